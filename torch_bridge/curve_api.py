@@ -30,6 +30,7 @@ from plateau_jax.table.fixed_point import CHUNK, evaluate as evaluate_table
 from plateau_jax.table.segments import Segments, decode_table
 from plateau_jax.validation import checks, lazy_names
 from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.formats import Format, describe_unknown
 
 __all__ = [
     "CHUNK",
@@ -41,6 +42,7 @@ __all__ = [
     "AnyCurve",
     "CheckedClock",
     "Curve",
+    "Format",
     "Operations",
     "Record",
     "Rule",
@@ -54,6 +56,7 @@ __all__ = [
     "describe_clock_difference",
     "describe_curve_difference",
     "describe_peak_difference",
+    "describe_unknown",
     "dump_record",
     "evaluate_table",
     "initial_state",

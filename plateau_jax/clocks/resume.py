@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 
@@ -12,6 +12,21 @@ from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import Message, Path, short_repr
 from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.validation.formats import Format
+
+
+class _SavedRecord(TypedDict):
+    kind: str
+    format: int
+    curve: dict[str, Any]
+    """The result of `Curve.to_dict`."""
+    peak_value: float | None
+    """The shortest decimal of the peak's float32."""
+    clock: dict[str, Any] | list[dict[str, Any]] | None
+    """The result of `to_dict` of a `DataClock`, or a list with that of each rule."""
+
+
+_FORMAT = Format("resume_record", _SavedRecord, defaults={"peak_value": None, "clock": None})
 
 
 def resume_record(
@@ -29,8 +44,8 @@ def resume_record(
         clock: As in `scale_by_curve`.
 
     Returns:
-        A dictionary of plain JSON values, with the keys `"curve"`, `"peak_value"` and `"clock"`.
-        The peak is the shortest decimal of its float32.
+        A dictionary of plain JSON values, with the keys `"kind"`, `"format"`, `"curve"`,
+        `"peak_value"` and `"clock"`. The peak is the shortest decimal of its float32.
 
     Raises:
         TypeError, ValueError: As `lambda_lr` for the same curve, peak and clock.
@@ -38,7 +53,8 @@ def resume_record(
     >>> from plateau_jax import DataClock, StagedCurve, resume_record
     >>> curve = StagedCurve([(10, 1.0)])
     >>> resume_record(curve, 3e-4, DataClock(64))  # doctest: +NORMALIZE_WHITESPACE
-    {'curve': {'kind': 'staged', 'stages': [[10, 1.0, 'linear']], 'start': 0.0},
+    {'kind': 'resume_record', 'format': 1,
+     'curve': {'kind': 'staged', 'stages': [[10, 1.0, 'linear']], 'start': 0.0},
      'peak_value': 0.0003, 'clock': {'kind': 'data', 'unit': 64, 'count': None}}
     """
     curve = as_curve("curve", curve)
@@ -93,8 +109,8 @@ class Record(NamedTuple):
     """A record in plain values; `read_curve` builds its curve, which this version may reject."""
 
     curve: Any
-    peak_value: float | None = None
-    clock: Any = None
+    peak_value: float | None
+    clock: Any
 
 
 def _describe_problem(saved: Record, now: Record, step: int) -> str:
@@ -131,28 +147,29 @@ def dump_record(curve: Curve, peak_value: Any, clock: CheckedClock) -> dict[str,
     """Return the record of a run as plain JSON values."""
     if peak_value is not None:
         peak_value = shortest_decimal(peak_value)
-    return {"curve": dict(curve.to_dict()), "peak_value": peak_value, "clock": clock.to_plain()}
+    return {
+        "kind": _FORMAT.kind,
+        "format": _FORMAT.number,
+        "curve": dict(curve.to_dict()),
+        "peak_value": peak_value,
+        "clock": clock.to_plain(),
+    }
 
 
 def read_record(name: str, record: Any) -> Record:
     """Check a saved record, after undoing what checkpoint libraries do to plain values."""
+    newer = ""
     try:
-        return _parse_record(record)
+        plain = _to_plain_value(record)
+        newer = _FORMAT.describe_newer(name, plain)
+        saved = _FORMAT.read(name, plain)
+        peak_value: Any = saved["peak_value"]
+        if peak_value is not None:
+            peak_value = shortest_decimal(peak_value)
+        return Record(saved["curve"], peak_value, saved["clock"])
     except Exception as error:  # a wrong type can raise anything
-        shown = short_repr(record)
-        raise ValueError(f"{name} = {shown} is not from resume_record: {error}") from None
-
-
-def _parse_record(record: Any) -> Record:
-    entries = _to_plain_value(record)
-    # An unknown key shows that this is a different dictionary, such as that of a curve, which may
-    # have the key "curve" too.
-    if not isinstance(entries, dict) or not {"curve"} <= entries.keys() <= set(Record._fields):
-        raise ValueError('it must be a dictionary with the keys "curve", "peak_value" and "clock"')
-    parsed = Record(**cast("dict[str, Any]", entries))
-    if parsed.peak_value is None:
-        return parsed
-    return parsed._replace(peak_value=shortest_decimal(parsed.peak_value))
+        problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+    raise ValueError(newer or f"{name} = {short_repr(record)} is not from resume_record: {problem}")
 
 
 def _to_plain_value(value: Any) -> Any:

@@ -13,6 +13,7 @@ from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
 from plateau_jax.numerics.exact import Level, scaled
 from plateau_jax.table.exact_segments import first_step_at_or_below, highest_level
 from plateau_jax.validation import checks
+from plateau_jax.validation.formats import NEWER
 from plateau_jax.validation.storable import storable
 
 _HALF = Level("0.5")
@@ -358,7 +359,7 @@ class BatchPlan:
         True
         """
         if set(arguments) != {"pairs"}:
-            one_key = "have the one key 'pairs', as to_dict returns it"
+            one_key = f"have the one key 'pairs', as to_dict returns it; or the plan was {NEWER}"
             raise ValueError(checks.must("arguments", arguments, one_key))
         return cls(arguments["pairs"])
 

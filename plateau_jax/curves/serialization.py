@@ -10,8 +10,23 @@ from dataclasses import fields
 from decimal import Decimal
 from typing import Any, cast
 
-from plateau_jax.validation.checks import Message, Path, is_ordered, message_of, must, short_repr
+from plateau_jax.validation.checks import (
+    Message,
+    Path,
+    at_least,
+    is_ordered,
+    message_of,
+    must,
+    short_repr,
+)
 from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.validation.formats import NEWER
+
+FORMAT = 1
+"""The number of the format that `to_dict` writes, which the key "format" may state.
+
+The fields of the dataclass are the entries; a field added later needs a default.
+"""
 
 MAX_DEPTH = 64
 """The greatest nesting depth of derived curves."""
@@ -53,7 +68,7 @@ def _to_plain_value(value: Any) -> Any:
 
 def describes_curve(value: Mapping[Any, Any]) -> bool:
     """Return True for the arguments of one curve, False for a mapping from names to curves."""
-    arguments = {"kind"}
+    arguments = {"kind", "format"}
     for build in (*CURVE_CLASSES.values(), *CONSTRUCTORS.values()):
         arguments.update(inspect.signature(build).parameters)
     for name, item in value.items():
@@ -78,6 +93,7 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = (), depth: int 
         raise ValueError(f"derived curves are nested more than {MAX_DEPTH} deep")
 
     given = dict(cast("Mapping[str, Any]", arguments))
+    _pop_format(given, path)
     curve_class, build = _pop_kind(given, path)
     if not issubclass(curve_class, cls):
         mismatch = f"these are the arguments of a {curve_class.__name__}, not of a {cls.__name__}"
@@ -87,7 +103,7 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = (), depth: int 
     for name, value in given.items():
         if name not in parameters:
             known = f"{build.__qualname__}, which has {', '.join(parameters)}"
-            problem = f"{short_repr(name)} is not an argument of {known}"
+            problem = f"{short_repr(name)} is not an argument of {known}; or it was {NEWER}"
             raise ValueError(Message((), problem).within(path))
         if value is None:
             continue
@@ -109,6 +125,13 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = (), depth: int 
         raise
 
 
+def _pop_format(given: dict[str, Any], path: Path) -> None:
+    number = at_least((*path, "format"), given.pop("format", 1), 1)
+    if number > FORMAT:
+        problem = f"the curve has format {number}, so it was {NEWER}"
+        raise ValueError(Message((), problem).within(path))
+
+
 def _pop_kind(given: dict[str, Any], path: Path) -> tuple[type[Any], Callable[..., Any]]:
     """Remove the key "kind", if there is one; return the class of the curve and its constructor."""
     kind = given.pop("kind", None)
@@ -121,7 +144,8 @@ def _pop_kind(given: dict[str, Any], path: Path) -> tuple[type[Any], Callable[..
         build = CONSTRUCTORS[kind]
         return cast("Any", build).__self__, build
     known = ", ".join(repr(name) for name in (*CURVE_CLASSES, *CONSTRUCTORS) if name)
-    raise ValueError(must((*path, "kind"), kind, f"be one of {known}, or left out"))
+    choices = f"be one of {known}, or left out; or the curve was {NEWER}"
+    raise ValueError(must((*path, "kind"), kind, choices))
 
 
 def _class_without_kind(given: Mapping[str, Any]) -> type[Any]:

@@ -55,10 +55,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: shutil.copytree(folder.parent / "1", folder, dirs_exist_ok=True),
         f"{MANIFEST} is that of checkpoint 1",
     ),
-    "later format": (
-        lambda folder: _sign(folder, format="torch_bridge 2"),
-        f"{MANIFEST} has the format 'torch_bridge 2', and not 'torch_bridge 1'",
-    ),
+    "another kind": (lambda folder: _sign(folder, kind="loader"), f"{MANIFEST} is malformed"),
+    "no number": (lambda folder: _sign(folder, format=None), f"{MANIFEST} is malformed"),
     "file of rank 1": (
         lambda folder: _sign(folder, files={TENSORS: "0" * 64, "rank-1.safetensors": "0" * 64}),
         r"rank-1.safetensors is missing",
@@ -97,6 +95,34 @@ def test_damage_is_named_and_skipped(copied: Path, name: str) -> None:
     damage, message = DAMAGES[name]
     damage(copied / "2")
     _check_damage(copied, message)
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [({"format": 2}, "has format 2"), ({"compressed": True}, "has the entry 'compressed'")],
+)
+def test_checkpoint_of_a_newer_version_is_not_skipped(
+    copied: Path, entries: dict[str, Any], problem: str
+) -> None:
+    """The run would continue from an older checkpoint."""
+    _sign(copied / "2", **entries)
+    part = Part("as before")
+    model = constant_model(0)
+    checkpoints = Checkpoints(copied)
+    calls: list[Callable[[], object]] = [
+        lambda: checkpoints.load(part=part),
+        lambda: checkpoints.load(2, part=part, model=model),
+        lambda: checkpoints.load_model(model, part="model"),
+        lambda: checkpoints.merge([1, 2], [0.5, 0.5], into=model, part="model"),
+    ]
+    for call in calls:
+        with pytest.raises(
+            ValueError, match=f"{problem}, so it was saved by a newer version: update plateau-jax"
+        ):
+            call()
+    assert part.state == "as before"
+    assert (model.weight == 0).all()
+    assert checkpoints.load(1, part=part) == 1
 
 
 @pytest.mark.parametrize("name", [MANIFEST, TENSORS])

@@ -171,7 +171,7 @@ ERRORS: list[Any] = [
     # Either record may be something else.
     *(row for name, call in EITHER_RECORD
       for row in each(call,
-                      [None, json.dumps(RECORD), Path("record.json"), {}, [RECORD], RECORD | {"step": 3},
+                      [None, json.dumps(RECORD), Path("record.json"), {}, [RECORD], RECORD | {"format": "1"},
                        # Curves, of which the second has a "curve" too.
                        CURVE, CURVE.to_dict(), CURVE.cooldown(100, 9).to_dict(),
                        {1: 2}, RECORD | {"peak_value": -1.0}, RECORD | {"peak_value": "high"}],
@@ -180,8 +180,9 @@ ERRORS: list[Any] = [
       for name, call in EITHER_RECORD),
     *(row for name, call in EITHER_RECORD
       for row in each(call,
-                      [{"curve": None}, {"curve": RECORD}, {"curve": NOT_A_CURVE | {"total_steps": "many"}},
-                       {"curve": NOT_A_CURVE | {"warmup_steps": np.array(True)}}],
+                      [RECORD | {"curve": curve}
+                       for curve in (None, RECORD, NOT_A_CURVE | {"total_steps": "many"},
+                                     NOT_A_CURVE | {"warmup_steps": np.array(True)})],
                       ValueError, f"{name} has a curve that cannot be read: ")),
 ]  # fmt: skip
 

@@ -91,15 +91,19 @@ def test_log_is_bounded_and_drops_aux() -> None:
 
 
 RESULT = _result(0.5, 0.5, [0.5], 1, 0, 1)
+SAVED = MetricLog().state_dict()
+
 ERRORS: list[Any] = [
     *each(lambda value: MetricLog(every=value), [0, -1], ValueError, "every = {}"),
     *each(lambda value: MetricLog(every=value), [1.5, "2"], TypeError, "every = {}"),
     *each(lambda value: MetricLog(keep=value), [0, -1], ValueError, "keep = {}"),
     *each(lambda value: MetricLog(keep=value), [1.5, "2"], TypeError, "keep = {}"),
     *each(lambda log, value: log.load_state_dict(value),
-          ["log.pt", {}, {"rows": 3}, {"rows": [3]}, {"rows": []},
-           *({"rows": [], "since_flush": count} for count in (-1, 0.5, "1", True))],
+          [{}, {"rows": 3}, {"rows": [3]}, {"rows": []}, SAVED | {"rows": 3}, SAVED | {"rows": [3]},
+           SAVED | {"since_flush": 0.5}, SAVED | {"since_flush": "1"}, SAVED | {"since_flush": True}],
           ValueError, "not the state of a MetricLog"),
+    (lambda log: log.load_state_dict(SAVED | {"since_flush": -1}), ValueError, "since_flush = -1"),
+    (lambda log: log.load_state_dict("log.pt"), ValueError, "'log.pt' is a path"),
     *each(lambda log, value: log(value), [RESULT.loss, 0.5, tuple(RESULT), None], TypeError,
           "the whole result of an update", "log(result)"),
 ]  # fmt: skip

@@ -31,7 +31,7 @@ from plateau_jax.option_parser import command_line_parser
 from plateau_jax.schedules.transformation import CountedCurveState, ScaleByCurveState
 from plateau_jax.theory.comparison import Comparison, LeastBound
 from torch_bridge import MetricLog, TrainStep, follow, lambda_lr, make_loader
-from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir
+from torch_bridge.checkpointing.checkpoint_dirs import Manifest
 from torch_bridge.training.result import StepResult
 
 FILE = Path(__file__).parents[1] / "surface.txt"
@@ -165,8 +165,8 @@ def _states() -> Iterator[str]:
     for kind, state in states.items():
         for entry, value in state.items():
             yield f"state {kind} {entry}: {type(value).__name__}"
-    for field in inspect.get_annotations(CheckpointDir):
-        yield f"state checkpoint.json {field}"
+    for entry in inspect.get_annotations(Manifest):
+        yield f"state checkpoint.json {entry}"
 
 
 def _loss_fn(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:

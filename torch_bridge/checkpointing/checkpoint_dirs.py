@@ -7,7 +7,7 @@ checkpoint of the same step is removed afterwards. So a directory under its fina
 The manifest ends with the SHA-256 of all bytes before that entry. It is a single line; the line
 breaks are added here for reading:
 
-    {"format": "torch_bridge 1", "step": 30, "save_index": 7, "world_size": 2,
+    {"kind": "checkpoint", "format": 1, "step": 30, "save_index": 7, "world_size": 2,
      "parts": {"step": "state", "progress": "dict"},
      "files": {"rank-0.safetensors": "91ab…", "rank-1.safetensors": "c0de…"}, "sha256": "5e0c…"}
 """
@@ -24,33 +24,51 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+from torch_bridge.curve_api import Format
 
 MANIFEST = "checkpoint.json"
-_FORMAT = "torch_bridge 1"
 _COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
 _TEMPORARY_NAME = re.compile(r"\.[0-9]+\.[0-9a-f]{32}\.(partial|removed)")
 _LISTING_ATTEMPTS = 10  # while another process changes the directory
 _RANK_FILE = re.compile(r"rank-[0-9]+\.safetensors")
 
 
+class Manifest(TypedDict):
+    kind: str
+    format: int
+    """Raised also when the content of the other files changes its form."""
+    step: int
+    save_index: int
+    """The index of the save in the directory of the run; the newest has the highest."""
+    world_size: int
+    """The number of ranks that saved it."""
+    parts: dict[str, str]
+    """The kind of each part, "state", "dict" or "list", by the part's name."""
+    files: dict[str, str]
+    """The SHA-256 of each file, by the file's name."""
+    sha256: str
+
+
+_FORMAT = Format("checkpoint", Manifest)
+
+
 @dataclass(frozen=True)
 class CheckpointDir:
-    """The directory of one checkpoint, with what its manifest says."""
+    """The directory of one checkpoint, with what its manifest says: see `Manifest`."""
 
     step: int
     path: Path
     save_index: float
-    """The index of the save in the directory of the run; the newest has the highest. Infinite if
-    damage hides it, since the checkpoint could be the newest."""
+    """Infinite if damage hides it, since the checkpoint could be the newest."""
     world_size: int = 0
-    """The number of ranks that saved it."""
     parts: dict[str, str] = field(default_factory=dict[str, str])
-    """The kind of each part, "state", "dict" or "list", by the part's name."""
     files: dict[str, str] = field(default_factory=dict[str, str])
-    """The SHA-256 of each file, by the file's name."""
     damage: str = ""
     """The fault of a damaged manifest, or an empty string."""
+    is_newer: bool = False
+    """True if the damage is that a newer version saved it."""
 
 
 @contextmanager
@@ -113,13 +131,24 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     before_digest = content.rpartition(b', "sha256"')[0]
     if content != _with_digest(before_digest):
         return damaged("is damaged: its SHA-256 differs")
-    entries: dict[str, Any] = json.loads(content)
-    if entries["format"] != _FORMAT:
-        return damaged(f"has the format {entries['format']!r}, and not {_FORMAT!r}")
-    if entries["step"] != step:
-        return damaged(f"is that of checkpoint {entries['step']}")
-    del entries["format"], entries["sha256"]
-    return CheckpointDir(path=path, **entries)
+    entries: Any = json.loads(content)
+    newer = _FORMAT.describe_newer(MANIFEST, entries)
+    if newer:
+        return CheckpointDir(step, path, inf, damage=newer, is_newer=True)
+    try:
+        manifest = _FORMAT.read(MANIFEST, entries)
+    except (KeyError, TypeError, ValueError) as error:
+        return damaged(f"is malformed: {error!r}")
+    if manifest["step"] != step:
+        return damaged(f"is that of checkpoint {manifest['step']}")
+    return CheckpointDir(
+        step,
+        path,
+        manifest["save_index"],
+        world_size=manifest["world_size"],
+        parts=manifest["parts"],
+        files=manifest["files"],
+    )
 
 
 def check_run_directory(directory: Path) -> None:
@@ -175,7 +204,8 @@ def commit(
             )
     save_indices = [checkpoint.save_index for checkpoint in list_complete(directory)]
     entries = {
-        "format": _FORMAT,
+        "kind": _FORMAT.kind,
+        "format": _FORMAT.number,
         "step": step,
         "save_index": int(max(save_indices, default=0)) + 1,
         "world_size": world_size,

@@ -43,10 +43,9 @@ from torch_bridge.distributed.plain_names import plain_state, to_plain_names
 from torch_bridge.param_groups import all_parameters
 from torch_bridge.training.optimizer_states import is_of_torch
 from torch_bridge.training.step import TrainStep
+from torch_bridge.training.step_state import PER_RANK_ENTRIES, TRAIN_STEP
 
 Value = TypeVar("Value")
-
-_PER_RANK_KEYS = ("random", "carry")  # of a training step's state: no other rank can use them
 
 
 class SavedCheckpoint:
@@ -132,9 +131,9 @@ def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
     structure = saved.read_structure(name, rank)
     state = read_tensors(saved, structure, Targets(name, part))
     if isinstance(part, TrainStep) and rank >= saved.checkpoint.world_size:
-        current: Any = part._read_state()
-        for key in _PER_RANK_KEYS:
-            state[key] = current[key]
+        current: Any = part._state.read()
+        for entry in PER_RANK_ENTRIES:
+            state[entry] = current[entry]
     return state
 
 
@@ -158,7 +157,7 @@ def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapp
     if not isinstance(structure, dict) or saved.checkpoint.parts[part] != "state":
         raise ValueError(f"{part} is neither a TrainStep nor a module")
     structure = cast("dict[str, Any]", structure)
-    if {"model", "optimizer", "applied"} <= structure.keys():  # of a training step
+    if TRAIN_STEP.is_of(structure):
         structure = structure["model"]
 
     current = plain_state(model)
@@ -336,7 +335,7 @@ def _fits_shard(like: Any, stored: StoredShard) -> bool:
 def _current_state(part: Part) -> Any:
     """Return the part's current state, which may share memory with it."""
     if isinstance(part, TrainStep):
-        return part._read_state()
+        return part._state.read()
     return parts.get_state(part)
 
 
@@ -392,9 +391,12 @@ def read_verified(
         The value that `read` returns, and ""; or None, and a description of the damage.
 
     Raises:
+        ValueError: A newer version saved a checkpoint.
         Exception: An error of `read`, if nothing is damaged.
     """
     for checkpoint in checkpoints:
+        if checkpoint.is_newer:
+            raise ValueError(f"{checkpoint.path}: {checkpoint.damage}")
         if checkpoint.damage:
             return None, f"{checkpoint.step}: {checkpoint.damage}"
 

@@ -13,8 +13,10 @@ from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import host_copier, mesh_of
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 from torch_bridge.param_groups import all_parameters
+from torch_bridge.schedulers.scheduler_state import SCHEDULER
 from torch_bridge.training.optimizer_states import load_optimizer
 from torch_bridge.training.step import TrainStep
+from torch_bridge.training.step_state import TRAIN_STEP
 
 
 @runtime_checkable
@@ -122,9 +124,9 @@ def digest_of_names(state: SplitState) -> str | None:
         return None
     names: Any = None
     match state.structure:
-        case {"parameters": of_step, "optimizer": _}:
+        case {"kind": TRAIN_STEP.kind, "parameters": of_step}:
             names = of_step
-        case {"param_groups": [*groups]}:
+        case {"param_groups": [*groups]}:  # of an optimizer
             names = [group.get("param_names") for group in groups]
         case _:
             pass
@@ -145,8 +147,7 @@ def consumed_by_path(states: Mapping[str, Any]) -> dict[str, int]:
     consumed: dict[str, int] = {}
     for path, leaf in leaves.items():
         owner, _, key = path.rpartition(".")
-        is_of_scheduler = f"{owner}.curve_step" in leaves and f"{owner}.last_epoch" in leaves
-        if key == "consumed" and is_of_scheduler:
+        if key == "consumed" and leaves.get(f"{owner}.kind") == SCHEDULER.kind:
             consumed[path] = leaf
     return consumed
 

@@ -1,9 +1,7 @@
-"""Read saved states: the position and the records in them, and errors from a malformed state."""
+"""Write and read what all saved states of schedules have: the position, and the records."""
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from os import PathLike
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +17,7 @@ from torch_bridge.curve_api import (
     describe_clock_difference,
     describe_curve_difference,
     describe_peak_difference,
+    describe_unknown,
     dump_record,
     initial_state,
     read_curve,
@@ -30,38 +29,6 @@ from torch_bridge.param_groups import check_length
 
 States = tuple[Any, ...]
 """The state of each rule: a named tuple of NumPy's int32 and float32."""
-
-
-@contextmanager
-def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
-    """Raise errors from a malformed state as a ValueError: it is not the state of `owner`."""
-    if isinstance(state_dict, str | bytes | PathLike):
-        raise ValueError(
-            f"state_dict = {checks.short_repr(state_dict)} is a path, not a state: load the file "
-            "first, load_state_dict(torch.load(path, weights_only=True)). "
-            "Checkpoints(directory).load(...) loads what Checkpoints saved"
-        )
-    try:
-        yield
-    except ValueError:
-        raise
-    # A wrong type, such as a tensor in place of a number, can raise any error.
-    except Exception as error:
-        problem = _problem_of(state_dict, error)
-        raise ValueError(f"state_dict is not the state of {owner}: {problem}") from None
-
-
-def _problem_of(state_dict: Any, error: Exception) -> str:
-    if not isinstance(error, KeyError):
-        return str(error)
-    # The most likely mistake gets a message that says more than which entry is missing.
-    if error.args == ("last_epoch",) and "applied" in state_dict:
-        return (
-            "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build "
-            "lambda_lr(optimizer, curve, last_epoch=state['curve_step'] - 1); with clock=, see "
-            "docs/training_step.md, From a TrainStep to a scheduler"
-        )
-    return f"it has no {error}"
 
 
 @dataclass(frozen=True)
@@ -226,11 +193,14 @@ def _read_rule_state(saved: Any, rule: Rule) -> Any:
     """Return a rule's saved state.
 
     Raises:
-        ValueError: Its names differ from those of the rule's initial state, or a value has a
-            different type or is a count below the initial one.
+        ValueError: A newer version saved it; it lacks an entry; or a value has a different type or
+            is a count below the initial one.
     """
     initial = initial_state(rule)
     initial_values = initial._asdict()
+    newer = describe_unknown("hold", saved, initial_values)
+    if newer:
+        raise ValueError(newer)
     is_possible = saved.keys() == initial_values.keys() and all(
         _is_possible_value(initial_values[name], value) for name, value in saved.items()
     )
@@ -269,69 +239,6 @@ def dump_records(
 ) -> list[dict[str, Any]]:
     """Return the record of each parameter group, as `resume_record` does."""
     return [dump_record(curve, peak, clock) for curve, peak in zip(curves, peaks, strict=True)]
-
-
-def read_scheduler_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of a `lambda_lr`, or the step, peaks and lrs of a different scheduler."""
-    # Torch's LambdaLR saves its whole __dict__, including outdated entries of a `lambda_lr`'s state
-    # that it once loaded. So `records` alone does not show that `lambda_lr` saved the state.
-    is_torchs = "_get_lr_called_within_step" in state_dict or "_schedulers" in state_dict
-    if "records" in state_dict and not is_torchs:
-        return state_dict
-    return _read_foreign_state(state_dict)
-
-
-def _read_foreign_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-    first = state_dict
-    updates = state_dict.get("last_epoch")
-    while "_schedulers" in first:  # a SequentialLR, or a ChainedScheduler
-        first = first["_schedulers"][0]
-        if updates is None:  # a ChainedScheduler saves none
-            updates = first.get("last_epoch")
-    if "max_lrs" in first or "_schedule_phases" in first:
-        raise ValueError(
-            "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. "
-            "Do not load it: build lambda_lr(optimizer, curve, "
-            f"last_epoch={first['last_epoch'] - 1}), and then call scheduler.set_peak(peak)"
-        )
-    if updates is None:
-        updates = first["last_epoch"]  # a KeyError that names what the state lacks
-    return {
-        "last_epoch": updates,
-        "curve_step": updates,
-        "base_lrs": first["base_lrs"],
-        "_last_lr": state_dict["_last_lr"],
-        "in_charge": updates >= 0,  # this scheduler takes over from that one
-        "_step_count": state_dict.get("_step_count", updates + 1),
-    }
-
-
-def read_bases(name: str, saved: Any, group_count: int) -> list[float]:
-    """Check the bases in a state's entry `name`, one for each of the first parameter groups."""
-    bases = [float(checks.peak(f"{name}[{index}]", base)) for index, base in enumerate(saved)]
-    if not 1 <= len(bases) <= group_count:
-        raise ValueError(f"state_dict has {len(bases)} {name} for {group_count} parameter groups")
-    return bases
-
-
-def read_flag(state: Mapping[str, Any], name: str) -> bool:
-    """Check an entry of a state that is True or False."""
-    flag = state[name]
-    if not isinstance(flag, bool):
-        raise ValueError(f"state_dict has {name} = {checks.short_repr(flag)}, not True or False")
-    return flag
-
-
-def read_last_lrs(state: Mapping[str, Any], group_count: int) -> list[float]:
-    """Check the learning rates that were written last, one for each group."""
-    lrs: list[float] = []
-    for index, lr in enumerate(state["_last_lr"]):
-        lrs.append(float(checks.number(f"_last_lr[{index}]", lr)))
-    if len(lrs) != group_count or min(lrs, default=0.0) < 0:
-        raise ValueError(
-            f"state_dict has _last_lr = {checks.short_repr(lrs)} for {group_count} parameter groups"
-        )
-    return lrs
 
 
 def compare_curves(

@@ -3,18 +3,32 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
-from torch_bridge.clocks.saved_states import reading_state_of
-from torch_bridge.curve_api import checks
+from torch_bridge.curve_api import Format, checks
 from torch_bridge.distributed import processes
+from torch_bridge.formats import reading_state_of
 
 Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
+
+
+class _LoaderState(TypedDict):
+    kind: str
+    format: int
+    made_with: dict[str, int | bool]
+    """The arguments that decide the order."""
+    epoch: int
+    """The epoch that continues, counted from 0."""
+    batch: int
+    """The number of its batches already handed out."""
+
+
+_FORMAT = Format("loader", _LoaderState)
 
 _EPOCHS_PER_SEED = 1024
 _END: Any = object()
@@ -228,7 +242,13 @@ class ResumableLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the arguments that decide the order, and the position after the last batch."""
         epoch, batch = self._position
-        return {"made_with": dict(self.batch_sampler.made_with), "epoch": epoch, "batch": batch}
+        return {
+            "kind": _FORMAT.kind,
+            "format": _FORMAT.number,
+            "made_with": dict(self.batch_sampler.made_with),
+            "epoch": epoch,
+            "batch": batch,
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Make the next iteration begin at the position in a state.
@@ -241,10 +261,11 @@ class ResumableLoader(DataLoader[Any]):
                 changed.
         """
         with reading_state_of("a loader that make_loader built", state_dict):
-            self._check_made_with(state_dict["made_with"])
-            epoch = checks.at_least("epoch", state_dict["epoch"], 0)
+            state = _FORMAT.read("state_dict", state_dict)
+            self._check_made_with(state["made_with"])
+            epoch = checks.at_least("epoch", state["epoch"], 0)
             last = self.batch_sampler.count - 1  # of an epoch
-            batch = checks.in_range("batch", state_dict["batch"], 0, last)
+            batch = checks.in_range("batch", state["batch"], 0, last)
         self._position = (epoch, batch)
         self._next_start = self._position
         self._iteration = None

@@ -2,13 +2,25 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
 
-from torch_bridge.curve_api import checks, warn
+from torch_bridge.curve_api import Format, checks, warn
+from torch_bridge.formats import reading_state_of
 from torch_bridge.training.result import StepResult
+
+
+class _LogState(TypedDict):
+    kind: str
+    format: int
+    rows: list[dict[str, Any]]
+    since_flush: int
+    """Number of results since the last call that returned a row."""
+
+
+_FORMAT = Format("metric_log", _LogState)
 
 _COUNTER_NAMES = "applied", "skipped", "curve_step", "consumed"
 
@@ -145,7 +157,12 @@ class MetricLog:
         """Return all rows, including those of kept results. Synchronizes as `flush` does."""
         self._make_rows()
         rows = [dict(row) for row in self.rows]
-        return {"rows": rows, "since_flush": self._since_flush}
+        return {
+            "kind": _FORMAT.kind,
+            "format": _FORMAT.number,
+            "rows": rows,
+            "since_flush": self._since_flush,
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue with the rows of `state_dict`; rows and kept results of this log are dropped.
@@ -156,13 +173,13 @@ class MetricLog:
         Raises:
             ValueError: `state_dict` is not the state of a log. Nothing was changed.
         """
-        saved: Any = state_dict if isinstance(state_dict, Mapping) else {}
-        saved_rows = saved.get("rows")
-        since_flush = saved.get("since_flush")
-        is_count = type(since_flush) is int and since_flush >= 0
-        if not _are_rows(saved_rows) or not is_count:
-            raise ValueError("state_dict is not the state of a MetricLog")
-        self.rows[:] = map(dict, saved_rows)
+        with reading_state_of("a MetricLog", state_dict):
+            state = _FORMAT.read("state_dict", state_dict)
+            since_flush = checks.at_least("since_flush", state["since_flush"], 0)
+            if not _are_rows(state["rows"]):
+                raise TypeError(f"rows = {checks.short_repr(state['rows'])}")
+            rows = [dict(row) for row in state["rows"]]
+        self.rows[:] = rows
         self._drop_old_rows()
         self._pending.clear()
         self._since_flush = since_flush

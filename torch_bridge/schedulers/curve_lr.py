@@ -14,12 +14,7 @@ from torch_bridge.clocks.host_clock import HeldClock, UnitClock, UpdateClock, ne
 from torch_bridge.clocks.saved_states import (
     dump_hold_states,
     dump_records,
-    read_bases,
-    read_flag,
-    read_last_lrs,
     read_position,
-    read_scheduler_state,
-    reading_state_of,
     warn_of_different_peaks,
 )
 from torch_bridge.curve_api import (
@@ -31,6 +26,7 @@ from torch_bridge.curve_api import (
     checks,
     warn,
 )
+from torch_bridge.formats import reading_state_of
 from torch_bridge.param_groups import (
     LEARNING_RATE,
     as_number,
@@ -41,6 +37,13 @@ from torch_bridge.param_groups import (
     peaks_per_group,
 )
 from torch_bridge.schedulers.group_curves import GroupCurves
+from torch_bridge.schedulers.scheduler_state import (
+    SCHEDULER,
+    read_bases,
+    read_flag,
+    read_last_lrs,
+    read_scheduler_state,
+)
 from torch_bridge.schedulers.step_warnings import Steps
 from torch_bridge.schedulers.update_hook import hook_of
 
@@ -474,11 +477,11 @@ class lambda_lr(LambdaLR):
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
 
-        `last_epoch`, `curve_step` and `consumed`; `hold`, the states of the rules; `base_lrs`, each
-        group's peak, and `peak_was_set`, True if `set_peak` has set it; `_last_lr`, the learning
-        rates that this scheduler wrote last, and `in_charge`, True if the groups held them; and
-        `records`, a record of each group, as `plateau_jax.resume_record` returns it, which
-        `load_state_dict` compares.
+        `kind` and `format`; `last_epoch`, `curve_step` and `consumed`; `hold`, the states of the
+        rules; `base_lrs`, each group's peak, and `peak_was_set`, True if `set_peak` has set it;
+        `_last_lr`, the learning rates that this scheduler wrote last, and `in_charge`, True if the
+        groups held them; and `records`, a record of each group, as `plateau_jax.resume_record`
+        returns it, which `load_state_dict` compares.
         """
         group_curves = self._group_curves
         # What raises an error, such as an added group without a curve, is left out: the next step
@@ -488,6 +491,8 @@ class lambda_lr(LambdaLR):
         checked = self._clock.checked
         peaks = group_curves.bases
         state: dict[str, Any] = {
+            "kind": SCHEDULER.kind,
+            "format": SCHEDULER.number,
             "last_epoch": self.last_epoch,
             "curve_step": self.curve_step,
             "consumed": self.consumed,
@@ -551,8 +556,8 @@ class lambda_lr(LambdaLR):
             updates = checks.at_least("last_epoch", state["last_epoch"], -1)
             peaks = read_bases("base_lrs", state["base_lrs"], len(group_curves.groups))
             last_lrs = read_last_lrs(state, len(peaks))
-            step_count = checks.integer("_step_count", state.get("_step_count", updates + 1))
-            is_peak_set = bool(state.get("peak_was_set"))
+            step_count = checks.integer("_step_count", state["_step_count"])
+            is_peak_set = read_flag(state, "peak_was_set")
             is_in_charge = read_flag(state, "in_charge")
             curves = self.curves[: len(peaks)]
             checked = self._clock.checked

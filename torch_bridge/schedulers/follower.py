@@ -3,22 +3,32 @@
 import operator
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 from torch.optim import Optimizer
 
-from torch_bridge.clocks.saved_states import (
-    compare_curves,
-    dump_records,
-    read_bases,
-    read_records,
-    reading_state_of,
-)
-from torch_bridge.curve_api import AnyCurve, CheckedClock, Curve, as_curves, checks, warn
+from torch_bridge.clocks.saved_states import compare_curves, dump_records, read_records
+from torch_bridge.curve_api import AnyCurve, CheckedClock, Curve, Format, as_curves, checks, warn
+from torch_bridge.formats import reading_state_of
 from torch_bridge.param_groups import GroupOption, groups_of
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.peaks import LastWrite
+from torch_bridge.schedulers.scheduler_state import read_bases
 from torch_bridge.schedulers.update_hook import hook_of
+
+
+class _FollowerState(TypedDict):
+    """See `follow.state_dict`."""
+
+    kind: str
+    format: int
+    curve_step: int
+    key: str | list[str | int]
+    base_values: list[float]
+    records: list[dict[str, Any]]
+
+
+_FORMAT = Format("follower", _FollowerState)
 
 
 # Named like a function, as `torch.no_grad` is, because programs call it like one.
@@ -148,14 +158,16 @@ class follow:
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
 
-        `curve_step`; `key`; `base_values`, each group's base; and `records`, a record of each
-        group, as `plateau_jax.resume_record` returns it for the curve and the base.
+        `kind` and `format`; `curve_step`; `key`; `base_values`, each group's base; and `records`, a
+        record of each group, as `plateau_jax.resume_record` returns it for the curve and the base.
         """
         # If this raises an error, an added group has no curve, and is left out.
         group_curves = self._group_curves
         with suppress(TypeError, ValueError):
             group_curves.sync_groups()
         return {
+            "kind": _FORMAT.kind,
+            "format": _FORMAT.number,
             "curve_step": self.curve_step,
             "key": self._key,
             "base_values": list(group_curves.bases),
@@ -183,8 +195,8 @@ class follow:
         group_curves = self._group_curves
         group_curves.sync()
         with reading_state_of("a follower", state_dict):
-            saved_records = state_dict["records"]
-            key: Any = state_dict["key"]
+            state = _FORMAT.read("state_dict", state_dict)
+            key: Any = state["key"]
             if isinstance(key, tuple):
                 key = list(cast("tuple[Any, ...]", key))
             if key != self._key:
@@ -192,10 +204,10 @@ class follow:
                     f"state_dict is for key = {checks.short_repr(key)}, but this follower sets "
                     f"{group_curves.option}"
                 )
-            curve_step = checks.at_least("curve_step", state_dict["curve_step"], 0)
-            bases = read_bases("base_values", state_dict["base_values"], len(self.base_values))
+            curve_step = checks.at_least("curve_step", state["curve_step"], 0)
+            bases = read_bases("base_values", state["base_values"], len(self.base_values))
             compared = self.curves[: len(bases)]
-            records = read_records(saved_records, len(compared))
+            records = read_records(state["records"], len(compared))
             message = compare_curves(
                 records, compared, curve_step, is_step_used=False, strict=False, driven="values"
             )

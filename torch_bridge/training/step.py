@@ -9,38 +9,21 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.clocks.device_clock import Clock
-from torch_bridge.clocks.saved_states import (
-    dump_hold_states,
-    dump_records,
-    reading_state_of,
-    warn_of_different_peaks,
-)
+from torch_bridge.clocks.saved_states import warn_of_different_peaks
 from torch_bridge.curve_api import MAX_CONSUMED, AnyClock, AnyCurve, check_clock, checks, warn
 from torch_bridge.distributed.distribution import parallelism_of
 from torch_bridge.distributed.parallelism import Sharded, check_shardable
-from torch_bridge.distributed.plain_names import (
-    count_writes,
-    load_plain_state,
-    names_of_parameters,
-    plain_state,
-)
+from torch_bridge.distributed.plain_names import count_writes, load_plain_state
 from torch_bridge.param_groups import (
-    all_groups,
     all_parameters,
     check_peaks_are_known,
     peaks_of,
     peaks_per_group,
 )
-from torch_bridge.training import step_state
 from torch_bridge.training.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.gradients import check_max_norm
 from torch_bridge.training.loss import Carry, LossFunction, check_loss_fn
 from torch_bridge.training.loss_normalizer import LossNormalizer
-from torch_bridge.training.optimizer_states import (
-    check_optimizer_state,
-    copy_optimizer_state,
-    load_optimizer,
-)
 from torch_bridge.training.optimizers import (
     as_sequence,
     check_model,
@@ -53,7 +36,7 @@ from torch_bridge.training.optimizers import (
 )
 from torch_bridge.training.precision import Precision, PrecisionName
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
-from torch_bridge.training.step_state import TrainStepState, check_saved_state, read_saved_run
+from torch_bridge.training.step_state import StepState, TrainStepState, copy_to_host
 from torch_bridge.training.steppers import OptimizerSteppers
 from torch_bridge.training.update import Update
 
@@ -207,9 +190,6 @@ class TrainStep:
         self._rank = parallelism.rank
         self._size = parallelism.size
         self._raises = on_nonfinite == "raise"
-        self._is_peak_set = False
-        """True if `set_peak` has set the peaks, in this run or before. The saved peaks may then
-        differ from the program's without a warning."""
         self._is_loading = False
         """True if a load has failed, so that the components have different states."""
         self._count_in_trainer = lightning_counter(layers)
@@ -233,6 +213,15 @@ class TrainStep:
             self._clock,
             cuda_graph=cuda_graph,
             is_start_known=is_start_known,
+        )
+        self._state = StepState(
+            self._module,
+            optimizers,
+            clock=self._clock,
+            precision=self._precision,
+            normalizer=self._normalizer,
+            carry=self._carry,
+            device=device,
         )
         if compile:
             loss_fn = torch.compile(loss_fn)
@@ -395,7 +384,7 @@ class TrainStep:
         self._steppers.prepare()
         was_partial = self._steppers.is_partial
         self._steppers.is_partial = True  # until clock and groups have the new peaks
-        self._is_peak_set = True
+        self._state.is_peak_set = True
         self._clock.set_peaks(peaks)
         self._steppers.attach()
         self._steppers.is_partial = was_partial  # new peaks do not complete an interrupted update
@@ -415,33 +404,7 @@ class TrainStep:
         number of ranks.
         """
         self._check_complete()
-        return step_state.copy_to_host(self._read_state())
-
-    def _read_state(self) -> TrainStepState:
-        """Return the current state, which shares memory with the step. Synchronizes."""
-        clock = self._clock
-        counters = clock.read_counters()
-        states = step_state.optimizer_states(self.optimizers, clock, counters.curve_step)
-        types = [type(item).__name__ for item in self.optimizers]
-        groups = [group["params"] for group in all_groups(self.optimizers)]
-        carry = None if self._carry is None else self._carry.buffers
-        return {
-            "model": plain_state(self._module),
-            "optimizer": step_state.one_or_list(states),
-            "optimizer_type": step_state.one_or_list(types),
-            "parameters": names_of_parameters(self._module, groups),
-            "precision": self._precision.name,
-            "records": dump_records(clock.curves, clock.peaks, clock.checked),
-            "applied": counters.applied,
-            "skipped": counters.skipped,
-            "curve_step": counters.curve_step,
-            "consumed": counters.consumed,
-            "peak_was_set": self._is_peak_set,
-            "hold": dump_hold_states(clock.checked.rules, clock.read_hold_states()),
-            "loss_scale": self._normalizer.state_tensors(),
-            "carry": carry,
-            "random": step_state.get_random_states(self._device),
-        }
+        return copy_to_host(self._state.read())
 
     @torch.inference_mode(False)
     def load_state_dict(
@@ -477,31 +440,15 @@ class TrainStep:
         self._steppers.check()  # `prepare` could fail on a setting that a damaged state left behind
         if strict is None:
             strict = self.strict
-        with reading_state_of("a TrainStep", state_dict):
-            check_saved_state(self._read_state(), state_dict, self._device)
-            run = read_saved_run(state_dict, self._clock, self.optimizers, strict=strict)
-            is_peak_set = bool(state_dict["peak_was_set"])
-            saved_states = step_state.as_list(state_dict["optimizer"], self.optimizers)
-            for optimizer, saved in zip(self.optimizers, saved_states, strict=True):
-                check_optimizer_state(optimizer, saved)
-        # Copied before anything is written: not every value can be copied.
-        copies: list[Any] = []
-        for optimizer, saved in zip(self.optimizers, saved_states, strict=True):
-            copies.append(copy_optimizer_state(optimizer, saved))
+        checked = self._state.check(state_dict, strict=strict)
+        run = checked.run
         for message in run.messages:
             warn(message)
-        if not is_peak_set and not self._is_peak_set:
+        if not checked.saved["peak_was_set"] and not self._state.is_peak_set:
             warn_of_different_peaks(run.peaks, self._clock.peaks, "step")
 
-        self._load_model(state_dict["model"])
-        for optimizer, copied in zip(self.optimizers, copies, strict=True):
-            load_optimizer(optimizer, copied)
-        self._clock.resume(run.counters, run.peaks, run.hold_states)
-        self._is_peak_set = is_peak_set
-        self._normalizer.write_state(state_dict["loss_scale"] or ())
-        if self._carry is not None:
-            self._carry.write(state_dict["carry"] or ())
-        step_state.set_random_states(state_dict["random"], self._device)
+        self._load_model(checked.saved["model"])
+        self._state.restore(checked)
         self._steppers.is_start_known = True
         self._steppers.attach()
         self._steppers.fill_lr_tensors(run.counters.curve_step)

@@ -1,4 +1,4 @@
-"""The state of a training step: its entries, and the checks of a saved one.
+"""The state of a training step: its entries, how each is read and restored, and its checks.
 
 The checks are those that torch's own `load_state_dict` does not make.
 """
@@ -8,17 +8,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.clocks.device_clock import Clock, Counters
-from torch_bridge.clocks.saved_states import States, read_position
-from torch_bridge.curve_api import MAX_CONSUMED, checks
+from torch_bridge.clocks.saved_states import States, dump_hold_states, dump_records, read_position
+from torch_bridge.curve_api import MAX_CONSUMED, Format, checks
 from torch_bridge.distributed.dtensors import host_copier, mesh_coordinates
-from torch_bridge.distributed.plain_names import to_plain_names
-from torch_bridge.param_groups import check_length
-from torch_bridge.training.optimizer_states import check_same_parameters
+from torch_bridge.distributed.plain_names import names_of_parameters, plain_state, to_plain_names
+from torch_bridge.formats import reading_state_of
+from torch_bridge.param_groups import all_groups, check_length
+from torch_bridge.training.loss import Carry
+from torch_bridge.training.loss_normalizer import LossNormalizer
+from torch_bridge.training.optimizer_states import (
+    check_optimizer_state,
+    check_same_parameters,
+    copy_optimizer_state,
+    load_optimizer,
+)
+from torch_bridge.training.precision import Precision
 
 
 class TrainStepState(TypedDict):
@@ -36,6 +45,10 @@ class TrainStepState(TypedDict):
     (0, 'fp32', ['weight', 'bias'])
     """
 
+    kind: str
+    """`"train_step"`."""
+    format: int
+    """The number of the format, 1."""
     model: dict[str, Any]
     """The state of the model, under the names of the unwrapped model."""
     optimizer: Any
@@ -70,21 +83,142 @@ class TrainStepState(TypedDict):
     `"cuda"`."""
 
 
-def one_or_list(items: list[Any]) -> Any:
+TRAIN_STEP = Format(
+    "train_step",
+    TrainStepState,
+    advice={
+        "scheduler": (
+            "it is the state of a scheduler. Load model and optimizer, then build TrainStep(..., "
+            "initial_updates=state['last_epoch']); with clock=, see docs/training_step.md, From a "
+            "TrainStep to a scheduler, and back"
+        )
+    },
+)
+
+PER_RANK_ENTRIES = ("random", "carry")
+"""The entries that are of no use to another rank."""
+
+
+class SavedRun(NamedTuple):
+    """The position at which a saved run continues."""
+
+    counters: Counters
+    peaks: list[float]
+    hold_states: States
+    messages: list[str]
+    """Warnings that are due, because the clocks or the curves differ."""
+
+
+class CheckedState(NamedTuple):
+    """A saved state that fits the step, and what was read from it."""
+
+    saved: TrainStepState
+    run: SavedRun
+    optimizers: list[Any]
+    """A copy of each optimizer's state."""
+
+
+class StepState:
+    """What a training step saves: reads it, checks a saved state, and restores it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizers: Sequence[Optimizer],
+        *,
+        clock: Clock,
+        precision: Precision,
+        normalizer: LossNormalizer,
+        carry: Carry | None,
+        device: torch.device,
+    ) -> None:
+        self._module = module
+        self._optimizers = optimizers
+        self._clock = clock
+        self._precision = precision
+        self._normalizer = normalizer
+        self._carry = carry
+        self._device = device
+        self.is_peak_set = False
+        """True if `set_peak` has set the peaks, in this run or before. The saved peaks may then
+        differ from the program's without a warning."""
+
+    def read(self) -> TrainStepState:
+        """Return the current state, which shares memory with the step. Synchronizes."""
+        clock = self._clock
+        counters = clock.read_counters()
+        states = _optimizer_states(self._optimizers, clock, counters.curve_step)
+        types = [type(optimizer).__name__ for optimizer in self._optimizers]
+        groups = [group["params"] for group in all_groups(self._optimizers)]
+        carry = None if self._carry is None else self._carry.buffers
+        return {
+            "kind": TRAIN_STEP.kind,
+            "format": TRAIN_STEP.number,
+            "model": plain_state(self._module),
+            "optimizer": _one_or_list(states),
+            "optimizer_type": _one_or_list(types),
+            "parameters": names_of_parameters(self._module, groups),
+            "precision": self._precision.name,
+            "records": dump_records(clock.curves, clock.peaks, clock.checked),
+            "applied": counters.applied,
+            "skipped": counters.skipped,
+            "curve_step": counters.curve_step,
+            "consumed": counters.consumed,
+            "peak_was_set": self.is_peak_set,
+            "hold": dump_hold_states(clock.checked.rules, clock.read_hold_states()),
+            "loss_scale": self._normalizer.state_tensors(),
+            "carry": carry,
+            "random": _get_random_states(self._device),
+        }
+
+    def check(self, state_dict: Any, *, strict: bool) -> CheckedState:
+        """Check that a run can continue from a saved state.
+
+        Raises:
+            ValueError: See `TrainStep.load_state_dict`.
+        """
+        with reading_state_of("a TrainStep", state_dict):
+            saved = TRAIN_STEP.read("state_dict", state_dict)
+            _check_saved_state(self.read(), saved, self._device)
+            run = _read_saved_run(saved, self._clock, self._optimizers, strict=strict)
+            optimizer_states = _as_list(saved["optimizer"], self._optimizers)
+            for optimizer, state in zip(self._optimizers, optimizer_states, strict=True):
+                check_optimizer_state(optimizer, state)
+        # Copied before anything is written: not every value can be copied.
+        copies: list[Any] = []
+        for optimizer, state in zip(self._optimizers, optimizer_states, strict=True):
+            copies.append(copy_optimizer_state(optimizer, state))
+        return CheckedState(saved, run, copies)
+
+    def restore(self, checked: CheckedState) -> None:
+        """Restore everything but the model."""
+        saved = checked.saved
+        run = checked.run
+        for optimizer, copied in zip(self._optimizers, checked.optimizers, strict=True):
+            load_optimizer(optimizer, copied)
+        self._clock.resume(run.counters, run.peaks, run.hold_states)
+        self.is_peak_set = bool(saved["peak_was_set"])
+        self._normalizer.write_state(saved["loss_scale"] or ())
+        if self._carry is not None:
+            self._carry.write(saved["carry"] or ())
+        _set_random_states(saved["random"], self._device)
+
+
+def _one_or_list(items: list[Any]) -> Any:
     """Return a single item itself, and several as a list, as a state holds optimizers."""
     if len(items) == 1:
         return items[0]
     return items
 
 
-def as_list(saved: Any, optimizers: Sequence[Optimizer]) -> Any:
-    """Undo `one_or_list` for the states of these optimizers."""
+def _as_list(saved: Any, optimizers: Sequence[Optimizer]) -> Any:
+    """Undo `_one_or_list` for the states of these optimizers."""
     if len(optimizers) == 1:
         return [saved]
     return saved
 
 
-def optimizer_states(
+def _optimizer_states(
     optimizers: Sequence[Optimizer], clock: Clock, step: int
 ) -> list[dict[str, Any]]:
     """Return the optimizers' states, with the clock's peaks and its learning rates at `step`."""
@@ -120,7 +254,7 @@ def copy_to_host(state: TrainStepState) -> TrainStepState:
     return copied
 
 
-def get_random_states(device: torch.device) -> dict[str, Tensor]:
+def _get_random_states(device: torch.device) -> dict[str, Tensor]:
     """Return the states of torch's generators: the CPU's and, for a CUDA device, that device's."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
@@ -128,7 +262,7 @@ def get_random_states(device: torch.device) -> dict[str, Tensor]:
     return states
 
 
-def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+def _set_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(states["cpu"].cpu())
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"].cpu(), device)
@@ -143,7 +277,7 @@ def _check_random_states(states: Mapping[str, Tensor], device: torch.device) -> 
         torch.Generator(device).set_state(states["cuda"].cpu())
 
 
-def check_saved_state(current: TrainStepState, saved: Any, device: torch.device) -> None:
+def _check_saved_state(current: TrainStepState, saved: Any, device: torch.device) -> None:
     """Reject a state that torch would load, but from which a run can't continue.
 
     Torch itself rejects different names in a model, and different sizes of parameter groups. It
@@ -151,13 +285,12 @@ def check_saved_state(current: TrainStepState, saved: Any, device: torch.device)
 
     Args:
         current: The current state of the step.
-        saved: The state to be loaded.
+        saved: The state to be loaded, with all entries.
         device: The device of the step.
 
     Raises:
         ValueError: The message names the entry.
     """
-    _check_keys(current, saved)
     for name in ("precision", "optimizer_type"):
         if current[name] != saved[name]:
             raise ValueError(
@@ -172,20 +305,6 @@ def check_saved_state(current: TrainStepState, saved: Any, device: torch.device)
         "a different carry", _describe_carry(current["carry"]), _describe_carry(saved["carry"])
     )
     _check_loss_scale(saved["loss_scale"] or (), current["precision"])
-
-
-def _check_keys(current: TrainStepState, saved: Any) -> None:
-    keys: set[str] = set(cast("Any", saved)) if isinstance(saved, Mapping) else set()
-    if keys == current.keys():
-        return
-    advice = f"such a state has the keys {list(current)}"
-    if "base_lrs" in keys:
-        advice = (
-            "it is the state of a scheduler. Load model and optimizer, then build TrainStep(..., "
-            "initial_updates=state['last_epoch']); with clock=, see docs/training_step.md, From a "
-            "TrainStep to a scheduler, and back"
-        )
-    raise ValueError(f"state_dict is not the state of a TrainStep: {advice}")
 
 
 def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:
@@ -261,17 +380,7 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, Tensor) and value.numel() == 1
 
 
-class SavedRun(NamedTuple):
-    """The position at which a saved run continues."""
-
-    counters: Counters
-    peaks: list[float]
-    hold_states: States
-    messages: list[str]
-    """Warnings that are due, because the clocks or the curves differ."""
-
-
-def read_saved_run(
+def _read_saved_run(
     saved: Mapping[str, Any], clock: Clock, optimizers: Sequence[Optimizer], *, strict: bool
 ) -> SavedRun:
     """Return the position of a saved run, and compare its curves and clock.
@@ -296,7 +405,7 @@ def read_saved_run(
     counters = Counters(applied, skipped, position.curve_step, consumed)
 
     peaks: list[float] = []
-    for group in _saved_groups(as_list(saved["optimizer"], optimizers)):
+    for group in _saved_groups(_as_list(saved["optimizer"], optimizers)):
         peaks.append(float(checks.peak("initial_lr", group["initial_lr"])))
     check_length("state_dict['optimizer']", peaks, len(clock.peaks))
     return SavedRun(counters, peaks, position.hold_states, position.messages)

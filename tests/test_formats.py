@@ -1,0 +1,246 @@
+"""A saved state says what it is: the states of later versions are refused, those of earlier ones are read."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypedDict
+
+import pytest
+import torch
+from support.training.steps import equal_trees
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from plateau_jax import (
+    BatchPlan,
+    Curve,
+    DataClock,
+    HoldUntilFlat,
+    PlateauCurve,
+    StagedCurve,
+    check_resume,
+    resume_record,
+)
+from plateau_jax.validation.formats import Format
+from torch_bridge import MetricLog, TrainStep, follow, lambda_lr, make_loader, prefetch
+from torch_bridge.training import step_state
+from torch_bridge.training.step_state import TrainStepState
+
+NEWER = "saved by a newer version: update plateau-jax"
+CURVE = PlateauCurve(64, warmup_steps=4, plateaus=[(0, 50)])
+SAMPLES = torch.arange(24.0)
+
+
+def new_optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.5, momentum=0.9)
+
+
+def scheduler() -> Any:
+    return lambda_lr(new_optimizer(), CURVE)
+
+
+def counting_scheduler() -> Any:
+    return lambda_lr(new_optimizer(), CURVE, clock=DataClock(8, count=4))
+
+
+def held_scheduler() -> Any:
+    return lambda_lr(new_optimizer(), CURVE, clock=HoldUntilFlat(2, limit=9))
+
+
+def follower() -> Any:
+    return follow(new_optimizer(), "momentum", CURVE)
+
+
+def mean_square(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).square().mean()
+
+
+def step() -> Any:
+    model = nn.Linear(2, 1)
+    return TrainStep(model, torch.optim.AdamW(model.parameters(), lr=0.5), mean_square, CURVE)
+
+
+def log() -> Any:
+    return MetricLog(every=3)
+
+
+def loader() -> Any:
+    return make_loader(TensorDataset(SAMPLES), 4, device="cpu", num_workers=0)
+
+
+def feed() -> Any:
+    return prefetch(loader(), "cpu")
+
+
+PARTS: list[Callable[[], Any]] = [
+    scheduler,
+    counting_scheduler,
+    held_scheduler,
+    follower,
+    step,
+    log,
+    loader,
+    feed,
+]
+each_part = pytest.mark.parametrize("build", PARTS)
+
+
+def check_rejected(part: Any, state: Any) -> str:
+    """Load a state that is rejected, and changes nothing; return the message."""
+    before = copy.deepcopy(part.state_dict())
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        part.load_state_dict(state)
+    assert equal_trees(part.state_dict(), before)
+    return str(caught.value)
+
+
+@each_part
+def test_state_names_its_kind_and_format(build: Callable[[], Any]) -> None:
+    state = build().state_dict()
+    assert list(state)[:2] == ["kind", "format"]
+    assert isinstance(state["kind"], str)
+    assert state["format"] == 1
+
+
+def test_kinds_differ() -> None:
+    kinds = {build().state_dict()["kind"] for build in (scheduler, follower, step, log, loader)}
+    kinds.add(resume_record(CURVE)["kind"])
+    assert len(kinds) == 6
+
+
+@each_part
+def test_state_with_an_unknown_entry_is_from_a_newer_version(build: Callable[[], Any]) -> None:
+    part = build()
+    message = check_rejected(part, part.state_dict() | {"compressed": True})
+    assert message == f"state_dict has the entry 'compressed', so it was {NEWER}"
+
+
+@each_part
+def test_state_of_a_higher_format_is_from_a_newer_version(build: Callable[[], Any]) -> None:
+    part = build()
+    message = check_rejected(part, part.state_dict() | {"format": 2})
+    assert message == f"state_dict has format 2, so it was {NEWER}"
+
+
+@each_part
+@pytest.mark.parametrize("number", [0, -1, 1.5, "1", True, None])
+def test_wrong_number_is_damage(build: Callable[[], Any], number: Any) -> None:
+    part = build()
+    message = check_rejected(part, part.state_dict() | {"format": number})
+    assert "format = " in message
+    assert NEWER not in message
+
+
+@each_part
+def test_each_missing_entry_is_damage(build: Callable[[], Any]) -> None:
+    part = build()
+    state = part.state_dict()
+    for entry in state.keys() - {"lr_lambdas"}:  # which is for torch's LambdaLR
+        message = check_rejected(part, {name: state[name] for name in state if name != entry})
+        assert f"it has no '{entry}'" in message
+
+
+@each_part
+@pytest.mark.parametrize("other", [scheduler, follower, step, log, loader])
+def test_state_of_another_kind_is_named(build: Callable[[], Any], other: Callable[[], Any]) -> None:
+    part = build()
+    state = other().state_dict()
+    if state["kind"] == part.state_dict()["kind"]:
+        return
+    message = check_rejected(part, state)
+    assert message.startswith("state_dict is not the state of ")
+    assert NEWER not in message
+
+
+def test_rule_of_a_newer_version() -> None:
+    part = held_scheduler()
+    state = part.state_dict()
+    (rule_state,) = state["hold"]
+    message = check_rejected(part, state | {"hold": [rule_state | {"cooldown": 3}]})
+    assert message == f"hold has the entry 'cooldown', so it was {NEWER}"
+
+
+@pytest.mark.parametrize("entries", [{"format": 2}, {"host": "a"}])
+def test_record_of_a_newer_version(entries: dict[str, Any]) -> None:
+    record = resume_record(CURVE, 0.5)
+    with pytest.raises(ValueError, match=f"^saved has .*, so it was {NEWER}$"):
+        check_resume(record | entries, record, 3)
+    part = scheduler()
+    state = part.state_dict()
+    message = check_rejected(part, state | {"records": [state["records"][0] | entries]})
+    assert message.startswith("records[0] has ")
+    assert message.endswith(NEWER)
+
+
+NEWER_CURVES: dict[str, dict[str, Any]] = {
+    "an argument": CURVE.to_dict() | {"tail": 3},
+    "a kind": {"kind": "spiral", "total_steps": 9},
+    "a number": CURVE.to_dict() | {"format": 2},
+    "a number within": {
+        "kind": "then",
+        "curve": CURVE.to_dict(),
+        "other": StagedCurve([(3, 1.0)]).to_dict() | {"format": 2},
+        "scale": 1.0,
+    },
+}
+each_newer_curve = pytest.mark.parametrize("arguments", NEWER_CURVES.values(), ids=NEWER_CURVES)
+
+
+@each_newer_curve
+def test_curve_of_a_newer_version(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=NEWER):
+        Curve.from_dict(arguments)
+
+
+@each_newer_curve
+def test_curve_of_a_newer_version_in_a_state(arguments: dict[str, Any]) -> None:
+    part = scheduler()
+    state = part.state_dict()
+    message = check_rejected(part, state | {"records": [state["records"][0] | {"curve": arguments}]})
+    assert message.startswith("records[0] has a curve that cannot be read: ")
+    assert NEWER in message
+
+
+def test_number_of_a_curve_may_be_stated() -> None:
+    assert Curve.from_dict(CURVE.to_dict() | {"format": 1}) == CURVE
+
+
+def test_plan_of_a_newer_version() -> None:
+    plan = BatchPlan([(0, 8), (80, 16)])
+    with pytest.raises(ValueError, match=NEWER):
+        BatchPlan.from_dict(plan.to_dict() | {"reference": 3})
+
+
+class _LaterState(TrainStepState):
+    note: str
+
+
+def test_absent_later_entry_takes_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version with one more entry reads the states of this one, which refuses those of that version."""
+    old_state = step().state_dict()
+    later: Format[Any] = replace(step_state.TRAIN_STEP, entries=_LaterState, defaults={"note": "none"})
+    assert later.read("state_dict", old_state) == old_state | {"note": "none"}
+    new_state = old_state | {"note": "mine"}
+    assert later.read("state_dict", new_state) == new_state
+    assert NEWER in check_rejected(step(), new_state)
+
+    monkeypatch.setattr(step_state, "TRAIN_STEP", later)
+    part = step()
+    part.load_state_dict(new_state)
+    part.load_state_dict(old_state)
+
+
+class _FirstState(TypedDict):
+    kind: str
+    format: int
+    rows: list[int]
+
+
+def test_earlier_number_is_read() -> None:
+    """A higher number keeps earlier versions from reading what would mislead them, and no more."""
+    raised: Format[Any] = Format("rows", _FirstState, number=3)
+    for number in (1, 2, 3):
+        state = {"kind": "rows", "format": number, "rows": [1]}
+        assert raised.read("state", state) == state
+    with pytest.raises(ValueError, match=rf"^state has format 4, so it was {NEWER}$"):
+        raised.read("state", {"kind": "rows", "format": 4, "rows": [1]})

@@ -1,0 +1,29 @@
+"""Errors from malformed states."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from os import PathLike
+from typing import Any
+
+from torch_bridge.curve_api import checks
+
+
+@contextmanager
+def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
+    """Raise errors from a malformed state as a ValueError: it is not the state of `owner`."""
+    if isinstance(state_dict, str | bytes | PathLike):
+        raise ValueError(
+            f"state_dict = {checks.short_repr(state_dict)} is a path, not a state: load the file "
+            "first, load_state_dict(torch.load(path, weights_only=True)). "
+            "Checkpoints(directory).load(...) loads what Checkpoints saved"
+        )
+    try:
+        yield
+    except ValueError:
+        raise
+    # A wrong type, such as a tensor in place of a number, can raise any error.
+    except Exception as error:
+        problem = str(error)
+        if isinstance(error, KeyError):
+            problem = f"it has no {error}"
+        raise ValueError(f"state_dict is not the state of {owner}: {problem}") from None
