@@ -19,8 +19,8 @@ from plateau_jax.shapes.known_shapes import SHAPES
 _MAX_BYTES = 300_000
 
 # Other processors and other versions of torch may round differently (a fused multiply-add, the order of a
-# sum), by a float32 ulp of 6e-8 in each of some operations in 12 updates. Losses and weights lie around 1, and
-# a weight that cancels to nearly 0 keeps their absolute error.
+# sum), by a float32 ulp of 6e-8 in each of some operations in 12 updates. Losses and weights are around 1; a
+# weight that cancels to nearly 0 keeps their absolute error.
 _RTOL, _ATOL = 1e-5, 1e-6
 
 

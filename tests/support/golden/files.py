@@ -4,7 +4,7 @@ import json
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from support.golden.programs import CASES, Case, Program
@@ -58,15 +58,16 @@ def continue_program(case: Case, program: Program) -> list[dict[str, Any]]:
     return [asdict(program.update(number)) for number in numbers]
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a file that does not exist yet; a list with one item per line."""
-    if isinstance(value, list):
-        lines = [json.dumps(item) for item in cast("list[Any]", value)]
-        text = "[\n" + ",\n".join(lines) + "\n]"
+def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
+    """Write a file that does not exist yet, with one entry or item per line."""
+    if isinstance(value, dict):
+        lines = [f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in value.items()]
+        text = "{\n" + ",\n".join(lines) + "\n}\n"
     else:
-        text = json.dumps(value, indent=1)
+        lines = [json.dumps(item) for item in value]
+        text = "[\n" + ",\n".join(lines) + "\n]\n"
     with path.open("x", encoding="utf-8", newline="\n") as file:
-        file.write(f"{text}\n")
+        file.write(text)
 
 
 def read_json(path: Path) -> Any:

@@ -49,15 +49,20 @@ class Program:
     """`update(n)` runs update n, counted from 0."""
 
 
+File = Literal["json", "pt", "checkpoint"]
+
+
 @dataclass(frozen=True)
 class Case:
-    """A program, the number of updates before its state is saved, and how it is saved."""
+    """A program whose state is saved."""
 
     build: Callable[[], Program]
     updates: int
-    file: Literal["json", "pt", "checkpoint"]
+    """The number of updates before the save."""
+    file: File
+    """How the state is saved: as JSON, by `torch.save` or by `Checkpoints`."""
     processes: int
-    continued: int = 12
+    continued: int
     """The number of updates that are recorded after the save."""
 
 
@@ -66,12 +71,12 @@ CASES: dict[str, Case] = {}
 
 
 def saved_after(
-    updates: int, file: Literal["json", "pt", "checkpoint"], *, processes: int = 1
+    updates: int, file: File, *, processes: int = 1, continued: int = 12
 ) -> Callable[[Callable[[], Program]], Callable[[], Program]]:
     """Add the function below to `CASES`."""
 
     def add(build: Callable[[], Program]) -> Callable[[], Program]:
-        CASES[build.__name__] = Case(build, updates, file, processes)
+        CASES[build.__name__] = Case(build, updates, file, processes, continued)
         return build
 
     return add
@@ -288,7 +293,7 @@ def metric_log() -> Program:
     return Program(log, update)
 
 
-@saved_after(0, "pt")
+@saved_after(0, "pt", continued=1)
 def values() -> Program:
     """Curves, clocks, rules and batch plans as pickles, which `torch.load(weights_only=True)` reads."""
     plan = BatchPlan([(0, 12), (64, 20)])
@@ -384,7 +389,9 @@ def step_with_lr_tensor() -> Program:
 
 @saved_after(6, "pt")
 def step_with_fused_adamw() -> Program:
-    model = Scale()
+    """The state has torch's random numbers, which decide what is dropped."""
+    torch.manual_seed(7)
+    model = nn.Sequential(Scale(), nn.Dropout(0.5))
     optimizer = AdamW(model.parameters(), lr=0.125, fused=True)
     return _train(TrainStep(model, optimizer, _mean_loss, CURVE))
 
@@ -453,14 +460,6 @@ def step_in_samples() -> Program:
         return _shown(step(_batch(number), count=5 + number), model)
 
     return Program(step, update)
-
-
-@saved_after(6, "pt")
-def step_with_dropout() -> Program:
-    """The state has torch's random numbers, which decide what is dropped."""
-    model = nn.Sequential(Scale(), nn.Dropout(0.5))
-    torch.manual_seed(7)
-    return _train(TrainStep(model, SGD(model.parameters(), 0.125), _mean_loss, CURVE))
 
 
 # Checkpoints.
