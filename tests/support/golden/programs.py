@@ -406,7 +406,9 @@ def step_in_fp16() -> Program:
         inputs, targets = _batch(number)
         if number in (3, 5):
             inputs = inputs * 2.0**60  # the loss is finite in float32, but times the loss scale it is not
-        return _shown(step((inputs, targets)), model)
+        shown = _shown(step((inputs, targets)), model)
+        loss_scale = cast("list[Tensor]", step.state_dict()["loss_scale"])
+        return Shown([*shown.exact, *(value.item() for value in loss_scale)], shown.close)
 
     return Program(step, update)
 
