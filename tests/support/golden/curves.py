@@ -1,4 +1,7 @@
-"""One curve of each kind and with each shape, whose learning rates are recorded."""
+"""Curves of each kind and with each shape, whose learning rates are recorded once.
+
+A curve whose file is written never changes. Add another one instead.
+"""
 
 import hashlib
 from collections.abc import Mapping

@@ -3,6 +3,8 @@
 A program is a function that builds its objects, and returns the object to save and the update. Update n uses
 the n-th batch, loss or count, so a resumed program needs only the number of its next update. The models
 multiply element by element, so that the results of two machines differ by little.
+
+A program whose files are written never changes. Add another one instead.
 """
 
 from collections.abc import Callable, Iterator, Mapping
