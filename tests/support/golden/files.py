@@ -1,0 +1,74 @@
+"""Where the saved states lie, and how a program writes and reads them."""
+
+import json
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.golden.programs import CASES, Case, Program
+
+from torch_bridge import Checkpoints
+
+ROOT = Path(__file__).parents[3]
+FILES = ROOT / "tests" / "golden"
+"""Has a folder for each version, with `curves/NAME.json` and, for each program, a folder `states/NAME/`."""
+
+
+def version() -> str:
+    """Return the version of this checkout."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return project["project"]["version"]
+
+
+def save(case: Case, program: Program, folder: Path) -> None:
+    """Save the state of a program, as users do."""
+    if case.file == "checkpoint":
+        Checkpoints(folder / "checkpoints").save(case.updates, wait=True, **program.saved)
+    elif case.file == "pt":
+        torch.save(program.saved.state_dict(), folder / "state.pt")
+    else:
+        write_json(folder / "state.json", program.saved.state_dict())
+
+
+def load(case: Case, program: Program, folder: Path) -> None:
+    """Load a saved state into a program, as users do."""
+    if case.file == "checkpoint":
+        Checkpoints(folder / "checkpoints").load(**program.saved)
+    elif case.file == "pt":
+        program.saved.load_state_dict(torch.load(folder / "state.pt", weights_only=True))
+    else:
+        program.saved.load_state_dict(read_json(folder / "state.json"))
+
+
+def write_state(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Run a program, save it, continue, and return what it then shows. Called on each of its processes."""
+    case = CASES[name]
+    program = case.build()
+    for number in range(case.updates):
+        program.update(number)
+    save(case, program, folder)
+    return continue_program(case, program)
+
+
+def continue_program(case: Case, program: Program) -> list[dict[str, Any]]:
+    """Return what a saved or loaded program shows in its next updates."""
+    numbers = range(case.updates, case.updates + case.continued)
+    return [asdict(program.update(number)) for number in numbers]
+
+
+def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
+    """Write a file that does not exist yet, with one entry or item per line."""
+    if isinstance(value, dict):
+        lines = [f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in value.items()]
+        text = "{\n" + ",\n".join(lines) + "\n}\n"
+    else:
+        lines = [json.dumps(item) for item in value]
+        text = "[\n" + ",\n".join(lines) + "\n]\n"
+    with path.open("x", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

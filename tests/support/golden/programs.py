@@ -1,0 +1,567 @@
+"""Programs whose states are saved once and read by every later version.
+
+A program is a function that builds its objects, and returns the object to save and the update. Update n uses
+the n-th batch, loss or count, so a resumed program needs only the number of its next update. The models
+multiply element by element, so that the results of two machines differ by little.
+
+A program whose files are written never changes. Add another one instead.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import jax
+import torch
+from torch import Tensor, distributed, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from plateau_jax import (
+    BatchPlan,
+    DataClock,
+    HoldBelow,
+    HoldUntilFlat,
+    PlateauCurve,
+    StagedCurve,
+    check_resume,
+    resume_record,
+    scale_by_curve,
+)
+from torch_bridge import MetricLog, TrainStep, distribute, follow, lambda_lr, make_loader
+from torch_bridge.training.result import StepResult
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a program shows after an update."""
+
+    exact: list[Any]
+    """Integers, and floats as hexadecimal numbers, such as learning rates: equal in every version."""
+    close: list[float]
+    """Results of torch's arithmetic, such as losses and weights."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that runs."""
+
+    saved: Any
+    """The object whose state is saved; for a checkpoint, the parts by name."""
+    update: Callable[[int], Shown]
+    """`update(n)` runs update n, counted from 0."""
+
+
+File = Literal["json", "pt", "checkpoint"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program whose state is saved."""
+
+    build: Callable[[], Program]
+    updates: int
+    """The number of updates before the save."""
+    file: File
+    """How the state is saved: as JSON, by `torch.save` or by `Checkpoints`."""
+    processes: int
+    continued: int
+    """The number of updates that are recorded after the save."""
+
+
+CASES: dict[str, Case] = {}
+"""Every case by the name of its function."""
+
+
+def saved_after(
+    updates: int, file: File, *, processes: int = 1, continued: int = 12
+) -> Callable[[Callable[[], Program]], Callable[[], Program]]:
+    """Add the function below to `CASES`."""
+
+    def add(build: Callable[[], Program]) -> Callable[[], Program]:
+        CASES[build.__name__] = Case(build, updates, file, processes, continued)
+        return build
+
+    return add
+
+
+# Schedulers and followers.
+
+CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 15)], min_lr_ratio=0.1, init_lr_ratio=0.5)
+UNTIL_FLAT = HoldUntilFlat(2, threshold=0.01, every=2, limit=15)
+BELOW = HoldBelow([(0.4, 3), (0.3, 2)], every=2)
+
+
+def _optimizer(lr: Any = 0.3, **options: Any) -> SGD:
+    return SGD([nn.Parameter(torch.ones(1))], lr=lr, **options)
+
+
+def _loss(number: int) -> float:
+    """Return a loss that falls until update 14, and then stays."""
+    return 1 - min(number, 14) / 16
+
+
+def _lrs_of(optimizer: Optimizer) -> list[str]:
+    return [float(group["lr"]).hex() for group in optimizer.param_groups]
+
+
+def _stepped(scheduler: lambda_lr, *arguments: Any, **options: Any) -> Shown:
+    """Run an update of the optimizer and the scheduler; show the learning rates that it used."""
+    lrs = _lrs_of(scheduler.optimizer)
+    scheduler.optimizer.step()
+    scheduler.step(*arguments, **options)
+    return Shown([*lrs, scheduler.last_epoch, scheduler.curve_step, scheduler.consumed], [])
+
+
+@saved_after(7, "json")
+def scheduler() -> Program:
+    scheduler = lambda_lr(_optimizer(), CURVE)
+
+    def update(number: int) -> Shown:
+        return _stepped(scheduler)
+
+    return Program(scheduler, update)
+
+
+@saved_after(7, "pt")
+def scheduler_with_lr_tensor() -> Program:
+    """The learning rate in the state is a tensor, as in the optimizer."""
+    scheduler = lambda_lr(AdamW([nn.Parameter(torch.ones(1))], lr=torch.tensor(0.3)), CURVE)
+
+    def update(number: int) -> Shown:
+        return _stepped(scheduler)
+
+    return Program(scheduler, update)
+
+
+@saved_after(7, "json")
+def scheduler_with_new_peak() -> Program:
+    scheduler = lambda_lr(_optimizer(), CURVE)
+
+    def update(number: int) -> Shown:
+        if number == 5:
+            scheduler.set_peak(0.7)
+        return _stepped(scheduler)
+
+    return Program(scheduler, update)
+
+
+@saved_after(16, "json")
+def scheduler_held_until_flat() -> Program:
+    """Saved in the hold at step 11, in the middle of a reading."""
+    scheduler = lambda_lr(_optimizer(), CURVE, clock=UNTIL_FLAT)
+
+    def update(number: int) -> Shown:
+        return _stepped(scheduler, _loss(number))
+
+    return Program(scheduler, update)
+
+
+@saved_after(13, "json")
+def scheduler_held_by_two_rules() -> Program:
+    """Saved while `HoldBelow` holds it, which `HoldUntilFlat` does next."""
+    scheduler = lambda_lr(_optimizer(), CURVE, clock=[UNTIL_FLAT, BELOW])
+
+    def update(number: int) -> Shown:
+        return _stepped(scheduler, _loss(number))
+
+    return Program(scheduler, update)
+
+
+@saved_after(7, "json")
+def scheduler_in_samples() -> Program:
+    """Saved after 49 samples, at step 6 and one eighth."""
+    scheduler = lambda_lr(_optimizer(), CURVE, clock=DataClock(8))
+
+    def update(number: int) -> Shown:
+        return _stepped(scheduler, count=4 + number)
+
+    return Program(scheduler, update)
+
+
+@saved_after(5, "json")
+def scheduler_under_batch_plan() -> Program:
+    plan = BatchPlan([(0, 12), (64, 20), (160, 36)])
+    scheduler = lambda_lr(_optimizer(), plan.scale(CURVE, 8, reference=36))
+
+    def update(number: int) -> Shown:
+        return _stepped(scheduler, count=plan(scheduler.consumed))
+
+    return Program(scheduler, update)
+
+
+@saved_after(25, "pt")
+def scheduler_under_nested_curves() -> Program:
+    """Two groups: one under a cooldown of a continued curve, one under a stretched decay."""
+    longer = PlateauCurve(72, warmup_steps=4)
+    stretched = PlateauCurve(40, warmup_steps=4).part(0, 20).then(longer.part(32))
+    phases = StagedCurve([(10, 1.0), (20, 0.2, "t^-0.5")])
+    cooled = phases.then(CURVE, scale=0.5).cooldown(28, 8, to=0.01, shape="(1-x)^1.5")
+    weights, biases = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(1))
+    optimizer = SGD([{"params": weights, "lr": 0.3}, {"params": biases, "lr": 0.7}])
+    scheduler = lambda_lr(optimizer, [cooled, stretched])
+
+    def update(number: int) -> Shown:
+        return _stepped(scheduler)
+
+    return Program(scheduler, update)
+
+
+@saved_after(9, "json")
+def follower() -> Program:
+    optimizer = _optimizer(weight_decay=0.3)
+    decay = follow(optimizer, "weight_decay", CURVE.cooldown(20, 10))
+
+    def update(number: int) -> Shown:
+        optimizer.step()
+        decay.step()
+        (group,) = optimizer.param_groups
+        return Shown([group["weight_decay"].hex(), decay.curve_step], [])
+
+    return Program(decay, update)
+
+
+@saved_after(9, "json")
+def follower_of_a_pair() -> Program:
+    optimizer = AdamW([nn.Parameter(torch.ones(1))], betas=(0.9, 0.95))
+    beta = follow(optimizer, ("betas", 0), CURVE)
+
+    def update(number: int) -> Shown:
+        optimizer.step()
+        beta.step()
+        (group,) = optimizer.param_groups
+        return Shown([*(value.hex() for value in group["betas"]), beta.curve_step], [])
+
+    return Program(beta, update)
+
+
+# Loaders and logs.
+
+
+def _endless(loader: Any) -> Iterator[Any]:
+    """Return the batches of one epoch after the other, from the loader's position at the first `next`."""
+    while True:
+        yield from loader
+
+
+@saved_after(7, "json")
+def loader() -> Program:
+    """Saved in the second epoch."""
+    loader = make_loader(range(23), 4, num_workers=0, seed=5)
+    batches = _endless(loader)
+
+    def update(number: int) -> Shown:
+        return Shown(next(batches).tolist(), [])
+
+    return Program(loader, update)
+
+
+@saved_after(1100, "json")
+def loader_after_many_epochs() -> Program:
+    """Saved in an epoch whose order is drawn from the second seed."""
+    loader = make_loader(range(8), 8, num_workers=0)
+    batches = _endless(loader)
+
+    def update(number: int) -> Shown:
+        return Shown(next(batches).tolist(), [])
+
+    return Program(loader, update)
+
+
+@saved_after(4, "json")
+def loader_in_order() -> Program:
+    """Saved in the first epoch; the last batch of an epoch has three samples."""
+    loader = make_loader(range(23), 4, training=False, num_workers=0)
+    batches = _endless(loader)
+
+    def update(number: int) -> Shown:
+        return Shown(next(batches).tolist(), [])
+
+    return Program(loader, update)
+
+
+@saved_after(8, "json")
+def metric_log() -> Program:
+    """Saved with 5 of 8 rows, one update before the next row is returned."""
+    log = MetricLog(every=3, keep=5)
+
+    def update(number: int) -> Shown:
+        loss, lr = torch.tensor(1 / (number + 1)), torch.tensor([0.5**number])
+        row = log(StepResult(loss, loss / 2, lr, torch.tensor([number + 1, 0, number, number + 1])))
+        if row is None:
+            return Shown([None], [])
+        learning_rates = [row["lr"].hex() for row in log.rows]
+        return Shown([row["applied"], row["curve_step"], *learning_rates], [row["loss"], row["grad_norm"]])
+
+    return Program(log, update)
+
+
+@saved_after(0, "pt", continued=1)
+def values() -> Program:
+    """Curves, clocks, rules and batch plans as pickles, which `torch.load(weights_only=True)` reads."""
+    plan = BatchPlan([(0, 12), (64, 20)])
+    stages = StagedCurve([(10, 1.0), (20, 0.2, "t^-0.5")])
+    curves = [CURVE, stages, CURVE.cooldown(9, 9), CURVE.then(stages), CURVE.part(3, 9)]
+    expected = [*curves, plan.scale(CURVE, 4, reference=20), plan, DataClock(8, count=64), UNTIL_FLAT, BELOW]
+    saved = _Values(list(expected))
+
+    def update(number: int) -> Shown:
+        return Shown([saved.items == expected], [])
+
+    return Program(saved, update)
+
+
+class _Values:
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"items": self.items}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.items = state_dict["items"]
+
+
+# Training steps.
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Scale(nn.Module):
+    """Multiplies each of three inputs by a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, -0.5, 0.25]))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * self.weight
+
+
+class Shifted(Scale):
+    """A `Scale` that then adds a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) + self.bias
+
+
+def _batch(number: int) -> Batch:
+    inputs = torch.tensor([[1.0, 2.0, -1.0], [-2.0, 1.0, 1.0]]) / 2 ** (number % 3)
+    targets = torch.tensor([[1.0, -1.0, 0.5], [number % 4, 2.0, -1.0]])
+    return inputs, targets
+
+
+def _mean_loss(model: nn.Module, batch: Batch) -> Tensor:
+    inputs, targets = batch
+    return (model(inputs) - targets).square().mean()
+
+
+def _exact(result: StepResult) -> list[Any]:
+    """Return the learning rates and the counters of an update."""
+    lrs = cast("list[float]", result.lr.tolist())
+    counters = cast("list[int]", result.counters.tolist())
+    return [*(lr.hex() for lr in lrs), *counters]
+
+
+def _shown(result: StepResult, model: nn.Module) -> Shown:
+    weights: list[float] = []
+    for parameter in model.parameters():
+        weights += parameter.tolist()
+    return Shown(_exact(result), [result.loss.item(), result.grad_norm.item(), *weights])
+
+
+def _train(step: TrainStep, **options: Any) -> Program:
+    """Return the program that trains on one batch in each update."""
+
+    def update(number: int) -> Shown:
+        return _shown(step(_batch(number), **options), step.model)
+
+    return Program(step, update)
+
+
+@saved_after(6, "pt")
+def step_with_lr_tensor() -> Program:
+    model = Scale()
+    optimizer = AdamW(model.parameters(), lr=torch.tensor(0.125))
+    return _train(TrainStep(model, optimizer, _mean_loss, CURVE, max_norm=1.0))
+
+
+@saved_after(6, "pt")
+def step_with_fused_adamw() -> Program:
+    """The state has torch's random numbers, which decide what is dropped."""
+    torch.manual_seed(7)
+    model = nn.Sequential(Scale(), nn.Dropout(0.5))
+    optimizer = AdamW(model.parameters(), lr=0.125, fused=True)
+    return _train(TrainStep(model, optimizer, _mean_loss, CURVE))
+
+
+@saved_after(9, "pt")
+def step_in_fp16() -> Program:
+    """Saved after two skipped updates, each of which has halved the loss scale."""
+    model = Scale()
+    step = TrainStep(model, SGD(model.parameters(), 0.125, momentum=0.5), _mean_loss, CURVE, precision="fp16")
+
+    def update(number: int) -> Shown:
+        inputs, targets = _batch(number)
+        if number in (3, 5):
+            inputs = inputs * 2.0**60  # the loss is finite in float32, but times the loss scale it is not
+        shown = _shown(step((inputs, targets)), model)
+        loss_scale = cast("list[Tensor]", step.state_dict()["loss_scale"])
+        return Shown([*shown.exact, *(value.item() for value in loss_scale)], shown.close)
+
+    return Program(step, update)
+
+
+@saved_after(16, "pt")
+def step_held() -> Program:
+    """Saved in the hold at step 11; the loss is that of `_loss`."""
+    model = Scale()
+
+    def loss_fn(model: nn.Module, loss: Tensor) -> Tensor:
+        return loss + 0 * model(torch.ones(3)).sum()
+
+    step = TrainStep(model, SGD(model.parameters(), 0.125), loss_fn, CURVE, clock=[UNTIL_FLAT, BELOW])
+
+    def update(number: int) -> Shown:
+        return _shown(step(torch.tensor(_loss(number))), model)
+
+    return Program(step, update)
+
+
+@saved_after(6, "pt")
+def step_with_carry() -> Program:
+    """A tree of tensors is carried: the number of updates, and a mean of the inputs."""
+    model = Scale()
+
+    def loss_fn(model: nn.Module, batch: Batch, carry: Any) -> Any:
+        mean = carry["mean"][0] / 2 + batch[0].mean(0) / 2
+        loss = _mean_loss(model, (batch[0] + mean, batch[1]))
+        return loss, {"count": carry["count"] + 1, "mean": [mean]}
+
+    carry = {"count": torch.zeros((), dtype=torch.int64), "mean": [torch.zeros(3)]}
+    return _train(TrainStep(model, SGD(model.parameters(), 0.125), loss_fn, CURVE, carry=carry))
+
+
+@saved_after(6, "pt")
+def step_with_two_optimizers() -> Program:
+    model = Shifted()
+    optimizers = [SGD([model.weight], 0.125, momentum=0.5), AdamW([model.bias], 0.0625)]
+    return _train(TrainStep(model, optimizers, _mean_loss, (CURVE, PlateauCurve(25, decay_shape="linear"))))
+
+
+@saved_after(6, "pt")
+def step_in_samples() -> Program:
+    """Saved in the middle of a unit, with a new peak."""
+    model = Scale()
+    step = TrainStep(model, SGD(model.parameters(), 0.125), _mean_loss, CURVE, clock=DataClock(8))
+
+    def update(number: int) -> Shown:
+        if number == 5:
+            step.set_peak(0.1)
+        return _shown(step(_batch(number), count=5 + number), model)
+
+    return Program(step, update)
+
+
+# Checkpoints.
+
+
+def _run_with_loader() -> Program:
+    """Return a training run over all processes, with the parts that a resume needs."""
+    processes = 1
+    if distributed.is_initialized():
+        processes = distributed.get_world_size()
+        torch.manual_seed(distributed.get_rank())  # each process has its own random numbers
+    model = distribute(Scale(), "fsdp", device="cpu")
+    step = TrainStep(model, SGD(model.parameters(), 0.125, momentum=0.5), _mean_loss, CURVE)
+    samples = [(torch.tensor([1.0, index, -1.0]) / 8, torch.ones(3)) for index in range(12)]
+    loader = make_loader(samples, 4 // processes, num_workers=0)
+    batches = _endless(loader)
+    log = MetricLog(every=3)
+    progress: dict[str, Any] = {"updates": 0, "best": [1.0]}
+
+    def update(number: int) -> Shown:
+        result = step(next(batches))
+        row = log(result)
+        progress["updates"] += 1
+        is_row = row is not None
+        exact = [*_exact(result), progress["updates"], is_row, len(log.rows)]
+        return Shown(exact, [result.loss.item(), result.grad_norm.item()])
+
+    return Program({"step": step, "loader": loader, "log": log, "progress": progress}, update)
+
+
+@saved_after(7, "checkpoint")
+def checkpoint() -> Program:
+    return _run_with_loader()
+
+
+@saved_after(7, "checkpoint", processes=2)
+def checkpoint_of_two_processes() -> Program:
+    """Each process has a shard of the weights, and half of each batch."""
+    return _run_with_loader()
+
+
+# Optax states, next to their record.
+
+
+class _OptaxRun:
+    """The state of `scale_by_curve` by the names of its arrays, and the record that protects it."""
+
+    def __init__(self, peak: float, clock: Any) -> None:
+        self.transformation: Any = scale_by_curve(CURVE, peak, clock)
+        self.state: Any = self.transformation.init({})
+        self.record = resume_record(CURVE, peak, clock)
+
+    def update(self, **options: Any) -> Shown:
+        _, self.state = self.transformation.update({}, self.state, {}, **options)
+        return Shown([float(self.state.learning_rate).hex(), int(self.state.curve_step)], [])
+
+    def state_dict(self) -> dict[str, Any]:
+        arrays = {name: array.item() for name, array in self._arrays().items()}
+        return {"record": self.record, "state": arrays}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        arrays = self._arrays()
+        saved = state_dict["state"]
+        assert saved.keys() == arrays.keys()
+        leaves = [jax.numpy.asarray(saved[name], array.dtype) for name, array in arrays.items()]
+        self.state = jax.tree.unflatten(cast("Any", jax.tree.structure(self.state)), leaves)
+        check_resume(state_dict["record"], self.record, int(self.state.curve_step))
+
+    def _arrays(self) -> dict[str, Any]:
+        tree_util: Any = jax.tree_util
+        return {tree_util.keystr(path): array for path, array in tree_util.tree_leaves_with_path(self.state)}
+
+
+@saved_after(7, "json")
+def optax_state() -> Program:
+    run = _OptaxRun(0.3, None)
+
+    def update(number: int) -> Shown:
+        return run.update()
+
+    return Program(run, update)
+
+
+@saved_after(16, "json")
+def optax_state_held() -> Program:
+    run = _OptaxRun(0.3, [UNTIL_FLAT, BELOW])
+
+    def update(number: int) -> Shown:
+        return run.update(value=_loss(number))
+
+    return Program(run, update)
+
+
+@saved_after(7, "json")
+def optax_state_in_samples() -> Program:
+    run = _OptaxRun(0.3, DataClock(8, count=16))
+
+    def update(number: int) -> Shown:
+        return run.update(count=4 + number)
+
+    return Program(run, update)
