@@ -26,7 +26,7 @@ from torch_bridge.curve_api import (
     checks,
     warn,
 )
-from torch_bridge.formats import reading_state_of
+from torch_bridge.state_errors import reading_state_of
 from torch_bridge.param_groups import (
     LEARNING_RATE,
     as_number,
