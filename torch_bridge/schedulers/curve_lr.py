@@ -26,7 +26,6 @@ from torch_bridge.curve_api import (
     checks,
     warn,
 )
-from torch_bridge.state_errors import reading_state_of
 from torch_bridge.param_groups import (
     LEARNING_RATE,
     as_number,
@@ -46,6 +45,7 @@ from torch_bridge.schedulers.scheduler_state import (
 )
 from torch_bridge.schedulers.step_warnings import Steps
 from torch_bridge.schedulers.update_hook import hook_of
+from torch_bridge.state_errors import reading_state_of
 
 
 # Named like a function, as `torch.no_grad` is, because programs call it like one.

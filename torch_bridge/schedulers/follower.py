@@ -9,12 +9,12 @@ from torch.optim import Optimizer
 
 from torch_bridge.clocks.saved_states import compare_curves, dump_records, read_records
 from torch_bridge.curve_api import AnyCurve, CheckedClock, Curve, Format, as_curves, checks, warn
-from torch_bridge.state_errors import reading_state_of
 from torch_bridge.param_groups import GroupOption, groups_of
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.peaks import LastWrite
 from torch_bridge.schedulers.scheduler_state import read_bases
 from torch_bridge.schedulers.update_hook import hook_of
+from torch_bridge.state_errors import reading_state_of
 
 
 class _FollowerState(TypedDict):
