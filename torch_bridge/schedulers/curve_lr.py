@@ -141,7 +141,7 @@ class lambda_lr(LambdaLR):
     # nor the product to float32.
 
     # Not in `__dict__`, which programs save and write back as a scheduler's state, as torch does.
-    __slots__ = ("_group_curves", "_hook", "steps")
+    __slots__ = ("_group_curves", "_hook", "_watched_steps")
 
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
@@ -176,7 +176,7 @@ class lambda_lr(LambdaLR):
         self._is_peak_set = False
         """True if `set_peak` has set the peak, in this run or before. The saved peaks may then
         differ from the program's without a warning."""
-        self.steps: Steps | None = None
+        self._watched_steps: Steps | None = None
         """Counts the steps for warnings; None for a copy, about which nothing warns."""
         functions: list[Any] = curves
         if _has_plain_step(optimizer):
@@ -204,7 +204,7 @@ class lambda_lr(LambdaLR):
         self._group_curves.retarget(optimizer)
         self._register()
         self._hook.restore_loaded()
-        if self.steps is not None:
+        if self._watched_steps is not None:
             self._watch()
 
     def _register(self) -> None:
@@ -303,7 +303,7 @@ class lambda_lr(LambdaLR):
                 curve; or the program has written into `base_lrs`, `lr_lambdas`, `curves` or
                 `optimizer` what no curve can follow. Nothing was changed.
         """
-        steps = self.steps
+        steps = self._watched_steps
         if steps is not None and steps.total >= steps.next_look:
             self._hook.look_for_updates(self)
         if epoch is None and count is None and metric is None and self._step_as_usual():
@@ -342,7 +342,7 @@ class lambda_lr(LambdaLR):
 
         Return False, and change nothing, if there is more to do.
         """
-        steps = self.steps
+        steps = self._watched_steps
         if steps is None:
             return False
         updates = self.last_epoch + 1
@@ -469,8 +469,8 @@ class lambda_lr(LambdaLR):
         peaks = peaks_per_group(peak, len(group_curves.groups))
         self._is_peak_set = True
         group_curves.set_bases(peaks, len(peaks))
-        if self.steps is not None:
-            self.steps.may_lack_state = False
+        if self._watched_steps is not None:
+            self._watched_steps.may_lack_state = False
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
             self._move_to(self.last_epoch, self._clock)
 
@@ -609,7 +609,7 @@ class lambda_lr(LambdaLR):
     def __setstate__(self, state: Any) -> None:
         for name, value in state.items():
             setattr(self, name, value)
-        self.steps = None
+        self._watched_steps = None
         last_write = self._group_curves.last_write
         self._register()  # a copied optimizer has no hook
         self._group_curves.last_write = self._hook.last_lrs = last_write
