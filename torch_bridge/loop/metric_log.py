@@ -62,7 +62,7 @@ class MetricLog:
     (2, 0.375)
     """
 
-    def __init__(self, every: int = 100, keep: int | None = 1000) -> None:
+    def __init__(self, every: int = 100, *, keep: int | None = 1000) -> None:
         self.every = checks.at_least("every", every, 1)
         self.keep = None if keep is None else checks.at_least("keep", keep, 1)
         self.rows: list[dict[str, Any]] = []
