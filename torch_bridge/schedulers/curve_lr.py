@@ -11,10 +11,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.clocks.host_clock import HeldClock, UnitClock, UpdateClock, new_clock
+from torch_bridge.clocks.resuming import decide, find_differences
 from torch_bridge.clocks.saved_states import (
     dump_hold_states,
     dump_records,
-    read_position,
+    position_on,
+    read_saved,
     warn_of_different_peaks,
 )
 from torch_bridge.curve_api import (
@@ -561,18 +563,13 @@ class lambda_lr(LambdaLR):
             is_in_charge = read_flag(state, "in_charge")
             curves = self.curves[: len(peaks)]
             checked = self._clock.checked
-            position = read_position(
-                state,
-                updates,
-                curves,
-                checked,
-                counts_all_updates=False,
-                strict=strict,
-                builder="lambda_lr",
-            )
+            saved = read_saved(state, updates, len(curves), counts_all_updates=False)
+            differences = find_differences(saved, curves, checked)
+            messages = decide(differences, strict=strict, builder="lambda_lr")
+            position = position_on(checked, saved)
         clock = self._clock.resumed(position)
 
-        for message in position.messages:
+        for message in messages:
             warn(message)
         is_new = self.last_epoch <= 0
         is_rollback = self._is_peak_set and not is_new  # to a time before `set_peak`, on purpose
