@@ -152,6 +152,12 @@ def test_state_of_another_kind_is_named(build: Callable[[], Any], other: Callabl
     assert NEWER not in message
 
 
+@each_part
+@pytest.mark.parametrize("value", [None, [], 5, torch.ones(2)], ids=repr)
+def test_value_that_is_no_state_is_shown(build: Callable[[], Any], value: Any) -> None:
+    assert check_rejected(build(), value).startswith(f"state_dict = {value!r} is not the state of ")
+
+
 def test_rule_of_a_newer_version() -> None:
     part = held_scheduler()
     state = part.state_dict()
@@ -201,8 +207,10 @@ def test_curve_of_a_newer_version_in_a_state(arguments: dict[str, Any]) -> None:
     assert NEWER in message
 
 
-def test_number_of_a_curve_may_be_stated() -> None:
-    assert Curve.from_dict(CURVE.to_dict() | {"format": 1}) == CURVE
+@pytest.mark.parametrize("number", [1, None])
+def test_number_of_a_curve_may_be_stated(number: int | None) -> None:
+    """As of any argument, None means that it was left out."""
+    assert Curve.from_dict(CURVE.to_dict() | {"format": number}) == CURVE
 
 
 def test_plan_of_a_newer_version() -> None:

@@ -1,6 +1,6 @@
 """Errors from malformed states."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any
@@ -17,6 +17,9 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
             "first, load_state_dict(torch.load(path, weights_only=True)). "
             "Checkpoints(directory).load(...) loads what Checkpoints saved"
         )
+    if not isinstance(state_dict, Mapping):
+        shown = checks.short_repr(state_dict)
+        raise ValueError(f"state_dict = {shown} is not the state of {owner}")
     try:
         yield
     except ValueError:

@@ -126,8 +126,8 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = (), depth: int 
 
 
 def _pop_format(given: dict[str, Any], path: Path) -> None:
-    number = at_least((*path, "format"), given.pop("format", 1), 1)
-    if number > FORMAT:
+    number = given.pop("format", None)
+    if number is not None and at_least((*path, "format"), number, 1) > FORMAT:
         problem = f"the curve has format {number}, so it was {NEWER}"
         raise ValueError(Message((), problem).within(path))
 
