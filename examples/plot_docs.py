@@ -48,17 +48,17 @@ def draw_shape(name, file):
 def draw_plateau_curve():
     """Draw the parts of a curve, and the cosine that gives its plateau's level."""
     curve = PlateauCurve(10_000, warmup_steps=500, plateaus=[(30, 30)], min_lr_ratio=0.1)
-    warmup, decay, plateau, _, _ = curve.rows
+    _, warmup_end, begin, after, _ = curve.table.begin.tolist()
     axes = make_axes((7.2, 3.2), 10_000)
-    decaying = curve.total_steps - warmup.length - plateau.length
-    without = PlateauCurve(warmup.length + decaying, warmup_steps=warmup.length, min_lr_ratio=0.1)
+    total_without = curve.total_steps - (after - begin)
+    without = PlateauCurve(total_without, warmup_steps=warmup_end, min_lr_ratio=0.1)
     draw_curve(axes, without, color=ORANGE, linestyle=":", linewidth=1.6)
     draw_curve(axes, curve)
-    level = curve(plateau.begin)
-    axes.plot(plateau.begin, level, "o", color=ORANGE, markersize=6)
+    level = curve(begin)
+    axes.plot(begin, level, "o", color=ORANGE, markersize=6)
     axes.annotate("warmup", (250, 0.5), (700, 0.25))
-    axes.annotate("half cosine", (decay.begin + 500, 0.64))
-    axes.annotate("plateau (30, 30): at 30 %, for 30 %", (plateau.begin + 150, level + 0.05))
+    axes.annotate("half cosine", (warmup_end + 500, 0.64))
+    axes.annotate("plateau (30, 30): at 30 %, for 30 %", (begin + 150, level + 0.05))
     axes.annotate("half cosine", (8_250, 0.5))
     axes.annotate("min_lr_ratio", (10_000, 0.035), ha="right")
     axes.annotate("one cosine,\nthe plateau left out", (4_500, 0.27), color=ORANGE, ha="right")

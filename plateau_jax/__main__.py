@@ -169,7 +169,7 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
     peak = None
     if options.peak is not None:
         peak = np.float32(options.peak)
-    return "\n\n".join(segments_as_text(curve.rows, peak) for curve in curves)
+    return "\n\n".join(segments_as_text(curve._rows, peak) for curve in curves)
 
 
 def _write_files(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> None:

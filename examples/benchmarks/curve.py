@@ -14,6 +14,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -55,16 +56,18 @@ def curve_with(plateaus: int, total_steps: int = TOTAL) -> PlateauCurve:
 
 def joined(curve: PlateauCurve) -> optax.Schedule:
     """Build the same curve from optax's schedules."""
-    pieces = []
-    for row in curve.rows:
-        start, end = (float(curve([step])[0]) for step in (row.begin, row.begin + row.length))
-        if row.holds:
-            pieces.append(optax.constant_schedule(start))
-        elif row.shape == "linear":
-            pieces.append(optax.linear_schedule(start, end, row.length))
+    begins = curve.table.begin.tolist()  # warmup, decay, plateau, decay, plateau, decay, …, end
+    levels = [curve(begin) for begin in begins]
+    warmup, *decays_and_plateaus = [after - begin for begin, after in pairwise(begins)]
+    pieces = [optax.linear_schedule(levels[0], levels[1], warmup)]
+    for index, length in enumerate(decays_and_plateaus, 1):
+        if index % 2 == 0:
+            pieces.append(optax.constant_schedule(levels[index]))
         else:
-            pieces.append(optax.cosine_decay_schedule(start, row.length, alpha=end / start))
-    return optax.join_schedules(pieces, [row.begin for row in curve.rows[1:]])
+            alpha = levels[index + 1] / levels[index]
+            pieces.append(optax.cosine_decay_schedule(levels[index], length, alpha=alpha))
+    pieces.append(optax.constant_schedule(levels[-1]))
+    return optax.join_schedules(pieces, begins[1:])
 
 
 # Each of these takes a function that builds a schedule; it returns the call to time and its number

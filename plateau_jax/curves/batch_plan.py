@@ -233,7 +233,7 @@ class BatchPlan:
         unit = checks.at_least("unit", unit, 1)
         check_unit(curve, unit)
         largest = checks.at_least("largest", largest, batch)
-        highest = highest_level(curve.rows)
+        highest = highest_level(curve._rows)
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")
 
@@ -241,7 +241,7 @@ class BatchPlan:
         doubled = 2 * batch
         level = scaled(highest, _HALF)
         while doubled <= largest:
-            step = first_step_at_or_below(curve.rows, level)
+            step = first_step_at_or_below(curve._rows, level)
             if step is None or step >= curve.total_steps:
                 break
             pairs[step * unit] = doubled  # replaces a smaller batch at the same step

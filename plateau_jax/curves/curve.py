@@ -49,12 +49,6 @@ class Curve(ABC):
     """Number of steps. From this step on the curve keeps its last level; before step 0, its first
     value."""
 
-    rows: tuple[ExactSegment, ...]
-    """The segments in exact numbers; the last is the end."""
-
-    depth: int
-    """Nesting depth of derived curves."""
-
     unit: int | None
     """Samples or tokens per step, for a curve from `BatchPlan.scale` or derived from one; else
     None."""
@@ -63,9 +57,16 @@ class Curve(ABC):
     """The curve as a table, for `multiplier` and `stack`: a pytree of int32 arrays of shape
     (rows,).
 
-    A `PlateauCurve` with k plateaus has 2k + 3 rows, a `StagedCurve` one for each stage and one for
-    the end, wherever they lie. So moving a plateau changes numbers, but not the shape of an
-    array."""
+    A `PlateauCurve` with k plateaus has 2k + 3 rows: warmup, decay, then each plateau and the decay
+    after it, and the end. A `StagedCurve` has one for each stage and one for the end. So moving a
+    plateau changes numbers, but not the shape of an array. `table.begin` has the first step of each
+    row; the other columns are internal, and may change in any release."""
+
+    _rows: tuple[ExactSegment, ...]
+    """The segments in exact numbers; the last is the end."""
+
+    _depth: int
+    """Nesting depth of derived curves."""
 
     _decoded: DecodedTable
     """The table with the words of each column joined into 64-bit integers."""
@@ -99,7 +100,7 @@ class Curve(ABC):
         """Set the other attributes of a curve, after its arguments have been checked and set."""
         rows = tuple(rows)
         object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
-        self._set(rows=rows, depth=depth, unit=unit, total_steps=rows[-1].begin)
+        self._set(_rows=rows, _depth=depth, unit=unit, total_steps=rows[-1].begin)
         # Built here and not on first use: otherwise torch.compile would trace this construction in
         # the first call.
         table = segments.encode_table(rows)
@@ -112,7 +113,7 @@ class Curve(ABC):
 
         A flat part is a maximal run of steps below `total_steps` at one exact level.
         """
-        return tuple(exact_segments.flat_starts(self.rows))
+        return tuple(exact_segments.flat_starts(self._rows))
 
     @overload
     def __call__(self, step: int | np.integer[Any]) -> float: ...
@@ -333,7 +334,7 @@ class Curve(ABC):
         >>> stable.cooldown(600, 400, shape="linear").merge_weights([600, 700, 800, 900, 1000])
         array([0.12375, 0.25   , 0.25   , 0.25   , 0.12625])
         """
-        return averaging_weights.weights(self.rows, self, steps)
+        return averaging_weights.weights(self._rows, self, steps)
 
     def same_until(self, other: "AnyCurve", step: int) -> bool:
         """Return True if both curves give the same float32 at every step below `step`.
@@ -379,7 +380,7 @@ class Curve(ABC):
         (501, None)
         """
         other = as_curve("other", other)
-        for step, after in exact_segments.differences(self.rows, other.rows):
+        for step, after in exact_segments.differences(self._rows, other._rows):
             has_equal_levels = self._level_at(step) == other._level_at(step)
             if not has_equal_levels or self(step) != other(step):
                 return step
@@ -390,7 +391,7 @@ class Curve(ABC):
         return None
 
     def _level_at(self, step: int) -> exact.Level:
-        return exact.rounded(exact_segments.segment_at(self.rows, step).at(step))
+        return exact.rounded(exact_segments.segment_at(self._rows, step).at(step))
 
     def describe(self) -> str:
         """Return a table of the segments as text: steps, kind, and level at both ends.
@@ -406,7 +407,7 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        return tables.segments_as_text(self.rows)
+        return tables.segments_as_text(self._rows)
 
     def plot(self, *, peak_value: float = 1.0, ax: Any = None) -> Any:
         """Plot the learning rate, peak_value · curve(step), against the step. Needs matplotlib.
@@ -436,9 +437,9 @@ class Curve(ABC):
 
     def _to_draw(self) -> sampling.CurveToDraw:
         phrases = self._legend_phrases()
-        if self.depth == 0:  # derived curves name their last step in a phrase already
+        if self._depth == 0:  # derived curves name their last step in a phrase already
             phrases = [f"{self.total_steps} steps", *phrases]
-        return sampling.CurveToDraw(self.rows, self, phrases)
+        return sampling.CurveToDraw(self._rows, self, phrases)
 
     @abstractmethod
     def _legend_phrases(self) -> list[str]:
@@ -446,7 +447,7 @@ class Curve(ABC):
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: a plot and the table of `describe`, without matplotlib."""
-        return notebook.html(self.rows, self, type(self).__name__, repr(self))
+        return notebook.html(self._rows, self, type(self).__name__, repr(self))
 
     def to_dict(self) -> Mapping[str, Any]:
         """Return kind and arguments as plain JSON values."""

@@ -35,7 +35,7 @@ class Cooldown(Curve, kind="cooldown"):
         to = checks.ratio("to", self.to)
         shape = known_shapes.canonical_shape("shape", self.shape, known_shapes.SHAPES)
 
-        start = segment_at(curve.rows, at).at(at)
+        start = segment_at(curve._rows, at).at(at)
         end = as_level(to)
         if rounded(start) == rounded(end):
             # The level at step `at` may equal `to` but for its last digits. The same object at both
@@ -68,7 +68,7 @@ def _rows_until(curve: Curve, step: int) -> list[ExactSegment]:
     """Return the segments of a curve, cut off at a step; those after it are empty."""
     # Empty ones are kept: the number of rows then does not depend on the step, which may change
     # without recompilation. A row that is cut off keeps its length, so its values keep their bits.
-    rows = [row._replace(begin=min(row.begin, step)) for row in curve.rows]
+    rows = [row._replace(begin=min(row.begin, step)) for row in curve._rows]
     rows[-1] = rows[-1]._replace(kind="hold")
     return rows
 
@@ -97,7 +97,7 @@ class Then(Curve, kind="then"):
 
         self._set(curve=curve, other=other, scale=scale)
         factor = as_level(scale)
-        rows = [*curve.rows[:-1], *(row.shifted(first, factor) for row in other.rows)]
+        rows = [*curve._rows[:-1], *(row.shifted(first, factor) for row in other._rows)]
         self._freeze(rows, depth=depth_above(curve, other), unit=_common_unit(curve, other))
 
     def _legend_phrases(self) -> list[str]:
@@ -134,9 +134,9 @@ class Part(Curve, kind="part"):
         start = checks.in_range("start", self.start, 0, stop - 1)
 
         self._set(curve=curve, start=start, stop=stop)
-        cut = cut_segments(curve.rows, start, stop)
+        cut = cut_segments(curve._rows, start, stop)
         rows = [row._replace(begin=row.begin - start) for row in cut]
-        level = segment_at(curve.rows, stop).at(stop)
+        level = segment_at(curve._rows, stop).at(stop)
         rows.append(flat_segment("end", stop - start, 0, level))
         self._freeze(rows, depth=depth_above(curve), unit=curve.unit)
 
@@ -149,7 +149,7 @@ class Part(Curve, kind="part"):
 
 def depth_above(*curves: Curve) -> int:
     """Return the depth of a curve that is derived from these curves."""
-    depth = 1 + max(curve.depth for curve in curves)
+    depth = 1 + max(curve._depth for curve in curves)
     if depth > MAX_DEPTH:
         raise ValueError(f"derived curves are nested {depth} deep; at most {MAX_DEPTH} may be")
     return depth

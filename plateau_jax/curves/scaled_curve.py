@@ -103,7 +103,7 @@ def _scaled_rows(
     """
     scales = [as_level(factor) for factor in factors]
     rows: list[ExactSegment] = []
-    for row, after in nonempty_segments(curve.rows):
+    for row, after in nonempty_segments(curve._rows):
         if after is None:
             # One level is held past the end: that of the last batch.
             rows.append(row.shifted(0, scales[-1]))

@@ -81,7 +81,7 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
     if isinstance(curve, PlateauCurve):
         names = "warmup_steps", "init_lr_ratio", "warmup_shape"
         return {name: getattr(curve, name) for name in names}
-    end = end_of_rise(curve.rows)
+    end = end_of_rise(curve._rows)
     if curve(end) == 0:  # a curve of zeros has no warmup
         return {"warmup_steps": 0}
     return {"warmup_steps": min(end, curve.total_steps - 1)}  # a step must remain to decay
@@ -207,8 +207,8 @@ def _describe(text: str) -> _Described:
 def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
     """Return everything the page shows of a curve."""
     arguments = curve.to_dict()
-    steps = thin_out(steps_to_draw(curve.rows), _MAX_POINTS)
-    segments = describe_segments(curve.rows, np.float32(peak))
+    steps = thin_out(steps_to_draw(curve._rows), _MAX_POINTS)
+    segments = describe_segments(curve._rows, np.float32(peak))
     handles = curve_and_peak_handles(curve, peak)
     advice = list(advice_about(curve, ("curve",)))
     for remark in _remarks(peak, len(segments) - 1, len(handles)):
@@ -221,7 +221,7 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "warmup": warmup_arguments(curve),
         "steps": steps.tolist(),
         "levels": _rounded(curve(steps), 6),
-        "spans": list(shaded_spans(curve.rows)),
+        "spans": list(shaded_spans(curve._rows)),
         "segments": segments[: _MAX_ROWS + 1],
         "handles": [asdict(handle) for handle in handles],
         "optax": source.optax_code(curve, peak),

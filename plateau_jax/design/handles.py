@@ -263,7 +263,7 @@ def _continuation_handles(curve: Then, path: Path) -> Iterator[Handle]:
     scale = float(curve.scale)
     other = curve.other
     # The handle of the scale is at the first step with the highest level.
-    highest = max((row.begin for row in other.rows), key=lambda step: (other(step), -step))
+    highest = max((row.begin for row in other._rows), key=lambda step: (other(step), -step))
     level = other(highest)
     if level:
         handle = _level_handle(

@@ -57,7 +57,7 @@ class GroupMeans(NamedTuple):
 
 def law_holds_after(curve: Curve, last_step: int) -> float:
     """Return the step after which the law describes the losses, some time after the warmup."""
-    return end_of_rise(curve.rows) + AFTER_WARMUP * last_step
+    return end_of_rise(curve._rows) + AFTER_WARMUP * last_step
 
 
 def lacks_lrs(run: LossRun) -> bool:
@@ -108,7 +108,7 @@ def fit_alone(run: LossRun) -> Law:
 @lru_cache(256)
 def group_run(run: LossRun, fraction: float) -> GroupMeans:
     """Average the losses after the warmup and this fraction of the run, without spikes."""
-    warmup_end = end_of_rise(run.curve.rows)
+    warmup_end = end_of_rise(run.curve._rows)
     is_spike = _find_spikes(run, run.steps > warmup_end + AFTER_WARMUP * run._last_step)
     is_late = run.steps > warmup_end + fraction * run._last_step
     is_used = is_late & ~is_spike

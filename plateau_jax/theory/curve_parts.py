@@ -82,7 +82,7 @@ def part_begins(curve: Curve) -> _Steps:
 @lru_cache(64)
 def segment_begins(curve: Curve) -> _Steps:
     """Return the first step of each segment that is not empty."""
-    begins = [segment.begin for segment, _ in nonempty_segments(curve.rows)]
+    begins = [segment.begin for segment, _ in nonempty_segments(curve._rows)]
     return np.array(begins, np.int64)
 
 

@@ -49,7 +49,7 @@ def _assert_same(curve, *others):
     for other in others:
         assert type(other) is type(curve)
         assert (other, hash(other), repr(other)) == (curve, hash(curve), repr(curve))
-        assert (other.to_dict(), other.rows) == (curve.to_dict(), curve.rows)
+        assert (other.to_dict(), other.describe()) == (curve.to_dict(), curve.describe())
         assert other.same_until(curve, 2**31)
         np.testing.assert_equal(other.table.columns(), curve.table.columns())
 
@@ -140,7 +140,7 @@ def test_curve_through_points_is_exact_at_them(points):
     with suppress_warnings():  # about the drawn levels
         curve = StagedCurve.through(points)
     _assert_same(build(_stages_through(points)), curve)
-    assert len(curve.rows) == len(points)
+    assert len(curve.table.begin) == len(points)
     for step, level in dict(points).items():  # the last of several at one step
         assert is_nearest_float32(np.float32(curve(step)), as_written(level))
 

@@ -94,7 +94,7 @@ ERRORS: list[Any] = [
     (lambda loader: loader.load_state_dict(state() | {"batch": 2}), ValueError, "batch = 2"),
     # Prefetching.
     (lambda: prefetch([NUMBERS] * 10, "cpu").state_dict(), TypeError, "has no state_dict"),
-    (lambda: prefetch([], "cpu", 0), ValueError, "depth = 0", "at least 1"),
+    (lambda: prefetch([], "cpu", depth=0), ValueError, "depth = 0", "at least 1"),
     (lambda: prefetch([], "meta"), ValueError, "device = 'meta'", "available CUDA device"),
     (lambda: prefetch(iter([]), "cpu").load_state_dict({}), TypeError, "has no state_dict"),
     (lambda: len(prefetch(iter([]), "cpu")), TypeError, "has no len"),

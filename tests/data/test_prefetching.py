@@ -155,7 +155,7 @@ def test_copies_and_work_wait_for_each_other(kind: str, late: str, depth: int) -
         collate_fn=lambda samples: make(samples[0]),
     )
     expected = [numbers(batch).sum().item() for batch in loader]
-    feed, user, sums = prefetch(loader, "cuda", depth), torch.cuda.Stream(), []
+    feed, user, sums = prefetch(loader, "cuda", depth=depth), torch.cuda.Stream(), []
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -203,7 +203,7 @@ def test_copy_error_follows_earlier_batches(place: int, depth: int) -> None:
     batches[place] = [batches[place], torch.ones(2).to_mkldnn()]
     seen: list[int] = []
     with pytest.raises(TypeError, match=r"layout torch\._mkldnn"):
-        seen.extend(batch.item() for batch in prefetch(batches, "cuda", depth))
+        seen.extend(batch.item() for batch in prefetch(batches, "cuda", depth=depth))
     assert seen == list(range(place))
 
 
@@ -216,8 +216,8 @@ def test_resume_with_pinned_batches_and_workers(default: str) -> None:
     epochs = [epoch(uninterrupted) for _ in range(3)]
     for count in (0, 2, 6, 7):
         with torch.device(default):
-            resumed = prefetch(make_loader(**arguments), "cuda", 3)
-            resumed.load_state_dict(saved_after(prefetch(make_loader(**arguments), "cuda", 2), count))
+            resumed = prefetch(make_loader(**arguments), "cuda", depth=3)
+            resumed.load_state_dict(saved_after(prefetch(make_loader(**arguments), "cuda", depth=2), count))
             index, start = divmod(count, len(uninterrupted))
             assert epoch(resumed) == epochs[index][start:]
             assert epoch(resumed) == epochs[index + 1]

@@ -228,7 +228,7 @@ def test_curve_at_zero_has_no_ratio():
 def test_omissions_of_long_curves_are_reported():
     curve = StagedCurve([(10, 1 - number / 500) for number in range(400)])
     answer = answer_about(curve)
-    rows = len(describe_segments(curve.rows))  # with the column heads, which are not a segment
+    rows = len(describe_segments(curve._rows))  # with the column heads, which are not a segment
     assert len(answer["segments"]) == 201
     table, picture = (advice["message"] for advice in answer["advice"])
     assert table == f"The table shows the first 200 of {rows - 1} segments."

@@ -11,15 +11,14 @@ from playwright.sync_api import expect
 from support.design.page import COSINE, CURVES, PEAK, PHONE, STABLE, STAGED, WIDE, DesignPage
 
 from plateau_jax import PlateauCurve
-from plateau_jax.drawing.sampling import shaded_spans
 
 pytestmark = pytest.mark.slow
 
 
 def place(curve: PlateauCurve) -> tuple[int, int]:
     """Return the first step of the only plateau, and the first step after it."""
-    (span,) = [(begin, after) for name, begin, after in shaded_spans(curve.rows) if name == "plateau"]
-    return span
+    _, _, begin, after, _ = curve.table.begin.tolist()
+    return begin, after
 
 
 # Multiples of a hundredth of the run, which begins its plateau at step 1450 and ends it at 5250.

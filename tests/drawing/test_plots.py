@@ -180,7 +180,7 @@ def test_axes_stay_as_the_user_set_them():
 @given(descriptions(scaled=True))
 def test_single_curve_has_shaded_and_named_spans(description):
     curve = build(description)
-    ax, spans = plot(curve, ax=_axes()), list(shaded_spans(curve.rows))
+    ax, spans = plot(curve, ax=_axes()), list(shaded_spans(curve._rows))
     shaded = [(span.get_x(), span.get_x() + span.get_width()) for span in ax.patches]
     assert shaded == [(begin, after) for _, begin, after in spans]
     assert sorted(_labels(ax)) == sorted({name for name, *_ in spans})
@@ -249,7 +249,7 @@ def test_line_and_table_match_the_curve(description):
     left, right, bottom = points[0, 0], points[-1, 0], 190
     points = points[:: len(points) // 40 + 1]
     # A point lies on the curve at a step that rounds to it, or between two such steps.
-    borders = [row.begin + side for row in curve.rows for side in (-1, 0)]
+    borders = [begin + side for begin in curve.table.begin for side in (-1, 0)]
     top = float(curve(np.array(borders)).max()) or 1.0
     heights = (bottom - points[:, 1]) / 180 * top
     steps = (points[:, 0] - left) / (right - left) * curve.total_steps

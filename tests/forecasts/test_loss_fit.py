@@ -167,7 +167,7 @@ def test_longest_run_and_curve() -> None:
 def test_only_equal_curves_are_the_same() -> None:
     """Although a law does not see zeros at the end."""
     curve = PlateauCurve(1000, warmup_steps=50, plateaus=[(0, 60)], decay_shape="linear")
-    decay = curve.rows[-2].begin
+    decay = int(curve.table.begin[-2])
     staged = [(50, 1.0), (decay - 50,)]
     comparison = FIT.compare({
         "first": curve,
@@ -295,7 +295,7 @@ CURVES = {
 )
 def test_sums_of_long_curves_equal_their_formula(curve) -> None:
     """Parts of several steps stand for single ones. The steps may have any order and shape."""
-    borders = [row.begin + offset for row in curve.rows[1:3] for offset in (-1, 50)]
+    borders = [begin + offset for begin in curve.table.begin[1:3] for offset in (-1, 50)]
     fractions = (np.array([1.0, 0.33, 0.85, 0.999]) * curve.total_steps).astype(int)
     steps = np.array([fractions, np.maximum(borders, 1)])
     check_sums(curve, 2e-3, steps, 1e-5)

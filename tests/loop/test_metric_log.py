@@ -43,7 +43,7 @@ def _result(loss: float, norm: float, lrs: list[float], *counts: int) -> StepRes
 )
 def test_rows_hold_every_value(rows: list[Any], every: int, keep: int | None) -> None:
     """All rows, or the newest `keep`; each call returns the newest row if it made rows."""
-    log, kept = MetricLog(every, keep), slice(-keep if keep else None, None)
+    log, kept = MetricLog(every, keep=keep), slice(-keep if keep else None, None)
     expected = []
     for number, (loss, norm, lrs, *counts) in enumerate(rows, 1):
         lr = lrs[0] if len(lrs) == 1 else lrs

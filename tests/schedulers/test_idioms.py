@@ -1236,6 +1236,23 @@ def derives_a_class_with_its_own_step(run: Run) -> None:
     run.scheduler = EverySecond(run.optimizer, run.curve)
 
 
+@same()
+def derives_a_class_with_another_attribute(run: Run) -> None:
+    class Frozen(run.kind):
+        """Keeps the learning rates from a step on."""
+
+        def __init__(self, optimizer: Any, curve: Any, steps: int) -> None:
+            self.steps = steps
+            super().__init__(optimizer, curve)
+
+        def get_lr(self) -> list[Any]:
+            if self.last_epoch > self.steps:
+                return self.get_last_lr()
+            return super().get_lr()
+
+    run.scheduler = Frozen(run.optimizer, run.curve, 4)
+
+
 # Other schedulers that hold this one.
 
 

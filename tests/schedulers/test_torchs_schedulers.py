@@ -162,7 +162,7 @@ def test_old_state_gives_step_and_keeps_curve() -> None:
     optimizer = optimizer_with([0.1])
     scheduler = LambdaLR(optimizer, curve)
     attributes = dict(vars(curve))
-    saved = {name: getattr(OTHER, name) for name in ("total_steps", "plateaus", "table", "rows")}
+    saved = {name: getattr(OTHER, name) for name in ("total_steps", "plateaus", "table")}
     state = scheduler.state_dict() | {"lr_lambdas": [saved | {"anything": np.float32(1)}], "last_epoch": 7}
     scheduler.load_state_dict(state)
     assert curve == CURVE

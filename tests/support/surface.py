@@ -5,12 +5,15 @@ python -m support.surface    (in `tests/`) writes it into `surface.txt`.
 
 import argparse
 import inspect
+import json
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import TensorDataset
 
 import plateau_jax
@@ -29,9 +32,9 @@ from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.option_parser import command_line_parser
 from plateau_jax.schedules.transformation import CountedCurveState, ScaleByCurveState
-from plateau_jax.theory.comparison import Comparison, LeastBound
-from torch_bridge import MetricLog, TrainStep, follow, lambda_lr, make_loader
-from torch_bridge.checkpointing.checkpoint_dirs import Manifest
+from plateau_jax.theory.comparison import Comparison
+from torch_bridge import Checkpoints, MetricLog, TrainStep, follow, lambda_lr, make_loader, prefetch
+from torch_bridge.data.resumable_loader import ResumableLoader
 from torch_bridge.training.result import StepResult
 
 FILE = Path(__file__).parents[1] / "surface.txt"
@@ -39,7 +42,6 @@ FILE = Path(__file__).parents[1] / "surface.txt"
 RETURNED = [
     Comparison,
     CountedCurveState,
-    LeastBound,
     LossComparison,
     LossDifference,
     LossForecast,
@@ -52,7 +54,7 @@ RETURNED = [
 
 def surface() -> str:
     """Return all lines, sorted."""
-    lines = [*_names(), *_returned_values(), *_states(), *_options()]
+    lines = [*_names(), *_attributes(), *_returned_values(), *_states(), *_options()]
     return "".join(f"{line}\n" for line in sorted(set(lines)))
 
 
@@ -71,9 +73,31 @@ def _exported(package: Any) -> list[str]:
     return package.__all__
 
 
+def _attributes() -> Iterator[str]:
+    """Yield the attributes that constructors set, other than those of a torch scheduler."""
+    curve = PlateauCurve(100)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    of_torch = vars(LambdaLR(optimizer, float))
+    instances: dict[str, Any] = {
+        "Checkpoints": Checkpoints("checkpoints"),
+        "MetricLog": MetricLog(),
+        "TrainStep": _train_step(curve),
+        "follow": follow(optimizer, "momentum", curve),
+        "lambda_lr": lambda_lr(optimizer, curve),
+        "prefetch": prefetch([], "cpu"),
+    }
+    for name, instance in instances.items():
+        attributes: dict[str, Any] = instance.__dict__
+        for attribute in attributes:
+            if not attribute.startswith("_") and attribute not in of_torch:
+                yield f"torch_bridge.{name}.{attribute}"
+
+
 def _returned_values() -> Iterator[str]:
     for cls in RETURNED:
         yield from _describe(f"value {cls.__name__}", cls)
+    yield from _members("value of make_loader", ResumableLoader)  # only make_loader builds it
 
 
 def _describe(name: str, value: Any) -> Iterator[str]:
@@ -143,7 +167,6 @@ def _states() -> Iterator[str]:
     plan = BatchPlan([(0, 8), (80, 16)])
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.5), _loss_fn, curve)
     states = {
         "BatchPlan": plan.to_dict(),
         "DataClock": DataClock(8).to_dict(),
@@ -152,11 +175,12 @@ def _states() -> Iterator[str]:
         "MetricLog": MetricLog(every=10).state_dict(),
         "PlateauCurve": curve.to_dict(),
         "StagedCurve": staged.to_dict(),
-        "TrainStep": step.state_dict(),
+        "TrainStep": _train_step(curve).state_dict(),
         "a cooldown": curve.cooldown(50, 10).to_dict(),
         "a curve and the next": curve.then(staged).to_dict(),
         "a part": curve.part(10, 50).to_dict(),
         "a scaled curve": plan.scale(curve, 8, reference=16).to_dict(),
+        "checkpoint.json": _manifest(),
         "follow": follow(optimizer, "momentum", curve).state_dict(),
         "lambda_lr": lambda_lr(optimizer, curve).state_dict(),
         "make_loader": make_loader(TensorDataset(torch.zeros(4)), 2, device="cpu").state_dict(),
@@ -165,8 +189,17 @@ def _states() -> Iterator[str]:
     for kind, state in states.items():
         for entry, value in state.items():
             yield f"state {kind} {entry}: {type(value).__name__}"
-    for entry in inspect.get_annotations(Manifest):
-        yield f"state checkpoint.json {entry}"
+
+
+def _train_step(curve: Curve) -> TrainStep:
+    model = torch.nn.Linear(2, 1)
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.5), _loss_fn, curve)
+
+
+def _manifest() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        Checkpoints(directory).save(10, progress={"epoch": 1}, wait=True)
+        return json.loads(Path(directory, "10", "checkpoint.json").read_text(encoding="utf-8"))
 
 
 def _loss_fn(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:

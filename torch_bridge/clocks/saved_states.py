@@ -1,7 +1,7 @@
 """Write and read what all saved states of schedules have: the position, and the records."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -15,12 +15,10 @@ from torch_bridge.curve_api import (
     check_consumed,
     checks,
     describe_clock_difference,
-    describe_curve_difference,
     describe_peak_difference,
     describe_unknown,
     dump_record,
     initial_state,
-    read_curve,
     read_record,
     shortest_decimal,
     warn,
@@ -32,105 +30,92 @@ States = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Position:
-    """The position at which a run resumes, on its present clock."""
+class Saved:
+    """What a state says about the run that saved it."""
 
     updates: int
     """The number of updates so far; -1 if the scheduler waits for its turn in a `SequentialLR`."""
     curve_step: int
     """The step of the curve that gives the next learning rates."""
-    consumed: int = 0
-    """The sum of the counts of all updates; 0 without a unit."""
-    hold_states: States = ()
-    """The states of the rules."""
-    messages: list[str] = field(default_factory=list[str])
-    """Warnings that are due, because the clocks or the curves differ."""
-
-
-@dataclass(frozen=True)
-class _SavedCounters:
-    """The counters in a state, on the clock of the saved run."""
-
-    updates: int
-    curve_step: int
     consumed: int
+    """The sum of the counts of all updates; 0 without a unit."""
     is_step_used: bool
     """True if an update may have used the learning rates of `curve_step` already."""
+    records: list[Record] | None
+    """The record of each parameter group; None if a scheduler without a curve has saved the
+    state."""
+    clock: Any
+    """The clock in the records, in plain values."""
+    hold: Any
+    """The states of the rules, in plain values."""
 
 
-def read_position(
-    state: Mapping[str, Any],
-    updates: int,
-    curves: Sequence[Curve],
-    clock: CheckedClock,
-    *,
-    counts_all_updates: bool,
-    strict: bool,
-    builder: str,
-) -> Position:
-    """Return the position in a state, and compare the records in it with the present run.
+def read_saved(
+    state: Mapping[str, Any], updates: int, group_count: int, *, counts_all_updates: bool
+) -> Saved:
+    """Read what a state says about its run.
 
     Args:
         state: A state with the entries `curve_step`, `consumed` and `hold`; and with `records`,
             unless a scheduler without a curve has saved it.
         updates: The number of updates in the state.
-        curves: The curve that each parameter group follows now.
-        clock: The clock that the run has now.
+        group_count: The number of parameter groups.
         counts_all_updates: True if `updates` counts all updates of a run, even after it has changed
             its clock, so that the step of the curve may differ. Otherwise it must be the step,
             unless a rule may have held the curve.
-        strict: True to raise an error if the clock or a curve differs. Otherwise the run continues
-            at the saved step under the present ones; a different clock starts afresh there.
-        builder: The function or class that takes the default of `strict`, for messages.
 
     Raises:
-        ValueError: The state contradicts itself; or, with `strict`, the clocks or the curves
-            differ.
+        ValueError: The state contradicts itself.
     """
     records = None
-    saved_clock = None
+    clock = None
     if "records" in state:
-        records = read_records(state["records"], len(curves))
-        saved_clock = records[0].clock
-    if isinstance(saved_clock, dict):
-        unit = cast("dict[str, Any]", saved_clock)["unit"]
-        saved = _read_data_counters(state, updates, unit)
+        records = read_records(state["records"], group_count)
+        clock = records[0].clock
+    if isinstance(clock, dict):
+        unit = cast("dict[str, Any]", clock)["unit"]
+        consumed, curve_step = _read_data_counters(state, unit)
+        is_step_used = consumed % unit > 0
     else:
-        has_rules = saved_clock is not None
-        saved = _read_update_counters(
-            state, updates, has_rules=has_rules, counts_all_updates=counts_all_updates
+        has_rules = clock is not None
+        consumed = 0
+        curve_step = _read_curve_step(
+            state, updates, may_be_held=has_rules, may_differ=counts_all_updates
         )
-    step = saved.curve_step
-
-    messages: list[str] = []
-    clock_problem = describe_clock_difference(saved_clock, clock.to_plain())
-    if clock_problem and strict:
-        raise ValueError(
-            f"state_dict cannot resume at step {step}: {clock_problem}; resume with the old clock, "
-            f"or {_how_to_override(builder)}, to continue at this step of the curve with a fresh "
-            "clock"
-        )
-    if clock_problem:
-        messages.append(
-            f"state_dict belongs to a different clock: {clock_problem}. The run continues at step "
-            f"{step} of the curve, with a fresh clock"
-        )
-        position = _on_fresh_clock(saved, clock)
-    else:
-        hold_states: States = ()
-        if clock.rules:
-            hold_states = _read_hold_states(state["hold"], clock.rules)
-        position = Position(saved.updates, step, saved.consumed, hold_states)
-
-    message = compare_curves(
-        records, curves, step, is_step_used=saved.is_step_used, strict=strict, builder=builder
-    )
-    if message:
-        messages.append(message)
-    return replace(position, messages=messages)
+        is_step_used = has_rules and curve_step != updates
+    hold = state.get("hold")
+    return Saved(updates, curve_step, consumed, is_step_used, records, clock, hold)
 
 
-def _on_fresh_clock(saved: _SavedCounters, clock: CheckedClock) -> Position:
+@dataclass(frozen=True)
+class Position:
+    """The position at which a run resumes, on its present clock."""
+
+    updates: int
+    """As in `Saved`."""
+    curve_step: int
+    """As in `Saved`."""
+    consumed: int = 0
+    """As in `Saved`."""
+    hold_states: States = ()
+    """The states of the rules."""
+
+
+def position_on(clock: CheckedClock, saved: Saved) -> Position:
+    """Return the position at which a run resumes on this clock. A different one starts afresh.
+
+    Raises:
+        ValueError: The states of the rules are not those of this clock's rules.
+    """
+    if describe_clock_difference(saved.clock, clock.to_plain()):
+        return _on_fresh_clock(saved, clock)
+    hold_states: States = ()
+    if clock.rules:
+        hold_states = _read_hold_states(saved.hold, clock.rules)
+    return Position(saved.updates, saved.curve_step, saved.consumed, hold_states)
+
+
+def _on_fresh_clock(saved: Saved, clock: CheckedClock) -> Position:
     """Return a position at the saved step of the curve, on a clock that begins there."""
     updates = saved.updates
     step = saved.curve_step
@@ -150,21 +135,22 @@ def read_records(saved: Any, group_count: int) -> list[Record]:
     return records
 
 
-def _read_update_counters(
-    state: Mapping[str, Any], updates: int, *, has_rules: bool, counts_all_updates: bool
-) -> _SavedCounters:
+def _read_curve_step(
+    state: Mapping[str, Any], updates: int, *, may_be_held: bool, may_differ: bool
+) -> int:
+    """Return the step of a curve that counts updates."""
     curve_step = checks.at_least("curve_step", state["curve_step"], min(updates, 0))
-    is_step_used = has_rules and curve_step != updates
-    is_possible = curve_step == updates or (has_rules and curve_step < updates)
-    if not is_possible and not counts_all_updates:
+    is_possible = curve_step == updates or (may_be_held and curve_step < updates)
+    if not is_possible and not may_differ:
         raise ValueError(
             f"state_dict has curve_step = {curve_step} after {updates} updates: if the program has "
             "changed one of the two, load the state as it was saved, and set scheduler.last_epoch"
         )
-    return _SavedCounters(updates, curve_step, consumed=0, is_step_used=is_step_used)
+    return curve_step
 
 
-def _read_data_counters(state: Mapping[str, Any], updates: int, unit: Any) -> _SavedCounters:
+def _read_data_counters(state: Mapping[str, Any], unit: Any) -> tuple[int, int]:
+    """Return the number of samples or tokens consumed, and the step of the curve."""
     unit = checks.at_least("unit", unit, 1)
     consumed = checks.in_range("consumed", state["consumed"], 0, MAX_CONSUMED)
     curve_step = checks.integer("curve_step", state["curve_step"])
@@ -173,13 +159,7 @@ def _read_data_counters(state: Mapping[str, Any], updates: int, unit: Any) -> _S
             f"state_dict has curve_step = {curve_step}, consumed = {consumed} and unit = {unit}; "
             "the step must be consumed // unit"
         )
-    return _SavedCounters(updates, curve_step, consumed, is_step_used=consumed % unit > 0)
-
-
-def _how_to_override(builder: str) -> str:
-    return (
-        f"pass strict=False to load_state_dict, or to {builder} if Checkpoints or a trainer loads"
-    )
+    return consumed, curve_step
 
 
 def _read_hold_states(saved: Any, rules: Sequence[Rule]) -> States:
@@ -239,64 +219,6 @@ def dump_records(
 ) -> list[dict[str, Any]]:
     """Return the record of each parameter group, as `resume_record` does."""
     return [dump_record(curve, peak, clock) for curve, peak in zip(curves, peaks, strict=True)]
-
-
-def compare_curves(
-    records: Sequence[Record] | None,
-    current: Sequence[Curve],
-    step: int,
-    *,
-    is_step_used: bool,
-    strict: bool,
-    builder: str = "",
-    driven: str = "learning rates",
-) -> str:
-    """Return a warning about curves that differ from the saved ones before a step, or "".
-
-    Args:
-        records: The record of each parameter group; None if a scheduler without a curve has saved
-            the state.
-        current: The curve that each group follows now.
-        step: The step to resume at.
-        is_step_used: As in `describe_curve_difference`.
-        strict: True to raise an error if curves differ.
-        builder: As in `read_position`; only needed with `strict`.
-        driven: The values that follow the curves, for messages.
-
-    Raises:
-        ValueError: The curves differ, or cannot be read, and `strict` is True.
-    """
-    if records is None:
-        return (
-            "state_dict was saved by a scheduler without a curve: this curve continues at step "
-            f"{step}, and nothing shows whether the learning rates so far were its own"
-        )
-    for index, (record, curve) in enumerate(zip(records, current, strict=True)):
-        if record.curve == curve.to_dict():
-            continue  # without building it, which takes long if it has many stages
-        try:
-            saved = read_curve(f"records[{index}]", record)
-        except ValueError as error:
-            if strict:
-                raise
-            return f"the {driven} so far are not compared: {error}"
-        driven_of_group = driven
-        if len(current) > 1:
-            driven_of_group += f" of param_groups[{index}]"
-        difference = describe_curve_difference(
-            saved, curve, step, is_step_used=is_step_used, driven=driven_of_group
-        )
-        if difference and strict:
-            raise ValueError(
-                f"state_dict cannot resume at step {step}: {difference}; resume with the old "
-                f"curve, or {_how_to_override(builder)}"
-            )
-        if difference:
-            return (
-                f"state_dict belongs to a different curve: {difference}. The run continues at step "
-                f"{step} of this curve"
-            )
-    return ""
 
 
 def warn_of_different_peaks(saved: Sequence[float], current: Sequence[float], owner: str) -> None:

@@ -64,14 +64,16 @@ class prefetch(Generic[Batch]):
     [[2, 3], [4, 5]]
     """
 
-    def __init__(self, loader: Iterable[Batch], device: torch.device | str, depth: int = 2) -> None:
+    def __init__(
+        self, loader: Iterable[Batch], device: torch.device | str, *, depth: int = 2
+    ) -> None:
         depth = checks.at_least("depth", depth, 1)
         kind = torch.device(device).type
         if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
             raise ValueError(
                 f"device = {checks.short_repr(device)} must be the CPU or an available CUDA device"
             )
-        self.loader = loader
+        self._loader = loader
         has_state = all(hasattr(loader, name) for name in ("state_dict", "load_state_dict"))
         self._stateful: Any = loader if has_state else None
         self._stream = Stream(device) if kind == "cuda" else None
@@ -80,12 +82,12 @@ class prefetch(Generic[Batch]):
         self._iteration: object = None  # the iteration that the state belongs to
 
     def __len__(self) -> int:
-        return len(cast(Sized, self.loader))
+        return len(cast(Sized, self._loader))
 
     def __iter__(self) -> Iterator[Batch]:
         this_iteration = object()
         self._iteration = this_iteration
-        batches = iter(self.loader)
+        batches = iter(self._loader)
         self._state = self._loader_state()
         for fetched in _run_ahead(self._fetch(batches), self._depth):
             if self._stateful is not None and self._iteration is not this_iteration:
@@ -118,7 +120,7 @@ class prefetch(Generic[Batch]):
     def _stateful_loader(self) -> Any:
         if self._stateful is None:
             raise TypeError(
-                f"loader = {checks.short_repr(self.loader)} has no state_dict and load_state_dict"
+                f"loader = {checks.short_repr(self._loader)} has no state_dict and load_state_dict"
             )
         return self._stateful
 

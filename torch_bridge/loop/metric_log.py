@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_bridge.curve_api import Format, checks, warn
-from torch_bridge.formats import reading_state_of
+from torch_bridge.state_errors import reading_state_of
 from torch_bridge.training.result import StepResult
 
 
@@ -62,7 +62,7 @@ class MetricLog:
     (2, 0.375)
     """
 
-    def __init__(self, every: int = 100, keep: int | None = 1000) -> None:
+    def __init__(self, every: int = 100, *, keep: int | None = 1000) -> None:
         self.every = checks.at_least("every", every, 1)
         self.keep = None if keep is None else checks.at_least("keep", keep, 1)
         self.rows: list[dict[str, Any]] = []

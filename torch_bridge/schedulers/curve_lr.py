@@ -11,10 +11,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.clocks.host_clock import HeldClock, UnitClock, UpdateClock, new_clock
+from torch_bridge.clocks.resuming import decide, find_differences
 from torch_bridge.clocks.saved_states import (
     dump_hold_states,
     dump_records,
-    read_position,
+    position_on,
+    read_saved,
     warn_of_different_peaks,
 )
 from torch_bridge.curve_api import (
@@ -26,7 +28,6 @@ from torch_bridge.curve_api import (
     checks,
     warn,
 )
-from torch_bridge.formats import reading_state_of
 from torch_bridge.param_groups import (
     LEARNING_RATE,
     as_number,
@@ -46,6 +47,7 @@ from torch_bridge.schedulers.scheduler_state import (
 )
 from torch_bridge.schedulers.step_warnings import Steps
 from torch_bridge.schedulers.update_hook import hook_of
+from torch_bridge.state_errors import reading_state_of
 
 
 # Named like a function, as `torch.no_grad` is, because programs call it like one.
@@ -141,7 +143,7 @@ class lambda_lr(LambdaLR):
     # nor the product to float32.
 
     # Not in `__dict__`, which programs save and write back as a scheduler's state, as torch does.
-    __slots__ = ("_group_curves", "_hook", "steps")
+    __slots__ = ("_group_curves", "_hook", "_watched_steps")
 
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
@@ -176,7 +178,7 @@ class lambda_lr(LambdaLR):
         self._is_peak_set = False
         """True if `set_peak` has set the peak, in this run or before. The saved peaks may then
         differ from the program's without a warning."""
-        self.steps: Steps | None = None
+        self._watched_steps: Steps | None = None
         """Counts the steps for warnings; None for a copy, about which nothing warns."""
         functions: list[Any] = curves
         if _has_plain_step(optimizer):
@@ -204,7 +206,7 @@ class lambda_lr(LambdaLR):
         self._group_curves.retarget(optimizer)
         self._register()
         self._hook.restore_loaded()
-        if self.steps is not None:
+        if self._watched_steps is not None:
             self._watch()
 
     def _register(self) -> None:
@@ -303,7 +305,7 @@ class lambda_lr(LambdaLR):
                 curve; or the program has written into `base_lrs`, `lr_lambdas`, `curves` or
                 `optimizer` what no curve can follow. Nothing was changed.
         """
-        steps = self.steps
+        steps = self._watched_steps
         if steps is not None and steps.total >= steps.next_look:
             self._hook.look_for_updates(self)
         if epoch is None and count is None and metric is None and self._step_as_usual():
@@ -342,7 +344,7 @@ class lambda_lr(LambdaLR):
 
         Return False, and change nothing, if there is more to do.
         """
-        steps = self.steps
+        steps = self._watched_steps
         if steps is None:
             return False
         updates = self.last_epoch + 1
@@ -469,8 +471,8 @@ class lambda_lr(LambdaLR):
         peaks = peaks_per_group(peak, len(group_curves.groups))
         self._is_peak_set = True
         group_curves.set_bases(peaks, len(peaks))
-        if self.steps is not None:
-            self.steps.may_lack_state = False
+        if self._watched_steps is not None:
+            self._watched_steps.may_lack_state = False
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
             self._move_to(self.last_epoch, self._clock)
 
@@ -561,18 +563,13 @@ class lambda_lr(LambdaLR):
             is_in_charge = read_flag(state, "in_charge")
             curves = self.curves[: len(peaks)]
             checked = self._clock.checked
-            position = read_position(
-                state,
-                updates,
-                curves,
-                checked,
-                counts_all_updates=False,
-                strict=strict,
-                builder="lambda_lr",
-            )
+            saved = read_saved(state, updates, len(curves), counts_all_updates=False)
+            differences = find_differences(saved, curves, checked)
+            messages = decide(differences, strict=strict, builder="lambda_lr")
+            position = position_on(checked, saved)
         clock = self._clock.resumed(position)
 
-        for message in position.messages:
+        for message in messages:
             warn(message)
         is_new = self.last_epoch <= 0
         is_rollback = self._is_peak_set and not is_new  # to a time before `set_peak`, on purpose
@@ -609,7 +606,7 @@ class lambda_lr(LambdaLR):
     def __setstate__(self, state: Any) -> None:
         for name, value in state.items():
             setattr(self, name, value)
-        self.steps = None
+        self._watched_steps = None
         last_write = self._group_curves.last_write
         self._register()  # a copied optimizer has no hook
         self._group_curves.last_write = self._hook.last_lrs = last_write

@@ -7,14 +7,15 @@ from typing import Any, TypedDict, cast
 
 from torch.optim import Optimizer
 
-from torch_bridge.clocks.saved_states import compare_curves, dump_records, read_records
+from torch_bridge.clocks.resuming import find_curve_differences
+from torch_bridge.clocks.saved_states import dump_records, read_records
 from torch_bridge.curve_api import AnyCurve, CheckedClock, Curve, Format, as_curves, checks, warn
-from torch_bridge.formats import reading_state_of
 from torch_bridge.param_groups import GroupOption, groups_of
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.peaks import LastWrite
 from torch_bridge.schedulers.scheduler_state import read_bases
 from torch_bridge.schedulers.update_hook import hook_of
+from torch_bridge.state_errors import reading_state_of
 
 
 class _FollowerState(TypedDict):
@@ -208,11 +209,11 @@ class follow:
             bases = read_bases("base_values", state["base_values"], len(self.base_values))
             compared = self.curves[: len(bases)]
             records = read_records(state["records"], len(compared))
-            message = compare_curves(
-                records, compared, curve_step, is_step_used=False, strict=False, driven="values"
+            differences = find_curve_differences(
+                records, compared, curve_step, is_step_used=False, driven="values"
             )
-        if message:
-            warn(message)
+        for difference in differences:
+            warn(difference.warning)
         all_bases = [*bases, *group_curves.bases[len(bases) :]]
         group_curves.set_bases(all_bases, len(bases))
         group_curves.is_restored = True

@@ -121,8 +121,8 @@ class StepWarnings:
         """Check a scheduler from now on; the optimizer has made this number of updates."""
         self._schedulers.add(scheduler)
         is_past_end = bool(_end_message(scheduler))
-        scheduler.steps = Steps(updates, scheduler.curve_step, may_lack_state, is_past_end)
-        scheduler.steps.last_update = updates
+        scheduler._watched_steps = Steps(updates, scheduler.curve_step, may_lack_state, is_past_end)
+        scheduler._watched_steps.last_update = updates
         self._start = updates
         self.next_check = updates + 1
         self._begin_window(updates)
@@ -136,7 +136,7 @@ class StepWarnings:
 
         This optimizer has made `updates` updates, and optimizers without a scheduler `unscheduled`.
         """
-        steps: Steps = scheduler.steps
+        steps: Steps = scheduler._watched_steps
         steps.next_look = steps.total + _LOOK_EVERY
         if "no updates" in self._warned:
             steps.next_look = math.inf
@@ -162,13 +162,13 @@ class StepWarnings:
 
     def count_steps(self) -> int:
         """Return the number of steps of all schedulers."""
-        return sum(scheduler.steps.total for scheduler in self._schedulers.living())
+        return sum(scheduler._watched_steps.total for scheduler in self._schedulers.living())
 
     def _begin_window(self, updates: int) -> None:
         self._window_start = updates
         for scheduler in self._schedulers.living():
-            scheduler.steps.before_window = scheduler.steps.total
-            scheduler.steps.window_step = scheduler.curve_step
+            scheduler._watched_steps.before_window = scheduler._watched_steps.total
+            scheduler._watched_steps.window_step = scheduler.curve_step
 
     def note_load(self, optimizer: Optimizer) -> None:
         """Note how many updates a loaded optimizer has made, before its groups are matched."""
@@ -200,12 +200,12 @@ class StepWarnings:
         without_state: list[Any] = []
         for scheduler in schedulers:
             # A scheduler past the first step was loaded, or moved by the user.
-            if scheduler.steps.may_lack_state and scheduler.last_epoch <= 1:
+            if scheduler._watched_steps.may_lack_state and scheduler.last_epoch <= 1:
                 without_state.append(scheduler)
         if made == 0 or not without_state:
             return ""
         for scheduler in schedulers:
-            scheduler.steps.may_lack_state = False
+            scheduler._watched_steps.may_lack_state = False
         scheduler = without_state[0]
         peak = shown_peaks(scheduler._group_curves.bases)
         advice = "load the scheduler's state, scheduler.load_state_dict(state)"
@@ -227,7 +227,7 @@ class StepWarnings:
         in_turn = [scheduler for scheduler in schedulers if scheduler.last_epoch >= 0]
         if not in_turn:
             return ""
-        scheduler = max(reversed(in_turn), key=lambda item: item.steps.in_window)
+        scheduler = max(reversed(in_turn), key=lambda item: item._watched_steps.in_window)
         size = updates - self._window_start
         before = self._last_mistake
         mistake = _mistake_in_window(scheduler, size, updates)
@@ -235,7 +235,7 @@ class StepWarnings:
         if not mistake or mistake in self._warned or not scheduler._group_curves.is_in_charge():
             self._last_mistake = None, ""
             return ""
-        self._last_mistake = scheduler.steps, mistake
+        self._last_mistake = scheduler._watched_steps, mistake
         if mistake == "past the end":
             self._warned.add(mistake)
             return _end_message(scheduler)
@@ -266,7 +266,7 @@ def _mistake_in_window(scheduler: Any, size: int, updates: int) -> str:
 
     It is "past the end", "often", "stuck" or "rarely": see the top of this file.
     """
-    steps: Steps = scheduler.steps
+    steps: Steps = scheduler._watched_steps
     if not any(scheduler._group_curves.bases):
         return ""  # it trains nothing
     if steps.in_window > 0 and not steps.was_past_end and _end_message(scheduler):
@@ -289,7 +289,7 @@ def _mistake_in_window(scheduler: Any, size: int, updates: int) -> str:
 
 def _would_change(scheduler: Any, updates: int) -> bool:
     """Return True if a scheduler step after each update would have changed a learning rate."""
-    steps: Steps = scheduler.steps
+    steps: Steps = scheduler._watched_steps
     moved = updates - steps.first_update
     if steps.total > 0:  # with a clock, the run moves along the curve at a different pace
         moved = moved * (scheduler.curve_step - steps.first_step) // steps.total
@@ -311,7 +311,7 @@ def _end_message(scheduler: Any) -> str:
 
 def _steps_message(scheduler: Any, mistake: str, size: int) -> str:
     unit = scheduler.unit
-    calls = scheduler.steps.in_window
+    calls = scheduler._watched_steps.in_window
     seen = f"scheduler.step() was called {calls} times in the last {size} optimizer steps"
     if mistake == "stuck":
         return (

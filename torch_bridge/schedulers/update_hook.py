@@ -108,7 +108,7 @@ class UpdateHook:
             unscheduled = unscheduled_updates().count
             self.warnings.look_for_updates(scheduler, self.updates, unscheduled)
         else:
-            scheduler.steps.next_look = math.inf
+            scheduler._watched_steps.next_look = math.inf
 
     def _begins_update(self, groups: list[Any]) -> bool:
         """Return False if this call belongs to the same update as the previous call.

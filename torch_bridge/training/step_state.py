@@ -13,12 +13,19 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.clocks.device_clock import Clock, Counters
-from torch_bridge.clocks.saved_states import States, dump_hold_states, dump_records, read_position
+from torch_bridge.clocks.resuming import decide, find_differences
+from torch_bridge.clocks.saved_states import (
+    States,
+    dump_hold_states,
+    dump_records,
+    position_on,
+    read_saved,
+)
 from torch_bridge.curve_api import MAX_CONSUMED, Format, checks
 from torch_bridge.distributed.dtensors import host_copier, mesh_coordinates
 from torch_bridge.distributed.plain_names import names_of_parameters, plain_state, to_plain_names
-from torch_bridge.formats import reading_state_of
 from torch_bridge.param_groups import all_groups, check_length
+from torch_bridge.state_errors import reading_state_of
 from torch_bridge.training.loss import Carry
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.optimizer_states import (
@@ -381,31 +388,26 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _read_saved_run(
-    saved: Mapping[str, Any], clock: Clock, optimizers: Sequence[Optimizer], *, strict: bool
+    state: Mapping[str, Any], clock: Clock, optimizers: Sequence[Optimizer], *, strict: bool
 ) -> SavedRun:
     """Return the position of a saved run, and compare its curves and clock.
 
     Raises:
         ValueError: See `TrainStep.load_state_dict`.
     """
-    applied = checks.in_range("applied", saved["applied"], 0, MAX_CONSUMED)
-    skipped = checks.in_range("skipped", saved["skipped"], 0, MAX_CONSUMED)
-    position = read_position(
-        saved,
-        applied,
-        clock.curves,
-        clock.checked,
-        counts_all_updates=True,
-        strict=strict,
-        builder="TrainStep",
-    )
+    applied = checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
+    skipped = checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
+    saved = read_saved(state, applied, len(clock.curves), counts_all_updates=True)
+    differences = find_differences(saved, clock.curves, clock.checked)
+    messages = decide(differences, strict=strict, builder="TrainStep")
+    position = position_on(clock.checked, saved)
     consumed = position.consumed
     if clock.checked.unit is None:
         consumed = applied
     counters = Counters(applied, skipped, position.curve_step, consumed)
 
     peaks: list[float] = []
-    for group in _saved_groups(_as_list(saved["optimizer"], optimizers)):
+    for group in _saved_groups(_as_list(state["optimizer"], optimizers)):
         peaks.append(float(checks.peak("initial_lr", group["initial_lr"])))
     check_length("state_dict['optimizer']", peaks, len(clock.peaks))
-    return SavedRun(counters, peaks, position.hold_states, position.messages)
+    return SavedRun(counters, peaks, position.hold_states, messages)
