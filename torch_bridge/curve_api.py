@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from plateau_jax import BatchPlan, Curve, DataClock, HoldBelow, HoldUntilFlat, stack
+from plateau_jax import BatchPlan, Curve, stack
 from plateau_jax.clocks.clock import (
+    CLOCKS,
     MAX_CONSUMED,
     MAX_COUNT,
     AnyClock,
@@ -12,6 +13,7 @@ from plateau_jax.clocks.clock import (
     check_consumed,
 )
 from plateau_jax.clocks.decision import HOST, decide, initial_state
+from plateau_jax.clocks.known_rules import Rule
 from plateau_jax.clocks.resume import (
     Record,
     describe_clock_difference,
@@ -22,7 +24,6 @@ from plateau_jax.clocks.resume import (
     read_record,
     shortest_decimal,
 )
-from plateau_jax.clocks.rules import Rule
 from plateau_jax.curves.curve import AnyCurve, as_curves
 from plateau_jax.curves.serialization import CURVE_CLASSES
 from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
@@ -69,5 +70,5 @@ __all__ = [
     "warn",
 ]
 
-VALUE_CLASSES: list[Any] = [*CURVE_CLASSES.values(), BatchPlan, DataClock, HoldBelow, HoldUntilFlat]
+VALUE_CLASSES: list[Any] = [*CURVE_CLASSES.values(), BatchPlan, *CLOCKS.values()]
 """The classes of curves, clocks, rules and batch plans, whose pickles hold only plain values."""

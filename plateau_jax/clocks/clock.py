@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
-from plateau_jax.clocks.rules import HoldUntilFlat, Rule
+from plateau_jax.clocks.hold_rule import HoldRule
+from plateau_jax.clocks.known_rules import RULES, Rule
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
 from plateau_jax.validation.storable import storable
@@ -46,6 +47,8 @@ class DataClock:
     {'kind': 'data', 'unit': 64, 'count': 512}
     """
 
+    _kind = "data"
+
     unit: int
     count: int | None = None
 
@@ -58,8 +61,11 @@ class DataClock:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        return {"kind": "data", **asdict(self)}
+        return {"kind": self._kind, **asdict(self)}
 
+
+CLOCKS: dict[str, type[DataClock | HoldRule]] = {DataClock._kind: DataClock, **RULES}
+"""Every clock and rule by its kind."""
 
 AnyClock = DataClock | Rule | Sequence[Rule]
 """The types of an argument `clock`; None counts updates."""
@@ -127,7 +133,8 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
     if isinstance(clock, list | tuple):
         rules = tuple(cast("Any", clock))
     if not all(isinstance(rule, Rule) for rule in rules):
-        allowed = "be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of such rules"
+        names = ", ".join(f"a {rule.__name__}" for rule in RULES.values())
+        allowed = f"be a DataClock, {names}, or a list of such rules"
         raise TypeError(checks.must("clock", clock, allowed))
     if not rules:
         raise ValueError("clock is an empty list: leave it out to count updates")
@@ -136,12 +143,7 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
             "with a hold rule as clock, all parameter groups must follow the same curve"
         )
     for rule in rules:
-        if isinstance(rule, HoldUntilFlat) and not curves[0].flat_starts:
-            shown_curve = checks.short_repr(curves[0])
-            raise ValueError(
-                f"{rule!r} needs a flat part to hold at, and {shown_curve} has none: add "
-                "plateaus=[(start %, duration %)], or, in a StagedCurve, a stage (steps,)"
-            )
+        rule._check_curve(curves[0])
     return rules
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 
-from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
+from plateau_jax.clocks.clock import CLOCKS, AnyClock, CheckedClock, check_clock
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import Message, Path, short_repr
@@ -226,10 +226,6 @@ def _without_count(clock: Any) -> Any:
     return arguments
 
 
-_CLASSES = {"data": "DataClock", "hold_until_flat": "HoldUntilFlat", "hold_below": "HoldBelow"}
-"""The class of each kind of clock."""
-
-
 def show_clock(clock: Any) -> str:
     """Return the Python expression that builds a clock; the plain values if its kind is unknown."""
     if isinstance(clock, list):
@@ -237,13 +233,13 @@ def show_clock(clock: Any) -> str:
         if len(rules) == 1:
             return rules[0]
         return f"[{', '.join(rules)}]"
-    if not isinstance(clock, dict) or clock.get("kind") not in _CLASSES:
+    if not isinstance(clock, dict) or clock.get("kind") not in CLOCKS:
         return short_repr(clock)
     shown: list[str] = []
     for name, value in cast("dict[str, Any]", clock).items():
         if name != "kind" and value is not None:
             shown.append(f"{name}={short_repr(value)}")
-    return f"{_CLASSES[clock['kind']]}({', '.join(shown)})"
+    return f"{CLOCKS[clock['kind']].__name__}({', '.join(shown)})"
 
 
 def describe_peak_difference(saved: Any, now: Any) -> str:

@@ -1,19 +1,44 @@
-"""Rules that hold a curve at a step. They are frozen, and check their arguments."""
+"""The hold rules that read means of metrics.
+
+Pickles name this module, so the classes stay here.
+"""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from itertools import pairwise
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
+import numpy as np
+
+from plateau_jax.clocks.hold_rule import HoldRule, add_to_reading
+from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
 from plateau_jax.validation.storable import storable
 
 ThresholdMode = Literal["rel", "abs"]
 
 
+class FlatState(NamedTuple):
+    """The state of a `HoldUntilFlat`.
+
+    Its integers are initial unless the curve is held at the start of a flat part.
+    """
+
+    updates: Any
+    """int32: updates at this step so far; `limit` once the rule has released the flat part."""
+    stale: Any
+    """int32: readings in a row without improvement; -1 before the first reading."""
+    filled: Any
+    """int32: number of metrics in the unfinished mean."""
+    total: Any
+    """float32: sum of these metrics; undefined if there are none."""
+    best: Any
+    """float32: the last reading that improved; undefined if there was none."""
+
+
 @storable
 @dataclass(frozen=True)
-class HoldUntilFlat:
+class HoldUntilFlat(HoldRule):
     """Hold the curve at the first step of each flat part until a metric stops improving.
 
     Without a rule, each update moves the run to the next step of the curve. While a rule holds the
@@ -51,6 +76,8 @@ class HoldUntilFlat:
     HoldUntilFlat(patience=5, threshold=0.0001, threshold_mode='rel', every=100, limit=20000)
     """
 
+    _kind = "hold_until_flat"
+
     patience: int
     _: KW_ONLY
     threshold: float = 1e-4
@@ -81,12 +108,70 @@ class HoldUntilFlat:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        return {"kind": "hold_until_flat", **asdict(self)}
+        return {"kind": self._kind, **asdict(self)}
+
+    def _check_curve(self, curve: Curve) -> None:
+        if not curve.flat_starts:
+            shown_curve = checks.short_repr(curve)
+            raise ValueError(
+                f"{self!r} needs a flat part to hold at, and {shown_curve} has none: add "
+                "plateaus=[(start %, duration %)], or, in a StagedCurve, a stage (steps,)"
+            )
+
+    def _initial_state(self) -> FlatState:
+        zero = np.int32(0)
+        undefined = np.float32(0)
+        stale = np.int32(-1)
+        return FlatState(updates=zero, stale=stale, filled=zero, total=undefined, best=undefined)
+
+    def _update(
+        self, xp: Any, state: FlatState, flat: Any, metric: Any, finite: Any
+    ) -> tuple[FlatState, Any]:
+        reading = add_to_reading(xp, self.every, state, metric, finite)
+        if self.threshold_mode == "rel":
+            bound = state.best * float(np.float32(1 - self.threshold))
+        else:
+            # `best` is a product behind a `where`, so a constant must not be subtracted from it
+            # (see the top of `hold_rule`). This `where` yields the threshold whenever a reading is
+            # complete, but XLA cannot know that.
+            bound = state.best - xp.where(finite, float(np.float32(self.threshold)), metric)
+        is_first = state.stale < 0
+        is_better = reading.is_complete & (is_first | (reading.value < bound))
+        best = xp.where(is_better, reading.value, state.best)
+
+        stale = xp.where(reading.is_complete, state.stale + 1, state.stale)
+        stale = xp.where(is_better, 0, stale)
+        is_running = (state.updates < self.limit) & (stale < self.patience)
+        updates = xp.where(is_running, state.updates + 1, self.limit)
+        is_holding = flat & (updates < self.limit)
+        return FlatState(updates, stale, reading.filled, reading.total, best), is_holding
+
+    def _after_step(self, xp: Any, state: FlatState, stays: Any) -> FlatState:
+        # A rule that has released a flat part keeps its state while another rule holds the curve
+        # there, so that it does not hold the same part again. It is reset at the next step.
+        return state._replace(
+            updates=xp.where(stays, state.updates, 0),
+            stale=xp.where(stays, state.stale, -1),
+            filled=xp.where(stays, state.filled, 0),
+        )
+
+
+class BelowState(NamedTuple):
+    """The state of a `HoldBelow`."""
+
+    left: Any
+    """int32: updates for which the curve still has to be held."""
+    promised: Any
+    """int32: sum of `steps` over all values that were reached; it tells which ones were."""
+    filled: Any
+    """int32: number of metrics in the unfinished mean."""
+    total: Any
+    """float32: sum of these metrics; undefined if there are none."""
 
 
 @storable
 @dataclass(frozen=True)
-class HoldBelow:
+class HoldBelow(HoldRule):
     """Hold the curve at its step for a number of updates once a metric has fallen to a value.
 
     A value is reached at the first update with, in float32,
@@ -117,6 +202,8 @@ class HoldBelow:
     >>> HoldBelow([(0.5, 100), (0.2, 300)], every=10)
     HoldBelow(value=((0.5, 100), (0.2, 300)), steps=None, every=10)
     """
+
+    _kind = "hold_below"
 
     value: float | Sequence[tuple[float, int]]
     steps: int | None = None
@@ -156,10 +243,34 @@ class HoldBelow:
         value: Any = self.value
         if self.steps is None:
             value = [list(pair) for pair in self.pairs]
-        return {"kind": "hold_below", "value": value, "steps": self.steps, "every": self.every}
+        return {"kind": self._kind, "value": value, "steps": self.steps, "every": self.every}
 
+    def _check_curve(self, curve: Curve) -> None:
+        """Any curve can be held."""
 
-Rule = HoldUntilFlat | HoldBelow
+    def _initial_state(self) -> BelowState:
+        zero = np.int32(0)
+        return BelowState(left=zero, promised=zero, filled=zero, total=np.float32(0))
+
+    def _update(
+        self, xp: Any, state: BelowState, flat: Any, metric: Any, finite: Any
+    ) -> tuple[BelowState, Any]:
+        reading = add_to_reading(xp, self.every, state, metric, finite)
+        # Values fall, so a single running sum of steps records which of them were reached. With
+        # (0.5, 3) and (0.2, 10), `promised` is 0, then 3 at a reading of 0.4, then 13 at 0.1; a
+        # first reading of 0.1 promises 13 at once. It never decreases, so each value counts once.
+        promised = state.promised
+        steps_so_far = 0
+        for value, steps in self.pairs:
+            steps_so_far += steps
+            promised = xp.where(reading.value <= float(np.float32(value)), steps_so_far, promised)
+        promised = xp.maximum(promised, state.promised)
+        promised = xp.where(reading.is_complete, promised, state.promised)
+
+        left = state.left + (promised - state.promised)
+        is_holding = left > 0
+        left = xp.where(is_holding, left - 1, left)
+        return BelowState(left, promised, reading.filled, reading.total), is_holding
 
 
 def _check_pair(path: checks.Path, value: Any, steps: Any) -> tuple[float, int]:
@@ -169,7 +280,7 @@ def _check_pair(path: checks.Path, value: Any, steps: Any) -> tuple[float, int]:
     )
 
 
-def _freeze(rule: Rule, **checked: Any) -> None:
+def _freeze(rule: HoldRule, **checked: Any) -> None:
     """Replace the arguments of a frozen rule by their checked values."""
     for name, value in checked.items():
         object.__setattr__(rule, name, value)

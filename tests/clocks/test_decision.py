@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, is_dataclass, replace
 from functools import partial
 
 import jax
@@ -11,20 +11,21 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.clocks.holds import SIZE, below, clocks, metrics, rules, until_flat
+from support.clocks.holds import ORACLES, SIZE, any_rule, clocks, metrics, rules
 from support.examples import corners, examples
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
 from plateau_jax import DataClock, HoldBelow, HoldUntilFlat
+from plateau_jax.clocks.clock import CLOCKS
 from plateau_jax.clocks.decision import HOST, decide, initial_state
+from plateau_jax.clocks.known_rules import RULES
 from plateau_jax.validation import checks
 
 data_clocks = st.builds(DataClock, corners(1, 2**62), count=st.none() | corners(1, 2**62 - 1))
-CLASSES = {"hold_until_flat": HoldUntilFlat, "hold_below": HoldBelow, "data": DataClock}
 CHANGES = {HoldUntilFlat: {"every": 7, "limit": 99}, HoldBelow: {"every": 7}, DataClock: {"unit": 2**61 + 3}}
 
 
-@given(st.one_of(until_flat, below, data_clocks))
+@given(st.one_of(any_rule, data_clocks))
 def test_clock_is_frozen_and_hashable(clock):
     for again in (eval(repr(clock)), pickle.loads(pickle.dumps(clock))):
         assert (again, hash(again)) == (clock, hash(clock))
@@ -35,7 +36,25 @@ def test_clock_is_frozen_and_hashable(clock):
             setattr(clock, name, object())
     written = clock.to_dict()
     assert json.loads(json.dumps(written)) == written
-    assert CLASSES[written.pop("kind")](**written) == clock
+    assert CLOCKS[written.pop("kind")](**written) == clock
+
+
+def test_every_rule_has_an_oracle():
+    assert set(ORACLES) == set(RULES.values())
+
+
+@pytest.mark.parametrize("rule", RULES.values())
+def test_bases_of_a_rule_are_dataclasses(rule):
+    """Otherwise jsonargparse does not build the rule from a mapping of its arguments."""
+    assert all(is_dataclass(base) for base in rule.__mro__ if base is not object)
+
+
+@pytest.mark.parametrize("rule", [HoldUntilFlat(3, limit=9), HoldBelow(0.5, 3)], ids=repr)
+def test_pickled_state_may_name_the_decision(rule):
+    """The first pickles of optax states do."""
+    state = initial_state(rule)
+    text = pickle.dumps(state, protocol=0)
+    assert pickle.loads(text.replace(b"plateau_jax.clocks.rules", b"plateau_jax.clocks.decision")) == state
 
 
 def test_arguments_become_plain_numbers():

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
-from support.clocks.holds import below, rules, until_flat
+from support.clocks.holds import any_rule, rules
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
@@ -142,8 +142,7 @@ _amounts = st.sampled_from((1, 8, 64, 65, 2**30))
 _clocks: st.SearchStrategy[Any] = st.one_of(
     st.none(),
     st.builds(DataClock, _amounts, st.none() | _amounts),
-    until_flat,
-    below,
+    any_rule,
     rules,
     rules.map(tuple),
 )

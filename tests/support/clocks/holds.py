@@ -23,9 +23,7 @@ def clocks(rules: Sequence[Any], starts: Iterable[int], metrics: Iterable[Any]) 
     `starts` are the first steps of the flat parts.
     """
     clock, history = 0, [0]
-    memories = [
-        _UntilFlat(rule, set(starts)) if isinstance(rule, HoldUntilFlat) else _Below(rule) for rule in rules
-    ]
+    memories = [ORACLES[type(rule)](rule, set(starts)) for rule in rules]
     for metric in metrics:
         with np.errstate(over="ignore"):
             rounded = np.float32(metric)
@@ -83,7 +81,7 @@ class _UntilFlat:
 
 
 class _Below:
-    def __init__(self, rule: Any) -> None:
+    def __init__(self, rule: HoldBelow, starts: set[int]) -> None:
         self.rule = rule
         self.seen: list[Any] = []
         self.fired: set[int] = set()
@@ -101,6 +99,10 @@ class _Below:
             return False
         self.left -= 1
         return True
+
+
+ORACLES: dict[type, Any] = {HoldUntilFlat: _UntilFlat, HoldBelow: _Below}
+"""The simulation of each rule: `holds(clock, metric)` is True if the rule holds the curve at `clock`."""
 
 
 # Rules and awkward metrics: strategies that draw them, and fixed ones.
@@ -145,7 +147,8 @@ below = st.builds(
     ),
     every=_every,
 )
-rules = st.lists(st.one_of(until_flat, below), min_size=1, max_size=3)
+any_rule = st.one_of(until_flat, below)
+rules = st.lists(any_rule, min_size=1, max_size=3)
 
 
 def metrics(count: int) -> st.SearchStrategy[list[Any]]:
@@ -213,7 +216,7 @@ def curve_steps_of(clock: Any, curve: Curve, counts: Sequence[int], metrics: Ite
         return [consumed // unit for consumed in accumulate(counts, initial=0)]
     if clock is None:
         return list(range(len(counts) + 1))
-    rules: Any = [clock] if isinstance(clock, HoldUntilFlat | HoldBelow) else clock
+    rules: Any = clock if isinstance(clock, list | tuple) else [clock]
     return clocks(rules, curve.flat_starts, metrics)
 
 

@@ -1,0 +1,102 @@
+"""The base class of hold rules, and the mean of metrics that rules read."""
+
+# For the same bits in NumPy, torch and compiled JAX:
+# - No Python branch depends on a value, so that an update can be traced and captured.
+# - Nothing is divided: 1/every is rounded to float32 once, on the host.
+# - XLA contracts a·b + c into one fused operation that rounds only once, even across an
+#   optimization barrier. A `where` between the product and the sum prevents that, unless c is a
+#   constant: XLA moves the addition of a constant into the `where`, next to the product.
+
+from abc import ABCMeta, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from plateau_jax.curves.curve import Curve
+
+
+# Not derived from `ABC`, which is not a dataclass: jsonargparse reads the arguments of a class from
+# a mapping only if all bases are dataclasses.
+@dataclass(frozen=True)
+class HoldRule(metaclass=ABCMeta):
+    """A rule that may hold the curve at its step after an update.
+
+    A rule is a frozen dataclass that checks its arguments. Its state is a NamedTuple of int32 and
+    float32 scalars, the integers first and at least one of each. A saved state has the names of the
+    fields. No integer may fall below its initial value.
+
+    In a training run, `decide` calls `_update` of each rule after every applied update, and then
+    `_after_step`. Both are traced and captured: the comments at the top of this file apply.
+    """
+
+    _kind: ClassVar[str]
+    """The value of `"kind"` in `to_dict`."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return the kind and all arguments as plain JSON values."""
+
+    @abstractmethod
+    def _check_curve(self, curve: Curve) -> None:
+        """Raise a ValueError if the rule cannot hold this curve."""
+
+    @abstractmethod
+    def _initial_state(self) -> Any:
+        """Return the state before the first update, in NumPy scalars."""
+
+    @abstractmethod
+    def _update(self, xp: Any, state: Any, flat: Any, metric: Any, finite: Any) -> tuple[Any, Any]:
+        """Return the state after an update, and True if the rule holds the curve.
+
+        Args:
+            xp: As in `decide`.
+            state: The state before the update.
+            flat: bool: True if the step of this update is the first of a flat part.
+            metric: float32, finite: 0 in place of a metric that is not.
+            finite: bool: True if the metric of the update was finite.
+        """
+
+    def _after_step(self, xp: Any, state: Any, stays: Any) -> Any:
+        """Return the state for the next update, after all rules have decided.
+
+        Args:
+            xp: As in `decide`.
+            state: The state that `_update` returned.
+            stays: bool: True if the step of this update is the first of a flat part, and a rule
+                holds the curve there.
+        """
+        return state
+
+
+class Reading(NamedTuple):
+    """The mean of `every` metrics, possibly unfinished."""
+
+    filled: Any
+    """int32: number of metrics in the unfinished mean."""
+    total: Any
+    """float32: sum of these metrics; undefined if there are none."""
+    value: Any
+    """float32: the mean; undefined unless it is complete."""
+    is_complete: Any
+    """bool: True if the metric of this update completes the mean."""
+
+
+def add_to_reading(xp: Any, every: int, state: Any, metric: Any, finite: Any) -> Reading:
+    """Return the reading with the metric of this update, if that is finite.
+
+    Args:
+        xp: As in `decide`.
+        every: Number of metrics in a reading.
+        state: The rule's state, with the fields `filled` and `total` of a `Reading`.
+        metric: As in `HoldRule._update`.
+        finite: As in `HoldRule._update`.
+    """
+    if every == 1:
+        return Reading(state.filled, state.total, metric, finite)
+    total = xp.where(state.filled == 0, metric, state.total + metric)
+    mean = total * float(np.float32(1 / every))
+    is_complete = finite & (state.filled == every - 1)
+    filled = xp.where(finite, state.filled + 1, state.filled)
+    filled = xp.where(is_complete, 0, filled)
+    return Reading(filled, total, mean, is_complete)
