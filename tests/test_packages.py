@@ -209,15 +209,27 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 @cache
-def _imports() -> dict[str, set[str]]:
-    """Map each file of the product to the files that it imports, also inside functions."""
+def _trees() -> dict[str, ast.Module]:
+    """Map each file of the product to its syntax tree."""
     paths = (path for package in ("plateau_jax", "torch_bridge") for path in (ROOT / package).rglob("*.py"))
-    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
-    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    trees: dict[str, ast.Module] = {}
+    for path in paths:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        trees[name.removesuffix(".__init__")] = ast.parse(path.read_text("utf-8"))
+    return trees
+
+
+@cache
+def _imports() -> dict[str, set[str]]:
+    """Map each file of the product to the files that it imports.
+
+    Imports inside functions and under `TYPE_CHECKING` count too.
+    """
+    modules = _trees()
     imports: dict[str, set[str]] = {}
-    for module, path in modules.items():
+    for module, tree in modules.items():
         names: set[str] = set()
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -231,6 +243,61 @@ def test_no_import_cycles() -> None:
         TopologicalSorter(_imports()).prepare()
     except CycleError as error:
         pytest.fail(" is imported by ".join(error.args[1]))
+
+
+def _all_below(module: str) -> set[str]:
+    """Return the files that this one imports, and the files that they import, and so on."""
+    below: set[str] = set()
+    waiting = [module]
+    while waiting:
+        new = _imports()[waiting.pop()] - below
+        below |= new
+        waiting += new
+    return below
+
+
+SCHEDULERS = "torch_bridge.schedulers."
+SCHEDULER_FLOORS = ["group_curves", "step_warnings", "update_hook", "curve_lr", "follower"]
+
+
+@pytest.mark.parametrize("name", SCHEDULER_FLOORS)
+def test_floors_of_schedulers(name: str) -> None:
+    """Group curves know no warnings, warnings no hook, and the hook no scheduler."""
+    below = _all_below(SCHEDULERS + name)
+    known = [floor for floor in SCHEDULER_FLOORS if SCHEDULERS + floor in below]
+    below_schedulers = SCHEDULER_FLOORS[:3]
+    assert known == below_schedulers[: SCHEDULER_FLOORS.index(name)]
+
+
+def _attributes_of_classes(module: str) -> set[str]:
+    """Return the names of what the classes of a file define, or assign to `self`."""
+    names: set[str] = set()
+    for definition in ast.walk(_trees()[module]):
+        if not isinstance(definition, ast.ClassDef):
+            continue
+        for node in ast.walk(definition):
+            if isinstance(node, ast.FunctionDef):
+                names.add(node.name)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                names.add(node.target.id)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{node.attr}":
+                names.add(node.attr)
+    return names
+
+
+def test_lower_floors_of_schedulers_use_no_attribute_of_higher_ones() -> None:
+    """Typed as `Any`, a scheduler could be used below the file that defines it, without an import."""
+    modules = [module for module in _trees() if module.startswith(SCHEDULERS)]
+    for module in modules:
+        defined_here_or_below: set[str] = set()
+        for other in {module} | _all_below(module):
+            defined_here_or_below |= _attributes_of_classes(other)
+        defined_above: set[str] = set()
+        for other in modules:
+            if module in _all_below(other):
+                defined_above |= _attributes_of_classes(other)
+        used = {node.attr for node in ast.walk(_trees()[module]) if isinstance(node, ast.Attribute)}
+        assert used & defined_above <= defined_here_or_below, module
 
 
 def test_torch_bridge_imports_plateau_jax_in_one_file() -> None:

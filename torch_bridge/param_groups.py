@@ -42,6 +42,15 @@ def has_two_steps(optimizer: object) -> bool:
     return all(callable(getattr(kind, name, None)) for name in names)
 
 
+def inner_optimizer(wrapper: object) -> Optimizer | None:
+    """Return the optimizer that a wrapper keeps as an attribute, or None."""
+    base = getattr(wrapper, "_base_optimizer", None)  # of timm's wrappers
+    inner = getattr(wrapper, "optimizer", base)
+    if isinstance(inner, Optimizer):
+        return inner
+    return None
+
+
 def all_groups(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
     """Return the parameter groups of several optimizers in one list."""
     groups: list[dict[str, Any]] = []
@@ -227,13 +236,13 @@ class GroupOption(NamedTuple):
 
     @property
     def bases_name(self) -> str:
-        """The attribute of a scheduler or follower that shows the bases."""
-        return "base_lrs" if self.name == "lr" else "base_values"
+        """The attribute of a follower that shows the bases."""
+        return "base_values"
 
     @property
     def curves_name(self) -> str:
-        """The attribute of a scheduler or follower that shows the curves."""
-        return "lr_lambdas" if self.name == "lr" else "curves"
+        """The attribute of a follower that shows the curves."""
+        return "curves"
 
     def read(self, group: dict[str, Any]) -> Any:
         if self.item is None:
@@ -241,15 +250,22 @@ class GroupOption(NamedTuple):
         return group[self.name][self.item]
 
     def base_of(self, index: int, group: dict[str, Any]) -> float:
-        """Return a group's value at multiplier 1, in float32; for lr, the `initial_lr` if any."""
+        """Return a group's value at multiplier 1, in float32."""
+        return base_value(f"{self} of param_groups[{index}]", self.value_of(index, group))
+
+    def value_of(self, index: int, group: dict[str, Any]) -> Any:
+        """Return a group's value, or raise a ValueError that names the group."""
         try:
-            value = self.read(group)
+            return self.read(group)
         except (IndexError, KeyError, TypeError):
             raise ValueError(f"param_groups[{index}] has no {self}") from None
-        if self.name == "lr":
-            peak = group.get("initial_lr", value)
-            return base_value(f"learning rate of param_groups[{index}]", peak)
-        return base_value(f"{self} of param_groups[{index}]", value)
+
+    def has_kept_base(self, group: dict[str, Any]) -> bool:
+        """Return True if the group itself keeps its base."""
+        return False
+
+    def keep_base(self, group: dict[str, Any], base: float) -> None:
+        """Write the base into the group, if other schedulers expect it there."""
 
     def warn_of_scales(self, groups: Sequence[dict[str, Any]]) -> None:
         """Warn if a group has a factor for this option, which this library does not apply."""
@@ -260,16 +276,11 @@ class GroupOption(NamedTuple):
                     f"{len(scaled)} of {len(groups)} parameter groups have a factor {key}, which "
                     "only other schedulers read: under this curve they would train without it. "
                     "Before the scheduler is built, write for each group that has it: "
-                    + self._line_that_applies(key)
+                    + self.line_that_scales(key)
                 )
 
-    def _line_that_applies(self, key: str) -> str:
+    def line_that_scales(self, key: str) -> str:
         """Return the line of code that multiplies a group's base by the factor."""
-        if self.name == "lr":
-            # Also right for a group that had a scheduler before. Not in place, because several
-            # groups may hold the same tensor.
-            peak = 'group.get("initial_lr", group["lr"])'
-            return f'group["initial_lr"] = {peak} * group.pop("{key}")'
         return f'group["{self.name}"] = group["{self.name}"] * group.pop("{key}")'
 
     def is_held_by(self, defaults: dict[str, Any], value: Tensor) -> bool:
@@ -331,4 +342,35 @@ def unshare_tensors(
             option.replace(group, value.clone())
 
 
-LEARNING_RATE = GroupOption("lr")
+class LearningRate(GroupOption):
+    """The learning rate. Torch's schedulers keep its base, the peak, in `group["initial_lr"]`."""
+
+    @property
+    def bases_name(self) -> str:
+        """The attribute of a scheduler that shows the peaks."""
+        return "base_lrs"
+
+    @property
+    def curves_name(self) -> str:
+        """The attribute of a scheduler that shows the curves."""
+        return "lr_lambdas"
+
+    def base_of(self, index: int, group: dict[str, Any]) -> float:
+        """Return a group's peak, in float32: its `initial_lr`, or else its `lr`."""
+        peak = group.get("initial_lr", self.value_of(index, group))
+        return base_value(f"learning rate of param_groups[{index}]", peak)
+
+    def has_kept_base(self, group: dict[str, Any]) -> bool:
+        return "initial_lr" in group
+
+    def keep_base(self, group: dict[str, Any], base: float) -> None:
+        group["initial_lr"] = base
+
+    def line_that_scales(self, key: str) -> str:
+        # Also right for a group that had a scheduler before. Not in place, because several groups
+        # may hold the same tensor.
+        peak = 'group.get("initial_lr", group["lr"])'
+        return f'group["initial_lr"] = {peak} * group.pop("{key}")'
+
+
+LEARNING_RATE = LearningRate("lr")

@@ -45,7 +45,7 @@ from torch_bridge.schedulers.scheduler_state import (
     read_last_lrs,
     read_scheduler_state,
 )
-from torch_bridge.schedulers.step_warnings import Steps
+from torch_bridge.schedulers.step_warnings import WatchedScheduler
 from torch_bridge.schedulers.update_hook import hook_of
 from torch_bridge.state_errors import reading_state_of
 
@@ -143,7 +143,7 @@ class lambda_lr(LambdaLR):
     # nor the product to float32.
 
     # Not in `__dict__`, which programs save and write back as a scheduler's state, as torch does.
-    __slots__ = ("_group_curves", "_hook", "_watched_steps")
+    __slots__ = ("_group_curves", "_hook", "_watched")
 
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
@@ -169,17 +169,20 @@ class lambda_lr(LambdaLR):
         self._counts_updates = type(self._clock) is UpdateClock
         self.count: int | Tensor | None = None
         is_first = last_epoch < 0 and not _was_stepped(optimizer)
-        self._hook = hook_of(optimizer)
         self._group_curves = GroupCurves(
-            optimizer, LEARNING_RATE, curve, self._hook.last_lrs, is_resumed=last_epoch >= 0
+            optimizer,
+            LEARNING_RATE,
+            curve,
+            hook_of(optimizer).last_lrs,
+            is_resumed=last_epoch >= 0,
         )
-        self._hook.add(self._group_curves)
+        self._register()
         self.strict = strict
         self._is_peak_set = False
         """True if `set_peak` has set the peak, in this run or before. The saved peaks may then
         differ from the program's without a warning."""
-        self._watched_steps: Steps | None = None
-        """Counts the steps for warnings; None for a copy, about which nothing warns."""
+        self._watched: WatchedScheduler | None = None
+        """What the warnings know of this scheduler; None for a copy, about which nothing warns."""
         functions: list[Any] = curves
         if _has_plain_step(optimizer):
             super().__init__(optimizer, functions, last_epoch)
@@ -199,14 +202,15 @@ class lambda_lr(LambdaLR):
             return
         groups_of(optimizer)  # checks it before anything changes
         self._hook.remove(self._group_curves)
-        self._hook.warnings.unwatch(self)
+        if self._watched is not None:
+            self._hook.warnings.unwatch(self._watched)
         self._retarget(optimizer)
 
     def _retarget(self, optimizer: Optimizer) -> None:
         self._group_curves.retarget(optimizer)
         self._register()
         self._hook.restore_loaded()
-        if self._watched_steps is not None:
+        if self._watched is not None:
             self._watch()
 
     def _register(self) -> None:
@@ -305,9 +309,9 @@ class lambda_lr(LambdaLR):
                 curve; or the program has written into `base_lrs`, `lr_lambdas`, `curves` or
                 `optimizer` what no curve can follow. Nothing was changed.
         """
-        steps = self._watched_steps
-        if steps is not None and steps.total >= steps.next_look:
-            self._hook.look_for_updates(self)
+        watched = self._watched
+        if watched is not None and watched.total >= watched.next_look:
+            self._hook.look_for_updates(watched)
         if epoch is None and count is None and metric is None and self._step_as_usual():
             return
         clock = self._clock
@@ -336,16 +340,21 @@ class lambda_lr(LambdaLR):
         self._step_count += 1
         if updates != before + 1:
             self._watch()
-        elif steps is not None and not is_initial:
-            steps.total += 1
+        elif self._watched is not None:
+            # `SequentialLR` takes back the first steps of its schedulers in their `last_epoch`, and
+            # makes that of the first one again.
+            if is_initial:
+                self._hook.warnings.begin_turn(self._watched)
+            else:
+                self._watched.total += 1
 
     def _step_as_usual(self) -> bool:
         """Make the usual step without the questions of `step`, which saves 5 % of its time.
 
         Return False, and change nothing, if there is more to do.
         """
-        steps = self._watched_steps
-        if steps is None:
+        watched = self._watched
+        if watched is None:
             return False
         updates = self.last_epoch + 1
         is_usual = (
@@ -359,7 +368,8 @@ class lambda_lr(LambdaLR):
             return False
         self.last_epoch = updates
         self._step_count += 1
-        steps.total += 1
+        watched.last_epoch = updates
+        watched.total += 1
         return True
 
     def _checked_epoch(self, epoch: Any) -> int:
@@ -409,9 +419,12 @@ class lambda_lr(LambdaLR):
         if is_usual and group_curves.write_usual(clock.step(updates)):
             self.last_epoch = updates
             self._clock = clock
-            return
-        self._sync()
-        self._write_lrs(updates, clock)
+        else:
+            self._sync()
+            self._write_lrs(updates, clock)
+        if self._watched is not None:
+            self._watched.last_epoch = updates
+            self._watched.clock = clock
 
     def _write_lrs(self, updates: int, clock: UpdateClock) -> None:
         group_curves = self._group_curves
@@ -471,8 +484,8 @@ class lambda_lr(LambdaLR):
         peaks = peaks_per_group(peak, len(group_curves.groups))
         self._is_peak_set = True
         group_curves.set_bases(peaks, len(peaks))
-        if self._watched_steps is not None:
-            self._watched_steps.may_lack_state = False
+        if self._watched is not None:
+            self._watched.may_lack_state = False
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
             self._move_to(self.last_epoch, self._clock)
 
@@ -598,7 +611,17 @@ class lambda_lr(LambdaLR):
 
     def _watch(self, *, may_lack_state: bool = False) -> None:
         """Compare the steps from now on with the optimizer's updates, for warnings."""
-        self._hook.warnings.watch(self, self._hook.updates, may_lack_state=may_lack_state)
+        warnings = self._hook.warnings
+        if self._watched is not None:
+            warnings.unwatch(self._watched)
+        self._watched = WatchedScheduler(
+            self._group_curves,
+            self._clock,
+            self.last_epoch,
+            first_update=self._hook.updates,
+            may_lack_state=may_lack_state,
+        )
+        warnings.watch(self._watched)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_group_curves": copy(self._group_curves)}
@@ -606,7 +629,7 @@ class lambda_lr(LambdaLR):
     def __setstate__(self, state: Any) -> None:
         for name, value in state.items():
             setattr(self, name, value)
-        self._watched_steps = None
+        self._watched = None
         last_write = self._group_curves.last_write
         self._register()  # a copied optimizer has no hook
         self._group_curves.last_write = self._hook.last_lrs = last_write

@@ -88,12 +88,16 @@ class follow:
         groups_of(optimizer)  # checks it before the other arguments
         curve = as_curves("curve", curve)
         self._group_curves = GroupCurves(optimizer, _option(key), curve, LastWrite())
-        hook_of(optimizer).add(self._group_curves)
+        self._register()
         self._move_to(0)
 
     def __setstate__(self, state: Any) -> None:
         vars(self).update(state)
-        hook_of(self.optimizer).add(self._group_curves)  # a copied optimizer has no hook
+        self._register()  # a copied optimizer has no hook
+
+    def _register(self) -> None:
+        """Follow the updates and loads of the optimizer."""
+        hook_of(self.optimizer).add(self._group_curves)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -107,7 +111,7 @@ class follow:
         groups_of(optimizer)  # checks it before anything changes
         hook_of(self.optimizer).remove(self._group_curves)
         self._group_curves.retarget(optimizer)
-        hook_of(optimizer).add(self._group_curves)
+        self._register()
 
     @property
     def curves(self) -> list[Curve]:

@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 from torch_bridge.clocks.learning_rates import ValuesAhead
 from torch_bridge.curve_api import Curve
 from torch_bridge.param_groups import (
-    LEARNING_RATE,
     GroupOption,
     as_number,
     curves_of,
@@ -79,12 +78,12 @@ class GroupCurves:
         curves = curves_of(optimizer, curve)
         for index, group in enumerate(optimizer.param_groups):
             base = option.base_of(index, group)
-            if option == LEARNING_RATE and "initial_lr" in group and not is_resumed:
+            if option.has_kept_base(group) and not is_resumed:
                 base = peak_of_known_group(index, group, last_write)
             members.append(Member(group, curves[index], base, option.read(group)))
         option.warn_of_scales(optimizer.param_groups)
         self._set_members(members)
-        self._write_peaks(members)
+        self._keep_bases(members)
         self.lists = ShownLists(option, self.bases, self.curves)
         self.step = 0
         """The step of the curves that was written last."""
@@ -134,11 +133,10 @@ class GroupCurves:
         # All at once: an interrupt between two assignments would give groups the wrong curves.
         vars(self).update(groups=groups, curves=curves, written=written, bases=bases, _ahead=ahead)
 
-    def _write_peaks(self, members: Sequence[Member]) -> None:
+    def _keep_bases(self, members: Sequence[Member]) -> None:
         """Write the peaks into the groups, where torch's schedulers expect them."""
-        if self.option == LEARNING_RATE:
-            for member in members:
-                member.group["initial_lr"] = member.base
+        for member in members:
+            self.option.keep_base(member.group, member.base)
 
     # Values.
 
@@ -148,7 +146,7 @@ class GroupCurves:
         The lists show the first `group_count` groups.
         """
         self._replace_bases(bases)
-        self._write_peaks(self._members())
+        self._keep_bases(self._members())
         self.lists.show(self.bases[:group_count], self.curves[:group_count])
 
     def _replace_bases(self, bases: Sequence[float]) -> None:
@@ -346,7 +344,7 @@ class GroupCurves:
         self.option.warn_of_scales(list(new.values()))
         first = len(self.groups)
         self._set_members([*self._members(), *new_members])
-        self._write_peaks(new_members)
+        self._keep_bases(new_members)
         if self._former is not None:
             # The values are those that the program has given to the groups of its new optimizer.
             self._former = None
@@ -369,7 +367,7 @@ class GroupCurves:
             return Member(group, curve, bases[index], written)
         if self._former is not None:
             return self._moved_member(index, group, curve, self._former)
-        if self.option == LEARNING_RATE and "initial_lr" in group and not is_loaded:
+        if self.option.has_kept_base(group) and not is_loaded:
             base = peak_of_copied_options(index, group, curve, self.step, self.groups)
         else:
             base = self.option.base_of(index, group)
@@ -433,8 +431,8 @@ class GroupCurves:
                 members.append(former._replace(group=group))
             else:
                 members[place] = former._replace(group=group)
-            if self.option == LEARNING_RATE:
-                group.setdefault("initial_lr", former.base)
+            if not self.option.has_kept_base(group):
+                self.option.keep_base(group, former.base)
         self._set_members(members)
 
     def _drop_removed_groups(self) -> None:

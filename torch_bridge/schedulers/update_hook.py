@@ -1,8 +1,10 @@
 """The hook that runs before each update of an optimizer, for all its schedulers and followers.
 
     event                                      calls
-    a scheduler or follower is built           UpdateHook.add
+    a scheduler or follower is built, copied   UpdateHook.add
+      or is given a different optimizer
     a `lambda_lr` is built, jumps, is loaded   StepWarnings.watch
+    torch starts a `lambda_lr`, maybe again    StepWarnings.begin_turn
     optimizer.step()                           GroupCurves.add_new_groups, StepWarnings.check,
                                                LastWrite.note_update
     the step of any optimizer                  UpdateCount
@@ -15,17 +17,17 @@ Schedulers and followers also call `GroupCurves.sync` themselves, before they us
 import math
 from contextlib import suppress
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from torch_bridge.param_groups import LEARNING_RATE, has_two_steps, loaded_updates
+from torch_bridge.param_groups import LEARNING_RATE, has_two_steps, inner_optimizer, loaded_updates
 from torch_bridge.schedulers.group_curves import GroupCurves
 from torch_bridge.schedulers.peaks import LastWrite
-from torch_bridge.schedulers.step_warnings import StepWarnings, WeakList
+from torch_bridge.schedulers.step_warnings import StepWarnings, WatchedScheduler, WeakList
 
 
 # A scheduler cannot see an optimizer that it was not told of. Therefore this hook is global.
@@ -65,7 +67,7 @@ class UpdateHook:
         """False if updates may be replayed, or run in compiled code, without calling this."""
         self.warnings = StepWarnings()
         self.last_lrs = LastWrite()
-        self._group_curves = WeakList()
+        self._group_curves = WeakList[GroupCurves]()
         """Each `GroupCurves` of the optimizer."""
         self._stepped_groups = set[int]()
         """The groups that the present update has stepped, by identity."""
@@ -102,15 +104,15 @@ class UpdateHook:
             if group_curves.option == LEARNING_RATE:
                 group_curves.restore_loaded()
 
-    def look_for_updates(self, scheduler: Any) -> None:
+    def look_for_updates(self, scheduler: WatchedScheduler) -> None:
         """Warn if the scheduler is stepped, but a different optimizer makes the updates."""
         if self.are_updates_counted:
             unscheduled = unscheduled_updates().count
             self.warnings.look_for_updates(scheduler, self.updates, unscheduled)
         else:
-            scheduler._watched_steps.next_look = math.inf
+            scheduler.next_look = math.inf
 
-    def _begins_update(self, groups: list[Any]) -> bool:
+    def _begins_update(self, groups: list[dict[str, Any]]) -> bool:
         """Return False if this call belongs to the same update as the previous call.
 
         DeepSpeed calls the optimizer's step once per group, and shows that group alone, or empties
@@ -164,16 +166,16 @@ def _is_capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-def hook_of(optimizer: Any) -> UpdateHook:
+def hook_of(optimizer: Optimizer) -> UpdateHook:
     """Return the hook of an optimizer; if its steps run no hooks, one that is never called."""
     # Torch marks the `step` of a class that runs hooks, in the constructor of its first instance.
     # Without the mark, the optimizer is a wrapper, a trainer's or one such as Lookahead, and the
     # optimizer inside may run hooks.
-    while not hasattr(cast("Any", type(optimizer)).step, "hooked"):
-        base = getattr(optimizer, "_base_optimizer", None)  # of timm's wrappers
-        optimizer = getattr(optimizer, "optimizer", base)
-        if not isinstance(optimizer, Optimizer):
+    while not hasattr(type(optimizer).step, "hooked"):
+        inner = inner_optimizer(optimizer)
+        if inner is None:
             return UpdateHook()
+        optimizer = inner
     hooks: dict[int, Any] | None = getattr(optimizer, "_optimizer_step_pre_hooks", None)
     if hooks is None:
         return UpdateHook()

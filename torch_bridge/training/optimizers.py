@@ -10,7 +10,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, as_curves
-from torch_bridge.param_groups import all_parameters, curves_of, groups_of, has_two_steps
+from torch_bridge.param_groups import (
+    all_parameters,
+    curves_of,
+    groups_of,
+    has_two_steps,
+    inner_optimizer,
+)
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
 
@@ -58,8 +64,8 @@ def layers_of(optimizer: Any) -> list[Any]:
     """
     layers = [optimizer]
     while _is_of_trainer(layers[-1]):
-        inner = getattr(layers[-1], "optimizer", None)
-        if not isinstance(inner, Optimizer):
+        inner = inner_optimizer(layers[-1])
+        if inner is None:
             break
         layers.append(inner)
     return layers
