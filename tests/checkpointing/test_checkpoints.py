@@ -298,7 +298,7 @@ def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, before: int) ->
 
 def test_interrupted_step_is_not_saved(tmp_path: Path) -> None:
     step = make_step()
-    step._steppers.is_partial = True
+    step._status.begin_writing()
     with pytest.raises(RuntimeError, match="an update was interrupted"):
         Checkpoints(tmp_path).save(2, step=step)
 

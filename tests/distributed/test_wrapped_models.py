@@ -127,7 +127,7 @@ def test_cuda_graph_rejects_wrapped_model(wrap: Any) -> None:
 
 @pytest.mark.parametrize("wrap", [DistributedDataParallel, sharded])
 def test_wrong_count_changes_nothing(wrap: Any) -> None:
-    """No other rank waits, so the update is not even counted as skipped."""
+    """It is rejected before the update begins, so the step stays usable."""
     step = make_step(model=wrap(Net()), clock=DataClock(2))
     with pytest.raises(ValueError, match="count = -1"):
         step(BATCH, count=-1)

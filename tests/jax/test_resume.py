@@ -140,11 +140,7 @@ def test_record_survives(transport: Callable[[Any], Any], clock: Any) -> None:
 
 _amounts = st.sampled_from((1, 8, 64, 65, 2**30))
 _clocks: st.SearchStrategy[Any] = st.one_of(
-    st.none(),
-    st.builds(DataClock, _amounts, st.none() | _amounts),
-    any_rule,
-    rules,
-    rules.map(tuple),
+    st.none(), st.builds(DataClock, _amounts, st.none() | _amounts), any_rule, rules, rules.map(tuple)
 )
 
 

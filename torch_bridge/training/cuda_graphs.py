@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.distributed.activation_checkpointing import is_checkpointed
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.param_groups import all_groups
-from torch_bridge.training.steppers import OptimizerSteppers
+from torch_bridge.training.status import Status
 
 _WARM_UPS = 3
 _MAX_GRAPHS = 8
@@ -157,7 +157,7 @@ class GraphedUpdate:
     Args:
         update: Takes the micro-batches and returns tensors; if it returns anything else, that
             depends only on the shape of the batches. It works on the same tensors at every call.
-        steppers: The steppers of the optimizers.
+        status: Is set to complete after a capture, which executes nothing.
         guards: If they fail, all graphs are dropped, and captured again after new warm-ups.
         device: The CUDA device.
     """
@@ -179,12 +179,12 @@ class GraphedUpdate:
     def __init__(
         self,
         update: Callable[[Sequence[Any]], tuple[Any, ...]],
-        steppers: OptimizerSteppers,
+        status: Status,
         guards: Guards,
         device: torch.device,
     ) -> None:
         self._update = update
-        self._steppers = steppers
+        self._status = status
         self._guards = guards
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)
         self.drop()
@@ -272,7 +272,7 @@ class GraphedUpdate:
             if TorchVersion(torch.__version__) < "2.13":
                 failure.add_note(_NOTE_BEFORE_2_13)
         finally:
-            self._steppers.is_partial = False  # capture has moved nothing
+            self._status.complete()  # capture has moved nothing
         if failure is not None:
             # A tensor may still live in this pool, and torch does not reuse such a pool.
             self._pool = torch.cuda.graph_pool_handle()

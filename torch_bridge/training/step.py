@@ -36,6 +36,8 @@ from torch_bridge.training.optimizers import (
 )
 from torch_bridge.training.precision import Precision, PrecisionName
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
+from torch_bridge.training.start_check import StartCheck
+from torch_bridge.training.status import Status
 from torch_bridge.training.step_state import StepState, TrainStepState, copy_to_host
 from torch_bridge.training.steppers import OptimizerSteppers
 from torch_bridge.training.update import Update
@@ -168,7 +170,6 @@ class TrainStep:
                 check_shardable(item)
         if cuda_graph:
             check_graph(model, parallelism, device)
-        is_start_known = initial_updates is not None
         updates_before = 0
         if initial_updates is not None:
             updates_before = checks.in_range("initial_updates", initial_updates, 0, MAX_CONSUMED)
@@ -186,12 +187,10 @@ class TrainStep:
         self.strict = strict
         self._module = parallelism.module
         self._device = device
-        self._is_distributed = parallelism.is_distributed
         self._rank = parallelism.rank
         self._size = parallelism.size
         self._raises = on_nonfinite == "raise"
-        self._is_loading = False
-        """True if a load has failed, so that the components have different states."""
+        self._status = Status(is_distributed=parallelism.is_distributed)
         self._count_in_trainer = lightning_counter(layers)
         self._precision = Precision(precision, device, parameters)
         self._carry: Carry | None = None
@@ -207,12 +206,14 @@ class TrainStep:
             is_compiled=compile,
         )
         self._normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
+        self._start = StartCheck(optimizers, self._clock, is_known=initial_updates is not None)
         self._steppers = OptimizerSteppers(
             optimizers,
             layers,
             self._clock,
+            self._start,
+            self._status,
             cuda_graph=cuda_graph,
-            is_start_known=is_start_known,
         )
         self._state = StepState(
             self._module,
@@ -235,13 +236,14 @@ class TrainStep:
             clock=self._clock,
             normalizer=self._normalizer,
             steppers=self._steppers,
+            status=self._status,
             max_norm=max_norm,
             has_aux=has_aux,
         )
         self._graphs: GraphedUpdate | None = None
         if cuda_graph:
             guards = Guards(model, optimizers)
-            self._graphs = GraphedUpdate(self._update, self._steppers, guards, device)
+            self._graphs = GraphedUpdate(self._update, self._status, guards, device)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -277,28 +279,24 @@ class TrainStep:
                 finite.
             TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of a
                 different structure; `count` is missing or not an integer; the optimizer has a
-                scheduler, or different parameters from before. A wrong count on one of several
-                ranks skips the update on all of them. Unless the model is wrapped, the step stays
-                usable: after an error in `loss_fn` only random numbers that it drew, and buffers
-                that it changed, such as BatchNorm's, differ.
+                scheduler, or different parameters from before. Unless the model is wrapped, the
+                step stays usable: after an error in `loss_fn` only random numbers that it drew, and
+                buffers that it changed, such as BatchNorm's, differ.
             RuntimeError: An earlier update was interrupted after the optimizer's step began and
                 before the update was counted, or, if the model is wrapped, anywhere: the message
                 says how to resume. Or `DistributedDataParallel` did not average the gradients.
         """
-        self._check_complete()
-        self._steppers.prepare()
-        if not self._steppers.is_start_known:
-            self._check_start()
-        wrong_count: Exception | None = None
+        self._status.check()
         if count is not None or self._clock.count is not None:
-            wrong_count = self._write_count(count)
+            self._clock.set_count(count, self._rank, self._size)
+        self._steppers.prepare()
+        if not self._start.is_known:
+            self._start.check()
         self._clock.prepare()
 
         micro_batches = batch, *more_micro_batches
         try:
-            if wrong_count is not None:
-                outputs = self._update(micro_batches, must_skip=True)
-            elif self._graphs is not None:
+            if self._graphs is not None:
                 outputs = self._graphs(micro_batches)
             else:
                 outputs = self._update(micro_batches)
@@ -312,52 +310,9 @@ class TrainStep:
 
         if self._count_in_trainer is not None:
             self._count_in_trainer()
-        if wrong_count is not None:
-            try:
-                raise wrong_count
-            finally:
-                del wrong_count  # its traceback holds this frame
         if self._raises:
             read_and_raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result
-
-    def _write_count(self, count: Any) -> Exception | None:
-        """Write the count; if other ranks wait for this rank, return the error of a wrong count."""
-        try:
-            self._clock.set_count(count, self._rank, self._size)
-        except (TypeError, ValueError) as error:
-            if self._size == 1:
-                raise
-            # The other ranks begin this update and wait for this rank, so it takes part, and makes
-            # all of them skip the update.
-            return error
-        return None
-
-    def _check_start(self) -> None:
-        """Warn before the first update if the optimizer was resumed and the curve was not."""
-        # Not when the step is built: a state may be loaded after that, the optimizer's or the
-        # step's.
-        self._steppers.is_start_known = True
-        made = self._steppers.updates_made
-        if made == 0:
-            return
-        updates = f"{made} updates"
-        number = str(made)
-        if made is None:
-            updates = "updates"
-            number = "n"
-        elif made == 1:
-            updates = "1 update"
-        advice = "load the step's state, step.load_state_dict(state)"
-        checked = self._clock.checked
-        if checked.unit is None or checked.count is not None:
-            advice += f"; or build it with initial_updates={number}"
-        peaks = [f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks)]
-        warn(
-            f"the optimizer has made {updates}, but the curve starts at step 0: {advice}; or, if "
-            f"the curve is meant to start there with the peak {', '.join(peaks)}, build it with "
-            "initial_updates=0"
-        )
 
     def reset_carry(self) -> None:
         """Restore the initial carry, if the step was built with one."""
@@ -382,12 +337,10 @@ class TrainStep:
         """
         peaks = peaks_per_group(peak, len(self._clock.peaks))
         self._steppers.prepare()
-        was_partial = self._steppers.is_partial
-        self._steppers.is_partial = True  # until clock and groups have the new peaks
-        self._state.is_peak_set = True
-        self._clock.set_peaks(peaks)
-        self._steppers.attach()
-        self._steppers.is_partial = was_partial  # new peaks do not complete an interrupted update
+        with self._status.writing_peaks():
+            self._state.is_peak_set = True
+            self._clock.set_peaks(peaks)
+            self._steppers.attach()
 
     def state_dict(self) -> TrainStepState:
         """Return a snapshot in host memory, which later updates do not change.
@@ -403,7 +356,7 @@ class TrainStep:
         and under `fully_shard` its shards. `Checkpoints` resumes from such states with a different
         number of ranks.
         """
-        self._check_complete()
+        self._status.check()
         return copy_to_host(self._state.read())
 
     @torch.inference_mode(False)
@@ -434,9 +387,7 @@ class TrainStep:
         A state that is rejected before anything was written leaves the step as it was. After any
         later error, the step makes no update until a state is loaded.
         """
-        may_repair = self._is_loading or not self._is_distributed
-        if not may_repair:
-            self._check_complete()
+        self._status.check_loadable()
         self._steppers.check()  # `prepare` could fail on a setting that a damaged state left behind
         if strict is None:
             strict = self.strict
@@ -447,47 +398,26 @@ class TrainStep:
         if not checked.saved["peak_was_set"] and not self._state.is_peak_set:
             warn_of_different_peaks(run.peaks, self._clock.peaks, "step")
 
-        self._load_model(checked.saved["model"])
-        self._state.restore(checked)
-        self._steppers.is_start_known = True
-        self._steppers.attach()
-        self._steppers.fill_lr_tensors(run.counters.curve_step)
-        if self._graphs is not None:
-            self._graphs.drop()
-        self._is_loading = False
-        self._steppers.is_partial = False
+        with self._status.loading():
+            self._load_model(checked.saved["model"])
+            self._state.restore(checked)
+            self._start.set_known()
+            self._steppers.attach()
+            self._steppers.fill_lr_tensors(run.counters.curve_step)
+            if self._graphs is not None:
+                self._graphs.drop()
 
     def _load_model(self, state: Any) -> None:
         """Load the model. If torch rejects its state and writes nothing, the step stays usable."""
-        was_loading = self._is_loading
-        was_partial = self._steppers.is_partial
         writes = count_writes(self._module)
-        self._is_loading = True
-        self._steppers.is_partial = True
         try:
             load_plain_state(self._module, state)
         except Exception:
             is_unwritten = writes is not None and writes == count_writes(self._module)
             has_extra_state = any("_extra_state" in str(name) for name in state)
             if is_unwritten and not has_extra_state:
-                self._is_loading = was_loading
-                self._steppers.is_partial = was_partial
+                self._status.reject_load()
             raise
-
-    def _check_complete(self) -> None:
-        """Raise an error after an interrupted update or load."""
-        if not self._steppers.is_partial:
-            return
-        problem = (
-            "an update was interrupted between its optimizer's step and its count, or a load "
-            "failed: load a checkpoint, by load_state_dict, before the next update"
-        )
-        if self._is_distributed and not self._is_loading:
-            problem = (
-                "an error ended an update on this rank, and other ranks may still wait for it: "
-                "stop all ranks, and restart the program from its last checkpoint"
-            )
-        raise RuntimeError(problem)
 
     def __repr__(self) -> str:
         """Return the curve. Reads nothing from the device, since debuggers call this."""

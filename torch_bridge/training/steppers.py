@@ -19,8 +19,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.clocks.device_clock import Clock
-from torch_bridge.param_groups import LEARNING_RATE, all_groups, unshare_tensors, updates_made
+from torch_bridge.param_groups import LEARNING_RATE, all_groups, unshare_tensors
 from torch_bridge.training.optimizers import check_fused_sgd, check_no_scheduler
+from torch_bridge.training.start_check import StartCheck
+from torch_bridge.training.status import Status
 
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 """Optimizers whose fused kernels read a tensor `found_inf`, and change nothing if it is 1."""
@@ -57,8 +59,9 @@ class OptimizerSteppers:
         optimizers: The torch optimizers; the clock has their groups in this order.
         layers: The same optimizers, and the trainers' wrappers around them.
         clock: Holds the learning rates.
+        start: Reads how many updates the optimizers have made.
+        status: Knows when the optimizers begin to move weights.
         cuda_graph: True if the update is captured in CUDA graphs.
-        is_start_known: True if the user said where on the curve the run starts.
     """
 
     def __init__(
@@ -66,34 +69,23 @@ class OptimizerSteppers:
         optimizers: Sequence[Optimizer],
         layers: Sequence[Any],
         clock: Clock,
+        start: StartCheck,
+        status: Status,
         *,
         cuda_graph: bool,
-        is_start_known: bool,
     ) -> None:
         self._optimizers = optimizers
         self._layers = layers
         self._clock = clock
+        self._start = start
+        self._status = status
         self._cuda_graph = cuda_graph
-        self.is_start_known = is_start_known
         self._parameter_ids = self._current_parameter_ids()
         self._lr_tensors: list[Tensor | None] = []
         """The tensor that each group held as `lr` when the step was built; None for a number."""
         for group in all_groups(optimizers):
             lr = group["lr"]
             self._lr_tensors.append(lr if isinstance(lr, Tensor) else None)
-        self.is_partial = False
-        """True while an update or a load is unfinished, and after it was interrupted: weights may
-        have moved, or other ranks may wait for this one. `TrainStep` then makes no update until a
-        state is loaded; on several ranks, after an interrupted update, until the program restarts.
-
-        `step` sets it before the first weight moves, and `Update` at its start if the model is
-        wrapped; `Update` clears it when the update is complete. `TrainStep.load_state_dict` sets it
-        and clears it at its end; `set_peak` sets it and restores its former value. `GraphedUpdate`
-        clears it after a capture, which moves nothing.
-        """
-        self.updates_made: int | None = 0
-        """Updates that the optimizers had made before the first one here; None if their number is
-        unknown."""
         self.attach()
 
     def check(self) -> None:
@@ -123,8 +115,8 @@ class OptimizerSteppers:
         """
         self.check()
         self._restore_lr_tensors()
-        if not self.is_start_known:  # reading the counts may wait for the device
-            self.updates_made = self._read_updates_made()
+        if not self._start.is_known:  # reading the counts may wait for the device
+            self._start.read_updates_made()
         step_attributes: list[tuple[dict[str, Any], Any]] = []
         for layer in self._layers:
             attributes: dict[str, Any] = layer.__dict__
@@ -198,19 +190,6 @@ class OptimizerSteppers:
             lrs.append(lr)
         return lrs
 
-    def _read_updates_made(self) -> int | None:
-        most = 0
-        is_known = True
-        for optimizer in self._optimizers:
-            made = updates_made(optimizer)
-            if made is None:
-                is_known = False
-            else:
-                most = max(most, made)
-        if most == 0 and not is_known:
-            return None
-        return most
-
     def _write_peaks(self) -> None:
         """Write the peaks as the groups' `initial_lr`, as a torch scheduler does."""
         for group, peak in zip(all_groups(self._optimizers), self._clock.peaks, strict=True):
@@ -265,7 +244,7 @@ class OptimizerSteppers:
             lr.detach().copy_(clock_lr)  # the user's tensor may be a leaf of autograd
         if self._any_on_host:
             # The only time that an update waits for the device. An interrupt during this wait, such
-            # as Ctrl-C, changes nothing, so it comes before `is_partial`: the step stays usable.
+            # as Ctrl-C, changes nothing, so it comes before `begin_writing`: the step stays usable.
             # One number carries both: 5 is step 5, and ~5 = -6 is step 5 of a skipped update.
             curve_step = self._clock.curve_step
             number = int(torch.where(skip, ~curve_step, curve_step).item())
@@ -273,10 +252,8 @@ class OptimizerSteppers:
             if is_skipped:
                 number = ~number
             self._write_host_lrs(number)
-        # Set before the first optimizer moves a weight, and before a skipped update is counted. An
-        # error from here until counters and loss scale are written leaves, for instance, new
-        # weights with old counters, so the next update would use the same learning rate again.
-        self.is_partial = True
+        # Before the first optimizer moves a weight, and before a skipped update is counted.
+        self._status.begin_writing()
         if is_skipped:
             return
         for attached in self._attached:

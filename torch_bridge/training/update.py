@@ -1,6 +1,5 @@
 """One update on the device: forward, backward, unscale, clip, decide, step, count."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch_bridge.training.loss import (
 )
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.precision import Precision
+from torch_bridge.training.status import Status
 from torch_bridge.training.steppers import OptimizerSteppers
 
 
@@ -39,6 +39,7 @@ class Update:
         clock: Clock,
         normalizer: LossNormalizer,
         steppers: OptimizerSteppers,
+        status: Status,
         max_norm: float | None,
         has_aux: bool,
     ) -> None:
@@ -55,6 +56,7 @@ class Update:
         self._clock = clock
         self._normalizer = normalizer
         self._steppers = steppers
+        self._status = status
         self._max_norm = max_norm
         self._has_aux = has_aux
         self._aux: list[Any] = []
@@ -63,29 +65,25 @@ class Update:
         if has_aux:
             self._parse_loss = self._parse_loss_and_keep_aux
 
-    def __call__(self, micro_batches: Sequence[Any], *, must_skip: bool = False) -> tuple[Any, ...]:
+    def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         """Run an update, so that an error leaves nothing of it behind.
 
         Args:
             micro_batches: The micro-batches of this rank.
-            must_skip: True to make the loss NaN, so that every rank skips the update.
 
         Returns:
             Loss, norm, learning rates and counters, as new tensors. With `has_aux` also the pytree
             structure of the micro-batches' aux outputs and their tensors, flat, so that a CUDA
             graph can copy them.
         """
-        # On one rank `steppers.step` sets `is_partial`: an error before that leaves the step
-        # usable. Under a wrapper, an error anywhere leaves other ranks waiting in a collective, and
-        # the wrapper in mid-pass.
-        self._steppers.is_partial = self._parallelism is not None
+        self._status.begin_update()
         had_agreed = self._normalizer.has_agreed
         self._aux.clear()  # an update interrupted after its count may have left some
         for parameter in self._all_parameters:
             parameter.grad = None
         try:
-            loss, norm, counters = self._run(micro_batches, must_skip=must_skip)
-            self._steppers.is_partial = False
+            loss, norm, counters = self._run(micro_batches)
+            self._status.complete()
         except BaseException:
             self._normalizer.has_agreed = had_agreed  # discard a divisor agreed on in this update
             self._aux.clear()
@@ -100,16 +98,12 @@ class Update:
         self._aux.clear()
         return *outputs, structure, *leaves
 
-    def _run(
-        self, micro_batches: Sequence[Any], *, must_skip: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _run(self, micro_batches: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Run an update; return its loss, its norm and the counters."""
         # A call of a Python function between torch's operators takes most of a microsecond, since
         # the caches hold torch's code by then. So the smallest pieces are inlined, here and in what
         # this calls.
         (total, weight), carry = self._forward_and_backward(micro_batches)
-        if must_skip:
-            total = total * math.nan
         gradients = gradients_of(self._optimized)
         if not gradients:
             raise ValueError(

@@ -3,12 +3,14 @@
 import copy
 import io
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from operator import call
 from typing import Any, cast
 
+import pytest
 import torch
 from hypothesis import strategies as st
-from support.training.models import Batch, Net, mean_loss
+from support.training.models import Batch, Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from torch import Tensor, nn
 
@@ -56,6 +58,17 @@ def set_loss_scale(step: TrainStep, scale: float, good_updates: int = 0) -> None
     state = step.state_dict()
     state["loss_scale"] = [torch.tensor(scale), torch.tensor(good_updates, dtype=torch.int32)]
     step.load_state_dict(state)
+
+
+def is_refused(step: TrainStep) -> bool:
+    """Return True if the step asks for a state; neither an update nor its own state is to be had then."""
+    with suppress(RuntimeError):
+        step.state_dict()
+        return False
+    for call_step in (lambda: step(*batches(1)), step.state_dict):
+        with pytest.raises(RuntimeError, match="load a checkpoint"):
+            call_step()
+    return True
 
 
 def state_kept_by_skips(step: TrainStep) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from support.lines import Lines, Stop
 from support.training.kinds_of_run import KINDS
 from support.training.models import Net, batches, counting_loss
 from support.training.optimizers import OPTIMIZERS
-from support.training.steps import equal_trees, make_step, train
+from support.training.steps import equal_trees, is_refused, make_step, train
 from torch import nn, tensor
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve
@@ -209,17 +209,6 @@ def test_invalid_state_is_rejected(state: Any) -> None:
 
 
 # Failed loads: nothing has changed, or the step makes no update until it loads a sound state.
-
-
-def is_refused(step: TrainStep) -> bool:
-    """Return True if the step asks for a state; neither an update nor its own state is to be had then."""
-    with suppress(RuntimeError):
-        step.state_dict()
-        return False
-    for call in (lambda: step(*batches(1)), step.state_dict):
-        with pytest.raises(RuntimeError, match="load a checkpoint"):
-            call()
-    return True
 
 
 _CHANGES: list[Change] = [

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_bridge import TrainStep
 from torch_bridge.training.cuda_graphs import GraphedUpdate, Guards
+from torch_bridge.training.status import Status
 
 CPU = torch.device("cpu")
 WARM_UPS = 3
@@ -113,8 +114,8 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def graphs_for(update: Callable[[Sequence[Any]], tuple[Any, ...]]) -> GraphedUpdate:
     """Return the graphed form of an update that does not depend on a model."""
-    steppers: Any = SimpleNamespace()
-    return GraphedUpdate(update, steppers, Guards(nn.Identity(), []), CPU)
+    status = Status(is_distributed=False)
+    return GraphedUpdate(update, status, Guards(nn.Identity(), []), CPU)
 
 
 def captured_step(device: str, *arguments: Any, **options: Any) -> TrainStep:
@@ -123,7 +124,7 @@ def captured_step(device: str, *arguments: Any, **options: Any) -> TrainStep:
     if device == "cpu":
         step._steppers._cuda_graph = step._clock._is_captured = True
         step._clock._updates_within_table = 0
-        step._graphs = GraphedUpdate(step._update, step._steppers, Guards(step.model, step.optimizers), CPU)
+        step._graphs = GraphedUpdate(step._update, step._status, Guards(step.model, step.optimizers), CPU)
     return step
 
 

@@ -1,0 +1,124 @@
+"""Interrupted updates, loads and peaks: what the step rejects afterwards, on one rank and on several."""
+
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from support.distributed.processes import error_of
+from support.lines import Lines, Stop
+
+from torch_bridge.training.status import Status
+
+NOTHING = ""
+LOAD = "load a checkpoint, by load_state_dict"
+RESTART = "restart the program from its last checkpoint"
+
+
+def forward_fails(status: Status) -> None:
+    status.begin_update()
+    raise Stop
+
+
+def optimizer_fails(status: Status) -> None:
+    status.begin_update()
+    status.begin_writing()
+    raise Stop
+
+
+def update(status: Status) -> None:
+    status.begin_update()
+    status.begin_writing()
+    status.complete()
+
+
+def load_fails(status: Status) -> None:
+    with status.loading():
+        raise Stop
+
+
+def load_is_rejected(status: Status) -> None:
+    with status.loading():
+        status.reject_load()
+        raise Stop
+
+
+def load(status: Status) -> None:
+    with status.loading():
+        pass
+
+
+def peaks_fail(status: Status) -> None:
+    with status.writing_peaks():
+        raise Stop
+
+
+def new_peaks(status: Status) -> None:
+    with status.writing_peaks():
+        pass
+
+
+def status_after(*events: Callable[[Status], None], is_distributed: bool) -> Status:
+    status = Status(is_distributed=is_distributed)
+    for event in events:
+        with suppress(Stop):
+            event(status)
+    return status
+
+
+def rejection_by(check: Callable[[], None]) -> str:
+    error = error_of(check)
+    for advice in (LOAD, RESTART):
+        if advice in error:
+            return advice
+    return error
+
+
+# Events, and what the error of the next update says on one rank and on several.
+EVENTS: list[tuple[list[Callable[[Status], None]], str, str]] = [
+    ([], NOTHING, NOTHING),
+    ([update], NOTHING, NOTHING),
+    ([forward_fails], NOTHING, RESTART),
+    ([optimizer_fails], LOAD, RESTART),
+    ([peaks_fail], LOAD, RESTART),
+    ([new_peaks], NOTHING, NOTHING),
+    ([optimizer_fails, new_peaks], LOAD, RESTART),
+    ([load], NOTHING, NOTHING),
+    ([load_fails], LOAD, LOAD),
+    ([load_fails, new_peaks], LOAD, LOAD),
+    ([load_fails, peaks_fail], LOAD, LOAD),
+    ([load_fails, load], NOTHING, NOTHING),
+    ([load_is_rejected], NOTHING, NOTHING),
+    ([load_fails, load_is_rejected], LOAD, LOAD),
+]
+
+
+@pytest.mark.parametrize(("events", "alone", "on_several"), EVENTS)
+def test_next_update_after_events(
+    events: list[Callable[[Status], None]], alone: str, on_several: str
+) -> None:
+    """Only on several ranks, after an interrupted update, is a load rejected as well."""
+    status = status_after(*events, is_distributed=False)
+    assert rejection_by(status.check) == alone
+    assert rejection_by(status.check_loadable) == NOTHING
+
+    status = status_after(*events, is_distributed=True)
+    assert rejection_by(status.check) == on_several
+    assert (rejection_by(status.check_loadable) == RESTART) == (on_several == RESTART)
+
+
+@pytest.mark.parametrize("before", [load, load_fails])
+def test_load_interrupted_at_any_line_can_be_repeated(before: Callable[[Status], None]) -> None:
+    for stop_at in itertools.count(1):
+        status = status_after(before, is_distributed=True)
+        rejection_before = rejection_by(status.check)
+        try:
+            with Lines(stop_at):
+                load(status)
+        except Stop:
+            assert rejection_by(status.check) in {rejection_before, LOAD}
+            assert rejection_by(status.check_loadable) == NOTHING
+        else:
+            assert stop_at > 1
+            assert rejection_by(status.check) == NOTHING
+            break

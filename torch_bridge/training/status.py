@@ -1,0 +1,97 @@
+"""The status of a step: an interrupted update or load makes it reject the next update."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+_LOAD = (
+    "an update was interrupted between its optimizer's step and its count, or a load failed: load "
+    "a checkpoint, by load_state_dict, before the next update"
+)
+_RESTART = (
+    "an error ended an update on this rank, and other ranks may still wait for it: stop all ranks, "
+    "and restart the program from its last checkpoint"
+)
+
+
+class Status:
+    """Knows if an update, a load, or a change of the peaks began and was not completed.
+
+    An error or an interrupt, such as Ctrl-C, leaves it incomplete: weights may have moved, or other
+    ranks may wait for this one. The step then makes no update until a state is loaded; on several
+    ranks, after an interrupted update, until the program restarts.
+
+    Args:
+        is_distributed: True if the model is wrapped for several ranks.
+    """
+
+    def __init__(self, *, is_distributed: bool) -> None:
+        self._is_distributed = is_distributed
+        self._interrupted = _LOAD
+        """The message after an interrupted update."""
+        if is_distributed:
+            self._interrupted = _RESTART
+        self._problem = ""
+        """The message while anything is incomplete, else "". A single attribute: an interrupt
+        between two assignments could leave two that disagree."""
+        self._problem_before_load = ""
+
+    def check(self) -> None:
+        """Check that the step may make an update, or save its state.
+
+        Raises:
+            RuntimeError: An update or a load was interrupted; the message says how to resume.
+        """
+        if self._problem:
+            raise RuntimeError(self._problem)
+
+    def check_loadable(self) -> None:
+        """Check that loading a state is enough to resume.
+
+        Raises:
+            RuntimeError: An update was interrupted on this rank, and others may wait for it.
+        """
+        if self._problem == _RESTART:
+            raise RuntimeError(self._problem)
+
+    # An update, in the order of its calls.
+
+    def begin_update(self) -> None:
+        """Begin an update.
+
+        On one rank an error before `begin_writing` leaves the step usable. Under a wrapper, an
+        error anywhere leaves other ranks waiting in a collective, and the wrapper in mid-pass.
+        """
+        if self._is_distributed:
+            self._problem = _RESTART
+
+    def begin_writing(self) -> None:
+        """Begin to write what the update changes: weights, then counters and loss scale.
+
+        An error leaves, for instance, new weights with old counters, so that the next update would
+        use the same learning rate again.
+        """
+        self._problem = self._interrupted
+
+    def complete(self) -> None:
+        """Complete the update."""
+        self._problem = ""
+
+    @contextmanager
+    def loading(self) -> Generator[None]:
+        """Write a state, which completes whatever was unfinished before."""
+        self._problem_before_load = self._problem
+        self._problem = _LOAD
+        yield
+        self._problem = ""
+
+    def reject_load(self) -> None:
+        """End a load that has written nothing: the step is as it was before."""
+        self._problem = self._problem_before_load
+
+    @contextmanager
+    def writing_peaks(self) -> Generator[None]:
+        """Write new peaks, which do not complete an interrupted update or load."""
+        before = self._problem
+        self._problem = before or self._interrupted
+        yield
+        self._problem = before
