@@ -28,6 +28,7 @@ from plateau_jax import (
     check_resume,
     resume_record,
 )
+from plateau_jax.clocks.clock import CLOCKS
 
 CURVE = PlateauCurve(300, warmup_steps=30, plateaus=[(10, 20), (50, 30)], min_lr_ratio=0.1)
 STAGES = StagedCurve([(100 + index, 1 - index / 16) for index in range(12)])
@@ -200,7 +201,8 @@ def test_message_names_both_clocks(old: Any, new: Any) -> None:
         check_resume(resume_record(CURVE, clock=old), resume_record(CURVE, clock=new), 3)
     shown = re.search(r"saved with clock=(.*), now (.*); resume with the old clock$", str(caught.value))
     assert shown
-    assert [_listed(eval(text)) for text in shown.groups()] == [_listed(old), _listed(new)]
+    names = {clock.__name__: clock for clock in CLOCKS.values()}
+    assert [_listed(eval(text, names)) for text in shown.groups()] == [_listed(old), _listed(new)]
 
 
 @every_transport

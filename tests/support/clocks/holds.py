@@ -216,7 +216,7 @@ def curve_steps_of(clock: Any, curve: Curve, counts: Sequence[int], metrics: Ite
         return [consumed // unit for consumed in accumulate(counts, initial=0)]
     if clock is None:
         return list(range(len(counts) + 1))
-    rules: Any = clock if isinstance(clock, list | tuple) else [clock]
+    rules: Any = [clock] if type(clock) in ORACLES else clock
     return clocks(rules, curve.flat_starts, metrics)
 
 
