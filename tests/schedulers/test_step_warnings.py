@@ -390,6 +390,9 @@ RIGHT: dict[str, Program] = {
     "late now and then": lambda run: [run.use(a_curve), [run.epochs(12, 1).train(1) for _ in range(60)]],
     "accumulation": lambda run: run.use(a_curve).epochs(9, 150),
     "plateau": lambda run: run.use(ours(PlateauCurve(10_000, plateaus=[(0, 50)]))).updates(1350),
+    "plateau of the first in a sequence": lambda run: (
+        run.use(sequence(ours(StagedCurve([(5000, 1.0)], start=1.0)), a_curve, at=(5000,))).updates(1350)
+    ),
     "unit that lasts": lambda run: run.use(ours(LONG, clock=DataClock(10**6, count=1))).epochs(60, 9),
     "held for long": lambda run: (
         run.use(with_options(ours(LONG, clock=HoldBelow(1.0, 99)), metric=0.5)).epochs(60, 9)

@@ -75,9 +75,7 @@ def _lrs_of_other_schedulers(index: int, group: dict[str, Any]) -> list[Any]:
     # A torch scheduler leaves no trace in its optimizer. This takes some 0.1 s, but only after the
     # learning rate was changed by something else than a `lambda_lr`.
     for item in gc.get_objects():
-        kind: type[Any] = type(item)
-        is_lambda_lr = hasattr(kind, "curve_step")
-        if not issubclass(kind, LRScheduler) or is_lambda_lr:
+        if not issubclass(type(item), LRScheduler) or hasattr(item, "curve_step"):  # a `lambda_lr`
             continue
         groups = getattr(getattr(item, "optimizer", None), "param_groups", [])
         last_lrs = getattr(item, "_last_lr", [])
