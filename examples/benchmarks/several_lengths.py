@@ -68,7 +68,7 @@ class Result:
 
 
 def read_text() -> tuple[Tensor, Tensor]:
-    """Return the bytes of the standard library's modules, and those of every tenth."""
+    """Return the bytes of the training files, and of the held-out tenth."""
     library = Path(sysconfig.get_path("stdlib"))
     files = [
         file

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypedDict, cast
 
@@ -12,7 +13,7 @@ from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import Message, Path, short_repr
 from plateau_jax.validation.curve_warning import suppress_warnings
-from plateau_jax.validation.formats import Format
+from plateau_jax.validation.formats import NEWER, Format, describe_unknown
 
 
 class _SavedRecord(TypedDict):
@@ -158,18 +159,58 @@ def dump_record(curve: Curve, peak_value: Any, clock: CheckedClock) -> dict[str,
 
 def read_record(name: str, record: Any) -> Record:
     """Check a saved record, after undoing what checkpoint libraries do to plain values."""
-    newer = ""
     try:
         plain = _to_plain_value(record)
-        newer = _FORMAT.describe_newer(name, plain)
-        saved = _FORMAT.read(name, plain)
-        peak_value: Any = saved["peak_value"]
-        if peak_value is not None:
-            peak_value = shortest_decimal(peak_value)
-        return Record(saved["curve"], peak_value, saved["clock"])
+        newer = _describe_newer(name, plain)
+        if not newer:
+            return _parse_record(name, plain)
     except Exception as error:  # a wrong type can raise anything
-        problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-    raise ValueError(newer or f"{name} = {short_repr(record)} is not from resume_record: {problem}")
+        problem = str(error)
+        if isinstance(error, KeyError):
+            problem = f"it has no {error}"
+        shown = short_repr(record)
+        raise ValueError(f"{name} = {shown} is not from resume_record: {problem}") from None
+    raise ValueError(newer)
+
+
+def _parse_record(name: str, plain: Any) -> Record:
+    saved = _FORMAT.read(name, plain)
+    peak_value: Any = saved["peak_value"]
+    if peak_value is not None:
+        peak_value = shortest_decimal(peak_value)
+    return Record(saved["curve"], peak_value, saved["clock"])
+
+
+def _describe_newer(name: str, plain: Any) -> str:
+    """Return an error message if a newer version saved this record, or ""."""
+    problem = _FORMAT.describe_newer(name, plain)
+    if problem or not _FORMAT.is_of(plain):
+        return problem
+    return _describe_newer_clock(name, plain.get("clock"))
+
+
+def _describe_newer_clock(name: str, clock: Any) -> str:
+    """Return an error message if a newer version saved a record with this clock, or ""."""
+    for part in _parts_of(clock):
+        if not isinstance(part, dict):
+            continue
+        arguments = cast("dict[str, Any]", part)
+        kind = arguments.get("kind")
+        if isinstance(kind, str) and kind not in CLOCKS:
+            return f"{name} has a clock of the kind {kind!r}, so it was {NEWER}"
+        if isinstance(kind, str):
+            known = {"kind", *(argument.name for argument in fields(CLOCKS[kind]))}
+            problem = describe_unknown(f"the clock of {name}", arguments, known)
+            if problem:
+                return problem
+    return ""
+
+
+def _parts_of(clock: Any) -> list[Any]:
+    """Return the rules, or the clock itself."""
+    if isinstance(clock, list):
+        return cast("list[Any]", clock)
+    return [clock]
 
 
 def _to_plain_value(value: Any) -> Any:
@@ -212,16 +253,25 @@ def describe_clock_difference(saved: Any, now: Any) -> str:
     Both are plain values, and are compared as such: building rules from them would also check their
     types, and a library that stores [0.3, 5] as floats returns 5.0.
     """
-    if _without_count(saved) == _without_count(now):
+    if _comparable(saved) == _comparable(now):
         return ""
     return f"it was saved with clock={show_clock(saved)}, now {show_clock(now)}"
 
 
-def _without_count(clock: Any) -> Any:
-    """Return a clock without its `count`: a resumed run may have a different batch size."""
-    if not isinstance(clock, dict):
+def _comparable(clock: Any) -> Any:
+    """Return a clock with the defaults of absent arguments, which an earlier version did not have.
+
+    Without its `count`: a resumed run may have a different batch size.
+    """
+    if isinstance(clock, list):
+        return [_comparable(rule) for rule in cast("list[Any]", clock)]
+    if not isinstance(clock, dict) or clock.get("kind") not in CLOCKS:
         return clock
-    arguments = dict(cast("dict[str, Any]", clock))
+    arguments: dict[str, Any] = {}
+    for argument in fields(CLOCKS[clock["kind"]]):
+        if argument.default is not MISSING:
+            arguments[argument.name] = argument.default
+    arguments.update(cast("dict[str, Any]", clock))
     arguments.pop("count", None)
     return arguments
 

@@ -23,9 +23,9 @@ from plateau_jax.validation.curve_warning import suppress_warnings
 from plateau_jax.validation.formats import NEWER
 
 FORMAT = 1
-"""The number of the format that `to_dict` writes, which the key "format" may state.
+"""The current format. A description may state it as "format"; `to_dict` leaves it out.
 
-The fields of the dataclass are the entries; a field added later needs a default.
+The entries are the fields of the dataclass; a field added later needs a default.
 """
 
 MAX_DEPTH = 64

@@ -5,12 +5,13 @@ A state is a dictionary that names its kind and the number of its format:
     {"kind": "metric_log", "format": 1, "rows": [...], "since_flush": 3}
 
 A version reads the states of all earlier versions: an entry that was added after the first version
-has a default, the value that its absence means. An entry or a number that this version does not
+has a default, which is used if a state lacks it. An entry or a number that this version does not
 know comes from a later one. A change that earlier versions must not read, such as a new meaning of
 an entry, raises the number.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
@@ -54,8 +55,10 @@ class Format(Generic[State]):
         if not self.is_of(state):
             return ""
         number = state.get("format")
-        if type(number) is int and number > self.number:
-            return f"{name} has format {number}, so it was {NEWER}"
+        with suppress(TypeError):  # `read` rejects what is no integer
+            number = checks.integer("format", number)
+            if number > self.number:
+                return f"{name} has format {number}, so it was {NEWER}"
         entries: Any = self.entries
         return describe_unknown(name, state, entries.__required_keys__ | entries.__optional_keys__)
 
@@ -69,11 +72,11 @@ class Format(Generic[State]):
         Raises:
             KeyError: It lacks an entry.
             TypeError: It is of another kind.
-            ValueError: A newer version saved it; or its number is not one of a format.
+            ValueError: A newer version saved it; or `format` is not a positive integer.
         """
         if not self.is_of(state):
             kind: Any = state["kind"]
-            raise TypeError(self.advice.get(kind, f"kind = {checks.short_repr(kind)}"))
+            raise TypeError(self.advice.get(kind, f"its kind is {checks.short_repr(kind)}"))
         problem = self.describe_newer(name, state)
         if problem:
             raise ValueError(problem)

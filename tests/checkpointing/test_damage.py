@@ -125,6 +125,27 @@ def test_checkpoint_of_a_newer_version_is_not_skipped(
     assert checkpoints.load(1, part=part) == 1
 
 
+def test_save_is_newer_than_a_checkpoint_of_a_newer_version(copied: Path) -> None:
+    """After a return to this version, its own saves are the newest."""
+    _sign(copied / "2", format=2)
+    part = Part("as before")
+    checkpoints = Checkpoints(copied)
+    checkpoints.load(1, part=part)
+    checkpoints.save(3, part=part, wait=True)
+    assert checkpoints.load(part=part) == 3
+
+
+def test_step_of_a_newer_version_is_not_read(tmp_path: Path) -> None:
+    """Only its state is newer: the manifest has the format of this version."""
+    step = make_step()
+    state = step.state_dict() | {"format": 2}
+    checkpoints = Checkpoints(tmp_path)
+    with patch.object(type(step), "state_dict", lambda step: state):
+        checkpoints.save(1, step=step, wait=True)
+    with pytest.raises(ValueError, match="step has format 2, so it was saved by a newer version"):
+        checkpoints.load_model(step.model, part="step")
+
+
 @pytest.mark.parametrize("name", [MANIFEST, TENSORS])
 def test_flipped_bit_is_detected(saved: Path, tmp_path: Path, name: str) -> None:
     """In every byte of the file."""

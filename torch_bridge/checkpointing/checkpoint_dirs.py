@@ -134,7 +134,10 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     entries: Any = json.loads(content)
     newer = _FORMAT.describe_newer(MANIFEST, entries)
     if newer:
-        return CheckpointDir(step, path, inf, damage=newer, is_newer=True)
+        save_index = entries.get("save_index")
+        if type(save_index) is not int:
+            save_index = inf
+        return CheckpointDir(step, path, save_index, damage=newer, is_newer=True)
     try:
         manifest = _FORMAT.read(MANIFEST, entries)
     except (KeyError, TypeError, ValueError) as error:
@@ -202,12 +205,16 @@ def commit(
                 f"{name} is missing in {path}: the ranks do not share {directory}, or another "
                 "training run saves to it"
             )
-    save_indices = [checkpoint.save_index for checkpoint in list_complete(directory)]
+    # Those of newer versions count, so that this save is newer than they are.
+    save_indices: list[int] = []
+    for checkpoint in list_with_damaged(directory):
+        if checkpoint.save_index < inf:
+            save_indices.append(int(checkpoint.save_index))
     entries = {
         "kind": _FORMAT.kind,
         "format": _FORMAT.number,
         "step": step,
-        "save_index": int(max(save_indices, default=0)) + 1,
+        "save_index": max(save_indices, default=0) + 1,
         "world_size": world_size,
         "parts": parts,
         "files": files,

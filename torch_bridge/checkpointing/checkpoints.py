@@ -202,7 +202,8 @@ class Checkpoints:
             ValueError: There are no parts; a part is on the meta device; no checkpoint has this
                 step; it has no part of a given name, or one of a different kind; the class of a
                 tensor is not in torch's list of safe globals, or its shards do not fit the sharding
-                here; the arguments, or what a scheduler has consumed, differ between ranks.
+                here; the arguments, or what a scheduler has consumed, differ between ranks; a newer
+                version saved it.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: An error of a part that rejects its state.
         """
@@ -263,7 +264,7 @@ class Checkpoints:
             TypeError: `step` is not an integer.
             ValueError: The directory has no checkpoint, or none of this step; it has no such part;
                 the part is neither a `TrainStep` nor a module, or of a different model; the model
-                has no memory; the arguments differ between ranks.
+                has no memory; the arguments differ between ranks; a newer version saved it.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
 
         >>> import tempfile, torch
@@ -335,7 +336,8 @@ class Checkpoints:
                 weights than steps, one is not finite, or they don't add up to 1; a checkpoint is
                 missing, or has no such part; the part is neither a `TrainStep` nor a module, or of
                 a different model; a tensor is floating-point in one checkpoint, but not in another
-                or in the module; the module has no memory; the arguments differ between ranks.
+                or in the module; the module has no memory; the arguments differ between ranks; a
+                newer version saved one.
             RuntimeError: A checkpoint is damaged; or another rank has failed.
             Exception: An error of the module that rejects the state.
 

@@ -1,4 +1,4 @@
-"""Whether a saved run may continue: how it differs from this one, and what follows from that."""
+"""Compare a saved run with the present one, and decide if it may continue."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Difference(NamedTuple):
     """A way in which a saved run differs from the present one."""
 
     warning: str
-    """What the program is told if the run continues."""
+    """The warning if the run continues."""
     error: str = ""
     """Why the run should not continue; empty if it may."""
     override: str = ""

@@ -1,4 +1,4 @@
-"""Write and read what all saved states of schedules have: the position, and the records."""
+"""Write and read what the states of schedules have in common: the position and the records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ States = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Saved:
-    """What a state says about the run that saved it."""
+    """The position, the clock and the records in a saved state."""
 
     updates: int
     """The number of updates so far; -1 if the scheduler waits for its turn in a `SequentialLR`."""
@@ -181,14 +181,15 @@ def _read_rule_state(saved: Any, rule: Rule) -> Any:
     newer = describe_unknown("hold", saved, initial_values)
     if newer:
         raise ValueError(newer)
-    is_possible = saved.keys() == initial_values.keys() and all(
-        _is_possible_value(initial_values[name], value) for name, value in saved.items()
+    complete = {**initial._field_defaults, **saved}  # a field that was added later has a default
+    is_possible = complete.keys() == initial_values.keys() and all(
+        _is_possible_value(initial_values[name], value) for name, value in complete.items()
     )
     if not is_possible:
         raise ValueError(f"state_dict has {saved} in hold, which is not a state of the rule {rule}")
     values: dict[str, Any] = {}
     for name, initial_value in initial_values.items():
-        values[name] = type(initial_value)(saved[name])
+        values[name] = type(initial_value)(complete[name])
     return type(initial)(**values)
 
 

@@ -51,7 +51,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class WatchedScheduler:
-    """Where a scheduler is, and its steps since it was built, jumped, or was loaded.
+    """A scheduler's position, and its steps since it was built, jumped, or was loaded.
 
     The scheduler keeps this alive, and updates it at every move.
     """
@@ -79,7 +79,7 @@ class WatchedScheduler:
     next_look: float = 0
     """The number of steps at which the scheduler looks for updates of its optimizer."""
     last_update: int = field(init=False)
-    """The number of the optimizer's updates at the look before."""
+    """The number of the optimizer's updates at the previous look."""
     steps_at_update: int = 0
     """The number of steps at the first look that found this number of updates."""
     unscheduled_at_update: int = 0

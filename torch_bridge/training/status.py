@@ -14,7 +14,7 @@ _RESTART = (
 
 
 class Status:
-    """Knows if an update, a load, or a change of the peaks began and was not completed.
+    """Records an update, a load or a change of the peaks that began and did not complete.
 
     An error or an interrupt, such as Ctrl-C, leaves it incomplete: weights may have moved, or other
     ranks may wait for this one. The step then makes no update until a state is loaded; on several
@@ -59,7 +59,8 @@ class Status:
         """Begin an update.
 
         On one rank an error before `begin_writing` leaves the step usable. Under a wrapper, an
-        error anywhere leaves other ranks waiting in a collective, and the wrapper in mid-pass.
+        error anywhere leaves other ranks waiting in a collective, and the wrapper in the middle of
+        a pass.
         """
         if self._is_distributed:
             self._problem = _RESTART
@@ -78,7 +79,7 @@ class Status:
 
     @contextmanager
     def loading(self) -> Generator[None]:
-        """Write a state, which completes whatever was unfinished before."""
+        """Context for writing a state; success clears any earlier problem."""
         self._problem_before_load = self._problem
         self._problem = _LOAD
         yield
