@@ -265,13 +265,17 @@ def _comparable(clock: Any) -> Any:
     """
     if isinstance(clock, list):
         return [_comparable(rule) for rule in cast("list[Any]", clock)]
-    if not isinstance(clock, dict) or clock.get("kind") not in CLOCKS:
+    if not isinstance(clock, dict):
         return clock
+    given = cast("dict[str, Any]", clock)
+    kind = given.get("kind")
+    if not isinstance(kind, str) or kind not in CLOCKS:
+        return given
     arguments: dict[str, Any] = {}
-    for argument in fields(CLOCKS[clock["kind"]]):
+    for argument in fields(CLOCKS[kind]):
         if argument.default is not MISSING:
             arguments[argument.name] = argument.default
-    arguments.update(cast("dict[str, Any]", clock))
+    arguments.update(given)
     arguments.pop("count", None)
     return arguments
 
