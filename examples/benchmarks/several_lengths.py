@@ -233,10 +233,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     setting = TINY if options.tiny else Setting()
     results: list[Result] = []
-    with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
-        seeds = [pool.submit(results_of_seed, setting, seed) for seed in range(options.seeds)]
-        for seed in as_completed(seeds):
-            results += seed.result()
+    if options.processes == 1:
+        for number in range(options.seeds):
+            results += results_of_seed(setting, number)
+    else:
+        with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
+            seeds = [pool.submit(results_of_seed, setting, seed) for seed in range(options.seeds)]
+            for seed in as_completed(seeds):
+                results += seed.result()
     report(setting, results)
 
 
