@@ -31,7 +31,7 @@ from plateau_jax.table.fixed_point import CHUNK, evaluate as evaluate_table
 from plateau_jax.table.segments import Segments, decode_table
 from plateau_jax.validation import checks, lazy_names
 from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.formats import Format, describe_unknown
+from plateau_jax.validation.formats import Format, describe_error, describe_unknown
 
 __all__ = [
     "CHUNK",
@@ -56,6 +56,7 @@ __all__ = [
     "decode_table",
     "describe_clock_difference",
     "describe_curve_difference",
+    "describe_error",
     "describe_peak_difference",
     "describe_unknown",
     "dump_record",

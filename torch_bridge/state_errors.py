@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
-from torch_bridge.curve_api import checks
+from torch_bridge.curve_api import checks, describe_error
 
 
 @contextmanager
@@ -26,7 +26,5 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
         raise
     # A wrong type, such as a tensor in place of a number, can raise any error.
     except Exception as error:
-        problem = str(error)
-        if isinstance(error, KeyError):
-            problem = f"it has no {error}"
+        problem = describe_error(error)
         raise ValueError(f"state_dict is not the state of {owner}: {problem}") from None

@@ -13,7 +13,7 @@ from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import Message, Path, short_repr
 from plateau_jax.validation.curve_warning import suppress_warnings
-from plateau_jax.validation.formats import NEWER, Format, describe_unknown
+from plateau_jax.validation.formats import NEWER, Format, describe_error, describe_unknown
 
 
 class _SavedRecord(TypedDict):
@@ -165,11 +165,9 @@ def read_record(name: str, record: Any) -> Record:
         if not newer:
             return _parse_record(name, plain)
     except Exception as error:  # a wrong type can raise anything
-        problem = str(error)
-        if isinstance(error, KeyError):
-            problem = f"it has no {error}"
-        shown = short_repr(record)
-        raise ValueError(f"{name} = {shown} is not from resume_record: {problem}") from None
+        shown = f"{name} = {short_repr(record)}"
+        problem = describe_error(error)
+        raise ValueError(f"{shown} is not from resume_record: {problem}") from None
     raise ValueError(newer)
 
 

@@ -95,3 +95,10 @@ def describe_unknown(name: str, state: Mapping[str, Any], entries: Collection[st
         if entry not in entries:
             return f"{name} has the entry {checks.short_repr(entry)}, so it was {NEWER}"
     return ""
+
+
+def describe_error(error: Exception) -> str:
+    """Return what an error from reading a state says about it: a KeyError says what is absent."""
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return str(error)
