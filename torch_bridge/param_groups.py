@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, checks, warn
+
+_Value = TypeVar("_Value")
 
 
 def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -87,6 +89,13 @@ def check_length(name: str, values: Sequence[Any], group_count: int) -> None:
         raise ValueError(
             f"{name} has {len(values)} items; the number of parameter groups is {group_count}"
         )
+
+
+def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
+    """Return the value that all parameter groups have, or the values if they differ."""
+    if values and values.count(values[0]) == len(values):
+        return values[0]
+    return values
 
 
 def as_number(value: Any) -> Any:

@@ -20,7 +20,7 @@ from torch.optim.swa_utils import SWALR
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
-from torch_bridge.clocks.curve_end import end_message
+from torch_bridge.clocks.position_warnings import end_message
 from torch_bridge.param_groups import loaded_updates, updates_made
 
 pytestmark = [
@@ -178,12 +178,17 @@ CALLED = r"^scheduler\.step\(\) was called {} times in the last \d+ optimizer st
 NEVER, FEW = CALLED.format("0"), CALLED.format(r"\d")
 OFF = r'turn this warning off: warnings\.filterwarnings\("ignore", "scheduler\.step"\)$'
 RARELY = CALLED + r"\. Call scheduler\.step\((count=n)?\) once after every optimizer\.step\(\).*" + OFF
-AT_0 = CALLED.format(r"\d+") + ", and the curve stays at step 0, where every learning rate is 0"
+AT_0 = (
+    CALLED.format(r"\d+")
+    + ", and the curve stays at step 0, where every learning rate is 0, so no weight changes"
+)
 OFF_PAST = r'turn this warning off: warnings\.filterwarnings\("ignore", "the curve has total_steps"\)$'
 PAST = r"^the curve has total_steps = 10, but training continues at step \d+, with every learning rate at "
 LACKS = r"^the optimizer has made {}, .*, scheduler\.load_state_dict\(state\){}\. .*set_peak\({}\)$"
 LACKS_20 = LACKS.format("20 updates", ".*", ".*")
-LOADED = r"^the optimizer was loaded, but the curve started at step 0: .*\(state\)\. .*set_peak\(0\.01\)$"
+LOADED = (
+    r"^the optimizer has made updates, but the curve starts at step 0: .*\(state\)\. .*set_peak\(0\.01\)$"
+)
 
 Program = Callable[[Training], Any]
 

@@ -14,7 +14,7 @@ from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import TrainStep
 
 END, FLOOR, WARMUP = PlateauCurve(20), PlateauCurve(20, min_lr_ratio=0.1), PlateauCurve(40, warmup_steps=4)
-STANDING = r"{} updates consumed {} in all, which with unit = {} leaves the curve at step 0.*check the counts"
+STANDING = r"after {} updates the curve stays at step 0, .* consumed {} in units of {}\..*check the counts"
 
 
 def counting(unit: int, count: Any, curve: Any = WARMUP) -> dict[str, Any]:

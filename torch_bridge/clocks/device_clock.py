@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_bridge.clocks.curve_end import end_message
 from torch_bridge.clocks.learning_rates import LearningRates
+from torch_bridge.clocks.position_warnings import end_message, stuck_message
 from torch_bridge.clocks.saved_states import States, initial_states
 from torch_bridge.curve_api import (
     MAX_CONSUMED,
@@ -316,12 +316,8 @@ class Clock:
         if any(self.lrs_at(curve_step)):
             return
         self._has_warned_of_unit = True
-        warn(
-            f"{updates} updates consumed {counters.consumed - self._start.consumed} in all, "
-            f"which with unit = {unit} leaves the curve at step {curve_step}, "
-            "where every learning rate is 0, so no weight changes: choose a unit that is at "
-            "most what an update consumes, and check the counts"
-        )
+        consumed = counters.consumed - self._start.consumed
+        warn(f"after {updates} updates {stuck_message(curve_step, unit, consumed)}")
 
     def _end_message(self, counters: Counters) -> str:
         return end_message(self.curves, self._unit, counters.curve_step, counters.applied)

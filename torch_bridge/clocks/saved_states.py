@@ -23,7 +23,7 @@ from torch_bridge.curve_api import (
     shortest_decimal,
     warn,
 )
-from torch_bridge.param_groups import check_length
+from torch_bridge.param_groups import check_length, one_if_equal
 
 States = tuple[Any, ...]
 """The state of each rule: a named tuple of NumPy's int32 and float32."""
@@ -234,9 +234,6 @@ def warn_of_different_peaks(saved: Sequence[float], current: Sequence[float], ow
         )
 
 
-def shown_peaks(peaks: Sequence[float]) -> float | list[float]:
+def shown_peaks(peaks: Sequence[float]) -> float | Sequence[float]:
     """Return the peaks of the groups as short decimals, or the one that all have."""
-    shown = [shortest_decimal(peak) for peak in peaks]
-    if len(set(shown)) == 1:
-        return shown[0]
-    return shown
+    return one_if_equal([shortest_decimal(peak) for peak in peaks])

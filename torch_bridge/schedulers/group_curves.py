@@ -14,6 +14,7 @@ from torch_bridge.param_groups import (
     as_number,
     curves_of,
     is_same,
+    one_if_equal,
     unshare_tensors,
 )
 from torch_bridge.schedulers.peaks import LastWrite, peak_of_copied_options, peak_of_known_group
@@ -112,10 +113,7 @@ class GroupCurves:
         values: list[Any] = []
         for group in self.groups:
             values.append(as_number(self.option.read(group)))
-        shown: Any = values
-        if len(set(values)) == 1:
-            shown = values[0]
-        return repr(self.common_curve or self.curves), f"{self.option}={shown!r}"
+        return repr(self.common_curve or self.curves), f"{self.option}={one_if_equal(values)!r}"
 
     def _members(self) -> list[Member]:
         members: list[Member] = []

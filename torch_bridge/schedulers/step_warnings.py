@@ -31,8 +31,13 @@ from typing import Generic, TypeVar
 
 from torch.optim import Optimizer
 
-from torch_bridge.clocks.curve_end import end_message, value_range
 from torch_bridge.clocks.host_clock import UpdateClock
+from torch_bridge.clocks.position_warnings import (
+    end_message,
+    start_message,
+    stuck_message,
+    value_range,
+)
 from torch_bridge.clocks.saved_states import shown_peaks
 from torch_bridge.curve_api import warn
 from torch_bridge.param_groups import as_number, is_same, loaded_updates, updates_made
@@ -246,15 +251,10 @@ class StepWarnings:
         advice = "load the scheduler's state, scheduler.load_state_dict(state)"
         if made is not None and scheduler.unit is None:
             advice += f"; or pass last_epoch={made - 1}"
-        seen = "the optimizer was loaded"
-        if made == 1:
-            seen = "the optimizer has made 1 update"
-        elif made is not None:
-            seen = f"the optimizer has made {made} updates"
-        return (
-            f"{seen}, but the curve started at step 0: {advice}. To start at step 0, set the peak, "
-            f"which is {peak} now: scheduler.set_peak({peak})"
+        advice += (
+            f". To start at step 0, set the peak, which is {peak} now: scheduler.set_peak({peak})"
         )
+        return start_message(made, advice)
 
     def _window_message(self, updates: int) -> str:
         """Return the warning that is due after the window that ends now, or ""."""
@@ -339,13 +339,9 @@ def _steps_message(scheduler: WatchedScheduler, mistake: str, size: int) -> str:
     unit = scheduler.unit
     calls = scheduler.in_window
     seen = f"scheduler.step() was called {calls} times in the last {size} optimizer steps"
-    if mistake == "stuck":
+    if mistake == "stuck" and unit is not None:
         consumed = scheduler.clock.consumed(scheduler.last_epoch)
-        return (
-            f"{seen}, and the curve stays at step {scheduler.curve_step}, where every learning "
-            f"rate is 0: all updates consumed {consumed} in units of {unit}. Choose a unit "
-            "of at most what an update consumes, and check the counts"
-        )
+        return f"{seen}, and {stuck_message(scheduler.curve_step, unit, consumed)}"
     call = "scheduler.step()"
     if unit is not None:
         call = "scheduler.step(count=n)"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch.optim import Optimizer
 
 from torch_bridge.clocks.device_clock import Clock
+from torch_bridge.clocks.position_warnings import start_message
 from torch_bridge.curve_api import warn
 from torch_bridge.param_groups import updates_made
 
@@ -52,20 +53,16 @@ class StartCheck:
         made = self._updates_made
         if made == 0:
             return
-        updates = f"{made} updates"
         number = str(made)
         if made is None:
-            updates = "updates"
             number = "n"
-        elif made == 1:
-            updates = "1 update"
         advice = "load the step's state, step.load_state_dict(state)"
         checked = self._clock.checked
         if checked.unit is None or checked.count is not None:
             advice += f"; or build it with initial_updates={number}"
         peaks = [f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks)]
-        warn(
-            f"the optimizer has made {updates}, but the curve starts at step 0: {advice}; or, if "
-            f"the curve is meant to start there with the peak {', '.join(peaks)}, build it with "
-            "initial_updates=0"
+        advice += (
+            f"; or, if the curve is meant to start there with the peak {', '.join(peaks)}, build "
+            "it with initial_updates=0"
         )
+        warn(start_message(made, advice))

@@ -17,6 +17,7 @@ from torch_bridge.distributed.plain_names import count_writes, load_plain_state
 from torch_bridge.param_groups import (
     all_parameters,
     check_peaks_are_known,
+    one_if_equal,
     peaks_of,
     peaks_per_group,
 )
@@ -432,7 +433,7 @@ class TrainStep:
         fields = [
             self._describe_curves(),
             f"curve_step={counters.curve_step}",
-            f"lr={_describe_values(lrs)}",
+            f"lr={checks.short_repr(one_if_equal(lrs))}",
             f"applied={counters.applied}",
             f"skipped={counters.skipped}",
         ]
@@ -442,20 +443,13 @@ class TrainStep:
         return f"TrainStep({', '.join(fields)})"
 
     def _describe_curves(self) -> str:
-        return _describe_values(self._clock.curves)
+        return checks.short_repr(one_if_equal(self._clock.curves))
 
     def __reduce__(self) -> Never:
         raise TypeError(
             "a TrainStep can't be copied or pickled: build another one, and load this one's state "
             "there"
         )
-
-
-def _describe_values(values: Sequence[Any]) -> str:
-    """Return the value of all parameter groups if they have the same, else the list."""
-    if all(value == values[0] for value in values):
-        return checks.short_repr(values[0])
-    return checks.short_repr(values)
 
 
 def _note_micro_batches(error: Exception, micro_batches: Sequence[Any]) -> None:

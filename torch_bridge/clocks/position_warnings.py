@@ -1,4 +1,4 @@
-"""The warning about a run that continues far past the end of its curves."""
+"""The warnings about a run that is far past the end of its curves, or does not leave the start."""
 
 from collections.abc import Sequence
 
@@ -49,6 +49,33 @@ def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: i
         f"curve as many steps as the training {needed}. If it is meant to stay there for so long, "
         'turn this warning off: warnings.filterwarnings("ignore", "the curve has total_steps")'
     )
+
+
+def stuck_message(step: int, unit: int, consumed: int) -> str:
+    """Return the warning about updates that consume too little to move along the curve.
+
+    The caller puts before it how many updates there were.
+    """
+    return (
+        f"the curve stays at step {step}, where every learning rate is 0, so no weight changes: "
+        f"all updates consumed {consumed} in units of {unit}. Choose a unit of at most what an "
+        "update consumes, and check the counts"
+    )
+
+
+def start_message(updates: int | None, advice: str) -> str:
+    """Return the warning about an optimizer that was resumed without its position on the curve.
+
+    Args:
+        updates: The updates that the optimizer has made; None if their number is unknown.
+        advice: How to resume the curve, and how to start at step 0 on purpose.
+    """
+    made = f"{updates} updates"
+    if updates is None:
+        made = "updates"
+    elif updates == 1:
+        made = "1 update"
+    return f"the optimizer has made {made}, but the curve starts at step 0: {advice}"
 
 
 def _ends_at_its_highest_level(curve: Curve) -> bool:
