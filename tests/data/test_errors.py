@@ -1,4 +1,4 @@
-"""Wrong arguments and states of loaders and of `prefetch`: each is named, and no loader has changed."""
+"""Wrong arguments and states of loaders and `prefetch`: the error names them, and nothing changes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,15 +8,13 @@ import torch
 from hypothesis import given, strategies as st
 from support.damage import damage
 from support.data.loaders import build, epoch, process, saved_after
-from support.errors import check_error, each_row
 from support.examples import examples
+from support.wrong import wrong
+from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from torch_bridge import make_loader, prefetch
-from torch_bridge.data import prefetching
-
-SAMPLES, NUMBERS = range(8), torch.arange(1000.0)
-unsupported = prefetching._dense_parts
+from torch_bridge.data.prefetching import _dense_parts
 
 
 class Stream(IterableDataset[int]):
@@ -24,112 +22,240 @@ class Stream(IterableDataset[int]):
         return iter(range(4))
 
 
-def on_rank(rank: int, ranks: int, samples: Any, batch_size: int = 4, **options: Any) -> Any:
+@pytest.fixture
+def loader() -> Iterator[Any]:
+    """A loader, which must still give the batches of a new one when the test ends."""
+    loader = make_loader(range(8), 4, num_workers=0)
+    yield loader
+    assert epoch(loader) == epoch(make_loader(range(8), 4, num_workers=0))
+
+
+@pytest.fixture
+def state() -> Any:
+    return make_loader(range(8), 4, num_workers=0).state_dict()
+
+
+# Arguments.
+
+
+@wrong(TypeError, "dataset = ", "Stream", "must have a length")
+def test_iterable_dataset() -> None:
+    make_loader(Stream(), 4)
+
+
+@wrong(TypeError, "dataset = ", "must have a length")
+def test_iterator_as_dataset() -> None:
+    make_loader(iter(range(8)), 4)
+
+
+@wrong(ValueError, "0 samples give no batch")
+def test_no_samples() -> None:
+    make_loader([], 4)
+
+
+@wrong(ValueError, "3 samples", "batch_size = 4", "drop_last = True")
+def test_fewer_samples_than_a_batch() -> None:
+    make_loader(range(3), 4)
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "requirement"),
+    [
+        (ValueError, {"batch_size": 0}, "at least 1"),
+        (TypeError, {"batch_size": 2.0}, "integer"),
+        (ValueError, {"num_workers": -1}, "at least 0"),
+        (ValueError, {"seed": -1}, "lie in 0 …"),
+        (ValueError, {"seed": 2**32}, "2**32 - 1"),
+        (TypeError, {"sampler": range(8)}, "cannot be passed"),
+        (TypeError, {"batch_sampler": []}, "cannot be passed"),
+        (TypeError, {"generator": None}, "cannot be passed"),
+        (TypeError, {"in_order": False}, "order"),
+    ],
+)
+def test_wrong_option(error: type[Exception], options: dict[str, Any], requirement: str) -> None:
+    arguments = {"batch_size": 4, **options}
+    with pytest.raises(error) as caught:
+        make_loader(range(8), **arguments)
+    ((name, value),) = options.items()
+    assert f"{name} = {value!r}" in str(caught.value)
+    assert requirement in str(caught.value)
+
+
+@wrong(TypeError, "nonsense")
+def test_unknown_option() -> None:
+    make_loader(range(8), 4, nonsense=1)
+
+
+@wrong(ValueError, "num_workers")
+def test_prefetch_factor_without_workers() -> None:
+    make_loader(range(8), 4, num_workers=0, prefetch_factor=2)
+
+
+def test_long_value_is_cut() -> None:
+    with pytest.raises(TypeError, match="sampler = tensor") as caught:
+        make_loader(range(8), 4, sampler=torch.arange(1000.0))
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+
+
+# Several processes.
+
+
+def on_rank(rank: int, ranks: int, samples: int, **options: Any) -> Any:
     with process(rank, ranks):
-        return make_loader(samples, batch_size, num_workers=0, **options)
+        return make_loader(range(samples), 4, num_workers=0, **options)
 
 
-def first_batch(loader: Any, ranks: int) -> Any:
-    with process(0, ranks):
-        return next(iter(loader))
+@wrong(ValueError, "7 samples", "batch_size = 4", "2 processes")
+def test_fewer_samples_than_the_ranks_need() -> None:
+    on_rank(0, 2, 7)
 
 
-def state(samples: Any = SAMPLES, batch_size: int = 4, **options: Any) -> Any:
-    return make_loader(samples, batch_size, num_workers=0, **options).state_dict()
+@wrong(ValueError, "9 samples leave 1 for 2", "drop_last = True")
+def test_last_batch_without_a_sample_for_each_rank() -> None:
+    on_rank(0, 2, 9, drop_last=False)
 
 
-def made_with_sampler() -> Any:
-    saved = state(range(9))
-    return saved | {"made_with": saved["made_with"] | {"sampler": [0.5] * 9999}}
+@wrong(ValueError, "batch_size = 8 (now 12)", "of all processes")
+def test_state_of_a_different_global_batch_size() -> None:
+    saved = on_rank(0, 2, 24).state_dict()
+    on_rank(1, 3, 24).load_state_dict(saved)
 
 
-def ragged(**layout: Any) -> Any:
-    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], **layout)
+@wrong(RuntimeError, "built for one process", "there are 2 now")
+def test_loader_built_before_the_process_group(loader: Any) -> None:
+    with process(0, 2):
+        next(iter(loader))
 
 
-OTHER = "saved by a loader with"
-ERRORS: list[Any] = [
-    (lambda: make_loader(Stream(), 4), TypeError, "dataset = ", "Stream", "must have a length"),
-    (lambda: make_loader(iter(SAMPLES), 4), TypeError, "dataset = ", "must have a length"),
-    (lambda: make_loader([], 4), ValueError, "0 samples give no batch"),
-    (lambda: make_loader(range(3), 4), ValueError, "3 samples", "batch_size = 4", "drop_last = True"),
-    (lambda: make_loader(SAMPLES, 0), ValueError, "batch_size = 0", "at least 1"),
-    (lambda: make_loader(SAMPLES, 2.0), TypeError, "batch_size = 2.0", "integer"),
-    (lambda: make_loader(SAMPLES, 4, num_workers=-1), ValueError, "num_workers = -1", "at least 0"),
-    (lambda: make_loader(SAMPLES, 4, seed=-1), ValueError, "seed = -1", "lie in 0 …"),
-    (lambda: make_loader(SAMPLES, 4, seed=2**32), ValueError, "seed = 4294967296", "2**32 - 1"),
-    (lambda: make_loader(SAMPLES, 4, sampler=SAMPLES), TypeError, "sampler = range(0, 8)",
-     "cannot be passed"),
-    (lambda: make_loader(SAMPLES, 4, batch_sampler=[]), TypeError, "batch_sampler = []", "cannot be passed"),
-    (lambda: make_loader(SAMPLES, 4, generator=None), TypeError, "generator = None", "cannot be passed"),
-    (lambda: make_loader(SAMPLES, 4, in_order=False), TypeError, "in_order = False", "order"),
-    (lambda: make_loader(SAMPLES, 4, num_workers=0, prefetch_factor=2), ValueError, "num_workers"),
-    (lambda: make_loader(SAMPLES, 4, nonsense=1), TypeError, "nonsense"),
-    # Long values are cut.
-    (lambda: make_loader(SAMPLES, 4, sampler=NUMBERS), TypeError, "sampler = tensor"),
-    # Several ranks.
-    (lambda: on_rank(0, 2, range(7)), ValueError, "7 samples", "batch_size = 4", "2 processes"),
-    (lambda: on_rank(0, 2, range(9), drop_last=False), ValueError, "9 samples leave 1 for 2",
-     "drop_last = True"),
-    (lambda: on_rank(1, 3, range(24)).load_state_dict(on_rank(0, 2, range(24)).state_dict()), ValueError,
-     "batch_size = 8 (now 12)", "of all processes"),
-    (lambda loader: first_batch(loader, 2), RuntimeError, "built for one process", "there are 2 now"),
-    # States.
-    (lambda loader: loader.load_state_dict(state(range(9))), ValueError, OTHER, "samples = 9 (now 8)"),
-    (lambda loader: loader.load_state_dict(state(batch_size=2)), ValueError, OTHER, "batch_size = 2 (now 4)"),
-    (lambda loader: loader.load_state_dict(state(seed=1)), ValueError, OTHER, "seed = 1 (now 0)"),
-    (lambda loader: loader.load_state_dict(state(shuffle=False)), ValueError, OTHER,
-     "shuffle = False (now True)"),
-    (lambda loader: loader.load_state_dict(state(training=False)), ValueError, OTHER,
-     "drop_last = False (now True)"),
-    (lambda loader: loader.load_state_dict(made_with_sampler()), ValueError, "sampler = [0.5, ",
-     "(now None)"),
-    (lambda loader: loader.load_state_dict("loader.pt"), ValueError, "'loader.pt' is a path",
-     "load the file first"),
-    (lambda loader: prefetch(loader, "cpu").load_state_dict({"epoch": 1}), ValueError,
-     "not the state of a loader"),
-    (lambda loader: loader.load_state_dict({"made_with": state()["made_with"]}), ValueError,
-     "not the state of a loader"),
-    (lambda loader: loader.load_state_dict(state() | {"batch": -1}), ValueError, "batch = -1"),
-    (lambda loader: loader.load_state_dict(state() | {"batch": 2}), ValueError, "batch = 2"),
-    # Prefetching.
-    (lambda: prefetch([NUMBERS] * 10, "cpu").state_dict(), TypeError, "has no state_dict"),
-    (lambda: prefetch([], "cpu", depth=0), ValueError, "depth = 0", "at least 1"),
-    (lambda: prefetch([], "meta"), ValueError, "device = 'meta'", "available CUDA device"),
-    (lambda: prefetch(iter([]), "cpu").load_state_dict({}), TypeError, "has no state_dict"),
-    (lambda: len(prefetch(iter([]), "cpu")), TypeError, "has no len"),
-    (lambda: unsupported(ragged()), TypeError, "a Tensor of layout"),
-    (lambda: unsupported(ragged(layout=torch.jagged)), TypeError, "a NestedTensor of layout torch.jagged"),
-    (lambda: unsupported(torch.quantize_per_tensor(NUMBERS, 0.1, 0, torch.qint8)), TypeError, "torch.qint8"),
-    (lambda: unsupported(NUMBERS.to_mkldnn()), TypeError, "a Tensor of layout torch._mkldnn"),
-]  # fmt: skip
+# States.
 
 
-@pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions:UserWarning")
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
-@each_row(ERRORS)
-def test_errors(row: Any) -> None:
-    loader, untouched = (make_loader(SAMPLES, 4, num_workers=0) for _ in range(2))
-    message = str(check_error(row, loader=loader))
-    assert len(message) < 400
-    assert "\n" not in message
-    assert epoch(loader) == epoch(untouched)
+@pytest.mark.parametrize(
+    ("samples", "options", "difference"),
+    [
+        (9, {}, "samples = 9 (now 8)"),
+        (8, {"batch_size": 2}, "batch_size = 2 (now 4)"),
+        (8, {"seed": 1}, "seed = 1 (now 0)"),
+        (8, {"shuffle": False}, "shuffle = False (now True)"),
+        (8, {"training": False}, "drop_last = False (now True)"),
+    ],
+)
+def test_state_of_a_different_loader(
+    loader: Any, samples: int, options: dict[str, Any], difference: str
+) -> None:
+    arguments = {"batch_size": 4, "num_workers": 0, **options}
+    saved = make_loader(range(samples), **arguments).state_dict()
+    with pytest.raises(ValueError, match="saved by a loader with") as caught:
+        loader.load_state_dict(saved)
+    assert difference in str(caught.value)
+
+
+def test_long_difference_is_cut(loader: Any, state: Any) -> None:
+    state["made_with"] = {**state["made_with"], "sampler": [0.5] * 9999}
+    with pytest.raises(ValueError, match=r"sampler = \[0\.5, .*\(now None\)") as caught:
+        loader.load_state_dict(state)
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+
+
+@wrong(ValueError, "'loader.pt' is a path", "load the file first")
+def test_path_instead_of_a_state(loader: Any) -> None:
+    loader.load_state_dict("loader.pt")
+
+
+@wrong(ValueError, "not the state of a loader")
+def test_state_of_something_else(loader: Any) -> None:
+    prefetch(loader, "cpu").load_state_dict({"epoch": 1})
+
+
+@wrong(ValueError, "not the state of a loader")
+def test_state_without_a_position(loader: Any, state: Any) -> None:
+    loader.load_state_dict({"made_with": state["made_with"]})
+
+
+@pytest.mark.parametrize("batch", [-1, 2])
+@wrong(ValueError, "batch = {batch}")
+def test_batch_outside_the_epoch(loader: Any, state: Any, batch: int) -> None:
+    loader.load_state_dict({**state, "batch": batch})
 
 
 @pytest.mark.parametrize("depth", [0, 2])
 @examples(200)
 @given(data=st.data())
 def test_damaged_state_changes_nothing(depth: int, data: st.DataObject) -> None:
-    ours = {"dataset": SAMPLES, "batch_size": 2, "num_workers": 0}
-    feed, untouched = build(ours, depth), build(ours, depth)
-    for loader in (feed, untouched):
-        next(iter(loader))
-    holder = damage(data, [saved_after(build(ours), data.draw(st.integers(0, 9)))])
+    arguments = {"dataset": range(8), "batch_size": 2, "num_workers": 0}
+    feed = build(arguments, depth)
+    untouched = build(arguments, depth)
+    next(iter(feed))
+    next(iter(untouched))
+    saved = saved_after(build(arguments), data.draw(st.integers(0, 9)))
+    (damaged,) = damage(data, [saved])
     try:
-        feed.load_state_dict(holder[0])
+        feed.load_state_dict(damaged)
     except ValueError:
         assert feed.state_dict() == untouched.state_dict()
         assert epoch(feed) == epoch(untouched)
     else:  # the damage may give another sound state, or one with an unknown entry
         loaded = feed.state_dict()
-        assert loaded == {name: holder[0][name] for name in loaded}
+        assert loaded == {name: damaged[name] for name in loaded}
+
+
+# Prefetching.
+
+
+@wrong(TypeError, "has no state_dict")
+def test_state_of_batches_without_a_loader() -> None:
+    prefetch([torch.ones(1)], "cpu").state_dict()
+
+
+@wrong(TypeError, "has no state_dict")
+def test_state_for_batches_without_a_loader() -> None:
+    prefetch(iter([]), "cpu").load_state_dict({})
+
+
+@wrong(TypeError, "has no len")
+def test_length_of_an_iterator() -> None:
+    len(prefetch(iter([]), "cpu"))
+
+
+@wrong(ValueError, "depth = 0", "at least 1")
+def test_depth_below_one() -> None:
+    prefetch([], "cpu", depth=0)
+
+
+@wrong(ValueError, "device = 'meta'", "available CUDA device")
+def test_device_without_memory() -> None:
+    prefetch([], "meta")
+
+
+def quantized() -> Tensor:
+    return torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+
+
+def nested() -> Tensor:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
+def jagged() -> Tensor:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+
+
+def mkldnn() -> Tensor:
+    return torch.ones(2).to_mkldnn()
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions:UserWarning")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype:UserWarning")
+@pytest.mark.parametrize(
+    ("tensor", "layout"),
+    [
+        (quantized, "torch.qint8"),
+        (nested, "a Tensor of layout"),
+        (jagged, "a NestedTensor of layout torch.jagged"),
+        (mkldnn, "a Tensor of layout torch._mkldnn"),
+    ],
+)
+def test_tensor_without_dense_parts(tensor: Any, layout: str) -> None:
+    with pytest.raises(TypeError, match=layout):
+        _dense_parts(tensor())
