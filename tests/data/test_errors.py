@@ -1,4 +1,4 @@
-"""Wrong arguments and states of loaders and `prefetch`: the error names them, and nothing changes."""
+"""Wrong arguments and states of loaders and `prefetch`: errors name them, and nothing changes."""
 
 from collections.abc import Iterator
 from typing import Any
