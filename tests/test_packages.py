@@ -219,23 +219,25 @@ def _trees() -> dict[str, ast.Module]:
     return trees
 
 
-@cache
-def _imports() -> dict[str, set[str]]:
-    """Map each file of the product to the files that it imports.
+def _imported_names(module: str) -> set[str]:
+    """Return the names of everything that a file imports, also from other libraries.
 
     Imports inside functions and under `TYPE_CHECKING` count too.
     """
-    modules = _trees()
-    imports: dict[str, set[str]] = {}
-    for module, tree in modules.items():
-        names: set[str] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        imports[module] = names & modules.keys()
-    return imports
+    names: set[str] = set()
+    for node in ast.walk(_trees()[module]):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+@cache
+def _imports() -> dict[str, set[str]]:
+    """Map each file of the product to the files that it imports."""
+    modules = _trees().keys()
+    return {module: _imported_names(module) & modules for module in modules}
 
 
 def test_no_import_cycles() -> None:
@@ -308,6 +310,12 @@ def test_torch_bridge_imports_plateau_jax_in_one_file() -> None:
         if any(name.partition(".")[0] != module.partition(".")[0] for name in names)
     }
     assert crossing == {"torch_bridge.curve_api"}
+
+
+@pytest.mark.parametrize("library", ["safetensors", "torch.distributed.checkpoint"])
+def test_file_format_of_checkpoints_is_known_to_one_file(library: str) -> None:
+    importing = {module for module in _trees() if library in _imported_names(module)}
+    assert importing == {"torch_bridge.checkpointing.file_format"}
 
 
 def _pins(name: str) -> dict[str, Version]:

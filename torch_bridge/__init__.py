@@ -1,7 +1,7 @@
 """The PyTorch side of plateau-jax: the curve as a scheduler, or within a whole training step.
 
-Each public name is imported on first use, so `lambda_lr` does not import FSDP or safetensors. The
-curves are those of `plateau_jax`.
+Each public name is imported on first use, so `lambda_lr` does not import FSDP or
+`torch.distributed.checkpoint`. The curves are those of `plateau_jax`.
 """
 
 from contextlib import suppress

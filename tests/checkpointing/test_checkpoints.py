@@ -25,7 +25,7 @@ from support.training.steps import make_step
 from torch import nn
 
 from torch_bridge import Checkpoints, MetricLog, make_loader
-from torch_bridge.checkpointing import saving
+from torch_bridge.checkpointing import file_format, saving
 
 pytestmark = WORKERS
 
@@ -88,10 +88,10 @@ def test_model_loads_in_another_dtype(tmp_path: Path) -> None:
 
 def test_save_keeps_state_at_call(tmp_path: Path) -> None:
     model, values, part = nn.Linear(3, 2), {"a": [1]}, Part({"t": torch.zeros(4)})
-    go, save_file = Event(), saving.save_file
+    go, save_file = Event(), file_format.save_file
     before = copy.deepcopy(model.state_dict())
     checkpoints = Checkpoints(tmp_path)
-    with patch.object(saving, "save_file", lambda *arguments: go.wait() and save_file(*arguments)):
+    with patch.object(file_format, "save_file", lambda *arguments: go.wait() and save_file(*arguments)):
         checkpoints.save(1, self=model, directory=values, Self=part)  # any names
         nn.init.zeros_(model.weight)
         values["a"].append(2)
@@ -155,7 +155,7 @@ def test_next_call_raises_background_error(tmp_path: Path, call: str) -> None:
     checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
     checkpoints.save(1, part=part)
     checkpoints.steps()
-    with patch.object(saving, "save_file", side_effect=OSError("the disk is full")):
+    with patch.object(file_format, "save_file", side_effect=OSError("the disk is full")):
         checkpoints.save(2, part=part)
         checkpoints._wait()
     calls: dict[str, Callable[[], Any]] = {
@@ -179,7 +179,7 @@ def test_each_failed_save_is_reported(tmp_path: Path) -> None:
     """Also if the next one is rejected, or fails as well."""
     checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
     errors = [OSError("one"), OSError("two"), OSError("three")]
-    with patch.object(saving, "save_file", side_effect=errors):
+    with patch.object(file_format, "save_file", side_effect=errors):
         checkpoints.save(1, part=part)
         with pytest.raises(TypeError, match="part is of"):
             checkpoints.save(2, part=Part(object()))
@@ -200,7 +200,7 @@ def test_error_of_a_save_does_not_keep_its_copy(tmp_path: Path) -> None:
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     checkpoints, copies = Checkpoints(tmp_path), list[Any]()
-    with patch.object(saving, "save_file", fail):
+    with patch.object(file_format, "save_file", fail):
         checkpoints.save(1, part=Part(torch.ones(2)))
         assert isinstance(checkpoints._wait(), OSError)
     saving._executor.submit(bool).result()  # the worker has let go of the work before
@@ -250,7 +250,7 @@ def test_signal_handler_may_save_during_a_save(tmp_path: Path, place: tuple[Any,
 _PROGRAM = """
 import sys, torch
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import saving
+from torch_bridge.checkpointing import file_format
 class Part:
     def state_dict(self): return torch.ones(2)
     def load_state_dict(self, state_dict): pass
@@ -258,7 +258,7 @@ Checkpoints(sys.argv[1] + "/one").save(1, part=Part())
 def fails(*_): raise OSError("the disk is full")
 two = Checkpoints(sys.argv[1] + "/two")
 two.save(1, part=Part(), wait=True)
-saving.save_file = fails
+file_format.save_file = fails
 two.save(2, part=Part())
 """
 

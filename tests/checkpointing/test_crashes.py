@@ -25,14 +25,15 @@ from support.checkpointing.checkpoints import Part, constant_model, leftovers, l
 from support.lines import Lines, Stop
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import checkpoints as checkpoints_module, saving
+from torch_bridge.checkpointing import checkpoints as checkpoints_module, file_format
 from torch_bridge.checkpointing.loading import SavedCheckpoint
 
 # Let something happen at the n-th operation on the disk: a kill, an error, an interrupt, another process.
 
 _OPERATIONS: list[tuple[Any, str]] = [
     *((os, name) for name in ("open", "listdir", "mkdir", "rename", "unlink", "rmdir", "chmod", "fsync")),
-    *((io, "open"), (saving, "save_file"), (safetensors, "safe_open"), (SavedCheckpoint, "fill_tensors")),
+    (io, "open"),
+    *((file_format, "save_file"), (safetensors, "safe_open"), (SavedCheckpoint, "fill_tensors")),
 ]
 
 

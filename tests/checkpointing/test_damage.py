@@ -24,7 +24,8 @@ from support.training.steps import make_step
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import loading, numpy_values, states, stored_values
-from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir, rank_file
+from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir
+from torch_bridge.checkpointing.file_format import rank_file
 from torch_bridge.checkpointing.loading import SavedCheckpoint
 
 MANIFEST, TENSORS = "checkpoint.json", "rank-0.safetensors"

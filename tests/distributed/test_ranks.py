@@ -18,8 +18,9 @@ from torch import nn
 
 from plateau_jax import DataClock
 from torch_bridge import TrainStep, evaluate
+from torch_bridge.checkpointing.file_format import name_of_rank
 from torch_bridge.checkpointing.parts import check_same_order
-from torch_bridge.checkpointing.saving import _digests, _with_names_of_rank, name_of_rank
+from torch_bridge.checkpointing.saving import _digests, _with_names_of_rank
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.processes import in_lockstep
 from torch_bridge.training.loss_normalizer import LossNormalizer

@@ -9,7 +9,7 @@ breaks are added here for reading:
 
     {"kind": "checkpoint", "format": 1, "step": 30, "save_index": 7, "world_size": 2,
      "parts": {"step": "state", "progress": "dict"},
-     "files": {"rank-0.safetensors": "91ab…", "rank-1.safetensors": "c0de…"}, "sha256": "5e0c…"}
+     "files": {"rank-0…": "91ab…", "rank-1…": "c0de…"}, "sha256": "5e0c…"}
 """
 
 import hashlib
@@ -19,26 +19,28 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any, TypedDict
 
+from torch_bridge.checkpointing.file_format import (
+    FORMAT_NUMBER,
+    MANIFEST,
+    is_file_of_checkpoint,
+    naming_file,
+)
 from torch_bridge.curve_api import Format
 
-MANIFEST = "checkpoint.json"
 _COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
 _TEMPORARY_NAME = re.compile(r"\.[0-9]+\.[0-9a-f]{32}\.(partial|removed)")
 _LISTING_ATTEMPTS = 10  # while another process changes the directory
-_RANK_FILE = re.compile(r"rank-[0-9]+\.safetensors")
 
 
 class Manifest(TypedDict):
     kind: str
     format: int
-    """Raised also when the content of the other files changes its form."""
     step: int
     save_index: int
     """The index of the save in the directory of the run; the newest has the highest."""
@@ -51,7 +53,7 @@ class Manifest(TypedDict):
     sha256: str
 
 
-_FORMAT = Format("checkpoint", Manifest)
+_FORMAT = Format("checkpoint", Manifest, number=FORMAT_NUMBER)
 
 
 @dataclass(frozen=True)
@@ -69,22 +71,6 @@ class CheckpointDir:
     """The fault of a damaged manifest, or an empty string."""
     is_newer: bool = False
     """True if the damage is that a newer version saved it."""
-
-
-@contextmanager
-def naming_file(path: Path) -> Generator[None]:
-    """Name the file in an OSError that names none, such as those of `write` and `fsync`."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def rank_file(rank: int) -> str:
-    """Return the name of the file that a rank writes."""
-    return f"rank-{rank}.safetensors"
 
 
 def partial_path(directory: Path, step: int, save_id: str) -> Path:
@@ -264,7 +250,7 @@ def _prune(directory: Path, keep: int) -> None:
 def _is_checkpoint(path: Path) -> bool:
     """Return True if a file in the directory has a name that only this library gives."""
     names = [entry.name for entry in _entries(path)]
-    return any(name == MANIFEST or _RANK_FILE.fullmatch(name) for name in names)
+    return any(is_file_of_checkpoint(name) for name in names)
 
 
 def _with_digest(text: bytes) -> bytes:

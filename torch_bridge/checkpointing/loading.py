@@ -1,20 +1,19 @@
-"""Verify a checkpoint, and read from it what this rank needs: DCP reads the shards of DTensors."""
+"""Verify a checkpoint, and read from it what this rank needs: of DTensors, its shards."""
 
 import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import checkpoint as dcp
 from torch.optim import Optimizer
 
-from torch_bridge.checkpointing import parts, saving
+from torch_bridge.checkpointing import file_format, parts
 from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
 from torch_bridge.checkpointing.parts import Part
 from torch_bridge.checkpointing.states import (
@@ -53,10 +52,7 @@ class SavedCheckpoint:
 
     def __init__(self, checkpoint: CheckpointDir) -> None:
         self.checkpoint = checkpoint
-        self._reader: Any = dcp.HuggingFaceStorageReader(str(checkpoint.path))
-        metadata = self._reader.read_metadata()
-        self._reader.read_metadata = lambda: metadata  # of every file, so not again for each read
-        self._saved: Mapping[str, Any] = metadata.state_dict_metadata
+        self._reader = file_format.TensorReader(checkpoint.path)
 
     def values_of_ranks(self, first: int, names: Collection[str]) -> list[str]:
         """Return the values of these parts that ranks from `first` on saved separately.
@@ -65,8 +61,8 @@ class SavedCheckpoint:
         """
         values: set[str] = set()
         for rank in range(first, self.checkpoint.world_size):
-            prefix = saving.name_of_rank("", rank)
-            for stored_name in self._saved:
+            prefix = file_format.name_of_rank("", rank)
+            for stored_name in self._reader.shapes:
                 if not stored_name.startswith(prefix):
                     continue
                 path = stored_name.removeprefix(prefix).partition("/")[0]
@@ -77,8 +73,8 @@ class SavedCheckpoint:
 
     def read_structure(self, part: str, rank: int) -> Any:
         """Return a part's state as a rank saved it, with a `Stored` value for each tensor."""
-        name = self._stored_name(saving.structure_name(part), rank)
-        content = torch.empty(self._saved[name].size, dtype=torch.uint8, device="cpu")
+        name = self._stored_name(file_format.structure_name(part), rank)
+        content = torch.empty(self._reader.shapes[name], dtype=torch.uint8, device="cpu")
         self.fill_tensors({name: content})
 
         def with_stored_name(stored: StoredTensor) -> StoredTensor:
@@ -89,31 +85,14 @@ class SavedCheckpoint:
 
     def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
         """Read the tensors of these names in place; of a DTensor, this rank's shard."""
-        saving.ignore_single_process()
-        on_cpu: AbstractContextManager[Any] = nullcontext()
-        if torch.get_default_device().type != "cpu":
-            on_cpu = torch.device("cpu")  # only if it is needed, since it slows down every operator
-        with on_cpu, saving.plain_errors(rank=0):  # without collectives, each rank is rank 0 to DCP
-            dcp.load(
-                {saving.TENSORS: targets},
-                storage_reader=self._reader,
-                planner=_LoadPlanner(flatten_state_dict=False),
-                no_dist=True,
-            )
+        self._reader.fill_tensors(targets)
 
     def _stored_name(self, name: str, rank: int) -> str:
         """Return the name that a rank's tensor is stored under: rank 0's, unless it differs."""
-        name_of_rank = saving.name_of_rank(name, rank)
-        if name_of_rank in self._saved:
+        name_of_rank = file_format.name_of_rank(name, rank)
+        if name_of_rank in self._reader.shapes:
             return name_of_rank
         return name
-
-
-class _LoadPlanner(dcp.DefaultLoadPlanner):
-    def set_up_planner(
-        self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False
-    ) -> None:
-        super().set_up_planner(state_dict[saving.TENSORS], metadata, is_coordinator)
 
 
 def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
@@ -461,8 +440,8 @@ def _files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[Checkpo
     """Return this rank's share of the files, each as its checkpoint and its name."""
     files: list[tuple[CheckpointDir, str]] = []
     for checkpoint in checkpoints:
-        # Also a file that does not belong to it: DCP would read it too.
-        present = [path.name for path in checkpoint.path.glob("*.safetensors")]
+        # Also a file that does not belong to it: `SavedCheckpoint` would read it too.
+        present = file_format.list_files(checkpoint.path)
         all_names = sorted({*present, *checkpoint.files})
         for name in all_names[processes.rank() :: processes.world_size()]:
             files.append((checkpoint, name))

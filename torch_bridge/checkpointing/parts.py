@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 from torch.optim import Optimizer
 
+from torch_bridge.checkpointing import file_format
 from torch_bridge.checkpointing.states import SplitState, map_leaves, split_state
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
@@ -27,7 +28,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
-_RESERVED_NAMES = ("__metadata__", "verify")  # of safetensors, and an argument of `load`
+_RESERVED_NAMES = (*file_format.RESERVED_NAMES, "verify")  # `verify` is an argument of `load`
 
 Part = Stateful | dict[str, Any] | list[Any]
 

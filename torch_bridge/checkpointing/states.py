@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torch_bridge.checkpointing import numpy_values, stored_values
+from torch_bridge.checkpointing import file_format, numpy_values, stored_values
 from torch_bridge.checkpointing.stored_values import (
     TENSOR,
     Stored,
@@ -43,15 +43,6 @@ from torch_bridge.distributed.dtensors import (
     placements_of,
 )
 
-# What both safetensors and DCP's reader support. A tensor of any other dtype stays in the
-# structure.
-_STORED_DTYPES = {
-    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
-    *(torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
-    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
-}
-_UNSTORED_DTYPES = {torch.float8_e8m0fnu, torch.complex32, torch.complex128}
 _CONTAINERS = (dict, OrderedDict, Counter, list, tuple)
 _PLAIN_TYPES = (
     *(type(None), bool, int, float, complex, str, bytes),
@@ -190,7 +181,7 @@ class _Splitter:
             return self._store_inner(path, tensor)
 
         copied = self._copy_tensor(tensor)
-        if tensor.dtype in _UNSTORED_DTYPES:
+        if tensor.dtype in file_format.UNSTORED_DTYPES:
             return copied
         name = self._names_by_copy.get(id(copied))
         # Tied DTensors are stored under every name: all ranks must use the same names, and a rank
@@ -276,9 +267,8 @@ def map_leaves(path: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
 
 
 def _free_name(path: str, used: dict[str, Tensor]) -> str:
-    """Return a path as a name that safetensors can hold, and that is not used."""
-    # Half of a surrogate pair is not UTF-8.
-    name = path.encode("utf-8", "backslashreplace").decode()
+    """Return a path as a name that a file can hold, and that is not used."""
+    name = file_format.tensor_name(path)
     while name in used:  # {"a.b": …} and {"a": {"b": …}} give the same path
         name += "~"
     return name
@@ -350,8 +340,10 @@ def _is_supported(tensor: Tensor) -> bool:
         return False
     if local.layout != torch.strided or local.is_nested or local.is_meta:
         return False
+    if local.dtype in file_format.STORED_DTYPES:
+        return True
     is_sharded = local is not tensor
-    return local.dtype in _STORED_DTYPES or (local.dtype in _UNSTORED_DTYPES and not is_sharded)
+    return local.dtype in file_format.UNSTORED_DTYPES and not is_sharded
 
 
 def _checked_class(path: str, tensor: Tensor) -> str:

@@ -46,7 +46,7 @@ class StoredSubclass:
     context: Any
     """What `__tensor_flatten__` returned, plain data."""
     inner: "dict[str, Stored | Tensor]"
-    """The inner tensors by name. Those that safetensors can't hold are in the structure."""
+    """The inner tensors by name. Those that a file can't hold are in the structure."""
     meta: Tensor
     """As in `StoredTensor`."""
 

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from torch_bridge import Checkpoints, TrainStep, distribute, is_main
-from torch_bridge.checkpointing import saving
+from torch_bridge.checkpointing import file_format
 from torch_bridge.distributed.plain_names import plain_state
 from torch_bridge.distributed.processes import rank
 
@@ -149,7 +149,7 @@ def _names(checkpoints: Checkpoints, part: Part, second: Part) -> None:
 
 
 def _writing(checkpoints: Checkpoints, part: Part, second: Part) -> None:
-    with _on_rank_1(saving, "save_file", OSError("the disk is full")):
+    with _on_rank_1(file_format, "save_file", OSError("the disk is full")):
         checkpoints.save(2, part=Part({"a": torch.ones(2) * rank()}), second=second, wait=True)
 
 
@@ -258,7 +258,7 @@ def check_save_of_destroyed_group_is_lost(directory: Path) -> None:
         save_file(*arguments)
 
     checkpoints.save(1, part=part, wait=True)
-    with patch.object(saving, "save_file", save_late):
+    with patch.object(file_format, "save_file", save_late):
         checkpoints.save(2, part=part)
         sign = signs[rank()]
         distributed.destroy_process_group()
