@@ -209,10 +209,10 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
     """Return everything the page shows of a curve."""
     arguments = curve.to_dict()
     steps = thin_out(steps_to_draw(curve._rows), _MAX_POINTS)
-    segments = segment_table(curve._rows, np.float32(peak), _MAX_ROWS)
+    table = segment_table(curve._rows, np.float32(peak), _MAX_ROWS)
     handles = curve_and_peak_handles(curve, peak)
     advice = list(advice_about(curve, ("curve",)))
-    for remark in _remarks(peak, segments.note, len(handles)):
+    for remark in _remarks(peak, table.note, len(handles)):
         advice.append(placed_message(remark))
     return {
         "curve": arguments,
@@ -224,8 +224,8 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "levels": _rounded(curve(steps), 6),
         "spans": list(shaded_spans(curve._rows)),
         "segments": {
-            "columns": [column._asdict() for column in segments.columns],
-            "rows": segments.rows,
+            "columns": [column._asdict() for column in table.columns],
+            "rows": table.rows,
         },
         "handles": [asdict(handle) for handle in handles],
         "optax": source.optax_code(curve, peak),
