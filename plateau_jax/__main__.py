@@ -20,7 +20,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.serialization import parse_numbers
 from plateau_jax.drawing.sampling import legend_labels
-from plateau_jax.drawing.tables import segments_as_text
+from plateau_jax.drawing.segment_table import segment_table
 from plateau_jax.forecasts.loss_fit import fit_losses
 from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.option_parser import command_line_parser
@@ -169,7 +169,7 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
     peak = None
     if options.peak is not None:
         peak = np.float32(options.peak)
-    return "\n\n".join(segments_as_text(curve._rows, peak) for curve in curves)
+    return "\n\n".join(segment_table(curve._rows, peak).as_text() for curve in curves)
 
 
 def _write_files(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> None:

@@ -35,7 +35,8 @@ from pathlib import Path
 
 import numpy as np
 
-from plateau_jax import LossFit, LossRun, StagedCurve, fit_losses
+from plateau_jax import LossRun, StagedCurve
+from plateau_jax.forecasts.fitted_law import FittedLaw, fit_unnamed_runs
 from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, group_losses, group_run
 from plateau_jax.forecasts.loss_interval import ForecastTerms
 from plateau_jax.forecasts.loss_law import fit_law, schedule_sums
@@ -166,7 +167,7 @@ def annealing_sums(run: LossRun) -> tuple[np.ndarray, np.ndarray]:
 class AnnealingLaw:
     """The annealing law, fitted to the losses that `fit_losses` uses."""
 
-    def __init__(self, fit: LossFit) -> None:
+    def __init__(self, fit: FittedLaw) -> None:
         logged = group_losses(fit.runs, AFTER_WARMUP)
         sums, falls = np.empty_like(logged.progress), np.empty_like(logged.progress)
         for index, run in enumerate(fit.runs):
@@ -198,9 +199,9 @@ def length_of(run: LossRun, sources: list[LossRun]) -> str | None:
 
 
 @cache
-def fit_or_none(*sources: LossRun) -> LossFit | None:
+def fit_or_none(*sources: LossRun) -> FittedLaw | None:
     try:
-        return fit_losses(sources)
+        return fit_unnamed_runs(sources)
     except ValueError:
         return None
 
@@ -227,7 +228,7 @@ def measure(groups: list[list[LossRun]], most_pairs: int) -> None:
             forecasts: list[tuple[LossRun, ForecastTerms]] = []
             for run in runs:
                 if length := length_of(run, sources):
-                    terms = fit._laws.terms(*final_sums(run), octaves=0.0)
+                    terms = fit.refits.terms(*final_sums(run), octaves=0.0)
                     nearest = min(sources, key=lambda source: abs(source.steps[-1] - run.steps[-1]))
                     losses = np.array([terms.loss, annealing.final_loss(run), nearest.losses[-1]])
                     errors = np.abs(losses - run.losses[-1])

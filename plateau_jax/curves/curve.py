@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves import averaging_weights, serialization
-from plateau_jax.drawing import axes, notebook, sampling, tables
+from plateau_jax.drawing import axes, notebook, sampling
+from plateau_jax.drawing.segment_table import segment_table
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import NUMPY, DecodedSegments, DecodedTable
 from plateau_jax.table import exact_segments, fixed_point, segments
@@ -407,7 +408,7 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        return tables.segments_as_text(self._rows)
+        return segment_table(self._rows).as_text()
 
     def plot(self, *, peak_value: float = 1.0, ax: Any = None) -> Any:
         """Plot the learning rate, peak_value · curve(step), against the step. Needs matplotlib.

@@ -27,9 +27,10 @@ from plateau_jax.design.questions import (
     typed_peak,
 )
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw, thin_out
+from plateau_jax.drawing.segment_table import segment_table
 from plateau_jax.forecasts.loss_comparison import NOTE as FORECAST_NOTE
 from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
-from plateau_jax.table.exact_segments import describe_segments, end_of_rise
+from plateau_jax.table.exact_segments import end_of_rise
 from plateau_jax.theory.comparison import NOTE, LeastBound, minimize_bound, peak_at_equal_length
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
@@ -208,10 +209,10 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
     """Return everything the page shows of a curve."""
     arguments = curve.to_dict()
     steps = thin_out(steps_to_draw(curve._rows), _MAX_POINTS)
-    segments = describe_segments(curve._rows, np.float32(peak))
+    table = segment_table(curve._rows, np.float32(peak), _MAX_ROWS)
     handles = curve_and_peak_handles(curve, peak)
     advice = list(advice_about(curve, ("curve",)))
-    for remark in _remarks(peak, len(segments) - 1, len(handles)):
+    for remark in _remarks(peak, table.note, len(handles)):
         advice.append(placed_message(remark))
     return {
         "curve": arguments,
@@ -222,7 +223,10 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "steps": steps.tolist(),
         "levels": _rounded(curve(steps), 6),
         "spans": list(shaded_spans(curve._rows)),
-        "segments": segments[: _MAX_ROWS + 1],
+        "segments": {
+            "columns": [column._asdict() for column in table.columns],
+            "rows": table.rows,
+        },
         "handles": [asdict(handle) for handle in handles],
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),
@@ -231,12 +235,12 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
     }
 
 
-def _remarks(peak: float, segments: int, handles: int) -> Iterator[Message]:
+def _remarks(peak: float, table_note: str, handles: int) -> Iterator[Message]:
     """Yield a sentence about an unlikely peak, and about each thing that the page leaves out."""
     if peak > _LARGEST_LIKELY_PEAK:
         yield Message(("peak",), f" = {peak:g} is large: learning rates are rarely above 10")
-    if segments > _MAX_ROWS:
-        yield Message((), f"The table shows the first {_MAX_ROWS} of {segments} segments.")
+    if table_note:
+        yield Message((), table_note)
     if handles == 1:  # the peak's handle alone
         yield Message((), "The picture has no handles for this curve. Use the fields.")
 

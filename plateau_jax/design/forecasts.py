@@ -28,9 +28,15 @@ from plateau_jax.design.questions import (
     record_warnings,
     typed_peak,
 )
+from plateau_jax.forecasts.fitted_law import FittedLaw, Prediction, fit_named_runs
 from plateau_jax.forecasts.logs import UnclearLogError, parse_rows
-from plateau_jax.forecasts.loss_fit import LossFit, Prediction, fit_named_runs
-from plateau_jax.forecasts.loss_run import LossRun, group_by_peak
+from plateau_jax.forecasts.loss_run import (
+    LossRun,
+    group_by_peak,
+    largest_lr_of,
+    lrs_known_from,
+    rebuild_run,
+)
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -82,7 +88,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         return {"fault": str(error), "argument": None, "columns": ()}
     return {
         "run": _run_text(name, run),
-        "largest_lr": run._largest_learning_rate(),
+        "largest_lr": largest_lr_of(run),
         "advice": advice,
     }
 
@@ -113,7 +119,7 @@ def _run_text(name: str, run: LossRun) -> str:
     """Return the JSON text of a run."""
     description = {
         "name": name,
-        "lrs_from": run._lrs_from,
+        "lrs_from": lrs_known_from(run),
         "curve": run.curve.to_dict(),
         "peak": run.peak_value,
         "steps": run.steps.tolist(),
@@ -141,14 +147,14 @@ def _read_run(text: str) -> _NamedRun:
     # A curve of a log has a stage for each line, and two more before the first.
     curve = _read_curve(asked.curve, _MAX_LINES + 2)
     peak = typed_peak(asked.peak)
-    run = LossRun._rebuild(curve, peak, asked.steps, asked.losses, asked.lrs_from)
+    run = rebuild_run(curve, peak, asked.steps, asked.losses, asked.lrs_from)
     return _NamedRun(asked.name, run)
 
 
 class Fits(NamedTuple):
     """The fit of each peak, and the answer about the runs."""
 
-    by_peak: dict[float, LossFit]
+    by_peak: dict[float, FittedLaw]
     answer: dict[str, Any]
 
 
@@ -164,7 +170,7 @@ def fit_runs(texts: tuple[str, ...]) -> Fits:
         with errors_within(("runs", index)):
             named_runs.append(_read_run(text))
     groups = group_by_peak([run for _, run in named_runs])
-    by_peak: dict[float, LossFit] = {}
+    by_peak: dict[float, FittedLaw] = {}
     faults: list[str] = []
     with record_warnings() as warned:
         for peak, group in groups.items():
@@ -181,7 +187,7 @@ def fit_runs(texts: tuple[str, ...]) -> Fits:
     return Fits(by_peak, {"runs": drawn, "advice": advice})
 
 
-def _fit_group(named_runs: Sequence[_NamedRun], group: Sequence[LossRun]) -> LossFit:
+def _fit_group(named_runs: Sequence[_NamedRun], group: Sequence[LossRun]) -> FittedLaw:
     """Fit the law to a group of the runs; if there are several runs, messages name them."""
     runs: list[LossRun] = []
     prefixes: list[str] = []
@@ -192,12 +198,12 @@ def _fit_group(named_runs: Sequence[_NamedRun], group: Sequence[LossRun]) -> Los
     return fit_named_runs(runs, prefixes)
 
 
-def _describe_run(fits: Sequence[LossFit], run: LossRun) -> dict[str, list[float]] | None:
+def _describe_run(fits: Sequence[FittedLaw], run: LossRun) -> dict[str, list[float]] | None:
     """Return the losses of a run and of its fit for the picture, or None without a fit."""
     fit = next((fit for fit in fits if run in fit.runs), None)
     if fit is None:
         return None
-    drawn = fit._run_to_draw(run)
+    drawn = fit.run_to_draw(run)
     evenly_spaced = np.linspace(0, len(drawn.steps) - 1, _MAX_DRAWN)
     shown = np.unique(evenly_spaced.astype(np.int64))
     return {
@@ -215,7 +221,7 @@ def forecast_curves(fits: Fits, curves: Sequence[tuple[Curve, float]]) -> list[d
     an interval are null for a curve with a warmup that no run had.
     """
     answers: list[dict[str, Any]] = []
-    first: tuple[LossFit, Prediction] | None = None
+    first: tuple[FittedLaw, Prediction] | None = None
     for number, (curve, peak) in enumerate(curves):
         try:
             fit = _nearest_fit(fits.by_peak, curve, peak)
@@ -234,7 +240,7 @@ def forecast_curves(fits: Fits, curves: Sequence[tuple[Curve, float]]) -> list[d
     return answers
 
 
-def _nearest_fit(fits: Mapping[float, LossFit], curve: Curve, peak: float) -> LossFit:
+def _nearest_fit(fits: Mapping[float, FittedLaw], curve: Curve, peak: float) -> FittedLaw:
     highest = peak * largest_multiplier(curve, curve.total_steps)
     if not highest > 0:
         raise ValueError("no learning rate above 0")
@@ -243,13 +249,13 @@ def _nearest_fit(fits: Mapping[float, LossFit], curve: Curve, peak: float) -> Lo
 
 
 @lru_cache(64)
-def _forecast(fit: LossFit, curve: Curve, peak: float) -> tuple[Prediction, dict[str, Any]]:
+def _forecast(fit: FittedLaw, curve: Curve, peak: float) -> tuple[Prediction, dict[str, Any]]:
     """Return the forecast of a curve, and the answer with a line to draw.
 
     The answer is cached, so callers must not change it.
     """
-    prediction = fit._prediction(curve, peak)
-    line = fit._line(curve, peak, "")
+    prediction = fit.predict(curve, peak)
+    line = fit.line(curve, peak)
     answer = prediction.forecast._asdict()
     if not prediction.forecast.is_known:
         answer["low"] = None
@@ -262,8 +268,8 @@ def _forecast(fit: LossFit, curve: Curve, peak: float) -> tuple[Prediction, dict
     return prediction, answer
 
 
-def _difference(fit: LossFit, prediction: Prediction, first: Prediction) -> dict[str, Any]:
-    difference = fit._difference(prediction, first)
+def _difference(fit: FittedLaw, prediction: Prediction, first: Prediction) -> dict[str, Any]:
+    difference = fit.difference(prediction, first)
     if prediction.forecast.is_known and first.forecast.is_known:
         return difference._asdict() | {"remark": difference.remark}
     return {"difference": difference.difference, "low": None, "high": None, "remark": ""}

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from plateau_jax.drawing.sampling import FILLS, OPACITY, shaded_spans, thin_out
-from plateau_jax.drawing.tables import as_html
-from plateau_jax.table.exact_segments import ExactSegment, describe_segments, nonempty_segments
+from plateau_jax.drawing.segment_table import segment_table
+from plateau_jax.table.exact_segments import ExactSegment
 
 # In pixels: the size of the plot inside its axes, and its upper left corner.
 _WIDTH = 620
@@ -39,14 +39,9 @@ def html(
     """
     if len(description) > _MOST_CHARACTERS:
         description = description[:_MOST_CHARACTERS] + " …"
-    count = sum(1 for _ in nonempty_segments(rows))
-    note = ""
-    if count > _MOST_ROWS:
-        note = f"The table shows the first {_MOST_ROWS} of {count} segments."
-
     plot = _svg(rows, values_at, name)
     legend = _legend(rows)
-    table = as_html(describe_segments(rows, most=_MOST_ROWS), note)
+    table = segment_table(rows, most=_MOST_ROWS).as_html()
     return f"<div>{plot}{legend}<div><code>{escape(description)}</code></div>{table}</div>"
 
 

@@ -4,10 +4,6 @@ import textwrap
 from collections.abc import Collection, Sequence
 from html import escape
 
-import numpy as np
-
-from plateau_jax.table.exact_segments import ExactSegment, describe_segments
-
 # Inline styles, for pages without a style sheet; long tables scroll.
 _STYLE = "text-align:right;border-spacing:1em 0;font-variant-numeric:tabular-nums"
 _SCROLLED = "display:inline-block;max-height:26em;overflow:auto"
@@ -49,12 +45,3 @@ def as_html(lines: Sequence[tuple[str, ...]], note: str = "") -> str:
 def _row(tag: str, line: tuple[str, ...]) -> str:
     cells = [f"<{tag}>{escape(cell)}</{tag}>" for cell in line]
     return f"<tr>{''.join(cells)}</tr>"
-
-
-def segments_as_text(segments: Sequence[ExactSegment], peak: np.float32 | None = None) -> str:
-    """Return the table of segments; with a peak, levels are shown as learning rates."""
-    header, *rows = describe_segments(segments, peak)
-    first, last, kind, start, end = header
-    # With these minimum widths, the tables of most curves line up with each other.
-    header = first, last, kind.ljust(13), start.rjust(10), end.rjust(10)
-    return as_text([header, *rows], left=(2,))

@@ -7,7 +7,14 @@ import numpy as np
 from plateau_jax.curves.curve import Curve
 from plateau_jax.forecasts.logged_losses import falls_to_half, lacks_lrs
 from plateau_jax.forecasts.loss_interval import ForecastTerms
-from plateau_jax.forecasts.loss_run import LossRun, octaves_to_runs, peaks_agree
+from plateau_jax.forecasts.loss_run import (
+    LossRun,
+    largest_lr_of,
+    last_step_of,
+    lrs_known_from,
+    octaves_to_runs,
+    peaks_agree,
+)
 from plateau_jax.theory.curve_parts import segment_begins, steps_at_borders
 
 _MAX_HORIZON = 4.0
@@ -87,11 +94,23 @@ def list_reasons(
 
 
 def _longest(runs: Sequence[LossRun]) -> int:
-    return max(run._length for run in runs)
+    return max(_length_of(run) for run in runs)
+
+
+def _length_of(run: LossRun) -> int:
+    """Return the number of steps that a log covers.
+
+    The last loss of a complete run is usually logged less than one interval of logging before the
+    end.
+    """
+    interval = 0
+    if len(run.steps) > 1:
+        interval = int(run.steps[-1] - run.steps[-2])
+    return min(last_step_of(run) + interval, run.curve.total_steps)
 
 
 def _reason_of_missing_lrs(runs: Sequence[LossRun]) -> str | None:
-    firsts = [run._lrs_from or 0 for run in runs if lacks_lrs(run)]
+    firsts = [lrs_known_from(run) or 0 for run in runs if lacks_lrs(run)]
     if firsts:
         return f"the learning rates of a run are known only from step {max(firsts)} on"
     return None
@@ -105,7 +124,7 @@ def _reason_of_batch_plans(curve: Curve, runs: Sequence[LossRun]) -> str | None:
 
 
 def _reason_of_peak(peak: float, runs: Sequence[LossRun]) -> str | None:
-    if any(peaks_agree(peak, run._largest_learning_rate(), run) for run in runs):
+    if any(peaks_agree(peak, largest_lr_of(run), run) for run in runs):
         return None
     ratio = 2 ** octaves_to_runs(peak, runs)
     return f"its peak is {ratio:.3g} times that of the nearest run"
@@ -172,8 +191,8 @@ def _warmup_bounds(run: LossRun) -> tuple[int, int]:
 
     They differ if the curve is that of a log: its warmup ends between two logged learning rates.
     """
-    end = _warmup_steps(run.curve, run._last_step)
-    if run._lrs_from is None:
+    end = _warmup_steps(run.curve, last_step_of(run))
+    if lrs_known_from(run) is None:
         return end, end
     begins = segment_begins(run.curve)
     least = int(begins[begins < max(end, 1)][-1])
@@ -189,11 +208,12 @@ def _warmup_steps(curve: Curve, updates: int) -> int:
 
 def _holds_learning_rate(run: LossRun) -> bool:
     """Return True if a run holds a learning rate above half its peak for a tenth of its steps."""
-    steps = steps_at_borders(run.curve, run._last_step)
+    last_step = last_step_of(run)
+    steps = steps_at_borders(run.curve, last_step)
     multipliers = run.curve(steps)
     # A segment is monotone, so it is flat between two borders with the same learning rate.
     begins = np.flatnonzero(np.diff(multipliers, prepend=np.nan) != 0)
     ends = np.append(begins[1:], len(steps)) - 1
     lengths = steps[ends] - steps[begins] + 1
     is_high = multipliers[begins] > multipliers.max() / 2
-    return bool(np.any(is_high & (lengths >= _STAGE * run._last_step)))
+    return bool(np.any(is_high & (lengths >= _STAGE * last_step)))

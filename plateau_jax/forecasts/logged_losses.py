@@ -9,7 +9,12 @@ from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, schedule_sums
-from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.loss_run import (
+    LossRun,
+    largest_lr_of,
+    last_step_of,
+    lrs_known_from,
+)
 from plateau_jax.table.exact_segments import end_of_rise
 from plateau_jax.theory.curve_parts import steps_at_borders
 
@@ -62,7 +67,8 @@ def law_holds_after(curve: Curve, last_step: int) -> float:
 
 def lacks_lrs(run: LossRun) -> bool:
     """Return True if a log has no learning rates for the first 3 % of the run, or for longer."""
-    return run._lrs_from is not None and run._lrs_from > AFTER_WARMUP * run._last_step
+    lrs_from = lrs_known_from(run)
+    return lrs_from is not None and lrs_from > AFTER_WARMUP * last_step_of(run)
 
 
 def late_losses(runs: Sequence[LossRun]) -> LoggedLosses | None:
@@ -87,13 +93,13 @@ def group_losses(runs: Sequence[LossRun], fraction: float) -> LoggedLosses:
         weights=np.concatenate(weights),
         runs=np.repeat(np.arange(len(runs)), [len(group.steps) for group in groups]),
         progress_unit=float(progress.max()),
-        noise_unit=max(run._largest_learning_rate() for run in runs),
+        noise_unit=max(largest_lr_of(run) for run in runs),
     )
 
 
 def _weights_of_runs(runs: Sequence[LossRun]) -> _Floats:
     # A short run covers mostly the early phase, in which the law is less accurate.
-    lengths = np.array([run._last_step for run in runs], np.float64)
+    lengths = np.array([last_step_of(run) for run in runs], np.float64)
     weights = (lengths / lengths.max()) ** 2
     return weights / weights.sum()
 
@@ -109,8 +115,9 @@ def fit_alone(run: LossRun) -> Law:
 def group_run(run: LossRun, fraction: float) -> GroupMeans:
     """Average the losses after the warmup and this fraction of the run, without spikes."""
     warmup_end = end_of_rise(run.curve._rows)
-    is_spike = _find_spikes(run, run.steps > warmup_end + AFTER_WARMUP * run._last_step)
-    is_late = run.steps > warmup_end + fraction * run._last_step
+    last_step = last_step_of(run)
+    is_spike = _find_spikes(run, run.steps > warmup_end + AFTER_WARMUP * last_step)
+    is_late = run.steps > warmup_end + fraction * last_step
     is_used = is_late & ~is_spike
     raw_losses = run.losses[is_used]
     mean_steps = _means(run.steps[is_used].astype(np.float64))
@@ -119,7 +126,7 @@ def group_run(run: LossRun, fraction: float) -> GroupMeans:
     return GroupMeans(
         steps=steps,
         losses=_means(raw_losses),
-        weights=_weights_of_groups(mean_steps, run._last_step),
+        weights=_weights_of_groups(mean_steps, last_step),
         progress=progress,
         noise=noise,
         raw_losses=raw_losses,

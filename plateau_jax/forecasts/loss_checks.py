@@ -25,7 +25,7 @@ from plateau_jax.forecasts.loss_law import (
     fit_law,
     penalized_error,
 )
-from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.loss_run import LossRun, last_step_of, lrs_known_from
 
 _Floats = NDArray[np.float64]
 
@@ -72,7 +72,7 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
     The warnings are about spikes, and about losses that seem to lag. A message about a run begins
     with its name.
     """
-    if not any(falls_to_half(run.curve, run._last_step) for run in runs):
+    if not any(falls_to_half(run.curve, last_step_of(run)) for run in runs):
         raise ValueError(
             "there is no run whose learning rate falls to half its peak: log a run with a decay"
         )
@@ -156,7 +156,8 @@ def _problem_of_start(run: LossRun) -> str | None:
 
 
 def _missing_lrs(run: LossRun) -> str:
-    return f"the learning rates before step {run._lrs_from} are missing: give the run's curve"
+    lrs_from = lrs_known_from(run)
+    return f"the learning rates before step {lrs_from} are missing: give the run's curve"
 
 
 @lru_cache(256)
@@ -204,9 +205,10 @@ def _begins_late(run: LossRun) -> bool:
     """
     logged = group_losses([run], AFTER_WARMUP)
     error = penalized_error(logged, fit_alone(run))
-    if run._lrs_from is not None and run._lrs_from < _MOST_MISSING * run._last_step:
-        first_lr = run.peak_value * run.curve(run._lrs_from)
-        missing = run._lrs_from * first_lr**PROGRESS_POWER
+    lrs_from = lrs_known_from(run)
+    if lrs_from is not None and lrs_from < _MOST_MISSING * last_step_of(run):
+        first_lr = run.peak_value * run.curve(lrs_from)
+        missing = lrs_from * first_lr**PROGRESS_POWER
         error = min(error, _least_error(logged, missing))
     for fraction in _EARLIER_PROGRESS:
         least_error = _least_error(logged, fraction * logged.progress_unit)

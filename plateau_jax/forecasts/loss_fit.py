@@ -1,39 +1,25 @@
-"""Fit the law of the loss to logged losses, and forecast the loss of other curves from it."""
+"""`fit_losses` and `LossFit`: fit the law of the loss, and forecast the loss of other curves."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.curves.plots import curves_to_draw
-from plateau_jax.drawing.axes import LossLine, RunToDraw, draw_losses
+from plateau_jax.drawing.axes import LossLine, draw_losses
 from plateau_jax.drawing.sampling import legend_labels
-from plateau_jax.forecasts.forecast_reasons import check_length, list_reasons
-from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, group_losses, law_holds_after
-from plateau_jax.forecasts.loss_checks import check_runs, problem_of_law
-from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
-from plateau_jax.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
-from plateau_jax.forecasts.loss_law import Law, fit_law, schedule_sums
-from plateau_jax.forecasts.loss_run import (
-    LossRun,
-    common_peak_value,
-    group_by_peak,
-    octaves_to_runs,
-)
-from plateau_jax.theory.curve_parts import largest_multiplier
+from plateau_jax.forecasts.fitted_law import FittedLaw, Prediction, fit_unnamed_runs
+from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, group_losses
+from plateau_jax.forecasts.loss_comparison import LossComparison, LossForecast
+from plateau_jax.forecasts.loss_law import Law
+from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.validation import checks
-from plateau_jax.validation.curve_warning import warn
 
 _Floats = NDArray[np.float64]
-_Steps = NDArray[np.int64]
-
-_MAX_PEAK_FACTOR = 1.5
-_DRAWN_STEPS = 100
 
 
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
@@ -90,35 +76,15 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
     >>> print(f"{longer.low:.2f} to {longer.high:.2f}, after {run.losses[-1]:.2f}")
     2.52 to 2.55, after 2.56
     """
-    checked = _checked_runs(runs)
-    peaks = group_by_peak(checked)
-    if len(peaks) > 1:
-        listed = ", ".join(f"{peak:g}" for peak in peaks)
-        raise ValueError(f"the runs have several peaks, {listed}: fit the runs of each peak alone")
-    names = [""]
-    if len(checked) > 1:
-        names = [f"runs[{index}]: " for index in range(len(checked))]
-    return fit_named_runs(checked, names)
-
-
-def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> "LossFit":
-    """Fit runs with the same peak; messages about a run begin with its name."""
-    advice = check_runs(runs, names)
-    logged = group_losses(runs, AFTER_WARMUP)
-    law = fit_law(logged)
-    errors = law.losses(logged.progress, logged.noise) - logged.losses
-    problem = problem_of_law(law, errors / logged.losses, logged)
-    if problem is not None:
-        raise ValueError("; ".join([problem, *advice]))
-    for message in advice:
-        warn(message)
+    fitted = fit_unnamed_runs(_checked_runs(runs))
+    law = fitted.law
     return LossFit(
         floor=law.floor,
         scale=law.scale,
         exponent=law.alpha,
         noise=law.noise,
-        residual_sd=float(np.sqrt(logged.weights @ errors**2)),
-        runs=tuple(runs),
+        residual_sd=fitted.residual_sd,
+        runs=fitted.runs,
     )
 
 
@@ -134,40 +100,6 @@ def _checked_runs(runs: Any) -> list[LossRun]:
                 "losses)"
             )
     return items
-
-
-@dataclass(frozen=True)
-class CurveAtPeak:
-    """A curve to forecast, with its peak learning rate.
-
-    Attributes:
-        curve: The curve.
-        peak_value: The peak learning rate: updates use peak_value · curve(step).
-        largest_lr: The largest learning rate, below `peak_value` if no multiplier is 1.
-    """
-
-    curve: Curve
-    peak_value: float
-    largest_lr: float
-
-    def is_same(self, other: "CurveAtPeak") -> bool:
-        """Return True if both have the same peak, and the same multiplier at every step."""
-        steps = self.curve.total_steps
-        if steps != other.curve.total_steps or self.peak_value != other.peak_value:
-            return False
-        return self.curve.same_until(other.curve, steps)
-
-    def sums(self, steps: _Steps) -> tuple[_Floats, _Floats]:
-        """Return S and N after each number of updates."""
-        return schedule_sums(self.curve, self.peak_value, steps)
-
-
-class Prediction(NamedTuple):
-    """A forecast, and the values from which its difference to another forecast is computed."""
-
-    forecast: LossForecast
-    terms: ForecastTerms
-    curve_at_peak: CurveAtPeak
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +128,7 @@ class LossFit:
     runs: tuple[LossRun, ...]
 
     @cached_property
-    def _laws(self) -> RefittedLaws:
+    def _fitted(self) -> FittedLaw:
         logged = group_losses(self.runs, AFTER_WARMUP)
         law = Law(
             floor=self.floor,
@@ -206,7 +138,7 @@ class LossFit:
             progress_unit=logged.progress_unit,
             noise_unit=logged.noise_unit,
         )
-        return refit_laws(law, logged, self.runs)
+        return FittedLaw(law, self.residual_sd, self.runs)
 
     def predict(self, curve: AnyCurve, peak_value: float | None = None) -> LossForecast:
         """Forecast the loss after the last step of a curve.
@@ -237,7 +169,7 @@ class LossFit:
             ValueError: The curve is too long or too short, or the peak too far from that of the
                 runs. `peak_value` is left out, but the runs have different ones.
         """
-        return self._prediction(as_curve("curve", curve), peak_value).forecast
+        return self._fitted.predict(as_curve("curve", curve), peak_value).forecast
 
     def losses(self, curve: AnyCurve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
         """Evaluate the law at steps of a curve, in about a millisecond per step.
@@ -254,11 +186,7 @@ class LossFit:
         Raises:
             TypeError, ValueError: As `predict`; a step out of range.
         """
-        curve_at_peak = self._at_peak(as_curve("curve", curve), peak_value)
-        checked_steps = _checked_steps(steps, curve_at_peak.curve)
-        progress, noise = curve_at_peak.sums(checked_steps)
-        with np.errstate(divide="ignore"):
-            return np.asarray(self._laws.law.losses(progress, noise))
+        return self._fitted.losses(as_curve("curve", curve), steps, peak_value)
 
     def compare(
         self, curves: Mapping[str, AnyCurve], peak_value: float | None = None
@@ -292,15 +220,16 @@ class LossFit:
             )
         if not curves:
             raise ValueError("there is no curve: write fit.compare({'name': curve, ...})")
+        fitted = self._fitted
         predictions: list[Prediction] = []
         for name, value in curves.items():
             curve = as_curve(f"curves[{checks.short_repr(name)}]", value)
-            predictions.append(self._prediction(curve, peak_value))
+            predictions.append(fitted.predict(curve, peak_value))
         first = predictions[0]
         return LossComparison(
             names=tuple(map(str, curves)),
             forecasts=tuple(prediction.forecast for prediction in predictions),
-            differences=tuple(self._difference(prediction, first) for prediction in predictions),
+            differences=tuple(fitted.difference(prediction, first) for prediction in predictions),
         )
 
     def plot(
@@ -332,81 +261,6 @@ class LossFit:
             named = curves_to_draw((curves,))
             labels = legend_labels([to_draw for _, to_draw in named])
             for label, (curve, _) in zip(labels, named, strict=True):
-                lines.append(self._line(curve, peak_value, label))
-        runs = [self._run_to_draw(run) for run in self.runs]
+                lines.append(self._fitted.line(curve, peak_value, label))
+        runs = [self._fitted.run_to_draw(run) for run in self.runs]
         return draw_losses(runs, lines, ax)
-
-    def _line(self, curve: Curve, peak_value: float | None, name: str) -> LossLine:
-        curve_at_peak = self._at_peak(curve, peak_value)
-        steps = _steps_to_draw(curve, curve.total_steps)
-        terms = self._terms(curve_at_peak, steps)
-        return LossLine(name, steps, terms.loss, terms.half_width(self.residual_sd))
-
-    def _run_to_draw(self, run: LossRun) -> RunToDraw:
-        steps = _steps_to_draw(run.curve, run._last_step)
-        is_drawn = run.steps >= steps[0]
-        progress, noise = schedule_sums(run.curve, run.peak_value, steps)
-        fitted = self._laws.law.losses(progress, noise)
-        return RunToDraw(run.steps[is_drawn], run.losses[is_drawn], steps, fitted)
-
-    def _at_peak(self, curve: Curve, peak_value: float | None) -> CurveAtPeak:
-        """Check a curve to forecast and its peak, by default that of the runs."""
-        check_length(curve, self.runs)
-        if peak_value is None:
-            peak = common_peak_value(self.runs)
-        else:
-            peak = float(checks.number("peak_value", peak_value))
-        largest_lr = peak * largest_multiplier(curve, curve.total_steps)
-        if not largest_lr > 0:
-            raise ValueError(
-                f"curve = {checks.short_repr(curve)} has no positive learning rate with peak_value "
-                f"= {peak:g}"
-            )
-        if abs(octaves_to_runs(largest_lr, self.runs)) > math.log2(_MAX_PEAK_FACTOR) + 1e-9:
-            peak_of_runs = max(run._largest_learning_rate() for run in self.runs)
-            raise ValueError(
-                f"the curve's largest learning rate, {largest_lr:g}, is more than a factor of "
-                f"{_MAX_PEAK_FACTOR:g} from that of the runs, {peak_of_runs:g}: log a run with a "
-                "nearer peak"
-            )
-        return CurveAtPeak(curve, peak, largest_lr)
-
-    def _terms(self, curve_at_peak: CurveAtPeak, steps: _Steps) -> ForecastTerms:
-        progress, noise = curve_at_peak.sums(steps)
-        octaves = octaves_to_runs(curve_at_peak.largest_lr, self.runs)
-        return self._laws.terms(progress, noise, octaves)
-
-    def _prediction(self, curve: Curve, peak_value: float | None) -> Prediction:
-        """Return the forecast for the last step of a curve, with the terms for differences."""
-        curve_at_peak = self._at_peak(curve, peak_value)
-        terms = self._terms(curve_at_peak, np.array(curve.total_steps))
-        loss = float(terms.loss)
-        half = float(terms.half_width(self.residual_sd))
-        reasons = list_reasons(curve, curve_at_peak.largest_lr, terms, self.runs)
-        forecast = LossForecast(loss, loss - half, loss + half, reasons)
-        return Prediction(forecast, terms, curve_at_peak)
-
-    def _difference(self, prediction: Prediction, first: Prediction) -> LossDifference:
-        if prediction.curve_at_peak.is_same(first.curve_at_peak):
-            return LossDifference(0.0, 0.0, 0.0)
-        difference, half = prediction.terms.minus(first.terms, self.residual_sd)
-        return LossDifference(difference, difference - half, difference + half)
-
-
-def _checked_steps(steps: ArrayLike, curve: Curve) -> _Steps:
-    array = np.asarray(steps)
-    if not array.size and array.dtype.kind in "fO":  # NumPy makes float64 of []
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"steps = {checks.short_repr(steps)} must be integers")
-    if array.size and not 1 <= array.min() <= array.max() <= curve.total_steps:
-        raise ValueError(
-            f"steps = {checks.short_repr(steps)} must lie in 1 … total_steps = {curve.total_steps}"
-        )
-    return array.astype(np.int64)
-
-
-def _steps_to_draw(curve: Curve, last_step: int) -> _Steps:
-    """Return steps for a smooth line, from the first at which the law holds."""
-    first = min(int(law_holds_after(curve, last_step)) + 1, last_step)
-    return np.unique(np.linspace(first, last_step, _DRAWN_STEPS).astype(np.int64))

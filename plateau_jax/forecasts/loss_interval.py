@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from plateau_jax.forecasts.logged_losses import falls_to_half, fit_alone, late_losses
 from plateau_jax.forecasts.loss_law import Law, LoggedLosses, fit_law, fit_law_at
-from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.forecasts.loss_run import LossRun, last_step_of
 
 _Floats = NDArray[np.float64]
 
@@ -108,7 +108,7 @@ def refit_laws(law: Law, logged: LoggedLosses, runs: Sequence[LossRun]) -> Refit
 
     alone: list[Law] = []
     if len(runs) > 1:
-        alone = [fit_alone(run) for run in runs if falls_to_half(run.curve, run._last_step)]
+        alone = [fit_alone(run) for run in runs if falls_to_half(run.curve, last_step_of(run))]
 
     low_alpha = fit_law_at(logged, law.alpha - _ALPHA_STEP)
     high_alpha = fit_law_at(logged, law.alpha + _ALPHA_STEP)

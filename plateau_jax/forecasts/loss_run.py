@@ -179,27 +179,6 @@ class LossRun:
         run._set(_lrs_from=lrs_from)
         return run
 
-    @property
-    def _last_step(self) -> int:
-        """The step of the last logged loss."""
-        return int(self.steps[-1])
-
-    @property
-    def _length(self) -> int:
-        """The number of steps that the log covers.
-
-        The last loss of a complete run is usually logged less than one interval of logging before
-        the end.
-        """
-        interval = 0
-        if len(self.steps) > 1:
-            interval = int(self.steps[-1] - self.steps[-2])
-        return min(self._last_step + interval, self.curve.total_steps)
-
-    def _largest_learning_rate(self) -> float:
-        """Return the largest learning rate of the updates before the last logged loss."""
-        return self.peak_value * largest_multiplier(self.curve, self._last_step)
-
 
 def _as_array(name: str, values: Any, kinds: str, requirement: str) -> NDArray[Any]:
     """Return a sequence of numbers of these kinds as an array; reject booleans."""
@@ -262,10 +241,32 @@ def _checked_losses(losses: Any) -> NDArray[np.float64]:
     return array
 
 
+def rebuild_run(
+    curve: Any, peak_value: Any, steps: Any, losses: Any, lrs_from: int | None
+) -> LossRun:
+    """Build a run again from its arguments and `lrs_known_from`, without the warnings."""
+    return LossRun._rebuild(curve, peak_value, steps, losses, lrs_from)
+
+
+def lrs_known_from(run: LossRun) -> int | None:
+    """Return the first step with a learning rate in the log; None if the curve was given."""
+    return run._lrs_from
+
+
+def last_step_of(run: LossRun) -> int:
+    """Return the step of the last logged loss."""
+    return int(run.steps[-1])
+
+
+def largest_lr_of(run: LossRun) -> float:
+    """Return the largest learning rate of the updates before the last logged loss."""
+    return run.peak_value * largest_multiplier(run.curve, last_step_of(run))
+
+
 def peaks_agree(peak: float, other_peak: float, *runs: LossRun) -> bool:
     """Return True if two peaks agree within the tolerance of the runs that they belong to."""
     tolerance = _PEAK_TOLERANCE
-    if any(run._lrs_from is not None for run in runs):
+    if any(lrs_known_from(run) is not None for run in runs):
         tolerance = _LOGGED_PEAK_TOLERANCE
     return math.isclose(peak, other_peak, rel_tol=tolerance)
 
@@ -278,19 +279,19 @@ def group_by_peak(runs: Sequence[LossRun]) -> dict[float, list[LossRun]]:
     """
     groups: dict[float, list[LossRun]] = {}
     # From the highest down, so that the first run of a group has the largest learning rate.
-    for run in sorted(runs, key=lambda run: run._largest_learning_rate(), reverse=True):
+    for run in sorted(runs, key=largest_lr_of, reverse=True):
         for group in groups.values():
             if _agrees_with_group(run, group):
                 group.append(run)
                 break
         else:
-            groups[run._largest_learning_rate()] = [run]
+            groups[largest_lr_of(run)] = [run]
     return dict(sorted(groups.items()))
 
 
 def _agrees_with_group(run: LossRun, group: Sequence[LossRun]) -> bool:
-    peak = run._largest_learning_rate()
-    return all(peaks_agree(peak, other._largest_learning_rate(), run, other) for other in group)
+    peak = largest_lr_of(run)
+    return all(peaks_agree(peak, largest_lr_of(other), run, other) for other in group)
 
 
 def common_peak_value(runs: Sequence[LossRun]) -> float:
@@ -311,5 +312,5 @@ def common_peak_value(runs: Sequence[LossRun]) -> float:
 
 def octaves_to_runs(peak: float, runs: Sequence[LossRun]) -> float:
     """Return log₂(peak / peak of the nearest run)."""
-    octaves = [math.log2(peak / run._largest_learning_rate()) for run in runs]
+    octaves = [math.log2(peak / largest_lr_of(run)) for run in runs]
     return min(octaves, key=abs)

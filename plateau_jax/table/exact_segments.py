@@ -3,13 +3,11 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import islice, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-import numpy as np
-
-from plateau_jax.numerics.exact import Level, from_decimal, nearest_float32, rounded, scaled
+from plateau_jax.numerics.exact import Level, rounded, scaled
 from plateau_jax.shapes.known_shapes import level_between
 
 
@@ -125,41 +123,6 @@ def cut_segments(segments: Sequence[ExactSegment], start: int, stop: int) -> Ite
             yield segment.rest(begin)
         else:
             yield segment._replace(begin=min(begin, stop), skipped=0)
-
-
-def describe_segments(
-    segments: Sequence[ExactSegment], peak: np.float32 | None = None, most: int | None = None
-) -> list[tuple[str, str, str, str, str]]:
-    """Return a table as text cells: a header, and a line for each segment that is not empty.
-
-    With a peak, levels are shown as learning rates. With `most`, only the first `most` segments are
-    described.
-    """
-    header = ("first step", "last step", "kind", "from", "to")
-    if peak is not None:
-        header = ("first step", "last step", "kind", "lr from", "lr to")
-    lines: list[tuple[str, str, str, str, str]] = [header]
-    for segment, after in islice(nonempty_segments(segments), most):
-        kind = segment.kind
-        if segment.shape is not None:
-            kind = f"{segment.shape} {kind}"
-        if after is None:
-            last = "…"
-            end = segment.start
-        else:
-            last = str(after - 1)
-            end = segment.at(after)
-        start = segment.at(segment.begin)
-        levels = _format_level(start, peak), _format_level(end, peak)
-        lines.append((str(segment.begin), last, kind, *levels))
-    return lines
-
-
-def _format_level(level: Level, peak: np.float32 | None) -> str:
-    multiplier = nearest_float32(from_decimal(level))
-    if peak is not None:
-        multiplier = peak * multiplier
-    return f"{multiplier:.6g}"
 
 
 def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:

@@ -22,7 +22,7 @@ from plateau_jax import LossRun, PlateauCurve, StagedCurve, compare, fit_losses,
 from plateau_jax.__main__ import main
 from plateau_jax.curves import plots
 from plateau_jax.curves.curve import Curve
-from plateau_jax.drawing.tables import segments_as_text
+from plateau_jax.drawing.segment_table import segment_table
 
 DRAWN = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
@@ -40,8 +40,8 @@ LINEAR = PlateauCurve(1000, plateaus=[(0, 60)], decay_shape="linear")
 # Arguments, and what is printed.
 PRINTED = [
     (TEXT, lambda: CURVE.describe()),
-    (f"{TEXT} --peak 3e-4", lambda: segments_as_text(CURVE._rows, np.float32(3e-4))),
-    (f"{TEXT} --peak 1", lambda: segments_as_text(CURVE._rows, np.float32(1))),
+    (f"{TEXT} --peak 3e-4", lambda: segment_table(CURVE._rows, np.float32(3e-4)).as_text()),
+    (f"{TEXT} --peak 1", lambda: segment_table(CURVE._rows, np.float32(1)).as_text()),
     ("2 --csv - --peak 0.5", lambda: "step,learning_rate\r\n0,0.5\r\n1,0.25\r\n2,0.0\r"),
     (f"1e4 {STAGES} --cooldown 5000 500", lambda: STAGED.cooldown(5000, 500).describe()),
     ("1e4 --warmup-steps +1e3 --cooldown 6e3 1_000 --json",
@@ -149,7 +149,8 @@ def test_several_files_are_drawn_together(folder, capsys, monkeypatch):
     files = [word for name in ("stairs", "then", "scaled") for word in ("--from", f"{name}.json")]
     cooled = [saved(name).cooldown(20, 10) for name in ("stairs", "then", "scaled")]
     printed = output_of(capsys, *files, "--plot", "new.svg", "--cooldown", "20", "10", "--peak", "0.5")
-    assert printed == "\n\n".join(segments_as_text(curve._rows, np.float32(0.5)) for curve in cooled) + "\n"
+    tables = [segment_table(curve._rows, np.float32(0.5)).as_text() for curve in cooled]
+    assert printed == "\n\n".join(tables) + "\n"
     assert output_of(capsys, *files, "--compare", "--plot", "new.png").startswith(" ")
     (first, peak), (second, plain) = drawn
     assert (first, peak, len(second), plain) == (cooled, 0.5, 3, 1.0)

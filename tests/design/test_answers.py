@@ -23,7 +23,6 @@ from support.numerics.oracle import percent_of
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
 from plateau_jax.design.answers import answer_page, choices_per_field, initial_curves, warmup_arguments
 from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
-from plateau_jax.table.exact_segments import describe_segments
 from plateau_jax.validation.curve_warning import suppress_warnings
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
@@ -69,7 +68,18 @@ def test_picture_points_lie_on_the_curve(description):
     steps = np.asarray(answer["steps"])
     assert (steps[0], steps[-1], answer["total"]) == (0, curve.total_steps, curve.total_steps)
     assert np.allclose(answer["levels"], curve(steps), rtol=0, atol=1e-6)
-    assert len(answer["segments"]) == 1 + len(curve.describe().splitlines()[1:])
+
+
+@given(descriptions(counts=range(5), scaled=True))
+def test_table_names_the_columns_of_describe(description):
+    """With a peak of 1, its learning rates are the levels."""
+    curve = build(description)
+    table = answer_about(curve, 1.0)["segments"]
+    lines = [[column["heading"].removeprefix("lr ") for column in table["columns"]]]
+    for row in table["rows"]:
+        lines.append([row[column["name"]] for column in table["columns"]])
+    described = [line.split() for line in curve.describe().splitlines()]
+    assert [" ".join(line).split() for line in lines] == described
 
 
 PLATEAUS = "plateaus", "absolute_plateaus"
@@ -228,10 +238,10 @@ def test_curve_at_zero_has_no_ratio():
 def test_omissions_of_long_curves_are_reported():
     curve = StagedCurve([(10, 1 - number / 500) for number in range(400)])
     answer = answer_about(curve)
-    rows = len(describe_segments(curve._rows))  # with the column heads, which are not a segment
-    assert len(answer["segments"]) == 201
+    segments = len(curve.describe().splitlines()[1:])
+    assert len(answer["segments"]["rows"]) == 200
     table, picture = (advice["message"] for advice in answer["advice"])
-    assert table == f"The table shows the first 200 of {rows - 1} segments."
+    assert table == f"The table shows the first 200 of {segments} segments."
     assert picture.startswith("The picture has no handles")
 
 

@@ -23,22 +23,21 @@ byId("copy").addEventListener("click", async () => {
   setTimeout(() => (byId("copied").textContent = ""), 2500);
 });
 
-// The columns of segments: two steps, a shape, and learning rates.
-const SHAPE_COLUMN = 2;
-const numberClass = (column) => (column === SHAPE_COLUMN ? null : "number");
+// The table of segments: the server names its columns, and says what their cells contain.
+
+const CELLS = {
+  text: (text) => element("td", {}, text),
+  step: (text) => element("td", { class: "number" }, formatStep(text)),
+  // Six digits of the learning rates would not fit next to the fields; the tooltip has them.
+  level: (text) => element("td", { class: "number", title: text }, formatLearningRate(Number(text))),
+};
 
 export function showSegments(answer) {
-  const [heads, ...rows] = answer?.segments ?? [[]];
+  const { columns, rows } = answer?.segments ?? { columns: [], rows: [] };
+  const headCells = columns.map(({ heading, content }) =>
+    element("th", { scope: "col", class: content === "text" ? null : "number" }, heading));
+  const rowOf = (cells) => columns.map(({ name, content }) => CELLS[content](cells[name]));
   const table = byId("segments");
-  const headCells = heads.map((text, column) =>
-    element("th", { scope: "col", class: numberClass(column) }, text));
   table.tHead.replaceChildren(element("tr", {}, ...headCells));
-  table.tBodies[0].replaceChildren(...rows.map((row) => element("tr", {}, ...row.map(segmentCell))));
-}
-
-function segmentCell(text, column) {
-  if (column < SHAPE_COLUMN) return element("td", { class: "number" }, formatStep(text));
-  if (column === SHAPE_COLUMN) return element("td", {}, text);
-  // Six digits of the learning rates would not fit next to the fields; the tooltip has them.
-  return element("td", { class: "number", title: text }, formatLearningRate(Number(text)));
+  table.tBodies[0].replaceChildren(...rows.map((cells) => element("tr", {}, ...rowOf(cells))));
 }
