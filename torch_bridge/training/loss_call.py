@@ -23,14 +23,17 @@ class Carry:
 
     def __init__(self, initial: Any, device: torch.device) -> None:
         leaves, self._structure = pytree.tree_flatten(initial)
-        if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
+        are_tensors = all(isinstance(leaf, Tensor) for leaf in leaves)
+        if not leaves or not are_tensors:
             raise TypeError(
                 f"carry = {checks.short_repr(initial)} must be a tensor, or a pytree of tensors"
             )
         self._initial: list[Tensor] = []
+        self.buffers: list[Tensor] = []
         for leaf in leaves:
-            self._initial.append(leaf.detach().to(device, copy=True))
-        self.buffers = [leaf.clone() for leaf in self._initial]
+            copied = leaf.detach().to(device, copy=True)
+            self._initial.append(copied)
+            self.buffers.append(copied.clone())
 
     def tree(self, leaves: Sequence[Tensor]) -> Any:
         return pytree.tree_unflatten(list(leaves), self._structure)
@@ -42,7 +45,8 @@ class Carry:
             ValueError: Its structure, shapes or devices are not those of the initial state.
         """
         leaves, structure = pytree.tree_flatten(value)
-        if structure != self._structure or not all(map(_fits, leaves, self.buffers)):
+        do_fit = all(map(_fits, leaves, self.buffers))
+        if structure != self._structure or not do_fit:
             raise ValueError(
                 f"loss_fn returned a carry of {_shapes(value)}; it must be like the initial one, "
                 f"{_shapes(self.tree(self.buffers))}"
@@ -55,8 +59,10 @@ class Carry:
 
     def select_if_skipped(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
         """Return new tensors: the leaves of a new state, or the current ones after a skip."""
-        pairs = zip(self.buffers, leaves, strict=True)
-        return [torch.where(skip, buffer, leaf) for buffer, leaf in pairs]
+        selected: list[Tensor] = []
+        for buffer, leaf in zip(self.buffers, leaves, strict=True):
+            selected.append(torch.where(skip, buffer, leaf))
+        return selected
 
     def write(self, leaves: Sequence[Tensor]) -> None:
         torch._foreach_copy_(self.buffers, list(leaves))

@@ -32,7 +32,8 @@ class Precision:
         self, name: PrecisionName, device: torch.device, parameters: Sequence[Tensor] = ()
     ) -> None:
         self.name = checks.one_of("precision", name, get_args(PrecisionName))
-        if name == "fp16" and any(parameter.dtype == torch.float16 for parameter in parameters):
+        are_fp16 = any(parameter.dtype == torch.float16 for parameter in parameters)
+        if name == "fp16" and are_fp16:
             raise ValueError(
                 'precision="fp16" casts fp32 parameters to fp16 itself; some of these are fp16 '
                 "already"
