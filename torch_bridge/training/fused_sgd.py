@@ -55,11 +55,9 @@ class Momentum:
         for group in self._optimizer.param_groups:
             if not group["momentum"] or group["dampening"]:
                 continue
-            trained: list[Tensor] = []
-            for parameter in group["params"]:
+            for parameter in self._missing(group["params"]):
                 if parameter.requires_grad:
-                    trained.append(parameter)
-            self._write_zeros(self._missing(trained))
+                    self._write_zeros(parameter)
 
     def complete_dampened(self) -> None:
         """Complete the momentum of groups with dampening, before the optimizer's step.
@@ -76,7 +74,8 @@ class Momentum:
                     trained.append(parameter)
             missing = self._missing(trained)
             if len(missing) < len(trained):
-                self._write_zeros(missing)
+                for parameter in missing:
+                    self._write_zeros(parameter)
 
     def _missing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         states = self._optimizer.state
@@ -86,10 +85,9 @@ class Momentum:
                 missing.append(parameter)
         return missing
 
-    def _write_zeros(self, parameters: Sequence[Tensor]) -> None:
-        for parameter in parameters:
-            zeros = torch.zeros_like(parameter, requires_grad=False)
-            self._optimizer.state[parameter]["momentum_buffer"] = zeros
+    def _write_zeros(self, parameter: Tensor) -> None:
+        zeros = torch.zeros_like(parameter, requires_grad=False)
+        self._optimizer.state[parameter]["momentum_buffer"] = zeros
 
 
 def momentum_of(optimizer: Optimizer) -> Momentum | None:
