@@ -13,16 +13,15 @@ from torch_bridge.distributed import processes
 from torch_bridge.distributed.parallelism import reshard
 from torch_bridge.distributed.processes import in_lockstep
 from torch_bridge.training.loss import (
-    Carry,
     Loss,
     LossFunction,
-    call_loss_fn,
     check_loss_fn,
     check_same_kind,
     check_weight,
     is_pair,
     parse_loss,
 )
+from torch_bridge.training.loss_call import Carry, LossCall
 from torch_bridge.training.precision import Precision, PrecisionName
 
 _LOSS = ""
@@ -106,13 +105,17 @@ def evaluate(
         device = first_parameter.device
     state = None if carry is None else Carry(carry, device)
     leaves = [] if state is None else state.buffers
-    precision_of_run = Precision(precision, device)
+    loss_call = LossCall(
+        model,
+        loss_fn,
+        _parse_named_losses,
+        precision=Precision(precision, device),
+        carry=state,
+    )
     sums = _Sums()
     with _evaluation_mode(model), torch.no_grad():
         for batch, is_counted in in_lockstep(batches, device):
-            losses, new_leaves = precision_of_run.run(
-                call_loss_fn, loss_fn, model, batch, state, leaves, _parse_named_losses
-            )
+            losses, new_leaves = loss_call.run(batch, leaves)
             if is_counted:  # else a filler, so that all ranks run the same collectives
                 leaves = new_leaves
                 sums.add(losses)

@@ -1,4 +1,4 @@
-"""The loss function: its forms, the parsing of its result, and the carry between its calls."""
+"""The loss function: its forms, and the parsing of its result."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,7 +7,6 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from torch_bridge.curve_api import checks, warn
 
@@ -135,111 +134,6 @@ def check_weight(weight: Tensor | float) -> bool:
         'warnings.filterwarnings("ignore", "loss_fn returned a weight")'
     )
     return True
-
-
-def parse_loss_and_aux(value: Any) -> tuple[Loss, Any]:
-    """Convert the result of a loss function with `has_aux=True`; detach the aux.
-
-    Raises:
-        TypeError: The result is not a pair (loss, aux), or a leaf of aux is not a tensor.
-        TypeError, ValueError: As `parse_loss`.
-    """
-    loss, aux = _checked_pair(value, "with has_aux=True it must return (loss, aux)")
-    for leaf in pytree.tree_leaves(aux):
-        if not isinstance(leaf, Tensor):
-            raise TypeError(
-                f"loss_fn returned an aux that holds {describe(leaf)}; it must be a pytree of "
-                "tensors"
-            )
-    return parse_loss(loss), pytree.tree_map(Tensor.detach, aux)
-
-
-def _checked_pair(value: Any, requirement: str) -> Sequence[Any]:
-    if not is_pair(value):
-        raise TypeError(f"loss_fn returned {describe(value)}; {requirement}")
-    return value
-
-
-class Carry:
-    """A pytree of tensors, such as the state of an LSTM or a GRU.
-
-    Raises:
-        TypeError: A leaf is not a tensor, or there are no leaves.
-    """
-
-    def __init__(self, initial: Any, device: torch.device) -> None:
-        leaves, self._structure = pytree.tree_flatten(initial)
-        if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
-            raise TypeError(
-                f"carry = {checks.short_repr(initial)} must be a tensor, or a pytree of tensors"
-            )
-        self._initial: list[Tensor] = []
-        for leaf in leaves:
-            self._initial.append(leaf.detach().to(device, copy=True))
-        self.buffers = [leaf.clone() for leaf in self._initial]
-
-    def tree(self, leaves: Sequence[Tensor]) -> Any:
-        return pytree.tree_unflatten(list(leaves), self._structure)
-
-    def detached(self, value: Any) -> list[Tensor]:
-        """Return the leaves of a new state, detached and in the buffers' dtypes.
-
-        Raises:
-            ValueError: Its structure, shapes or devices are not those of the initial state.
-        """
-        leaves, structure = pytree.tree_flatten(value)
-        if structure != self._structure or not all(map(_fits, leaves, self.buffers)):
-            raise ValueError(
-                f"loss_fn returned a carry of {_shapes(value)}; it must be like the initial one, "
-                f"{_shapes(self.tree(self.buffers))}"
-            )
-        detached: list[Tensor] = []
-        for leaf, buffer in zip(leaves, self.buffers, strict=True):
-            # A bf16 LSTM returns its state in bf16, whatever the dtype of its input.
-            detached.append(leaf.detach().to(buffer.dtype))
-        return detached
-
-    def select_if_skipped(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
-        """Return new tensors: the leaves of a new state, or the current ones after a skip."""
-        pairs = zip(self.buffers, leaves, strict=True)
-        return [torch.where(skip, buffer, leaf) for buffer, leaf in pairs]
-
-    def write(self, leaves: Sequence[Tensor]) -> None:
-        torch._foreach_copy_(self.buffers, list(leaves))
-
-    def reset(self) -> None:
-        self.write(self._initial)
-
-
-def _fits(leaf: Any, buffer: Tensor) -> bool:
-    if not isinstance(leaf, Tensor):
-        return False
-    return leaf.shape == buffer.shape and leaf.device == buffer.device
-
-
-def _shapes(value: Any) -> str:
-    shapes = pytree.tree_map_only(Tensor, lambda tensor: (*tensor.shape, str(tensor.device)), value)
-    return checks.short_repr(shapes)
-
-
-def call_loss_fn(
-    loss_fn: Any,
-    model: nn.Module,
-    batch: Any,
-    carry: Carry | None,
-    leaves: list[Tensor],
-    parse: Callable[[Any], Any] = parse_loss,
-) -> tuple[Any, list[Tensor]]:
-    """Call a loss function; with a carry, pass it the state with these leaves.
-
-    Returns:
-        The result without the carry, converted by `parse`; the leaves of the new carry.
-    """
-    if carry is None:
-        return parse(loss_fn(model, batch)), leaves
-    value = loss_fn(model, batch, carry.tree(leaves))
-    loss, new_carry = _checked_pair(value, "with a carry it must return (loss, carry)")
-    return parse(loss), carry.detached(new_carry)
 
 
 def check_same_kind(weight: Tensor | float | None, *, is_pair: bool) -> None:

@@ -162,23 +162,6 @@ def _check_closure(optimizer: Optimizer) -> None:
         )
 
 
-def check_fused_sgd(optimizer: Optimizer) -> None:
-    """Reject torch's fused SGD for 16-bit parameters on a CPU: most of them stay unchanged."""
-    if not isinstance(optimizer, torch.optim.SGD):
-        return
-    for group in optimizer.param_groups:
-        if not group.get("fused"):
-            continue
-        for parameter in group["params"]:
-            is_half = parameter.dtype in (torch.bfloat16, torch.float16)
-            if is_half and parameter.device.type == "cpu":
-                raise ValueError(
-                    f"on a CPU, the fused SGD of torch 2.13 leaves most {parameter.dtype} "
-                    "parameters unchanged (github.com/pytorch/pytorch/issues/191763): build it "
-                    "with fused=False"
-                )
-
-
 def group_sizes(groups: Iterable[Any]) -> list[int]:
     """Return the number of parameters of each group."""
     return [len(group["params"]) for group in groups]

@@ -3,15 +3,14 @@
 Micikevicius et al., Mixed Precision Training, 2018, arXiv:1710.03740.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from torch_bridge.curve_api import checks
 
-Value = TypeVar("Value")
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -33,28 +32,20 @@ class Precision:
         self, name: PrecisionName, device: torch.device, parameters: Sequence[Tensor] = ()
     ) -> None:
         self.name = checks.one_of("precision", name, get_args(PrecisionName))
-        if name == "fp16" and any(parameter.dtype == torch.float16 for parameter in parameters):
+        are_fp16 = any(parameter.dtype == torch.float16 for parameter in parameters)
+        if name == "fp16" and are_fp16:
             raise ValueError(
                 'precision="fp16" casts fp32 parameters to fp16 itself; some of these are fp16 '
                 "already"
             )
-        self._autocast: torch.autocast | None = None
+        self.autocast: torch.autocast | None = None
+        """The context of a forward pass, or None."""
         if name in _DTYPES:
-            self._autocast = torch.autocast(device.type, dtype=_DTYPES[name])
+            self.autocast = torch.autocast(device.type, dtype=_DTYPES[name])
         self.scale: LossScale | None = None
         """The loss scale, or None."""
         if name == "fp16":
             self.scale = LossScale(device)
-
-    def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
-        """Call a function that runs forward passes, under autocast."""
-        # If the user's whole loop runs under autocast, torch caches cast weights until the loop
-        # ends, so that later updates would use the weights of the first one.
-        torch.clear_autocast_cache()
-        if self._autocast is None:
-            return function(*arguments)
-        with self._autocast:
-            return function(*arguments)
 
 
 class LossScale:

@@ -23,7 +23,8 @@ from torch_bridge.param_groups import (
 )
 from torch_bridge.training.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.gradients import check_max_norm
-from torch_bridge.training.loss import Carry, LossFunction, check_loss_fn
+from torch_bridge.training.loss import LossFunction, check_loss_fn, parse_loss
+from torch_bridge.training.loss_call import Carry, LossCall
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.optimizers import (
     as_sequence,
@@ -227,19 +228,23 @@ class TrainStep:
         )
         if compile:
             loss_fn = torch.compile(loss_fn)
-        self._update = Update(
+        loss_call = LossCall(
             model,
             loss_fn,
-            parameters,
-            parallelism=parallelism,
+            parse_loss,
             precision=self._precision,
             carry=self._carry,
+            has_aux=has_aux,
+        )
+        self._update = Update(
+            loss_call,
+            parameters,
+            parallelism=parallelism,
             clock=self._clock,
             normalizer=self._normalizer,
             steppers=self._steppers,
             status=self._status,
             max_norm=max_norm,
-            has_aux=has_aux,
         )
         self._graphs: GraphedUpdate | None = None
         if cuda_graph:

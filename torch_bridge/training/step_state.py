@@ -26,7 +26,7 @@ from torch_bridge.distributed.dtensors import host_copier, mesh_coordinates
 from torch_bridge.distributed.plain_names import names_of_parameters, plain_state, to_plain_names
 from torch_bridge.param_groups import all_groups, check_length
 from torch_bridge.state_errors import reading_state_of
-from torch_bridge.training.loss import Carry
+from torch_bridge.training.loss_call import Carry
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.optimizer_states import (
     check_optimizer_state,

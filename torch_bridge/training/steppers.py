@@ -20,7 +20,8 @@ from torch.optim import Optimizer
 
 from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.param_groups import LEARNING_RATE, all_groups, unshare_tensors
-from torch_bridge.training.optimizers import check_fused_sgd, check_no_scheduler
+from torch_bridge.training import fused_sgd
+from torch_bridge.training.optimizers import check_no_scheduler
 from torch_bridge.training.start_check import StartCheck
 from torch_bridge.training.status import Status
 
@@ -48,8 +49,8 @@ class _Attached(NamedTuple):
     """The tensors that the groups hold as `lr`; None if the host writes a float."""
     clock_groups: slice
     """The positions of its groups among those of the clock."""
-    is_fused_sgd: bool
-    """True for fused SGD, whose momentum must exist before its first step."""
+    momentum: fused_sgd.Momentum | None
+    """Creates the momentum of fused SGD, which must exist before its first step."""
 
 
 class OptimizerSteppers:
@@ -93,8 +94,8 @@ class OptimizerSteppers:
 
         Raises:
             ValueError: A scheduler is attached; the optimizers' groups or parameters are different
-                ones; torch's fused SGD does not train parameters of this dtype; or a CUDA graph
-                cannot capture them.
+                ones; fused SGD does not train parameters of this dtype; or a CUDA graph cannot
+                capture them.
         """
         check_no_scheduler(self._layers)
         if self._current_parameter_ids() != self._parameter_ids:
@@ -103,7 +104,7 @@ class OptimizerSteppers:
                 "that the step was built for"
             )
         for optimizer in self._optimizers:
-            check_fused_sgd(optimizer)
+            fused_sgd.check(optimizer)
         if self._cuda_graph:
             self._check_capturable()
 
@@ -161,8 +162,6 @@ class OptimizerSteppers:
         lrs: Sequence[Tensor | None] = self._lr_tensors[clock_groups]
         if is_on_device:
             lrs = self._attach_device_lrs(clock_groups)
-        is_sgd = type(optimizer) is torch.optim.SGD
-        is_fused = any(item.fused for item in settings)
         return _Attached(
             optimizer,
             groups,
@@ -170,7 +169,7 @@ class OptimizerSteppers:
             is_on_device,
             lrs,
             clock_groups,
-            is_fused_sgd=is_sgd and is_fused,
+            momentum=fused_sgd.momentum_of(optimizer),
         )
 
     def _attach_device_lrs(self, clock_groups: slice) -> list[Tensor]:
@@ -218,8 +217,8 @@ class OptimizerSteppers:
                     return self.attach()
                 if lr is not None:
                     group["lr"] = lr
-            if attached.is_fused_sgd:
-                _create_momentum(attached.optimizer)
+            if attached.momentum is not None:
+                attached.momentum.create_undampened()
         for attributes, step in self._step_attributes:
             if attributes.get("step") is not step:
                 return self.attach()
@@ -259,7 +258,9 @@ class OptimizerSteppers:
         for attached in self._attached:
             optimizer = attached.optimizer
             if not attached.is_on_device:
-                self._step_on_host(attached)
+                if attached.momentum is not None:
+                    attached.momentum.complete_dampened()
+                optimizer.step()
                 continue
             try:
                 optimizer.found_inf = found_inf
@@ -289,22 +290,12 @@ class OptimizerSteppers:
                 else:
                     tensor.detach().fill_(lr)
 
-    def _step_on_host(self, attached: _Attached) -> None:
-        if attached.is_fused_sgd:
-            _complete_dampened_momentum(attached.optimizer)
-        attached.optimizer.step()
-
 
 def takes_found_inf(optimizer: Optimizer) -> bool:
     """Return True if the optimizer, with its groups, reads the decision to skip from a tensor."""
-    if type(optimizer) not in _WITH_FOUND_INF:
+    if type(optimizer) not in _WITH_FOUND_INF or fused_sgd.must_ask_host(optimizer):
         return False
-    for group in optimizer.param_groups:
-        # With dampening, a momentum of zeros does not give the first update of SGD: see
-        # `_complete_dampened_momentum`.
-        if not group.get("fused") or group.get("dampening"):
-            return False
-    return True
+    return all(group.get("fused") for group in optimizer.param_groups)
 
 
 def check_capturable(optimizer: Optimizer) -> None:
@@ -324,45 +315,3 @@ def check_capturable(optimizer: Optimizer) -> None:
         )
     if not all(group.get("capturable", True) for group in groups):
         raise ValueError(f"cuda_graph=True needs {kind} with capturable=True next to fused=True")
-
-
-def _create_momentum(optimizer: Optimizer) -> None:
-    """Create the missing momentum of fused SGD as zeros, in the groups without dampening.
-
-    The first update gets the same bits from zeros. SGD itself would create uninitialized buffers
-    for the kernel to fill, which it does not do if the update is skipped.
-    """
-    for group in optimizer.param_groups:
-        if group["momentum"] and not group["dampening"]:
-            trained = [parameter for parameter in group["params"] if parameter.requires_grad]
-            _write_zeros(optimizer, _without_momentum(optimizer, trained))
-
-
-def _complete_dampened_momentum(optimizer: Optimizer) -> None:
-    """Create the missing momentum of fused SGD as zeros, in dampened groups that have some already.
-
-    With dampening, SGD starts from an undampened gradient. But its kernel uses the buffers of all
-    parameters with a gradient, or creates them all, so a parameter that gets its first gradient
-    later needs zeros.
-    """
-    for group in optimizer.param_groups:
-        if group["momentum"] and group["dampening"]:
-            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
-            missing = _without_momentum(optimizer, trained)
-            if len(missing) < len(trained):
-                _write_zeros(optimizer, missing)
-
-
-def _without_momentum(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
-    states = optimizer.state
-    missing: list[Tensor] = []
-    for parameter in parameters:
-        if states.get(parameter, {}).get("momentum_buffer") is None:
-            missing.append(parameter)
-    return missing
-
-
-def _write_zeros(optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
-    for parameter in parameters:
-        zeros = torch.zeros_like(parameter, requires_grad=False)
-        optimizer.state[parameter]["momentum_buffer"] = zeros

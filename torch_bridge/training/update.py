@@ -1,25 +1,17 @@
 """One update on the device: forward, backward, unscale, clip, decide, step, count."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.gradients import clip, gradients_of
-from torch_bridge.training.loss import (
-    Carry,
-    Loss,
-    call_loss_fn,
-    check_same_kind,
-    parse_loss,
-    parse_loss_and_aux,
-)
+from torch_bridge.training.loss import Loss, check_same_kind
+from torch_bridge.training.loss_call import LossCall
 from torch_bridge.training.loss_normalizer import LossNormalizer
-from torch_bridge.training.precision import Precision
 from torch_bridge.training.status import Status
 from torch_bridge.training.steppers import OptimizerSteppers
 
@@ -29,41 +21,30 @@ class Update:
 
     def __init__(
         self,
-        model: nn.Module,
-        loss_fn: Callable[..., Any],
+        loss_call: LossCall[Loss],
         parameters: list[nn.Parameter],
         *,
         parallelism: Parallelism,
-        precision: Precision,
-        carry: Carry | None,
         clock: Clock,
         normalizer: LossNormalizer,
         steppers: OptimizerSteppers,
         status: Status,
         max_norm: float | None,
-        has_aux: bool,
     ) -> None:
-        self._model = model
-        self._loss_fn = loss_fn
+        self._loss_call = loss_call
+        self._carry = loss_call.carry
+        self._scale = loss_call.precision.scale
+        self._aux = loss_call.aux
         self._optimized = parameters
-        self._all_parameters = list(model.parameters())
+        self._all_parameters = list(loss_call.model.parameters())
         self._parallelism: Parallelism | None = None
         if parallelism.is_distributed:
             self._parallelism = parallelism
-        self._precision = precision
-        self._carry = carry
-        self._is_plain = carry is None and precision.name == "fp32"
         self._clock = clock
         self._normalizer = normalizer
         self._steppers = steppers
         self._status = status
         self._max_norm = max_norm
-        self._has_aux = has_aux
-        self._aux: list[Any] = []
-        """The aux outputs of the present update's micro-batches."""
-        self._parse_loss = parse_loss
-        if has_aux:
-            self._parse_loss = self._parse_loss_and_keep_aux
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         """Run an update, so that an error leaves nothing of it behind.
@@ -92,7 +73,7 @@ class Update:
             for parameter in self._all_parameters:
                 parameter.grad = None
         outputs = loss, norm, self._clock.lrs.clone(), counters
-        if not self._has_aux:
+        if not self._loss_call.has_aux:
             return outputs
         leaves, structure = pytree.tree_flatten(tuple(self._aux))
         self._aux.clear()
@@ -127,8 +108,8 @@ class Update:
         self._steppers.step(skip, found_inf)
 
         counters = self._clock.count_update(skip, loss)
-        if self._precision.scale is not None:
-            self._precision.scale.update(found_inf, loss)
+        if self._scale is not None:
+            self._scale.update(found_inf, loss)
         if self._carry is not None:
             self._carry.write(next_carry)
         return loss, norm, counters
@@ -147,10 +128,13 @@ class Update:
             if self._parallelism is not None:
                 context = self._parallelism.micro_batch_context(is_last=number == count)
             if context is None:
-                loss, carry = self._run_micro_batch(batch, carry, count)
+                loss, carry = self._loss_call.run(batch, carry)
+                total = self._normalizer.backward(loss, count)
             else:
                 with context:
-                    loss, carry = self._run_micro_batch(batch, carry, count)
+                    loss, carry = self._loss_call.run(batch, carry)
+                    total = self._normalizer.backward(loss, count)
+            loss = total, loss[1]
             if count == 1:
                 return loss, carry
             if sums is None:
@@ -158,30 +142,6 @@ class Update:
                 continue
             sums = _add_losses(sums, loss)
         return sums, carry
-
-    def _run_micro_batch(
-        self, batch: Any, carry: list[Tensor], count: int
-    ) -> tuple[Loss, list[Tensor]]:
-        """Run one of `count` micro-batches; return its part of the loss, and the next carry."""
-        if self._is_plain:
-            torch.clear_autocast_cache()  # as in Precision.run
-            loss = self._parse_loss(self._loss_fn(self._model, batch))
-        else:
-            loss, carry = self._precision.run(
-                call_loss_fn,
-                self._loss_fn,
-                self._model,
-                batch,
-                self._carry,
-                carry,
-                self._parse_loss,
-            )
-        return (self._normalizer.backward(loss, count), loss[1]), carry
-
-    def _parse_loss_and_keep_aux(self, value: Any) -> Loss:
-        loss, aux = parse_loss_and_aux(value)
-        self._aux.append(aux)
-        return loss
 
 
 def _copy_loss(loss: Loss) -> Loss:

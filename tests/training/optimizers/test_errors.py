@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 from support.errors import check_error, each, each_row
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
@@ -42,11 +41,6 @@ def scheduled(scheduler: Callable[[Any], Any], model: nn.Module) -> Optimizer:
     return optimizer
 
 
-def fused_sgd(dtype: torch.dtype, model: nn.Module) -> Optimizer:
-    """On a CPU torch 2.13 leaves blocks of elements unchanged: github.com/pytorch/pytorch/issues/191763."""
-    return SGD(model.to(dtype).parameters(), lr=0.25, fused=True)
-
-
 @each_row(
     [
         *((lambda build, change=change: build(Odd, change), ValueError,
@@ -57,8 +51,6 @@ def fused_sgd(dtype: torch.dtype, model: nn.Module) -> Optimizer:
               (lambda state: state | {"state": [1, 2]}, "torch optimizer"),
               (lambda state: 1 // 0, "ZeroDivisionError: "),
           )),
-        *each(lambda build, value: build(fused_sgd, value), [torch.bfloat16, torch.float16], ValueError,
-              "{} parameters unchanged", "fused=False"),
         (lambda build: make_step(optimizer=[]), ValueError, "needs parameters"),
         *each(lambda build, value: build(scheduled, value), SCHEDULERS, ValueError, ATTACHED,
               "Leave the scheduler out"),
@@ -107,13 +99,6 @@ def test_scheduler_attached_later_is_rejected(build: Callable[[], TrainStep]) ->
             check_error((call, ValueError, ATTACHED, "`del optimizer.step`"), step=step, state=state)
         del optimizer.step
         assert equal_trees(step(data[number]), reference(data[number]))
-
-
-def test_fused_sgd_of_half_precision_is_rejected_later() -> None:
-    model = Net().bfloat16()
-    step = make_step(model=model, optimizer=SGD(model.parameters(), lr=0.25))
-    step.optimizer.param_groups[0]["fused"] = True
-    check_error((lambda: step(*batches(1)), ValueError, "torch.bfloat16 parameters unchanged"), step=step)
 
 
 @each_row(

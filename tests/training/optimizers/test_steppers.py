@@ -66,7 +66,7 @@ def test_changes_between_updates_take_effect(name: str, changes: list[Any]) -> N
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "nesterov", "plain momentum", "rmsprop"])
 def test_frozen_parameters_may_join_later(name: str) -> None:
-    """Fused SGD's kernel needs the momentum of all parameters or of none: new ones begin at zero."""
+    """The updates are those of an optimizer that is not fused."""
     kind = Kind(name)
     step, by_hand = kind.build(), ByHand(kind)
     by_hand.groups[0]["fused"] = False

@@ -1,0 +1,72 @@
+"""Two defects of torch's fused SGD: 16-bit parameters on a CPU, and momentum that nobody initializes."""
+
+import pytest
+import torch
+from support.errors import check_error
+from support.training.by_hand import ByHand
+from support.training.kinds_of_run import Kind
+from support.training.models import Net, batches, nonfinite
+from support.training.steps import make_step
+from torch import Tensor
+from torch.optim import SGD
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_on_a_cpu_is_rejected(dtype: torch.dtype) -> None:
+    """On a CPU torch 2.13 leaves blocks of elements unchanged: github.com/pytorch/pytorch/issues/191763."""
+    model = Net().to(dtype)
+    optimizer = SGD(model.parameters(), lr=0.25, fused=True)
+
+    def build() -> None:
+        make_step(model=model, optimizer=optimizer)
+
+    check_error((build, ValueError, f"{dtype} parameters unchanged", "fused=False"), optimizer=optimizer)
+
+
+def test_half_precision_is_rejected_later() -> None:
+    model = Net().bfloat16()
+    step = make_step(model=model, optimizer=SGD(model.parameters(), lr=0.25))
+    step.optimizer.param_groups[0]["fused"] = True
+
+    def update() -> None:
+        step(*batches(1))
+
+    check_error((update, ValueError, "torch.bfloat16 parameters unchanged"), step=step)
+
+
+@pytest.mark.parametrize("name", ["momentum", "nesterov", "dampened"])
+def test_momentum_starts_after_skipped_updates(name: str) -> None:
+    """Torch's kernel would leave it uninitialized. The loop by hand has the SGD that is not fused."""
+    kind = Kind(name)
+    step = kind.build()
+    by_hand = ByHand(kind)
+    by_hand.groups[0]["fused"] = False
+    first, second, *rest = batches(5)
+    for batch in (nonfinite(first), nonfinite(second), *rest):
+        step(batch)
+        by_hand.update([batch])
+    expected = by_hand.model.state_dict()
+    torch.testing.assert_close(step.model.state_dict(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "factor"), [("nesterov", 1.0), ("dampened", 0.5)])
+def test_momentum_of_a_parameter_that_joins_later(name: str, factor: float) -> None:
+    """It starts at zeros, because the kernel takes the momentum of all parameters or of none."""
+    model = Net()
+    bias = model.last.bias
+    bias.requires_grad_(False)
+    step = make_step(name, model)
+    first, second = batches(2)
+    step(first)
+
+    bias.requires_grad_(True)
+    gradients: list[Tensor] = []
+
+    def keep(gradient: Tensor) -> None:
+        gradients.append(gradient.clone())
+
+    bias.register_hook(keep)
+    step(second)
+    momentum = step.optimizer.state[bias]["momentum_buffer"]
+    expected = factor * gradients[0]
+    assert momentum.abs().tolist() == expected.abs().tolist()
