@@ -60,7 +60,7 @@ def test_line_and_table_match_the_curve(description):
 
 
 def check_points(points, curve):
-    """Check that points lie on the curve, at a step that rounds to them or between two such steps."""
+    """Check that points lie on the curve, at a step that rounds to them or between two steps."""
     borders = np.concatenate([curve.table.begin - 1, curve.table.begin])
     highest = float(curve(borders).max()) or 1.0
     left = points[0, 0]
