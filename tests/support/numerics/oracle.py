@@ -79,7 +79,7 @@ def power_of(shape: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a curve, from one level to another in `length` steps; a later one may cut it short."""
+    """A part of a curve, from one level to another in `length` steps; a later one may cut it."""
 
     begin: int
     length: int
