@@ -41,7 +41,7 @@ class Words:
         return options[self.below(len(options))]
 
     def magnitude(self, low: int, high: int) -> int:
-        """Return an integer in low … high; each order of magnitude, and `high`, is equally likely"""
+        """Return an integer in low … high; each order of magnitude is as likely as the others."""
         return magnitude(self(), low, high)
 
     def ratio(self) -> float:
