@@ -379,7 +379,7 @@ def test_replaced_argument_is_checked(curve: PlateauCurve) -> None:
 # Depth.
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def deepest() -> Curve:
     """A curve nested 64 deep, as many as are allowed."""
     curve = PlateauCurve(1000)
