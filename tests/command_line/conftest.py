@@ -31,31 +31,32 @@ STEPS = np.arange(20, 1001, 20)
 LOSSES = 2.5 + (STEPS / 300) ** -0.5 + 0.05 * RUN(STEPS)
 
 
-def _write_log(name: str, *columns: Iterator) -> None:
-    lines = [",".join(map(str, row)) for row in zip(STEPS, *columns, strict=True)]
-    header = ["step", "loss", "lr"][: 1 + len(columns)]
-    Path(name).write_text("\n".join([",".join(header), *lines]))
+def write_csv(name: str, **columns: np.ndarray) -> None:
+    lines = [",".join(columns)]
+    for row in zip(*columns.values(), strict=True):
+        lines.append(",".join(map(str, row)))
+    Path(name).write_text("\n".join(lines))
 
 
 @pytest.fixture(scope="module")
-def _written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder_of_all_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("files")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name, curve in CURVES.items():
             Path(f"{name}.json").write_text(json.dumps(curve.to_dict()))
-        _write_log("log.csv", LOSSES)
-        for name, peak in (("low", 5e-4), ("middle", 1e-3)):
-            _write_log(f"{name}.csv", LOSSES, (peak * RUN(STEPS)).tolist())
+        write_csv("log.csv", step=STEPS, loss=LOSSES)
+        write_csv("low.csv", step=STEPS, loss=LOSSES, lr=5e-4 * RUN(STEPS).astype(float))
+        write_csv("middle.csv", step=STEPS, loss=LOSSES, lr=1e-3 * RUN(STEPS).astype(float))
         Path("several.csv").write_text("step,loss,train_loss\n10,3,3\n")
         yield folder
 
 
 @pytest.fixture
-def folder(_written: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(folder_of_all_tests: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Change to the directory of the files; what a test writes there is removed again."""
-    monkeypatch.chdir(_written)
-    before = set(_written.iterdir())
-    yield _written
-    for path in set(_written.iterdir()) - before:
+    monkeypatch.chdir(folder_of_all_tests)
+    before = set(folder_of_all_tests.iterdir())
+    yield folder_of_all_tests
+    for path in set(folder_of_all_tests.iterdir()) - before:
         path.unlink()

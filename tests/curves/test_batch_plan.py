@@ -3,80 +3,95 @@
 import json
 import math
 import pickle
-from dataclasses import FrozenInstanceError
-from fractions import Fraction
 from itertools import accumulate
-from math import nan
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 from support.curves.descriptions import build, descriptions
-from support.errors import check_error, each, each_row
 from support.numerics.oracle import Oracle, are_equal
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
-from plateau_jax.validation.curve_warning import suppress_warnings
 
-RAMP = BatchPlan([(0, 8), (160, 16)])
-_gaps = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 40)), max_size=6)
+batches = st.integers(1, 40)
+gaps = st.lists(st.tuples(st.integers(1, 90), batches), max_size=6)
 
 
 @st.composite
 def all_pairs(draw):
-    gaps = draw(_gaps)
-    thresholds = [0, *accumulate(gap for gap, _ in gaps)]
-    return list(zip(thresholds, [draw(st.integers(1, 40)), *(batch for _, batch in gaps)], strict=True))
+    """Draw pairs (threshold, batch)."""
+    gaps_and_batches = draw(gaps)
+    thresholds = accumulate((gap for gap, _ in gaps_and_batches), initial=0)
+    later_batches = [batch for _, batch in gaps_and_batches]
+    return list(zip(thresholds, [draw(batches), *later_batches], strict=True))
 
 
-def loop_over(pairs, updates):
-    """Loop over updates, and return what was consumed before each, and each batch."""
-    consumed, found = 0, []
+def batch_at(pairs, consumed):
+    """Return the batch of the last pair whose threshold is at most the number consumed."""
+    for threshold, batch in reversed(pairs):
+        if threshold <= consumed:
+            return batch
+    raise AssertionError("the first threshold is 0")
+
+
+def consumed_before(pairs, updates):
+    """Return what was consumed before each update, and after the last."""
+    totals = [0]
     for _ in range(updates):
-        batch = [batch for threshold, batch in pairs if threshold <= consumed][-1]
-        found.append((consumed, batch))
-        consumed += batch
-    return found
+        totals.append(totals[-1] + batch_at(pairs, totals[-1]))
+    return totals
 
 
 @given(all_pairs())
 def test_plan_matches_loop_over_updates(pairs):
-    plan, run = BatchPlan(pairs), loop_over(pairs, 400)
+    plan = BatchPlan(pairs)
+    totals = consumed_before(pairs, 400)
     assert BatchPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
-    for updates, (consumed, batch) in enumerate(run):
-        assert plan(consumed) == batch
+    for updates, consumed in enumerate(totals):
+        assert plan(consumed) == batch_at(pairs, consumed)
         assert plan.consumed(updates) == consumed
         assert plan.updates(consumed) == updates
+    updates = 0
     for total in range(300):
-        assert plan.updates(total) == next(
-            updates for updates, (consumed, _) in enumerate(run) if consumed >= total
-        )
+        if totals[updates] < total:
+            updates += 1
+        assert plan.updates(total) == updates
 
 
 @given(all_pairs(), st.integers(0, 10**40), st.integers(1, 10**30))
 def test_plan_is_exact_for_any_counts(pairs, total, scale):
     plan = BatchPlan([(threshold * scale, batch * scale) for threshold, batch in pairs])
     updates = plan.updates(total)
-    assert type(updates) is type(plan.consumed(updates)) is int
-    assert plan.consumed(updates) >= total
+    consumed = plan.consumed(updates)
+    assert type(updates) is int
+    assert type(consumed) is int
+    assert consumed >= total
     assert updates == 0 or plan.consumed(updates - 1) < total
-    assert plan.consumed(updates) == scale * BatchPlan(pairs).consumed(updates)
-    assert plan(plan.consumed(updates)) == plan.consumed(updates + 1) - plan.consumed(updates)
+    assert consumed == scale * BatchPlan(pairs).consumed(updates)
+    assert plan(consumed) == plan.consumed(updates + 1) - consumed
 
 
 def test_plan_is_frozen_and_hashable():
-    other = BatchPlan(((np.int64(0), np.int8(8)), [160, 16]))
-    assert (other, hash(other)) == (RAMP, hash(RAMP))
-    assert repr(other) == "BatchPlan(pairs=((0, 8), (160, 16)))"
-    assert BatchPlan([(0, 8)]) != RAMP
-    assert pickle.loads(pickle.dumps(RAMP)) == RAMP
-    for found in (RAMP(np.int64(160)), RAMP.updates(np.uint8(200)), RAMP.consumed(np.int16(3))):
-        assert type(found) is int
+    plan = BatchPlan([(0, 8), (160, 16)])
+    of_numpy = BatchPlan(((np.int64(0), np.int8(8)), [160, 16]))
+    assert of_numpy == plan
+    assert hash(of_numpy) == hash(plan)
+    assert repr(of_numpy) == "BatchPlan(pairs=((0, 8), (160, 16)))"
+    assert BatchPlan([(0, 8)]) != plan
+    assert pickle.loads(pickle.dumps(plan)) == plan
+
+
+def test_counts_of_numpy_give_plain_integers():
+    plan = BatchPlan([(0, 8), (160, 16)])
+    assert type(plan(np.int64(160))) is int
+    assert type(plan.updates(np.uint8(200))) is int
+    assert type(plan.consumed(np.int16(3))) is int
 
 
 @given(all_pairs(), st.integers(1, 8), st.integers(1, 4))
 def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processes):
-    plan, divides = BatchPlan(pairs), True
+    plan = BatchPlan(pairs)
+    divides = True
     for threshold, batch in pairs:
         if batch % (micro_batch * processes):
             divides = False
@@ -90,124 +105,58 @@ def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processe
         plan.check(micro_batch, processes)
         plan.check(micro_batch * processes)
     else:
-        with pytest.raises(ValueError, match=r"of pairs\[\d\] = \(\d+, \d+\) is .* does not divide"):
+        with pytest.raises(
+            ValueError, match=r"of pairs\[\d\] = \(\d+, \d+\) is .* does not divide"
+        ):
             plan.check(micro_batch, processes)
 
 
-FLAT = StagedCurve([(100,)], start=1.0)
-TAIL = StagedCurve([(1000, 1e-30, "exponential")], start=1.0).part(900)
-with suppress_warnings():
-    ZERO = StagedCurve([(100,)])
-ONCE = BatchPlan([(0, 2**31)]).scale(TAIL, 1, reference=1, exponent=1)
-NEAR = BatchPlan([(0, 1_000_001)])
-NOT_INTEGERS = nan, 3.0, True, "3", None, Fraction(3), np.float32(3)
-KEYS = "as to_dict returns it"
+class Halvings:
+    """How often an exact curve has halved, from each step on."""
 
-# Wrong values of one argument of a call.
-OF_CALLS = [
-    (lambda value: RAMP(value), "consumed", TypeError, "integer", NOT_INTEGERS),
-    (lambda value: RAMP.updates(value), "total", TypeError, "integer", NOT_INTEGERS),
-    (lambda value: RAMP.consumed(value), "updates", TypeError, "integer", NOT_INTEGERS),
-    (lambda value: RAMP.check(value), "micro_batch", TypeError, "integer", NOT_INTEGERS),
-    (lambda value: RAMP.check(1, value), "processes", TypeError, "integer", NOT_INTEGERS),
-    (lambda value: RAMP(value), "consumed", ValueError, "at least 0", [-1]),
-    (lambda value: RAMP.updates(value), "total", ValueError, "at least 0", [-1]),
-    (lambda value: RAMP.consumed(value), "updates", ValueError, "at least 0", [-1]),
-    (lambda value: RAMP.check(value), "micro_batch", ValueError, "at least 1", [-1, 0]),
-    (lambda value: RAMP.check(1, value), "processes", ValueError, "at least 1", [-1, 0]),
-    (lambda value: RAMP.micro_batches(value, 4), "consumed", ValueError, "at least 0", [-1]),
-    (lambda value: RAMP.scale(FLAT, value, reference=16), "unit", TypeError, "integer",
-     [8.0, True, "8", None]),
-    (lambda value: RAMP.scale(FLAT, value, reference=16), "unit", ValueError, "at least 1", [0]),
-    (lambda value: RAMP.scale(FLAT, 8, reference=value), "reference", TypeError, "integer",
-     [8.0, True, "8", None]),
-    (lambda value: RAMP.scale(FLAT, 8, reference=value), "reference", ValueError, "at least 1", [0]),
-    (lambda value: RAMP.scale(FLAT, 8, reference=value), "reference", ValueError, "step 20 it is 1.41421356",
-     [8]),
-    (lambda value: NEAR.scale(FLAT, 8, reference=value), "reference", ValueError, "step 0 it is 1.0000004",
-     [1_000_000]),
-    (lambda value: RAMP.scale(value, 8, reference=16), "curve", TypeError, "a Curve", [0.5]),
-    (lambda value: RAMP.scale(FLAT, 8, reference=16, exponent=value), "exponent", TypeError, "number",
-     ["half"]),
-    (lambda value: RAMP.scale(FLAT, 8, reference=16, exponent=value), "exponent", ValueError, "(0, 2]",
-     [0, 2.5]),
-    (lambda value: BatchPlan.seesaw(FLAT, value, unit=8, largest=16), "batch", TypeError, "integer",
-     [8.0, True]),
-    (lambda value: BatchPlan.seesaw(FLAT, value, unit=8, largest=16), "batch", ValueError, "at least 1", [0]),
-    (lambda value: BatchPlan.seesaw(FLAT, 8, unit=8, largest=value), "largest", TypeError, "integer",
-     [8.0, True]),
-    (lambda value: BatchPlan.seesaw(FLAT, 8, unit=8, largest=value), "largest", ValueError,
-     "at least 8", [0, 7]),
-    (lambda value: BatchPlan.seesaw(value, 8, unit=8, largest=16), "curve", TypeError, "a Curve", [None]),
-    (lambda value: BatchPlan(value), "pairs", TypeError, "sequence of pairs", [8, {0: 8}]),
-    (lambda value: BatchPlan([value, 8]), "pairs[0]", TypeError, "pair (threshold, batch)", [0, (0, 8, 9)]),
-    (lambda value: BatchPlan([(value, 8)]), "pairs[0].threshold", TypeError, "integer", [0.0, False, nan]),
-    (lambda value: BatchPlan([(0, 8), (9, value)]), "pairs[1].batch", TypeError, "integer", [8.0, True]),
-    (lambda value: BatchPlan([(0, 8), (9, value)]), "pairs[1].batch", ValueError, "at least 1", [0, -16]),
-    (lambda value: BatchPlan(value), "pairs", ValueError, "begin with a pair (0, batch)",
-     [[], [(1, 8)], [(-1, 8)], [(0, 8), (20, 9), (20, 1)], [(0, 8), (20, 9), (2, 1)]]),
-    (lambda value: BatchPlan.from_dict(value), "arguments", ValueError, KEYS, [[(0, 8)]]),
-    (lambda value: BatchPlan.from_dict(value), "arguments", ValueError, KEYS,
-     [{}, {"pairs": [[0, 8]], "unit": 3}]),
-]  # fmt: skip
-ERRORS = [
-    *(row for call, name, error, word, values in OF_CALLS
-      for row in each(call, values, error, f"{name} = {{}}", word)),
-    (lambda: BatchPlan([(0, 2)]).scale(StagedCurve([(50, 1.0), (0, 0.1), (50,)]), 1, reference=1), ValueError,
-     "reference"),
-    (lambda: RAMP.scale(FLAT, 64, reference=16), ValueError, "pairs[1].threshold = 160",
-     "a multiple of unit = 64"),
-    (lambda: RAMP.scale(FLAT, 8, reference=1, exponent=2), ValueError,
-     "multiply the peak by (new / old)**exponent"),
-    (lambda: BatchPlan([(0, 2**40)]).scale(FLAT, 1, reference=1, exponent=1), ValueError,
-     f"reference = 1 must be nearer to the batch {2**40}", "1.1e+12, outside"),
-    (lambda: BatchPlan([(0, 10**200)]).scale(TAIL, 1, reference=1, exponent=2), ValueError,
-     "nearer to the batch 1000", "inf, outside"),
-    (lambda: BatchPlan([(0, 2**31)]).scale(ONCE, 1, reference=1, exponent=1), ValueError, "curve = ",
-     "not be scaled so often"),
-    (lambda: BatchPlan.seesaw(ZERO, 8, unit=8, largest=16), ValueError, "curve = StagedCurve(",
-     "is 0 at every step"),
-    (lambda: BatchPlan.seesaw(RAMP.scale(FLAT, 16, reference=16), 8, unit=8, largest=16), ValueError,
-     "unit = 8 must be 16, the unit of the curve"),
-    (lambda: RAMP.scale(RAMP.scale(FLAT, 16, reference=16), 8, reference=16), ValueError,
-     "unit = 8 must be 16"),
-    (lambda: RAMP.scale(FLAT, 16, reference=16).then(RAMP.scale(FLAT, 8, reference=16)), ValueError,
-     "other has unit = 8, but the curve before it has unit = 16"),
-    (lambda: RAMP.check(16), ValueError, "pairs[0] = (0, 8) is 8", "= 16 · 1 = 16 does not divide"),
-    (lambda: setattr(RAMP, "pairs", ()), FrozenInstanceError),
-]  # fmt: skip
+    def __init__(self, description):
+        self.curve = Oracle(description)
+        # Between these steps a curve rises or falls throughout.
+        turns = {self.curve.total_steps}
+        for begin, end, _ in self.curve.spans():
+            turns |= {begin, end - 1}
+        self.turns = turns
+        self.highest = max(map(self.curve, turns))
 
+    def has_halved(self, step, times):
+        level = self.curve(step)
+        limit = self.highest / 2**times
+        return level < limit or are_equal(level, limit)
 
-@each_row(ERRORS)
-def test_errors(row):
-    check_error(row, RAMP=RAMP)
+    def stays_halved(self, step, times):
+        """Return True if the curve has halved so often at this step and at all later ones."""
+        later = [turn for turn in self.turns if turn > step]
+        return all(self.has_halved(turn, times) for turn in [step, *later])
 
 
 @given(descriptions(), st.integers(1, 5), st.integers(1, 3), st.integers(0, 40))
 def test_seesaw_doubles_where_curve_has_halved(description, batch, unit, doublings):
-    curve, exact = build(description), Oracle(description)
-    ends = {step for begin, end, _ in exact.spans() for step in (begin, end - 1)} | {curve.total_steps}
-    highest = max(map(exact, ends))
-    assume(highest)
+    curve = build(description)
+    halvings = Halvings(description)
+    assume(halvings.highest)
     plan = BatchPlan.seesaw(curve, batch, unit=unit, largest=batch << doublings)
-
-    def is_within(step, doubled):
-        return exact(step) <= highest / 2**doubled or are_equal(exact(step), highest / 2**doubled)
-
-    for (threshold, size), following in zip(plan.pairs, [*plan.pairs[1:], None], strict=True):
-        step, doubled = threshold // unit, int(math.log2(size / batch))
-        assert (size, threshold) == (batch << doubled, step * unit)
+    steps = []
+    doubled = []
+    for threshold, size in plan.pairs:
+        steps.append(threshold // unit)
+        doubled.append(int(math.log2(size / batch)))
+        assert threshold == steps[-1] * unit
+        assert size == batch << doubled[-1]
+    for step, times in zip(steps, doubled, strict=True):
         assert step < curve.total_steps
-        # All doublings so far are due here and from here on; the last of them was not due a step before.
-        assert all(is_within(later, doubled) for later in (step, *ends) if later >= step)
-        assert not step or not is_within(step - 1, doubled)
-        # The next doubling is due at the next threshold, or never.
-        if following:
-            assert not is_within(following[0] // unit - 1, doubled + 1)
-        elif doubled < doublings:
-            assert not (
-                is_within(curve.total_steps - 1, doubled + 1) and is_within(curve.total_steps, doubled + 1)
-            )
+        assert halvings.stays_halved(step, times)
+        # The last of these doublings was not due a step before.
+        assert step == 0 or not halvings.has_halved(step - 1, times)
+    # The next doubling is due at the next threshold, or never.
+    for following, times in zip(steps[1:], doubled[:-1], strict=True):
+        assert not halvings.has_halved(following - 1, times + 1)
+    if doubled[-1] < doublings:
+        assert not halvings.stays_halved(curve.total_steps - 1, doubled[-1] + 1)
     plan.scale(curve, unit, reference=batch)
 
 

@@ -1,5 +1,6 @@
-"""Cooldowns, continuations and parts: they keep the bits of their curves, and exact levels stay exact."""
+"""Cooldowns, continuations and parts: they keep the bits of their curves, and exact levels."""
 
+from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
@@ -9,9 +10,7 @@ from support.curves.descriptions import build, descriptions, descriptions_and_st
 from support.curves.strategies import MAX_STEP, words
 from support.numerics.oracle import Oracle, is_nearest_float32
 
-from plateau_jax import PlateauCurve, StagedCurve
-
-CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 
 @pytest.mark.parametrize(("kind", "first"), [("cooldown", "cooldown"), ("then", "curve")])
@@ -20,30 +19,36 @@ def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more):
     description, steps = data.draw(descriptions_and_steps(kind=kind))
     parent = build(description[first])
     end = description.get("at", parent.total_steps)
-    steps = [min(step, end - 1) for step in (*steps, *steps_of(description[first], more))]
+    steps = np.minimum([*steps, *steps_of(description[first], more)], end - 1)
     np.testing.assert_array_equal(build(description)(steps), parent(steps))
 
 
 @given(descriptions(depth=2), descriptions_and_steps(size=16, depth=2))
-def test_then_keeps_unscaled_second_curves_bits(first, case):
+def test_then_keeps_unscaled_second_curves_bits(first_description, case):
     description, steps = case
-    total = Oracle(first).total_steps
-    if total + Oracle(description).total_steps <= MAX_STEP:
-        both = build(first).then(build(description))
-        steps = np.clip(steps, 0, MAX_STEP - total)
-        np.testing.assert_array_equal(both(steps + total), build(description)(steps))
+    first = build(first_description)
+    second = build(description)
+    if first.total_steps + second.total_steps <= MAX_STEP:
+        steps = np.clip(steps, 0, MAX_STEP - first.total_steps)
+        values = first.then(second)(steps + first.total_steps)
+        np.testing.assert_array_equal(values, second(steps))
 
 
 @given(descriptions_and_steps(kind="part"), words(16))
 def test_part_keeps_bits_and_holds_level_at_stop(case, more):
     description, steps = case
-    parent, start, stop = description["part"], description["start"], description["stop"]
-    part, curve, oracle = build(description), build(parent), Oracle(parent)
-    inside = np.clip([*steps, *(step - start for step in steps_of(parent, more))], 0, stop - start - 1)
+    start = description["start"]
+    stop = description["stop"]
+    part = build(description)
+    curve = build(description["part"])
+    steps_of_curve = np.array(steps_of(description["part"], more))
+    inside = np.clip([*steps, *(steps_of_curve - start)], 0, stop - start - 1)
     np.testing.assert_array_equal(part(inside), curve(inside + start))
     assert part.total_steps == stop - start
-    assert is_nearest_float32(part(stop - start), oracle(stop))
-    assert curve.part(start, None if stop == curve.total_steps else stop) == part
+    assert is_nearest_float32(part(stop - start), Oracle(description["part"])(stop))
+    if stop == curve.total_steps:
+        stop = None
+    assert curve.part(start, stop) == part
 
 
 @given(descriptions(scaled=True), words(4))
@@ -51,7 +56,8 @@ def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, drawn)
     curve = build(description)
     first, second, at, stop = sorted(word % (curve.total_steps + 1) for word in drawn)
     if 0 < at < curve.total_steps:
-        assert curve.part(0, at).then(curve.part(at)).first_difference(curve) is None
+        joined = curve.part(0, at).then(curve.part(at))
+        assert joined.first_difference(curve) is None
         assert curve.part(0, at).same_until(curve, at)
     if first < second < stop:
         nested = curve.part(first).part(second - first, stop - first)
@@ -61,45 +67,72 @@ def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, drawn)
         assert cooled.first_difference(curve.cooldown(at, 10).part(first)) is None
 
 
-HALVES = PlateauCurve(100, min_lr_ratio=0.1).then(PlateauCurve(3, decay_shape="linear"), scale=0.3)
+@dataclass
+class ExactLevel:
+    """A level that is rational, although the curve computes it from irrational numbers."""
+
+    curve: Curve
+    at: int
+    level: float
+
+
+def held_from(step, decay_shape):
+    """Return a curve whose plateau begins at a step, and which decays for 24,000 steps."""
+    plateaus = [(step, 24_000)]
+    return PlateauCurve(48_000, decay_shape=decay_shape, absolute_plateaus=plateaus)
 
 
 @pytest.mark.parametrize(
-    ("curve", "at", "level"),
+    "case",
     [
-        (StagedCurve([(3, 0.3)]), 1, 0.1),
-        (StagedCurve([(2, 0.4, "cosine")], start=0.2), 1, 0.3),
-        (StagedCurve([(4, 0.1, "1-sqrt")], start=0.3), 1, 0.2),
-        (PlateauCurve(3, min_lr_ratio=0.1, decay_shape="linear"), 1, 0.7),
+        ExactLevel(StagedCurve([(3, 0.3)]), 1, 0.1),
+        ExactLevel(StagedCurve([(2, 0.4, "cosine")], start=0.2), 1, 0.3),
+        ExactLevel(StagedCurve([(4, 0.1, "1-sqrt")], start=0.3), 1, 0.2),
+        ExactLevel(PlateauCurve(3, min_lr_ratio=0.1, decay_shape="linear"), 1, 0.7),
         # Halfway between two plateaus at irrational levels with a rational mean.
-        (PlateauCurve(6, absolute_plateaus=[(1, 1), (4, 1)], min_lr_ratio=0.1), 3, 0.55),
-        (HALVES, 102, 0.1),
-        (CURVE, 2000, 0.1),
-        (StagedCurve([(10, 0.01, "exponential")], start=1.0), 5, 0.1),
+        ExactLevel(PlateauCurve(6, absolute_plateaus=[(1, 1), (4, 1)], min_lr_ratio=0.1), 3, 0.55),
+        ExactLevel(
+            PlateauCurve(100, min_lr_ratio=0.1).then(
+                PlateauCurve(3, decay_shape="linear"), scale=0.3
+            ),
+            102,
+            0.1,
+        ),
+        ExactLevel(
+            PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1), 2000, 0.1
+        ),
+        ExactLevel(StagedCurve([(10, 0.01, "exponential")], start=1.0), 5, 0.1),
         # 1 - 3/4, (1 + cos 2π/3)/2 and 1 - √(9/16).
-        (PlateauCurve(48_000, decay_shape="linear", absolute_plateaus=[(18_000, 24_000)]), 20_000, 0.25),
-        (PlateauCurve(48_000, decay_shape="cosine", absolute_plateaus=[(16_000, 24_000)]), 20_000, 0.25),
-        (PlateauCurve(48_000, decay_shape="1-sqrt", absolute_plateaus=[(13_500, 24_000)]), 20_000, 0.25),
-        (StagedCurve([(4, 0.2, "1-x^2")], start=1.0), 2, 0.8),
-        (StagedCurve([(2, 0.2, "t^-1")], start=0.3), 1, 0.24),
-        (StagedCurve([(9_999, 0.0005, "t^-0.75")], start=0.5), 15, 0.0625),
-        (PlateauCurve(100, decay_shape="(1-x)^2"), 66, 0.1156),
+        ExactLevel(held_from(18_000, "linear"), 20_000, 0.25),
+        ExactLevel(held_from(16_000, "cosine"), 20_000, 0.25),
+        ExactLevel(held_from(13_500, "1-sqrt"), 20_000, 0.25),
+        ExactLevel(StagedCurve([(4, 0.2, "1-x^2")], start=1.0), 2, 0.8),
+        ExactLevel(StagedCurve([(2, 0.2, "t^-1")], start=0.3), 1, 0.24),
+        ExactLevel(StagedCurve([(9_999, 0.0005, "t^-0.75")], start=0.5), 15, 0.0625),
+        ExactLevel(PlateauCurve(100, decay_shape="(1-x)^2"), 66, 0.1156),
     ],
 )
-def test_cooldown_to_exact_level_is_flat(curve, at, level):
+def test_cooldown_to_exact_level_is_flat(case):
+    curve = case.curve
+    at = case.at
+    level = case.level
     assert curve._level_at(at) == Decimal(repr(level))
     flat = curve.cooldown(at, 10, to=level)
     assert set(flat(range(at, at + 20))) == {np.float32(level)}
     assert curve.cooldown(at, 10, to=level, shape="1-x^2").table.length[-2] == 0
     for shape in ("exponential", "t^-0.5"):
-        tables = (
-            parent.cooldown(first, 8, to=level / 4, shape=shape).table.columns()
-            for parent, first in ((curve, at), (StagedCurve([(1,)], start=level), 1))
-        )
-        computed, written = ({name: column[-2] for name, column in table.items()} for table in tables)
-        assert computed == {**computed, **written, "begin": at, "phase_begin": at}
+        computed = curve.cooldown(at, 8, to=level / 4, shape=shape)
+        written = StagedCurve([(1,)], start=level).cooldown(1, 8, to=level / 4, shape=shape)
+        same_row = {**table_row(written), "begin": at, "phase_begin": at}
+        assert table_row(computed) == {**table_row(computed), **same_row}
     with pytest.raises(ValueError, match=f"^to = .* must not lie above the level at step {at}"):
         curve.cooldown(at, 10, to=float(np.nextafter(level, 1)))
+
+
+def table_row(curve):
+    """Return the row of the cooldown: the last but one."""
+    columns = curve.table.columns()
+    return {name: column[-2] for name, column in columns.items()}
 
 
 def test_cooldown_from_tiny_level_of_power():

@@ -1,524 +1,769 @@
-"""Errors of curves: each names the argument, shows its value, and has the word that helps."""
+"""Wrong arguments of curves: in Python, in JSON and on the command line, one message names each."""
 
 import copy
 import json
 import pickle
 import re
-from dataclasses import replace
-from decimal import Decimal
-from fractions import Fraction
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from math import inf, nan
+from pathlib import Path
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.commands import error_of
 from support.curves.strategies import MAX_STEP
-from support.design.design import fault_of
-from support.errors import check_error, each, each_row
-
-from plateau_jax import (
-    BatchPlan,
-    Curve,
-    DataClock,
-    HoldBelow,
-    PlateauCurve,
-    StagedCurve,
-    check_resume,
-    compare,
-    optax_schedule,
-    resume_record,
-    scale_by_curve,
-    stack,
+from support.curves.wrong_values import (
+    A_DECAY_SHAPE,
+    A_PERCENTAGE,
+    A_SHAPE,
+    NOT_INTEGERS,
+    NOT_PAIRS,
+    NOT_PERCENTAGES,
+    NOT_POWERS,
+    NOT_SEQUENCES,
+    NOT_SHAPES,
+    VIEWS_OF_TWO,
 )
-from plateau_jax.curves.derived_curves import Cooldown, Then
+from support.design.design import fault_of
+
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.validation.checks import Message, message_of
 
-# Where wrong options of a curve are tried: as arguments of the constructor; in JSON, as `from_dict`,
-# `--from FILE` and the design page read it; as options of the command line.
-PYTHON, JSON, OPTIONS = "Python", "JSON", "options"
-BOTH, WRITTEN, EVERYWHERE = (PYTHON, JSON), (JSON, OPTIONS), (PYTHON, JSON, OPTIONS)
+# Where the arguments of a curve are written.
+PYTHON = "Python"
+JSON = "JSON"  # for `from_dict`, `--from FILE` and the design page
+COMMAND = "command"
+EVERYWHERE = (PYTHON, JSON, COMMAND)
 
-NO_INTEGERS = [True, np.True_, 10.5, 10.0, None, nan, 3j, np.float32(10), [10], Fraction(10)]
-NO_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), {85, 10}, frozenset((85, 10)), {85: 0, 10: 0}]
-NO_PAIRS += [{85: 0, 10: 0}.keys(), {0: 85, 1: 10}.values()]
-NO_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
-NO_STAGES = [None, 5, "stages", {10, 20}, {10: 0.5}, np.array(5)]
-NO_STAGE = [5, "ab", None, (), (1, 0.5, "linear", 2), {10, 0.5}, np.array(5)]
-NO_PERCENTAGES = ["-1%", "100.0001%", "nan%", "inf%", "%", "2%%", "2 % 3", "1/2%", "2%\n.", f"{'9' * 5000}%"]
-NO_DECIMALS = ["", "P", "1e-1", "+2", "-2", " 2", "2 ", "2\n", "1/2", "1,5", "1_0", "½", "٢", ".", "1.5.2"]
-NO_DECIMALS += ["inf", "nan", "0x2", "2" * 10**6, "0.5" + "0" * 30]
-NO_SHAPES = ["x^2", "1 - x^2", "1-x**2", "1-X^2", "(1-x)2", "1-x", "", "sqrt", "Linear", 2, ["linear"]]
-PERCENTAGE, STAGE = "a percentage from 0% to 100%", "; a stage is (steps, to, shape)"
-RATIO, DECIMAL = "lie in [0, 1]", "a decimal for P"
-DECAYS = "one of 'linear', 'cosine', '1-sqrt', '1-x^P', '(1-x)^P', with a decimal for P, such as '1-x^2'"
-SHAPES = "one of 'linear', 'cosine', '1-sqrt', 'exponential', '1-x^P', '(1-x)^P', 't^-P', with a decimal"
-PERCENT = "0 … 100 %; for steps use absolute_plateaus"
-
-# Wrong values of one argument: the message begins with it and with the value.
-VALUES = [
-    ("total_steps", TypeError, "integer", PYTHON, [*NO_INTEGERS, "10"]),
-    ("total_steps", TypeError, "integer", EVERYWHERE, [10.5, "10%"]),
-    # JSON, TOML and OmegaConf read 2e5 as a float.
-    ("total_steps", TypeError, "integer: write 200000", EVERYWHERE, [2e5]),
-    ("total_steps", ValueError, "of 65536 of them, here 457763, and train with clock=DataClock(65536)",
-     EVERYWHERE, [3 * 10**10]),
-    ("total_steps", ValueError, "here 457763, and train with clock=DataClock(65536)", BOTH, [3e10]),
-    ("warmup_steps", TypeError, "such as '2%': write 10", BOTH, [10.0]),
-    ("warmup_steps", ValueError, "of 65536 of them, here 45776", EVERYWHERE, [3 * 10**9]),
-    ("absolute_plateaus[1].start", ValueError, "clock=DataClock(65536)", EVERYWHERE, [3 * 10**9]),
-    ("absolute_plateaus[1].length", ValueError, "clock=DataClock(65536)", EVERYWHERE, [3 * 10**9]),
-    ("stages[1].steps", TypeError, f"{STAGE}: write 10", BOTH, [10.0]),
-    ("stages[1].steps", ValueError, "clock=DataClock(65536)", EVERYWHERE, [3 * 10**9]),
-    ("total_steps", TypeError, "integer", WRITTEN, ["1e99999", "ten", "nan"]),
-    ("total_steps", ValueError, "1 … 2**31 - 1 = 2147483647", EVERYWHERE, [0, -5, MAX_STEP + 1, 10**50]),
-    ("warmup_steps", TypeError, "integer", PYTHON, [*NO_INTEGERS, "10", b"10%"]),
-    ("warmup_steps", TypeError, "percentage of total_steps such as '2%'", EVERYWHERE, [0.1, "rest", "half"]),
-    ("warmup_steps", ValueError, "lie in 0 … total_steps - 1 = 99", EVERYWHERE, [-1, 100]),
-    ("warmup_steps", ValueError, PERCENTAGE, BOTH, NO_PERCENTAGES),
-    ("min_lr_ratio", ValueError, RATIO, BOTH, [-0.1, 1.0000000000000002, 2, 10**150]),
-    ("init_lr_ratio", ValueError, RATIO, EVERYWHERE, [-0.1, 1.5]),
-    ("min_lr_ratio", ValueError, "finite", BOTH, [nan, inf, -inf]),
-    ("min_lr_ratio", TypeError, "number", PYTHON, ["0.1", 0j, [0.1], np.True_, None]),
-    ("min_lr_ratio", TypeError, "number", BOTH, [True, "10%"]),
-    ("init_lr_ratio", TypeError, "number", WRITTEN, ["high", "nan", "1e999"]),
-    ("warmup_shape", ValueError, "one of 'linear', 'cosine'", PYTHON, [None]),
-    ("warmup_shape", ValueError, "one of 'linear', 'cosine'", BOTH, ["1-sqrt", "Linear", ["linear"]]),
-    ("warmup_shape", ValueError, "one of 'linear', 'cosine'", EVERYWHERE, ["1-x^2"]),
-    ("decay_shape", ValueError, DECAYS, PYTHON, [None]),
-    ("decay_shape", ValueError, DECAYS, BOTH, [*NO_SHAPES, "exponential"]),
-    ("decay_shape", ValueError, DECAYS, EVERYWHERE, ["t^-1"]),
-    ("decay_shape", ValueError, "P in [0.05, 20]", EVERYWHERE, ["1-x^20.01", "(1-x)^20.01"]),
-    ("decay_shape", ValueError, "P in [0.05, 20]", EVERYWHERE, ["1-x^0.049", "(1-x)^.049"]),
-    ("stages[0].shape", ValueError, "P in [0.25, 4]", EVERYWHERE, ["t^-4.01", "t^-0.249"]),
-    ("plateaus", TypeError, "sequence of pairs (start, duration) in percent", PYTHON, NO_SEQUENCES),
-    ("plateaus[1]", TypeError, "pair (start, duration) in percent", PYTHON, NO_PAIRS),
-    ("plateaus[1]", TypeError, "pair", BOTH, [50]),
-    ("plateaus[1]", ValueError, PERCENT, EVERYWHERE, [(-1, 10), (100.5, 10), (10, -0.5), (500, 300)]),
-    ("plateaus[1].start", TypeError, "number", PYTHON, [None, "10", True, 1j]),
-    ("plateaus[1].start", TypeError, "number", EVERYWHERE, ["9,5"]),
-    ("plateaus[1].duration", TypeError, "number", PYTHON, [None, "10", True, 1j]),
-    ("plateaus[1].duration", ValueError, "finite", BOTH, [nan, inf, -inf]),
-    ("absolute_plateaus", TypeError, "sequence of pairs (start, length) in steps", PYTHON, NO_SEQUENCES),
-    ("absolute_plateaus[1]", TypeError, "pair (start, length) in steps", PYTHON, NO_PAIRS),
-    ("absolute_plateaus[1]", ValueError, "the warmup ends, at step 10", EVERYWHERE, [(-1, 5), (9, 5)]),
-    ("absolute_plateaus[1].length", ValueError, "at least 0", EVERYWHERE, [-1]),
-    ("absolute_plateaus[1].start", TypeError, "integer", PYTHON, [None, "10", True, 1j, np.float64(50)]),
-    ("absolute_plateaus[1].start", TypeError, "integer", EVERYWHERE, [9.5]),
-    ("absolute_plateaus[1].length", TypeError, "integer", PYTHON, [None, "10", True, 1j, np.float64(50)]),
-    ("stages", TypeError, "sequence of stages", PYTHON, NO_STAGES),
-    ("stages", TypeError, "sequence of stages", BOTH, [{"warmup": 5}]),
-    ("stages[1]", TypeError, "be a stage (steps, to, shape); to and shape", PYTHON, NO_STAGE),
-    ("stages[1]", TypeError, "be a stage (steps, to, shape)", EVERYWHERE, [(5, 0, "(1-x)^2", 1)]),
-    ("stages[1].steps", TypeError, "integer", PYTHON, [True, 1.0, "1", None, nan]),
-    ("stages[1].steps", TypeError, f"such as '2%' or the word 'rest'{STAGE}", EVERYWHERE,
-     [0.02, "ten", "Rest"]),
-    ("stages[1].steps", ValueError, "at least 0", EVERYWHERE, [-1]),
-    ("stages[1].steps", ValueError, "all steps, and needs total_steps", EVERYWHERE, ["2%", "rest"]),
-    ("stages[0].to", TypeError, f"number{STAGE}", PYTHON, [True, "0.5", 0j, [0.5]]),
-    ("stages[0].to", TypeError, f"number{STAGE}", EVERYWHERE, ["50%"]),
-    ("stages[0].to", ValueError, f"{RATIO}{STAGE}", EVERYWHERE, [-0.1, 1.0000000000000002, 500]),
-    ("stages[0].to", ValueError, "finite", BOTH, [nan, inf]),
-    ("start", TypeError, "number", BOTH, [True]),
-    ("start", ValueError, RATIO, EVERYWHERE, [-0.1, 2]),
-    ("start", ValueError, "finite", BOTH, [nan]),
-    ("stages[0].shape", ValueError, SHAPES, BOTH, [*NO_SHAPES, None, "t^2"]),
-    ("stages[0].shape", ValueError, SHAPES, EVERYWHERE, ["sqrt"]),
-    *(("stages[0].shape", ValueError, DECIMAL, PYTHON, [f"{name}{power}" for power in NO_DECIMALS])
-      for name in ("1-x^", "(1-x)^", "t^-")),
-    ("decay_shape", ValueError, DECIMAL, BOTH, ["1-x^1e-1", "(1-x)^+2"]),
-]  # fmt: skip
-# Where in the options a value stands; all other arguments are options themselves.
-PLACES = {
-    "plateaus[1]": lambda value: {"plateaus": [(20, 5), value]},
-    "plateaus[1].start": lambda value: {"plateaus": [(20, 5), (value, 5)]},
-    "plateaus[1].duration": lambda value: {"plateaus": [(20, 5), (50, value)]},
-    "absolute_plateaus[1]": lambda value: {"warmup_steps": 10, "absolute_plateaus": [(20, 5), value]},
-    "absolute_plateaus[1].start": lambda value: {"absolute_plateaus": [(20, 5), (value, 5)]},
-    "absolute_plateaus[1].length": lambda value: {"absolute_plateaus": [(20, 5), (50, value)]},
-    "stages[1]": lambda value: {"stages": [(5,), value]},
-    "stages[1].steps": lambda value: {"stages": [(5,), (value, 0.5)]},
-    "stages[0].to": lambda value: {"stages": [(5, value)]},
-    "stages[0].shape": lambda value: {"stages": [(5, 0.5, value)]},
-    "start": lambda value: {"stages": [(5, 1)], "start": value},
-}
-
-# Values that do not go together, and those that the message shows in another form.
-TOGETHER = [
-    (OPTIONS, {"total_steps": "1e50"}, ValueError, f"total_steps = {10**50}", "1 … 2**31 - 1"),
-    (PYTHON, {"init_lr_ratio": np.float32(1.5)}, ValueError, "init_lr_ratio = 1.5", RATIO),
-    (EVERYWHERE, {"warmup_steps": "100%"}, ValueError, "warmup_steps = 100 must", "total_steps - 1 = 99"),
-    (EVERYWHERE, {"plateaus": [(95, 10)]}, ValueError, "plateaus[0] = (95, 10) must end by total_steps = 100",
-     "it lasts from step 95 to step 105; the second number is the length, not the end"),
-    (EVERYWHERE, {"absolute_plateaus": [(101, 0)]}, ValueError, "absolute_plateaus[0] = (101, 0)",
-     "by total_steps"),
-    (EVERYWHERE, {"plateaus": [(25, 10), (10, 20)]}, ValueError, "plateaus[1] = (10, 20)",
-     "starts, at step 25"),
-    (EVERYWHERE, {"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]}, ValueError,
-     "plateaus[0] = (10, 20)", "29"),
-    (EVERYWHERE, {"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]}, ValueError,
-     "absolute_plateaus[0] = (10, 20)", "at step 28"),
-    (EVERYWHERE, {"warmup_steps": 10, "plateaus": [(0, 100)]}, ValueError,
-     "plateaus must leave at least one of the 90", "StagedCurve"),
-    (BOTH, {"stages": []}, ValueError, "stages add up to 0 steps", "2147483647"),
-    (EVERYWHERE, {"stages": [(0, 1)]}, ValueError, "stages add up to 0 steps", "2147483647"),
-    (EVERYWHERE, {"stages": [(MAX_STEP,), (1,)]}, ValueError, "stages add up to 2147483648 steps",
-     "2147483647. To count samples or tokens", "clock=DataClock(65536)"),
-    (BOTH, {"stages": [(5, 0, "exponential")], "start": 1}, ValueError, "stages[0].shape = 'exponential': an",
-     "or to 0"),
-    (BOTH, {"stages": [(5, 0.5, "exponential")]}, ValueError, "stages[0].shape = 'exponential': an",
-     "from or to 0"),
-    (BOTH, {"stages": [(5, 0, "t^-2")], "start": 1}, ValueError,
-     "stages[0].shape = 't^-2': a t^-2 stage from", "to 0"),
-    # A shape is checked even if it has no effect.
-    (BOTH, {"stages": [(5, None, "Linear")]}, ValueError, "stages[0].shape = 'Linear'", "one of"),
-    (BOTH, {"stages": [(0, 0.5, None)]}, ValueError, "stages[0].shape = None", "one of"),
-    (BOTH, {"stages": [("2%%", 1.0), ("rest",)], "total_steps": 9}, ValueError, "stages[0].steps = ",
-     PERCENTAGE),
-    (BOTH, {"stages": [("rest",)], "total_steps": "100%"}, TypeError, "total_steps = '100%'", "integer"),
-    (BOTH, {"stages": [("rest",)], "total_steps": 0}, ValueError, "total_steps = 0", "1 …"),
-    (EVERYWHERE, {"stages": [("rest",), ("rest",)], "total_steps": 9}, ValueError, "stages[1].steps = 'rest'",
-     "once"),
-    (EVERYWHERE, {"stages": [(5,), (3,)], "total_steps": 9}, ValueError, "stages add up to 8 steps",
-     "= 9: write 'rest'"),
-    # Nothing is left for 'rest'.
-    (OPTIONS, {"stages": [(5, 1), (5,)], "total_steps": 9}, ValueError, "stages add up to 10",
-     "total_steps = 9\n"),
-    (EVERYWHERE, {"stages": [(8, 1), ("50%",), ("rest",)], "total_steps": 9}, ValueError,
-     "stages add up to 12 steps"),
-    (PYTHON, {"warmup_shape": (item for item in ())}, ValueError, "warmup_shape = <generator", "'cosine'"),
-]  # fmt: skip
+Check = Callable[..., None]
+"""check(arguments, error, beginning, *parts): the arguments are rejected with this message."""
 
 
-def _tried():
-    rows = [
-        (surfaces, PLACES.get(path, lambda value, path=path: {path: value})(value), error, begin, word)
-        for path, error, word, surfaces, values in VALUES
-        for value in values
-        # The message shows at most 200 characters of a value, on one line.
-        for begin in [f"{path} = {' '.join(repr(value).split())[:150]}"]
-    ]
-    for surfaces, options, error, *parts in [*rows, *TOGETHER]:
-        for surface in (surfaces,) if isinstance(surfaces, str) else surfaces:
-            yield pytest.param(surface, options, error, parts, id=f"{surface}-{parts[0]:.40}")
+@dataclass
+class Values:
+    """Wrong values of one argument."""
+
+    values: Sequence[Any]
+    error: type[Exception]
+    requirement: str
+    """A part of the message."""
+    tried_in: Sequence[str] = EVERYWHERE
 
 
-def _as_options(options):
-    """Return the arguments of a curve as options of the command line."""
-    repeated = {"plateaus": "--plateau", "absolute_plateaus": "--absolute-plateau", "stages": "--stage"}
-    words = [str(options[name]) for name in ("total_steps",) if name in options]
-    for name, value in options.items():
-        if name in repeated:
-            words += [word for item in value for word in (repeated[name], *map(str, item))]
-        elif name != "total_steps":
+@dataclass
+class WrongValue:
+    value: Any
+    error: type[Exception]
+    requirement: str
+
+    def beginning(self, argument: str) -> str:
+        """Return the beginning of the message, which shows at most 200 characters on one line."""
+        shown = " ".join(repr(self.value).split())
+        return f"{argument} = {shown[:150]}"
+
+
+def each_value(*rows: Values) -> pytest.MarkDecorator:
+    """Run a test for each value of each row, wherever it is tried."""
+    cases = []
+    for row in rows:
+        for place in row.tried_in:
+            for value in row.values:
+                wrong = WrongValue(value, row.error, row.requirement)
+                cases.append(pytest.param(place, wrong, id=f"{place}-{value!r:.40}"))
+    return pytest.mark.parametrize(("check", "wrong"), cases, indirect=["check"])
+
+
+def tried_in(*places: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("check", places, indirect=True)
+
+
+@pytest.fixture
+def check(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Check:
+    if request.param == PYTHON:
+        return check_in_python
+    if request.param == JSON:
+        return partial(check_in_json, tmp_path / "curve.json", capsys)
+    return partial(check_on_command_line, capsys)
+
+
+def check_in_python(
+    arguments: dict[str, Any], error: type[Exception], beginning: str, *parts: str
+) -> None:
+    curve_type = PlateauCurve
+    if "stages" in arguments:
+        curve_type = StagedCurve
+    with pytest.raises(error) as caught:
+        curve_type(**with_total_steps(arguments))
+    check_message(str(caught.value), beginning, *parts)
+    check_error(caught.value, error, beginning)
+
+
+def check_in_json(
+    file: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: dict[str, Any],
+    error: type[Exception],
+    beginning: str,
+    *parts: str,
+) -> None:
+    text = json.dumps(with_total_steps(arguments))
+    with pytest.raises(error) as caught:
+        Curve.from_dict(json.loads(text))
+    check_message_with_lists(str(caught.value), beginning, *parts)
+    check_error(caught.value, error, beginning)
+    check_design_page(json.loads(text), message_of(caught.value))
+    file.write_text(text)
+    printed = error_of(capsys, "--from", str(file))
+    assert printed.endswith(f"curve.json: {caught.value}\n")
+
+
+def check_on_command_line(
+    capsys: pytest.CaptureFixture[str],
+    arguments: dict[str, Any],
+    error: type[Exception],
+    beginning: str,
+    *parts: str,
+) -> None:
+    printed = error_of(capsys, *command_words(with_total_steps(arguments)))
+    assert len(printed.splitlines()) == 1
+    check_message_with_lists(printed, f"python -m plateau_jax: error: {beginning}", *parts)
+
+
+def with_total_steps(arguments: dict[str, Any]) -> dict[str, Any]:
+    if "stages" in arguments:
+        return arguments
+    return {"total_steps": 100, **arguments}
+
+
+def command_words(arguments: dict[str, Any]) -> list[str]:
+    """Return the arguments of a curve as those of the command."""
+    repeated = {
+        "plateaus": "--plateau",
+        "absolute_plateaus": "--absolute-plateau",
+        "stages": "--stage",
+    }
+    words = []
+    for name, value in arguments.items():
+        if name == "total_steps":
+            words.insert(0, str(value))
+        elif name in repeated:
+            for items in value:
+                words += [repeated[name], *map(str, items)]
+        else:
             words += [f"--{name.replace('_', '-')}", str(value)]
     return words
 
 
-def _in_json(text):
-    """Replace tuples by lists, which JSON has in place of them."""
+def check_message(message: str, beginning: str, *parts: str) -> None:
+    assert message.startswith(beginning)
+    for part in parts:
+        assert part in message
+
+
+def check_message_with_lists(message: str, *parts: str) -> None:
+    """Compare a message about JSON or the command line, which have lists in place of tuples."""
+    check_message(with_lists(message), *map(with_lists, parts))
+
+
+def with_lists(text: str) -> str:
     return text.replace("(", "[").replace(")", "]")
 
 
-@pytest.mark.parametrize(("surface", "options", "error", "parts"), list(_tried()))
-def test_wrong_options_are_named_alike(surface, options, error, parts, tmp_path, capsys):
-    options = options if options.keys() & {"stages", "total_steps"} else {"total_steps": 100} | options
-    name = parts[0].partition(" ")[0]
-    if surface == OPTIONS:
-        printed = error_of(capsys, *_as_options(options))
-        assert len(printed.splitlines()) == 1
-        assert _in_json(printed).startswith(_in_json(f"python -m plateau_jax: error: {parts[0]}"))
-        assert all(_in_json(part) in _in_json(printed) for part in parts)
-        return
-    if surface == PYTHON:
-        with pytest.raises(error) as caught:
-            (StagedCurve if "stages" in options else PlateauCurve)(**options)
-        message = str(caught.value)
-        assert message.startswith(parts[0])
-        assert all(part in message for part in parts)
-    else:
-        written = json.dumps(options)
-        with pytest.raises(error) as caught:
-            Curve.from_dict(json.loads(written))
-        message = str(caught.value)
-        assert _in_json(message).startswith(_in_json(parts[0]))
-        assert all(_in_json(part) in _in_json(message) for part in parts)
-        _check_page(json.loads(written), message_of(caught.value))
-        (tmp_path / "curve.json").write_text(written)
-        printed = error_of(capsys, "--from", str(tmp_path / "curve.json"))
-        assert printed.endswith(f"curve.json: {message}\n")
-    assert type(caught.value) is error
-    assert "\n" not in message
-    assert Message(message_of(caught.value).path, "") == name
-    _check_copies(caught.value)
+def check_error(error: Exception, error_type: type[Exception], beginning: str) -> None:
+    assert type(error) is error_type
+    assert "\n" not in str(error)
+    argument = beginning.partition(" ")[0]
+    assert Message(message_of(error).path, "") == argument
+    check_copies(error)
 
 
-def _check_page(curve, message):
-    fault, length = fault_of({"curve": curve, "peak": 1}), len(message.path)
+def check_copies(error: Exception) -> None:
+    copies = [copy.copy(error), copy.deepcopy(error)]
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        copies.append(pickle.loads(pickle.dumps(error, protocol)))
+    for copied in copies:
+        assert type(copied) is type(error)
+        assert str(copied) == str(error)
+        assert message_of(copied).path == message_of(error).path
+
+
+def check_design_page(arguments: Any, message: Message) -> None:
+    """Check that the page shows the message at the field of the argument."""
+    fault = fault_of({"curve": arguments, "peak": 1})
+    path = ("curve", *message.path)
     assert fault["message"] == message
-    assert fault["path"][:length] == ("curve", *message.path)[:length]
+    common = len(message.path)  # a field may be a part of the argument, or hold it
+    assert fault["path"][:common] == path[:common]
 
 
-def _check_copies(error):
-    pickles = [pickle.dumps(error, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
-    for other in (*map(pickle.loads, pickles), copy.copy(error), copy.deepcopy(error)):
-        assert (type(other), str(other)) == (type(error), str(error))
-        assert message_of(other).path == message_of(error).path
+# Steps.
 
 
-NESTED = {"kind": "cooldown", "curve": {"total_steps": 0}, "at": 5, "steps": 5}
+@each_value(
+    Values([*NOT_INTEGERS, "10"], TypeError, "integer", [PYTHON]),
+    Values([10.5, "10%"], TypeError, "integer"),
+    Values(["1e99999", "ten", "nan"], TypeError, "integer", [JSON, COMMAND]),
+    # JSON, TOML and OmegaConf read 2e5 as a float.
+    Values([2e5], TypeError, "integer: write 200000"),
+    Values([0, -5, MAX_STEP + 1, 10**50], ValueError, "1 … 2**31 - 1 = 2147483647"),
+    Values(
+        [3 * 10**10],
+        ValueError,
+        "of 65536 of them, here 457763, and train with clock=DataClock(65536)",
+    ),
+    Values(
+        [3e10], ValueError, "here 457763, and train with clock=DataClock(65536)", [PYTHON, JSON]
+    ),
+)
+def test_total_steps(check: Check, wrong: WrongValue) -> None:
+    arguments = {"total_steps": wrong.value}
+    check(arguments, wrong.error, wrong.beginning("total_steps"), wrong.requirement)
+
+
+@each_value(
+    Values([*NOT_INTEGERS, "10", b"10%"], TypeError, "integer", [PYTHON]),
+    Values([10.0], TypeError, "such as '2%': write 10", [PYTHON, JSON]),
+    Values([0.1, "rest", "half"], TypeError, "percentage of total_steps such as '2%'"),
+    Values([-1, 100], ValueError, "lie in 0 … total_steps - 1 = 99"),
+    Values([3 * 10**9], ValueError, "of 65536 of them, here 45776"),
+    Values([*NOT_PERCENTAGES, f"{'9' * 5000}%"], ValueError, A_PERCENTAGE, [PYTHON, JSON]),
+)
+def test_warmup_steps(check: Check, wrong: WrongValue) -> None:
+    arguments = {"warmup_steps": wrong.value}
+    check(arguments, wrong.error, wrong.beginning("warmup_steps"), wrong.requirement)
+
+
+@tried_in(*EVERYWHERE)
+def test_percentage_that_is_all_steps(check: Check) -> None:
+    arguments = {"warmup_steps": "100%"}
+    check(arguments, ValueError, "warmup_steps = 100 must", "total_steps - 1 = 99")
+
+
+@tried_in(COMMAND)
+def test_total_steps_as_a_decimal(check: Check) -> None:
+    check({"total_steps": "1e50"}, ValueError, f"total_steps = {10**50}", "1 … 2**31 - 1")
+
+
+# Levels.
+
+
+@each_value(
+    Values(["0.1", 0j, [0.1], np.True_, None], TypeError, "number", [PYTHON]),
+    Values([True, "10%"], TypeError, "number", [PYTHON, JSON]),
+    Values([nan, inf, -inf], ValueError, "finite", [PYTHON, JSON]),
+    Values([-0.1, 1.0000000000000002, 2, 10**150], ValueError, "lie in [0, 1]", [PYTHON, JSON]),
+)
+def test_min_lr_ratio(check: Check, wrong: WrongValue) -> None:
+    arguments = {"min_lr_ratio": wrong.value}
+    check(arguments, wrong.error, wrong.beginning("min_lr_ratio"), wrong.requirement)
+
+
+@each_value(
+    Values(["high", "nan", "1e999"], TypeError, "number", [JSON, COMMAND]),
+    Values([-0.1, 1.5], ValueError, "lie in [0, 1]"),
+)
+def test_init_lr_ratio(check: Check, wrong: WrongValue) -> None:
+    arguments = {"init_lr_ratio": wrong.value}
+    check(arguments, wrong.error, wrong.beginning("init_lr_ratio"), wrong.requirement)
+
+
+@tried_in(PYTHON)
+def test_numpy_number_is_shown_as_a_plain_one(check: Check) -> None:
+    arguments = {"init_lr_ratio": np.float32(1.5)}
+    check(arguments, ValueError, "init_lr_ratio = 1.5", "lie in [0, 1]")
+
+
+# Shapes.
+
+
+@each_value(
+    Values([None], ValueError, "one of 'linear', 'cosine'", [PYTHON]),
+    Values(
+        ["1-sqrt", "Linear", ["linear"]], ValueError, "one of 'linear', 'cosine'", [PYTHON, JSON]
+    ),
+    Values(["1-x^2"], ValueError, "one of 'linear', 'cosine'"),
+)
+def test_warmup_shape(check: Check, wrong: WrongValue) -> None:
+    arguments = {"warmup_shape": wrong.value}
+    check(arguments, wrong.error, wrong.beginning("warmup_shape"), wrong.requirement)
+
+
+@tried_in(PYTHON)
+def test_iterator_as_shape(check: Check) -> None:
+    check({"warmup_shape": iter(())}, ValueError, "warmup_shape = <tuple_iterator", "'cosine'")
+
+
+@each_value(
+    Values([None], ValueError, A_DECAY_SHAPE, [PYTHON]),
+    Values([*NOT_SHAPES, "exponential"], ValueError, A_DECAY_SHAPE, [PYTHON, JSON]),
+    Values(["t^-1"], ValueError, A_DECAY_SHAPE),
+    Values(["1-x^20.01", "(1-x)^20.01"], ValueError, "P in [0.05, 20]"),
+    Values(["1-x^0.049", "(1-x)^.049"], ValueError, "P in [0.05, 20]"),
+    Values(["1-x^1e-1", "(1-x)^+2"], ValueError, "a decimal for P", [PYTHON, JSON]),
+)
+def test_decay_shape(check: Check, wrong: WrongValue) -> None:
+    arguments = {"decay_shape": wrong.value}
+    check(arguments, wrong.error, wrong.beginning("decay_shape"), wrong.requirement)
+
+
+# Plateaus.
+
+
+@each_value(
+    Values(NOT_SEQUENCES, TypeError, "sequence of pairs (start, duration) in percent", [PYTHON])
+)
+def test_plateaus(check: Check, wrong: WrongValue) -> None:
+    arguments = {"plateaus": wrong.value}
+    check(arguments, wrong.error, wrong.beginning("plateaus"), wrong.requirement)
+
+
+@each_value(
+    Values([*NOT_PAIRS, *VIEWS_OF_TWO], TypeError, "pair (start, duration) in percent", [PYTHON]),
+    Values([50], TypeError, "pair", [PYTHON, JSON]),
+    Values(
+        [(-1, 10), (100.5, 10), (10, -0.5), (500, 300)],
+        ValueError,
+        "0 … 100 %; for steps use absolute_plateaus",
+    ),
+)
+def test_plateau(check: Check, wrong: WrongValue) -> None:
+    arguments = {"plateaus": [(20, 5), wrong.value]}
+    check(arguments, wrong.error, wrong.beginning("plateaus[1]"), wrong.requirement)
+
+
+@each_value(
+    Values([None, "10", True, 1j], TypeError, "number", [PYTHON]),
+    Values(["9,5"], TypeError, "number"),
+)
+def test_start_of_a_plateau(check: Check, wrong: WrongValue) -> None:
+    arguments = {"plateaus": [(20, 5), (wrong.value, 5)]}
+    check(arguments, wrong.error, wrong.beginning("plateaus[1].start"), wrong.requirement)
+
+
+@each_value(
+    Values([None, "10", True, 1j], TypeError, "number", [PYTHON]),
+    Values([nan, inf, -inf], ValueError, "finite", [PYTHON, JSON]),
+)
+def test_duration_of_a_plateau(check: Check, wrong: WrongValue) -> None:
+    arguments = {"plateaus": [(20, 5), (50, wrong.value)]}
+    check(arguments, wrong.error, wrong.beginning("plateaus[1].duration"), wrong.requirement)
+
+
+@each_value(
+    Values(NOT_SEQUENCES, TypeError, "sequence of pairs (start, length) in steps", [PYTHON])
+)
+def test_absolute_plateaus(check: Check, wrong: WrongValue) -> None:
+    arguments = {"absolute_plateaus": wrong.value}
+    check(arguments, wrong.error, wrong.beginning("absolute_plateaus"), wrong.requirement)
+
+
+@each_value(
+    Values([*NOT_PAIRS, *VIEWS_OF_TWO], TypeError, "pair (start, length) in steps", [PYTHON]),
+    Values([(-1, 5), (9, 5)], ValueError, "the warmup ends, at step 10"),
+)
+def test_absolute_plateau(check: Check, wrong: WrongValue) -> None:
+    arguments = {"warmup_steps": 10, "absolute_plateaus": [(20, 5), wrong.value]}
+    check(arguments, wrong.error, wrong.beginning("absolute_plateaus[1]"), wrong.requirement)
+
+
+@each_value(
+    Values([None, "10", True, 1j, np.float64(50)], TypeError, "integer", [PYTHON]),
+    Values([9.5], TypeError, "integer"),
+    Values([3 * 10**9], ValueError, "clock=DataClock(65536)"),
+)
+def test_start_of_an_absolute_plateau(check: Check, wrong: WrongValue) -> None:
+    arguments = {"absolute_plateaus": [(20, 5), (wrong.value, 5)]}
+    beginning = wrong.beginning("absolute_plateaus[1].start")
+    check(arguments, wrong.error, beginning, wrong.requirement)
+
+
+@each_value(
+    Values([None, "10", True, 1j, np.float64(50)], TypeError, "integer", [PYTHON]),
+    Values([-1], ValueError, "at least 0"),
+    Values([3 * 10**9], ValueError, "clock=DataClock(65536)"),
+)
+def test_length_of_an_absolute_plateau(check: Check, wrong: WrongValue) -> None:
+    arguments = {"absolute_plateaus": [(20, 5), (50, wrong.value)]}
+    beginning = wrong.beginning("absolute_plateaus[1].length")
+    check(arguments, wrong.error, beginning, wrong.requirement)
+
+
+@tried_in(*EVERYWHERE)
+def test_plateau_past_the_end(check: Check) -> None:
+    check(
+        {"plateaus": [(95, 10)]},
+        ValueError,
+        "plateaus[0] = (95, 10) must end by total_steps = 100",
+        "it lasts from step 95 to step 105; the second number is the length, not the end",
+    )
+
+
+@tried_in(*EVERYWHERE)
+def test_empty_plateau_past_the_end(check: Check) -> None:
+    arguments = {"absolute_plateaus": [(101, 0)]}
+    check(arguments, ValueError, "absolute_plateaus[0] = (101, 0)", "by total_steps")
+
+
+@tried_in(*EVERYWHERE)
+def test_plateaus_overlap(check: Check) -> None:
+    arguments = {"plateaus": [(25, 10), (10, 20)]}
+    check(arguments, ValueError, "plateaus[1] = (10, 20)", "starts, at step 25")
+
+
+@tried_in(*EVERYWHERE)
+def test_plateau_overlaps_an_absolute_one(check: Check) -> None:
+    arguments = {"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]}
+    check(arguments, ValueError, "plateaus[0] = (10, 20)", "29")
+
+
+@tried_in(*EVERYWHERE)
+def test_absolute_plateau_overlaps_a_relative_one(check: Check) -> None:
+    arguments = {"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]}
+    check(arguments, ValueError, "absolute_plateaus[0] = (10, 20)", "at step 28")
+
+
+@tried_in(*EVERYWHERE)
+def test_plateaus_leave_no_step_to_decay(check: Check) -> None:
+    check(
+        {"warmup_steps": 10, "plateaus": [(0, 100)]},
+        ValueError,
+        "plateaus must leave at least one of the 90",
+        "StagedCurve",
+    )
+
+
+# Stages.
+
+
+@each_value(
+    Values(
+        [None, 5, "stages", {10, 20}, {10: 0.5}, np.array(5)],
+        TypeError,
+        "sequence of stages",
+        [PYTHON],
+    ),
+    Values([{"warmup": 5}], TypeError, "sequence of stages", [PYTHON, JSON]),
+)
+def test_stages(check: Check, wrong: WrongValue) -> None:
+    arguments = {"stages": wrong.value}
+    check(arguments, wrong.error, wrong.beginning("stages"), wrong.requirement)
+
+
+@each_value(
+    Values(
+        [5, "ab", None, (), (1, 0.5, "linear", 2), {10, 0.5}, np.array(5)],
+        TypeError,
+        "be a stage (steps, to, shape); to and shape",
+        [PYTHON],
+    ),
+    Values([(5, 0, "(1-x)^2", 1)], TypeError, "be a stage (steps, to, shape)"),
+)
+def test_stage(check: Check, wrong: WrongValue) -> None:
+    arguments = {"stages": [(5,), wrong.value]}
+    check(arguments, wrong.error, wrong.beginning("stages[1]"), wrong.requirement)
+
+
+@each_value(
+    Values([True, 1.0, "1", None, nan], TypeError, "integer", [PYTHON]),
+    Values([10.0], TypeError, "; a stage is (steps, to, shape): write 10", [PYTHON, JSON]),
+    Values(
+        [0.02, "ten", "Rest"],
+        TypeError,
+        "such as '2%' or the word 'rest'; a stage is (steps, to, shape)",
+    ),
+    Values([-1], ValueError, "at least 0"),
+    Values([3 * 10**9], ValueError, "clock=DataClock(65536)"),
+    Values(["2%", "rest"], ValueError, "all steps, and needs total_steps"),
+)
+def test_steps_of_a_stage(check: Check, wrong: WrongValue) -> None:
+    arguments = {"stages": [(5,), (wrong.value, 0.5)]}
+    check(arguments, wrong.error, wrong.beginning("stages[1].steps"), wrong.requirement)
+
+
+@each_value(
+    Values([True, "0.5", 0j, [0.5]], TypeError, "number; a stage is (steps, to, shape)", [PYTHON]),
+    Values(["50%"], TypeError, "number; a stage is (steps, to, shape)"),
+    Values(
+        [-0.1, 1.0000000000000002, 500],
+        ValueError,
+        "lie in [0, 1]; a stage is (steps, to, shape)",
+    ),
+    Values([nan, inf], ValueError, "finite", [PYTHON, JSON]),
+)
+def test_level_of_a_stage(check: Check, wrong: WrongValue) -> None:
+    arguments = {"stages": [(5, wrong.value)]}
+    check(arguments, wrong.error, wrong.beginning("stages[0].to"), wrong.requirement)
+
+
+@each_value(
+    Values([True], TypeError, "number", [PYTHON, JSON]),
+    Values([-0.1, 2], ValueError, "lie in [0, 1]"),
+    Values([nan], ValueError, "finite", [PYTHON, JSON]),
+)
+def test_start(check: Check, wrong: WrongValue) -> None:
+    arguments = {"stages": [(5, 1)], "start": wrong.value}
+    check(arguments, wrong.error, wrong.beginning("start"), wrong.requirement)
+
+
+@each_value(
+    Values([*NOT_SHAPES, None, "t^2"], ValueError, A_SHAPE, [PYTHON, JSON]),
+    Values(["sqrt"], ValueError, A_SHAPE),
+    Values(["t^-4.01", "t^-0.249"], ValueError, "P in [0.25, 4]"),
+)
+def test_shape_of_a_stage(check: Check, wrong: WrongValue) -> None:
+    arguments = {"stages": [(5, 0.5, wrong.value)]}
+    check(arguments, wrong.error, wrong.beginning("stages[0].shape"), wrong.requirement)
+
+
+@pytest.mark.parametrize("formula", ["1-x^", "(1-x)^", "t^-"])
+@pytest.mark.parametrize("power", NOT_POWERS, ids="{:.20}".format)
+def test_power_of_a_shape(formula: str, power: str) -> None:
+    wrong = WrongValue(f"{formula}{power}", ValueError, "a decimal for P")
+    arguments = {"stages": [(5, 0.5, wrong.value)]}
+    check_in_python(arguments, ValueError, wrong.beginning("stages[0].shape"), wrong.requirement)
+
+
+@tried_in(PYTHON, JSON)
+def test_no_stages(check: Check) -> None:
+    check({"stages": []}, ValueError, "stages add up to 0 steps", "2147483647")
+
+
+@tried_in(*EVERYWHERE)
+def test_stages_of_no_steps(check: Check) -> None:
+    check({"stages": [(0, 1)]}, ValueError, "stages add up to 0 steps", "2147483647")
+
+
+@tried_in(*EVERYWHERE)
+def test_stages_of_too_many_steps(check: Check) -> None:
+    check(
+        {"stages": [(MAX_STEP,), (1,)]},
+        ValueError,
+        "stages add up to 2147483648 steps",
+        "2147483647. To count samples or tokens",
+        "clock=DataClock(65536)",
+    )
+
+
+@tried_in(PYTHON, JSON)
+def test_exponential_stage_to_0(check: Check) -> None:
+    arguments = {"stages": [(5, 0, "exponential")], "start": 1}
+    check(arguments, ValueError, "stages[0].shape = 'exponential': an", "or to 0")
+
+
+@tried_in(PYTHON, JSON)
+def test_exponential_stage_from_0(check: Check) -> None:
+    arguments = {"stages": [(5, 0.5, "exponential")]}
+    check(arguments, ValueError, "stages[0].shape = 'exponential': an", "from or to 0")
+
+
+@tried_in(PYTHON, JSON)
+def test_inverse_power_to_0(check: Check) -> None:
+    arguments = {"stages": [(5, 0, "t^-2")], "start": 1}
+    check(arguments, ValueError, "stages[0].shape = 't^-2': a t^-2 stage from", "to 0")
+
+
+@tried_in(PYTHON, JSON)
+def test_shape_of_a_stage_that_holds(check: Check) -> None:
+    """A shape is checked even if it has no effect."""
+    arguments = {"stages": [(5, None, "Linear")]}
+    check(arguments, ValueError, "stages[0].shape = 'Linear'", "one of")
+
+
+@tried_in(PYTHON, JSON)
+def test_shape_of_a_jump(check: Check) -> None:
+    arguments = {"stages": [(0, 0.5, None)]}
+    check(arguments, ValueError, "stages[0].shape = None", "one of")
+
+
+@tried_in(PYTHON, JSON)
+def test_percentage_in_a_stage(check: Check) -> None:
+    arguments = {"stages": [("2%%", 1.0), ("rest",)], "total_steps": 9}
+    check(arguments, ValueError, "stages[0].steps = ", A_PERCENTAGE)
+
+
+@tried_in(PYTHON, JSON)
+def test_total_steps_of_stages_in_percent(check: Check) -> None:
+    arguments = {"stages": [("rest",)], "total_steps": "100%"}
+    check(arguments, TypeError, "total_steps = '100%'", "integer")
+
+
+@tried_in(PYTHON, JSON)
+def test_total_steps_of_stages_below_1(check: Check) -> None:
+    arguments = {"stages": [("rest",)], "total_steps": 0}
+    check(arguments, ValueError, "total_steps = 0", "1 …")
+
+
+@tried_in(*EVERYWHERE)
+def test_rest_twice(check: Check) -> None:
+    arguments = {"stages": [("rest",), ("rest",)], "total_steps": 9}
+    check(arguments, ValueError, "stages[1].steps = 'rest'", "once")
+
+
+@tried_in(*EVERYWHERE)
+def test_stages_shorter_than_total_steps(check: Check) -> None:
+    arguments = {"stages": [(5,), (3,)], "total_steps": 9}
+    check(arguments, ValueError, "stages add up to 8 steps", "= 9: write 'rest'")
+
+
+@tried_in(COMMAND)
+def test_stages_longer_than_total_steps(check: Check) -> None:
+    """There is no advice to write 'rest': nothing is left for it."""
+    arguments = {"stages": [(5, 1), (5,)], "total_steps": 9}
+    check(arguments, ValueError, "stages add up to 10", "total_steps = 9\n")
+
+
+@tried_in(*EVERYWHERE)
+def test_no_step_left_for_rest(check: Check) -> None:
+    arguments = {"stages": [(8, 1), ("50%",), ("rest",)], "total_steps": 9}
+    check(arguments, ValueError, "stages add up to 12 steps")
+
+
+# Curves within curves.
+
+
+@dataclass
+class Inner:
+    """Arguments with a mistake, and the beginning of the message: the path of the argument."""
+
+    arguments: Any
+    error: type[Exception]
+    beginning: str
+
+
+ROOT = {"total_steps": 9}
+COOLDOWN = {"kind": "cooldown", "curve": ROOT, "at": 5, "steps": 5}
 WSD = {"kind": "wsd", "total_steps": 9, "warmup_steps": 1, "decay_steps": 1}
-IN_CURVES = [
-    ({**NESTED, "curve": 5}, TypeError, "curve = 5 must be a mapping"),
-    ({**NESTED, "curve": {"total_steps": 9}, "at": "x"}, TypeError, "at = 'x' must be an integer"),
-    ({"kind": "then", "curve": {"total_steps": 9}, "other": NESTED}, ValueError,
-     "other.curve.total_steps = 0 must"),
-    ({**NESTED, "curve": {"step": 3}}, ValueError,
-     "curve: 'step' is not an argument of PlateauCurve, which has total"),
-    ({"total_steps": 9, "min_lr": 0.1}, ValueError,
-     "'min_lr' is not an argument of PlateauCurve, which has total"),
-    ({"stages": [[9]], "at": 1}, ValueError,
-     "'at' is not an argument of StagedCurve, which has stages, start, tot"),
-    ({"total_steps": 9, "x" * 300: 0.1}, ValueError,
-     f"'{'x' * 196}... is not an argument of PlateauCurve, which has total"),
-    *(({"kind": kind}, ValueError,
-      f"kind = {kind!r} must be one of 'cooldown', 'then', 'part', 'scaled', 'staged', 'wsd', 'through', or")
-      for kind in ("plateau", "Staged", 5, ["staged"], {})),
-    ({}, TypeError, "total_steps is missing: PlateauCurve needs total_steps"),
-    # A value of null was left out.
-    ({"kind": None, "total_steps": None}, TypeError, "total_steps is missing: PlateauCurve needs"),
-    ({"stages": None, "start": 1}, TypeError, "stages is missing: StagedCurve needs stages"),
-    ({"kind": "cooldown", "curve": None}, TypeError, "curve is missing: Cooldown needs curve, at, steps"),
-    ({**NESTED, "curve": {"total_steps": 9}, "at": None}, TypeError, "at is missing: Cooldown needs"),
-    ({**NESTED, "curve": {}}, TypeError, "curve.total_steps is missing: PlateauCurve needs total_steps"),
-    ({"min_lr": None, "total_steps": 9}, ValueError, "'min_lr' is not an argument of PlateauCurve"),
-    ({"kind": "wsd", "total_steps": 9, "warmup_steps": 1}, TypeError,
-     "decay_steps is missing: StagedCurve.wsd needs total_steps, warmup_steps, decay_steps"),
-    ({**WSD, "decay_steps": 0.2}, TypeError, "decay_steps = 0.2 must be an integer, or a percentage"),
-    ({**WSD, "decay_steps": 5e9}, ValueError, "decay_steps = 5000000000.0 must lie in 0 … 2**31 - 1"),
-    ({**WSD, "plateaus": []}, ValueError, "'plateaus' is not an argument of StagedCurve.wsd, which has"),
-    ({"kind": "through"}, TypeError, "points is missing: StagedCurve.through needs points"),
-    ({"kind": "through", "points": [[0, 1], [2e5, 0]]}, TypeError,
-     "points[1].step = 200000.0 must be an integer: write 200000"),
-    ({"kind": "through", "points": [[0, 1], [2e10, 0]]}, ValueError,
-     "points[1].step = 20000000000.0 must lie in 1"),
-    ({"kind": "then", "curve": {"total_steps": 9}, "other": {"kind": "through", "points": 5}}, TypeError,
-     "other.points = 5 must be a sequence of pairs (step, level)"),
-    ([], TypeError, "arguments = [] must be a mapping"),
-]  # fmt: skip
+UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'scaled', 'staged', 'wsd', 'through', or"
 
 
-@pytest.mark.parametrize(("arguments", "error", "begin"), IN_CURVES, ids=str)
-def test_arguments_of_inner_curves_have_a_path(arguments, error, begin):
-    with pytest.raises(error) as caught:
-        Curve.from_dict(arguments)
-    assert str(caught.value).startswith(begin)
-    _check_page(arguments, message_of(caught.value))
-    path = Message(message_of(caught.value).path, "")
-    assert begin.startswith(path)
-    assert bool(path) == bool(re.match(r"[\w.\[\]]+( = | is missing|: )", begin))
-    _check_copies(caught.value)
-
-
-CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
-LONG = PlateauCurve(2**30)
-BRANCH = StagedCurve([(100, 1.0), (900,)]).cooldown(600, 400)
-FALL = StagedCurve([(10,)], start=1)
-NO_STEPS = [True, np.True_, 3.0, np.float32(3), nan, "3", b"3", None, 3j, Decimal(3), Fraction(3), [1.0, 2.0]]
-NO_STEPS += [[1, None], [True, 2], [[1], [2, 3]], np.arange(3.0), np.array([True]), np.array([2.0], object)]
-
-NO_PEAKS = [True, np.True_, "0.1", b"1", None, 1j, [0.1], np.ones(2)]
-
-through = StagedCurve.through
-
-
-def wsd(total=9, *, warmup_steps=0, decay_steps=0, **options):
-    return StagedCurve.wsd(total, warmup_steps=warmup_steps, decay_steps=decay_steps, **options)
-
-
-# Wrong values of one argument of a call.
-OF_CALLS = [
-    (lambda value: CURVE.cooldown(value, 5), "at", TypeError, "integer", [True, 1.0, "1", None]),
-    (lambda value: CURVE.cooldown(value, 5), "at", ValueError, "at least 0", [-1]),
-    (lambda value: CURVE.cooldown(5, value), "steps", TypeError, "integer", [True, 1.0, "1", None]),
-    (lambda value: CURVE.cooldown(5, value), "steps", ValueError, "at least 1", [0]),
-    (lambda value: CURVE.cooldown(5, value), "steps", ValueError, "clock=DataClock(65536)", [2**31, 1e10]),
-    (lambda value: CURVE.cooldown(value, 5), "at", ValueError, "clock=DataClock(65536)", [2**31, 1e10]),
-    (lambda value: CURVE.cooldown(0, 5, to=value), "to", ValueError, "above the level at step 0, 0.0",
-     [1e-300]),
-    (lambda value: CURVE.cooldown(550, 5, to=value), "to", ValueError,
-     "above the level at step 550, 0.37779244", [0.5]),
-    (lambda value: CURVE.cooldown(100, 5, to=value), "to", ValueError, "[0, 1]", [1.5, -0.1]),
-    (lambda value: CURVE.cooldown(5, 5, shape=value), "shape", ValueError, SHAPES, [*NO_SHAPES, None]),
-    (lambda value: CURVE.cooldown(5, 5, shape=value), "shape", ValueError, DECIMAL, ["1-x^1e-1", "t^-+2"]),
-    (lambda value: FALL.cooldown(5, 5, shape=value), "shape", ValueError, "cooldown from or to 0",
-     ["exponential", "t^-2"]),
-    (lambda value: CURVE.then(value), "other", TypeError, "a Curve", [None, 3, "curve", ["total_steps", 9]]),
-    (lambda value: CURVE.then(CURVE, scale=value), "scale", ValueError, "(0, 1]",
-     [0, 0.0, -0.5, 1.0000000000000002]),
-    (lambda value: CURVE.then(CURVE, scale=value), "scale", ValueError, "finite", [nan, inf]),
-    (lambda value: CURVE.then(CURVE, scale=value), "scale", TypeError, "number", [True, "0.5", None]),
-    (lambda value: CURVE.part(value), "start", TypeError, "integer", [True, 1.0, "1", None]),
-    (lambda value: CURVE.part(value), "start", ValueError, "lie in 0 … 999", [-1]),
-    (lambda value: CURVE.part(value, 5), "start", ValueError, "lie in 0 … 4", [5]),
-    (lambda value: CURVE.part(0, value), "stop", TypeError, "integer", [True, 1.0, "1"]),
-    (lambda value: CURVE.part(0, value), "stop", ValueError, "lie in 1 … 1000", [0, 1001]),
-    (lambda value: CURVE.same_until(value, 5), "other", TypeError, "a Curve", [None]),
-    (lambda value: CURVE.first_difference(value), "other", TypeError, "a Curve", [5]),
-    (lambda value: CURVE.same_until(CURVE, value), "step", TypeError, "integer", [1.0, True, None]),
-    (lambda value: CURVE.same_until(CURVE, value), "step", ValueError, "at least 0", [-1]),
-    (lambda value: CURVE.learning_rate(3, value), "peak_value", TypeError, "number", NO_PEAKS),
-    (lambda value: CURVE.learning_rate(3, value), "peak_value", ValueError, "be 0, or", [-0.1, -1e-30, -inf]),
-    (lambda value: CURVE.learning_rate(3, value), "peak_value", ValueError, "must",
-     [nan, inf, 2.0**-127, 1e-300, 1e39, 3.4028236e38, 10**150]),
-    (lambda value: BRANCH.merge_weights([600, value]), "steps[1]", TypeError, "integer",
-     [700.0, True, [700]]),
-    (lambda value: BRANCH.merge_weights([value, 600]), "steps[0]", ValueError, "at least 0", [-1]),
-    (lambda value: BRANCH.merge_weights(value), "steps", ValueError, "two rising integers",
-     [[], [600], [7, 70, 70], [70, 60]]),
-    (lambda value: BRANCH.merge_weights(value), "steps", ValueError, "at most 2**31 - 1", [[600, 2**31]]),
-    (lambda value: stack([CURVE, value]), "curves[1]", TypeError, "a Curve", [3, None, [5]]),
-    (lambda value: wsd(total=value), "total_steps", TypeError, "integer", ["10%", 9.0, True, None]),
-    (lambda value: wsd(total=value), "total_steps", ValueError, "1 …", [0, -1, 2**31]),
-    *((call, name, *row)
-      for name, call in (
-          ("warmup_steps", lambda value: wsd(warmup_steps=value)),
-          ("decay_steps", lambda value: wsd(decay_steps=value)))
-      for row in ((TypeError, "percentage of total_steps such as '2%'", [0.2, "rest", "2", None, True]),
-                  (ValueError, PERCENTAGE, NO_PERCENTAGES[:-1]), (ValueError, "at least 0", [-1]))),
-    (lambda value: wsd(decay_steps=9, decay_shape=value), "decay_shape", ValueError, SHAPES,
-     [*NO_SHAPES, None]),
-    (lambda value: wsd(decay_steps=9, decay_shape=value), "decay_shape", ValueError, "decay from or to 0",
-     ["exponential", "t^-2"]),
-    (lambda value: wsd(decay_steps=9, min_lr_ratio=value), "min_lr_ratio", ValueError, RATIO, [-0.1, 1.5]),
-    (lambda value: wsd(decay_steps=9, min_lr_ratio=value), "min_lr_ratio", TypeError, "number",
-     ["10%", None, True]),
-    (lambda value: through(value), "points", TypeError, "sequence of pairs (step, level)",
-     [None, 5, "points"]),
-    (lambda value: through(value), "points", TypeError, "sequence of pairs", [{(0, 1.0)}, {0: 1.0}]),
-    (lambda value: through(value), "points", ValueError, "at least two points", [[], [(0, 1.0)]]),
-    (lambda value: through([(0, 1.0), value]), "points[1]", TypeError, "pair (step, level)", NO_PAIRS[:-2]),
-    (lambda value: through([(0, 1.0), (value, 0.5)]), "points[1].step", TypeError, "integer",
-     [True, 5.0, "5", None, nan, 0.5]),
-    (lambda value: through([(0, 1.0), (value, 0.5)]), "points[1].step", ValueError, "lie in 1 … 2**31 - 1 =",
-     [2**31, 10**50]),
-    (lambda value: through([(value, 1.0), (9, 0.5)]), "points[0].step", ValueError, "0, the first step",
-     [5]),
-    (lambda value: through([(value, 1.0), (9, 0.5)]), "points[0].step", ValueError, "at least 0", [-1]),
-    (lambda value: through([(0, 1.0), (5, 1.0), (value, 0.5), (9, 1.0)]), "points[2].step", ValueError,
-     "at least 5", [4, -1]),
-    (lambda value: through([(0, 1.0), (0, 1.0), (value, 0.5)]), "points[2].step", ValueError,
-     "lie in 1 … 2**31 - 1 =", [0]),
-    (lambda value: through([(0, 1.0), (5, value)]), "points[1].level", TypeError, "number",
-     [True, "0.5", None, 0j, [0.5]]),
-    (lambda value: through([(0, 1.0), (5, value)]), "points[1].level", ValueError, RATIO, [-0.1, 1.5]),
-    (lambda value: through([(0, 1.0), (5, value)]), "points[1].level", ValueError, "finite", [nan, inf]),
-]  # fmt: skip
-ERRORS = [
-    *(row for call, name, error, word, values in OF_CALLS
-      for row in each(call, values, error, f"{name} = {{}}", word)),
-    (lambda: CURVE.cooldown(MAX_STEP, 1), ValueError, "at + steps = 2147483648", "2**31 - 1"),
-    (lambda: PlateauCurve(10**9).part(0, 2**30), ValueError, f"stop = {2**30}", "lie in 1 … 1000000000"),
-    (lambda: LONG.then(LONG), ValueError, f"total_steps = {2**30} + {2**30}", "2**31 - 1"),
-    *each(lambda value: CURVE(value), NO_STEPS, TypeError,
-          "step must be an integer or an array of integers, not {}"),
-    (lambda: CURVE.learning_rate(jnp.array(3), 0.1), TypeError, "optax_schedule(curve, peak_value)"),
-    (lambda: BRANCH.merge_weights(np.array([600.0, 7])), TypeError, "steps[0] = ", "600.0", "integer"),
-    (lambda: BRANCH.merge_weights([50, 600]), ValueError, "rises from step 50 to step 99",
-     "steps[0] = 50 to steps[-1]"),
-    (lambda: BRANCH.merge_weights([0, 600]), ValueError, "the curve is 0 at steps[0] = 0"),
-    (lambda: BRANCH.merge_weights([1000, 1001]), ValueError, "the curve is 0 at steps[0] = 1000"),
-    (lambda: stack([]), ValueError, "curves"),
-    (lambda: wsd(warmup_steps="60%", decay_steps=5), ValueError,
-     "warmup_steps + decay_steps = 5 + 5 must be at most total_steps = 9"),
-    (lambda: wsd(decay_steps=5, decay_shape="t^-0.25", min_lr_ratio=1e-5),
-     ValueError, "decay_shape = 't^-0.25': a t^-0.25 decay between these levels is too steep"),
-    *each(lambda value: through(np.array([(0, 1), (value, 1)], np.float32)), [0.5, nan, inf],
-          TypeError, "points[1].step = np.float32({}) must be an integer"),
-    (lambda: through(np.zeros(5)), TypeError, "points[0] = np.float64(0.0) must be a pair"),
-    (lambda: through(np.zeros((5, 3))), TypeError, "points[0] = array([0., 0., 0.]) must be a pair"),
-    (lambda: through(np.zeros((5, 2), bool)), TypeError, "points[0].step = np.False_", "integer"),
-    *each(lambda value: stack(value), [CURVE, {CURVE}, frozenset([CURVE]), {CURVE: None}], TypeError,
-          "curves = ", "several Curves, in order"),
-    (lambda: Curve(), TypeError, "abstract"),
-    *each(lambda value: type("Recipe", (value,), {}), [Curve, PlateauCurve, StagedCurve, Cooldown, Then],
-          TypeError, "Recipe cannot be derived from a curve: write a function"),
-    (lambda: StagedCurve.from_dict(CURVE.to_dict()), ValueError, "of a PlateauCurve, not of a StagedCurve"),
-    (lambda: Cooldown.from_dict(CURVE.part(5).to_dict()), ValueError, "of a Part, not of a Cooldown"),
-    (lambda: replace(CURVE, warmup_steps=1000), ValueError, "warmup_steps = 1000", "total_steps - 1 = 999"),
-]  # fmt: skip
-
-
-@each_row(ERRORS)
-def test_errors(row):
-    _check_copies(check_error(row, CURVE=CURVE))
-
-
-@pytest.mark.parametrize("power", ["0.25", "0.5", "1", "2"])
-def test_inverse_power_rejects_distant_levels(power):
-    shape, most = f"t^-{power}", 62 * float(power)
-    low = 2.0**-most  # for P = 0.25 only near 2⁻¹⁵·⁵
-    nearer, farther = (float(f"{low * factor:.3g}") for factor in (1.01, 0.99))
-    steep = rf"between these levels is too steep: the lower one must be at least 2\*\*-{most:g} times"
-    for levels_of in (lambda level: (1, level), lambda level: (level, 1)):
-        start, end = levels_of(nearer)
-        assert StagedCurve([(9, end, shape)], start=start)(9) == np.float32(end)
-        start, end = levels_of(farther)
-        with pytest.raises(ValueError, match=rf"^stages\[0\].shape = .*: a t\^-{power} stage {steep}"):
-            StagedCurve([(9, end, shape)], start=start)
-    with pytest.raises(ValueError, match=rf"^shape = .*: a t\^-{power} cooldown {steep}"):
-        FALL.cooldown(5, 5, to=farther, shape=shape)
-    assert StagedCurve([(9, 2.0**-31, "t^-0.5")], start=1.0)(9) == 2.0**-31  # exactly the limit
-
-
-def test_nesting_stops_at_depth_64():
-    curve = PlateauCurve(1000)
-    for index in range(64):
-        curve = curve.cooldown(900 - index, 1000)
-    for copied in (copy.deepcopy(curve), pickle.loads(pickle.dumps(curve)), eval(repr(curve))):
-        assert (copied, hash(copied)) == (curve, hash(curve))
-    assert Curve.from_dict(json.loads(json.dumps(curve.to_dict()))) == curve
-    for deeper in (
-        lambda curve: curve.cooldown(5, 5),
-        lambda curve: curve.part(5),
-        lambda curve: curve.then(CURVE),
-        lambda curve: CURVE.then(curve),
-    ):
-        check_error((deeper, ValueError, "nested 65 deep"), curve=curve)
-    for times in (1, 10_000):  # also beyond Python's own limit
-        arguments = curve.to_dict()
-        for _ in range(times):
-            arguments = {"kind": "then", "curve": CURVE.to_dict(), "other": arguments, "scale": 1.0}
-        with pytest.raises(ValueError, match=r"nested .* deep"):
-            Curve.from_dict(arguments)
-
-
-LONG_VALUES = {"array": np.zeros((50, 50)), "text": "two\nlines" * 999, "list": [[0.5]] * 999}
-OF_LONG_VALUES = [
-    lambda value: PlateauCurve(value),
-    lambda value: PlateauCurve(9, plateaus=value),
-    lambda value: PlateauCurve(9, plateaus=[value]),
-    lambda value: PlateauCurve(9, plateaus=[(value, 1)]),
-    lambda value: PlateauCurve(9, decay_shape=value),
-    lambda value: CURVE.then(value),
-    lambda value: StagedCurve(value),
-    lambda value: Curve.from_dict(value),
-    lambda value: Curve.from_dict({"kind": str(value)}),
-    lambda value: BatchPlan.from_dict(value),
-    lambda value: HoldBelow(0.5, value),
-    lambda value: optax_schedule(CURVE, value),
-    lambda value: scale_by_curve(CURVE, 3e-4, value),
-    lambda value: DataClock(value),
-    lambda value: resume_record(CURVE, 3e-4, value),
-    lambda value: check_resume(value, {}, 3),
-    lambda value: compare(CURVE, value),
-]
-
-
-@pytest.mark.parametrize("kind", LONG_VALUES)
-@pytest.mark.parametrize("call", OF_LONG_VALUES, ids=range(len(OF_LONG_VALUES)))
-def test_message_shows_a_line_of_a_long_value(call, kind):
-    with pytest.raises((TypeError, ValueError)) as caught:
-        call(LONG_VALUES[kind])
-    (line,) = str(caught.value).splitlines()
-    assert len(line) < 900
+@pytest.mark.parametrize(
+    "inner",
+    [
+        Inner([], TypeError, "arguments = [] must be a mapping"),
+        Inner({**COOLDOWN, "curve": 5}, TypeError, "curve = 5 must be a mapping"),
+        Inner({**COOLDOWN, "at": "x"}, TypeError, "at = 'x' must be an integer"),
+        Inner(
+            {
+                "kind": "then",
+                "curve": ROOT,
+                "other": {**COOLDOWN, "curve": {"total_steps": 0}},
+            },
+            ValueError,
+            "other.curve.total_steps = 0 must",
+        ),
+        # Unknown names.
+        Inner(
+            {**COOLDOWN, "curve": {"step": 3}},
+            ValueError,
+            "curve: 'step' is not an argument of PlateauCurve, which has total",
+        ),
+        Inner(
+            {**ROOT, "min_lr": 0.1},
+            ValueError,
+            "'min_lr' is not an argument of PlateauCurve, which has total",
+        ),
+        Inner(
+            {"stages": [[9]], "at": 1},
+            ValueError,
+            "'at' is not an argument of StagedCurve, which has stages, start, tot",
+        ),
+        Inner(
+            {**ROOT, "x" * 300: 0.1},
+            ValueError,
+            f"'{'x' * 196}... is not an argument of PlateauCurve, which has total",
+        ),
+        Inner(
+            {**WSD, "plateaus": []},
+            ValueError,
+            "'plateaus' is not an argument of StagedCurve.wsd, which has",
+        ),
+        Inner(
+            {"min_lr": None, "total_steps": 9},
+            ValueError,
+            "'min_lr' is not an argument of PlateauCurve",
+        ),
+        # Unknown kinds.
+        Inner({"kind": "plateau"}, ValueError, f"kind = 'plateau' {UNKNOWN_KIND}"),
+        Inner({"kind": "Staged"}, ValueError, f"kind = 'Staged' {UNKNOWN_KIND}"),
+        Inner({"kind": 5}, ValueError, f"kind = 5 {UNKNOWN_KIND}"),
+        Inner({"kind": ["staged"]}, ValueError, f"kind = ['staged'] {UNKNOWN_KIND}"),
+        Inner({"kind": {}}, ValueError, f"kind = {{}} {UNKNOWN_KIND}"),
+        # Missing arguments; a value of null was left out.
+        Inner({}, TypeError, "total_steps is missing: PlateauCurve needs total_steps"),
+        Inner(
+            {"kind": None, "total_steps": None},
+            TypeError,
+            "total_steps is missing: PlateauCurve needs",
+        ),
+        Inner(
+            {"stages": None, "start": 1},
+            TypeError,
+            "stages is missing: StagedCurve needs stages",
+        ),
+        Inner(
+            {"kind": "cooldown", "curve": None},
+            TypeError,
+            "curve is missing: Cooldown needs curve, at, steps",
+        ),
+        Inner({**COOLDOWN, "at": None}, TypeError, "at is missing: Cooldown needs"),
+        Inner(
+            {**COOLDOWN, "curve": {}},
+            TypeError,
+            "curve.total_steps is missing: PlateauCurve needs total_steps",
+        ),
+        Inner(
+            {"kind": "wsd", "total_steps": 9, "warmup_steps": 1},
+            TypeError,
+            "decay_steps is missing: StagedCurve.wsd needs total_steps, warmup_steps, decay_steps",
+        ),
+        Inner(
+            {"kind": "through"},
+            TypeError,
+            "points is missing: StagedCurve.through needs points",
+        ),
+        # Kinds that are other ways to write a staged curve.
+        Inner(
+            {**WSD, "decay_steps": 0.2},
+            TypeError,
+            "decay_steps = 0.2 must be an integer, or a percentage",
+        ),
+        Inner(
+            {**WSD, "decay_steps": 5e9},
+            ValueError,
+            "decay_steps = 5000000000.0 must lie in 0 … 2**31 - 1",
+        ),
+        Inner(
+            {"kind": "through", "points": [[0, 1], [2e5, 0]]},
+            TypeError,
+            "points[1].step = 200000.0 must be an integer: write 200000",
+        ),
+        Inner(
+            {"kind": "through", "points": [[0, 1], [2e10, 0]]},
+            ValueError,
+            "points[1].step = 20000000000.0 must lie in 1",
+        ),
+        Inner(
+            {"kind": "then", "curve": ROOT, "other": {"kind": "through", "points": 5}},
+            TypeError,
+            "other.points = 5 must be a sequence of pairs (step, level)",
+        ),
+    ],
+    ids=lambda inner: inner.beginning[:40],
+)
+def test_arguments_of_inner_curves_have_a_path(inner: Inner) -> None:
+    with pytest.raises(inner.error) as caught:
+        Curve.from_dict(inner.arguments)
+    assert type(caught.value) is inner.error
+    assert str(caught.value).startswith(inner.beginning)
+    message = message_of(caught.value)
+    path = Message(message.path, "")
+    assert inner.beginning.startswith(path)
+    names_argument = re.match(r"[\w.\[\]]+( = | is missing|: )", inner.beginning)
+    assert bool(path) == bool(names_argument)
+    check_design_page(inner.arguments, message)
+    check_copies(caught.value)

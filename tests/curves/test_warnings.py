@@ -3,10 +3,14 @@
 import copy
 import dataclasses
 import json
+import linecache
 import pickle
 import warnings
+from code import InteractiveInterpreter
+from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
-from types import FunctionType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,37 +23,54 @@ from torch_bridge import lambda_lr
 
 
 def warnings_of(call, *arguments, **named):
-    """Return the warnings of a call; check that each is a `CurveWarning` that points into this file."""
+    """Return the messages of a call's warnings, each a `CurveWarning` at a line of this file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call(*arguments, **named)
-    assert {(warning.category, warning.filename) for warning in caught} <= {(CurveWarning, __file__)}
+    for warning in caught:
+        assert warning.category is CurveWarning
+        assert warning.filename == __file__
     return [str(warning.message) for warning in caught]
 
 
-_small = st.one_of(st.sampled_from((0, 1, 0.0, 1.0)), st.floats(0.001, 0.999), st.floats(0.01, 3))
-_pairs = st.one_of(
-    st.tuples(_small, _small), st.tuples(st.integers(0, 89), st.sampled_from((0, 0.004, 0.4, 9)))
+numbers = st.one_of(st.sampled_from((0, 1, 0.0, 1.0)), st.floats(0.001, 0.999), st.floats(0.01, 3))
+pairs = st.one_of(
+    st.tuples(numbers, numbers),
+    st.tuples(st.integers(0, 89), st.sampled_from((0, 0.004, 0.4, 9))),
 )
 
 
-@given(st.sampled_from((1, 9, 120, 10**5)), st.integers(0, 2), st.lists(_pairs, max_size=3))
+def rounds_down_to_0(duration, decaying):
+    return duration > 0 and int(decaying * Fraction(str(duration)) / 100) == 0
+
+
+def look_like_fractions(plateaus):
+    """Return True if no number exceeds 1, and one of them is neither 0 nor 1."""
+    numbers = {number for pair in plateaus for number in pair}
+    return max(numbers, default=0) <= 1 and not numbers <= {0, 1}
+
+
+@given(st.sampled_from((1, 9, 120, 10**5)), st.integers(0, 2), st.lists(pairs, max_size=3))
 @example(1000, 0, [(0, 1)])
 @example(1000, 0, [(0, 1), (2, 0.5)])
 @example(10**6, 0, [(0, 0.5)])
 def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus):
-    lengths = [int(decaying * Fraction(str(duration)) / 100) for _, duration in plateaus]
-    lost = any(length == 0 and duration > 0 for length, (_, duration) in zip(lengths, plateaus, strict=True))
-    numbers = [number for pair in plateaus for number in pair]
-    fractions = bool(numbers) and max(numbers) <= 1 and any(number not in (0, 1) for number in numbers)
+    is_lost = any(rounds_down_to_0(duration, decaying) for _, duration in plateaus)
+    arguments = {"warmup_steps": warmup, "plateaus": plateaus}
     try:
-        messages = warnings_of(PlateauCurve, decaying + warmup, warmup_steps=warmup, plateaus=plateaus)
+        messages = warnings_of(PlateauCurve, decaying + warmup, **arguments)
     except ValueError:  # the plateaus overlap, or leave no step to decay
         return
-    assert len(messages) == (fractions or lost)
-    if messages:
-        assert ("look like fractions" in messages[0]) == fractions
-        assert ("rounds down to 0" in messages[0]) == (not fractions)
+    if look_like_fractions(plateaus):
+        (message,) = messages
+        assert "look like fractions" in message
+        assert "rounds down to 0" not in message
+    elif is_lost:
+        (message,) = messages
+        assert "rounds down to 0" in message
+        assert "look like fractions" not in message
+    else:
+        assert messages == []
 
 
 @given(st.floats(0, 1))
@@ -61,7 +82,8 @@ def test_end_like_learning_rate_warns(ratio):
     messages = warnings_of(PlateauCurve, 100, warmup_steps=10, min_lr_ratio=ratio)
     assert len(messages) == (0 < ratio < 1e-4 * (1 - 1e-9))
     for message in messages:
-        assert message.startswith(f"min_lr_ratio = {ratio!r} looks like a learning rate, but is a fraction")
+        expected = f"min_lr_ratio = {ratio!r} looks like a learning rate, but is a fraction"
+        assert message.startswith(expected)
         assert message.endswith(f"write min_lr_ratio={ratio!r} / peak")
 
 
@@ -73,15 +95,15 @@ def test_end_may_be_a_rounded_quotient(peak):
 @given(st.integers(0, 100), st.floats(0, 1))
 @example(100, 1e-5)
 def test_curve_may_start_at_any_fraction(warmup, ratio):
-    """Recipes warm up from 1e-8 to 1e-3, and (step + 1)/W starts at 1/W, which is small if W is large."""
+    """Recipes warm up from 1e-8 to 1e-3, and (step + 1)/W starts at 1/W, which may be small."""
     assert warnings_of(PlateauCurve, 1000, warmup_steps=warmup, init_lr_ratio=ratio) == []
     assert warnings_of(StagedCurve, [(warmup, 1.0), (100, 0.0)], start=ratio) == []
 
 
-_levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.02), st.floats(0, 1))
+levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.02), st.floats(0, 1))
 
 
-@given(_levels.map(lambda level: level or 0.0), st.lists(_levels, min_size=1, max_size=4))
+@given(levels.map(lambda level: level or 0.0), st.lists(levels, min_size=1, max_size=4))
 @example(0.0, [None])
 @example(0.0, [3e-4, None, 3e-5])
 @example(3e-4, [None])
@@ -92,13 +114,25 @@ _levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.
 def test_stage_levels_like_learning_rates_warn(start, levels):
     highest = max([start, *(level for level in levels if level is not None)])
     messages = warnings_of(StagedCurve, [(5, level) for level in levels], start=start)
-    assert len(messages) == (highest < 0.01)
-    parts = "look like learning rates", f"up to {highest!r}", "fractions of the peak", "learning rate / peak"
-    for message in messages:
-        assert all(part in message for part in (parts if highest else ("0 at every step", "write start=1.0")))
+    if highest >= 0.01:
+        assert messages == []
+    elif highest:
+        (message,) = messages
+        assert "look like learning rates" in message
+        assert f"up to {highest!r}" in message
+        assert "fractions of the peak" in message
+        assert "learning rate / peak" in message
+    else:
+        (message,) = messages
+        assert "0 at every step" in message
+        assert "write start=1.0" in message
 
 
-@given(st.integers(0, 200), st.sampled_from((0.0, 1e-3)), st.sampled_from(("linear", "1-sqrt", "(1-x)^2")))
+@given(
+    st.integers(0, 200),
+    st.sampled_from((0.0, 1e-3)),
+    st.sampled_from(("linear", "1-sqrt", "(1-x)^2")),
+)
 @example(0, 0.0, "linear")
 @example(99, 0.0, "linear")
 @example(100, 0.0, "linear")
@@ -110,67 +144,163 @@ def test_only_cooldown_from_0_warns(at, floor, shape):
         assert message.startswith(f"at = {at}: the learning rate is 0 there already")
 
 
-# Programs, with the beginning of each warning; a curve that is derived from another one does not repeat it.
-FRACTIONS = "plateaus = [(0.5, 0.3)] look like frac"
-LEVELS, ZERO = "stages have levels that", "start = 0 and no"
-PROGRAMS = [
-    (lambda: PlateauCurve(100, plateaus=[(0.5, 0.3)]).cooldown(50, 10).then(PlateauCurve(9), scale=0.5),
-     FRACTIONS),
-    (lambda: PlateauCurve(100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5), FRACTIONS, "min_lr_ratio = 1e-05"),
-    (lambda: PlateauCurve(100, warmup_steps="0.9%"),
-     "warmup_steps = '0.9%' of 100 steps rounds down to 0 steps"),
-    (lambda: PlateauCurve(100, warmup_steps="0%"),),
-    (lambda: StagedCurve([("0.9%", 1.0), ("rest",)], total_steps=100),
-     "stages[0].steps = '0.9%' of 100 steps rounds"),
-    (lambda: StagedCurve([("0%", 1.0), ("rest",)], total_steps=100),),
-    (lambda: StagedCurve.wsd(100, warmup_steps="0.9%", decay_steps="0.5%", min_lr_ratio=1e-5),
-     "warmup_steps = '0.9%' of 100", "decay_steps = '0.5%' of 100", "min_lr_ratio = 1e-05 looks"),
-    (lambda: StagedCurve.wsd(100, warmup_steps=0, decay_steps="0%", min_lr_ratio=1e-4),),
-    (lambda: StagedCurve.through([(0, 0.0), (9, 3e-4)]).cooldown(5, 10), "points have levels that"),
-    (lambda: StagedCurve.through([(0, 0.0), (9, 0.01)]),),
-    (lambda: StagedCurve.through([(0, 0), (9, 0)]), "points have no level above 0"),
-    (lambda: StagedCurve([(9, 3e-4)]).cooldown(5, 10).then(PlateauCurve(9), scale=0.5), LEVELS),
-    (lambda: StagedCurve([(9,), (9, 0.0)]).then(PlateauCurve(9)), ZERO),
-    (lambda: PlateauCurve(9).cooldown(9, 10).cooldown(5, 10).then(PlateauCurve(9)),
-     "at = 9: the learning rate is 0"),
-    (lambda: dataclasses.replace(PlateauCurve(100, plateaus=[(50, 30)]), plateaus=[(0.5, 0.3)]), FRACTIONS),
-]  # fmt: skip
-# What a configuration file says; from a dictionary that `to_dict` wrote, the same curve is silent.
-STAGED = {"stages": [[5, 1.0]]}
-FILES = [
-    ({"total_steps": 100, "min_lr_ratio": 1e-5}, "min_lr_ratio = 1e-05 looks like a learning rate"),
-    ({"total_steps": 100, "plateaus": [[0.5, 0.3]]}, FRACTIONS),
-    ({"total_steps": 100, "warmup_steps": "0.5%"}, "warmup_steps = '0.5%' of 100 steps rounds down to 0"),
-    ({"total_steps": 100, "stages": [["0.5%", 1.0], ["rest"]]}, "stages[0].steps = '0.5%' of 100 steps"),
-    ({"total_steps": 100, "stages": [[5, 3e-4], ["rest"]], "start": 0}, LEVELS),
-    ({"kind": "cooldown", "curve": {"total_steps": 9}, "at": 9, "steps": 5},
-     "at = 9: the learning rate is 0"),
-    ({"kind": "then", "curve": STAGED, "other": {"stages": [[5]]}}, ZERO),
-]  # fmt: skip
+# Programs that warn; a curve that is derived from another one does not repeat the warning.
 
 
-NAMES = {"PlateauCurve": PlateauCurve, "StagedCurve": StagedCurve, "dataclasses": dataclasses}
-
-
-@pytest.mark.parametrize("row", [*PROGRAMS, *FILES], ids=range(len(PROGRAMS) + len(FILES)))
-def test_each_mistake_warns_once_at_users_line(row):
-    program, *beginnings = row
-    names = dict(NAMES)  # and no `__name__` of a module
+@contextmanager
+def warns(*beginnings):
+    """Check that the block warns once about each mistake, at its own line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        if isinstance(program, dict):
-            curve = Curve.from_dict(program)
-        else:
-            curve = FunctionType(program.__code__, names)()
-    assert {(warning.category, warning.filename) for warning in caught} <= {(CurveWarning, __file__)}
-    if not isinstance(program, dict):
-        assert {warning.lineno for warning in caught} <= {program.__code__.co_firstlineno}
+        yield
+    for warning in caught:
+        assert warning.category is CurveWarning
+        assert warning.filename == __file__
+        assert "  # warns" in linecache.getline(__file__, warning.lineno)
     messages = [str(warning.message) for warning in caught]
     assert len(messages) == len(beginnings), messages
     for message, beginning in zip(messages, beginnings, strict=True):
         assert message.startswith(beginning)
-    if isinstance(program, dict):
-        assert warnings_of(Curve.from_dict, json.loads(json.dumps(curve.to_dict()))) == []
+
+
+def test_plateaus_like_fractions():
+    with warns("plateaus = [(0.5, 0.3)] look like frac"):
+        curve = PlateauCurve(100, plateaus=[(0.5, 0.3)])  # warns
+        curve.cooldown(50, 10).then(PlateauCurve(9), scale=0.5)
+
+
+def test_two_mistakes_of_one_curve():
+    with warns("plateaus = [(0.5, 0.3)] look like frac", "min_lr_ratio = 1e-05"):
+        PlateauCurve(100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5)  # warns
+
+
+def test_warmup_that_rounds_down_to_0():
+    with warns("warmup_steps = '0.9%' of 100 steps rounds down to 0 steps"):
+        PlateauCurve(100, warmup_steps="0.9%")  # warns
+
+
+def test_stage_that_rounds_down_to_0():
+    with warns("stages[0].steps = '0.9%' of 100 steps rounds"):
+        StagedCurve([("0.9%", 1.0), ("rest",)], total_steps=100)  # warns
+
+
+def test_three_mistakes_of_one_curve():
+    with warns(
+        "warmup_steps = '0.9%' of 100",
+        "decay_steps = '0.5%' of 100",
+        "min_lr_ratio = 1e-05 looks",
+    ):
+        StagedCurve.wsd(100, warmup_steps="0.9%", decay_steps="0.5%", min_lr_ratio=1e-5)  # warns
+
+
+def test_zeros_are_no_mistakes():
+    with warns():
+        PlateauCurve(100, warmup_steps="0%")
+        StagedCurve([("0%", 1.0), ("rest",)], total_steps=100)
+        StagedCurve.wsd(100, warmup_steps=0, decay_steps="0%", min_lr_ratio=1e-4)
+        StagedCurve.through([(0, 0.0), (9, 0.01)])
+
+
+def test_points_like_learning_rates():
+    with warns("points have levels that"):
+        curve = StagedCurve.through([(0, 0.0), (9, 3e-4)])  # warns
+        curve.cooldown(5, 10)
+
+
+def test_points_of_zeros():
+    with warns("points have no level above 0"):
+        StagedCurve.through([(0, 0), (9, 0)])  # warns
+
+
+def test_stages_like_learning_rates():
+    with warns("stages have levels that"):
+        curve = StagedCurve([(9, 3e-4)])  # warns
+        curve.cooldown(5, 10).then(PlateauCurve(9), scale=0.5)
+
+
+def test_stages_of_zeros():
+    with warns("start = 0 and no"):
+        curve = StagedCurve([(9,), (9, 0.0)])  # warns
+        curve.then(PlateauCurve(9))
+
+
+def test_cooldown_from_0():
+    curve = PlateauCurve(9)
+    with warns("at = 9: the learning rate is 0"):
+        cooled = curve.cooldown(9, 10)  # warns
+        cooled.cooldown(5, 10).then(curve)
+
+
+def test_replaced_argument():
+    curve = PlateauCurve(100, plateaus=[(50, 30)])
+    with warns("plateaus = [(0.5, 0.3)] look like frac"):
+        dataclasses.replace(curve, plateaus=[(0.5, 0.3)])  # warns
+
+
+def test_warning_in_a_console():
+    """Its namespace has no `__name__`."""
+    console = InteractiveInterpreter({"PlateauCurve": PlateauCurve})
+    with pytest.warns(CurveWarning) as caught:
+        console.runsource("curve = PlateauCurve(100, plateaus=[(0.5, 0.3)])", "<console>")
+    assert [warning.filename for warning in caught] == ["<console>"]
+
+
+# What a configuration file says; what `to_dict` writes gives the same curve silently.
+
+
+@dataclass
+class File:
+    arguments: dict[str, Any]
+    warning: str
+    """Its beginning."""
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        File(
+            {"total_steps": 100, "min_lr_ratio": 1e-5},
+            "min_lr_ratio = 1e-05 looks like a learning rate",
+        ),
+        File(
+            {"total_steps": 100, "plateaus": [[0.5, 0.3]]},
+            "plateaus = [(0.5, 0.3)] look like frac",
+        ),
+        File(
+            {"total_steps": 100, "warmup_steps": "0.5%"},
+            "warmup_steps = '0.5%' of 100 steps rounds down to 0",
+        ),
+        File(
+            {"total_steps": 100, "stages": [["0.5%", 1.0], ["rest"]]},
+            "stages[0].steps = '0.5%' of 100 steps",
+        ),
+        File(
+            {"total_steps": 100, "stages": [[5, 3e-4], ["rest"]], "start": 0},
+            "stages have levels that",
+        ),
+        File(
+            {"kind": "cooldown", "curve": {"total_steps": 9}, "at": 9, "steps": 5},
+            "at = 9: the learning rate is 0",
+        ),
+        File(
+            {"kind": "then", "curve": {"stages": [[5, 1.0]]}, "other": {"stages": [[5]]}},
+            "start = 0 and no",
+        ),
+    ],
+    ids=lambda file: file.warning[:30],
+)
+def test_mistake_in_a_file_warns_once(file):
+    with warns(file.warning):
+        curve = Curve.from_dict(file.arguments)  # warns
+    with warns():
+        Curve.from_dict(json.loads(json.dumps(curve.to_dict())))
+
+
+def check_copies_are_silent(curve):
+    assert copy.copy(curve) == curve
+    assert copy.deepcopy(curve) == curve
+    assert pickle.loads(pickle.dumps(curve)) == curve
+    assert Curve.from_dict(curve.to_dict()) == curve
 
 
 def test_copies_pickles_and_saved_curves_stay_silent():
@@ -178,9 +308,10 @@ def test_copies_pickles_and_saved_curves_stay_silent():
         stages = StagedCurve([(9, 3e-4)])
         curve = PlateauCurve(100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5)
     branch = curve.cooldown(50, 10).then(curve)
-    for each in (curve, branch, stages, stages.then(curve)):
-        again = (copy.copy(each), copy.deepcopy(each), pickle.loads(pickle.dumps(each)))
-        assert all(other == each for other in (*again, Curve.from_dict(each.to_dict())))
+    check_copies_are_silent(curve)
+    check_copies_are_silent(branch)
+    check_copies_are_silent(stages)
+    check_copies_are_silent(stages.then(curve))
     scheduler = lambda_lr(optimizer_with([0.1, 0.2]), [curve, branch])
     scheduler.load_state_dict(scheduler.state_dict())
     with pytest.raises(CurveWarning):  # a new construction warns as before

@@ -1,4 +1,4 @@
-"""Curves of every shape on a GPU have the bits of NumPy on the host, in every mode of both frameworks.
+"""Curves of every shape have the bits of NumPy on a GPU, in every mode of both frameworks.
 
 With `-s`, each test prints how many values it compared in each mode.
 """
@@ -58,9 +58,9 @@ many_rows = example((MANY, STEPS[300 : 300 + SIZE]))
 class Compared(Counter[str]):
     """The number of equal values, by mode."""
 
-    def check(self, mode: str, actual: Any, wanted: NDArray[Any]) -> None:
-        assert_equal_bits(actual, wanted)
-        self[mode] += wanted.size
+    def check(self, mode: str, actual: Any, expected: NDArray[Any]) -> None:
+        assert_equal_bits(actual, expected)
+        self[mode] += expected.size
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,9 @@ def compiled() -> Iterator[Callable[..., Tensor]]:
 def test_torch_compiled(compared: Compared, compiled: Callable[..., Tensor], case: Case) -> None:
     curve, steps = case
     table = tensors(in_one_of_two_forms(curve), "cuda")  # each form is compiled, for seconds
-    compared.check("torch compiled", compiled(table, torch.from_numpy(steps).cuda()).cpu(), curve(steps))
+    compared.check(
+        "torch compiled", compiled(table, torch.from_numpy(steps).cuda()).cpu(), curve(steps)
+    )
 
 
 def mean_of_squares(model: nn.Module, batch: Tensor) -> Tensor:
@@ -140,11 +142,21 @@ def mean_of_squares(model: nn.Module, batch: Tensor) -> Tensor:
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@pytest.mark.parametrize("cuda_graph", [False, True], ids=["eager", "captured"])
+@pytest.mark.parametrize(
+    ("mode", "cuda_graph"),
+    [
+        pytest.param("TrainStep", False, id="eager"),
+        pytest.param("TrainStep captured", True, id="captured"),
+    ],
+)
 @examples(10)
-@given(descriptions_and_steps((0, 1, 2, 18), 4).map(curve_and_steps), st.sampled_from((3e-4, 0.1, 1.0)))
+@given(
+    descriptions_and_steps((0, 1, 2, 18), 4).map(curve_and_steps), st.sampled_from((3e-4, 0.1, 1.0))
+)
 @example((NESTED, STEPS[300::200]), 3e-4)
-def test_train_step(compared: Compared, cuda_graph: bool, case: Case, peak: float) -> None:
+def test_train_step(
+    compared: Compared, mode: str, cuda_graph: bool, case: Case, peak: float
+) -> None:
     """A short curve is tabulated; of a long one, each update evaluates the table."""
     curve, steps = case
     batch = torch.ones(2, 4, device="cuda")
@@ -154,11 +166,16 @@ def test_train_step(compared: Compared, cuda_graph: bool, case: Case, peak: floa
         optimizer = torch.optim.AdamW(groups, lr=peak, fused=True, capturable=cuda_graph)
         with patch.object(learning_rates, "MAX_TABLE_VALUES", 2**16):
             step = TrainStep(
-                model, optimizer, mean_of_squares, curve, cuda_graph=cuda_graph, initial_updates=start
+                model,
+                optimizer,
+                mean_of_squares,
+                curve,
+                cuda_graph=cuda_graph,
+                initial_updates=start,
             )
         lrs = torch.cat([step(batch).lr for _ in range(UPDATES)])
-        wanted = curve.learning_rate(range(start, start + UPDATES), peak)
-        compared.check("TrainStep captured" if cuda_graph else "TrainStep", lrs.cpu(), wanted)
+        expected = curve.learning_rate(range(start, start + UPDATES), peak)
+        compared.check(mode, lrs.cpu(), expected)
 
 
 # JAX.
@@ -166,11 +183,14 @@ def test_train_step(compared: Compared, cuda_graph: bool, case: Case, peak: floa
 
 @jax.jit
 def every_mode_of_a_traced_table(table: Any, steps: jax.Array) -> dict[str, jax.Array]:
-    of_step = partial(multiplier, table)
+    def at_step(carry: None, step: jax.Array) -> tuple[None, jax.Array]:
+        return carry, multiplier(table, step)
+
+    _, scanned = jax.lax.scan(at_step, None, steps)
     return {
-        "jit of a traced table": of_step(steps),
-        "vmap": jax.vmap(of_step)(steps),
-        "scan": jax.lax.scan(lambda carry, step: (carry, of_step(step)), None, steps)[1],
+        "jit of a traced table": multiplier(table, steps),
+        "vmap": jax.vmap(partial(multiplier, table))(steps),
+        "scan": scanned,
     }
 
 
@@ -183,9 +203,11 @@ def every_mode_of_a_traced_table(table: Any, steps: jax.Array) -> dict[str, jax.
 def test_jax_compiled(compared: Compared, x64: bool, case: Case) -> None:
     curve, steps = case
     with jax.enable_x64(x64):
-        modes: dict[str, Any] = every_mode_of_a_traced_table(in_one_of_two_forms(curve), jnp.asarray(steps))
+        modes: dict[str, Any] = every_mode_of_a_traced_table(
+            in_one_of_two_forms(curve), jnp.asarray(steps)
+        )
         for mode, multipliers in modes.items():
-            compared.check(f"JAX {mode}, x64 {'on' if x64 else 'off'}", multipliers, curve(steps))
+            compared.check(f"JAX {mode}, x64 {x64}", multipliers, curve(steps))
 
 
 @pytest.mark.gpu("jax")
@@ -198,7 +220,7 @@ def test_jax_eager(compared: Compared, x64: bool, case: Case) -> None:
     curve, steps = case
     with jax.enable_x64(x64):
         multipliers = multiplier(curve.table, jnp.asarray(steps))
-        compared.check(f"JAX eager, x64 {'on' if x64 else 'off'}", multipliers, curve(steps))
+        compared.check(f"JAX eager, x64 {x64}", multipliers, curve(steps))
 
 
 @pytest.mark.gpu("jax")
@@ -209,10 +231,10 @@ def test_jax_eager(compared: Compared, x64: bool, case: Case) -> None:
 @many_rows
 def test_jax_optax_schedule(compared: Compared, x64: bool, case: Case) -> None:
     curve, steps = case
-    wanted = product(curve, 3e-4, steps)
+    expected = product(curve, 3e-4, steps)
     # XLA flushes float32 below 2⁻¹²⁶ to zero.
-    is_promised: NDArray[np.bool] = (wanted == 0) | (wanted >= SMALLEST_NORMAL)
+    is_promised: NDArray[np.bool] = (expected == 0) | (expected >= SMALLEST_NORMAL)
     with jax.enable_x64(x64):
         lrs = np.asarray(optax_schedule(curve, 3e-4)(jnp.asarray(steps)))
-        mode = f"optax_schedule, x64 {'on' if x64 else 'off'}"
-        compared.check(mode, lrs[is_promised], wanted[is_promised])
+        mode = f"optax_schedule, x64 {x64}"
+        compared.check(mode, lrs[is_promised], expected[is_promised])

@@ -1,4 +1,4 @@
-"""The integer arithmetic, its table and its 224-bit numbers, against rationals and functions in 300 bits."""
+"""The integer arithmetic, its table and its 224-bit numbers, against functions in 300 bits."""
 
 from fractions import Fraction
 
@@ -9,7 +9,14 @@ from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build
 from support.curves.strategies import MAX_STEP, Words, arguments, magnitudes, shape_of, words
 from support.examples import examples
-from support.numerics.oracle import Oracle, as_written, exactly, is_nearest_float32, power_of, share
+from support.numerics.oracle import (
+    Oracle,
+    as_written,
+    exactly,
+    is_nearest_float32,
+    power_of,
+    share,
+)
 
 from plateau_jax import StagedCurve
 from plateau_jax.numerics import exact
@@ -39,21 +46,28 @@ def test_product_never_decreases(a, b, more):
         assert multiply(a, min(b + more, ONE)) >= product
 
 
-def _first_segment(length, low, shape):
+def first_segment(length, low, shape):
     """Return the segment from 1 to a level as a row in Python numbers."""
     return StagedCurve([(length, low, shape)], start=1)._decoded_rows[1][0]
 
 
-def _evaluate(function, segment, elapsed):
-    """Return a shape's value in NumPy; check that Python computes the same at the first and last step."""
+def evaluate(function, segment, elapsed):
+    """Return a shape's values in NumPy; check that Python computes the same at both ends."""
     (parameters,) = segment.parameters.values()
     remaining = segment.length - elapsed
-    at = SegmentPosition(elapsed, remaining, ratio(np.minimum(elapsed, remaining), segment))
-    values = function(NUMPY, segment, at, parameters)
+    fraction = ratio(np.minimum(elapsed, remaining), segment)
+    values = function(NUMPY, segment, SegmentPosition(elapsed, remaining, fraction), parameters)
     for index in (0, -1):
-        at_one_step = SegmentPosition(*(int(number[index]) for number in at))
-        assert function(PYTHON, segment, at_one_step, parameters) == values[index]
+        position = SegmentPosition(int(elapsed[index]), int(remaining[index]), int(fraction[index]))
+        assert function(PYTHON, segment, position, parameters) == values[index]
     return values
+
+
+def draw_elapsed(read, length):
+    """Return a number of steps near the beginning or near the end of a stage."""
+    from_beginning = read.magnitude(1, length - 1)
+    from_end = read.magnitude(1, length - 1)
+    return read.one_of((from_beginning, length - from_end))
 
 
 # The error bound of each shape, in units of 2⁻⁶².
@@ -64,6 +78,14 @@ def test_every_curved_shape_has_an_error_bound():
     assert UNITS.keys() == SHAPES.keys() - {"linear"}
 
 
+def counts_from_end(name, elapsed, length):
+    """Return True if the integers of a shape count from the end at this step."""
+    counted_from = INTERPOLATED[name].counted_from
+    if counted_from == "nearer end":
+        return 2 * elapsed > length
+    return counted_from == "end"
+
+
 @pytest.mark.parametrize("name", [name for name in UNITS if name in INTERPOLATED])
 @examples(500)
 @given(drawn=words(8))
@@ -71,24 +93,39 @@ def test_interpolant_stays_within_its_units(name, drawn):
     read = Words(drawn)
     shape = shape_of(read, (name,))
     length = read.magnitude(2, MAX_STEP)
-    elapsed = read.one_of((read.magnitude(1, length - 1), length - read.magnitude(1, length - 1)))
-    segment = _first_segment(length, 0, shape)
+    elapsed = draw_elapsed(read, length)
+    segment = first_segment(length, 0, shape)
     if name not in segment.parameters:
         return  # a line or a root
-    (value,) = _evaluate(INTERPOLATED[name].interpolant, segment, np.array([elapsed]))
-    counted_from = INTERPOLATED[name].counted_from
-    is_from_end = counted_from == "end" or (counted_from == "nearer end" and 2 * elapsed > length)
-    interpolant = share(shape, exactly(Fraction(elapsed, length)))
-    expected = 1 - interpolant if is_from_end else interpolant
+    (value,) = evaluate(INTERPOLATED[name].interpolant, segment, np.array([elapsed]))
+    expected = share(shape, exactly(Fraction(elapsed, length)))
+    if counts_from_end(name, elapsed, length):
+        expected = 1 - expected
     assert abs(int(value) - expected * ONE) <= UNITS[name]
 
 
 @pytest.mark.parametrize("name", ["cosine", "1-sqrt"])
 @given(first=st.integers(1, MAX_STEP // 2 - 64))
 def test_interpolant_never_decreases(name, first):
-    segment = _first_segment(MAX_STEP, 0, name)
-    values = _evaluate(INTERPOLATED[name].interpolant, segment, np.arange(first, first + 64))
+    segment = first_segment(MAX_STEP, 0, name)
+    values = evaluate(INTERPOLATED[name].interpolant, segment, np.arange(first, first + 64))
     assert (np.diff(values) >= 0).all()
+
+
+def exact_level(shape, low, x):
+    """Return the level at the fraction x of a stage from 1 to `low`."""
+    _, power = power_of(shape)
+    if power is None:
+        return low**x
+    return (1 - x + low ** (-1 / power) * x) ** -power
+
+
+def lowest_level(shape):
+    """Return the lowest level that a shape can join to 1."""
+    _, power = power_of(shape)
+    if power is None or power > 1:
+        return 2.0**-62
+    return 2.0 ** -int(62 * power)
 
 
 @pytest.mark.parametrize("name", [name for name in UNITS if name in GEOMETRIC])
@@ -97,19 +134,14 @@ def test_interpolant_never_decreases(name, first):
 def test_geometric_level_stays_within_its_units(name, drawn):
     read = Words(drawn)
     shape = shape_of(read, (name,))
-    _, power = power_of(shape)
     length = read.magnitude(2, MAX_STEP)
-    low = max(read.ratio(), 2.0 ** -int(62 * min(power or 1, 1)))
-    elapsed = read.one_of((read.magnitude(1, length - 1), length - read.magnitude(1, length - 1)))
-    segment = _first_segment(length, low, shape)
+    low = max(read.ratio(), lowest_level(shape))
+    elapsed = draw_elapsed(read, length)
+    segment = first_segment(length, low, shape)
     if not segment.parameters:
         return  # between equal levels
-    (value,) = _evaluate(GEOMETRIC[name].fixed_level, segment, np.array([elapsed]))
-    x = exactly(Fraction(elapsed, length))
-    if name == "exponential":
-        expected = as_written(low) ** x
-    else:
-        expected = (1 - x + as_written(low) ** (-1 / power) * x) ** -power
+    (value,) = evaluate(GEOMETRIC[name].fixed_level, segment, np.array([elapsed]))
+    expected = exact_level(shape, as_written(low), exactly(Fraction(elapsed, length)))
     assert abs(int(value) - expected * ONE) <= UNITS[name]
 
 
@@ -117,16 +149,18 @@ def test_geometric_level_stays_within_its_units(name, drawn):
 @given(words(6))
 def test_parabola_between_nearly_equal_levels(drawn):
     read = Words(drawn)
-    shape, length = shape_of(read, ("t^-P",)), read.magnitude(2, MAX_STEP)
-    power = power_of(shape)[1]
-    elapsed, growth = read.magnitude(1, length - 1), exactly(Fraction(1 + read.below(2**20), 2**43))
+    shape = shape_of(read, ("t^-P",))
+    length = read.magnitude(2, MAX_STEP)
+    _, power = power_of(shape)
+    elapsed = read.magnitude(1, length - 1)
+    growth = exactly(Fraction(1 + read.below(2**20), 2**43))
     low = float((1 + growth) ** -power)
-    segment = _first_segment(length, low, shape)
+    segment = first_segment(length, low, shape)
     *_, is_nearly_equal = segment.parameters["t^-P"]
     assert is_nearly_equal
-    (value,) = _evaluate(GEOMETRIC["t^-P"].fixed_level, segment, np.array([elapsed]))
-    growth = as_written(low) ** (-1 / power) - 1
-    assert abs(int(value) - (1 + growth * elapsed / length) ** -power * ONE) <= 4
+    (value,) = evaluate(GEOMETRIC["t^-P"].fixed_level, segment, np.array([elapsed]))
+    expected = exact_level(shape, as_written(low), exactly(Fraction(elapsed, length)))
+    assert abs(int(value) - expected * ONE) <= 4
 
 
 # The table of a curve: its rows and its columns.
@@ -141,56 +175,106 @@ def test_table_has_a_row_for_each_segment(chosen):
         assert not column.flags.writeable
 
 
-def test_table_has_row_per_stage_and_columns_of_its_shapes():
+def test_table_has_a_row_per_stage():
     linear = StagedCurve([(10, 1), (0, 0.5), (5,), (0, 0.2)])
     assert linear.table.begin.tolist() == [0, 10, 10, 15, 15]
     assert len(linear.table.columns()) == 12
-    every = StagedCurve(
-        [(9, 1, "cosine"), (9, 0.5, "1-sqrt"), (9, 0.1, "exponential"), (9, 0.2, "t^-2"), (9, 0, "1-x^2")]
+
+
+CURVED_STAGES = [
+    (9, 1, "cosine"),
+    (9, 0.5, "1-sqrt"),
+    (9, 0.1, "exponential"),
+    (9, 0.2, "t^-2"),
+    (9, 0, "1-x^2"),
+]
+
+
+def test_table_has_columns_of_its_shapes():
+    linear = StagedCurve([(10, 1)]).table.columns()
+    curved = StagedCurve(CURVED_STAGES).table.columns()
+    assert linear.keys() < curved.keys()
+    for column in curved.values():
+        assert column.shape == (6,)
+
+
+def test_stage_that_holds_or_jumps_adds_no_column():
+    curve = StagedCurve(
+        [(5, None, "exponential"), (0, 0.5, "exponential"), (0, 0, "exponential"), (5,)]
     )
-    assert linear.table.columns().keys() < every.table.columns().keys()
-    assert {column.shape for column in every.table.columns().values()} == {(6,)}
-    # A stage that holds or jumps adds no column; one between equal levels keeps those of its shape.
-    curve = StagedCurve([(5, None, "exponential"), (0, 0.5, "exponential"), (0, 0, "exponential"), (5,)])
     assert not curve.table.parameters
     assert curve(range(10)).tolist() == [0] * 10
-    flat = StagedCurve([(9, 1, shape) for _, _, shape in every.stages], start=1)
-    assert flat.table.columns().keys() == every.table.columns().keys()
+
+
+def test_stage_between_equal_levels_keeps_the_columns_of_its_shape():
+    curved = StagedCurve(CURVED_STAGES)
+    flat = StagedCurve([(9, 1, shape) for _, _, shape in CURVED_STAGES], start=1)
+    assert flat.table.columns().keys() == curved.table.columns().keys()
 
 
 # The 224-bit numbers, compared with rationals and with functions in 300 bits.
 
 positive = st.floats(5e-324, 1).map(exact.as_written)
+fractions = st.fractions(0, 1, max_denominator=MAX_STEP)
 
 
-@given(positive, positive, st.fractions(0, 1, max_denominator=MAX_STEP))
+def relative_error(number, expected):
+    return abs(exactly(Fraction(number)) / expected - 1)
+
+
+def absolute_error(number, expected):
+    return abs(exactly(Fraction(number)) - expected)
+
+
+@given(positive, positive, fractions)
 @example(Fraction(1), Fraction(1, 2), Fraction(0))
 @example(Fraction(1), Fraction(1, 2), Fraction(1))
-def test_decimal_functions_match_mpmath(one, other, x):
-    digits = exact.to_decimal(one), exact.to_decimal(other)
+def test_decimal_functions_of_two_levels_match_mpmath(start, end, x):
+    start_decimal = exact.to_decimal(start)
+    end_decimal = exact.to_decimal(end)
     with mpmath.workprec(400):
-        weight, share = exactly(x), exact.to_decimal(x)
-        ends = exactly(one), exactly(other)
-        mean = ends[0] ** (1 - weight) * ends[1] ** weight
-        assert abs(exactly(Fraction(exact.geometric_mean(*digits, x))) / mean - 1) < mpmath.ldexp(1, -290)
-        level = ends[0] * (1 - weight) + ends[1] * weight
-        interpolated = exact.interpolate(*digits, share)
-        assert abs(exactly(Fraction(interpolated)) / level - 1) < mpmath.ldexp(1, -250)
-        root = exactly(Fraction(exact.square_root(x)))
-        assert abs(root - mpmath.sqrt(weight)) < mpmath.ldexp(1, -290)
+        start = exactly(start)
+        end = exactly(end)
+        weight = exactly(x)
+        geometric_mean = exact.geometric_mean(start_decimal, end_decimal, x)
+        expected = start ** (1 - weight) * end**weight
+        assert relative_error(geometric_mean, expected) < mpmath.ldexp(1, -290)
+        interpolated = exact.interpolate(start_decimal, end_decimal, exact.to_decimal(x))
+        expected = start * (1 - weight) + end * weight
+        assert relative_error(interpolated, expected) < mpmath.ldexp(1, -250)
+        logarithm = exact.log2_ratio(start_decimal, end_decimal)
+        expected = mpmath.log(start / end, 2)
+        assert absolute_error(logarithm, expected) < mpmath.ldexp(1, -230)
+
+
+@given(fractions)
+@example(Fraction(0))
+@example(Fraction(1))
+def test_decimal_functions_of_a_fraction_match_mpmath(x):
+    with mpmath.workprec(400):
+        root = exact.square_root(x)
+        assert absolute_error(root, mpmath.sqrt(exactly(x))) < mpmath.ldexp(1, -290)
         cosine = exact.half_cosine(x)
-        assert abs(exactly(Fraction(cosine)) - (1 - mpmath.cospi(weight)) / 2) < mpmath.ldexp(1, -290)
-        assert x not in (0, 1) or cosine == x
-        logarithm = mpmath.log(ends[0] / ends[1], 2)
-        assert abs(exactly(exact.log2_ratio(*digits)) - logarithm) < mpmath.ldexp(1, -230)
-        raised = exact.power(digits[0], x - 1 / Fraction(3))
-        assert abs(
-            exactly(Fraction(raised)) / ends[0] ** (weight - exactly(Fraction(1, 3))) - 1
-        ) < mpmath.ldexp(1, -290)
-        assert abs(exact.from_decimal(digits[0]) - mpmath.ldexp(ends[0], 224)) < 0.51
+        expected = (1 - mpmath.cospi(exactly(x))) / 2
+        assert absolute_error(cosine, expected) < mpmath.ldexp(1, -290)
+    if x in (0, 1):
+        assert cosine == x
 
 
-@given(st.integers(24, 224).flatmap(lambda bits: st.tuples(magnitudes(0, 2**bits), st.just(bits))))
+@given(positive, fractions)
+def test_powers_match_mpmath(level, x):
+    decimal = exact.to_decimal(level)
+    with mpmath.workprec(400):
+        power = exact.power(decimal, x - Fraction(1, 3))
+        expected = exactly(level) ** (exactly(x) - exactly(Fraction(1, 3)))
+        assert relative_error(power, expected) < mpmath.ldexp(1, -290)
+        assert abs(exact.from_decimal(decimal) - mpmath.ldexp(exactly(level), 224)) < 0.51
+
+
+numbers_of_bits = st.integers(24, 224)
+
+
+@given(numbers_of_bits.flatmap(lambda bits: st.tuples(magnitudes(0, 2**bits), st.just(bits))))
 def test_rounded_is_nearest_for_any_number_of_bits(case):
     value, bits = case
     rounded = exact.round_to_float32(value, bits)
@@ -200,8 +284,12 @@ def test_rounded_is_nearest_for_any_number_of_bits(case):
 
 
 @given(st.floats(0, 1, width=32, exclude_max=True))
-def test_ties_round_to_even(below):
-    below, above = np.float32(below), np.nextafter(np.float32(below), np.float32(2))
+def test_ties_round_to_even(level):
+    below = np.float32(level)
+    above = np.nextafter(below, np.float32(2))
     middle = (Fraction(float(below)) + Fraction(float(above))) / 2
-    even = below if below.view(np.int32) % 2 == 0 else above
-    assert exact.nearest_float32(int(middle * 2**224)) == even
+    nearest = exact.nearest_float32(int(middle * 2**224))
+    if below.view(np.int32) % 2 == 0:
+        assert nearest == below
+    else:
+        assert nearest == above

@@ -21,21 +21,23 @@ from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.shapes import known_shapes
 from plateau_jax.validation.curve_warning import suppress_warnings
 
-KINDS = "plateaus", "stages", "cooldown", "then", "part"
 UNIT = 4
 """The unit of every scaled curve, so that any two can be combined."""
 SHAPES = tuple(known_shapes.SHAPES)
 """Every shape; a formula takes a decimal for P."""
 
 
-@suppress_warnings()  # drawn levels and percentages may look like mistakes, and a cooldown may begin at 0
+# Drawn levels and percentages may look like mistakes, and a cooldown may begin at 0.
+@suppress_warnings()
 def build(description: Description) -> Curve:
     """Build the described curve through the public interface."""
     match description:
         case {"stages": stages, "start": start}:
-            # A stage may also be a tuple.
-            both = [stage if index % 2 else Stage(*stage) for index, stage in enumerate(stages)]
-            return StagedCurve(both, start=start)
+            # A stage may be a tuple or a `Stage`: build some of each.
+            mixed = list(stages)
+            for index in range(0, len(stages), 2):
+                mixed[index] = Stage(*stages[index])
+            return StagedCurve(mixed, start=start)
         case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
             return build(parent).cooldown(at, steps, to=to, shape=shape)
         case {"curve": first, "then": other, "scale": scale}:
@@ -52,11 +54,14 @@ def _promised(level: Any) -> bool:
     return level == 0 or SMALLEST_NORMAL <= level <= 1
 
 
-def _beside(read: Words, level: float) -> float:
+def _level_near(read: Words, level: float) -> float:
     """Return any level, or one close to the given level."""
-    near = level * read.one_of((1.0, 0.5, 2.0, 1.5, 15.0, 1 + 2.0**-52, 1 - 2.0**-53, 1 + 1e-7, 0.9))
+    factors = (1.0, 0.5, 2.0, 1.5, 15.0, 1 + 2.0**-52, 1 - 2.0**-53, 1 + 1e-7, 0.9)
+    near = level * read.one_of(factors)
     anywhere = read.ratio()
-    return near if read.below(2) and _promised(near) else anywhere
+    if read.below(2) and _promised(near):
+        return near
+    return anywhere
 
 
 def _is_defined(shape: str, start: Any, end: Any) -> bool:
@@ -74,8 +79,10 @@ def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
     left = most_steps
     stages: list[tuple[Any, ...]] = []
     for _ in range(count):
-        kind, shape = read.below(8), shape_of(read, SHAPES)
-        steps, to = read.magnitude(0, left), _beside(read, level)
+        kind = read.below(8)
+        shape = shape_of(read, SHAPES)
+        steps = read.magnitude(0, left)
+        to = _level_near(read, level)
         if kind <= 1:
             to = None
         elif kind == 2:
@@ -86,9 +93,14 @@ def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
             to = level
         if to is not None and steps and not _is_defined(shape, as_written(level), as_written(to)):
             shape = "1-sqrt"
-        written = 1 if kind == 0 else 2 if kind % 2 and shape == "linear" else 3
-        stages.append((steps, to, shape)[:written])
-        level = level if to is None else to
+        if kind == 0:
+            stages.append((steps,))
+        elif kind % 2 and shape == "linear":
+            stages.append((steps, to))
+        else:
+            stages.append((steps, to, shape))
+        if to is not None:
+            level = to
         left -= steps
     if left == most_steps:
         stages.append((1,))
@@ -101,7 +113,8 @@ def _cooldown(read: Words, parent: Description, most_steps: int) -> Description:
     if not _promised(oracle(at)):
         at = 0  # A part starts here.
     level = oracle(at)
-    steps, shape = read.magnitude(1, most_steps - at), shape_of(read, SHAPES)
+    steps = read.magnitude(1, most_steps - at)
+    shape = shape_of(read, SHAPES)
     to = min(1.0, float(level) * read.one_of((0.0, 1.0, 0.5, 0.1, 1 - 1e-7)))
     if read.below(4) == 0:
         to = min(to, read.ratio())
@@ -111,44 +124,61 @@ def _cooldown(read: Words, parent: Description, most_steps: int) -> Description:
     is_moving = not part.is_flat and at > part.begin - part.skipped
     if is_moving and are_equal(as_written(to), level):
         to = float(np.nextafter(to, 0))  # the level may differ by less than the oracle's last bit
-    to = to if _promised(to) else 0.0
+    if not _promised(to):
+        to = 0.0
     if not _is_defined(shape, level, as_written(to)):
         shape = "1-sqrt"
     return {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}
 
 
 def _one_after_another(read: Words, first: Description, other: Description) -> Description:
-    levels = [level for part in Oracle(other).parts for level in (part.start, part.end)]
     scale = read.one_of((1, 1.0, 0.5, 0.1, 1 / 3, read.ratio()))
-    if scale == 0 or not all(_promised(level * as_written(scale)) for level in levels):
-        scale = 1.0
+    factor = as_written(scale)
+    for part in Oracle(other).parts:
+        is_promised = _promised(part.start * factor) and _promised(part.end * factor)
+        if scale == 0 or not is_promised:
+            scale = 1.0
     return {"curve": first, "then": other, "scale": scale}
 
 
 def _part(read: Words, parent: Description) -> Description:
     oracle = Oracle(parent)
-    steps = {min(max(_step(read(), oracle), 0), oracle.total_steps) for _ in range(2)}
-    start, stop = sorted(steps) if len(steps) == 2 else (0, oracle.total_steps)
+    first = min(max(_step(read(), oracle), 0), oracle.total_steps)
+    second = min(max(_step(read(), oracle), 0), oracle.total_steps)
+    start = min(first, second)
+    stop = max(first, second)
+    if start == stop:
+        start = 0
+        stop = oracle.total_steps
     return {"part": parent, "start": start, "stop": stop}
 
 
 def _scaled(read: Words, parent: Description) -> Description:
     oracle = Oracle(parent)
-    thresholds = {0, *(max(_step(read(), oracle), 0) for _ in range(read.below(4)))}
+    thresholds = {0}
+    for _ in range(read.below(4)):
+        thresholds.add(max(_step(read(), oracle), 0))
     pairs = [(UNIT * step, read.magnitude(1, 1000)) for step in sorted(thresholds)]
     exponent = read.one_of((0.5, 1, 2, 0.25, 0.3333333333333333, 1.7))
-    batches = [batch for _, batch in pairs]
-    for reference in sorted({read.magnitude(1, 1000), *batches}):
+    references = {read.magnitude(1, 1000), *(batch for _, batch in pairs)}
+    for reference in sorted(references):
         plan = {"pairs": pairs, "unit": UNIT, "reference": reference, "exponent": exponent}
-        oracle = Oracle({"scaled": parent, **plan})
-        used = [level for begin, end, part in oracle.spans() for level in (part.at(begin), part.at(end - 1))]
-        ends = [level for part in oracle.parts for level in (part.start, part.end)]
-        # A level above 1 may not be used.
-        if all(map(_promised, [*used, oracle.parts[-1].start])) and all(
-            level == 0 or level >= SMALLEST_NORMAL for level in ends
-        ):
+        if _keeps_promises({"scaled": parent, **plan}):
             return {"scaled": parent, **plan}
-    return {"scaled": parent, "pairs": [(0, 1)], "unit": UNIT, "reference": 1, "exponent": exponent}
+    plan = {"pairs": [(0, 1)], "unit": UNIT, "reference": 1, "exponent": exponent}
+    return {"scaled": parent, **plan}
+
+
+def _keeps_promises(description: Description) -> bool:
+    """Return True if no level is too small, and none that is used exceeds 1."""
+    oracle = Oracle(description)
+    for part in oracle.parts:
+        if 0 < part.start < SMALLEST_NORMAL or 0 < part.end < SMALLEST_NORMAL:
+            return False
+    for begin, end, part in oracle.spans():
+        if not (_promised(part.at(begin)) and _promised(part.at(end - 1))):
+            return False
+    return _promised(oracle.parts[-1].start)
 
 
 def _description(
@@ -160,20 +190,30 @@ def _description(
     *,
     scaled: bool = False,
 ) -> Description:
-    kinds = KINDS if depth else KINDS[:2]
-    drawn = read.one_of((*kinds, "scaled") if depth and scaled else kinds)
-    kind = kind or drawn
-    if kind in ("part", "scaled"):
-        parent = _description(read, _FEW, depth - 1, most_steps, scaled=scaled)
-        return _part(read, parent) if kind == "part" else _scaled(read, parent)
+    kinds = ["plateaus", "stages"]
+    if depth:
+        kinds += ["cooldown", "then", "part"]
+    if depth and scaled:
+        kinds.append("scaled")
+    drawn_kind = read.one_of(kinds)
+    kind = kind or drawn_kind
+    if kind == "part":
+        return _part(read, _description(read, _FEW, depth - 1, most_steps, scaled=scaled))
+    if kind == "scaled":
+        return _scaled(read, _description(read, _FEW, depth - 1, most_steps, scaled=scaled))
     if kind == "cooldown":
         return _cooldown(read, _description(read, _FEW, depth - 1, scaled=scaled), most_steps)
     if kind == "then" and most_steps > 1:
         # One of the two nests further.
-        depths = (depth - 1, 0) if read.below(2) else (0, depth - 1)
-        first = _description(read, _FEW, depths[0], read.magnitude(1, most_steps - 1), scaled=scaled)
+        depth_of_first = 0
+        depth_of_other = depth - 1
+        if read.below(2):
+            depth_of_first = depth - 1
+            depth_of_other = 0
+        steps = read.magnitude(1, most_steps - 1)
+        first = _description(read, _FEW, depth_of_first, steps, scaled=scaled)
         left = most_steps - Oracle(first).total_steps
-        other = _description(read, _FEW, depths[1], left, scaled=scaled)
+        other = _description(read, _FEW, depth_of_other, left, scaled=scaled)
         return _one_after_another(read, first, other)
     if kind == "plateaus":
         return read_arguments(read, counts, most_steps)
@@ -189,16 +229,25 @@ def _count(counts: Sequence[int], depth: int) -> int:
 
 
 def descriptions(
-    counts: Sequence[int] = range(31), depth: int = 3, kind: str | None = None, *, scaled: bool = False
+    counts: Sequence[int] = range(31),
+    depth: int = 3,
+    kind: str | None = None,
+    *,
+    scaled: bool = False,
 ) -> st.SearchStrategy[Description]:
-    """Draw curves of every kind, or of one of `KINDS`, nested up to `depth` deep.
+    """Draw curves of every kind, nested up to `depth` deep.
 
-    `counts` holds the numbers of plateaus that a `PlateauCurve` that is not nested may have. With `scaled`
-    batch plans scale some of the curves, which then need a clock with the unit `UNIT`.
+    Args:
+        counts: The numbers of plateaus that a `PlateauCurve` that is not nested may have.
+        depth: How deeply curves are nested.
+        kind: Only this kind: "plateaus", "stages", "cooldown", "then" or "part".
+        scaled: Batch plans scale some of the curves, which then need a clock with the unit `UNIT`.
     """
-    return words(_count(counts, depth)).map(
-        lambda drawn: _description(Words(drawn), counts, depth, kind=kind, scaled=scaled)
-    )
+
+    def read(drawn: list[int]) -> Description:
+        return _description(Words(drawn), counts, depth, kind=kind, scaled=scaled)
+
+    return words(_count(counts, depth)).map(read)
 
 
 def _step(word: int, oracle: Oracle) -> int:
@@ -207,8 +256,10 @@ def _step(word: int, oracle: Oracle) -> int:
     spans = oracle.spans()
     place, which = divmod(rest, len(spans))
     begin, end, _ = spans[which]
-    if kind <= 1:
-        step = (begin, end)[kind] + place % 7 - 3
+    if kind == 0:
+        step = begin + place % 7 - 3
+    elif kind == 1:
+        step = end + place % 7 - 3
     elif kind == 2:
         step = (begin + end) // 2
     elif kind == 3:

@@ -1,9 +1,9 @@
 """Steps whose exact value lies next to a rounding border, the middle between two float32.
 
-At a random step, the value lies so close to a border that an error of 2⁻⁵⁸ shows only about once in 2³⁰. So
-the stage is fitted to a border. The places x at which the stage's value is close enough to the border, but
-not closer than promised, are an interval. The simplest fraction j/L in it, found by continued fractions, is
-the length L of the stage and the step j.
+At a random step, the value lies so close to a border that an error of 2⁻⁵⁸ shows only about once in
+2³⁰. So the stage is fitted to a border. The places x at which the stage's value is close enough to
+the border, but not closer than promised, are an interval. The simplest fraction j/L in it, found by
+continued fractions, is the length L of the stage and the step j.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from support.curves.strategies import MAX_STEP, Words, shape_of, words
 from support.numerics.oracle import Description, Oracle, Part, exactly, mp, power_of, share
 
 PROMISED = Fraction(1, 2**58)
-"""The promised error of a value before it is rounded: an exact value closer to a border than this may be
-rounded to either side, one that is farther away may not."""
+"""The promised error of a value before it is rounded: an exact value closer to a border than this
+may be rounded to either side, one that is farther away may not."""
 
 _BEFORE = 10**6
 _MAX_LENGTH = MAX_STEP - 2 * _BEFORE
@@ -29,12 +29,14 @@ _WORDS_PER_TRY = _WORDS_OF_CURVE + 4
 
 def simplest_between(low: Fraction, high: Fraction) -> Fraction:
     """Return the fraction with the smallest denominator in the open interval, 0 <= low < high."""
-    # One step of the continued fraction at a time: (3/10, 1/3) holds no integer and its inverse is (3, 10/3).
-    # That has the fraction 3 + (0, 1/3), and (0, 1/3) has 1/4. So the result is 1/(3 + 1/4) = 4/13.
+    # One step of the continued fraction at a time: (3/10, 1/3) holds no integer and its inverse is
+    # (3, 10/3). That has the fraction 3 + (0, 1/3), and (0, 1/3) has 1/4. So the result is
+    # 1/(3 + 1/4) = 4/13.
     integer = low.numerator // low.denominator
     if integer + 1 < high:
         return Fraction(integer + 1)
-    low, high = low - integer, high - integer
+    low -= integer
+    high -= integer
     if low == 0:
         return integer + Fraction(1, high.denominator // high.numerator + 1)
     return integer + 1 / simplest_between(1 / high, 1 / low)
@@ -49,90 +51,151 @@ def _place_of_value(part: Part, value: Any) -> Fraction:
     elif formula == "(1-x)^":
         x = 1 - (1 - share_reached) ** (1 / power)
     elif formula == "t^-":
-        first, last, now = (level ** (-1 / power) for level in (part.start, part.end, value))
-        x = (now - first) / (last - first)
+        first = part.start ** (-1 / power)
+        last = part.end ** (-1 / power)
+        x = (value ** (-1 / power) - first) / (last - first)
     elif part.shape == "exponential":
         x = mp.log(value / part.start) / mp.log(part.end / part.start)
     else:
-        x, high = mp.mpf(0), mp.mpf(1)
-        for _ in range(285):
-            middle = (x + high) / 2
-            x, high = (middle, high) if share(part.shape, middle) < share_reached else (x, middle)
+        x = _bisect(part.shape, share_reached)
     return Fraction(int(mp.ldexp(x, 280)), 2**280)
+
+
+def _bisect(shape: str, share_reached: Any) -> Any:
+    low = mp.mpf(0)
+    high = mp.mpf(1)
+    for _ in range(285):
+        middle = (low + high) / 2
+        if share(shape, middle) < share_reached:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _border(value: Any) -> Fraction:
     """Return the middle between two float32 that is nearest to a value."""
     near = np.float32(float(value))
-    other = np.nextafter(near, np.float32(-1 if near > value else 2))
-    return (Fraction(float(near)) + Fraction(float(other))) / 2
+    if near > value:
+        neighbour = np.nextafter(near, np.float32(-1))
+    else:
+        neighbour = np.nextafter(near, np.float32(2))
+    return (Fraction(float(near)) + Fraction(float(neighbour))) / 2
 
 
 def _levels(read: Words) -> tuple[float, float]:
-    """Draw any two levels, two that are far apart, or two very close ones with a border between them."""
-    kind, one, other = read.below(4), read.ratio(), read.ratio()
+    """Draw any two levels, two that are far apart, or two very close ones around a border."""
+    kind = read.below(4)
+    first = read.ratio()
+    second = read.ratio()
     if kind == 1:
-        border = float(_border(max(one, 0.1)))
-        one, other = (min(border * (1 + way * 2.0 ** -read.one_of((25, 30, 40))), 1.0) for way in (1, -1))
+        border = float(_border(max(first, 0.1)))
+        first = min(border * (1 + 2.0 ** -read.one_of((25, 30, 40))), 1.0)
+        second = border * (1 - 2.0 ** -read.one_of((25, 30, 40)))
     elif kind > 1:
-        one, other = max(one, 0.9), min(other, 0.1)
-    return (one, other) if read.below(2) else (other, one)
+        first = max(first, 0.9)
+        second = min(second, 0.1)
+    if read.below(2):
+        return first, second
+    return second, first
 
 
 def _curve_with_stage(read: Words, length: int, shape: str) -> tuple[Description, int]:
     """Draw a curve with a stage of `length` steps; return it with the index of the stage's part."""
     start, end = _levels(read)
-    kind, before = read.below(8), read.magnitude(1, _BEFORE)
+    kind = read.below(8)
+    before = read.magnitude(1, _BEFORE)
     formula, power = power_of(shape)
-    plain = shape if shape != "exponential" and formula != "t^-" else "1-sqrt"
+    interpolated = shape
     if shape == "exponential":
-        start, end = start or 1e-6, end or 1e-6
+        interpolated = "1-sqrt"
+        start = start or 1e-6
+        end = end or 1e-6
     elif formula == "t^-":
-        start, end = (max(level, 2.0 ** -int(61 * power)) for level in (start, end))
+        interpolated = "1-sqrt"
+        lowest = 2.0 ** -int(61 * power)
+        start = max(start, lowest)
+        end = max(end, lowest)
     low = min(start, end)
     stage = {"stages": [(length, end, shape)], "start": start}
-    late = {"stages": [(before,), (0, start), (length, end, shape)], "start": end}
+    after_a_jump = {"stages": [(before,), (0, start), (length, end, shape)], "start": end}
     match kind:
         case 1:
-            return late, -2
+            return after_a_jump, -2
         case 2:
-            decaying = {"total_steps": before + length, "warmup_steps": before, "min_lr_ratio": low}
-            return decaying | {"decay_shape": plain}, -2
+            decay = {
+                "total_steps": before + length,
+                "warmup_steps": before,
+                "min_lr_ratio": low,
+                "decay_shape": interpolated,
+            }
+            return decay, -2
         case 3:
-            rising = {"total_steps": length + 1, "warmup_steps": length, "init_lr_ratio": low}
-            return rising | {"warmup_shape": "cosine" if plain == "cosine" else "linear"}, 0
+            warmup = {
+                "total_steps": length + 1,
+                "warmup_steps": length,
+                "init_lr_ratio": low,
+                "warmup_shape": "linear",
+            }
+            if shape == "cosine":
+                warmup["warmup_shape"] = "cosine"
+            return warmup, 0
         case 4:
-            parent = {"total_steps": 2 * before, "min_lr_ratio": low, "decay_shape": plain}
-            return {"cooldown": parent, "at": before, "steps": length, "to": low, "shape": shape}, -2
+            parent = {
+                "total_steps": 2 * before,
+                "min_lr_ratio": low,
+                "decay_shape": interpolated,
+            }
+            cooldown = {
+                "cooldown": parent,
+                "at": before,
+                "steps": length,
+                "to": low,
+                "shape": shape,
+            }
+            return cooldown, -2
         case 5:
-            scale = 1.0 if low < 1e-9 else read.one_of((0.5, 0.1, 1 / 3))
+            scale = read.one_of((0.5, 0.1, 1 / 3))
+            if low < 1e-9:
+                scale = 1.0
             return {"curve": {"total_steps": before}, "then": stage, "scale": scale}, -2
         case 6:
-            cut = {"cooldown": stage, "at": length - 1, "steps": before, "to": 0.0, "shape": "1-sqrt"}
-            return cut, -3
+            cut_short = {
+                "cooldown": stage,
+                "at": length - 1,
+                "steps": before,
+                "to": 0.0,
+                "shape": "1-sqrt",
+            }
+            return cut_short, -3
         case 7:
-            return {"curve": late, "then": {"total_steps": before}, "scale": 1.0}, -4
+            return {"curve": after_a_jump, "then": {"total_steps": before}, "scale": 1.0}, -4
         case _:
             return stage, -2
 
 
 def _fit_stage(drawn: list[int], shape: str, least: Fraction) -> tuple[Description, int] | None:
-    """Fit a stage to a border near a drawn value; None if the levels and steps leave no room for it."""
+    """Fit a stage to a border near a drawn value; None if levels and steps leave no room for it."""
     read = Words(drawn[_WORDS_OF_CURVE:])
     description, index = _curve_with_stage(Words(drawn[:_WORDS_OF_CURVE]), 2, shape)
     part = Oracle(description).parts[index]
+    low = min(part.start, part.end)
+    high = max(part.start, part.end)
     share = Fraction(1 + read.below(2**53), 2**53 + 1) / 2 ** read.below(8)
     border = _border(part.start + (part.end - part.start) * exactly(share))
     side = read.one_of((1, -1))
     for most in (Fraction(9, 8), Fraction(3, 2), Fraction(2), Fraction(4)):
-        ends = [exactly(border + side * gap) for gap in (least, least * most)]
-        low, high = sorted((part.start, part.end))
-        if not max(low, 2.0**-28) < min(ends) < max(ends) < high:
+        nearest = exactly(border + side * least)
+        farthest = exactly(border + side * least * most)
+        if min(nearest, farthest) <= max(low, 2.0**-28) or max(nearest, farthest) >= high:
             return None
-        near, far = sorted(_place_of_value(part, end) for end in ends)
-        if far * _MAX_LENGTH <= 1 or (1 - near) * _MAX_LENGTH <= 1:
+        first = _place_of_value(part, nearest)
+        last = _place_of_value(part, farthest)
+        if last < first:
+            first, last = last, first
+        if last * _MAX_LENGTH <= 1 or (1 - first) * _MAX_LENGTH <= 1:
             return None  # nearer to the start or the end than any step
-        place = simplest_between(near, far)
+        place = simplest_between(first, last)
         if place.denominator <= _MAX_LENGTH:
             times = read.magnitude(1, _MAX_LENGTH // place.denominator)
             length = times * place.denominator
@@ -145,12 +208,13 @@ def _fit_stage(drawn: list[int], shape: str, least: Fraction) -> tuple[Descripti
 def steps_at_borders(
     shapes: Sequence[str] = SHAPES, least: Fraction = PROMISED
 ) -> st.SearchStrategy[tuple[Description, int]]:
-    """Draw curves, each with a step whose exact value is `least` to 4 · `least` from a rounding border."""
+    """Draw curves, each with a step at `least` to 4 · `least` from a rounding border."""
 
     def fit_curve(drawn: list[int]) -> tuple[Description, int]:
         shape = shape_of(Words(drawn[-2:]), shapes)
-        tries = (drawn[first : first + _WORDS_PER_TRY] for first in range(0, len(drawn) - 2, _WORDS_PER_TRY))
-        fitted = next(filter(None, (_fit_stage(attempt, shape, least) for attempt in tries)), None)
+        fitted = None
+        for first in range(0, _TRIES * _WORDS_PER_TRY, _WORDS_PER_TRY):
+            fitted = fitted or _fit_stage(drawn[first : first + _WORDS_PER_TRY], shape, least)
         assume(fitted)
         assert fitted
         return fitted

@@ -1,4 +1,4 @@
-"""An oracle for curves: their formulas evaluated directly, in exact rationals and numbers of 300 bits.
+"""An oracle for curves: their formulas evaluated in exact rationals and numbers of 300 bits.
 
 It shares no code with the product, and is slow. A curve is described in plain data, which
 `support.curves.descriptions` draws and turns into curves:
@@ -8,13 +8,15 @@ It shares no code with the product, and is slow. A curve is described in plain d
 - a cooldown: `{"cooldown": description, "at": …, "steps": …, "to": …, "shape": …}`;
 - one after another: `{"curve": description, "then": description, "scale": …}`;
 - some of the steps: `{"part": description, "start": …, "stop": …}`;
-- scaled by a batch plan: `{"scaled": description, "pairs": …, "unit": …, "reference": …, "exponent": …}`.
+- scaled by a batch plan:
+  `{"scaled": description, "pairs": …, "unit": …, "reference": …, "exponent": …}`.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from math import floor
 from typing import Any
 
@@ -70,12 +72,14 @@ def power_of(shape: str) -> tuple[str, Any]:
     formula, _, power = shape.rpartition("^")
     if formula == "t":
         return "t^-", exactly(Fraction(power.removeprefix("-")))
-    return (f"{formula}^", exactly(Fraction(power))) if formula else ("", None)
+    if formula:
+        return f"{formula}^", exactly(Fraction(power))
+    return "", None
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a curve from one level to another within `length` steps; a later part may cut it short."""
+    """A part of a curve, from one level to another in `length` steps; a later one may cut it."""
 
     begin: int
     length: int
@@ -95,15 +99,20 @@ class Part:
             return self.start * (self.end / self.start) ** x
         formula, power = power_of(self.shape)
         if formula == "t^-":
-            first, last = self.start ** (-1 / power), self.end ** (-1 / power)
+            first = self.start ** (-1 / power)
+            last = self.end ** (-1 / power)
             return (first + (last - first) * x) ** -power
-        if formula == "(1-x)^":  # counted from the end, which is exact to the last digit even if it is 0
+        if (
+            formula == "(1-x)^"
+        ):  # counted from the end, which is exact to the last digit even if it is 0
             return self.end + (self.start - self.end) * (1 - x) ** power
         return self.start + (self.end - self.start) * share(self.shape, x)
 
     def times(self, factor: Any) -> "Part":
+        start = self.start * factor
+        end = self.end * factor
         above_1 = max(factor * self.factor, self.factor)
-        return replace(self, start=self.start * factor, end=self.end * factor, factor=above_1)
+        return replace(self, start=start, end=end, factor=above_1)
 
     @property
     def is_flat(self) -> bool:
@@ -130,14 +139,16 @@ class Oracle:
         return self.parts[bisect_right(self.borders, max(step, 0)) - 1]
 
     def largest_error(self, step: int) -> Any:
-        """Return the promised bound: half a unit in the last place, plus 2⁻⁵⁸ times a factor above 1."""
+        """Return the promised bound: half a unit in the last place, plus 2⁻⁵⁸ times a factor."""
         return half_ulp(self(step)) + self.part_at(step).factor * exactly(2.0**-58)
 
     def spans(self) -> list[tuple[int, int, Part]]:
-        """Return (first step, first step after it, part) of each nonempty part below `total_steps`."""
-        ends = self.borders[1:]
-        spans = zip(self.borders, ends, self.parts, strict=False)
-        return [(begin, end, part) for begin, end, part in spans if begin < end]
+        """Return (first step, first step after it, part) of each nonempty part before the end."""
+        spans: list[tuple[int, int, Part]] = []
+        for part, following in pairwise(self.parts):
+            if part.begin < following.begin:
+                spans.append((part.begin, following.begin, part))
+        return spans
 
     def flat_runs(self) -> list[tuple[int, int]]:
         """Return (first step, number of steps) of each maximal run of parts that hold one level."""
@@ -163,43 +174,58 @@ def _parse_description(description: Description) -> tuple[int, list[Part]]:
         case {"part": parent, "start": start, "stop": stop}:
             return stop - start, _cut_parts(Oracle(parent), start, stop)
         case {"scaled": parent, "pairs": pairs, "unit": unit, **rest}:
-            return _scaled_parts(Oracle(parent), [(at // unit, batch) for at, batch in pairs], **rest)
+            return _scaled_parts(
+                Oracle(parent), [(at // unit, batch) for at, batch in pairs], **rest
+            )
         case _:
             return description["total_steps"], _plateau_parts(**description)
 
 
 def complete_stage(written: tuple[Any, ...]) -> tuple[int, float | None, str]:
-    defaults: tuple[Any, ...] = None, "linear"
-    steps, to, shape = (*written, *defaults[len(written) - 1 :])
+    """Return a stage with its level and shape; None is the level before it."""
+    steps = written[0]
+    to = None
+    shape = "linear"
+    if len(written) > 1:
+        to = written[1]
+    if len(written) > 2:
+        shape = written[2]
     return steps, to, shape
 
 
 def _staged_parts(stages: Any, start: float) -> tuple[int, list[Part]]:
-    begin, level = 0, as_written(start)
+    begin = 0
+    level = as_written(start)
     parts: list[Part] = []
     for steps, to, shape in map(complete_stage, stages):
-        goal = level if to is None else as_written(to)
         if to is None:
             parts.append(_flat_part(begin, level, steps))
-        elif steps:
-            parts.append(Part(begin, steps, level, goal, shape))
-        begin, level = begin + steps, goal
+        else:
+            goal = as_written(to)
+            if steps:
+                parts.append(Part(begin, steps, level, goal, shape))
+            level = goal
+        begin += steps
     return begin, [*parts, _flat_part(begin, level)]
 
 
-def _cooldown_parts(parent: Oracle, at: int, steps: int, to: Any, shape: str) -> tuple[int, list[Part]]:
-    before = [part for part in parent.parts if part.begin < at]
-    return at + steps, [*before, Part(at, steps, parent(at), to, shape), _flat_part(at + steps, to)]
+def _cooldown_parts(
+    parent: Oracle, at: int, steps: int, to: Any, shape: str
+) -> tuple[int, list[Part]]:
+    parts = [part for part in parent.parts if part.begin < at]
+    parts.append(Part(at, steps, parent(at), to, shape))
+    parts.append(_flat_part(at + steps, to))
+    return at + steps, parts
 
 
 def _continued_parts(first: Oracle, other: Oracle, scale: Any) -> tuple[int, list[Part]]:
     shift = first.total_steps
-    before = [part for part in first.parts if part.begin < shift]
-    after = [
-        replace(part, begin=part.begin + shift, start=part.start * scale, end=part.end * scale)
-        for part in other.parts
-    ]
-    return shift + other.total_steps, before + after
+    parts = [part for part in first.parts if part.begin < shift]
+    for part in other.parts:
+        start = part.start * scale
+        end = part.end * scale
+        parts.append(replace(part, begin=part.begin + shift, start=start, end=end))
+    return shift + other.total_steps, parts
 
 
 def _cut_parts(parent: Oracle, start: int, stop: int) -> list[Part]:
@@ -214,17 +240,16 @@ def _cut_parts(parent: Oracle, start: int, stop: int) -> list[Part]:
 def _scaled_parts(
     parent: Oracle, batches: list[tuple[int, int]], reference: int, exponent: float
 ) -> tuple[int, list[Part]]:
-    total, parts = parent.total_steps, list[Part]()
-    ends = [*(step for step, _ in batches[1:]), None]
-    for (start, batch), end in zip(batches, ends, strict=True):
-        stop = total if end is None else min(end, total)
+    total = parent.total_steps
+    parts: list[Part] = []
+    factor = exactly(1)
+    for (start, batch), (end, _) in pairwise([*batches, (total, 0)]):
         factor = scale_factor(batch, reference, exponent)
+        stop = min(end, total)
         if start < stop:
-            parts += [
-                replace(part, begin=part.begin + start).times(factor)
-                for part in _cut_parts(parent, start, stop)[:-1]
-            ]
-    return total, [*parts, parent.parts[-1].times(scale_factor(batches[-1][1], reference, exponent))]
+            for part in _cut_parts(parent, start, stop)[:-1]:
+                parts.append(replace(part, begin=part.begin + start).times(factor))
+    return total, [*parts, parent.parts[-1].times(factor)]
 
 
 def scale_factor(batch: int, reference: int, exponent: float) -> Any:
@@ -245,38 +270,48 @@ def _plateau_parts(
 ) -> list[Part]:
     """Return the parts: warmup, decays and plateaus by turns, a decay, the end."""
     after_warmup = total_steps - warmup_steps
-    least, one = as_written(min_lr_ratio), exactly(1)
-    holds = [
-        (warmup_steps + percent_of(after_warmup, start), percent_of(after_warmup, duration))
-        for start, duration in plateaus
-    ]
-    holds = sorted([*holds, *absolute_plateaus])
+    least = as_written(min_lr_ratio)
+    one = exactly(1)
+    holds = list(absolute_plateaus)
+    for start, duration in plateaus:
+        start_step = warmup_steps + percent_of(after_warmup, start)
+        holds.append((start_step, percent_of(after_warmup, duration)))
     decaying = after_warmup - sum(length for _, length in holds)
 
     parts = [Part(0, warmup_steps, as_written(init_lr_ratio), one, warmup_shape)]
-    begin, level, held = warmup_steps, one, 0
-    for start, length in holds:
+    begin = warmup_steps
+    level = one
+    held = 0
+    for start, length in sorted(holds):
+        # The level of the global decay, not counting the steps of earlier plateaus.
         next_level = Part(warmup_steps + held, decaying, one, least, decay_shape).at(start)
         parts.append(Part(begin, start - begin, level, next_level, decay_shape))
         parts.append(_flat_part(start, next_level, length))
-        begin, level, held = start + length, next_level, held + length
+        begin = start + length
+        level = next_level
+        held += length
     parts.append(Part(begin, total_steps - begin, level, least, decay_shape))
     return [*parts, _flat_part(total_steps, least)]
 
 
 def percent_of(total: int, percentage: float) -> int:
-    """Return a percentage of steps, rounded down; the percentage is the decimal that it prints as."""
+    """Return a percentage of steps, rounded down; a float is the decimal that it prints as."""
     return floor(total * Fraction(repr(percentage)) / 100)
 
 
 def half_ulp(value: Any) -> Any:
     """Return half a unit in the last place of float32, at the exact value."""
-    exponent = mp.frexp(value)[1] if value else -125
+    exponent = -125
+    if value:
+        exponent = mp.frexp(value)[1]
     return mp.ldexp(1, max(exponent, -125) - 25)
 
 
 def is_nearest_float32(rounded: np.float32, value: Any) -> bool:
     """Return True if no other float32 is nearer to the exact value."""
-    neighbours = (np.nextafter(rounded, np.float32(side)) for side in (-1, 2))
     error = abs(exactly(float(rounded)) - value)
-    return all(error <= abs(exactly(float(neighbour)) - value) for neighbour in neighbours)
+    below = np.nextafter(rounded, np.float32(-1))
+    above = np.nextafter(rounded, np.float32(2))
+    error_below = abs(exactly(float(below)) - value)
+    error_above = abs(exactly(float(above)) - value)
+    return error <= min(error_below, error_above)

@@ -1,0 +1,247 @@
+"""Wrong arguments of `StagedCurve.wsd` and `StagedCurve.through`, and stages that are too steep."""
+
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import pytest
+from support.curves.wrong_values import (
+    A_PERCENTAGE,
+    A_SHAPE,
+    NOT_PAIRS,
+    NOT_PERCENTAGES,
+    NOT_SHAPES,
+)
+from support.wrong import wrong
+
+from plateau_jax import StagedCurve
+
+# Warmup, stable, decay.
+
+
+def wsd(
+    total_steps: Any = 9, warmup_steps: Any = 0, decay_steps: Any = 0, **arguments: Any
+) -> StagedCurve:
+    return StagedCurve.wsd(
+        total_steps, warmup_steps=warmup_steps, decay_steps=decay_steps, **arguments
+    )
+
+
+@pytest.mark.parametrize("total", ["10%", 9.0, True, None])
+@wrong(TypeError, "total_steps = {total}", "integer")
+def test_total_steps_that_are_not_an_integer(total: Any) -> None:
+    wsd(total)
+
+
+@pytest.mark.parametrize("total", [0, -1, 2**31])
+@wrong(ValueError, "total_steps = {total}", "1 …")
+def test_total_steps_out_of_range(total: int) -> None:
+    wsd(total)
+
+
+of_each_length = pytest.mark.parametrize("argument", ["warmup_steps", "decay_steps"])
+
+
+@of_each_length
+@pytest.mark.parametrize("steps", [0.2, "rest", "2", None, True])
+def test_length_that_is_not_an_integer(argument: str, steps: Any) -> None:
+    with pytest.raises(TypeError, match="percentage of total_steps such as '2%'") as caught:
+        wsd(**{argument: steps})
+    assert str(caught.value).startswith(f"{argument} = {steps!r}")
+
+
+@of_each_length
+@pytest.mark.parametrize("steps", NOT_PERCENTAGES)
+def test_length_that_is_not_a_percentage(argument: str, steps: str) -> None:
+    with pytest.raises(ValueError, match=A_PERCENTAGE) as caught:
+        wsd(**{argument: steps})
+    assert str(caught.value).startswith(f"{argument} = {steps!r}")
+
+
+@of_each_length
+def test_negative_length(argument: str) -> None:
+    with pytest.raises(ValueError, match=f"{argument} = -1 must be at least 0"):
+        wsd(**{argument: -1})
+
+
+@wrong(ValueError, "warmup_steps + decay_steps = 5 + 5 must be at most total_steps = 9")
+def test_warmup_and_decay_longer_than_the_curve() -> None:
+    wsd(warmup_steps="60%", decay_steps=5)
+
+
+@pytest.mark.parametrize("shape", [*NOT_SHAPES, None], ids=repr)
+@wrong(ValueError, "decay_shape = {shape}", A_SHAPE)
+def test_shape_of_the_decay(shape: Any) -> None:
+    wsd(decay_steps=9, decay_shape=shape)
+
+
+@pytest.mark.parametrize("shape", ["exponential", "t^-2"])
+@wrong(ValueError, "decay_shape = {shape}", "decay from or to 0")
+def test_shape_of_a_decay_to_0(shape: str) -> None:
+    wsd(decay_steps=9, decay_shape=shape)
+
+
+@wrong(
+    ValueError,
+    "decay_shape = 't^-0.25': a t^-0.25 decay between these levels is too steep",
+)
+def test_decay_that_is_too_steep() -> None:
+    wsd(decay_steps=5, decay_shape="t^-0.25", min_lr_ratio=1e-5)
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1.5])
+@wrong(ValueError, "min_lr_ratio = {ratio}", "lie in [0, 1]")
+def test_level_of_the_decay_out_of_range(ratio: float) -> None:
+    wsd(decay_steps=9, min_lr_ratio=ratio)
+
+
+@pytest.mark.parametrize("ratio", ["10%", None, True])
+@wrong(TypeError, "min_lr_ratio = {ratio}", "number")
+def test_level_of_the_decay_that_is_not_a_number(ratio: Any) -> None:
+    wsd(decay_steps=9, min_lr_ratio=ratio)
+
+
+# Points.
+
+
+@pytest.mark.parametrize("points", [None, 5, "points", {(0, 1.0)}, {0: 1.0}], ids=repr)
+@wrong(TypeError, "points = {points}", "sequence of pairs (step, level)")
+def test_points_without_an_order(points: Any) -> None:
+    StagedCurve.through(points)
+
+
+@pytest.mark.parametrize("points", [[], [(0, 1.0)]], ids=repr)
+@wrong(ValueError, "points = {points}", "at least two points")
+def test_fewer_than_two_points(points: Any) -> None:
+    StagedCurve.through(points)
+
+
+@pytest.mark.parametrize("point", NOT_PAIRS, ids=repr)
+@wrong(TypeError, "points[1] = {point}", "pair (step, level)")
+def test_point_that_is_not_a_pair(point: Any) -> None:
+    StagedCurve.through([(0, 1.0), point])
+
+
+@pytest.mark.parametrize("step", [True, 5.0, "5", None, nan, 0.5])
+@wrong(TypeError, "points[1].step = {step}", "integer")
+def test_step_of_a_point_is_not_an_integer(step: Any) -> None:
+    StagedCurve.through([(0, 1.0), (step, 0.5)])
+
+
+@pytest.mark.parametrize("step", [2**31, 10**50])
+@wrong(ValueError, "points[1].step = {step}", "lie in 1 … 2**31 - 1 =")
+def test_step_of_a_point_past_the_last_step(step: int) -> None:
+    StagedCurve.through([(0, 1.0), (step, 0.5)])
+
+
+@wrong(ValueError, "points[2].step = 0", "lie in 1 … 2**31 - 1 =")
+def test_all_points_at_step_0() -> None:
+    StagedCurve.through([(0, 1.0), (0, 1.0), (0, 0.5)])
+
+
+@wrong(ValueError, "points[0].step = 5", "0, the first step")
+def test_first_point_after_step_0() -> None:
+    StagedCurve.through([(5, 1.0), (9, 0.5)])
+
+
+@wrong(ValueError, "points[0].step = -1", "at least 0")
+def test_first_point_before_step_0() -> None:
+    StagedCurve.through([(-1, 1.0), (9, 0.5)])
+
+
+@pytest.mark.parametrize("step", [4, -1])
+@wrong(ValueError, "points[2].step = {step}", "at least 5")
+def test_point_before_the_point_before_it(step: int) -> None:
+    StagedCurve.through([(0, 1.0), (5, 1.0), (step, 0.5), (9, 1.0)])
+
+
+@pytest.mark.parametrize("level", [True, "0.5", None, 0j, [0.5]], ids=repr)
+@wrong(TypeError, "points[1].level = {level}", "number")
+def test_level_of_a_point_is_not_a_number(level: Any) -> None:
+    StagedCurve.through([(0, 1.0), (5, level)])
+
+
+@pytest.mark.parametrize("level", [-0.1, 1.5])
+@wrong(ValueError, "points[1].level = {level}", "lie in [0, 1]")
+def test_level_of_a_point_out_of_range(level: float) -> None:
+    StagedCurve.through([(0, 1.0), (5, level)])
+
+
+@pytest.mark.parametrize("level", [nan, inf])
+@wrong(ValueError, "points[1].level = {level}", "finite")
+def test_level_of_a_point_is_not_finite(level: float) -> None:
+    StagedCurve.through([(0, 1.0), (5, level)])
+
+
+@pytest.mark.parametrize("step", [0.5, nan, inf])
+@wrong(TypeError, "points[1].step = np.float32({step}) must be an integer")
+def test_step_in_an_array_of_floats(step: float) -> None:
+    StagedCurve.through(np.array([(0, 1), (step, 1)], np.float32))
+
+
+@wrong(TypeError, "points[0] = np.float64(0.0) must be a pair")
+def test_array_of_numbers_as_points() -> None:
+    StagedCurve.through(np.zeros(5))
+
+
+@wrong(TypeError, "points[0] = array([0., 0., 0.]) must be a pair")
+def test_array_of_triples_as_points() -> None:
+    StagedCurve.through(np.zeros((5, 3)))
+
+
+@wrong(TypeError, "points[0].step = np.False_", "integer")
+def test_array_of_bools_as_points() -> None:
+    StagedCurve.through(np.zeros((5, 2), bool))
+
+
+# Levels that are too far apart for an inverse power.
+
+
+def too_steep(power: str, kind: str) -> str:
+    exponent = 62 * float(power)
+    return (
+        f"a t^-{power} {kind} between these levels is too steep: "
+        f"the lower one must be at least 2**-{exponent:g} times"
+    )
+
+
+def lowest_level(power: str, factor: float) -> float:
+    """Return the lowest level that an inverse power reaches from 1, times a factor near 1."""
+    limit = 2.0 ** (-62 * float(power))  # for P = 0.25 only near 2⁻¹⁵·⁵
+    return float(f"{limit * factor:.3g}")
+
+
+@pytest.fixture(params=["0.25", "0.5", "1", "2"])
+def power(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_inverse_power_reaches_its_lowest_level(power: str) -> None:
+    low = lowest_level(power, 1.01)
+    assert StagedCurve([(9, low, f"t^-{power}")], start=1)(9) == np.float32(low)
+    assert StagedCurve([(9, 1, f"t^-{power}")], start=low)(9) == 1
+
+
+def test_inverse_power_down_to_a_lower_level(power: str) -> None:
+    low = lowest_level(power, 0.99)
+    with pytest.raises(ValueError, match=r"^stages\[0\]\.shape = ") as caught:
+        StagedCurve([(9, low, f"t^-{power}")], start=1)
+    assert too_steep(power, "stage") in str(caught.value)
+
+
+def test_inverse_power_up_from_a_lower_level(power: str) -> None:
+    low = lowest_level(power, 0.99)
+    with pytest.raises(ValueError, match=r"^stages\[0\]\.shape = ") as caught:
+        StagedCurve([(9, 1, f"t^-{power}")], start=low)
+    assert too_steep(power, "stage") in str(caught.value)
+
+
+def test_cooldown_to_a_lower_level(power: str) -> None:
+    curve = StagedCurve([(10,)], start=1)
+    with pytest.raises(ValueError, match=r"^shape = ") as caught:
+        curve.cooldown(5, 5, to=lowest_level(power, 0.99), shape=f"t^-{power}")
+    assert too_steep(power, "cooldown") in str(caught.value)
+
+
+def test_inverse_power_to_exactly_the_limit() -> None:
+    assert StagedCurve([(9, 2.0**-31, "t^-0.5")], start=1.0)(9) == 2.0**-31
