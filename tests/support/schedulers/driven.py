@@ -218,9 +218,9 @@ class Driven:
         else:
             self._check_scheduler()
             old_values = self.raw_values()
-        value_type = type(self.form(0.5))
-        if value_type is not Tensor:
-            value_type = float
+        value_type: type[Any] = float
+        if isinstance(self.form(0.5), Tensor):
+            value_type = Tensor
         for value in old_values:
             assert type(value) is value_type
         for group in self.optimizer.param_groups:
