@@ -123,6 +123,18 @@ def test_wrong_peak_written_into_base_lrs(peak: Any, error: type[Exception]) -> 
     assert lrs_of(optimizer) == before
 
 
+def test_list_with_a_wrong_number_of_items_is_named() -> None:
+    optimizer = optimizer_with([0.1, 0.2])
+    scheduler = lambda_lr(optimizer, CURVE)
+    scheduler.base_lrs.append(0.3)
+    with pytest.raises(ValueError, match="^base_lrs has 3 items for 2 parameter groups"):
+        advance(optimizer, scheduler)
+    del scheduler.base_lrs[2]
+    scheduler.lr_lambdas.append(CURVE)
+    with pytest.raises(ValueError, match="^lr_lambdas has 3 items for 2 parameter groups"):
+        advance(optimizer, scheduler)
+
+
 # Tensors, and new groups.
 
 

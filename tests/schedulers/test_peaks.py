@@ -91,6 +91,17 @@ def test_lr_of_an_unknown_writer_warns_with_both_numbers() -> None:
     assert second.base_lrs == [0.5]
 
 
+def test_restored_scheduler_at_step_0_replaces_loaded_learning_rates() -> None:
+    """As after any other step: those of a pretrained optimizer do not stay."""
+    saved = lambda_lr(optimizer_with([0.5]), FALLING)
+    pretrained = optimizer_with([0.01])
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, FALLING)
+    scheduler.load_state_dict(saved.state_dict())
+    optimizer.load_state_dict(pretrained.state_dict())
+    assert lrs_of(optimizer) == [0.5]
+
+
 # Groups that are made from the options of another group.
 
 

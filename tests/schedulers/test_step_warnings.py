@@ -272,6 +272,18 @@ def test_scheduler_that_is_never_stepped_after_a_resume(build: Any) -> None:
     check_advice(messages[0], build, is_often=False)
 
 
+def test_scheduler_that_is_never_stepped_in_a_run_that_rolls_back() -> None:
+    """Each update counts, although the load before it has replaced the groups."""
+    run = Training()
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.train(3)
+    states = run.save()
+    with warns_once(steps_do_not_fit("0")):
+        for _ in range(520):
+            run.update()
+            run.load_optimizer(states)
+
+
 @pytest.mark.parametrize("build", [lambda_lr, curve_per_group])
 def test_copy_does_not_repeat_the_warning(build: Any) -> None:
     run = Training()
@@ -600,6 +612,17 @@ def test_two_epochs_above_0(right_run: Training) -> None:
     run.epochs(2, updates=30)
     run.use(lambda_lr(run.optimizer, [CURVE, LONG]))
     run.epochs(2, updates=30)
+
+
+def test_too_many_steps_now_and_then(right_run: Training) -> None:
+    """In windows that do not follow each other: they end after 21, 42, 84 and 168 updates."""
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.train(21)
+    run.epochs(21, updates=1, steps=2)
+    run.train(42)
+    run.epochs(84, updates=1, steps=2)
+    run.train(168)
 
 
 def test_frozen_past_the_end(right_run: Training) -> None:
