@@ -1,7 +1,9 @@
 """Wrong arguments, steps and states: each error names what is wrong, and nothing has changed."""
 
 import copy
-from collections.abc import Callable
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +14,242 @@ from hypothesis import given, strategies as st
 from support.clocks.holds import CURVE, PATIENT
 from support.curves.descriptions import OF_UNIT_8
 from support.damage import damage
-from support.errors import Row, check_error, each, each_row
 from support.examples import examples
 from support.schedulers.driven import Driven
 from support.schedulers.runs import optimizer_with
 from support.training.steps import through_file
+from support.wrong import wrong
 from torch.optim import Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, OneCycleLR
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import count_updates, follow, lambda_lr
 
-BELOW = HoldBelow(0.5, 3)
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 
 
-# Arguments of the functions that build.
+@pytest.fixture
+def optimizer() -> Optimizer:
+    return optimizer_with([0.1, 0.1], AdamW)
+
+
+# Arguments of lambda_lr.
+
+
+@pytest.mark.parametrize("value", [None, torch.nn.Linear(1, 1), []])
+@wrong(TypeError, "must be a torch")
+def test_optimizer_of_a_scheduler(value: Any) -> None:
+    lambda_lr(value, CURVE)
+
+
+@pytest.mark.parametrize("value", [None, "curve", 5, [CURVE, None], iter([CURVE])])
+@wrong(TypeError, "curve = ", "PlateauCurve(")
+def test_curve_of_a_wrong_type(optimizer: Any, value: Any) -> None:
+    lambda_lr(optimizer, value)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+@wrong(ValueError, "curve has {count}", "parameter groups is 2")
+def test_number_of_curves(optimizer: Any, count: int) -> None:
+    lambda_lr(optimizer, [CURVE] * count)
+
+
+@pytest.mark.parametrize("value", [1.0, True, None, "3"])
+@wrong(TypeError, "last_epoch = {value}", "integer")
+def test_last_epoch_of_a_wrong_type(optimizer: Any, value: Any) -> None:
+    lambda_lr(optimizer, CURVE, value)
+
+
+@pytest.mark.parametrize("value", [-2, -(2**80)])
+@wrong(ValueError, "last_epoch = {value}", "at least -1")
+def test_last_epoch_below_the_start(optimizer: Any, value: int) -> None:
+    lambda_lr(optimizer, CURVE, value)
+
+
+@pytest.mark.parametrize("value", [0, 7])
+@wrong(
+    ValueError,
+    "last_epoch = {value} with DataClock(8)",
+    "DataClock(8, count=n)",
+    "load_state_dict",
+)
+def test_last_epoch_does_not_say_what_was_consumed(optimizer: Any, value: int) -> None:
+    lambda_lr(optimizer, CURVE, value, clock=DataClock(8))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        True,
+        DataClock,
+        {"kind": "data"},
+        {HoldBelow(0.5, 3)},
+        iter([PATIENT]),
+        [PATIENT, "2"],
+        [DataClock(8)],
+    ],
+)
+@wrong(TypeError, "clock = ", "must be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of")
+def test_clock_of_a_wrong_type(optimizer: Any, value: Any) -> None:
+    lambda_lr(optimizer, CURVE, clock=value)
+
+
+@pytest.mark.parametrize("value", [[], ()])
+@wrong(ValueError, "empty list", "leave it out")
+def test_clock_without_rules(optimizer: Any, value: Any) -> None:
+    lambda_lr(optimizer, CURVE, clock=value)
+
+
+@wrong(ValueError, "the same curve")
+def test_different_curves_with_a_hold_rule(optimizer: Any) -> None:
+    lambda_lr(optimizer, [CURVE, PlateauCurve(30)], clock=PATIENT)
+
+
+@pytest.mark.parametrize("clock", [PATIENT, [HoldBelow(0.5, 3), PATIENT]])
+@wrong(ValueError, "HoldUntilFlat", "a flat part to hold at", "(50, 0)")
+def test_curve_without_a_flat_part_to_hold_at(optimizer: Any, clock: Any) -> None:
+    lambda_lr(optimizer, PlateauCurve(30, plateaus=[(50, 0)]), clock=clock)
+
+
+@pytest.mark.parametrize("curve", [[CURVE, OF_UNIT_8[0]], *OF_UNIT_8])
+@pytest.mark.parametrize("clock", [DataClock(1), DataClock(16)])
+@wrong(ValueError, "clock = {clock} must be DataClock(8)")
+def test_clock_of_a_different_unit_than_the_curve(optimizer: Any, curve: Any, clock: Any) -> None:
+    lambda_lr(optimizer, curve, clock=clock)
+
+
+@wrong(ValueError, "must be DataClock(8)", "batch plan")
+def test_hold_rule_with_a_batch_plan(optimizer: Any) -> None:
+    lambda_lr(optimizer, OF_UNIT_8[0], clock=HoldBelow(0.5, 3))
+
+
+class OneLearningRate(lambda_lr):
+    def get_lr(self) -> Any:
+        return super().get_lr()[:1]
+
+
+@wrong(ValueError, "1 learning rates for 2 parameter groups")
+def test_subclass_with_too_few_learning_rates() -> None:
+    OneLearningRate(optimizer_with([0.1, 0.2]), CURVE)
+
+
+def trained_optimizer(kind: Any) -> Optimizer:
+    """Return an optimizer after an update, whose learning rate was then set."""
+    optimizer = optimizer_with([0.5, 0.25], kind)
+    optimizer.step()
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    return optimizer
+
+
+def loaded_optimizer(kind: Any) -> Optimizer:
+    optimizer = optimizer_with([0.5, 0.25], kind)
+    optimizer.load_state_dict(through_file(trained_optimizer(kind).state_dict()))
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("build_optimizer", "kind"),
+    [(trained_optimizer, AdamW), (loaded_optimizer, AdamW), (trained_optimizer, Adagrad)],
+)
+@pytest.mark.parametrize("options", [{}, {"clock": PATIENT}], ids=["updates", "hold rule"])
+@wrong(
+    ValueError,
+    "last_epoch = 6, but param_",
+    "lr = 0.01 may be",
+    '.param_groups[0]["initial_lr"] = ',
+    "load_state_dict(state)",
+)
+def test_learning_rate_that_may_be_decayed(
+    build_optimizer: Any, kind: Any, options: dict[str, Any]
+) -> None:
+    lambda_lr(build_optimizer(kind), CURVE, 6, **options)
+
+
+# Arguments of follow.
+
+
+@pytest.mark.parametrize("value", [None, []])
+@wrong(TypeError, "optimizer = {value} must be")
+def test_optimizer_of_a_follower(value: Any) -> None:
+    follow(value, "weight_decay", CURVE)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("decay", "param_groups[0] has no decay"),
+        (("betas", 2), "param_groups[0] has no betas[2]"),
+        (("weight_decay", 0), "has no weight_decay[0]"),
+    ],
+)
+def test_option_that_no_group_has(optimizer: Any, key: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(name)):
+        follow(optimizer, key, CURVE)
+
+
+@pytest.mark.parametrize("key", [(0, ""), ("betas", -1), ("betas", "0"), ("betas",), 3])
+@wrong(TypeError, "key = {key} must be a key of the parameter groups")
+def test_key_of_a_wrong_type(optimizer: Any, key: Any) -> None:
+    follow(optimizer, key, CURVE)
+
+
+@pytest.mark.parametrize("key", ["lr", "initial_lr"])
+@wrong(ValueError, "key = {key}", "use lambda_lr")
+def test_learning_rate_is_not_for_followers(optimizer: Any, key: str) -> None:
+    follow(optimizer, key, CURVE)
+
+
+@pytest.mark.parametrize("key", ["betas", "params", "amsgrad"])
+@wrong(TypeError, "be a number")
+def test_option_that_is_not_a_number(optimizer: Any, key: str) -> None:
+    follow(optimizer, key, CURVE)
+
+
+# Options of the groups.
+
+
+def optimizer_with_option(name: str, value: Any) -> Optimizer:
+    optimizer = optimizer_with([0.1, 0.1], AdamW)
+    optimizer.param_groups[1][name] = value
+    return optimizer
+
+
+NOT_NUMBERS = [None, "0.1", True, 1j, [0.1], torch.tensor(1)]
+NOT_POSITIVE_FLOAT32 = [-0.1, -1e-300, INF, 1e-40, 3.5e38, 10**400]
+NOT_POSITIVE_TENSORS = [torch.tensor(NAN), torch.tensor(-0.1)]
+wrong_type = pytest.mark.parametrize("value", NOT_NUMBERS)
+wrong_value = pytest.mark.parametrize("value", NOT_POSITIVE_FLOAT32 + NOT_POSITIVE_TENSORS)
+
+
+@wrong_type
+@pytest.mark.parametrize("option", ["lr", "initial_lr"])
+@wrong(TypeError, " of param_groups[1] = ")
+def test_type_of_a_groups_learning_rate(option: str, value: Any) -> None:
+    lambda_lr(optimizer_with_option(option, value), CURVE)
+
+
+@wrong_value
+@pytest.mark.parametrize("option", ["lr", "initial_lr"])
+@wrong(ValueError, " of param_groups[1] = ")
+def test_value_of_a_groups_learning_rate(option: str, value: Any) -> None:
+    lambda_lr(optimizer_with_option(option, value), CURVE)
+
+
+@wrong_type
+@wrong(TypeError, " of param_groups[1] = ")
+def test_type_of_a_followed_option(value: Any) -> None:
+    follow(optimizer_with_option("weight_decay", value), "weight_decay", CURVE)
+
+
+@wrong_value
+@wrong(ValueError, " of param_groups[1] = ")
+def test_value_of_a_followed_option(value: Any) -> None:
+    follow(optimizer_with_option("weight_decay", value), "weight_decay", CURVE)
+
+
+# Arguments of count_updates.
 
 
 class NoLength:
@@ -35,333 +257,504 @@ class NoLength:
         raise NotImplementedError
 
 
-class TooFew(lambda_lr):
-    def get_lr(self) -> Any:
-        return super().get_lr()[:1]
+not_integers = pytest.mark.parametrize("value", [True, 8.0, "8", None])
+below_one = pytest.mark.parametrize("value", [0, -1])
 
 
-def with_decayed_lr(kind: Any, loaded: bool) -> Optimizer:
-    """Return an optimizer after an update, whose learning rate was then set."""
-    optimizer = optimizer_with([0.5, 0.25], kind)
-    optimizer.step()
-    for group in optimizer.param_groups:
-        group["lr"] = 0.01
-    if loaded:
-        state = through_file(optimizer.state_dict())
-        optimizer = optimizer_with([0.5, 0.25], kind)
-        optimizer.load_state_dict(state)
-    return optimizer
+@pytest.mark.parametrize("loader", [iter([1]), NoLength(), 3.0, True, "9"])
+@wrong(TypeError, "loader = ", "has no length: give the number of batches")
+def test_loader_without_a_length(loader: Any) -> None:
+    count_updates(loader, 1)
 
 
-def with_option(**option: Any) -> Optimizer:
-    optimizer = optimizer_with([0.1, 0.1], AdamW)
-    optimizer.param_groups[1].update(option)
-    return optimizer
+@pytest.mark.parametrize("loader", [0, -1, []])
+@wrong(ValueError, "batches = ", "must be at least 1")
+def test_loader_without_batches(loader: Any) -> None:
+    count_updates(loader, 2)
 
 
-def state_of(scheduler: Any, *arguments: Any) -> Any:
-    return scheduler(optimizer_with([0.1, 0.1]), *arguments, cycle_momentum=False).state_dict()
+@below_one
+@wrong(ValueError, "epochs = {value} must be at least 1")
+def test_epochs_below_one(value: int) -> None:
+    count_updates(10, value)
 
 
-NOT_INTEGERS = [True, 8.0, "8", None]
-WITH_OPTION: list[Callable[[Any], Any]] = [
-    lambda value: lambda_lr(with_option(lr=value), CURVE),
-    lambda value: lambda_lr(with_option(initial_lr=value), CURVE),
-    lambda value: follow(with_option(weight_decay=value), "weight_decay", CURVE),
-]
-DECAYED: list[Callable[[], Optimizer]] = [
-    lambda: with_decayed_lr(AdamW, loaded=False),
-    lambda: with_decayed_lr(AdamW, loaded=True),
-    lambda: with_decayed_lr(Adagrad, loaded=False),
-]
-BUILDING: list[Row] = [
-    *each(lambda value: lambda_lr(value, CURVE), [None, torch.nn.Linear(1, 1), []], TypeError,
-          "must be a torch"),
-    *each(lambda value: follow(value, "weight_decay", CURVE), [None, []], TypeError,
-          "optimizer = {} must be"),
-    *each(lambda optimizer, value: lambda_lr(optimizer, value),
-          [None, "curve", 5, [CURVE, None], iter([CURVE])], TypeError, "curve = ", "PlateauCurve("),
-    *each(lambda optimizer, value: lambda_lr(optimizer, [CURVE] * value), [0, 1, 3], ValueError,
-          "curve has {}", "parameter groups is 2"),
-    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, value), [1.0, True, None, "3"], TypeError,
-          "last_epoch = {}", "integer"),
-    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, value), [-2, -(2**80)], ValueError,
-          "last_epoch = {}", "at least -1"),
-    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, value, clock=DataClock(8)), [0, 7], ValueError,
-          "last_epoch = {} with DataClock(8)", "DataClock(8, count=n)", "load_state_dict"),
-    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, clock=value),
-          [True, DataClock, {"kind": "data"}, {BELOW}, iter([PATIENT]), [PATIENT, "2"], [DataClock(8)]],
-          TypeError, "clock = ", "must be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of"),
-    *each(lambda optimizer, value: lambda_lr(optimizer, CURVE, clock=value), [[], ()], ValueError,
-          "empty list", "leave it out"),
-    (lambda optimizer: lambda_lr(optimizer, [CURVE, PlateauCurve(30)], clock=PATIENT), ValueError,
-     "the same curve"),
-    *each(lambda optimizer, value: lambda_lr(optimizer, PlateauCurve(30, plateaus=[(50, 0)]), clock=value),
-          [PATIENT, [BELOW, PATIENT]], ValueError, "HoldUntilFlat", "a flat part to hold at", "(50, 0)"),
-    *(
-        row for curve in ([CURVE, OF_UNIT_8[0]], *OF_UNIT_8)
-        for row in each(lambda optimizer, value, curve=curve: lambda_lr(optimizer, curve, clock=value),
-                        [DataClock(1), DataClock(16)], ValueError, "clock = {} must be DataClock(8)")
-    ),
-    (lambda optimizer: lambda_lr(optimizer, OF_UNIT_8[0], clock=BELOW), ValueError,
-     "must be DataClock(8)", "batch plan"),
-    (lambda optimizer: follow(optimizer, "decay", CURVE), ValueError, "param_groups[0] has no decay"),
-    (lambda optimizer: follow(optimizer, ("betas", 2), CURVE), ValueError, "param_groups[0] has no betas[2]"),
-    (lambda optimizer: follow(optimizer, ("weight_decay", 0), CURVE), ValueError, "has no weight_decay[0]"),
-    *each(lambda optimizer, value: follow(optimizer, value, CURVE),
-          [(0, ""), ("betas", -1), ("betas", "0"), ("betas",), 3],
-          TypeError, "key = {} must be a key of the parameter groups"),
-    *each(lambda optimizer, value: follow(optimizer, value, CURVE), ["lr", "initial_lr"], ValueError,
-          "key = {}", "use lambda_lr"),
-    *each(lambda optimizer, value: follow(optimizer, value, CURVE), ["betas", "params", "amsgrad"], TypeError,
-          "be a number"),
-    *(
-        row for call in WITH_OPTION
-        for row in (
-            *each(call, [None, "0.1", True, 1j, [0.1], torch.tensor(1)], TypeError, " of param_groups[1] = "),
-            *each(call, [-0.1, -1e-300, INF, 1e-40, 3.5e38, 10**400, torch.tensor(NAN), torch.tensor(-0.1)],
-                  ValueError, " of param_groups[1] = "),
-        )
-    ),
-    (lambda: TooFew(optimizer_with([0.1, 0.2]), CURVE), ValueError,
-     "1 learning rates for 2 parameter groups"),
-    *(
-        row for call in (lambda value: lambda_lr(value(), CURVE, 6),
-                         lambda value: lambda_lr(value(), CURVE, 6, clock=PATIENT))
-        for row in each(call, DECAYED, ValueError, "last_epoch = 6, but param_",
-                        "lr = 0.01 may be", '.param_groups[0]["initial_lr"] = ', "load_state_dict(state)")
-    ),
-    *each(lambda value: count_updates(value, 1), [iter([1]), NoLength(), 3.0, True, "9"],
-          TypeError, "loader = ", "has no length: give the number of batches"),
-    *each(lambda value: count_updates(value, 2), [0, -1, []], ValueError, "batches = ", "must be at least 1"),
-    *each(lambda value: count_updates(10, value), [0, -1], ValueError, "epochs = {} must be at least 1"),
-    *each(lambda value: count_updates(10, value), NOT_INTEGERS, TypeError, "epochs = {} must be an integer"),
-    *each(lambda value: count_updates(10, 2, accumulation=value), [0, -1], ValueError,
-          "accumulation = {} must be"),
-    *each(lambda value: count_updates(10, 2, accumulation=value), NOT_INTEGERS, TypeError,
-          "accumulation = {}", "integer"),
-]  # fmt: skip
+@not_integers
+@wrong(TypeError, "epochs = {value} must be an integer")
+def test_epochs_of_a_wrong_type(value: Any) -> None:
+    count_updates(10, value)
 
 
-@each_row(BUILDING)
-def test_wrong_argument_is_rejected(row: Row) -> None:
-    check_error(row, optimizer=optimizer_with([0.1, 0.1], AdamW))
+@below_one
+@wrong(ValueError, "accumulation = {value} must be")
+def test_accumulation_below_one(value: int) -> None:
+    count_updates(10, 2, accumulation=value)
 
 
-# What runs: each has made five updates when it is saved, and six when it is called.
+@not_integers
+@wrong(TypeError, "accumulation = {value}", "integer")
+def test_accumulation_of_a_wrong_type(value: Any) -> None:
+    count_updates(10, 2, accumulation=value)
 
-RUNS: dict[str, dict[str, Any]] = {
+
+# Steps and states. A state is saved after five updates, and loaded after six.
+
+CLOCKS: dict[str, dict[str, Any]] = {
     "scheduler": {},
     "held": {"clock": PATIENT},
     "counted": {"clock": DataClock(8)},
     "follower": {},
 }
-MODES: list[tuple[str, dict[str, Any]]] = [
-    *((name, {"strict": strict}) for name in ("scheduler", "held", "counted") for strict in (True, False)),
-    ("follower", {}),  # is never strict
-]
-"""The runs, and how strict they are."""
+SCHEDULERS = ["scheduler", "held", "counted"]
 
 
 def run_of(name: str, curve: Any = CURVE, bases: Any = (0.25, 0.7), **options: Any) -> Driven:
-    kind = "follower" if name == "follower" else "scheduler"
-    return Driven(kind, curve, bases, **RUNS[name], **options)
+    kind = "scheduler"
+    if name == "follower":
+        kind = "follower"
+    return Driven(kind, curve, bases, **CLOCKS[name], **options)
 
 
-def resume(saved: Any, current: Any, part: str = "scheduler") -> None:
-    """Load the state of 40 updates under another curve."""
-    count = len(saved) if isinstance(saved, list) else 1
-    old, new = (run_of(part, curve, [0.1] * count) for curve in (saved, current))
-    old.advance(40)
-    new.part.load_state_dict(through_file(old.part.state_dict()))
+@dataclass
+class Saved:
+    """A run of six updates, and its state after five."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.run = run_of(self.name, **self.options)
+        self.run.advance(5)
+        self.state = copy.deepcopy(self.run.part.state_dict())
+        self.run.advance(1)
+
+    def load(self, **entries: Any) -> None:
+        """Load the state with these entries instead of its own."""
+        self.run.part.load_state_dict(self.state | entries)
 
 
-def staged(steps: int, changed: int | None = None) -> StagedCurve:
-    return StagedCurve([(1, 0.5 if step == changed else 1 - 0.01 * step, "cosine") for step in range(steps)])
+@pytest.fixture(params=[*SCHEDULERS, "follower"])
+def saved(request: pytest.FixtureRequest) -> Iterator[Saved]:
+    """Each kind of run; it must be unharmed at the end."""
+    yield from unharmed(Saved(request.param))
 
 
-def without(state: Any, name: str) -> Any:
-    return {key: value for key, value in state.items() if key != name}
+@pytest.fixture(params=[True, False], ids=["strict", "not strict"])
+def strict(request: pytest.FixtureRequest) -> bool:
+    return request.param
 
 
-def with_rule_state(state: Any, **entries: Any) -> Any:
-    state = copy.deepcopy(state)
-    state["hold"][0] |= entries
-    return state
+@pytest.fixture
+def scheduler(strict: bool) -> Iterator[Saved]:
+    yield from unharmed(Saved("scheduler", {"strict": strict}))
 
 
-def with_clock(state: Any, clock: Any) -> Any:
-    return state | {"records": [record | {"clock": clock} for record in state["records"]]}
+@pytest.fixture
+def held(strict: bool) -> Iterator[Saved]:
+    yield from unharmed(Saved("held", {"strict": strict}))
 
 
-def damaged(run: str, name: str, values: list[Any]) -> list[tuple[str, Row]]:
-    """Return a row for each wrong value of an entry of a state, and for a state without it."""
-    return of(
-        run,
-        *each(
-            lambda part, state, value: part.load_state_dict(state | {name: value}), values, ValueError, name
-        ),
-        (lambda part, state: part.load_state_dict(without(state, name)), ValueError, name),
-    )
+@pytest.fixture
+def counted(strict: bool) -> Iterator[Saved]:
+    yield from unharmed(Saved("counted", {"strict": strict}))
 
 
-def of(run: str, *rows: Row) -> list[tuple[str, Row]]:
-    """Return rows whose calls get this run: its `part`, `state`, and the state of a different kind of run."""
-    return [(run, row) for row in rows]
+@pytest.fixture
+def follower() -> Iterator[Saved]:
+    yield from unharmed(Saved("follower"))
 
 
-RUNNING: list[tuple[str, Row]] = [
-    *of(
-        "scheduler",
-        *each(lambda part, value: part.step(value),
-              [0.5, 3.0, True, "x", (3,), torch.tensor(3), torch.ones(())], TypeError,
-              "epoch = ", "must be an integer", "call step()", "takes a loss only with a hold rule"),
-        *each(lambda part, value: part.set_peak(value), [-0.1, NAN, 1e-40], ValueError, "peak = "),
-        *each(lambda part, value: part.set_peak(value), ["0.1", None, True], TypeError, "peak = {}"),
-        *each(lambda part, value: part.set_peak(value), [[0.1], [0.1] * 3, torch.ones(3)], ValueError,
-              "peak has ", "groups is 2"),
-        (lambda part: part.set_peak([0.1, -1.0]), ValueError, "peak[1] = -1.0"),
-        (lambda part: part.set_peak([0.1, None]), TypeError, "peak[1] = None"),
-    ),
-    # The states of others.
-    *(
-        (run, (lambda torchs, state: torchs.load_state_dict(state), KeyError, "lr_lambdas"))
-        for run in ("held", "counted")
-    ),
-    *(
-        (run, row) for run in ("scheduler", "held", "follower") for row in (
-            *each(lambda part, value: part.load_state_dict(value), ["a/a.pt", b"a.pt", Path("a.pt")],
-                  ValueError, "state_dict = ", "is a path", "load the file first, load_state_dict(torch"),
-            *each(lambda part, value: part.load_state_dict(value), [None, {}, [], 5, {"last_epoch": 3}],
-                  ValueError, "state_dict"),
-            (lambda part, other_state: part.load_state_dict(other_state), ValueError, "state_dict"),
-        )
-    ),
-    # Damaged states.
-    *damaged("scheduler", "last_epoch", [2.5, None, -2]),
-    *damaged("scheduler", "base_lrs", [[None] * 2, [0.1, -0.1], [0.1, NAN], [], [1] * 3]),
-    *damaged("scheduler", "_last_lr", [[], [0.1], [1] * 3, [0.1, None], [0.1, NAN], [0.1, -1.0]]),
-    *damaged("held", "curve_step", [-1, 6, 1.5, None]),
-    *damaged("held", "hold", [None, 5, [], [{}], [{"rule": PATIENT.to_dict()}]]),
-    *damaged("counted", "consumed", [-1, 2.0, None, True, 1, 2**62 + 8]),
-    *of("counted", *each(
-        lambda part, state, value: part.load_state_dict(with_clock(state, {"kind": "data", "unit": value})),
-        [0, 8.0, "8", 5], ValueError, "unit")),
-    *damaged("counted", "curve_step", [3, 2.0]),
-    *damaged("follower", "curve_step", [-1, 1.5, None]),
-    *damaged("follower", "key", ["momentum", ["weight_decay", 0], None]),
-    *damaged("follower", "base_values", [[], [0.5] * 3, [0.5, None], [0.5, -0.5]]),
-    *of("scheduler", (lambda part, state: part.load_state_dict(state | {"_step_count": "3"}), ValueError,
-                      "_step_count")),
-    *of("scheduler", *each(
-        lambda part, state, value: part.load_state_dict(state | value),
-        [{"last_epoch": 7}, {"base_lrs": None}, {"base_lrs": [0.1]}, {"_last_lr": 1}], ValueError)),
-    # States of schedulers without a peak.
-    *of(
-        "scheduler",
-        (lambda part: part.load_state_dict(state_of(CyclicLR, 0.1, 0.5)),
-         ValueError, "base_lrs are not the peaks", "last_epoch=-1), and then", "scheduler.set_peak(peak)"),
-        (lambda part: part.load_state_dict(state_of(OneCycleLR, 0.1, 9)),
-         ValueError, "OneCycleLR", "base_lrs are not the peaks", "last_epoch=-1"),
-    ),
-    *of(
-        "follower",
-        (lambda part, state: part.load_state_dict(state | {"base_values": None}), ValueError, "state_dict"),
-    ),
-    *of(
-        "held",
-        *each(lambda part, state, value: part.load_state_dict(with_rule_state(state, **value)),
-              [{"updates": 1.0}, {"filled": -1}, {"stale": 2**31}, {"best": "0.1"}, {"total": 1},
-               {"more": 1}],
-              ValueError),
-    ),
-]  # fmt: skip
+def unharmed(saved: Saved) -> Iterator[Saved]:
+    before = saved.run.shown()
+    yield saved
+    assert saved.run.shown() == before
+
+
+# Wrong steps.
+
+
+@pytest.mark.parametrize("epoch", [0.5, 3.0, True, "x", (3,), torch.tensor(3), torch.ones(())])
+def test_epoch_of_a_wrong_type(scheduler: Saved, epoch: Any) -> None:
+    with pytest.raises(TypeError, match=r"epoch = .* must be an integer.*call step\(\)") as caught:
+        scheduler.run.part.step(epoch)
+    assert "takes a loss only with a hold rule" in str(caught.value)
+
+
+@pytest.mark.parametrize("peak", [-0.1, NAN, 1e-40])
+def test_peak_that_is_not_positive(scheduler: Saved, peak: float) -> None:
+    with pytest.raises(ValueError, match="peak = "):
+        scheduler.run.part.set_peak(peak)
+
+
+@pytest.mark.parametrize("peak", ["0.1", None, True])
+def test_peak_of_a_wrong_type(scheduler: Saved, peak: Any) -> None:
+    with pytest.raises(TypeError, match=f"peak = {peak!r}"):
+        scheduler.run.part.set_peak(peak)
+
+
+@pytest.mark.parametrize("peaks", [[0.1], [0.1] * 3, torch.ones(3)])
+def test_number_of_peaks(scheduler: Saved, peaks: Any) -> None:
+    with pytest.raises(ValueError, match=r"peak has .* groups is 2"):
+        scheduler.run.part.set_peak(peaks)
+
+
+def test_second_peak_that_is_not_positive(scheduler: Saved) -> None:
+    with pytest.raises(ValueError, match=r"peak\[1\] = -1\.0"):
+        scheduler.run.part.set_peak([0.1, -1.0])
+
+
+def test_second_peak_of_a_wrong_type(scheduler: Saved) -> None:
+    with pytest.raises(TypeError, match=r"peak\[1\] = None"):
+        scheduler.run.part.set_peak([0.1, None])
+
+
+# States that belong to something else.
+
+
+@pytest.mark.parametrize("path", ["a/a.pt", b"a.pt", Path("a.pt")])
+def test_path_instead_of_a_state(saved: Saved, path: Any) -> None:
+    with pytest.raises(ValueError, match=r"state_dict = .* is a path") as caught:
+        saved.run.part.load_state_dict(path)
+    assert "load the file first, load_state_dict(torch" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, {}, [], 5, {"last_epoch": 3}])
+def test_value_that_is_not_a_state(saved: Saved, value: Any) -> None:
+    with pytest.raises(ValueError, match="state_dict"):
+        saved.run.part.load_state_dict(value)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_state_of_a_follower(name: str, strict: bool, follower: Saved) -> None:
+    run = run_of(name, strict=strict)
+    run.rejects(ValueError, "state_dict", lambda: run.part.load_state_dict(follower.state))
+
+
+def test_state_of_a_scheduler_for_a_follower(follower: Saved, scheduler: Saved) -> None:
+    with pytest.raises(ValueError, match="state_dict"):
+        follower.run.part.load_state_dict(scheduler.state)
+
+
+@pytest.mark.parametrize("name", ["held", "counted"])
+def test_torch_does_not_read_a_state_with_a_clock(name: str) -> None:
+    torchs = LambdaLR(optimizer_with([0.5, 0.5]), lambda step: 1.0)
+    with pytest.raises(KeyError, match="lr_lambdas"):
+        torchs.load_state_dict(Saved(name).state)
+
+
+def test_state_of_cyclic_lr_has_no_peak(scheduler: Saved) -> None:
+    cyclic = CyclicLR(optimizer_with([0.1, 0.1]), 0.1, 0.5, cycle_momentum=False)
+    with pytest.raises(ValueError, match="base_lrs are not the peaks") as caught:
+        scheduler.run.part.load_state_dict(cyclic.state_dict())
+    assert "last_epoch=-1), and then" in str(caught.value)
+    assert "scheduler.set_peak(peak)" in str(caught.value)
+
+
+def test_state_of_one_cycle_lr_has_no_peak(scheduler: Saved) -> None:
+    one_cycle = OneCycleLR(optimizer_with([0.1, 0.1]), 0.1, 9, cycle_momentum=False)
+    with pytest.raises(ValueError, match=r"OneCycleLR.* not the peaks.*last_epoch=-1"):
+        scheduler.run.part.load_state_dict(one_cycle.state_dict())
+
+
+# Damaged states: the error names the entry.
+
+
+def check_damaged_entry(saved: Saved, name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name) as caught:
+        saved.load(**{name: value})
+    assert type(caught.value) is ValueError
+
+
+def check_missing_entry(saved: Saved, name: str) -> None:
+    state = dict(saved.state)
+    del state[name]
+    with pytest.raises(ValueError, match=name):
+        saved.run.part.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "row"),
-    [(name, mode, row) for name, mode in MODES for run, row in RUNNING if run == name],
-)
-def test_wrong_step_or_state_is_rejected(name: str, mode: dict[str, Any], row: Row) -> None:
-    run = run_of(name, **mode)
-    other = run_of("scheduler" if name == "follower" else "follower")
-    for one in (run, other):
-        one.advance(5)
-    objects: dict[str, Any] = {
-        "torchs": LambdaLR(optimizer_with([0.5, 0.5]), lambda step: 1.0),
-        "state": copy.deepcopy(run.part.state_dict()),
-        "other_state": other.part.state_dict(),
-    }
-    run.advance(1)
-    check_error(row, part=run.part, optimizer=run.optimizer, **objects)
-
-
-OLD, LONGER = PlateauCurve(64, warmup_steps=5), PlateauCurve(96, warmup_steps=5)
-COOLED = OLD.cooldown(20, 10)
-
-
-@each_row(
+    ("name", "value"),
     [
-        (lambda: resume(OLD, LONGER), ValueError, "state_dict cannot resume at step 40",
-         " total_steps=64, now 96", "learning rates differ from step 6 on; resume with the old curve, or",
-         "pass strict=False", "lambda_lr if"),
-        (lambda: resume(OLD, LONGER, "follower"), CurveWarning, "the values differ from step 6 on",
-         "at step 40 of"),
-        (lambda: resume(OLD, PlateauCurve(9, plateaus=[(0, 50)])), ValueError,
-         "=64, now 9; warmup_steps=5, now 0; …,"),
-        (lambda: resume(COOLED, LONGER.cooldown(20, 10)), ValueError,
-         " curve.total_steps=64, now 96, and the le"),
-        (lambda: resume(COOLED, OLD.then(LONGER).cooldown(9, 9)), ValueError,
-         " curve=a PlateauCurve of 64 steps, now a Then of 160 steps; at=20, now 9; …, and the"),
-        (lambda: resume(staged(50), staged(50, 38)), ValueError,
-         " stages[38]=[1, 0.62, 'cosine'], now [1, 0.5, 'cos"),
-        (lambda: resume(staged(50), staged(38)), ValueError,
-         " stages[38]=[1, 0.62, 'cosine'], now None, and"),
-        (lambda: resume(staged(50), LONGER), ValueError,
-         " a StagedCurve of 50 steps, now a PlateauCurve of 96 steps,"),
-        (lambda: resume([OLD, OLD], [OLD, LONGER]), ValueError,
-         "the learning rates of param_groups[1] differ"),
-    ]
-)  # fmt: skip
-def test_different_curve_is_rejected(row: Row) -> None:
-    """After 40 updates; the message shows at most two differences."""
-    check_error(row)
-
-
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize(
-    "curve", [5, None, {}, [], {"kind": "later"}, {"total_steps": 5, "more": 1}], ids=str
+        ("last_epoch", 2.5),
+        ("last_epoch", None),
+        ("last_epoch", -2),
+        ("base_lrs", [None] * 2),
+        ("base_lrs", [0.1, -0.1]),
+        ("base_lrs", [0.1, NAN]),
+        ("base_lrs", []),
+        ("base_lrs", [1] * 3),
+        ("_last_lr", []),
+        ("_last_lr", [0.1]),
+        ("_last_lr", [1] * 3),
+        ("_last_lr", [0.1, None]),
+        ("_last_lr", [0.1, NAN]),
+        ("_last_lr", [0.1, -1.0]),
+        ("_step_count", "3"),
+    ],
 )
-def test_unreadable_curves_are_an_error_only_if_strict(name: str, curve: Any) -> None:
-    run = run_of(name)
-    run.advance(5)
-    saved_step = run.part.curve_step
-    state = run.part.state_dict()
-    state["records"] = [record | {"curve": curve} for record in state["records"]]
-    run.advance(1)
-    if name != "follower":
-        run.rejects(ValueError, ".", lambda: run.part.load_state_dict(state))
-        run.part.strict = False
-    with pytest.warns(CurveWarning, match=r"so far are not compared: records\[0\] has a curve"):
-        run.part.load_state_dict(state)
-    assert run.part.curve_step == saved_step
+def test_damaged_state_of_a_scheduler(scheduler: Saved, name: str, value: Any) -> None:
+    check_damaged_entry(scheduler, name, value)
+
+
+@pytest.mark.parametrize("name", ["last_epoch", "base_lrs", "_last_lr"])
+def test_missing_entry_of_a_scheduler(scheduler: Saved, name: str) -> None:
+    check_missing_entry(scheduler, name)
+
+
+@pytest.mark.parametrize(
+    "entries", [{"last_epoch": 7}, {"base_lrs": None}, {"base_lrs": [0.1]}, {"_last_lr": 1}]
+)
+@wrong(ValueError)
+def test_entries_that_contradict_each_other(scheduler: Saved, entries: dict[str, Any]) -> None:
+    scheduler.load(**entries)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("curve_step", -1),
+        ("curve_step", 6),
+        ("curve_step", 1.5),
+        ("curve_step", None),
+        ("hold", None),
+        ("hold", 5),
+        ("hold", []),
+        ("hold", [{}]),
+        ("hold", [{"rule": PATIENT.to_dict()}]),
+    ],
+)
+def test_damaged_state_of_a_held_scheduler(held: Saved, name: str, value: Any) -> None:
+    check_damaged_entry(held, name, value)
+
+
+@pytest.mark.parametrize("name", ["curve_step", "hold"])
+def test_missing_entry_of_a_held_scheduler(held: Saved, name: str) -> None:
+    check_missing_entry(held, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("updates", 1.0),
+        ("filled", -1),
+        ("stale", 2**31),
+        ("best", "0.1"),
+        ("total", 1),
+        ("more", 1),
+    ],
+)
+@wrong(ValueError)
+def test_damaged_state_of_a_hold_rule(held: Saved, name: str, value: Any) -> None:
+    rule_state = held.state["hold"][0] | {name: value}
+    held.load(hold=[rule_state])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("consumed", -1),
+        ("consumed", 2.0),
+        ("consumed", None),
+        ("consumed", True),
+        ("consumed", 1),
+        ("consumed", 2**62 + 8),
+        ("curve_step", 3),
+        ("curve_step", 2.0),
+    ],
+)
+def test_damaged_state_of_a_counting_scheduler(counted: Saved, name: str, value: Any) -> None:
+    check_damaged_entry(counted, name, value)
+
+
+@pytest.mark.parametrize("name", ["consumed", "curve_step"])
+def test_missing_entry_of_a_counting_scheduler(counted: Saved, name: str) -> None:
+    check_missing_entry(counted, name)
+
+
+@pytest.mark.parametrize("unit", [0, 8.0, "8", 5])
+def test_damaged_unit_of_a_state(counted: Saved, unit: Any) -> None:
+    clock = {"kind": "data", "unit": unit}
+    records = [record | {"clock": clock} for record in counted.state["records"]]
+    with pytest.raises(ValueError, match="unit"):
+        counted.load(records=records)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("curve_step", -1),
+        ("curve_step", 1.5),
+        ("curve_step", None),
+        ("key", "momentum"),
+        ("key", ["weight_decay", 0]),
+        ("key", None),
+        ("base_values", []),
+        ("base_values", [0.5] * 3),
+        ("base_values", [0.5, None]),
+        ("base_values", [0.5, -0.5]),
+    ],
+)
+def test_damaged_state_of_a_follower(follower: Saved, name: str, value: Any) -> None:
+    check_damaged_entry(follower, name, value)
+
+
+@pytest.mark.parametrize("name", ["curve_step", "key", "base_values"])
+def test_missing_entry_of_a_follower(follower: Saved, name: str) -> None:
+    check_missing_entry(follower, name)
+
+
+def test_follower_without_base_values(follower: Saved) -> None:
+    with pytest.raises(ValueError, match="state_dict"):
+        follower.load(base_values=None)
+
+
+MODES: list[tuple[str, dict[str, Any]]] = [
+    ("scheduler", {"strict": True}),
+    ("scheduler", {"strict": False}),
+    ("held", {"strict": True}),
+    ("held", {"strict": False}),
+    ("counted", {"strict": True}),
+    ("counted", {"strict": False}),
+    ("follower", {}),
+]
 
 
 @pytest.mark.filterwarnings("ignore:the (values|learning rates) so far:plateau_jax.CurveWarning")
-@pytest.mark.filterwarnings("ignore:state_dict (belongs|was saved|has a diff):plateau_jax.CurveWarning")
-@pytest.mark.parametrize(("name", "mode"), MODES)
+@pytest.mark.filterwarnings(
+    "ignore:state_dict (belongs|was saved|has a diff):plateau_jax.CurveWarning"
+)
+@pytest.mark.parametrize(("name", "options"), MODES)
 @examples(100)
 @given(data=st.data())
-def test_any_damage_is_rejected_or_harmless(name: str, mode: dict[str, Any], data: st.DataObject) -> None:
-    run = run_of(name, **mode)
+def test_any_damage_is_rejected_or_harmless(
+    name: str, options: dict[str, Any], data: st.DataObject
+) -> None:
+    run = run_of(name, **options)
     run.advance(5)
-    holder = damage(data, [copy.deepcopy(run.part.state_dict())])
+    (damaged,) = damage(data, [copy.deepcopy(run.part.state_dict())])
     run.advance(1)
     before = run.shown()
     try:
-        run.part.load_state_dict(holder[0])
+        run.part.load_state_dict(damaged)
     except ValueError:
         assert run.shown() == before
     else:
         run.advance(1)
         assert np.isfinite(np.array(run.values(), dtype=float)).all()
+
+
+# States of a different curve, at step 40. The message shows at most two differences.
+
+OLD = PlateauCurve(64, warmup_steps=5)
+LONGER = PlateauCurve(96, warmup_steps=5)
+COOLED = OLD.cooldown(20, 10)
+
+
+def stairs(stages: int, changed: int | None = None) -> StagedCurve:
+    """Return a curve of stages that fall by 0.01, but for one that ends at 0.5."""
+    steps: list[tuple[int, float, str]] = []
+    for stage in range(stages):
+        level = 1 - 0.01 * stage
+        if stage == changed:
+            level = 0.5
+        steps.append((1, level, "cosine"))
+    return StagedCurve(steps)
+
+
+def resume(saved: Any, current: Any, name: str = "scheduler") -> None:
+    """Load the state of 40 updates under another curve."""
+    groups = 1
+    if isinstance(saved, list):
+        groups = len(saved)
+    old = run_of(name, saved, [0.1] * groups)
+    old.advance(40)
+    new = run_of(name, current, [0.1] * groups)
+    new.part.load_state_dict(through_file(old.part.state_dict()))
+
+
+@wrong(
+    ValueError,
+    "state_dict cannot resume at step 40",
+    " total_steps=64, now 96",
+    "learning rates differ from step 6 on; resume with the old curve, or",
+    "pass strict=False",
+    "lambda_lr if",
+)
+def test_longer_curve() -> None:
+    resume(OLD, LONGER)
+
+
+@wrong(CurveWarning, "the values differ from step 6 on", "at step 40 of")
+def test_longer_curve_of_a_follower() -> None:
+    resume(OLD, LONGER, "follower")
+
+
+@wrong(ValueError, "=64, now 9; warmup_steps=5, now 0; …,")
+def test_curve_with_three_differences() -> None:
+    resume(OLD, PlateauCurve(9, plateaus=[(0, 50)]))
+
+
+@wrong(ValueError, " curve.total_steps=64, now 96, and the le")
+def test_cooldown_of_a_longer_curve() -> None:
+    resume(COOLED, LONGER.cooldown(20, 10))
+
+
+@wrong(
+    ValueError,
+    " curve=a PlateauCurve of 64 steps, now a Then of 160 steps; at=20, now 9; …, and the",
+)
+def test_cooldown_of_a_curve_of_another_kind() -> None:
+    resume(COOLED, OLD.then(LONGER).cooldown(9, 9))
+
+
+@wrong(ValueError, " stages[38]=[1, 0.62, 'cosine'], now [1, 0.5, 'cos")
+def test_stage_with_a_different_level() -> None:
+    resume(stairs(50), stairs(50, changed=38))
+
+
+@wrong(ValueError, " stages[38]=[1, 0.62, 'cosine'], now None, and")
+def test_fewer_stages() -> None:
+    resume(stairs(50), stairs(38))
+
+
+@wrong(ValueError, " a StagedCurve of 50 steps, now a PlateauCurve of 96 steps,")
+def test_curve_of_another_kind() -> None:
+    resume(stairs(50), LONGER)
+
+
+@wrong(ValueError, "the learning rates of param_groups[1] differ")
+def test_different_curve_of_the_second_group() -> None:
+    resume([OLD, OLD], [OLD, LONGER])
+
+
+UNREADABLE_CURVES = [5, None, {}, [], {"kind": "later"}, {"total_steps": 5, "more": 1}]
+
+
+def unreadable_state(run: Driven, curve: Any) -> dict[str, Any]:
+    state = run.part.state_dict()
+    records = [record | {"curve": curve} for record in state["records"]]
+    return state | {"records": records}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("curve", UNREADABLE_CURVES, ids=str)
+def test_unreadable_curve_is_an_error_if_strict(name: str, curve: Any) -> None:
+    run = run_of(name)
+    run.advance(5)
+    state = unreadable_state(run, curve)
+    run.advance(1)
+    run.rejects(ValueError, ".", lambda: run.part.load_state_dict(state))
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+@pytest.mark.parametrize("curve", UNREADABLE_CURVES, ids=str)
+def test_unreadable_curve_is_a_warning_if_not_strict(name: str, curve: Any) -> None:
+    run = run_of(name)
+    run.advance(5)
+    saved_step = run.part.curve_step
+    state = unreadable_state(run, curve)
+    run.advance(1)
+    run.part.strict = False
+    with pytest.warns(CurveWarning, match=r"so far are not compared: records\[0\] has a curve"):
+        run.part.load_state_dict(state)
+    assert run.part.curve_step == saved_step

@@ -1,4 +1,4 @@
-"""Parameter groups: their peaks and tensors, groups that are added, and the window of values ahead."""
+"""Parameter groups: their peaks and tensors, new groups, and the window of values ahead."""
 
 import copy
 import pickle
@@ -10,7 +10,14 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.schedulers.driven import Driven, Key, option_of, set_option
-from support.schedulers.runs import advance, learning_rate, lrs_of, modest_peaks, optimizer_with, peaks
+from support.schedulers.runs import (
+    advance,
+    learning_rate,
+    lrs_of,
+    modest_peaks,
+    optimizer_with,
+    peaks,
+)
 from support.training.steps import through_file
 from torch.optim import SGD, Adagrad, AdamW
 from torch.optim.lr_scheduler import ConstantLR
@@ -21,25 +28,26 @@ from torch_bridge.clocks.learning_rates import ValuesAhead
 from torch_bridge.param_groups import peaks_of
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
-OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
+DIFFERENT = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 
 def test_values_ahead_stay_few() -> None:
     """As many steps as at first, or a distant step alone; copies have none."""
-
-    def steps_ahead(values: ValuesAhead) -> int:
-        return len(values.rows)
-
     values = ValuesAhead([PlateauCurve(10**9)], [0.1])
-    assert len({steps_ahead(values) for step in range(20_000) if values.at(step)}) == 1
-    for step in range(10**5, 10**6, 10**5):
+    assert values.at(0)
+    steps_ahead = len(values.rows)
+    for step in range(20_000):
         assert values.at(step)
-        assert steps_ahead(values) == 1
-    assert values.at(step + 1)
-    assert steps_ahead(values) > 1000
-    for copied in (copy.copy(values), copy.deepcopy(values), pickle.loads(pickle.dumps(values))):
-        assert steps_ahead(copied) == 0
-        assert copied.at(step) == values.at(step)
+        assert len(values.rows) == steps_ahead
+    for distant_step in range(10**5, 10**6, 10**5):
+        assert values.at(distant_step)
+        assert len(values.rows) == 1
+    assert values.at(900_001)
+    assert len(values.rows) > 1000
+    copies = [copy.copy(values), copy.deepcopy(values), pickle.loads(pickle.dumps(values))]
+    for copied in copies:
+        assert len(copied.rows) == 0
+        assert copied.at(900_000) == values.at(900_000)
 
 
 # Peaks.
@@ -51,9 +59,12 @@ def test_peak_is_initial_lr_in_float32(lr: float, peak: float) -> None:
     optimizer.param_groups[1]["initial_lr"] = peak
     first = lambda_lr(optimizer, CURVE)
     expected = [float(np.float32(lr)), float(np.float32(peak))]
-    assert first.base_lrs == [group["initial_lr"] for group in optimizer.param_groups] == expected
+    assert first.base_lrs == expected
+    assert [group["initial_lr"] for group in optimizer.param_groups] == expected
     advance(optimizer, first, 5)
-    assert lambda_lr(optimizer, CURVE, last_epoch=9).base_lrs == lrs_of(optimizer) == expected
+    end_of_warmup = lambda_lr(optimizer, CURVE, last_epoch=9)
+    assert end_of_warmup.base_lrs == expected
+    assert lrs_of(optimizer) == expected
 
 
 @pytest.mark.parametrize("build", [AdamW, Adagrad, SGD])
@@ -62,7 +73,10 @@ def test_peaks_are_known_in_mid_run(build: Any) -> None:
     assert lambda_lr(optimizer_with([0.5], build), CURVE, 6).base_lrs == [0.5]
     stepped = optimizer_with([0.5], build)
     stepped.step()
-    assert lambda_lr(stepped, CURVE, 6 if build is SGD else -1).base_lrs == [0.5]
+    last_epoch = -1
+    if build is SGD:
+        last_epoch = 6
+    assert lambda_lr(stepped, CURVE, last_epoch).base_lrs == [0.5]
     stepped.param_groups[0]["lr"] = 0.01
     assert lambda_lr(stepped, CURVE, 6).base_lrs == [0.5]
 
@@ -77,7 +91,10 @@ def test_peak_is_the_number_in_the_tensor(shape: tuple[int, ...], requires_grad:
     scheduler = lambda_lr(optimizer, CURVE, last_epoch=9)  # the end of the warmup
     (group,) = optimizer.param_groups
     state = scheduler.state_dict()
-    assert scheduler.base_lrs == state["base_lrs"] == state["_last_lr"] == [group["lr"].item()] == [lr.item()]
+    assert group["lr"].item() == lr.item()
+    assert scheduler.base_lrs == [lr.item()]
+    assert state["base_lrs"] == [lr.item()]
+    assert state["_last_lr"] == [lr.item()]
     assert scheduler.get_last_lr() == [group["lr"]]
     assert scheduler.get_last_lr()[0] is not group["lr"]
 
@@ -91,12 +108,31 @@ def test_peak_written_into_base_lrs_is_used() -> None:
     assert lrs_of(optimizer) == [learning_rate(peak, CURVE, 21) for peak in (0.1, 0.7)]
     scheduler.base_lrs = np.array([0.3, 0.4])
     advance(optimizer, scheduler)
-    before = [learning_rate(peak, CURVE, 22) for peak in (0.3, 0.4)]
-    for wrong in (None, -1.0):
-        assert lrs_of(optimizer) == before
-        scheduler.base_lrs = [0.3, wrong]
-        with pytest.raises((TypeError, ValueError), match=r"^base_lrs\[1\] = "):
-            advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == [learning_rate(peak, CURVE, 22) for peak in (0.3, 0.4)]
+
+
+@pytest.mark.parametrize(("peak", "error"), [(None, TypeError), (-1.0, ValueError)])
+def test_wrong_peak_written_into_base_lrs(peak: Any, error: type[Exception]) -> None:
+    optimizer = optimizer_with([0.1, 0.2])
+    scheduler: Any = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 20)
+    before = lrs_of(optimizer)
+    scheduler.base_lrs = [0.3, peak]
+    with pytest.raises(error, match=r"^base_lrs\[1\] = "):
+        advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == before
+
+
+def test_list_with_a_wrong_number_of_items_is_named() -> None:
+    optimizer = optimizer_with([0.1, 0.2])
+    scheduler = lambda_lr(optimizer, CURVE)
+    scheduler.base_lrs.append(0.3)
+    with pytest.raises(ValueError, match="^base_lrs has 3 items for 2 parameter groups"):
+        advance(optimizer, scheduler)
+    del scheduler.base_lrs[2]
+    scheduler.lr_lambdas.append(CURVE)
+    with pytest.raises(ValueError, match="^lr_lambdas has 3 items for 2 parameter groups"):
+        advance(optimizer, scheduler)
 
 
 # Tensors, and new groups.
@@ -104,16 +140,23 @@ def test_peak_written_into_base_lrs_is_used() -> None:
 
 @pytest.mark.parametrize("key", ["lr", "weight_decay", ("betas", np.int64(0))])
 @examples(40)
-@given(modest_peaks, st.booleans(), st.lists(st.sampled_from((CURVE, OTHER)), min_size=1, max_size=4))
+@given(
+    base=modest_peaks,
+    dtype=st.sampled_from((torch.float32, torch.float64)),
+    curves=st.lists(st.sampled_from((CURVE, DIFFERENT)), min_size=1, max_size=4),
+)
 def test_groups_share_a_tensor_only_under_one_curve(
-    key: Key, base: float, is_double: bool, curves: list[PlateauCurve]
+    key: Key, base: float, dtype: torch.dtype, curves: list[PlateauCurve]
 ) -> None:
     """Torch gives the same tensor to all groups without an explicit value."""
-    shared = torch.tensor(base, dtype=torch.float64 if is_double else torch.float32)
+    shared = torch.tensor(base, dtype=dtype)
     optimizer = optimizer_with([0.1] * len(curves), AdamW)
     for group in (optimizer.defaults, *optimizer.param_groups):
         set_option(group, key, shared)
-    part: Any = lambda_lr(optimizer, curves) if key == "lr" else follow(optimizer, key, curves)
+    if key == "lr":
+        part: Any = lambda_lr(optimizer, curves)
+    else:
+        part = follow(optimizer, key, curves)
     held = [option_of(group, key) for group in optimizer.param_groups]
     assert [tensor is shared for tensor in held] == [curve == curves[0] for curve in curves]
     for _ in range(3):
@@ -122,25 +165,28 @@ def test_groups_share_a_tensor_only_under_one_curve(
     now = [option_of(group, key) for group in optimizer.param_groups]
     assert list(map(id, now)) == list(map(id, held))
     assert list(map(float, now)) == [learning_rate(base, curve, 3) for curve in curves]
-    assert float(option_of(optimizer.defaults, key)) == np.float32(base), "a new group begins with it"
+    assert float(option_of(optimizer.defaults, key)) == np.float32(base), (
+        "a new group begins with it"
+    )
 
 
 def test_new_peaks_separate_shared_tensors() -> None:
     optimizer = optimizer_with([None, None], AdamW, lr=torch.tensor(0.5))
-    lambda_lr(optimizer, OTHER).set_peak([0.5, 0.25])
+    lambda_lr(optimizer, DIFFERENT).set_peak([0.5, 0.25])
     assert lrs_of(optimizer) == [0.5, 0.25]
 
 
 def test_load_separates_shared_tensors_of_new_curves() -> None:
-    saved, resumed = (optimizer_with([None, None], AdamW, lr=torch.tensor(0.5)) for _ in range(2))
+    saved = optimizer_with([None, None], AdamW, lr=torch.tensor(0.5))
+    resumed = optimizer_with([None, None], AdamW, lr=torch.tensor(0.5))
     scheduler = lambda_lr(saved, CURVE)
     advance(saved, scheduler, 7)
-    again = lambda_lr(resumed, [CURVE, OTHER])
+    again = lambda_lr(resumed, [CURVE, DIFFERENT])
     resumed.load_state_dict(through_file(saved.state_dict()))
     with pytest.warns(CurveWarning, match=r"of param_groups\[1\] differ from step 0 on"):
         again.load_state_dict(scheduler.state_dict(), strict=False)
     for step in range(7, 10):
-        assert lrs_of(resumed) == [learning_rate(0.5, curve, step) for curve in (CURVE, OTHER)]
+        assert lrs_of(resumed) == [learning_rate(0.5, curve, step) for curve in (CURVE, DIFFERENT)]
         advance(resumed, again)
 
 

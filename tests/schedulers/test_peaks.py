@@ -1,4 +1,4 @@
-"""Which of a group's `lr` and `initial_lr` is its peak, when a scheduler is built or meets a new group."""
+"""Which of a group's `lr` and `initial_lr` is its peak when a scheduler meets the group."""
 
 import copy
 from collections.abc import Sequence
@@ -50,7 +50,9 @@ BUILDERS = [build_curve, build_constant, build_linear, build_curve]
     curve=st.sampled_from((FALLING, WITH_WARMUP)),
     updates=st.lists(st.integers(0, 14), min_size=1, max_size=3),
 )
-def test_torchs_schedulers_leave_the_peak(order: Sequence[Any], curve: Any, updates: list[int]) -> None:
+def test_torchs_schedulers_leave_the_peak(
+    order: Sequence[Any], curve: Any, updates: list[int]
+) -> None:
     """Their learning rates are not the user's, even if no update was made under them."""
     optimizer = optimizer_with([0.5, 0.25])
     for count in updates:  # as a cell of a notebook that is run again
@@ -83,9 +85,21 @@ def test_lr_of_an_unknown_writer_warns_with_both_numbers() -> None:
         optimizer.param_groups[0]["lr"] = 1e-3 * 1.2**update
         optimizer.step()
     optimizer.param_groups[0]["lr"] = 0.07
-    with pytest.warns(CurveWarning, match=r"lr = 0\.07 and, from an earlier scheduler, initial_lr = 0\.5"):
+    message = r"lr = 0\.07 and, from an earlier scheduler, initial_lr = 0\.5"
+    with pytest.warns(CurveWarning, match=message):
         second = lambda_lr(optimizer, FALLING)
     assert second.base_lrs == [0.5]
+
+
+def test_restored_scheduler_at_step_0_replaces_loaded_learning_rates() -> None:
+    """As after any other step: those of a pretrained optimizer do not stay."""
+    saved = lambda_lr(optimizer_with([0.5]), FALLING)
+    pretrained = optimizer_with([0.01])
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, FALLING)
+    scheduler.load_state_dict(saved.state_dict())
+    optimizer.load_state_dict(pretrained.state_dict())
+    assert lrs_of(optimizer) == [0.5]
 
 
 # Groups that are made from the options of another group.
@@ -111,12 +125,13 @@ def test_initial_lr_of_a_loaded_group_is_its_peak() -> None:
     optimizer = optimizer_with([0.5, 0.25])
     scheduler = lambda_lr(optimizer, FALLING)
     advance(optimizer, scheduler, 10)
-    states = copy.deepcopy([optimizer.state_dict(), scheduler.state_dict()])
+    optimizer_state = copy.deepcopy(optimizer.state_dict())
+    state = copy.deepcopy(scheduler.state_dict())
     resumed = optimizer_with([0.5])
     again = lambda_lr(resumed, FALLING)
     resumed.add_param_group({"params": [new_parameter()], "lr": 0.25})
-    resumed.load_state_dict(states[0])
-    again.load_state_dict(states[1])
+    resumed.load_state_dict(optimizer_state)
+    again.load_state_dict(state)
     assert again.state_dict() == scheduler.state_dict()
     assert lrs_of(resumed) == lrs_of(optimizer)
 

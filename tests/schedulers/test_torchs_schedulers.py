@@ -1,4 +1,4 @@
-"""A curve next to torch's own schedulers: in sequences and chains, in `LambdaLR`, and each other's states."""
+"""A curve next to torch's schedulers: in sequences and chains, in `LambdaLR`; their states."""
 
 import copy
 from collections.abc import Sequence
@@ -25,28 +25,45 @@ pytestmark = [
 ]
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
-OTHER = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
+DIFFERENT = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 
-def _constant(optimizer: Any, factor: float = 0.5) -> Any:
+def constant(optimizer: Any, factor: float = 0.5) -> Any:
     return torchs.ConstantLR(optimizer, factor, total_iters=100)
 
 
-# In charge from step 0, and from step 20 on.
-_COMPOSED: dict[str, Any] = {
-    "first": lambda optimizer, ours: [torchs.SequentialLR(optimizer, [ours, _constant(optimizer)], [20])],
-    "second": lambda optimizer, ours: [torchs.SequentialLR(optimizer, [_constant(optimizer), ours], [20])],
-    "after a curve": lambda optimizer, ours: [
-        torchs.SequentialLR(optimizer, [lambda_lr(optimizer, CURVE), ours], [20])
-    ],
-    "chained": lambda optimizer, ours: [
-        torchs.ChainedScheduler([ours, torchs.ExponentialLR(optimizer, 0.9)], optimizer)
-    ],
-    "then averaging": lambda optimizer, ours: [ours, SWALR(optimizer, swa_lr=0.03, anneal_epochs=10)],
-}
+# The schedulers that a program steps: the first one from step 0, the last one from step 20 on.
 
 
-@pytest.mark.parametrize("place", _COMPOSED)
+def curve_first(optimizer: Any, scheduler: Any) -> list[Any]:
+    return [torchs.SequentialLR(optimizer, [scheduler, constant(optimizer)], [20])]
+
+
+def curve_second(optimizer: Any, scheduler: Any) -> list[Any]:
+    return [torchs.SequentialLR(optimizer, [constant(optimizer), scheduler], [20])]
+
+
+def after_a_curve(optimizer: Any, scheduler: Any) -> list[Any]:
+    first = lambda_lr(optimizer, CURVE)
+    return [torchs.SequentialLR(optimizer, [first, scheduler], [20])]
+
+
+def chained(optimizer: Any, scheduler: Any) -> list[Any]:
+    decay = torchs.ExponentialLR(optimizer, 0.9)
+    return [torchs.ChainedScheduler([scheduler, decay], optimizer)]
+
+
+def chained_alone(optimizer: Any, scheduler: Any) -> list[Any]:
+    return [torchs.ChainedScheduler([scheduler], optimizer)]
+
+
+def then_averaging(optimizer: Any, scheduler: Any) -> list[Any]:
+    return [scheduler, SWALR(optimizer, swa_lr=0.03, anneal_epochs=10)]
+
+
+@pytest.mark.parametrize(
+    "compose", [curve_first, curve_second, after_a_curve, chained, then_averaging]
+)
 @examples(20)
 @given(
     saved_at=st.one_of(st.integers(1, 40), st.sampled_from((19, 20, 21))),
@@ -56,50 +73,63 @@ _COMPOSED: dict[str, Any] = {
     strict=st.booleans(),
 )
 def test_resume_with_other_schedulers_matches(
-    place: str, saved_at: int, optimizer_first: bool, form: Any, branch: Curve, strict: bool
+    compose: Any, saved_at: int, optimizer_first: bool, form: Any, branch: Curve, strict: bool
 ) -> None:
-    """The scheduler that was in charge before the load is in charge afterwards, also under another curve."""
+    """The scheduler in charge before a load is in charge afterwards, also under another curve."""
 
     def start(curve: Curve) -> list[Any]:
         optimizer = optimizer_with([form(0.5), form(0.25)])
-        return [optimizer, *_COMPOSED[place](optimizer, lambda_lr(optimizer, curve, strict=strict))]
+        scheduler = lambda_lr(optimizer, curve, strict=strict)
+        return [optimizer, *compose(optimizer, scheduler)]
 
     def run(parts: Sequence[Any], steps: range) -> list[list[float]]:
         optimizer, *schedulers = parts
         lrs = [lrs_of(optimizer)]
         for step in steps:
             optimizer.step()
-            schedulers[-1 if step >= 20 else 0].step()
+            if step < 20:
+                schedulers[0].step()
+            else:
+                schedulers[-1].step()
             lrs.append(lrs_of(optimizer))
         return lrs
 
-    first, uninterrupted, resumed = start(CURVE), start(branch), start(branch)
+    first = start(CURVE)
     run(first, range(saved_at))
     # Copies, because before torch 2.10 the state of a SWALR holds a function.
-    saved = copy.deepcopy([part.state_dict() for part in first])
+    states = copy.deepcopy([part.state_dict() for part in first])
+    uninterrupted = start(branch)
     run(uninterrupted, range(saved_at))
-    pairs = list(zip(resumed, saved, strict=True))
+    resumed = start(branch)
     # Under another curve, the optimizer's state comes first.
-    for part, state in pairs if optimizer_first or branch != CURVE else pairs[::-1]:
-        part.load_state_dict(state)
+    load(resumed, states, in_order=optimizer_first or branch != CURVE)
     steps = range(saved_at, saved_at + 30)
     assert run(resumed, steps) == run(uninterrupted, steps)
 
 
+def load(parts: Sequence[Any], states: Sequence[Any], *, in_order: bool) -> None:
+    pairs = list(zip(parts, states, strict=True))
+    if not in_order:
+        pairs.reverse()
+    for part, state in pairs:
+        part.load_state_dict(state)
+
+
 def test_second_part_waits_for_its_turn() -> None:
-    """Even if the learning rate of the first part happens to equal its own first one; so does a new peak."""
+    """Even if the first part's learning rate happens to equal its first one; so does a new peak."""
 
     def start(second: Curve) -> tuple[Any, Any, Any]:
         optimizer = optimizer_with([0.5])
-        ours = lambda_lr(optimizer, second)
-        return optimizer, torchs.SequentialLR(optimizer, [_constant(optimizer, 1.0), ours], [20]), ours
+        first = constant(optimizer, 1.0)
+        scheduler = lambda_lr(optimizer, second)
+        return optimizer, torchs.SequentialLR(optimizer, [first, scheduler], [20]), scheduler
 
     optimizer, scheduler, _ = start(PlateauCurve(50))
     advance(optimizer, scheduler, 10)
-    resumed, again, ours = start(PlateauCurve(50, warmup_steps=4))
+    resumed, again, second = start(PlateauCurve(50, warmup_steps=4))
     resumed.load_state_dict(optimizer.state_dict())
     again.load_state_dict(scheduler.state_dict())
-    ours.set_peak(0.125)
+    second.set_peak(0.125)
     lrs: list[float] = []
     for _ in range(13):
         lrs += lrs_of(resumed)
@@ -107,39 +137,49 @@ def test_second_part_waits_for_its_turn() -> None:
     assert lrs == [0.5] * 10 + [0.0, 0.03125, 0.0625]
 
 
-@pytest.mark.parametrize("place", ["first", "second", "chained"])
+@pytest.mark.parametrize(
+    ("compose", "begin", "end"),
+    [(curve_first, 0, 19), (curve_second, 20, 41), (chained_alone, 0, 41)],
+)
 @examples(20)
-@given(st.lists(st.integers(0, 60), min_size=41, max_size=41), st.integers(0, 39), st.booleans())
+@given(
+    counts=st.lists(st.integers(0, 60), min_size=41, max_size=41),
+    saved_at=st.integers(0, 39),
+    optimizer_first=st.booleans(),
+)
 def test_clock_inside_torchs_schedulers(
-    place: str, counts: list[int], saved_at: int, optimizer_first: bool
+    compose: Any, begin: int, end: int, counts: list[int], saved_at: int, optimizer_first: bool
 ) -> None:
-    """A count is used by the next step, and what came before its turn is discarded."""
+    """A count is used by the next step; counts outside the scheduler's turn are discarded."""
 
     def start() -> tuple[Any, Any, Any]:
         optimizer = optimizer_with([0.5])
-        ours = lambda_lr(optimizer, CURVE, clock=DataClock(8))
-        if place == "chained":
-            return optimizer, ours, torchs.ChainedScheduler([ours], optimizer)
-        return optimizer, ours, _COMPOSED[place](optimizer, ours)[0]
+        scheduler = lambda_lr(optimizer, CURVE, clock=DataClock(8))
+        (stepped,) = compose(optimizer, scheduler)
+        return optimizer, scheduler, stepped
 
-    since, until = {"first": (0, 19), "second": (20, 41), "chained": (0, 41)}[place]
-    optimizer, ours, scheduler = start()
+    def check() -> None:
+        if not begin <= update <= end:
+            assert lrs_of(optimizer) == [0.25]
+            return
+        consumed = sum(counts[begin : min(update, end)])
+        assert lrs_of(optimizer) == [0.5 * CURVE(consumed // 8)]
+        assert scheduler.consumed == consumed
+        assert scheduler.curve_step == consumed // 8
+
+    optimizer, scheduler, stepped = start()
     for update in range(41):
-        consumed = sum(counts[since : min(update, until)])
-        is_in_turn = since <= update <= until
-        assert lrs_of(optimizer) == [0.5 * CURVE(consumed // 8) if is_in_turn else 0.25]
-        assert not is_in_turn or (ours.consumed, ours.curve_step) == (consumed, consumed // 8)
+        check()
         if update == saved_at:
-            saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
-            before, (optimizer, ours, scheduler) = (ours.consumed, ours.last_epoch), start()
-            pairs = list(zip((optimizer, scheduler), saved, strict=True))
-            for part, state in pairs if optimizer_first else pairs[::-1]:
-                part.load_state_dict(state)
-            assert (ours.consumed, ours.last_epoch) == before
-            assert lrs_of(optimizer) == [0.5 * CURVE(consumed // 8) if is_in_turn else 0.25]
+            states = through_file([optimizer.state_dict(), stepped.state_dict()])
+            before = scheduler.consumed, scheduler.last_epoch
+            optimizer, scheduler, stepped = start()
+            load([optimizer, stepped], states, in_order=optimizer_first)
+            assert (scheduler.consumed, scheduler.last_epoch) == before
+            check()
         optimizer.step()
-        ours.count = counts[update]
-        scheduler.step()
+        scheduler.count = counts[update]
+        stepped.step()
 
 
 class _InTorchsPattern(lambda_lr):
@@ -162,8 +202,13 @@ def test_old_state_gives_step_and_keeps_curve() -> None:
     optimizer = optimizer_with([0.1])
     scheduler = LambdaLR(optimizer, curve)
     attributes = dict(vars(curve))
-    saved = {name: getattr(OTHER, name) for name in ("total_steps", "plateaus", "table")}
-    state = scheduler.state_dict() | {"lr_lambdas": [saved | {"anything": np.float32(1)}], "last_epoch": 7}
+    saved_attributes = {
+        "total_steps": DIFFERENT.total_steps,
+        "plateaus": DIFFERENT.plateaus,
+        "table": DIFFERENT.table,
+        "anything": np.float32(1),
+    }
+    state = scheduler.state_dict() | {"lr_lambdas": [saved_attributes], "last_epoch": 7}
     scheduler.load_state_dict(state)
     assert curve == CURVE
     assert dict(vars(curve)) == attributes
@@ -175,26 +220,28 @@ def test_old_state_gives_step_and_keeps_curve() -> None:
 
 @examples(30)
 @given(st.integers(0, 20))
-def test_state_of_ours_loads_into_torchs(steps: int) -> None:
+def test_torchs_scheduler_loads_a_state(steps: int) -> None:
     def function(step: int) -> float:
         return 1 / (1 + step)
 
     optimizer = optimizer_with([0.5, 0.25])
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, steps)
-    saved = through_file([optimizer.state_dict(), scheduler.state_dict()])
-    other = optimizer_with([0.5, 0.25])
-    torchs_own = LambdaLR(other, function)
-    other.load_state_dict(saved[0])
-    torchs_own.load_state_dict(saved[1])
-    assert torchs_own.last_epoch == steps
-    assert torchs_own.get_last_lr() == lrs_of(other) == lrs_of(optimizer)
+    optimizer_state = through_file(optimizer.state_dict())
+    state = through_file(scheduler.state_dict())
+    resumed = optimizer_with([0.5, 0.25])
+    lambda_scheduler = LambdaLR(resumed, function)
+    resumed.load_state_dict(optimizer_state)
+    lambda_scheduler.load_state_dict(state)
+    assert lambda_scheduler.last_epoch == steps
+    assert lambda_scheduler.get_last_lr() == lrs_of(resumed) == lrs_of(optimizer)
     for step in range(steps + 1, steps + 4):
-        advance(other, torchs_own)
-        assert lrs_of(other) == torchs_own.get_last_lr() == [peak * function(step) for peak in (0.5, 0.25)]
+        advance(resumed, lambda_scheduler)
+        assert lrs_of(resumed) == [0.5 * function(step), 0.25 * function(step)]
+        assert lambda_scheduler.get_last_lr() == lrs_of(resumed)
     # The load left the state unchanged.
     again = lambda_lr(optimizer_with([0.5, 0.25]), CURVE)
-    again.load_state_dict(saved[1])
+    again.load_state_dict(state)
     assert again.state_dict() == scheduler.state_dict()
 
 
@@ -227,18 +274,26 @@ def test_compiled_function_may_call_the_curve(fullgraph: bool) -> None:
     torch.compiler.reset()
     # Tracing also works for a curve that was never called.
     curve = PlateauCurve.from_dict(CURVE.to_dict())
-    with_curve = torch.compile(lambda x, step: x * curve(step), backend="eager", fullgraph=fullgraph)
+
+    @torch.compile(backend="eager", fullgraph=fullgraph)
+    def scaled(x: torch.Tensor, step: int) -> torch.Tensor:
+        return x * curve(step)
+
     one = torch.ones((), dtype=torch.float64)
     # torch compiles each step anew; past its limit of 8 the function runs uncompiled, in parts.
-    for step in range(0, 110, 20 if fullgraph else 5):
-        assert with_curve(one, step).item() == CURVE(step)
+    interval = 5
+    if fullgraph:
+        interval = 20
+    for step in range(0, 110, interval):
+        assert scaled(one, step).item() == CURVE(step)
 
 
 def test_waiting_scheduler_waits_under_a_different_clock() -> None:
     def start(clock: Any) -> tuple[Any, Any]:
         optimizer = optimizer_with([0.5])
-        parts = [lambda_lr(optimizer, curve, clock=clock, strict=False) for curve in (CURVE, CURVE.part(50))]
-        return optimizer, torchs.SequentialLR(optimizer, [*parts], [20])
+        first = lambda_lr(optimizer, CURVE, clock=clock, strict=False)
+        second = lambda_lr(optimizer, CURVE.part(50), clock=clock, strict=False)
+        return optimizer, torchs.SequentialLR(optimizer, [first, second], [20])
 
     optimizer, saved = start(DataClock(64, count=64))
     advance(optimizer, saved, 7)

@@ -53,7 +53,7 @@ def _filled_in(part: str, arguments: dict[str, Any]) -> str:
 def _states_of(arguments: dict[str, Any]) -> dict[str, Any]:
     states: dict[str, Any] = {}
     for name, value in arguments.items():
-        if hasattr(value, "state_dict"):
+        if hasattr(value, "state_dict") and not isinstance(value, type):
             states[name] = copy.deepcopy(value.state_dict())
         else:
             states[name] = repr(value)

@@ -1,4 +1,4 @@
-"""One driver of a scheduler or follower: every clock and way to resume, and the values by definition."""
+"""A driver of a scheduler or follower: every clock and way to resume, and the expected values."""
 
 import copy
 import json
@@ -21,23 +21,31 @@ from torch_bridge import follow, lambda_lr
 
 Key = str | tuple[str, int]
 FOLLOWED: list[tuple[Any, Key]] = [
-    *((SGD, "weight_decay"), (SGD, "momentum"), (RMSprop, "alpha")),
-    *((AdamW, "weight_decay"), (AdamW, ("betas", 0)), (AdamW, ("betas", 1))),
+    (SGD, "weight_decay"),
+    (SGD, "momentum"),
+    (RMSprop, "alpha"),
+    (AdamW, "weight_decay"),
+    (AdamW, ("betas", 0)),
+    (AdamW, ("betas", 1)),
 ]
 """Optimizers, and options of theirs that a follower may set."""
 
 
 def option_of(group: dict[str, Any], key: Key) -> Any:
-    return group[key] if isinstance(key, str) else group[key[0]][key[1]]
+    if isinstance(key, str):
+        return group[key]
+    name, index = key
+    return group[name][index]
 
 
 def set_option(group: dict[str, Any], key: Key, value: Any) -> None:
     if isinstance(key, str):
         group[key] = value
     else:
-        items = list(group[key[0]])
-        items[key[1]] = value
-        group[key[0]] = tuple(items)
+        name, index = key
+        items = list(group[name])
+        items[index] = value
+        group[name] = tuple(items)
 
 
 class Driven:
@@ -68,17 +76,27 @@ class Driven:
         last_epoch: int = -1,
         **options: Any,
     ) -> None:
-        self.kind, self.curve, self.clock, self.form = kind, curve, clock, form
-        self.optimizer_kind, self.options = optimizer_kind, options
-        self.unit = clock.unit if isinstance(clock, DataClock) else getattr(curve, "unit", None)
+        self.kind = kind
+        self.curve = curve
+        self.clock = clock
+        self.form = form
+        self.optimizer_kind = optimizer_kind
+        self.options = options
+        self.unit: int | None = getattr(curve, "unit", None)
+        if isinstance(clock, DataClock):
+            self.unit = clock.unit
         self.is_held = clock is not None and not isinstance(clock, DataClock)
-        self.key: Key = "lr" if kind == "scheduler" else key
+        self.key = key
+        if kind == "scheduler":
+            self.key = "lr"
         self.bases = [self.base_of(base) for base in bases]
-        self.updates, self.consumed, self.metrics = int(last_epoch) + 1, list[int](), list[Any]()
+        self.updates = int(last_epoch) + 1
+        self.consumed: list[int] = []
+        self.metrics: list[Any] = []
         self.new = 0
-        """The groups that were added since the last update, the last ones: they have their own values."""
+        """The number of groups added since the last update, which keep their values until then."""
         self.listed = 0
-        """The groups that the bases list: those at the last step, since a program may append the others."""
+        """The number of groups at the last step, which `base_lrs` or `base_values` lists."""
         self.start(last_epoch=last_epoch)
 
     def base_of(self, number: float) -> float:
@@ -98,7 +116,9 @@ class Driven:
         if self.kind == "follower":
             self.part: Any = follow(self.optimizer, self.key, self.curve)
             return
-        self.part = lambda_lr(self.optimizer, self.curve, last_epoch, clock=self.clock, **self.options)
+        self.part = lambda_lr(
+            self.optimizer, self.curve, last_epoch, clock=self.clock, **self.options
+        )
 
     # What happens in a run.
 
@@ -114,12 +134,14 @@ class Driven:
     def update(self, count: Any = 1, metric: Any = 0.5, *, check: bool = False) -> None:
         self.optimizer.step()
         self.new = 0
-        assert not check or self.values() == self.expected_values(), "the update has used other values"
+        assert not check or self.values() == self.expected_values(), (
+            "the update has used other values"
+        )
         before = self.raw_values()
         self.step(count, metric)
         self.updates += 1
         self.consumed.append(int(count))
-        self.metrics.append(metric.item() if isinstance(metric, Tensor) else float(metric))
+        self.metrics.append(float(metric))
         for value, now in zip(before, self.raw_values(), strict=True):
             assert now is value or not isinstance(value, Tensor)
 
@@ -130,31 +152,42 @@ class Driven:
     def add_group(self, base: float) -> None:
         group = self.fresh_options | {"params": [torch.nn.Parameter(torch.ones(1))]}
         value = self.form(self.base_of(base))
-        set_option(group, self.key, value if isinstance(value, Tensor) else self.base_of(base))
+        if not isinstance(value, Tensor):
+            value = self.base_of(base)
+        set_option(group, self.key, value)
         self.optimizer.add_param_group(group)
         self.bases.append(self.base_of(base))
         self.new += 1
 
     def set_peak(self, peak: float, one_for_each: bool) -> None:
-        peaks = [peak / 2 ** (index * one_for_each) for index in range(len(self.bases))]
+        peaks = [peak] * len(self.bases)
+        if one_for_each:
+            peaks = [peak / 2**index for index in range(len(self.bases))]
         self.bases = list(map(self.base_of, peaks))
         self.new = 0
         self.listed = len(self.bases)
-        self.part.set_peak(list(self.bases) if one_for_each else self.bases[0])
+        if one_for_each:
+            self.part.set_peak(list(self.bases))
+        else:
+            self.part.set_peak(self.bases[0])
 
     def jump(self, epoch: Any) -> None:
         with pytest.warns(UserWarning, match="epoch parameter|Detected call") as caught:
             self.part.step(epoch)
         # Before the first update there is a second one, as in torch, about the order of the calls.
         assert {warning.filename for warning in caught} == {__file__}, "the line of the call"
-        self.updates, self.new, self.listed = max(int(epoch), -1), 0, len(self.bases)
+        self.updates = max(int(epoch), -1)
+        self.new = 0
+        self.listed = len(self.bases)
 
     # What must be true.
 
     def curve_step(self) -> int:
         if self.is_held:
             return curve_steps_of(self.clock, self.curve, self.consumed, self.metrics)[-1]
-        return self.updates if self.unit is None else sum(self.consumed) // self.unit
+        if self.unit is None:
+            return self.updates
+        return sum(self.consumed) // self.unit
 
     def raw_values(self) -> list[Any]:
         return [option_of(group, self.key) for group in self.optimizer.param_groups]
@@ -163,42 +196,59 @@ class Driven:
         return list(map(float, self.raw_values()))
 
     def expected_values(self) -> list[float]:
-        curves: Sequence[Curve] = (
-            [self.curve] * len(self.bases) if isinstance(self.curve, Curve) else self.curve
-        )
-        step, old = self.curve_step(), len(self.bases) - self.new
-        pairs = enumerate(zip(self.bases, curves, strict=True))
-        numbers = [learning_rate(base, curve, step) if i < old else base for i, (base, curve) in pairs]
+        curves: Sequence[Curve] = self.curve
+        if isinstance(self.curve, Curve):
+            curves = [self.curve] * len(self.bases)
+        step = self.curve_step()
+        numbers: list[float] = []
+        for base, curve in zip(self.bases, curves, strict=True):
+            numbers.append(learning_rate(base, curve, step))
+        first_new = len(self.bases) - self.new
+        numbers[first_new:] = self.bases[first_new:]
         return [float(self.form(number)) for number in numbers]
 
     def check(self) -> None:
         part = self.part
         assert self.values() == self.expected_values()
-        assert (part.curve_step, type(part.curve_step)) == (self.curve_step(), int)
-        old = len(self.bases) - self.new
-        if self.kind == "scheduler":
-            consumed = max(self.updates, 0) if self.unit is None else sum(self.consumed)
-            assert (part.last_epoch, part.consumed, part.unit) == (self.updates, consumed, self.unit)
-            assert type(part.last_epoch) is type(part.consumed) is int
-            assert part.base_lrs == self.bases[: self.listed]
-            assert part.get_last_lr() == [group["lr"] for group in self.optimizer.param_groups]
-            self.new = 0  # the call has given them their learning rates
-            assert self.values() == self.expected_values()
-            old = len(self.bases)
-        else:
+        assert part.curve_step == self.curve_step()
+        assert type(part.curve_step) is int
+        old_values = self.raw_values()[: len(self.bases) - self.new]
+        if self.kind == "follower":
             assert part.base_values == self.bases[: self.listed]
-        value_type = Tensor if isinstance(self.form(0.5), Tensor) else float
-        assert all(type(value) is value_type for value in self.raw_values()[:old])
+        else:
+            self._check_scheduler()
+            old_values = self.raw_values()
+        value_type: type[Any] = float
+        if isinstance(self.form(0.5), Tensor):
+            value_type = Tensor
+        for value in old_values:
+            assert type(value) is value_type
         for group in self.optimizer.param_groups:
-            others = {name: group[name] for name in self.fresh_options}
-            set_option(others, self.key, option_of(self.fresh_options, self.key))
-            assert others == self.fresh_options, "it has changed another option"
+            options = {name: group[name] for name in self.fresh_options}
+            set_option(options, self.key, option_of(self.fresh_options, self.key))
+            assert options == self.fresh_options, "it has changed another option"
+
+    def _check_scheduler(self) -> None:
+        part = self.part
+        consumed = max(self.updates, 0)
+        if self.unit is not None:
+            consumed = sum(self.consumed)
+        assert part.last_epoch == self.updates
+        assert type(part.last_epoch) is int
+        assert part.consumed == consumed
+        assert type(part.consumed) is int
+        assert part.unit == self.unit
+        assert part.base_lrs == self.bases[: self.listed]
+        assert part.get_last_lr() == [group["lr"] for group in self.optimizer.param_groups]
+        self.new = 0  # the call has given them their learning rates
+        assert self.values() == self.expected_values()
 
     def shown(self) -> str:
         """Return all that an error must not change, as text."""
         state = self.part.state_dict()  # first, because it gives new groups their values
         self.new = 0
-        return str((state, [{**group, "params": None} for group in self.optimizer.param_groups]))
+        groups = [{**group, "params": None} for group in self.optimizer.param_groups]
+        return str((state, groups))
 
     def rejects(self, error: type[Exception], message: str, call: Any) -> str:
         """Check that the call raises this error and changes nothing; return the message."""
@@ -217,23 +267,24 @@ class Driven:
         return through_file([self.optimizer.state_dict(), state])
 
     def by_file(self) -> None:
-        saved = self.saved()
+        optimizer_state, state = self.saved()
         self.start()
-        self.optimizer.load_state_dict(saved[0])
-        self.part.load_state_dict(saved[1])
+        self.optimizer.load_state_dict(optimizer_state)
+        self.part.load_state_dict(state)
 
     def by_file_optimizer_last(self) -> None:
-        saved = self.saved()
+        optimizer_state, state = self.saved()
         self.start()
-        self.part.load_state_dict(saved[1])
-        self.optimizer.load_state_dict(saved[0])
+        self.part.load_state_dict(state)
+        self.optimizer.load_state_dict(optimizer_state)
 
     def by_file_built_after_loading(self) -> None:
-        # A new follower takes the loaded values as its bases at first, and rejects those that are too small.
-        if all(value == 0 or value >= SMALLEST_NORMAL for value in self.values()):
-            saved = self.saved()
-            self.start(saved[0])
-            self.part.load_state_dict(saved[1])
+        # A new follower takes the loaded values as its bases at first, and rejects small ones.
+        if any(0 < value < SMALLEST_NORMAL for value in self.values()):
+            return
+        optimizer_state, state = self.saved()
+        self.start(optimizer_state)
+        self.part.load_state_dict(state)
 
     def by_json(self) -> None:
         saved = json.loads(json.dumps(self.part.state_dict()))
@@ -242,12 +293,12 @@ class Driven:
         self.part.load_state_dict(saved)
 
     def into_itself_later(self) -> None:
-        saved = self.saved()
+        optimizer_state, state = self.saved()
         for count, metric in ((3, 0.1), (0, 0.7), (2**20, float("nan"))):
             self.optimizer.step()
             self.step(count, metric)
-        self.optimizer.load_state_dict(saved[0])
-        self.part.load_state_dict(saved[1])
+        self.optimizer.load_state_dict(optimizer_state)
+        self.part.load_state_dict(state)
 
     def by_copy(self) -> None:
         self.optimizer, self.part = copy.deepcopy((self.optimizer, self.part))
@@ -256,7 +307,8 @@ class Driven:
         self.optimizer, self.part = pickle.loads(pickle.dumps((self.optimizer, self.part)))
 
     def by_last_epoch(self, optimizer_state: Any = None) -> None:
-        if self.kind == "scheduler" and not (self.unit or self.is_held or self.new or self.updates < 0):
+        counts_updates = self.kind == "scheduler" and not self.unit and not self.is_held
+        if counts_updates and not self.new and self.updates >= 0:
             self.start(optimizer_state, self.updates - 1)
 
     def by_last_epoch_after_the_optimizer(self) -> None:

@@ -21,18 +21,23 @@ peaks = st.one_of(
 )
 
 # Peaks with which an optimizer's weights stay finite.
-modest_peaks = st.one_of(st.sampled_from((0.0, 1e-5, 3e-4, 1e-3, 0.1, 0.7, 1.0)), st.floats(1e-6, 10))
+modest_peaks = st.one_of(
+    st.sampled_from((0.0, 1e-5, 3e-4, 1e-3, 0.1, 0.7, 1.0)), st.floats(1e-6, 10)
+)
 
 
 def optimizer_with(
     lrs: Sequence[Any], kind: Callable[..., Optimizer] = torch.optim.SGD, **options: Any
 ) -> Optimizer:
     """Build an optimizer with a group for each learning rate; None stands for the default."""
-    groups = []
+    groups: list[dict[str, Any]] = []
     for lr in lrs:
         parameter = torch.nn.Parameter(torch.ones(2))
         parameter.grad = torch.full((2,), 0.5)
-        groups.append({"params": [parameter]} | ({} if lr is None else {"lr": lr}))
+        group: dict[str, Any] = {"params": [parameter]}
+        if lr is not None:
+            group["lr"] = lr
+        groups.append(group)
     return kind(groups, **options)
 
 
@@ -47,5 +52,5 @@ def lrs_of(optimizer: Optimizer) -> list[float]:
 
 
 def learning_rate(peak: float, curve: Curve, step: int) -> float:
-    """Return float32(float32(peak) · curve(step)): the product is exact in double, and rounded once."""
+    """Return float32(float32(peak) · curve(step)), whose product is exact in double."""
     return float(np.float32(float(np.float32(peak)) * float(curve(step))))
