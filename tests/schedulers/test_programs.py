@@ -1,4 +1,4 @@
-"""Any program of a scheduler or follower has the values of the curve, by definition, in each update.
+"""Any program of a scheduler or follower has the values of the curve, by definition, at any update.
 
 Then states, which programs load, and the printed form.
 """
