@@ -1,4 +1,4 @@
-"""Recipes of `docs/pytorch.md` with several schedulers: saved at any update, loaded in any order."""
+"""Recipes of `docs/pytorch.md` with several schedulers: saved anywhere, loaded in any order."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
