@@ -50,7 +50,7 @@ def sequence_with_a_constant_group() -> tuple[Optimizer, SequentialLR]:
 
 
 @pytest.mark.parametrize("optimizer_first", [False, True])
-def test_constant_group_does_not_put_a_finished_scheduler_in_charge(optimizer_first: bool) -> None:
+def test_finished_scheduler_with_a_constant_group_stays_finished(optimizer_first: bool) -> None:
     optimizer, sequence = sequence_with_a_constant_group()
     advance(optimizer, sequence, 15)
     optimizer_state = copy.deepcopy(optimizer.state_dict())
