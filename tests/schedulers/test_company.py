@@ -525,10 +525,10 @@ def test_saved_peak_is_used_and_warns() -> None:
     assert lrs_of(scheduler.optimizer) == lrs_of(saved.optimizer)
 
 
-@pytest.mark.filterwarnings("ignore:.*peak_value=0.5, now 0.25:plateau_jax.CurveWarning")
 def test_states_of_later_runs_hand_on_a_peak_that_was_set() -> None:
     saved = trained(0.5)
-    scheduler = loaded(saved.state_dict(), 0.25)
+    with pytest.warns(CurveWarning, match=r"now 0\.25"):
+        scheduler = loaded(saved.state_dict(), 0.25)
     scheduler.set_peak(0.25)
     for _ in range(2):
         scheduler = loaded(scheduler.state_dict(), 0.125)
