@@ -126,7 +126,12 @@ class Groups:
         self.groups.reverse()
 
     def replace(self) -> None:
+        """Replace the dictionaries of all groups, and let the scheduler or follower see them.
+
+        A group that was replaced and dropped before it was seen is not known when it comes back.
+        """
         self.optimizer.param_groups = [dict(group) for group in self.groups]
+        self.part.state_dict()
 
     def split(self) -> None:
         """Split the first group into two, if it has two parameters."""
