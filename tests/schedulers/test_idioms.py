@@ -1,9 +1,9 @@
 """What programs do to a scheduler that `isinstance(scheduler, LambdaLR)` accepts.
 
-Each function with a decorator is such a program. It runs under torch's `LambdaLR` and under `lambda_lr`, with
-the same curve, and the learning rates of all updates agree to one unit in the last place of float32. Torch
-computes base · curve(step) in double, and an update rounds the product; `lambda_lr` computes
-float32(float32(base) · curve(step)).
+Each function with a decorator is such a program. It runs under torch's `LambdaLR` and under
+`lambda_lr`, with the same curve, and the learning rates of all updates agree to one unit in the
+last place of float32. Torch computes base · curve(step) in double, and an update rounds the
+product; `lambda_lr` computes float32(float32(base) · curve(step)).
 
 A program that no curve can follow is an error, which says what to build instead.
 """
@@ -26,7 +26,13 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, LambdaLR, LRScheduler, SequentialLR
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    ExponentialLR,
+    LambdaLR,
+    LRScheduler,
+    SequentialLR,
+)
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr
@@ -34,6 +40,11 @@ from torch_bridge import lambda_lr
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 LINEAR = PlateauCurve(200, decay_shape="linear")
 STAGED = StagedCurve([(50, 0.25), (150, 1.0)], start=0.5)
+
+
+def new_groups(lrs: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return a group with a new parameter for each learning rate."""
+    return [{"params": [Parameter(torch.zeros(1))], "lr": lr} for lr in lrs]
 
 
 class Run:
@@ -49,7 +60,7 @@ class Run:
     def __init__(self, kind: Any, curve: Curve | list[Curve], peaks: Sequence[Any]) -> None:
         self.kind = kind
         self.curve = curve
-        self.optimizer: Any = SGD([{"params": [Parameter(torch.zeros(1))], "lr": peak} for peak in peaks])
+        self.optimizer: Any = SGD(new_groups(peaks))
         self.scheduler: Any = kind(self.optimizer, curve)
         self.lrs: list[list[float | None]] = []
         self.added: list[Parameter] = []
@@ -67,8 +78,10 @@ class Run:
         self.optimizer.step()
         lrs: list[float | None] = []
         for parameter in parameters:
-            is_added = any(parameter is added for added in self.added)
-            lrs.append(None if is_added else parameter.item())
+            if any(parameter is added for added in self.added):
+                lrs.append(None)
+            else:
+                lrs.append(parameter.item())
         self.added.clear()
         self.lrs.append(lrs)
 
@@ -80,8 +93,8 @@ class Run:
     def unfreeze(self, **options: Any) -> None:
         """Add a group. Its first update is not compared.
 
-        Under a LambdaLR, which writes a learning rate only when it is stepped, this update has the group's
-        `lr`; under `lambda_lr` it has peak · curve(step).
+        Under a LambdaLR, which writes a learning rate only when it is stepped, this update has the
+        group's `lr`; under `lambda_lr` it has peak · curve(step).
         """
         parameter = Parameter(torch.zeros(1))
         self.added.append(parameter)
@@ -92,71 +105,73 @@ class Run:
         return [multiplier(step) for multiplier in self.scheduler.lr_lambdas]
 
     def rebuild_optimizer(self, lrs: Sequence[Any]) -> None:
-        """Build an optimizer for new parameters, as for a model that was pruned, grown or converted."""
-        lrs = copy.deepcopy(lrs)
-        self.optimizer = SGD([{"params": [Parameter(torch.zeros(1))], "lr": lr} for lr in lrs])
+        """Build one for new parameters, as for a model that was pruned, grown or converted."""
+        self.optimizer = SGD(new_groups(copy.deepcopy(lrs)))
 
     def current_lrs(self) -> list[Any]:
         return [group["lr"] for group in self.groups]
 
 
 Program = Callable[[Run], None]
+Multiplier = Callable[[int], float]
+Decorator = Callable[[Program], Program]
 
-ONE = "one group"
-TWO = "two groups"
-EACH = "a curve for each"
-ALL = (ONE, TWO, EACH)
-COMMON = (ONE, TWO)
+ONE_GROUP = "one group"
+TWO_GROUPS = "two groups"
+CURVE_PER_GROUP = "a curve per group"
+ALL_SETUPS = (ONE_GROUP, TWO_GROUPS, CURVE_PER_GROUP)
+COMMON_CURVE = (ONE_GROUP, TWO_GROUPS)
+SEVERAL_GROUPS = (TWO_GROUPS, CURVE_PER_GROUP)
 
 
 @dataclass(frozen=True)
 class Idiom:
-    """A program, and what is right for it.
+    """A program, and what it must do.
 
     Attributes:
-        under_torch: The program that gives the right learning rates under a LambdaLR; usually the same one.
+        program: The program.
         setups: The groups and curves that it is run with.
-        words: What the error or the warning says.
+        under_torch: The program that gives the right learning rates under a LambdaLR, if it is a
+            different one.
+        message: What the error or the warning contains.
     """
 
     program: Program
-    under_torch: Program
-    setups: Sequence[str] = ALL
-    words: Sequence[str] = ()
+    setups: Sequence[str]
+    under_torch: Program | None = None
+    message: Sequence[str] = ()
 
 
 SAME: list[Idiom] = []
 WARNING: list[Idiom] = []
-WRONG: list[Idiom] = []
+REJECTED: list[Idiom] = []
 
 
-def same(setups: Sequence[str] = ALL, under_torch: Program | None = None) -> Callable[[Program], Program]:
+def same(setups: Sequence[str] = ALL_SETUPS, under_torch: Program | None = None) -> Decorator:
     """The program has the same learning rates under both schedulers, and nothing warns."""
 
     def add(program: Program) -> Program:
-        SAME.append(Idiom(program, under_torch or program, setups))
+        SAME.append(Idiom(program, setups, under_torch))
         return program
 
     return add
 
 
-def warns(
-    *words: str, setups: Sequence[str] = ALL, under_torch: Program | None = None
-) -> Callable[[Program], Program]:
-    """The program has the same learning rates under both, and one warning, which says these words."""
+def warns(*message: str) -> Decorator:
+    """The program has the same learning rates under both, and one warning, with these parts."""
 
     def add(program: Program) -> Program:
-        WARNING.append(Idiom(program, under_torch or program, setups, words))
+        WARNING.append(Idiom(program, ALL_SETUPS, message=message))
         return program
 
     return add
 
 
-def wrong(*words: str, setups: Sequence[str] = ALL) -> Callable[[Program], Program]:
-    """The program is an error under `lambda_lr`, at once or at the next step; it says these words."""
+def rejected(*message: str, setups: Sequence[str] = ALL_SETUPS) -> Decorator:
+    """The program is an error under `lambda_lr`, at once or at the next step, with these parts."""
 
     def add(program: Program) -> Program:
-        WRONG.append(Idiom(program, program, setups, words))
+        REJECTED.append(Idiom(program, setups, message=message))
         return program
 
     return add
@@ -170,7 +185,9 @@ def through_torch_save(value: Any) -> Any:
 
 
 def writes_the_learning_rates_of_the_step(run: Run) -> None:
-    for group, base, multiplier in zip(run.groups, run.scheduler.base_lrs, run.multipliers(), strict=True):
+    for group, base, multiplier in zip(
+        run.groups, run.scheduler.base_lrs, run.multipliers(), strict=True
+    ):
         group["lr"] = base * multiplier
 
 
@@ -190,7 +207,7 @@ def restores_position_and_learning_rates(run: Run) -> None:
     scheduler.last_epoch = 30
     scheduler._step_count = 31
     writes_the_learning_rates_of_the_step(run)
-    scheduler._last_lr = [group["lr"] for group in run.groups]
+    scheduler._last_lr = run.current_lrs()
 
 
 @same()
@@ -298,8 +315,9 @@ def writes_an_epoch_after_each_step(run: Run) -> None:
 
 @same()
 def builds_again_from_its_functions(run: Run) -> None:
-    scheduler = run.scheduler
-    run.scheduler = type(scheduler)(run.optimizer, scheduler.lr_lambdas, last_epoch=scheduler.last_epoch - 1)
+    kind = type(run.scheduler)
+    last_epoch = run.scheduler.last_epoch - 1
+    run.scheduler = kind(run.optimizer, run.scheduler.lr_lambdas, last_epoch=last_epoch)
 
 
 @same()
@@ -422,7 +440,7 @@ def freezes_a_group_for_a_while(run: Run) -> None:
     run.scheduler.base_lrs[-1] = group["initial_lr"]
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def adds_a_group_while_another_is_frozen(run: Run) -> None:
     group = run.groups[-1]
     run.scheduler.base_lrs[-1] = 0.0
@@ -459,12 +477,12 @@ def changes_the_peak_at_every_update(run: Run) -> None:
         run.scheduler.step()
 
 
-@wrong()
+@rejected("not iterable")
 def assigns_a_number_for_the_bases(run: Run) -> None:
     run.scheduler.base_lrs = 0.1
 
 
-@wrong("base_lrs[0]", "nan")
+@rejected("base_lrs[0]", "nan")
 def assigns_a_base_that_is_not_finite(run: Run) -> None:
     run.scheduler.base_lrs[0] = float("nan")
 
@@ -483,11 +501,13 @@ def writes_learning_rates_for_some_updates(run: Run) -> None:
 
 @same()
 def warms_up_from_initial_lr(run: Run) -> None:
-    """As trainers that interpolate up to `initial_lr · function(epoch)`, and step once per epoch."""
+    """As trainers that interpolate up to `initial_lr · function(epoch)`; one step per epoch."""
     for epoch in range(2):
         for batch in range(4):
             for group, multiplier in zip(run.groups, run.scheduler.lr_lambdas, strict=True):
-                group["lr"] = float(np.interp(4 * epoch + batch, [0, 8], [0.0, 0.5 * multiplier(epoch)]))
+                update = 4 * epoch + batch
+                lr_after_warmup = 0.5 * multiplier(epoch)
+                group["lr"] = float(np.interp(update, [0, 8], [0.0, lr_after_warmup]))
             run.update()
         run.scheduler.step()
 
@@ -530,37 +550,37 @@ def adds_a_group_and_tells_a_lambda_lr(run: Run) -> None:
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
 
 
-@same(setups=COMMON, under_torch=adds_a_group_and_tells_a_lambda_lr)
+@same(setups=COMMON_CURVE, under_torch=adds_a_group_and_tells_a_lambda_lr)
 def adds_a_group(run: Run) -> None:
     run.unfreeze(lr=0.25)
 
 
-@same(setups=COMMON, under_torch=adds_a_group_and_tells_a_lambda_lr)
+@same(setups=COMMON_CURVE, under_torch=adds_a_group_and_tells_a_lambda_lr)
 def appends_a_base(run: Run) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs.append(0.25)
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def appends_a_base_and_a_function(run: Run) -> None:
     adds_a_group_and_tells_a_lambda_lr(run)
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def appends_a_base_that_is_not_the_groups_lr(run: Run) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs.append(0.75)
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[0])
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def appends_before_the_group(run: Run) -> None:
     run.scheduler.base_lrs.append(0.25)
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[0])
     run.unfreeze(lr=0.25)
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def extends_bases_and_functions(run: Run) -> None:
     run.unfreeze(lr=0.25)
     run.unfreeze(lr=0.5)
@@ -568,7 +588,7 @@ def extends_bases_and_functions(run: Run) -> None:
     run.scheduler.lr_lambdas.extend([run.scheduler.lr_lambdas[0]] * 2)
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def extends_by_the_groups_that_are_missing(run: Run) -> None:
     run.unfreeze(lr=0.25)
     scheduler = run.scheduler
@@ -577,21 +597,21 @@ def extends_by_the_groups_that_are_missing(run: Run) -> None:
     scheduler.lr_lambdas.extend([scheduler.lr_lambdas[-1]] * missing)
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def adds_lists_in_place(run: Run) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs += [0.25]
     run.scheduler.lr_lambdas += [run.scheduler.lr_lambdas[0]]
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def assigns_longer_lists(run: Run) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs = [*run.scheduler.base_lrs, 0.25]
     run.scheduler.lr_lambdas = [*run.scheduler.lr_lambdas, run.scheduler.lr_lambdas[0]]
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def assigns_a_base_and_a_function_for_each_group(run: Run) -> None:
     run.unfreeze(lr=0.25)
     for group in run.groups:
@@ -600,20 +620,20 @@ def assigns_a_base_and_a_function_for_each_group(run: Run) -> None:
     run.scheduler.lr_lambdas = [run.scheduler.lr_lambdas[0]] * len(run.groups)
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def appends_last_lr_too(run: Run) -> None:
     adds_a_group_and_tells_a_lambda_lr(run)
     run.scheduler._last_lr.append(0.25)
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def saves_after_the_append(run: Run) -> None:
     adds_a_group_and_tells_a_lambda_lr(run)
     state = run.scheduler.state_dict()
     assert len(state["base_lrs"]) == len(run.groups)
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def adds_a_group_at_its_current_learning_rate(run: Run) -> None:
     """`lr` is what the curve gives for `initial_lr` now."""
     base = 0.25
@@ -622,9 +642,9 @@ def adds_a_group_at_its_current_learning_rate(run: Run) -> None:
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def gives_a_base_besides_a_decayed_initial_lr(run: Run) -> None:
-    """As a finetuning callback that applies the function to the new group's `lr` and `initial_lr`."""
+    """As a finetuning callback that scales the new group's `lr` and `initial_lr`."""
     lr = 0.25 * run.multipliers()[-1]
     run.unfreeze(lr=lr, initial_lr=lr)
     run.scheduler.base_lrs.extend([0.25])
@@ -641,20 +661,20 @@ def copies_options_and_tells_a_lambda_lr(run: Run) -> None:
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
 
 
-@same(setups=COMMON, under_torch=copies_options_and_tells_a_lambda_lr)
+@same(setups=COMMON_CURVE, under_torch=copies_options_and_tells_a_lambda_lr)
 def adds_a_group_with_the_options_of_another(run: Run) -> None:
     """`initial_lr` is the other group's."""
     run.unfreeze(**options_of_an_old_group(run), lr=0.0078125)
 
 
-@same(setups=COMMON, under_torch=copies_options_and_tells_a_lambda_lr)
+@same(setups=COMMON_CURVE, under_torch=copies_options_and_tells_a_lambda_lr)
 def appends_a_dictionary_to_param_groups(run: Run) -> None:
     parameter = Parameter(torch.zeros(1))
     run.added.append(parameter)
     run.groups.append({**run.groups[0], "params": [parameter], "lr": 0.0078125})
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def copies_options_and_appends_a_base(run: Run) -> None:
     copies_options_and_tells_a_lambda_lr(run)
 
@@ -665,7 +685,7 @@ def copies_everything_and_tells_a_lambda_lr(run: Run) -> None:
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
 
 
-@same(setups=COMMON, under_torch=copies_everything_and_tells_a_lambda_lr)
+@same(setups=COMMON_CURVE, under_torch=copies_everything_and_tells_a_lambda_lr)
 def adds_a_group_like_another(run: Run) -> None:
     """With its current `lr` too: `initial_lr` is the peak."""
     run.unfreeze(**options_of_an_old_group(run), lr=run.groups[0]["lr"])
@@ -674,20 +694,20 @@ def adds_a_group_like_another(run: Run) -> None:
 # Groups that are removed or replaced.
 
 
-@same(setups=(TWO, EACH))
+@same(setups=SEVERAL_GROUPS)
 def removes_a_group_with_its_base(run: Run) -> None:
     del run.groups[0]
     del run.scheduler.base_lrs[0]
     del run.scheduler.lr_lambdas[0]
 
 
-@same(setups=(TWO, EACH))
+@same(setups=SEVERAL_GROUPS)
 def pops_a_group_with_its_base(run: Run) -> None:
     for values in (run.groups, run.scheduler.base_lrs, run.scheduler.lr_lambdas):
         values.pop()
 
 
-@same(setups=(TWO, EACH))
+@same(setups=SEVERAL_GROUPS)
 def assigns_shorter_lists(run: Run) -> None:
     run.groups[:] = run.groups[1:]
     run.scheduler.base_lrs = run.scheduler.base_lrs[1:]
@@ -700,12 +720,12 @@ def removes_and_tells_a_lambda_lr(run: Run) -> None:
         del values[0]
 
 
-@same(setups=(TWO, EACH), under_torch=removes_and_tells_a_lambda_lr)
+@same(setups=SEVERAL_GROUPS, under_torch=removes_and_tells_a_lambda_lr)
 def removes_a_group(run: Run) -> None:
     del run.groups[0]
 
 
-@same(setups=(TWO, EACH), under_torch=removes_and_tells_a_lambda_lr)
+@same(setups=SEVERAL_GROUPS, under_torch=removes_and_tells_a_lambda_lr)
 def removes_a_group_with_its_base_alone(run: Run) -> None:
     del run.groups[0]
     del run.scheduler.base_lrs[0]
@@ -725,14 +745,14 @@ def puts_new_parameters_into_a_group(run: Run) -> None:
     run.optimizer.state = defaultdict(dict)
 
 
-@same(setups=(ONE,))
+@same(setups=(ONE_GROUP,))
 def puts_all_parameters_into_a_new_group(run: Run) -> None:
     parameters = run.groups[0]["params"]
     run.groups.clear()
     run.optimizer.add_param_group({"params": [*parameters, Parameter(torch.zeros(1))], "lr": 0.125})
 
 
-@same(setups=COMMON)
+@same(setups=COMMON_CURVE)
 def regroups_with_layerwise_learning_rates(run: Run) -> None:
     scheduler = run.scheduler
     (multiplier, *_) = run.multipliers()
@@ -740,14 +760,16 @@ def regroups_with_layerwise_learning_rates(run: Run) -> None:
     for depth in range(3):
         base = 0.5**depth
         parameter = Parameter(torch.zeros(1))
-        groups.append({**run.groups[0], "params": [parameter], "initial_lr": base, "lr": base * multiplier})
+        groups.append(
+            {**run.groups[0], "params": [parameter], "initial_lr": base, "lr": base * multiplier}
+        )
     run.groups[:] = groups
     scheduler.base_lrs = [group["initial_lr"] for group in groups]
     scheduler.lr_lambdas = [scheduler.lr_lambdas[0]] * 3
-    scheduler._last_lr = [group["lr"] for group in groups]
+    scheduler._last_lr = run.current_lrs()
 
 
-@same(setups=(ONE,))
+@same(setups=(ONE_GROUP,))
 def empties_the_optimizer_for_a_first_phase(run: Run) -> None:
     """As a finetuning callback that trains other parameters than `configure_optimizers` said."""
     run.optimizer.param_groups = []
@@ -756,15 +778,15 @@ def empties_the_optimizer_for_a_first_phase(run: Run) -> None:
     run.unfreeze(lr=0.25, initial_lr=0.25)
     run.scheduler.base_lrs.extend([0.25])
     run.scheduler._initial_step()
-    run.scheduler._last_lr = [group["lr"] for group in run.groups]
+    run.scheduler._last_lr = run.current_lrs()
 
 
-@wrong("3", "2", setups=(TWO, EACH))
+@rejected("3", "2", setups=SEVERAL_GROUPS)
 def appends_a_base_without_a_group(run: Run) -> None:
     run.scheduler.base_lrs.append(0.25)
 
 
-@wrong("4", "3", setups=(TWO,))
+@rejected("4", "3", setups=(TWO_GROUPS,))
 def appends_a_base_twice(run: Run) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs.append(0.25)
@@ -772,12 +794,12 @@ def appends_a_base_twice(run: Run) -> None:
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[0])
 
 
-@wrong("1", "2", setups=(TWO, EACH))
+@rejected("1", "2", setups=SEVERAL_GROUPS)
 def removes_a_base_without_a_group(run: Run) -> None:
     run.scheduler.base_lrs.pop()
 
 
-@wrong("3 parameter groups", "curves for 2", setups=(EACH,))
+@rejected("3 parameter groups", "curves for 2", setups=(CURVE_PER_GROUP,))
 def adds_a_group_under_a_curve_for_each(run: Run) -> None:
     run.unfreeze(lr=0.25)
 
@@ -785,37 +807,41 @@ def adds_a_group_under_a_curve_for_each(run: Run) -> None:
 # Functions.
 
 
-@wrong("StagedCurve.through", "LambdaLR")
+def with_floor(multiplier: Multiplier) -> Multiplier:
+    return lambda step: max(0.3, multiplier(step))
+
+
+@rejected("StagedCurve.through", "LambdaLR")
 def replaces_the_functions(run: Run) -> None:
     """As a floor under a schedule."""
-    run.scheduler.lr_lambdas = [lambda step, old=old: max(0.3, old(step)) for old in run.scheduler.lr_lambdas]
+    run.scheduler.lr_lambdas = list(map(with_floor, run.scheduler.lr_lambdas))
 
 
-@wrong("StagedCurve.through", "LambdaLR")
+@rejected("StagedCurve.through", "LambdaLR")
 def replaces_the_first_function(run: Run) -> None:
     """As the level of a run that was extended."""
     level = run.multipliers()[0]
     run.scheduler.lr_lambdas[0] = lambda step: level
 
 
-@wrong("StagedCurve.through", "LambdaLR")
+@rejected("StagedCurve.through", "LambdaLR")
 def replaces_a_function_by_a_partial(run: Run) -> None:
     run.scheduler.lr_lambdas[-1] = partial(max, 0.5)
 
 
-@wrong("StagedCurve.through", "LambdaLR", setups=COMMON)
+@rejected("StagedCurve.through", "LambdaLR", setups=COMMON_CURVE)
 def appends_a_different_function(run: Run) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs.append(0.25)
     run.scheduler.lr_lambdas.append(lambda step: 1.0)
 
 
-@wrong("load_state_dict")
+@rejected("load_state_dict")
 def replaces_a_function_by_a_curve(run: Run) -> None:
     run.scheduler.lr_lambdas[0] = LINEAR.cooldown(150, 20)
 
 
-@wrong("load_state_dict")
+@rejected("load_state_dict")
 def replaces_all_functions_by_curves(run: Run) -> None:
     run.scheduler.lr_lambdas = [LINEAR.cooldown(150, 20)] * len(run.groups)
 
@@ -826,7 +852,7 @@ def replaces_the_functions_by_themselves(run: Run) -> None:
     run.scheduler.lr_lambdas[0] = run.scheduler.lr_lambdas[0]
 
 
-@wrong("load_state_dict")
+@rejected("load_state_dict")
 def replaces_a_curve(run: Run) -> None:
     """Only `lambda_lr` has `curves`."""
     run.scheduler.curves[0] = LINEAR.cooldown(150, 20)
@@ -878,7 +904,9 @@ def moves_to_an_optimizer_after_a_change_of_the_base(run: Run) -> None:
 
 @same()
 def moves_to_another_optimizer_of_the_same_parameters(run: Run) -> None:
-    groups = [{"params": group["params"], "lr": group["lr"]} for group in run.groups]
+    groups: list[dict[str, Any]] = []
+    for group in run.groups:
+        groups.append({"params": group["params"], "lr": group["lr"]})
     run.optimizer = SGD(groups, momentum=0.0, nesterov=False, foreach=True)
     run.scheduler.optimizer = run.optimizer
 
@@ -889,27 +917,28 @@ def moves_to_a_copy_of_the_optimizer(run: Run) -> None:
     run.scheduler.optimizer = run.optimizer
 
 
-@same(setups=(TWO,))
+@same(setups=(TWO_GROUPS,))
 def moves_and_keeps_some_parameters(run: Run) -> None:
     kept = run.groups[1]["params"]
     lrs = run.current_lrs()
-    run.optimizer = SGD(
-        [{"params": [Parameter(torch.zeros(1))], "lr": lrs[0]}, {"params": kept, "lr": lrs[1]}], lr=0.5
-    )
+    new_group = {"params": [Parameter(torch.zeros(1))], "lr": lrs[0]}
+    old_group = {"params": kept, "lr": lrs[1]}
+    run.optimizer = SGD([new_group, old_group], lr=0.5)
     run.scheduler.optimizer = run.optimizer
 
 
 @same()
 def runs_the_optimizers_constructor_again(run: Run) -> None:
-    groups = [{"params": [Parameter(torch.zeros(1))], "lr": group["lr"]} for group in run.groups]
-    run.optimizer.__init__(groups)
+    run.optimizer.__init__(new_groups(run.current_lrs()))
 
 
 @same()
 def replaces_all_groups_by_new_ones(run: Run) -> None:
     """The optimizer stays; its groups and parameters are new."""
-    new = [{**group, "params": [Parameter(torch.zeros(1))]} for group in run.groups]
-    run.optimizer.param_groups = new
+    groups: list[dict[str, Any]] = []
+    for group in run.groups:
+        groups.append({**group, "params": [Parameter(torch.zeros(1))]})
+    run.optimizer.param_groups = groups
 
 
 @same()
@@ -928,13 +957,13 @@ def says_that_the_optimizer_was_stepped(run: Run) -> None:
 
 @warns("scheduler.optimizer")
 def builds_another_optimizer_and_does_not_tell(run: Run) -> None:
-    """The scheduler is stepped, but it writes into the groups of an optimizer that is not used any more."""
+    """The scheduler is stepped, but writes into the groups of an optimizer that is not used."""
     run.train(1)
     run.rebuild_optimizer(run.current_lrs())
     run.train(45)
 
 
-@wrong("3", "2", setups=(TWO, EACH))
+@rejected("3", "2", setups=SEVERAL_GROUPS)
 def moves_to_an_optimizer_with_another_number_of_groups(run: Run) -> None:
     run.rebuild_optimizer([0.5, 0.25, 0.125])
     run.scheduler.optimizer = run.optimizer
@@ -943,24 +972,43 @@ def moves_to_an_optimizer_with_another_number_of_groups(run: Run) -> None:
 # States.
 
 
-def resumed(run: Run, peaks: Sequence[Any] | None = None) -> Run:
+@dataclass
+class States:
+    optimizer: dict[str, Any]
+    scheduler: dict[str, Any]
+
+
+def states_of(run: Run) -> States:
+    return copy.deepcopy(States(run.optimizer.state_dict(), run.scheduler.state_dict()))
+
+
+def load(run: Run, states: States, *, optimizer_first: bool) -> None:
+    if optimizer_first:
+        run.optimizer.load_state_dict(states.optimizer)
+    run.scheduler.load_state_dict(states.scheduler)
+    if not optimizer_first:
+        run.optimizer.load_state_dict(states.optimizer)
+
+
+def fresh_run(run: Run, peaks: Sequence[Any] | None = None) -> Run:
     """Return a run as the same program builds it when it is started again."""
     return Run(run.kind, run.curve, copy.deepcopy(peaks or run.scheduler.base_lrs))
 
 
-def load(run: Run, states: Sequence[Any], *, optimizer_first: bool) -> None:
-    """Load the states of the optimizer and of the scheduler, in either order."""
-    if optimizer_first:
-        run.optimizer.load_state_dict(states[0])
-    run.scheduler.load_state_dict(states[1])
-    if not optimizer_first:
-        run.optimizer.load_state_dict(states[0])
+def restart(run: Run, peaks: Sequence[Any] | None = None) -> None:
+    """Replace the optimizer and the scheduler by those of a fresh run."""
+    fresh = fresh_run(run, peaks)
+    run.optimizer = fresh.optimizer
+    run.scheduler = fresh.scheduler
 
 
 def resumes(run: Run, *, optimizer_first: bool) -> None:
-    states = through_torch_save((run.optimizer.state_dict(), run.scheduler.state_dict()))
-    again = resumed(run)
-    run.optimizer, run.scheduler = again.optimizer, again.scheduler
+    checkpoint = {
+        "optimizer": run.optimizer.state_dict(),
+        "scheduler": run.scheduler.state_dict(),
+    }
+    states = States(**through_torch_save(checkpoint))
+    restart(run)
     load(run, states, optimizer_first=optimizer_first)
 
 
@@ -1002,9 +1050,9 @@ def changes_the_last_learning_rates_in_a_state(run: Run) -> None:
 def updates_the_attributes_with_a_state(run: Run) -> None:
     state = run.scheduler.state_dict()
     del state["lr_lambdas"]
-    again = resumed(run)
-    again.optimizer.load_state_dict(run.optimizer.state_dict())
-    run.optimizer, run.scheduler = again.optimizer, again.scheduler
+    optimizer_state = run.optimizer.state_dict()
+    restart(run)
+    run.optimizer.load_state_dict(optimizer_state)
     run.scheduler.__dict__.update(state)
     run.scheduler.step()
 
@@ -1017,13 +1065,13 @@ def loads_a_state_that_it_wrote(run: Run) -> None:
     run.scheduler.step()
 
 
-@wrong("base_lrs")
+@rejected("base_lrs")
 def loads_only_a_step(run: Run) -> None:
     """Torch keeps all that the state does not have."""
     run.scheduler.load_state_dict({"last_epoch": 30, "lr_lambdas": [None] * len(run.groups)})
 
 
-@wrong("curve_step")
+@rejected("curve_step")
 def changes_the_step_in_a_state(run: Run) -> None:
     state = run.scheduler.state_dict()
     state["last_epoch"] += 7
@@ -1033,40 +1081,35 @@ def changes_the_step_in_a_state(run: Run) -> None:
 @same()
 def loads_one_state_into_several_schedulers(run: Run) -> None:
     """As a container of optimizers that are alike."""
-    state = run.scheduler.state_dict()
-    others = [resumed(run), resumed(run)]
-    for other in others:
-        other.scheduler.load_state_dict(copy.deepcopy(state))
-        other.optimizer.load_state_dict(run.optimizer.state_dict())
-    run.optimizer, run.scheduler = others[1].optimizer, others[1].scheduler
+    states = states_of(run)
+    first = fresh_run(run)
+    second = fresh_run(run)
+    for loaded in (first, second):
+        load(loaded, copy.deepcopy(states), optimizer_first=False)
+    run.optimizer = second.optimizer
+    run.scheduler = second.scheduler
 
 
 @same()
 def goes_back_to_its_first_states(run: Run) -> None:
-    first = resumed(run)
-    states = copy.deepcopy((first.optimizer.state_dict(), first.scheduler.state_dict()))
+    first_states = states_of(fresh_run(run))
     for _ in range(2):
         run.train(3)
-        run.optimizer.load_state_dict(states[0])
-        run.scheduler.load_state_dict(states[1])
+        load(run, first_states, optimizer_first=True)
 
 
 @same()
 def goes_back_to_its_first_states_scheduler_first(run: Run) -> None:
-    first = resumed(run)
-    states = copy.deepcopy((first.optimizer.state_dict(), first.scheduler.state_dict()))
-    run.scheduler.load_state_dict(states[1])
-    run.optimizer.load_state_dict(states[0])
+    load(run, states_of(fresh_run(run)), optimizer_first=False)
 
 
 def loads_an_older_optimizer(run: Run, *, optimizer_first: bool) -> None:
     """The optimizer's state was taken ten updates before the scheduler's."""
-    older = copy.deepcopy(run.optimizer.state_dict())
+    older = states_of(run).optimizer
     run.train(10)
-    state = run.scheduler.state_dict()
-    again = resumed(run)
-    run.optimizer, run.scheduler = again.optimizer, again.scheduler
-    load(run, (older, state), optimizer_first=optimizer_first)
+    newer = states_of(run).scheduler
+    restart(run)
+    load(run, States(older, newer), optimizer_first=optimizer_first)
 
 
 def loads_an_older_optimizer_and_writes(run: Run) -> None:
@@ -1086,9 +1129,9 @@ def loads_an_older_optimizer_last(run: Run) -> None:
 
 def resumes_a_group_that_was_not_updated(run: Run, *, optimizer_first: bool) -> None:
     run.unfreeze(lr=0.25)
-    states = copy.deepcopy((run.optimizer.state_dict(), run.scheduler.state_dict()))
-    again = resumed(run, run.scheduler.base_lrs[: len(run.groups) - 1])
-    run.optimizer, run.scheduler = again.optimizer, again.scheduler
+    states = states_of(run)
+    old_groups = len(run.groups) - 1
+    restart(run, run.scheduler.base_lrs[:old_groups])
     run.unfreeze(lr=0.25)
     run.added.clear()
     load(run, states, optimizer_first=optimizer_first)
@@ -1100,12 +1143,12 @@ def adds_a_group_and_writes(run: Run) -> None:
     writes_the_learning_rates_of_the_step(run)
 
 
-@same(setups=COMMON, under_torch=adds_a_group_and_writes)
+@same(setups=COMMON_CURVE, under_torch=adds_a_group_and_writes)
 def resumes_a_new_group_optimizer_first(run: Run) -> None:
     resumes_a_group_that_was_not_updated(run, optimizer_first=True)
 
 
-@same(setups=COMMON, under_torch=adds_a_group_and_writes)
+@same(setups=COMMON_CURVE, under_torch=adds_a_group_and_writes)
 def resumes_a_new_group_scheduler_first(run: Run) -> None:
     resumes_a_group_that_was_not_updated(run, optimizer_first=False)
 
@@ -1123,7 +1166,8 @@ def plots_with_a_copy(run: Run) -> None:
 
 @same()
 def plots_with_copies_of_both(run: Run) -> None:
-    optimizer, scheduler = copy.deepcopy(run.optimizer), copy.deepcopy(run.scheduler)
+    optimizer = copy.deepcopy(run.optimizer)
+    scheduler = copy.deepcopy(run.scheduler)
     scheduler.optimizer = optimizer
     lrs: list[float] = []
     for _ in range(30):
@@ -1135,11 +1179,10 @@ def plots_with_copies_of_both(run: Run) -> None:
 
 @same()
 def simulates_and_restores(run: Run) -> None:
-    states = copy.deepcopy((run.optimizer.state_dict(), run.scheduler.state_dict()))
+    states = states_of(run)
     for _ in range(30):
         run.scheduler.step()
-    run.optimizer.load_state_dict(states[0])
-    run.scheduler.load_state_dict(states[1])
+    load(run, states, optimizer_first=True)
 
 
 @same()
@@ -1287,29 +1330,28 @@ def warms_up_by_another_scheduler(run: Run) -> None:
     run.scheduler = Warmup(run.optimizer, 4, after)
 
 
+def start_sequence(run: Run) -> None:
+    """Build a fresh optimizer, and a sequence of two schedulers."""
+    run.optimizer = fresh_run(run).optimizer
+    first = run.kind(run.optimizer, run.curve)
+    second = run.kind(run.optimizer, run.curve)
+    run.scheduler = SequentialLR(run.optimizer, [first, second], milestones=[6])
+
+
 @same()
 def changes_bases_inside_a_sequence(run: Run) -> None:
-    again = resumed(run)
-    run.optimizer = again.optimizer
-    parts = [again.scheduler, run.kind(run.optimizer, run.curve)]
-    run.scheduler = SequentialLR(run.optimizer, parts, milestones=[6])
+    start_sequence(run)
     run.train(3)
     for part in run.scheduler._schedulers:
         part.base_lrs = [base * 0.5 for base in part.base_lrs]
 
 
-def sequence(run: Run) -> None:
-    run.optimizer = resumed(run).optimizer
-    parts = [run.kind(run.optimizer, run.curve) for _ in range(2)]
-    run.scheduler = SequentialLR(run.optimizer, parts, milestones=[6])
-
-
 def resumes_a_sequence(run: Run, updates: int, *, optimizer_first: bool) -> None:
-    sequence(run)
+    start_sequence(run)
     run.train(updates)
-    states = copy.deepcopy((run.optimizer.state_dict(), run.scheduler.state_dict()))
+    states = states_of(run)
     run.scheduler = run.scheduler._schedulers[0]
-    sequence(run)
+    start_sequence(run)
     load(run, states, optimizer_first=optimizer_first)
 
 
@@ -1343,7 +1385,7 @@ def takes_turns_with_another_scheduler(run: Run) -> None:
     run.train(3)
 
 
-@wrong("must be an integer")
+@rejected("must be an integer")
 def steps_by_parts_of_an_epoch(run: Run) -> None:
     run.scheduler.step(1.5)
 
@@ -1356,24 +1398,25 @@ forms: Any = st.sampled_from((float, torch.tensor))
 
 
 @st.composite
-def settings_of(draw: st.DrawFn, setup: str) -> tuple[Any, list[Any]]:
+def curve_and_lrs(draw: st.DrawFn, setup: str) -> tuple[Any, list[Any]]:
     """Draw the curve, or the curves, and the groups' learning rates."""
     curve: Any = draw(curves)
     form = draw(forms)
     lrs = [form(draw(peaks))]
-    if setup != ONE:
+    if setup != ONE_GROUP:
         lrs.append(form(draw(peaks)))
-    if setup == EACH:
+    if setup == CURVE_PER_GROUP:
         curve = [curve, draw(curves)]
     return curve, lrs
 
 
-def each_setup(idioms: Sequence[Idiom]) -> pytest.MarkDecorator:
-    rows: list[Any] = []
+def in_all_setups(idioms: Sequence[Idiom]) -> pytest.MarkDecorator:
+    parameters: list[Any] = []
     for idiom in idioms:
         for setup in idiom.setups:
-            rows.append(pytest.param(idiom, setup, id=f"{idiom.program.__name__}-{setup}"))
-    return pytest.mark.parametrize(("idiom", "setup"), rows)
+            name = f"{idiom.program.__name__}-{setup}"
+            parameters.append(pytest.param(idiom, setup, id=name))
+    return pytest.mark.parametrize(("idiom", "setup"), parameters)
 
 
 def trained(kind: Any, program: Program, curve: Any, lrs: list[Any], updates: int) -> Run:
@@ -1387,28 +1430,34 @@ def trained(kind: Any, program: Program, curve: Any, lrs: list[Any], updates: in
 
 def assert_same_learning_rates(run: Run, reference: Run) -> None:
     assert len(run.lrs) == len(reference.lrs)
-    for update, (values, expected) in enumerate(zip(run.lrs, reference.lrs, strict=True)):
-        message = f"update {update}: {values}, expected {expected}"
-        assert len(values) == len(expected), message
-        for value, wanted in zip(values, expected, strict=True):
-            if value is None or wanted is None:
-                assert value is wanted
+    for update, (lrs, expected_lrs) in enumerate(zip(run.lrs, reference.lrs, strict=True)):
+        message = f"update {update}: {lrs}, expected {expected_lrs}"
+        assert len(lrs) == len(expected_lrs), message
+        for lr, expected in zip(lrs, expected_lrs, strict=True):
+            if lr is None or expected is None:
+                assert lr is expected, message
             else:
-                assert abs(value - wanted) <= np.spacing(np.float32(max(value, wanted))), message
+                unit_in_last_place = np.spacing(np.float32(max(lr, expected)))
+                assert abs(lr - expected) <= unit_in_last_place, message
 
 
 def compare(idiom: Idiom, setup: str, data: st.DataObject, updates: int) -> list[str]:
-    """Run the program under both schedulers, compare all updates, and return the messages of our warnings."""
-    curve, lrs = data.draw(settings_of(setup))
+    """Run the program under both, compare all updates, and return the CurveWarnings."""
+    curve, lrs = data.draw(curve_and_lrs(setup))
     with catch_warnings(record=True) as caught:
-        simplefilter("always")  # torch's own warnings, about the order of steps and epochs, are the same
-        reference = trained(LambdaLR, idiom.under_torch, curve, lrs, updates)
+        # Torch's own warnings, about the order of steps and epochs, are the same.
+        simplefilter("always")
+        reference = trained(LambdaLR, idiom.under_torch or idiom.program, curve, lrs, updates)
         run = trained(lambda_lr, idiom.program, curve, lrs, updates)
     assert_same_learning_rates(run, reference)
-    return [str(warning.message) for warning in caught if issubclass(warning.category, CurveWarning)]
+    messages: list[str] = []
+    for warning in caught:
+        if issubclass(warning.category, CurveWarning):
+            messages.append(str(warning.message))
+    return messages
 
 
-@each_setup(SAME)
+@in_all_setups(SAME)
 @examples(8)
 @given(updates=st.integers(0, 30), data=st.data())
 def test_idiom_has_the_learning_rates_of_lambda_lr(
@@ -1417,24 +1466,24 @@ def test_idiom_has_the_learning_rates_of_lambda_lr(
     assert not compare(idiom, setup, data, updates)
 
 
-@each_setup(WARNING)
+@in_all_setups(WARNING)
 @examples(8)
 @given(updates=st.integers(0, 30), data=st.data())
 def test_idiom_warns_and_has_the_learning_rates(
     idiom: Idiom, setup: str, updates: int, data: st.DataObject
 ) -> None:
     (message,) = compare(idiom, setup, data, updates)
-    for word in idiom.words:
-        assert word in message
+    for part in idiom.message:
+        assert part in message
 
 
 @pytest.mark.filterwarnings("ignore")
-@each_setup(WRONG)
+@in_all_setups(REJECTED)
 @examples(8)
 @given(updates=st.integers(0, 30), data=st.data())
 def test_idiom_is_an_error(idiom: Idiom, setup: str, updates: int, data: st.DataObject) -> None:
-    curve, lrs = data.draw(settings_of(setup))
+    curve, lrs = data.draw(curve_and_lrs(setup))
     with pytest.raises((TypeError, ValueError)) as caught:
         trained(lambda_lr, idiom.program, curve, lrs, updates)
-    for word in idiom.words:
-        assert word in str(caught.value)
+    for part in idiom.message:
+        assert part in str(caught.value)

@@ -7,6 +7,7 @@ import pytorch_optimizer
 import torch
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.steps import through_file
+from support.wrong import wrong
 from torch.optim import SGD
 from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 
@@ -17,48 +18,60 @@ pytestmark = pytest.mark.slow
 
 CURVE = PlateauCurve(30, warmup_steps=6, plateaus=[(20, 30)], min_lr_ratio=0.1)
 PEAKS = [0.5, 0.25, 0.125]
-SAVED_AFTER, UPDATES = 9, 20
-
-WRAPPERS = "Lookahead", "OrthoGrad", "ScheduleFreeWrapper", "PCGrad", "TRAC"
-
-
-def start(wrapper: str) -> tuple[Any, Any, Any, list[list[float]]]:
-    """Return SGD, a wrapper around it, a scheduler, and the list of the learning rates of each update."""
-    inner, used = optimizer_with(PEAKS, momentum=0.5, weight_decay=0.5), list[list[float]]()
-    optimizer = getattr(pytorch_optimizer, wrapper)(inner)
-    if hasattr(optimizer, "train"):  # a schedule-free optimizer
-        optimizer.train()
-    scheduler = lambda_lr(optimizer, CURVE)
-    # The scheduler's own hook, if it has one, comes first.
-    inner.register_step_pre_hook(lambda *_: used.append(lrs_of(inner)))
-    return inner, optimizer, scheduler, used
+SAVED_AFTER = 9
+UPDATES = 20
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+class Run:
+    """SGD, a wrapper around it, a scheduler of the wrapper, and the learning rates of updates."""
+
+    def __init__(self, wrapper: str) -> None:
+        self.inner = optimizer_with(PEAKS, momentum=0.5, weight_decay=0.5)
+        self.optimizer: Any = getattr(pytorch_optimizer, wrapper)(self.inner)
+        if hasattr(self.optimizer, "train"):  # a schedule-free optimizer
+            self.optimizer.train()
+        self.scheduler = lambda_lr(self.optimizer, CURVE)
+        self.lrs: list[list[float]] = []
+        # The scheduler's own hook, if it has one, comes first.
+        self.inner.register_step_pre_hook(self._note_learning_rates)
+
+    def _note_learning_rates(self, *_: Any) -> None:
+        self.lrs.append(lrs_of(self.inner))
+
+    def advance(self, updates: int) -> None:
+        advance(self.optimizer, self.scheduler, updates)
+
+
+@pytest.mark.parametrize(
+    "wrapper", ["Lookahead", "OrthoGrad", "ScheduleFreeWrapper", "PCGrad", "TRAC"]
+)
 def test_wrapped_optimizer_trains_with_the_curve(wrapper: str) -> None:
-    inner, optimizer, scheduler, used = start(wrapper)
-    _, *resumed, used_later = start(wrapper)
-    advance(optimizer, scheduler, SAVED_AFTER)
-    for part, saved in zip(resumed, (optimizer, scheduler), strict=True):
-        part.load_state_dict(through_file(saved.state_dict()))
-    for parts in ((optimizer, scheduler), resumed):
-        advance(*parts, UPDATES - SAVED_AFTER)
-    expected = [[learning_rate(peak, CURVE, step) for peak in PEAKS] for step in range(UPDATES)]
-    assert used == expected
-    assert used_later == expected[SAVED_AFTER:]
-    assert scheduler.get_last_lr() == lrs_of(inner)
-    follow(optimizer, "weight_decay", CURVE).step()
-    assert inner.param_groups[0]["weight_decay"] == learning_rate(0.5, CURVE, 1)
+    run = Run(wrapper)
+    run.advance(SAVED_AFTER)
+    resumed = Run(wrapper)
+    resumed.optimizer.load_state_dict(through_file(run.optimizer.state_dict()))
+    resumed.scheduler.load_state_dict(through_file(run.scheduler.state_dict()))
+    run.advance(UPDATES - SAVED_AFTER)
+    resumed.advance(UPDATES - SAVED_AFTER)
+
+    expected: list[list[float]] = []
+    for step in range(UPDATES):
+        expected.append([learning_rate(peak, CURVE, step) for peak in PEAKS])
+    assert run.lrs == expected
+    assert resumed.lrs == expected[SAVED_AFTER:]
+    assert run.scheduler.get_last_lr() == lrs_of(run.inner)
+
+    follow(run.optimizer, "weight_decay", CURVE).step()
+    assert run.inner.param_groups[0]["weight_decay"] == learning_rate(0.5, CURVE, 1)
     if wrapper == "TRAC":
         return  # it raises an error at the step after a group was added
-    optimizer.add_param_group(optimizer_with([1.0]).param_groups[0])
-    advance(optimizer, scheduler)
-    assert lrs_of(inner) == [learning_rate(peak, CURVE, UPDATES + 1) for peak in (*PEAKS, 1.0)]
+    run.optimizer.add_param_group(optimizer_with([1.0]).param_groups[0])
+    run.advance(1)
+    assert lrs_of(run.inner) == [learning_rate(peak, CURVE, UPDATES + 1) for peak in (*PEAKS, 1.0)]
 
 
-def test_dummy_of_layerwise_optimizers_is_rejected() -> None:
+@wrong(ValueError, "LayerWiseDummyOptimizer")
+def test_dummy_of_layerwise_optimizers() -> None:
     """Transformers steps the real optimizers in hooks, where no scheduler reaches them."""
     parameter = torch.nn.Parameter(torch.ones(2))
-    optimizer = LayerWiseDummyOptimizer({parameter: SGD([parameter], lr=0.5)}, lr=0.5)
-    with pytest.raises(ValueError, match="LayerWiseDummyOptimizer"):
-        lambda_lr(optimizer, CURVE)
+    lambda_lr(LayerWiseDummyOptimizer({parameter: SGD([parameter], lr=0.5)}, lr=0.5), CURVE)

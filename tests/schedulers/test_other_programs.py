@@ -1,12 +1,14 @@
-"""Programs that save, copy and move schedulers in ways of their own."""
+"""Programs that save, copy and move schedulers in other ways."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
-from torch.optim import SGD
+from support.wrong import wrong
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LambdaLR, SequentialLR
 
 from plateau_jax import CurveWarning, HoldUntilFlat, PlateauCurve, StagedCurve
@@ -18,86 +20,105 @@ FALLING = StagedCurve([(40, 0.2, "linear")], start=1.0)
 CONSTANT = StagedCurve([(40, 1.0)], start=1.0)
 
 
+def falling_run() -> tuple[Optimizer, lambda_lr]:
+    optimizer = optimizer_with([0.5])
+    return optimizer, lambda_lr(optimizer, FALLING)
+
+
+# States and copies.
+
+
 def test_attributes_as_a_state_carry_no_optimizer() -> None:
     """As torch's `LRScheduler.state_dict` takes them from `__dict__`."""
-    saved_optimizer = optimizer_with([0.5])
-    saved = lambda_lr(saved_optimizer, FALLING)
+    saved_optimizer, saved = falling_run()
     advance(saved_optimizer, saved, 10)
-    state = {name: value for name, value in vars(saved).items() if name != "optimizer"}
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, FALLING)
-    vars(scheduler).update(copy.deepcopy(state))
+    attributes = dict(vars(saved))
+    attributes.pop("optimizer", None)
+    optimizer, scheduler = falling_run()
+    vars(scheduler).update(copy.deepcopy(attributes))
     for step in (11, 12):
         advance(optimizer, scheduler)
         assert lrs_of(optimizer) == [learning_rate(0.5, FALLING, step)]
 
 
+def sequence_with_a_constant_group() -> tuple[Optimizer, SequentialLR]:
+    """The learning rate of the first group is the same before and after the milestone."""
+    optimizer = optimizer_with([0.5, 0.25])
+    first = lambda_lr(optimizer, [CONSTANT, FALLING])
+    second = LambdaLR(optimizer, [lambda step: 1.0, lambda step: 0.125])
+    return optimizer, SequentialLR(optimizer, [first, second], [10])
+
+
 @pytest.mark.parametrize("optimizer_first", [False, True])
-def test_constant_group_does_not_put_a_finished_scheduler_in_charge(optimizer_first: bool) -> None:
-    """Its learning rate is the same before and after the milestone."""
-
-    def start() -> tuple[Any, Any]:
-        optimizer = optimizer_with([0.5, 0.25])
-        first = lambda_lr(optimizer, [CONSTANT, FALLING])
-        second = LambdaLR(optimizer, [lambda step: 1.0, lambda step: 0.125])
-        return optimizer, SequentialLR(optimizer, [first, second], [10])
-
-    optimizer, sequence = start()
+def test_finished_scheduler_with_a_constant_group_stays_finished(optimizer_first: bool) -> None:
+    optimizer, sequence = sequence_with_a_constant_group()
     advance(optimizer, sequence, 15)
-    states = copy.deepcopy([optimizer.state_dict(), sequence.state_dict()])
-    resumed, again = start()
+    optimizer_state = copy.deepcopy(optimizer.state_dict())
+    resumed_optimizer, resumed_sequence = sequence_with_a_constant_group()
     if optimizer_first:
-        resumed.load_state_dict(states[0])
-        again.load_state_dict(states[1])
-    else:
-        again.load_state_dict(states[1])
-        resumed.load_state_dict(states[0])
-    assert lrs_of(resumed) == lrs_of(optimizer) == [0.5, 0.03125]
+        resumed_optimizer.load_state_dict(optimizer_state)
+    resumed_sequence.load_state_dict(copy.deepcopy(sequence.state_dict()))
+    if not optimizer_first:
+        resumed_optimizer.load_state_dict(optimizer_state)
+    assert lrs_of(optimizer) == [0.5, 0.03125]
+    assert lrs_of(resumed_optimizer) == [0.5, 0.03125]
 
 
 def test_rollback_with_a_copy_of_the_scheduler() -> None:
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, FALLING)
+    optimizer, scheduler = falling_run()
     advance(optimizer, scheduler, 12)
-    kept = copy.deepcopy(scheduler)
-    state = copy.deepcopy(optimizer.state_dict())
+    saved_scheduler = copy.deepcopy(scheduler)
+    saved_state = copy.deepcopy(optimizer.state_dict())
     advance(optimizer, scheduler, 7)
-    optimizer.load_state_dict(state)
-    kept.optimizer = optimizer
+    optimizer.load_state_dict(saved_state)
+    saved_scheduler.optimizer = optimizer
     for step in (12, 13):
         assert lrs_of(optimizer) == [learning_rate(0.5, FALLING, step)]
-        advance(optimizer, kept)
+        advance(optimizer, saved_scheduler)
 
 
 def test_copy_shares_no_list() -> None:
-    scheduler = lambda_lr(optimizer_with([0.5]), FALLING)
+    _, scheduler = falling_run()
     copied = copy.copy(scheduler)
     copied.base_lrs[0] *= 0.5
     assert scheduler.base_lrs == [0.5]
 
 
+# A different optimizer.
+
+
 def test_all_parts_of_a_chain_get_the_new_optimizer() -> None:
     optimizer = optimizer_with([0.5], weight_decay=0.5)
-    parts: list[Any] = [lambda_lr(optimizer, FALLING), follow(optimizer, "weight_decay", FALLING)]
-    chain = ChainedScheduler(parts, optimizer)
+    scheduler = lambda_lr(optimizer, FALLING)
+    follower: Any = follow(optimizer, "weight_decay", FALLING)
+    chain = ChainedScheduler([scheduler, follower], optimizer)
     advance(optimizer, chain, 10)
-    (old,) = optimizer.param_groups
-    new = optimizer_with([old["lr"]], weight_decay=old["weight_decay"])
-    for part in parts:
-        part.optimizer = new
+    (old_group,) = optimizer.param_groups
+    new = optimizer_with([old_group["lr"]], weight_decay=old_group["weight_decay"])
+    scheduler.optimizer = new
+    follower.optimizer = new
     advance(new, chain)
     (group,) = new.param_groups
-    assert group["lr"] == group["weight_decay"] == learning_rate(0.5, FALLING, 11)
+    assert group["lr"] == learning_rate(0.5, FALLING, 11)
+    assert group["weight_decay"] == learning_rate(0.5, FALLING, 11)
 
 
-def test_what_is_not_an_optimizer_is_rejected_before_anything_changes() -> None:
-    optimizer = optimizer_with([0.5])
-    scheduler: Any = lambda_lr(optimizer, FALLING)
-    for wrong in (None, "optimizer", optimizer.param_groups):
-        with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer"):
-            scheduler.optimizer = wrong
+@pytest.fixture
+def scheduler() -> Iterator[lambda_lr]:
+    """A scheduler, which must still follow the curve when the test ends."""
+    optimizer, scheduler = falling_run()
+    yield scheduler
     advance(optimizer, scheduler)
     assert lrs_of(optimizer) == [learning_rate(0.5, FALLING, 1)]
+
+
+@pytest.mark.parametrize("not_an_optimizer", [None, "optimizer", [{"params": []}]])
+@wrong(TypeError, "must be a torch.optim.Optimizer")
+def test_what_is_not_an_optimizer_is_rejected(scheduler: Any, not_an_optimizer: Any) -> None:
+    scheduler.optimizer = not_an_optimizer
+
+
+# The step.
 
 
 def test_last_epoch_before_the_held_updates_is_rejected() -> None:
@@ -117,27 +138,22 @@ def test_last_epoch_before_the_held_updates_is_rejected() -> None:
 # The warning about an optimizer that was built again.
 
 
-def parameters() -> list[torch.nn.Parameter]:
-    parameter = torch.nn.Parameter(torch.ones(2))
-    parameter.grad = torch.ones(2)
-    return [parameter]
-
-
 @pytest.mark.parametrize("updates", [0, 3])
 def test_rebuilt_optimizer_warns_after_a_resume(updates: int) -> None:
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, FALLING)
+    optimizer, scheduler = falling_run()
     advance(optimizer, scheduler, 10)
     scheduler.load_state_dict(scheduler.state_dict())
     advance(optimizer, scheduler, updates)
-    rebuilt = SGD(parameters(), lr=0.5)
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    rebuilt = SGD([parameter], lr=0.5)
     with pytest.warns(CurveWarning, match=r"write scheduler\.optimizer = optimizer") as caught:
         advance(rebuilt, scheduler, 100)
     assert len(caught) == 1
 
 
 def test_two_optimizers_with_schedulers_do_not_warn() -> None:
-    """One is trained while the other is frozen, and both schedulers are stepped in each iteration."""
+    """One is trained while the other is frozen; both schedulers are stepped in each iteration."""
     optimizers = [optimizer_with([0.5]), optimizer_with([0.5])]
     schedulers = [lambda_lr(optimizer, PlateauCurve(1000)) for optimizer in optimizers]
     for optimizer, scheduler in zip(optimizers, schedulers, strict=True):

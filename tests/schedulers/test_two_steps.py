@@ -1,4 +1,4 @@
-"""SAM and its relatives: programs call `first_step` and `second_step`, not the `step` that torch watches."""
+"""SAM and its relatives: programs call `first_step` and `second_step`; torch only sees `step`."""
 
 import warnings
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import SharpnessAware
 from support.training.steps import CURVE
+from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -41,16 +42,18 @@ def test_program_of_two_steps_gets_no_warning(base: type[Optimizer]) -> None:
         train(optimizer, LambdaLR(optimizer, CURVE), model)
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_program_with_a_closure_gets_no_warning(inside: bool) -> None:
+@pytest.mark.parametrize("scheduler_has_the_base", [False, True])
+def test_program_with_a_closure_gets_no_warning(scheduler_has_the_base: bool) -> None:
     """The scheduler may have the optimizer inside instead: both have the same groups."""
     model = Net()
     optimizer = SharpnessAware(model.parameters(), SGD, lr=PEAK)
-    scheduler = lambda_lr(optimizer.base_optimizer if inside else optimizer, CURVE)
-
+    scheduled: Optimizer = optimizer
+    if scheduler_has_the_base:
+        scheduled = optimizer.base_optimizer
+    scheduler = lambda_lr(scheduled, CURVE)
     (batch,) = batches(1)
 
-    def backward() -> Any:
+    def backward() -> Tensor:
         loss = mean_loss(model, batch)
         loss.backward()
         return loss
