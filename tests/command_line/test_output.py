@@ -247,7 +247,7 @@ FILES = "--from stairs.json --from then.json --from scaled.json"
 def test_several_files_are_drawn_together(folder, printed_by, drawn):
     printed = printed_by(f"{FILES} --cooldown 20 10 --plot new.svg --peak 0.5")
     curves = [saved(name).cooldown(20, 10) for name in ("stairs", "then", "scaled")]
-    tables = [segments_as_text(curve._rows, np.float32(0.5)) for curve in curves]
+    tables = [segment_table(curve._rows, np.float32(0.5)).as_text() for curve in curves]
     assert printed == "\n\n".join(tables) + "\n"
     assert drawn == [(curves, 0.5)]
 

@@ -6,7 +6,13 @@ from decimal import Decimal
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.curves.descriptions import build, descriptions, descriptions_and_steps, steps_of
+from support.curves.descriptions import (
+    OF_UNIT_8,
+    build,
+    descriptions,
+    descriptions_and_steps,
+    steps_of,
+)
 from support.curves.strategies import MAX_STEP, words
 from support.numerics.oracle import Oracle, is_nearest_float32
 
@@ -21,6 +27,11 @@ def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more):
     end = description.get("at", parent.total_steps)
     steps = np.minimum([*steps, *steps_of(description[first], more)], end - 1)
     np.testing.assert_array_equal(build(description)(steps), parent(steps))
+
+
+@pytest.mark.parametrize("curve", OF_UNIT_8, ids=str)
+def test_curve_with_a_scaled_part_has_its_unit(curve):
+    assert curve.unit == 8
 
 
 @given(descriptions(depth=2), descriptions_and_steps(size=16, depth=2))

@@ -17,6 +17,7 @@ from support.wrong import wrong
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare
 from plateau_jax.theory.comparison import Comparison
+from plateau_jax.theory.curve_parts import largest_multiplier
 
 
 def bound_and_peak(curve: Curve) -> tuple[float, float]:
@@ -127,6 +128,12 @@ def test_longest_curve_follows_its_sum_in_little_memory() -> None:
     assert most < 2**28
     harmonic = np.log(MAX_STEP - 1) + np.euler_gamma
     assert longest.bound == pytest.approx(np.sqrt((1 + harmonic) / MAX_STEP), rel=1e-5)
+
+
+def test_largest_multiplier_may_be_that_before_a_jump() -> None:
+    """The curve rises to 0.9 at step 9, and is at most 0.2 from step 10 on."""
+    curve = StagedCurve([(10, 1.0), (0, 0.2), (10,)])
+    assert largest_multiplier(curve, 15) == curve(9)
 
 
 def curve_of_zeros(steps: int) -> Curve:
