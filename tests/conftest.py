@@ -29,12 +29,16 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Read when JAX starts: what two tests compile alike is compiled once.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp()
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+)
 
 # The same command draws the same examples, and there is no deadline: compiling takes as long as it takes.
 # Hypothesis also draws constants of imported modules, so one file alone may see others than in a run of all.
 # Of several failures of a property one is shrunk, since shrinking a large curve takes a minute.
-settings.register_profile("all", deadline=None, derandomize=True, database=None, report_multiple_bugs=False)
+settings.register_profile(
+    "all", deadline=None, derandomize=True, database=None, report_multiple_bugs=False
+)
 settings.register_profile("fast", settings.get_profile("all"), max_examples=25)
 # New examples in every run: `--hypothesis-profile explore`.
 settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
@@ -44,7 +48,9 @@ _ALL_SLOW = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILI
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--all", action="store_true", help="run the slow tests too; they need what '.[test-all]' installs"
+        "--all",
+        action="store_true",
+        help="run the slow tests too; they need what '.[test-all]' installs",
     )
     parser.addoption(
         "--limit-cpu-time",
@@ -63,7 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    return "slow tests are left out; --all runs them" if config.option.markexpr == "not slow" else None
+    return (
+        "slow tests are left out; --all runs them" if config.option.markexpr == "not slow" else None
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -144,7 +144,9 @@ def test_each_missing_entry_is_damage(build: Callable[[], Any]) -> None:
         assert f"it has no '{entry}'" in message
 
 
-@pytest.mark.parametrize(("build", "other"), list(permutations([scheduler, follower, step, log, loader], 2)))
+@pytest.mark.parametrize(
+    ("build", "other"), list(permutations([scheduler, follower, step, log, loader], 2))
+)
 def test_state_of_another_kind_is_named(build: Callable[[], Any], other: Callable[[], Any]) -> None:
     part = build()
     state = other().state_dict()
@@ -195,7 +197,10 @@ def test_clock_of_an_earlier_version(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("clock", "problem"),
     [
-        ({"kind": "data", "unit": 8, "count": 4, "phase": 3}, "the clock of saved has the entry 'phase'"),
+        (
+            {"kind": "data", "unit": 8, "count": 4, "phase": 3},
+            "the clock of saved has the entry 'phase'",
+        ),
         ({"kind": "time", "seconds": 60}, "saved has a clock of the kind 'time'"),
         ([{"kind": "hold_above", "value": 3.0}], "saved has a clock of the kind 'hold_above'"),
     ],
@@ -248,7 +253,9 @@ def test_curve_of_a_newer_version(arguments: dict[str, Any]) -> None:
 def test_curve_of_a_newer_version_in_a_state(arguments: dict[str, Any]) -> None:
     part = scheduler()
     state = part.state_dict()
-    message = check_rejected(part, state | {"records": [state["records"][0] | {"curve": arguments}]})
+    message = check_rejected(
+        part, state | {"records": [state["records"][0] | {"curve": arguments}]}
+    )
     assert message.startswith("records[0] has a curve that cannot be read: ")
     assert NEWER in message
 
@@ -272,7 +279,9 @@ class _LaterState(TrainStepState):
 def test_absent_later_entry_takes_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version with one more entry reads the states of this one, which refuses those of that version."""
     old_state = step().state_dict()
-    later: Format[Any] = replace(step_state.TRAIN_STEP, entries=_LaterState, defaults={"note": "none"})
+    later: Format[Any] = replace(
+        step_state.TRAIN_STEP, entries=_LaterState, defaults={"note": "none"}
+    )
     assert later.read("state_dict", old_state) == old_state | {"note": "none"}
     new_state = old_state | {"note": "mine"}
     assert later.read("state_dict", new_state) == new_state

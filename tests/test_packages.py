@@ -81,13 +81,25 @@ def run(program: str) -> str:
         (A_PLOT, ["jax", "matplotlib.pyplot", "torch"]),
         (A_MULTIPLIER, ["optax", "matplotlib", "torch"]),
         (A_SCHEDULE, ["matplotlib", "torch"]),
-        ('sys.modules["jax"] = type(sys)("jax"); import plateau_jax', ["torch"]),  # without a spec, as a mock
+        (
+            'sys.modules["jax"] = type(sys)("jax"); import plateau_jax',
+            ["torch"],
+        ),  # without a spec, as a mock
         ("import plateau_jax.drawing.axes, plateau_jax.__main__", ["jax", "optax", "torch"]),
-        ("import plateau_jax.__main__, plateau_jax.drawing.axes, plateau_jax.schedules.schedule", ["torch"]),
+        (
+            "import plateau_jax.__main__, plateau_jax.drawing.axes, plateau_jax.schedules.schedule",
+            ["torch"],
+        ),
         # Importing FSDP or DCP takes longer than torch's own LambdaLR needs.
         (
             A_SCHEDULER,
-            ["jax", "optax", "matplotlib", "torch.distributed.fsdp", "torch.distributed.checkpoint"],
+            [
+                "jax",
+                "optax",
+                "matplotlib",
+                "torch.distributed.fsdp",
+                "torch.distributed.checkpoint",
+            ],
         ),
         (A_STEP, ["jax", "jaxlib", "optax"]),
         ("from torch_bridge import *; make_loader", ["jax"]),
@@ -111,10 +123,21 @@ def needs(name, package, extra):
 # A missing module, statements that need it, and the message with the module's name.
 # pip cannot install a module that an installed package lacks.
 MISSING = [
-    *(("jax", f"import plateau_jax; plateau_jax.{name}", needs(name, "jax", "jax")) for name in JAX_NAMES),
+    *(
+        ("jax", f"import plateau_jax; plateau_jax.{name}", needs(name, "jax", "jax"))
+        for name in JAX_NAMES
+    ),
     ("jax", "from plateau_jax import optax_schedule", needs("optax_schedule", "jax", "jax")),
-    ("optax", "import plateau_jax; plateau_jax.scale_by_curve", needs("scale_by_curve", "optax", "jax")),
-    ("matplotlib", "import plateau_jax as p; p.plot(p.PlateauCurve(9))", needs("plot", "matplotlib", "plot")),
+    (
+        "optax",
+        "import plateau_jax; plateau_jax.scale_by_curve",
+        needs("scale_by_curve", "optax", "jax"),
+    ),
+    (
+        "matplotlib",
+        "import plateau_jax as p; p.plot(p.PlateauCurve(9))",
+        needs("plot", "matplotlib", "plot"),
+    ),
     *(
         ("torch", f"import torch_bridge; torch_bridge.{name}", needs(name, "torch", "torch"))
         for name in TORCH_NAMES
@@ -211,7 +234,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 @cache
 def _trees() -> dict[str, ast.Module]:
     """Map each file of the product to its syntax tree."""
-    paths = (path for package in ("plateau_jax", "torch_bridge") for path in (ROOT / package).rglob("*.py"))
+    paths = (
+        path
+        for package in ("plateau_jax", "torch_bridge")
+        for path in (ROOT / package).rglob("*.py")
+    )
     trees: dict[str, ast.Module] = {}
     for path in paths:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -337,6 +364,8 @@ REQUIREMENTS = [
 def test_both_ends_of_the_versions_are_tested(extra: str, requirement: Requirement) -> None:
     assert requirement.specifier.contains(_pins("ci")[requirement.name])
     if extra != "dev":  # any release of the tools works, so .ci/versions does not install them
-        floors = [Version(bound.version) for bound in requirement.specifier if bound.operator == ">="]
+        floors = [
+            Version(bound.version) for bound in requirement.specifier if bound.operator == ">="
+        ]
         assert floors == [_pins("oldest")[requirement.name]]
         assert requirement.specifier.contains(_pins("newest")[requirement.name])

@@ -85,7 +85,10 @@ def test_default_device_changes_nothing(num_workers: int, depth: int) -> None:
 def test_workers_of_each_rank_draw_other_numbers() -> None:
     """DataLoader seeds the workers from this generator."""
     loaders = in_each(partial(make_loader, range(8), 2, num_workers=0, seed=3), processes=4)
-    drawn = [torch.empty((), dtype=torch.int64).random_(generator=one.generator).item() for one in loaders]
+    drawn = [
+        torch.empty((), dtype=torch.int64).random_(generator=one.generator).item()
+        for one in loaders
+    ]
     assert len(set(drawn)) == 4
 
 
@@ -118,7 +121,9 @@ def test_only_batches_for_cuda_are_pinned(
 
 
 def test_overrides_reach_data_loader() -> None:
-    loader = make_loader(range(6), 2, num_workers=2, prefetch_factor=5, persistent_workers=False, timeout=9)
+    loader = make_loader(
+        range(6), 2, num_workers=2, prefetch_factor=5, persistent_workers=False, timeout=9
+    )
     assert (loader.prefetch_factor, loader.persistent_workers, loader.timeout) == (5, False, 9)
 
 
@@ -275,7 +280,9 @@ def runs(draw: st.DrawFn) -> tuple[Arguments, list[Stage]]:
     for processes in numbers:
         whole = draw(st.integers(0, 1))
         begin = 0 if whole else begin
-        more = draw(st.integers(0, length - begin + 1))  # the last one is a request after an epoch's end
+        more = draw(
+            st.integers(0, length - begin + 1)
+        )  # the last one is a request after an epoch's end
         begin = begin + more if begin + more < length else 0
         stages.append((processes, whole, more, draw(depths)))
     return arguments, [*stages, (last, 2, 0, draw(depths))]

@@ -217,7 +217,9 @@ def test_resume_with_pinned_batches_and_workers(default: str) -> None:
     for count in (0, 2, 6, 7):
         with torch.device(default):
             resumed = prefetch(make_loader(**arguments), "cuda", depth=3)
-            resumed.load_state_dict(saved_after(prefetch(make_loader(**arguments), "cuda", depth=2), count))
+            resumed.load_state_dict(
+                saved_after(prefetch(make_loader(**arguments), "cuda", depth=2), count)
+            )
             index, start = divmod(count, len(uninterrupted))
             assert epoch(resumed) == epochs[index][start:]
             assert epoch(resumed) == epochs[index + 1]

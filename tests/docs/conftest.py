@@ -15,6 +15,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path,
     @cache
     def run_once(script: str) -> tuple[Path, list[str]]:
         folder = tmp_path_factory.mktemp("example")
-        return folder, run(EXAMPLES / script, *SMALL_RUNS[script].split(), folder=folder).splitlines()
+        return folder, run(
+            EXAMPLES / script, *SMALL_RUNS[script].split(), folder=folder
+        ).splitlines()
 
     return run_once

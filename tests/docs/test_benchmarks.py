@@ -39,10 +39,14 @@ TABLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("script", "arguments", "beginnings"), TABLES, ids=[row[0] for row in TABLES])
+@pytest.mark.parametrize(
+    ("script", "arguments", "beginnings"), TABLES, ids=[row[0] for row in TABLES]
+)
 def test_benchmark_prints_every_table(script, arguments, beginnings, tmp_path):
     lines = run(BENCHMARKS / script, *arguments.split(), folder=tmp_path).splitlines()
-    assert [text for text in beginnings if not any(line.strip().startswith(text) for line in lines)] == []
+    assert [
+        text for text in beginnings if not any(line.strip().startswith(text) for line in lines)
+    ] == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -75,7 +79,11 @@ def test_estimate_matches_its_formula(monkeypatch, capsys):
     benchmark = load("scale.py", monkeypatch)
     benchmark["estimate"](1e9, 0.5, 25e9, 0.8)
     lines = capsys.readouterr().out.splitlines()
-    rows = {int(cells[0]): cells[1:] for line in lines if (cells := line.split())[:1] and cells[0].isdigit()}
+    rows = {
+        int(cells[0]): cells[1:]
+        for line in lines
+        if (cells := line.split())[:1] and cells[0].isdigit()
+    }
     assert list(rows) == [8, 16, 32, 64, 128, 256, 512, 1024]
     # 7 GB in 0.28 s, of which 0.224 s overlap; 10.5 GB in 0.42 s, of which 0.336 s overlap.
     assert rows[8] == ["7", "0.556", "90%", "16", "10.5", "0.584", "86%", "2"]
@@ -140,16 +148,21 @@ def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch):
     for _ in range(3):  # the captured loop does three updates before it captures
         eager(batch)
     for _ in range(5):
-        fillers = [torch.full_like(parameter, 7.0) for parameter in eager.parameters for _ in range(4)]
+        fillers = [
+            torch.full_like(parameter, 7.0) for parameter in eager.parameters for _ in range(4)
+        ]
         assert equal_trees(captured(batch), [*eager(batch)])
         assert all((tensor == 7).all() for tensor in fillers)
 
 
 CASE = re.compile(
-    r"^([12] runs?, (?:same length|longer|shorter)) +(\d+)((?: +0\.\d{4}){3}) +(\d\.\d\d)$", re.MULTILINE
+    r"^([12] runs?, (?:same length|longer|shorter)) +(\d+)((?: +0\.\d{4}){3}) +(\d\.\d\d)$",
+    re.MULTILINE,
 )
 CASES = [
-    f"{runs}, {length}" for runs in ("1 run", "2 runs") for length in ("same length", "longer", "shorter")
+    f"{runs}, {length}"
+    for runs in ("1 run", "2 runs")
+    for length in ("same length", "longer", "shorter")
 ]
 REGRETS = re.compile(r"^(same|another) curve +(\d+)((?:  0\.\d{4} \(0\.\d{4}\)){3})$", re.MULTILINE)
 
@@ -159,9 +172,16 @@ def clone(tmp_path, monkeypatch):
     """A folder with logs as those of lr-scheduling, whose best peak is 1e-3 for all curves."""
     curve_of = load("forecast.py", monkeypatch)["schaipp_curve"]
     (tmp_path / "data").mkdir()
-    for total, scheduler, lr in itertools.product((25_000, 50_000), ("wsd", "cos"), (5e-4, 1e-3, 2e-3)):
+    for total, scheduler, lr in itertools.product(
+        (25_000, 50_000), ("wsd", "cos"), (5e-4, 1e-3, 2e-3)
+    ):
         config = {"dataset": "slimpajama", "model": "llama", "n_layer": 12, "n_embd": 768, "lr": lr}
-        config |= {"warmup_steps": 100, "iterations": total, "wsd_fract_decay": 0.2, "scheduler": scheduler}
+        config |= {
+            "warmup_steps": 100,
+            "iterations": total,
+            "wsd_fract_decay": 0.2,
+            "scheduler": scheduler,
+        }
         run = logged(curve_of(config), 500)
         losses = run.losses + 0.02 * np.log2(lr / 1e-3) ** 2
         history = {"val": {"iter": run.steps.tolist(), "val_loss": losses.tolist()}}

@@ -96,7 +96,9 @@ def test_clipping_matches_torch(rng):
     norm = math.hypot(*gradients["kernel"].flat, *gradients["bias"])
 
     def clipped_by_torch(max_norm):
-        parameters = {name: nn.Parameter(torch.tensor(gradient)) for name, gradient in gradients.items()}
+        parameters = {
+            name: nn.Parameter(torch.tensor(gradient)) for name, gradient in gradients.items()
+        }
         for parameter in parameters.values():
             parameter.grad = parameter.detach().clone()
         nn.utils.clip_grad_norm_(parameters.values(), max_norm)
@@ -131,7 +133,9 @@ def test_micro_batches_match_torch():
         return optax_weights(tx, np.zeros(50), GRADIENTS[:count])
 
     np.testing.assert_allclose(accumulate(0), total, rtol=1e-6, atol=1e-6)
-    assert_equal_float64(accumulate(1, "float64") if ACCUMULATES_IN_FLOAT32 else accumulate(0), total)
+    assert_equal_float64(
+        accumulate(1, "float64") if ACCUMULATES_IN_FLOAT32 else accumulate(0), total
+    )
 
 
 def test_rmsprop_matches_torch():
@@ -151,7 +155,11 @@ def test_rmsprop_matches_torch():
 def test_norm_layers_match_torch():
     inputs = np.float32(1e-3) * np.tile([1, -1], 4)[None].astype("float32")
     block = run("ε of normalization layers", width=8, groups=2, rngs=nnx.Rngs(0))
-    layers = {"layer_norm": nn.LayerNorm(8), "group_norm": nn.GroupNorm(2, 8), "rms_norm": nn.RMSNorm(8)}
+    layers = {
+        "layer_norm": nn.LayerNorm(8),
+        "group_norm": nn.GroupNorm(2, 8),
+        "rms_norm": nn.RMSNorm(8),
+    }
     for name, layer in layers.items():
         expected = layer(torch.tensor(inputs)).detach().numpy()
         np.testing.assert_allclose(block[name](inputs), expected, rtol=1e-5)
@@ -159,12 +167,17 @@ def test_norm_layers_match_torch():
 
 def test_batch_norm_matches_torch(rng):
     inputs = rng.normal(size=(5, 3)).astype("float32")
-    torch_layer, layer = nn.BatchNorm1d(3), run("BatchNorm", width=3, rngs=nnx.Rngs(0))["batch_norm"]
+    torch_layer, layer = (
+        nn.BatchNorm1d(3),
+        run("BatchNorm", width=3, rngs=nnx.Rngs(0))["batch_norm"],
+    )
     torch_layer(torch.tensor(inputs))
     layer(inputs)
     np.testing.assert_allclose(layer.mean[...], torch_layer.running_mean.numpy(), rtol=1e-5)
     # Torch's running variance is unbiased, as the page says.
-    of_batch, of_torch_batch = (np.asarray(var) - 0.9 for var in (layer.var[...], torch_layer.running_var))
+    of_batch, of_torch_batch = (
+        np.asarray(var) - 0.9 for var in (layer.var[...], torch_layer.running_var)
+    )
     np.testing.assert_allclose(of_batch, 4 / 5 * of_torch_batch, rtol=1e-4)
 
 
@@ -228,7 +241,9 @@ def ladders(draw):
     lengths = [2 * warmup + sum(growth[: n + 1]) for n in range(len(growth))]
     while not all(round((1 - decay) * b) > round((1 - decay) * a) for a, b in pairwise(lengths)):
         lengths = [10 * length for length in lengths]
-    peaks = draw(st.lists(st.just(1.0) | st.floats(0.1, 1), min_size=len(growth), max_size=len(growth)))
+    peaks = draw(
+        st.lists(st.just(1.0) | st.floats(0.1, 1), min_size=len(growth), max_size=len(growth))
+    )
     return {"lengths": lengths, "peaks": peaks, "warmup": warmup, "decay": decay}
 
 
@@ -257,7 +272,9 @@ def test_each_length_has_its_peak_and_decay(ladder):
         assert branch([start, length]).tolist() == [np.float32(peak), 0]
         assert branch.total_steps == length
     assert names["save"][1::2] == lengths
-    assert [names["wsds"](step) for step in names["save"][::2]] == [np.float32(peak) for peak in peaks]
+    assert [names["wsds"](step) for step in names["save"][::2]] == [
+        np.float32(peak) for peak in peaks
+    ]
 
 
 @examples(50)
@@ -269,7 +286,9 @@ def test_stretched_decay_begins_at_its_level_and_ends_in_time(data):
     total = planned + data.draw(corners(1, 2000))
     build, search, *_ = program_named("Stretch a decay that is running").blocks
     for name, value in {"warmup, planned": (warmup, planned), "at, total": (at, total)}.items():
-        build, count = re.subn(f"^{name} = [^#\n]+", f"{name} = {value}  ", build, flags=re.MULTILINE)
+        build, count = re.subn(
+            f"^{name} = [^#\n]+", f"{name} = {value}  ", build, flags=re.MULTILINE
+        )
         assert count == 1
     names = {}
     exec(build + search, names)

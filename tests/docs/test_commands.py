@@ -82,7 +82,9 @@ def run_section(section: Section, folder: Path) -> str:
 def written_by_commands(folder: Path, before: set[Path]) -> set[Path]:
     """Return the new files, without Python's caches and the settings of tools."""
     files = {path for path in set(folder.rglob("*")) - before if path.is_file()}
-    return {path for path in files if not {"__pycache__", "home"} & set(path.relative_to(folder).parts)}
+    return {
+        path for path in files if not {"__pycache__", "home"} & set(path.relative_to(folder).parts)
+    }
 
 
 def assert_in_tensorboard(folder: Path, name: str, values: list[tuple[int, float]]) -> None:

@@ -53,16 +53,23 @@ def test_branched_runs_agree_and_cool_down(ran):
     """A merge over 60 updates beats the constant learning rate, in PyTorch as in JAX."""
     _, lines = ran("branch_cooldowns.py")
     text = "\n".join(lines)
-    row, merge = r"^ +(\d) (.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)$", r"^(.+?) +(\d+) updates +(.+)$"
+    row, merge = (
+        r"^ +(\d) (.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)$",
+        r"^(.+?) +(\d+) updates +(.+)$",
+    )
     runs = {(seed, name): numbers for seed, name, *numbers in re.findall(row, text, re.MULTILINE)}
-    merged = {(name, steps): losses for name, steps, losses in re.findall(merge, text, re.MULTILINE)}
+    merged = {
+        (name, steps): losses for name, steps, losses in re.findall(merge, text, re.MULTILINE)
+    }
 
     held = int(number_after("updates that the plateau of one step lasted:", lines))
     assert 4 * 5 < held < 4 * 120
     expected = {("0", "held until flat"): ("0", str(20 + held + 60))}
     for seed in "01":
         expected |= {(seed, "stable phase"): ("0", "120"), (seed, "constant lr"): ("120", "180")}
-        expected |= {(seed, f"cooldown of {steps}"): ("120", str(120 + steps)) for steps in (10, 30, 60)}
+        expected |= {
+            (seed, f"cooldown of {steps}"): ("120", str(120 + steps)) for steps in (10, 30, 60)
+        }
     assert {key: (begin, end) for key, (begin, end, *_) in runs.items()} == expected
     for _, _, differing, in_jax, in_torch in runs.values():
         assert int(differing) == 0
@@ -75,9 +82,14 @@ def test_branched_runs_agree_and_cool_down(ran):
         assert mean == pytest.approx(np.mean(by_seed), abs=1e-4)
         if name == "cooled down":
             assert by_seed == [float(runs[seed, f"cooldown of {steps}"][-2]) for seed in "01"]
-    after_merge, constant = (np.array(merged[n, "60"].split(), float) for n in ("merged", "constant lr"))
+    after_merge, constant = (
+        np.array(merged[n, "60"].split(), float) for n in ("merged", "constant lr")
+    )
     assert (after_merge < constant).all()
-    assert number_after("largest difference between a merge in PyTorch and the same in JAX:", lines) < 1e-2
+    assert (
+        number_after("largest difference between a merge in PyTorch and the same in JAX:", lines)
+        < 1e-2
+    )
 
 
 def test_running_averages_replace_a_cooldown(ran):
@@ -103,7 +115,9 @@ def test_network_beats_linear_model_beats_most_frequent(ran):
     network, linear, frequent, with_key = (f1 for _, _, f1 in scores.values())
     assert network > linear + 0.01
     assert linear > 2 * with_key > 2 * frequent > 0
-    assert scores["all bits, by the key"][1] == 1.0  # every two-gram of the name has set all its bits
+    assert (
+        scores["all bits, by the key"][1] == 1.0
+    )  # every two-gram of the name has set all its bits
     for precision, recall, f1 in scores.values():
         assert f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=2e-3)
 
@@ -126,7 +140,9 @@ def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
     args = SimpleNamespace(width=32, seed=0)
     curve = StagedCurve([(3, 1.0), (27,)])
     adamw = optax.inject_hyperparams(optax.adamw)(optax_schedule(curve, 5e-3))
-    four, one = (example["Run"](args, adamw, jax.devices("cpu"), *shape) for shape in ((2, 2), (1, 1)))
+    four, one = (
+        example["Run"](args, adamw, jax.devices("cpu"), *shape) for shape in ((2, 2), (1, 1))
+    )
     batches = np.random.default_rng(0).integers(2048, size=(12, 256, 9), dtype=np.int32)
 
     for turn, (saved, loaded) in enumerate([(four, one), (one, four)]):
@@ -145,5 +161,9 @@ def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
         for batch in batches[6 * turn + 3 : 6 * turn + 6]:
             saved.update(batch)
             loaded.update(batch)
-        np.testing.assert_array_equal(*(np.array(run.learning_rates) for run in (saved, loaded)), strict=True)
-        np.testing.assert_allclose(*(np.array(run.losses) for run in (saved, loaded)), rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(
+            *(np.array(run.learning_rates) for run in (saved, loaded)), strict=True
+        )
+        np.testing.assert_allclose(
+            *(np.array(run.losses) for run in (saved, loaded)), rtol=0, atol=1e-6
+        )

@@ -12,11 +12,26 @@ import pytest
 from nbclient import NotebookClient
 from support.design.page import chromium
 from support.docs.pages import ROOT
-from support.programs import EXAMPLES, SMALL_RUNS, Program, assert_rejected, interrupt, later_lines, run
+from support.programs import (
+    EXAMPLES,
+    SMALL_RUNS,
+    Program,
+    assert_rejected,
+    interrupt,
+    later_lines,
+    run,
+)
 
 pytestmark = pytest.mark.slow
 
-WITH_PICTURE = ["train_digits", "sweep", "branch_cooldowns", "train_lstm", "train_bloom", "batch_plan"]
+WITH_PICTURE = [
+    "train_digits",
+    "sweep",
+    "branch_cooldowns",
+    "train_lstm",
+    "train_bloom",
+    "batch_plan",
+]
 
 
 @pytest.mark.parametrize("script", WITH_PICTURE)
@@ -44,7 +59,9 @@ def test_committed_pictures_are_drawn_again(script, folder, tmp_path):
     drawn = list((tmp_path / folder).glob("*.png"))
     assert drawn
     for path in drawn:
-        pixels, committed = (matplotlib.image.imread(file) for file in (path, ROOT / folder / path.name))
+        pixels, committed = (
+            matplotlib.image.imread(file) for file in (path, ROOT / folder / path.name)
+        )
         assert pixels.shape == committed.shape
         # Text may shift by a pixel between versions of matplotlib; a different curve changes 3 % or more.
         if script != "plot_design":  # a browser's fonts differ more
@@ -56,15 +73,37 @@ CPU, HINT = "--device cpu", "--resume continues as planned"
 # the resumed run, or None for those of the small run; and arguments with which it must not resume.
 RESUMED = [
     ("train_gpt.py", "--every 30", "", None, []),  # lines that lie between those compared
-    ("train_gpt.py", "--every 30", "update 30:", None, [("--steps 5", 1, f"; without --steps, {HINT}")]),
+    (
+        "train_gpt.py",
+        "--every 30",
+        "update 30:",
+        None,
+        [("--steps 5", 1, f"; without --steps, {HINT}")],
+    ),
     ("train_gpt.py", "", "update 40:", CPU, []),
     ("train_lstm.py", "--every 30", "    30 ", None, []),
-    ("train_lstm.py", "", "    50 ", CPU, [("--epochs 7", 1, f"; without --epochs and --window, {HINT}")]),
-    ("train_bloom.py", "", "    50 ", CPU, [("--epochs 9", 1, f"--batch-size and --count, {HINT}")]),
+    (
+        "train_lstm.py",
+        "",
+        "    50 ",
+        CPU,
+        [("--epochs 7", 1, f"; without --epochs and --window, {HINT}")],
+    ),
+    (
+        "train_bloom.py",
+        "",
+        "    50 ",
+        CPU,
+        [("--epochs 9", 1, f"--batch-size and --count, {HINT}")],
+    ),
     (
         *("train_flax.py", "--stable 1000", "    20 ", "--stable 75 --cooldown 20"),
         [
-            ("--warmup 6", 2, "the learning rates differ from step 1 on; resume with the old curve"),
+            (
+                "--warmup 6",
+                2,
+                "the learning rates differ from step 1 on; resume with the old curve",
+            ),
             ("--peak 1", 2, "--resume: --batch-size, --width, --peak and --seed must not change"),
         ],
     ),
@@ -76,9 +115,13 @@ def untimed_lines(lines):
 
 
 @pytest.mark.parametrize(("script", "extra", "line_before", "later", "wrong"), RESUMED)
-def test_resumed_run_prints_the_remaining_lines(script, extra, line_before, later, wrong, ran, tmp_path):
+def test_resumed_run_prints_the_remaining_lines(
+    script, extra, line_before, later, wrong, ran, tmp_path
+):
     _, uninterrupted = ran(script)
-    program = Program(EXAMPLES / script, *SMALL_RUNS[script].split(), *extra.split(), folder=tmp_path)
+    program = Program(
+        EXAMPLES / script, *SMALL_RUNS[script].split(), *extra.split(), folder=tmp_path
+    )
     updates = interrupt(program, line_before)
     assert not list(tmp_path.rglob("*.partial"))
     cached = {path: path.stat().st_ino for path in tmp_path.rglob("*.pkl")}
@@ -97,13 +140,23 @@ WRONG = [
     ("train_digits.py", "--batch-size 0", 2, "--batch-size 0"),
     ("sweep.py", "--peak nan", 2, "--peak nan"),
     ("sweep.py", "--output sweep.xyz", 2, "--output sweep.xyz"),
-    ("branch_cooldowns.py", "--output /dev/null/a.png", 2, "a.png can't be written: Not a directory"),
+    (
+        "branch_cooldowns.py",
+        "--output /dev/null/a.png",
+        2,
+        "a.png can't be written: Not a directory",
+    ),
     ("running_averages.py", "--seeds 1", 2, "--seeds 1 must be at least 2"),
     ("train_flax.py", "--resume", 2, f"{NO_CHECKPOINT} in train_flax"),
     ("train_flax.py", "--mesh 2 2 --width 7", 2, "--width of 2, for --mesh 2 2"),
     ("batch_plan.py", f"{CPU} --resume", 2, f"{NO_CHECKPOINT} in batch_plan_checkpoints"),
     ("batch_plan.py", f"{CPU} --plan 0:many", 2, "argument --plan: invalid stage value: '0:many'"),
-    ("batch_plan.py", f"{CPU} --plan 0:512 1024:700", 2, "micro_batch · processes = 512 · 1 = 512 does not"),
+    (
+        "batch_plan.py",
+        f"{CPU} --plan 0:512 1024:700",
+        2,
+        "micro_batch · processes = 512 · 1 = 512 does not",
+    ),
     ("batch_plan.py", f"{CPU} --micro-batch 32", 2, "--micro-batch 32 must be a multiple of 64"),
     ("batch_plan.py", f"{CPU} --checkpoints /dev/null/a", 2, "--checkpoints /dev/null/a can't be"),
     ("train_bloom.py", f"{CPU} --count 100", 1, "80 samples give no batch of batch_size = 512"),
@@ -119,7 +172,9 @@ def test_wrong_argument_is_named_in_one_line(tmp_path, script, arguments, status
     assert_rejected(tmp_path, script, arguments.split(), status, message)
 
 
-SCRIPTS = sorted(file.name for file in EXAMPLES.glob("*.py") if "\nimport program" in file.read_text("utf-8"))
+SCRIPTS = sorted(
+    file.name for file in EXAMPLES.glob("*.py") if "\nimport program" in file.read_text("utf-8")
+)
 CTRL_C = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
 MISSING = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')"
 
@@ -166,7 +221,8 @@ def code_cells(notebook):
 def outputs_without_figures(cell):
     """Return the name of each stream, the formats of other outputs, and the printed words."""
     kinds = [
-        output.get("name") or sorted(output.get("data", [output.output_type])) for output in cell.outputs
+        output.get("name") or sorted(output.get("data", [output.output_type]))
+        for output in cell.outputs
     ]
     printed = "".join(output.text for output in cell.outputs if output.output_type == "stream")
     return kinds, re.sub(r"[+-]?\d+\.?\d*", "", printed).split()

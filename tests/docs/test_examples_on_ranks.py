@@ -5,7 +5,15 @@ import shutil
 
 import numpy as np
 import pytest
-from support.programs import EXAMPLES, SMALL_RUNS, assert_rejected, finish, number_after, start, torchrun
+from support.programs import (
+    EXAMPLES,
+    SMALL_RUNS,
+    assert_rejected,
+    finish,
+    number_after,
+    start,
+    torchrun,
+)
 
 from torch_bridge import Checkpoints, MetricLog
 
@@ -39,7 +47,9 @@ def test_log_keeps_only_the_rows_of_the_next_mean(ran):
 def test_muon_and_global_batch(tmp_path):
     muon = "--optimizer", "muon", "--steps", "60", "--every", "60", "--global-batch", "12"
     lines = run(tmp_path, "train_gpt.py", *muon)
-    assert number_after("loss of the model:", lines) < number_after("loss of byte frequencies:", lines)
+    assert number_after("loss of the model:", lines) < number_after(
+        "loss of byte frequencies:", lines
+    )
     assert "an update: 1 micro-batches of 12 sequences" in lines
 
 
@@ -101,14 +111,18 @@ def test_both_runs_count_tokens(ran):
         assert consumed == TOKENS
         assert f"{name} batch: {len(rows)} updates for {TOKENS} tokens; 0 are done" in lines
     longer = "--device", "cpu", "--resume", "--tokens", "102400"
-    assert_rejected(folder, "batch_plan.py", longer, 1, "; without --tokens, --resume continues as planned")
+    assert_rejected(
+        folder, "batch_plan.py", longer, 1, "; without --tokens, --resume continues as planned"
+    )
 
 
 @pytest.mark.parametrize(
     ("before", "calls", "consumed", "after"),
     [((1, 512), 25 + 25, 15_360, (2, 128)), ((2, 128), 2 + 1, 5_120, (1, 512))],
 )
-def test_run_stopped_mid_ramp_resumes_at_the_same_token(ran, tmp_path, before, calls, consumed, after):
+def test_run_stopped_mid_ramp_resumes_at_the_same_token(
+    ran, tmp_path, before, calls, consumed, after
+):
     """Resumes with a different micro-batch and number of processes."""
     expected, lines = ran("batch_plan.py")
     script = tmp_path / "stopped.py"
@@ -128,7 +142,12 @@ def test_run_stopped_mid_ramp_resumes_at_the_same_token(ran, tmp_path, before, c
     assert resumed[-4:-1] == lines[-4:-1]
     for name in ("constant", "growing"):
         resumed_rows, expected_rows = rows_of(tmp_path, name), rows_of(expected, name)
-        for column in ("applied", "consumed", "curve_step", "lr"):  # the same bits for any split of the batch
+        for column in (
+            "applied",
+            "consumed",
+            "curve_step",
+            "lr",
+        ):  # the same bits for any split of the batch
             assert [row[column] for row in resumed_rows] == [row[column] for row in expected_rows]
         losses = [[row["loss"] for row in rows] for rows in (resumed_rows, expected_rows)]
         np.testing.assert_allclose(*losses, rtol=1e-3)
@@ -142,7 +161,9 @@ def test_two_processes_save_together_on_ctrl_c(tmp_path):
     first.interrupt()
     assert finish(second, status=130) == []
     *_, last = finish(first, status=130)
-    stopped = re.fullmatch(r"stopped after (\d+) tokens; batch_plan_checkpoints resumes with --resume", last)
+    stopped = re.fullmatch(
+        r"stopped after (\d+) tokens; batch_plan_checkpoints resumes with --resume", last
+    )
     assert rows_of(tmp_path, "constant")[-1]["consumed"] == int(stopped[1])
 
 

@@ -20,12 +20,18 @@ TEXT = "\n".join(TEXTS.values())
 
 def test_bounds_next_to_published_losses_match_curves():
     """The published runs have 50 000 steps, with a warmup of 300."""
-    rows = re.findall(r"^\| ([\d.]+) %, (linear|1-sqrt) \| ([\d.]+) \| [\d.]+ \|$", TEXT, re.MULTILINE)
+    rows = re.findall(
+        r"^\| ([\d.]+) %, (linear|1-sqrt) \| ([\d.]+) \| [\d.]+ \|$", TEXT, re.MULTILINE
+    )
     curves = []
     for percent, shape, _ in rows:
         steps = round(500 * float(percent))
         curves.append(StagedCurve([(300, 1.0), (49_700 - steps,), (steps, 0.0, shape)]))
-    assert [f"{bound:.3f}" for bound in compare(curves).bounds] == [figure for *_, figure in rows] != []
+    assert (
+        [f"{bound:.3f}" for bound in compare(curves).bounds]
+        == [figure for *_, figure in rows]
+        != []
+    )
 
 
 def test_figures_of_the_notebook_are_those_it_printed():
@@ -73,7 +79,9 @@ def test_bytes_per_parameter(call, training, checkpoint, dtype, tmp_path):
     step(torch.ones(1, size, dtype=dtype))
     tensors = [model.weight, *gradients]
     tensors += [value for value in optimizer.state[model.weight].values() if torch.is_tensor(value)]
-    assert round(sum(tensor.nbytes for tensor in tensors) / size**2) == dtype.itemsize * training // 4
+    assert (
+        round(sum(tensor.nbytes for tensor in tensors) / size**2) == dtype.itemsize * training // 4
+    )
 
     Checkpoints(tmp_path).save(1, step=step, wait=True)
     written = sum(path.stat().st_size for path in Path(tmp_path).rglob("*") if path.is_file())
@@ -97,6 +105,8 @@ def test_commands_open_the_design_page(command, tmp_path, monkeypatch):
     for name in ("curve.json", "other.json"):
         (tmp_path / name).write_text(json.dumps(PlateauCurve(100).to_dict()))
     opened = []
-    monkeypatch.setattr("plateau_jax.design.server.serve", lambda curves, *_, **__: opened.extend(curves))
+    monkeypatch.setattr(
+        "plateau_jax.design.server.serve", lambda curves, *_, **__: opened.extend(curves)
+    )
     assert main(shlex.split(command, comments=True)[3:]) == 0
     assert opened

@@ -39,7 +39,9 @@ def copy(tmp_path: Path) -> Path:
         for source in ROOT.glob(pattern.removeprefix("/")):
             target = tmp_path / source.name
             if source.is_dir():
-                shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(
+                    source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+                )
             else:
                 shutil.copy(source, target)
     return tmp_path

@@ -205,14 +205,18 @@ def past_the_end(row, values):
 
 def assert_recorded(case):
     row, values, curves = prepare(case)
-    assert all(row.evaluate(limit, values) for limit in re.findall(r"\bfor `(.+?)`", row.differences))
+    assert all(
+        row.evaluate(limit, values) for limit in re.findall(r"\bfor `(.+?)`", row.differences)
+    )
     highest = re.search("`(?:momentum|weight_decay)=(.+?)`", row.differences)
     highest = row.evaluate(highest[1], values) if highest else None
     after = np.stack([levels(curve, case, highest) for curve in curves], axis=1)
     before = np.array(case["levels"]).reshape(len(after), -1)
     if past_the_end(row, values):
         # The last update of OneCycleLR, which raises after it, is at the last level of the curve.
-        end = max(curves[0].total_steps + (case.get("raises") == "ValueError"), values.get("stop", 0))
+        end = max(
+            curves[0].total_steps + (case.get("raises") == "ValueError"), values.get("stop", 0)
+        )
         promised = steps_of(case) < end
         before, after = before[promised], after[promised]
     np.testing.assert_allclose(after, before, rtol=ROUNDED, atol=error_of(case) + 2.0**-40)

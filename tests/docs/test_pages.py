@@ -17,7 +17,15 @@ from pathlib import Path
 
 import pytest
 from support.checkpointing.checkpoints import Part
-from support.docs.pages import PAGES, README, ROOT, assert_printed, program_named, programs, sections
+from support.docs.pages import (
+    PAGES,
+    README,
+    ROOT,
+    assert_printed,
+    program_named,
+    programs,
+    sections,
+)
 from support.training.steps import equal_trees
 from torch.nn import Linear
 
@@ -54,7 +62,9 @@ def program_parameters():
 def run_commands(commands):
     """Run a shell block with this Python; return what it prints."""
     commands = commands.replace("python -m", f"{sys.executable} -m")
-    return subprocess.run(commands, shell=True, check=True, capture_output=True, encoding="utf-8").stdout
+    return subprocess.run(
+        commands, shell=True, check=True, capture_output=True, encoding="utf-8"
+    ).stdout
 
 
 def assert_prints_what_it_shows(program, printed):

@@ -100,7 +100,9 @@ def search(site: Path, browser: Any) -> Callable[[str], list[str]]:
     def links(query: str) -> list[str]:
         tab.goto(f"{(site / 'search.html').as_uri()}?q={quote(query)}")
         tab.locator(".search-summary:not(:empty)").wait_for()
-        return [str(link.get_attribute("href")) for link in tab.locator("#search-results li > a").all()]
+        return [
+            str(link.get_attribute("href")) for link in tab.locator("#search-results li > a").all()
+        ]
 
     return links
 
@@ -129,9 +131,13 @@ def test_links_resolve_within_the_site(site: Path, html: dict[str, BeautifulSoup
                 )
             else:
                 path = (site / file).parent / unquote(address.path) if address.path else site / file
-                target_file = path.resolve().relative_to(site.resolve()).as_posix() if path.exists() else ""
+                target_file = (
+                    path.resolve().relative_to(site.resolve()).as_posix() if path.exists() else ""
+                )
                 known = anchors.get(target_file, set[str]())
-                is_right = target_file and (not address.fragment or unquote(address.fragment) in known)
+                is_right = target_file and (
+                    not address.fragment or unquote(address.fragment) in known
+                )
             if not is_right:
                 wrong.append(f"{file}: {target}")
     assert not wrong, "\n".join(wrong)
@@ -147,7 +153,9 @@ def test_reference_contains_no_unrendered_markup(reference: dict[str, BeautifulS
     for name, body in reference.items():
         shown = BeautifulSoup(str(body), "html.parser")
         # Remove examples, inline code and section titles, but not equations.
-        for tag in shown.select(".doctest, .highlight-python, .highlight-default, code, dt, .rubric"):
+        for tag in shown.select(
+            ".doctest, .highlight-python, .highlight-default, code, dt, .rubric"
+        ):
             tag.decompose()
         # Allow the stars of a parameter, such as **settings.
         wrong = re.compile(r"`|\*(?!\*?\w+( |$))|^ *- |^ *>|::|^[A-Z]\w+:$")
@@ -187,7 +195,9 @@ def test_button_copies_code_without_prompts(site: Path, phone: Page) -> None:
 def test_public_names_have_runnable_examples() -> None:
     finder = doctest.DocTestFinder(recurse=False)
     missing = [
-        name for name, value in NAMES.items() if not any(test.examples for test in finder.find(value, name))
+        name
+        for name, value in NAMES.items()
+        if not any(test.examples for test in finder.find(value, name))
     ]
     assert missing == []
 
@@ -204,7 +214,10 @@ def test_type_hints_resolve_at_run_time() -> None:
 # What people type, and how the path of a right page begins, or how the anchor of a right section does.
 QUERIES = [
     ("Deprecation warning from SequentialLR", "#the-epoch-parameter"),
-    ('DCP fails to save "initial_lr" field, created by an LR scheduler', "#keyerror-param-initial-lr"),
+    (
+        'DCP fails to save "initial_lr" field, created by an LR scheduler',
+        "#keyerror-param-initial-lr",
+    ),
     ("Scheduler Not Pickleable", "#attributeerror-can-t-pickle"),
     ("Learning Rate Scheduler Stepping too fast on MultiGPU", "#the-learning-rate-decays-n-times"),
     ("Extracting learning rate from optimizer state directly", "#how-do-i-read-or-log-the-current"),

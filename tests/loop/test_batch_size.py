@@ -32,7 +32,9 @@ def rows(count: int) -> tuple[Tensor, Tensor]:
     return torch.randn(count, 3), torch.randn(count, 2)
 
 
-def _trials(global_batch: int, limit: int | None, fits: Callable[[int], bool]) -> tuple[Any, list[int]]:
+def _trials(
+    global_batch: int, limit: int | None, fits: Callable[[int], bool]
+) -> tuple[Any, list[int]]:
     """Return the result for a step that may run out of memory, and the sizes of all trials."""
     trials: list[int] = []
 
@@ -85,7 +87,9 @@ _OUT_OF_MEMORY = {
     "driver": RuntimeError("CUDA error: out of memory"),
     "cublas": RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     "cudnn": RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-    "windows": RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"),
+    "windows": RuntimeError(
+        "DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"
+    ),
     "host": RuntimeError("std::bad_alloc"),
     "python": MemoryError(),
     "wrapped": _caused_by(MemoryError(), "__cause__"),
@@ -134,7 +138,9 @@ def test_trial_makes_five_applied_updates(name: str, precision: Any) -> None:
 
         def loss_fn(model: nn.Module, batch: Any) -> Tensor:
             states = any(
-                isinstance(value, Tensor) for state in optimizer.state.values() for value in state.values()
+                isinstance(value, Tensor)
+                for state in optimizer.state.values()
+                for value in state.values()
             )
             gradients = any(parameter.grad is not None for parameter in model.parameters())
             passes.append((len(batch[0]), states, gradients))
@@ -168,7 +174,9 @@ def test_trial_has_the_batches_of_an_update() -> None:
         for batch in micro_batches:
             batch.pop("inputs")
 
-    assert find_batch_size(lambda: step, lambda size: {"inputs": torch.ones(size, 5)}, 28, limit=7) == (7, 4)
+    assert find_batch_size(
+        lambda: step, lambda size: {"inputs": torch.ones(size, 5)}, 28, limit=7
+    ) == (7, 4)
     assert seen[-5:] == [(4, 2)] * 5
 
 

@@ -43,7 +43,10 @@ def _named_losses(model: nn.Module, batch: Any) -> dict[str, Any]:
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=6))
 def test_means_follow_their_definition(rows: list[int]) -> None:
     """Σ mean / batches of means, Σ sum / Σ weight of pairs, in float64; alone, and under names."""
-    model, data = Net(), [batch for number, size in enumerate(rows) for batch in batches(1, size, number)]
+    model, data = (
+        Net(),
+        [batch for number, size in enumerate(rows) for batch in batches(1, size, number)],
+    )
     with torch.no_grad():
         means = [mean_loss(model, batch).item() for batch in data]
         sums = [pair_loss(model, batch)[0].item() for batch in data]
@@ -75,7 +78,9 @@ def test_parameters_may_be_a_list() -> None:
 
 @pytest.mark.parametrize("weight", [0, 0.0, torch.tensor(0)])
 def test_loss_without_weight_is_infinite(weight: Any) -> None:
-    assert evaluate(Net(), batches(1), lambda *arguments: (mean_loss(*arguments), weight)) == math.inf
+    assert (
+        evaluate(Net(), batches(1), lambda *arguments: (mean_loss(*arguments), weight)) == math.inf
+    )
 
 
 def _modes(model: nn.Module) -> list[bool]:
@@ -134,7 +139,9 @@ def test_evaluation_waits_for_gpu_once(loss_fn: Any) -> None:
     assert sum("synchronizing CUDA operation" in str(warning.message) for warning in caught) == 1
 
 
-@pytest.mark.parametrize(("kind", "precision"), [("LSTM", "fp32"), ("GRU", "bf16"), ("GRU", "fp16")])
+@pytest.mark.parametrize(
+    ("kind", "precision"), [("LSTM", "fp32"), ("GRU", "bf16"), ("GRU", "fp16")]
+)
 def test_carry_is_passed_from_batch_to_batch(kind: str, precision: Any) -> None:
     model, initial = Recurrent(kind), Recurrent(kind).initial()
     (together,) = batches(1, time=12)
@@ -223,7 +230,9 @@ def _named_by_rank(model: nn.Module, batch: Any) -> dict[str, Any]:
     return {f"loss of {processes.rank()}": mean_loss(model, batch)}
 
 
-DIFFER = "TypeError: loss_fn returned different names on different ranks, or a mean on one and a pair"
+DIFFER = (
+    "TypeError: loss_fn returned different names on different ranks, or a mean on one and a pair"
+)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +256,9 @@ def test_errors_of_all_ranks(count: int, loss_fns: Any, message: str) -> None:
 
 def test_several_processes_need_a_group() -> None:
     model = Net()
-    with process(1, 2), pytest.raises(RuntimeError, match="WORLD_SIZE = 2, but there is no process group"):
+    with (
+        process(1, 2),
+        pytest.raises(RuntimeError, match="WORLD_SIZE = 2, but there is no process group"),
+    ):
         evaluate(model, batches(2), mean_loss)
     assert model.training

@@ -24,7 +24,9 @@ _counts = st.integers(0, 2**53)
 
 def _result(loss: float, norm: float, lrs: list[float], *counts: int) -> StepResult:
     """Return a result with a loss in float64, which a log must not round."""
-    return StepResult(torch.tensor(loss, dtype=torch.float64), *map(torch.tensor, (norm, lrs, counts)))
+    return StepResult(
+        torch.tensor(loss, dtype=torch.float64), *map(torch.tensor, (norm, lrs, counts))
+    )
 
 
 @pytest.mark.filterwarnings("ignore:the last .* updates were all skipped:plateau_jax.CurveWarning")
@@ -32,7 +34,11 @@ def _result(loss: float, norm: float, lrs: list[float], *counts: int) -> StepRes
     st.integers(1, 3).flatmap(
         lambda groups: st.lists(
             st.tuples(
-                *(st.floats(allow_nan=False), _floats, st.lists(_floats, min_size=groups, max_size=groups)),
+                *(
+                    st.floats(allow_nan=False),
+                    _floats,
+                    st.lists(_floats, min_size=groups, max_size=groups),
+                ),
                 *[_counts] * 4,
             ),
             max_size=20,
@@ -48,15 +54,21 @@ def test_rows_hold_every_value(rows: list[Any], every: int, keep: int | None) ->
     for number, (loss, norm, lrs, *counts) in enumerate(rows, 1):
         lr = lrs[0] if len(lrs) == 1 else lrs
         names = "applied", "skipped", "curve_step", "consumed"
-        expected.append({"loss": loss, "grad_norm": norm, "lr": lr} | dict(zip(names, counts, strict=True)))
-        assert log(_result(loss, norm, lrs, *counts)) == (expected[-1] if number % every == 0 else None)
+        expected.append(
+            {"loss": loss, "grad_norm": norm, "lr": lr} | dict(zip(names, counts, strict=True))
+        )
+        assert log(_result(loss, norm, lrs, *counts)) == (
+            expected[-1] if number % every == 0 else None
+        )
         assert log.rows == expected[: number - number % every][kept]
     assert log.flush() == (expected[-1] if rows else None)
     assert log.rows == expected[kept]
     for row in log.rows:
         lrs = row["lr"] if isinstance(row["lr"], list) else [row["lr"]]
         assert {type(value) for value in (row["loss"], row["grad_norm"], *lrs)} == {float}
-        assert {type(row[name]) for name in ("applied", "skipped", "curve_step", "consumed")} == {int}
+        assert {type(row[name]) for name in ("applied", "skipped", "curve_step", "consumed")} == {
+            int
+        }
     assert log.flush() == (expected[-1] if rows else None), "nothing new to flush"
     assert log.rows == expected[kept]
 

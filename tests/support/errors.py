@@ -18,7 +18,9 @@ from support.training.steps import equal_trees
 Row = tuple[Callable[..., Any], type[Exception], *tuple[str, ...]]
 
 
-def each(call: Callable[..., Any], values: Iterable[Any], error: type[Exception], *parts: str) -> list[Row]:
+def each(
+    call: Callable[..., Any], values: Iterable[Any], error: type[Exception], *parts: str
+) -> list[Row]:
     """Return a row for each `value` of a call; in the parts of the message, {} is its repr."""
     rows: list[Row] = []
     for value in values:
@@ -67,8 +69,12 @@ Result = TypeVar("Result")
 Expected = TypeVar("Expected")
 
 
-def pairs(results: Iterable[Result], expected: Iterable[Expected]) -> Iterator[tuple[Result, Expected]]:
+def pairs(
+    results: Iterable[Result], expected: Iterable[Expected]
+) -> Iterator[tuple[Result, Expected]]:
     """Pair them like `zip`; if their numbers differ, the error shows both lists."""
     given, wanted = list(results), list(expected)
-    assert len(given) == len(wanted), f"{len(given)} results, not {len(wanted)}: {given}, expected {wanted}"
+    assert len(given) == len(wanted), (
+        f"{len(given)} results, not {len(wanted)}: {given}, expected {wanted}"
+    )
     return zip(given, wanted, strict=True)

@@ -78,7 +78,14 @@ class Program:
         errors, child_errors = FORKSERVER.Pipe(duplex=False)
         self._process = FORKSERVER.Process(
             target=_run,
-            args=(script, list(map(str, arguments)), folder, dict(environment), child_output, child_errors),
+            args=(
+                script,
+                list(map(str, arguments)),
+                folder,
+                dict(environment),
+                child_output,
+                child_errors,
+            ),
         )
         self._process.start()
         child_output.close()
@@ -135,7 +142,12 @@ def start(
 ) -> Program:
     """Start an example on the CPU."""
     return Program(
-        EXAMPLES / script, *arguments, "--device", "cpu", folder=folder, environment=environment or {}
+        EXAMPLES / script,
+        *arguments,
+        "--device",
+        "cpu",
+        folder=folder,
+        environment=environment or {},
     )
 
 
@@ -160,7 +172,9 @@ def rank_environments(processes: int = 2) -> list[dict[str, str]]:
 def torchrun(folder: Path, script: str, *arguments: object, processes: int = 2) -> list[Program]:
     """Start an example in several processes, as torchrun does."""
     environments = rank_environments(processes)
-    return [start(folder, script, *arguments, environment=environment) for environment in environments]
+    return [
+        start(folder, script, *arguments, environment=environment) for environment in environments
+    ]
 
 
 def interrupt(program: Program, line_before: str) -> int:

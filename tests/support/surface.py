@@ -128,7 +128,10 @@ def _public_names(cls: type) -> set[str]:
     names: set[str] = set()
     for base in cls.__mro__:
         is_inherited = base is Curve and cls is not Curve
-        if base.__module__.partition(".")[0] in ("plateau_jax", "torch_bridge") and not is_inherited:
+        if (
+            base.__module__.partition(".")[0] in ("plateau_jax", "torch_bridge")
+            and not is_inherited
+        ):
             names.update(vars(base))
             names.update(inspect.get_annotations(base))
     public = {name for name in names if not name.startswith("_")}

@@ -55,7 +55,10 @@ class Regression(lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
         scheduler = lambda_lr(optimizer, self.hparams["curve"], clock=self.hparams["clock"])
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
 
 
 def _trainer(folder: Path, updates: int) -> lightning.Trainer:

@@ -35,7 +35,9 @@ pytestmark = [
 class ByHand(lightning.LightningModule):
     """A loop as in Lightning's manual, with an update of every `accumulation` batches."""
 
-    def __init__(self, accumulation: int = 1, optimizers: int = 1, overflow_at: int | None = None) -> None:
+    def __init__(
+        self, accumulation: int = 1, optimizers: int = 1, overflow_at: int | None = None
+    ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.net = trainers.net()
@@ -100,7 +102,9 @@ class ByStep(ByHand):
 def fit(module: ByHand, every: int = 2, **options: Any) -> tuple[list[str], int, list[int]]:
     """Train a module; return its checkpoints, Lightning's final count, and that after each batch."""
     with TemporaryDirectory() as folder:
-        checkpoint = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=every, save_top_k=-1)
+        checkpoint = ModelCheckpoint(
+            folder, filename="{step}", every_n_train_steps=every, save_top_k=-1
+        )
         trainer = lightning.Trainer(
             accelerator="cpu",
             logger=False,

@@ -32,7 +32,9 @@ pytestmark = pytest.mark.slow
 
 # The page that has the section of Keras, and the set-up above it.
 ((INTRODUCTION, *SECTIONS),) = (
-    parts for parts in map(list, map(sections, PAGES)) if "Keras 3" in [part.heading for part in parts]
+    parts
+    for parts in map(list, map(sections, PAGES))
+    if "Keras 3" in [part.heading for part in parts]
 )
 (SETUP,) = (block.code for block in INTRODUCTION.blocks)
 PAGE = {section.heading: "".join(block.code for block in section.blocks) for section in SECTIONS}
@@ -124,7 +126,9 @@ def run(case: Case, folder: Path, killed_after: int = -1) -> tuple[list[float], 
     return used, "".join(line for line in output.splitlines() if line.startswith("final "))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join([case.heading, *case.environment.split()]))
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: " ".join([case.heading, *case.environment.split()])
+)
 def test_program_uses_the_curve_and_resumes(case: Case, tmp_path: Path) -> None:
     expected = [lr for lr in EXPECTED for _ in range(case.recorded)]
     used, trained = run(case, tmp_path / "uninterrupted")

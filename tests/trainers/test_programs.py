@@ -18,7 +18,11 @@ import torch
 from flax import nnx
 from support.docs.pages import PAGES, ROOT, program_named, programs, sections
 from support.jax.jax_cases import assert_equal_bits, product
-from support.jax.jax_trainers import assert_rejected_if_longer, assert_resumed as assert_jax_resumed, watched
+from support.jax.jax_trainers import (
+    assert_rejected_if_longer,
+    assert_resumed as assert_jax_resumed,
+    watched,
+)
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import (
     FOLDER_WARNING,
@@ -91,7 +95,10 @@ def record_compiled_lrs() -> Generator[list[list[float]]]:
         used.append([group["lr"].item() for group in optimizer.param_groups])
         zero_grad(optimizer)
 
-    with patch.object(Optimizer, "zero_grad", recorded), torch._dynamo.config.patch(error_on_recompile=True):
+    with (
+        patch.object(Optimizer, "zero_grad", recorded),
+        torch._dynamo.config.patch(error_on_recompile=True),
+    ):
         yield used
 
 
@@ -123,14 +130,19 @@ def replacement_lines(heading):
 
 
 def test_sequence_of_schedulers_resumes(tmp_path):
-    changes = {BUILDS_SCHEDULER: replacement_lines("Plain PyTorch, combined with torch's schedulers")}
+    changes = {
+        BUILDS_SCHEDULER: replacement_lines("Plain PyTorch, combined with torch's schedulers")
+    }
     constant = [[0.1 * float(np.float32(PAGE_PEAK))]] * 40
     expected = [*constant, *expected_lrs(LATER, range(160), PAGE_PEAK)]
     assert_resumes(PLAIN, tmp_path, expected, changes=changes)
 
 
 def test_compiled_optimizer_resumes(tmp_path):
-    changes = {BUILDS_BOTH: replacement_lines("A compiled optimizer"), "optimizer.step()": "compiled_step()"}
+    changes = {
+        BUILDS_BOTH: replacement_lines("A compiled optimizer"),
+        "optimizer.step()": "compiled_step()",
+    }
     expected = np.float32(expected_lrs(FROM_A_START, range(200), PAGE_PEAK)).tolist()
     assert_resumes(PLAIN, tmp_path, expected, record_compiled_lrs, changes)
 
@@ -139,7 +151,9 @@ AFTER_A_WARMUP = "Plain PyTorch, a warmup before ReduceLROnPlateau"
 
 
 def test_plateau_takes_over_from_the_warmup(tmp_path):
-    (uninterrupted, used), (resumed, used_later) = run_and_resume(AFTER_A_WARMUP, tmp_path, record_lrs)
+    (uninterrupted, used), (resumed, used_later) = run_and_resume(
+        AFTER_A_WARMUP, tmp_path, record_lrs
+    )
     assert used[:20] == expected_lrs(StagedCurve([(20, 1.0)]), range(20), PAGE_PEAK)
     assert used[20:] == sorted(used[20:], reverse=True)
     halvings = {math.log2(float(np.float32(PAGE_PEAK)) / lr) for (lr,) in used[20:]}
@@ -169,7 +183,9 @@ TWO_SCHEDULERS = """\
 
 def test_plateau_takes_over_in_lightning(tmp_path):
     """The monitored number never falls, so each 32 updates halve the learning rate, but for the first."""
-    returned = re.search(r" +return {\n.+?\n        }\n", program_named(LIGHTNING).code, re.DOTALL)[0]
+    returned = re.search(r" +return {\n.+?\n        }\n", program_named(LIGHTNING).code, re.DOTALL)[
+        0
+    ]
     changes = {
         "from pathlib": (
             "from torch.optim.lr_scheduler import ReduceLROnPlateau\n"
@@ -218,7 +234,9 @@ IN_TRAINERS = {
     "Hugging Face Trainer": {
         "from pathlib": f"{IMPORTS}from pathlib",
         "learning_rate=1e-2,": f"learning_rate=1e-2,\n    weight_decay={PEAK_OF_DECAY},",
-        "lambda_lr(optimizer or self.optimizer, curve)": CHAINED.replace("optimizer,", "self.optimizer,"),
+        "lambda_lr(optimizer or self.optimizer, curve)": CHAINED.replace(
+            "optimizer,", "self.optimizer,"
+        ),
     },
 }
 """By heading: what schedules the weight decay too."""
@@ -284,7 +302,9 @@ TRAINERS = {
 def test_trainer_resumes_in_mid_epoch(build, curve, groups, tmp_path, monkeypatch):
     """An epoch has 33 updates of three batches, and one of the last batch; `warmup_steps` has no effect."""
     import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_trainer.py")
-    monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)  # undone after the test
+    monkeypatch.setattr(
+        Trainer, "create_scheduler", Trainer.create_scheduler
+    )  # undone after the test
     changes = {
         BUILD: build,
         "gradient_accumulation_steps=2": "gradient_accumulation_steps=3, warmup_steps=3",
@@ -297,7 +317,11 @@ def test_trainer_resumes_in_mid_epoch(build, curve, groups, tmp_path, monkeypatc
     with record_lrs() as used_later:
         resumed = train("Hugging Face Trainer", tmp_path, changes=changes).names["trainer"]
     assert used == expected_lrs(curve, range(136), PAGE_PEAK, groups)
-    logged = [entry["learning_rate"] for entry in uninterrupted.state.log_history if "learning_rate" in entry]
+    logged = [
+        entry["learning_rate"]
+        for entry in uninterrupted.state.log_history
+        if "learning_rate" in entry
+    ]
     assert logged == [lrs[0] for lrs in used[19::20]]
     assert used_later == used[40:]
     assert same_weights(resumed.model, uninterrupted.model)
@@ -343,7 +367,8 @@ def test_program_on_a_clock_of_tokens_resumes(heading, tmp_path):
     )
     names = uninterrupted.names
     tokens_of = {
-        row.numpy().tobytes(): int(count) for row, count in zip(names["rows"], names["tokens"], strict=True)
+        row.numpy().tobytes(): int(count)
+        for row, count in zip(names["rows"], names["tokens"], strict=True)
     }
     micro_batches = [sum(tokens_of[row.numpy().tobytes()] for row in batch) for batch in batches]
     assert (len(used), len(micro_batches)) == (200, 400)
@@ -394,9 +419,18 @@ def test_program_with_another_clock(changes, step_at, tmp_path):
 # By heading: the state of a program, from its variables, and the update at which it resumes.
 JAX = {
     # The checkpoint after 200 micro-batches, one of which was skipped, lies between two updates.
-    "optax: MultiSteps and apply_if_finite": (lambda names: (names["params"], names["opt_state"]), 99),
-    "flax nnx": (lambda names: nnx.to_pure_dict(nnx.state((names["model"], names["optimizer"]))), 100),
-    "flax linen": (lambda names: (names["state"].params, names["state"].opt_state, names["state"].step), 100),
+    "optax: MultiSteps and apply_if_finite": (
+        lambda names: (names["params"], names["opt_state"]),
+        99,
+    ),
+    "flax nnx": (
+        lambda names: nnx.to_pure_dict(nnx.state((names["model"], names["optimizer"]))),
+        100,
+    ),
+    "flax linen": (
+        lambda names: (names["state"].params, names["state"].opt_state, names["state"].step),
+        100,
+    ),
     "orbax": (lambda names: names["state"], 100),
 }
 
@@ -420,7 +454,9 @@ def test_train_state_that_passes_counts_resumes(tmp_path):
     assert_equal_bits(of_curve.learning_rate, product(PAGE_CURVE, PAGE_PEAK, last))
     for part in ("params", "opt_state", "step"):
         jax.tree.map(
-            np.testing.assert_array_equal, getattr(resumed.names["state"], part), getattr(state, part)
+            np.testing.assert_array_equal,
+            getattr(resumed.names["state"], part),
+            getattr(state, part),
         )
     assert_rejected_if_longer(TRAIN_STATE, tmp_path, "curve")
 
@@ -431,7 +467,9 @@ def test_averaged_weights_resume(tmp_path):
     for record, counts in ((given, range(200)), (given_later, range(100, 200))):
         record.assert_given(PAGE_CURVE, PAGE_PEAK, counts)
         record.assert_given(ramp, 0.95, counts)
-    jax.tree.map(np.testing.assert_array_equal, resumed.names["state"], uninterrupted.names["state"])
+    jax.tree.map(
+        np.testing.assert_array_equal, resumed.names["state"], uninterrupted.names["state"]
+    )
     assert_rejected_if_longer(heading, tmp_path, "curve")
 
     # The average by its definition, starting from the initial weights, which are 0.

@@ -35,13 +35,18 @@ def assert_printed_lrs(lines, curve, steps_per_update=1):
     """Check the learning rates that the lines "update 20: loss 1.2345, lr 6.78e-03" show."""
     shown = re.findall(r"^update (\d+): .+, lr (\S+)$", "\n".join(lines), re.MULTILINE)
     steps = [steps_per_update * (int(update) - 1) for update, _ in shown]
-    assert [lr for _, lr in shown] == [f"{learning_rate(PAGE_PEAK, curve, step):.2e}" for step in steps]
+    assert [lr for _, lr in shown] == [
+        f"{learning_rate(PAGE_PEAK, curve, step):.2e}" for step in steps
+    ]
     assert len(shown) == len(lines) > 0
 
 
 DDP = "    model = nn.parallel.DistributedDataParallel(model)"
 DEVICES = "A program for one or several GPUs"
-DCP_STOP, ACCELERATE_STOP = ("        batch =", "update == 120"), ("    with accelerator.acc", "update == 55")
+DCP_STOP, ACCELERATE_STOP = (
+    ("        batch =", "update == 120"),
+    ("    with accelerator.acc", "update == 55"),
+)
 HALF = PlateauCurve(100, warmup_steps=10, plateaus=[(0, 60)])
 # A program; changes; the beginning of an iteration that raises a KeyboardInterrupt; the folder of its saves;
 # the numbers of printed losses before it, and in all; and the curve whose learning rates it prints.
@@ -58,14 +63,21 @@ print("process group:", torch.distributed.is_initialized())
 """
 
 
-@pytest.mark.parametrize(("heading", "changes", "stop", "saved_in", "before", "lines", "curve"), STOPPED)
-def test_program_resumes_under_torchrun(heading, changes, stop, saved_in, before, lines, curve, tmp_path):
+@pytest.mark.parametrize(
+    ("heading", "changes", "stop", "saved_in", "before", "lines", "curve"), STOPPED
+)
+def test_program_resumes_under_torchrun(
+    heading, changes, stop, saved_in, before, lines, curve, tmp_path
+):
     """And if the program destroys its process group, it does so on both ranks."""
 
     def printed(more, status=0):
         code = program(heading, changes | more)
         (first, second), _ = run_on_two_ranks(code + SHOWS_GROUP, tmp_path, status)
-        if re.search(r"^ +distributed\.destroy_process_group\(\)$", code, re.MULTILINE) and status == 0:
+        if (
+            re.search(r"^ +distributed\.destroy_process_group\(\)$", code, re.MULTILINE)
+            and status == 0
+        ):
             assert [first[-1], second[-1]] == ["process group: False"] * 2
         return [line for line in first + second if "loss" in line]
 
@@ -143,8 +155,12 @@ RUNS: dict[str, tuple[Sequence[float | None], Curve | Sequence[Curve]]] = {
 
 def expected_lrs(plan: Plan) -> list[list[float]]:
     curves = [plan.curve] * len(plan.peaks) if isinstance(plan.curve, Curve) else plan.curve
-    pairs = [(peak, curve) for peak, curve in zip(plan.peaks, curves, strict=True) if peak is not None]
-    return [[learning_rate(peak, curve, step) for peak, curve in pairs] for step in range(plan.updates)]
+    pairs = [
+        (peak, curve) for peak, curve in zip(plan.peaks, curves, strict=True) if peak is not None
+    ]
+    return [
+        [learning_rate(peak, curve, step) for peak, curve in pairs] for step in range(plan.updates)
+    ]
 
 
 @needs_deepspeed
@@ -160,7 +176,9 @@ def test_groups_keep_their_curves_and_resume(stage: int, tmp_path: Path) -> None
         assert resumed.losses == uninterrupted.losses[-len(resumed.losses) :], name
 
 
-(PAGE,) = (section for page in PAGES for section in sections(page) if section.heading == "DeepSpeed")
+(PAGE,) = (
+    section for page in PAGES for section in sections(page) if section.heading == "DeepSpeed"
+)
 OF_PAGE = PlateauCurve(1000, warmup_steps=100)
 BUILT_BEFORE, STEP = "lambda_lr(optimizer, PlateauCurve(1_000, warmup_steps=100)", "engine.step("
 PROGRAMS = {

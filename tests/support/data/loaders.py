@@ -104,18 +104,27 @@ def in_each(function: Callable[..., Any], *arguments: Any, processes: int) -> li
 
 def side_by_side(epochs: list[Epoch]) -> Epoch:
     """Join the batches of all ranks into global batches."""
-    return [[index for share in shares for index in share] for shares in zip_longest(*epochs, fillvalue=[])]
+    return [
+        [index for share in shares for index in share]
+        for shares in zip_longest(*epochs, fillvalue=[])
+    ]
 
 
 @st.composite
 def shared(draw: st.DrawFn, numbers: int = 1) -> tuple[Arguments, list[int]]:
     """Draw arguments with a global batch size, and numbers of processes that divide it."""
     batch_size = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12]))
-    given: Arguments = {"training": draw(st.booleans()), "seed": draw(seeds), "batch_size": batch_size}
+    given: Arguments = {
+        "training": draw(st.booleans()),
+        "seed": draw(seeds),
+        "batch_size": batch_size,
+    }
     for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
         given[name] = draw(st.booleans())
     least = batch_size if given.get("drop_last", given["training"]) else 1
-    divisors = st.sampled_from([processes for processes in range(1, 5) if batch_size % processes == 0])
+    divisors = st.sampled_from(
+        [processes for processes in range(1, 5) if batch_size % processes == 0]
+    )
     counts = draw(st.lists(divisors, min_size=numbers, max_size=numbers))
     # In training every process also needs a sample of the last batch.
     fewest = max(counts) if given["training"] and not given.get("drop_last", True) else 0
@@ -128,7 +137,11 @@ def shared(draw: st.DrawFn, numbers: int = 1) -> tuple[Arguments, list[int]]:
 
 def expected(arguments: Arguments, epochs: int) -> list[Epoch]:
     """Compute the global batches of each epoch."""
-    samples, batch_size, training = len(arguments["dataset"]), arguments["batch_size"], arguments["training"]
+    samples, batch_size, training = (
+        len(arguments["dataset"]),
+        arguments["batch_size"],
+        arguments["training"],
+    )
     generator = torch.Generator().manual_seed(arguments["seed"])
     batches_by_epoch: list[Epoch] = []
     for _ in range(epochs):
@@ -166,7 +179,10 @@ def load(
 
 
 def check_stages(
-    arguments: Arguments, stages: list[Stage], run: Callable[..., list[Any]] = in_each, **options: Any
+    arguments: Arguments,
+    stages: list[Stage],
+    run: Callable[..., list[Any]] = in_each,
+    **options: Any,
 ) -> None:
     """Resume each stage from the one before, and compare the batches of all ranks with the expected ones.
 

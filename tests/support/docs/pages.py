@@ -32,7 +32,9 @@ class Section:
     blocks: tuple[Block, ...]
 
     def python_blocks(self) -> tuple[str, ...]:
-        return tuple(block.code for block in self.blocks if block.language == "python" and not block.file)
+        return tuple(
+            block.code for block in self.blocks if block.language == "python" and not block.file
+        )
 
     def python(self) -> str:
         return "\n".join(self.python_blocks())

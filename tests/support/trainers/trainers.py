@@ -51,7 +51,12 @@ def program(heading: str, changes: Mapping[str, str] = MappingProxyType({})) -> 
 
 def import_from_pages(folder: Path, monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
     """Write files that the pages show into a folder, from which they can be imported."""
-    blocks = {block.file: block for page in PAGES for section in sections(page) for block in section.blocks}
+    blocks = {
+        block.file: block
+        for page in PAGES
+        for section in sections(page)
+        for block in section.blocks
+    }
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     for name in files:
@@ -126,7 +131,9 @@ def run_and_resume(
     assert losses(uninterrupted.lines)[-1] < losses(uninterrupted.lines)[0]
     assert train(heading, folder / "whole", changes=changes).lines == []
     with record():
-        interrupted = train(heading, folder / "interrupted", changes=changes, interrupt_after=lines // 2 + 1)
+        interrupted = train(
+            heading, folder / "interrupted", changes=changes, interrupt_after=lines // 2 + 1
+        )
     assert interrupted.lines == uninterrupted.lines[: lines // 2 + 1]
     with record() as of_resumed:
         resumed = train(heading, folder / "interrupted", changes=changes)
@@ -142,7 +149,9 @@ def net() -> nn.Sequential:
 
 def dataset(rows: int) -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
-    return TensorDataset(torch.randn(rows, 4, generator=generator), torch.randn(rows, 1, generator=generator))
+    return TensorDataset(
+        torch.randn(rows, 4, generator=generator), torch.randn(rows, 1, generator=generator)
+    )
 
 
 def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
