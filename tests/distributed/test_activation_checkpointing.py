@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.distributed.distributed_updates import Block, Mixer, Stack, gradients_of
+from support.distributed.blocks import Block, Mixer, Stack, gradients_of
 from support.examples import examples
 from support.training.models import batches, carried_loss
 from support.training.steps import equal_trees, make_step

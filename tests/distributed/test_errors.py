@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.distributed.distributed_updates import Block, Mixer, Stack
+from support.distributed.blocks import Block, Mixer, Stack
 from support.training.models import Net
 from support.training.steps import CURVE
 from support.wrong import wrong
