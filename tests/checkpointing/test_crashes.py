@@ -21,7 +21,7 @@ import pytest
 import safetensors
 import torch
 from safetensors import SafetensorError
-from support.checkpointing.checkpoints import Part, constant_model, leftovers, load_each, save_each, state_of
+from support.checkpointing.checkpoints import Part, constant_model, leftovers, load_steps, save_steps, state_of
 from support.lines import Lines, Stop
 
 from torch_bridge import Checkpoints
@@ -200,7 +200,7 @@ SAVES = {
 
 
 def _prepared(directory: Path, name: str) -> Path:
-    save_each(directory, SAVES[name].before, keep=9)
+    save_steps(directory, SAVES[name].before, keep=9)
     directory.mkdir(exist_ok=True)
     if name == "after kills":  # one without its rename, one without its files, and one partly removed
         last = directory / str(SAVES[name].before[-1])
@@ -231,7 +231,7 @@ def test_failed_save_leaves_complete_checkpoints(tmp_path: Path, name: str, even
                 save.run(directory)
             except BaseException as caught:
                 error = caught
-        left = load_each(directory)
+        left = load_steps(directory)
         assert save.is_done(left) or (error and left == {step: step for step in save.before})
         assert error is None or (type(error), str(error)[:9]) == (type(event()), str(event())[:9])
         if isinstance(error, OSError):
@@ -241,7 +241,7 @@ def test_failed_save_leaves_complete_checkpoints(tmp_path: Path, name: str, even
         newest = Part({"number": 0})
         Checkpoints(directory).load(part=newest)
         assert newest.state["number"] in (7, [0, *save.before][-1])
-        save_each(directory, [9], keep=9)
+        save_steps(directory, [9], keep=9)
         assert Checkpoints(directory).steps() == sorted([*left, 9])
         assert leftovers(directory, [*left, 9]) == []
         if not operation.happened:
@@ -253,9 +253,9 @@ def test_failed_save_leaves_complete_checkpoints(tmp_path: Path, name: str, even
 
 def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
     """A power failure loses what was not flushed: neither names without content, nor both checkpoints."""
-    save_each(tmp_path, [1], keep=1)
+    save_steps(tmp_path, [1], keep=1)
     with AtOperation(tmp_path) as recorded:
-        save_each(tmp_path, [2], keep=1)
+        save_steps(tmp_path, [2], keep=1)
     names = ("save_file", "write", "flush", "fsync", "rename")
     order = [(name, file) for name, file in recorded.operations if name in names]
     (_, partial), *_ = [operation for operation in recorded.operations if operation[0] == "mkdir"]
@@ -288,7 +288,7 @@ def test_save_interrupted_at_any_line(tmp_path: Path, monkeypatch: pytest.Monkey
         except Stop:
             is_interrupted = True
         checkpoints.save(2, part=Part(state_of(2)))
-        left = load_each(directory)
+        left = load_steps(directory)
         assert left in ([{2: 2}, {1: 1, 2: 2}] if is_interrupted else [{1: 1, 2: 2}])
         assert leftovers(directory, list(left)) == []
         if not is_interrupted:
@@ -343,7 +343,7 @@ def _replace(directory: Path) -> None:
 
 
 MEANWHILE: dict[str, Callable[[Path], None]] = {
-    "pruning": lambda directory: save_each(directory, [3], keep=1, model=constant_model(3)),
+    "pruning": lambda directory: save_steps(directory, [3], keep=1, model=constant_model(3)),
     "replacement": _replace,
 }
 

@@ -5,7 +5,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from support.checkpointing.checkpoints import Part, same_bits, whole
+from support.checkpointing.checkpoints import Part, same_bits, gathered
 from support.checkpointing.wrapped_tensors import Quantizing, Wrapped
 from support.distributed.distributed_updates import wrapped
 from support.distributed.processes import error_of
@@ -89,7 +89,7 @@ def check_quantized_moments_come_back(directory: Path) -> None:
         assert same_bits(_contents(loaded), expected)
         _train(resumed, loaded, seed=2)
         assert same_bits(_contents(loaded), _contents(optimizer))
-        assert same_bits(whole(resumed.state_dict()), whole(model.state_dict()))
+        assert same_bits(gathered(resumed.state_dict()), gathered(model.state_dict()))
         of_ranks = gather(_is_quantized(loaded))
         assert (of_ranks[0] == of_ranks[1]) == (wrapper == "ddp")
 
@@ -107,12 +107,12 @@ def check_quantized_shards_fit_only_the_same_ranks(directory: Path) -> None:
         checkpoints = Checkpoints(directory / saving)
         checkpoints.save(1, model=model, optimizer=optimizer, wait=True)
         loaded_model, loaded = _quantizing(loading, seed=5)
-        before = whole(loaded_model.state_dict())
+        before = gathered(loaded_model.state_dict())
         assert message in error_of(checkpoints.load, model=loaded_model, optimizer=loaded)
         assert not loaded.state
-        assert same_bits(whole(loaded_model.state_dict()), before)
+        assert same_bits(gathered(loaded_model.state_dict()), before)
         checkpoints.load(model=loaded_model)
-        assert same_bits(whole(plain_state(loaded_model)), whole(plain_state(model)))
+        assert same_bits(gathered(plain_state(loaded_model)), gathered(plain_state(model)))
 
 
 # Moments of parameters that are sharded on one side only.
@@ -146,8 +146,8 @@ def check_moments_take_the_form_of_their_parameter(directory: Path) -> None:
                     for name in ("exp_avg", "exp_avg_sq"):
                         assert isinstance(state[name], DTensor) == isinstance(parameter, DTensor)
                 _train(loaded_model, loaded, seed=2)
-                assert same_bits(whole(loaded.state_dict()["state"]), whole(optimizer.state_dict()["state"]))
-                assert same_bits(whole(loaded_model.state_dict()), whole(model.state_dict()))
+                assert same_bits(gathered(loaded.state_dict()["state"]), gathered(optimizer.state_dict()["state"]))
+                assert same_bits(gathered(loaded_model.state_dict()), gathered(model.state_dict()))
 
 
 # What schedulers have consumed.

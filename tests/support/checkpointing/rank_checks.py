@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import torch
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]  (typed in part)
-from support.checkpointing.checkpoints import Part, Rejecting, leftovers, same_bits, whole
+from support.checkpointing.checkpoints import Part, Rejecting, leftovers, same_bits, gathered
 from support.checkpointing.world_sizes import net
 from support.distributed.distributed_updates import wrapped
 from support.distributed.processes import error_of
@@ -43,7 +43,7 @@ def check_every_rank_gets_the_weights_of_rank_0(_: Path) -> None:
     """Each rank builds its model from another seed."""
     assert is_main() == (rank() == 0)
     for wrapper in WRAPPERS:
-        assert equal_trees(whole(plain_state(build(wrapper, seed=10 * rank()))), net(0).state_dict())
+        assert equal_trees(gathered(plain_state(build(wrapper, seed=10 * rank()))), net(0).state_dict())
 
 
 def _update(step: TrainStep, number: int) -> float:
@@ -58,11 +58,11 @@ def check_resume_matches_uninterrupted_run(_: Path) -> None:
             _update(step, number)
         state = step.state_dict()
         other.load_state_dict(state)
-        gathered.load_state_dict(whole(state))
+        gathered.load_state_dict(gathered(state))
         expected = [_update(step, number) for number in (3, 4)]
         for resumed in (other, gathered):
             assert [_update(resumed, number) for number in (3, 4)] == expected
-            assert equal_trees(whole(resumed.state_dict()), whole(step.state_dict()))
+            assert equal_trees(gathered(resumed.state_dict()), gathered(step.state_dict()))
 
 
 def check_shards_are_loaded_only_where_they_belong(_: Path) -> None:
@@ -79,7 +79,7 @@ def check_shards_are_loaded_only_where_they_belong(_: Path) -> None:
     state = torch.load(io.BytesIO(sent[0]), weights_only=True)
     message = error_of(step.load_state_dict, state)
     assert ("each rank must load its own state" in message) == (rank() == 1)
-    assert equal_trees(whole(step.state_dict()), whole(before))
+    assert equal_trees(gathered(step.state_dict()), gathered(before))
 
 
 def check_each_rank_gets_own_values_back(directory: Path) -> None:
@@ -192,7 +192,7 @@ def check_damage_is_known_to_all_ranks(directory: Path) -> None:
     """Each rank checks a share of the files."""
     part, model = Part({"own": torch.full((3,), float(rank()))}), build("blocks")
     Checkpoints(directory).save(1, part=part, model=model, wait=True)
-    before = whole(model.state_dict())
+    before = gathered(model.state_dict())
     for path in sorted((directory / "1").iterdir()):
         content = path.read_bytes()
         distributed.barrier()
@@ -203,7 +203,7 @@ def check_damage_is_known_to_all_ranks(directory: Path) -> None:
         assert f"only damaged checkpoints: 1: {path.name} is damaged" in error
         error = error_of(Checkpoints(directory).merge, [1], [1.0], into=model, part="model")
         assert f"a damaged checkpoint: 1: {path.name} is damaged" in error
-        assert equal_trees(whole(model.state_dict()), before)
+        assert equal_trees(gathered(model.state_dict()), before)
         distributed.barrier()
         path.write_bytes(content)
 
@@ -231,7 +231,7 @@ def check_rejected_merge_leaves_model_unchanged(directory: Path) -> None:
         checkpoints.save(count, model=build("blocks", count), wait=True)
     for other, is_of_rank_1, message in _REJECTIONS:
         model: Any = build("blocks", 99)
-        before = whole(model.state_dict())
+        before = gathered(model.state_dict())
         arguments = {"into": model, **_GOOD, **(other if rank() == 1 else {})}
         if not other and rank() == 1:
             model[2].register_load_state_dict_post_hook(_reject)
@@ -239,7 +239,7 @@ def check_rejected_merge_leaves_model_unchanged(directory: Path) -> None:
         assert message in error
         assert error.startswith("RuntimeError: rank 1 failed: ") == (is_of_rank_1 and rank() == 0)
         if other:  # otherwise the model itself rejects what it has loaded
-            assert equal_trees(whole(model.state_dict()), before)
+            assert equal_trees(gathered(model.state_dict()), before)
 
 
 def _reject(*_: object) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 import torch
-from support.checkpointing.checkpoints import whole
+from support.checkpointing.checkpoints import gathered
 from support.distributed.distributed_updates import Case, batch_of, step_of, wrapped
 from support.training.models import seeded
 from support.training.steps import equal_trees
@@ -95,7 +95,7 @@ def _content(step: TrainStep) -> Content:
             dims: list[int] = [place.dim for place in leaf.placements if isinstance(place, Shard)]
             placements[pytree.keystr(path)] = dims
     kept = {key: state[key] for key in ("model", "optimizer", "applied", "curve_step")}
-    return Content(whole(kept), placements, state["random"]["cpu"])
+    return Content(gathered(kept), placements, state["random"]["cpu"])
 
 
 def _step_of(wrapper: str, optimizer: str) -> TrainStep:
@@ -127,7 +127,7 @@ def load_all(directory: Path) -> None:
             warnings.filterwarnings("ignore", "the model is not wrapped", UserWarning)
             model = wrapped(wrapper, net(99))
         Checkpoints(folder / "models").merge(COUNTS, WEIGHTS, into=model, part="model")
-        assert equal_trees(whole(plain_state(model)), _merged_by_hand()), (folder, wrapper)
+        assert equal_trees(gathered(plain_state(model)), _merged_by_hand()), (folder, wrapper)
 
 
 def _check_step(folder: Path, wrapper: str, optimizer: str) -> None:
@@ -166,7 +166,7 @@ def _check_step(folder: Path, wrapper: str, optimizer: str) -> None:
     _check_warnings([str(warning.message) for warning in warned], len(expected), processes.world_size())
     with warnings.catch_warnings(action="ignore"):
         Checkpoints(folder / optimizer).load(optimizer=other)
-    assert equal_trees(whole(other.state_dict()["state"]), expected[0].state["optimizer"]["state"])
+    assert equal_trees(gathered(other.state_dict()["state"]), expected[0].state["optimizer"]["state"])
 
 
 def _check_warnings(messages: Sequence[str], before: int, now: int) -> None:

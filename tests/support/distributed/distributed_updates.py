@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from support.checkpointing.checkpoints import whole
+from support.checkpointing.checkpoints import gathered
 from support.training.by_hand import ByHand
 from support.training.kinds_of_run import Kind
 from support.training.models import Net
@@ -171,7 +171,7 @@ def train(case: Case) -> Run:
         numbers = range(case.accumulation)
         micro_batches = [batch_of(case, update, rank, number) for number in numbers]
         results.append(step(*micro_batches))
-    return _run_of(results, whole(list(step.model.parameters())))
+    return _run_of(results, gathered(list(step.model.parameters())))
 
 
 def train_all(cases: Sequence[Case]) -> list[Run]:
