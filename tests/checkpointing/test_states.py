@@ -187,6 +187,7 @@ states = st.recursive(
 @example({"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}})  # equal paths
 @example(torch.ones(2, requires_grad=True))
 @example(nn.Parameter(torch.ones(2)))
+@example(nn.Parameter(torch.ones(2), requires_grad=False))
 @example(nn.Sequential(nn.BatchNorm1d(2)).state_dict())  # with the versions of modules
 def test_state_round_trips(tmp_path_factory: pytest.TempPathFactory, state: Any) -> None:
     """Torch's default device changes nothing."""
