@@ -1,18 +1,18 @@
-"""A folder with two checkpoints."""
+"""A directory with two checkpoints."""
 
 import shutil
 from pathlib import Path
 
 import pytest
-from support.checkpointing.checkpoints import constant_model, save_each
+from support.checkpointing.checkpoints import constant_model, save_steps
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints 1 and 2, each with a part, and a model whose weights are the count."""
+    """Checkpoints 1 and 2, each with a part, and a model whose weights are the step."""
     directory = tmp_path_factory.mktemp("saved") / "run"
-    for count in (1, 2):
-        save_each(directory, [count], model=constant_model(count))
+    for step in (1, 2):
+        save_steps(directory, [step], model=constant_model(step))
     return directory
 
 

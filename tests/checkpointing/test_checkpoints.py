@@ -1,11 +1,10 @@
-"""Checkpoints of one process: runs resume, saves run in the background, and foreign folders stay."""
+"""Checkpoints of one process: runs resume, saves run in the background, foreign folders stay."""
 
 import copy
 import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, Event
@@ -17,7 +16,13 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from safetensors import SafetensorError
-from support.checkpointing.checkpoints import Part, Rejecting, constant_model, leftovers, same_bits
+from support.checkpointing.checkpoints import (
+    Part,
+    Rejecting,
+    check_no_leftovers,
+    constant_model,
+    same_bits,
+)
 from support.data.loaders import WORKERS
 from support.examples import examples
 from support.training.models import Net
@@ -29,7 +34,7 @@ from torch_bridge.checkpointing import file_format, saving
 
 pytestmark = WORKERS
 
-_SAMPLES = [(row, torch.ones(2)) for row in torch.arange(54.0).view(18, 3) / 54]
+SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) / 54]
 
 
 class Run:
@@ -37,66 +42,82 @@ class Run:
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
-        self.parts: dict[str, Any] = {
-            "step": make_step(model=Net(seed, dropout=0.5)),
-            "loader": make_loader(_SAMPLES, 4, num_workers=0),
-            "log": MetricLog(every=3),
-            "progress": {"epoch": 0, "best": [0.5]},
-            "seen": [],
-        }
+        self.step = make_step(model=Net(seed, dropout=0.5))
+        self.loader = make_loader(SAMPLES, 4, num_workers=0)
+        self.log = MetricLog(every=3)
+        self.progress: dict[str, Any] = {"epoch": 0, "best": [0.5]}
+        self.seen: list[float] = []
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        return vars(self)
 
     def train(self, updates: int) -> list[Any]:
-        step, loader, log, progress, seen = self.parts.values()
-        while updates:
-            for batch in loader:
-                log(step(batch))
-                seen.append(batch[0].sum().item())
-                updates -= 1
-                if not updates:
+        """Train, and return the results of all updates so far."""
+        done = 0
+        while done < updates:
+            for inputs, targets in self.loader:
+                self.log(self.step((inputs, targets)))
+                self.seen.append(inputs.sum().item())
+                done += 1
+                if done == updates:
                     break
             else:
-                progress["epoch"] += 1
-        log.flush()
-        return [log.rows, progress, seen, step.state_dict()]
+                self.progress["epoch"] += 1
+        self.log.flush()
+        return [self.log.rows, self.progress, self.seen, self.step.state_dict()]
 
 
 def test_resume_matches_uninterrupted_run(tmp_path: Path) -> None:
     expected = Run(0).train(9)
-    run, checkpoints = Run(0), Checkpoints(tmp_path)
+    run = Run(0)
     run.train(5)
+    checkpoints = Checkpoints(tmp_path)
     checkpoints.save(5, **run.parts)
     run.train(1)
-    again = Run(1)
-    progress = again.parts["progress"]
-    assert Checkpoints(tmp_path).load(5, **again.parts) == 5
-    assert again.parts["progress"] is progress
-    assert same_bits(again.train(4), expected)
+
+    resumed = Run(1)
+    progress = resumed.progress
+    assert Checkpoints(tmp_path).load(5, **resumed.parts) == 5
+    assert resumed.progress is progress
+    assert same_bits(resumed.train(4), expected)
+
     assert checkpoints.load(**run.parts) == 5
     assert same_bits(run.train(4), expected)
 
 
-def test_model_loads_in_another_dtype(tmp_path: Path) -> None:
+def test_model_loads_in_a_different_dtype(tmp_path: Path) -> None:
     """From a step, whose random numbers are not restored."""
-    model, half, checkpoints = Net(1), Net(2).bfloat16(), Checkpoints(tmp_path)
+    model = Net(1)
+    checkpoints = Checkpoints(tmp_path)
     checkpoints.save(7, step=make_step(model=model))
+    in_bfloat16 = Net(2).bfloat16()
     torch.rand(1)
     random = torch.get_rng_state()
-    assert checkpoints.load_model(half) == 7
-    assert same_bits(half.state_dict(), model.bfloat16().state_dict())
+    assert checkpoints.load_model(in_bfloat16) == 7
+    assert same_bits(in_bfloat16.state_dict(), model.bfloat16().state_dict())
     assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_save_keeps_state_at_call(tmp_path: Path) -> None:
-    model, values, part = nn.Linear(3, 2), {"a": [1]}, Part({"t": torch.zeros(4)})
-    go, save_file = Event(), file_format.save_file
+    model = nn.Linear(3, 2)
     before = copy.deepcopy(model.state_dict())
+    values = {"a": [1]}
+    part = Part({"t": torch.zeros(4)})
+    may_write = Event()
+    save_file = file_format.save_file
+
+    def save_late(*arguments: Any) -> None:
+        may_write.wait()
+        save_file(*arguments)
+
     checkpoints = Checkpoints(tmp_path)
-    with patch.object(file_format, "save_file", lambda *arguments: go.wait() and save_file(*arguments)):
+    with patch.object(file_format, "save_file", save_late):
         checkpoints.save(1, self=model, directory=values, Self=part)  # any names
         nn.init.zeros_(model.weight)
         values["a"].append(2)
         part.state["t"].fill_(1)
-        go.set()
+        may_write.set()
         assert checkpoints.steps() == [1]
     assert checkpoints.load(self=model, directory=values, Self=part) == 1
     assert same_bits(model.state_dict(), before)
@@ -106,17 +127,19 @@ def test_save_keeps_state_at_call(tmp_path: Path) -> None:
 
 def test_files_have_usual_permissions(tmp_path: Path) -> None:
     """Whoever may read other files of the program may read these: another user may evaluate."""
-    (tmp_path / "other").touch()
+    usual = tmp_path / "usual"
+    usual.touch()
     Checkpoints(tmp_path).save(1, part=Part(torch.ones(2)), wait=True)
-    modes = {path.stat().st_mode for path in [tmp_path / "other", *(tmp_path / "1").iterdir()]}
-    assert len(modes) == 1
+    for file in (tmp_path / "1").iterdir():
+        assert file.stat().st_mode == usual.stat().st_mode
 
 
 def test_two_objects_share_one_folder(tmp_path: Path) -> None:
     """They wait for each other's saves, even under different paths."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder", target_is_directory=True)
-    one, two = Checkpoints(tmp_path / "folder"), Checkpoints(tmp_path / "link")
+    one = Checkpoints(tmp_path / "folder")
+    two = Checkpoints(tmp_path / "link")
     part = Part(1)
     one.save(1, part=part)
     assert two.steps() == [1]
@@ -125,7 +148,7 @@ def test_two_objects_share_one_folder(tmp_path: Path) -> None:
     assert part.state == 0
     one.save(2, part=part)
     assert two.load(part=part) == 2
-    assert leftovers(tmp_path / "folder", [1, 2]) == []
+    check_no_leftovers(tmp_path / "folder", [1, 2])
 
 
 def test_empty_folder_has_no_checkpoints(tmp_path: Path) -> None:
@@ -134,13 +157,15 @@ def test_empty_folder_has_no_checkpoints(tmp_path: Path) -> None:
     assert checkpoints.load(values=[1]) is None
     assert not (tmp_path / "none").exists()
     checkpoints.save(0, values=[1])
-    assert checkpoints.load(values=(values := list[int]())) == 0
+    values: list[int] = []
+    assert checkpoints.load(values=values) == 0
     assert values == [1]
 
 
 def test_loaded_state_can_be_trained_in_inference_mode(tmp_path: Path) -> None:
-    model, checkpoints = nn.Linear(2, 1), Checkpoints(tmp_path)
+    model = nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters())
+    checkpoints = Checkpoints(tmp_path)
     for _ in range(2):
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
@@ -149,35 +174,58 @@ def test_loaded_state_can_be_trained_in_inference_mode(tmp_path: Path) -> None:
             checkpoints.load(model=model, optimizer=optimizer)
 
 
-@pytest.mark.parametrize("call", ["save", "save and wait", "load", "counts"])
-def test_next_call_raises_background_error(tmp_path: Path, call: str) -> None:
-    """A save starts before it raises the error of an earlier one: a failure costs only one checkpoint."""
-    checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
-    checkpoints.save(1, part=part)
+# Saves that fail in the background.
+
+
+@pytest.fixture
+def failed_save(tmp_path: Path) -> Checkpoints:
+    """Checkpoint 1, and a failed save of checkpoint 2 whose error has not been raised."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, part=Part(torch.ones(2)))
     checkpoints.steps()
     with patch.object(file_format, "save_file", side_effect=OSError("the disk is full")):
-        checkpoints.save(2, part=part)
+        checkpoints.save(2, part=Part(torch.ones(2)))
         checkpoints._wait()
-    calls: dict[str, Callable[[], Any]] = {
-        "save": lambda: checkpoints.save(3, part=part),
-        "save and wait": lambda: checkpoints.save(3, wait=True, part=part),
-        "load": lambda: checkpoints.load(part=part),
-        "counts": checkpoints.steps,
-    }
+    return checkpoints
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_next_save_raises_background_error(failed_save: Checkpoints, wait: bool) -> None:
+    """It starts before it raises the error: a failure costs only one checkpoint."""
     with pytest.raises(OSError, match="the disk is full") as caught:
-        calls[call]()
-    saved = [1, 3] if "save" in call else [1]
+        failed_save.save(3, part=Part(torch.ones(2)), wait=wait)
     note = "An earlier save failed. The save of checkpoint 3 has started."
-    assert getattr(caught.value, "__notes__", []) == [note] * (3 in saved)
-    assert checkpoints.steps() == saved
-    checkpoints.save(2, part=part)
-    assert checkpoints.steps() == sorted([*saved, 2])
-    assert leftovers(tmp_path, [*saved, 2]) == []
+    assert caught.value.__notes__ == [note]
+    assert failed_save.steps() == [1, 3]
+    failed_save.save(2, part=Part(torch.ones(2)))
+    assert failed_save.steps() == [1, 2, 3]
+    check_no_leftovers(failed_save.directory, [1, 2, 3])
+
+
+def check_only_save_2_failed(checkpoints: Checkpoints, error: BaseException) -> None:
+    assert not hasattr(error, "__notes__")
+    assert checkpoints.steps() == [1]
+    checkpoints.save(2, part=Part(torch.ones(2)))
+    assert checkpoints.steps() == [1, 2]
+    check_no_leftovers(checkpoints.directory, [1, 2])
+
+
+def test_next_load_raises_background_error(failed_save: Checkpoints) -> None:
+    with pytest.raises(OSError, match="the disk is full") as caught:
+        failed_save.load(part=Part())
+    check_only_save_2_failed(failed_save, caught.value)
+
+
+def test_next_list_of_steps_raises_background_error(failed_save: Checkpoints) -> None:
+    with pytest.raises(OSError, match="the disk is full") as caught:
+        failed_save.steps()
+    check_only_save_2_failed(failed_save, caught.value)
 
 
 def test_each_failed_save_is_reported(tmp_path: Path) -> None:
     """Also if the next one is rejected, or fails as well."""
-    checkpoints, part = Checkpoints(tmp_path), Part(torch.ones(2))
+    checkpoints = Checkpoints(tmp_path)
+    part = Part(torch.ones(2))
     errors = [OSError("one"), OSError("two"), OSError("three")]
     with patch.object(file_format, "save_file", side_effect=errors):
         checkpoints.save(1, part=part)
@@ -189,65 +237,83 @@ def test_each_failed_save_is_reported(tmp_path: Path) -> None:
             checkpoints.save(3, part=part, wait=True)
     assert str(caught.value.__context__) == "two"
     assert checkpoints.steps() == []
-    assert leftovers(tmp_path, []) == []
+    check_no_leftovers(tmp_path, [])
 
 
 def test_error_of_a_save_does_not_keep_its_copy(tmp_path: Path) -> None:
     """The next save makes another copy before it raises the error."""
+    copies: list[Any] = []
 
     def fail(tensors: dict[str, torch.Tensor], *_: Any) -> None:
-        copies.extend(map(ref, tensors.values()))
+        for tensor in tensors.values():
+            copies.append(ref(tensor))
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    checkpoints, copies = Checkpoints(tmp_path), list[Any]()
+    checkpoints = Checkpoints(tmp_path)
     with patch.object(file_format, "save_file", fail):
         checkpoints.save(1, part=Part(torch.ones(2)))
         assert isinstance(checkpoints._wait(), OSError)
     saving._executor.submit(bool).result()  # the worker has let go of the work before
     assert len(copies) == 2
-    assert [reference() for reference in copies] == [None, None]
+    for copied_tensor in copies:
+        assert copied_tensor() is None
     with pytest.raises(OSError, match="No space left on device"):
         checkpoints.steps()
 
 
-def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
-    checkpoints, threads, total = Checkpoints(tmp_path, keep=16), 4, 16
-    begin = Barrier(threads)
+# Threads, signals and the end of the program.
 
-    def save_some(first: int) -> list[int | None]:
+
+def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=16)
+    begin = Barrier(4)
+
+    def save_every_fourth(first: int) -> list[int | None]:
         begin.wait()
         loaded: list[int | None] = []
-        for count in range(first, total, threads):
-            checkpoints.save(count, part=Part(count))
-            assert count in checkpoints.steps()
-            loaded.append(checkpoints.load(count, part=Part()))
+        for step in range(first, 16, 4):
+            checkpoints.save(step, part=Part(step))
+            assert step in checkpoints.steps()
+            loaded.append(checkpoints.load(step, part=Part()))
         return loaded
 
-    with ThreadPoolExecutor(threads) as pool:
-        for first, loaded in enumerate(pool.map(save_some, range(threads))):
-            assert loaded == list(range(first, total, threads))
-    assert checkpoints.steps() == list(range(total))
-    assert leftovers(tmp_path, range(total)) == []
+    with ThreadPoolExecutor(4) as pool:
+        loaded = list(pool.map(save_every_fourth, range(4)))
+    assert loaded == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
+    assert checkpoints.steps() == list(range(16))
+    check_no_leftovers(tmp_path, range(16))
 
 
-@pytest.mark.parametrize("place", [(Part, "state_dict"), (Future, "exception")], ids=["copying", "waiting"])
-def test_signal_handler_may_save_during_a_save(tmp_path: Path, place: tuple[Any, str]) -> None:
-    checkpoints, part, interrupted = Checkpoints(tmp_path), Part(1), getattr(*place)
-    interrupts = iter([2])
+@pytest.mark.parametrize(
+    ("interrupted_class", "method"),
+    [
+        pytest.param(Part, "state_dict", id="copying"),
+        pytest.param(Future, "exception", id="waiting"),
+    ],
+)
+def test_signal_handler_may_save_during_a_save(
+    tmp_path: Path, interrupted_class: Any, method: str
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    part = Part(1)
+    interrupted_method = getattr(interrupted_class, method)
+    was_interrupted = False
 
     def interrupt(instance: Any) -> Any:
-        for count in interrupts:
-            checkpoints.save(count, part=part)
-        return interrupted(instance)
+        nonlocal was_interrupted
+        if not was_interrupted:
+            was_interrupted = True
+            checkpoints.save(2, part=part)
+        return interrupted_method(instance)
 
     checkpoints.save(0, part=part)
-    with patch.object(*place, interrupt):
+    with patch.object(interrupted_class, method, interrupt):
         checkpoints.save(1, part=part)
     assert checkpoints.steps() == [0, 1, 2]
-    assert leftovers(tmp_path, [0, 1, 2]) == []
+    check_no_leftovers(tmp_path, [0, 1, 2])
 
 
-_PROGRAM = """
+PROGRAM = """
 import sys, torch
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import file_format
@@ -265,35 +331,49 @@ two.save(2, part=Part())
 
 @pytest.mark.slow
 def test_program_end_completes_save_and_prints_error(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
     assert ended.stderr.endswith("OSError: the disk is full\n")
     assert Checkpoints(tmp_path / "one").steps() == [1]
     assert Checkpoints(tmp_path / "two").steps() == [1]
 
 
-def _parts(number: int) -> dict[str, Any]:
-    model = constant_model(number)
-    return {"object": Part(number), "model": model, "dictionary": {f"{number}": number}, "list": [number]}
+# Parts that cannot be saved or loaded.
 
 
-def _numbers_in(parts: dict[str, Any]) -> list[float]:
-    weight = parts["model"].weight.max().item()
-    return [parts["object"].state, weight, *parts["dictionary"].values(), *parts["list"]]
+def parts_of(number: int) -> dict[str, Any]:
+    return {
+        "object": Part(number),
+        "model": constant_model(number),
+        "dictionary": {f"{number}": number},
+        "list": [number],
+    }
 
 
-@pytest.mark.parametrize("before", range(5))
-def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, before: int) -> None:
+def numbers_in(parts: dict[str, Any]) -> list[float]:
+    (number_in_dictionary,) = parts["dictionary"].values()
+    (number_in_list,) = parts["list"]
+    return [
+        parts["object"].state,
+        parts["model"].weight.max().item(),
+        number_in_dictionary,
+        number_in_list,
+    ]
+
+
+@pytest.mark.parametrize("parts_before", range(5))
+def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, parts_before: int) -> None:
     """Those after it keep their state; without the rejecting one all are loaded."""
-    checkpoints, parts = Checkpoints(tmp_path), _parts(0)
-    checkpoints.save(1, **_parts(1), rejecting=Part(1))
-    items = list(parts.items())
-    items.insert(before, ("rejecting", Rejecting(0)))
-    with pytest.raises(KeyError, match="another one"):
-        checkpoints.load(**dict(items))
-    assert _numbers_in(parts) == [1] * before + [0] * (4 - before)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, **parts_of(1), rejecting=Part(1))
+    parts = parts_of(0)
+    in_order = list(parts.items())
+    in_order.insert(parts_before, ("rejecting", Rejecting(0)))
+    with pytest.raises(KeyError, match="a different one"):
+        checkpoints.load(**dict(in_order))
+    assert numbers_in(parts) == [1] * parts_before + [0] * (4 - parts_before)
     assert checkpoints.load(**parts, rejecting=Part()) == 1
-    assert _numbers_in(parts) == [1] * 4
+    assert numbers_in(parts) == [1, 1, 1, 1]
 
 
 def test_interrupted_step_is_not_saved(tmp_path: Path) -> None:
@@ -303,9 +383,13 @@ def test_interrupted_step_is_not_saved(tmp_path: Path) -> None:
         Checkpoints(tmp_path).save(2, step=step)
 
 
+# Warnings.
+
+
 def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> None:
     """Python forgets what it has shown when a filter is added, and DCP's warning needs one."""
-    checkpoints, part = Checkpoints(tmp_path), Part()
+    checkpoints = Checkpoints(tmp_path)
+    part = Part()
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
         for step in range(3):
@@ -317,7 +401,8 @@ def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> 
 
 @pytest.mark.filterwarnings("error")
 def test_pending_save_needs_no_filter_of_the_caller(tmp_path: Path) -> None:
-    checkpoints, may_start = Checkpoints(tmp_path), Event()
+    checkpoints = Checkpoints(tmp_path)
+    may_start = Event()
     saving._executor.submit(may_start.wait)
     with warnings.catch_warnings():
         checkpoints.save(1, part=Part())
@@ -327,8 +412,11 @@ def test_pending_save_needs_no_filter_of_the_caller(tmp_path: Path) -> None:
 
 # Foreign folders, whatever their names, are never listed, loaded, replaced or removed.
 
+# A copy of a checkpoint has one of these names.
+NAMES_OF_COPIES = ["notes", "01", "1.0", "-3", "٣", "best.1"]
 
-def _create_foreign(path: Path, is_empty: bool) -> None:
+
+def create_foreign_folder(path: Path, is_empty: bool) -> None:
     path.mkdir()
     if not is_empty:
         (path / "state.json").write_text('{"step": 3}')
@@ -337,62 +425,73 @@ def _create_foreign(path: Path, is_empty: bool) -> None:
         (path / "model.safetensors").touch()
 
 
-_NAMES = ["notes", "01", "1.0", "-3", "٣", "best.1"]  # a copy of a checkpoint has one of these
-
-
-def _content(path: Path) -> dict[str, bytes | None]:
-    return {
-        str(entry.relative_to(path)): entry.read_bytes() if entry.is_file() else None
-        for entry in path.rglob("*")
-    }
+def content_of(directory: Path) -> dict[Path, bytes | None]:
+    """Return the content of each file; None for a folder."""
+    content: dict[Path, bytes | None] = {}
+    for path in directory.rglob("*"):
+        content[path] = None
+        if path.is_file():
+            content[path] = path.read_bytes()
+    return content
 
 
 @examples(30)
 @given(
-    st.dictionaries(st.integers(0, 9), st.booleans(), max_size=5),
-    st.lists(st.integers(0, 12), min_size=1, max_size=6),
-    st.integers(1, 4),
+    foreign=st.dictionaries(st.integers(0, 9), st.booleans(), max_size=5),
+    saved=st.lists(st.integers(0, 12), min_size=1, max_size=6),
+    keep=st.integers(1, 4),
 )
-def test_saves_prune_only_their_own_checkpoints(
+def test_saves_prune_only_their_checkpoints(
     tmp_path_factory: pytest.TempPathFactory, foreign: dict[int, bool], saved: list[int], keep: int
 ) -> None:
-    """The last saved ones, whatever their counts: a run may have rolled back."""
+    """The last saved ones, whatever their steps: a run may have rolled back."""
     directory = tmp_path_factory.mktemp("folder")
     Checkpoints(directory / "notes").save(1, part=Part(), wait=True)
-    for name in _NAMES:
+    for name in NAMES_OF_COPIES:
         shutil.copytree(directory / "notes" / "1", directory / name, dirs_exist_ok=True)
     for number, is_empty in foreign.items():
-        _create_foreign(directory / str(number), is_empty)
+        create_foreign_folder(directory / str(number), is_empty)
     (directory / "15").touch()
-    before = _content(directory)
-    checkpoints, part = Checkpoints(directory, keep=keep), Part()
+    before = content_of(directory)
+    number_of_entries = len(list(directory.iterdir()))
+
+    checkpoints = Checkpoints(directory, keep=keep)
+    part = Part()
     assert checkpoints.steps() == []
     assert checkpoints.load(part=part) is None
     for number in foreign:
         with pytest.raises(ValueError, match=rf"no checkpoint {number}; it has \[\]"):
             checkpoints.load(number, part=part)
-    expected: dict[int, int] = {}
-    for index, count in enumerate(saved):
-        checkpoints.save(count, part=Part(index))
-        expected.pop(count, None)
-        expected = dict([*expected.items(), (count, index)][-keep:])
-        assert checkpoints.steps() == sorted(expected)
-    for count, index in expected.items():
-        assert checkpoints.load(count, part=part) == count
+
+    kept: dict[int, int] = {}
+    for index, step in enumerate(saved):
+        checkpoints.save(step, part=Part(index))
+        kept.pop(step, None)
+        kept[step] = index
+        kept = dict(list(kept.items())[-keep:])
+        assert checkpoints.steps() == sorted(kept)
+    for step, index in kept.items():
+        assert checkpoints.load(step, part=part) == step
         assert part.state == index
     assert checkpoints.load(part=part) == saved[-1]
-    after = _content(directory)
-    assert {name: after.get(name, "missing") for name in before} == before
-    assert len(list(directory.iterdir())) == len(foreign) + len(_NAMES) + 1 + len(expected)
+
+    after = content_of(directory)
+    for path, content in before.items():
+        assert path in after
+        assert after[path] == content
+    assert len(list(directory.iterdir())) == number_of_entries + len(kept)
     shutil.rmtree(directory)
 
 
 def test_link_is_loaded_and_never_removed(tmp_path: Path) -> None:
-    Checkpoints(tmp_path / "other").save(5, part=Part("linked"), wait=True)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "5").symlink_to(tmp_path / "other" / "5", target_is_directory=True)
-    checkpoints, part = Checkpoints(tmp_path / "run", keep=1), Part()
+    elsewhere = tmp_path / "elsewhere"
+    Checkpoints(elsewhere).save(5, part=Part("linked"), wait=True)
+    link = tmp_path / "run" / "5"
+    link.parent.mkdir()
+    link.symlink_to(elsewhere / "5", target_is_directory=True)
+    checkpoints = Checkpoints(tmp_path / "run", keep=1)
+    part = Part()
     assert checkpoints.load(part=part) == 5
     checkpoints.save(6, part=part, wait=True)
-    assert (tmp_path / "run" / "5").is_symlink()
-    assert Checkpoints(tmp_path / "other").load(part=part) == 5
+    assert link.is_symlink()
+    assert Checkpoints(elsewhere).load(part=part) == 5

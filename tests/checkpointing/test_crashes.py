@@ -1,163 +1,36 @@
-"""Whatever happens at any operation on the disk, a checkpoint is complete or absent, and nothing is left."""
+"""Whatever happens at an operation on the disk, a checkpoint is complete or absent."""
 
 import errno
 import gc
-import io
 import itertools
 import os
 import resource
 import shutil
 import signal
-import stat
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from math import inf
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
-import safetensors
 import torch
-from safetensors import SafetensorError
-from support.checkpointing.checkpoints import Part, constant_model, leftovers, load_each, save_each, state_of
+from support.checkpointing.checkpoints import (
+    Part,
+    check_no_leftovers,
+    constant_model,
+    load_steps,
+    save_steps,
+    state_of,
+)
+from support.checkpointing.disk_operations import AtOperation, Event, kill
 from support.lines import Lines, Stop
+from torch import nn
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import checkpoints as checkpoints_module, file_format
-from torch_bridge.checkpointing.loading import SavedCheckpoint
-
-# Let something happen at the n-th operation on the disk: a kill, an error, an interrupt, another process.
-
-_OPERATIONS: list[tuple[Any, str]] = [
-    *((os, name) for name in ("open", "listdir", "mkdir", "rename", "unlink", "rmdir", "chmod", "fsync")),
-    (io, "open"),
-    *((file_format, "save_file"), (safetensors, "safe_open"), (SavedCheckpoint, "fill_tensors")),
-]
-
-
-class Killed(BaseException):
-    """Stands in for SIGKILL: no operation after it reaches the disk."""
-
-
-class AtOperation:
-    """Call a function just before one of the operations on a directory's files.
-
-    The exception that it returns is raised instead of the operation, after half of a write. A `Killed` is
-    raised at every later operation too.
-
-    Args:
-        directory: The operations on anything inside it count, those of all threads.
-        at: The index of the operation, from 0. By default all take place.
-        event: The function.
-    """
-
-    def __init__(
-        self, directory: Path, at: float = inf, event: Callable[[], BaseException | None] = Killed
-    ) -> None:
-        self.operations: list[tuple[str, str]] = []
-        """The name of each operation, and that of its file."""
-        self._directory, self._at, self._event = str(directory), at, event
-        self._patches, self._paths, self._is_busy = ExitStack(), dict[int, str](), False
-        self._killed: Killed | None = None
-
-    @property
-    def happened(self) -> bool:
-        return self._at < len(self.operations)
-
-    def __enter__(self) -> "AtOperation":
-        for module, name in _OPERATIONS:
-            self._patches.enter_context(
-                patch.object(module, name, self._observed(name, getattr(module, name)))
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._patches.close()
-
-    def _observed(self, name: str, operation: Any) -> Any:
-        def observed(*arguments: Any, **options: Any) -> Any:
-            path = self._path_of(name, arguments, options)
-            if path is None or self._is_busy:
-                return operation(*arguments, **options)
-            error = self.next_error(name, path)
-            if error is not None:
-                if isinstance(error, OSError) and name != "fsync":
-                    error.filename = path  # the system names it unless it gets the number of an open file
-                raise self._half_of(name, operation, arguments, error)
-            result = operation(*arguments, **options)
-            if isinstance(result, io.BufferedWriter):
-                result = _ObservedFile(result, path, self)
-            if name == "open":
-                self._paths[result if isinstance(result, int) else result.fileno()] = path
-            return result
-
-        return observed
-
-    def _path_of(self, name: str, arguments: Any, options: Any) -> str | None:
-        """Return the path that an operation is about; None if it is not in the directory."""
-        path = arguments[1] if name == "save_file" else options.get("filename", next(iter(arguments), ""))
-        if name == "fsync":
-            path = self._paths.get(path, "")
-        elif name == "fill_tensors":
-            path = path.checkpoint.path
-        elif options.get("dir_fd") is not None:
-            return str(path)  # shutil.rmtree removes files by their names, relative to an open folder
-        return str(path) if str(path).startswith(self._directory) else None
-
-    def observe(self, name: str, path: str) -> None:
-        """Count an operation, and raise its error instead of it."""
-        error = self.next_error(name, path)
-        if error is not None:
-            raise error
-
-    def next_error(self, name: str, path: str) -> BaseException | None:
-        """Count an operation, and return the error that it must raise."""
-        self.operations.append((name, Path(path).name))
-        if self._killed is None and len(self.operations) - 1 == self._at:
-            self._is_busy = True
-            error = self._event()
-            self._is_busy = False
-            self._killed = error if isinstance(error, Killed) else None
-            return error
-        return self._killed
-
-    def _half_of(self, name: str, operation: Any, arguments: Any, error: BaseException) -> BaseException:
-        """Write half of a file if the operation writes one; return the error as the operation raises it."""
-        if name == "save_file":
-            operation(*arguments)
-            os.truncate(arguments[1], os.path.getsize(arguments[1]) // 2)
-            if isinstance(error, OSError):
-                return SafetensorError(f"I/O error: {error.strerror} (os error {error.errno})")
-        if name == "fsync" and stat.S_ISREG(os.fstat(arguments[0]).st_mode):
-            os.ftruncate(arguments[0], os.fstat(arguments[0]).st_size // 2)
-        return error
-
-
-class _ObservedFile(io.BufferedWriter):
-    """A file whose writes are operations on the disk too."""
-
-    def __init__(self, file: io.BufferedWriter, path: str, observer: AtOperation) -> None:
-        file.close()
-        super().__init__(io.FileIO(path, "ab"))
-        self._path, self._observer = path, observer
-
-    def write(self, content: Any) -> int:
-        self._observer.observe("write", self._path)
-        return super().write(content)
-
-    def flush(self) -> None:
-        self._observer.observe("flush", self._path)
-        super().flush()
-
-
-def _full_disk() -> OSError:
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _input_output_error() -> OSError:
-    return OSError(errno.EIO, os.strerror(errno.EIO))
+from torch_bridge.checkpointing import checkpoints as checkpoints_module
 
 
 @pytest.fixture(autouse=True)
@@ -167,98 +40,173 @@ def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "collect", lambda: 0)
 
 
-class Save(NamedTuple):
-    """A save that something happens to. The states' numbers are the steps, and 7 for the saved one."""
+# What happens instead of an operation on the disk.
 
-    before: Sequence[int]
+
+def full_disk(_: Path) -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def input_output_error(_: Path) -> OSError:
+    return OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def interrupt(_: Path) -> KeyboardInterrupt:
+    return KeyboardInterrupt()
+
+
+# Saves that fail.
+
+
+@dataclass(frozen=True)
+class Save:
+    """A save that something happens to: the number of its state is 7, of others it is the step."""
+
+    before: tuple[int, ...]
+    """The steps that are saved before."""
     step: int
     keep: int
+    has_remains: bool = False
+    """Earlier saves of the process were killed."""
+
+    def prepare(self, directory: Path) -> None:
+        save_steps(directory, self.before, keep=9)
+        directory.mkdir(exist_ok=True)
+        if self.has_remains:
+            last = directory / str(self.before[-1])
+            without_rename = directory / f".9.{'a' * 32}.partial"
+            shutil.copytree(last, without_rename)
+            partly_removed = directory / f".8.{'b' * 32}.removed"
+            shutil.copytree(last, partly_removed)
+            (partly_removed / "rank-0.safetensors").unlink()
+            without_files = directory / f".8.{'c' * 32}.partial"
+            without_files.mkdir()
 
     def run(self, directory: Path) -> None:
         checkpoints = Checkpoints(directory, keep=self.keep)
         checkpoints.save(self.step, part=Part(state_of(7)), wait=True)
 
     @property
-    def new(self) -> dict[int, int]:
-        """The numbers of all states by step, without any pruning."""
-        return {step: step for step in self.before if step != self.step} | {self.step: 7}
+    def numbers_before(self) -> dict[int, int]:
+        """The numbers of the states before the save, by step."""
+        return {step: step for step in self.before}
+
+    @property
+    def numbers_after(self) -> dict[int, int]:
+        """The numbers of the states after the save, the new one last, before any is pruned."""
+        numbers = self.numbers_before
+        numbers.pop(self.step, None)
+        numbers[self.step] = 7
+        return numbers
 
     def is_done(self, left: dict[int, int]) -> bool:
-        """Return True if the new checkpoint is there, and as many older ones as are kept, or more."""
-        enough = min(self.keep, len(self.new))
-        return left.get(self.step) == 7 and left.items() <= self.new.items() and len(left) >= enough
+        """Return True if the new checkpoint is there, and at least as many as are kept."""
+        after = self.numbers_after
+        has_enough = len(left) >= min(self.keep, len(after))
+        return left.get(self.step) == 7 and left.items() <= after.items() and has_enough
 
 
-SAVES = {
-    "first": Save([], 1, keep=2),
-    "next": Save([1], 2, keep=2),
-    "same step": Save([1], 1, keep=1),
-    "pruning": Save([1, 2], 3, keep=1),
-    "pruning after roll back": Save([5, 6], 2, keep=2),
-    "after kills": Save([1, 2], 3, keep=3),
-}
+FIRST = Save(before=(), step=1, keep=2)
+NEXT = Save(before=(1,), step=2, keep=2)
+SAME_STEP = Save(before=(1,), step=1, keep=1)
+PRUNING = Save(before=(1, 2), step=3, keep=1)
+PRUNING_AFTER_ROLL_BACK = Save(before=(5, 6), step=2, keep=2)
+AFTER_KILLS = Save(before=(1, 2), step=3, keep=3, has_remains=True)
 
 
-def _prepared(directory: Path, name: str) -> Path:
-    save_each(directory, SAVES[name].before, keep=9)
-    directory.mkdir(exist_ok=True)
-    if name == "after kills":  # one without its rename, one without its files, and one partly removed
-        last = directory / str(SAVES[name].before[-1])
-        shutil.copytree(last, directory / f".9.{'a' * 32}.partial")
-        shutil.copytree(last, directory / f".8.{'b' * 32}.removed")
-        (directory / f".8.{'c' * 32}.partial").mkdir()
-        (directory / f".8.{'b' * 32}.removed" / "rank-0.safetensors").unlink()
-    return directory
+def run_and_catch(save: Save, directory: Path) -> BaseException | None:
+    try:
+        save.run(directory)
+    except BaseException as error:
+        return error
+    return None
 
 
-# Each of the tests below takes every third, sixth or second operation or line: together they take all.
+# Each of the tests below takes every third, sixth or second operation or line: together they take
+# all.
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize(
-    ("name", "event"),
+    ("save", "event"),
     [
-        *((name, Killed) for name in SAVES),
-        ("next", _full_disk),
-        # But an error while the remains of a killed save are read may cost them.
-        *(pytest.param(name, _input_output_error, marks=pytest.mark.slow) for name in list(SAVES)[:-1]),
+        pytest.param(FIRST, kill, id="first save killed"),
+        pytest.param(NEXT, kill, id="next save killed"),
+        pytest.param(SAME_STEP, kill, id="save of the same step killed"),
+        pytest.param(PRUNING, kill, id="pruning save killed"),
+        pytest.param(PRUNING_AFTER_ROLL_BACK, kill, id="pruning save after a roll back killed"),
+        pytest.param(AFTER_KILLS, kill, id="save after kills killed"),
+        pytest.param(NEXT, full_disk, id="disk full in the next save"),
+        # Not after kills: an error while their remains are read may cost a checkpoint.
+        pytest.param(FIRST, input_output_error, marks=pytest.mark.slow),
+        pytest.param(NEXT, input_output_error, marks=pytest.mark.slow),
+        pytest.param(SAME_STEP, input_output_error, marks=pytest.mark.slow),
+        pytest.param(PRUNING, input_output_error, marks=pytest.mark.slow),
+        pytest.param(PRUNING_AFTER_ROLL_BACK, input_output_error, marks=pytest.mark.slow),
     ],
 )
-def test_failed_save_leaves_complete_checkpoints(tmp_path: Path, name: str, event: Any, first: int) -> None:
-    save, prepared = SAVES[name], _prepared(tmp_path / "prepared", name)
+def test_failed_save_leaves_complete_checkpoints(
+    tmp_path: Path, save: Save, event: Event, first: int
+) -> None:
+    prepared = tmp_path / "prepared"
+    save.prepare(prepared)
     for at in itertools.count(first, 3):
-        directory, error = shutil.copytree(prepared, tmp_path / str(at)), None
+        directory = shutil.copytree(prepared, tmp_path / str(at))
         with AtOperation(directory, at, event) as operation:
-            try:
-                save.run(directory)
-            except BaseException as caught:
-                error = caught
-        left = load_each(directory)
-        assert save.is_done(left) or (error and left == {step: step for step in save.before})
-        assert error is None or (type(error), str(error)[:9]) == (type(event()), str(event())[:9])
-        if isinstance(error, OSError):
-            file = Path(error.filename)
-            assert file.is_relative_to(directory)
-            assert file.name == operation.operations[at][1]
-        newest = Part({"number": 0})
-        Checkpoints(directory).load(part=newest)
-        assert newest.state["number"] in (7, [0, *save.before][-1])
-        save_each(directory, [9], keep=9)
-        assert Checkpoints(directory).steps() == sorted([*left, 9])
-        assert leftovers(directory, [*left, 9]) == []
+            error = run_and_catch(save, directory)
+        left = load_steps(directory)
+        if not save.is_done(left):
+            assert error is not None
+            assert left == save.numbers_before
+        if error is not None:
+            check_error(error, event(directory), directory, operation.operations[at])
+        check_later_use(save, directory)
         if not operation.happened:
             break
     assert error is None
-    assert left == dict(list(save.new.items())[-save.keep :])
+    kept = list(save.numbers_after.items())[-save.keep :]
+    assert left == dict(kept)
     assert at > 1
 
 
+def check_error(
+    error: BaseException,
+    expected: BaseException | None,
+    directory: Path,
+    operation: tuple[str, str],
+) -> None:
+    """Check the type of an error; that of the system names the file of the operation."""
+    assert type(error) is type(expected)
+    if isinstance(error, OSError):
+        assert isinstance(expected, OSError)
+        assert error.errno == expected.errno
+        file = Path(error.filename)
+        assert file.is_relative_to(directory)
+        _, name = operation
+        assert file.name == name
+
+
+def check_later_use(save: Save, directory: Path) -> None:
+    """Check that a load gets the newest state, and that a save removes what was left over."""
+    left = Checkpoints(directory).steps()
+    newest = Part({"number": 0})
+    Checkpoints(directory).load(part=newest)
+    number_before = [0, *save.before][-1]
+    assert newest.state["number"] in (7, number_before)
+    save_steps(directory, [9], keep=9)
+    assert Checkpoints(directory).steps() == [*left, 9]
+    check_no_leftovers(directory, [*left, 9])
+
+
 def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
-    """A power failure loses what was not flushed: neither names without content, nor both checkpoints."""
-    save_each(tmp_path, [1], keep=1)
+    """A power failure loses what was not flushed: never both checkpoints, nor only the content."""
+    save_steps(tmp_path, [1], keep=1)
     with AtOperation(tmp_path) as recorded:
-        save_each(tmp_path, [2], keep=1)
-    names = ("save_file", "write", "flush", "fsync", "rename")
-    order = [(name, file) for name, file in recorded.operations if name in names]
-    (_, partial), *_ = [operation for operation in recorded.operations if operation[0] == "mkdir"]
+        save_steps(tmp_path, [2], keep=1)
+    partial = next(file for name, file in recorded.operations if name == "mkdir")
+    order: list[tuple[str, str]] = []
+    for operation in recorded.operations:
+        name, _ = operation
+        if name in ("save_file", "write", "flush", "fsync", "rename"):
+            order.append(operation)
     assert order == [
         ("save_file", "rank-0.safetensors"),
         ("fsync", "rank-0.safetensors"),
@@ -273,107 +221,162 @@ def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
     ]
 
 
+def save_until_line(checkpoints: Checkpoints, stop_at: int) -> bool:
+    """Save checkpoint 1; return True if this line has interrupted it."""
+    try:
+        with Lines(stop_at):
+            checkpoints.save(1, part=Part(state_of(1)), wait=True)
+    except Stop:
+        return True
+    return False
+
+
 @pytest.mark.parametrize("first", range(1, 7))
-def test_save_interrupted_at_any_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+def test_save_interrupted_at_any_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
     """The checkpoint is complete or absent, and the next save is neither blocked nor disturbed."""
-    # Unlike a signal, `Lines` can interrupt after a with block and before its lock is released, which would
-    # block other threads of later tests.
+    # Unlike a signal, `Lines` can interrupt after a with block and before its lock is released,
+    # which would block other threads of later tests.
     monkeypatch.setattr(checkpoints_module, "_lock", RLock())
     for stop_at in itertools.count(first, 6):
-        directory, is_interrupted = tmp_path / str(stop_at), False
+        directory = tmp_path / str(stop_at)
         checkpoints = Checkpoints(directory, keep=9)
-        try:
-            with Lines(stop_at):
-                checkpoints.save(1, part=Part(state_of(1)), wait=True)
-        except Stop:
-            is_interrupted = True
+        is_interrupted = save_until_line(checkpoints, stop_at)
         checkpoints.save(2, part=Part(state_of(2)))
-        left = load_each(directory)
-        assert left in ([{2: 2}, {1: 1, 2: 2}] if is_interrupted else [{1: 1, 2: 2}])
-        assert leftovers(directory, list(left)) == []
+        left = load_steps(directory)
+        assert left == {1: 1, 2: 2} or (is_interrupted and left == {2: 2})
+        check_no_leftovers(directory, list(left))
         if not is_interrupted:
             break
     assert stop_at > 1
 
 
-READS: dict[str, Callable[..., Any]] = {
-    "load": lambda checkpoints, **parts: checkpoints.load(**parts),
-    "load 2": lambda checkpoints, **parts: checkpoints.load(2, **parts),
-    "load_model": lambda checkpoints, model, **_: checkpoints.load_model(model, part="model"),
-    "merge": lambda checkpoints, model, **_: checkpoints.merge(
-        [1, 2], [0.75, 0.25], into=model, part="model"
-    ),
-}
+# Reads that fail, or that meet another process.
 
 
-def _read(name: str, directory: Path) -> tuple[float, int | None]:
-    """Return the number of the loaded model and the step, or raise an error without a change."""
-    model, part, number = constant_model(0), Part({"number": 0}), 0.0
+class Result(NamedTuple):
+    number: float
+    """The weight of the model, which is the number of its checkpoint."""
+    step: int | None
+
+
+def load_newest(checkpoints: Checkpoints, model: nn.Module, part: Part) -> int | None:
+    return checkpoints.load(model=model, part=part)
+
+
+def load_step_2(checkpoints: Checkpoints, model: nn.Module, part: Part) -> int | None:
+    return checkpoints.load(2, model=model, part=part)
+
+
+def load_model(checkpoints: Checkpoints, model: nn.Module, part: Part) -> int | None:
+    return checkpoints.load_model(model, part="model")
+
+
+def merge(checkpoints: Checkpoints, model: nn.Module, part: Part) -> None:
+    checkpoints.merge([1, 2], [0.75, 0.25], into=model, part="model")
+
+
+every_read = pytest.mark.parametrize("read", [load_newest, load_step_2, load_model, merge])
+
+
+def result_of(read: Callable[..., int | None], directory: Path) -> Result:
+    """Return what a read has loaded, or raise its error; then it has changed nothing."""
+    model = constant_model(0)
+    part = Part({"number": 0})
+    number = 0.0
     try:
-        step = READS[name](Checkpoints(directory), model=model, part=part)
+        step = read(Checkpoints(directory), model, part)
         number = model.weight.max().item()
     finally:
         assert (model.weight == number).all()
-        assert part.state["number"] == (number if name in ("load", "load 2") else 0)
-    return number, step
+        if read in (load_newest, load_step_2):
+            assert part.state["number"] == number
+        else:
+            assert part.state["number"] == 0
+    return Result(number, step)
 
 
 @pytest.mark.filterwarnings("ignore:.*newer ones are damaged")
-@pytest.mark.parametrize("event", [_input_output_error, KeyboardInterrupt])
-@pytest.mark.parametrize("name", READS)
-def test_failed_read_loads_all_or_nothing(saved: Path, name: str, event: Any) -> None:
+@pytest.mark.parametrize("event", [input_output_error, interrupt])
+@every_read
+def test_failed_read_loads_all_or_nothing(
+    saved: Path, read: Callable[..., Any], event: Event
+) -> None:
     """An unreadable checkpoint is skipped, as a damaged one is."""
-    results = list[Any]()
+    results: list[Result] = []
     for at in itertools.count():
-        # A RuntimeError, if all are damaged.
-        with AtOperation(saved, at, event) as operation, suppress(OSError, RuntimeError, KeyboardInterrupt):
-            results.append(_read(name, saved))
+        with (
+            AtOperation(saved, at, event) as operation,
+            # A RuntimeError, if all are damaged.
+            suppress(OSError, RuntimeError, KeyboardInterrupt),
+        ):
+            results.append(result_of(read, saved))
         if not operation.happened:
             break
-    may_skip = event is _input_output_error and name != "load 2"
-    skipped = {(1.0, 1)} if may_skip else set[Any]()
-    assert set(results) == ({(1.25, None)} if name == "merge" else {(2.0, 2)} | skipped)
-    assert len(results) == 1 or event is not KeyboardInterrupt
+    if read is merge:
+        expected = {Result(1.25, None)}
+    else:
+        expected = {Result(2.0, 2)}
+        if event is input_output_error and read is not load_step_2:
+            expected.add(Result(1.0, 1))
+    assert set(results) == expected
+    if event is interrupt:
+        assert len(results) == 1  # after all others were interrupted
     assert at > 5
 
 
-def _replace(directory: Path) -> None:
+def save_and_prune(directory: Path) -> None:
+    save_steps(directory, [3], keep=1, model=constant_model(3))
+
+
+def replace_step_2(directory: Path) -> None:
     for _ in range(2):  # the second one has the name of the first again
-        Checkpoints(directory, keep=2).save(2, part=Part(state_of(3)), model=constant_model(3), wait=True)
-
-
-MEANWHILE: dict[str, Callable[[Path], None]] = {
-    "pruning": lambda directory: save_each(directory, [3], keep=1, model=constant_model(3)),
-    "replacement": _replace,
-}
+        checkpoints = Checkpoints(directory, keep=2)
+        checkpoints.save(2, part=Part(state_of(3)), model=constant_model(3), wait=True)
 
 
 @pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("event", MEANWHILE)
-@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("save", [save_and_prune, replace_step_2])
+@every_read
 def test_read_while_another_process_saves(
-    saved: Path, tmp_path: Path, name: str, event: str, first: int
+    saved: Path,
+    tmp_path: Path,
+    read: Callable[..., Any],
+    save: Callable[[Path], None],
+    first: int,
 ) -> None:
     """A reader sees the newest checkpoint of that moment, and never parts of two."""
-    results = list[Any]()
-    may_fail = name == "merge" or (name, event) == ("load 2", "pruning")
+    is_pruned = read is load_step_2 and save is save_and_prune
+    may_fail = read is merge or is_pruned
+    possible_errors: tuple[type[Exception], ...] = ()
+    if may_fail:
+        possible_errors = (ValueError, RuntimeError)
+    results: list[Result] = []
     for at in itertools.count(first, 2):
         directory = shutil.copytree(saved, tmp_path / str(at))
         with (
-            AtOperation(directory, at, lambda directory=directory: MEANWHILE[event](directory)) as operation,
+            AtOperation(directory, at, save) as operation,
             patch.object(checkpoints_module, "_lock", RLock()),  # that of another process
-            suppress(*([ValueError, RuntimeError] if may_fail else [])),  # of one that is gone
+            suppress(*possible_errors),
         ):
-            results.append(_read(name, directory))
+            results.append(result_of(read, directory))
         if not operation.happened:
             break
         assert Checkpoints(directory).steps() in ([3], [1, 2])
-    # The numbers of the older and of the newer models; a merge may be of the replaced one.
-    newest = (3.0, 2 if event == "replacement" else 3)
-    expected = {(1.25, None), (1.5, None)} if name == "merge" else {(2.0, 2), newest}
-    assert set(results) <= expected
-    assert len(results) == at // 2 + 1 or may_fail
+    if read is merge:
+        possible = {Result(1.25, None), Result(1.5, None)}
+    elif save is replace_step_2:
+        possible = {Result(2.0, 2), Result(3.0, 2)}
+    else:
+        possible = {Result(2.0, 2), Result(3.0, 3)}
+    assert set(results) <= possible
+    if not may_fail:
+        assert len(results) == at // 2 + 1
     assert at > 5
+
+
+# The system.
 
 
 def test_systems_error_names_file(tmp_path: Path) -> None:
@@ -387,4 +390,4 @@ def test_systems_error_names_file(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
-    assert leftovers(tmp_path, []) == []
+    check_no_leftovers(tmp_path, [])

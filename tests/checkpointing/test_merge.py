@@ -14,17 +14,16 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.checkpointing.checkpoints import large_model, same_bits
+from support.checkpointing import merge_memory
+from support.checkpointing.checkpoints import same_bits
 from support.examples import examples
 from support.training.models import Net
 from support.training.steps import make_step
-from torch import nn
+from torch import Tensor, nn
 
 from torch_bridge import Checkpoints
 
-COUNTS = [10, 20, 30, 40]
-UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.complex64: 2.0**-24}
-UNITS |= {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+STEPS = [10, 20, 30, 40]
 
 
 class Mixed(nn.Module):
@@ -32,33 +31,30 @@ class Mixed(nn.Module):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        random = torch.Generator().manual_seed(seed)
-        for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64):
-            name = f"in_{dtype}".replace("torch.", "")
-            wide = torch.complex128 if dtype.is_complex else torch.float64
-            values = torch.randn(5, 3, generator=random, dtype=wide)
-            self.register_parameter(name, nn.Parameter(values.to(dtype)))
-        self.scalar = nn.Parameter(torch.randn((), generator=random))
+        self.random = torch.Generator().manual_seed(seed)
+        self.in_float64 = self._parameter(torch.float64)
+        self.in_float32 = self._parameter(torch.float32)
+        self.in_bfloat16 = self._parameter(torch.bfloat16)
+        self.in_float16 = self._parameter(torch.float16)
+        self.in_complex64 = self._parameter(torch.complex64)
+        self.scalar = nn.Parameter(torch.randn((), generator=self.random))
         self.nothing = nn.Parameter(torch.empty(0, 3))
-        self.frozen = nn.Parameter(torch.randn(3, generator=random), requires_grad=False)
-        self.register_buffer("mean", torch.randn(3, generator=random))
+        self.frozen = nn.Parameter(torch.randn(3, generator=self.random), requires_grad=False)
+        self.register_buffer("mean", torch.randn(3, generator=self.random))
         self.register_buffer("count", torch.tensor(seed))
         self.register_buffer("mask", torch.tensor([seed % 2 == 0, True]))
         self.register_buffer("hidden", torch.full((2,), float(seed)), persistent=False)
 
+    def _parameter(self, dtype: torch.dtype) -> nn.Parameter:
+        values = torch.randn(5, 3, generator=self.random, dtype=widest(dtype))
+        return nn.Parameter(values.to(dtype))
 
-def weighted(states: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict[str, tuple[Any, Any]]:
-    """Return the float64 mean of each floating-point tensor, and Σ |weight · tensor|, its rounding scale."""
-    means: dict[str, tuple[Any, Any]] = {}
-    for name, tensor in states[-1].items():
-        if tensor.is_floating_point() or tensor.is_complex():
-            wide = torch.complex128 if tensor.is_complex() else torch.float64
-            terms = [
-                weight * state[name].detach().to(wide).numpy()
-                for weight, state in zip(weights, states, strict=True)
-            ]
-            means[name] = np.sum(terms, axis=0), np.sum(np.abs(terms), axis=0)
-    return means
+
+def widest(dtype: torch.dtype) -> torch.dtype:
+    """Return the widest dtype of this kind."""
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64
 
 
 def state_of(module: nn.Module) -> dict[str, Any]:
@@ -68,38 +64,66 @@ def state_of(module: nn.Module) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four checkpoints of a module of many dtypes."""
-    folder = tmp_path_factory.mktemp("saved")
-    for count in COUNTS:
-        Checkpoints(folder, keep=4).save(count, model=Mixed(count), wait=True)
-    return folder
+    directory = tmp_path_factory.mktemp("saved")
+    for step in STEPS:
+        Checkpoints(directory, keep=4).save(step, model=Mixed(step), wait=True)
+    return directory
 
 
-_weights = st.lists(st.sampled_from([0.0, 1.0, 0.1, -0.7, 1 / 3, 3.0, 1e-9]), min_size=1, max_size=4)
+# The mean.
+
+# Half the distance from 1 to the next number.
+UNIT_ROUNDOFF = {
+    torch.float64: 2.0**-53,
+    torch.float32: 2.0**-24,
+    torch.complex64: 2.0**-24,
+    torch.bfloat16: 2.0**-8,
+    torch.float16: 2.0**-11,
+}
 
 
-@given(_weights, st.permutations(COUNTS))
+def check_mean(merged: Tensor, tensors: Sequence[Tensor], weights: Sequence[float]) -> None:
+    """Compare a tensor with Σ weight · tensor, summed at least in float32 and rounded once."""
+    terms: list[Any] = []
+    for tensor, weight in zip(tensors, weights, strict=True):
+        terms.append(weight * tensor.detach().to(widest(tensor.dtype)).numpy())
+    mean = np.sum(terms, axis=0)
+    scale = np.sum(np.abs(terms), axis=0)
+    unit = UNIT_ROUNDOFF[merged.dtype]
+    unit_of_sum = min(unit, UNIT_ROUNDOFF[torch.float32])
+    error_of_sum = 2.5 * len(terms) * unit_of_sum * scale
+    error_of_rounding = unit * (np.abs(mean) + error_of_sum)
+    bound = error_of_sum + error_of_rounding
+    if merged.dtype == torch.float16:
+        bound = bound + 2.0**-25  # half of its smallest number
+    error = np.abs(merged.detach().to(widest(merged.dtype)).numpy() - mean)
+    assert (error <= bound).all()
+
+
+@given(
+    first_weights=st.lists(
+        st.sampled_from([0.0, 1.0, 0.1, -0.7, 1 / 3, 3.0, 1e-9]), min_size=1, max_size=4
+    ),
+    all_steps=st.permutations(STEPS),
+)
 @examples(40)
-def test_floating_tensors_are_averaged(saved: Path, first: list[float], counts: list[int]) -> None:
-    """They are summed at least in float32 and rounded once; all else comes from the last count."""
-    weights = [*first[:-1], 1 - math.fsum(first[:-1])]
-    counts = counts[: len(weights)]
-    states = [state_of(Mixed(count)) for count in counts]
+def test_floating_tensors_are_averaged(
+    saved: Path, first_weights: list[float], all_steps: list[int]
+) -> None:
+    """All other tensors come from the last checkpoint."""
+    first_weights = first_weights[:-1]
+    weights = [*first_weights, 1 - math.fsum(first_weights)]
+    steps = all_steps[: len(weights)]
+    states = [state_of(Mixed(step)) for step in steps]
     module = Mixed(99)
     random = torch.get_rng_state()
-    Checkpoints(saved).merge(counts, weights, into=module, part="model")
+    Checkpoints(saved).merge(steps, weights, into=module, part="model")
     assert torch.equal(torch.get_rng_state(), random)
-    expected = weighted(states, weights)
-    for name, tensor in state_of(module).items():
-        if name not in expected:
+    for name, tensor in module.state_dict().items():
+        if tensor.dtype in UNIT_ROUNDOFF:
+            check_mean(tensor, [state[name] for state in states], weights)
+        else:
             assert torch.equal(tensor, states[-1][name])
-            continue
-        wide = torch.complex128 if tensor.is_complex() else torch.float64
-        mean, scale = expected[name]
-        unit = UNITS[tensor.dtype]
-        # Some roundings in float32, or in float64, and then one to the dtype.
-        before = 2.5 * len(counts) * min(unit, 2.0**-24) * scale
-        bound = before + unit * (np.abs(mean) + before) + (2.0**-25 if tensor.dtype == torch.float16 else 0)
-        assert (np.abs(tensor.to(wide).numpy() - mean) <= bound).all(), name
     assert module.hidden.tolist() == [99, 99]
     assert module.in_float32.requires_grad
     assert not module.frozen.requires_grad
@@ -107,38 +131,48 @@ def test_floating_tensors_are_averaged(saved: Path, first: list[float], counts: 
 
 def test_single_weighted_checkpoint_is_loaded_exactly(saved: Path) -> None:
     module = Mixed(99)
-    Checkpoints(saved).merge([20, 10, 30], np.array([1, 0, 0], np.float32), into=module, part="model")
-    expected = state_of(Mixed(20)) | {name: state_of(Mixed(30))[name] for name in ("count", "mask")}
+    weights = np.array([1, 0, 0], np.float32)
+    Checkpoints(saved).merge([20, 10, 30], weights, into=module, part="model")
+    expected = state_of(Mixed(20))
+    last = state_of(Mixed(30))
+    expected["count"] = last["count"]
+    expected["mask"] = last["mask"]
     assert same_bits(state_of(module), expected)
 
 
+class Tied(nn.Module):
+    """Two layers that share a weight, and a seed as extra state."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first = nn.Linear(3, 3)
+        self.second = nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.seed = seed
+
+    def get_extra_state(self) -> Any:
+        return {"seed": self.seed, "array": np.arange(self.seed)}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.seed = state["seed"]
+        assert state["array"].tolist() == list(range(self.seed))
+
+
 def test_merge_keeps_ties_and_extra_state(tmp_path: Path) -> None:
-    class Tied(nn.Module):
-        def __init__(self, seed: int) -> None:
-            super().__init__()
-            torch.manual_seed(seed)
-            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
-            self.second.weight = self.first.weight
-            self.seed = seed
+    checkpoints = Checkpoints(tmp_path)
+    models = [Tied(1), Tied(2), Tied(3)]
+    for step, model in enumerate(models):
+        checkpoints.save(step, model=model)
+    first, second, third = (model.first.weight for model in models)
+    expected = 0.25 * first + 0.25 * second + 0.5 * third
 
-        def get_extra_state(self) -> Any:
-            return {"seed": self.seed, "array": np.arange(self.seed)}
-
-        def set_extra_state(self, state: Any) -> None:
-            self.seed = state["seed"]
-            assert state["array"].tolist() == list(range(self.seed))
-
-    checkpoints, models = Checkpoints(tmp_path), [Tied(seed) for seed in (1, 2, 3)]
-    for count, model in enumerate(models):
-        checkpoints.save(count, model=model)
     merged = Tied(9)
     checkpoints.merge([0, 1, 2], [0.25, 0.25, 0.5], into=merged, part="model")
     assert merged.second.weight is merged.first.weight
-    expected = sum(
-        weight * model.first.weight for weight, model in zip([0.25, 0.25, 0.5], models, strict=True)
-    )
     torch.testing.assert_close(merged.first.weight, expected)
     assert merged.seed == 3
+
     untied = Tied(9)
     untied.second.weight = nn.Parameter(torch.zeros(3, 3))
     checkpoints.merge([0, 1, 2], [0.25, 0.25, 0.5], into=untied, part="model")
@@ -146,57 +180,81 @@ def test_merge_keeps_ties_and_extra_state(tmp_path: Path) -> None:
     torch.testing.assert_close(untied.second.weight, expected)
 
 
-@pytest.mark.parametrize(
-    ("saved_as", "here", "expected"),
-    [
-        (["float64", "bfloat16"], "float64", [(1 + 2.0**-30 + 1) / 2, (1 / 3 + 0.333984375) / 2]),
-        (["float64", "bfloat16"], "float16", [1.0, 0.33366]),
-        (["bfloat16", "float64"], "float64", [(1 + 2.0**-30 + 1) / 2, (1 / 3 + 0.333984375) / 2]),
-        (["float32", "int64"], "float32", [1, 0]),  # integers have no mean: the last count's
-        (["float32", "float32"], "complex64", [1, 1 / 3]),
-    ],
-)
-def test_merge_across_dtypes(tmp_path: Path, saved_as: list[str], here: str, expected: list[float]) -> None:
-    """The sum is as precise as the most precise checkpoint, and rounded once."""
-    checkpoints, values = Checkpoints(tmp_path), torch.tensor([1 + 2.0**-30, 1 / 3], dtype=torch.float64)
-    for count, dtype in enumerate(saved_as):
-        checkpoints.save(count, model=_buffer(values.to(getattr(torch, dtype))))
-    merged = _buffer(torch.zeros(2, dtype=getattr(torch, here)))
-    checkpoints.merge([0, 1], [0.5, 0.5], into=merged, part="model")
-    assert torch.equal(
-        merged.get_buffer("values"), torch.tensor(expected, dtype=torch.float64).to(merged.values.dtype)
-    )
-
-
-def _buffer(values: torch.Tensor) -> nn.Module:
+def model_of_buffer(values: Tensor) -> nn.Module:
     module = nn.Module()
     module.register_buffer("values", values)
     return module
 
 
+@pytest.mark.parametrize(
+    ("first_dtype", "last_dtype", "dtype", "expected"),
+    [
+        (
+            torch.float64,
+            torch.bfloat16,
+            torch.float64,
+            [(1 + 2.0**-30 + 1) / 2, (1 / 3 + 0.333984375) / 2],
+        ),
+        (torch.float64, torch.bfloat16, torch.float16, [1.0, 0.33366]),
+        (
+            torch.bfloat16,
+            torch.float64,
+            torch.float64,
+            [(1 + 2.0**-30 + 1) / 2, (1 / 3 + 0.333984375) / 2],
+        ),
+        # Integers have no mean: those of the last checkpoint.
+        (torch.float32, torch.int64, torch.float32, [1, 0]),
+        (torch.float32, torch.float32, torch.complex64, [1, 1 / 3]),
+    ],
+)
+def test_merge_across_dtypes(
+    tmp_path: Path,
+    first_dtype: torch.dtype,
+    last_dtype: torch.dtype,
+    dtype: torch.dtype,
+    expected: list[float],
+) -> None:
+    """The sum is as precise as the most precise checkpoint, and rounded once."""
+    values = torch.tensor([1 + 2.0**-30, 1 / 3], dtype=torch.float64)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(0, model=model_of_buffer(values.to(first_dtype)))
+    checkpoints.save(1, model=model_of_buffer(values.to(last_dtype)))
+    merged = model_of_buffer(torch.zeros(2, dtype=dtype))
+    checkpoints.merge([0, 1], [0.5, 0.5], into=merged, part="model")
+    rounded = torch.tensor(expected, dtype=torch.float64).to(dtype)
+    assert torch.equal(merged.get_buffer("values"), rounded)
+
+
 def test_zero_weight_checkpoint_may_be_non_finite(tmp_path: Path) -> None:
-    checkpoints, model = Checkpoints(tmp_path, keep=4), Net()
-    for count, value in enumerate((1.0, math.nan, 3.0, math.inf)):
+    checkpoints = Checkpoints(tmp_path, keep=4)
+    model = Net()
+    for step, value in enumerate([1.0, math.nan, 3.0, math.inf]):
         nn.init.constant_(model.first.weight, value)
-        checkpoints.save(count, step=make_step(model=model))
+        checkpoints.save(step, step=make_step(model=model))
     checkpoints.merge([0, 1, 2, 3], [0.5, 0.0, 0.5, 0.0], into=model)
     assert (model.first.weight == 2).all()
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, nullcontext])
-@pytest.mark.parametrize("built", [torch.inference_mode, nullcontext])
-def test_merge_and_load_model_in_inference_mode(saved: Path, mode: Any, built: Any) -> None:
+@pytest.mark.parametrize("mode_of_build", [torch.inference_mode, nullcontext])
+def test_merge_and_load_model_in_inference_mode(saved: Path, mode: Any, mode_of_build: Any) -> None:
     """The tensors of a module that was built in inference mode may change only in that mode."""
-    checkpoints, expected = Checkpoints(saved), Mixed(99)
-    checkpoints.merge(COUNTS, [0.25] * 4, into=expected, part="model")
-    with built():
-        merged, loaded = Mixed(99), Mixed(99)
+    checkpoints = Checkpoints(saved)
+    weights = [0.25, 0.25, 0.25, 0.25]
+    expected = Mixed(99)
+    checkpoints.merge(STEPS, weights, into=expected, part="model")
+    with mode_of_build():
+        merged = Mixed(99)
+        loaded = Mixed(99)
     with mode():
-        checkpoints.merge(COUNTS, [0.25] * 4, into=merged, part="model")
+        checkpoints.merge(STEPS, weights, into=merged, part="model")
         checkpoints.load_model(loaded, 10, part="model")
     assert same_bits(state_of(merged), state_of(expected))
     assert same_bits(state_of(loaded), state_of(Mixed(10)))
-    assert merged.in_float32.is_inference() == (built is torch.inference_mode)
+    assert merged.in_float32.is_inference() == (mode_of_build is torch.inference_mode)
+
+
+# Memory.
 
 
 @pytest.mark.slow
@@ -204,21 +262,26 @@ def test_merge_and_load_model_in_inference_mode(saved: Path, mode: Any, built: A
     not Path("/proc/self/status").exists(), reason="the system does not tell a process's memory"
 )
 @pytest.mark.parametrize(
-    ("kind", "limit"), [("float32", 1.5), ("bfloat16", 2.2), ("one tensor", 3.2), ("tied", 1.5)]
+    ("kind", "limit"),
+    [("float32", 1.5), ("bfloat16", 2.2), ("one tensor", 3.2), ("tied", 1.5)],
 )
-def test_merge_needs_memory_of_one_model_and_some_tensors(tmp_path: Path, kind: str, limit: float) -> None:
+def test_merge_needs_memory_of_one_model_and_some_tensors(
+    tmp_path: Path, kind: str, limit: float
+) -> None:
     """A few megabytes of tensors are summed at a time; bfloat16 ones in float32.
 
-    The largest tensor is there three times: the sum, what DCP reads from the file, and what it returns.
+    The largest tensor is there three times: the sum, what DCP reads from the file, and what it
+    returns.
     """
-    model = large_model(kind)
-    for count in range(8):
-        Checkpoints(tmp_path, keep=8).save(count, model=model, wait=True)
-    program = (
-        "import sys; from support.checkpointing import checkpoints; checkpoints.peak_of_merge(*sys.argv[1:])"
-    )
-    # Freed memory returns to the system at once, so that its figure is that of the tensors.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", program, str(tmp_path), kind]
-    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert 1 < float(printed.stdout) < limit
+    model = merge_memory.large_model(kind)
+    for step in range(8):
+        Checkpoints(tmp_path, keep=8).save(step, model=model, wait=True)
+    command = [sys.executable, "-m", merge_memory.__name__, str(tmp_path), kind]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        # Freed memory returns to the system at once, so that its figure is that of the tensors.
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+    }
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert 1 < float(ended.stdout) < limit

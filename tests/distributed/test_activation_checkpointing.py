@@ -1,4 +1,4 @@
-"""A model with activation checkpointing trains like the plain one, bit for bit, and keeps less memory."""
+"""A model with activation checkpointing trains like the plain one, bit for bit, in less memory."""
 
 import copy
 import inspect
@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.distributed.distributed_updates import Block, Mixer, Stack, gradients_of
+from support.distributed.blocks import Block, Mixer, Stack, gradients_of
 from support.examples import examples
 from support.training.models import batches, carried_loss
 from support.training.steps import equal_trees, make_step
@@ -19,78 +19,105 @@ from torch import Tensor, nn
 
 from torch_bridge import checkpoint_activations
 
-_BLOCKS = st.sampled_from([Block, Mixer, (Block, Mixer), [nn.Linear, Mixer], nn.LSTMCell, Stack])
+blocks_of_a_stack = st.sampled_from(
+    [Block, Mixer, (Block, Mixer), [nn.Linear, Mixer], nn.LSTMCell, Stack]
+)
 
 
 @examples(30)
-@given(_BLOCKS, _BLOCKS, st.sampled_from(["fp32", "bf16"]), st.booleans())
-def test_checkpointed_model_has_same_bits(blocks: Any, more: Any, precision: str, training: bool) -> None:
-    plain, model = Stack().train(training), Stack().train(training)
-    assert checkpoint_activations(model, blocks) is model
-    checkpoint_activations(model, more)
+@given(
+    first_blocks=blocks_of_a_stack,
+    more_blocks=blocks_of_a_stack,
+    precision=st.sampled_from(["fp32", "bf16"]),
+    training=st.booleans(),
+)
+def test_checkpointed_model_has_same_bits(
+    first_blocks: Any, more_blocks: Any, precision: str, training: bool
+) -> None:
+    plain = Stack().train(training)
+    model = Stack().train(training)
+    assert checkpoint_activations(model, first_blocks) is model
+    checkpoint_activations(model, more_blocks)
     expected = gradients_of(plain, precision=precision)
     assert equal_trees(gradients_of(model, precision=precision), expected)
     assert model.state_dict().keys() == plain.state_dict().keys()
-    assert [name for name, _ in model.named_modules()] == [name for name, _ in plain.named_modules()]
+    assert list(dict(model.named_modules())) == list(dict(plain.named_modules()))
 
 
-def _record_passes(model: nn.Module) -> list[str]:
-    """Return a list that gets an entry each time a mixer runs."""
-    passes: list[str] = []
-    for name, module in model.named_modules():
-        if isinstance(module, Mixer):
-            module.wide.register_forward_hook(lambda *_, name=name: passes.append(name))
-    return passes
+class Passes:
+    """Counts how often the mixers of a model run."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.count = 0
+        for module in model.modules():
+            if isinstance(module, Mixer):
+                module.wide.register_forward_hook(self._add_pass)
+
+    def _add_pass(self, *_: Any) -> None:
+        self.count += 1
 
 
 def test_block_reruns_once_and_only_for_gradients() -> None:
-    model = checkpoint_activations(checkpoint_activations(Stack(), Block), (Block,))
-    passes = _record_passes(model)
+    model = checkpoint_activations(Stack(), Block)
+    checkpoint_activations(model, (Block,))
+    passes = Passes(model)
     gradients_of(model, updates=1)
-    assert len(passes) == 6
-    passes.clear()
+    assert passes.count == 6  # three in the forward pass, and three in the backward pass
     for context in (torch.no_grad(), torch.inference_mode()):
+        passes.count = 0
         with context:
             outputs, _ = model(torch.ones(5, 3), (torch.ones(5, 4), torch.ones(5, 4)))
         assert not outputs.requires_grad
-    assert len(passes) == 6
+        assert passes.count == 3
 
 
-def _saved_bytes(model: nn.Module, inputs: Tensor) -> int:
+def saved_bytes(model: nn.Module, inputs: Tensor) -> int:
+    """Return the memory that a forward pass keeps for the backward pass, besides parameters."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    saved: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def count(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in parameters:
-            saved[storage.data_ptr()] = storage.nbytes()
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+    def unchanged(tensor: Tensor) -> Tensor:
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, unchanged):
         loss = model(inputs).sum()
     del loss
-    return sum(saved.values())
+    return sum(sizes.values())
 
 
 def test_only_the_inputs_of_blocks_are_kept() -> None:
-    width, rows, depth = 16, 32, 6
-    plain = nn.Sequential(*(Mixer(width) for _ in range(depth)))
-    inputs = torch.randn(rows, width, requires_grad=True)
-    before = _saved_bytes(plain, inputs)
-    after = _saved_bytes(checkpoint_activations(plain, Mixer), inputs)
+    width = 16
+    depth = 6
+    model = nn.Sequential(*(Mixer(width) for _ in range(depth)))
+    inputs = torch.randn(32, width, requires_grad=True)
+    before = saved_bytes(model, inputs)
+    checkpoint_activations(model, Mixer)
+    after = saved_bytes(model, inputs)
     assert after == depth * inputs.nbytes
     assert after < before / 4
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def through_pickle(model: nn.Module) -> nn.Module:
+    return pickle.loads(pickle.dumps(model))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle])
 def test_copies_are_checkpointed_and_independent(copied: Callable[[nn.Module], nn.Module]) -> None:
-    model = checkpoint_activations(Stack(), Block)
-    copied_model = copied(model)
-    passes, others = _record_passes(copied_model), _record_passes(model)
+    original = checkpoint_activations(Stack(), Block)
+    copied_model = copied(original)
+    passes = Passes(copied_model)
+    passes_of_original = Passes(original)
     assert equal_trees(gradients_of(copied_model), gradients_of(Stack()))
-    assert (len(passes), len(others)) == (12, 0)
+    assert passes.count == 12
+    assert passes_of_original.count == 0
     checkpoint_activations(copied_model, Block)  # changes nothing
-    assert equal_trees(gradients_of(model), gradients_of(Stack()))
+    assert equal_trees(gradients_of(original), gradients_of(Stack()))
 
 
 def test_forward_keeps_signature() -> None:
@@ -98,16 +125,22 @@ def test_forward_keeps_signature() -> None:
     assert list(inspect.signature(forward).parameters) == ["inputs", "debug"]
 
 
+def train_compiled(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the losses and the weights of a compiled run."""
+    carry = torch.zeros(4, 4), torch.zeros(4, 4)
+    without_graph_breaks = partial(torch.compile, backend="aot_eager", fullgraph=True)
+    with patch.object(torch, "compile", without_graph_breaks):
+        step = make_step(
+            "adamw", model, carried_loss, carry=carry, precision="bf16", compile=True, max_norm=1.0
+        )
+    torch.manual_seed(2)
+    losses: list[Tensor] = []
+    for micro_batches in zip(batches(3), batches(3, seed=1), strict=True):
+        losses.append(step(*micro_batches).loss)
+    return losses, list(model.parameters())
+
+
 @pytest.mark.slow
 def test_compiled_step_has_same_bits() -> None:
-    results: list[tuple[list[Tensor], list[Tensor]]] = []
-    for blocks in (None, Block):
-        model = Stack() if blocks is None else checkpoint_activations(Stack(), blocks)
-        options: Any = {"precision": "bf16", "compile": True, "max_norm": 1.0}
-        carry = torch.zeros(4, 4), torch.zeros(4, 4)
-        with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True)):
-            step = make_step("adamw", model, carried_loss, carry=carry, **options)
-        torch.manual_seed(2)
-        losses = [step(*pair).loss for pair in zip(batches(3), batches(3, seed=1), strict=True)]
-        results.append((losses, list(model.parameters())))
-    assert equal_trees(*results)
+    expected = train_compiled(Stack())
+    assert equal_trees(train_compiled(checkpoint_activations(Stack(), Block)), expected)

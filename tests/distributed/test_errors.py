@@ -1,98 +1,193 @@
-"""Wrong calls of `distribute` and `checkpoint_activations`, and calls in one process that change nothing."""
+"""Wrong calls of `distribute` and `checkpoint_activations`, and those that change nothing."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from support.distributed.distributed_updates import Block, Mixer, Stack
-from support.errors import Row, check_error, each, each_row
+from support.distributed.blocks import Block, Mixer, Stack
 from support.training.models import Net
 from support.training.steps import CURVE
+from support.wrong import wrong
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm
 
 from torch_bridge import TrainStep, checkpoint_activations, distribute, is_main
 
+every_mode = pytest.mark.parametrize("mode", ["ddp", "fsdp", None])
 
-def in_block(layer: nn.Module) -> nn.ModuleDict:
+
+@pytest.fixture
+def model() -> nn.Module:
+    return Net()
+
+
+@pytest.fixture
+def stack() -> nn.Module:
+    return Stack()
+
+
+# `distribute`.
+
+
+@wrong(ValueError, "mode = 'dp'")
+def test_unknown_mode(model: nn.Module) -> None:
+    distribute(model, "dp")
+
+
+@every_mode
+@wrong(TypeError, "blocks has <class 'int'>")
+def test_blocks_of_a_class_that_is_not_a_module(model: nn.Module, mode: Any) -> None:
+    distribute(model, mode, blocks=int)
+
+
+@every_mode
+@wrong(ValueError, "blocks has LSTM")
+def test_blocks_that_the_model_has_not(model: nn.Module, mode: Any) -> None:
+    distribute(model, mode, blocks=[nn.Linear, nn.LSTM])
+
+
+@every_mode
+@wrong(TypeError, "['unused']")
+def test_unknown_option(model: nn.Module, mode: Any) -> None:
+    distribute(model, mode, unused=True)
+
+
+@wrong(TypeError, "['find_unused_parameters']")
+def test_option_of_ddp_for_fsdp(model: nn.Module) -> None:
+    distribute(model, "fsdp", find_unused_parameters=True)
+
+
+@wrong(TypeError, "['reshard_after_forward']")
+def test_option_of_fsdp_for_ddp(model: nn.Module) -> None:
+    distribute(model, "ddp", reshard_after_forward=True)
+
+
+@wrong(TypeError, "['module']")
+def test_model_as_an_option(model: nn.Module) -> None:
+    distribute(model, "ddp", module=None)
+
+
+@every_mode
+@wrong(ValueError, "device = 'meta'")
+def test_device_without_memory(model: nn.Module, mode: Any) -> None:
+    distribute(model, mode, device="meta")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@wrong(ValueError, "device = 'cuda'", "available CUDA")
+def test_missing_device(model: nn.Module) -> None:
+    distribute(model, device="cuda")
+
+
+@every_mode
+def test_one_process_gets_its_model_back(mode: Any) -> None:
+    model = Stack()
+    assert distribute(model, mode, blocks=Block, device="cpu") is model
+    assert distribute(model, mode, blocks=[Block, nn.Linear], device=torch.device("cpu")) is model
+    options = {"reshard_after_forward": False}
+    if mode == "ddp":
+        options = {"find_unused_parameters": True}
+    assert distribute(model, mode, device="cpu", **options) is model
+    assert is_main()
+
+
+# `checkpoint_activations`.
+
+
+@wrong(TypeError, "blocks has 'Block'")
+def test_name_of_a_block(stack: nn.Module) -> None:
+    checkpoint_activations(stack, "Block")
+
+
+@wrong(TypeError, "blocks has <class 'int'>")
+def test_block_that_is_not_a_module(stack: nn.Module) -> None:
+    checkpoint_activations(stack, int)
+
+
+@wrong(ValueError, "blocks = ()")
+def test_no_blocks(stack: nn.Module) -> None:
+    checkpoint_activations(stack, ())
+
+
+@wrong(ValueError, "blocks has GRU")
+def test_block_that_the_model_has_not(stack: nn.Module) -> None:
+    checkpoint_activations(stack, (Block, nn.GRU))
+
+
+@wrong(ValueError, "cuda_graph=True", "checkpoint_activations")
+def test_captured_step_of_a_checkpointed_model(stack: nn.Module) -> None:
+    checkpoint_activations(stack, Block)
+    optimizer = torch.optim.AdamW(stack.parameters(), fused=True)
+    TrainStep(stack, optimizer, lambda *_: torch.zeros(()), CURVE, cuda_graph=True)
+
+
+# Layers that change their state in a forward pass would do so twice.
+
+
+def model_with_a_layer_in_its_block(layer: nn.Module) -> nn.Module:
     block = Block(4)
     block.extra = layer
     return nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})
 
 
-def captured() -> TrainStep:
-    model = checkpoint_activations(Stack(), Block)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    return TrainStep(model, optimizer, lambda *_: torch.zeros(()), CURVE, cuda_graph=True)
+def batch_norm() -> nn.Module:
+    return nn.BatchNorm1d(4)
 
 
-LAYERS: list[Callable[[], nn.Module]] = [
-    lambda: nn.SyncBatchNorm(4),
-    lambda: nn.InstanceNorm1d(4, track_running_stats=True),
-    lambda: spectral_norm(nn.Linear(4, 4)),
-    lambda: parametrizations.spectral_norm(nn.Linear(4, 4)),
-]
-MODES: list[Any] = ["ddp", "fsdp", None]
-ERRORS: list[Row] = [
-    *each(lambda net, value: distribute(net, value, blocks=int), MODES, TypeError,
-          "blocks has <class 'int'>"),
-    *each(
-        lambda net, value: distribute(net, value, blocks=[nn.Linear, nn.LSTM]),
-        *(MODES, ValueError, "blocks has LSTM"),
-    ),
-    *each(lambda net, value: distribute(net, value, unused=True), MODES, TypeError, "['unused']"),
-    *each(lambda net, value: distribute(net, value, device="meta"), MODES, ValueError, "device = 'meta'"),
-    (lambda net: distribute(net, "dp"), ValueError, "mode = 'dp'"),
-    (lambda net: distribute(net, "fsdp", find_unused_parameters=True), TypeError,
-     "['find_unused_parameters']"),
-    (lambda net: distribute(net, "ddp", reshard_after_forward=True), TypeError, "['reshard_after_forward']"),
-    (lambda net: distribute(net, "ddp", module=None), TypeError, "['module']"),
-    (lambda stack: checkpoint_activations(stack, "Block"), TypeError, "blocks has 'Block'"),
-    (lambda stack: checkpoint_activations(stack, int), TypeError, "blocks has <class 'int'>"),
-    (lambda stack: checkpoint_activations(stack, ()), ValueError, "blocks = ()"),
-    (lambda stack: checkpoint_activations(stack, (Block, nn.GRU)), ValueError, "blocks has GRU"),
-    *each(
-        lambda value: checkpoint_activations(in_block(value()), Block),
-        *(LAYERS, ValueError, "deep.1.extra", "inside a block"),
-    ),
-    (lambda: checkpoint_activations(nn.BatchNorm1d(4), nn.Module), ValueError, "the model (BatchNorm1d)"),
-    (lambda: captured(), ValueError, "cuda_graph=True", "checkpoint_activations"),
-]  # fmt: skip
+def batch_norm_over_ranks() -> nn.Module:
+    return nn.SyncBatchNorm(4)
 
 
-@each_row(ERRORS)
+def instance_norm_with_running_statistics() -> nn.Module:
+    return nn.InstanceNorm1d(4, track_running_stats=True)
+
+
+def spectral_norm_by_a_hook() -> nn.Module:
+    return spectral_norm(nn.Linear(4, 4))
+
+
+def spectral_norm_by_parametrization() -> nn.Module:
+    return parametrizations.spectral_norm(nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        batch_norm,
+        batch_norm_over_ranks,
+        instance_norm_with_running_statistics,
+        spectral_norm_by_a_hook,
+        spectral_norm_by_parametrization,
+    ],
+)
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
-def test_errors(row: Row) -> None:
-    check_error(row, net=Net(), stack=Stack())
+def test_layer_that_changes_its_state(layer: Callable[[], nn.Module]) -> None:
+    model = model_with_a_layer_in_its_block(layer())
+    with pytest.raises(ValueError, match=r"deep\.1\.extra.*inside a block"):
+        checkpoint_activations(model, Block)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_missing_device_is_named() -> None:
-    check_error((lambda: distribute(Net(), device="cuda"), ValueError, "device = 'cuda'", "available CUDA"))
+@wrong(ValueError, "the model (BatchNorm1d)")
+def test_model_that_changes_its_state() -> None:
+    checkpoint_activations(nn.BatchNorm1d(4), nn.Module)
 
 
 def test_rejected_model_is_not_checkpointed() -> None:
     """Other blocks may be, next to the layer."""
-    model = in_block(nn.BatchNorm1d(4))
+    model = model_with_a_layer_in_its_block(batch_norm())
     with pytest.raises(ValueError, match="inside a block"):
         checkpoint_activations(model, Block)
-    assert not any("forward" in vars(module) for module in model.modules())
+    for module in model.modules():
+        assert "forward" not in vars(module)
     checkpoint_activations(model, Mixer)
 
 
 def test_layers_without_running_statistics_are_allowed() -> None:
-    layers = nn.Sequential(
-        nn.BatchNorm1d(4, track_running_stats=False), nn.InstanceNorm1d(4), nn.GroupNorm(2, 4)
+    model = nn.Sequential(
+        nn.BatchNorm1d(4, track_running_stats=False),
+        nn.InstanceNorm1d(4),
+        nn.GroupNorm(2, 4),
     )
-    checkpoint_activations(layers, nn.Sequential)(torch.randn(3, 4, 2)).sum().backward()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_one_process_gets_its_model_back(mode: Any) -> None:
-    model = Stack()
-    assert distribute(model, mode, blocks=Block, device="cpu") is model
-    assert distribute(model, mode, blocks=[Block, nn.Linear], device=torch.device("cpu")) is model
-    options = {"find_unused_parameters": True} if mode == "ddp" else {"reshard_after_forward": False}
-    assert distribute(model, mode, device="cpu", **options) is model
-    assert is_main()
+    checkpoint_activations(model, nn.Sequential)
+    model(torch.randn(3, 4, 2)).sum().backward()

@@ -1,7 +1,7 @@
 """What ranks do together, on threads in place of processes. Programs for processes are slow."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -11,7 +11,14 @@ from support.distributed.processes import error_of
 from support.distributed.threads import Replica, on_ranks
 from support.evaluated import SPLITS, Sized, batches_of, named_loss
 from support.schedulers.runs import learning_rate
-from support.training.models import Net, batches, counting_loss, device_pair_loss, mean_loss, nonfinite
+from support.training.models import (
+    Net,
+    batches,
+    counting_loss,
+    device_pair_loss,
+    mean_loss,
+    nonfinite,
+)
 from support.training.reads import Reads
 from support.training.steps import CURVE, equal_trees, make_step
 from torch import nn
@@ -26,53 +33,99 @@ from torch_bridge.distributed.processes import in_lockstep
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.optimizers import layers_of, lightning_counter
 
-CPU, NET = torch.device("cpu"), Net()
-FORMS: list[Callable[[list[Any]], Any]] = [list, iter, lambda batches: Sized(batches, min(len(batches), 1))]
+CPU = torch.device("cpu")
+# A model that is built on a thread would draw from random numbers that all threads share.
+NET = Net()
 
 
 def step_of(**options: Any) -> TrainStep:
-    # A model that is built on a thread would draw from random numbers that all threads share.
     return make_step(model=copy.deepcopy(NET), **options)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=["list", "iterator", "wrong length"])
-@pytest.mark.parametrize("counts", [[2, 3], [0, 2, 1], [3, 3], [0, 0]], ids=str)
-def test_all_ranks_get_the_same_number_of_batches(form: Any, counts: list[int]) -> None:
+# Collectives.
+
+
+def as_list(batches: list[str]) -> list[str]:
+    return batches
+
+
+def as_iterator(batches: list[str]) -> Iterator[str]:
+    return iter(batches)
+
+
+def with_wrong_length(batches: list[str]) -> Any:
+    return Sized(batches, min(len(batches), 1))
+
+
+@pytest.mark.parametrize("form", [as_list, as_iterator, with_wrong_length])
+@pytest.mark.parametrize(
+    ("batches_by_rank", "passes_by_rank"),
+    [
+        (
+            [["a", "b"], ["c", "d", "e"]],
+            [
+                [("a", True), ("b", True), ("b", False)],
+                [("c", True), ("d", True), ("e", True)],
+            ],
+        ),
+        (
+            [[], ["a", "b"], ["c"]],
+            [
+                [("a", False), ("a", False)],
+                [("a", True), ("b", True)],
+                [("c", True), ("c", False)],
+            ],
+        ),
+        (
+            [["a", "b", "c"], ["d", "e", "f"]],
+            [
+                [("a", True), ("b", True), ("c", True)],
+                [("d", True), ("e", True), ("f", True)],
+            ],
+        ),
+        ([[], []], [[], []]),
+    ],
+)
+def test_all_ranks_get_the_same_number_of_batches(
+    form: Any, batches_by_rank: list[list[str]], passes_by_rank: list[list[tuple[str, bool]]]
+) -> None:
     """The filler is the last batch, or the first one of another rank."""
 
-    def received() -> list[Any]:
-        rank = processes.rank()
-        return list(in_lockstep(form([f"{rank}.{number}" for number in range(counts[rank])]), CPU))
+    def passes() -> list[Any]:
+        local = form(batches_by_rank[processes.rank()])
+        return list(in_lockstep(local, CPU))
 
-    first = next((rank for rank, count in enumerate(counts) if count), 0)
-    for rank, pairs in enumerate(on_ranks(received, len(counts))):
-        batches = [f"{rank}.{number}" for number in range(counts[rank])]
-        filler = batches[-1] if batches else f"{first}.0"
-        fillers = [(filler, False)] * (max(counts) - len(batches))
-        assert pairs == [*((batch, True) for batch in batches), *fillers]
+    assert on_ranks(passes, len(batches_by_rank)) == passes_by_rank
 
 
 @pytest.mark.parametrize("failing", [0, 2])
 def test_error_on_one_rank_is_raised_on_all(failing: int) -> None:
-    def work() -> int:
+    def work() -> None:
         if processes.rank() == failing:
             raise KeyError("none")
-        return processes.rank()
 
-    others = f"RuntimeError: rank {failing} failed: KeyError: 'none'"
     errors = on_ranks(lambda: error_of(processes.collective_call, work), 3)
-    assert errors == ["KeyError: 'none'" if rank == failing else others for rank in range(3)]
-    assert on_ranks(lambda: processes.collective_call(processes.rank), 3) == [[0, 1, 2]] * 3
+    expected = [f"RuntimeError: rank {failing} failed: KeyError: 'none'"] * 3
+    expected[failing] = "KeyError: 'none'"
+    assert errors == expected
+
+
+def test_all_ranks_get_the_results_of_all() -> None:
+    results = on_ranks(lambda: processes.collective_call(processes.rank), 3)
+    assert results == [[0, 1, 2], [0, 1, 2], [0, 1, 2]]
+
+
+# Losses and updates.
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 def test_evaluation_is_the_mean_over_all_ranks(split: list[list[int]]) -> None:
     by_rank = batches_of(split)
-    expected = evaluate(NET, [batch for of_rank in by_rank for batch in of_rank], named_loss)
+    all_batches = [batch for local in by_rank for batch in local]
+    expected = evaluate(NET, all_batches, named_loss)
 
     def evaluate_rank() -> Any:
-        rank = processes.rank()
-        return evaluate(copy.deepcopy(NET), by_rank[rank], named_loss)
+        return evaluate(copy.deepcopy(NET), by_rank[processes.rank()], named_loss)
 
     for means in on_ranks(evaluate_rank, len(split)):
         assert means == pytest.approx(expected)
@@ -80,32 +133,46 @@ def test_evaluation_is_the_mean_over_all_ranks(split: list[list[int]]) -> None:
 
 @pytest.mark.parametrize("weights", [[3.0, 5.0], [1.0, 0.0, 4.0]], ids=str)
 def test_update_divides_by_the_weight_of_all_ranks(weights: list[float]) -> None:
-    def update() -> tuple[Any, ...]:
-        replica, parameter = Replica(nn.Identity()), nn.Parameter(torch.tensor([1.0, 2.0]))
+    """Rank r has the sum (r + 1) · Σ parameter, whose gradient is r + 1."""
+
+    def update() -> tuple[float, float, list[float], int]:
+        replica = Replica(nn.Identity())
+        parameter = nn.Parameter(torch.tensor([1.0, 2.0]))
         normalizer = LossNormalizer([parameter], None, replica)
+        total = parameter.sum() * (replica.rank + 1)
         weight = torch.tensor(weights[replica.rank])
         consumed = torch.tensor(2**40 + replica.rank)
-        total = normalizer.backward(((parameter * (replica.rank + 1)).sum(), weight), 1)
+        pair = normalizer.backward((total, weight), 1), weight
         gradient: Any = parameter.grad
         replica.all_reduce(gradient)
         gradient /= replica.size  # the average, as DDP takes it
-        loss, norm = normalizer.normalize((total, weight), 1, [gradient], consumed)
-        return loss.item(), norm.item(), gradient.tolist(), consumed.item()
+        loss, norm = normalizer.normalize(pair, 1, [gradient], consumed)
+        return loss.item(), norm.item(), gradient.tolist(), int(consumed)
 
-    size = len(weights)
-    slope = sum(range(1, size + 1)) / sum(weights)
-    count = size * 2**40 + sum(range(size))
-    for loss, norm, gradient, consumed in on_ranks(update, size):
-        assert (loss, norm) == pytest.approx((3 * slope, 2**0.5 * slope))
+    ranks = range(len(weights))
+    slope = sum(rank + 1 for rank in ranks) / sum(weights)
+    for loss, norm, gradient, consumed in on_ranks(update, len(weights)):
+        assert loss == pytest.approx(3 * slope)
+        assert norm == pytest.approx(2**0.5 * slope)
         assert gradient == pytest.approx([slope, slope])
-        assert consumed == count
+        assert consumed == sum(2**40 + rank for rank in ranks)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("loss_fn", [mean_loss, device_pair_loss])
-def test_update_neither_reads_nor_multiplies_too_much(loss_fn: Any, precision: Any) -> None:
-    """Once to clip, and for pairs and under fp16 once before; by factors of the gradients' dtype."""
-    dtypes, multiply = list[torch.dtype](), torch._foreach_mul_
+@pytest.mark.parametrize(
+    ("loss_fn", "precision", "multiplications"),
+    [
+        (mean_loss, "fp32", 1),  # to clip
+        (mean_loss, "fp16", 2),
+        (device_pair_loss, "fp32", 2),
+        (device_pair_loss, "fp16", 2),
+    ],
+)
+def test_update_neither_reads_nor_multiplies_too_much(
+    loss_fn: Any, precision: Any, multiplications: int
+) -> None:
+    """Factors have the dtype of the gradients."""
+    dtypes: list[torch.dtype] = []
+    multiply = torch._foreach_mul_
 
     def recorded(gradients: Any, factor: torch.Tensor) -> None:
         dtypes.append(factor.dtype)
@@ -113,46 +180,53 @@ def test_update_neither_reads_nor_multiplies_too_much(loss_fn: Any, precision: A
 
     def reads() -> list[str]:
         step = step_of(loss_fn=loss_fn, precision=precision, max_norm=0.1)
-        first, second = batches(2)
-        step(first, second)
+        micro_batches = batches(2)
+        step(*micro_batches)
         with Reads() as reads:
-            step(first, second)
+            step(*micro_batches)
         return reads.names
 
     with patch.object(torch, "_foreach_mul_", recorded):
         assert on_ranks(reads, 2) == [[], []]
-    times = 1 if (loss_fn, precision) == (mean_loss, "fp32") else 2
-    assert dtypes == [torch.float32] * 2 * 2 * times
+    updates = 2 * 2  # of each of two ranks
+    assert dtypes == [torch.float32] * updates * multiplications
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("before", [None, mean_loss, device_pair_loss])
-def test_mixed_means_and_pairs_are_skipped_on_all_ranks(before: Any, precision: Any) -> None:
+@pytest.mark.parametrize("first_loss", [None, mean_loss, device_pair_loss])
+def test_mixed_means_and_pairs_are_skipped_on_all_ranks(first_loss: Any, precision: Any) -> None:
     """Under fp16, ranks with pairs communicate once more."""
 
     def update() -> None:
-        loss_fn = before
+        loss_of_now = first_loss
 
-        def loss_of(model: nn.Module, batch: Any) -> Any:
-            return loss_fn(model, batch)
+        def loss_fn(model: nn.Module, batch: Any) -> Any:
+            return loss_of_now(model, batch)
 
-        step = step_of(loss_fn=loss_of, precision=precision)
-        first, second = batches(2)
-        if before is not None:
-            step(first)
-        loss_fn = device_pair_loss if processes.rank() else mean_loss
+        step = step_of(loss_fn=loss_fn, precision=precision)
+        micro_batches = batches(2)
+        if first_loss is not None:
+            step(micro_batches[0])
+        if processes.rank() == 0:
+            loss_of_now = mean_loss
+        else:
+            loss_of_now = device_pair_loss
         state = step.state_dict()
-        for _ in range(2):
-            result = step(first, second)
+        step(*micro_batches)
+        result = step(*micro_batches)
         assert result.loss.isnan()
-        assert (result.applied, result.skipped) == (state["applied"], state["skipped"] + 2)
+        assert result.applied == state["applied"]
+        assert result.skipped == state["skipped"] + 2
         assert equal_trees(step.state_dict()["model"], state["model"])
 
     on_ranks(update, 2)
 
 
-@pytest.mark.parametrize("wrong", [None, -1, 2.5, torch.tensor(2.5), 2**62], ids=str)
-def test_wrong_count_is_rejected_before_other_ranks_are_needed(wrong: Any) -> None:
+# Counts of data.
+
+
+@pytest.mark.parametrize("count", [None, -1, 2.5, torch.tensor(2.5), 2**62], ids=str)
+def test_wrong_count_is_rejected_before_other_ranks_are_needed(count: Any) -> None:
     """The other rank waits in the update that this one has not begun; a right count begins it."""
     (batch,) = batches(1)
 
@@ -163,7 +237,7 @@ def test_wrong_count_is_rejected_before_other_ranks_are_needed(wrong: Any) -> No
         if rank == 1:
             before = step.state_dict()
             with pytest.raises((TypeError, ValueError), match="count"):
-                step(batch, count=wrong)
+                step(batch, count=count)
             assert equal_trees(step.state_dict(), before)
         result = step(batch, count=3 + rank)
         return result.counters.tolist(), result.loss.item()
@@ -174,81 +248,115 @@ def test_wrong_count_is_rejected_before_other_ranks_are_needed(wrong: Any) -> No
     assert on_ranks(update, 2) == [([2, 0, 1, 13], pytest.approx(loss))] * 2
 
 
+# float64 does not hold all integers of this size; in float32 both of its words would be rounded.
 LARGE = 2**53 + 2**29 + 1
-"""Above the integers that float64 holds exactly; in float32 both of its words would be rounded."""
 
 
 def count_of(rank: int, update: int) -> int:
-    return LARGE + rank if update == 1 else 7 * rank + 3 * update
+    if update == 1:
+        return LARGE + rank
+    return 7 * rank + 3 * update
+
+
+def expected_clock() -> list[tuple[int, int, float]]:
+    """Return the samples, the curve's step and the learning rate of nine updates.
+
+    Two ranks make the first six, and one rank makes the others.
+    """
+    clock: list[tuple[int, int, float]] = []
+    consumed = 0
+    for update in range(9):
+        curve_step = consumed // 5
+        if update != 3:  # skipped
+            consumed += count_of(0, update)
+            if update < 6:
+                consumed += count_of(1, update)
+        clock.append((consumed, curve_step, learning_rate(0.01, CURVE, curve_step)))
+    return clock
 
 
 @pytest.mark.parametrize("loss_fn", [mean_loss, device_pair_loss])
 def test_ranks_add_up_their_counts(loss_fn: Any) -> None:
     """The run resumes on fewer ranks: the learning rate is that of the samples so far."""
 
-    def consume(first: int, last: int, state: Any = None) -> tuple[list[Any], Any]:
-        step, rank, rows = step_of(loss_fn=loss_fn, clock=DataClock(5)), processes.rank(), list[Any]()
-        if state is not None:
-            step.load_state_dict(state)
-        for update in range(first, last):
-            micro, count = batches(2), count_of(rank, update)
-            if (update, rank) == (3, 1):  # skipped on all ranks
-                micro[-1] = nonfinite(micro[-1])
-            result = step(*micro, count=torch.tensor(count) if rank else count)
-            rows.append((int(result.consumed), int(result.curve_step), result.lr.item()))
-        return rows, step.state_dict()
+    def update(step: TrainStep, number: int) -> tuple[int, int, float]:
+        rank = processes.rank()
+        micro_batches = batches(2)
+        if number == 3 and rank == 1:  # skipped on all ranks
+            micro_batches[-1] = nonfinite(micro_batches[-1])
+        count: Any = count_of(rank, number)
+        if rank == 1:
+            count = torch.tensor(count)
+        result = step(*micro_batches, count=count)
+        return int(result.consumed), int(result.curve_step), result.lr.item()
 
-    (rows, state), (other, _) = on_ranks(lambda: consume(0, 6), 2)
-    assert rows == other
-    rows += consume(6, 9, state)[0]
-    consumed, expected = 0, list[Any]()
-    for update in range(9):
-        step = consumed // 5
-        if update != 3:
-            consumed += sum(count_of(rank, update) for rank in range(2 if update < 6 else 1))
-        expected.append((consumed, step, learning_rate(0.01, CURVE, step)))
-    assert rows == expected
+    def begin() -> tuple[list[tuple[int, int, float]], Any]:
+        step = step_of(loss_fn=loss_fn, clock=DataClock(5))
+        clock = [update(step, number) for number in range(6)]
+        return clock, step.state_dict()
+
+    (clock, state), (clock_of_rank_1, _) = on_ranks(begin, 2)
+    assert clock == clock_of_rank_1
+    resumed = step_of(loss_fn=loss_fn, clock=DataClock(5))
+    resumed.load_state_dict(state)
+    for number in range(6, 9):
+        clock.append(update(resumed, number))
+    assert clock == expected_clock()
 
 
 def test_count_of_the_clock_is_that_of_all_ranks() -> None:
     (batch,) = batches(1)
 
     def consumed() -> list[int]:
-        step, given = step_of(clock=DataClock(5, count=7)), {}
+        step = step_of(clock=DataClock(5, count=7))
+        results = [step(batch), step(batch), step(batch, count=2)]
         if processes.rank() == 0:
-            given = {"count": 5}
-        return [step(batch, **count).consumed.item() for count in ({}, {}, {"count": 2}, given)]
+            results.append(step(batch, count=5))
+        else:
+            results.append(step(batch))  # its part of 7, which is 3
+        return [int(result.consumed) for result in results]
 
-    # At last rank 0 passes a count, and rank 1 takes its part of 7, which is 3.
     assert on_ranks(consumed, 2) == [[7, 14, 18, 26]] * 2
 
 
+# Checkpoints.
+
+
 def test_only_what_differs_is_saved_for_a_rank() -> None:
-    main = {"same": torch.ones(3), "value": torch.ones(3), "dtype": torch.ones(3), "shape": torch.ones(3)}
-    own = {
-        **main,
+    main = {
+        "same": torch.ones(3),
+        "value": torch.ones(3),
+        "dtype": torch.ones(3),
+        "shape": torch.ones(3),
+    }
+    of_rank_2 = {
+        "same": torch.ones(3),
         "value": torch.tensor([1.0, 1.0, 2.0]),
         "dtype": torch.ones(3).view(torch.int32),
         "shape": torch.ones(1, 3),
         "new": torch.ones(3),
     }
-    names = list(_with_names_of_rank(own, _digests(main), 2))
-    assert names == ["same", *(name_of_rank(name, 2) for name in ("value", "dtype", "shape", "new"))]
+    names = list(_with_names_of_rank(of_rank_2, _digests(main), 2))
+    differing = ["value", "dtype", "shape", "new"]
+    assert names == ["same", *(name_of_rank(name, 2) for name in differing)]
 
 
 def test_different_orders_of_shards_are_rejected() -> None:
     check_same_order([{"step": "a", "rest": None}] * 3)
-    with pytest.raises(
-        ValueError, match=r"^step has its parameters in different orders on rank 0 and rank 2"
-    ):
+    message = r"^step has its parameters in different orders on rank 0 and rank 2"
+    with pytest.raises(ValueError, match=message):
         check_same_order([{"step": "a"}, {"step": "a"}, {"step": "b"}])
 
 
+# Lightning.
+
+
 class LightningOptimizer(torch.optim.Optimizer):
-    """Like Lightning's own: it wraps an optimizer, and its Trainer counts what happens around a step."""
+    """Like Lightning's own: it wraps an optimizer, and its Trainer counts the steps."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer, self.calls = optimizer, list[str]()
+        self.optimizer = optimizer
+        self.calls: list[str] = []
 
     def _on_before_step(self) -> None:
         self.calls.append("before")
@@ -257,7 +365,7 @@ class LightningOptimizer(torch.optim.Optimizer):
         self.calls.append("after")
 
 
-def test_trainers_wrappers_are_taken_off_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainers_wrappers_are_unwrapped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = torch.optim.SGD(Net().parameters())
     wrapper = LightningOptimizer(plain)
     assert layers_of(wrapper) == [wrapper]  # not of a trainer: it may add to its step

@@ -1,19 +1,18 @@
-"""Models under torch's wrappers in a group of one rank, whose updates take the path of any other group."""
+"""Models under torch's wrappers in a group of one rank; their updates are those of any group."""
 
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
-from support.checkpointing.checkpoints import whole
-from support.distributed.distributed_updates import Block, Case, Mixer, Stack, gradients_of, train, wrapped
+from support.checkpointing.checkpoints import gathered
+from support.distributed.blocks import Block, Mixer, Stack, gradients_of
+from support.distributed.distributed_updates import Case, assert_same_run, train, wrapped
 from support.distributed.processes import error_of
 from support.training.models import Net, batches, seeded
 from support.training.optimizers import OPTIMIZERS
@@ -33,6 +32,9 @@ from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 
 (BATCH,) = batches(1)
 
+# A function that wraps a model.
+Wrapper = Callable[[Any], nn.Module]
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_rank() -> Iterator[None]:
@@ -45,72 +47,39 @@ def sharded(model: nn.Module, **options: Any) -> Any:
     return fully_shard(model, **options)
 
 
+def under_ddp(model: nn.Module) -> nn.Module:
+    return DistributedDataParallel(model)
+
+
+by_ddp_or_fsdp = pytest.mark.parametrize("wrap", [under_ddp, sharded])
+
+
 @pytest.mark.slow
 def test_wrapping_changes_no_bits() -> None:
     for wrapper, loss, precision, synchronize in product(
-        ("ddp", "fsdp"), ("mean", "pair", "device pair"), ("fp32", "bf16", "fp16"), ("update", "micro")
+        ("ddp", "fsdp"),
+        ("mean", "pair", "device pair"),
+        ("fp32", "bf16", "fp16"),
+        ("update", "micro"),
     ):
         case = Case(
-            *(wrapper, "adamw", loss, 3, 0.1, precision, synchronize),
+            wrapper,
+            loss=loss,
+            accumulation=3,
+            max_norm=0.1,
+            precision=precision,
+            synchronize=synchronize,
             corrupted=((2, 0, float("nan")),),
             updates=4,
             processes=1,
         )
-        actual, plain = train(case), train(case._replace(wrapper="plain"))
-        assert repr(actual[:-1]) == repr(plain[:-1]), case
-        assert all(map(np.array_equal, actual.weights, plain.weights)), case
+        assert_same_run(train(case), train(case._replace(wrapper="plain")))
 
 
-def ignored_by_ddp(model: Any) -> nn.Module:
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["first.weight"])
-    return DistributedDataParallel(model)
+# Models that a step rejects.
 
 
-def distributed_tensor(model: Any) -> nn.Module:
-    mesh = init_device_mesh("cpu", (1,))
-    model.first.weight = nn.Parameter(distribute_tensor(model.first.weight.detach(), mesh, [Replicate()]))
-    return model
-
-
-def two_meshes(model: Any) -> nn.Module:
-    sharded(model.first, mesh=init_device_mesh("cpu", (1,)))
-    return sharded(model, mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("copy", "shard")))
-
-
-def divided_in_part(model: Any) -> nn.Module:
-    sharded(model.first).set_gradient_divide_factor(1.0)
-    return sharded(model)
-
-
-def divided(model: Any) -> nn.Module:
-    sharded(model).set_gradient_divide_factor(2.0)
-    return model
-
-
-# Models that a step rejects, and what is said.
-MODELS: dict[str, tuple[Callable[[Any], nn.Module], str]] = {
-    "a part in DDP": (lambda model: nn.Sequential(DistributedDataParallel(model)), "DistributedDataParallel"),
-    "DDP in DDP": (
-        lambda model: DistributedDataParallel(nn.Sequential(DistributedDataParallel(model))),
-        "DistributedDataParallel",
-    ),
-    "a sharded part": (lambda model: nn.Sequential(sharded(model)), "FSDPModule"),
-    "a part left out": (
-        lambda model: sharded(model, ignored_params=set(model.first.parameters())),
-        "sharded in part",
-    ),
-    "a part that DDP ignores": (ignored_by_ddp, "does not average"),
-    "a DTensor": (distributed_tensor, "DTensors"),
-    "two meshes": (two_meshes, "several meshes"),
-    "a divisor": (divided, "averages over the 1 ranks"),
-    "a divisor of a part": (divided_in_part, "averages over the 1 ranks"),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_unsupported_wrapping_is_rejected(name: str) -> None:
-    wrap, message = MODELS[name]
-    model = wrap(Net())
+def check_rejected(model: nn.Module, message: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=message):
         make_step(model=model, optimizer=optimizer)
@@ -118,15 +87,72 @@ def test_unsupported_wrapping_is_rejected(name: str) -> None:
     assert "initial_lr" not in optimizer.param_groups[0]
 
 
-@pytest.mark.parametrize("wrap", [DistributedDataParallel, sharded])
-def test_cuda_graph_rejects_wrapped_model(wrap: Any) -> None:
+def test_part_in_ddp_is_rejected() -> None:
+    model = nn.Sequential(DistributedDataParallel(Net()))
+    check_rejected(model, "DistributedDataParallel")
+
+
+def test_ddp_in_ddp_is_rejected() -> None:
+    part = nn.Sequential(DistributedDataParallel(Net()))
+    check_rejected(DistributedDataParallel(part), "DistributedDataParallel")
+
+
+def test_sharded_part_is_rejected() -> None:
+    check_rejected(nn.Sequential(sharded(Net())), "FSDPModule")
+
+
+def test_parameters_that_fsdp_ignores_are_rejected() -> None:
+    model = Net()
+    sharded(model, ignored_params=set(model.first.parameters()))
+    check_rejected(model, "sharded in part")
+
+
+def test_parameter_that_ddp_ignores_is_rejected() -> None:
+    model: Any = Net()
+    ignored = ["first.weight"]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
+    check_rejected(DistributedDataParallel(model), "does not average")
+
+
+def test_parameter_that_is_a_dtensor_is_rejected() -> None:
+    model: Any = Net()
+    mesh = init_device_mesh("cpu", (1,))
+    weight = distribute_tensor(model.first.weight.detach(), mesh, [Replicate()])
+    model.first.weight = nn.Parameter(weight)
+    check_rejected(model, "DTensors")
+
+
+def test_model_over_two_meshes_is_rejected() -> None:
+    model = Net()
+    sharded(model.first, mesh=init_device_mesh("cpu", (1,)))
+    sharded(model, mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("copy", "shard")))
+    check_rejected(model, "several meshes")
+
+
+def test_divisor_of_gradients_is_rejected() -> None:
+    model = Net()
+    sharded(model).set_gradient_divide_factor(2.0)
+    check_rejected(model, "averages over the 1 ranks")
+
+
+def test_divisor_of_gradients_of_a_part_is_rejected() -> None:
+    model = Net()
+    sharded(model.first).set_gradient_divide_factor(1.0)
+    check_rejected(sharded(model), "averages over the 1 ranks")
+
+
+@by_ddp_or_fsdp
+def test_cuda_graph_rejects_wrapped_model(wrap: Wrapper) -> None:
     message = r"^cuda_graph=True needs a model that is not wrapped for several ranks$"
     with pytest.raises(ValueError, match=message):
         make_step(model=wrap(Net()), cuda_graph=True)
 
 
-@pytest.mark.parametrize("wrap", [DistributedDataParallel, sharded])
-def test_wrong_count_changes_nothing(wrap: Any) -> None:
+# Updates.
+
+
+@by_ddp_or_fsdp
+def test_wrong_count_changes_nothing(wrap: Wrapper) -> None:
     """It is rejected before the update begins, so the step stays usable."""
     step = make_step(model=wrap(Net()), clock=DataClock(2))
     with pytest.raises(ValueError, match="count = -1"):
@@ -134,8 +160,8 @@ def test_wrong_count_changes_nothing(wrap: Any) -> None:
     assert step(BATCH, count=3).counters.tolist() == [1, 0, 0, 3]
 
 
-@pytest.mark.parametrize("wrap", [DistributedDataParallel, sharded])
-def test_update_of_wrapped_model_reads_nothing(wrap: Any) -> None:
+@by_ddp_or_fsdp
+def test_update_of_wrapped_model_reads_nothing(wrap: Wrapper) -> None:
     step = make_step(model=wrap(Net()), max_norm=0.1)
     step(BATCH)
     with Reads() as reads:
@@ -147,8 +173,19 @@ def test_update_of_wrapped_model_reads_nothing(wrap: Any) -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer_runs_on_sharded_parameters(name: str) -> None:
     """Or the step says that torch can't run it."""
-    model = nn.Sequential(nn.Linear(3, 2, bias=False)) if name == "muon" else Net()
-    if name in {"sgd", "momentum", "dampened", "nesterov", "adagrad", "adafactor", "rprop", "muon"}:
+    model: nn.Module = Net()
+    if name == "muon":
+        model = nn.Sequential(nn.Linear(3, 2, bias=False))
+    if name in {
+        "sgd",
+        "momentum",
+        "dampened",
+        "nesterov",
+        "adagrad",
+        "adafactor",
+        "rprop",
+        "muon",
+    }:
         with pytest.raises(ValueError, match="torch cannot run"):
             make_step(name, sharded(model))
         return
@@ -157,32 +194,51 @@ def test_optimizer_runs_on_sharded_parameters(name: str) -> None:
         step(BATCH)
 
 
-def fail(*_: Any) -> Any:
+# Errors in mid-update.
+
+
+def interrupt(*_: Any) -> Any:
     raise KeyboardInterrupt
 
 
-def fail_backward(_: Any, __: Any, output: Tensor) -> None:
-    output.register_hook(fail)
+def interrupt_backward(_: Any, __: Any, output: Tensor) -> None:
+    output.register_hook(interrupt)
 
 
-@pytest.mark.parametrize("place", ["forward", "backward", "optimizer"])
+def in_forward(step: TrainStep, model: Any) -> Any:
+    return model.first.register_forward_hook(interrupt)
+
+
+def in_backward(step: TrainStep, model: Any) -> Any:
+    return model.first.register_forward_hook(interrupt_backward)
+
+
+def in_optimizer(step: TrainStep, model: Any) -> Any:
+    return step.optimizer.register_step_pre_hook(interrupt)
+
+
+@pytest.mark.parametrize("hook", [in_forward, in_backward, in_optimizer])
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
-def test_step_rejects_calls_after_an_error(wrapper: str, place: str) -> None:
-    """Wherever the error came: other ranks may wait in a collective, and torch's wrappers are in mid-pass."""
+def test_step_rejects_calls_after_an_error(wrapper: str, hook: Callable[..., Any]) -> None:
+    """Other ranks may wait in a collective, and torch's wrappers are in mid-pass."""
     model = Net()
     step = make_step(model=wrapped(wrapper, model))
     step(BATCH)
     state = step.state_dict()
-    if place == "optimizer":
-        hook = step.optimizer.register_step_pre_hook(fail)
-    else:
-        hook = model.first.register_forward_hook(fail if place == "forward" else fail_backward)
+    handle = hook(step, model)
     with pytest.raises(KeyboardInterrupt):
         step(BATCH)
-    hook.remove()
-    for call in (partial(step, BATCH), step.state_dict, partial(step.load_state_dict, state)):
-        with pytest.raises(RuntimeError, match="restart the program from its last checkpoint"):
-            call()
+    handle.remove()
+    message = "restart the program from its last checkpoint"
+    with pytest.raises(RuntimeError, match=message):
+        step(BATCH)
+    with pytest.raises(RuntimeError, match=message):
+        step.state_dict()
+    with pytest.raises(RuntimeError, match=message):
+        step.load_state_dict(state)
+
+
+# Gradients that DDP does not average.
 
 
 class Skipping(nn.Module):
@@ -190,14 +246,18 @@ class Skipping(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.first = nn.Linear(3, 3)
+        self.last = nn.Linear(3, 3)
 
     def forward(self, inputs: Tensor, uses_all: bool) -> Tensor:
         hidden = torch.tanh(self.first(inputs))
-        return self.last(hidden) if uses_all else hidden
+        if uses_all:
+            return self.last(hidden)
+        return hidden
 
 
-ALL, FIRST = (torch.ones(4, 3), True), (torch.ones(4, 3), False)
+USES_ALL = torch.ones(4, 3), True
+USES_FIRST = torch.ones(4, 3), False
 
 
 def loss_of(model: nn.Module, batch: Any) -> Tensor:
@@ -222,50 +282,70 @@ def right_loss(model: nn.Module, batch: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("wrong", [loss_of_module, loss_without_gradients])
+@pytest.mark.parametrize("wrong_loss", [loss_of_module, loss_without_gradients])
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_update_that_bypasses_ddp_is_rejected(wrong: Any, is_compiled: bool) -> None:
-    plain, is_right = Skipping(), True
+def test_update_that_bypasses_ddp_is_rejected(wrong_loss: Any, is_compiled: bool) -> None:
+    current_loss = right_loss
 
     def loss_fn(model: Any, batch: Any) -> Tensor:
-        return right_loss(model, batch) if is_right else wrong(model, batch)
+        return current_loss(model, batch)
 
-    used: Any = torch.compile(loss_fn, backend="eager") if is_compiled else loss_fn
-    step = make_step(model=DistributedDataParallel(plain), loss_fn=used)
-    step(ALL)
-    before, is_right = copy.deepcopy(plain.state_dict()), False
+    used_loss_fn: Any = loss_fn
+    if is_compiled:
+        used_loss_fn = torch.compile(loss_fn, backend="eager")
+    plain = Skipping()
+    step = make_step(model=DistributedDataParallel(plain), loss_fn=used_loss_fn)
+    step(USES_ALL)
+    before = copy.deepcopy(plain.state_dict())
+    current_loss = wrong_loss
     with pytest.raises(RuntimeError, match=r"loss_fn did not call it .* model\(inputs\)"):
-        step(ALL, ALL)
+        step(USES_ALL, USES_ALL)
     assert equal_trees(plain.state_dict(), before)
 
 
-def test_layer_without_gradient_is_rejected() -> None:
-    """Unless DDP was told that layers may have none."""
-    step = make_step(model=DistributedDataParallel(Skipping(), find_unused_parameters=True), loss_fn=loss_of)
-    for _ in range(2):
-        step(ALL, FIRST)
-    for is_frozen, updates in ((False, 0), (True, 0), (True, 1)):
-        plain = Skipping()
-        step = make_step(model=DistributedDataParallel(plain), loss_fn=loss_of)
-        for _ in range(updates):
-            step(ALL, ALL)
-        plain.last.requires_grad_(not is_frozen)
-        before = copy.deepcopy(plain.state_dict())
-        with pytest.raises(RuntimeError, match=r"not averaged the gradients: .*find_unused_parameters=True"):
-            step(ALL, ALL if is_frozen else FIRST)
-        assert equal_trees(plain.state_dict(), before)
+def test_ddp_may_be_told_that_layers_have_no_gradients() -> None:
+    model = DistributedDataParallel(Skipping(), find_unused_parameters=True)
+    step = make_step(model=model, loss_fn=loss_of)
+    step(USES_ALL, USES_FIRST)
+    step(USES_ALL, USES_FIRST)
 
 
-def test_layer_that_ddp_left_out_is_rejected() -> None:
-    frozen = Net()
-    frozen.last.requires_grad_(False)
-    model = DistributedDataParallel(frozen)
+def check_not_averaged(step: TrainStep, plain: nn.Module, *micro_batches: Any) -> None:
+    before = copy.deepcopy(plain.state_dict())
+    message = r"not averaged the gradients: .*find_unused_parameters=True"
+    with pytest.raises(RuntimeError, match=message):
+        step(*micro_batches)
+    assert equal_trees(plain.state_dict(), before)
+
+
+def test_layer_that_is_left_out_is_rejected() -> None:
+    plain = Skipping()
+    step = make_step(model=DistributedDataParallel(plain), loss_fn=loss_of)
+    check_not_averaged(step, plain, USES_ALL, USES_FIRST)
+
+
+@pytest.mark.parametrize("updates", [0, 1])
+def test_layer_that_is_frozen_after_wrapping_is_rejected(updates: int) -> None:
+    plain = Skipping()
+    step = make_step(model=DistributedDataParallel(plain), loss_fn=loss_of)
+    for _ in range(updates):
+        step(USES_ALL, USES_ALL)
+    plain.last.requires_grad_(False)
+    check_not_averaged(step, plain, USES_ALL, USES_ALL)
+
+
+def test_layer_that_was_frozen_when_wrapped_is_rejected() -> None:
+    plain = Net()
+    plain.last.requires_grad_(False)
+    model = DistributedDataParallel(plain)
     step = make_step(model=model)
-    frozen.last.requires_grad_(True)
-    for call in (lambda: step(BATCH), lambda: make_step(model=model)):
-        with pytest.raises(ValueError, match="does not average the gradients of some of the optimizer's"):
-            call()
+    plain.last.requires_grad_(True)
+    message = "does not average the gradients of some of the optimizer's"
+    with pytest.raises(ValueError, match=message):
+        step(BATCH)
+    with pytest.raises(ValueError, match=message):
+        make_step(model=model)
 
 
 def test_step_under_no_sync_is_rejected() -> None:
@@ -275,14 +355,11 @@ def test_step_under_no_sync_is_rejected() -> None:
         step(BATCH)
 
 
-@pytest.mark.parametrize("marked", ["nothing", "a part", "the whole"])
-def test_unwrapped_model_warns_unless_intended(marked: str) -> None:
-    model = nn.Sequential(Net())
-    make_step(model=model)  # not on one rank
-    if marked == "the whole":
-        assert distribute(model, None, device="cpu") is model
-    if marked == "a part":
-        distribute(model[0], None, device="cpu")
+# A model that is not wrapped, on several ranks.
+
+
+def warnings_of_two_ranks(model: nn.Sequential) -> list[warnings.WarningMessage]:
+    """Build a step of the model, and one of its part, on one of two ranks."""
     with (
         warnings.catch_warnings(record=True) as caught,
         patch.object(distributed, "get_world_size", lambda: 2),
@@ -290,48 +367,94 @@ def test_unwrapped_model_warns_unless_intended(marked: str) -> None:
         warnings.simplefilter("always")
         make_step(model=model)
         make_step(model=model[0])
-    assert len(caught) == {"nothing": 2, "a part": 1, "the whole": 0}[marked]
     for warning in caught:
         assert warning.category is CurveWarning
         assert Path(warning.filename).name == "steps.py"
         assert "distribute(model, None)" in str(warning.message)
+    return caught
 
 
-def sharded_by(*kinds: type[nn.Module], **options: Any) -> Callable[[nn.Module], nn.Module]:
-    def wrap(model: nn.Module) -> nn.Module:
-        for kind in kinds:
-            for module in model.modules():
-                if isinstance(module, kind):
-                    sharded(module, **options)
-        return sharded(model, **options)
-
-    return wrap
+def test_unwrapped_model_warns() -> None:
+    model = nn.Sequential(Net())
+    make_step(model=model)  # not on one rank
+    assert len(warnings_of_two_ranks(model)) == 2
 
 
-WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "ddp": DistributedDataParallel,
-    "ddp unused": lambda model: DistributedDataParallel(model, find_unused_parameters=True),
-    "fsdp": sharded_by(),
-    "fsdp blocks": sharded_by(Block),
-    "fsdp within blocks": sharded_by(Mixer, Block),
-    "fsdp within blocks alone": sharded_by(Mixer),
-    "fsdp kept": sharded_by(Block, reshard_after_forward=False),
-}
+def test_unwrapped_part_warns_unless_intended() -> None:
+    model = nn.Sequential(Net())
+    distribute(model[0], None, device="cpu")
+    assert len(warnings_of_two_ranks(model)) == 1
+
+
+def test_unwrapped_model_warns_unless_intended() -> None:
+    model = nn.Sequential(Net())
+    assert distribute(model, None, device="cpu") is model
+    assert warnings_of_two_ranks(model) == []
+
+
+# Activation checkpointing.
+
+
+def shard_each(model: nn.Module, kind: type[nn.Module], **options: Any) -> None:
+    for module in model.modules():
+        if isinstance(module, kind):
+            sharded(module, **options)
+
+
+def ddp_with_unused_layers(model: nn.Module) -> nn.Module:
+    return DistributedDataParallel(model, find_unused_parameters=True)
+
+
+def fsdp_of_blocks(model: nn.Module) -> nn.Module:
+    shard_each(model, Block)
+    return sharded(model)
+
+
+def fsdp_within_blocks(model: nn.Module) -> nn.Module:
+    shard_each(model, Mixer)
+    shard_each(model, Block)
+    return sharded(model)
+
+
+def fsdp_within_blocks_alone(model: nn.Module) -> nn.Module:
+    shard_each(model, Mixer)
+    return sharded(model)
+
+
+def fsdp_that_keeps_parameters(model: nn.Module) -> nn.Module:
+    shard_each(model, Block, reshard_after_forward=False)
+    return sharded(model, reshard_after_forward=False)
 
 
 @pytest.mark.parametrize("blocks", [Block, (Block, Mixer)])
-@pytest.mark.parametrize("name", WRAPPERS)
-def test_checkpointed_model_has_same_bits(name: str, blocks: Any) -> None:
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        under_ddp,
+        ddp_with_unused_layers,
+        sharded,
+        fsdp_of_blocks,
+        fsdp_within_blocks,
+        fsdp_within_blocks_alone,
+        fsdp_that_keeps_parameters,
+    ],
+)
+def test_checkpointed_model_has_same_bits(wrap: Wrapper, blocks: Any) -> None:
     """Whether it is checkpointed before or after wrapping."""
-    build, wrap = Stack, WRAPPERS[name]
-    if "within" in name and TorchVersion(torch.__version__) < "2.11":
+    order = (0, 1, 0)
+    is_within_blocks = wrap in (fsdp_within_blocks, fsdp_within_blocks_alone)
+    if is_within_blocks and TorchVersion(torch.__version__) < "2.11":
         # The second pass of a block that is used again would find the modules inside it resharded.
-        build = partial(Stack, order=(0, 1))
-    expected = gradients_of(wrap(build()))
-    before = wrap(checkpoint_activations(build(), blocks))
-    after = checkpoint_activations(wrap(build()), blocks)
-    for model in (before, after):
-        assert equal_trees(gradients_of(model), expected)
+        order = (0, 1)
+    plain = wrap(Stack(order=order))
+    before = wrap(checkpoint_activations(Stack(order=order), blocks))
+    after = checkpoint_activations(wrap(Stack(order=order)), blocks)
+    expected = gradients_of(plain)
+    assert equal_trees(gradients_of(before), expected)
+    assert equal_trees(gradients_of(after), expected)
+
+
+# States.
 
 
 class Module(nn.Module):
@@ -345,6 +468,10 @@ class Module(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.last(self.module(inputs))
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    return model
 
 
 def compiled(model: nn.Module) -> Any:
@@ -362,52 +489,101 @@ def checkpointed(model: Any) -> nn.Module:
     return model
 
 
-NESTED: list[Callable[[nn.Module], nn.Module]] = [
-    nn.Module.train,  # returns the plain model
+def data_parallel(model: nn.Module) -> nn.Module:
+    return DataParallel(model)
+
+
+def compiled_data_parallel(model: nn.Module) -> nn.Module:
+    return compiled(DataParallel(model))
+
+
+def data_parallel_compiled(model: nn.Module) -> nn.Module:
+    return DataParallel(compiled(model))
+
+
+def ddp_of_compiled(model: nn.Module) -> nn.Module:
+    return DistributedDataParallel(compiled(model))
+
+
+def compiled_ddp(model: nn.Module) -> nn.Module:
+    return compiled(DistributedDataParallel(model))
+
+
+def compiled_fsdp(model: nn.Module) -> nn.Module:
+    return compiled(sharded(model))
+
+
+def ddp_of_checkpointed(model: nn.Module) -> nn.Module:
+    return DistributedDataParallel(checkpointed(model))
+
+
+def fsdp_of_checkpointed(model: nn.Module) -> nn.Module:
+    return sharded(checkpointed(model))
+
+
+EVERY_WRAPPER: list[Wrapper] = [
+    unwrapped,
     compiled,
     compiled_in_part,
-    DataParallel,
-    lambda model: compiled(DataParallel(model)),
-    lambda model: DataParallel(compiled(model)),
-    DistributedDataParallel,
-    lambda model: DistributedDataParallel(compiled(model)),
-    lambda model: compiled(DistributedDataParallel(model)),
+    data_parallel,
+    compiled_data_parallel,
+    data_parallel_compiled,
+    under_ddp,
+    ddp_of_compiled,
+    compiled_ddp,
     sharded,
-    lambda model: compiled(sharded(model)),
-    lambda model: DistributedDataParallel(checkpointed(model)),
-    lambda model: sharded(checkpointed(model)),
+    compiled_fsdp,
+    ddp_of_checkpointed,
+    fsdp_of_checkpointed,
 ]
 
 
-def step_over(model: nn.Module, order: int = 1) -> TrainStep:
-    return make_step(model=model, optimizer=torch.optim.AdamW([*model.parameters()][::order], lr=0.1))
+def step_over(model: nn.Module) -> TrainStep:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return make_step(model=model, optimizer=optimizer)
+
+
+def step_in_reverse_order(model: nn.Module) -> TrainStep:
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters[::-1], lr=0.1)
+    return make_step(model=model, optimizer=optimizer)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("wrap_saved", NESTED)
-def test_state_loads_under_every_wrapper(tmp_path: Path, wrap_saved: Any) -> None:
+@pytest.mark.parametrize("wrap_saved", EVERY_WRAPPER)
+def test_state_loads_under_every_wrapper(tmp_path: Path, wrap_saved: Wrapper) -> None:
     """Under any wrapper a step and a model are saved alone; they load under any other."""
-    saved, again, checkpoints = wrap_saved(Module(1)), wrap_saved(Module(2)), Checkpoints(tmp_path)
+    saved = wrap_saved(Module(1))
     step = step_over(saved)
     step(BATCH)
+    checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, step=step, model=saved, wait=True)
     plain: Any = plain_state(saved)
     assert plain._metadata["module.1"] == {"version": 2}  # of the batch normalization
-    expected, state = whole(plain), step.state_dict()
+    state = step.state_dict()
     assert plain.keys() == state["model"].keys() == Module(1).state_dict().keys()
+    expected = gathered(plain)
+
     # A state may have the wrapper's names, as `model.state_dict()` has them.
-    named = whole(saved.state_dict())
-    step_over(again).load_state_dict({**state, "model": named})
-    assert equal_trees(whole(plain_state(again)), expected)
-    for wrap in NESTED:
-        models = [wrap(Module(2)) for _ in range(5)]
-        checkpoints.load(model=models[0])
-        checkpoints.load(step=step_over(models[1]))
-        checkpoints.load_model(models[2])
-        checkpoints.load_model(models[3], part="model")
-        load_plain_state(models[4], named)
-        for model in models:
-            assert equal_trees(whole(plain_state(model)), expected)
-        error = error_of(checkpoints.load, step=step_over(wrap(Module(2)), order=-1))
+    state_with_names_of_wrapper = gathered(saved.state_dict())
+    again = wrap_saved(Module(2))
+    step_over(again).load_state_dict({**state, "model": state_with_names_of_wrapper})
+    assert equal_trees(gathered(plain_state(again)), expected)
+
+    for wrap in EVERY_WRAPPER:
+        by_load = wrap(Module(2))
+        checkpoints.load(model=by_load)
+        by_step = wrap(Module(2))
+        checkpoints.load(step=step_over(by_step))
+        by_load_model = wrap(Module(2))
+        checkpoints.load_model(by_load_model)
+        by_load_model_of_part = wrap(Module(2))
+        checkpoints.load_model(by_load_model_of_part, part="model")
+        by_names = wrap(Module(2))
+        load_plain_state(by_names, state_with_names_of_wrapper)
+        for model in (by_load, by_step, by_load_model, by_load_model_of_part, by_names):
+            assert equal_trees(gathered(plain_state(model)), expected)
+        reversed_step = step_in_reverse_order(wrap(Module(2)))
+        error = error_of(checkpoints.load, step=reversed_step)
         assert "is module.0.weight in the state and last.bias here" in error

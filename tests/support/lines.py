@@ -25,7 +25,9 @@ class Lines:
     """
 
     def __init__(self, stop_at: int | None = None, *traced: str) -> None:
-        self.count, self._stop_at, self._traced = 0, stop_at, (_PRODUCT, *traced)
+        self.count = 0
+        self._stop_at = stop_at
+        self._traced = (_PRODUCT, *traced)
 
     def __enter__(self) -> "Lines":
         self._before = sys.gettrace()
@@ -37,7 +39,9 @@ class Lines:
         torch.set_grad_enabled(True)  # torch may have been interrupted before doing so
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith(self._traced) else None
+        if frame.f_code.co_filename.startswith(self._traced):
+            return self._line
+        return None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":

@@ -1,4 +1,4 @@
-"""Parts of checkpoints, their states, the comparison of states, and the memory of a merge."""
+"""Parts of checkpoints, their states, and the comparison of states."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +15,8 @@ from torch_bridge import Checkpoints
 
 
 class Part:
+    """A part that is its state."""
+
     def __init__(self, state: Any = None) -> None:
         self.state = state
 
@@ -29,66 +31,13 @@ class Rejecting(Part):
     """A part that takes a state first, and then rejects it unless it is the former one."""
 
     def load_state_dict(self, state_dict: Any) -> None:
-        before, self.state = self.state, state_dict
+        before = self.state
+        self.state = state_dict
         if state_dict != before:
-            raise KeyError("another one")
+            raise KeyError("a different one")
 
 
-def same_bits(actual: Any, expected: Any) -> bool:
-    """Return True if types, bits, the order of keys, shapes and memory layouts are equal."""
-    if type(actual) is not type(expected):
-        return False
-    if isinstance(expected, Wrapped):
-        sizes = [(tensor.dtype, tensor.shape, tensor.requires_grad) for tensor in (actual, expected)]
-        contents = [(tensor.tensors, tensor.context) for tensor in (actual, expected)]
-        return sizes[0] == sizes[1] and same_bits(*contents)
-    if isinstance(expected, Tensor):
-        if isinstance(expected, DTensor):
-            shards = [tensor._local_tensor for tensor in (actual, expected)]
-            return actual.placements == expected.placements and same_bits(*shards)
-        layouts = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in (actual, expected)]
-        flags = [(tensor.requires_grad, tensor.is_leaf) for tensor in (actual, expected)]
-        return layouts[0] == layouts[1] and flags[0] == flags[1] and _bits(actual) == _bits(expected)
-    if isinstance(expected, np.generic) and expected.dtype.char in "gG":
-        return bool(actual == expected)  # its memory has random padding
-    if isinstance(expected, np.ndarray | np.generic):
-        return (actual.dtype, actual.shape, actual.tobytes()) == (
-            expected.dtype,
-            expected.shape,
-            expected.tobytes(),
-        )
-    if isinstance(expected, Mapping):
-        mappings = cast("Sequence[Mapping[Any, Any]]", (actual, expected))
-        versions = [getattr(mapping, "_metadata", None) for mapping in mappings]
-        return same_bits(*(list(mapping.items()) for mapping in mappings)) and same_bits(*versions)
-    if isinstance(expected, list | tuple):
-        items = cast("Sequence[Any]", expected)
-        return len(actual) == len(items) and all(map(same_bits, actual, items))
-    if isinstance(expected, float | complex):
-        return np.complex128(actual).tobytes() == np.complex128(expected).tobytes()
-    return actual == expected
-
-
-def _bits(tensor: Tensor) -> bytes:
-    flat = tensor.detach().contiguous().view(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-
-
-def whole(state: Any) -> Any:
-    """Return a copy of a state in which every DTensor is a plain tensor."""
-
-    def copied(tensor: Any) -> Tensor:
-        full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        return full.detach().clone()
-
-    return pytree.tree_map_only(Tensor, copied, state)
-
-
-def leftovers(directory: Path, counts: Sequence[int]) -> list[str]:
-    """Return the names in a folder other than one complete checkpoint of each count."""
-    names = [path.name for path in directory.iterdir()]
-    extra = [name for name in names if name.partition(".")[0] not in map(str, counts)]
-    return extra if extra or len(names) == len(counts) else names
+# A run whose parts can be checked.
 
 
 def state_of(number: int) -> dict[str, Any]:
@@ -101,52 +50,97 @@ def constant_model(value: float) -> nn.Module:
     return model
 
 
-def save_each(directory: Path, counts: Sequence[int], keep: int = 2, **more: Any) -> None:
-    """Save these checkpoints one after the other. The part's state depends on the count."""
+def save_steps(directory: Path, steps: Sequence[int], keep: int = 2, **more_parts: Any) -> None:
+    """Save these checkpoints one after the other. The number of a part's state is the step."""
     checkpoints = Checkpoints(directory, keep=keep)
-    for count in counts:
-        checkpoints.save(count, part=Part(state_of(count)), wait=True, **more)
+    for step in steps:
+        checkpoints.save(step, part=Part(state_of(step)), wait=True, **more_parts)
 
 
-def load_each(directory: Path) -> dict[int, int]:
-    """Load every listed checkpoint; return the number of the complete state of each count."""
+def load_steps(directory: Path) -> dict[int, int]:
+    """Load every listed checkpoint; return the number of the complete state of each step."""
     numbers: dict[int, int] = {}
-    for count in Checkpoints(directory).steps():
+    for step in Checkpoints(directory).steps():
         part = Part()
-        assert Checkpoints(directory).load(count, part=part) == count
-        numbers[count] = part.state["number"]
-        assert same_bits(part.state, state_of(numbers[count]))
+        assert Checkpoints(directory).load(step, part=part) == step
+        number = part.state["number"]
+        assert same_bits(part.state, state_of(number))
+        numbers[step] = number
     return numbers
 
 
-def peak_of_merge(directory: str, kind: str) -> None:
-    """Print the peak memory of a merge in addition to the module, in units of a model.
-
-    Run as a program: the peak that the system knows is that of the whole process.
-    """
-    small = Checkpoints(Path(directory, "small"))  # imports what a merge needs
-    small.save(0, model=nn.Linear(2, 2))
-    small.merge([0], [1.0], into=nn.Linear(2, 2), part="model")
-    model = large_model(kind)
-    size = sum(parameter.nbytes for parameter in model.parameters())
-    before = _memory("VmRSS")
-    Checkpoints(directory).merge(range(8), [1 / 8] * 8, into=model, part="model")
-    print((_memory("VmHWM") - before) / size)
+def check_no_leftovers(directory: Path, steps: Sequence[int]) -> None:
+    """Check that a directory has one checkpoint of each step, and nothing else."""
+    names = [path.name for path in directory.iterdir()]
+    # A checkpoint that was saved again may be 2.1 instead of 2.
+    steps_in_names = sorted(name.partition(".")[0] for name in names)
+    assert steps_in_names == sorted(str(step) for step in steps), names
 
 
-def _memory(what: str) -> int:
-    """Return the memory of the process, or its peak, in bytes; `resource` would include the parent's."""
-    with Path("/proc/self/status").open() as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(what))
+# Comparisons.
 
 
-def large_model(kind: str) -> nn.Module:
-    """Return a model of 32 MB."""
-    if kind == "one tensor":
-        return nn.Linear(2896, 2896, bias=False)
-    layers = [nn.Linear(1024, 1024, bias=False) for _ in range(6 if kind == "tied" else 8)]
-    if kind == "tied":
-        embedding, head = nn.Embedding(2048, 1024), nn.Linear(1024, 2048, bias=False)
-        head.weight = embedding.weight
-        return nn.Sequential(embedding, *layers, head)
-    return nn.Sequential(*layers).to(torch.bfloat16 if kind == "bfloat16" else torch.float32)
+def gathered(state: Any) -> Any:
+    """Return a copy of a state in which every DTensor is a plain tensor."""
+
+    def copied(tensor: Tensor) -> Tensor:
+        if isinstance(tensor, DTensor):
+            tensor = cast("Any", tensor).full_tensor()
+        return tensor.detach().clone()
+
+    return cast("Any", pytree).tree_map_only(Tensor, copied, state)
+
+
+def same_bits(actual: Any, expected: Any) -> bool:
+    """Return True if types, bits, the order of keys, shapes and memory layouts are equal."""
+    if type(actual) is not type(expected):
+        return False
+    if isinstance(expected, Tensor):
+        return _same_tensors(actual, expected)
+    if isinstance(expected, np.generic) and expected.dtype.char in "gG":
+        return bool(actual == expected)  # its memory has random padding
+    if isinstance(expected, np.ndarray | np.generic):
+        return _same_arrays(actual, cast("Any", expected))
+    if isinstance(expected, Mapping):
+        return _same_mappings(actual, cast("Mapping[Any, Any]", expected))
+    if isinstance(expected, list | tuple):
+        items = cast("Sequence[Any]", expected)
+        return len(actual) == len(items) and all(map(same_bits, actual, items))
+    if isinstance(expected, float | complex):
+        return np.complex128(actual).tobytes() == np.complex128(expected).tobytes()
+    return actual == expected
+
+
+def _same_tensors(actual: Any, expected: Any) -> bool:
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        return False
+    if actual.requires_grad != expected.requires_grad:
+        return False
+    if isinstance(expected, Wrapped):
+        has_same_context = same_bits(actual.context, expected.context)
+        return has_same_context and same_bits(actual.tensors, expected.tensors)
+    if isinstance(expected, DTensor):
+        has_same_placements = actual.placements == expected.placements
+        return has_same_placements and same_bits(actual._local_tensor, expected._local_tensor)
+    has_same_layout = actual.stride() == expected.stride()
+    has_same_history = actual.is_leaf == expected.is_leaf
+    return has_same_layout and has_same_history and _bits(actual) == _bits(expected)
+
+
+def _same_arrays(actual: Any, expected: Any) -> bool:
+    has_same_form = actual.dtype == expected.dtype and actual.shape == expected.shape
+    return has_same_form and actual.tobytes() == expected.tobytes()
+
+
+def _same_mappings(actual: Any, expected: Mapping[Any, Any]) -> bool:
+    versions = getattr(expected, "_metadata", None)  # of modules
+    if not same_bits(getattr(actual, "_metadata", None), versions):
+        return False
+    return same_bits(list(actual.items()), list(expected.items()))
+
+
+def _bits(tensor: Tensor) -> bytes:
+    if tensor.numel() == 0:
+        return b""
+    flat = tensor.detach().contiguous().view(-1)
+    return flat.view(torch.uint8).numpy().tobytes()

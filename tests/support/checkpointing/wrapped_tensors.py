@@ -1,4 +1,4 @@
-"""A tensor that wraps inner tensors, as torchao's moments do, and an optimizer that keeps such moments."""
+"""A tensor that wraps others, as torchao's moments do, and an optimizer with such moments."""
 
 from typing import Any, cast
 
@@ -13,18 +13,22 @@ _SMALLEST = 4  # numbers in a quantized shard
 class Wrapped(Tensor):
     """Inner tensors by name, and plain data.
 
-    It has few operators, and those keep the inner tensors: as in torchao, a copy to the CPU on the CPU shares
-    its memory with the original.
+    It has few operators, and those keep the inner tensors: as in torchao, a copy to the CPU on the
+    CPU shares its memory with the original.
     """
 
     tensors: dict[str, Tensor]
     context: Any
 
     @staticmethod
-    def __new__(cls: Any, inner: dict[str, Tensor], context: Any, shape: Any, dtype: torch.dtype) -> Any:
+    def __new__(
+        cls: Any, inner: dict[str, Tensor], context: Any, shape: Any, dtype: torch.dtype
+    ) -> Any:
         return cast("Any", Tensor)._make_wrapper_subclass(cls, shape, dtype=dtype)
 
-    def __init__(self, inner: dict[str, Tensor], context: Any, shape: Any, dtype: torch.dtype) -> None:
+    def __init__(
+        self, inner: dict[str, Tensor], context: Any, shape: Any, dtype: torch.dtype
+    ) -> None:
         self.tensors = inner
         self.context = context
 
@@ -40,7 +44,9 @@ class Wrapped(Tensor):
         return list(self.tensors), [self.dtype, self.context]
 
     @classmethod
-    def __tensor_unflatten__(cls, inner: dict[str, Tensor], context: Any, shape: Any, stride: Any) -> Any:
+    def __tensor_unflatten__(
+        cls, inner: dict[str, Tensor], context: Any, shape: Any, stride: Any
+    ) -> Any:
         dtype, plain = context
         return cls(inner, plain, shape, dtype)
 
@@ -71,8 +77,10 @@ def quantized(values: Tensor) -> Wrapped:
 def dequantized(moment: Tensor) -> Tensor:
     if not isinstance(moment, Wrapped):
         return moment
-    codes, scales = moment.tensors["codes"], moment.tensors["scales"]
-    return (codes.reshape(len(codes), -1) * scales[:, None]).view(codes.shape)
+    codes = moment.tensors["codes"]
+    scales = moment.tensors["scales"]
+    rows = codes.reshape(len(codes), -1) * scales[:, None]
+    return rows.view(codes.shape)
 
 
 class Quantizing(torch.optim.Optimizer):
@@ -89,15 +97,14 @@ class Quantizing(torch.optim.Optimizer):
                 state = self.state[parameter]
                 moment = gradient.clone()
                 if state:
-                    before = _local(state["moment"])
-                    moment += dequantized(before)
-                if not state:
-                    stored: Any = moment
+                    stored: Any = _local(state["moment"])
+                    moment += dequantized(stored)
+                    _write(stored, moment)
+                else:
+                    stored = moment
                     if moment.numel() >= _SMALLEST:
                         stored = quantized(moment)
                     state["moment"] = _placed_like(parameter, stored)
-                else:
-                    _write(_local(state["moment"]), moment)
                 _local(parameter).sub_(moment, alpha=group["lr"])
 
 
@@ -108,9 +115,14 @@ def _local(tensor: Any) -> Any:
 def _placed_like(parameter: nn.Parameter, local: Tensor) -> Tensor:
     if not isinstance(parameter, DTensor):
         return local
-    mesh, placements = parameter.device_mesh, parameter.placements
-    shape, stride = parameter.shape, parameter.stride()
-    return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
+    return DTensor.from_local(
+        local,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
 
 
 def _write(stored: Tensor, moment: Tensor) -> None:

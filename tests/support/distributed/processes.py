@@ -44,7 +44,8 @@ def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> li
         try:
             while running:
                 ready = wait(list(running), timeout=max(0.0, deadline - time.monotonic()))
-                assert ready, f"processes {[rank for rank, _ in running.values()]} took over {_LIMIT} s"
+                waiting = [rank for rank, _ in running.values()]
+                assert ready, f"processes {waiting} took over {_LIMIT} s"
                 for connection in ready:
                     assert isinstance(connection, Connection)
                     rank, worker = running.pop(connection)
@@ -52,7 +53,9 @@ def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> li
                         result, error = connection.recv()
                     except EOFError:
                         worker.join()
-                        raise AssertionError(f"process {rank} ended with {worker.exitcode}") from None
+                        raise AssertionError(
+                            f"process {rank} ended with {worker.exitcode}"
+                        ) from None
                     assert error is None, f"process {rank} raised\n{error}"
                     results[rank] = result
         finally:
@@ -68,13 +71,22 @@ def run_checks(modules: Sequence[ModuleType], directory: Path, processes: int = 
 
     Their assertions are the test. Starting the processes takes longer than most checks.
     """
-    checks = [
-        check for module in modules for name, check in vars(module).items() if name.startswith("check_")
-    ]
-    run(_call_each, checks, directory, processes=processes)
+    checks: list[Callable[[Path], object]] = []
+    for module in modules:
+        checks += _checks_in(module)
+    run(_call_all, checks, directory, processes=processes)
 
 
-def _call_each(checks: Sequence[Callable[[Path], object]], directory: Path) -> None:
+def _checks_in(module: ModuleType) -> list[Callable[[Path], object]]:
+    checks: list[Callable[[Path], object]] = []
+    for name, value in vars(module).items():
+        is_imported = getattr(value, "__module__", None) != module.__name__
+        if name.startswith("check_") and not is_imported:
+            checks.append(value)
+    return checks
+
+
+def _call_all(checks: Sequence[Callable[[Path], object]], directory: Path) -> None:
     for check in checks:
         check(directory / check.__name__)
 
@@ -105,7 +117,8 @@ def _work(
     warnings.filterwarnings("ignore", "Guards may run slower on Python 3.13.0", RuntimeWarning)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    result, error = None, None
+    result = None
+    error = None
     try:
         distributed.init_process_group(
             "gloo",
@@ -118,8 +131,8 @@ def _work(
     except BaseException:
         error = traceback.format_exc()
     connection.send((result, error))
-    # Other ranks may still need this one: wait for the test to end. Then leave without destroying the
-    # group, since gloo can abort the process there.
+    # Other ranks may still need this one: wait for the test to end. Then leave without destroying
+    # the group, since gloo can abort the process there.
     with suppress(EOFError):
         connection.recv()
     os._exit(0)

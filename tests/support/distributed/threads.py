@@ -1,4 +1,4 @@
-"""Threads that act as the ranks of a group, for code that averages no gradients: they start at once."""
+"""Threads that act as the ranks of a group, for code that averages no gradients."""
 
 import threading
 from collections.abc import Callable
@@ -59,9 +59,10 @@ def on_ranks(function: Callable[[], Any], size: int) -> list[Any]:
         ThreadPoolExecutor(size) as pool,
     ):
         ranks = [pool.submit(group.call, rank, function) for rank in range(size)]
-        errors = [error for rank in ranks if (error := rank.exception())]
-        for error in errors:
-            if not isinstance(error, threading.BrokenBarrierError):
+        for rank in ranks:
+            error = rank.exception()
+            # The other ranks have a broken barrier after the error of one.
+            if error is not None and not isinstance(error, threading.BrokenBarrierError):
                 raise error
         return [rank.result() for rank in ranks]
 
@@ -73,9 +74,13 @@ class Replica(Parallelism):
 
     def __init__(self, module: nn.Module, *, every_micro_batch: bool = True) -> None:
         super().__init__(module)
-        self.size = self.replicas = processes.world_size()
+        self.size = processes.world_size()
+        self.replicas = processes.world_size()
         self.rank = processes.rank()
 
     def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         gathered = torch.stack(processes.gather(values.clone()))
-        values.copy_(gathered.sum(0) if operation == ReduceOp.SUM else gathered.amax(0))
+        if operation == ReduceOp.SUM:
+            values.copy_(gathered.sum(0))
+        else:
+            values.copy_(gathered.amax(0))
