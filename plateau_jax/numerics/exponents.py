@@ -40,7 +40,7 @@ def power_limbs(power: Fraction) -> tuple[int, ...]:
 
 
 def power_times(xp: Operations, number: Any, power: Sequence[Any]) -> Any:
-    """Return P·number in 62 bits, for a number in [-1, 1]."""
+    """Return P·number in 62 bits, for P up to 4 and a number in [-2/7, 3/7]."""
     whole, high, low = power
     return number * whole + xp.multiply(number, (high << LIMB_BITS) | low)
 
@@ -108,14 +108,23 @@ def _inverse_of_one_plus(xp: Operations, y: Any) -> Any:
     short_half_sum = half_sum >> LIMB_BITS
     short = _INTERCEPT - ((short_half_sum * _SLOPE) >> (LIMB_BITS - 1))
     for _ in range(2):
-        correction = (1 << LIMB_BITS) - ((short_half_sum * short) >> LIMB_BITS)
-        short = (short * correction) >> (LIMB_BITS - 1)
+        short = _short_newton_step(short_half_sum, short)
     inverse = short << LIMB_BITS
-    # `half_sum` may be above 1, but its factor is then so small that `multiply` does not overflow:
-    # the two add up to less than 2.
     for _ in range(2):
-        inverse = xp.multiply(inverse, ONE - xp.multiply(half_sum, inverse)) << 1
+        inverse = _newton_step(xp, half_sum, inverse)
     return inverse
+
+
+def _short_newton_step(half_sum: Any, inverse: Any) -> Any:
+    """Return a better approximation of 1/(1 + y), in 31-bit numbers."""
+    correction = (1 << LIMB_BITS) - ((half_sum * inverse) >> LIMB_BITS)
+    return (inverse * correction) >> (LIMB_BITS - 1)
+
+
+def _newton_step(xp: Operations, half_sum: Any, inverse: Any) -> Any:
+    """Return a better approximation of 1/(1 + y), in 62-bit numbers."""
+    # `half_sum` may be above 1, but at most 17/14, and its factor is then at most 7/12.
+    return xp.multiply(inverse, ONE - xp.multiply(half_sum, inverse)) << 1
 
 
 def exponent_of_power(

@@ -48,10 +48,20 @@ _INTERCEPT = 7 * _SLOPE // 4
 
 def _root(xp: Operations, y: Any) -> Any:
     """Return √y for y in [1/4, 1)."""
-    # Newton's method for h = 1/(2√y) needs no division.
     h = _INTERCEPT - xp.multiply(y, _SLOPE)
     for _ in range(4):
-        h = xp.multiply(h, 3 * ONE // 4 - xp.multiply(y, xp.multiply(h, h))) << 1
+        h = _newton_step(xp, y, h)
+    return _heron_step(xp, y, h)
+
+
+def _newton_step(xp: Operations, y: Any, h: Any) -> Any:
+    """Return a better approximation of 1/(2√y)."""
+    # Newton's method for h = 1/(2√y) needs no division.
+    return xp.multiply(h, 3 * ONE // 4 - xp.multiply(y, xp.multiply(h, h))) << 1
+
+
+def _heron_step(xp: Operations, y: Any, h: Any) -> Any:
+    """Return √y, from h near 1/(2√y)."""
     # Heron's step, s + (y - s²)·h, removes most of the rounding error of s = 2yh.
     root = xp.multiply(y, h) << 1
     rest = y - xp.multiply(root, root)
