@@ -90,6 +90,11 @@ class Bounded:
         assert mask & (mask + 1) == 0, "a mask of the lowest bits"
         return integer(0, mask)
 
+    def __or__(self, other: Number) -> "Bounded":
+        """Return all bits of two limbs: an integer about which nothing else is known."""
+        bits = max(int(limb.computed.high).bit_length() for limb in (self, as_bounded(other)))
+        return integer(0, (1 << bits) - 1)
+
     def __abs__(self) -> "Bounded":
         exact = self.exact.range
         if self.computed.is_not_negative and exact.is_not_negative:
@@ -209,9 +214,17 @@ def _maximum(a: Number, b: Number) -> Bounded:
     # a' - max(a, b) >= min(a' - a, b' - b).
     a = as_bounded(a)
     b = as_bounded(b)
+    if _is_below(a, b):
+        return b
+    if _is_below(b, a):
+        return a
     exact = a.exact.range.larger(b.exact.range)
     error = a.error.union(b.error)
     return _bounded(exact, error, a.computed.larger(b.computed))
+
+
+def _is_below(a: Bounded, b: Bounded) -> bool:
+    return a.computed.is_below(b.computed) and a.exact.range.is_below(b.exact.range)
 
 
 BOUNDED = PYTHON._replace(minimum=_minimum, maximum=_maximum, multiply=_multiply)

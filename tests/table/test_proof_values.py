@@ -1,0 +1,149 @@
+"""The value of a curve, proved to be within 2⁻⁵⁸ of the exact curve, and then rounded to float32 once.
+
+`ERRORS` has what an interpolant or a power of two is off. Here it passes through `_interpolate` and `level_below`, with
+levels in 62 bits. 2⁻⁵⁸ is 16 units of 2⁻⁶².
+"""
+
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from support.examples import examples
+from support.numerics.bounded import BOUNDED, Bounded, integer, near
+from support.numerics.intervals import Interval
+from support.numerics.oracle import exactly, half_ulp
+from support.numerics.proven import (
+    ERRORS,
+    LARGEST,
+    OF_HIGHER_LEVEL,
+    OF_LOWER_LEVEL,
+    PROMISED,
+)
+
+from plateau_jax.numerics.arithmetic import NUMPY, ONE
+from plateau_jax.shapes import inverse_power
+from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED
+from plateau_jax.shapes.shape import level_below
+from plateau_jax.table import fixed_point
+
+WITHIN_PROMISE = Interval(-PROMISED, PROMISED)
+
+
+def show(name: str, error: Interval) -> None:
+    print(f"{name}: value - exact lies in {error} units")
+    assert error.within(WITHIN_PROMISE), f"{name} is off by {error}"
+
+
+def levels(middle: Fraction, largest_distance: Fraction) -> tuple[Bounded, Bounded]:
+    """Return a lower level just below the middle or farther down, and a higher one from the middle up.
+
+    A proof follows one direction, so it must know which level is higher. Only their distance counts.
+    """
+    least_distance = Fraction(1, 2**40)
+    low = Interval(middle - largest_distance / 2, middle - least_distance)
+    high = Interval(middle, middle + largest_distance / 2)
+    return near(low.scaled(ONE), OF_LOWER_LEVEL), near(high.scaled(ONE), OF_HIGHER_LEVEL)
+
+
+def segment_between(start: Bounded, end: Bounded, shift: int | None = None) -> SimpleNamespace:
+    """Return a segment of four steps without a curved shape; `ratio` is replaced by the interpolant."""
+    return SimpleNamespace(
+        phase_begin=0, length=4, start=start, end=end, parameters={}, shift=shift
+    )
+
+
+def interpolate(interpolant: Bounded, segment: SimpleNamespace, step: int) -> Bounded:
+    """Run `_interpolate` with any interpolant in place of x, as in a straight line."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fixed_point, "ratio", lambda steps, segment: interpolant)
+        _, value = fixed_point._interpolate(BOUNDED, segment, step)
+    return value
+
+
+NEAR_START, NEAR_END = 1, 3
+
+
+@pytest.mark.parametrize("step", [NEAR_START, NEAR_END])
+@pytest.mark.parametrize("rises", [False, True])
+@pytest.mark.parametrize("name", INTERPOLATED)
+def test_interpolated_value(name, rises, step):
+    """Between any two levels, counted from the start or from the end, falling or rising."""
+    interpolant = near(Interval(0, LARGEST[name] * ONE), ERRORS[name], at_least=0)
+    low, high = levels(Fraction(1, 2), Fraction(1))
+    segment = segment_between(high, low)
+    if rises:
+        segment = segment_between(low, high)
+    show(name, interpolate(interpolant, segment, step).error)
+
+
+@pytest.mark.parametrize("rises", [False, True])
+@pytest.mark.parametrize("name", GEOMETRIC)
+def test_geometric_level(name, rises):
+    """The higher level times 2^(-E), and not below the lower level."""
+    factor = near(Interval(0, ONE), ERRORS[name], at_least=0)
+    low, high = levels(Fraction(1, 2), Fraction(1))
+    segment = segment_between(high, low)
+    if rises:
+        segment = segment_between(low, high)
+    show(name, level_below(BOUNDED, segment, factor).error)
+
+
+LEAST_GROWTH = inverse_power._LEAST_GROWTH
+
+
+def test_parabola_between_nearly_equal_levels():
+    """With t = 1 + g·x, g < 2⁻²², and a = (P + 1)/2, c = (P + 1)(P + 2)/6, the exact S is N/D with
+
+        N = x·(1 - a·g·x + c·g²·x² - …)    D = 1 - a·g + c·g² - …
+
+    So N/D = x·(1 + a·g·(1 - x) + R), where |R| is below (1 - x)·|a² - c·(1 + x)|·g² < 2·g² for P up to 4. The levels
+    are at most P·g <= 4·g apart. What the parabola omits is therefore below 8·g³ < 2⁻⁶³, half a unit.
+    """
+    omitted = Interval(Fraction(-1, 2), Fraction(1, 2))
+    growth = near(Interval(0, LEAST_GROWTH * ONE), Interval(-2, 0), at_least=0)
+    x = near(Interval(0, ONE), Interval(-2, 0), at_least=0)
+    limb = integer(0, 2**31 - 1)
+    power = integer(0, 4), limb, limb
+    interpolant = inverse_power._parabola(BOUNDED, x, growth, power)
+    low, high = levels(Fraction(1, 2), 4 * LEAST_GROWTH)
+    distance = BOUNDED.multiply(abs(high - low), interpolant)
+    level = high - distance
+    show("t^-P", level.error + omitted)
+
+
+MOST_DOUBLINGS = 31
+"""A factor of a batch plan is at most 2³¹."""
+
+
+@pytest.mark.parametrize("step", [NEAR_START, NEAR_END])
+def test_value_that_a_batch_plan_scales(step):
+    """Levels above 1 are stored divided by 2ⁿ, which is less than twice the factor: the error grows by 2ⁿ.
+
+    The product is at most 1 at every step that is reached, so `value << n` is at most 2⁶² + 16·2ⁿ. Here both levels are
+    at most 2⁻ⁿ, so that all products are.
+    """
+    interpolant = near(Interval(0, ONE), ERRORS["1-x^P"], at_least=0)
+    for shift in range(1, MOST_DOUBLINGS + 1):
+        low, high = levels(Fraction(1, 2 ** (shift + 1)), Fraction(1, 2**shift))
+        segment = segment_between(high, low, shift)
+        value = interpolate(interpolant, segment, step)
+        assert value.error.within(WITHIN_PROMISE.scaled(2**shift))
+        assert value.computed.high <= ONE
+
+
+@examples(300)
+@given(st.integers(1, 62), st.integers(0, 2**62), st.integers(-PROMISED, PROMISED))
+def test_rounding_adds_at_most_half_a_unit_in_the_last_place(bits, number, error):
+    """If v' is off an exact v by e, and f is the float32 nearest to v', then |f - v| <= half an ulp of v + |e|.
+
+    In one binade |f - v'| is at most half an ulp of v. If a power of two b separates them, v < b <= v', then f lies
+    between b and v' or is the float32 nearest to v', and b is one too: |f - v| <= |f - v'| + |v' - v| with
+    |f - v'| <= v' - b, and so at most |e| + half an ulp. Nothing is subnormal: v' is 0 or at least 2⁻⁶².
+    """
+    computed = number % 2**bits
+    exact = max(Fraction(computed - error, ONE), Fraction(0))
+    rounded = NUMPY.asarray(np.int64(computed), dtype=NUMPY.float32) * 2.0**-62
+    largest_error = half_ulp(exactly(exact)) + exactly(Fraction(abs(error), ONE))
+    assert abs(exactly(float(rounded)) - exactly(exact)) <= largest_error
