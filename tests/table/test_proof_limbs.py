@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.numerics.integers import INTEGERS, Integer, integer
-from support.numerics.intervals import Interval, Polynomial, constant, power_of, variable
+from support.numerics.intervals import Interval, Polynomial, constant
 from support.numerics.proven import HALF_SLOPE, MAX_LENGTH, OPERANDS
 
 from plateau_jax.numerics.arithmetic import LIMB, ONE, multiply, ratio

@@ -11,49 +11,28 @@ A bound has up to four parts, all in units of 2⁻⁶²:
 `ERRORS` has the sum for each shape. A test prints what it has shown; `python -m pytest -s` shows it.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 
 import pytest
-from support.numerics.bounded import BOUNDED, OF_A_PRODUCT, Bounded, near
-from support.numerics.exponent_errors import (
-    Slope,
-    merged,
-    powers,
-    relative_error,
-    slopes,
-    union,
-    with_relative_error,
+from support.numerics.bounded import BOUNDED, Bounded, near
+from support.numerics.errors_of_exponentials import powers, relative_error, slopes, union, with_relative_error
+from support.numerics.errors_of_powers import (
+    around,
+    error_of_inverse_power_exponent,
+    error_of_power_exponent,
+    exponents_in,
 )
-from support.numerics.intervals import (
-    NOTHING,
-    Interval,
-    Polynomial,
-    Variable,
-    constant,
-    pi,
-    point,
-    power_of,
-    variable,
-)
-from support.numerics.proven import ERRORS, HALF_SLOPE, OF_X
+from support.numerics.errors_of_sine import at_x, phases, sine_error
+from support.numerics.intervals import NOTHING, Interval, Variable, pi, power_of, variable
+from support.numerics.proven import ERRORS, HALF_SLOPE
 
 from plateau_jax.numerics.arithmetic import ONE, PYTHON, Operations
-from plateau_jax.numerics.exponents import half_log_slope
-from plateau_jax.shapes import cosine, inverse_power, power, root
+from plateau_jax.shapes import power, root
 from plateau_jax.shapes.cosine import Cosine
 from plateau_jax.shapes.known_shapes import SHAPES
 from plateau_jax.shapes.line import Linear
-from plateau_jax.shapes.root import SquareRoot
-from plateau_jax.shapes.shape import SegmentPosition
 
 PI = pi()
-MARGIN = Interval(Fraction(-1, 2**40), Fraction(1, 2**40))
-"""More than any error, and more than any product of errors in units of 2⁻⁶²."""
-
-HALF_A_UNIT = Interval(Fraction(-1, 2), Fraction(1, 2))
 ROUNDED_DOWN = Interval(-1, 0)
 
 
@@ -69,45 +48,10 @@ def test_every_shape_has_a_proven_bound():
 # The straight line and the half cosine, for x from 0 to 1/2.
 
 
-def at_x(x: Bounded) -> SegmentPosition:
-    return SegmentPosition(None, None, x)
-
-
-def phases(count: int) -> Iterator[Bounded]:
-    """Yield x as the arithmetic has it, box by box."""
-    for box in Interval(0, Fraction(1, 2)).boxes(count):
-        yield near(box.scaled(ONE), OF_X, at_least=0)
-
-
 def test_linear_is_the_phase():
     for x in phases(1):
         assert Linear.interpolant(BOUNDED, None, at_x(x), ()) is x
         show("linear", x.error)
-
-
-@cache
-def sine_coefficient(k: int) -> Interval:
-    """Return half the k-th coefficient of sin(πx/2), without its sign: (π/2)²ᵏ⁺¹/(2k + 1)!/2."""
-    term = PI.scaled(Fraction(ONE, 4))
-    half_pi = PI.scaled(Fraction(1, 2))
-    for factor in range(2, 2 * k + 2):
-        term = term * half_pi.scaled(Fraction(1, factor))
-    return term
-
-
-def sine_error(x: Interval) -> Interval:
-    """Return what half the sine's polynomial is off, with its rounded coefficients.
-
-    The series alternates: after an even number of terms it is too small, after nine too large, by less than the next
-    term.
-    """
-    total = NOTHING
-    for k, coefficient in enumerate(cosine._SINE):
-        rounding = point(coefficient) - sine_coefficient(k)
-        assert rounding.magnitude <= Fraction(501, 1000), f"coefficient {k} is not the nearest"
-        total += rounding.scaled((-1) ** k) * x ** (2 * k + 1)
-    omitted = sine_coefficient(9) * x**19
-    return total + Interval(0, omitted.high)
 
 
 def test_cosine():
@@ -194,7 +138,7 @@ OF_SCALED_STEPS = Interval(-2, 0)
 """The error of `ratio` for up to 2³¹ steps."""
 
 
-@pytest.mark.parametrize("box", Interval(Fraction(1, 2), 1).boxes(4))
+@pytest.mark.parametrize("box", [*Interval(Fraction(1, 2), 1).boxes(4)], ids=repr)
 def test_root(box, monkeypatch):
     """S = √y/2ᵏ with y = t² in [1/4, 1). Since L < 2³¹, y is at most 1 - 2⁻³¹, and t at most 1 - 2⁻³²."""
     restart_steps(monkeypatch)
@@ -237,13 +181,6 @@ def test_half_slope_is_below_1():
 
 # The powers x^P and (1 - x)^P, both w^P, with w = steps/L = y/2ᵏ from 1/L to 1 - 1/L: E = P·k + P·(1 - y)·B(y).
 
-BELOW_1, FROM_1 = (
-    merged(slope for slope in slopes() if slope.y.high <= 1),
-    merged(slope for slope in slopes() if slope.y.low >= 1),
-)
-OF_EXPONENT_OF_POWER = Interval(-4, 0)
-"""`test_exponent_of_power_is_less_than_four_units_low`"""
-
 
 def least_and_greatest_ratio(k: int) -> tuple[Fraction, Fraction]:
     """Return the ends of all L/j for which j·2ᵏ is the greatest below 10/7·L, with j < L.
@@ -266,82 +203,6 @@ def test_power_scales_steps_near_the_length(k):
         assert power._scale_near_length(PYTHON, 1, length) == (k, 2**k)
 
 
-@dataclass(frozen=True)
-class Exponent:
-    """E = P·(k + log₂ y) or P·(k - log₂ y), where y lies in a box and E in another one."""
-
-    total: Interval
-    """E"""
-    power: Interval
-    """P"""
-    k: Interval
-    octaves: Interval
-    """log₂ y or -log₂ y, so that E = P·(k + octaves)."""
-    slope: Slope
-
-    def error(self, of_product: Interval) -> Interval:
-        """Return the error of E = P·k + B·p, where p = P·(y - 1) or P·(1 - y) is off by `of_product`.
-
-        P is rounded to the nearest integer. B is off by a relative error, and B·p = P·octaves by the same.
-        """
-        product = self.total
-        if self.k.high > 0:
-            product = self.power * self.octaves
-        of_slope = (self.slope.relative_error * product).scaled(ONE)
-        of_factor = self.slope.slope * of_product
-        return self.k * HALF_A_UNIT + of_factor + of_slope + OF_EXPONENT_OF_POWER + MARGIN
-
-
-def exponents_in(total: Interval, powers: Interval, most: int, sign: int) -> Iterator[Exponent]:
-    """Yield boxes that cover every E in an interval: all P in a range, all k up to `most`, all y."""
-    ks = [point(1), point(2), Interval(3, most)]
-    cases = [(slope, k) for slope in (BELOW_1, FROM_1) for k in ks]
-    for slope in slopes():
-        if slope.logarithm.scaled(sign).is_not_negative:
-            cases.append((slope, point(0)))
-    for slope, k in cases:
-        octaves = slope.logarithm.scaled(sign)
-        power = powers_between(total, k + octaves, powers)
-        if power is None:
-            continue
-        if k.high == most:
-            # E = P·(k + octaves), and octaves is above -1.
-            k = Interval(k.low, min(k.high, max(k.low, total.high / power.low + 1)))
-        yield Exponent(total, power, k, octaves, slope)
-
-
-def powers_between(total: Interval, doublings: Interval, powers: Interval) -> Interval | None:
-    """Return the P in a range for which P·doublings can be in an interval; None if there is none."""
-    lowest = powers.low
-    highest = powers.high
-    if doublings.high > 0:
-        lowest = max(lowest, total.low / doublings.high)
-    if doublings.low > 0:
-        highest = min(highest, total.high / doublings.low)
-    if lowest > highest:
-        return None
-    return Interval(lowest, highest)
-
-
-def around(box: Interval) -> Interval:
-    """Return a little more than a box of computed E: the exact E is in it, whatever its error."""
-    return box + MARGIN
-
-
-ABOVE_START = Interval(Fraction(-1301, 1000), Fraction(1, 1000))
-PAST_LENGTH = Interval(-1, Fraction(431, 1000))
-"""The error of P·(1 - y) = (L - j·2ᵏ)·r, for up to 2/7 of 2³¹ steps, and for down to -3/7 of them.
-
-The rate r·2⁹³ = P/L·2⁹³ is rounded down, and so is the product.
-"""
-
-
-def error_of_power_exponent(exponent: Exponent) -> Interval:
-    if exponent.slope.y.high <= 1:
-        return exponent.error(ABOVE_START)
-    return exponent.error(PAST_LENGTH)
-
-
 @pytest.mark.parametrize("name", ["1-x^P", "(1-x)^P"])
 def test_power(name):
     """For every P from 0.05 to 20. For E from 64 on, w^P and what is computed, which is 0, are below a unit.
@@ -358,17 +219,6 @@ def test_power(name):
 
 
 # The inverse power t^(-P), with t = 1 + j·r = 2ᵏ·y: E = P·k + P·(y - 1)·B(y).
-
-OF_NORMALIZED = Interval(-2, 0)
-"""The error of y - 1. The rate and the product are rounded down, as for the exponential, and y - 1 is."""
-
-CENTERED = point(inverse_power._CENTERED)
-
-
-def error_of_inverse_power_exponent(exponent: Exponent) -> Interval:
-    y_minus_1 = exponent.slope.y - point(1)
-    of_product = exponent.power * OF_NORMALIZED + y_minus_1 * HALF_A_UNIT + OF_A_PRODUCT
-    return exponent.error(of_product + CENTERED)
 
 
 def test_inverse_power():

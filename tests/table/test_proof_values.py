@@ -14,13 +14,7 @@ from support.examples import examples
 from support.numerics.bounded import BOUNDED, Bounded, integer, near
 from support.numerics.intervals import Interval
 from support.numerics.oracle import exactly, half_ulp
-from support.numerics.proven import (
-    ERRORS,
-    LARGEST,
-    OF_HIGHER_LEVEL,
-    OF_LOWER_LEVEL,
-    PROMISED,
-)
+from support.numerics.proven import ERRORS, LARGEST, OF_HIGHER_LEVEL, OF_LOWER_LEVEL, PROMISED
 
 from plateau_jax.numerics.arithmetic import NUMPY, ONE
 from plateau_jax.shapes import inverse_power
@@ -49,9 +43,7 @@ def levels(middle: Fraction, largest_distance: Fraction) -> tuple[Bounded, Bound
 
 def segment_between(start: Bounded, end: Bounded, shift: int | None = None) -> SimpleNamespace:
     """Return a segment of four steps without a curved shape; `ratio` is replaced by the interpolant."""
-    return SimpleNamespace(
-        phase_begin=0, length=4, start=start, end=end, parameters={}, shift=shift
-    )
+    return SimpleNamespace(phase_begin=0, length=4, start=start, end=end, parameters={}, shift=shift)
 
 
 def interpolate(interpolant: Bounded, segment: SimpleNamespace, step: int) -> Bounded:

@@ -16,18 +16,12 @@ the same outcome for all of them; the proof then needs smaller boxes, or two cas
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Union
+from typing import Union
 
-from support.numerics.intervals import (
-    NOTHING,
-    Interval,
-    Polynomial,
-    Rational,
-    constant,
-)
+from support.numerics.intervals import NOTHING, Interval, Polynomial, constant
 from support.numerics.proven import OPERANDS
 
-from plateau_jax.numerics.arithmetic import FIXED_BITS, ONE, PYTHON
+from plateau_jax.numerics.arithmetic import FIXED_BITS, PYTHON
 
 INT64 = Interval(-(2**63), 2**63 - 1)
 
@@ -186,13 +180,13 @@ def as_bounded(number: Number) -> Bounded:
 
 _NOT_NEGATIVE = Interval(0, INT64.high)
 
+
 def _multiply(a: Number, b: Number) -> Bounded:
     """Do what `multiply` promises, for operands for which it promises it."""
     a = as_bounded(a)
     b = as_bounded(b)
     in_range = [
-        a.computed.within(range_of_a) and b.computed.within(range_of_b)
-        for range_of_a, range_of_b in OPERANDS
+        a.computed.within(range_of_a) and b.computed.within(range_of_b) for range_of_a, range_of_b in OPERANDS
     ]
     assert any(in_range), f"operands of multiply: {a.computed}, {b.computed}"
     exact = _product(a.exact, b.exact).halved(FIXED_BITS)

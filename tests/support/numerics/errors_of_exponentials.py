@@ -1,6 +1,6 @@
 """How far the functions of `exponents` are off, box by box: the lemmas behind the proofs of four shapes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -132,6 +132,29 @@ def slopes() -> tuple[Slope, ...]:
     return tuple(slope_between(box.low, box.high) for box in boxes)
 
 
+@cache
+def slopes_below_1() -> Slope:
+    """Return the bounds for all y up to 1."""
+    return _merged([slope for slope in slopes() if slope.y.high <= 1])
+
+
+@cache
+def slopes_from_1() -> Slope:
+    """Return the bounds for all y from 1."""
+    return _merged([slope for slope in slopes() if slope.y.low >= 1])
+
+
+def _merged(slopes: Sequence[Slope]) -> Slope:
+    """Return the bounds for all y in several boxes."""
+    return Slope(
+        y=union(slope.y for slope in slopes),
+        slope=union(slope.slope for slope in slopes),
+        relative_error=union(slope.relative_error for slope in slopes),
+        logarithm=union(slope.logarithm for slope in slopes),
+        integers=union(slope.integers for slope in slopes),
+    )
+
+
 def _omitted_from_exponential(u: Interval) -> Interval:
     """Return what the 19 rounded terms differ by from e⁻ᵘ, for u up to ln 2.
 
@@ -220,15 +243,3 @@ def union(intervals: Iterable[Interval]) -> Interval:
     for interval in others:
         total = total.union(interval)
     return total
-
-
-def merged(boxes: Iterable[Slope]) -> Slope:
-    """Return the bounds for all y in several boxes."""
-    slopes = list(boxes)
-    return Slope(
-        y=union(slope.y for slope in slopes),
-        slope=union(slope.slope for slope in slopes),
-        relative_error=union(slope.relative_error for slope in slopes),
-        logarithm=union(slope.logarithm for slope in slopes),
-        integers=union(slope.integers for slope in slopes),
-    )
