@@ -9,7 +9,9 @@ from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build
 from support.curves.strategies import MAX_STEP, Words, arguments, magnitudes, shape_of, words
 from support.examples import examples
+from support.numerics.bounded import OF_A_PRODUCT
 from support.numerics.oracle import Oracle, as_written, exactly, is_nearest_float32, power_of, share
+from support.numerics.proven import ERRORS
 
 from plateau_jax import StagedCurve
 from plateau_jax.numerics import exact
@@ -56,15 +58,12 @@ def _evaluate(function, segment, elapsed):
     return values
 
 
-# The error bound of each shape, in units of 2⁻⁶².
-UNITS = {"cosine": 8, "1-sqrt": 6, "exponential": 8, "1-x^P": 8, "(1-x)^P": 8, "t^-P": 14}
+def _assert_within(bounds, error):
+    """Compare with bounds in units of 2⁻⁶², which `test_proof_shapes` proves."""
+    assert exactly(bounds.low) <= error <= exactly(bounds.high)
 
 
-def test_every_curved_shape_has_an_error_bound():
-    assert UNITS.keys() == SHAPES.keys() - {"linear"}
-
-
-@pytest.mark.parametrize("name", [name for name in UNITS if name in INTERPOLATED])
+@pytest.mark.parametrize("name", sorted(INTERPOLATED.keys() - {"linear"}))
 @examples(500)
 @given(drawn=words(8))
 def test_interpolant_stays_within_its_units(name, drawn):
@@ -80,7 +79,7 @@ def test_interpolant_stays_within_its_units(name, drawn):
     is_from_end = counted_from == "end" or (counted_from == "nearer end" and 2 * elapsed > length)
     interpolant = share(shape, exactly(Fraction(elapsed, length)))
     expected = 1 - interpolant if is_from_end else interpolant
-    assert abs(int(value) - expected * ONE) <= UNITS[name]
+    _assert_within(ERRORS[name], int(value) - expected * ONE)
 
 
 @pytest.mark.parametrize("name", ["cosine", "1-sqrt"])
@@ -91,7 +90,7 @@ def test_interpolant_never_decreases(name, first):
     assert (np.diff(values) >= 0).all()
 
 
-@pytest.mark.parametrize("name", [name for name in UNITS if name in GEOMETRIC])
+@pytest.mark.parametrize("name", GEOMETRIC)
 @examples(500)
 @given(drawn=words(8))
 def test_geometric_level_stays_within_its_units(name, drawn):
@@ -110,7 +109,7 @@ def test_geometric_level_stays_within_its_units(name, drawn):
         expected = as_written(low) ** x
     else:
         expected = (1 - x + as_written(low) ** (-1 / power) * x) ** -power
-    assert abs(int(value) - expected * ONE) <= UNITS[name]
+    _assert_within(ERRORS[name] + OF_A_PRODUCT, int(value) - expected * ONE)
 
 
 @examples(500)

@@ -1,8 +1,8 @@
 """What the functions of limbs compute, proved as identities between polynomials, for every operand.
 
-A function runs once, on numbers that are polynomials in unknown integers. The difference between what it returns and
-its formula is then a polynomial in remainders, whose interval is its error. The same run shows that no intermediate
-value overflows int64.
+A function runs once, on numbers that are polynomials in unknown integers. The difference between what it
+returns and its formula is then a polynomial in remainders, whose interval is its error. The same run shows
+that no intermediate value overflows int64.
 """
 
 from types import SimpleNamespace
@@ -51,8 +51,8 @@ def test_product_is_at_most_two_units_low(ranges):
 def test_product_never_decreases(ranges):
     """The product is floor((a_high·b + a_low·b_high)/2³¹), and also floor((a·b_high + a_high·b_low)/2³¹).
 
-    If a is not negative, the first numerator never decreases as b grows, because b_high doesn't. Since b is not
-    negative, the second never decreases as a grows.
+    If a is not negative, the first numerator never decreases as b grows, because b_high doesn't. Since b is
+    not negative, the second never decreases as a grows.
     """
     range_of_a, range_of_b = ranges
     a = integer("a", range_of_a)
@@ -70,8 +70,8 @@ def test_product_never_decreases(ranges):
 def test_ratio_is_rounded_down_once(doublings):
     """With I = floor(2⁹³/L), `ratio` is floor(steps·I/2³¹), for steps up to 10/7 of the length.
 
-    steps·2⁶²/L is larger by less than 1 + steps/2³¹: I is rounded down, and the quotient is. The lengths from 2ⁿ to
-    2ⁿ⁺¹ are cut into eight intervals, to show that steps/L·2⁶² fits into int64.
+    steps·2⁶²/L is larger by less than 1 + steps/2³¹: I is rounded down, and the quotient is. The lengths from
+    2ⁿ to 2ⁿ⁺¹ are cut into eight intervals, to show that steps/L·2⁶² fits into int64.
     """
     for lengths in Interval(2**doublings, 2 ** (doublings + 1)).boxes(8):
         steps = integer("steps", Interval(0, lengths.high * 10 / 7))
@@ -137,10 +137,10 @@ def joined_with_fraction(whole: Integer, fraction: Integer) -> Polynomial:
 
 @pytest.mark.parametrize("is_past", [False, True])
 def test_normalized_number_is_rounded_down_once(is_past, monkeypatch):
-    """t/2ᵏ - 1 is rounded down, for t from 1 to 2⁶³: shown for the t between two powers of two, one after another.
+    """t/2ᵏ - 1 is rounded down, for t from 1 to 2⁶².
 
-    `is_past`, whether t/2ᵏ has passed 10/7, is a question about a fraction of which only the range is known. Both
-    answers are followed.
+    The t between two powers of two are one case. `is_past` is True if t/2ᵏ has passed 10/7; only the range of
+    the fraction is known, so both answers are followed.
     """
     monkeypatch.setattr(Integer, "answer", is_past)
     for doublings in range(62):

@@ -1,12 +1,16 @@
-"""Values never go the wrong way from one step to the next, proved for every length, except in the slowest exponentials.
+"""Values never go the wrong way from one step to the next: proved for every length.
 
-1. The product with the distance between the levels, the clamp at the lower level and the conversion to float32 never
-   decrease (`test_product_never_decreases`; rounding to nearest never does). So it is enough that the interpolant S, or
-   the power of two, is monotone.
-2. From step to step it changes by a least amount. If that is more than the width of its error, it is monotone.
-3. At the ends: a value lies between the two levels in 62 bits, since S is at most 1 (`test_powers_of_two_are_at_most_1`
-   and `test_root`). They are rounded towards each other, so no value passes the exact level of an end, whose nearest
-   float32 the table holds.
+Only the slowest exponentials are left to tests.
+
+1. The product with the distance between the levels, the clamp at the lower level and the conversion to
+float32 never
+   decrease (`test_product_never_decreases`; rounding to nearest never does). So it is enough that the
+   interpolant S, or the power of two, is monotone.
+2. From step to step it changes by a least amount. If that is more than the width of its error, it is
+monotone. 3. At the ends: a value lies between the two levels in 62 bits, since S is at most 1
+(`test_powers_of_two_are_at_most_1`
+   and `test_root`). They are rounded towards each other, so no value passes the exact level of an end, whose
+   nearest float32 the table holds.
 """
 
 from fractions import Fraction
@@ -22,7 +26,7 @@ from support.numerics.errors_of_powers import (
 )
 from support.numerics.errors_of_sine import PI, at_x, phases, sine_error
 from support.numerics.intervals import NOTHING, Interval, point
-from support.numerics.proven import ERRORS, MAX_LENGTH
+from support.numerics.proven import ERRORS, MAX_LENGTH, OF_PARABOLA
 
 from plateau_jax.numerics.arithmetic import ONE
 from plateau_jax.shapes import inverse_power
@@ -61,8 +65,8 @@ def factors_of_last_product(x: Bounded) -> tuple[Bounded, Bounded]:
 def test_cosine_up_to_the_middle():
     """S is the square of a sine, and near 0 S grows by less than its error. The sine does not.
 
-    The derivative of sin(πx/2) is π/2·cos(πx/2), at least π/2·√(1/2) > π/2·0.7071 up to 1/2. So the computed sine grows
-    from step to step, and `multiply` never decreases with either operand.
+    The derivative of sin(πx/2) is π/2·cos(πx/2), at least π/2·√(1/2) > π/2·0.7071 up to 1/2. So the computed
+    sine grows from step to step, and `multiply` never decreases with either operand.
     """
     errors = [NOTHING]
     for x in phases(256):
@@ -78,9 +82,10 @@ def test_cosine_up_to_the_middle():
 def test_middle_of_a_segment(name):
     """From step j, counted from the start, to a later step j', counted from the end.
 
-    The value at j is a - D·S(x), the one at j' is b + D·S(x'), with D = a - b and x + x' <= 1 - 1/L. They are in order
-    if S(x) + S(x') <= 1 in 62 bits. Exactly, the sum is at most 1 - (S(x + 1/L) - S(x)) for the greatest x below 1/2, at
-    which S grows by 1/L at least: S is convex up to 1/2, S(0) = 0, S(1/2) = 1/2, and S(1 - x) = 1 - S(x).
+    The value at j is a - D·S(x), the one at j' is b + D·S(x'), with D = a - b and x + x' <= 1 - 1/L. They are
+    in order if S(x) + S(x') <= 1 in 62 bits. Exactly, the sum is at most 1 - (S(x + 1/L) - S(x)) for the
+    greatest x below 1/2, at which S grows by 1/L at least: S is convex up to 1/2, S(0) = 0, S(1/2) = 1/2, and
+    S(1 - x) = 1 - S(x).
     """
     assert 2 * ERRORS[name].high < LEAST_STEP
 
@@ -91,8 +96,8 @@ def test_middle_of_a_segment(name):
 def least_change_of_exponent() -> Fraction:
     """Return the units by which E must change for 2^(-E) to change in the right direction, or not at all.
 
-    Before the shift by the whole part, 2^(-f) lies in [1/2, 1] and changes by at least ln 2/2 times as much as E. Its
-    error has this width. With a larger whole part the error is shifted too, and becomes smaller.
+    Before the shift by the whole part, 2^(-f) lies in [1/2, 1] and changes by at least ln 2/2 times as much
+    as E. Its error has this width. With a larger whole part the error is shifted too, and becomes smaller.
     """
     first = [power.error for power in powers() if power.exponent.high <= 1]
     return width(union(first)) / (LN_2.low / 2)
@@ -132,7 +137,10 @@ def test_inverse_power(powers_of_t):
     for n in range(-22, 62):
         least_growth = Fraction(2) ** n
         growth = point(least_growth).union(point(2 * least_growth))
-        doublings = max(n + 2, 0) or growth.high / LN_2.low  # ln(1 + g) <= g
+        if n < -1:
+            doublings = growth.high / LN_2.low  # log₂(1 + g) <= g/ln 2
+        else:
+            doublings = n + 2
         total = Interval(0, powers_of_t.high * doublings)
         exponents = list(exponents_in(total, powers_of_t, 62, 1))
         error = error_of_exponents(exponents, error_of_inverse_power_exponent)
@@ -144,15 +152,16 @@ def test_inverse_power(powers_of_t):
 def test_inverse_power_between_nearly_equal_levels():
     """The parabola x + (P + 1)/2·g·x·(1 - x) grows by (1 - 5/2·g)/L at least, and is off by a few units.
 
-    `test_parabola_between_nearly_equal_levels` has its error: x and t - 1 are rounded down twice, as the products are.
+    `test_parabola_between_nearly_equal_levels` has its error: x and t - 1 are rounded down twice, as the
+    products are.
     """
-    error = Interval(-12, 1)
-    assert width(error) < (1 - Fraction(5, 2) * LEAST_GROWTH) * LEAST_STEP
+    assert width(OF_PARABOLA) < (1 - Fraction(5, 2) * LEAST_GROWTH) * LEAST_STEP
 
 
-# For the exponential, E = floor(j·R/2³¹) grows by floor(R/2³¹) at least, without an error. So it is monotone if
-# log₂(h/l)·2⁶² is at least 25·L. Between closer levels all values lie within 2⁻²⁵ of each other, less than half a
-# unit in the last place of float32, and `test_slow_stages_are_monotone` looks for a step that goes the wrong way.
+# For the exponential, E = floor(j·R/2³¹) grows by floor(R/2³¹) at least, without an error. So it is monotone
+# if log₂(h/l)·2⁶² is at least 25·L. Between closer levels all values lie within 2⁻²⁵ of each other, less than
+# half a unit in the last place of float32, and `test_slow_stages_are_monotone` looks for a step that goes the
+# wrong way.
 
 
 def test_levels_of_a_slow_exponential_are_within_half_a_unit_in_the_last_place():

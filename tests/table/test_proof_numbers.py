@@ -1,7 +1,7 @@
 """The numbers of the proofs: what they say about all integers holds for drawn ones.
 
-A drawn case is a box with a number in it: an exact rational, the integer that approximates it, and a `Bounded` that
-stands for both. After each operation the results must still lie in the bounds.
+A drawn case is a box with a number in it: an exact rational, the integer that approximates it, and a
+`Bounded` that stands for both. After each operation the results must still lie in the bounds.
 """
 
 from collections.abc import Callable
@@ -86,9 +86,9 @@ def test_polynomial_contains_its_values(one, other):
 
 
 def test_constants_contain_pi_and_ln_2():
-    for constant, expected in ((pi(), mp.pi), (ln_2(), mp.ln(2))):
-        assert exactly(constant.low) <= expected <= exactly(constant.high)
-        assert constant.high - constant.low < Fraction(1, 2**110)
+    for interval, expected in ((pi(), mp.pi), (ln_2(), mp.ln(2))):
+        assert exactly(interval.low) <= expected <= exactly(interval.high)
+        assert interval.high - interval.low < Fraction(1, 2**110)
 
 
 # Bounded numbers.

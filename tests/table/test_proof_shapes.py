@@ -1,7 +1,7 @@
 """How far each shape is off, proved for every x, every length and every P.
 
-The product's own functions run on numbers that carry bounds (`support.numerics.bounded`), over boxes that cover all x.
-A bound has up to four parts, all in units of 2⁻⁶²:
+The product's own functions run on numbers that carry bounds (`support.numerics.bounded`), over boxes that
+cover all x. A bound has up to four parts, all in units of 2⁻⁶²:
 
     rounding        of each operation, followed through the formula
     coefficients    the distance of each rounded coefficient from π, ln 2 and fractions as intervals
@@ -71,7 +71,7 @@ def test_cosine():
 
 
 def scale_range(k: int) -> Interval:
-    """Return all L/j for which j·4ᵏ lies in [L/4, L). The smallest is above 4ᵏ by 1/j, so by more than 2⁻³¹."""
+    """Return all L/j for which j·4ᵏ lies in [L/4, L): above 4ᵏ by at least 1/j, and so by more than 2⁻³¹."""
     return Interval(4**k + Fraction(1, 2**31), 4 ** (k + 1))
 
 
@@ -79,8 +79,8 @@ def scale_range(k: int) -> Interval:
 def test_root_scales_steps_to_the_last_quarter(k):
     """`_scale_by_fours` compares 2ⁿ·j with L, so only L/j counts: here j is 1.
 
-    A comparison with a larger L never turns from true to false. So what both ends of an interval have in common, all
-    lengths between them have too. Since L < 2³¹, k is at most 15.
+    A comparison with a larger L never turns from true to false. So what both ends of an interval have in
+    common, all lengths between them have too. Since L < 2³¹, k is at most 15.
     """
     ends = scale_range(k)
     for length in (ends.low, ends.high):
@@ -93,8 +93,8 @@ ROOTS = Interval(Fraction(1, 2), 1 - Fraction(1, 2**32))
 class RestartedSteps:
     """Steps that start from h = (1 + e)/(2t), with √y = t, of which only the range of e is known.
 
-    The formula of Newton's step is then (1 - 3/2·e² - 1/2·e³)/(2t), as a polynomial, and e almost vanishes from step to
-    step. Heron's step names the error of every product, since they cancel.
+    The formula of Newton's step is then (1 - 3/2·e² - 1/2·e³)/(2t), as a polynomial, and e almost vanishes
+    from step to step. Heron's step names the error of every product, since they cancel.
     """
 
     t: Variable
@@ -179,7 +179,8 @@ def test_half_slope_is_below_1():
         assert slope.integers.within(HALF_SLOPE)
 
 
-# The powers x^P and (1 - x)^P, both w^P, with w = steps/L = y/2ᵏ from 1/L to 1 - 1/L: E = P·k + P·(1 - y)·B(y).
+# The powers x^P and (1 - x)^P, both w^P, with w = steps/L = y/2ᵏ from 1/L to 1 - 1/L: E = P·k + P·(1 -
+# y)·B(y).
 
 
 def least_and_greatest_ratio(k: int) -> tuple[Fraction, Fraction]:
@@ -207,7 +208,8 @@ def test_power_scales_steps_near_the_length(k):
 def test_power(name):
     """For every P from 0.05 to 20. For E from 64 on, w^P and what is computed, which is 0, are below a unit.
 
-    E is never negative: for k = 0 the product is not, and else P·k is larger than what a y above 1 takes away.
+    E is never negative: for k = 0 the product is not, and else P·k is larger than what a y above 1 takes
+    away.
     """
     errors: list[Interval] = []
     for each_power in powers():

@@ -1,7 +1,7 @@
 """The value of a curve, proved to be within 2⁻⁵⁸ of the exact curve, and then rounded to float32 once.
 
-`ERRORS` has what an interpolant or a power of two is off. Here it passes through `_interpolate` and `level_below`, with
-levels in 62 bits. 2⁻⁵⁸ is 16 units of 2⁻⁶².
+`ERRORS` has what an interpolant or a power of two is off. Here it passes through `_interpolate` and
+`level_below`, with levels in 62 bits. 2⁻⁵⁸ is 16 units of 2⁻⁶².
 """
 
 from fractions import Fraction
@@ -14,7 +14,7 @@ from support.examples import examples
 from support.numerics.bounded import BOUNDED, Bounded, integer, near
 from support.numerics.intervals import Interval
 from support.numerics.oracle import exactly, half_ulp
-from support.numerics.proven import ERRORS, LARGEST, OF_HIGHER_LEVEL, OF_LOWER_LEVEL, PROMISED
+from support.numerics.proven import ERRORS, LARGEST, OF_HIGHER_LEVEL, OF_LOWER_LEVEL, OF_PARABOLA, PROMISED
 
 from plateau_jax.numerics.arithmetic import NUMPY, ONE
 from plateau_jax.shapes import inverse_power
@@ -86,12 +86,15 @@ LEAST_GROWTH = inverse_power._LEAST_GROWTH
 
 
 def test_parabola_between_nearly_equal_levels():
-    """With t = 1 + g·x, g < 2⁻²², and a = (P + 1)/2, c = (P + 1)(P + 2)/6, the exact S is N/D with
+    """The parabola is x + (P + 1)/2·g·x·(1 - x), with t = 1 + g·x and g < 2⁻²².
+
+    With a = (P + 1)/2 and c = (P + 1)(P + 2)/6, the exact S is N/D, where
 
         N = x·(1 - a·g·x + c·g²·x² - …)    D = 1 - a·g + c·g² - …
 
-    So N/D = x·(1 + a·g·(1 - x) + R), where |R| is below (1 - x)·|a² - c·(1 + x)|·g² < 2·g² for P up to 4. The levels
-    are at most P·g <= 4·g apart. What the parabola omits is therefore below 8·g³ < 2⁻⁶³, half a unit.
+    So S = x·(1 + a·g·(1 - x) + R), and |R| is hardly above (1 - x)·|a² - c·(1 + x)|·g², which is below 2·g²
+    for P up to 4. The levels are at most 4·g apart. What the parabola omits is therefore below 8·g³ < 2⁻⁶³,
+    half a unit.
     """
     omitted = Interval(Fraction(-1, 2), Fraction(1, 2))
     growth = near(Interval(0, LEAST_GROWTH * ONE), Interval(-2, 0), at_least=0)
@@ -99,6 +102,7 @@ def test_parabola_between_nearly_equal_levels():
     limb = integer(0, 2**31 - 1)
     power = integer(0, 4), limb, limb
     interpolant = inverse_power._parabola(BOUNDED, x, growth, power)
+    assert interpolant.error.within(OF_PARABOLA)
     low, high = levels(Fraction(1, 2), 4 * LEAST_GROWTH)
     distance = BOUNDED.multiply(abs(high - low), interpolant)
     level = high - distance
@@ -113,8 +117,8 @@ MOST_DOUBLINGS = 31
 def test_value_that_a_batch_plan_scales(step):
     """Levels above 1 are stored divided by 2ⁿ, which is less than twice the factor: the error grows by 2ⁿ.
 
-    The product is at most 1 at every step that is reached, so `value << n` is at most 2⁶² + 16·2ⁿ. Here both levels are
-    at most 2⁻ⁿ, so that all products are.
+    The product is at most 1 at every step that is reached, so `value << n` is at most 2⁶² + 16·2ⁿ. Here both
+    levels are at most 2⁻ⁿ, so that all products are.
     """
     interpolant = near(Interval(0, ONE), ERRORS["1-x^P"], at_least=0)
     for shift in range(1, MOST_DOUBLINGS + 1):
@@ -128,14 +132,15 @@ def test_value_that_a_batch_plan_scales(step):
 @examples(300)
 @given(st.integers(1, 62), st.integers(0, 2**62), st.integers(-PROMISED, PROMISED))
 def test_rounding_adds_at_most_half_a_unit_in_the_last_place(bits, number, error):
-    """If v' is off an exact v by e, and f is the float32 nearest to v', then |f - v| <= half an ulp of v + |e|.
+    """The float32 f nearest to v' = v + e is off v by half a unit in the last place and |e|, at most.
 
-    In one binade |f - v'| is at most half an ulp of v. If a power of two b separates them, v < b <= v', then f lies
-    between b and v' or is the float32 nearest to v', and b is one too: |f - v| <= |f - v'| + |v' - v| with
-    |f - v'| <= v' - b, and so at most |e| + half an ulp. Nothing is subnormal: v' is 0 or at least 2⁻⁶².
+    |f - v| <= |f - v'| + |v' - v|, and f is off v' by half a unit in the last place of v'. Below a power of
+    two that unit is smaller than from there on. It counts at f or at v, wherever it is larger: if v' has
+    reached a power of two, f has reached it too. Nothing is subnormal: v' is 0 or at least 2⁻⁶².
     """
     computed = number % 2**bits
     exact = max(Fraction(computed - error, ONE), Fraction(0))
     rounded = NUMPY.asarray(np.int64(computed), dtype=NUMPY.float32) * 2.0**-62
-    largest_error = half_ulp(exactly(exact)) + exactly(Fraction(abs(error), ONE))
+    larger = max(exactly(exact), exactly(float(rounded)))
+    largest_error = half_ulp(larger) + exactly(Fraction(abs(error), ONE))
     assert abs(exactly(float(rounded)) - exactly(exact)) <= largest_error

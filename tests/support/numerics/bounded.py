@@ -1,7 +1,7 @@
 """Numbers that carry bounds: a run of the product's arithmetic on them proves a bound for every input.
 
-A `Bounded` stands for every integer that a variable of the product can be, in units of 2⁻⁶², together with the
-exact number that the variable approximates: that of the same formula without any rounding. It has
+A `Bounded` stands for every integer that a variable of the product can be, in units of 2⁻⁶², together with
+the exact number that the variable approximates: that of the same formula without any rounding. It has
 
     exact       an interval, or a polynomial, that contains the exact number
     error       an interval that contains computed - exact
@@ -10,8 +10,8 @@ exact number that the variable approximates: that of the same formula without an
 Each operator bounds all three. Two rules are all there is to rounding: `>>` rounds down, so its error lies in
 (-1, 0], and `multiply` is at most two units low, which `test_product_is_at_most_two_units_low` proves.
 
-An operation fails unless its result fits into int64, whatever the integers are. A comparison fails unless it has
-the same outcome for all of them; the proof then needs smaller boxes, or two cases.
+An operation fails unless its result fits into int64, whatever the integers are. A comparison fails unless it
+has the same outcome for all of them; the proof then needs smaller boxes, or two cases.
 """
 
 from dataclasses import dataclass

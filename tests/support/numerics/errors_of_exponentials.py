@@ -48,8 +48,9 @@ def with_relative_error(inverse: Polynomial, error: Interval, one: int) -> Bound
 def inverse_of_one_plus(sums: tuple[Rational, Rational]) -> Interval:
     """Return the relative error of `_inverse_of_one_plus` if 1 + y lies in this interval.
 
-    Each Newton step starts from a number of which only the relative error e is known: (1 + e)/(1 + y). The formula
-    of the step is then (1 - e²)/(1 + y) as a polynomial in e and 1/(1 + y), and its rounding is added.
+    Each Newton step starts from a number of which only the relative error e is known: (1 + e)/(1 + y). The
+    formula of the step is then (1 - e²)/(1 + y) as a polynomial in e and 1/(1 + y), and its rounding is
+    added.
     """
     low, high = sums
     one_plus_y = Variable("1 + y", Interval(low, high))
@@ -89,7 +90,7 @@ class Slope:
 
 
 def _omitted_from_logarithm(square: Interval) -> Interval:
-    """Return what the 12 rounded terms differ by from the series Σ z²ᵏ/(2k + 1)/(2·ln 2), for z² in an interval.
+    """Return what the rounded series Σ z²ᵏ/(2k + 1)/(2·ln 2) is off, for z² in an interval.
 
     A coefficient is rounded down. The omitted terms are below a geometric series.
     """
@@ -158,8 +159,8 @@ def _merged(slopes: Sequence[Slope]) -> Slope:
 def _omitted_from_exponential(u: Interval) -> Interval:
     """Return what the 19 rounded terms differ by from e⁻ᵘ, for u up to ln 2.
 
-    A coefficient is rounded down. The series alternates, so it differs by less than the first omitted term, u¹⁹/19!,
-    and is too large.
+    A coefficient is rounded down. The series alternates, so it differs by less than the first omitted term,
+    u¹⁹/19!, and is too large.
     """
     total = NOTHING
     for k, coefficient in enumerate(exponents._EXPONENTIAL):
@@ -192,8 +193,8 @@ class Power:
 def _power(whole: int, box: Interval) -> Power:
     """Return the bounds of `two_to_minus` for a whole part and fractions in a box.
 
-    The number u = f·ln 2 is the exact argument of the series that follows. Its own error comes after it, by the mean
-    value theorem: the derivative of e⁻ᵘ is -e⁻ᵘ.
+    The number u = f·ln 2 is the exact argument of the series that follows. Its own error comes after it, by
+    the mean value theorem: the derivative of e⁻ᵘ is -e⁻ᵘ.
     """
     rounding_of_ln_2 = point(exponents._LN_2) - LN_2.scaled(ONE)
     assert rounding_of_ln_2.within(ROUNDED_DOWN), "ln 2"

@@ -38,8 +38,8 @@ def sine_coefficient(k: int) -> Interval:
 def sine_error(x: Interval) -> Interval:
     """Return what half the sine's polynomial is off, with its rounded coefficients.
 
-    The series alternates: after an even number of terms it is too small, after nine too large, by less than the next
-    term.
+    The series alternates: after an even number of terms it is too small, after nine too large, by less than
+    the next term.
     """
     total = NOTHING
     for k, coefficient in enumerate(cosine._SINE):

@@ -1,8 +1,8 @@
 """Whole numbers as polynomials: a run of the product's arithmetic on them proves an identity for every input.
 
 An `Integer` is a polynomial in unknown integers, with an interval in which it lies. `x & mask` introduces the
-remainder of x as another unknown, and `x >> n` is (x - remainder)/2ⁿ. So what a function of limbs computes can be
-compared with its formula, symbol by symbol:
+remainder of x as another unknown, and `x >> n` is (x - remainder)/2ⁿ. So what a function of limbs computes
+can be compared with its formula, symbol by symbol:
 
     x = integer("x", Interval(0, 2**62))
     ((x >> 31) << 31) + (x & LIMB) is the polynomial x
@@ -100,9 +100,9 @@ class Integer:
         return not self < other
 
 
-def integer(name: str, range: Interval) -> Integer:
+def integer(name: str, within: Interval) -> Integer:
     """Return an unknown integer in an interval."""
-    return Integer(variable(name, range), range)
+    return Integer(variable(name, within), within)
 
 
 def _as_integer(number: Number) -> Integer:

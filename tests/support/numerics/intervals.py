@@ -230,9 +230,9 @@ def constant(number: Rational) -> Polynomial:
     return _without_zeros({_NO_VARIABLE: Fraction(number)})
 
 
-def variable(name: str, range: Interval, exponent: int = 1) -> Polynomial:
-    """Return a new variable as a polynomial; its inverse with an exponent of -1."""
-    return power_of(Variable(name, range), exponent)
+def variable(name: str, within: Interval) -> Polynomial:
+    """Return a new variable as a polynomial."""
+    return power_of(Variable(name, within), 1)
 
 
 def power_of(variable: Variable, exponent: int) -> Polynomial:

@@ -38,6 +38,9 @@ ERRORS = {
 }
 """By shape, what S in 62 bits, or 1 - S, or the level as a fraction of the higher level, is off."""
 
+OF_PARABOLA = Interval(Fraction(-116, 10), Fraction(1, 1000))
+"""The error of the parabola that "t^-P" is between nearly equal levels."""
+
 LARGEST = {
     "linear": Fraction(1, 2),
     "cosine": Fraction(1, 2),
