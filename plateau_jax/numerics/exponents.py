@@ -5,7 +5,7 @@ times a rate. For a power, E is P·log₂ w, with w written as 2ᵏ·y or 2ᵏ/y
 
     P·log₂ w = P·k + P·(y - 1)·B(y) or P·k + P·(1 - y)·B(y),    B(y) = log₂(y)/(y - 1)
 
-B lies between 1.2 and 1.7, with a relative error of 2⁻⁵⁹.
+B lies between 1.2 and 1.7, with a relative error below 2⁻⁵⁷.
 """
 
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ _LN_2 = exact.LN_2 >> (exact.BITS - FIXED_BITS)
 
 
 def two_to_minus(xp: Operations, whole: Any, fraction: Any) -> Any:
-    """Return 2^(-whole - fraction/2⁶²), at most 8 units of 2⁻⁶² off."""
+    """Return 2^(-whole - fraction/2⁶²), less than 5.6 units of 2⁻⁶² off."""
     # 2^(-f) = e⁻ᵘ with u = f·ln 2, by Horner's rule for the Taylor series of the exponential:
     # 1 - u·(1 - u·(1/2 - u·(1/6 - …)))
     u = xp.multiply(fraction, _LN_2)

@@ -23,7 +23,7 @@ class SquareRoot(Interpolated):
     def interpolant(
         xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
-        """Return √(j/L) for 0 <= j < L, at most 6 units of 2⁻⁶² off."""
+        """Return √(j/L) for 0 <= j < L, less than 3.1 units of 2⁻⁶² off."""
         # With y = j·4ᵏ/L in [1/4, 1) this is √y/2ᵏ: for j = 3 and L = 100, k = 2 and y = 48/100.
         k, scaled = _scale_by_fours(xp, xp.int64(at.elapsed), xp.int64(segment.length))
         return _root(xp, ratio(scaled, segment)) >> k

@@ -16,7 +16,7 @@ from support.numerics.proven import ERRORS
 from plateau_jax import StagedCurve
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import NUMPY, PYTHON, multiply, ratio
-from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, SHAPES
+from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED
 from plateau_jax.shapes.shape import SegmentPosition
 
 ONE = 2**62
