@@ -49,8 +49,8 @@ _LEAST_GROWTH = Fraction(1, 1 << 22)
 """If t grows by less than this, a parabola replaces the power: see `_parabola`."""
 
 _CENTERED = 6
-"""Units of 2⁻⁶² that are added to P·(y - 1). Products round down, so t^(-P) could otherwise be 19 units
-too large, more than the promised 2⁻⁵⁸. Now it is less than 16 too large and less than 13 too
+"""Units of 2⁻⁶² that are added to P·(y - 1). Products round down, so t^(-P) could otherwise be 19
+units too large, more than the promised 2⁻⁵⁸. Now it is less than 16 too large and less than 13 too
 small."""
 
 

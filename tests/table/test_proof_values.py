@@ -6,6 +6,7 @@
 
 from fractions import Fraction
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from support.numerics.oracle import exactly, half_ulp
 from support.numerics.proven import ERRORS, LARGEST, OF_HIGHER_LEVEL, OF_LOWER_LEVEL, OF_PARABOLA, PROMISED
 
 from plateau_jax.numerics.arithmetic import NUMPY, ONE
-from plateau_jax.shapes import inverse_power
-from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED
-from plateau_jax.shapes.shape import level_below
+from plateau_jax.shapes import exponential, inverse_power
+from plateau_jax.shapes.exponential import Exponential
+from plateau_jax.shapes.inverse_power import InversePower
+from plateau_jax.shapes.known_shapes import INTERPOLATED
+from plateau_jax.shapes.shape import SegmentPosition
 from plateau_jax.table import fixed_point
 
 WITHIN_PROMISE = Interval(-PROMISED, PROMISED)
@@ -46,10 +49,16 @@ def segment_between(start: Bounded, end: Bounded, shift: int | None = None) -> S
     return SimpleNamespace(phase_begin=0, length=4, start=start, end=end, parameters={}, shift=shift)
 
 
+def between(low: Bounded, high: Bounded, rises: bool) -> SimpleNamespace:
+    if rises:
+        return segment_between(low, high)
+    return segment_between(high, low)
+
+
 def interpolate(interpolant: Bounded, segment: SimpleNamespace, step: int) -> Bounded:
     """Run `_interpolate` with any interpolant in place of x, as in a straight line."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fixed_point, "ratio", lambda steps, segment: interpolant)
+        patched.setattr(fixed_point, "ratio", Mock(return_value=interpolant))
         _, value = fixed_point._interpolate(BOUNDED, segment, step)
     return value
 
@@ -63,29 +72,57 @@ NEAR_START, NEAR_END = 1, 3
 def test_interpolated_value(name, rises, step):
     """Between any two levels, counted from the start or from the end, falling or rising."""
     interpolant = near(Interval(0, LARGEST[name] * ONE), ERRORS[name], at_least=0)
-    low, high = levels(Fraction(1, 2), Fraction(1))
-    segment = segment_between(high, low)
-    if rises:
-        segment = segment_between(low, high)
+    segment = between(*levels(Fraction(1, 2), Fraction(1)), rises)
     show(name, interpolate(interpolant, segment, step).error)
 
 
+POSITION = SegmentPosition(1, 3, None)
+
+
 @pytest.mark.parametrize("rises", [False, True])
-@pytest.mark.parametrize("name", GEOMETRIC)
-def test_geometric_level(name, rises):
+def test_exponential_level(rises, monkeypatch):
     """The higher level times 2^(-E), and not below the lower level."""
-    factor = near(Interval(0, ONE), ERRORS[name], at_least=0)
-    low, high = levels(Fraction(1, 2), Fraction(1))
-    segment = segment_between(high, low)
-    if rises:
-        segment = segment_between(low, high)
-    show(name, level_below(BOUNDED, segment, factor).error)
+    factor = near(Interval(0, ONE), ERRORS["exponential"], at_least=0)
+    monkeypatch.setattr(exponential, "two_to_minus", Mock(return_value=factor))
+    segment = between(*levels(Fraction(1, 2), Fraction(1)), rises)
+    level = Exponential.fixed_level(BOUNDED, segment, POSITION, (0, 0, 0, 0))
+    show("exponential", level.error)
 
 
 LEAST_GROWTH = inverse_power._LEAST_GROWTH
+NO_LIMBS = 0, 0, 0, 0, 0
+A_LIMB = integer(0, 2**31 - 1)
+ANY_POWER = integer(0, 4), A_LIMB, A_LIMB
+ANY_GROWTH = near(Interval(0, LEAST_GROWTH * ONE), Interval(-2, 0), at_least=0)
+ANY_X = near(Interval(0, ONE), Interval(-2, 0), at_least=0)
 
 
-def test_parabola_between_nearly_equal_levels():
+def fixed_level_of_inverse_power(
+    segment: SimpleNamespace, is_nearly_equal: int, monkeypatch: pytest.MonkeyPatch
+) -> Bounded:
+    """Run `fixed_level` with any t, any P, any x and any t^(-P)."""
+    factor = near(Interval(0, ONE), ERRORS["t^-P"], at_least=0)
+    monkeypatch.setattr(inverse_power, "_inverse_power", Mock(return_value=factor))
+    monkeypatch.setattr(inverse_power, "steps_times_rate", Mock(return_value=(0, ANY_GROWTH)))
+    monkeypatch.setattr(inverse_power, "ratio", Mock(return_value=ANY_X))
+    parameters = *NO_LIMBS, *ANY_POWER, is_nearly_equal
+    return InversePower.fixed_level(BOUNDED, segment, POSITION, parameters)
+
+
+@pytest.mark.parametrize("rises", [False, True])
+def test_inverse_power_level(rises, monkeypatch):
+    """The higher level times t^(-P), and not below the lower level.
+
+    The parabola is computed too, but discarded: it may have any value.
+    """
+    monkeypatch.setattr(inverse_power, "_parabola", Mock(return_value=0))
+    segment = between(*levels(Fraction(1, 2), Fraction(1)), rises)
+    level = fixed_level_of_inverse_power(segment, 0, monkeypatch)
+    show("t^-P", level.error)
+
+
+@pytest.mark.parametrize("rises", [False, True])
+def test_inverse_power_between_nearly_equal_levels(rises, monkeypatch):
     """The parabola is x + (P + 1)/2·g·x·(1 - x), with t = 1 + g·x and g < 2⁻²².
 
     With a = (P + 1)/2 and c = (P + 1)(P + 2)/6, the exact S is N/D, where
@@ -96,16 +133,11 @@ def test_parabola_between_nearly_equal_levels():
     for P up to 4. The levels are at most 4·g apart. What the parabola omits is therefore below 8·g³ < 2⁻⁶³,
     half a unit.
     """
+    parabola = inverse_power._parabola(BOUNDED, ANY_X, ANY_GROWTH, ANY_POWER)
+    assert parabola.error.within(OF_PARABOLA)
     omitted = Interval(Fraction(-1, 2), Fraction(1, 2))
-    growth = near(Interval(0, LEAST_GROWTH * ONE), Interval(-2, 0), at_least=0)
-    x = near(Interval(0, ONE), Interval(-2, 0), at_least=0)
-    limb = integer(0, 2**31 - 1)
-    power = integer(0, 4), limb, limb
-    interpolant = inverse_power._parabola(BOUNDED, x, growth, power)
-    assert interpolant.error.within(OF_PARABOLA)
-    low, high = levels(Fraction(1, 2), 4 * LEAST_GROWTH)
-    distance = BOUNDED.multiply(abs(high - low), interpolant)
-    level = high - distance
+    segment = between(*levels(Fraction(1, 2), 4 * LEAST_GROWTH), rises)
+    level = fixed_level_of_inverse_power(segment, 1, monkeypatch)
     show("t^-P", level.error + omitted)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import factorial
+from typing import Any
 from unittest.mock import patch
 
 from support.numerics.bounded import BOUNDED, Bounded, approximating, near
@@ -21,7 +22,7 @@ from support.numerics.intervals import (
 )
 
 from plateau_jax.numerics import exponents
-from plateau_jax.numerics.arithmetic import ONE
+from plateau_jax.numerics.arithmetic import ONE, Operations
 
 HALF = 2**31
 ROUNDED_DOWN = Interval(-1, 0)
@@ -33,6 +34,7 @@ OF_Y = Interval(Fraction(-5, 2), 0)
 
 def relative_error(approximation: Bounded, exact: Polynomial, one: int) -> Interval:
     """Return computed·exact - 1, for an approximation of 1/exact in units of 1/one."""
+    assert isinstance(approximation.exact, Polynomial)
     unit = Fraction(1, one)
     of_formula = (approximation.exact * exact).scaled(unit) - constant(1)
     return of_formula.range + (approximation.error * exact.range).scaled(unit)
@@ -60,11 +62,11 @@ def inverse_of_one_plus(sums: tuple[Rational, Rational]) -> Interval:
     short_step = exponents._short_newton_step
     step = exponents._newton_step
 
-    def restarted_short_step(half_sum, approximation):
+    def restarted_short_step(half_sum: Bounded, approximation: Bounded) -> Bounded:
         error = relative_error(approximation, exact, HALF)
         return short_step(half_sum, with_relative_error(inverse, error, HALF))
 
-    def restarted_step(xp, half_sum, approximation):
+    def restarted_step(xp: Operations, half_sum: Bounded, approximation: Bounded) -> Bounded:
         error = relative_error(approximation, exact, ONE)
         return step(xp, half_sum, with_relative_error(inverse, error, ONE))
 
@@ -113,7 +115,7 @@ def slope_between(low: Rational, high: Rational) -> Slope:
     error = inverse_of_one_plus((low + 1, high + 1))
     exact = point(ONE) / one_plus_y
     inverse = near(exact, error * exact)
-    with patch.object(exponents, "_inverse_of_one_plus", lambda xp, y: inverse):
+    with patch.object(exponents, "_inverse_of_one_plus", return_value=inverse):
         half = exponents.half_log_slope(BOUNDED, near(y.scaled(ONE), OF_Y))
     z = (y - point(1)) / one_plus_y
     omitted = (_omitted_from_logarithm(z**2) / one_plus_y).scaled(2)
@@ -201,7 +203,7 @@ def _power(whole: int, box: Interval) -> Power:
     fraction = box.scaled(Fraction(1, ONE))
     errors_of_u: list[Interval] = []
 
-    def multiply(a, b):
+    def multiply(a: Bounded, b: Any) -> Bounded:
         product = BOUNDED.multiply(a, b)
         if b != exponents._LN_2:
             return product
