@@ -11,7 +11,9 @@ cover all x. A bound has up to four parts, all in units of 2⁻⁶²:
 `ERRORS` has the sum for each shape. A test prints what it has shown; `python -m pytest -s` shows it.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
+from unittest.mock import Mock
 
 import pytest
 from support.numerics.bounded import BOUNDED, Bounded, near
@@ -23,11 +25,21 @@ from support.numerics.errors_of_powers import (
     exponents_in,
 )
 from support.numerics.errors_of_sine import at_x, phases, sine_error
-from support.numerics.intervals import NOTHING, Interval, Variable, pi, power_of, variable
+from support.numerics.intervals import (
+    NOTHING,
+    Interval,
+    Polynomial,
+    Variable,
+    constant,
+    pi,
+    power_of,
+    variable,
+)
 from support.numerics.proven import ERRORS, HALF_SLOPE
 
+from plateau_jax.numerics import exponents
 from plateau_jax.numerics.arithmetic import ONE, PYTHON, Operations
-from plateau_jax.shapes import power, root
+from plateau_jax.shapes import cosine, inverse_power, power, root
 from plateau_jax.shapes.cosine import Cosine
 from plateau_jax.shapes.known_shapes import SHAPES
 from plateau_jax.shapes.line import Linear
@@ -43,6 +55,63 @@ def show(name: str, error: Interval) -> None:
 
 def test_every_shape_has_a_proven_bound():
     assert ERRORS.keys() == SHAPES.keys()
+
+
+# The formulas. A run on polynomials returns the formula that the code follows, without its roundings.
+# The formula of the root and that of 1/(1 + y) are compared with √y and 1/(1 + y) where their errors are.
+
+
+def unknown(name: str, least: Fraction) -> tuple[Polynomial, Bounded]:
+    """Return a variable that is a little above a number, and the same in units of 2⁻⁶²."""
+    number = variable(name, Interval(least, least + Fraction(1, 2**20)))
+    return number, near(number.scaled(ONE), NOTHING)
+
+
+def power_series(coefficients: Sequence[int], x: Polynomial) -> Polynomial:
+    """Return c₀ + c₁·x + c₂·x² + … in units of 2⁻⁶²."""
+    total = constant(0)
+    power_of_x = constant(1)
+    for coefficient in coefficients:
+        total += power_of_x.scaled(coefficient)
+        power_of_x *= x
+    return total
+
+
+def test_formula_of_cosine():
+    """S = (2·x·(c₀ - c₁·x² + c₂·x⁴ - …))²."""
+    x, in_units = unknown("x", Fraction(1, 4))
+    value = Cosine.interpolant(BOUNDED, None, at_x(in_units), ())
+    sine = x * power_series(cosine._SINE, -(x * x)).scaled(2)
+    assert value.exact == (sine * sine).halved(62)
+
+
+def test_formula_of_two_to_minus():
+    """2^(-k - f) = (c₀ - c₁·u + c₂·u² - …)/2ᵏ with u = f·ln 2."""
+    f, in_units = unknown("f", Fraction(1, 4))
+    u = f.scaled(Fraction(exponents._LN_2, ONE))
+    value = exponents.two_to_minus(BOUNDED, 3, in_units)
+    assert value.exact == power_series(exponents._EXPONENTIAL, -u).halved(3)
+
+
+@pytest.mark.parametrize("least", [Fraction(3, 4), Fraction(5, 4)])
+def test_formula_of_half_log_slope(least, monkeypatch):
+    """B/2 = 2·i·(c₀ + c₁·z² + c₂·z⁴ + …) with i = 1/(1 + y) and z = (y - 1)·i."""
+    y, in_units = unknown("y", least)
+    inverse, inverse_in_units = unknown("1/(1 + y)", 1 / (1 + least))
+    monkeypatch.setattr(exponents, "_inverse_of_one_plus", Mock(return_value=inverse_in_units))
+    z = (y - constant(1)) * inverse
+    value = exponents.half_log_slope(BOUNDED, in_units)
+    assert value.exact == (inverse * power_series(exponents._LOGARITHM, z * z)).scaled(2)
+
+
+@pytest.mark.parametrize("p", [1, 4])
+def test_formula_of_parabola(p):
+    """S = x + (P + 1)/2·(t - 1)·(1 - x)."""
+    x, x_in_units = unknown("x", Fraction(1, 4))
+    growth, growth_in_units = unknown("t - 1", Fraction(1, 2**23))
+    value = inverse_power._parabola(BOUNDED, x_in_units, growth_in_units, (p, 0, 0))
+    bend = growth.scaled(Fraction(p + 1, 2))
+    assert value.exact == (x + bend * (constant(1) - x)).scaled(ONE)
 
 
 # The straight line and the half cosine, for x from 0 to 1/2.
@@ -179,8 +248,8 @@ def test_half_slope_is_below_1():
         assert slope.integers.within(HALF_SLOPE)
 
 
-# The powers x^P and (1 - x)^P, both w^P, with w = steps/L = y/2ᵏ from 1/L to 1 - 1/L: E = P·k + P·(1 -
-# y)·B(y).
+# The powers x^P and (1 - x)^P are both w^P, with w = steps/L = y/2ᵏ from 1/L to 1 - 1/L. In both
+# E = P·k + P·(1 - y)·B(y).
 
 
 def least_and_greatest_ratio(k: int) -> tuple[Fraction, Fraction]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.numerics.bounded import BOUNDED, Bounded, integer, near
-from support.numerics.intervals import Interval
+from support.numerics.intervals import NOTHING, Interval, Polynomial, variable
 from support.numerics.oracle import exactly, half_ulp
 from support.numerics.proven import ERRORS, LARGEST, OF_HIGHER_LEVEL, OF_LOWER_LEVEL, OF_PARABOLA, PROMISED
 
@@ -22,7 +22,7 @@ from plateau_jax.shapes import exponential, inverse_power
 from plateau_jax.shapes.exponential import Exponential
 from plateau_jax.shapes.inverse_power import InversePower
 from plateau_jax.shapes.known_shapes import INTERPOLATED
-from plateau_jax.shapes.shape import SegmentPosition
+from plateau_jax.shapes.shape import SegmentPosition, level_below
 from plateau_jax.table import fixed_point
 
 WITHIN_PROMISE = Interval(-PROMISED, PROMISED)
@@ -63,7 +63,31 @@ def interpolate(interpolant: Bounded, segment: SimpleNamespace, step: int) -> Bo
     return value
 
 
+def unknown_levels() -> tuple[Polynomial, Bounded, Polynomial, Bounded]:
+    """Return a lower level near 1/4 and a higher one near 3/4 as variables, each also in units of 2⁻⁶²."""
+    width = Fraction(1, 2**20)
+    low = variable("low", Interval(Fraction(1, 4), Fraction(1, 4) + width))
+    high = variable("high", Interval(Fraction(3, 4), Fraction(3, 4) + width))
+    return low, near(low.scaled(ONE), NOTHING), high, near(high.scaled(ONE), NOTHING)
+
+
 NEAR_START, NEAR_END = 1, 3
+
+
+@pytest.mark.parametrize("rises", [False, True])
+def test_formula_of_interpolated_value(rises):
+    """a - (a - b)·S counted from the start level a, and b + (a - b)·S counted from the end level b."""
+    low, low_in_units, high, high_in_units = unknown_levels()
+    s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
+    interpolant = near(s.scaled(ONE), NOTHING)
+    a, b = high, low
+    if rises:
+        a, b = low, high
+    segment = between(low_in_units, high_in_units, rises)
+    from_start = interpolate(interpolant, segment, NEAR_START)
+    assert from_start.exact == (a - (a - b) * s).scaled(ONE)
+    from_end = interpolate(interpolant, segment, NEAR_END)
+    assert from_end.exact == (b + (a - b) * s).scaled(ONE)
 
 
 @pytest.mark.parametrize("step", [NEAR_START, NEAR_END])
@@ -77,6 +101,28 @@ def test_interpolated_value(name, rises, step):
 
 
 POSITION = SegmentPosition(1, 3, None)
+
+
+@pytest.mark.parametrize("rises", [False, True])
+def test_formula_of_geometric_level(rises):
+    """h·2^(-E), where that is above the lower level."""
+    _, low_in_units, high, high_in_units = unknown_levels()
+    factor = variable("2^(-E)", Interval(Fraction(1, 2), Fraction(3, 4)))
+    segment = between(low_in_units, high_in_units, rises)
+    level = level_below(BOUNDED, segment, near(factor.scaled(ONE), NOTHING))
+    assert level.exact == (high * factor).scaled(ONE)
+
+
+@pytest.mark.parametrize("rises", [False, True])
+def test_formula_between_nearly_equal_levels(rises, monkeypatch):
+    """h - (h - l)·S, with the parabola S."""
+    low, low_in_units, high, high_in_units = unknown_levels()
+    s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
+    segment = between(low_in_units, high_in_units, rises)
+    parabola = Mock(return_value=near(s.scaled(ONE), NOTHING))
+    monkeypatch.setattr(inverse_power, "_parabola", parabola)
+    level = fixed_level_of_inverse_power(segment, 1, monkeypatch)
+    assert level.exact == (high - (high - low) * s).scaled(ONE)
 
 
 @pytest.mark.parametrize("rises", [False, True])

@@ -15,6 +15,7 @@ from support.numerics.intervals import (
     Polynomial,
     Rational,
     Variable,
+    alternating_rest,
     constant,
     ln_2,
     point,
@@ -159,10 +160,10 @@ def _merged(slopes: Sequence[Slope]) -> Slope:
 
 
 def _omitted_from_exponential(u: Interval) -> Interval:
-    """Return what the 19 rounded terms differ by from e⁻ᵘ, for u up to ln 2.
+    """Return what the rounded terms differ by from e⁻ᵘ, for u up to ln 2.
 
-    A coefficient is rounded down. The series alternates, so it differs by less than the first omitted term,
-    u¹⁹/19!, and is too large.
+    A coefficient is rounded down. The series alternates, so what it omits lies between 0 and the
+    next term.
     """
     total = NOTHING
     for k, coefficient in enumerate(exponents._EXPONENTIAL):
@@ -171,7 +172,7 @@ def _omitted_from_exponential(u: Interval) -> Interval:
         total += rounding.scaled((-1) ** k) * u**k
     count = len(exponents._EXPONENTIAL)
     first = u**count * point(Fraction(ONE, factorial(count)))
-    return total + Interval(0, first.high)
+    return total + alternating_rest(count, first)
 
 
 @dataclass(frozen=True)

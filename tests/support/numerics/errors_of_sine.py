@@ -5,7 +5,7 @@ from fractions import Fraction
 from functools import cache
 
 from support.numerics.bounded import Bounded, near
-from support.numerics.intervals import NOTHING, Interval, pi, point
+from support.numerics.intervals import NOTHING, Interval, alternating_rest, pi, point
 from support.numerics.proven import OF_X
 
 from plateau_jax.numerics.arithmetic import ONE
@@ -38,13 +38,13 @@ def sine_coefficient(k: int) -> Interval:
 def sine_error(x: Interval) -> Interval:
     """Return what half the sine's polynomial is off, with its rounded coefficients.
 
-    The series alternates: after an even number of terms it is too small, after nine too large, by less than
-    the next term.
+    The series alternates, so what it omits lies between 0 and the next term.
     """
     total = NOTHING
     for k, coefficient in enumerate(cosine._SINE):
         rounding = point(coefficient) - sine_coefficient(k)
         assert rounding.magnitude <= Fraction(501, 1000), f"coefficient {k} is not the nearest"
         total += rounding.scaled((-1) ** k) * x ** (2 * k + 1)
-    omitted = sine_coefficient(9) * x**19
-    return total + Interval(0, omitted.high)
+    count = len(cosine._SINE)
+    omitted = sine_coefficient(count) * x ** (2 * count + 1)
+    return total + alternating_rest(count, omitted)

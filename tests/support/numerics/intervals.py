@@ -240,6 +240,18 @@ def power_of(variable: Variable, exponent: int) -> Polynomial:
     return Polynomial({frozenset([(variable, exponent)]): Fraction(1)})
 
 
+def alternating_rest(count: int, omitted: Interval) -> Interval:
+    """Return what the first terms of a - b + c - … are off, if the terms become smaller.
+
+    Args:
+        count: The number of terms.
+        omitted: The next term, without its sign.
+    """
+    if count % 2 == 1:
+        return Interval(0, omitted.high)
+    return Interval(-omitted.high, 0)
+
+
 def pi() -> Interval:
     """Return π, by Machin's formula 16·arctan(1/5) - 4·arctan(1/239)."""
     return _arctan(Fraction(1, 5)).scaled(16) - _arctan(Fraction(1, 239)).scaled(4)
