@@ -13,6 +13,7 @@ cover all x. A bound has up to four parts, all in units of 2⁻⁶²:
 
 from collections.abc import Sequence
 from fractions import Fraction
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -43,9 +44,10 @@ from plateau_jax.shapes import cosine, inverse_power, power, root
 from plateau_jax.shapes.cosine import Cosine
 from plateau_jax.shapes.known_shapes import SHAPES
 from plateau_jax.shapes.line import Linear
+from plateau_jax.shapes.root import SquareRoot
+from plateau_jax.shapes.shape import SegmentPosition
 
 PI = pi()
-ROUNDED_DOWN = Interval(-1, 0)
 
 
 def show(name: str, error: Interval) -> None:
@@ -203,25 +205,31 @@ def named_product(a: Bounded, b: Bounded) -> Bounded:
 NAMING = BOUNDED._replace(multiply=named_product)
 
 
+SEGMENT = SimpleNamespace(length=4)
+
 OF_SCALED_STEPS = Interval(-2, 0)
 """The error of `ratio` for up to 2³¹ steps."""
 
 
+@pytest.mark.parametrize("k", [0, 1])
 @pytest.mark.parametrize("box", [*Interval(Fraction(1, 2), 1).boxes(4)], ids=repr)
-def test_root(box, monkeypatch):
-    """S = √y/2ᵏ with y = t² in [1/4, 1). Since L < 2³¹, y is at most 1 - 2⁻³¹, and t at most 1 - 2⁻³²."""
+def test_root(box, k, monkeypatch):
+    """S = √y/2ᵏ with y = t² in [1/4, 1). Since L < 2³¹, y is at most 1 - 2⁻³¹, and t at most 1 - 2⁻³².
+
+    For a larger k, the shift divides the error of √y by more, and its own is the same.
+    """
     restart_steps(monkeypatch)
+    monkeypatch.setattr(root, "_scale_by_fours", Mock(return_value=(k, None)))
     errors: list[Interval] = []
     for narrow_box in box.intersection(ROOTS).boxes(8):
         t = Variable("t", narrow_box)
         y = near(power_of(t, 2).scaled(ONE), OF_SCALED_STEPS)
         RestartedSteps.t = t
-        value = root._root(BOUNDED, y)
+        monkeypatch.setattr(root, "ratio", Mock(return_value=y))
+        value = SquareRoot.interpolant(BOUNDED, SEGMENT, SegmentPosition(1, 3, None), ())
         assert value.computed.high <= ONE
-        of_formula = value.exact - power_of(t, 1).scaled(ONE)
-        error = of_formula.range + value.error
-        errors.append(error)
-        errors.append(error.halved(1) + ROUNDED_DOWN)  # k = 1; for a larger k it is smaller
+        of_formula = value.exact - power_of(t, 1).scaled(ONE).halved(k)
+        errors.append(of_formula.range + value.error)
     show("1-sqrt", union(errors))
 
 
