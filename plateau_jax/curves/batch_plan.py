@@ -155,7 +155,7 @@ class BatchPlan:
         as. The level held past the end is scaled for the last batch of the plan.
 
         If the factor is at most 1, values are as accurate as those of any curve. If it is above 1,
-        they are within half a unit in the last place plus 2⁻⁵⁸ times the factor (for nested
+        they are within half a unit in the last place plus 2⁻⁵⁷ times the factor (for nested
         scalings, the product of the factors).
 
         Scale last: the thresholds count from the first step of the curve. They move with the curve

@@ -23,7 +23,7 @@ class Cosine(Interpolated):
     def interpolant(
         xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
-        """Return sin²(πx/2) for x in [0, 1/2], at most 8 units of 2⁻⁶² off."""
+        """Return sin²(πx/2) for x in [0, 1/2], less than 12 units of 2⁻⁶² off."""
         square = xp.multiply(at.x, at.x)
         # Horner's rule. The alternating signs of the series keep every intermediate value positive.
         series = _SINE[-1]

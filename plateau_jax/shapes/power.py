@@ -79,7 +79,7 @@ class PowerFromEnd(_Power):
 def _power_of_fraction(
     xp: Operations, segment: DecodedSegments, steps: Any, parameters: Sequence[Any]
 ) -> Any:
-    """Return (steps/L)^P in 62 bits, at most 8 units off."""
+    """Return (steps/L)^P in 62 bits, less than 14.2 units off."""
     # With steps/L = y/2ᵏ and y near 1, E = P·k + P·(1 - y)·B(y); `exponents` defines B. The product
     # P·(1 - y) is r times a number of steps, so an E near 0 has all its digits, and x^P is
     # monotone: from step to step E changes by P/L, which is at least 2⁻³⁶.

@@ -23,7 +23,7 @@ class SquareRoot(Interpolated):
     def interpolant(
         xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
     ) -> Any:
-        """Return √(j/L) for 0 <= j < L, at most 6 units of 2⁻⁶² off."""
+        """Return √(j/L) for 0 <= j < L, less than 3.1 units of 2⁻⁶² off."""
         # With y = j·4ᵏ/L in [1/4, 1) this is √y/2ᵏ: for j = 3 and L = 100, k = 2 and y = 48/100.
         k, scaled = _scale_by_fours(xp, xp.int64(at.elapsed), xp.int64(segment.length))
         return _root(xp, ratio(scaled, segment)) >> k
@@ -48,10 +48,20 @@ _INTERCEPT = 7 * _SLOPE // 4
 
 def _root(xp: Operations, y: Any) -> Any:
     """Return √y for y in [1/4, 1)."""
-    # Newton's method for h = 1/(2√y) needs no division.
     h = _INTERCEPT - xp.multiply(y, _SLOPE)
     for _ in range(4):
-        h = xp.multiply(h, 3 * ONE // 4 - xp.multiply(y, xp.multiply(h, h))) << 1
+        h = _newton_step(xp, y, h)
+    return _heron_step(xp, y, h)
+
+
+def _newton_step(xp: Operations, y: Any, h: Any) -> Any:
+    """Return a better approximation of 1/(2√y)."""
+    # Newton's method for h = 1/(2√y) needs no division.
+    return xp.multiply(h, 3 * ONE // 4 - xp.multiply(y, xp.multiply(h, h))) << 1
+
+
+def _heron_step(xp: Operations, y: Any, h: Any) -> Any:
+    """Return √y, from h near 1/(2√y)."""
     # Heron's step, s + (y - s²)·h, removes most of the rounding error of s = 2yh.
     root = xp.multiply(y, h) << 1
     rest = y - xp.multiply(root, root)

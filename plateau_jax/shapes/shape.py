@@ -97,7 +97,7 @@ def steps_from_higher_level(xp: Operations, segment: DecodedSegments, at: Segmen
 
 def level_below(xp: Operations, segment: DecodedSegments, factor: Any) -> Any:
     """Return the higher level times a factor, but never less than the lower level."""
-    # A factor may be 8 units off.
+    # A factor may be a few units off.
     high = xp.maximum(segment.start, segment.end)
     low = xp.minimum(segment.start, segment.end)
     return xp.maximum(xp.multiply(high, factor), low)

@@ -9,6 +9,7 @@ from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build
 from support.curves.strategies import MAX_STEP, Words, arguments, magnitudes, shape_of, words
 from support.examples import examples
+from support.numerics.bounded import OF_A_PRODUCT
 from support.numerics.oracle import (
     Oracle,
     as_written,
@@ -17,11 +18,12 @@ from support.numerics.oracle import (
     power_of,
     share,
 )
+from support.numerics.proven import ERRORS
 
 from plateau_jax import StagedCurve
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import NUMPY, PYTHON, multiply, ratio
-from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, SHAPES
+from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED
 from plateau_jax.shapes.shape import SegmentPosition
 
 ONE = 2**62
@@ -70,12 +72,9 @@ def draw_elapsed(read, length):
     return read.one_of((from_beginning, length - from_end))
 
 
-# The error bound of each shape, in units of 2⁻⁶².
-UNITS = {"cosine": 8, "1-sqrt": 6, "exponential": 8, "1-x^P": 8, "(1-x)^P": 8, "t^-P": 14}
-
-
-def test_every_curved_shape_has_an_error_bound():
-    assert UNITS.keys() == SHAPES.keys() - {"linear"}
+def assert_within(bounds, error):
+    """Compare with bounds in units of 2⁻⁶², which `test_proof_shapes` proves."""
+    assert exactly(bounds.low) <= error <= exactly(bounds.high)
 
 
 def counts_from_end(name, elapsed, length):
@@ -86,7 +85,7 @@ def counts_from_end(name, elapsed, length):
     return counted_from == "end"
 
 
-@pytest.mark.parametrize("name", [name for name in UNITS if name in INTERPOLATED])
+@pytest.mark.parametrize("name", sorted(INTERPOLATED.keys() - {"linear"}))
 @examples(500)
 @given(drawn=words(8))
 def test_interpolant_stays_within_its_units(name, drawn):
@@ -101,7 +100,7 @@ def test_interpolant_stays_within_its_units(name, drawn):
     expected = share(shape, exactly(Fraction(elapsed, length)))
     if counts_from_end(name, elapsed, length):
         expected = 1 - expected
-    assert abs(int(value) - expected * ONE) <= UNITS[name]
+    assert_within(ERRORS[name], int(value) - expected * ONE)
 
 
 @pytest.mark.parametrize("name", ["cosine", "1-sqrt"])
@@ -128,7 +127,7 @@ def lowest_level(shape):
     return 2.0 ** -int(62 * power)
 
 
-@pytest.mark.parametrize("name", [name for name in UNITS if name in GEOMETRIC])
+@pytest.mark.parametrize("name", GEOMETRIC)
 @examples(500)
 @given(drawn=words(8))
 def test_geometric_level_stays_within_its_units(name, drawn):
@@ -142,7 +141,7 @@ def test_geometric_level_stays_within_its_units(name, drawn):
         return  # between equal levels
     (value,) = evaluate(GEOMETRIC[name].fixed_level, segment, np.array([elapsed]))
     expected = exact_level(shape, as_written(low), exactly(Fraction(elapsed, length)))
-    assert abs(int(value) - expected * ONE) <= UNITS[name]
+    assert_within(ERRORS[name] + OF_A_PRODUCT, int(value) - expected * ONE)
 
 
 @examples(500)

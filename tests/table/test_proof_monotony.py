@@ -1,0 +1,171 @@
+"""Values never go the wrong way from one step to the next: proved for every length.
+
+Only the slowest exponentials are left to tests.
+
+- The product with the distance between the levels, the clamp at the lower level and the conversion
+to float32
+  never decrease (`test_product_never_decreases`; rounding to nearest never does). So it is enough
+  that the interpolant S, or the power of two, is monotone.
+- From step to step it changes by a least amount. If that is more than the width of its error, it is
+monotone. - At the ends, a value lies between the two levels in 62 bits, because S is at most 1
+(`test_root` and
+  `test_powers_of_two_are_at_most_1`). They are rounded towards each other, so no value passes the
+  exact level of an end, whose nearest float32 is in the table.
+"""
+
+from fractions import Fraction
+
+import pytest
+from support.numerics.bounded import BOUNDED, Bounded
+from support.numerics.errors_of_exponentials import LN_2, powers, union
+from support.numerics.errors_of_powers import (
+    Exponent,
+    error_of_inverse_power_exponent,
+    error_of_power_exponent,
+    exponents_in,
+)
+from support.numerics.errors_of_sine import PI, at_x, phases, sine_error
+from support.numerics.intervals import NOTHING, Interval, point
+from support.numerics.proven import ERRORS, MAX_LENGTH, OF_PARABOLA
+
+from plateau_jax.numerics.arithmetic import ONE
+from plateau_jax.shapes import inverse_power
+from plateau_jax.shapes.cosine import Cosine
+
+LEAST_STEP = Fraction(ONE, MAX_LENGTH)
+"""1/L in units of 2⁻⁶², for the longest segment: 2³¹ and a little more."""
+
+
+def width(error: Interval) -> Fraction:
+    return error.high - error.low
+
+
+def test_linear():
+    """x = j/L grows by 1/L."""
+    assert width(ERRORS["linear"]) < LEAST_STEP
+
+
+def test_root():
+    """√(j/L) grows by 1/(√(j + 1) + √j)/√L, which is more than 1/(2·L) for j + 1 <= L."""
+    assert width(ERRORS["1-sqrt"]) < LEAST_STEP / 2
+
+
+def factors_of_last_product(x: Bounded) -> tuple[Bounded, Bounded]:
+    """Run the cosine, and return the operands of its last product: the sine, twice."""
+    operands: list[tuple[Bounded, Bounded]] = []
+
+    def multiply(a: Bounded, b: Bounded) -> Bounded:
+        operands.append((a, b))
+        return BOUNDED.multiply(a, b)
+
+    Cosine.interpolant(BOUNDED._replace(multiply=multiply), None, at_x(x), ())
+    return operands[-1]
+
+
+def test_cosine_up_to_the_middle():
+    """S is the square of a sine, and near 0 S grows by less than its error. The sine does not.
+
+    The derivative of sin(πx/2) is π/2·cos(πx/2), at least π/2·√(1/2) > π/2·0.7071 up to 1/2. So the
+    computed sine grows from step to step, and `multiply` never decreases with either operand.
+    """
+    errors = [NOTHING]
+    for x in phases(256):
+        sine, again = factors_of_last_product(x)
+        assert sine is again
+        off = sine_error(x.exact.range.scaled(Fraction(1, ONE)))
+        errors.append(sine.error + off.scaled(2))
+    least_growth = PI.scaled(Fraction(7071, 20_000)).low * LEAST_STEP
+    assert width(union(errors)) < least_growth
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+def test_middle_of_a_segment(name):
+    """From step j, counted from the start, to a later step j', counted from the end.
+
+    The value at j is a - D·S(x), the one at j' is b + D·S(x'), with D = a - b and x + x' <= 1 -
+    1/L. They are in order if S(x) + S(x') <= 1 in 62 bits. Exactly, the sum is at most 1 - (S(x +
+    1/L) - S(x)) for the greatest x below 1/2, at which S grows by 1/L at least: S is convex up to
+    1/2, S(0) = 0, S(1/2) = 1/2, and S(1 - x) = 1 - S(x).
+    """
+    assert 2 * ERRORS[name].high < LEAST_STEP
+
+
+# The powers: E falls from step to step, and 2^(-E) grows with it.
+
+
+def least_change_of_exponent() -> Fraction:
+    """Return the units by which E must change so that 2^(-E) never goes the wrong way.
+
+    Before the shift by the whole part, 2^(-f) lies in [1/2, 1] and changes by at least ln 2/2 times
+    as much as E. Its error has this width. With a larger whole part the error is shifted too, and
+    becomes smaller.
+    """
+    first = [power.error for power in powers() if power.exponent.high <= 1]
+    return width(union(first)) / (LN_2.low / 2)
+
+
+def test_least_change_of_exponent():
+    change = least_change_of_exponent()
+    print(f"2^(-E) is monotone if E changes by {float(change):.1f} units")
+    assert change < 24
+
+
+def error_of_exponents(exponents: list[Exponent], error_of) -> Interval:
+    return union([error_of(exponent) for exponent in exponents])
+
+
+P_OF_POWERS = Interval(Fraction(1, 20), 20)
+
+
+def test_powers():
+    """E = P·log₂(L/j) falls by P·log₂((j + 1)/j) > P/(L·ln 2). From E = 64 on, all values are 0."""
+    exponents = list(exponents_in(Interval(0, 64), P_OF_POWERS, 31, -1))
+    error = error_of_exponents(exponents, error_of_power_exponent)
+    least_change = P_OF_POWERS.low * LEAST_STEP / LN_2.high
+    assert least_change - width(error) > least_change_of_exponent()
+
+
+LEAST_GROWTH = inverse_power._LEAST_GROWTH
+OCTAVES_OF_P = [Interval(Fraction(2**n, 4), Fraction(2**n, 2)) for n in range(4)]
+
+
+@pytest.mark.parametrize("powers_of_t", OCTAVES_OF_P, ids=repr)
+def test_inverse_power(powers_of_t):
+    """E = P·log₂ t with t = 1 + g·j/L, for a growth g from 2⁻²² on, between two powers of two.
+
+    From one step to the next E grows by more than P/ln 2·g/L/(1 + g). It is at most P·log₂(1 + g).
+    """
+    for n in range(-22, 62):
+        least_growth = Fraction(2) ** n
+        growth = point(least_growth).union(point(2 * least_growth))
+        if n < -1:
+            doublings = growth.high / LN_2.low  # log₂(1 + g) <= g/ln 2
+        else:
+            doublings = n + 2
+        total = Interval(0, powers_of_t.high * doublings)
+        exponents = list(exponents_in(total, powers_of_t, 62, 1))
+        error = error_of_exponents(exponents, error_of_inverse_power_exponent)
+        slope = powers_of_t.low / LN_2.high
+        least_change = slope * LEAST_STEP * least_growth / (1 + least_growth)
+        assert least_change - width(error) > least_change_of_exponent()
+
+
+def test_inverse_power_between_nearly_equal_levels():
+    """The parabola x + (P + 1)/2·g·x·(1 - x) grows by at least (1 - 5/2·g)/L, far above its error.
+
+    `test_parabola_between_nearly_equal_levels` has its error: x and t - 1 are rounded down twice,
+    as the products are.
+    """
+    assert width(OF_PARABOLA) < (1 - Fraction(5, 2) * LEAST_GROWTH) * LEAST_STEP
+
+
+# For the exponential, E = floor(j·R/2³¹) grows by floor(R/2³¹) at least, without an error. So it is
+# monotone if log₂(h/l)·2⁶² is at least 25·L. Between closer levels all values lie within 2⁻²⁵ of
+# each other, less than half a unit in the last place of float32, and
+# `test_slow_stages_are_monotone` looks for a step that goes the wrong way.
+
+
+def test_levels_of_a_slow_exponential_are_within_half_a_unit_in_the_last_place():
+    most_octaves = 25 * MAX_LENGTH / Fraction(ONE)
+    # 1 - 2^(-E) < E·ln 2
+    assert most_octaves * LN_2.high < Fraction(1, 2**25)
