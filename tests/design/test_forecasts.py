@@ -92,7 +92,12 @@ CURVES = st.builds(
 CURVES_AND_PEAKS = st.tuples(CURVES, st.floats(0.7e-3, 1.4e-3))
 
 
-def check_forecast(shown: Any, curve: Curve, peak: float, expected: LossForecast) -> None:
+def check_forecast(
+    shown: Any,
+    curve: Curve,
+    peak: float,
+    expected: LossForecast,
+) -> None:
     """Check the answer about one curve. A forecast with a warmup of no run has no interval."""
     assert shown["loss"] == expected.loss
     if expected.is_known:
@@ -197,7 +202,8 @@ def test_runs_are_drawn_as_they_were_logged_and_fitted() -> None:
     fit, _ = forecast([run_of(TEXT)])
     (run,) = fit["runs"]
     logged = dict(zip(STEPS.tolist(), LOSSES.tolist(), strict=True))
-    assert run["losses"] == pytest.approx([logged[step] for step in run["steps"]], rel=1e-5)
+    losses = [logged[step] for step in run["steps"]]
+    assert run["losses"] == pytest.approx(losses, rel=1e-5)
     fitted = FIT.losses(CURVE, run["fitted_steps"])
     np.testing.assert_allclose(run["fitted_losses"], fitted, rtol=1e-5)
     assert run["steps"][-1] == 1000

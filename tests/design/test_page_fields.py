@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -20,7 +19,7 @@ RISE, HOLD, FALL = STAGED.stages
 # Edits give the curve, and can be undone.
 
 
-def check_edits(design: Any, begin: Curve, actions: Sequence[Action], expected: Curve) -> None:
+def check_edits(design, begin: Curve, actions: Sequence[Action], expected: Curve) -> None:
     for name, curve in CURVES.items():
         if curve == begin:
             design.do(f"Edit {name}")
@@ -30,7 +29,7 @@ def check_edits(design: Any, begin: Curve, actions: Sequence[Action], expected: 
     assert design.curve == begin
 
 
-def test_every_field_of_a_plateau_curve(undone: Any) -> None:
+def test_every_field_of_a_plateau_curve(undone):
     curve = PlateauCurve(
         20_000,
         warmup_steps=500,
@@ -55,7 +54,7 @@ def test_every_field_of_a_plateau_curve(undone: Any) -> None:
     check_edits(undone, STABLE, actions, replace(curve, plateaus=[(70.5, 1.25)]))
 
 
-def test_formula_with_a_parameter(undone: Any) -> None:
+def test_formula_with_a_parameter(undone):
     actions = [
         ("Decay shape", "1-x^P"),
         ("P of the decay", "1.50"),
@@ -65,17 +64,17 @@ def test_formula_with_a_parameter(undone: Any) -> None:
     check_edits(undone, STABLE, actions, curve)
 
 
-def test_stages_move_up(undone: Any) -> None:
+def test_stages_move_up(undone):
     actions = ["Move stage 3 up", "Move stage 2 up"]
     check_edits(undone, STAGED, actions, StagedCurve([FALL, RISE, HOLD]))
 
 
-def test_stages_move_down(undone: Any) -> None:
+def test_stages_move_down(undone):
     actions = ["Move stage 1 down", "Move stage 2 down"]
     check_edits(undone, STAGED, actions, StagedCurve([HOLD, FALL, RISE]))
 
 
-def test_stage_is_added_and_another_removed(undone: Any) -> None:
+def test_stage_is_added_and_another_removed(undone):
     actions: list[Action] = [
         ("Stage 2, to", "0.5"),
         ("Stage 2, shape", "exponential"),
@@ -96,13 +95,13 @@ COOLDOWN: list[Action] = [
 ]
 
 
-def test_cooldown_and_continuation(undone: Any) -> None:
+def test_cooldown_and_continuation(undone):
     actions = [*COOLDOWN, "+ Continuation", ("Continuation: Scale", "0.25")]
     cooled = STABLE.cooldown(7000, 1000, shape="linear")
     check_edits(undone, STABLE, actions, cooled.then(cooled, scale=0.25))
 
 
-def test_cooldown_and_continuation_are_removed(undone: Any) -> None:
+def test_cooldown_and_continuation_are_removed(undone):
     actions = [*COOLDOWN, "+ Continuation", "Remove the continuation", "Remove the cooldown"]
     check_edits(undone, STABLE, actions, STABLE)
 
@@ -110,12 +109,12 @@ def test_cooldown_and_continuation_are_removed(undone: Any) -> None:
 # Percentages are those of the run.
 
 
-def test_warmup_in_percent(undone: Any) -> None:
+def test_warmup_in_percent(undone):
     actions = [("Total steps", "1000"), ("Warmup steps", "32.3%")]
     check_edits(undone, STABLE, actions, replace(STABLE, total_steps=1_000, warmup_steps=323))
 
 
-def test_plateau_in_steps_in_percent(undone: Any) -> None:
+def test_plateau_in_steps_in_percent(undone):
     actions: list[Action] = [
         "+ in steps",
         ("Plateau 1 in steps, start", "80%"),
@@ -124,7 +123,7 @@ def test_plateau_in_steps_in_percent(undone: Any) -> None:
     check_edits(undone, STABLE, actions, replace(STABLE, absolute_plateaus=[(8_000, 250)]))
 
 
-def test_cooldown_in_percent(undone: Any) -> None:
+def test_cooldown_in_percent(undone):
     actions: list[Action] = [
         "+ Cooldown",
         ("Cooldown: First step", "65%"),
@@ -133,7 +132,7 @@ def test_cooldown_in_percent(undone: Any) -> None:
     check_edits(undone, STABLE, actions, STABLE.cooldown(6_500, 3_500))
 
 
-def test_stage_in_percent(undone: Any) -> None:
+def test_stage_in_percent(undone):
     curve = StagedCurve([RISE, HOLD, (1_625, 0.0, "1-sqrt")])
     check_edits(undone, STAGED, [("Stage 3, steps", "20%")], curve)
 
@@ -141,25 +140,25 @@ def test_stage_in_percent(undone: Any) -> None:
 # Added curves have the selected length and warmup.
 
 
-def test_copy_is_that_of_the_last_valid_curve(undone: Any) -> None:
+def test_copy_is_that_of_the_last_valid_curve(undone):
     check_edits(undone, STABLE, [("Warmup steps", "20000"), "a copy"], STABLE)
 
 
-def test_added_cosine(undone: Any) -> None:
+def test_added_cosine(undone):
     check_edits(undone, STAGED, ["a cosine"], COSINE)
 
 
-def test_added_line_has_the_length_after_a_cooldown(undone: Any) -> None:
+def test_added_line_has_the_length_after_a_cooldown(undone):
     curve = PlateauCurve(8_000, warmup_steps=500, decay_shape="linear")
     check_edits(undone, STAGED, [*COOLDOWN, "a line to 0"], curve)
 
 
-def test_added_stable_curve(undone: Any) -> None:
+def test_added_stable_curve(undone):
     curve = replace(COSINE, decay_shape="1-sqrt", plateaus=[(0, 80)])
     check_edits(undone, COSINE, ["stable, then a cooldown"], curve)
 
 
-def test_added_stages_have_the_selected_warmup(undone: Any) -> None:
+def test_added_stages_have_the_selected_warmup(undone):
     actions = [("Initial LR / peak", "0.25"), ("Warmup shape", "cosine"), "stages"]
     stages = [(500, 1.0, "cosine"), (6_650,), (2_850, 0.0, "1-sqrt")]
     check_edits(undone, STABLE, actions, StagedCurve(stages, start=0.25))
@@ -221,17 +220,17 @@ CHOOSE_FORMULA = ("Decay shape", "1-x^P")
     ],
     ids=lambda fault: f"{fault.label}: {fault.text}",
 )
-def test_wrong_fields_have_a_message_and_keep_the_curve(undone: Any, fault: Fault) -> None:
+def test_wrong_fields_have_a_message_and_keep_the_curve(undone, fault: Fault):
     undone.do(*fault.before)
     check_fault(undone, fault, f"fault-curve-{fault.place}")
 
 
-def test_wrong_peak_has_a_message_and_keeps_the_curve(undone: Any) -> None:
+def test_wrong_peak_has_a_message_and_keeps_the_curve(undone):
     fault = Fault("Peak learning rate", "6e-", "peak", "peak = '6e-' must be a number")
     check_fault(undone, fault, "fault-peak")
 
 
-def check_fault(design: Any, fault: Fault, message_id: str) -> None:
+def check_fault(design, fault: Fault, message_id: str) -> None:
     valid = design.curve
     drawn = design.drawn()
     design.do((fault.label, fault.text))
@@ -247,29 +246,29 @@ def check_fault(design: Any, fault: Fault, message_id: str) -> None:
     assert design.drawn() == drawn
 
 
-def test_number_gets_no_message_while_it_is_typed(design: Any) -> None:
-    field = design.field("Peak learning rate")
+def test_number_gets_no_message_while_it_is_typed(undone):
+    field = undone.field("Peak learning rate")
     field.fill("")
     field.press_sequentially("6e-")
-    design.settle()
-    expect(design.page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
+    undone.settle()
+    expect(undone.page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
     field.press_sequentially("4")
-    assert "peak_value=0.0006" in design.code
+    assert "peak_value=0.0006" in undone.code
 
 
-def test_likely_mistakes_are_reported(design: Any) -> None:
-    design.do(("Final LR / peak", "3e-5"))
-    advice = design.page.get_by_role("status").filter(has_text="looks like a learning rate")
+def test_likely_mistakes_are_reported(undone):
+    undone.do(("Final LR / peak", "3e-5"))
+    advice = undone.page.get_by_role("status").filter(has_text="looks like a learning rate")
     expect(advice).to_be_visible()
-    design.do(("Total steps", "0"))
+    undone.do(("Total steps", "0"))
     expect(advice).to_have_count(0)  # it was about the last valid curve
 
 
-def test_added_plateaus_fit_after_the_others(design: Any) -> None:
+def test_added_plateaus_fit_after_the_others(undone):
     for name in ("+ Plateau, in %", "+ in steps", "+ Plateau, in %"):
-        design.do(name)
-        expect(design.page.locator("#stale")).to_be_hidden()
-    curve = design.curve
+        undone.do(name)
+        expect(undone.page.locator("#stale")).to_be_hidden()
+    curve = undone.curve
     assert len(curve.plateaus) == 3
     ((_, length),) = curve.absolute_plateaus
     assert length % 100 == 0
@@ -278,32 +277,32 @@ def test_added_plateaus_fit_after_the_others(design: Any) -> None:
 # Opened curves.
 
 
-def test_opened_curve_with_a_batch_plan_can_be_edited(design: Any) -> None:
+def test_opened_curve_with_a_batch_plan_can_be_edited(undone):
     plan = BatchPlan([(0, 8), (40_000, 32)])
-    design.open_json(plan.scale(STABLE, 8, reference=32).part(100, 9000).to_dict())
-    design.do(("Part: First step", "200"), ("Batch plan: Reference batch", "64"))
-    design.check(plan.scale(STABLE, 8, reference=64).part(200, 9000))
-    design.do(("Part: First step", "9000"))
-    message = design.page.locator("[id='fault-curve-start']")
+    undone.open_json(plan.scale(STABLE, 8, reference=32).part(100, 9000).to_dict())
+    undone.do(("Part: First step", "200"), ("Batch plan: Reference batch", "64"))
+    undone.check(plan.scale(STABLE, 8, reference=64).part(200, 9000))
+    undone.do(("Part: First step", "9000"))
+    message = undone.page.locator("[id='fault-curve-start']")
     expect(message).to_contain_text("start = 9000 must lie in 0")
-    design.do("Remove the part", "Remove the batch plan")
-    assert design.curve == STABLE
+    undone.do("Remove the part", "Remove the batch plan")
+    assert undone.curve == STABLE
 
 
-def test_opened_formulas_can_be_edited(design: Any) -> None:
+def test_opened_formulas_can_be_edited(undone):
     decays = [(4_500, 0.5, "(1-x)^2.5"), (4_000, 0.1, "t^-0.7"), (1_000, 0.0, "1-x^0.75")]
-    design.open_json(StagedCurve([(500, 1.0), *decays]).to_dict())
-    expect(design.field("Stage 2, shape")).to_have_value("(1-x)^P")
-    expect(design.field("Stage 2, P")).to_have_value("2.5")
-    expect(design.field("Stage 3, P")).to_have_value("0.7")
-    design.do(("Stage 1, steps", "600"))
-    design.check(StagedCurve([(600, 1.0), *decays]))
+    undone.open_json(StagedCurve([(500, 1.0), *decays]).to_dict())
+    expect(undone.field("Stage 2, shape")).to_have_value("(1-x)^P")
+    expect(undone.field("Stage 2, P")).to_have_value("2.5")
+    expect(undone.field("Stage 3, P")).to_have_value("0.7")
+    undone.do(("Stage 1, steps", "600"))
+    undone.check(StagedCurve([(600, 1.0), *decays]))
 
 
 # What happens between the page and the server.
 
 
-def test_late_answers_are_superseded(design: Any) -> None:
+def test_late_answers_are_superseded(design):
     """Of the edits during a pending answer, only the last one is asked about, once it arrived."""
     held: list[Route] = []
 
@@ -333,7 +332,7 @@ CALL_EDITS = """async ([tenths, whole, steps]) => {
 
 
 @pytest.mark.parametrize("whole", [1, 7, 95, 9_500, 2**31 - 1])
-def test_percentages_are_read_as_by_the_library(undone: Any, whole: int) -> None:
+def test_percentages_are_read_as_by_the_library(undone, whole: int):
     steps_of_tenths = [percent_of(whole, percentage) for percentage in TENTHS]
     steps = sorted({*steps_of_tenths[::7], 0, 1, whole // 3, whole - 1, whole})
     steps_on_page, percentages_on_page = undone.page.evaluate(CALL_EDITS, [TENTHS, whole, steps])
@@ -349,37 +348,37 @@ def test_percentages_are_read_as_by_the_library(undone: Any, whole: int) -> None
 # Shapes.
 
 
-def test_shape_is_chosen_with_the_keyboard(design: Any) -> None:
-    design.field("Decay shape").focus()
-    design.press("Space", "ArrowDown", "Enter")
-    expect(design.field("Decay shape")).to_be_focused()
-    assert design.curve == replace(STABLE, decay_shape="cosine")
+def test_shape_is_chosen_with_the_keyboard(undone):
+    undone.field("Decay shape").focus()
+    undone.press("Space", "ArrowDown", "Enter")
+    expect(undone.field("Decay shape")).to_be_focused()
+    assert undone.curve == replace(STABLE, decay_shape="cosine")
 
 
-def test_every_warmup_shape_can_be_chosen(design: Any) -> None:
+def test_every_warmup_shape_can_be_chosen(undone):
     for shape in ("cosine", "linear"):
-        design.do(("Warmup shape", shape))
-        assert design.curve.warmup_shape == shape
+        undone.do(("Warmup shape", shape))
+        assert undone.curve.warmup_shape == shape
 
 
-def test_every_decay_shape_can_be_chosen(design: Any) -> None:
+def test_every_decay_shape_can_be_chosen(undone):
     """Formulas have an initial P."""
-    decay = design.field("Decay shape")
+    decay = undone.field("Decay shape")
     assert decay.locator("option").all_text_contents() == list(INTERPOLATED)
     for name in INTERPOLATED:
-        design.do(("Decay shape", name))
-        assert design.curve == replace(STABLE, decay_shape=name.replace("P", "2"))
-        expect(design.field("P of the decay")).to_be_visible(visible="P" in name)
+        undone.do(("Decay shape", name))
+        assert undone.curve == replace(STABLE, decay_shape=name.replace("P", "2"))
+        expect(undone.field("P of the decay")).to_be_visible(visible="P" in name)
 
 
-def test_every_shape_of_a_stage_can_be_chosen(design: Any) -> None:
-    design.do("Edit Stages", ("Stage 2, to", "0.5"))
-    shape = design.field("Stage 2, shape")
+def test_every_shape_of_a_stage_can_be_chosen(undone):
+    undone.do("Edit Stages", ("Stage 2, to", "0.5"))
+    shape = undone.field("Stage 2, shape")
     assert shape.locator("option").all_text_contents() == list(SHAPES)
     for name in SHAPES:
-        design.do(("Stage 2, shape", name))
+        undone.do(("Stage 2, shape", name))
         power = "2"
         if name == "t^-P":
             power = "0.5"
         written = name.replace("P", power)
-        assert design.curve == StagedCurve([RISE, (6_000, 0.5, written), FALL])
+        assert undone.curve == StagedCurve([RISE, (6_000, 0.5, written), FALL])

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +64,7 @@ def expect_peaks(design: DesignPage, *peaks: float) -> None:
 
 
 @pytest.fixture
-def fitted(design: Any) -> DesignPage:
+def fitted(design) -> DesignPage:
     """The page with the log of COSINE."""
     expect(design.page.get_by_role("columnheader", name="Forecast loss")).to_be_hidden()
     expect(design.page.locator("#losses")).to_be_hidden()
@@ -77,7 +76,7 @@ def fitted(design: Any) -> DesignPage:
 # Forecasts in the table.
 
 
-def test_every_curve_is_forecast(fitted: Any) -> None:
+def test_every_curve_is_forecast(fitted):
     headings = fitted.page.locator("#curves th:visible").all_inner_texts()
     assert headings[:4] == ["Curve", "Forecast loss", "Difference", "Bound"]
     trust = fitted.page.locator("#trust")
@@ -88,13 +87,10 @@ def test_every_curve_is_forecast(fitted: Any) -> None:
     run = "run.csv 50 logged losses, up to step 1\u202f000, trained with Cosine, peak 0.001"
     expect(fitted.runs).to_contain_text(run)
 
-
-def test_same_curve_has_no_difference(fitted: Any) -> None:
     fitted.do("Edit Cosine", "a copy")
     expect(fitted.cell("Cosine (2)", "difference")).to_contain_text("the same curve")
 
-
-def test_note_names_all_curves_that_it_is_about(fitted: Any) -> None:
+    # A note names all curves that it is about.
     fitted.do("Edit Long", "a copy")
     note = fitted.notes.locator("li").filter(has_text="no forecast")
     expect(note).to_have_count(1)
@@ -103,7 +99,7 @@ def test_note_names_all_curves_that_it_is_about(fitted: Any) -> None:
     )
 
 
-def test_forecast_follows_a_dragged_handle(fitted: Any) -> None:
+def test_forecast_follows_a_dragged_handle(fitted):
     fitted.drag("Plateau 1, end", -60, 0, releases=False)
     dragged = fitted.curve
     expect_forecast(fitted, "Stable", FIT.predict(dragged))
@@ -122,7 +118,7 @@ def test_forecast_follows_a_dragged_handle(fitted: Any) -> None:
     expect(fitted.notes).to_contain_text(expected.reasons[0])
 
 
-def test_run_keeps_its_curve(fitted: Any) -> None:
+def test_run_keeps_its_curve(fitted):
     """The curve in the table may change; undo concerns the curves alone; a reload keeps both."""
     fitted.do("Edit Cosine", ("Total steps", "1500"))
     expect_forecast(fitted, "Cosine", FIT.predict(PlateauCurve(1500, warmup_steps=50)))
@@ -138,7 +134,7 @@ def test_run_keeps_its_curve(fitted: Any) -> None:
 # Logs.
 
 
-def test_dialog_asks_for_what_the_log_lacks(design: Any) -> None:
+def test_dialog_asks_for_what_the_log_lacks(design):
     """The curve with its peak, and each column that is unclear."""
     text = csv_of(
         n=STEPS,
@@ -173,7 +169,7 @@ def test_dialog_asks_for_what_the_log_lacks(design: Any) -> None:
     expect_forecast(design, "Stable", fit.predict(STABLE, PEAK))
 
 
-def test_two_logs_are_fitted_together(design: Any) -> None:
+def test_two_logs_are_fitted_together(design):
     """One asks for its curve, the other has learning rates."""
     columns = {"step": STEPS, "lr": PEAK * COSINE(STEPS), "loss": LOSSES + 0.004}
     design.choose(run=TEXT, second=csv_of(**columns))
@@ -189,17 +185,18 @@ def test_two_logs_are_fitted_together(design: Any) -> None:
     expect(design.button("Open a log…")).to_be_focused()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"\xff\xfe\x00", "a text file in UTF-8"), (b"{1, 2}", "is not JSON")],
-)
-def test_rejected_logs_say_why(design: Any, content: bytes, message: str) -> None:
-    design.choose(wrong=content)
-    expect(design.status).to_contain_text(message)
-    expect(design.dialog.get_by_role("button", name="Use this log")).to_be_disabled()
+def test_rejected_logs_say_why(design):
+    use = design.dialog.get_by_role("button", name="Use this log")
+    design.choose(binary=b"\xff\xfe\x00")
+    expect(design.status).to_contain_text("a text file in UTF-8")
+    expect(use).to_be_disabled()
+    design.press("Escape")
+    design.choose(wrong="{1, 2}")
+    expect(design.status).to_contain_text("is not JSON")
+    expect(use).to_be_disabled()
 
 
-def test_rejected_fits_say_why(design: Any) -> None:
+def test_rejected_fits_say_why(design):
     fault = design.page.locator("#forecast-fault")
     design.open_log(csv_of(step=STEPS[::5], loss=LOSSES[::5]))
     expect(fault).to_contain_text("a fit needs at least 20: log the loss more often")
@@ -208,7 +205,7 @@ def test_rejected_fits_say_why(design: Any) -> None:
     expect(fault).to_be_empty()
 
 
-def test_dropped_log_opens_the_dialog(design: Any) -> None:
+def test_dropped_log_opens_the_dialog(design):
     """It may be larger than other requests."""
     large = csv_of(step=STEPS, loss=LOSSES, note=["x" * 50_000] * len(STEPS))
     design.page.evaluate(DROP, ["dropped.csv", large])
@@ -218,7 +215,7 @@ def test_dropped_log_opens_the_dialog(design: Any) -> None:
     expect_forecast(design, "Stable", FIT.predict(STABLE))
 
 
-def test_dialog_says_that_the_server_does_not_answer(design: Any) -> None:
+def test_dialog_says_that_the_server_does_not_answer(design):
     design.page.route("**/log", lambda route: route.abort(), times=1)
     design.choose(run=TEXT)
     alert = design.dialog.get_by_role("alert")
@@ -227,7 +224,7 @@ def test_dialog_says_that_the_server_does_not_answer(design: Any) -> None:
     expect(design.page.locator("#trouble")).to_be_hidden()
 
 
-def test_page_offers_the_largest_learning_rate_of_the_run(design: Any) -> None:
+def test_page_offers_the_largest_learning_rate_of_the_run(design):
     """The curve of the run reaches half its peak, twice that of the other curves."""
     half = StagedCurve([(50, 0.5, "linear"), (950, 0, "cosine")], start=0)
     design.open_json(half.to_dict())
@@ -247,7 +244,7 @@ def test_page_offers_the_largest_learning_rate_of_the_run(design: Any) -> None:
     expect_peaks(design, PEAK, PEAK, PEAK, 4 * PEAK)
 
 
-def test_warnings_about_a_log_stay_on_the_page(design: Any) -> None:
+def test_warnings_about_a_log_stay_on_the_page(design):
     resumed = LOSSES[-2:] + 1e-3
     design.open_log(csv_of(step=[*STEPS, 980, 1000], loss=[*LOSSES, *resumed]))
     message = "as in a resumed run: 2 earlier losses are left out"
@@ -297,19 +294,25 @@ def shown_points(design: DesignPage, selector: str) -> tuple[Floats, Floats]:
     return np.polyval(step_axis, points[:, 0]), np.polyval(loss_axis, points[:, 1])
 
 
-def test_picture_shows_logged_losses(fitted: Any) -> None:
+def test_picture_shows_losses_fit_and_forecasts(fitted):
+    check_logged_losses(fitted)
+    check_fit(fitted)
+    check_forecasts(fitted)
+
+
+def check_logged_losses(fitted: DesignPage) -> None:
     steps, losses = shown_points(fitted, ".logged")
     np.testing.assert_allclose(steps, STEPS[-len(steps) :], atol=3)
     np.testing.assert_allclose(losses, LOSSES[-len(losses) :], atol=2e-3)
 
 
-def test_picture_shows_the_fit(fitted: Any) -> None:
+def check_fit(fitted: DesignPage) -> None:
     steps, losses = shown_points(fitted, ".fit")
     late_steps = np.rint(steps[20:]).astype(int)
     np.testing.assert_allclose(losses[20:], FIT.losses(COSINE, late_steps), atol=4e-3)
 
 
-def test_picture_shows_forecasts(fitted: Any) -> None:
+def check_forecasts(fitted: DesignPage) -> None:
     forecast = FIT.predict(STABLE)
     steps, losses = shown_points(fitted, ".curve.selected")
     assert steps[-1] == pytest.approx(2000, abs=3)
@@ -321,7 +324,7 @@ def test_picture_shows_forecasts(fitted: Any) -> None:
     expect(legend).to_contain_text("Long no forecast")
 
 
-def test_warmup_of_no_run_has_no_interval(fitted: Any) -> None:
+def test_warmup_of_no_run_has_no_interval(fitted):
     curve = PlateauCurve(1000, warmup_steps=400)
     fitted.do("Edit Cosine", ("Warmup steps", "400"))
     expect_forecast(fitted, "Cosine", FIT.predict(curve))

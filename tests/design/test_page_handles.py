@@ -43,54 +43,54 @@ def plateau_of(curve: PlateauCurve) -> tuple[int, int]:
     return begin, after
 
 
-def test_plateau_of_the_page() -> None:
+def test_plateau_of_the_page():
     assert plateau_of(STABLE) == (1450, 5250)
 
 
-def test_end_of_the_plateau_follows_its_handle(undone: Any) -> None:
+def test_end_of_the_plateau_follows_its_handle(undone):
     begin, after = plateau_of(check_drag(undone, "Plateau 1, end", right=47))
     assert begin == 1450
     assert after > 5250
     assert after % 100 == 0
 
 
-def test_start_of_the_plateau_follows_its_handle(undone: Any) -> None:
+def test_start_of_the_plateau_follows_its_handle(undone):
     begin, after = plateau_of(check_drag(undone, "Plateau 1, start", right=-10))
     assert begin < 1450
     assert after == 5250
 
 
-def test_plateau_follows_its_handle(undone: Any) -> None:
+def test_plateau_follows_its_handle(undone):
     begin, after = plateau_of(check_drag(undone, "Plateau 1, place", right=31))
     assert begin > 1450
     assert begin % 100 == 0
     assert after - begin == 3800
 
 
-def test_warmup_follows_its_handle(undone: Any) -> None:
+def test_warmup_follows_its_handle(undone):
     curve = check_drag(undone, "Warmup, end", right=33)
     assert curve.warmup_steps > 500
     assert curve.warmup_steps % 100 == 0
 
 
-def test_initial_learning_rate_follows_its_handle(undone: Any) -> None:
+def test_initial_learning_rate_follows_its_handle(undone):
     curve = check_drag(undone, "Initial learning rate", down=-40)
     assert curve.init_lr_ratio > 0
 
 
-def test_final_learning_rate_follows_its_handle(undone: Any) -> None:
+def test_final_learning_rate_follows_its_handle(undone):
     curve = check_drag(undone, "Final learning rate", down=-40)
     assert curve.min_lr_ratio > 0
     assert curve.total_steps == 10_000
 
 
-def test_end_of_the_curve_follows_its_handle(undone: Any) -> None:
+def test_end_of_the_curve_follows_its_handle(undone):
     curve = check_drag(undone, "End of the curve", right=-40)
     assert curve.total_steps < 10_000
     assert curve.min_lr_ratio == 0
 
 
-def test_cooldown_follows_its_handle(undone: Any) -> None:
+def test_cooldown_follows_its_handle(undone):
     undone.do("+ Cooldown")
     undone.drag("Cooldown, start", -20, 0)
     dragged = undone.curve
@@ -98,7 +98,7 @@ def test_cooldown_follows_its_handle(undone: Any) -> None:
     assert dragged.steps == 2_000
 
 
-def test_continuation_follows_its_handle(undone: Any) -> None:
+def test_continuation_follows_its_handle(undone):
     undone.do("+ Continuation")
     name = "Continuation, final learning rate"
     for down in (-40, 20):
@@ -108,7 +108,7 @@ def test_continuation_follows_its_handle(undone: Any) -> None:
         assert after - before == pytest.approx(down, abs=3)
 
 
-def test_border_of_stages_follows_its_handle(undone: Any) -> None:
+def test_border_of_stages_follows_its_handle(undone):
     undone.do("Edit Stages")
     undone.drag("Stage 2, end", -30, 0)
     _, hold, fall = undone.curve.stages
@@ -116,7 +116,7 @@ def test_border_of_stages_follows_its_handle(undone: Any) -> None:
     assert hold.steps + fall.steps == 9_500
 
 
-def test_level_of_a_stage_follows_its_handle(undone: Any) -> None:
+def test_level_of_a_stage_follows_its_handle(undone):
     undone.do("Edit Stages", "Move stage 3 up")
     # A stage that holds has no separate level.
     _, level = undone.position("Stage 3, level")
@@ -129,31 +129,31 @@ def test_level_of_a_stage_follows_its_handle(undone: Any) -> None:
     undone.check(curve)
 
 
-def test_drag_counts_from_where_it_began(design: Any) -> None:
+def test_drag_counts_from_where_it_began(undone):
     """Even after the value reached its limit."""
-    x, y = design.grab("Plateau 1, end")
-    design.page.mouse.move(x + 2000, y, steps=4)
-    design.settle()
-    design.page.mouse.move(x, y, steps=4)
-    design.page.mouse.up()
-    assert design.curve == STABLE
-    expect(design.page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
+    x, y = undone.grab("Plateau 1, end")
+    undone.page.mouse.move(x + 2000, y, steps=4)
+    undone.settle()
+    undone.page.mouse.move(x, y, steps=4)
+    undone.page.mouse.up()
+    assert undone.curve == STABLE
+    expect(undone.page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
 
 
-def test_escape_cancels_a_drag(design: Any) -> None:
-    x, y = design.grab("Warmup, end")
-    design.page.mouse.move(x + 60, y, steps=5)
-    design.page.keyboard.press("Escape")
-    design.page.mouse.move(x + 90, y, steps=3)
-    design.page.mouse.up()
-    assert design.curve == STABLE
+def test_escape_cancels_a_drag(undone):
+    x, y = undone.grab("Warmup, end")
+    undone.page.mouse.move(x + 60, y, steps=5)
+    undone.page.keyboard.press("Escape")
+    undone.page.mouse.move(x + 90, y, steps=3)
+    undone.page.mouse.up()
+    assert undone.curve == STABLE
 
 
-def test_shift_drags_without_rounding(design: Any) -> None:
-    design.page.keyboard.down("Shift")
-    design.drag("Warmup, end", 20.5, 0)
-    design.page.keyboard.up("Shift")
-    assert design.curve.warmup_steps % 100 != 0
+def test_shift_drags_without_rounding(undone):
+    undone.page.keyboard.down("Shift")
+    undone.drag("Warmup, end", 20.5, 0)
+    undone.page.keyboard.up("Shift")
+    assert undone.curve.warmup_steps % 100 != 0
 
 
 # Keys.
@@ -182,7 +182,7 @@ def test_shift_drags_without_rounding(design: Any) -> None:
         ("End of the curve", "ArrowDown", {"total_steps": 9900}),
     ],
 )
-def test_keys_move_handles(undone: Any, name: str, key: str, arguments: dict[str, Any]) -> None:
+def test_keys_move_handles(undone, name: str, key: str, arguments: dict[str, Any]):
     slider = undone.handle(name)
     slider.focus()
     undone.press(key)
@@ -194,7 +194,7 @@ def test_keys_move_handles(undone: Any, name: str, key: str, arguments: dict[str
     assert slider.get_attribute("aria-valuetext")
 
 
-def test_keys_before_an_answer_are_not_lost(design: Any) -> None:
+def test_keys_before_an_answer_are_not_lost(design):
     design.field("Final LR / peak").fill("0.25")
     design.handle("Plateau 1, end").focus()
     for _ in range(6):
@@ -219,7 +219,7 @@ def read_step(design: DesignPage) -> float:
     return step
 
 
-def test_pointer_reads_the_learning_rates(design: Any) -> None:
+def test_pointer_reads_the_learning_rates(design):
     box = design.page.locator("#picture").bounding_box()
     x = box["x"] + 0.6 * box["width"]
     y = box["y"] + 0.7 * box["height"]
@@ -254,7 +254,7 @@ def expect_chosen(design: DesignPage, name: str) -> None:
     expect(design.selected).to_have_accessible_name(f"Edit {name}")
 
 
-def test_click_on_a_curve_chooses_it(design: Any) -> None:
+def test_click_on_a_curve_chooses_it(design):
     design.page.mouse.click(*point_on(design, COSINE, 6_300))
     expect_chosen(design, "Cosine")
     expect(design.selected).to_be_focused()
@@ -266,26 +266,26 @@ def test_click_on_a_curve_chooses_it(design: Any) -> None:
     expect_chosen(design, "Stages")
 
 
-def test_click_on_a_row_chooses_its_curve(design: Any) -> None:
-    design.page.locator("tr[data-id='1'] [data-figure=bound]").click()
-    expect_chosen(design, "Cosine")
-    expect(design.selected).to_be_focused()
-    design.page.locator("tr[data-id='3'] [data-figure=bound]").click()
-    expect_chosen(design, "Stable")
+def test_click_on_a_row_chooses_its_curve(undone):
+    undone.page.locator("tr[data-id='1'] [data-figure=bound]").click()
+    expect_chosen(undone, "Cosine")
+    expect(undone.selected).to_be_focused()
+    undone.page.locator("tr[data-id='3'] [data-figure=bound]").click()
+    expect_chosen(undone, "Stable")
 
 
-def test_click_on_a_name_chooses_its_curve(design: Any) -> None:
-    design.field("Name of Cosine").click()
-    expect_chosen(design, "Cosine")
-    expect(design.field("Name of Cosine")).to_be_focused()
+def test_click_on_a_name_chooses_its_curve(undone):
+    undone.field("Name of Cosine").click()
+    expect_chosen(undone, "Cosine")
+    expect(undone.field("Name of Cosine")).to_be_focused()
 
 
-def test_click_on_the_row_of_a_hidden_curve_shows_it(design: Any) -> None:
-    design.do("Edit Cosine", "Hide Stages")
-    expect_chosen(design, "Cosine")
-    design.page.locator("tr[data-id='2'] [data-figure=bound]").click()
-    assert design.curve == STAGED
-    expect(design.page.locator("polyline")).to_have_count(3)
+def test_click_on_the_row_of_a_hidden_curve_shows_it(undone):
+    undone.do("Edit Cosine", "Hide Stages")
+    expect_chosen(undone, "Cosine")
+    undone.page.locator("tr[data-id='2'] [data-figure=bound]").click()
+    assert undone.curve == STAGED
+    expect(undone.page.locator("polyline")).to_have_count(3)
 
 
 # Values at a moving handle, and touch.
@@ -312,7 +312,7 @@ def check_lies_within(inner: Any, outer: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_value_is_shown_at_a_moving_handle(visit: Any, size: tuple[int, int]) -> None:
+def test_value_is_shown_at_a_moving_handle(visit, size: tuple[int, int]):
     with visit(size=size) as design:
         label = design.page.locator("#picture .value:visible")
         picture = design.page.locator("#picture")
@@ -340,7 +340,7 @@ def touch_at(design: DesignPage) -> Callable[..., None]:
     return touch
 
 
-def test_touch_drags_a_handle_to_the_end(visit: Any) -> None:
+def test_touch_drags_a_handle_to_the_end(visit):
     with visit(size=PHONE, has_touch=True, is_mobile=True) as design:
         touch = touch_at(design)
         for name in ("Plateau 1, end", "Step at which to read learning rates"):

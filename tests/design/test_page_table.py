@@ -37,7 +37,7 @@ def rename(design: DesignPage, name: str, text: str) -> None:
     field.blur()
 
 
-def test_curves_are_compared_with_the_first(design: Any) -> None:
+def test_curves_are_compared_with_the_first(design):
     check_ratios(design, COSINE, STAGED, STABLE)
     expect(design.page.locator("polyline")).to_have_count(3)
     design.drag("Plateau 1, end", 40, 0)
@@ -54,34 +54,34 @@ def test_curves_are_compared_with_the_first(design: Any) -> None:
     assert design.peak() == pytest.approx(PEAK * best, rel=5e-3)
 
 
-def test_ratios_have_the_names_that_compare_prints(design: Any) -> None:
+def test_ratios_have_the_names_that_compare_prints(undone):
     for name in ("Bound", "Best peak"):
-        heading = design.page.get_by_role("columnheader", name=name, exact=True)
+        heading = undone.page.get_by_role("columnheader", name=name, exact=True)
         expect(heading).to_be_visible()
-        expect(design.page.locator(f"#curves [data-label='{name}']")).to_have_count(3)
+        expect(undone.page.locator(f"#curves [data-label='{name}']")).to_have_count(3)
 
 
-def test_note_on_the_ratios_is_that_of_the_library(design: Any) -> None:
-    note = design.page.locator("#note")
+def test_note_on_the_ratios_is_that_of_the_library(undone):
+    note = undone.page.locator("#note")
     expect(note).to_be_hidden()
-    design.page.get_by_text("Ratios to the first curve, each at its best peak").press("Enter")
+    undone.page.get_by_text("Ratios to the first curve, each at its best peak").press("Enter")
     expect(note).to_be_visible()
     expect(note).to_have_text(NOTE)
 
 
-def test_curves_of_other_length_are_marked(design: Any) -> None:
-    marks = design.page.locator(".length")
+def test_curves_of_other_length_are_marked(undone):
+    marks = undone.page.locator(".length")
     expect(marks).to_have_count(0)
-    expect(design.page.locator("#lengths")).to_be_hidden()
-    design.do(("Total steps", "7_000"))
+    expect(undone.page.locator("#lengths")).to_be_hidden()
+    undone.do(("Total steps", "7_000"))
     expect(marks).to_have_text(["7\u202f000 steps"])
-    expect(design.page.get_by_role("row").filter(has=marks)).to_have_attribute("data-id", "3")
-    expect(design.page.locator("#lengths")).to_be_visible()
-    design.do("Make reference: Stable")
+    expect(undone.page.get_by_role("row").filter(has=marks)).to_have_attribute("data-id", "3")
+    expect(undone.page.locator("#lengths")).to_be_visible()
+    undone.do("Make reference: Stable")
     expect(marks).to_have_text(["10\u202f000 steps"] * 2)
 
 
-def test_twelve_curves_are_distinct_and_the_most(design: Any) -> None:
+def test_twelve_curves_are_distinct_and_the_most(design):
     rows = design.page.locator("#curves tbody tr")
     for number in range(4, MAX_CURVES):
         name = "a cosine"
@@ -114,14 +114,14 @@ def test_twelve_curves_are_distinct_and_the_most(design: Any) -> None:
 # Names.
 
 
-def test_emptied_name_is_distinct(design: Any) -> None:
+def test_emptied_name_is_distinct(design):
     rename(design, "Cosine", "Curve 3")
     rename(design, "Stages", "")
     rename(design, "Stable", " ")
     assert design.names == ["Curve 3", "Curve 2", "Curve 3 (2)"]
 
 
-def test_undo_belongs_to_a_name_while_it_is_typed(design: Any) -> None:
+def test_undo_belongs_to_a_name_while_it_is_typed(design):
     """An answer changes the table, where the name is typed. The browser's undo survives that."""
     held: list[Route] = []
 
@@ -158,39 +158,38 @@ def test_undo_belongs_to_a_name_while_it_is_typed(design: Any) -> None:
 # Code and files.
 
 
-@pytest.mark.parametrize(
-    ("tab", "part"),
-    [
-        ("optax", "optax_schedule("),
-        ("PyTorch", "lambda_lr("),
-        ("JSON", '"plateaus": [[10, 40]]'),
-    ],
-)
-def test_code_is_copied_to_the_clipboard(design: Any, tab: str, part: str) -> None:
-    design.page.get_by_role("radio", name=tab).check()
-    design.button("Copy").click()
-    expect(design.page.get_by_role("status").filter(has_text="Copied")).to_be_visible()
-    copied = design.page.evaluate("navigator.clipboard.readText()")
-    assert copied == design.page.locator("#code").text_content()
-    assert part in copied
+def test_code_is_copied_to_the_clipboard(design):
+    parts = {
+        "optax": "optax_schedule(",
+        "PyTorch": "lambda_lr(",
+        "JSON": '"plateaus": [[10, 40]]',
+    }
+    for tab, part in parts.items():
+        design.page.get_by_role("radio", name=tab).check()
+        design.button("Copy").click()
+        expect(design.page.get_by_role("status").filter(has_text="Copied")).to_be_visible()
+        copied = design.page.evaluate("navigator.clipboard.readText()")
+        assert copied == design.page.locator("#code").text_content()
+        assert part in copied
 
 
-def test_json_can_be_pasted(design: Any) -> None:
+def test_json_can_be_pasted(undone):
     curve = STAGED.cooldown(3_000, 500).then(STABLE, scale=0.125)
-    design.open_json(curve.to_dict())
-    design.check(curve)
+    undone.open_json(curve.to_dict())
+    undone.check(curve)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [("{", "in JSON at position 1"), ('{"total_steps": 0}', "total_steps = 0 must lie")],
 )
-def test_wrong_json_is_rejected(design: Any, text: str, message: str) -> None:
-    design.do("Open…")
-    pasted = design.dialog.get_by_role("textbox")
+def test_wrong_json_is_rejected(undone, text: str, message: str):
+    undone.do("Open…")
+    pasted = undone.dialog.get_by_role("textbox")
     pasted.evaluate("(box, text) => (box.value = text)", text)
-    design.dialog.get_by_role("button", name="Open").click()
-    expect(design.dialog.get_by_role("alert")).to_contain_text(message)
+    undone.dialog.get_by_role("button", name="Open").click()
+    expect(undone.dialog.get_by_role("alert")).to_contain_text(message)
+    undone.press("Escape")
 
 
 def drop(design: DesignPage, content: Any) -> None:
@@ -200,14 +199,14 @@ def drop(design: DesignPage, content: Any) -> None:
     design.accept()
 
 
-def test_dropped_curve_is_added(design: Any) -> None:
+def test_dropped_curve_is_added(undone):
     curve = STAGED.cooldown(3_000, 500)
-    drop(design, curve.to_dict())
-    assert design.names == [*CURVES, "dropped"]
-    assert design.curve == curve
+    drop(undone, curve.to_dict())
+    assert undone.names == [*CURVES, "dropped"]
+    assert undone.curve == curve
 
 
-def test_dropped_page_replaces_all_curves(design: Any) -> None:
+def test_dropped_page_replaces_all_curves(design):
     drop(design, {"curves": [{"name": "Only", "peak": 0.5, "curve": STABLE.to_dict()}]})
     assert design.names == ["Only"]
     assert design.curve == STABLE
@@ -229,7 +228,7 @@ def check_saved_page(design: DesignPage) -> None:
         assert design.peak() == saved["peak"]
 
 
-def test_saved_page_is_opened_again(design: Any, tmp_path: Path) -> None:
+def test_saved_page_is_opened_again(design, tmp_path: Path):
     design.field("Peak learning rate").fill("0.0125")
     rename(design, "Stages", "Three stages")
     design.do(("Warmup steps", "20000"))  # not valid: saved as it was
@@ -257,7 +256,7 @@ def test_saved_page_is_opened_again(design: Any, tmp_path: Path) -> None:
 # Reloads, and a server that doesn't answer.
 
 
-def test_reload_keeps_undo_and_redo(design: Any) -> None:
+def test_reload_keeps_undo_and_redo(design):
     design.do(("Warmup steps", "700"))
     design.reload()
     design.do("Undo")
@@ -267,7 +266,7 @@ def test_reload_keeps_undo_and_redo(design: Any) -> None:
     assert design.curve == CHANGED
 
 
-def test_reload_keeps_the_last_valid_picture(design: Any) -> None:
+def test_reload_keeps_the_last_valid_picture(design):
     design.do(("Warmup steps", "700"))
     drawn = design.drawn()
     design.do(("Total steps", "many"))
@@ -284,7 +283,7 @@ def test_reload_keeps_the_last_valid_picture(design: Any) -> None:
     expect(design.page.locator("#stale")).to_be_hidden()
 
 
-def test_page_works_without_storage(design: Any) -> None:
+def test_page_works_without_storage(design):
     """If storage is full or blocked, the browser asks before it reloads the tab."""
     script = "Storage.prototype.setItem = () => { throw new Error('full') }"
     design.page.add_init_script(script)
@@ -303,7 +302,7 @@ def test_page_works_without_storage(design: Any) -> None:
     assert design.curve == STABLE
 
 
-def test_stopped_server_is_reported_until_it_answers(design: Any, server: Any) -> None:
+def test_stopped_server_is_reported_until_it_answers(design, server):
     design.page.route("**/*", lambda route: route.abort())
     design.field("Warmup steps").fill("700")
     alert = design.page.get_by_role("alert").filter(has_text="The server does not answer")

@@ -151,7 +151,12 @@ def test_run_copies_its_arrays() -> None:
     run = LossRun(CURVE, 1e-3, steps, losses)
     steps[:] = 0
     losses[:] = 0
-    for same in (run, copy.copy(run), copy.deepcopy(run), pickle.loads(pickle.dumps(run))):
+    copies = [
+        copy.copy(run),
+        copy.deepcopy(run),
+        pickle.loads(pickle.dumps(run)),
+    ]
+    for same in (run, *copies):
         np.testing.assert_array_equal(same.steps, RUN.steps)
         np.testing.assert_array_equal(same.losses, RUN.losses)
         assert same.steps.dtype == np.int64
@@ -198,7 +203,12 @@ def test_longest_run_and_curve() -> None:
 
 def test_only_equal_curves_are_the_same() -> None:
     """Although a law does not see zeros at the end."""
-    curve = PlateauCurve(1000, warmup_steps=50, plateaus=[(0, 60)], decay_shape="linear")
+    curve = PlateauCurve(
+        1000,
+        warmup_steps=50,
+        plateaus=[(0, 60)],
+        decay_shape="linear",
+    )
     decay = int(curve.table.begin[-2])
     stable = [(50, 1.0), (decay - 50,)]
     linear = (1000 - decay, 0.0, "linear")
@@ -249,7 +259,13 @@ def test_comparison_prints_a_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drawn", "count"), [(None, 0), (CURVE, 1), ([CURVE, WSD], 2), ({"mine": CURVE}, 1)]
+    ("drawn", "count"),
+    [
+        (None, 0),
+        (CURVE, 1),
+        ([CURVE, WSD], 2),
+        ({"mine": CURVE}, 1),
+    ],
 )
 def test_plot_shows_losses_and_forecasts(drawn: Any, count: int) -> None:
     ax = Figure().subplots()
@@ -307,7 +323,16 @@ def test_sums_equal_their_formula(description: Any, fractions: list[float], peak
 
 
 LEVELS = st.sampled_from([1.0, 0.1, 1e-3, 1e-6, 1e-12])
-SHAPES = st.sampled_from(["linear", "1-sqrt", "exponential", "(1-x)^20", "1-x^20", "t^-4"])
+SHAPES = st.sampled_from(
+    [
+        "linear",
+        "1-sqrt",
+        "exponential",
+        "(1-x)^20",
+        "1-x^20",
+        "t^-4",
+    ]
+)
 STAGES = st.tuples(st.sampled_from([1, 90]), LEVELS, SHAPES)
 
 
@@ -343,11 +368,33 @@ LONG_CURVES = {
     "plateaus": PlateauCurve(
         120_000, warmup_steps=100, plateaus=[(10, 20), (55, 40)], min_lr_ratio=0.1
     ),
-    "jumps": StagedCurve([(5_000, 1.0), (20_000,), (0, 0.01), (40_000,), (0, 0.7), (20_000, 0.0)]),
-    "pauses": StagedCurve(
-        [(0, 1.0), (20_000,), (0, 0.0), (5_000,), (0, 0.5), (50_000, 0.0, "1-sqrt")]
+    "jumps": StagedCurve(
+        [
+            (5_000, 1.0),
+            (20_000,),
+            (0, 0.01),
+            (40_000,),
+            (0, 0.7),
+            (20_000, 0.0),
+        ]
     ),
-    "exponential": StagedCurve([(100, 1.0), (80_000, 1e-6, "exponential"), (30_000, 0.0)]),
+    "pauses": StagedCurve(
+        [
+            (0, 1.0),
+            (20_000,),
+            (0, 0.0),
+            (5_000,),
+            (0, 0.5),
+            (50_000, 0.0, "1-sqrt"),
+        ]
+    ),
+    "exponential": StagedCurve(
+        [
+            (100, 1.0),
+            (80_000, 1e-6, "exponential"),
+            (30_000, 0.0),
+        ]
+    ),
     "sawteeth": PlateauCurve(12_000, warmup_steps=99)
     .then(PlateauCurve(12_000))
     .then(PlateauCurve(59_999)),
@@ -363,7 +410,12 @@ def test_sums_of_long_curves_equal_their_formula(name: str) -> None:
     curve = LONG_CURVES[name]
     fractions = np.array([1.0, 0.33, 0.85, 0.999])
     first_border, second_border = curve.table.begin[1:3].tolist()
-    borders = [first_border - 1, first_border + 50, second_border - 1, second_border + 50]
+    borders = [
+        first_border - 1,
+        first_border + 50,
+        second_border - 1,
+        second_border + 50,
+    ]
     within = (fractions * curve.total_steps).astype(int)
     check_sums(curve, 2e-3, np.array([within, np.maximum(borders, 1)]), 1e-5)
 
