@@ -1,16 +1,22 @@
 """The design page of three curves, in a browser."""
 
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 from support.design.design import served
 
+from plateau_jax import Curve
 from plateau_jax.design.answers import initial_curves
+from plateau_jax.design.server import Server
+
+Visit = Callable[..., AbstractContextManager[Any]]
 
 
 # One for each file: two of playwright's loops in one process exclude each other.
 @pytest.fixture(scope="module")
-def browser():
+def browser() -> Iterator[Any]:
     from support.design.page import chromium  # which only slow tests need
 
     with chromium() as browser:
@@ -18,46 +24,102 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[Server]:
     from support.design.page import CURVES, PEAK
 
-    with served(initial_curves([*CURVES.items()], PEAK)) as server:
+    with served(initial_curves(list(CURVES.items()), PEAK)) as server:
         yield server
 
 
-@pytest.fixture
-def visit(browser, server):
-    """Return a function that opens the page, of other curves if they are given, with options of a context.
+@contextmanager
+def open_page(browser: Any, host: Server, size: tuple[int, int], **options: Any) -> Generator[Any]:
+    """Open the page in a new context of the browser, with these options.
 
     Afterwards, check for errors and for requests to other hosts.
     """
-    from support.design.page import PEAK, WIDE, DesignPage
+    from support.design.page import DesignPage
+
+    width, height = size
+    context = browser.new_context(
+        permissions=["clipboard-read", "clipboard-write"],
+        viewport={"width": width, "height": height},
+        **options,
+    )
+    page = context.new_page()
+    requests: list[str] = []
+    errors: list[str] = []
+
+    def on_request(request: Any) -> None:
+        requests.append(request.url)
+
+    def on_error(error: Any) -> None:
+        errors.append(str(error))
+
+    def on_message(message: Any) -> None:  # such as one of the security policy
+        # This is logged if the server rejects a request or does not answer.
+        if not message.text.startswith("Failed to load resource: "):
+            errors.append(message.text)
+
+    page.on("request", on_request)
+    page.on("pageerror", on_error)
+    page.on("console", on_message)
+    page.goto(host.address)
+    design = DesignPage(page)
+    design.settle()
+    yield design
+    assert errors == []
+    for address in requests:
+        assert address.startswith(host.address)
+    context.close()
+
+
+@pytest.fixture
+def visit(browser: Any, server: Server) -> Visit:
+    """Return a function that opens the page, of different curves if they are given."""
+    from support.design.page import PEAK, WIDE
 
     @contextmanager
-    def visit(curves=None, size=WIDE, **options):
-        other = nullcontext(server) if curves is None else served(initial_curves([*curves.items()], PEAK))
-        with other as host:
-            options |= {"viewport": {"width": size[0], "height": size[1]}}
-            context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], **options)
-            page = context.new_page()
-            errors, requested = [], []
-            page.on("request", lambda request: requested.append(request.url))
-            page.on("pageerror", lambda error: errors.append(str(error)))
-            page.on("console", lambda message: errors.append(message.text))  # such as of the security policy
-            page.goto(host.address)
-            design = DesignPage(page)
-            design.settle()
-            yield design
-            rejected = "Failed to load resource: "  # logged if the server rejects or does not answer
-            assert [text for text in errors if not text.startswith(rejected)] == []
-            assert all(address.startswith(host.address) for address in requested)
-            context.close()
+    def visit(
+        curves: Mapping[str, Curve] | None = None, size: tuple[int, int] = WIDE, **options: Any
+    ) -> Generator[Any]:
+        if curves is None:
+            with open_page(browser, server, size, **options) as design:
+                yield design
+        else:
+            with (
+                served(initial_curves(list(curves.items()), PEAK)) as host,
+                open_page(browser, host, size, **options) as design,
+            ):
+                yield design
 
     return visit
 
 
 @pytest.fixture
-def design(visit):
+def design(visit: Visit) -> Iterator[Any]:
     """The page of the three curves, with STABLE selected."""
     with visit() as design:
         yield design
+
+
+@pytest.fixture(scope="module")
+def page_of_many_tests(browser: Any, server: Server) -> Iterator[Any]:
+    from support.design.page import WIDE
+
+    with open_page(browser, server, WIDE) as design:
+        yield design
+
+
+@pytest.fixture
+def undone(page_of_many_tests: Any) -> Iterator[Any]:
+    """A page like `design` that many tests change, since opening it takes long.
+
+    Afterwards, undo the changes, and check that no message is left.
+    """
+    from playwright.sync_api import expect
+
+    page_of_many_tests.do("Edit Stable")
+    yield page_of_many_tests
+    page_of_many_tests.undo_all()
+    expect(page_of_many_tests.page.locator("[aria-invalid=true]")).to_have_count(0)
+    expect(page_of_many_tests.page.locator("#stale")).to_be_hidden()

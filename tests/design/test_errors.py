@@ -1,5 +1,6 @@
 """What the design page says about a wrong curve, peak or log, and at which field."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,113 +13,267 @@ from plateau_jax.design.answers import answer_page
 GOOD = PlateauCurve(300, warmup_steps=30, plateaus=[(0, 70)], min_lr_ratio=0.1).to_dict()
 STAGES = StagedCurve([(20, 1.0), (80,), (50, 0.0, "1-sqrt")]).to_dict()
 
-# A curve, the path of the field, and its message.
-FAULTS: list[tuple[Any, list[Any], str]] = [
-    ({**GOOD, "total_steps": 0}, ["total_steps"], "total_steps = 0 must lie in 1"),
-    ({**GOOD, "plateaus": [[0, 10], [3, 200]]}, ["plateaus", 1], "plateaus[1] = (3, 200) must lie in 0 …"),
-    ({**GOOD, "plateaus": [[0, 100]]}, ["plateaus"], "plateaus must leave at least one"),
-    ({**GOOD, "plateaus": [[None, 9]]}, ["plateaus", 0, 0], "plateaus[0].start = None must be a number"),
-    ({**GOOD, "plateaus": [[0, None]]}, ["plateaus", 0, 1], "plateaus[0].duration = None must be a number"),
-    ({**STAGES, "stages": []}, ["stages"], "stages add up to 0 steps"),
-    ({**STAGES, "stages": [[3, 1], ["x", 1]]}, ["stages", 1, 0], "stages[1].steps = 'x' must"),
-    ({**STAGES, "stages": [[3, 1], [3, 2]]}, ["stages", 1, 1], "stages[1].to = 2 must lie in"),
-    ({**STAGES, "stages": [[3, 1, "oval"]]}, ["stages", 0, 2], "stages[0].shape = 'oval' must"),
-    ({"kind": "oval"}, ["kind"], "kind = 'oval' must be one of"),
-    (5, [], " = 5 must be a mapping"),
-]
+
+# Curves.
 
 
-@pytest.mark.parametrize("place", ["alone", "curve", "other", "deep"])
-@pytest.mark.parametrize(("arguments", "path", "message"), FAULTS)
-def test_faults_stand_at_their_field(arguments, path, message, place):
-    cooldown = {"kind": "cooldown", "curve": arguments, "at": 3, "steps": 4}
-    nested, inner = {
-        "alone": (arguments, []),
-        "curve": (cooldown, ["curve"]),
-        "other": ({"kind": "then", "curve": GOOD, "other": arguments}, ["other"]),
-        # The innermost fault counts.
-        "deep": ({"kind": "then", "curve": {**cooldown, "steps": -4}, "other": {"total_steps": -1}},
-                 ["curve", "curve"]),
-    }[place]  # fmt: skip
-    fault = fault_of({"curve": nested, "peak": PEAK})
-    assert (".".join([*inner, message]) if path else message) in fault["message"]
-    alone = [] if path or inner else ["arguments"]
-    assert list(fault["path"]) == ["curve", *inner, *path, *alone]
+@dataclass(frozen=True)
+class Fault:
+    """A wrong curve, the path of its field, and how its message begins."""
+
+    curve: dict[str, Any]
+    path: tuple[str | int, ...]
+    message: str
+
+
+every_fault = pytest.mark.parametrize(
+    "fault",
+    [
+        Fault({**GOOD, "total_steps": 0}, ("total_steps",), "total_steps = 0 must lie in 1"),
+        Fault(
+            {**GOOD, "plateaus": [[0, 10], [3, 200]]},
+            ("plateaus", 1),
+            "plateaus[1] = (3, 200) must lie in 0 …",
+        ),
+        Fault({**GOOD, "plateaus": [[0, 100]]}, ("plateaus",), "plateaus must leave at least one"),
+        Fault(
+            {**GOOD, "plateaus": [[None, 9]]},
+            ("plateaus", 0, 0),
+            "plateaus[0].start = None must be a number",
+        ),
+        Fault(
+            {**GOOD, "plateaus": [[0, None]]},
+            ("plateaus", 0, 1),
+            "plateaus[0].duration = None must be a number",
+        ),
+        Fault({**STAGES, "stages": []}, ("stages",), "stages add up to 0 steps"),
+        Fault(
+            {**STAGES, "stages": [[3, 1], ["x", 1]]},
+            ("stages", 1, 0),
+            "stages[1].steps = 'x' must",
+        ),
+        Fault(
+            {**STAGES, "stages": [[3, 1], [3, 2]]},
+            ("stages", 1, 1),
+            "stages[1].to = 2 must lie in",
+        ),
+        Fault(
+            {**STAGES, "stages": [[3, 1, "oval"]]},
+            ("stages", 0, 2),
+            "stages[0].shape = 'oval' must",
+        ),
+        Fault({"kind": "oval"}, ("kind",), "kind = 'oval' must be one of"),
+    ],
+    ids=lambda fault: fault.message,
+)
+
+
+def cooldown_of(curve: Any) -> dict[str, Any]:
+    return {"kind": "cooldown", "curve": curve, "at": 3, "steps": 4}
+
+
+def continued_by(curve: Any) -> dict[str, Any]:
+    return {"kind": "then", "curve": GOOD, "other": curve}
+
+
+def inner_curve(curve: Any) -> dict[str, Any]:
+    """Return a curve in which the cooldown and the continuation are wrong, too."""
+    cooldown = {**cooldown_of(curve), "steps": -4}
+    return {"kind": "then", "curve": cooldown, "other": {"total_steps": -1}}
+
+
+@every_fault
+def test_fault_stands_at_its_field(fault: Fault) -> None:
+    found = fault_of({"curve": fault.curve, "peak": PEAK})
+    assert fault.message in found["message"]
+    assert found["path"] == ("curve", *fault.path)
+
+
+@every_fault
+def test_fault_of_a_curve_with_a_cooldown(fault: Fault) -> None:
+    found = fault_of({"curve": cooldown_of(fault.curve), "peak": PEAK})
+    assert f"curve.{fault.message}" in found["message"]
+    assert found["path"] == ("curve", "curve", *fault.path)
+
+
+@every_fault
+def test_fault_of_a_continuation(fault: Fault) -> None:
+    found = fault_of({"curve": continued_by(fault.curve), "peak": PEAK})
+    assert f"other.{fault.message}" in found["message"]
+    assert found["path"] == ("curve", "other", *fault.path)
+
+
+@every_fault
+def test_innermost_fault_counts(fault: Fault) -> None:
+    found = fault_of({"curve": inner_curve(fault.curve), "peak": PEAK})
+    assert f"curve.curve.{fault.message}" in found["message"]
+    assert found["path"] == ("curve", "curve", "curve", *fault.path)
+
+
+@pytest.mark.parametrize(
+    ("curve", "path"),
+    [
+        (5, ("curve", "arguments")),
+        (cooldown_of(5), ("curve", "curve")),
+        (continued_by(5), ("curve", "other")),
+        (inner_curve(5), ("curve", "curve", "curve")),
+    ],
+)
+def test_number_instead_of_a_curve(curve: Any, path: tuple[str, ...]) -> None:
+    fault = fault_of({"curve": curve, "peak": PEAK})
+    assert " = 5 must be a mapping" in fault["message"]
+    assert fault["path"] == path
+
+
+def test_curve_of_too_many_stages_is_rejected_at_once() -> None:
+    many = {"stages": [[10, 0.5]] * 3000, "start": 1.0}
+    two_of_many = {"kind": "then", "curve": many, "other": {"kind": "part", "curve": many}}
+    message = fault_of({"curve": two_of_many, "peak": PEAK})["message"]
+    assert "curve has 6000 stages, plateaus and batches; this page takes at most 5000" in message
+
+
+def test_batch_plan_of_too_many_batches_is_rejected_at_once() -> None:
+    pairs = [[step, 8] for step in range(5999)]
+    scaled = {"kind": "scaled", "curve": GOOD, "pairs": pairs, "unit": 1, "reference": 8}
+    message = fault_of({"curve": scaled, "peak": PEAK})["message"]
+    assert "curve has 6000 stages, plateaus and batches; this page takes at most 5000" in message
+
+
+# Peaks.
 
 
 @pytest.mark.parametrize("peak", [-1, "x", None, True, 1e300, 1e-300, float("nan")])
-def test_invalid_peak_is_a_fault_of_the_peak(peak):
+def test_invalid_peak_is_a_fault_of_the_peak(peak: Any) -> None:
     fault = fault_of({"curve": GOOD, "peak": peak})
     assert fault["path"] == ("peak",)
     assert fault["message"].startswith("peak = ")
 
 
-def test_curve_of_too_many_stages_is_rejected_at_once():
-    many = {"stages": [[10, 0.5]] * 3000, "start": 1.0}
-    both = {"kind": "then", "curve": many, "other": {"kind": "part", "curve": many}}
-    pairs = [[step, 8] for step in range(5999)]
-    scaled = {"kind": "scaled", "curve": GOOD, "pairs": pairs, "unit": 1, "reference": 8}
-    for curve in (both, scaled):
-        message = fault_of({"curve": curve, "peak": PEAK})["message"]
-        assert "curve has 6000 stages, plateaus and batches; this page takes at most 5000" in message
-
-
-ADVICE: list[tuple[Any, str, str]] = [
-    ({"total_steps": 9, "warmup_steps": 3, "min_lr_ratio": 3e-5}, "min_lr_ratio",
-     "min_lr_ratio = 3e-05 looks like a learning rate"),
-    ({"stages": [["50%", 3e-4], ["rest", 0]], "total_steps": 18}, "stages",
-     "stages have levels that look like learning rates"),
-    ({"stages": [[9], [9, 0]]}, "start", "start = 0 and no stage rises, so the curve is 0 at every step"),
-    ({"total_steps": 1000, "plateaus": [[0, 0.5]]}, "plateaus",
-     "plateaus = [(0, 0.5)] look like fractions of 1"),
-    ({"kind": "cooldown", "curve": {"total_steps": 9}, "at": 20, "steps": 5}, "at",
-     "at = 20: the learning rate is 0 there already"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("is_nested", [False, True])
-@pytest.mark.parametrize(("arguments", "field", "begin"), ADVICE)
-def test_warnings_are_advice_at_their_field(arguments, field, begin, is_nested):
-    """They are not warnings in the terminal, where nobody would see them."""
-    path: tuple[str, ...] = ("curve",)
-    if is_nested:
-        arguments, path = {"kind": "then", "curve": GOOD, "other": arguments}, ("curve", "other")
-    entry = {"curve": arguments, "peak": PEAK}
-    (advice,) = answer_page({"curves": [entry], "step": 5, "runs": []})["curves"][0]["advice"]
-    assert advice["path"] == (*path, field)
-    assert advice["message"].startswith(begin)
-
-
-def test_unlikely_peak_gets_a_remark():
+def test_unlikely_peak_gets_a_remark() -> None:
     curve = PlateauCurve.from_dict(GOOD)
     (remark,) = answer_about(curve, 1e9)["advice"]
-    assert (remark["path"], remark["message"][:21]) == (("peak",), "peak = 1e+09 is large")
+    assert remark["path"] == ("peak",)
+    assert remark["message"].startswith("peak = 1e+09 is large")
     assert answer_about(curve, 10.0)["advice"] == []
 
 
+# Warnings.
+
+
+@dataclass(frozen=True)
+class Unlikely:
+    """A curve that is a likely mistake, its field, and how the advice about it begins."""
+
+    curve: dict[str, Any]
+    field: str
+    advice: str
+
+
+every_unlikely_curve = pytest.mark.parametrize(
+    "unlikely",
+    [
+        Unlikely(
+            {"total_steps": 9, "warmup_steps": 3, "min_lr_ratio": 3e-5},
+            "min_lr_ratio",
+            "min_lr_ratio = 3e-05 looks like a learning rate",
+        ),
+        Unlikely(
+            {"stages": [["50%", 3e-4], ["rest", 0]], "total_steps": 18},
+            "stages",
+            "stages have levels that look like learning rates",
+        ),
+        Unlikely(
+            {"stages": [[9], [9, 0]]},
+            "start",
+            "start = 0 and no stage rises, so the curve is 0 at every step",
+        ),
+        Unlikely(
+            {"total_steps": 1000, "plateaus": [[0, 0.5]]},
+            "plateaus",
+            "plateaus = [(0, 0.5)] look like fractions of 1",
+        ),
+        Unlikely(
+            {"kind": "cooldown", "curve": {"total_steps": 9}, "at": 20, "steps": 5},
+            "at",
+            "at = 20: the learning rate is 0 there already",
+        ),
+    ],
+    ids=lambda unlikely: unlikely.advice,
+)
+
+
+def advice_about(curve: dict[str, Any]) -> Any:
+    """Return the only advice about a curve. A warning in the terminal would be an error here."""
+    entry = {"curve": curve, "peak": PEAK}
+    answer = answer_page({"curves": [entry], "step": 5, "runs": []})
+    (advice,) = answer["curves"][0]["advice"]
+    return advice
+
+
+@every_unlikely_curve
+def test_warning_is_advice_at_its_field(unlikely: Unlikely) -> None:
+    advice = advice_about(unlikely.curve)
+    assert advice["path"] == ("curve", unlikely.field)
+    assert advice["message"].startswith(unlikely.advice)
+
+
+@every_unlikely_curve
+def test_warning_about_a_continuation_is_advice_at_its_field(unlikely: Unlikely) -> None:
+    advice = advice_about(continued_by(unlikely.curve))
+    assert advice["path"] == ("curve", "other", unlikely.field)
+    assert advice["message"].startswith(unlikely.advice)
+
+
+# Logs.
+
 TEXT = csv_of(step=STEPS, loss=LOSSES)
-NO_CURVE = {"curve": None, "peak": None}
-# A log, what the user chose next to it, the argument that helps, the columns to choose from, and the message.
-LOGS: list[tuple[str, dict[str, Any], str | None, list[str], str]] = [
-    (TEXT, NO_CURVE, "lr", ["step", "loss"], "no usual column for lr among 'step', 'loss'"),
-    (csv_of(step=[500, 600], loss=[3, 2], lr=[0, 0]), NO_CURVE, "curve", [], "no learning rate above 0"),
-    (csv_of(n=STEPS, loss=LOSSES), {}, "step", ["n", "loss"], "the log has no usual column for step"),
-    ("{", {}, None, [], "log.csv, row 1: this line is not JSON"),
-    ("\n" * 100_001, {}, None, [], "log.csv has 100001 lines; this page reads at most 100000"),
-    (csv_of(step=STEPS, loss=-LOSSES), {}, None, [], "the log: losses[0] = -2."),
-]
 
 
-@pytest.mark.parametrize(("text", "chosen", "argument", "columns", "message"), LOGS)
-def test_unclear_logs_ask_for_an_argument(text, chosen, argument, columns, message):
-    answer = opened(text, **chosen)
-    assert (answer["argument"], answer["columns"]) == (argument, columns)
+def check_unclear(
+    answer: dict[str, Any], message: str, *, argument: str | None = None, columns: Any = ()
+) -> None:
+    """Check that an answer asks for an argument, and which columns it offers to choose from."""
+    assert answer["argument"] == argument
+    assert answer["columns"] == list(columns)
     assert message in answer["fault"]
     assert not answer["fault"].endswith("or")  # the page ends the sentence, and adds its own advice
 
 
-def test_warnings_about_a_log_are_advice():
+def test_log_without_learning_rates_or_curve() -> None:
+    message = "no usual column for lr among 'step', 'loss'"
+    check_unclear(opened(TEXT, None, None), message, argument="lr", columns=["step", "loss"])
+
+
+def test_log_with_learning_rates_of_zero() -> None:
+    text = csv_of(step=[500, 600], loss=[3, 2], lr=[0, 0])
+    check_unclear(opened(text, None, None), "no learning rate above 0", argument="curve")
+
+
+def test_log_without_a_usual_column_of_steps() -> None:
+    answer = opened(csv_of(n=STEPS, loss=LOSSES))
+    message = "the log has no usual column for step"
+    check_unclear(answer, message, argument="step", columns=["n", "loss"])
+
+
+def test_log_that_is_not_json() -> None:
+    check_unclear(opened("{"), "log.csv, row 1: this line is not JSON")
+
+
+def test_log_of_too_many_lines() -> None:
+    message = "log.csv has 100001 lines; this page reads at most 100000"
+    check_unclear(opened("\n" * 100_001), message)
+
+
+def test_log_of_negative_losses() -> None:
+    check_unclear(opened(csv_of(step=STEPS, loss=-LOSSES)), "the log: losses[0] = -2.")
+
+
+def test_resumed_run_is_advice() -> None:
     (advice,) = opened(csv_of(step=[*STEPS, 900], loss=[*LOSSES, 3]))["advice"]
-    assert "steps repeat, as in a resumed run: 6 earlier losses are left out, from step 900 on" in advice
+    count = "6 earlier losses are left out, from step 900 on"
+    assert f"steps repeat, as in a resumed run: {count}" in advice
+
+
+def test_perplexities_are_advice() -> None:
     (advice,) = opened(csv_of(step=STEPS, loss=10 * LOSSES))["advice"]
     assert "take the logarithm" in advice

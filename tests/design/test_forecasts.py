@@ -1,4 +1,4 @@
-"""Answers of the design page about forecasts: those of `LossFit`, from logs as the user opens them."""
+"""Answers of the design page about forecasts: those of `LossFit`, from logs that a user opens."""
 
 import json
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.errors import pairs as paired
 from support.examples import examples
 from support.forecasts.logs import CURVE, LOSSES, PEAK, RUN, STEPS, csv_of, opened, rows_of
 
@@ -14,6 +13,7 @@ from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.design import forecasts
 from plateau_jax.design.answers import answer_page
 from plateau_jax.forecasts.fitted_law import fit_named_runs
+from plateau_jax.forecasts.loss_comparison import LossForecast
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 WSD = PlateauCurve(2000, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
@@ -21,31 +21,40 @@ FIT = fit_losses(RUN)
 TEXT = csv_of(step=STEPS, loss=LOSSES)
 FEW = csv_of(step=STEPS[::5], loss=LOSSES[::5])
 
-with suppress_warnings():
-    ZERO = StagedCurve([(10,)], start=0.0)
 
-
-def run_of(*arguments: Any, **options: Any) -> dict[str, Any]:
-    return json.loads(opened(*arguments, **options)["run"])
+def run_of(text: str, *curve_and_peak: Any, **columns: str) -> dict[str, Any]:
+    """Return the run that the page makes of a log."""
+    return json.loads(opened(text, *curve_and_peak, **columns)["run"])
 
 
 def run_at(peak: float, extra: float = 0.0) -> dict[str, Any]:
-    return run_of(csv_of(step=STEPS, loss=LOSSES + extra), CURVE, peak) | {"name": f"{peak:g}.csv"}
+    """Return a run at a peak, with losses that are higher."""
+    run = run_of(csv_of(step=STEPS, loss=LOSSES + extra), CURVE, peak)
+    return {**run, "name": f"{peak:g}.csv"}
 
 
 def forecast(runs: list[dict[str, Any]], *curves: tuple[Curve, float]) -> tuple[Any, list[Any]]:
     """Return the answers about runs, and about curves and their peaks."""
     entries = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in curves]
-    answer = json.loads(json.dumps(answer_page({"curves": entries, "runs": list(map(json.dumps, runs))})))
+    texts = [json.dumps(run) for run in runs]
+    answer = json.loads(json.dumps(answer_page({"curves": entries, "runs": texts})))
     return answer["fit"], answer["forecasts"]
+
+
+# Logs.
 
 
 def test_opened_log_is_that_of_loss_run() -> None:
     answer = opened(TEXT)
-    run = json.loads(answer["run"])
-    assert (Curve.from_dict(run["curve"]), run["peak"]) == (CURVE, PEAK)
-    assert (run["steps"], run["losses"]) == (STEPS.tolist(), LOSSES.tolist())
     assert answer["advice"] == []
+    run = json.loads(answer["run"])
+    assert Curve.from_dict(run["curve"]) == CURVE
+    assert run["peak"] == PEAK
+    assert run["steps"] == STEPS.tolist()
+    assert run["losses"] == LOSSES.tolist()
+
+
+def test_largest_learning_rate_of_a_log_is_shown() -> None:
     half = StagedCurve([(1000, 0.5, "linear")], start=0.5)
     assert opened(TEXT, half)["largest_lr"] == 0.5 * PEAK
 
@@ -53,15 +62,25 @@ def test_opened_log_is_that_of_loss_run() -> None:
 def test_columns_of_a_log_are_chosen() -> None:
     lrs = np.array([0, 5e-4, 1e-3, *np.linspace(1e-3, 1e-5, 47)])
     text = csv_of(step=STEPS, _step=STEPS, a_loss=LOSSES + 1, lr=lrs)
-    unclear = opened(text, None, None)
-    assert (unclear["argument"], unclear["columns"]) == ("step", ["step", "_step"])
-    unclear = opened(text, None, None, step="step")
-    assert (unclear["argument"], unclear["columns"]) == ("loss", ["step", "_step", "a_loss", "lr"])
-    run = run_of(text, None, None, step="step", loss="a_loss")
-    assert (run["losses"][0], run["peak"], run["lrs_from"]) == (LOSSES[0] + 1, 1e-3, 20)
-    with suppress_warnings():
-        assert Curve.from_dict(run["curve"])(STEPS) * 1e-3 == pytest.approx(lrs, abs=1e-8)
 
+    without_choice = opened(text, None, None)
+    assert without_choice["argument"] == "step"
+    assert without_choice["columns"] == ["step", "_step"]
+
+    with_step = opened(text, None, None, step="step")
+    assert with_step["argument"] == "loss"
+    assert with_step["columns"] == ["step", "_step", "a_loss", "lr"]
+
+    run = run_of(text, None, None, step="step", loss="a_loss")
+    assert run["losses"][0] == LOSSES[0] + 1
+    assert run["peak"] == 1e-3
+    assert run["lrs_from"] == 20
+    with suppress_warnings():
+        curve = Curve.from_dict(run["curve"])
+    assert curve(STEPS) * 1e-3 == pytest.approx(lrs, abs=1e-8)
+
+
+# Forecasts.
 
 CURVES = st.builds(
     PlateauCurve,
@@ -70,78 +89,133 @@ CURVES = st.builds(
     decay_shape=st.sampled_from(["linear", "cosine"]),
     plateaus=st.tuples(st.tuples(st.just(0), st.integers(0, 90))),
 )
+CURVES_AND_PEAKS = st.tuples(CURVES, st.floats(0.7e-3, 1.4e-3))
+
+
+def check_forecast(
+    shown: Any,
+    curve: Curve,
+    peak: float,
+    expected: LossForecast,
+) -> None:
+    """Check the answer about one curve. A forecast with a warmup of no run has no interval."""
+    assert shown["loss"] == expected.loss
+    if expected.is_known:
+        assert shown["low"] == expected.low
+        assert shown["high"] == expected.high
+    else:
+        assert shown["low"] is None
+        assert shown["high"] is None
+    assert shown["reasons"] == list(expected.reasons)
+    line = shown["line"]
+    assert line["steps"][-1] == curve.total_steps
+    losses = FIT.losses(curve, line["steps"], peak)
+    np.testing.assert_allclose(line["losses"], losses, rtol=1e-5)
+    half_width = expected.high - expected.loss
+    assert line["half_widths"][-1] == pytest.approx(half_width, rel=1e-4)
+
+
+def check_difference(shown: Any, first: Any, is_known: bool) -> None:
+    """Check the difference to the first forecast."""
+    difference = shown["difference"]
+    assert difference["difference"] == pytest.approx(shown["loss"] - first["loss"])
+    assert (difference["low"] is not None) == is_known
+    if not is_known:
+        return
+    if shown["loss"] == first["loss"]:
+        assert difference["remark"] == "the same curve"
+    elif difference["low"] <= 0 <= difference["high"]:
+        assert difference["remark"] == "not distinguishable"
+    else:
+        assert difference["remark"] == ""
 
 
 @examples(16)
-@given(st.lists(st.tuples(CURVES, st.floats(0.7e-3, 1.4e-3)), min_size=1, max_size=4))
-def test_forecasts_are_those_of_the_fit(pairs) -> None:
-    """Each curve has its own peak; the differences are to the first. A warmup of no run has no interval."""
+@given(st.lists(CURVES_AND_PEAKS, min_size=1, max_size=4))
+def test_forecasts_are_those_of_the_fit(pairs: list[tuple[Curve, float]]) -> None:
+    """Each curve has its own peak; the differences are to the first."""
     _, answers = forecast([run_of(TEXT)], *pairs)
-    is_known = [FIT.predict(*pair).is_known for pair in pairs]
-    for index, ((curve, peak), shown) in enumerate(paired(pairs, answers)):
-        expected = FIT.predict(curve, peak)
-        limits = expected[1:3] if is_known[index] else (None, None)
-        assert (shown["loss"], (shown["low"], shown["high"])) == (expected.loss, limits)
-        assert shown["reasons"] == list(expected.reasons)
-        difference = shown["difference"]
-        assert (difference is None) == (index == 0)
-        if difference:
-            assert difference["difference"] == pytest.approx(shown["loss"] - answers[0]["loss"])
-            assert (difference["low"] is None) == (not (is_known[0] and is_known[index]))
-        if difference and difference["low"] is not None:
-            is_same = shown["loss"] == answers[0]["loss"]
-            contains_0 = difference["low"] <= 0 <= difference["high"]
-            remark = "the same curve" if is_same else "not distinguishable" if contains_0 else ""
-            assert difference["remark"] == remark
-        line = shown["line"]
-        assert line["steps"][-1] == curve.total_steps
-        np.testing.assert_allclose(line["losses"], FIT.losses(curve, line["steps"], peak), rtol=1e-5)
-        assert line["half_widths"][-1] == pytest.approx(expected.high - expected.loss, rel=1e-4)
+    forecasts_of_fit = [FIT.predict(curve, peak) for curve, peak in pairs]
+    for shown, (curve, peak), expected in zip(answers, pairs, forecasts_of_fit, strict=True):
+        check_forecast(shown, curve, peak, expected)
+    first_is_known = forecasts_of_fit[0].is_known
+    assert answers[0]["difference"] is None
+    for shown, expected in zip(answers[1:], forecasts_of_fit[1:], strict=True):
+        check_difference(shown, answers[0], first_is_known and expected.is_known)
 
 
 def test_differences_are_those_of_a_comparison() -> None:
+    _, (_, of_wsd) = forecast([run_of(TEXT)], (CURVE, PEAK), (WSD, PEAK))
     expected = FIT.compare({"first": CURVE, "second": WSD}, PEAK).differences[1]
-    _, (_, second) = forecast([run_of(TEXT)], (CURVE, PEAK), (WSD, PEAK))
-    assert tuple(second["difference"][name] for name in ("difference", "low", "high")) == expected
+    assert of_wsd["difference"]["difference"] == expected.difference
+    assert of_wsd["difference"]["low"] == expected.low
+    assert of_wsd["difference"]["high"] == expected.high
 
 
 def test_rejected_curves_do_not_hide_the_others() -> None:
-    pairs = [(PlateauCurve(4001), PEAK), (ZERO, PEAK), (CURVE, 0), (CURVE, 2e-3), (CURVE, PEAK), (WSD, PEAK)]
-    _, answers = forecast([run_of(TEXT)], *pairs)
-    faults = [shown.get("fault", "") for shown in answers]
-    assert "at most 4 times the 1000 steps of the longest run" in faults[0]
-    assert faults[1] == faults[2] == "no learning rate above 0"
-    assert "0.002, is more than a factor of 1.5" in faults[3]
-    assert faults[4:] == ["", ""]
-    assert answers[4]["difference"] is answers[5]["difference"] is None  # the first one has no forecast
+    with suppress_warnings():
+        zeros = StagedCurve([(10,)], start=0.0)
+    _, answers = forecast(
+        [run_of(TEXT)],
+        (PlateauCurve(4001), PEAK),
+        (zeros, PEAK),
+        (CURVE, 0),
+        (CURVE, 2e-3),
+        (CURVE, PEAK),
+        (WSD, PEAK),
+    )
+    too_long, of_zeros, at_zero, at_twice_the_peak, of_curve, of_wsd = answers
+    assert "at most 4 times the 1000 steps of the longest run" in too_long["fault"]
+    assert of_zeros["fault"] == "no learning rate above 0"
+    assert at_zero["fault"] == "no learning rate above 0"
+    assert "0.002, is more than a factor of 1.5" in at_twice_the_peak["fault"]
+    # The first curve has no forecast, to which there would be a difference.
+    for shown in (of_curve, of_wsd):
+        assert "fault" not in shown
+        assert shown["difference"] is None
 
 
-def test_rejected_fits_name_the_log() -> None:
-    few, constant = run_of(FEW), run_of(TEXT, StagedCurve([(1000,)], start=1.0))
-    for runs, message in (
-        ([few], "log the loss more often"),
-        ([run_of(TEXT), {**few, "name": "other.csv"}], "other.csv: "),
-        ([constant], "log a run with a decay"),
-    ):
-        fit, shown = forecast(runs, (CURVE, PEAK))
-        assert message in fit["fault"]
-        assert shown == []
+# Fits.
+
+
+def check_rejected(runs: list[dict[str, Any]], message: str) -> None:
+    fit, answers = forecast(runs, (CURVE, PEAK))
+    assert message in fit["fault"]
+    assert answers == []
+
+
+def test_too_few_losses_have_no_fit() -> None:
+    check_rejected([run_of(FEW)], "log the loss more often")
+
+
+def test_constant_learning_rate_has_no_fit() -> None:
+    constant = StagedCurve([(1000,)], start=1.0)
+    check_rejected([run_of(TEXT, constant)], "log a run with a decay")
+
+
+def test_rejected_fit_names_the_log() -> None:
+    few = {**run_of(FEW), "name": "few.csv"}
+    check_rejected([run_of(TEXT), few], "few.csv: ")
 
 
 def test_runs_are_drawn_as_they_were_logged_and_fitted() -> None:
-    (run,) = forecast([run_of(TEXT)])[0]["runs"]
+    fit, _ = forecast([run_of(TEXT)])
+    (run,) = fit["runs"]
     logged = dict(zip(STEPS.tolist(), LOSSES.tolist(), strict=True))
-    assert [logged[step] for step in run["steps"]] == pytest.approx(run["losses"], rel=1e-5)
-    np.testing.assert_allclose(run["fitted_losses"], FIT.losses(CURVE, run["fitted_steps"]), rtol=1e-5)
-    assert run["steps"][-1] == run["fitted_steps"][-1] == 1000
+    losses = [logged[step] for step in run["steps"]]
+    assert run["losses"] == pytest.approx(losses, rel=1e-5)
+    fitted = FIT.losses(CURVE, run["fitted_steps"])
+    np.testing.assert_allclose(run["fitted_losses"], fitted, rtol=1e-5)
+    assert run["steps"][-1] == 1000
+    assert run["fitted_steps"][-1] == 1000
 
 
-def test_kept_answers_have_their_advice(monkeypatch) -> None:
+def test_kept_answers_have_their_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log is read and fitted once."""
 
-    def fit_and_warn(*group: Any) -> Any:
+    def fit_and_warn(*runs_and_names: Any) -> Any:
         warn("these losses lag behind")
-        return fit_named_runs(*group)
+        return fit_named_runs(*runs_and_names)
 
     monkeypatch.setattr(forecasts, "fit_named_runs", fit_and_warn)
     run = run_of(csv_of(step=STEPS, loss=LOSSES + 0.375))
@@ -152,22 +226,31 @@ def test_kept_answers_have_their_advice(monkeypatch) -> None:
     assert forecast([run], (WSD, PEAK)) == first
 
 
+# Several peaks.
+
+
+def fit_at(peak: float, extra: float) -> Any:
+    """Fit what `run_at` returns."""
+    return fit_losses(LossRun(CURVE, peak, STEPS, LOSSES + extra))
+
+
 def test_curves_are_forecast_by_runs_of_the_nearest_peak() -> None:
-    extra = {5e-4: 0.02, 1e-3: 0.0, 2e-3: 0.01}
     half = StagedCurve([(50, 0.5), (950, 0.0)])
-    runs = [run_at(peak, more) for peak, more in extra.items()]
-    fitted, (at_peak, halved) = forecast(runs, (WSD, 1.45e-3), (half, 1e-3))
-    fits = {peak: fit_losses(LossRun(CURVE, peak, STEPS, LOSSES + more)) for peak, more in extra.items()}
-    assert at_peak["loss"] == fits[2e-3].predict(WSD, 1.45e-3).loss  # nearest by ratio
-    assert halved["loss"] == fits[5e-4].predict(half, 1e-3).loss
-    assert halved["difference"] is None
-    shown = [run["losses"][-1] for run in fitted["runs"]]
-    assert shown == pytest.approx([LOSSES[-1] + more for more in extra.values()], rel=1e-5)
+    runs = [run_at(5e-4, 0.02), run_at(1e-3), run_at(2e-3, 0.01)]
+    fit, (at_peak, at_half) = forecast(runs, (WSD, 1.45e-3), (half, 1e-3))
+    # 1.45e-3 is nearer to 1e-3, but its ratio to 2e-3 is smaller.
+    assert at_peak["loss"] == fit_at(2e-3, 0.01).predict(WSD, 1.45e-3).loss
+    assert at_half["loss"] == fit_at(5e-4, 0.02).predict(half, 1e-3).loss
+    assert at_half["difference"] is None
+    last_losses = [run["losses"][-1] for run in fit["runs"]]
+    last = LOSSES[-1]
+    assert last_losses == pytest.approx([last + 0.02, last, last + 0.01], rel=1e-5)
 
 
 def test_logs_that_miss_the_peak_are_fitted_together() -> None:
     """As `fit_losses` does."""
-    columns = {"step": STEPS, "loss": LOSSES + 0.02, "lr": 0.9997 * PEAK * CURVE(STEPS - 1).astype(float)}
+    lrs = 0.9997 * PEAK * CURVE(STEPS - 1).astype(float)
+    columns = {"step": STEPS, "loss": LOSSES + 0.02, "lr": lrs}
     run = run_of(csv_of(**columns), None, None)
     assert run["peak"] != PEAK
     _, (shown,) = forecast([run_of(TEXT), run], (WSD, PEAK))
@@ -176,10 +259,14 @@ def test_logs_that_miss_the_peak_are_fitted_together() -> None:
 
 
 def test_runs_of_a_peak_that_cannot_be_fitted_are_named() -> None:
-    few = run_of(FEW, CURVE, 5e-4) | {"name": "few.csv"}
-    fitted, (shown, far) = forecast([few, run_at(1e-3), run_at(2e-3)], (WSD, 1e-3), (WSD, 8e-3))
-    (advice,) = fitted["advice"]
+    few = {**run_of(FEW, CURVE, 5e-4), "name": "few.csv"}
+    runs = [few, run_at(1e-3), run_at(2e-3)]
+    fit, (shown, far) = forecast(runs, (WSD, 1e-3), (WSD, 8e-3))
+    (advice,) = fit["advice"]
     assert advice.startswith("few.csv: ")
-    assert [run is None for run in fitted["runs"]] == [True, False, False]
+    of_few, at_peak, at_twice_the_peak = fit["runs"]
+    assert of_few is None
+    assert at_peak is not None
+    assert at_twice_the_peak is not None
     assert shown["loss"] == FIT.predict(WSD).loss
     assert "more than a factor of 1.5" in far["fault"]

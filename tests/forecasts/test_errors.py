@@ -1,242 +1,647 @@
-"""Errors of `LossRun`, of logs, and of fits and forecasts: see `support.errors`."""
+"""Wrong runs, logs, fits and forecasts: errors name the value, and say what to do instead."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from support.errors import Row, check_error, each, each_row
-from support.forecasts.logs import changed, logged, rows_of
+from numpy.typing import NDArray
+from support.forecasts.logs import (
+    CURVE,
+    PEAK,
+    STEPS,
+    kept_losses,
+    logged,
+    rows_of,
+    with_losses,
+)
+from support.wrong import wrong
 
-from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax import Curve, LossFit, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.logs import UnclearLogError
 from plateau_jax.validation.curve_warning import suppress_warnings
 
-CURVE, PEAK = PlateauCurve(1000, warmup_steps=50), 1e-3
-STEPS = np.arange(20, 1001, 20)
 RUN = logged(CURVE)
 LOSSES = RUN.losses
-FIT = fit_losses(RUN)
-with suppress_warnings():
-    ZERO = StagedCurve([(1000,)], start=0.0)
-VALUES = [3.0, 2.0]
+BOOLEANS = [True, False, np.True_, np.array(True)]
 
 
-def loss_run(curve: Any = CURVE, peak_value: Any = PEAK, steps: Any = (10, 20, 30), losses: Any = (3, 2, 1)):
+# The arguments of a run.
+
+
+def make_run(
+    curve: Any = CURVE, peak_value: Any = PEAK, steps: Any = (10, 20, 30), losses: Any = (3, 2, 1)
+) -> LossRun:
     return LossRun(curve, peak_value, steps, losses)
 
 
-BOOLEANS = [True, False, np.True_, np.array(True)]
-
-RUN_ERRORS: list[Row] = [
-    (lambda: loss_run(curve=3), TypeError, "curve = 3 must be a Curve"),
-    (lambda: loss_run(peak_value=0), ValueError, "peak_value = 0 must be positive"),
-    (lambda: loss_run(peak_value="1"), TypeError, "peak_value = '1' must be a number"),
-    (lambda: loss_run(steps=[1, 2]), ValueError, "steps has 2 items and losses has 3"),
-    (lambda: loss_run(steps=[]), ValueError, "no logged losses"),
-    (lambda: loss_run(steps=[1, 3, 3]), ValueError,
-     "steps must increase: steps[1] = 3, steps[2] = 3; a resumed"),
-    (lambda: loss_run(steps=[0, 1, 2]), ValueError, "steps[0] = 0 must be at least 1"),
-    (lambda: loss_run(steps=[1, 2, 1001]), ValueError, "steps[-1] = 1001", "after the end",
-     "total_steps = 1000"),
-    (lambda: loss_run(steps=[1.0, 2.0, 3.0]), TypeError, "steps = [1.0, 2.0, 3.0]", "integers"),
-    (lambda: loss_run(steps=5), TypeError, "steps = 5", "sequence of integers"),
-    (lambda: loss_run(losses=[1.0, np.nan, 1.0]), ValueError, "losses[1] = nan", "finite and positive"),
-    *each(lambda value: loss_run(losses=[1.0, value, 1.0]), [0.0, -1.0, 1e39, 1e-46, 5e-324], ValueError,
-          "losses[1] = {} must be finite and positive as a float32"),
-    *each(lambda value: loss_run(losses=value),
-          ["high", [3, 2, "x"], [1, 10**400, 2], np.ones(3, bool), np.ones(3, complex)],
-          TypeError, "losses = ", "sequence of real numbers"),
-    *each(lambda value: loss_run(losses=value), [[3, [2], 1], [[3], [2], [1]], 3.0, (3, None, 1)],
-          TypeError, "losses = {}", "sequence of real numbers"),
-    *each(lambda value: loss_run(losses=[3.5, value, 1.0]), BOOLEANS, TypeError,
-          "losses[1] = {} must be a number"),
-    *each(lambda value: loss_run(losses=(3, 2, value)), BOOLEANS, TypeError,
-          "losses[2] = {} must be a number"),
-    *each(lambda value: loss_run(steps=[value, 2, 3]), BOOLEANS, TypeError, "steps[0] = {} must be a number"),
-    *each(lambda value: loss_run(steps=value),
-          [[True, True, True], np.ones(1, bool), [10, [20], 30], np.array([10, True, 30], object)],
-          TypeError, "steps = {}", "sequence of integers"),
-]  # fmt: skip
+@wrong(TypeError, "curve = 3 must be a Curve")
+def test_number_as_curve() -> None:
+    make_run(curve=3)
 
 
-def read(log: Any, curve: Any = CURVE, peak_value: Any = PEAK, **columns: Any) -> LossRun:
-    """Read rows, or a text as that of a file."""
-    if isinstance(log, str):
-        Path("log").write_bytes(log.encode())
-        log = "log"
-    return LossRun.read(log, curve, peak_value, **columns)
+@wrong(ValueError, "peak_value = 0 must be positive")
+def test_peak_of_zero() -> None:
+    make_run(peak_value=0)
 
 
-TWO = rows_of(step=[1, 2], loss=VALUES)
-LRS = rows_of(step=STEPS, loss=LOSSES, lr=PEAK * CURVE(STEPS))
-UNTIL_900 = [row if row["step"] <= 900 else row | {"lr": None} for row in LRS]
+@wrong(TypeError, "peak_value = '1' must be a number")
+def test_text_as_peak() -> None:
+    make_run(peak_value="1")
 
 
-def read_changed_row(column: str, value: Any) -> LossRun:
-    return read([*LRS, {"step": 2000, "loss": 1, "lr": 1, column: value}], None, None)
+@wrong(ValueError, "steps has 2 items and losses has 3")
+def test_fewer_steps_than_losses() -> None:
+    make_run(steps=[1, 2])
 
 
-LOG_ERRORS: list[Row] = [
-    *each(lambda value: read(value),
-          [3, None, np.ones(()), {"step": [1]}, [3], iter(["step,loss"]), pd.Series([1])],
-          TypeError, "must be a path, a pandas data frame, or a list of dictionaries"),
-    (lambda: LossRun.read("missing.csv"), FileNotFoundError, "missing.csv"),
-    (lambda: read(""), ValueError, "log has no rows"),
-    (lambda: read('[{"step": 1}]'), ValueError, "log, row 1: ", "not a JSON object; for other JSON, pass"),
-    (lambda: read('step,loss\n1,2\n2,"3\n'), ValueError, "log is not a CSV file: unexpected end of data"),
-    (lambda: read([row | {"loss": loss} for row in LRS for loss in (3, 2)]), ValueError,
-     "the log has 100 losses at 50 steps: keep those of one split, rank or run"),
-    (lambda: read(TWO, 3), TypeError, "curve = 3 must be a Curve"),
-    (lambda: read(TWO, None), ValueError, "peak_value= without curve=: give both, or neither"),
-    *each(lambda value: read(value), ['{"step": [', "{" * 100_000, '{\n"loss": 3}'], ValueError,
-          "log, row 1: ", "JSON"),
-    (lambda: read('{"step": 1}\n3\n{}'), ValueError, "log, row 2: ", "JSON"),
-    (lambda: read('step,loss\n1,"3\n' + "2,2\n" * 50_000), ValueError, "log is not a CSV file: "),
-    (lambda: read("step,loss\n1,3\n2,3,4\n"), ValueError, "log, row 2: more cells than columns; is this CSV"),
-    (lambda: read("step,loss, loss\n1,3,3"), ValueError, "log has several columns named 'loss'"),
-    *(row for column in ("step", "loss", "lr")
-      for row in each(partial(read_changed_row, column),
-                      ["x", "true", True, np.True_, "5%", "1,234", "3 s", 2j, 10**400, {}],
-                      ValueError, f"the log, row 51: {column} = ", "must be a number")),
-    *each(lambda value: read(f"step,loss\n10,3\n20,{value}\n"), ["true", "false", "True", "FALSE"],
-          ValueError, "log, row 2: loss = {} must be a number"),
-    *each(lambda value: read(f'{{"step": 10, "loss": 3}}\n{{"step": {value}, "loss": 2}}\n'),
-          ["true", "false"], ValueError, "log, row 2: step = ", "must be a number"),
-    (lambda: read(rows_of(step=[1], loss=[10**5000])), ValueError, "row 1: loss = int(...) must be a number"),
-    *each(lambda value: read(rows_of(step=[1, value], loss=VALUES)), ["nan", "inf", "2.5", 2.5, -1, 2**31],
-          ValueError, "row 2: step = ", "number of updates"),
-    *each(lambda value: read_changed_row("lr", value), [-1, float("inf")], ValueError,
-          "the log: lr = {}", "at step 2000 must be finite and not negative"),
-    (lambda: read(rows_of(step=[1, 2], loss=[3, -2.0])), ValueError, "the log: losses[1] = -2.0", "positive"),
-    (lambda: read(rows_of(step=[1, ""], loss=["", 1])), ValueError, "no finite loss after the first update"),
-    (lambda: read(rows_of(step=[1], loss=[[3, 2]])), ValueError, "row 1: loss = [3, 2] must be a number"),
-    *((call, UnclearLogError, *parts) for call, *parts in [
-        (lambda: read(rows_of(Step=[1], loss=[3])), "no usual column for step among 'Step', 'loss'",
-         "step=..."),
-        (lambda: read(rows_of(step=[1], _step=[1], loss=[3])), "several columns for step, 'step', '_step'",
-         "step=..."),
-        (lambda: read(rows_of(step=[1], val_loss=[3])), "column for loss among 'step', 'val_loss'",
-         "loss=..."),
-        (lambda: read([*TWO, {"train_loss": 3}]), "several columns for loss, 'loss', 'train_loss'",
-         "loss=..."),
-        (lambda: read(TWO, step=3), "no column step = 3, only 'step', 'loss'"),
-        (lambda: read(TWO, loss="los"), "no column loss = 'los', only 'step', 'loss'"),
-        (lambda: read(TWO, CURVE, None), "no usual column for lr among 'step', 'loss': give the run's curve",
-         "lr=..."),
-        (lambda: read([{"step": 0, "lr": PEAK}, *TWO], CURVE, None),
-         "no learning rate where the curve is above 0"),
-        (lambda: read([row | {"learning_rate": 1} for row in LRS], None, None), "several",
-         "'lr', 'learning_rate'"),
-        (lambda: read(rows_of(step=[1], loss=[3], lr=[0.0]), None, None),
-         "no learning rate above 0: give the run's"),
-        (lambda: read(UNTIL_900, None, None),
-         "learning rates only from step 20 to 900 of 1000: give the run's curve"),
-    ]),
-]  # fmt: skip
-
-STABLE = logged(StagedCurve([(50, 1.0), (950,)]))
-NOISY = changed(RUN, LOSSES * (1 + 0.02 * np.random.default_rng(0).standard_normal(50)))
-RISING = changed(RUN, np.where(STEPS > 700, LOSSES[34] * (1 + (STEPS - 700) / 3000), LOSSES))
-CONSTANT = changed(RUN, np.full(50, 3.0))
-# Falls slowly, then fast, so that no power describes it.
-STEPPED = changed(RUN, LOSSES - 0.6 / (1 + np.exp(-(STEPS - 500) / 40)))
-LATE = LossRun.read([row for row in LRS if row["step"] >= 400])
-OTHER_MODEL = changed(RUN, LOSSES + 0.3)
-HALF = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
-AT_HALF = LossRun(HALF, 2e-3 * (1 - 9e-7), STEPS, LOSSES)
-FIT_ERRORS: list[Row] = [
-    *each(lambda value: fit_losses(value), [None, 3, "run", [RUN, LOSSES]], TypeError,
-          "must be a LossRun: write LossRun("),
-    (lambda: fit_losses([]), ValueError, "there is no run whose learning rate falls"),
-    (lambda: fit_losses(changed(RUN, LOSSES, slice(None, None, 3))), ValueError,
-     "of 17 logged losses", "at least 20", "more often"),
-    (lambda: fit_losses(changed(RUN, LOSSES, STEPS < 400)), ValueError, "no run whose", "a decay"),
-    (lambda: fit_losses([STABLE, STABLE]), ValueError, "no run whose", "half its peak"),
-    (lambda: fit_losses(NOISY), ValueError, "noise of 1.", "more than 1%", "validation loss"),
-    (lambda: fit_losses(RISING), ValueError, "rises from ", "at step 700 to ",
-     "while the learning rate does not"),
-    (lambda: fit_losses(CONSTANT), ValueError, "its scale is 0", "longer run"),
-    (lambda: fit_losses(STEPPED), ValueError, "law misses these losses by ", "first fast phase"),
-    (lambda: fit_losses(LATE), ValueError,
-     "learning rates before step 400 are missing: give the run's curve"),
-    (lambda: fit_losses([RUN, OTHER_MODEL]), ValueError, "one model and one data set"),
-    *each(lambda value: fit_losses([LossRun(CURVE, value, STEPS, LOSSES), RUN]), [1.00001e-3, 2e-3],
-          ValueError, "several peaks, 0.001, 0.00", "fit the runs of each peak alone"),
-    (lambda: fit_losses([AT_HALF, RUN]).predict(CURVE), ValueError, "several peak_value, 0.001, 0.002"),
-    (lambda: FIT.losses(CURVE, [0]), ValueError, "steps = [0] must lie in 1 … total_steps = 1000"),
-    (lambda: FIT.losses(CURVE, 1001), ValueError, "steps = 1001 must lie in 1"),
-    (lambda: FIT.losses(CURVE, 1.5), TypeError, "steps = 1.5", "integers"),
-    (lambda: FIT.compare([CURVE]), TypeError, "curves", "mapping"),
-    (lambda: FIT.compare({}), ValueError, "no curve"),
-    (lambda: FIT.plot([CURVE, 3], ax=1), TypeError, "curves[1] = 3 must be a Curve"),
-]  # fmt: skip
-# The same curves and peaks are rejected by every call.
-FORECASTS: list[Callable[[Any, Any], Any]] = [
-    lambda curve, peak: FIT.predict(curve, peak),
-    lambda curve, peak: FIT.losses(curve, [5], peak),
-    lambda curve, peak: FIT.compare({"a": curve}, peak),
-    lambda curve, peak: FIT.plot(curve, peak_value=peak, ax=1),
-]
-FIT_ERRORS += [
-    (partial(forecast, curve, peak), error, *parts)
-    for forecast in FORECASTS
-    for curve, peak, error, *parts in [
-        (PlateauCurve(4001), None, ValueError, "4001 steps", "at most 4 times the 1000 steps", "log a"),
-        (PlateauCurve(100), None, ValueError, "10 % of the run's steps", "in samples or tokens"),
-        (CURVE, 1.51e-3, ValueError, "0.00151", "factor of 1.5 from that of the runs, 0.001"),
-        (CURVE, 0.66e-3, ValueError, "0.00066", "factor of 1.5"),
-        (CURVE, -1.0, ValueError, "no positive learning rate with peak_value = -1"),
-        (CURVE, "high", TypeError, "peak_value = 'high' must be a number"),
-        (ZERO, None, ValueError, "no positive learning rate"),
-        (lambda step: 1.0, None, TypeError, "must be a Curve"),
-    ]
-]  # fmt: skip
+@wrong(ValueError, "no logged losses")
+def test_no_steps() -> None:
+    make_run(steps=[])
 
 
-@each_row([*RUN_ERRORS, *LOG_ERRORS, *FIT_ERRORS])
-def test_errors(row: Row, tmp_path, monkeypatch) -> None:
+@wrong(ValueError, "steps must increase: steps[1] = 3, steps[2] = 3; a resumed")
+def test_repeated_step() -> None:
+    make_run(steps=[1, 3, 3])
+
+
+@wrong(ValueError, "steps[0] = 0 must be at least 1")
+def test_loss_before_the_first_update() -> None:
+    make_run(steps=[0, 1, 2])
+
+
+@wrong(ValueError, "steps[-1] = 1001", "after the end", "total_steps = 1000")
+def test_loss_after_the_end_of_the_curve() -> None:
+    make_run(steps=[1, 2, 1001])
+
+
+@wrong(TypeError, "steps = [1.0, 2.0, 3.0]", "integers")
+def test_floats_as_steps() -> None:
+    make_run(steps=[1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        5,
+        [True, True, True],
+        np.ones(1, bool),
+        [10, [20], 30],
+        np.array([10, True, 30], object),
+    ],
+)
+@wrong(TypeError, "steps = {steps}", "sequence of integers")
+def test_steps_that_are_not_integers(steps: Any) -> None:
+    make_run(steps=steps)
+
+
+@pytest.mark.parametrize("boolean", BOOLEANS)
+@wrong(TypeError, "steps[0] = {boolean} must be a number")
+def test_boolean_among_the_steps(boolean: Any) -> None:
+    make_run(steps=[boolean, 2, 3])
+
+
+@pytest.mark.parametrize("loss", [np.nan, 0.0, -1.0, 1e39, 1e-46, 5e-324])
+@wrong(ValueError, "losses[1] = {loss} must be finite and positive as a float32")
+def test_loss_that_is_not_positive(loss: float) -> None:
+    make_run(losses=[1.0, loss, 1.0])
+
+
+@pytest.mark.parametrize(
+    "losses",
+    ["high", [3, 2, "x"], [1, 10**400, 2], np.ones(3, bool), np.ones(3, complex)],
+    ids=["text", "one text", "large integer", "booleans", "complex numbers"],
+)
+@wrong(TypeError, "losses = ", "sequence of real numbers")
+def test_losses_that_are_not_real(losses: Any) -> None:
+    make_run(losses=losses)
+
+
+@pytest.mark.parametrize("losses", [[3, [2], 1], [[3], [2], [1]], 3.0, (3, None, 1)])
+@wrong(TypeError, "losses = {losses}", "sequence of real numbers")
+def test_losses_of_a_wrong_shape(losses: Any) -> None:
+    make_run(losses=losses)
+
+
+@pytest.mark.parametrize("boolean", BOOLEANS)
+@wrong(TypeError, "losses[1] = {boolean} must be a number")
+def test_boolean_among_floats(boolean: Any) -> None:
+    make_run(losses=[3.5, boolean, 1.0])
+
+
+@pytest.mark.parametrize("boolean", BOOLEANS)
+@wrong(TypeError, "losses[2] = {boolean} must be a number")
+def test_boolean_among_integers(boolean: Any) -> None:
+    make_run(losses=(3, 2, boolean))
+
+
+# Files and their cells.
+
+
+@pytest.fixture(autouse=True)
+def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory in which `read_text` writes."""
     monkeypatch.chdir(tmp_path)
-    check_error(row)
+
+
+def read_text(text: str) -> LossRun:
+    """Read a file of this text."""
+    Path("log").write_bytes(text.encode())
+    return LossRun.read("log", CURVE, PEAK)
+
+
+def read_rows(rows: Any) -> LossRun:
+    return LossRun.read(rows, CURVE, PEAK)
+
+
+TWO_ROWS = rows_of(step=[1, 2], loss=[3.0, 2.0])
+ROWS_WITH_LRS = rows_of(step=STEPS, loss=LOSSES, lr=PEAK * CURVE(STEPS))
+
+
+@pytest.mark.parametrize(
+    "source", [3, None, np.ones(()), {"step": [1]}, [3], iter(["step,loss"]), pd.Series([1])]
+)
+@wrong(TypeError, "must be a path, a pandas data frame, or a list of dictionaries")
+def test_source_without_rows(source: Any) -> None:
+    read_rows(source)
+
+
+@wrong(FileNotFoundError, "missing.csv")
+def test_missing_file() -> None:
+    LossRun.read("missing.csv")
+
+
+@wrong(ValueError, "log has no rows")
+def test_empty_file() -> None:
+    read_text("")
+
+
+@pytest.mark.parametrize("text", ['{"step": [', '{\n"loss": 3}'])
+@wrong(ValueError, "log, row 1: ", "JSON")
+def test_line_that_is_not_json(text: str) -> None:
+    read_text(text)
+
+
+@wrong(ValueError, "log, row 1: ", "JSON")
+def test_line_nested_too_deeply() -> None:
+    read_text("{" * 100_000)
+
+
+@wrong(ValueError, "log, row 1: ", "not a JSON object; for other JSON, pass")
+def test_json_list() -> None:
+    read_text('[{"step": 1}]')
+
+
+@wrong(ValueError, "log, row 2: ", "JSON")
+def test_number_among_json_objects() -> None:
+    read_text('{"step": 1}\n3\n{}')
+
+
+@wrong(ValueError, "log is not a CSV file: unexpected end of data")
+def test_quotation_mark_that_is_not_closed() -> None:
+    read_text('step,loss\n1,2\n2,"3\n')
+
+
+@wrong(ValueError, "log is not a CSV file: ")
+def test_cell_of_too_many_lines() -> None:
+    read_text('step,loss\n1,"3\n' + "2,2\n" * 50_000)
+
+
+@wrong(ValueError, "log, row 2: more cells than columns; is this CSV")
+def test_more_cells_than_columns() -> None:
+    read_text("step,loss\n1,3\n2,3,4\n")
+
+
+@wrong(ValueError, "log has several columns named 'loss'")
+def test_columns_of_the_same_name() -> None:
+    read_text("step,loss, loss\n1,3,3")
+
+
+@wrong(ValueError, "the log has 100 losses at 50 steps: keep those of one split, rank or run")
+def test_losses_of_two_splits() -> None:
+    rows: list[Any] = []
+    for training_row in ROWS_WITH_LRS:
+        validation_row = {**training_row, "loss": 2}
+        rows += [training_row, validation_row]
+    read_rows(rows)
+
+
+@wrong(TypeError, "curve = 3 must be a Curve")
+def test_number_as_curve_of_a_log() -> None:
+    LossRun.read(TWO_ROWS, 3, PEAK)
+
+
+@wrong(ValueError, "peak_value= without curve=: give both, or neither")
+def test_peak_without_a_curve() -> None:
+    LossRun.read(TWO_ROWS, None, PEAK)
+
+
+def read_with_last_row(**cells: Any) -> LossRun:
+    """Read a log without a curve, whose last row has these cells."""
+    last_row = {"step": 2000, "loss": 1, "lr": 1, **cells}
+    return LossRun.read([*ROWS_WITH_LRS, last_row])
+
+
+not_a_number = pytest.mark.parametrize(
+    "cell",
+    ["x", "true", True, np.True_, "5%", "1,234", "3 s", 2j, pytest.param(10**400, id="large"), {}],
+)
+
+
+@not_a_number
+@wrong(ValueError, "the log, row 51: step = ", "must be a number")
+def test_step_that_is_not_a_number(cell: Any) -> None:
+    read_with_last_row(step=cell)
+
+
+@not_a_number
+@wrong(ValueError, "the log, row 51: loss = ", "must be a number")
+def test_loss_that_is_not_a_number(cell: Any) -> None:
+    read_with_last_row(loss=cell)
+
+
+@not_a_number
+@wrong(ValueError, "the log, row 51: lr = ", "must be a number")
+def test_learning_rate_that_is_not_a_number(cell: Any) -> None:
+    read_with_last_row(lr=cell)
+
+
+@pytest.mark.parametrize("loss", ["true", "false", "True", "FALSE"])
+@wrong(ValueError, "log, row 2: loss = {loss} must be a number")
+def test_boolean_in_csv(loss: str) -> None:
+    read_text(f"step,loss\n10,3\n20,{loss}\n")
+
+
+@pytest.mark.parametrize("step", ["true", "false"])
+@wrong(ValueError, "log, row 2: step = ", "must be a number")
+def test_boolean_in_json(step: str) -> None:
+    read_text(f'{{"step": 10, "loss": 3}}\n{{"step": {step}, "loss": 2}}\n')
+
+
+@wrong(ValueError, "row 1: loss = int(...) must be a number")
+def test_integer_too_large_to_print() -> None:
+    read_rows(rows_of(step=[1], loss=[10**5000]))
+
+
+@wrong(ValueError, "row 1: loss = [3, 2] must be a number")
+def test_list_of_losses_in_a_cell() -> None:
+    read_rows(rows_of(step=[1], loss=[[3, 2]]))
+
+
+@pytest.mark.parametrize("step", ["nan", "inf", "2.5", 2.5, -1, 2**31])
+@wrong(ValueError, "row 2: step = ", "number of updates")
+def test_step_that_is_not_a_number_of_updates(step: Any) -> None:
+    read_rows(rows_of(step=[1, step], loss=[3.0, 2.0]))
+
+
+@pytest.mark.parametrize("lr", [-1, float("inf")])
+@wrong(ValueError, "the log: lr = {lr}", "at step 2000 must be finite and not negative")
+def test_negative_or_infinite_learning_rate(lr: float) -> None:
+    read_with_last_row(lr=lr)
+
+
+@wrong(ValueError, "the log: losses[1] = -2.0", "positive")
+def test_negative_loss() -> None:
+    read_rows(rows_of(step=[1, 2], loss=[3, -2.0]))
+
+
+@wrong(ValueError, "no finite loss after the first update")
+def test_no_row_with_a_step_and_a_loss() -> None:
+    read_rows(rows_of(step=[1, ""], loss=["", 1]))
+
+
+# Columns: the error names the argument that helps.
+
+
+@wrong(UnclearLogError, "no usual column for step among 'Step', 'loss'", "step=...")
+def test_no_usual_column_of_steps() -> None:
+    read_rows(rows_of(Step=[1], loss=[3]))
+
+
+@wrong(UnclearLogError, "several columns for step, 'step', '_step'", "step=...")
+def test_several_columns_of_steps() -> None:
+    read_rows(rows_of(step=[1], _step=[1], loss=[3]))
+
+
+@wrong(UnclearLogError, "column for loss among 'step', 'val_loss'", "loss=...")
+def test_no_usual_column_of_losses() -> None:
+    read_rows(rows_of(step=[1], val_loss=[3]))
+
+
+@wrong(UnclearLogError, "several columns for loss, 'loss', 'train_loss'", "loss=...")
+def test_several_columns_of_losses() -> None:
+    read_rows([*TWO_ROWS, {"train_loss": 3}])
+
+
+@wrong(UnclearLogError, "no column step = 3, only 'step', 'loss'")
+def test_number_as_name_of_a_column() -> None:
+    LossRun.read(TWO_ROWS, CURVE, PEAK, step=3)
+
+
+@wrong(UnclearLogError, "no column loss = 'los', only 'step', 'loss'")
+def test_misspelled_name_of_a_column() -> None:
+    LossRun.read(TWO_ROWS, CURVE, PEAK, loss="los")
+
+
+@wrong(
+    UnclearLogError,
+    "no usual column for lr among 'step', 'loss': give the run's curve",
+    "lr=...",
+)
+def test_no_column_of_learning_rates() -> None:
+    LossRun.read(TWO_ROWS, CURVE)
+
+
+@wrong(UnclearLogError, "no learning rate where the curve is above 0")
+def test_learning_rate_where_the_curve_is_zero() -> None:
+    LossRun.read([{"step": 0, "lr": PEAK}, *TWO_ROWS], CURVE)
+
+
+@wrong(UnclearLogError, "several", "'lr', 'learning_rate'")
+def test_several_columns_of_learning_rates() -> None:
+    LossRun.read([{**row, "learning_rate": 1} for row in ROWS_WITH_LRS])
+
+
+@wrong(UnclearLogError, "no learning rate above 0: give the run's")
+def test_learning_rates_of_zero() -> None:
+    LossRun.read(rows_of(step=[1], loss=[3], lr=[0.0]))
+
+
+@wrong(
+    UnclearLogError,
+    "learning rates only from step 20 to 900 of 1000: give the run's curve",
+)
+def test_learning_rates_end_before_the_losses() -> None:
+    rows: list[Any] = []
+    for row in ROWS_WITH_LRS:
+        if row["step"] > 900:
+            row = {**row, "lr": None}
+        rows.append(row)
+    LossRun.read(rows)
 
 
 LONG = "many\nlines " * 1_000
-NAMED = {"step": 1, "loss": 3, "lr": 1}
-# Logs with a long column or cell, and the columns that are named.
-LONG_LOGS: list[tuple[list[Any], dict[str, Any]]] = [
-    ([NAMED | {"step": LONG}], {}),
-    ([NAMED | {"step": "1" * 10_000}], {}),
-    ([NAMED | {"loss": LONG}], {}),
-    ([NAMED | {"lr": LONG}], {}),
-    ([{LONG: 1}], {}),
-    ([{f"{LONG}{number}": 1 for number in range(100)}], {}),
-    ([{f"column {number}": 1 for number in range(10_000)}], {}),
-    ([NAMED | {LONG: "x"}], {"step": LONG}),
-    ([NAMED | {LONG: -1}], {"step": LONG}),
-    ([NAMED | {LONG: "x"}], {"loss": LONG}),
-    ([NAMED | {LONG: ""}], {"loss": LONG}),
-    ([NAMED | {LONG: "x"}], {"lr": LONG}),
-    ([NAMED | {LONG: -1}], {"lr": LONG}),
-    ([NAMED], {"step": LONG}),
-    ([NAMED], {"loss": LONG}),
-]
+ROW = {"step": 1, "loss": 3, "lr": 1}
 
 
-@pytest.mark.parametrize(("log", "columns"), LONG_LOGS)
-def test_messages_are_one_line_of_limited_length(log, columns) -> None:
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({**ROW, "step": LONG}, {}),
+        ({**ROW, "step": "1" * 10_000}, {}),
+        ({**ROW, "loss": LONG}, {}),
+        ({**ROW, "lr": LONG}, {}),
+        ({LONG: 1}, {}),
+        (dict.fromkeys([f"{LONG}{number}" for number in range(100)], 1), {}),
+        (dict.fromkeys([f"column {number}" for number in range(10_000)], 1), {}),
+        ({**ROW, LONG: "x"}, {"step": LONG}),
+        ({**ROW, LONG: -1}, {"step": LONG}),
+        ({**ROW, LONG: "x"}, {"loss": LONG}),
+        ({**ROW, LONG: ""}, {"loss": LONG}),
+        ({**ROW, LONG: "x"}, {"lr": LONG}),
+        ({**ROW, LONG: -1}, {"lr": LONG}),
+        (ROW, {"step": LONG}),
+        (ROW, {"loss": LONG}),
+    ],
+)
+def test_messages_are_one_line_of_limited_length(
+    row: dict[str, Any], columns: dict[str, str]
+) -> None:
     with pytest.raises(ValueError, match="the log") as caught:
-        LossRun.read(log, **columns)
+        LossRun.read([row], **columns)
     message = str(caught.value)
     assert message.isprintable()
     assert len(message) < 1500
 
 
-def test_values_at_the_limits_are_accepted() -> None:
-    fit_losses([RUN, STABLE])  # a stable run next to one that decays
+# Runs that cannot be fitted.
+
+
+def with_these(losses: NDArray[np.float64]) -> LossRun:
+    """Return `RUN` with different losses."""
+    return with_losses(RUN, losses)
+
+
+@pytest.mark.parametrize("run", [None, 3, "run", [RUN, LOSSES]])
+@wrong(TypeError, "must be a LossRun: write LossRun(")
+def test_fit_of_something_else(run: Any) -> None:
+    fit_losses(run)
+
+
+@wrong(ValueError, "there is no run whose learning rate falls")
+def test_fit_of_no_run() -> None:
+    fit_losses([])
+
+
+@wrong(ValueError, "of 17 logged losses", "at least 20", "more often")
+def test_too_few_losses() -> None:
+    fit_losses(kept_losses(RUN, slice(None, None, 3)))
+
+
+@wrong(ValueError, "no run whose", "a decay")
+def test_run_that_ended_before_its_decay() -> None:
+    fit_losses(kept_losses(RUN, STEPS < 400))
+
+
+@wrong(ValueError, "no run whose", "half its peak")
+def test_runs_at_constant_learning_rate() -> None:
+    stable = logged(StagedCurve([(50, 1.0), (950,)]))
+    fit_losses([stable, stable])
+
+
+@wrong(ValueError, "noise of 1.", "more than 1%", "validation loss")
+def test_noisy_losses() -> None:
+    errors = 0.02 * np.random.default_rng(0).standard_normal(len(STEPS))
+    fit_losses(with_these(LOSSES * (1 + errors)))
+
+
+@wrong(
+    ValueError,
+    "rises from ",
+    "at step 700 to ",
+    "while the learning rate does not",
+)
+def test_losses_that_rise() -> None:
+    at_step_700 = LOSSES[STEPS == 700]
+    rise = at_step_700 * (1 + (STEPS - 700) / 3000)
+    fit_losses(with_these(np.where(STEPS > 700, rise, LOSSES)))
+
+
+@wrong(ValueError, "its scale is 0", "longer run")
+def test_losses_that_do_not_fall() -> None:
+    fit_losses(with_these(np.full(50, 3.0)))
+
+
+@wrong(ValueError, "law misses these losses by ", "first fast phase")
+def test_losses_that_no_power_describes() -> None:
+    # They fall slowly, then fast.
+    drop = 0.6 / (1 + np.exp(-(STEPS - 500) / 40))
+    fit_losses(with_these(LOSSES - drop))
+
+
+@wrong(ValueError, "learning rates before step 400 are missing: give the run's curve")
+def test_learning_rates_that_begin_late() -> None:
+    rows = [row for row in ROWS_WITH_LRS if row["step"] >= 400]
+    fit_losses(LossRun.read(rows))
+
+
+@wrong(ValueError, "one model and one data set")
+def test_runs_of_two_models() -> None:
+    fit_losses([RUN, with_these(LOSSES + 0.3)])
+
+
+@pytest.mark.parametrize("peak", [1.00001e-3, 2e-3])
+@wrong(ValueError, "several peaks, 0.001, 0.00", "fit the runs of each peak alone")
+def test_runs_of_two_peaks(peak: float) -> None:
+    fit_losses([LossRun(CURVE, peak, STEPS, LOSSES), RUN])
+
+
+@wrong(ValueError, "several peak_value, 0.001, 0.002")
+def test_forecast_from_runs_of_two_peak_values() -> None:
+    # The curve reaches half its peak_value, so the largest learning rates agree.
+    half = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
+    run_at_half = LossRun(half, 2e-3 * (1 - 9e-7), STEPS, LOSSES)
+    fit_losses([run_at_half, RUN]).predict(CURVE)
+
+
+# Forecasts.
+
+
+@pytest.fixture(scope="module")
+def forecasting_fit() -> LossFit:
+    return fit_losses(RUN)
+
+
+@pytest.fixture
+def fit(forecasting_fit: LossFit) -> Iterator[LossFit]:
+    """A fit, which must still make the same forecast when the test ends."""
+    forecast = forecasting_fit.predict(CURVE)
+    yield forecasting_fit
+    assert forecasting_fit.predict(CURVE) == forecast
+
+
+@wrong(ValueError, "steps = [0] must lie in 1 … total_steps = 1000")
+def test_forecast_before_the_first_update(fit: LossFit) -> None:
+    fit.losses(CURVE, [0])
+
+
+@wrong(ValueError, "steps = 1001 must lie in 1")
+def test_forecast_after_the_end(fit: LossFit) -> None:
+    fit.losses(CURVE, 1001)
+
+
+@wrong(TypeError, "steps = 1.5", "integers")
+def test_forecast_at_a_fraction_of_a_step(fit: LossFit) -> None:
+    fit.losses(CURVE, 1.5)
+
+
+@wrong(TypeError, "curves", "mapping")
+def test_comparison_of_curves_without_names(fit: LossFit) -> None:
+    fit.compare([CURVE])
+
+
+@wrong(ValueError, "no curve")
+def test_comparison_of_no_curves(fit: LossFit) -> None:
+    fit.compare({})
+
+
+@wrong(TypeError, "curves[1] = 3 must be a Curve")
+def test_plot_of_a_number(fit: LossFit) -> None:
+    fit.plot([CURVE, 3], ax=1)
+
+
+# Every forecast rejects the same curves and peaks.
+
+
+def predict(fit: LossFit, curve: Curve, peak: Any = None) -> object:
+    return fit.predict(curve, peak)
+
+
+def forecast_losses(fit: LossFit, curve: Curve, peak: Any = None) -> object:
+    return fit.losses(curve, [5], peak)
+
+
+def compare(fit: LossFit, curve: Curve, peak: Any = None) -> object:
+    return fit.compare({"a": curve}, peak)
+
+
+def plot(fit: LossFit, curve: Curve, peak: Any = None) -> object:
+    return fit.plot(curve, peak_value=peak, ax=1)
+
+
+every_forecast = pytest.mark.parametrize("forecast", [predict, forecast_losses, compare, plot])
+
+
+@every_forecast
+@wrong(ValueError, "4001 steps", "at most 4 times the 1000 steps", "log a")
+def test_curve_too_long(fit: LossFit, forecast: Any) -> None:
+    forecast(fit, PlateauCurve(4001))
+
+
+@every_forecast
+@wrong(ValueError, "10 % of the run's steps", "in samples or tokens")
+def test_curve_too_short(fit: LossFit, forecast: Any) -> None:
+    forecast(fit, PlateauCurve(100))
+
+
+@every_forecast
+@wrong(ValueError, "0.00151", "factor of 1.5 from that of the runs, 0.001")
+def test_peak_too_high(fit: LossFit, forecast: Any) -> None:
+    forecast(fit, CURVE, 1.51e-3)
+
+
+@every_forecast
+@wrong(ValueError, "0.00066", "factor of 1.5")
+def test_peak_too_low(fit: LossFit, forecast: Any) -> None:
+    forecast(fit, CURVE, 0.66e-3)
+
+
+@every_forecast
+@wrong(ValueError, "no positive learning rate with peak_value = -1")
+def test_negative_peak(fit: LossFit, forecast: Any) -> None:
+    forecast(fit, CURVE, -1.0)
+
+
+@every_forecast
+@wrong(TypeError, "peak_value = 'high' must be a number")
+def test_text_as_peak_of_a_forecast(fit: LossFit, forecast: Any) -> None:
+    forecast(fit, CURVE, "high")
+
+
+@every_forecast
+@wrong(ValueError, "no positive learning rate")
+def test_curve_of_zeros(fit: LossFit, forecast: Any) -> None:
+    with suppress_warnings():
+        zeros = StagedCurve([(1000,)], start=0.0)
+    forecast(fit, zeros)
+
+
+@every_forecast
+@wrong(TypeError, "must be a Curve")
+def test_function_as_curve(fit: LossFit, forecast: Any) -> None:
+    forecast(fit, lambda step: 1.0)
+
+
+# Values at the limits are accepted.
+
+
+def test_stable_run_may_stand_next_to_one_that_decays() -> None:
+    stable = logged(StagedCurve([(50, 1.0), (950,)]))
+    fit_losses([RUN, stable])
+
+
+def test_peaks_may_be_rounded() -> None:
     fit_losses([LossRun(CURVE, PEAK * (1 + 9e-7), STEPS, LOSSES), RUN])
-    FIT.predict(PlateauCurve(4000), 1.5e-3)
-    FIT.predict(PlateauCurve(101))
-    fit_losses(logged(CURVE, 30)).predict(PlateauCurve(4000))  # four times all steps, not the 990 of the log
+
+
+def test_longest_and_shortest_curve_can_be_forecast(fit: LossFit) -> None:
+    fit.predict(PlateauCurve(4000), 1.5e-3)
+    fit.predict(PlateauCurve(101))
+
+
+def test_length_of_a_run_counts_the_steps_after_its_last_loss() -> None:
+    run = logged(CURVE, 30)
+    assert run.steps[-1] == 990
+    fit_losses(run).predict(PlateauCurve(4000))  # 4 times 1000

@@ -1,11 +1,11 @@
-"""`LossRun.read`: which columns and rows of a log become a run, and where its learning rates begin."""
+"""`LossRun.read`: the columns and rows of a log that become a run, and its learning rates."""
 
 import json
 import math
 import pickle
 import re
+import runpy
 import warnings
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,121 +13,226 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
+from markdown_it import MarkdownIt
 from support.docs.pages import ROOT
 from support.examples import examples
 from support.forecasts.logs import csv_of, logged, rows_of
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, fit_losses
 
-CURVE, PEAK = PlateauCurve(300, warmup_steps=100), 1e-3
-STEPS, LOSSES = [100, 200, 300], [3.5, 3.25, 3.0]
-OTHERS = [9.5, 8.5, 7.5]
+CURVE = PlateauCurve(300, warmup_steps=100)
+PEAK = 1e-3
+STEPS = [100, 200, 300]
+LOSSES = [3.5, 3.25, 3.0]
+DIFFERENT_LOSSES = [9.5, 8.5, 7.5]
 
 
 def check_run(run: LossRun) -> None:
-    assert (run.steps.tolist(), run.losses.tolist()) == (STEPS, LOSSES)
+    assert run.steps.tolist() == STEPS
+    assert run.losses.tolist() == LOSSES
+
+
+# Columns.
 
 
 @pytest.mark.parametrize("step", ["step", "global_step", "iter", "_step", "applied"])
 @pytest.mark.parametrize("loss", ["loss", "train_loss", "train/loss"])
 @pytest.mark.parametrize("lr", ["lr", "learning_rate", "train/lr", "train/learning_rate"])
-def test_usual_columns_are_read(step, loss, lr, tmp_path) -> None:
-    rows = rows_of(**{step: STEPS, loss: LOSSES, lr: [1e-3, 5e-4, 0.0], "val_loss": OTHERS, "Step": OTHERS})
+def test_usual_columns_are_read(step: str, loss: str, lr: str, tmp_path: Path) -> None:
+    columns: dict[str, Any] = {step: STEPS, loss: LOSSES, lr: [1e-3, 5e-4, 0.0]}
+    rows = rows_of(**columns, val_loss=DIFFERENT_LOSSES, Step=DIFFERENT_LOSSES)
     rows.insert(2, {"val_loss": 1.0})
     check_run(LossRun.read(rows, CURVE, PEAK))
+
     run = LossRun.read(rows)
     check_run(run)
     assert run.peak_value == 1e-3
-    (tmp_path / "log.csv").write_text(pd.DataFrame(rows).to_csv(index=False))
-    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    for source in (pd.DataFrame(rows), iter(rows), tmp_path / "log.csv", str(tmp_path / "log.jsonl")):
+
+    csv_file = tmp_path / "log.csv"
+    csv_file.write_text(pd.DataFrame(rows).to_csv(index=False))
+    json_file = tmp_path / "log.jsonl"
+    json_file.write_text("\n".join(map(json.dumps, rows)))
+    for source in (pd.DataFrame(rows), iter(rows), csv_file, str(json_file)):
         same = LossRun.read(source)
         check_run(same)
-        assert (same.curve, same.peak_value) == (run.curve, run.peak_value)
+        assert same.curve == run.curve
+        assert same.peak_value == run.peak_value
 
 
 def test_columns_can_be_named() -> None:
-    rows = rows_of(n=[20, 200, 300], eta=[0.1, 0.5, 0.2], loss=OTHERS, a=LOSSES, step=["?"] * 3)
+    rows = rows_of(
+        n=[20, 200, 300], eta=[0.1, 0.5, 0.2], loss=DIFFERENT_LOSSES, a=LOSSES, step=["?"] * 3
+    )
     run = LossRun.read(rows, step="n", loss="a", lr="eta")
-    assert (run.steps.tolist(), run.losses.tolist(), run.peak_value) == ([20, 200, 300], LOSSES, 0.5)
-    # A cell may be missing; of the learning rates of several parameter groups, the first counts.
-    frame = pd.DataFrame({"step": [1, *STEPS, 400], "loss": [pd.NA, *LOSSES, math.nan]})
-    check_run(LossRun.read(frame.convert_dtypes(), CURVE, PEAK))
-    groups = rows_of(step=STEPS, loss=LOSSES, lr=[[0.2, 0.5], [0.4, 0.0], [0.1, 0.9]])
-    assert LossRun.read(groups).peak_value == 0.4
+    assert run.steps.tolist() == [20, 200, 300]
+    assert run.losses.tolist() == LOSSES
+    assert run.peak_value == 0.5
 
+
+def test_cells_may_be_missing() -> None:
+    losses = [pd.NA, *LOSSES, math.nan]
+    frame = pd.DataFrame({"step": [1, *STEPS, 400], "loss": losses})
+    check_run(LossRun.read(frame.convert_dtypes(), CURVE, PEAK))
+
+
+def test_learning_rate_of_the_first_parameter_group_counts() -> None:
+    rows = rows_of(step=STEPS, loss=LOSSES, lr=[[0.2, 0.5], [0.4, 0.0], [0.1, 0.9]])
+    assert LossRun.read(rows).peak_value == 0.4
+
+
+# Files.
 
 TEXTS = {
     "byte-order mark": "\ufeffstep,loss\r\n100,3.5\r\n200,3.25\r\n300,3\r\n",
-    "blank lines, cells and spaces": "\n\nstep, loss\n\n100, 3.5,,\n150,\n200 ,3.25\n300,3,\n,3\n",
+    "blank lines, cells and spaces": (
+        "\n\nstep, loss\n\n100, 3.5,,\n150,\n200 ,3.25\n300,3,\n,3\n"
+    ),
     "commas in text": 'step,note,loss\n100,"a, b",3.5\n200,,3.25\n300,"c\nd",3\n',
     # Samples of generated text may hold other separators of lines.
-    "separators in text": "step,note,loss\n100,a\u2028b\x85c\x0cd,3.5\n200,,3.25\n300,,3\n",
-    "separators in JSON": '{"step": 100, "note": "\u2028\x85", "loss": 3.5}\n{"step": 200, "loss": 3.25}\n'
-    '{"step": 300, "loss": 3}\n',
+    "separators in text": ("step,note,loss\n100,a\u2028b\x85c\x0cd,3.5\n200,,3.25\n300,,3\n"),
+    "separators in JSON": (
+        '{"step": 100, "note": "\u2028\x85", "loss": 3.5}\n'
+        '{"step": 200, "loss": 3.25}\n'
+        '{"step": 300, "loss": 3}\n'
+    ),
     "exponents": "step,loss\n1e2,3.5e0\n2e2,325e-2\n3e2,3.\n",
-    "JSON lines": '{"step": 100, "loss": 3.5}\n\n{"step": 200, "loss": 3.25}\n{"step": 300, "loss": 3}\n',
+    "JSON lines": (
+        '{"step": 100, "loss": 3.5}\n\n{"step": 200, "loss": 3.25}\n{"step": 300, "loss": 3}\n'
+    ),
     "evaluated twice": "step,loss\n100,3.5\n200,3.25\n300,3\n300,3\n",
 }
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_texts_give_the_same_run(name, tmp_path) -> None:
-    (tmp_path / "log").write_text(TEXTS[name], newline="")
-    check_run(LossRun.read(tmp_path / "log", CURVE, PEAK))
+def test_texts_give_the_same_run(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text(TEXTS[name], newline="")
+    check_run(LossRun.read(file, CURVE, PEAK))
 
 
-# Losses of an exported log, next to others; the lines of `docs/forecast.md` read them.
+# Files of other loggers, with the losses of this run next to others. The code in the table of
+# `docs/forecast.md` reads them.
+
+TRAINER_STATE = {
+    "global_step": 300,
+    "log_history": [
+        {"loss": 3.5, "learning_rate": 1e-3, "epoch": 1, "step": 100},
+        {"loss": 3.25, "learning_rate": 5e-4, "epoch": 2, "step": 200},
+        {"loss": 3.0, "learning_rate": 0.0, "epoch": 3, "step": 300},
+        {"eval_loss": 3.1, "step": 300},
+        {"step": 300, "train_loss": 3.1, "train_runtime": 9.0},
+    ],
+}
+WANDB_COLUMNS: dict[str, Any] = {
+    "Step": STEPS,
+    "run-1 - eval/loss": LOSSES,
+    "run-1 - eval/loss__MIN": DIFFERENT_LOSSES,
+}
+TENSORBOARD_COLUMNS: dict[str, Any] = {
+    "Wall time": DIFFERENT_LOSSES,
+    "Step": STEPS,
+    "Value": LOSSES,
+}
 FILES = {
-    "wandb.csv": csv_of(Step=STEPS, **{"run-1 - eval/loss": LOSSES, "run-1 - eval/loss__MIN": OTHERS}),
-    "tensorboard.csv": csv_of(**{"Wall time": OTHERS, "Step": STEPS, "Value": LOSSES}),
-    "trainer_state.json": json.dumps({"global_step": 300, "log_history": [
-        *rows_of(loss=LOSSES, learning_rate=[1e-3, 5e-4, 0.0], epoch=[1, 2, 3], step=STEPS),
-        {"eval_loss": 3.1, "step": 300}, {"step": 300, "train_loss": 3.1, "train_runtime": 9.0},
-    ]}, indent=1),
-    "metrics.csv":
-        "epoch,step,train_loss,val_loss\n0,100,9.5,\n0,100,,3.5\n0,200,,3.25\n0,300,7.5,\n0,300,,3\n",
-    "nanogpt.txt": "".join(
-        f"step {t}: train loss 9.9000, val loss {loss:.4f}\niter {t}: loss 9.8, time 321.45ms, mfu 34.56%\n"
-        for t, loss in zip(STEPS, LOSSES, strict=True)),
+    "wandb.csv": csv_of(**WANDB_COLUMNS),
+    "tensorboard.csv": csv_of(**TENSORBOARD_COLUMNS),
+    "trainer_state.json": json.dumps(TRAINER_STATE, indent=1),
+    "metrics.csv": (
+        "epoch,step,train_loss,val_loss\n"
+        "0,100,9.5,\n0,100,,3.5\n"
+        "0,200,,3.25\n"
+        "0,300,7.5,\n0,300,,3\n"
+    ),
+    "nanogpt.txt": (
+        "step 100: train loss 9.9000, val loss 3.5000\n"
+        "iter 100: loss 9.8, time 321.45ms, mfu 34.56%\n"
+        "step 200: train loss 9.9000, val loss 3.2500\n"
+        "iter 200: loss 9.8, time 321.45ms, mfu 34.56%\n"
+        "step 300: train loss 9.9000, val loss 3.0000\n"
+        "iter 300: loss 9.8, time 321.45ms, mfu 34.56%\n"
+    ),
     "log.tsv": "step\tloss\n100\t3.5\n200\t3.25\n300\t3\n",
     "log.csv": "samples;loss\n3200;3,5\n6400;3,25\n9600;3\n",
-}  # fmt: skip
+}
+IMPORTS = """
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+
+from plateau_jax import LossRun, PlateauCurve
+
+curve = PlateauCurve(300, warmup_steps=100)
+peak = 1e-3
+"""
 
 
-def test_lines_of_the_page_read_other_logs(tmp_path, monkeypatch) -> None:
-    page = (ROOT / "docs" / "forecast.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^\| [^|]+ \| `(.+)` \|$", page, re.MULTILINE)
-    assert len(lines) == len(FILES)
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+def code_in_tables(page: Path) -> list[str]:
+    """Return the cells that are code in the tables of a page."""
+    codes: list[str] = []
+    in_table = False
+    for token in MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8")):
+        if token.type in ("table_open", "table_close"):
+            in_table = token.type == "table_open"
+        if in_table and token.children:
+            codes += [child.content for child in token.children if child.type == "code_inline"]
+    return codes
+
+
+LINES = [code for code in code_in_tables(ROOT / "docs" / "forecast.md") if "LossRun" in code]
+
+
+def test_page_reads_each_of_the_other_logs() -> None:
+    assert len(LINES) == len(FILES)
+    for name in FILES:
+        assert f'"{name}"' in " ".join(LINES)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_line_of_the_page_reads_the_run(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    names = {"json": json, "re": re, "pd": pd, "Path": Path, "LossRun": LossRun, "curve": CURVE, "peak": PEAK}
-    for line in lines:
-        check_run(eval(line, names))
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    program = Path("read_log.py")
+    program.write_text(f"{IMPORTS}\nrun = {line}\n")
+    check_run(runpy.run_path(str(program))["run"])
+
+
+# Learning rates.
 
 
 @examples(50)
 @given(st.sets(st.integers(2, 51), min_size=1, max_size=40), st.sampled_from([0, 1, 2]))
-def test_logged_learning_rates_are_those_of_the_curve(steps, first) -> None:
+def test_logged_learning_rates_are_those_of_the_curve(offsets: set[int], first: int) -> None:
     """From the first one on: before it there is none. Between them the curve is a straight line."""
-    lrs = {step: 1e-3 / (step + 1) for step in sorted({first, *(first + step for step in steps), 60})}
-    rows = [{"step": step, "loss": 3.0, "lr": lr} for step, lr in lrs.items()]
+    later_steps = {first + offset for offset in offsets}
+    steps = sorted({first, 60} | later_steps)
+    lrs = [1e-3 / (step + 1) for step in steps]
+    rows = rows_of(step=steps, loss=[3.0] * len(steps), lr=lrs)
     if first == 0:
         del rows[0]["loss"]
     run = LossRun.read(rows)
-    expected = np.interp(np.arange(61), list(lrs), list(lrs.values()), left=0.0)
-    np.testing.assert_allclose(run.peak_value * run.curve(np.arange(61)), expected, rtol=1e-5, atol=1e-9)
+    all_steps = np.arange(61)
+    expected = np.interp(all_steps, steps, lrs, left=0.0)
+    actual = run.peak_value * run.curve(all_steps)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-9)
     for same in (run, pickle.loads(pickle.dumps(run))):
         assert repr(same).endswith(f", learning rates of the log from step {first} on)")
 
 
-@pytest.mark.parametrize("interval", [20, 60, 100, 180])
-def test_learning_rates_may_end_an_interval_early(interval) -> None:
+@pytest.mark.parametrize(("interval", "last"), [(20, 980), (60, 960), (100, 900), (180, 900)])
+def test_learning_rates_may_end_an_interval_early(interval: int, last: int) -> None:
     """Such as those of a trainer that evaluates after its last update."""
-    last = 1000 - 1000 % interval or 1000 - interval
-    with_lr = [20, *range(interval, last + 1, interval)]
-    rows = [{"step": t, "loss": 3.0, "lr": 1 - t / 2000 if t in with_lr else ""} for t in range(20, 1001, 20)]
+    steps_with_lr = {20, *range(interval, last + 1, interval)}
+    rows: list[dict[str, Any]] = []
+    for step in range(20, 1001, 20):
+        lr: Any = ""
+        if step in steps_with_lr:
+            lr = 1 - step / 2000
+        rows.append({"step": step, "loss": 3.0, "lr": lr})
     curve = LossRun.read(rows).curve
     assert curve.total_steps == 1000
     assert curve(last) == curve(1000)
@@ -135,10 +240,11 @@ def test_learning_rates_may_end_an_interval_early(interval) -> None:
 
 @pytest.mark.parametrize("offset", [-1, 0])
 @pytest.mark.parametrize("first", [20, 500])
-def test_peak_is_that_of_the_largest_learning_rate(offset, first) -> None:
+def test_peak_is_that_of_the_largest_learning_rate(offset: int, first: int) -> None:
     """Trainers log the learning rate of the last update, or that of the next one."""
     curve = PlateauCurve(1000, warmup_steps=300)
-    rows = [{"step": t, "loss": 3.0, "lr": PEAK * float(curve(t + offset))} for t in range(first, 1001, 20)]
+    steps = np.arange(first, 1001, 20)
+    rows = rows_of(step=steps, loss=[3.0] * len(steps), lr=PEAK * curve(steps + offset))
     assert LossRun.read(rows, curve).peak_value == pytest.approx(PEAK, rel=0.005)
     assert LossRun.read(rows, curve, 2 * PEAK).peak_value == 2 * PEAK
 
@@ -146,45 +252,68 @@ def test_peak_is_that_of_the_largest_learning_rate(offset, first) -> None:
 TRAINED = logged(PlateauCurve(10_000, warmup_steps=300, plateaus=[(0, 60)]), 100, exponent=0.44)
 
 
-@pytest.mark.parametrize("first", [100, 500])
-def test_log_that_starts_late_is_used_from_there(first) -> None:
+@pytest.mark.parametrize(("first", "has_reason"), [(100, False), (500, True)])
+def test_log_that_starts_late_is_used_from_there(first: int, has_reason: bool) -> None:
     """The curve that is given says what happened before; without it, the fit says from where."""
-    rows = [
-        {"step": step, "loss": loss, "lr": 1e-3 * float(TRAINED.curve(step))}
-        for step, loss in zip(TRAINED.steps.tolist(), TRAINED.losses.tolist(), strict=True)
-        if step >= first
-    ]
-    given = fit_losses(LossRun.read(rows, TRAINED.curve, 1e-3)).predict(TRAINED.curve)
+    kept = TRAINED.steps >= first
+    steps = TRAINED.steps[kept]
+    rows = rows_of(step=steps, loss=TRAINED.losses[kept], lr=1e-3 * TRAINED.curve(steps))
+    fit_with_curve = fit_losses(LossRun.read(rows, TRAINED.curve, 1e-3))
+    forecast_with_curve = fit_with_curve.predict(TRAINED.curve)
+    assert "known only" not in " ".join(forecast_with_curve.reasons)
+
     fit = fit_losses(LossRun.read(rows))
     assert not fit.runs[0].curve(np.arange(first)).any()
     assert f"learning rates of the log from step {first} on" in repr(fit)
     forecast = fit.predict(TRAINED.curve)
-    assert forecast.loss == pytest.approx(given.loss, abs=0.02)
+    assert forecast.loss == pytest.approx(forecast_with_curve.loss, abs=0.02)
     reason = f"the learning rates of a run are known only from step {first} on"
-    assert (reason in forecast.reasons) == (reason in str(forecast).replace("\n", " ")) == (first == 500)
-    assert not any("known only" in text for text in given.reasons)
+    assert (reason in forecast.reasons) == has_reason
+    assert (reason in str(forecast).replace("\n", " ")) == has_reason
+
+
+# Rows that are left out.
+
+ATTEMPT = st.sets(st.integers(1, 30), min_size=1, max_size=20).map(sorted)
+
+
+def rows_of_attempts(attempts: list[list[int]]) -> list[dict[str, Any]]:
+    """Return the log of a run that was resumed; every attempt ended at step 310."""
+    rows: list[dict[str, Any]] = []
+    for attempt, steps in enumerate(attempts):
+        for step in [*steps, 31]:
+            loss = 4 - attempt / 100
+            lr = 1e-4 * (attempt + 1)
+            rows.append({"step": 10 * step, "loss": loss, "lr": lr})
+    return rows
+
+
+def rows_to_keep(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows after which no row has the same step or a lower one."""
+    kept: list[dict[str, Any]] = []
+    for index, row in enumerate(rows):
+        later_steps = [later["step"] for later in rows[index + 1 :]]
+        if row["step"] < min(later_steps, default=math.inf):
+            kept.append(row)
+    return kept
 
 
 @examples(100)
-@given(
-    st.lists(
-        st.lists(st.integers(1, 30), min_size=1, max_size=20, unique=True).map(sorted), min_size=1, max_size=4
-    )
-)
-def test_later_rows_replace_earlier_ones(attempts) -> None:
-    """A row stays if no later one has its step or a lower one; lower steps are those of a resumed run."""
-    rows = [
-        {"step": 10 * step, "loss": 4 - attempt / 100, "lr": 1e-4 * (attempt + 1)}
-        for attempt, steps in enumerate(attempts)
-        for step in [*steps, 31]
-    ]
-    kept = [row for i, row in enumerate(rows) if all(row["step"] < later["step"] for later in rows[i + 1 :])]
+@given(st.lists(ATTEMPT, min_size=1, max_size=4))
+def test_later_rows_replace_earlier_ones(attempts: list[list[int]]) -> None:
+    """Lower steps are those of a resumed run."""
+    rows = rows_of_attempts(attempts)
+    kept = rows_to_keep(rows)
     count = len(rows) - len(kept)
     if 2 * count >= len(rows):
-        with pytest.raises(ValueError, match=f"{len(rows)} losses at .* steps: keep those of one split"):
+        message = f"{len(rows)} losses at .* steps: keep those of one split"
+        with pytest.raises(ValueError, match=message):
             LossRun.read(rows)
         return
-    with pytest.warns(CurveWarning, match=f"{count} earlier losses") if count else nullcontext():
+    if count:
+        with pytest.warns(CurveWarning, match=f"{count} earlier losses"):
+            run = LossRun.read(rows)
+    else:
         run = LossRun.read(rows)
     assert run.steps.tolist() == [row["step"] for row in kept]
     assert run.losses.tolist() == [row["loss"] for row in kept]
@@ -197,13 +326,10 @@ ZEROS = st.sampled_from([0, 0.0, -0.0, "0", "0.0", "0e0", " 0 "])
 
 
 @examples(100)
-@given(st.lists(st.none() | ZEROS, min_size=1, max_size=20))
-def test_losses_of_zero_are_missing_cells(zeros) -> None:
+@given(st.lists(st.just(3.0) | ZEROS, min_size=1, max_size=20))
+def test_losses_of_zero_are_missing_cells(losses: list[Any]) -> None:
     """Unless all losses are 0, which is an error of the log."""
-    rows = [{"step": step, "loss": 3.0} for step in range(1, 1 + len(zeros))]
-    for row, zero in zip(rows, zeros, strict=True):
-        if zero is not None:
-            row["loss"] = zero
+    rows = rows_of(step=range(1, 1 + len(losses)), loss=losses)
     kept = [row["step"] for row in rows if row["loss"] == 3.0]
     left_out = [row["step"] for row in rows if row["loss"] != 3.0]
     if not kept:
@@ -213,20 +339,48 @@ def test_losses_of_zero_are_missing_cells(zeros) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run = LossRun.read(rows, CURVE, PEAK)
-    assert (run.steps.tolist(), set(run.losses.tolist())) == (kept, {3.0})
+    assert run.steps.tolist() == kept
+    assert set(run.losses.tolist()) == {3.0}
     messages = [str(warning.message) for warning in caught]
     if left_out:
         count = f"({len(left_out)}, the first at step {left_out[0]})"
-        assert messages == [f"the log: losses of 0, which count as missing, are left out {count}"]
+        problem = "the log: losses of 0, which count as missing, are left out"
+        assert messages == [f"{problem} {count}"]
     else:
         assert messages == []
 
 
 def test_losses_of_zero_replace_nothing() -> None:
     """A logger may write the training loss and a validation loss of 0 at the same step."""
-    rows = [{"step": step, "loss": loss} for step in STEPS for loss in (LOSSES[STEPS.index(step)], 0)]
+    rows = rows_of(step=[100, 100, 200, 200, 300, 300], loss=[3.5, 0, 3.25, 0, 3.0, 0])
     with pytest.warns(CurveWarning, match=r"losses of 0, .* \(3, the first at step 100\)"):
         check_run(LossRun.read(rows, CURVE, PEAK))
+
+
+# Logs that warn.
+
+
+def read_with_warning(log: Any, message: str) -> LossRun:
+    """Read a log that gives one warning, at the line of the caller."""
+    with pytest.warns(CurveWarning, match=re.escape(message)) as caught:
+        run = LossRun.read(log, CURVE, PEAK)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert run.curve == CURVE
+    pickle.loads(pickle.dumps(run))  # in silence
+    return run
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.mark.parametrize("torn", ['{"step": 3, "lo', '{"step"', "{", "\0\0"])
+def test_torn_last_line_warns(log_file: Path, torn: str) -> None:
+    """From a trainer that was stopped while it wrote."""
+    log_file.write_text('{"step": 100, "loss": 3}\n\n{"step": 200, "loss": 2}\n' + torn)
+    run = read_with_warning(log_file, "log: the last line is incomplete and left out")
+    assert run.steps.tolist() == [100, 200]
 
 
 METRICS = [
@@ -239,36 +393,42 @@ METRICS = [
     }
     for step in range(20, 301, 20)
 ]
-TORN = '{"step": 100, "loss": 3}\n\n{"step": 200, "loss": 2}\n'
-# A log, the warning, and the steps that are read.
-WARNINGS: list[tuple[Any, str, list[int]]] = [
-    # A trainer that was stopped while it wrote.
-    *((TORN + torn, "log: the last line is incomplete and left out", STEPS[:2])
-      for torn in ('{"step": 3, "lo', '{"step"', "{", "\0\0")),
-    ([*METRICS[:9], *({**row, "loss": 3.0} for row in METRICS[6:])],
-     "the log: steps repeat, as in a resumed run: 3 earlier losses are left out, from step 140 on",
-     [row["applied"] for row in METRICS]),
-    # A skipped update.
-    ([*METRICS[:3], METRICS[2] | {"loss": math.inf}],
-     "losses that are not finite are left out (1, the first at step 60)", [20, 40, 60]),
-    ("step,loss\n100,3\n200,1e39\n300,1e300\n",
-     "losses that are not finite are left out (2, the first at step 200)", [100]),
-    ("step,loss\n100,3\n200,nan\n300,inf\n",
-     "losses that are not finite are left out (2, the first at step 200)", [100]),
-    ("step,loss\n0,11\n100,3.5\n200,3.25\n300,3\n",
-     "log: the loss at step 0, before the first update, is left out", STEPS),
-    (rows_of(step=STEPS, loss=[90.0, 12.0, 8.0]),
-     "the first loss is 90, as if the losses were perplexities", STEPS),
-]  # fmt: skip
 
 
-@pytest.mark.parametrize(("log", "message", "steps"), WARNINGS)
-def test_unlikely_logs_warn_once(log, message, steps, tmp_path) -> None:
-    if isinstance(log, str):
-        (tmp_path / "log").write_text(log)
-        log = tmp_path / "log"
-    with pytest.warns(CurveWarning, match=re.escape(message)) as caught:
-        run = LossRun.read(log, CURVE, PEAK)
-    assert [warning.filename for warning in caught] == [__file__]
-    assert (run.curve, run.steps.tolist()) == (CURVE, steps)
-    pickle.loads(pickle.dumps(run))  # in silence
+def test_resumed_run_warns() -> None:
+    resumed = [{**row, "loss": 3.0} for row in METRICS[6:]]
+    run = read_with_warning(
+        [*METRICS[:9], *resumed],
+        "the log: steps repeat, as in a resumed run: 3 earlier losses are left out, from step "
+        "140 on",
+    )
+    assert run.steps.tolist() == [row["applied"] for row in METRICS]
+
+
+def test_loss_of_a_skipped_update_warns() -> None:
+    skipped = {**METRICS[2], "loss": math.inf}
+    run = read_with_warning(
+        [*METRICS[:3], skipped],
+        "losses that are not finite are left out (1, the first at step 60)",
+    )
+    assert run.steps.tolist() == [20, 40, 60]
+
+
+@pytest.mark.parametrize("losses", [("1e39", "1e300"), ("nan", "inf")])
+def test_losses_that_are_not_finite_warn(log_file: Path, losses: tuple[str, str]) -> None:
+    second, third = losses
+    log_file.write_text(f"step,loss\n100,3\n200,{second}\n300,{third}\n")
+    message = "losses that are not finite are left out (2, the first at step 200)"
+    assert read_with_warning(log_file, message).steps.tolist() == [100]
+
+
+def test_loss_before_the_first_update_warns(log_file: Path) -> None:
+    log_file.write_text("step,loss\n0,11\n100,3.5\n200,3.25\n300,3\n")
+    message = "log: the loss at step 0, before the first update, is left out"
+    check_run(read_with_warning(log_file, message))
+
+
+def test_perplexities_warn() -> None:
+    rows = rows_of(step=STEPS, loss=[90.0, 12.0, 8.0])
+    message = "the first loss is 90, as if the losses were perplexities"
+    assert read_with_warning(rows, message).steps.tolist() == STEPS

@@ -1,82 +1,122 @@
-"""Which losses a fit uses: not the first ones, nor spikes; and what it does with averages and late logs."""
+"""Which losses a fit uses: not the first ones, nor spikes; averages and logs that begin late."""
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
+from numpy.typing import NDArray
 from support.examples import examples
-from support.forecasts import loss_oracle
-from support.forecasts.logs import changed, logged
-from support.forecasts.loss_oracle import LossOracle
+from support.forecasts.logs import kept_losses, logged, rows_of, with_losses
+from support.forecasts.loss_oracle import LossOracle, lags, least_error
 
-from plateau_jax import CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax import Curve, CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.logged_losses import group_run
 from plateau_jax.forecasts.loss_checks import _lags
 
 COSINE = PlateauCurve(2000, warmup_steps=50)
 WSD = StagedCurve([(50, 1.0), (1450,), (500, 0.0)])
-RESTARTS = StagedCurve([(50, 1.0), *[(200, 0.1, "cosine"), (1, 1.0)] * 9, (200, 0.0, "cosine")])
-CURVES = st.sampled_from([COSINE, WSD, StagedCurve([(50, 1.0), (950,), (1000, 0.1, "cosine")])])
+STABLE_THEN_COSINE = StagedCurve([(50, 1.0), (950,), (1000, 0.1, "cosine")])
+RESTART = [(200, 0.1, "cosine"), (1, 1.0)]
+RESTARTS = StagedCurve([(50, 1.0), *RESTART * 9, (200, 0.0, "cosine")])
+CURVES = st.sampled_from([COSINE, WSD, STABLE_THEN_COSINE])
 SEEDS = st.integers(0, 1000)
 RUN = logged(WSD, 40, 1e-3, exponent=0.44)
-SPIKE = "the loss spikes at step"
 LAG = "the losses seem to lag"
 LATE = "the log seems to begin at a checkpoint: step 0 must be the first update"
-DIVERGED = "the run diverged or overfits"
 
 
-def fitted(*runs: LossRun) -> tuple[Any, list[str]]:
-    """Return the fit, or the error, and the messages of the warnings."""
+@dataclass(frozen=True)
+class Fitted:
+    """A fit or its error, and the messages of the warnings."""
+
+    fit: Any
+    error: str
+    messages: list[str]
+
+
+def fitted(*runs: LossRun) -> Fitted:
+    fit = None
+    error = ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            result: Any = fit_losses(runs)
-        except ValueError as error:
-            result = error
-    assert all(item.category is CurveWarning and item.filename == __file__ for item in caught)
-    return result, [str(item.message) for item in caught]
+            fit = fit_losses(runs)
+        except ValueError as exception:
+            error = str(exception)
+    for warning in caught:
+        assert warning.category is CurveWarning
+        assert warning.filename == __file__
+    return Fitted(fit, error, [str(warning.message) for warning in caught])
 
 
-def moving_average(losses: Any, decay: float) -> Any:
-    means = [losses[0]]
-    for loss in losses[1:]:
-        means.append(decay * means[-1] + (1 - decay) * loss)
-    return np.array(means)
+# Averages that lag.
+
+
+def moving_average(losses: NDArray[np.float64], decay: float) -> NDArray[np.float64]:
+    average = losses[0]
+    averages: list[float] = []
+    for loss in losses:
+        average = decay * average + (1 - decay) * loss
+        averages.append(average)
+    return np.array(averages)
+
+
+def running_mean(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.cumsum(losses) / np.arange(1, len(losses) + 1)
 
 
 @examples(60)
 @given(
-    CURVES, st.sampled_from([10, 16, 40]), st.floats(2e-4, 5e-3), SEEDS,
+    CURVES,
+    st.sampled_from([10, 16, 40]),
+    st.floats(2e-4, 5e-3),
+    SEEDS,
     st.sampled_from([0.0, 0.3, 0.5, 0.7, 0.9, 0.99]),
-)  # fmt: skip
-def test_lags_are_those_of_the_oracle(curve, every, noise, seed, decay) -> None:
+)
+def test_lags_are_those_of_the_oracle(
+    curve: Curve, every: int, noise: float, seed: int, decay: float
+) -> None:
     """Of 200, 125 and 50 losses."""
     losses = moving_average(logged(curve, every, noise, seed=seed).losses, decay)
-    assert _lags(losses) == loss_oracle.lags(losses.tolist())
+    assert _lags(losses) == lags(losses.tolist())
 
 
-# How often losses are logged, with which noise, and the factors of averages that are noticed.
-LOGS = [
-    *((every, noise, (0.9, 0.99)) for every in (10, 40) for noise in (5e-4, 2e-3)),
-    *((2, noise, (0.8, 0.9)) for noise in (1e-3, 1e-2, 3e-2)),
-]
+RARELY_LOGGED = st.tuples(
+    st.sampled_from([10, 40]),
+    st.sampled_from([5e-4, 2e-3]),
+    st.just((0.9, 0.99)),
+)
+OFTEN_LOGGED = st.tuples(
+    st.just(2),
+    st.sampled_from([1e-3, 1e-2, 3e-2]),
+    st.just((0.8, 0.9)),
+)
 
 
 @examples(16)
-@given(CURVES, st.sampled_from(LOGS), SEEDS)
-def test_averages_are_not_fitted_in_silence(curve, log, seed) -> None:
-    """Means of a group are no worse fitted than independent ones. A rejection says it, too."""
+@given(CURVES, RARELY_LOGGED | OFTEN_LOGGED, SEEDS)
+def test_averages_are_not_fitted_in_silence(
+    curve: Curve, log: tuple[int, float, tuple[float, ...]], seed: int
+) -> None:
+    """Means of a group are no worse fitted than independent ones. A rejection says it, too.
+
+    A log has the steps between its losses, their noise, and the factors of EMAs that are noticed.
+    """
     every, noise, decays = log
     run = logged(curve, every, noise, seed=seed, exponent=0.44)
-    assert fitted(run)[1] == []
-    running_mean = np.cumsum(run.losses) / np.arange(1, len(run.losses) + 1)
-    for average in (running_mean, *(moving_average(run.losses, decay) for decay in decays)):
-        result, messages = fitted(changed(run, average))
-        is_misfit = isinstance(result, ValueError) and "the law misses" in str(result)
-        assert not is_misfit or f"; {LAG}" in str(result)
-        assert isinstance(result, ValueError) or [message.startswith(LAG) for message in messages] == [True]
+    assert fitted(run).messages == []
+    averages = [running_mean(run.losses)]
+    averages += [moving_average(run.losses, decay) for decay in decays]
+    for average in averages:
+        result = fitted(with_losses(run, average))
+        if result.error:
+            assert "the law misses" not in result.error or f"; {LAG}" in result.error
+        else:
+            (message,) = result.messages
+            assert message.startswith(LAG)
 
 
 @examples(12)
@@ -85,15 +125,21 @@ def test_averages_are_not_fitted_in_silence(curve, log, seed) -> None:
     st.sampled_from([4, 20, 40]),
     st.just((2e-5, 0.44)) | st.tuples(st.just(0.0), st.floats(0.35, 0.55)),
 )
-def test_losses_without_noise_do_not_lag(curve, every, noise_and_exponent) -> None:
+def test_losses_without_noise_do_not_lag(
+    curve: Curve, every: int, noise_and_exponent: tuple[float, float]
+) -> None:
     noise, exponent = noise_and_exponent
     run = logged(curve, every, noise, exponent=exponent)
+    assert fitted(run).messages == []
     simple = 2.5 + 2 * run.steps**-exponent + 0.1 * curve(run.steps)
-    assert fitted(run)[1] == fitted(changed(run, simple))[1] == []
+    assert fitted(with_losses(run, simple)).messages == []
+
+
+# Logs that begin late.
 
 
 def cut(run: LossRun, first: int) -> LossRun:
-    """Return a run of `WSD` as its log looks from a step of the stable stage on, counted from 0."""
+    """Return a run of `WSD` as its log looks from a stable step on, counted from 0."""
     curve = StagedCurve([(1500 - first,), (500, 0.0)], start=1.0)
     is_kept = run.steps > first
     return LossRun(curve, run.peak_value, run.steps[is_kept] - first, run.losses[is_kept])
@@ -101,56 +147,69 @@ def cut(run: LossRun, first: int) -> LossRun:
 
 @examples(6)
 @given(st.sampled_from([1e-3, 3e-3]), SEEDS, st.sampled_from([0, 100, 110, 120, 130, 200]))
-def test_late_starts_are_those_of_the_oracle(noise, seed, first) -> None:
+def test_late_starts_are_those_of_the_oracle(noise: float, seed: int, first: int) -> None:
     run = logged(WSD, 40, noise, seed=seed, exponent=0.44)
-    run = cut(run, first) if first else run
-    oracle = LossOracle([run])
-    errors = [oracle.least_error(earlier) for earlier in (0, 0.1, 0.25, 0.5, 1)]
-    assume(abs(errors[0] / min(errors) - 1.5) > 1e-3)
-    result, _ = fitted(run)
-    assert (isinstance(result, ValueError) and LATE in str(result)) == (errors[0] > 1.5 * min(errors))
+    if first:
+        run = cut(run, first)
+    groups = LossOracle([run]).groups
+    error = least_error(groups, 0)
+    error_if_later = min(least_error(groups, earlier) for earlier in (0.1, 0.25, 0.5, 1))
+    ratio = error / error_if_later
+    assume(abs(ratio - 1.5) > 1e-3)
+    assert (LATE in fitted(run).error) == (ratio > 1.5)
 
 
-@pytest.mark.parametrize("first", [400, 800])
-def test_logs_from_a_checkpoint_are_rejected(first) -> None:
+@pytest.mark.parametrize(
+    ("first", "error_without_a_curve"),
+    [
+        (400, LATE),
+        (800, "the learning rates before step 40 are missing"),  # more than 3 % of the steps
+    ],
+)
+def test_logs_from_a_checkpoint_are_rejected(first: int, error_without_a_curve: str) -> None:
     late = cut(RUN, first)
-    assert str(fitted(late)[0]).startswith(LATE)
-    rows = [
-        {"step": step, "loss": loss, "lr": 1e-3 * float(late.curve(step))}
-        for step, loss in zip(late.steps.tolist(), late.losses.tolist(), strict=True)
-    ]
-    lacking = "the learning rates before step 40 are missing"  # more than 3 % of the steps
-    assert str(fitted(LossRun.read(rows))[0]).startswith(LATE if first == 400 else lacking)
-    assert str(fitted(RUN, late)[0]).startswith(f"runs[1]: {LATE}")
+    assert fitted(late).error.startswith(LATE)
+    assert fitted(RUN, late).error.startswith(f"runs[1]: {LATE}")
+    rows = rows_of(step=late.steps, loss=late.losses, lr=1e-3 * late.curve(late.steps))
+    assert fitted(LossRun.read(rows)).error.startswith(error_without_a_curve)
+
+
+# Spikes.
 
 
 @examples(16)
 @given(CURVES, st.sampled_from([10, 40]), st.floats(1e-4, 3e-3), st.data())
-def test_fit_leaves_spikes_out(curve, every, noise, data) -> None:
+def test_fit_leaves_spikes_out(curve: Curve, every: int, noise: float, data: st.DataObject) -> None:
     run = logged(curve, every, noise, exponent=0.44)
-    length, size = data.draw(st.integers(1, 2)), data.draw(st.floats(1.1, 3))
-    first = data.draw(st.integers(len(run.steps) // 5, len(run.steps) - length - 1))
-    spikes = np.arange(first, first + length)
-    losses = run.losses.copy()
-    losses[spikes] *= size
-    fit, messages = fitted(changed(run, losses))
-    assert messages == [f"{SPIKE} {', '.join(map(str, run.steps[spikes]))}: left out"]
-    without = np.delete(np.arange(len(losses)), spikes)
-    assert fit.predict(curve) == fit_losses(changed(run, losses, without)).predict(curve)
+    length = data.draw(st.integers(1, 2))
+    size = data.draw(st.floats(1.1, 3))
+    count = len(run.steps)
+    first = data.draw(st.integers(count // 5, count - length - 1))
+    is_spike = np.zeros(count, bool)
+    is_spike[first : first + length] = True
+    with_spike = fitted(with_losses(run, np.where(is_spike, size * run.losses, run.losses)))
+    spike_steps = ", ".join(map(str, run.steps[is_spike]))
+    assert with_spike.messages == [f"the loss spikes at step {spike_steps}: left out"]
+    without = fit_losses(kept_losses(run, ~is_spike))
+    assert with_spike.fit.predict(curve) == without.predict(curve)
 
 
 @examples(24)
 @given(
-    st.sampled_from([COSINE, WSD, RESTARTS]), st.sampled_from([2, 25]), st.sampled_from([0.0, 1e-3, 1e-2]),
+    st.sampled_from([COSINE, WSD, RESTARTS]),
+    st.sampled_from([2, 25]),
+    st.sampled_from([0.0, 1e-3, 1e-2]),
     SEEDS,
-)  # fmt: skip
-def test_noise_and_restarts_are_not_spikes(curve, every, noise, seed) -> None:
+)
+def test_noise_and_restarts_are_not_spikes(
+    curve: Curve, every: int, noise: float, seed: int
+) -> None:
     run = logged(curve, every, noise, seed=seed, exponent=0.44)
     assert group_run(run, 0.03).spikes.tolist() == []
 
 
 @pytest.mark.parametrize(
-    ("place", "factors"),
+    ("begin", "factors"),
     [
         (25, [1.5] * 3),  # three in a row
         (25, np.linspace(1.02, 1.5, 25)),
@@ -159,34 +218,44 @@ def test_noise_and_restarts_are_not_spikes(curve, every, noise, seed) -> None:
         (48, [1.5] * 2),
     ],
 )
-def test_divergence_is_not_a_spike(place, factors) -> None:
+def test_divergence_is_not_a_spike(begin: int, factors: Any) -> None:
     losses = RUN.losses.copy()
-    losses[place : place + len(factors)] *= factors
-    error, messages = fitted(changed(RUN, losses))
-    assert DIVERGED in str(error)
-    assert messages == []
+    losses[begin : begin + len(factors)] *= factors
+    result = fitted(with_losses(RUN, losses))
+    assert "the run diverged or overfits" in result.error
+    assert result.messages == []
 
 
-@pytest.mark.parametrize("place", [-1, 18])  # the last, and the first after a restart at step 452
-def test_rises_at_the_end_and_at_restarts_are_not_spikes(place) -> None:
+@pytest.mark.parametrize("index", [-1, 18])  # the last, and the first after a restart at step 452
+def test_rises_at_the_end_and_at_restarts_are_not_spikes(index: int) -> None:
     run = logged(RESTARTS, 25, 1e-3, exponent=0.44)
     losses = run.losses.copy()
-    losses[[place, 12]] *= 1.5
-    assert group_run(changed(run, losses), 0.03).spikes.tolist() == [run.steps[12]]
+    losses[index] *= 1.5
+    losses[12] *= 1.5
+    groups = group_run(with_losses(run, losses), 0.03)
+    assert groups.spikes.tolist() == [run.steps[12]]
+
+
+# The first losses.
 
 
 def test_early_losses_do_not_count() -> None:
     """Nor those of the warmup, however many there are."""
-    late = changed(RUN, RUN.losses, RUN.steps > 110)
-    steps, losses = np.arange(1, 111), np.linspace(11, 7, 110)
-    with_early = LossRun(WSD, 1e-3, np.r_[steps, late.steps], np.r_[losses, late.losses])
+    late = kept_losses(RUN, RUN.steps > 110)
+    early_steps = np.arange(1, 111)
+    early_losses = np.linspace(11, 7, 110)
+    steps = np.concatenate([early_steps, late.steps])
+    losses = np.concatenate([early_losses, late.losses])
+    with_early = LossRun(WSD, 1e-3, steps, losses)
     assert fit_losses(with_early).predict(WSD) == fit_losses(late).predict(WSD)
 
 
 def test_zeros_at_the_start_are_no_warmup() -> None:
     """Updates at learning rate 0, at which torch's own warmups begin, change nothing."""
-    delayed = StagedCurve([(100,), (50, 1.0), (950, 0.0, "cosine")], start=0.0)
-    plain = logged(StagedCurve([(50, 1.0), (950, 0.0, "cosine")], start=0.0))
-    fit = fit_losses(LossRun(delayed, 1e-3, plain.steps + 100, plain.losses))
-    expected = fit_losses(plain).predict(plain.curve).loss
-    assert fit.predict(delayed).loss == pytest.approx(expected, rel=1e-3)
+    stages = [(50, 1.0), (950, 0.0, "cosine")]
+    run = logged(StagedCurve(stages, start=0.0))
+    delayed_curve = StagedCurve([(100,), *stages], start=0.0)
+    delayed_run = LossRun(delayed_curve, 1e-3, run.steps + 100, run.losses)
+    expected = fit_losses(run).predict(run.curve).loss
+    forecast = fit_losses(delayed_run).predict(delayed_curve)
+    assert forecast.loss == pytest.approx(expected, rel=1e-3)

@@ -3,9 +3,12 @@
 import copy
 import http.client
 import json
+import runpy
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from plateau_jax import Curve
@@ -41,12 +44,17 @@ def served(curves: Any = ()) -> Generator[Server]:
 def request(
     server: Server, method: str, path: str, body: bytes | None = None, **headers: str | None
 ) -> Reply:
-    """Send a request. Underscores in header names become hyphens; headers that are None are omitted."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    custom = {name.replace("_", "-"): value for name, value in headers.items()}
-    sent = {"Host": f"127.0.0.1:{server.port}", **custom}
+    """Send a request with these headers besides the usual ones; one that is None is omitted.
+
+    Underscores in the names of headers become hyphens.
+    """
+    sent: dict[str, str | None] = {"Host": f"127.0.0.1:{server.port}"}
     if body is not None:
-        sent = {"Content-Type": "application/json", "Content-Length": str(len(body)), **sent}
+        sent["Content-Type"] = "application/json"
+        sent["Content-Length"] = str(len(body))
+    for name, value in headers.items():
+        sent[name.replace("_", "-")] = value
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     with closing(connection):
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in sent.items():
@@ -64,7 +72,16 @@ def ask(server: Server, path: str, question: Any) -> Any:
     return reply.json
 
 
+def run_copied(code: str, **names: Any) -> dict[str, Any]:
+    """Run code that was copied from the page, as a file; return its names. It finds `names`."""
+    with TemporaryDirectory() as folder:
+        program = Path(folder) / "copied.py"
+        program.write_text(code)
+        return runpy.run_path(str(program), names)
+
+
 def describe_curve(entry: Any) -> Any:
+    """Return the answer about a curve and its peak."""
     (answer,) = answer_page({"curves": [entry]})["curves"]
     return copy.deepcopy(answer)  # the server keeps it
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from support.design.design import run_copied
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
@@ -23,7 +24,8 @@ STABLE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(10, 40)], decay_shape
 STAGED = StagedCurve([(500, 1.0), (6_000,), (3_500, 0.0, "1-sqrt")])
 CURVES = {"Cosine": COSINE, "Stages": STAGED, "Stable": STABLE}
 
-WIDE, PHONE = (1320, 1000), (390, 844)
+WIDE = (1320, 1000)
+PHONE = (390, 844)
 
 FOCUSED = "document.activeElement.ariaLabel ?? document.activeElement.textContent"
 DROP = """([name, text]) => {
@@ -34,12 +36,15 @@ DROP = """([name, text]) => {
 }"""
 
 Action = str | tuple[str, str]
-"""A button to click; `Edit NAME`; or the label of a field, and its text or the choice in its list."""
+"""A button to click; `Edit NAME`; or the label of a field, and its text or choice in its list."""
 
 
 def fill(field: Locator, text: str) -> None:
-    is_list = field.evaluate("field => field.localName === 'select'")
-    field.select_option(text) if is_list else field.fill(text)
+    """Write a text into a field, or choose it in a list."""
+    if field.evaluate("field => field.localName === 'select'"):
+        field.select_option(text)
+    else:
+        field.fill(text)
 
 
 class DesignPage:
@@ -56,12 +61,12 @@ class DesignPage:
     def settle(self) -> None:
         """Wait until every answer has arrived."""
         expect(self.page.locator("main[aria-busy=false]")).to_be_attached()
-        expect(self.page.locator("#curves tbody tr").first.locator("[data-figure=bound]")).to_be_attached()
+        first_curve = self.page.locator("#curves tbody tr").first
+        expect(first_curve.locator("[data-figure=bound]")).to_be_attached()
 
     def field(self, label: str) -> Locator:
-        return (
-            self.page.locator("main").get_by_label(label, exact=True).and_(self.page.locator("input, select"))
-        )
+        labelled = self.page.locator("main").get_by_label(label, exact=True)
+        return labelled.and_(self.page.locator("input, select"))
 
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=name, exact=True).last
@@ -110,8 +115,9 @@ class DesignPage:
         self.page.locator("#open-log").click()
         files: list[Any] = []
         for name, text in texts.items():
-            content = text if isinstance(text, bytes) else text.encode()
-            files.append({"name": f"{name}.csv", "mimeType": "text/csv", "buffer": content})
+            if isinstance(text, str):
+                text = text.encode()
+            files.append({"name": f"{name}.csv", "mimeType": "text/csv", "buffer": text})
         self.dialog.get_by_label("Files").set_input_files(files)
 
     def set(self, label: str, choice: str) -> None:
@@ -136,14 +142,13 @@ class DesignPage:
     @property
     def curve(self) -> Any:
         """The curve that the code for optax builds."""
-        names: dict[str, Any] = {}
-        exec(self.code, names)
-        return names["curve"]
+        return run_copied(self.code)["curve"]
 
     @property
     def names(self) -> list[str]:
         self.settle()
-        return [field.input_value() for field in self.page.get_by_role("textbox", name="Name of").all()]
+        fields = self.page.get_by_role("textbox", name="Name of").all()
+        return [field.input_value() for field in fields]
 
     def peak(self) -> float:
         return float(self.field("Peak learning rate").input_value())
@@ -184,7 +189,8 @@ class DesignPage:
     def axes(self) -> tuple[float, float, float]:
         """Return the pixels of step 0 and of learning rate 0, and the height of the peak."""
         axis = self.page.locator("line.axis").first
-        x, y = (float(axis.get_attribute(name) or "nan") for name in ("x1", "y1"))
+        x = float(axis.get_attribute("x1") or "nan")
+        y = float(axis.get_attribute("y1") or "nan")
         return x, y, self.position("Peak learning rate")[1]
 
     def check(self, curve: Curve) -> None:
@@ -193,14 +199,19 @@ class DesignPage:
         self.page.get_by_role("radio", name="JSON").check()
         assert Curve.from_dict(json.loads(self.code)) == curve
         self.page.get_by_role("radio", name="optax").check()
-        points = np.array([[float(number) for number in point.split(",")] for point in self.drawn().split()])
+        points = np.array([point.split(",") for point in self.drawn().split()], float)
+        x = points[:, 0]
+        y = points[:, 1]
         left, bottom, top = self.axes()
-        shown = (bottom - points[:, 1]) / (bottom - top)
-        nearest = np.rint((points[:, 0] - left) / (points[-1, 0] - left) * curve.total_steps).astype(int)
-        # Positions are rounded to a tenth of a pixel, which is several steps: compare with all steps nearby.
+        shown = (bottom - y) / (bottom - top)
+        fraction = (x - left) / (x[-1] - left)
+        nearest = np.rint(fraction * curve.total_steps).astype(int)
+        # Positions are rounded to a tenth of a pixel, which is several steps: compare with all
+        # steps nearby.
         margin = curve.total_steps // 200 + 1
-        near: NDArray[np.int64] = nearest[:, None] + np.arange(-margin, margin + 1)
-        nearby = curve(np.clip(near, 0, curve.total_steps))
+        offsets = np.arange(-margin, margin + 1)
+        steps_nearby: NDArray[np.int64] = nearest[:, None] + offsets
+        nearby = curve(np.clip(steps_nearby, 0, curve.total_steps))
         assert np.all(shown >= nearby.min(1) - 0.005)
         assert np.all(shown <= nearby.max(1) + 0.005)
 
@@ -208,7 +219,11 @@ class DesignPage:
 @contextmanager
 def chromium() -> Generator[Browser]:
     """Start a browser; skip the test if the system has none."""
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    path = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if path is None:
         pytest.skip("no chromium on this system")
     with sync_playwright() as tools:

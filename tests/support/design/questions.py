@@ -12,40 +12,84 @@ from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
 
 _STABLE = PlateauCurve(1000, warmup_steps=50, plateaus=[(0, 70)], min_lr_ratio=0.1)
 _STAGED = StagedCurve([(50, 1.0), (600,), (0, 0.5), (350, 0.1, "exponential")])
+_BATCH_PLAN = BatchPlan([(0, 8), (800, 16)])
 _STEPS = list(range(20, 1001, 20))
-_LOSSES = [2.5 + 2 / math.sqrt(step) for step in _STEPS]
 
 
 def _run(curve: dict[str, Any], lrs_from: int | None) -> dict[str, Any]:
     """Return the values of a run, which a question has as JSON text."""
-    losses = np.round(np.array(_LOSSES) + 0.1 * _STABLE(_STEPS), 5).tolist()
-    arguments = {"curve": curve, "peak": 1e-3, "steps": _STEPS, "losses": losses}
-    return {"name": "log.csv", "lrs_from": lrs_from, **arguments}
+    losses = 2.5 + 2 / np.sqrt(_STEPS) + 0.1 * _STABLE(_STEPS)
+    return {
+        "name": "log.csv",
+        "lrs_from": lrs_from,
+        "curve": curve,
+        "peak": 1e-3,
+        "steps": _STEPS,
+        "losses": np.round(losses, 5).tolist(),
+    }
 
 
+_WRITTEN: dict[str, Any] = {
+    "total_steps": "1e3",
+    "warmup_steps": "5%",
+    "plateaus": [[10, 20]],
+    "decay_shape": "1-x^2",
+}
+_DERIVED = _STABLE.cooldown(500, 100, to=0.01).then(_STAGED.part(10, 800), scale=0.5)
+_SCALED = _BATCH_PLAN.scale(_STAGED, 4, reference=16)
 _CURVES: list[dict[str, Any]] = [
-    {"total_steps": "1e3", "warmup_steps": "5%", "plateaus": [[10, 20]], "decay_shape": "1-x^2"},
+    _WRITTEN,
     {**_STABLE.to_dict()},
     {**_STAGED.to_dict()},
-    {**_STABLE.cooldown(500, 100, to=0.01).then(_STAGED.part(10, 800), scale=0.5).to_dict()},
-    {**BatchPlan([(0, 8), (800, 16)]).scale(_STAGED, 4, reference=16).to_dict()},
+    {**_DERIVED.to_dict()},
+    {**_SCALED.to_dict()},
 ]
 _ENTRIES: list[dict[str, Any]] = [{"curve": curve, "peak": "1e-3"} for curve in _CURVES]
 RUN = _run(_CURVES[1], None)
 """The values of a run that can be fitted."""
-_CSV = "step,loss,lr\n" + "".join(f"{step},{4 - step / 1000},{1 / step}\n" for step in _STEPS)
-_JSON_LINES = '{"step": 0, "loss": 0, "lr": [1.0]}\n{"step": 9, "loss": 3, "lr": [0.5]}\n'
-_COLUMNS = {"step": "step", "loss": "loss", "lr": "lr"}
 
-QUESTIONS: list[tuple[str, dict[str, Any]]] = [
-    *(("/page", {"curves": [entry], "describe": True, "step": 5, "runs": []}) for entry in _ENTRIES),
-    ("/page", {"curves": [_ENTRIES[1], _ENTRIES[2]], "describe": False, "runs": [RUN, _run(_CURVES[0], 20)]}),
-    ("/page", {"curves": [_ENTRIES[0]], "step": None, "runs": [RUN]}),
-    ("/log", {"name": "log.csv", "text": _CSV, "columns": _COLUMNS, "curve": None, "peak": None}),
-    ("/log", {"name": "log.jsonl", "text": _JSON_LINES}),
-    *(("/log", {"name": "log.csv", "text": _CSV, "columns": {}, **entry}) for entry in _ENTRIES),
-]
+
+def _csv() -> str:
+    lines = ["step,loss,lr\n"]
+    for step in _STEPS:
+        loss = 4 - step / 1000
+        lines.append(f"{step},{loss},{1 / step}\n")
+    return "".join(lines)
+
+
+_CSV_LOG = {"name": "log.csv", "text": _csv()}
+_JSON_LOG = {
+    "name": "log.jsonl",
+    "text": ('{"step": 0, "loss": 0, "lr": [1.0]}\n{"step": 9, "loss": 3, "lr": [0.5]}\n'),
+}
+
+
+def _questions() -> list[tuple[str, dict[str, Any]]]:
+    page: dict[str, Any] = {"curves": [_ENTRIES[0]], "step": None, "runs": [RUN]}
+    undescribed: dict[str, Any] = {
+        "curves": [_ENTRIES[1], _ENTRIES[2]],
+        "describe": False,
+        "runs": [RUN, _run(_CURVES[0], 20)],
+    }
+    columns = {"step": "step", "loss": "loss", "lr": "lr"}
+    questions: list[tuple[str, dict[str, Any]]] = [
+        ("/page", page),
+        ("/page", undescribed),
+        ("/log", {**_CSV_LOG, "columns": columns, "curve": None, "peak": None}),
+        ("/log", _JSON_LOG),
+    ]
+    for entry in _ENTRIES:
+        described = {"curves": [entry], "describe": True, "step": 5, "runs": []}
+        questions.append(("/page", described))
+        questions.append(("/log", {**_CSV_LOG, "columns": {}, **entry}))
+    return questions
+
+
+QUESTIONS = _questions()
 """The path and the values of valid questions. Their runs are still to be written as JSON text."""
+
+
+# Values to put into a question.
 
 
 def _nested(depth: int) -> Any:
@@ -55,35 +99,52 @@ def _nested(depth: int) -> Any:
     return value
 
 
-def _series(scale: float) -> list[float]:
+def _losses_of_scale(scale: float) -> list[float]:
     """Return as many numbers as a run has losses."""
     return [scale * (1 + 1 / step) for step in _STEPS]
 
 
-_NUMBERS = [0, -1, 1, 2**31 - 1, 2**31, 2**63, 10**400, -(10**400), 1e300, -1e300, 5e-324, 1e-38]
-_NOT_FINITE = [math.nan, math.inf, -math.inf]
-_TEXTS = ["", "5%", "rest", "1e400", "1e-99999", "-0", "nan", "\ud800", "\0", "9" * 5000, "x\n" * 50_000]
+def _steps_times(factor: int) -> list[int]:
+    return [factor * step for step in _STEPS]
+
+
+def _stages(count: int) -> list[list[float]]:
+    return [[1, 0.5] for _ in range(count)]
+
+
+_INTEGERS = [0, -1, 1, 2**31 - 1, 2**31, 2**63, 10**400, -(10**400)]
+_FLOATS = [1e300, -1e300, 5e-324, 1e-38, math.nan, math.inf, -math.inf]
+_SCALES = [5e-324, 1e-300, 1e-30, 1e30, 1e154, 1e300, 1.5e308]
+_TEXTS = ["", "5%", "rest", "1e400", "1e-99999", "-0", "nan", "\ud800", "\0"]
+_LONG_TEXTS = ["9" * 5000, "x\n" * 50_000]
 _SHAPES = ["linear", "exponential", "1-x^2", "t^-0.5", "t^-1e9", "1-x^" + "9" * 5000]
 _KINDS = ["staged", "cooldown", "then", "part", "scaled", "oval"]
 _NAMES = ["kind", "curve", "other", "stages", "total_steps", "peak", "steps", "lr", "x", ""]
 _LEAVES = st.one_of(
     st.sampled_from([None, True, False]),
-    st.sampled_from(_NUMBERS) | st.sampled_from(_NOT_FINITE),
-    st.integers() | st.floats() | st.integers(0, 2000) | st.floats(0, 1),
-    st.sampled_from(_TEXTS) | st.sampled_from(_SHAPES) | st.sampled_from(_KINDS),
+    st.sampled_from(_INTEGERS),
+    st.sampled_from(_FLOATS),
+    st.integers(),
+    st.floats(),
+    st.integers(0, 2000),
+    st.floats(0, 1),
+    st.sampled_from(_TEXTS),
+    st.sampled_from(_LONG_TEXTS),
+    st.sampled_from(_SHAPES),
+    st.sampled_from(_KINDS),
     st.text(st.characters(exclude_categories=())),
 )
 _VALUES = st.one_of(
     _LEAVES,
-    st.just(()).map(list[Any]),
-    st.just(()).map(dict[str, Any]),
+    st.builds(list[Any]),
+    st.builds(dict[str, Any]),
     st.lists(_LEAVES, max_size=4),
     st.lists(st.lists(_LEAVES, max_size=3), max_size=3),
     st.dictionaries(st.sampled_from(_NAMES) | st.text(), _LEAVES, max_size=4),
     st.integers(1, 100).map(_nested),
-    st.sampled_from([5e-324, 1e-300, 1e-30, 1e30, 1e154, 1e300, 1.5e308]).map(_series),
-    st.sampled_from([1, 2, 40_000_000]).map(lambda factor: [factor * step for step in _STEPS]),
-    st.integers(60, 6000).map(lambda count: [[1, 0.5] for _ in range(count)]),
+    st.sampled_from(_SCALES).map(_losses_of_scale),
+    st.sampled_from([1, 2, 40_000_000]).map(_steps_times),
+    st.integers(60, 6000).map(_stages),
 )
 
 

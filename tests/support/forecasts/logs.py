@@ -1,45 +1,70 @@
-"""Runs whose losses follow the law of the loss, with some noise; and logs, also on the design page."""
+"""Runs whose losses follow the law of the loss, with some noise; logs, also on the design page."""
 
 import csv
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  (pandas has none)
+from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax import Curve, LossRun, PlateauCurve
 from plateau_jax.design.forecasts import open_log
 from plateau_jax.forecasts.loss_law import schedule_sums
 from plateau_jax.validation.curve_warning import suppress_warnings
 
+LARGEST_LOSS = 12.0
+"""In nats; a larger one could be a perplexity."""
 
-def losses_of(curve: Curve, steps: Any, noise: float = 5e-4, exponent: float = 0.5, seed: int = 0) -> Any:
+
+def losses_of(
+    curve: Curve, steps: ArrayLike, noise: float = 5e-4, exponent: float = 0.5, seed: int = 0
+) -> NDArray[np.float64]:
     """Return losses that fall by 1 nat and more; those of a warmup are at most 12."""
-    progress, sums = schedule_sums(curve, 1.0, np.asarray(steps))
-    errors = noise * np.random.default_rng(seed).standard_normal(len(steps))
+    step_array = np.asarray(steps)
+    progress, noise_sum = schedule_sums(curve, 1.0, step_array)
     with np.errstate(divide="ignore"):  # a warmup begins with a sum of 0
-        losses = 2 + (progress / 200) ** -exponent + 0.1 * sums**0.8
-    return np.minimum(losses, 12) * (1 + errors)
+        decrease = (progress / 200) ** -exponent
+    losses = np.minimum(2 + decrease + 0.1 * noise_sum**0.8, LARGEST_LOSS)
+    errors = noise * np.random.default_rng(seed).standard_normal(len(step_array))
+    return losses * (1 + errors)
 
 
-def logged(curve: Curve, every: int = 20, noise: float = 5e-4, peak: float = 1e-3, **law: Any) -> LossRun:
-    """Return a run that was logged every so many steps."""
+def logged(
+    curve: Curve,
+    every: int = 20,
+    noise: float = 5e-4,
+    peak: float = 1e-3,
+    exponent: float = 0.5,
+    seed: int = 0,
+) -> LossRun:
+    """Return a run that was logged after each `every` steps."""
     steps = np.arange(every, curve.total_steps + 1, every)
+    losses = losses_of(curve, steps, noise, exponent, seed)
     with suppress_warnings():
-        return LossRun(curve, peak, steps, losses_of(curve, steps, noise, **law))
+        return LossRun(curve, peak, steps, losses)
 
 
-def changed(run: LossRun, losses: Any, kept: Any = slice(None)) -> LossRun:
-    """Return a run with other losses, or a part of them."""
-    return LossRun(run.curve, run.peak_value, run.steps[kept], np.asarray(losses)[kept])
+def with_losses(run: LossRun, losses: ArrayLike) -> LossRun:
+    """Return a run with different losses at the same steps."""
+    return LossRun(run.curve, run.peak_value, run.steps, losses)
 
 
-def rows_of(**columns: Any) -> list[dict[str, Any]]:
+def kept_losses(run: LossRun, kept: Any) -> LossRun:
+    """Return a run with a part of its losses: `kept` is a slice, a mask or an array of indices."""
+    return LossRun(run.curve, run.peak_value, run.steps[kept], run.losses[kept])
+
+
+def rows_of(**columns: Sequence[Any] | NDArray[Any]) -> list[dict[str, Any]]:
     """Return the rows of a log with these columns."""
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows: list[dict[str, Any]] = []
+    for cells in zip(*columns.values(), strict=True):
+        rows.append(dict(zip(columns, cells, strict=True)))
+    return rows
 
 
-def csv_of(**columns: Any) -> str:
+def csv_of(**columns: Sequence[Any] | NDArray[Any]) -> str:
     """Return the text of a log with these columns in CSV, with quoted cells."""
     return pd.DataFrame(columns).to_csv(index=False, quoting=csv.QUOTE_ALL)
 
@@ -55,5 +80,14 @@ def opened(
     text: str, curve: Curve | None = CURVE, peak: float | None = PEAK, **columns: str
 ) -> dict[str, Any]:
     """Return the answer of the page about a log and what the user chose."""
-    question = {"curve": curve and curve.to_dict(), "peak": peak, "columns": columns}
-    return json.loads(json.dumps(open_log({"name": "log.csv", "text": text, **question})))
+    described = None
+    if curve is not None:
+        described = curve.to_dict()
+    question = {
+        "name": "log.csv",
+        "text": text,
+        "curve": described,
+        "peak": peak,
+        "columns": columns,
+    }
+    return json.loads(json.dumps(open_log(question)))

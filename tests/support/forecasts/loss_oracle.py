@@ -1,29 +1,196 @@
-"""The fit of the law of the loss, its forecasts and their intervals, from their definitions."""
+"""The law of the loss, its fit, its forecasts and their intervals, written out from their formulas.
 
-import copy
+The formulas and their names are those of `docs/forecast.md`, "When to trust it" (S, N, S0, p0), and
+of the docstring of `LossFit.predict` (sd, a, q, c, d, k).
+"""
+
 import math
-import operator
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
+from itertools import pairwise
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from plateau_jax import LossRun
+from plateau_jax import Curve, LossRun
 
 optimize: Any = import_module("scipy.optimize")  # which has no types
 
+Floats = NDArray[np.float64]
 
-class Terms(NamedTuple):
-    """The forecast of a curve and the terms of its interval; `deltas` has one δ per run with a decay."""
+
+# The sums over the learning rates s of the updates before a logged loss.
+
+
+def lrs_of(curve: Curve, peak: float) -> Floats:
+    """Return the learning rate of each update."""
+    return peak * np.asarray(curve(np.arange(curve.total_steps)), float)
+
+
+def S(lrs: Floats) -> float:
+    """S = Σ s^0.9."""
+    s = lrs[lrs > 0]
+    return float(np.sum(s**0.9))
+
+
+def N(lrs: Floats) -> float:
+    """N = Σ s²/(2 Σ s) + ½ Σ_{k<t-1} s_k/(Σ_{j>k} s_j + m/10) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)."""
+    s = lrs[lrs > 0]
+    if len(s) == 0:
+        return 0.0
+    m = s.max()
+    sum_from = np.cumsum(s[::-1])[::-1]  # Σ_{j≥k} s_j, for each k
+    squares_from = np.cumsum(s[::-1] ** 2)[::-1]  # Σ_{j≥k} s_j²
+    sum_after = sum_from[1:]  # Σ_{j>k} s_j, for k < t-1
+    mean_from = squares_from[:-1] / sum_from[:-1]
+    inner = np.sum(s[:-1] / (sum_after + m / 10) * mean_from)
+    return float(squares_from[0] / (2 * sum_from[0]) + inner / 2)
+
+
+# The logged losses that a fit uses, in groups.
+
+
+def warmup_of(lrs: Floats) -> int:
+    """Return the first step after which the learning rate does not rise."""
+    step = 0
+    while step < len(lrs) - 1 and lrs[step + 1] > lrs[step]:
+        step += 1
+    return step
+
+
+def falls_to_half(run: LossRun) -> bool:
+    """Return True if the learning rate falls to half its peak before the last logged loss."""
+    lrs = lrs_of(run.curve, run.peak_value)[: run.steps[-1]]
+    after_peak = lrs[np.argmax(lrs) :]
+    return bool(after_peak.min() <= lrs.max() / 2)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The mean losses of groups of logged losses; S in units of S₀, N in units of p₀."""
+
+    losses: Floats
+    weights: Floats
+    S: Floats
+    N: Floats
+    S0: float
+    p0: float
+    counts: list[int]
+    """The number of groups of each run."""
+
+
+def groups_of(runs: Sequence[LossRun], start: float) -> Groups:
+    """Average the losses after the warmup and this fraction of each run in at most 60 groups."""
+    losses: list[float] = []
+    weights: list[float] = []
+    S_of_groups: list[float] = []
+    N_of_groups: list[float] = []
+    counts: list[int] = []
+    sum_of_squares = sum(int(run.steps[-1]) ** 2 for run in runs)
+    for run in runs:
+        lrs = lrs_of(run.curve, run.peak_value)
+        last = int(run.steps[-1])
+        is_used = run.steps > warmup_of(lrs) + start * last
+        count = min(60, int(is_used.sum()))
+        steps = [float(group.mean()) for group in np.array_split(run.steps[is_used], count)]
+        losses += [float(group.mean()) for group in np.array_split(run.losses[is_used], count)]
+        weight_of_run = last**2 / sum_of_squares
+        weights += [weight_of_run * weight for weight in weights_of(steps, last)]
+        S_of_groups += [S(lrs[: round(t)]) for t in steps]
+        N_of_groups += [N(lrs[: round(t)]) for t in steps]
+        counts.append(count)
+    S0 = max(S_of_groups)
+    p0 = max(run.peak_value for run in runs)
+    return Groups(
+        losses=np.array(losses),
+        weights=np.array(weights),
+        S=np.array(S_of_groups) / S0,
+        N=np.array(N_of_groups) / p0,
+        S0=S0,
+        p0=p0,
+        counts=counts,
+    )
+
+
+def weights_of(steps: list[float], last: int) -> list[float]:
+    """Weigh the groups of a run: those of the last 5 % of its steps have half of the weight."""
+    late = sum(t > 0.95 * last for t in steps)
+    early = len(steps) - late
+    if late == 0 or early == 0:
+        return [1 / len(steps)] * len(steps)
+    weights: list[float] = []
+    for t in steps:
+        if t > 0.95 * last:
+            weights.append(0.5 / late)
+        else:
+            weights.append(0.5 / early)
+    return weights
+
+
+# The law, and its fit.
+
+
+@dataclass(frozen=True)
+class Law:
+    """loss = floor + scale·S^-alpha + noise·N^power, with S in units of S₀ and N in units of p₀."""
+
+    floor: float
+    scale: float
+    alpha: float
+    noise: float
+    power: float
+
+    def losses(self, S: Any, N: Any) -> Any:
+        return self.floor + self.scale * S**-self.alpha + self.noise * N**self.power
+
+
+def fit_at(groups: Groups, alpha: float, power: float = 0.8) -> Law:
+    """Fit floor, scale and noise for one α: non-negative least squares of the relative errors."""
+    columns = [np.ones_like(groups.losses), groups.S**-alpha, groups.N**power]
+    relative = np.stack(columns, axis=1) / groups.losses[:, None]
+    roots = np.sqrt(groups.weights)
+    coefficients, _ = optimize.nnls(roots[:, None] * relative, roots)
+    floor, scale, noise = coefficients.tolist()
+    return Law(floor, scale, alpha, noise, power)
+
+
+def error_of(law: Law, groups: Groups) -> float:
+    """Return what the fit minimizes: Σ weight · (law/loss - 1)² + (0.02·(α - 0.44))²."""
+    relative = law.losses(groups.S, groups.N) / groups.losses - 1
+    penalty = (0.02 * (law.alpha - 0.44)) ** 2
+    return float(np.sum(groups.weights * relative**2) + penalty)
+
+
+def fit(groups: Groups, power: float = 0.8) -> Law:
+    """Fit the law, with α in [0.05, 1.5]: the best of a grid, then a search around it."""
+
+    def error(alpha: float) -> float:
+        return error_of(fit_at(groups, alpha, power), groups)
+
+    nearest = min(np.linspace(0.05, 1.5, 30), key=error)
+    bounds = max(0.05, nearest - 0.05), min(1.5, nearest + 0.05)
+    best = optimize.minimize_scalar(error, bounds=bounds, options={"xatol": 1e-10})
+    return fit_at(groups, float(best.x), power)
+
+
+# Forecasts.
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A forecast and the terms of its interval."""
 
     loss: float
     a: float
     q: float
-    k: float
     c: float
-    deltas: Any
+    deltas: Floats
+    """δ of each run with a decay; empty if there is one run."""
+    k: float
 
     @property
     def d(self) -> float:
@@ -31,132 +198,128 @@ class Terms(NamedTuple):
 
 
 class LossOracle:
-    """The fit: sums term by term, and least squares by SciPy.
+    """The fit to the losses of runs after their warmup and this fraction of their steps."""
 
-    `start` is the fraction of each run, after its warmup, whose losses do not count.
-    """
-
-    def __init__(self, runs: list[LossRun], start: float = 0.03) -> None:
+    def __init__(self, runs: Sequence[LossRun], start: float = 0.03) -> None:
         self.runs = runs
-        self.counts: list[int] = []
-        rows: list[tuple[float, float, float, float]] = []  # of each group: its loss, weight, S and N
-        for run in runs:
-            lrs = self.lrs(run.curve, run.peak_value)
-            last = int(run.steps[-1])
-            warmup = next((k for k in range(len(lrs) - 1) if lrs[k + 1] <= lrs[k]), len(lrs) - 1)
-            kept = [(t, y) for t, y in zip(run.steps, run.losses, strict=True) if t > warmup + start * last]
-            groups = np.array_split(np.array(kept, float), min(60, len(kept)))
-            means = [group.mean(axis=0) for group in groups]
-            late = sum(t > 0.95 * last for t, _ in means)
-            half = 1 if late in (0, len(means)) else 0.5
-            weight = half * last**2 / sum(int(other.steps[-1]) ** 2 for other in runs)
-            for t, y in means:
-                count = late if t > 0.95 * last else len(means) - late
-                rows.append((y, weight / count, *self.sums(lrs[: round(t)])))
-            self.counts.append(len(means))
-        self.losses, self.weights, sums, noise = np.array(rows).T
-        self.longest_sum, self.peak = sums.max(), max(run.peak_value for run in runs)
-        self.progress, self.noise = sums / self.longest_sum, noise / self.peak
+        self.groups = groups_of(runs, start)
 
-    @staticmethod
-    def lrs(curve: Any, peak: float) -> Any:
-        return peak * np.asarray(curve(np.arange(curve.total_steps)), float)
+    @cached_property
+    def law(self) -> Law:
+        return fit(self.groups)
 
-    @staticmethod
-    def sums(lrs: Any) -> tuple[float, float]:
-        """Return S and N after the updates with these learning rates."""
-        s = lrs[lrs > 0]
-        if not len(s):
-            return 0.0, 0.0
-        after, squares = np.cumsum(s[::-1])[::-1], np.cumsum(s[::-1] ** 2)[::-1]
-        noise = squares[0] / (2 * after[0])
-        noise += 0.5 * np.sum(s[:-1] / (after[1:] + 0.1 * s.max()) * (squares[:-1] / after[:-1]))
-        return np.sum(s**0.9), noise
+    @cached_property
+    def sd(self) -> float:
+        """The weighted root mean square of the errors."""
+        errors = self.law.losses(self.groups.S, self.groups.N) - self.groups.losses
+        return math.sqrt(np.sum(self.groups.weights * errors**2))
 
-    def solve(self, alpha: float, power: float) -> tuple[Any, float]:
-        """Return the coefficients for an α, and what α minimizes."""
-        columns = np.stack([np.ones_like(self.losses), self.progress**-alpha, self.noise**power], axis=1)
-        roots = np.sqrt(self.weights)
-        coefficients, error = optimize.nnls((roots / self.losses)[:, None] * columns, roots)
-        return coefficients, error**2 + (0.02 * (alpha - 0.44)) ** 2
+    # The refits of an interval.
 
-    @cache  # noqa: B019  (an oracle lives as long as its test)
-    def fit(self, power: float = 0.8, alpha: float | None = None) -> tuple[Any, float, float]:
-        """Return the coefficients, α and the power."""
-        if alpha is None:
+    @cached_property
+    def low_power(self) -> Law:
+        return fit(self.groups, 0.6)
 
-            def error(alpha: float) -> float:
-                return self.solve(alpha, power)[1]
+    @cached_property
+    def high_power(self) -> Law:
+        return fit(self.groups, 1.0)
 
-            best = min(np.linspace(0.05, 1.5, 30), key=error)
-            bounds = max(0.05, best - 0.05), min(1.5, best + 0.05)
-            alpha = float(optimize.minimize_scalar(error, bounds=bounds, options={"xatol": 1e-10}).x)
-        return self.solve(alpha, power)[0], alpha, power
+    @cached_property
+    def low_alpha(self) -> Law:
+        return fit_at(self.groups, self.law.alpha - 0.06)
 
-    def least_error(self, earlier: float) -> float:
-        """Return what α minimizes, with S + earlier·S_last in place of S."""
-        later = copy.copy(self)
-        later.progress = self.progress + earlier * self.progress[-1]
-        _, alpha, power = later.fit()
-        return later.solve(alpha, power)[1]
+    @cached_property
+    def high_alpha(self) -> Law:
+        return fit_at(self.groups, self.law.alpha + 0.06)
 
-    def loss(self, curve: Any, peak: float, *law: Any) -> float:
-        """Return the loss after the last step, by the fit with a power and an α."""
-        (floor, scale, noise), alpha, power = self.fit(*law)
-        s, n = self.sums(self.lrs(curve, peak))
-        s, n = s / self.longest_sum, n / self.peak
-        return float(floor + scale * s**-alpha + noise * n**power)
-
-    @cache  # noqa: B019  (the same)
-    def others(self) -> tuple["LossOracle | None", list["LossOracle"]]:
-        """Return the fit without the first fifths, and those of the runs alone."""
+    @cached_property
+    def without_first_fifth(self) -> "LossOracle | None":
         late = LossOracle(self.runs, 0.2)
-        halved = [run for run in self.runs if self.decays(run)]
-        alone = [LossOracle([run]) for run in halved if len(self.runs) > 1]
-        return late if min(late.counts) >= 8 else None, alone
+        if min(late.groups.counts) < 8:
+            return None
+        return late
 
-    def decays(self, run: LossRun) -> bool:
-        lrs = self.lrs(run.curve, run.peak_value)[: run.steps[-1]]
-        return bool(np.any(2 * lrs[np.argmax(lrs) :] <= lrs.max()))
+    @cached_property
+    def of_single_runs(self) -> list["LossOracle"]:
+        if len(self.runs) == 1:
+            return []
+        return [LossOracle([run]) for run in self.runs if falls_to_half(run)]
 
-    def terms(self, curve: Any, peak: float) -> Terms:
-        loss, alpha = self.loss(curve, peak), self.fit()[1]
-        high, low, flat, steep = (
-            self.loss(curve, peak, *law) for law in ((0.8, alpha + 0.06), (0.8, alpha - 0.06), (0.6,), (1.0,))
-        )
-        k = 0.01 * loss * min(abs(np.log2(peak / run.peak_value)) for run in self.runs)
-        late, alone = self.others()
-        c = late.loss(curve, peak) - loss if late else 0.0
-        deltas = np.array([other.loss(curve, peak) - loss for other in alone])
-        return Terms(loss, (high - low) / 2, (flat - steep) / 2, k, c, deltas)
+    def loss(self, law: Law, curve: Curve, peak: float) -> float:
+        """Return the loss after the last step of a curve."""
+        lrs = lrs_of(curve, peak)
+        return float(law.losses(S(lrs) / self.groups.S0, N(lrs) / self.groups.p0))
 
-    def forecast(self, curve: Any, peak: float) -> tuple[float, float]:
+    def terms(self, curve: Curve, peak: float) -> Terms:
+        loss = self.loss(self.law, curve, peak)
+        a = (self.loss(self.high_alpha, curve, peak) - self.loss(self.low_alpha, curve, peak)) / 2
+        q = (self.loss(self.low_power, curve, peak) - self.loss(self.high_power, curve, peak)) / 2
+        c = 0.0
+        late = self.without_first_fifth
+        if late is not None:
+            c = late.loss(late.law, curve, peak) - loss
+        deltas = [alone.loss(alone.law, curve, peak) - loss for alone in self.of_single_runs]
+        octaves = min(abs(math.log2(peak / run.peak_value)) for run in self.runs)
+        k = 0.01 * loss * octaves
+        return Terms(loss, a, q, c, np.array(deltas), k)
+
+    def forecast(self, curve: Curve, peak: float) -> tuple[float, float]:
         """Return the loss and half the width of its interval."""
-        loss, a, q, k, c, _ = terms = self.terms(curve, peak)
-        return loss, 2 * math.hypot(self.residual(), a, q, k, 1.5 * c, terms.d, 0.003 * loss)
+        terms = self.terms(curve, peak)
+        return terms.loss, self.half_width(terms, 0.003 * terms.loss)
 
-    def difference(self, curve: Any, first: Any, peak: float) -> tuple[float, float]:
-        """Return the difference of the losses of two curves, and half the width of its interval."""
-        terms, of_first = self.terms(curve, peak), self.terms(first, peak)
-        loss, a, q, k, c, _ = changes = Terms(*(x - y for x, y in zip(terms, of_first, strict=True)))
-        return loss, 2 * math.hypot(self.residual(), a, q, k, 1.5 * c, changes.d, 0.0025 * of_first.loss)
+    def difference(self, curve: Curve, first: Curve, peak: float) -> tuple[float, float]:
+        """Return the loss of a curve minus that of the first, and half the interval's width."""
+        terms = self.terms(curve, peak)
+        of_first = self.terms(first, peak)
+        changes = Terms(
+            loss=terms.loss - of_first.loss,
+            a=terms.a - of_first.a,
+            q=terms.q - of_first.q,
+            c=terms.c - of_first.c,
+            deltas=terms.deltas - of_first.deltas,
+            k=terms.k - of_first.k,
+        )
+        return changes.loss, self.half_width(changes, 0.0025 * of_first.loss)
 
-    def residual(self) -> float:
-        (floor, scale, noise), alpha, power = self.fit()
-        errors = floor + scale * self.progress**-alpha + noise * self.noise**power - self.losses
-        return float(np.sqrt(self.weights @ errors**2))
+    def half_width(self, terms: Terms, relative: float) -> float:
+        """2 √(sd² + a² + q² + (1.5 c)² + d² + (0.003 loss)² + k²)."""
+        squares = self.sd**2 + terms.a**2 + terms.q**2
+        squares += (1.5 * terms.c) ** 2 + terms.d**2 + relative**2 + terms.k**2
+        return 2 * math.sqrt(squares)
+
+
+# What the checks of a run compute.
+
+
+def least_error(groups: Groups, earlier: float) -> float:
+    """Return the error of the fit with S + earlier·S_last in place of S."""
+    later = replace(groups, S=groups.S + earlier * groups.S[-1])
+    return error_of(fit(later), later)
+
+
+def bends(losses: list[float], k: int) -> list[float]:
+    """b(k): the relative second differences at lag k."""
+    differences: list[float] = []
+    for i in range(k, len(losses) - k):
+        second_difference = losses[i + k] - 2 * losses[i] + losses[i - k]
+        differences.append(second_difference / losses[i])
+    return differences
+
+
+def noise_in(b: list[float]) -> float:
+    """Return the noise of losses with these second differences, which have 6 times its variance."""
+    return 1.4826 * median(map(abs, b)) / math.sqrt(6)
 
 
 def lags(losses: list[float]) -> bool:
     """Return True for losses whose second differences are those of an average that lags."""
-    count = len(losses)
-
-    def bends(k: int) -> list[float]:
-        return [(losses[i + k] - 2 * losses[i] + losses[i - k]) / losses[i] for i in range(k, count - k)]
-
-    def noise(k: int) -> float:
-        return 1.4826 * median(map(abs, bends(k))) / math.sqrt(6)
-
-    centered = [bend - median(bends(1)) for bend in bends(1)]
-    r1 = sum(map(operator.mul, centered, centered[1:])) / sum(bend**2 for bend in centered)
-    return r1 > 0.55 or (count >= 120 and noise(count // 60) > 2 * noise(1))
+    n = len(losses)
+    b = bends(losses, 1)
+    center = median(b)
+    centered = [value - center for value in b]
+    covariance = sum(first * second for first, second in pairwise(centered))
+    variance = sum(value**2 for value in centered)
+    if covariance / variance > 0.55:
+        return True
+    return n >= 120 and noise_in(bends(losses, n // 60)) > 2 * noise_in(b)
