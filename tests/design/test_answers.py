@@ -443,3 +443,10 @@ def test_every_curve_has_its_dash() -> None:
     dashes = re.findall(r'"([\d ]+)"', listed)
     assert len(dashes) == 12
     assert len(set(dashes)) == 12
+
+
+def test_start_of_a_cooldown_hides_the_handle_below_it() -> None:
+    curve = PlateauCurve(100, plateaus=[(50, 20)]).cooldown(70, 10)
+    handles = curve_and_peak_handles(curve, PEAK)
+    at_start = [handle.name for handle in handles if handle.step == 70]
+    assert at_start == ["Cooldown, start"]

@@ -54,6 +54,12 @@ def test_every_field_of_a_plateau_curve(undone):
     check_edits(undone, STABLE, actions, replace(curve, plateaus=[(70.5, 1.25)]))
 
 
+def test_new_change_after_undo_ends_redo(undone):
+    undone.do(("Warmup steps", "700"), "Undo", ("Warmup steps", "900"))
+    expect(undone.button("Redo")).to_be_disabled()
+    undone.check(replace(STABLE, warmup_steps=900))
+
+
 def test_formula_with_a_parameter(undone):
     actions = [
         ("Decay shape", "1-x^P"),

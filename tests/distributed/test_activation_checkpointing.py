@@ -71,6 +71,15 @@ def test_block_reruns_once_and_only_for_gradients() -> None:
         assert passes.count == 3
 
 
+def test_second_call_wraps_no_block_again() -> None:
+    model = checkpoint_activations(Stack(), Block)
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    forwards = [block.forward for block in blocks]
+    checkpoint_activations(model, Block)
+    for block, forward in zip(blocks, forwards, strict=True):
+        assert block.forward is forward
+
+
 def saved_bytes(model: nn.Module, inputs: Tensor) -> int:
     """Return the memory that a forward pass keeps for the backward pass, besides parameters."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}

@@ -75,6 +75,17 @@ def test_cells_may_be_missing() -> None:
     check_run(LossRun.read(frame.convert_dtypes(), CURVE, PEAK))
 
 
+def test_cells_may_be_blank() -> None:
+    rows = rows_of(step=[100, 150, 200, 300], loss=[3.5, " ", 3.25, 3.0])
+    check_run(LossRun.read(rows, CURVE, PEAK))
+
+
+def test_last_learning_rate_holds_for_one_interval_of_logging() -> None:
+    run = LossRun.read(rows_of(step=[100, 200, 300], loss=LOSSES, lr=[0.4, 0.2, None]))
+    assert run.curve.total_steps == 300
+    assert run.curve(300) == np.float32(0.5)
+
+
 def test_learning_rate_of_the_first_parameter_group_counts() -> None:
     rows = rows_of(step=STEPS, loss=LOSSES, lr=[[0.2, 0.5], [0.4, 0.0], [0.1, 0.9]])
     assert LossRun.read(rows).peak_value == 0.4
