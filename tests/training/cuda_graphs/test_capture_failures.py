@@ -163,7 +163,9 @@ class Keeping(Net):
 
 @pytest.mark.parametrize("at", [1, WARM_UPS, WARM_UPS + 1])
 @pytest.mark.parametrize("kind", [OfTheUser, KeyboardInterrupt])
-def test_step_continues_after_error_of_loss(device: str, kind: type[BaseException], at: int) -> None:
+def test_step_continues_after_error_of_loss(
+    device: str, kind: type[BaseException], at: int
+) -> None:
     """In a warm-up as in the capture."""
     error, data, calls = kind("mine"), on_gpu(batches(9), device), itertools.count(1)
 
@@ -194,7 +196,11 @@ def test_failed_capture_leaves_no_partial_update(device: str) -> None:
     def fail(*_: Any) -> None:
         raise OfTheUser
 
-    captured, eager, data = captured_step(device), gpu_step(device=device), on_gpu(batches(9), device)
+    captured, eager, data = (
+        captured_step(device),
+        gpu_step(device=device),
+        on_gpu(batches(9), device),
+    )
     assert equal_trees(train(captured, data[:WARM_UPS]), train(eager, data[:WARM_UPS]))
     hook = captured.optimizer.register_step_pre_hook(fail)
     with pytest.raises(OfTheUser):
@@ -258,7 +264,10 @@ torch.cuda.synchronize()
 def test_capture_aborted_by_cuda_is_explained(loss: str, words: list[str]) -> None:
     """In a separate process, since torch before 2.13 leaves it damaged."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("LOSS", loss)], cwd=TESTS, capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM.replace("LOSS", loss)],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert all(word in done.stdout for word in words), done.stdout

@@ -9,7 +9,13 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.schedulers.runs import learning_rate
-from support.training.cuda_graphs.graphs import FUSED_ON_GPU, gpu_step, graphs_of, no_waiting, on_gpu
+from support.training.cuda_graphs.graphs import (
+    FUSED_ON_GPU,
+    gpu_step,
+    graphs_of,
+    no_waiting,
+    on_gpu,
+)
 from support.training.kinds_of_run import ON_DEVICE, Kind
 from support.training.models import Batch, Net, batches, mean_loss, nonfinite, pair_loss
 from support.training.steps import CURVE, equal_trees, set_loss_scale, through_file
@@ -45,7 +51,9 @@ class Run:
         self.case, self.number, kind = case, 0, case.kind
         options: dict[str, Any] = {"max_norm": 0.5, "cuda_graph": captured} | kind.options
         with patch.object(learning_rates, "MAX_TABLE_VALUES", case.table_values):
-            self.step = gpu_step("", kind.model(), kind.loss_fn, kind.optimizers, kind.curve, **options)
+            self.step = gpu_step(
+                "", kind.model(), kind.loss_fn, kind.optimizers, kind.curve, **options
+            )
         if options.get("precision") == "fp16":
             set_loss_scale(self.step, kind.loss_scale, kind.good_updates)
         self.save()
@@ -66,7 +74,9 @@ class Run:
 
     def update(self, micro_batches: Iterable[Any]) -> None:
         peaks = [
-            group["initial_lr"] for optimizer in self.step.optimizers for group in optimizer.param_groups
+            group["initial_lr"]
+            for optimizer in self.step.optimizers
+            for group in optimizer.param_groups
         ]
         self.results.append((self.step(*micro_batches), peaks))
 
@@ -80,7 +90,9 @@ class Run:
     def set_peak(self) -> None:
         graphs = dict(self.step._graphs.captured) if self.step._graphs else {}
         self.step.set_peak(0.05 / (self.number + 1))
-        assert self.step._graphs is None or self.step._graphs.captured == graphs, "captured anew for a peak"
+        assert self.step._graphs is None or self.step._graphs.captured == graphs, (
+            "captured anew for a peak"
+        )
 
     def evaluate(self) -> None:
         if isinstance(self.step.model, Net) and self.step.model.first.weight.dtype == torch.float32:
@@ -107,7 +119,9 @@ class Run:
         for result, peaks in self.results:
             peaks_and_curves = zip(peaks, self.step._clock.curves, strict=True)
             now = int(result.curve_step)
-            assert result.lr.tolist() == [learning_rate(peak, curve, now) for peak, curve in peaks_and_curves]
+            assert result.lr.tolist() == [
+                learning_rate(peak, curve, now) for peak, curve in peaks_and_curves
+            ]
         leaves = [pytree.tree_leaves(list(result.aux)) for result, _ in self.results]
         attributes = [
             (result.consumed, list(result.aux), [leaf.requires_grad for leaf in aux])
@@ -184,9 +198,18 @@ _ROWS = {"clock": DataClock(3), "count": lambda batch: len(batch[0])}
 _LAYOUTS: dict[str, Any] = {
     "slices": lambda wide, tall: (wide[:4, 2:5], tall[::2, 1:]),
     "expanded": lambda wide, tall: (wide[:1, :3].expand(4, 3), tall[0, 0].expand(4, 2)),
-    "transposed": lambda wide, tall: (wide[:3].t()[:4], tall[:2, :].t().expand(3, 2)[:1].expand(4, 2)),
-    "overlapping": lambda wide, tall: (wide.as_strided((4, 3), (2, 1), 1), tall.view(-1).unfold(0, 2, 1)[:4]),
-    "misaligned": lambda wide, tall: (wide.view(-1)[1:13].view(4, 3), tall.view(-1)[3:11].view(4, 2)),
+    "transposed": lambda wide, tall: (
+        wide[:3].t()[:4],
+        tall[:2, :].t().expand(3, 2)[:1].expand(4, 2),
+    ),
+    "overlapping": lambda wide, tall: (
+        wide.as_strided((4, 3), (2, 1), 1),
+        tall.view(-1).unfold(0, 2, 1)[:4],
+    ),
+    "misaligned": lambda wide, tall: (
+        wide.view(-1)[1:13].view(4, 3),
+        tall.view(-1)[3:11].view(4, 2),
+    ),
 }
 
 
@@ -198,7 +221,9 @@ _CASES: dict[str, Case] = {
     "aux by length": Case(Kind(loss_fn=_aux_by_length, pieces=2, has_aux=True)),
     "rows without a table": Case(Kind(loss_fn=pair_loss, **_ROWS), table_values=0),
     "count on the host": Case(Kind(clock=DataClock(3), count=lambda batch: torch.tensor(4))),
-    "penalised, batches that require gradients": Case(Kind(loss_fn=_penalised), _that_requires_grad),
+    "penalised, batches that require gradients": Case(
+        Kind(loss_fn=_penalised), _that_requires_grad
+    ),
     "a batch that is written to": Case(Kind(loss_fn=_writing_to_batch, pieces=2)),
 }
 
@@ -210,7 +235,8 @@ def test_every_kind_of_run_matches_eager(case: Case) -> None:
 
 @examples(20)
 @given(
-    st.sampled_from(list(_CASES.values())), st.lists(st.sampled_from(list(ACTIONS)), min_size=8, max_size=16)
+    st.sampled_from(list(_CASES.values())),
+    st.lists(st.sampled_from(list(ACTIONS)), min_size=8, max_size=16),
 )
 def test_actions_between_updates_match_eager(case: Case, actions: list[str]) -> None:
     compare_with_eager(case, [ACTIONS[action] for action in actions])

@@ -199,7 +199,9 @@ def test_followed_settings_match_hand_written_loop(device: str) -> None:
 
 
 @examples(20)
-@given(st.lists(st.integers(0, 2**40), min_size=8, max_size=12), st.sampled_from([int, torch.tensor]))
+@given(
+    st.lists(st.integers(0, 2**40), min_size=8, max_size=12), st.sampled_from([int, torch.tensor])
+)
 def test_new_count_needs_no_capture(device: str, counts: list[int], form: Any) -> None:
     """Nor does a count of the other form; a replay reads what was written before it."""
     step = captured_step(device, clock=DataClock(3))
