@@ -26,7 +26,10 @@ fused_or_not = pytest.mark.parametrize(
 
 
 def groups_of_layers(model: Net, *lrs: Tensor) -> list[dict[str, Any]]:
-    groups: list[dict[str, Any]] = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
+    groups: list[dict[str, Any]] = [
+        {"params": model.first.parameters()},
+        {"params": model.last.parameters()},
+    ]
     for group, lr in zip(groups, lrs, strict=False):
         group["lr"] = lr
     return groups
