@@ -1,4 +1,4 @@
-"""Two defects of torch's fused SGD: 16-bit parameters on a CPU, and momentum that nobody initializes."""
+"""Two defects of torch's fused SGD: 16-bit parameters on a CPU, and uninitialized momentum."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_fused_setting_of_half_precision(step: TrainStep) -> None:
 
 @pytest.mark.parametrize("name", ["momentum", "nesterov", "dampened"])
 def test_momentum_starts_after_skipped_updates(name: str) -> None:
-    """Torch's kernel would leave it uninitialized. The loop by hand has the SGD that is not fused."""
+    """Torch's kernel would leave it uninitialized. The loop by hand has one that is not fused."""
     kind = Kind(name)
     step = kind.build()
     by_hand = ByHand(kind)
