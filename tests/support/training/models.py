@@ -73,12 +73,14 @@ def nonfinite(batch: Batch, value: float = float("nan")) -> Batch:
 
 
 def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
-    inputs, targets = batch
+    inputs = batch[0]
+    targets = batch[1]
     return nn.functional.mse_loss(model(inputs).to(targets.dtype), targets)
 
 
 def pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
-    inputs, targets = batch
+    inputs = batch[0]
+    targets = batch[1]
     errors = model(inputs).float() - targets
     return errors.square().sum(), targets.numel()
 
@@ -89,7 +91,8 @@ def device_pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def carried_loss(model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
-    inputs, targets = batch
+    inputs = batch[0]
+    targets = batch[1]
     outputs, carry = model(inputs, carry)
     return nn.functional.mse_loss(outputs.to(targets.dtype), targets), carry
 
