@@ -2,26 +2,164 @@
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
 from support.curves.descriptions import OF_UNIT_8
-from support.errors import check_error, each, each_row
-from support.training.models import Net, Recurrent, batches, carried_loss, counting_loss, mean_loss, pair_loss
+from support.training.models import (
+    Net,
+    Recurrent,
+    batches,
+    carried_loss,
+    counting_loss,
+    mean_loss,
+    pair_loss,
+)
 from support.training.optimizers import SharpnessAware, make_optimizer
 from support.training.steps import CURVE, equal_trees, make_step, state_kept_by_skips
-from torch import nn
-from torch.optim import LBFGS, SGD, AdamW
+from support.wrong import wrong
+from torch import Tensor, nn
+from torch.optim import LBFGS, SGD, AdamW, Optimizer
 
-from plateau_jax import DataClock, HoldUntilFlat, PlateauCurve
+from plateau_jax import Curve, DataClock, HoldUntilFlat, PlateauCurve
 from torch_bridge import TrainStep, evaluate, find_batch_size
 
-HOLD, LINEAR = HoldUntilFlat(3, limit=9), PlateauCurve(30, decay_shape="linear")
-NUMBERS, NAN = list(range(10_000)), float("nan")
+HOLD = HoldUntilFlat(3, limit=9)
+LINEAR = PlateauCurve(30, decay_shape="linear")
+
+
+@pytest.fixture
+def model() -> Net:
+    return Net()
+
+
+@contextmanager
+def unchanged(*objects: Any) -> Iterator[None]:
+    """Check in the end that the states of these objects have not changed."""
+    before = [copy.deepcopy(stateful.state_dict()) for stateful in objects]
+    yield
+    assert equal_trees([stateful.state_dict() for stateful in objects], before)
+
+
+@pytest.fixture
+def optimizer(model: Net) -> Iterator[Optimizer]:
+    """An optimizer over the model; neither may change."""
+    optimizer = AdamW(model.parameters())
+    with unchanged(model, optimizer):
+        yield optimizer
+
+
+@pytest.fixture
+def optimizers(model: Net) -> Iterator[list[Optimizer]]:
+    """Two optimizers, over a layer each; neither they nor the model may change."""
+    first = AdamW(model.first.parameters())
+    last = AdamW(model.last.parameters())
+    with unchanged(model, first, last):
+        yield [first, last]
+
+
+@pytest.fixture
+def step() -> Iterator[TrainStep]:
+    """A step, which must still make the update of a new one when the test ends."""
+    step = make_step()
+    yield step
+    (batch,) = batches(1)
+    assert equal_trees(step(batch), make_step()(batch))
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "requirement"),
+    [
+        (ValueError, {"precision": "tf32"}, "fp32"),
+        (ValueError, {"on_nonfinite": "stop"}, "skip"),
+        (ValueError, {"max_norm": 0}, "max_norm"),
+        (ValueError, {"max_norm": float("nan")}, "max_norm"),
+        (TypeError, {"max_norm": True}, "number"),
+        (TypeError, {"clock": "wait"}, "HoldUntilFlat"),
+        (ValueError, {"initial_updates": -1}, "lie in 0 …"),
+        (TypeError, {"initial_updates": 1.5}, "integer"),
+        (ValueError, {"initial_updates": 2**63 - 1}, "2**62"),
+    ],
+)
+def test_wrong_option(
+    model: Net,
+    optimizer: Optimizer,
+    error: type[Exception],
+    options: dict[str, Any],
+    requirement: str,
+) -> None:
+    with pytest.raises(error) as caught:
+        TrainStep(model, optimizer, mean_loss, CURVE, **options)
+    ((name, value),) = options.items()
+    assert f"{name} = {value!r}" in str(caught.value)
+    assert requirement in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"unit": 3}, {"count": len}, {"hold": HOLD}, {"applied": 3}],
+    ids=["unit", "count", "hold", "applied"],
+)
+@wrong(TypeError, "unexpected keyword argument")
+def test_unknown_option(model: Net, optimizer: Optimizer, options: dict[str, Any]) -> None:
+    TrainStep(model, optimizer, mean_loss, CURVE, **options)
+
+
+@wrong(TypeError, "loss_fn = None", "callable")
+def test_no_loss_function(model: Net, optimizer: Optimizer) -> None:
+    TrainStep(model, optimizer, None, CURVE)
+
+
+@wrong(TypeError, "curve = <function", "must be a Curve")
+def test_function_as_curve(model: Net, optimizer: Optimizer) -> None:
+    TrainStep(model, optimizer, mean_loss, lambda step: 0.1)
+
+
+@wrong(ValueError, "curve has 2", "parameter groups is 1")
+def test_more_curves_than_groups(model: Net, optimizer: Optimizer) -> None:
+    TrainStep(model, optimizer, mean_loss, [CURVE, CURVE])
+
+
+@wrong(TypeError, "clock = [Hold", "a list of such rules")
+def test_data_clock_among_holds(model: Net, optimizer: Optimizer) -> None:
+    TrainStep(model, optimizer, mean_loss, CURVE, clock=[HOLD, DataClock(3)])
+
+
+@wrong(ValueError, "updates = 4", "DataClock(3, count=n)")
+def test_initial_updates_of_unknown_size(model: Net, optimizer: Optimizer) -> None:
+    TrainStep(model, optimizer, mean_loss, CURVE, clock=DataClock(3), initial_updates=4)
+
+
+@pytest.mark.parametrize("unit", [1, 16])
+@pytest.mark.parametrize("curve", OF_UNIT_8)
+@wrong(ValueError, "must be DataClock(8)")
+def test_clock_of_a_different_unit(
+    model: Net, optimizer: Optimizer, curve: Curve, unit: int
+) -> None:
+    TrainStep(model, optimizer, mean_loss, curve, clock=DataClock(unit))
+
+
+@wrong(ValueError, "cuda_graph=True", "CUDA")
+def test_cuda_graph_on_a_cpu(model: Net, optimizer: Optimizer) -> None:
+    TrainStep(model, optimizer, mean_loss, CURVE, cuda_graph=True)
+
+
+@pytest.mark.parametrize(
+    "carry", [(), [], {}, 3, 1.0, (torch.zeros(1), 2), "state", (None,)], ids=repr
+)
+@wrong(TypeError, "carry")
+def test_carry_without_tensors(model: Net, optimizer: Optimizer, carry: Any) -> None:
+    TrainStep(model, optimizer, mean_loss, CURVE, carry=carry)
+
+
+# Optimizers, and their learning rates.
 
 
 class LineSearch(torch.optim.Optimizer):
@@ -29,139 +167,232 @@ class LineSearch(torch.optim.Optimizer):
         closure()
 
 
-def inference_net() -> Net:
+@wrong(TypeError, "optimizer = 'adamw'", "must be a torch.optim.Optimizer")
+def test_name_as_optimizer(model: Net) -> None:
+    TrainStep(model, "adamw", mean_loss, CURVE)
+
+
+@wrong(ValueError, "1 of the optimizer's 5 parameters are not the model's")
+def test_parameter_outside_the_model(model: Net) -> None:
+    parameters = [*model.parameters(), nn.Parameter(torch.ones(1))]
+    TrainStep(model, SGD(parameters), mean_loss, CURVE)
+
+
+@wrong(TypeError, "LineSearch needs")
+def test_optimizer_that_needs_a_closure(model: Net) -> None:
+    TrainStep(model, LineSearch(model.parameters(), {"lr": 0.1}), mean_loss, CURVE)
+
+
+@wrong(TypeError, "LBFGS needs a closure")
+def test_lbfgs_among_two_optimizers(model: Net, optimizers: list[Optimizer]) -> None:
+    lbfgs = LBFGS(model.last.parameters())
+    TrainStep(model, [optimizers[0], lbfgs], mean_loss, CURVE)
+
+
+@wrong(TypeError, "SharpnessAware updates in first_step() and second_step()", "lambda_lr in a loop")
+def test_sharpness_aware_optimizer(model: Net) -> None:
+    optimizer = SharpnessAware(model.parameters(), SGD, lr=0.1)
+    TrainStep(model, optimizer, mean_loss, CURVE)
+
+
+@wrong(ValueError, "2 parameters", "several optimizers")
+def test_parameters_of_two_optimizers(model: Net, optimizer: Optimizer) -> None:
+    first = AdamW(model.first.parameters())
+    TrainStep(model, [optimizer, first], mean_loss, CURVE)
+
+
+@wrong(TypeError, "None", "must be a torch.optim.Optimizer")
+def test_none_among_optimizers(model: Net, optimizers: list[Optimizer]) -> None:
+    TrainStep(model, [optimizers[0], None], mean_loss, CURVE)
+
+
+@pytest.mark.parametrize("lr", [1e-39, 1e39])
+@wrong(ValueError, "learning rate", "{lr}")
+def test_peak_outside_float32(model: Net, lr: float) -> None:
+    TrainStep(model, make_optimizer("adamw", model, lr=lr), mean_loss, CURVE)
+
+
+# The curves of several optimizers.
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@wrong(ValueError, "{number} entries for 2 optimizers")
+def test_curves_for_a_different_number_of_optimizers(
+    model: Net, optimizers: list[Optimizer], number: int
+) -> None:
+    TrainStep(model, optimizers, mean_loss, [CURVE] * number)
+
+
+@wrong(ValueError, "curve has 2", "parameter groups is 1")
+def test_more_curves_than_groups_of_one_optimizer(model: Net, optimizers: list[Optimizer]) -> None:
+    TrainStep(model, optimizers, mean_loss, [CURVE, [CURVE, CURVE]])
+
+
+@wrong(TypeError, "0.1", "must be a Curve")
+def test_number_among_curves(model: Net, optimizers: list[Optimizer]) -> None:
+    TrainStep(model, optimizers, mean_loss, [CURVE, 0.1])
+
+
+@wrong(ValueError, "the same curve")
+def test_hold_of_two_curves(model: Net, optimizers: list[Optimizer]) -> None:
+    TrainStep(model, optimizers, mean_loss, [CURVE, LINEAR], clock=HOLD)
+
+
+# Models that cannot be trained.
+
+
+@wrong(ValueError, "fp16")
+def test_half_precision_parameters_under_fp16() -> None:
+    make_step(model=Net().half(), precision="fp16")
+
+
+@wrong(ValueError, "made under torch.inference_mode()")
+def test_model_of_inference_mode() -> None:
     with torch.inference_mode():
-        return Net()
+        model = Net()
+    make_step(model=model)
 
 
-def update_with_aux(change: Callable[[Any], Any]) -> None:
-    make_step(loss_fn=lambda model, batch: change(mean_loss(model, batch)), has_aux=True)(*batches(1))
+@wrong(ValueError, "dummy batch")
+def test_lazy_model() -> None:
+    make_step(model=nn.Sequential(nn.LazyLinear(2)))
 
 
-def update_with_carry(change: Callable[[Any, Any], Any]) -> None:
+# The results of a loss function with aux or a carry; `update/test_loss` has the losses.
+
+
+@wrong(TypeError, "loss_fn returned")
+def test_loss_without_aux() -> None:
+    make_step(loss_fn=mean_loss, has_aux=True)(*batches(1))
+
+
+@wrong(TypeError, "loss_fn returned")
+def test_number_in_aux() -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        return mean_loss(model, batch), {"n": 3}
+
+    make_step(loss_fn=loss_fn, has_aux=True)(*batches(1))
+
+
+def update_lstm(loss_fn: Callable[..., Any]) -> None:
+    step = make_step(model=Recurrent(), loss_fn=loss_fn, carry=Recurrent().initial())
+    step(*batches(1, time=3))
+
+
+@wrong(TypeError, "must return (loss, carry)")
+def test_loss_without_carry() -> None:
     def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
-        return change(*carried_loss(model, batch, carry))
+        loss, _ = carried_loss(model, batch, carry)
+        return loss
 
-    make_step(model=Recurrent(), loss_fn=loss_fn, carry=Recurrent().initial())(*batches(1, time=3))
-
-
-CARRIES: list[Callable[[Any, Any], Any]] = [
-    lambda loss, carry: (loss, (carry[0][:, :2], carry[1])),
-    lambda loss, carry: (loss, (carry[0][None], carry[1])),
-    lambda loss, carry: (loss, [*carry]),
-    lambda loss, carry: (loss, (carry[0], 1.0)),
-    lambda loss, carry: (loss, (carry[0], carry[1].to("meta"))),
-]
-ERRORS: list[Any] = [
-    (lambda build: build(precision="tf32"), ValueError, "precision = 'tf32'", "fp32"),
-    (lambda build: build(loss_fn=None), TypeError, "loss_fn = None", "callable"),
-    (lambda build: build(on_nonfinite="stop"), ValueError, "on_nonfinite = 'stop'", "skip"),
-    *each(lambda build, value: build(max_norm=value), [0, NAN], ValueError, "max_norm = {}"),
-    (lambda build: build(max_norm=True), TypeError, "max_norm = True", "number"),
-    (lambda build: build(curve=lambda step: 0.1), TypeError, "curve = <function", "must be a Curve"),
-    (lambda build: build(curve=[CURVE, CURVE]), ValueError, "curve has 2", "parameter groups is 1"),
-    (lambda build: build(clock="wait"), TypeError, "clock = 'wait'", "HoldUntilFlat"),
-    (lambda build: build(clock=[HOLD, DataClock(3)]), TypeError, "clock = [Hold", "a list of such rules"),
-    (lambda build: build(initial_updates=-1), ValueError, "initial_updates = -1", "lie in 0 …"),
-    (lambda build: build(initial_updates=1.5), TypeError, "initial_updates = 1.5", "integer"),
-    (lambda build: build(initial_updates=2**63 - 1), ValueError, f"initial_updates = {2**63 - 1}",
-     "2**62"),
-    (lambda build: build(clock=DataClock(3), initial_updates=4), ValueError, "updates = 4",
-     "DataClock(3, count=n)"),
-    *each(lambda build, value: build(**value), [{"unit": 3}, {"count": len}, {"hold": HOLD}, {"applied": 3}],
-          TypeError, "unexpected keyword argument"),
-    *(row for unit in (1, 16)
-      for row in each(lambda build, value, unit=unit: build(curve=value, clock=DataClock(unit)), OF_UNIT_8,
-                      ValueError, "must be DataClock(8)")),
-    (lambda build: build(cuda_graph=True), ValueError, "cuda_graph=True", "CUDA"),
-    *each(lambda build, value: build(carry=value),
-          [(), [], {}, 3, 1.0, (torch.zeros(1), 2), "state", (None,)], TypeError, "carry"),
-    # Optimizers, and their learning rates.
-    (lambda build: build(optimizer="adamw"), TypeError, "optimizer = 'adamw'",
-     "must be a torch.optim.Optimizer"),
-    (lambda build, model: build(optimizer=SGD([*model.parameters(), nn.Parameter(torch.ones(1))])),
-     ValueError,
-     "1 of the optimizer's 5 parameters are not the model's"),
-    (lambda build, model: build(optimizer=LineSearch(model.parameters(), {"lr": 0.1})), TypeError,
-     "LineSearch needs"),
-    (lambda build, first, model: build(optimizer=[first, LBFGS(model.last.parameters())]), TypeError,
-     "LBFGS needs a closure"),
-    (lambda build, model: build(optimizer=SharpnessAware(model.parameters(), SGD, lr=0.1)), TypeError,
-     "SharpnessAware updates in first_step() and second_step()", "lambda_lr in a loop"),
-    (lambda build, optimizer, first: build(optimizer=[optimizer, first]), ValueError, "2 parameters",
-     "several optimizers"),
-    (lambda build, first: build(optimizer=[first, None]), TypeError, "None",
-     "must be a torch.optim.Optimizer"),
-    *each(lambda build, model, value: build(optimizer=make_optimizer("adamw", model, lr=value)),
-          [1e-39, 1e39], ValueError, "learning rate", "{}"),
-    # The curves of several optimizers.
-    *each(lambda build, first, last, value: build(optimizer=[first, last], curve=[CURVE] * value), [1, 3],
-          ValueError, "{} entries for 2 optimizers"),
-    (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE, [CURVE, CURVE]]), ValueError,
-     "curve has 2", "parameter groups is 1"),
-    (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE, 0.1]), TypeError, "0.1",
-     "must be a Curve"),
-    (lambda build, first, last: build(optimizer=[first, last], curve=[CURVE, LINEAR], clock=HOLD), ValueError,
-     "the same curve"),
-    # Models that cannot be trained.
-    (lambda build: build(model=Net().half(), precision="fp16"), ValueError, "fp16"),
-    (lambda build: build(model=inference_net()), ValueError,
-     "made under torch.inference_mode()"),
-    (lambda build: build(model=nn.Sequential(nn.LazyLinear(2))), ValueError,
-     "dummy batch"),
-    # The results of a loss function with aux or a carry; `update/test_loss` has the losses.
-    *each(lambda value: update_with_aux(value), [lambda loss: loss, lambda loss: (loss, {"n": 3})],
-          TypeError, "loss_fn returned"),
-    (lambda: update_with_carry(lambda loss, carry: loss), TypeError, "must return (loss, carry)"),
-    *each(lambda value: update_with_carry(value), CARRIES, ValueError, "loss_fn returned a carry"),
-    # A step that has been built, and the functions around it.
-    (lambda step: step(), TypeError, "batch"),
-    *each(lambda step, value: step.load_state_dict(value), [Path("state.pt"), "state.pt"], ValueError,
-          "load the file first"),
-    *each(lambda step, value: value(step), [copy.copy, copy.deepcopy, pickle.dumps], TypeError,
-          "can't be copied or pickled: build another one"),
-    (lambda model: evaluate(model, batches(1), mean_loss, carry=NUMBERS), TypeError, "carry"),
-    (lambda: find_batch_size(NUMBERS, len, 8), TypeError, "is not callable"),
-]  # fmt: skip
+    update_lstm(loss_fn)
 
 
-@each_row(ERRORS)
-def test_errors(row: Any) -> None:
-    model, step, reference, (batch,) = Net(), make_step(), make_step(), batches(1)
-    optimizer, first, last = (AdamW(part.parameters()) for part in (model, model.first, model.last))
+def fewer_rows(hidden: Tensor, cell: Tensor) -> Any:
+    return hidden[:, :2], cell
 
-    def build(**options: Any) -> TrainStep:
-        given: dict[str, Any] = {"model": model, "loss_fn": mean_loss, "curve": CURVE} | options
-        if "optimizer" not in given:
-            own = model if given["model"] in (model, mean_loss) else given["model"]
-            given["optimizer"] = optimizer if own is model else AdamW(own.parameters())
-        return TrainStep(**given)
 
-    objects = {"model": model, "optimizer": optimizer, "first": first, "last": last, "step": step}
-    check_error(row, build=build, **objects)
-    assert equal_trees(step(batch), reference(batch))
+def another_dimension(hidden: Tensor, cell: Tensor) -> Any:
+    return hidden[None], cell
+
+
+def list_for_a_tuple(hidden: Tensor, cell: Tensor) -> Any:
+    return [hidden, cell]
+
+
+def number_for_a_tensor(hidden: Tensor, cell: Tensor) -> Any:
+    return hidden, 1.0
+
+
+def another_device(hidden: Tensor, cell: Tensor) -> Any:
+    return hidden, cell.to("meta")
 
 
 @pytest.mark.parametrize(
-    ("loss_fn", "options", "change", "error"),
-    [
-        (mean_loss, {}, lambda loss: None, TypeError),
-        (lambda *given: (mean_loss(*given), ()), {"has_aux": True}, lambda pair: pair[0], TypeError),
-        (counting_loss, {"carry": torch.zeros(2)}, lambda pair: (pair[0], pair[1][:1]), ValueError),
-    ],
-    ids=["loss", "aux", "carry"],
+    "change",
+    [fewer_rows, another_dimension, list_for_a_tuple, number_for_a_tensor, another_device],
 )
-def test_wrong_value_changes_nothing(loss_fn: Any, options: Any, change: Any, error: Any) -> None:
+@wrong(ValueError, "loss_fn returned a carry")
+def test_carry_of_a_different_form(change: Callable[..., Any]) -> None:
+    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
+        loss, new_carry = carried_loss(model, batch, carry)
+        return loss, change(*new_carry)
+
+    update_lstm(loss_fn)
+
+
+# A step that has been built, and the functions around it.
+
+
+@wrong(TypeError, "batch")
+def test_update_without_a_batch(step: TrainStep) -> None:
+    step()
+
+
+@pytest.mark.parametrize("path", [Path("state.pt"), "state.pt"])
+@wrong(ValueError, "load the file first")
+def test_path_instead_of_a_state(step: TrainStep, path: Any) -> None:
+    step.load_state_dict(path)
+
+
+@pytest.mark.parametrize("copy_step", [copy.copy, copy.deepcopy, pickle.dumps])
+@wrong(TypeError, "can't be copied or pickled: build another one")
+def test_copy_of_a_step(step: TrainStep, copy_step: Callable[[Any], Any]) -> None:
+    copy_step(step)
+
+
+@wrong(TypeError, "carry")
+def test_numbers_as_carry_of_an_evaluation(model: Net) -> None:
+    evaluate(model, batches(1), mean_loss, carry=list(range(10_000)))
+
+
+@wrong(TypeError, "is not callable")
+def test_numbers_as_function_of_a_batch_size() -> None:
+    find_batch_size(list(range(10_000)), len, 8)
+
+
+# Errors between the backward passes of an update.
+
+
+def no_loss(model: nn.Module, batch: Any) -> Any:
+    return None
+
+
+def loss_and_aux(model: nn.Module, batch: Any) -> Any:
+    return mean_loss(model, batch), ()
+
+
+def shorter_carry(model: nn.Module, batch: Any, carry: Tensor) -> Any:
+    loss, new_carry = counting_loss(model, batch, carry)
+    return loss, new_carry[:1]
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "wrong_loss_fn", "options", "error"),
+    [
+        (mean_loss, no_loss, {}, TypeError),
+        (loss_and_aux, mean_loss, {"has_aux": True}, TypeError),
+        (counting_loss, shorter_carry, {"carry": torch.zeros(2)}, ValueError),
+    ],
+)
+def test_wrong_value_changes_nothing(
+    loss_fn: Any, wrong_loss_fn: Any, options: dict[str, Any], error: type[Exception]
+) -> None:
     """It is returned for the last of two micro-batches: the first one has made gradients."""
-    first, last, wrong = batches(3)
+    first, last, bad = batches(3)
 
-    def returned(model: nn.Module, batch: Any, *carry: Any) -> Any:
-        value = loss_fn(model, batch, *carry)
-        return change(value) if batch is wrong else value
+    def wrong_for_one_batch(model: nn.Module, batch: Any, *carry: Any) -> Any:
+        if batch is bad:
+            return wrong_loss_fn(model, batch, *carry)
+        return loss_fn(model, batch, *carry)
 
-    step, reference = (make_step(loss_fn=returned, **options) for _ in range(2))
+    step = make_step(loss_fn=wrong_for_one_batch, **options)
+    reference = make_step(loss_fn=loss_fn, **options)
     assert equal_trees(step(first, last), reference(first, last))
-    check_error((lambda: step(first, wrong), error, "loss_fn"), step=step)
+    before = step.state_dict()
+    with pytest.raises(error, match="loss_fn"):
+        step(first, bad)
+    assert equal_trees(step.state_dict(), before)
     assert all(parameter.grad is None for parameter in step.model.parameters())
     assert equal_trees(step(first, last), reference(first, last))
 
@@ -169,29 +400,53 @@ def test_wrong_value_changes_nothing(loss_fn: Any, options: Any, change: Any, er
 @pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_update_without_gradients_changes_nothing(loss_fn: Any, mode: Any) -> None:
-    step, reference, (batch,) = make_step(loss_fn=loss_fn), make_step(loss_fn=loss_fn), batches(1)
+    step = make_step(loss_fn=loss_fn)
+    reference = make_step(loss_fn=loss_fn)
+    (batch,) = batches(1)
     with mode(), pytest.raises(ValueError, match="the loss has no gradient with respect to any"):
         step(batch)
     assert equal_trees(step(batch), reference(batch))
+
+
+# Parameters that change after the step was built.
+
+
+def append_parameter(optimizer: Optimizer) -> None:
+    optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(1)))
+
+
+def remove_parameter(optimizer: Optimizer) -> None:
+    optimizer.param_groups[0]["params"].pop()
+
+
+def replace_parameters(optimizer: Optimizer) -> None:
+    optimizer.param_groups[0]["params"] = [nn.Parameter(torch.ones(1))]
+
+
+def add_group(optimizer: Optimizer) -> None:
+    optimizer.add_param_group({"params": nn.Parameter(torch.ones(1))})
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda optimizer, more: optimizer.param_groups[0]["params"].append(more), "different parameters"),
-        (lambda optimizer, more: optimizer.param_groups[0]["params"].pop(), "different parameters"),
-        (lambda optimizer, more: optimizer.param_groups[0].update(params=[more]), "different parameters"),
-        (lambda optimizer, more: optimizer.add_param_group({"params": more}), "different groups"),
+        (append_parameter, "different parameters"),
+        (remove_parameter, "different parameters"),
+        (replace_parameters, "different parameters"),
+        (add_group, "different groups"),
     ],
-    ids=["appended", "removed", "replaced", "new group"],
 )
-def test_changed_parameters_are_rejected(name: str, change: Callable[..., Any], message: str) -> None:
-    step, (batch,) = make_step(name), batches(1)
+def test_changed_parameters_are_rejected(
+    name: str, change: Callable[[Optimizer], None], message: str
+) -> None:
+    step = make_step(name)
+    (batch,) = batches(1)
     step(batch)
     group = step.optimizer.param_groups[0]
-    before, params = state_kept_by_skips(step), [*group["params"]]
-    change(step.optimizer, nn.Parameter(torch.ones(1)))
+    before = state_kept_by_skips(step)
+    params = list(group["params"])
+    change(step.optimizer)
     for _ in range(2):
         with pytest.raises(ValueError, match=f"{message}.* the step was built for"):
             step(batch)
@@ -201,18 +456,40 @@ def test_changed_parameters_are_rejected(name: str, change: Callable[..., Any], 
     assert step(batch).applied == 2
 
 
+# Criteria as loss functions.
+
+
 @pytest.mark.parametrize(
-    "criterion", [nn.MSELoss(), nn.MSELoss, nn.functional.mse_loss, nn.L1Loss(reduction="sum")], ids=range(4)
+    "criterion", [nn.MSELoss(), nn.functional.mse_loss, nn.L1Loss(reduction="sum")]
 )
-def test_criterion_as_loss_fn_is_rejected(criterion: Any) -> None:
+def test_criterion_as_loss_fn(criterion: Any) -> None:
     """The replacement that the message suggests works."""
     with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
         make_step(loss_fn=criterion)
-    written = str(caught.value).partition("wrap the criterion, ")[2]
-    step, (batch,) = make_step(loss_fn=eval(written, {"nn": nn, "criterion": criterion})), batches(1)
-    outputs = step.model(batch[0])
-    expected = (criterion() if isinstance(criterion, type) else criterion)(outputs, batch[1])
-    assert step(batch).loss.item() == pytest.approx(expected.item())
+    written = "lambda model, batch: criterion(model(batch[0]), batch[1])"
+    assert str(caught.value).endswith(f"wrap the criterion, {written}")
+    step = make_step(loss_fn=lambda model, batch: criterion(model(batch[0]), batch[1]))
+    ((inputs, targets),) = batches(1)
+    expected = criterion(step.model(inputs), targets)
+    assert step((inputs, targets)).loss.item() == pytest.approx(expected.item())
+
+
+def test_class_of_a_criterion_as_loss_fn() -> None:
+    with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
+        make_step(loss_fn=nn.MSELoss)
+    written = "lambda model, batch: nn.MSELoss()(model(batch[0]), batch[1])"
+    assert str(caught.value).endswith(f"wrap the criterion, {written}")
+    step = make_step(loss_fn=lambda model, batch: nn.MSELoss()(model(batch[0]), batch[1]))
+    ((inputs, targets),) = batches(1)
+    expected = nn.functional.mse_loss(step.model(inputs), targets)
+    assert step((inputs, targets)).loss.item() == pytest.approx(expected.item())
+
+
+# Inputs and targets in two arguments are taken for two micro-batches.
+
+
+def indexing_loss(model: Any, batch: Any) -> Any:
+    return (model(batch[0]) - batch[1]).square().mean()
 
 
 def unpacking_loss(model: Any, batch: Any) -> Any:
@@ -222,16 +499,36 @@ def unpacking_loss(model: Any, batch: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("loss_fn", "rows", "error"),
-    [(mean_loss, 1, IndexError), (unpacking_loss, 2, RuntimeError), (unpacking_loss, 3, ValueError)],
+    [
+        (indexing_loss, 1, IndexError),
+        (unpacking_loss, 2, RuntimeError),
+        (unpacking_loss, 3, ValueError),
+    ],
 )
 def test_error_hints_at_two_micro_batches(loss_fn: Any, rows: int, error: type[Exception]) -> None:
-    """Not if there is one argument, and not for a lack of memory."""
-    step, exhausted = make_step(loss_fn=loss_fn), make_step(loss_fn=Mock(side_effect=torch.OutOfMemoryError))
+    step = make_step(loss_fn=loss_fn)
     ((inputs, targets),) = batches(1, rows=rows)
     with pytest.raises(error) as caught:
         step(inputs, targets)
     assert "2 arguments are 2 micro-batches" in caught.value.__notes__[0]
-    for call in (lambda: step(inputs), lambda: step(None, None), lambda: exhausted(inputs, targets)):
-        with pytest.raises((error, TypeError, torch.OutOfMemoryError)) as caught:
-            call()
-        assert not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.parametrize(
+    "micro_batches", [batches(1, rows=1)[0][:1], (None, None)], ids=["one tensor", "no tensors"]
+)
+@pytest.mark.parametrize("loss_fn", [indexing_loss, unpacking_loss])
+def test_error_of_other_arguments_has_no_hint(loss_fn: Any, micro_batches: Any) -> None:
+    step = make_step(loss_fn=loss_fn)
+    with pytest.raises((TypeError, RuntimeError, ValueError, IndexError)) as caught:
+        step(*micro_batches)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_lack_of_memory_has_no_hint() -> None:
+    def exhausted(model: Any, batch: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    ((inputs, targets),) = batches(1)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        make_step(loss_fn=exhausted)(inputs, targets)
+    assert not hasattr(caught.value, "__notes__")

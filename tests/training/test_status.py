@@ -1,4 +1,4 @@
-"""Interrupted updates, loads and peaks: what the step rejects afterwards, on one rank and on several."""
+"""Interrupted updates, loads and peaks, and what the step rejects then, on one rank or several."""
 
 import itertools
 from collections.abc import Callable

@@ -1,9 +1,8 @@
-"""The training step in unusual surroundings: copies, devices, modes, threads, `print`; the read counter."""
+"""The training step in unusual surroundings: copies, devices, modes, threads, `print`, reads."""
 
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,138 +18,189 @@ from torch import Tensor
 from plateau_jax import DataClock, PlateauCurve
 from torch_bridge import TrainStep, evaluate, lambda_lr
 
-Build = Callable[..., TrainStep]
+NAMES = ["adamw", "momentum", "plain adam"]
 
 
-def in_inference_mode(build: Build, data: list[Any]) -> Any:
+# Each test trains in unusual surroundings, and the run must equal one in usual ones.
+
+
+class Reference:
+    """A run over seven batches, of which the fourth is skipped.
+
+    Args:
+        options: The arguments of `make_step`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.data = batches(7)
+        self.data[3] = nonfinite(self.data[3])
+        step = make_step(**options)
+        self.results = train(step, self.data)
+        self.state = step.state_dict()
+
+    def build(self, **more: Any) -> TrainStep:
+        return make_step(**self.options | more)
+
+    def check_results(self, results: list[Any]) -> None:
+        assert equal_trees(list(map(tuple, results)), list(map(tuple, self.results)))
+
+    def check(self, step: TrainStep, results: list[Any]) -> None:
+        self.check_results(results)
+        assert equal_trees(step.state_dict(), self.state)
+
+
+CARRIED: dict[str, Any] = {
+    "loss_fn": counting_loss,
+    "carry": torch.zeros(2),
+    "precision": "fp16",
+    "max_norm": 1.0,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_step_built_in_inference_mode(name: str) -> None:
     """Only the step is built there: a model would have no gradients."""
+    reference = Reference(name=name, **CARRIED)
     model = Net()
     with torch.inference_mode():
-        step = build(model=model)
+        step = reference.build(model=model)
         step.reset_carry()
-    return train(step, data), step
+    reference.check(step, train(step, reference.data))
 
 
-def with_another_default_device(build: Build, data: list[Any]) -> Any:
+def check_with_another_default_device(reference: Reference, device_of_updates: str) -> None:
     model = Net()
     with torch.device("meta"):
-        step = build(model=model)
-    # Torch's own Adam creates its counters on the default device.
-    with torch.device("meta" if step.optimizer.param_groups[0].get("fused") else "cpu"):
-        results = train(step, data[:5])
+        step = reference.build(model=model)
+    with torch.device(device_of_updates):
+        results = train(step, reference.data[:5])
     with torch.device("meta"):
         step.load_state_dict(step.state_dict())
-        return results + train(step, data[5:]), step
+        results += train(step, reference.data[5:])
+    reference.check(step, results)
 
 
-def with_reused_carry(build: Build, data: list[Any]) -> Any:
-    """The caller's tensor may change: the step has a copy."""
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_another_default_device(name: str, precision: str) -> None:
+    reference = Reference(name=name, precision=precision, max_norm=0.5)
+    check_with_another_default_device(reference, "meta")
+
+
+@pytest.mark.parametrize("name", ["plain adam", "plain momentum"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_another_default_device_with_host_stepper(name: str, precision: str) -> None:
+    """Torch's own Adam creates its counters on the default device."""
+    reference = Reference(name=name, precision=precision, max_norm=0.5)
+    check_with_another_default_device(reference, "cpu")
+
+
+def test_another_default_device_with_held_clock() -> None:
+    check_with_another_default_device(Reference(curve=HELD_CURVE, clock=PATIENT), "meta")
+
+
+def test_carry_that_the_caller_changes() -> None:
+    """The step has a copy."""
+    reference = Reference(**CARRIED)
     carry = torch.zeros(2)
-    step = build(carry=carry)
+    step = reference.build(carry=carry)
     carry.fill_(7)
     step.reset_carry()
-    return train(step, data), step
+    reference.check(step, train(step, reference.data))
 
 
-def in_new_threads(build: Build, data: list[Any]) -> Any:
-    step, results = build(), []
-    for batch in data:
+def test_each_update_in_a_new_thread() -> None:
+    reference = Reference()
+    step = reference.build()
+    results: list[Any] = []
+    for batch in reference.data:
         with ThreadPoolExecutor(1) as thread:
             results.append(thread.submit(step, batch).result())
-    return results, step
+    reference.check(step, results)
 
 
-def next_to_another_step(build: Build, data: list[Any]) -> Any:
-    steps = [build(), make_step(model=Net(1))]
+def test_another_step_in_another_thread() -> None:
+    reference = Reference()
+    step = reference.build()
+    another_step = make_step(model=Net(1))
     with ThreadPoolExecutor(2) as threads:
-        results, _ = threads.map(lambda step: train(step, data * 5)[: len(data)], steps)
-    return results, None
+        results = threads.submit(train, step, reference.data * 5)
+        other_results = threads.submit(train, another_step, reference.data * 5)
+    assert len(other_results.result()) == 35
+    reference.check_results(results.result()[: len(reference.data)])
 
 
-def in_autocast(build: Build, data: list[Any]) -> Any:
+def test_updates_and_evaluation_in_autocast() -> None:
     """Otherwise torch would use the weights that it cast first until the loop ends."""
-    step = build()
+    reference = Reference(precision="bf16")
+    step = reference.build()
+    data = reference.data[:3]
     with torch.autocast("cpu", torch.bfloat16):
-        results = train(step, data)
-        loss = evaluate(step.model, data[:3], mean_loss, precision="bf16")
-    assert loss == evaluate(step.model, data[:3], mean_loss, precision="bf16")
-    return results, step
+        results = train(step, reference.data)
+        loss = evaluate(step.model, data, mean_loss, precision="bf16")
+    assert loss == evaluate(step.model, data, mean_loss, precision="bf16")
+    reference.check(step, results)
 
 
 class Marked(Tensor):
     """A subclass of tensors."""
 
 
-def with_tensor_subclasses(build: Build, data: list[Any]) -> Any:
-    step = build()
-    return train(step, [tuple(part.as_subclass(Marked) for part in batch) for batch in data]), step
+def test_batches_of_a_tensor_subclass() -> None:
+    reference = Reference()
+    step = reference.build()
+    data: list[Any] = []
+    for inputs, targets in reference.data:
+        data.append((inputs.as_subclass(Marked), targets.as_subclass(Marked)))
+    reference.check(step, train(step, data))
 
 
-def with_compiled_model(build: Build, data: list[Any]) -> Any:
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_compiled_model() -> None:
+    reference = Reference()
     model = Net()
-    step = build(model=torch.compile(model, backend="eager"), optimizer=make_optimizer("adamw", model))
-    results = train(step, data)
+    compiled = torch.compile(model, backend="eager")
+    step = reference.build(model=compiled, optimizer=make_optimizer("adamw", model))
+    results = train(step, reference.data)
     step.load_state_dict(step.state_dict())
-    return results, step
+    reference.check(step, results)
 
 
-class OwnLoss(torch.nn.MSELoss):
+class MeanOfModel(torch.nn.MSELoss):
     def forward(self, model: Any, batch: Any) -> Tensor:  # type: ignore[override]  (a module and a batch)
         return mean_loss(model, batch)
 
 
-def with_options(build: Build, data: list[Any], **options: Any) -> Any:
-    step = build(**options)
-    return train(step, data), step
+def test_subclass_of_a_criterion_that_takes_a_model() -> None:
+    reference = Reference()
+    step = reference.build(loss_fn=MeanOfModel())
+    reference.check(step, train(step, reference.data))
 
 
-def with_saves(build: Build, data: list[Any]) -> Any:
-    """A snapshot writes to no tensor."""
-    step, results = build(), []
-    clock = [value for value in vars(step._clock).values() if isinstance(value, Tensor)]
-    for batch in data:
-        versions = [value._version for value in [*clock, *step.model.parameters()]]
-        lr = step.optimizer.param_groups[0]["lr"]
+def test_numpy_number_as_option() -> None:
+    reference = Reference(max_norm=0.25)
+    step = reference.build(max_norm=np.float32(0.25))
+    reference.check(step, train(step, reference.data))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_snapshot_writes_to_no_tensor(name: str, precision: str) -> None:
+    reference = Reference(name=name, precision=precision)
+    step = reference.build()
+    clock_tensors = [value for value in vars(step._clock).values() if isinstance(value, Tensor)]
+    tensors = [*clock_tensors, *step.model.parameters()]
+    group = step.optimizer.param_groups[0]
+    results: list[Any] = []
+    for batch in reference.data:
+        versions = [tensor._version for tensor in tensors]
+        lr = group["lr"]
         step.state_dict()
-        assert versions == [value._version for value in [*clock, *step.model.parameters()]]
-        assert step.optimizer.param_groups[0]["lr"] is lr
+        assert [tensor._version for tensor in tensors] == versions
+        assert group["lr"] is lr
         results.append(step(batch))
-    return results, step
-
-
-NAMES = "adamw", "momentum", "plain adam"
-CARRIED: dict[str, Any] = {
-    "loss_fn": counting_loss, "carry": torch.zeros(2), "precision": "fp16", "max_norm": 1.0
-}  # fmt: skip
-SITUATIONS: list[Any] = [
-    *((in_inference_mode, {"name": name, **CARRIED}) for name in NAMES),
-    *((with_another_default_device, {"name": name, "precision": precision, "max_norm": 0.5})
-      for name in (*FUSED, "plain adam", "plain momentum") for precision in ("fp32", "fp16")),
-    (with_another_default_device, {"curve": HELD_CURVE, "clock": PATIENT}),
-    (with_reused_carry, CARRIED),
-    (in_new_threads, {}),
-    (next_to_another_step, {}),
-    (in_autocast, {"precision": "bf16"}),
-    (with_tensor_subclasses, {}),
-    (with_compiled_model, {}),
-    (partial(with_options, loss_fn=OwnLoss()), {}),
-    (partial(with_options, max_norm=np.float32(0.25)), {"max_norm": 0.25}),
-    *((with_saves, {"name": name, "precision": precision})
-      for name in NAMES for precision in ("fp32", "fp16")),
-]  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-@pytest.mark.parametrize(("situation", "options"), SITUATIONS)
-def test_surroundings_make_no_difference(situation: Any, options: dict[str, Any]) -> None:
-    data, build = batches(7), partial(make_step, **options)
-    data[3] = nonfinite(data[3])
-    reference = build()
-    expected = train(reference, data)
-    results, step = situation(build, data)
-    assert equal_trees([tuple(result) for result in results], [tuple(result) for result in expected])
-    if step is not None:
-        assert equal_trees(step.state_dict(), reference.state_dict())
+    reference.check(step, results)
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
@@ -164,29 +214,41 @@ def test_copies_of_model_and_optimizer_are_independent(name: str) -> None:
 
 
 def test_lazy_model_trains_after_a_dummy_batch() -> None:
-    lazy, (batch,) = torch.nn.Sequential(torch.nn.LazyLinear(2)), batches(1)
-    lazy(batch[0])
-    assert make_step(model=lazy)(batch).applied == 1
+    model = torch.nn.Sequential(torch.nn.LazyLinear(2))
+    ((inputs, targets),) = batches(1)
+    model(inputs)
+    assert make_step(model=model)((inputs, targets)).applied == 1
 
 
 def test_print_shows_curve_step_and_lr() -> None:
-    step, data = make_step(clock=DataClock(2), count=lambda batch: 5), batches(4)
+    def five(batch: Any) -> int:
+        return 5
+
+    step = make_step(clock=DataClock(2), count=five)
+    data = batches(4)
+    data[3] = nonfinite(data[3])
     assert reads_of(lambda: repr(step)) == 0
     assert repr(step) == f"TrainStep({CURVE})"
-    train(step, [*data[:3], nonfinite(data[3])])
+    train(step, data)
     lr = float(f"{CURVE(7) * 0.01:.6g}")
     counts = "applied=3, skipped=1, consumed=15, unit=2"
     assert str(step) == f"TrainStep({CURVE}, curve_step=7, lr={lr}, {counts})"
-    assert str(make_step()) == f"TrainStep({CURVE}, curve_step=0, lr=0.005, applied=0, skipped=0)"
+    shown = f"TrainStep({CURVE}, curve_step=0, lr=0.005, applied=0, skipped=0)"
+    assert str(make_step()) == shown
 
 
 def test_print_of_several_curves_is_one_line() -> None:
-    model, other = Net(), PlateauCurve(500)
-    optimizers = [torch.optim.SGD(module.parameters(), lr=0.5) for module in (model.first, model.last)]
+    model = Net()
+    other = PlateauCurve(500)
+    optimizers = [
+        torch.optim.SGD(model.first.parameters(), lr=0.5),
+        torch.optim.SGD(model.last.parameters(), lr=0.5),
+    ]
     same = TrainStep(model, optimizers, mean_loss, other)
     assert str(same).startswith(f"TrainStep({other}, curve_step=0, lr=0.5, ")
     assert "lr=[0.25, 0.5], " in str(TrainStep(model, optimizers, mean_loss, [CURVE, other]))
-    step = make_step(curve=PlateauCurve(10**6, plateaus=[(number, 0.1) for number in range(90)]))
+    plateaus = [(number, 0.1) for number in range(90)]
+    step = make_step(curve=PlateauCurve(10**6, plateaus=plateaus))
     for shown in (repr(step), str(step)):
         assert len(shown) < 400
         assert "\n" not in shown
@@ -194,42 +256,43 @@ def test_print_of_several_curves_is_one_line() -> None:
 
 # The counter of device reads: it notices every way of reading, and nothing else.
 
-SCALAR, LINE = torch.ones((), dtype=torch.int64), torch.ones(1, dtype=torch.int64)
-
-READS: list[Callable[[], Any]] = [
-    lambda: SCALAR.item(),
-    lambda: SCALAR.tolist(),
-    lambda: np.asarray(SCALAR),
-    lambda: np.from_dlpack(SCALAR),
-    lambda: SCALAR.to("cpu"),
-    lambda: SCALAR.to(device="cpu", copy=True),
-    lambda: LINE.nonzero(),
-    lambda: LINE[LINE > 0],
-    lambda: torch.repeat_interleave(LINE),
-    lambda: SCALAR.untyped_storage()[0],
-]
+SCALAR = torch.ones((), dtype=torch.int64)
+LINE = torch.ones(1, dtype=torch.int64)
 
 
-@pytest.mark.parametrize("way", READS, ids=range(len(READS)))
-def test_every_way_of_reading_is_counted(way: Callable[[], Any]) -> None:
-    assert reads_of(way) >= 1
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: SCALAR.item(),
+        lambda: SCALAR.tolist(),
+        lambda: np.asarray(SCALAR),
+        lambda: np.from_dlpack(SCALAR),
+        lambda: SCALAR.to("cpu"),
+        lambda: SCALAR.to(device="cpu", copy=True),
+        lambda: LINE.nonzero(),
+        lambda: LINE[LINE > 0],
+        lambda: torch.repeat_interleave(LINE),
+        lambda: SCALAR.untyped_storage()[0],
+    ],
+    ids=range(10),
+)
+def test_every_way_of_reading_is_counted(read: Callable[[], Any]) -> None:
+    assert reads_of(read) >= 1
 
 
 def test_use_of_host_memory_is_not_counted() -> None:
-    device, host = torch.ones(3), torch.zeros(3)
-    ways: dict[Callable[[], Any], int] = {
-        lambda: host.tolist(): 0,
-        lambda: host[0].item(): 0,
-        lambda: host.copy_(device, non_blocking=True): 0,
-        lambda: host.copy_(device): 1,
-        lambda: host[:1].copy_(device[:1]): 1,
-    }
-    assert [reads_of(way, [host]) for way in ways] == list(ways.values())
+    device = torch.ones(3)
+    host = torch.zeros(3)
+    assert reads_of(lambda: host.tolist(), [host]) == 0
+    assert reads_of(lambda: host[0].item(), [host]) == 0
+    assert reads_of(lambda: host.copy_(device, non_blocking=True), [host]) == 0
+    assert reads_of(lambda: host.copy_(device), [host]) == 1
+    assert reads_of(lambda: host[:1].copy_(device[:1]), [host]) == 1
 
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_hook_of_the_optimizer_clips_by_value(fused: bool) -> None:
-    """As the page on the training step says: the hook sees the sum of the micro-batches, unscaled."""
+    """As docs/training_step.md says: the hook sees the sum of the micro-batches, unscaled."""
     limit = 0.01
 
     def clip_by_value(optimizer: torch.optim.Optimizer, *_: Any) -> None:

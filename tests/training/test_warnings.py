@@ -1,4 +1,4 @@
-"""Warnings of a training step: a wrong program warns once, at the line of its call; a right one never."""
+"""Warnings of a training step: a wrong program warns once, at its line; a right one never."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,40 +8,35 @@ import torch
 from support.training import steps
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE, equal_trees, make_step, through_file, train
+from support.training.steps import CURVE, make_step, through_file, train
+from torch import Tensor
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import TrainStep
 
-END, FLOOR, WARMUP = PlateauCurve(20), PlateauCurve(20, min_lr_ratio=0.1), PlateauCurve(40, warmup_steps=4)
-STANDING = r"after {} updates the curve stays at step 0, .* consumed {} in units of {}\..*check the counts"
+END = PlateauCurve(20)
+FLOOR = PlateauCurve(20, min_lr_ratio=0.1)
+WARMUP = PlateauCurve(40, warmup_steps=4)
 
 
-def counting(unit: int, count: Any, curve: Any = WARMUP) -> dict[str, Any]:
-    return {"curve": curve, "clock": DataClock(unit), "count": count}
+def five(batch: Any) -> int:
+    return 5
 
 
-# Options of the step; updates that are silent, and those of which one warns; the message.
-STANDING_STILL: list[tuple[dict[str, Any], int, int, str]] = [
-    ({"curve": END}, 25, 30, "has total_steps = 20, .*so no weight changes"),
-    # More than 1000 updates past the end, and at ten times the steps.
-    ({"curve": FLOOR}, 1000, 120, "total_steps = 20, .* final value since step 20"),
-    # A unit that is never full.
-    (counting(1000, lambda batch: 5), 32, 40, STANDING.format(32, 160, 1000)),
-    (counting(1, lambda batch: 0), 32, 40, STANDING.format(32, 0, 1)),
-    (counting(1, lambda batch: torch.tensor(0)), 32, 40, STANDING.format(32, 0, 1)),
-]
+def zero(batch: Any) -> int:
+    return 0
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "silent", "updates", "message"),
-    [("adamw", *row) for row in STANDING_STILL]
-    + [("rmsprop", *row) for row in STANDING_STILL if row[1] < 100],
-)
-def test_run_that_stands_still_warns_once(
-    name: str, options: dict[str, Any], silent: int, updates: int, message: str
-) -> None:
-    step, (batch,) = make_step(name, **options), batches(1)
+def zero_on_device(batch: Any) -> Tensor:
+    return torch.tensor(0)
+
+
+# Runs whose learning rate, or whose curve, stands still.
+
+
+def check_warns_once(step: TrainStep, silent: int, updates: int, message: str) -> None:
+    """Check that one of these updates warns, after updates that are silent."""
+    (batch,) = batches(1)
     train(step, [batch] * silent)
     with pytest.warns(CurveWarning, match=message) as caught:
         train(step, [batch] * updates)
@@ -50,29 +45,65 @@ def test_run_that_stands_still_warns_once(
     step.state_dict()
 
 
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+def test_run_past_an_end_at_zero(name: str) -> None:
+    step = make_step(name, curve=END)
+    check_warns_once(step, 25, 30, "has total_steps = 20, .*so no weight changes")
+
+
+def test_run_far_past_an_end() -> None:
+    """More than 1000 updates past the end, and at ten times the steps."""
+    step = make_step("adamw", curve=FLOOR)
+    check_warns_once(step, 1000, 120, "total_steps = 20, .* final value since step 20")
+
+
+def stays_at_zero(updates: int, consumed: int, unit: int) -> str:
+    return (
+        rf"after {updates} updates the curve stays at step 0, .* "
+        rf"consumed {consumed} in units of {unit}\..*check the counts"
+    )
+
+
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+@pytest.mark.parametrize(
+    ("unit", "count", "consumed"), [(1000, five, 160), (1, zero, 0), (1, zero_on_device, 0)]
+)
+def test_unit_that_is_never_full(
+    name: str, unit: int, count: Callable[[Any], Any], consumed: int
+) -> None:
+    step = make_step(name, curve=WARMUP, clock=DataClock(unit), count=count)
+    check_warns_once(step, 32, 40, stays_at_zero(32, consumed, unit))
+
+
 def test_save_of_short_run_warns_of_unit() -> None:
-    step, (batch,) = make_step(**counting(1000, len)), batches(1)
+    step = make_step(curve=WARMUP, clock=DataClock(1000), count=len)
+    (batch,) = batches(1)
     train(step, [batch] * 19)
     step.state_dict()
     train(step, [batch])
-    with pytest.warns(CurveWarning, match=STANDING.format(20, 40, 1000)):
+    with pytest.warns(CurveWarning, match=stays_at_zero(20, 40, 1000)):
         step.state_dict()
 
 
 @pytest.mark.parametrize(
-    ("options", "peak"),
+    ("curve", "unit", "peak"),
     [
-        (counting(40, len), 0.01),  # moves after 20 updates of 2
-        (counting(1000, len), 0.0),
-        (counting(1000, len, PlateauCurve(40, warmup_steps=4, init_lr_ratio=0.5)), 0.01),
-        (counting(1000, len, PlateauCurve(40)), 0.01),
+        (WARMUP, 40, 0.01),
+        (WARMUP, 1000, 0.0),
+        (PlateauCurve(40, warmup_steps=4, init_lr_ratio=0.5), 1000, 0.01),
+        (PlateauCurve(40), 1000, 0.01),
     ],
+    ids=["moves after 20 updates of 2", "peak of zero", "starts above zero", "starts at the peak"],
 )
-def test_right_run_is_silent(options: dict[str, Any], peak: float) -> None:
-    step, (batch,) = make_step(**options), batches(1)
+def test_right_run_is_silent(curve: PlateauCurve, unit: int, peak: float) -> None:
+    step = make_step(curve=curve, clock=DataClock(unit), count=len)
+    (batch,) = batches(1)
     step.set_peak(peak)
     train(step, [batch] * 120)
     step.state_dict()
+
+
+# Optimizers that are resumed without the step of their curve.
 
 
 def saved_after(updates: int, name: str = "adamw") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -80,6 +111,9 @@ def saved_after(updates: int, name: str = "adamw") -> tuple[dict[str, Any], dict
     step = make_step(name)
     train(step, batches(updates))
     return through_file(step.optimizer.state_dict()), through_file(step.state_dict())
+
+
+Resume = Callable[..., TrainStep]
 
 
 def loaded_first(state: Any, name: str = "adamw", **options: Any) -> TrainStep:
@@ -95,46 +129,85 @@ def loaded_later(state: Any, name: str = "adamw", **options: Any) -> TrainStep:
     return step
 
 
-FORGOTTEN: list[tuple[str, dict[str, Any], str]] = [
-    *(
-        (name, {}, r"has made 3 updates, but the curve starts at step 0: .*initial_updates=3; or")
-        for name in ("adamw", "adagrad", "plain adam", "rmsprop")
-    ),
-    ("momentum", {}, r"has made updates, .*initial_updates=n; or"),
-    ("adamw", {"clock": DataClock(2)}, r"load_state_dict\(state\); or, if .*initial_updates=0$"),
-    ("adamw", {"clock": DataClock(2, count=4)}, r"has made 3 updates, .*initial_updates=3; or, if"),
-]
+both_orders = pytest.mark.parametrize("resume", [loaded_first, loaded_later])
+with_counted_updates = pytest.mark.parametrize(
+    "name", ["adamw", "adagrad", "plain adam", "rmsprop"]
+)
 
 
-@pytest.mark.parametrize("resume", [loaded_first, loaded_later])
-@pytest.mark.parametrize(("name", "options", "message"), FORGOTTEN)
-def test_optimizer_resumed_without_its_curve_warns_once(
-    resume: Callable[..., TrainStep], name: str, options: dict[str, Any], message: str
-) -> None:
-    """And each way out that the message names is silent."""
-    (optimizer_state, state), (batch,) = saved_after(3, name), batches(1)
-    step = resume(optimizer_state, name, **options)
-    count: Any = {"count": 4} if options else {}
+def check_update_warns_once(step: TrainStep, message: str, **options: Any) -> None:
+    (batch,) = batches(1)
     with pytest.warns(CurveWarning, match=message) as caught:
-        step(batch, **count)
+        step(batch, **options)
     assert caught[0].filename == __file__, "the line of the call"
     for _ in range(3):
-        step(batch, **count)
-    assert int(resume(optimizer_state, name, **options, initial_updates=0)(batch, **count).curve_step) == 0
-    if not options:
-        assert int(resume(optimizer_state, name, initial_updates=3)(batch).curve_step) == 3
-        loaded = resume(optimizer_state, name)
-        loaded.load_state_dict(state)
-        assert [int(result.curve_step) for result in train(loaded, [batch] * 2)] == [3, 4]
-        loaded.optimizer.load_state_dict(optimizer_state)  # rolled back, or loaded after the step
-        train(loaded, [batch] * 2)
+        step(batch, **options)
+
+
+@both_orders
+@with_counted_updates
+def test_resumed_optimizer_warns_once(resume: Resume, name: str) -> None:
+    optimizer_state, _ = saved_after(3, name)
+    step = resume(optimizer_state, name)
+    message = r"has made 3 updates, but the curve starts at step 0: .*initial_updates=3; or"
+    check_update_warns_once(step, message)
+
+
+@both_orders
+def test_resumed_optimizer_without_counts_warns_once(resume: Resume) -> None:
+    optimizer_state, _ = saved_after(3, "momentum")
+    step = resume(optimizer_state, "momentum")
+    check_update_warns_once(step, r"has made updates, .*initial_updates=n; or")
+
+
+@both_orders
+def test_resumed_optimizer_warns_once_under_data_clock(resume: Resume) -> None:
+    optimizer_state, _ = saved_after(3)
+    step = resume(optimizer_state, clock=DataClock(2))
+    message = r"load_state_dict\(state\); or, if .*initial_updates=0$"
+    check_update_warns_once(step, message, count=4)
+
+
+@both_orders
+def test_resumed_optimizer_warns_once_under_constant_count(resume: Resume) -> None:
+    optimizer_state, _ = saved_after(3)
+    step = resume(optimizer_state, clock=DataClock(2, count=4))
+    message = r"has made 3 updates, .*initial_updates=3; or, if"
+    check_update_warns_once(step, message, count=4)
+
+
+# Each way out that the message names is silent.
+
+
+@both_orders
+@pytest.mark.parametrize("name", ["adamw", "adagrad", "plain adam", "rmsprop", "momentum"])
+def test_resumed_optimizer_with_its_curve_is_silent(resume: Resume, name: str) -> None:
+    optimizer_state, state = saved_after(3, name)
+    (batch,) = batches(1)
+    assert int(resume(optimizer_state, name, initial_updates=0)(batch).curve_step) == 0
+    assert int(resume(optimizer_state, name, initial_updates=3)(batch).curve_step) == 3
+    loaded = resume(optimizer_state, name)
+    loaded.load_state_dict(state)
+    assert [int(result.curve_step) for result in train(loaded, [batch] * 2)] == [3, 4]
+    loaded.optimizer.load_state_dict(optimizer_state)  # rolled back, or loaded after the step
+    train(loaded, [batch] * 2)
+
+
+@both_orders
+@pytest.mark.parametrize("clock", [DataClock(2), DataClock(2, count=4)])
+def test_resumed_optimizer_that_starts_again_is_silent(resume: Resume, clock: DataClock) -> None:
+    optimizer_state, _ = saved_after(3)
+    step = resume(optimizer_state, clock=clock, initial_updates=0)
+    (batch,) = batches(1)
+    assert int(step(batch, count=4).curve_step) == 0
 
 
 @pytest.mark.parametrize("name", ["adamw", "adagrad", "plain adam", "rmsprop", "momentum", "sgd"])
 def test_optimizer_without_updates_is_silent(name: str) -> None:
-    step, data = make_step(name), batches(2)
+    step = make_step(name)
+    data = batches(2)
     step.optimizer.load_state_dict(step.optimizer.state_dict())
-    other = TrainStep(step.model, step.optimizer, mean_loss, CURVE)  # they alternate
+    alternating = TrainStep(step.model, step.optimizer, mean_loss, CURVE)
     train(step, data)
-    train(other, data)
-    assert equal_trees([other(data[0]).applied], [torch.tensor(3)])
+    train(alternating, data)
+    assert alternating(data[0]).applied == 3

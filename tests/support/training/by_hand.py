@@ -1,7 +1,8 @@
 """The loop that a user would write for a kind of run; it uses only the product's curves."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from support.clocks.holds import curve_steps_of
@@ -15,52 +16,87 @@ from plateau_jax import Curve, DataClock
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+class Update(NamedTuple):
+    """The values that the result of a step must have."""
+
+    loss: Tensor
+    grad_norm: Tensor
+    lr: Tensor
+    counters: Tensor
+    """Applied and skipped updates, the step of the curve, and the data consumed."""
+    aux: tuple[Any, ...]
+
+
+@dataclass
+class Forward:
+    """The outputs of the loss function for one micro-batch."""
+
+    loss: Tensor
+    weight: Any
+    """None if the loss is a mean and not a sum."""
+    aux: list[Any]
+    carry: Any
+
+
 class ByHand:
     """A training run that reads every decision on the host."""
 
     def __init__(self, kind: Kind) -> None:
-        self.kind, self.options, self.model = kind, kind.options, kind.model()
+        self.kind = kind
+        self.options = kind.options
+        self.model = kind.model()
         self.optimizers = kind.optimizers(self.model)
-        self.groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        self.lr_tensors = [group["lr"] for group in self.groups]
-        """The groups' tensors at the start, or numbers."""
-        self.peaks = [float(group.get("initial_lr", group["lr"])) for group in self.groups]
-        is_shared = len(self.optimizers) == 1 or isinstance(kind.curve, Curve)
-        entries: Any = [kind.curve] * len(self.optimizers) if is_shared else kind.curve
+        self.groups: list[dict[str, Any]] = []
         self.curves: list[Curve] = []
-        for optimizer, entry in zip(self.optimizers, entries, strict=True):
-            is_single = isinstance(entry, Curve)
-            self.curves += [entry] * len(optimizer.param_groups) if is_single else entry
+        for optimizer, entry in zip(self.optimizers, self._curves_by_optimizer(), strict=True):
+            groups = optimizer.param_groups
+            self.groups += groups
+            if isinstance(entry, Curve):
+                self.curves += [entry] * len(groups)
+            else:
+                self.curves += entry
+        # The groups' tensors at the start, or numbers.
+        self.lr_tensors = [group["lr"] for group in self.groups]
+        self.peaks = [float(group.get("initial_lr", group["lr"])) for group in self.groups]
+
         self.is_fp16 = self.options.get("precision") == "fp16"
         self.scaler = torch.amp.GradScaler("cpu", init_scale=kind.loss_scale, enabled=self.is_fp16)
         if self.is_fp16:
-            self.scaler.load_state_dict(self.scaler.state_dict() | {"_growth_tracker": kind.good_updates})
+            state = self.scaler.state_dict()
+            self.scaler.load_state_dict(state | {"_growth_tracker": kind.good_updates})
         self.divisor: float | None = None
         """The first weight of all, by which sums in fp16 are divided: they could overflow."""
+
         self.carry: Any = self.options.get("carry")
-        self.applied = self.curve_step = self.options.get("initial_updates", 0)
+        self.applied = self.options.get("initial_updates", 0)
+        self.curve_step = self.applied
         self.skipped = 0
         self.losses: list[float] = []
         self.counts = [1] * self.applied
 
-    def update(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
-        """Return what the result of a step must be: loss, norm, learning rates, counters, aux."""
-        now, peaks_and_curves = self.curve_step, zip(self.peaks, self.curves, strict=True)
-        lrs = [learning_rate(peak, curve, now) for peak, curve in peaks_and_curves]
+    def _curves_by_optimizer(self) -> Sequence[Any]:
+        curve = self.kind.curve
+        if len(self.optimizers) == 1 or isinstance(curve, Curve):
+            return [curve] * len(self.optimizers)
+        return curve
+
+    def update(self, micro_batches: Sequence[Any]) -> Update:
+        curve_step = self.curve_step
+        lrs: list[float] = []
+        for peak, curve in zip(self.peaks, self.curves, strict=True):
+            lrs.append(learning_rate(peak, curve, curve_step))
+
         self.model.zero_grad()
-        loss, share, aux, carry = self._forward_and_backward(micro_batches)
-        for optimizer in self.optimizers:
-            self.scaler.unscale_(optimizer)
-        parameters = [p for group in self.groups for p in group["params"] if p.grad is not None]
-        for parameter in parameters if share is not None else []:
-            parameter.grad.mul_(share)
-        gradients = [p.grad.coalesce().values() if p.grad.is_sparse else p.grad for p in parameters]
-        norm = nn.utils.get_total_norm(gradients)
+        loss, aux, carry = self._forward_and_backward(micro_batches)
+        parameters = self._parameters_with_gradients()
+        norm = nn.utils.get_total_norm([_values(p.grad) for p in parameters])
+
         if loss.isfinite() and norm.isfinite():
-            if (max_norm := self.options.get("max_norm")) is not None:
+            max_norm = self.options.get("max_norm")
+            if max_norm is not None:
                 nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
-            self._step(lrs)
-            self._count(loss, micro_batches)
+            self._step_optimizers(lrs)
+            self._advance_clock(loss, micro_batches)
             self.carry = carry
         else:
             self.skipped += 1
@@ -68,54 +104,79 @@ class ByHand:
             self.scaler.update()
         else:  # which is not due to the scale
             self.scaler.update(self.scaler.get_scale())
-        counters = [self.applied, self.skipped, now, sum(self.counts)]
-        return loss, norm, torch.tensor(lrs, dtype=torch.float32), torch.tensor(counters), tuple(aux)
 
-    def _forward_and_backward(self, micro_batches: Sequence[Any]) -> tuple[Tensor, Any, list[Any], Any]:
-        """Return the loss, a factor for the gradients if it is known only now, aux outputs, and the carry."""
-        parts: list[Tensor] = []
+        counters = [self.applied, self.skipped, curve_step, sum(self.counts)]
+        lr = torch.tensor(lrs, dtype=torch.float32)
+        return Update(loss, norm, lr, torch.tensor(counters), tuple(aux))
+
+    def _parameters_with_gradients(self) -> list[Any]:
+        parameters: list[Any] = []
+        for group in self.groups:
+            parameters += [p for p in group["params"] if p.grad is not None]
+        return parameters
+
+    def _forward_and_backward(self, micro_batches: Sequence[Any]) -> tuple[Tensor, list[Any], Any]:
+        """Leave the gradients in the parameters; return the loss, the aux outputs and the carry."""
+        losses: list[Tensor] = []
         weights: list[Any] = []
-        all_aux: list[Any] = []
+        aux: list[Any] = []
         carry = pytree.tree_map_only(Tensor, torch.clone, self.carry)
         for batch in micro_batches:
-            part, weight, aux, carry = self._loss(batch, carry)
-            if weight is None:
-                part = part / len(micro_batches)
-            elif len(micro_batches) == 1:
-                part = part / float(weight)
-            else:
-                if self.divisor is None and self._can_overflow():
-                    self.divisor = float(weight) or 1.0
-                part = part / (self.divisor or 1.0)
-                weights.append(weight)
-            self.scaler.scale(part).backward()
-            parts.append(part.detach().clone() if part.dtype.itemsize >= 4 else part.detach().float())
-            all_aux += aux
-        total = sum(parts[1:], start=parts[0])
-        if not weights:
-            return total, None, all_aux, carry
-        share = torch.tensor(self.divisor or 1.0) / sum(weights)
-        return total * share, share, all_aux, carry
+            forward = self._forward(batch, carry)
+            loss = forward.loss / self._divisor(forward.weight, len(micro_batches))
+            self.scaler.scale(loss).backward()
+            # In float32 at least.
+            losses.append(
+                loss.detach().to(torch.promote_types(loss.dtype, torch.float32), copy=True)
+            )
+            if forward.weight is not None:
+                weights.append(forward.weight)
+            aux += forward.aux
+            carry = forward.carry
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
+        total = sum(losses[1:], start=losses[0])
+        if len(weights) > 1:
+            # Only now the sum of the weights is known.
+            factor = torch.tensor(self.divisor or 1.0) / sum(weights)
+            total = total * factor
+            for parameter in self._parameters_with_gradients():
+                parameter.grad.mul_(factor)
+        return total, aux, carry
 
-    def _loss(self, batch: Any, carry: Any) -> tuple[Tensor, Any, list[Any], Any]:
-        """Return the loss or a sum, its weight or None, the aux in a list, and the carry."""
-        torch.clear_autocast_cache()
-        dtype = _AUTOCAST.get(self.options.get("precision", "fp32"))
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
-            value = self.kind.loss_fn(self.model, batch, *([] if carry is None else [carry]))
-        if carry is not None:
-            value, new = value
-            carry = pytree.tree_map(_like_old, new, carry)
-        aux: list[Any] = []
-        if self.options.get("has_aux"):
-            value, of_batch = value
-            aux = [pytree.tree_map(Tensor.detach, of_batch)]
-        return (value, None, aux, carry) if isinstance(value, Tensor) else (*value, aux, carry)
+    def _divisor(self, weight: Any, num_micro_batches: int) -> float:
+        if weight is None:
+            return num_micro_batches
+        if num_micro_batches == 1:
+            return float(weight)
+        if self.divisor is None and self._can_overflow():
+            self.divisor = float(weight) or 1.0
+        return self.divisor or 1.0
 
     def _can_overflow(self) -> bool:
         return self.is_fp16 or any(p.dtype == torch.float16 for p in self.model.parameters())
 
-    def _step(self, lrs: list[float]) -> None:
+    def _forward(self, batch: Any, carry: Any) -> Forward:
+        torch.clear_autocast_cache()
+        arguments = [self.model, batch]
+        if carry is not None:
+            arguments.append(carry)
+        dtype = _AUTOCAST.get(self.options.get("precision", "fp32"))
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            outputs = self.kind.loss_fn(*arguments)
+        if carry is not None:
+            outputs, new_carry = outputs
+            carry = pytree.tree_map(_like_old, new_carry, carry)
+        aux: list[Any] = []
+        if self.options.get("has_aux"):
+            outputs, aux_of_batch = outputs
+            aux.append(pytree.tree_map(Tensor.detach, aux_of_batch))
+        if isinstance(outputs, Tensor):
+            return Forward(outputs, None, aux, carry)
+        total, weight = outputs
+        return Forward(total, weight, aux, carry)
+
+    def _step_optimizers(self, lrs: list[float]) -> None:
         for group, tensor, lr in zip(self.groups, self.lr_tensors, lrs, strict=True):
             if isinstance(tensor, Tensor):
                 group["lr"] = torch.full_like(tensor, lr)
@@ -126,26 +187,43 @@ class ByHand:
         for optimizer in self.optimizers:
             self.scaler.step(optimizer)
 
-    def _count(self, loss: Tensor, micro_batches: Sequence[Any]) -> None:
-        clock: Any = self.options.get("clock")
-        count: Any = self.options.get("count")
+    def _advance_clock(self, loss: Tensor, micro_batches: Sequence[Any]) -> None:
         self.applied += 1
         self.losses.append(loss.item())
-        number = 1
-        if count is not None:
-            number = sum(int(count(batch)) for batch in micro_batches)
-        elif isinstance(clock, DataClock):
-            number = clock.count or 1
-        self.counts.append(number)
-        self.curve_step = curve_steps_of(clock, self.curves[0], self.counts, self.losses)[-1]
+        self.counts.append(self._count(micro_batches))
+        clock = self.options.get("clock")
+        curve_steps = curve_steps_of(clock, self.curves[0], self.counts, self.losses)
+        self.curve_step = curve_steps[-1]
+
+    def _count(self, micro_batches: Sequence[Any]) -> int:
+        count_of_batch: Any = self.options.get("count")
+        clock = self.options.get("clock")
+        if count_of_batch is not None:
+            return sum(int(count_of_batch(batch)) for batch in micro_batches)
+        if isinstance(clock, DataClock):
+            return clock.count or 1
+        return 1
 
     def loss_scale(self) -> list[float]:
-        scaler = self.scaler.state_dict()
-        scale = [scaler["scale"], scaler["_growth_tracker"]] if self.is_fp16 else []
-        return [*scale, *([] if self.divisor is None else [self.divisor])]
+        """Return the numbers of `loss_scale` in the state of a step."""
+        numbers: list[float] = []
+        if self.is_fp16:
+            state = self.scaler.state_dict()
+            numbers += [state["scale"], state["_growth_tracker"]]
+        if self.divisor is not None:
+            numbers.append(self.divisor)
+        return numbers
 
     def carry_leaves(self) -> list[Tensor] | None:
-        return None if self.carry is None else pytree.tree_leaves(self.carry)
+        if self.carry is None:
+            return None
+        return pytree.tree_leaves(self.carry)
+
+
+def _values(gradient: Tensor) -> Tensor:
+    if gradient.is_sparse:
+        return gradient.coalesce().values()
+    return gradient
 
 
 def _like_old(leaf: Tensor, old: Tensor) -> Tensor:

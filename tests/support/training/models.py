@@ -22,7 +22,8 @@ class Net(nn.Module):
     def __init__(self, seed: int = 0, dropout: float = 0.0) -> None:
         super().__init__()
         with seeded(seed):
-            self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
+            self.first = nn.Linear(3, 8)
+            self.last = nn.Linear(8, 2)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -35,7 +36,8 @@ class Recurrent(nn.Module):
     def __init__(self, kind: str = "LSTM") -> None:
         super().__init__()
         with seeded(0):
-            self.cells, self.last = getattr(nn, kind)(3, 5, batch_first=True), nn.Linear(5, 2)
+            self.cells = getattr(nn, kind)(3, 5, batch_first=True)
+            self.last = nn.Linear(5, 2)
 
     def forward(self, inputs: Tensor, carry: Any) -> tuple[Tensor, Any]:
         hidden, carry = self.cells(inputs, carry)
@@ -43,7 +45,9 @@ class Recurrent(nn.Module):
 
     def initial(self, rows: int = 4) -> Any:
         state = torch.zeros(1, rows, 5)
-        return (state, state.clone()) if isinstance(self.cells, nn.LSTM) else state
+        if isinstance(self.cells, nn.LSTM):
+            return state, state.clone()
+        return state
 
 
 Batch = tuple[Tensor, Tensor]
@@ -51,24 +55,34 @@ Batch = tuple[Tensor, Tensor]
 
 def batches(count: int, rows: int = 4, seed: int = 0, time: int | None = None) -> list[Batch]:
     generator = torch.Generator().manual_seed(seed)
-    shape = (rows,) if time is None else (rows, time)
-    return [
-        (torch.randn(*shape, 3, generator=generator), torch.randn(*shape, 2, generator=generator))
-        for _ in range(count)
-    ]
+    shape = [rows]
+    if time is not None:
+        shape.append(time)
+    data: list[Batch] = []
+    for _ in range(count):
+        inputs = torch.randn(*shape, 3, generator=generator)
+        targets = torch.randn(*shape, 2, generator=generator)
+        data.append((inputs, targets))
+    return data
 
 
 def nonfinite(batch: Batch, value: float = float("nan")) -> Batch:
     """Return a batch whose loss is not finite."""
-    return batch[0] * value, batch[1]
+    inputs, targets = batch
+    return inputs * value, targets
 
 
 def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
-    return nn.functional.mse_loss(model(batch[0]).to(batch[1].dtype), batch[1])
+    inputs = batch[0]
+    targets = batch[1]
+    return nn.functional.mse_loss(model(inputs).to(targets.dtype), targets)
 
 
 def pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
-    return (model(batch[0]).float() - batch[1]).square().sum(), batch[1].numel()
+    inputs = batch[0]
+    targets = batch[1]
+    errors = model(inputs).float() - targets
+    return errors.square().sum(), targets.numel()
 
 
 def device_pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -77,8 +91,10 @@ def device_pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def carried_loss(model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
-    outputs, carry = model(batch[0], carry)
-    return nn.functional.mse_loss(outputs.to(batch[1].dtype), batch[1]), carry
+    inputs = batch[0]
+    targets = batch[1]
+    outputs, carry = model(inputs, carry)
+    return nn.functional.mse_loss(outputs.to(targets.dtype), targets), carry
 
 
 def counting_loss(model: nn.Module, batch: Batch, carry: Tensor) -> tuple[Tensor, Tensor]:

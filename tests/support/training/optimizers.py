@@ -10,7 +10,7 @@ from torch.torch_version import TorchVersion
 optim = torch.optim
 
 ADAGRAD_RECREATES_STATES = TorchVersion(torch.__version__) >= "2.12"
-"""Before torch 2.12 only `__init__` does, so `step` raises if states were deleted or a group was added."""
+"""Before torch 2.12 only `__init__` does: `step` raises if states were deleted or a group added."""
 
 # These read the decision to skip on the device.
 FUSED: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
@@ -19,7 +19,10 @@ FUSED: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "adamw": (optim.AdamW, {"lr": 0.01, "fused": True}),
     "sgd": (optim.SGD, {"lr": 0.1, "fused": True}),
     "momentum": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "weight_decay": 0.01}),
-    "nesterov": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    "nesterov": (
+        optim.SGD,
+        {"lr": 0.1, "fused": True, "momentum": 0.9, "nesterov": True, "maximize": True},
+    ),
     "adagrad": (optim.Adagrad, {"lr": 0.1, "fused": True}),
 }
 OTHERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
@@ -48,7 +51,7 @@ def make_optimizer(name: str, model: nn.Module, **more: Any) -> Optimizer:
 
 
 class NeedsTensor(torch.optim.SGD):
-    """Rejects a learning rate that is a number, as optimizers do that compile their step (torchao's)."""
+    """Rejects a learning rate that is a number, like torchao's optimizers with a compiled step."""
 
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
@@ -60,8 +63,8 @@ class NeedsTensor(torch.optim.SGD):
 class SharpnessAware(torch.optim.Optimizer):
     """Takes the gradients at the worst point nearby, in two steps around a second backward pass.
 
-    Foret et al., Sharpness-Aware Minimization, 2021, arXiv:2010.01412. It shares its groups with the
-    optimizer inside, as the programs' classes of this kind do.
+    Foret et al., Sharpness-Aware Minimization, 2021, arXiv:2010.01412. It shares its groups with
+    the optimizer inside, as the programs' classes of this kind do.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class SharpnessAware(torch.optim.Optimizer):
 
 
 class Foreign(torch.optim.Optimizer):
-    """Not torch's own: keeps a value under a name, as MADGRAD does, numbers, and tensors of other dtypes.
+    """Keeps a value under a name, as MADGRAD does, numbers, and tensors of different dtypes.
 
     Its first step adds an option to the groups, as that of apex's FusedAdam does.
     """
@@ -114,15 +117,20 @@ class Foreign(torch.optim.Optimizer):
         for group in self.param_groups:
             group["updates"] = group.get("updates", 0) + 1
             for parameter in group["params"]:
-                gradient, state = parameter.grad.double(), self.state[parameter]
+                gradient = parameter.grad.double()
+                state = self.state[parameter]
                 if not state:
                     state["moment"] = torch.zeros(parameter.shape)
                     state["sums"] = [torch.zeros_like(gradient)]
                     state["more"] = {"least": torch.zeros_like(gradient)}
+                total = state["sums"][0]
+                least = state["more"]["least"]
                 state["moment"].lerp_(gradient.float(), 0.1)
-                state["sums"][0] += gradient / 3
-                state["more"]["least"].copy_(torch.minimum(state["more"]["least"], state["sums"][0]))
-                state["count"], state["last"] = state.get("count", 0) + 1, [state.get("count"), "x"]
+                total += gradient / 3
+                least.copy_(torch.minimum(least, total))
+                state["last"] = [state.get("count"), "x"]
+                state["count"] = state.get("count", 0) + 1
                 parameter.mul_(1 - group["lr"] * group["decay"] / group["updates"])
-                change = (state["sums"][0] + state["more"]["least"]) / self.state["k"]  # type: ignore[index]
-                parameter.sub_(group["lr"] / state["count"] * (change + state["moment"]).to(parameter.dtype))
+                num_updates = self.state["k"]  # type: ignore[index]
+                change = (total + least) / num_updates + state["moment"]
+                parameter.sub_(group["lr"] / state["count"] * change.to(parameter.dtype))

@@ -1,4 +1,4 @@
-"""Count every way of reading a tensor of the device. The tensors of a CPU stand in for a device's."""
+"""Count every way of reading a tensor of the device; here tensors of a CPU stand in for it."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -33,8 +33,8 @@ class Reads:
     """A context in which every read adds an entry to `names`.
 
     Args:
-        host: Tensors in host memory, such as page-locked buffers: using them does not count as a read,
-            nor does a non-blocking copy into them.
+        host: Tensors in host memory, such as page-locked buffers: using them does not count as a
+            read, nor does a non-blocking copy into them.
     """
 
     def __init__(self, host: Iterable[Tensor] = ()) -> None:
@@ -48,14 +48,19 @@ class Reads:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._contexts.close()
 
     def is_on_device(self, value: Any) -> bool:
         value = getattr(value, "_local_tensor", value)  # of a DTensor
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            return isinstance(value, Tensor) and value.untyped_storage().data_ptr() not in self._host
+            if not isinstance(value, Tensor):
+                return False
+            return value.untyped_storage().data_ptr() not in self._host
 
 
 class _Methods(TorchFunctionMode):
@@ -67,9 +72,11 @@ class _Methods(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         # Torch's optimizers pass the device of the parameters, which on a CPU is the host.
-        of_torch = sys._getframe(1).f_globals["__name__"].startswith("torch.optim.")
-        to_host = name == "to" and not of_torch and any(map(_names_host, [*args[1:], *kwargs.values()]))
-        if (name in _METHODS or to_host) and self._reads.is_on_device(args[0]):
+        caller = sys._getframe(1).f_globals["__name__"]
+        reads = name in _METHODS
+        if name == "to" and not caller.startswith("torch.optim."):
+            reads = any(map(_names_host, [*args[1:], *kwargs.values()]))
+        if reads and self._reads.is_on_device(args[0]):
             self._reads.names.append(name)
         return func(*args, **kwargs)
 
@@ -82,7 +89,11 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.name().removeprefix("aten::")
-        waits = name.startswith(_OPERATORS) or _takes_a_mask(name, args) or self._copies(name, args, kwargs)
+        waits = (
+            name.startswith(_OPERATORS)
+            or _takes_a_mask(name, args)
+            or self._copies(name, args, kwargs)
+        )
         if waits and any(map(self._reads.is_on_device, pytree.tree_leaves((args, kwargs)))):
             self._reads.names.append(name)
         return func(*args, **kwargs)
@@ -91,7 +102,9 @@ class _Operators(TorchDispatchMode):
         """Return True if the call waits for a copy into host memory."""
         if name != "copy_" or self._reads.is_on_device(args[0]):
             return False
-        return not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
+        if len(args) > 2:
+            return not args[2]
+        return not kwargs.get("non_blocking")
 
 
 def _names_host(value: Any) -> bool:
@@ -99,11 +112,15 @@ def _names_host(value: Any) -> bool:
 
 
 def _takes_a_mask(name: str, args: Any) -> bool:
-    if not name.startswith(("index.", "index_put", "repeat_interleave.Tensor", "_index_put")):
-        return False
-    return name.startswith("repeat") or any(
-        isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-    )
+    if name.startswith("repeat_interleave.Tensor"):
+        return True
+    if name.startswith(("index.", "index_put", "_index_put")):
+        return any(map(_is_mask, args[1]))
+    return False
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 def reads_of(call: Callable[[], Any], host: Iterable[Tensor] = ()) -> int:

@@ -24,7 +24,7 @@ class CountingStep(TrainStep):
     """A step of programs that call it without `count`.
 
     Args:
-        count: `count(batch)` returns what a micro-batch consumes.
+        count: `count(batch)` returns how much data a micro-batch consumes.
         arguments, options: As `TrainStep` takes them.
     """
 
@@ -33,12 +33,15 @@ class CountingStep(TrainStep):
         self._count_of = count
 
     def __call__(self, *micro_batches: Any, **options: Any) -> Any:
-        return super().__call__(*micro_batches, count=sum(map(self._count_of, micro_batches)), **options)
+        count = sum(map(self._count_of, micro_batches))
+        return super().__call__(*micro_batches, count=count, **options)
 
 
 def step_over(*arguments: Any, **options: Any) -> TrainStep:
-    """Return a step, which counts what it is given if there is an option `count`."""
-    return (CountingStep if "count" in options else TrainStep)(*arguments, **options)
+    """Return a step, which counts its micro-batches if there is an option `count`."""
+    if "count" in options:
+        return CountingStep(*arguments, **options)
+    return TrainStep(*arguments, **options)
 
 
 def make_step(
@@ -49,35 +52,43 @@ def make_step(
     optimizer: Any = None,
     **options: Any,
 ) -> TrainStep:
-    model = Net() if model is None else model
-    optimizer = make_optimizer(name, model) if optimizer is None else optimizer
+    if model is None:
+        model = Net()
+    if optimizer is None:
+        optimizer = make_optimizer(name, model)
     return step_over(model, optimizer, loss_fn, curve, **options)
 
 
 def set_loss_scale(step: TrainStep, scale: float, good_updates: int = 0) -> None:
     state = step.state_dict()
-    state["loss_scale"] = [torch.tensor(scale), torch.tensor(good_updates, dtype=torch.int32)]
+    counter = torch.tensor(good_updates, dtype=torch.int32)
+    state["loss_scale"] = [torch.tensor(scale), counter]
     step.load_state_dict(state)
 
 
 def is_refused(step: TrainStep) -> bool:
-    """Return True if the step asks for a state; neither an update nor its own state is to be had then."""
+    """Return True if the step asks for a state; then it neither makes an update nor saves."""
     with suppress(RuntimeError):
         step.state_dict()
         return False
-    for call_step in (lambda: step(*batches(1)), step.state_dict):
-        with pytest.raises(RuntimeError, match="load a checkpoint"):
-            call_step()
+    with pytest.raises(RuntimeError, match="load a checkpoint"):
+        step.state_dict()
+    with pytest.raises(RuntimeError, match="load a checkpoint"):
+        step(*batches(1))
     return True
 
 
 def state_kept_by_skips(step: TrainStep) -> dict[str, Any]:
     """Return the state without learning rates, random numbers and the loss scale's counter."""
     state = cast("dict[str, Any]", step.state_dict())
-    state["loss_scale"] = state["loss_scale"] and state["loss_scale"][0]
-    states = [state["optimizer"]] if len(step.optimizers) == 1 else state["optimizer"]
-    for group in (group for state_dict in states for group in state_dict["param_groups"]):
-        del group["lr"]
+    if state["loss_scale"]:
+        state["loss_scale"] = state["loss_scale"][0]
+    optimizer_states: list[Any] = state["optimizer"]
+    if len(step.optimizers) == 1:
+        optimizer_states = [state["optimizer"]]
+    for optimizer_state in optimizer_states:
+        for group in optimizer_state["param_groups"]:
+            del group["lr"]
     del state["random"]
     return state
 
@@ -90,47 +101,73 @@ def check_resume(
 ) -> None:
     """Compare a run with one that new steps resume from a file at each of these updates.
 
-    Every second load takes place in inference mode, with another default device. The states have the
-    versions of the modules, as torch's have.
+    Every second load takes place in inference mode, with another default device. The states have
+    the versions of the modules, as torch's have.
+
+    Args:
+        build: Returns a new step.
+        updates: The arguments of each update.
+        stops: The updates before which the run is interrupted.
+        run: `run(step, update)` makes the update and returns its result.
     """
     seed = torch.default_generator.manual_seed  # torch.manual_seed records a traceback each time
     seed(1)
-    uninterrupted, states = build(), dict[int, Any]()
+    step = build()
+    states: dict[int, Any] = {}
+    copies: dict[int, Any] = {}
     results: list[Any] = []
-    for number, update in enumerate([*updates, None]):
+    for number in range(len(updates) + 1):
         if number in stops:
-            state: Any = uninterrupted.state_dict()
-            assert state["model"]._metadata == cast("Any", uninterrupted.model.state_dict())._metadata
-            states[number] = state, copy.deepcopy(state)
+            states[number] = step.state_dict()
+            copies[number] = copy.deepcopy(states[number])
+            expected_metadata = cast("Any", step.model.state_dict())._metadata
+            assert states[number]["model"]._metadata == expected_metadata
         if number < len(updates):
-            results.append(run(uninterrupted, update))
-    end = torch.rand(3), uninterrupted.state_dict()
+            results.append(run(step, updates[number]))
+    random_numbers = torch.rand(3)
+    final_state = step.state_dict()
 
     seed(1)
-    step, done = build(), 0
-    for turn, at in enumerate(sorted(states)):
-        assert equal_trees([run(step, update) for update in updates[done:at]], results[done:at])
-        state, kept = states[at]
-        assert equal_trees(state, kept), "later updates have changed the snapshot"
-        assert equal_trees(step.state_dict(), kept)
+    step = build()
+    updates_made = 0
+    is_in_inference_mode = True
+    for stop in sorted(states):
+        resumed_results = [run(step, update) for update in updates[updates_made:stop]]
+        assert equal_trees(resumed_results, results[updates_made:stop])
+        state = states[stop]
+        assert equal_trees(state, copies[stop]), "later updates have changed the snapshot"
+        assert equal_trees(step.state_dict(), copies[stop])
         loaded = through_file(state)
         seed(99)
-        step, done = build(), at
-        for update in updates[2 : 2 + (at + 1) % 3]:  # so that loading must overwrite something
+        step = build()
+        updates_made = stop
+        # Up to two updates, so that loading must overwrite something.
+        for update in updates[2 : 2 + (stop + 1) % 3]:
             run(step, update)
-        with torch.inference_mode(turn % 2 == 0), torch.device("meta" if turn % 2 == 0 else "cpu"):
+        default_device = "cpu"
+        if is_in_inference_mode:
+            default_device = "meta"
+        with torch.inference_mode(is_in_inference_mode), torch.device(default_device):
             step.load_state_dict(loaded)
-        assert equal_trees(step.state_dict(), kept)
-        assert equal_trees(loaded, kept), "the caller's state was changed"
-    assert equal_trees([run(step, update) for update in updates[done:]], results[done:])
-    assert equal_trees((torch.rand(3), step.state_dict()), end)
+        is_in_inference_mode = not is_in_inference_mode
+        assert equal_trees(step.state_dict(), copies[stop])
+        assert equal_trees(loaded, copies[stop]), "the caller's state was changed"
+    resumed_results = [run(step, update) for update in updates[updates_made:]]
+    assert equal_trees(resumed_results, results[updates_made:])
+    assert equal_trees(torch.rand(3), random_numbers)
+    assert equal_trees(step.state_dict(), final_state)
 
 
 def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:
     """Draw runs of skipped and of applied updates, from none skipped to all."""
-    return st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1).map(
-        lambda runs: [skip for skip, length in runs for _ in range(length)][:size]
-    )
+
+    def pattern(runs: list[tuple[bool, int]]) -> list[bool]:
+        skips: list[bool] = []
+        for is_skipped, length in runs:
+            skips += [is_skipped] * length
+        return skips[:size]
+
+    return st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1).map(pattern)
 
 
 def train(step: TrainStep, updates: Iterable[Batch]) -> list[Any]:
@@ -140,14 +177,20 @@ def train(step: TrainStep, updates: Iterable[Batch]) -> list[Any]:
 def equal_trees(one: Any, other: Any) -> bool:
     """Return True if two trees are equal, tensors in values and dtypes (NaN equals NaN)."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        alike = one.dtype == other.dtype and one.shape == other.shape
-        return alike and bool(((one == other) | ((one != one) & (other != other))).all())
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        both_nan = (one != one) & (other != other)
+        return bool(((one == other) | both_nan).all())
     if isinstance(one, dict) and isinstance(other, dict):
-        first, second = cast("dict[Any, Any]", one), cast("dict[Any, Any]", other)
-        return first.keys() == second.keys() and all(equal_trees(first[key], second[key]) for key in first)
+        first = cast("dict[Any, Any]", one)
+        second = cast("dict[Any, Any]", other)
+        if first.keys() != second.keys():
+            return False
+        return all(equal_trees(first[key], second[key]) for key in first)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        pair = cast("Sequence[Any]", one), cast("Sequence[Any]", other)
-        return len(pair[0]) == len(pair[1]) and all(map(equal_trees, *pair))
+        items = cast("Sequence[Any]", one)
+        other_items = cast("Sequence[Any]", other)
+        return len(items) == len(other_items) and all(map(equal_trees, items, other_items))
     return bool(one == other)
 
 

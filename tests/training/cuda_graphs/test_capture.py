@@ -1,16 +1,24 @@
 """Warm-ups, captures and replays, with a stand-in for CUDA graphs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.training.cuda_graphs.graphs import WARM_UPS, FakeGraph, Sums, graphs_for, without_cuda
+from support.training.cuda_graphs.graphs import (
+    WARM_UPS,
+    FakeGraph,
+    Sums,
+    graphs_for,
+    without_cuda,
+)
 from support.training.steps import equal_trees
 from torch import Tensor
 
-MAX_GRAPHS, MAX_SHAPES = 8, 64
+MAX_GRAPHS = 8
+MAX_SHAPES = 64
 
 
 @pytest.fixture(autouse=True)
@@ -18,110 +26,207 @@ def _without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     without_cuda(monkeypatch)
 
 
+# The number of captures, and of the runs in Python: each shape has warm-ups, and then a capture.
+
+
 def batch(rows: int = 2, value: float = 1.0, **more: Any) -> dict[str, Any]:
     return {"x": torch.full((rows,), value), **more}
 
 
-_FIVE = [[batch()]] * 5
-_NUMBERS = [[batch(times=number)] for number in range(2 * MAX_SHAPES)]
-# The micro-batches of each call; how often an update is captured, and how often Python runs it.
-CALLS: dict[str, tuple[Sequence[Any], int, int]] = {
-    "one shape": ([[batch(value=number)] for number in range(10)], 1, WARM_UPS + 1),
-    "no tensors": ([[]] * 6, 1, WARM_UPS + 1),
-    "more micro-batches": ([*_FIVE, [batch(), batch()]], 1, WARM_UPS + 2),
-    "another entry": ([*_FIVE, [batch(times=3)]], 1, WARM_UPS + 2),
-    "another dtype": ([*_FIVE, [{"x": torch.ones(2, dtype=torch.float64)}]], 1, WARM_UPS + 2),
-    "another stride": ([*[[{"x": torch.ones(2, 2)}]] * 5, [{"x": torch.ones(2, 2).t()}]], 1, WARM_UPS + 2),
-    "another dimension": ([*_FIVE, [{"x": torch.ones(2, 1)}]], 1, WARM_UPS + 2),
-    "equal numbers of different types": (
-        [[batch(times=times)] for times in (1, True, 1.0) for _ in range(6)], 3, 3 * (WARM_UPS + 1),
-    ),
-    "too many shapes for graphs": (
-        [[batch(rows, turn)] for turn in range(6) for rows in range(MAX_GRAPHS + 3)],
-        MAX_GRAPHS, MAX_GRAPHS * (WARM_UPS + 1) + 3 * 6,
-    ),
-    # The warm-ups of the first shapes are counted; those of later ones are forgotten.
-    "a number that changes": (_NUMBERS, 0, len(_NUMBERS)),
-    "an early number again": ([*_NUMBERS, *[_NUMBERS[1]] * 5], 1, len(_NUMBERS) + WARM_UPS),
-    "the last counted number again": ([*_NUMBERS, *[_NUMBERS[63]] * 5], 1, len(_NUMBERS) + WARM_UPS),
-    "a late number again": ([*_NUMBERS, *[_NUMBERS[64]] * 5], 0, len(_NUMBERS) + 5),
-}  # fmt: skip
+def sum_of(micro_batch: dict[str, Any]) -> float:
+    return micro_batch["x"].sum().item() * micro_batch.get("times", 1)
 
 
-@pytest.mark.parametrize(("calls", "captures", "runs"), CALLS.values(), ids=CALLS)
-def test_update_is_captured_once_per_shape(calls: Sequence[Any], captures: int, runs: int) -> None:
-    """Each call takes effect once, and no later one writes into its results."""
-    sums, total, expected = Sums(), 0.0, []
-    results = [sums.graphs(micro_batches) for micro_batches in calls]
-    for count, micro_batches in enumerate(calls, 1):
-        total += sum(one["x"].sum().item() * one.get("times", 1) for one in micro_batches)
+def check_captures(updates: list[list[Any]], *, captures: int, runs: int) -> None:
+    """Check that each update takes effect once, and that no later one writes into its results."""
+    sums = Sums()
+    results = [sums.graphs(micro_batches) for micro_batches in updates]
+    expected: list[Any] = []
+    total = 0.0
+    for count, micro_batches in enumerate(updates, start=1):
+        total += sum(map(sum_of, micro_batches))
         expected.append((torch.tensor(total), torch.tensor(count)))
     assert equal_trees(results, expected)
-    assert (FakeGraph.captures, sums.runs) == (captures, runs)
+    assert FakeGraph.captures == captures
+    assert sums.runs == runs
 
 
-@st.composite
-def _layouts(draw: st.DrawFn) -> Any:
-    """Draw slices, and transposed, expanded, overlapping and empty tensors, at any offset."""
-    sizes = draw(st.lists(st.integers(0, 4), max_size=3))
-    strides = draw(st.lists(st.integers(0, 6), min_size=len(sizes), max_size=len(sizes)))
-    offset = draw(st.integers(0, 3))
-    dtype = draw(st.sampled_from([torch.float32, torch.int64, torch.bool, torch.uint8, torch.complex64]))
-    change = draw(st.sampled_from(["none", "conj", "negative"])) if dtype.is_complex else "none"
-    needs_gradient = dtype.is_floating_point and draw(st.booleans())
-
-    def make(seed: int) -> Tensor:
-        values = torch.randn(80, generator=torch.Generator().manual_seed(seed), dtype=torch.complex64)
-        tensor = values if dtype.is_complex else (values.real * 100).abs().to(dtype)
-        tensor = tensor.as_strided(sizes, strides, offset)
-        tensor = tensor if change == "none" else tensor.conj()
-        return (tensor.imag if change == "negative" else tensor).requires_grad_(needs_gradient)
-
-    return make
+def test_updates_of_one_shape() -> None:
+    updates = [[batch(value=number)] for number in range(10)]
+    check_captures(updates, captures=1, runs=WARM_UPS + 1)
 
 
-def _layout(tensor: Tensor) -> Any:
-    flags = tensor.requires_grad, tensor.is_leaf, tensor.is_conj(), tensor.is_neg()
-    return tensor.shape, tensor.stride(), tensor.dtype, flags
+def test_updates_without_tensors() -> None:
+    check_captures([[]] * 6, captures=1, runs=WARM_UPS + 1)
 
 
-@given(_layouts(), _layouts())
-def test_graph_sees_layout_and_values_of_batch(one: Any, other: Any) -> None:
-    layouts: list[Any] = []
-
-    def update(micro_batches: Any) -> tuple[Tensor, ...]:
-        layouts.append([_layout(tensor) for tensor in micro_batches])
-        return tuple(tensor.detach().reshape(-1) * 1 for tensor in micro_batches)
-
-    graphs = graphs_for(update)
-    for seed in range(WARM_UPS + 3):
-        tensors = [one(2 * seed), other(2 * seed + 1)]
-        expected = tuple(tensor.detach().reshape(-1) * 1 for tensor in tensors)
-        assert equal_trees(graphs(tensors), expected)
-    assert layouts == [list(map(_layout, tensors))] * (WARM_UPS + 1)
+CAPTURED = [[batch()]] * 5
+"""Updates after which one shape has a graph."""
 
 
 @pytest.mark.parametrize(
-    ("arrange", "graphs_needed"),
-    [(lambda one, other: [(one, other), (one, one)], 2), (lambda one, other: [one, other], 1)],
-    ids=["in one batch", "in two micro-batches"],
+    "micro_batches",
+    [
+        [batch(), batch()],
+        [batch(times=3)],
+        [{"x": torch.ones(2, dtype=torch.float64)}],
+        [{"x": torch.ones(2, 1)}],
+    ],
+    ids=["more micro-batches", "another entry", "another dtype", "another dimension"],
 )
-def test_tensor_used_twice_stays_one(arrange: Any, graphs_needed: int) -> None:
-    """A compiled loss_fn depends on which tensors of a batch are one."""
-    identities: list[bool] = []
+def test_update_of_another_shape(micro_batches: list[Any]) -> None:
+    check_captures([*CAPTURED, micro_batches], captures=1, runs=WARM_UPS + 2)
+
+
+def test_update_of_another_stride() -> None:
+    square = torch.ones(2, 2)
+    updates = [[{"x": square}]] * 5 + [[{"x": square.t()}]]
+    check_captures(updates, captures=1, runs=WARM_UPS + 2)
+
+
+def test_equal_numbers_of_different_types() -> None:
+    updates: list[list[Any]] = []
+    for times in (1, True, 1.0):
+        updates += [[batch(times=times)]] * 6
+    check_captures(updates, captures=3, runs=3 * (WARM_UPS + 1))
+
+
+def test_too_many_shapes_for_graphs() -> None:
+    updates: list[list[Any]] = []
+    for turn in range(6):
+        for rows in range(MAX_GRAPHS + 3):
+            updates.append([batch(rows, turn)])
+    runs = MAX_GRAPHS * (WARM_UPS + 1) + 3 * 6
+    check_captures(updates, captures=MAX_GRAPHS, runs=runs)
+
+
+NUMBERS = [[batch(times=number)] for number in range(2 * MAX_SHAPES)]
+"""Updates with a number that changes. The warm-ups of the first shapes are counted, no others."""
+
+
+def test_number_that_changes() -> None:
+    check_captures(NUMBERS, captures=0, runs=len(NUMBERS))
+
+
+@pytest.mark.parametrize("number", [1, MAX_SHAPES - 1])
+def test_number_whose_warm_ups_are_counted(number: int) -> None:
+    updates = NUMBERS + [NUMBERS[number]] * 5
+    check_captures(updates, captures=1, runs=len(NUMBERS) + WARM_UPS)
+
+
+def test_number_whose_warm_ups_are_forgotten() -> None:
+    updates = NUMBERS + [NUMBERS[MAX_SHAPES]] * 5
+    check_captures(updates, captures=0, runs=len(NUMBERS) + 5)
+
+
+# The graph sees the layout and the values of the batch.
+
+
+@dataclass
+class Layout:
+    """A slice, or a transposed, expanded, overlapping or empty tensor, at any offset."""
+
+    sizes: list[int]
+    strides: list[int]
+    offset: int
+    dtype: torch.dtype
+    view: str
+    """`plain`, or of a complex tensor `conj` or `negative`."""
+    requires_grad: bool
+
+    def tensor(self, seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        values = torch.randn(80, generator=generator, dtype=torch.complex64)
+        if not self.dtype.is_complex:
+            values = (values.real * 100).abs().to(self.dtype)
+        tensor = values.as_strided(self.sizes, self.strides, self.offset)
+        if self.view != "plain":
+            tensor = tensor.conj()
+        if self.view == "negative":
+            tensor = tensor.imag
+        return tensor.requires_grad_(self.requires_grad)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    sizes = draw(st.lists(st.integers(0, 4), max_size=3))
+    dtypes = [torch.float32, torch.int64, torch.bool, torch.uint8, torch.complex64]
+    layout = Layout(
+        sizes=sizes,
+        strides=draw(st.lists(st.integers(0, 6), min_size=len(sizes), max_size=len(sizes))),
+        offset=draw(st.integers(0, 3)),
+        dtype=draw(st.sampled_from(dtypes)),
+        view="plain",
+        requires_grad=False,
+    )
+    if layout.dtype.is_complex:
+        layout.view = draw(st.sampled_from(["plain", "conj", "negative"]))
+    if layout.dtype.is_floating_point:
+        layout.requires_grad = draw(st.booleans())
+    return layout
+
+
+def layout_of(tensor: Tensor) -> Any:
+    flags = [tensor.requires_grad, tensor.is_leaf, tensor.is_conj(), tensor.is_neg()]
+    return tensor.shape, tensor.stride(), tensor.dtype, flags
+
+
+def contents(tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(tensor.detach().reshape(-1) * 1 for tensor in tensors)
+
+
+@given(layouts(), layouts())
+def test_graph_sees_layout_and_values_of_batch(first: Layout, second: Layout) -> None:
+    layouts_seen: list[Any] = []
 
     def update(micro_batches: Any) -> tuple[Tensor, ...]:
-        one, other = micro_batches[0] if isinstance(micro_batches[0], tuple) else micro_batches
-        identities.append(one is other)
-        return (one + other,)
+        layouts_seen.append(list(map(layout_of, micro_batches)))
+        return contents(micro_batches)
 
     graphs = graphs_for(update)
+    tensors: list[Tensor] = []
+    for seed in range(WARM_UPS + 3):
+        tensors = [first.tensor(2 * seed), second.tensor(2 * seed + 1)]
+        assert equal_trees(graphs(tensors), contents(tensors))
+    assert layouts_seen == [list(map(layout_of, tensors))] * (WARM_UPS + 1)
+
+
+# A compiled loss_fn depends on which tensors of a batch are one.
+
+
+class Identities:
+    """An update that adds two tensors, and records if they are one."""
+
+    def __init__(self, tensors_of: Callable[[Any], Any]) -> None:
+        self.tensors_of = tensors_of
+        self.are_one: list[bool] = []
+
+    def __call__(self, micro_batches: Any) -> tuple[Tensor, ...]:
+        first, second = self.tensors_of(micro_batches)
+        self.are_one.append(first is second)
+        return (first + second,)
+
+
+def test_tensor_used_twice_in_a_batch_stays_one() -> None:
+    update = Identities(lambda micro_batches: micro_batches[0])
+    graphs = graphs_for(update)
     for value in range(WARM_UPS + 3):
-        one, other = torch.full((2,), float(value)), torch.full((2,), 2.0 * value)
-        assert equal_trees(graphs(arrange(one, one)), (2 * one,))
-        assert equal_trees(graphs(arrange(one, other)), (3 * one,))
-    assert len(graphs.captured) == graphs_needed
-    assert graphs_needed == 1 or identities == [True, False] * (WARM_UPS + 1)
+        one = torch.full((2,), float(value))
+        two = torch.full((2,), 2.0 * value)
+        assert equal_trees(graphs([(one, one), (one, one)]), (2 * one,))
+        assert equal_trees(graphs([(one, two), (one, one)]), (3 * one,))
+    assert len(graphs.captured) == 2
+    assert update.are_one == [True, False] * (WARM_UPS + 1)
+
+
+def test_tensor_in_two_micro_batches_needs_one_graph() -> None:
+    graphs = graphs_for(Identities(lambda micro_batches: micro_batches))
+    for value in range(WARM_UPS + 3):
+        one = torch.full((2,), float(value))
+        two = torch.full((2,), 2.0 * value)
+        assert equal_trees(graphs([one, one]), (2 * one,))
+        assert equal_trees(graphs([one, two]), (3 * one,))
+    assert len(graphs.captured) == 1
 
 
 def test_loss_writing_to_batch_grows_no_history() -> None:

@@ -1,69 +1,94 @@
 """What a CUDA graph cannot hold is rejected, and nothing changes."""
 
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.errors import check_error, each_row
-from support.training.cuda_graphs.graphs import Sums, captured_step, gpu_step, on_gpu, without_cuda
+from support.training.cuda_graphs.graphs import (
+    Sums,
+    captured_step,
+    gpu_step,
+    on_gpu,
+    without_cuda,
+)
 from support.training.models import Net, batches
 from support.training.optimizers import OTHERS, make_optimizer
 from support.training.steps import equal_trees, train
-from torch import Tensor
+from support.wrong import wrong
 
+from torch_bridge.training.cuda_graphs import GraphedUpdate
 from torch_bridge.training.steppers import check_capturable
 
-ONES, NEEDS = torch.ones(2), "cuda_graph=True needs"
+ONES = torch.ones(2)
 
 
-def computed() -> Tensor:
-    return torch.ones(2, requires_grad=True) * 2
-
-
-@each_row(
-    [
-        (lambda graphs: graphs([{"x": ONES}, {"x": torch.ones(2, device="meta")}]), ValueError,
-         "tensor on meta", "on cpu"),
-        (lambda graphs: graphs([{"x": ONES, "more": ONES.to_sparse()}]), ValueError, "torch.sparse_coo",
-         "dense"),
-        (lambda graphs: graphs([{"x": ONES, "more": computed()}]), ValueError, "another model computed",
-         "detach"),
-        (lambda graphs: graphs([{"x": ONES, "more": [np.ones(2)]}]), ValueError, "holds a ndarray"),
-        (lambda graphs: graphs([{"x": ONES, "more": {1}}]), ValueError, "holds a set"),
-    ]
-)  # fmt: skip
-def test_batch_that_a_graph_would_keep(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[GraphedUpdate]:
+    """An update that has not run, and must make its first run when the test ends."""
     without_cuda(monkeypatch)
     sums = Sums()
-    check_error(row, graphs=sums.graphs)
+    yield sums.graphs
     assert sums.runs == 0
-    assert sums.graphs([{"x": ONES}])[1] == 1
+    _, count = sums.graphs([{"x": ONES}])
+    assert count == 1
 
 
-def check(name: str, **options: Any) -> None:
-    check_capturable(make_optimizer(name, Net(), **options))
+@wrong(ValueError, "tensor on meta", "on cpu")
+def test_batch_on_another_device(graphs: GraphedUpdate) -> None:
+    graphs([{"x": ONES}, {"x": torch.ones(2, device="meta")}])
 
 
-@each_row(
-    [
-        *((partial(check, name), ValueError, NEEDS, "capturable=True") for name in ("adam", "adamw")),
-        *((partial(check, name), ValueError, NEEDS, "fused=True",
-           OTHERS[name][0].__name__) for name in OTHERS),
-        (lambda: check("momentum", dampening=0.5), ValueError, NEEDS, "dampening"),
-    ]
-)  # fmt: skip
-def test_optimizer_that_cannot_be_captured(row: Any) -> None:
-    check_error(row)
+@wrong(ValueError, "torch.sparse_coo", "dense")
+def test_sparse_tensor_in_a_batch(graphs: GraphedUpdate) -> None:
+    graphs([{"x": ONES, "more": ONES.to_sparse()}])
+
+
+@wrong(ValueError, "another model computed", "detach")
+def test_output_of_another_model_in_a_batch(graphs: GraphedUpdate) -> None:
+    computed = torch.ones(2, requires_grad=True) * 2
+    graphs([{"x": ONES, "more": computed}])
+
+
+@wrong(ValueError, "holds a ndarray")
+def test_array_in_a_batch(graphs: GraphedUpdate) -> None:
+    graphs([{"x": ONES, "more": [np.ones(2)]}])
+
+
+@wrong(ValueError, "holds a set")
+def test_set_in_a_batch(graphs: GraphedUpdate) -> None:
+    graphs([{"x": ONES, "more": {1}}])
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+@wrong(ValueError, "cuda_graph=True needs", "capturable=True")
+def test_fused_optimizer_that_is_not_capturable(name: str) -> None:
+    check_capturable(make_optimizer(name, Net()))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_optimizer_that_is_not_fused(name: str) -> None:
+    kind, _ = OTHERS[name]
+    with pytest.raises(ValueError, match=r"cuda_graph=True needs") as caught:
+        check_capturable(make_optimizer(name, Net()))
+    assert "fused=True" in str(caught.value)
+    assert kind.__name__ in str(caught.value)
+
+
+@wrong(ValueError, "cuda_graph=True needs", "dampening")
+def test_dampening() -> None:
+    check_capturable(make_optimizer("momentum", Net(), dampening=0.5))
 
 
 def test_step_rejects_uncapturable_settings(device: str) -> None:
-    captured, eager = captured_step(device), gpu_step(device=device)
-    group, data = captured.optimizer.param_groups[0], on_gpu(batches(3), device)
+    captured = captured_step(device)
+    eager = gpu_step(device=device)
+    data: list[Any] = on_gpu(batches(3), device)
+    group = captured.optimizer.param_groups[0]
     for name in ("fused", "capturable", "fused"):
         group[name] = False
-        with pytest.raises(ValueError, match=f"{NEEDS} .*{name}="):
+        with pytest.raises(ValueError, match=f"cuda_graph=True needs .*{name}="):
             captured(data[0])
         group[name] = True
         assert equal_trees(train(captured, data), train(eager, data))

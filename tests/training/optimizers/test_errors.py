@@ -1,131 +1,209 @@
 """Optimizers that a training step rejects, when it is built or later; nothing else changes."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.errors import check_error, each, each_row
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, equal_trees, make_step, train
-from torch import nn
+from support.wrong import wrong
 from torch.optim import SGD, AdamW, NAdam, Optimizer, RMSprop, lr_scheduler
 
 from torch_bridge import TrainStep, lambda_lr
 
-ATTACHED = "a scheduler is attached to the optimizer"
-SCHEDULERS: list[Callable[[Any], Any]] = [
-    lambda optimizer: lr_scheduler.StepLR(optimizer, 10),
-    lr_scheduler.ConstantLR,
-    lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 10),
-    lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, 10, cycle_momentum=False),
-    lambda optimizer: lambda_lr(optimizer, CURVE),
-]
+# Optimizers that are rejected when the step is built.
 
 
-class Odd(SGD):
-    """Its state has another form."""
-
-    def __init__(self, change: Any, model: nn.Module) -> None:
-        super().__init__(model.parameters(), lr=0.1)
-        self._change = change
-
+class WithoutGroups(SGD):
     def state_dict(self) -> dict[str, Any]:
-        return self._change(super().state_dict())
+        return {"weights": [], "lr": 0.1}
 
 
-def scheduled(scheduler: Callable[[Any], Any], model: nn.Module) -> Optimizer:
-    optimizer = make_optimizer("adamw", model)
-    scheduler(optimizer)
-    return optimizer
+class WithParametersOnly(SGD):
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"param_groups": [{"params": [0]}]}
 
 
-@each_row(
-    [
-        *((lambda build, change=change: build(Odd, change), ValueError,
-           "Odd.state_dict() has a non-standard form", word)
-          for change, word in (
-              (lambda state: {"weights": [], "lr": 0.1}, "KeyError"),
-              (lambda state: state | {"param_groups": [{"params": [0]}]}, "torch optimizer"),
-              (lambda state: state | {"state": [1, 2]}, "torch optimizer"),
-              (lambda state: 1 // 0, "ZeroDivisionError: "),
-          )),
-        (lambda build: make_step(optimizer=[]), ValueError, "needs parameters"),
-        *each(lambda build, value: build(scheduled, value), SCHEDULERS, ValueError, ATTACHED,
-              "Leave the scheduler out"),
-    ]
-)  # fmt: skip
-def test_rejected_when_built(row: Any) -> None:
-    def build(make: Any, argument: Any) -> None:
-        model = Net()
-        optimizer = make(argument, model)
-        (group,) = optimizer.param_groups
-        before = dict(group)
-        try:
-            TrainStep(model, optimizer, mean_loss, CURVE)
-        finally:
-            assert group == before
-
-    check_error(row, build=build)
+class WithStatesInAList(SGD):
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"state": [1, 2]}
 
 
-def two(first: Any = AdamW, last: Any = SGD, flip: bool = False) -> TrainStep:
-    model = Net()
-    optimizers = [first(model.first.parameters()), last(model.last.parameters())]
-    return make_step(model=model, optimizer=optimizers[::-1] if flip else optimizers)
+class WithAnError(SGD):
+    def state_dict(self) -> dict[str, Any]:
+        raise ZeroDivisionError("division by zero")
+
+
+def check_rejected(model: Net, optimizer: Optimizer, *parts: str) -> None:
+    (group,) = optimizer.param_groups
+    before = dict(group)
+    with pytest.raises(ValueError, match=parts[0]) as caught:
+        TrainStep(model, optimizer, mean_loss, CURVE)
+    assert group == before
+    for part in parts:
+        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "build",
-    [partial(make_step, "adamw"), partial(make_step, "rmsprop"), two],
-    ids=["adamw", "rmsprop", "two"],
+    ("kind", "reason"),
+    [
+        (WithoutGroups, "KeyError"),
+        (WithParametersOnly, "torch optimizer"),
+        (WithStatesInAList, "torch optimizer"),
+        (WithAnError, "ZeroDivisionError: "),
+    ],
 )
+def test_state_of_another_form(kind: type[SGD], reason: str) -> None:
+    model = Net()
+    optimizer = kind(model.parameters(), lr=0.1)
+    check_rejected(model, optimizer, f"{kind.__name__}.state_dict", "non-standard form", reason)
+
+
+@wrong(ValueError, "needs parameters")
+def test_no_optimizer() -> None:
+    make_step(optimizer=[])
+
+
+def step_lr(optimizer: Optimizer) -> None:
+    lr_scheduler.StepLR(optimizer, 10)
+
+
+def constant_lr(optimizer: Optimizer) -> None:
+    lr_scheduler.ConstantLR(optimizer)
+
+
+def cosine_annealing_lr(optimizer: Optimizer) -> None:
+    lr_scheduler.CosineAnnealingLR(optimizer, 10)
+
+
+def one_cycle_lr(optimizer: Optimizer) -> None:
+    lr_scheduler.OneCycleLR(optimizer, 0.1, 10, cycle_momentum=False)
+
+
+def curve_of_this_library(optimizer: Optimizer) -> None:
+    lambda_lr(optimizer, CURVE)
+
+
+ATTACHED = "a scheduler is attached to the optimizer"
+
+
+@pytest.mark.parametrize(
+    "attach", [step_lr, constant_lr, cosine_annealing_lr, one_cycle_lr, curve_of_this_library]
+)
+def test_scheduler_attached_before(attach: Callable[[Optimizer], None]) -> None:
+    model = Net()
+    optimizer = make_optimizer("adamw", model)
+    attach(optimizer)
+    check_rejected(model, optimizer, ATTACHED, "Leave the scheduler out")
+
+
+# Schedulers that are attached later.
+
+
+def adamw() -> TrainStep:
+    return make_step("adamw")
+
+
+def rmsprop() -> TrainStep:
+    return make_step("rmsprop")
+
+
+def step_of_two(first: type[Optimizer] = AdamW, last: type[Optimizer] = SGD) -> TrainStep:
+    """Return a step with an optimizer for each layer."""
+    model = Net()
+    optimizers = [first(model.first.parameters()), last(model.last.parameters())]
+    return make_step(model=model, optimizer=optimizers)
+
+
+@pytest.mark.parametrize("build", [adamw, rmsprop, step_of_two])
 def test_scheduler_attached_later_is_rejected(build: Callable[[], TrainStep]) -> None:
     """Before the first update, after one, and after a load; the message says how to remove it."""
-    step, reference, data = build(), build(), batches(3)
+    step = build()
+    reference = build()
     optimizer: Any = step.optimizers[-1]
-    calls: list[Callable[[Any, Any], Any]] = [
-        lambda step, state: step(*data),
-        lambda step, state: step.set_peak(0.5),
-        lambda step, state: step.load_state_dict(state),
-    ]
-    for number in range(3):
+    message = f"{ATTACHED}.*`del optimizer.step`"
+    data = batches(3)
+    for number, batch in enumerate(data):
         if number == 2:
             step.load_state_dict(step.state_dict())
-        state = step.state_dict()
+        before = step.state_dict()
         lr_scheduler.StepLR(optimizer, 10)
-        for call in calls:
-            check_error((call, ValueError, ATTACHED, "`del optimizer.step`"), step=step, state=state)
+        with pytest.raises(ValueError, match=message):
+            step(*data)
+        with pytest.raises(ValueError, match=message):
+            step.set_peak(0.5)
+        with pytest.raises(ValueError, match=message):
+            step.load_state_dict(before)
         del optimizer.step
-        assert equal_trees(step(data[number]), reference(data[number]))
+        assert equal_trees(step.state_dict(), before)
+        assert equal_trees(step(batch), reference(batch))
 
 
-@each_row(
-    [
-        (lambda step: step.load_state_dict(two(RMSprop, NAdam).state_dict()), ValueError,
-         "['RMSprop', 'NAdam']"),
-        (lambda step: step.load_state_dict(two(flip=True).state_dict()), ValueError, "saved with",
-         "['SGD', 'AdamW']"),
-        (lambda step: step.load_state_dict(make_step().state_dict()), ValueError,
-         "saved with optimizer_type = AdamW"),
-        (lambda step: make_step().load_state_dict(step.state_dict()), ValueError, "['AdamW', 'SGD']",
-         "has AdamW"),
-        *((lambda step, state, of=of: step.load_state_dict(state | {"optimizer": of(state["optimizer"])}),
-           ValueError, "state_dict", word)
-          for of, word in (
-              (lambda states: states[:1], "has 1 items; the number of parameter groups is 2"),
-              (lambda states: states * 2, "has 4 items; the number of parameter groups is 2"),
-              (lambda states: states[0], "not the state of a"),
-              (lambda states: dict(enumerate(states)), "not the state of a"),
-              (lambda states: None, "not the state of a"),
-          )),
-        (lambda step: step.optimizer, AttributeError, "2 optimizers", "step.optimizers"),
-    ]
-)  # fmt: skip
-def test_several_optimizers_are_not_mistaken_for_others(row: Any) -> None:
-    step = two()
+# States of several optimizers.
+
+
+@pytest.fixture
+def step() -> Iterator[TrainStep]:
+    """A step with AdamW and SGD that has made an update."""
+    step = step_of_two()
     train(step, batches(1))
-    state: Any = step.state_dict()
-    check_error(row, step=step, state=state)
+    yield step
     assert [type(optimizer) for optimizer in step.optimizers] == [AdamW, SGD]
+
+
+@wrong(ValueError, "['RMSprop', 'NAdam']")
+def test_state_of_different_optimizers(step: TrainStep) -> None:
+    step.load_state_dict(step_of_two(RMSprop, NAdam).state_dict())
+
+
+@wrong(ValueError, "saved with", "['SGD', 'AdamW']")
+def test_state_of_optimizers_in_a_different_order(step: TrainStep) -> None:
+    model = Net()
+    optimizers = [SGD(model.last.parameters()), AdamW(model.first.parameters())]
+    step.load_state_dict(make_step(model=model, optimizer=optimizers).state_dict())
+
+
+@wrong(ValueError, "saved with optimizer_type = AdamW")
+def test_state_of_one_optimizer(step: TrainStep) -> None:
+    step.load_state_dict(make_step().state_dict())
+
+
+@wrong(ValueError, "['AdamW', 'SGD']", "has AdamW")
+def test_state_of_two_optimizers_for_one(step: TrainStep) -> None:
+    make_step().load_state_dict(step.state_dict())
+
+
+@wrong(ValueError, "state_dict", "has 1 items; the number of parameter groups is 2")
+def test_state_without_the_second_optimizer(step: TrainStep) -> None:
+    state: Any = step.state_dict()
+    step.load_state_dict(state | {"optimizer": state["optimizer"][:1]})
+
+
+@wrong(ValueError, "state_dict", "has 4 items; the number of parameter groups is 2")
+def test_state_with_four_optimizers(step: TrainStep) -> None:
+    state: Any = step.state_dict()
+    step.load_state_dict(state | {"optimizer": state["optimizer"] * 2})
+
+
+@wrong(ValueError, "state_dict", "not the state of a")
+def test_state_of_the_first_optimizer_only(step: TrainStep) -> None:
+    state: Any = step.state_dict()
+    step.load_state_dict(state | {"optimizer": state["optimizer"][0]})
+
+
+@wrong(ValueError, "state_dict", "not the state of a")
+def test_states_of_optimizers_in_a_dictionary(step: TrainStep) -> None:
+    state: Any = step.state_dict()
+    step.load_state_dict(state | {"optimizer": dict(enumerate(state["optimizer"]))})
+
+
+@wrong(ValueError, "state_dict", "not the state of a")
+def test_none_as_state_of_the_optimizers(step: TrainStep) -> None:
+    state: Any = step.state_dict()
+    step.load_state_dict(state | {"optimizer": None})
+
+
+@wrong(AttributeError, "2 optimizers", "step.optimizers")
+def test_one_optimizer_of_two(step: TrainStep) -> None:
+    _ = step.optimizer

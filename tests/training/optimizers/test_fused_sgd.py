@@ -1,42 +1,50 @@
-"""Two defects of torch's fused SGD: 16-bit parameters on a CPU, and momentum that nobody initializes."""
+"""Two defects of torch's fused SGD: 16-bit parameters on a CPU, and uninitialized momentum."""
 
 import pytest
 import torch
-from support.errors import check_error
 from support.training.by_hand import ByHand
 from support.training.kinds_of_run import Kind
 from support.training.models import Net, batches, nonfinite
 from support.training.steps import make_step
+from support.wrong import wrong
 from torch import Tensor
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
+
+from torch_bridge import TrainStep
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_on_a_cpu_is_rejected(dtype: torch.dtype) -> None:
-    """On a CPU torch 2.13 leaves blocks of elements unchanged: github.com/pytorch/pytorch/issues/191763."""
-    model = Net().to(dtype)
-    optimizer = SGD(model.parameters(), lr=0.25, fused=True)
-
-    def build() -> None:
-        make_step(model=model, optimizer=optimizer)
-
-    check_error((build, ValueError, f"{dtype} parameters unchanged", "fused=False"), optimizer=optimizer)
+@pytest.fixture(params=[torch.bfloat16, torch.float16], ids=str)
+def model(request: pytest.FixtureRequest) -> Net:
+    return Net().to(request.param)
 
 
-def test_half_precision_is_rejected_later() -> None:
+@pytest.fixture
+def optimizer(model: Net) -> Optimizer:
+    return SGD(model.parameters(), lr=0.25, fused=True)
+
+
+@wrong(ValueError, "float16 parameters unchanged", "fused=False")
+def test_half_precision_on_a_cpu(model: Net, optimizer: Optimizer) -> None:
+    """Torch 2.13 leaves blocks of elements unchanged: github.com/pytorch/pytorch/issues/191763."""
+    make_step(model=model, optimizer=optimizer)
+
+
+@pytest.fixture
+def step() -> TrainStep:
     model = Net().bfloat16()
     step = make_step(model=model, optimizer=SGD(model.parameters(), lr=0.25))
     step.optimizer.param_groups[0]["fused"] = True
+    return step
 
-    def update() -> None:
-        step(*batches(1))
 
-    check_error((update, ValueError, "torch.bfloat16 parameters unchanged"), step=step)
+@wrong(ValueError, "torch.bfloat16 parameters unchanged")
+def test_fused_setting_of_half_precision(step: TrainStep) -> None:
+    step(*batches(1))
 
 
 @pytest.mark.parametrize("name", ["momentum", "nesterov", "dampened"])
 def test_momentum_starts_after_skipped_updates(name: str) -> None:
-    """Torch's kernel would leave it uninitialized. The loop by hand has the SGD that is not fused."""
+    """Torch's kernel would leave it uninitialized. The loop by hand has one that is not fused."""
     kind = Kind(name)
     step = kind.build()
     by_hand = ByHand(kind)

@@ -1,4 +1,4 @@
-"""Groups whose learning rate is a tensor: they keep it, whoever else holds it, and every update fills it.
+"""Groups whose learning rate is a tensor: they keep it, and every update fills it.
 
 `test_every_run.py` has the relations that hold for all kinds of runs.
 """
@@ -26,20 +26,24 @@ fused_or_not = pytest.mark.parametrize(
 
 
 def groups_of_layers(model: Net, *lrs: Tensor) -> list[dict[str, Any]]:
-    groups: list[dict[str, Any]] = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
+    groups: list[dict[str, Any]] = [
+        {"params": model.first.parameters()},
+        {"params": model.last.parameters()},
+    ]
     for group, lr in zip(groups, lrs, strict=False):
         group["lr"] = lr
     return groups
 
 
 def lr_tensors(step: TrainStep) -> list[Tensor]:
-    return [group["lr"] for optimizer in step.optimizers for group in optimizer.param_groups]
+    return [group["lr"] for group in step.optimizer.param_groups]
 
 
 @fused_or_not
 def test_program_that_holds_the_tensors_reads_them(kind: Callable[..., Optimizer]) -> None:
     """Here the groups' tensors are views of one tensor."""
-    model, lrs = Net(), torch.tensor([0.1, 0.02])
+    model = Net()
+    lrs = torch.tensor([0.1, 0.02])
     optimizer = kind(groups_of_layers(model, lrs[0], lrs[1]))
     step = make_step(model=model, optimizer=optimizer, curve=[CURVE, LINEAR])
     for batch in batches(5):
@@ -48,7 +52,8 @@ def test_program_that_holds_the_tensors_reads_them(kind: Callable[..., Optimizer
 
 @fused_or_not
 def test_tensor_that_requires_grad_is_filled(kind: Callable[..., Optimizer]) -> None:
-    model, lr = Net(), torch.tensor(0.1, requires_grad=True)
+    model = Net()
+    lr = torch.tensor(0.1, requires_grad=True)
     step = make_step(model=model, optimizer=kind(model.parameters(), lr=lr))
     result = step(*batches(1))
     assert step.optimizer.param_groups[0]["lr"] is lr
@@ -58,8 +63,9 @@ def test_tensor_that_requires_grad_is_filled(kind: Callable[..., Optimizer]) -> 
 
 @fused_or_not
 def test_shared_tensor_is_separated_once_the_peaks_differ(kind: Callable[..., Optimizer]) -> None:
-    """The first group keeps it. The optimizer's default, with which a later group begins, is the peak."""
-    model, lr = Net(), torch.tensor(0.1)
+    """The first group keeps it. The optimizer's default, for later groups, is the peak."""
+    model = Net()
+    lr = torch.tensor(0.1)
     step = make_step(model=model, optimizer=kind(groups_of_layers(model), lr=lr))
     step(*batches(1))
     assert lr_tensors(step)[0] is lr
@@ -79,7 +85,8 @@ def test_shared_tensor_is_separated_once_the_peaks_differ(kind: Callable[..., Op
 @fused_or_not
 def test_number_in_a_state_fills_the_tensor(kind: Callable[..., Optimizer]) -> None:
     """Also one that an optimizer with a number has saved, or a program has assigned."""
-    model, lr = Net(), torch.tensor(0.1)
+    model = Net()
+    lr = torch.tensor(0.1)
     step = make_step(model=model, optimizer=kind(model.parameters(), lr=lr))
     data = batches(4)
     for batch in data[:3]:

@@ -1,4 +1,4 @@
-"""torchao's optimizers, whose moments have few bits: their compiled step demands a tensor learning rate."""
+"""torchao's optimizers, with moments of few bits: their compiled step needs a tensor as lr."""
 
 from functools import partial
 from typing import Any
@@ -16,7 +16,9 @@ from torch_bridge import TrainStep, lambda_lr
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(TorchVersion(torch.__version__) < "2.11", reason="torchao asks for torch 2.11"),
+    pytest.mark.skipif(
+        TorchVersion(torch.__version__) < "2.11", reason="torchao asks for torch 2.11"
+    ),
     pytest.mark.filterwarnings("ignore:OptimState.* does not implement _stable_hash_for_caching"),
 ]
 
@@ -56,7 +58,7 @@ def train_with_scheduler(model: nn.Module, optimizer: Any, inputs: Tensor) -> li
 
 @pytest.mark.parametrize("name", ["AdamW8bit", "AdamW4bit", "AdamWFp8"])
 def test_torchaos_optimizers_follow_the_curve(name: str) -> None:
-    """In a step and under a scheduler alike. Only the first update compiles; the backend is a fast one."""
+    """In a step and under a scheduler. Only the first update compiles; with a fast backend."""
     with seeded(1):
         inputs = torch.randn(8, 64)
     losses: list[list[float]] = []

@@ -1,36 +1,56 @@
 """Optimizers wrapped by trainers, with schedulers attached too, and models wrapped by Fabric."""
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from accelerate import Accelerator
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning_fabric import Fabric
-from support.errors import check_error
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.reads import reads_of
 from support.training.steps import CURVE, equal_trees, make_step, train
 from torch import nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import StepLR
 
 from torch_bridge import TrainStep
 
 pytestmark = pytest.mark.slow
 
-WRAPPERS: dict[str, Any] = {
-    "Lightning": lambda model, optimizer: (model, LightningOptimizer(optimizer)),
-    "Fabric": lambda model, optimizer: Fabric(accelerator="cpu", devices=1).setup(model, optimizer),
-    "accelerate": lambda model, optimizer: Accelerator(cpu=True).prepare(model, optimizer),
-    "two": lambda model, optimizer: (model, LightningOptimizer(Accelerator(cpu=True).prepare(optimizer))),
-}
+Wrapped = tuple[nn.Module, Any]
+"""A model and an optimizer, of which at least the optimizer is wrapped."""
 
 
-@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+def lightning(model: nn.Module, optimizer: Optimizer) -> Wrapped:
+    return model, LightningOptimizer(optimizer)
+
+
+def fabric(model: nn.Module, optimizer: Optimizer) -> Wrapped:
+    return Fabric(accelerator="cpu", devices=1).setup(model, optimizer)
+
+
+def accelerate(model: nn.Module, optimizer: Optimizer) -> Wrapped:
+    return Accelerator(cpu=True).prepare(model, optimizer)
+
+
+def lightning_around_accelerate(model: nn.Module, optimizer: Optimizer) -> Wrapped:
+    return model, LightningOptimizer(Accelerator(cpu=True).prepare(optimizer))
+
+
+by_every_wrapper = pytest.mark.parametrize(
+    "wrap", [lightning, fabric, accelerate, lightning_around_accelerate]
+)
+
+
+@by_every_wrapper
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-def test_wrapped_optimizer_is_stepped(wrap: Any, name: str) -> None:
+def test_wrapped_optimizer_is_stepped(wrap: Callable[..., Wrapped], name: str) -> None:
     """After a load into the wrapper or the optimizer, the learning rate is still the curve's."""
-    model, reference = Net(), make_step(name)
+    model = Net()
+    reference = make_step(name)
     optimizer = make_optimizer(name, model)
     wrapped_model, wrapped = wrap(model, optimizer)
     assert wrapped is not optimizer
@@ -38,45 +58,60 @@ def test_wrapped_optimizer_is_stepped(wrap: Any, name: str) -> None:
     assert step.optimizer is optimizer
     data = batches(9)
     for number, batch in enumerate(data):
-        if number in (4, 6):
-            (wrapped if number == 4 else optimizer).load_state_dict(optimizer.state_dict())
+        if number == 4:
+            wrapped.load_state_dict(optimizer.state_dict())
+        if number == 6:
+            optimizer.load_state_dict(optimizer.state_dict())
         result = step(batch)
         assert equal_trees(result, reference(batch))
         assert [float(group["lr"]) for group in optimizer.param_groups] == result.lr.tolist()
     assert equal_trees(list(model.parameters()), list(reference.model.parameters()))
     if name == "adamw":
         assert reads_of(lambda: step(data[0])) == 0
-    other = TrainStep(*wrap(fresh := Net(), make_optimizer(name, fresh)), mean_loss, CURVE)
-    other.load_state_dict(step.state_dict())
-    assert equal_trees(other(data[0]), step(data[0]))
+
+    resumed_model = Net()
+    wrapped_model, wrapped = wrap(resumed_model, make_optimizer(name, resumed_model))
+    resumed = TrainStep(wrapped_model, wrapped, mean_loss, CURVE)
+    resumed.load_state_dict(step.state_dict())
+    assert equal_trees(resumed(data[0]), step(data[0]))
 
 
-@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-@pytest.mark.parametrize("outside", [True, False])
-def test_scheduler_of_wrapped_optimizer_is_rejected(wrap: Any, outside: bool) -> None:
+@by_every_wrapper
+@pytest.mark.parametrize("is_outside", [True, False])
+def test_scheduler_of_wrapped_optimizer_is_rejected(
+    wrap: Callable[..., Wrapped], is_outside: bool
+) -> None:
     """Attached to the wrapper or to the optimizer inside, before the step is built or after."""
-    model, data, reference = Net(), batches(2), make_step()
+    model = Net()
+    reference = make_step()
     optimizer = make_optimizer("adamw", model)
     wrapped_model, wrapped = wrap(model, optimizer)
+    scheduled: Any = optimizer
+    if is_outside:
+        scheduled = wrapped
 
-    def build() -> TrainStep:
-        return TrainStep(wrapped_model, wrapped, mean_loss, CURVE)
+    StepLR(scheduled, 10)
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match="a scheduler is attached"):
+        TrainStep(wrapped_model, wrapped, mean_loss, CURVE)
+    assert equal_trees(optimizer.state_dict(), before)
+    del scheduled.step
 
-    target = wrapped if outside else optimizer
-    StepLR(target, 10)
-    check_error((build, ValueError, "a scheduler is attached"), optimizer=optimizer)
-    del target.step
-    step = build()
-    for batch in data:
-        StepLR(target, 10)
-        check_error((lambda step: step(data[0]), ValueError, "a scheduler is attached"), step=step)
-        del target.step
+    step = TrainStep(wrapped_model, wrapped, mean_loss, CURVE)
+    for batch in batches(2):
+        before = step.state_dict()
+        StepLR(scheduled, 10)
+        with pytest.raises(ValueError, match="a scheduler is attached"):
+            step(batch)
+        del scheduled.step
+        assert equal_trees(step.state_dict(), before)
         assert equal_trees(step(batch), reference(batch))
 
 
 def test_wrapped_optimizer_among_several_is_unwrapped() -> None:
     model = Net()
-    first, last = (make_optimizer("adamw", part) for part in (model.first, model.last))
+    first = make_optimizer("adamw", model.first)
+    last = make_optimizer("adamw", model.last)
     step = make_step(model=model, optimizer=[LightningOptimizer(first), last])
     assert step.optimizers == (first, last)
     with pytest.raises(ValueError, match="belong to several optimizers"):
@@ -85,13 +120,17 @@ def test_wrapped_optimizer_among_several_is_unwrapped() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
-@pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential], ids=["itself", "nested"])
-def test_fabric_mixed_precision_is_rejected(precision: Any, wrap: Any) -> None:
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_fabric_mixed_precision_is_rejected(precision: Any, is_nested: bool) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     inner = Net()
     model, optimizer = fabric.setup(inner, make_optimizer("adamw", inner))
-    with pytest.raises(ValueError, match=r"set up by Fabric .* Give the training step model\.module"):
-        TrainStep(wrap(model), optimizer, mean_loss, CURVE)
+    rejected: nn.Module = model
+    if is_nested:
+        rejected = nn.Sequential(model)
+    message = r"set up by Fabric .* Give the training step model\.module"
+    with pytest.raises(ValueError, match=message):
+        TrainStep(rejected, optimizer, mean_loss, CURVE)
     step = TrainStep(model.module, optimizer, mean_loss, CURVE, precision="bf16")
     reference = make_step(precision="bf16")
     data = batches(3)

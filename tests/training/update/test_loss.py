@@ -1,143 +1,227 @@
-"""The values that a loss function may return, those it may not, and the warning about odd weights."""
+"""The values that a loss function may return or may not, and the warning about odd weights."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.errors import check_error, each_row
 from support.training.models import Net, batches, mean_loss, pair_loss
 from support.training.steps import make_step, train
-from torch import tensor
+from support.wrong import wrong
+from torch import Tensor, nn, tensor
 
 from plateau_jax import CurveWarning
 from torch_bridge import evaluate
 from torch_bridge.training.loss import parse_loss
 
-x = torch.ones((), requires_grad=True)
-on_meta = torch.ones((), device="meta")
-nan, inf = float("nan"), float("inf")
+LOSS = torch.ones((), requires_grad=True)
+ON_META = torch.ones((), device="meta")
+"""The meta device stands in for an accelerator."""
+NAN = float("nan")
+INF = float("inf")
 
 
-def update(kinds: str) -> None:
-    """Run an update whose micro-batches have a mean (m), detached (d), a pair (p), or one of weight 0 (0)."""
-    forms = {
-        "m": mean_loss,
-        "d": lambda model, batch: mean_loss(model, batch).detach(),
-        "p": pair_loss,
-        "0": lambda model, batch: (mean_loss(model, batch), 0),
-    }
-    losses = iter([forms[kind] for kind in kinds])
-    make_step(loss_fn=lambda model, batch: next(losses)(model, batch))(*batches(len(kinds)))
-
-
-def loss_on(device: str) -> Any:
-    return make_step(loss_fn=lambda model, batch: mean_loss(model, batch).to(device))(*batches(1))
-
-
-ERRORS = [
-    (lambda: parse_loss(1.0), TypeError, "loss_fn returned 1.0", "scalar tensor"),
-    (lambda: parse_loss({"loss": x}), TypeError, "loss_fn returned {'loss'", "pair"),
-    (lambda: parse_loss((x,)), TypeError, "loss_fn returned", "pair"),
-    (lambda: parse_loss((None, 1)), TypeError, "None as the sum", "tensor"),
-    (lambda: parse_loss((x, True)), TypeError, "the weight True", "has_aux=True"),
-    (lambda: parse_loss((x, {"logits": torch.ones(500, 7)})), TypeError, "the weight", "has_aux=True"),
-    (lambda: parse_loss((x, torch.ones(500, 7))), ValueError, "weight", "(500, 7)", "has_aux=True"),
-    (lambda: parse_loss((x, x)), ValueError, "weight", "requires grad", "detach()", "has_aux=True"),
-    (lambda: parse_loss((x, -1)), ValueError, "weight -1", "not negative"),
-    (lambda: parse_loss((x, nan)), ValueError, "weight nan", "finite"),
-    (lambda: parse_loss((x, inf)), ValueError, "weight inf", "finite"),
-    (lambda: parse_loss((on_meta, tensor(nan))), ValueError, "weight nan", "finite"),
-    (lambda: parse_loss((on_meta, tensor(-1.0))), ValueError, "weight -1", "not negative"),
-    (lambda: parse_loss(torch.ones(1)), ValueError, "loss of shape (1,)", "mean()"),
-    (lambda: parse_loss(tensor(1)), ValueError, "loss", "int64", "floating-point"),
-    (lambda: parse_loss(tensor(1j)), ValueError, "loss", "complex64", "floating-point"),
-    (lambda: parse_loss((torch.ones(1), 2)), ValueError, "sum of shape (1,)", "mean()"),
-    (lambda: update("mp"), TypeError, "a mean for one batch and a pair"),
-    (lambda: update("md"), ValueError, "the loss has no gradient"),
-    (lambda: update("00"), ValueError, "weight", "is zero"),
-    (lambda: loss_on("meta"), ValueError, "a loss on meta", "parameters are on cpu"),
-]
-
-
-@each_row(ERRORS)
-def test_invalid_losses_are_rejected(row: Any) -> None:
-    check_error(row)
+# Values that are rejected.
 
 
 @pytest.mark.parametrize(
-    "weight", [3, 2.5, np.int64(3), np.float32(2.5), np.float64(2.5), tensor(3), tensor(2.5), tensor(True)]
+    ("outputs", "parts"),
+    [
+        (1.0, ["loss_fn returned 1.0", "scalar tensor"]),
+        ({"loss": LOSS}, ["loss_fn returned {'loss'", "pair"]),
+        ((LOSS,), ["loss_fn returned", "pair"]),
+        ((None, 1), ["None as the sum", "tensor"]),
+        ((LOSS, True), ["the weight True", "has_aux=True"]),
+        ((LOSS, {"logits": torch.ones(500, 7)}), ["the weight", "has_aux=True"]),
+    ],
+)
+def test_outputs_of_a_wrong_type(outputs: Any, parts: list[str]) -> None:
+    with pytest.raises(TypeError) as caught:
+        parse_loss(outputs)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "parts"),
+    [
+        ((LOSS, torch.ones(500, 7)), ["weight", "(500, 7)", "has_aux=True"]),
+        ((LOSS, LOSS), ["weight", "requires grad", "detach()", "has_aux=True"]),
+        ((LOSS, -1), ["weight -1", "not negative"]),
+        ((LOSS, NAN), ["weight nan", "finite"]),
+        ((LOSS, INF), ["weight inf", "finite"]),
+        ((ON_META, tensor(NAN)), ["weight nan", "finite"]),
+        ((ON_META, tensor(-1.0)), ["weight -1", "not negative"]),
+        (torch.ones(1), ["loss of shape (1,)", "mean()"]),
+        (tensor(1), ["loss", "int64", "floating-point"]),
+        (tensor(1j), ["loss", "complex64", "floating-point"]),
+        ((torch.ones(1), 2), ["sum of shape (1,)", "mean()"]),
+    ],
+)
+def test_outputs_of_a_wrong_value(outputs: Any, parts: list[str]) -> None:
+    with pytest.raises(ValueError, match="loss_fn") as caught:
+        parse_loss(outputs)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def detached_loss(model: nn.Module, batch: Any) -> Tensor:
+    return mean_loss(model, batch).detach()
+
+
+def loss_of_no_weight(model: nn.Module, batch: Any) -> Any:
+    return mean_loss(model, batch), 0
+
+
+def loss_on_meta(model: nn.Module, batch: Any) -> Tensor:
+    return mean_loss(model, batch).to("meta")
+
+
+def step_with_losses(first: Callable[..., Any], second: Callable[..., Any]) -> Any:
+    """Return a step whose two micro-batches have these loss functions."""
+    loss_fns = iter([first, second])
+
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        return next(loss_fns)(model, batch)
+
+    return make_step(loss_fn=loss_fn)
+
+
+@wrong(TypeError, "a mean for one batch and a pair")
+def test_mean_and_pair_in_one_update() -> None:
+    step_with_losses(mean_loss, pair_loss)(*batches(2))
+
+
+@wrong(ValueError, "the loss has no gradient")
+def test_detached_loss() -> None:
+    step_with_losses(mean_loss, detached_loss)(*batches(2))
+
+
+@wrong(ValueError, "weight", "is zero")
+def test_weights_of_zero() -> None:
+    step_with_losses(loss_of_no_weight, loss_of_no_weight)(*batches(2))
+
+
+@wrong(ValueError, "a loss on meta", "parameters are on cpu")
+def test_loss_on_another_device() -> None:
+    make_step(loss_fn=loss_on_meta)(*batches(1))
+
+
+# Values that are accepted.
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        3,
+        2.5,
+        np.int64(3),
+        np.float32(2.5),
+        np.float64(2.5),
+        tensor(3),
+        tensor(2.5),
+        tensor(True),
+    ],
 )
 @pytest.mark.parametrize("pair", [tuple, list])
 def test_valid_weights_are_accepted(weight: Any, pair: Any) -> None:
-    total, parsed = parse_loss(pair([x, weight]))
-    assert total is x
+    total, parsed = parse_loss(pair([LOSS, weight]))
+    assert total is LOSS
     assert float(parsed) == float(weight)
 
 
 @pytest.mark.parametrize("weight", [tensor(3), tensor(3.0), tensor(3.0).bfloat16(), 3])
 def test_host_weight_with_device_sum_is_accepted(weight: Any) -> None:
-    """The meta device stands in for an accelerator."""
-    parsed = parse_loss((on_meta, weight))[1]
+    _, parsed = parse_loss((ON_META, weight))
     assert type(parsed) is float
     assert parsed == 3
 
 
-def test_device_weight_is_as_exact_as_the_sum() -> None:
-    for weight in (tensor(1 / 3, dtype=torch.float64), tensor(2**24 + 1)):
-        assert parse_loss((torch.ones((), dtype=torch.float64), weight))[1] == weight.double()
+@pytest.mark.parametrize("weight", [tensor(1 / 3, dtype=torch.float64), tensor(2**24 + 1)])
+def test_device_weight_is_as_exact_as_the_sum(weight: Tensor) -> None:
+    _, parsed = parse_loss((torch.ones((), dtype=torch.float64), weight))
+    assert parsed == weight.double()
 
 
-_MESSAGE = r"a weight that is not a whole number.*has_aux=True and return \(loss, aux\)"
-_FRACTIONS = [0.8125, 81.25, np.float32(0.8125), tensor(0.8125), tensor(-1.0)]
-_COUNTS = [3, 3.0, np.int64(3), tensor(3), tensor(3.0), 1, tensor(1.0000001)]
+# The warning about weights that are not counts: an accuracy, or another metric.
+
+NOT_A_COUNT = r"a weight that is not a whole number.*has_aux=True and return \(loss, aux\)"
 
 
-def _returning(*weights: Any) -> Callable[..., Any]:
+def loss_with_weights(*weights: Any) -> Callable[..., Any]:
     """Return a loss function with these weights, the last again and again."""
-    rest = list(weights)
-    return lambda model, batch: (mean_loss(model, batch), rest.pop(0) if len(rest) > 1 else rest[0])
+    remaining = list(weights)
+
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        weight = remaining[0]
+        if len(remaining) > 1:
+            remaining.pop(0)
+        return mean_loss(model, batch), weight
+
+    return loss_fn
 
 
-@pytest.mark.parametrize("weight", _FRACTIONS, ids=repr)
+@pytest.mark.parametrize(
+    "weight", [0.8125, 81.25, np.float32(0.8125), tensor(0.8125), tensor(-1.0)], ids=repr
+)
 def test_weight_that_is_not_a_count_warns_once(weight: Any) -> None:
-    step, data = make_step(loss_fn=_returning(weight)), batches(4)
-    with pytest.warns(CurveWarning, match=_MESSAGE) as caught:
+    step = make_step(loss_fn=loss_with_weights(weight))
+    data = batches(4)
+    with pytest.warns(CurveWarning, match=NOT_A_COUNT) as caught:
         step(data[0])
     assert caught[0].filename == __file__, "the line of the call"
     train(step, data)
     step(*data)
-    with pytest.warns(CurveWarning, match=_MESSAGE) as caught:
-        evaluate(Net(), data[1:], _returning(weight))
+    with pytest.warns(CurveWarning, match=NOT_A_COUNT) as caught:
+        evaluate(Net(), data[1:], loss_with_weights(weight))
     assert len(caught) == 1
 
 
-@pytest.mark.parametrize("accuracies", [[1.0, 1.0, 0.5], [1.0, 0.5, 0.0], [torch.nan, 0.5]], ids=repr)
+@pytest.mark.parametrize(
+    "accuracies", [[1.0, 1.0, 0.5], [1.0, 0.5, 0.0], [torch.nan, 0.5]], ids=repr
+)
 def test_accuracy_of_1_does_not_end_the_check(accuracies: list[float]) -> None:
-    with pytest.warns(CurveWarning, match=_MESSAGE):
-        train(make_step(loss_fn=_returning(*map(tensor, accuracies))), batches(3))
+    step = make_step(loss_fn=loss_with_weights(*map(tensor, accuracies)))
+    with pytest.warns(CurveWarning, match=NOT_A_COUNT):
+        train(step, batches(3))
 
 
-@pytest.mark.parametrize("weight", _COUNTS, ids=repr)
-def test_counts_do_not_warn(weight: Any) -> None:
-    for data in (batches(1), batches(2)):
-        step = make_step(loss_fn=_returning(weight))
-        step(*data)
-        step(*data)
-        evaluate(Net(), data, _returning(weight))
-    evaluate(Net(), data, lambda model, batch: {"weighted": (mean_loss(model, batch), 0.25)})
+@pytest.mark.parametrize("num_batches", [1, 2])
+@pytest.mark.parametrize(
+    "weight", [3, 3.0, np.int64(3), tensor(3), tensor(3.0), 1, tensor(1.0000001)], ids=repr
+)
+def test_counts_do_not_warn(weight: Any, num_batches: int) -> None:
+    data = batches(num_batches)
+    step = make_step(loss_fn=loss_with_weights(weight))
+    step(*data)
+    step(*data)
+    evaluate(Net(), data, loss_with_weights(weight))
+
+
+def test_weight_of_a_named_metric_does_not_warn() -> None:
+    def weighted(model: nn.Module, batch: Any) -> Any:
+        return {"weighted": (mean_loss(model, batch), 0.25)}
+
+    evaluate(Net(), batches(2), weighted)
 
 
 def test_loss_function_may_write_its_weights_into_one_tensor() -> None:
     weight = torch.zeros(())
 
-    def loss_fn(model: Any, batch: Any, *, is_reused: bool) -> Any:
-        count = torch.tensor(float(len(batch[0])))
-        return mean_loss(model, batch) * count, weight.copy_(count) if is_reused else count
+    def count_of(batch: Any) -> Tensor:
+        inputs, _ = batch
+        return torch.tensor(float(len(inputs)))
+
+    def new_weights(model: nn.Module, batch: Any) -> Any:
+        count = count_of(batch)
+        return mean_loss(model, batch) * count, count
+
+    def reused_weight(model: nn.Module, batch: Any) -> Any:
+        count = count_of(batch)
+        return mean_loss(model, batch) * count, weight.copy_(count)
 
     first, second = batches(2)
-    pieces = first, tuple(part[:3] for part in second)
-    steps = [make_step(loss_fn=partial(loss_fn, is_reused=reused)) for reused in (False, True)]
-    assert steps[0](*pieces).loss == steps[1](*pieces).loss
+    shorter = tuple(part[:3] for part in second)
+    expected = make_step(loss_fn=new_weights)(first, shorter)
+    assert make_step(loss_fn=reused_weight)(first, shorter).loss == expected.loss

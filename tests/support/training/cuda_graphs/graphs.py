@@ -1,4 +1,4 @@
-"""CUDA graphs without CUDA: a capture records its operators, a replay runs them again; and steps on a GPU."""
+"""CUDA graphs without CUDA: a capture records operators, a replay runs them; steps on a GPU."""
 
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -35,15 +35,18 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         outcome = func(*args, **kwargs)
-        self.operators.append((func, *pytree.tree_flatten((args, kwargs)), pytree.tree_leaves(outcome)))
+        inputs, spec = pytree.tree_flatten((args, kwargs))
+        self.operators.append((func, inputs, spec, pytree.tree_leaves(outcome)))
         return outcome
 
     def replay(self) -> None:
-        """Run the operators on the current contents of their inputs, and write into the recorded results."""
+        """Run the operators on the contents of their inputs; write into the recorded results."""
         now: dict[int, tuple[Tensor, Tensor]] = {}
 
         def current(leaf: Any) -> Any:
-            return now[id(leaf)][1] if id(leaf) in now else leaf
+            if id(leaf) in now:
+                return now[id(leaf)][1]
+            return leaf
 
         # The tape was recorded below autograd, the backward pass included.
         with torch._C._AutoDispatchBelowAutograd():
@@ -68,16 +71,22 @@ class FakeGraph(Tape):
         self._overwritten: list[tuple[Tensor, Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        positional: list[Any] = [*args]
-        given: dict[Any, Any] = {**dict(enumerate(positional)), **(kwargs or {})}
-        for number, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                written = pytree.tree_leaves(given.get(number, given.get(argument.name)))
-                self._overwritten += [(tensor, tensor.clone()) for tensor in written if tensor is not None]
+        parameters = func._schema.arguments
+        arguments: dict[str, Any] = dict(kwargs or {})
+        for parameter, argument in zip(parameters, args, strict=False):
+            arguments[parameter.name] = argument
+        for parameter in parameters:
+            if parameter.alias_info is not None and parameter.alias_info.is_write:
+                self._keep(arguments.get(parameter.name))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
+    def _keep(self, argument: Any) -> None:
+        for tensor in pytree.tree_leaves(argument):
+            if tensor is not None:
+                self._overwritten.append((tensor, tensor.clone()))
+
     def undo(self) -> None:
-        """Restore what the recorded operators have overwritten, since a capture executes nothing."""
+        """Restore what the recorded operators overwrote, since a capture executes nothing."""
         with torch.no_grad():
             for tensor, value in reversed(self._overwritten):
                 tensor.detach().copy_(value)
@@ -122,9 +131,11 @@ def captured_step(device: str, *arguments: Any, **options: Any) -> TrainStep:
     """Return a step with captured updates; on the CPU, captured by the fakes."""
     step = gpu_step(*arguments, device=device, cuda_graph=device == "cuda", **options)
     if device == "cpu":
-        step._steppers._cuda_graph = step._clock._is_captured = True
+        step._steppers._cuda_graph = True
+        step._clock._is_captured = True
         step._clock._updates_within_table = 0
-        step._graphs = GraphedUpdate(step._update, step._status, Guards(step.model, step.optimizers), CPU)
+        guards = Guards(step.model, step.optimizers)
+        step._graphs = GraphedUpdate(step._update, step._status, guards, CPU)
     return step
 
 
@@ -132,7 +143,9 @@ class Sums:
     """An update that adds up its batches and counts how often Python ran it."""
 
     def __init__(self) -> None:
-        self._total, self._count, self.runs = torch.zeros(()), torch.zeros((), dtype=torch.int64), 0
+        self._total = torch.zeros(())
+        self._count = torch.zeros((), dtype=torch.int64)
+        self.runs = 0
         self.graphs = graphs_for(self)
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
@@ -146,7 +159,9 @@ class Sums:
 # Training steps whose updates a CUDA graph can hold, on a GPU, and a guard against waiting for it.
 
 # Before torch 2.13, fused Adagrad does not take CUDA tensors.
-FUSED_ON_GPU = [name for name in FUSED if name != "adagrad" or TorchVersion(torch.__version__) >= "2.13"]
+FUSED_ON_GPU = list(FUSED)
+if TorchVersion(torch.__version__) < "2.13":
+    FUSED_ON_GPU.remove("adagrad")
 
 
 def on_gpu(data: Iterable[Batch], device: str = "cuda") -> list[Batch]:
@@ -163,14 +178,22 @@ def gpu_step(
     **options: Any,
 ) -> TrainStep:
     """Return a step over optimizers of this constructor, or the one of this name."""
-    model = (Net() if model is None else model).to(device)
-    built: Any = optimizers(model) if optimizers else make_optimizer(name, model)
-    listed: Sequence[Any] = [built] if isinstance(built, Optimizer) else built
-    for optimizer in listed:
+    if model is None:
+        model = Net()
+    model = model.to(device)
+    built: Any
+    if optimizers is None:
+        built = make_optimizer(name, model)
+    else:
+        built = optimizers(model)
+    if not isinstance(built, Optimizer) and len(built) == 1:
+        (built,) = built
+    step_optimizers: Sequence[Any] = [built] if isinstance(built, Optimizer) else built
+    for optimizer in step_optimizers:
         for group in optimizer.param_groups:
             if "capturable" in group:
                 group["capturable"] = True
-    return step_over(model, listed if len(listed) > 1 else listed[0], loss_fn, curve, **options)
+    return step_over(model, built, loss_fn, curve, **options)
 
 
 def graphs_of(step: TrainStep) -> GraphedUpdate:
@@ -183,7 +206,8 @@ def no_waiting() -> Generator[None]:
     """Make torch raise an error if anything waits for the device."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")  # once per process
+            # Torch warns once per process.
+            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
             torch.cuda.set_sync_debug_mode("error")
         yield
     finally:

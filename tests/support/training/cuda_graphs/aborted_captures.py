@@ -1,0 +1,75 @@
+"""Programs whose capture CUDA aborts: `python -m support.training.cuda_graphs.aborted_captures X`.
+
+Each runs in a separate process, since torch before 2.13 leaves it damaged.
+"""
+
+import sys
+from typing import Any
+
+import torch
+from support.training.cuda_graphs.graphs import gpu_step, graphs_of, on_gpu
+from support.training.models import Batch, Net, batches, mean_loss
+from torch import Tensor, nn
+from torch.torch_version import TorchVersion
+
+TORCH_REPAIRS_IT = TorchVersion(torch.__version__) >= "2.13"
+
+
+def loss_that_reads(model: nn.Module, batch: Batch) -> Tensor:
+    loss = mean_loss(model, batch)
+    if torch.cuda.is_current_stream_capturing() and loss.item() > 0:
+        return loss * 2
+    return loss
+
+
+def message_of_aborted_capture(model: nn.Module, loss_fn: Any) -> str:
+    """Train until the capture fails; return the message of its error, with the notes."""
+    stream = torch.cuda.current_stream()
+    step = gpu_step(model=model, loss_fn=loss_fn, cuda_graph=True)
+    data = on_gpu(batches(4))
+    for batch in data[:3]:
+        step(batch)
+    message = ""
+    try:
+        step(data[3])
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}" + "".join(error.__notes__)
+    assert torch.cuda.current_stream() == stream
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert ("restart the process" in message) != TORCH_REPAIRS_IT
+    return message
+
+
+def check_process_is_sound(model: nn.Module) -> None:
+    step = gpu_step(model=model, cuda_graph=True)
+    torch.manual_seed(0)
+    torch.rand(3, device="cuda")
+    for batch in on_gpu(batches(9)):
+        step(batch)
+    assert len(graphs_of(step).captured) == 1
+
+
+def read_during_capture() -> None:
+    model = Net().cuda()
+    print(message_of_aborted_capture(model, loss_that_reads))
+    if TORCH_REPAIRS_IT:
+        check_process_is_sound(model)
+
+
+def keep_a_loss() -> None:
+    """A loss that was computed outside of the step, and with it its graph, are still alive."""
+    model = Net().cuda()
+    (batch,) = on_gpu(batches(1))
+    loss = mean_loss(model, batch)
+    print(message_of_aborted_capture(model, mean_loss))
+    del loss
+    if TORCH_REPAIRS_IT:
+        check_process_is_sound(model)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "read_during_capture":
+        read_during_capture()
+    else:
+        keep_a_loss()
+    torch.cuda.synchronize()
