@@ -11,7 +11,6 @@ import numpy as np
 from hypothesis import strategies as st
 from support.curves.descriptions import build
 from support.curves.strategies import words
-from support.jax.jax_cases import product
 from torch import Tensor, nn
 
 from plateau_jax import Curve, DataClock, HoldBelow, HoldUntilFlat, StagedCurve
@@ -172,11 +171,6 @@ def _metric(word: int) -> Any:
         # Not so small that XLA would flush it to zero.
         return near if near == 0 or abs(near) > _SMALL else np.copysign(_SMALL, near)
     return np.float32(rest % 2**24 / 2**23 - 0.5)
-
-
-def rates_by_words(given_rules: Any, given_metrics: Any) -> Any:
-    """Return the learning rates of `STAIRS` at the clocks of the rules' oracle."""
-    return product(STAIRS, PEAK, np.array(clocks(given_rules, STARTS, given_metrics)[:-1]))
 
 
 # Small curves with flat parts, hold rules, and the clocks of a run by definition.
