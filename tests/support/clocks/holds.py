@@ -182,11 +182,11 @@ def metrics(count: int) -> st.SearchStrategy[list[Any]]:
 
 
 def _metrics(words: list[int]) -> list[Any]:
-    return [_metric(word) for word in words]
+    return [_metric(bits) for bits in words]
 
 
-def _metric(word: int) -> Any:
-    rest, kind = divmod(word, 16)
+def _metric(bits: int) -> Any:
+    rest, kind = divmod(bits, 16)
     index = rest % len(VALUES)
     value = np.float32(VALUES[index])
     rest //= len(VALUES)
@@ -201,19 +201,19 @@ def _metric(word: int) -> Any:
     return np.float32(rest % 2**24 / 2**23 - 0.5)
 
 
-def _extreme_metric(word: int) -> Any:
+def _extreme_metric(bits: int) -> Any:
     largest = np.finfo(np.float32).max
     extremes = (np.nan, np.inf, -np.inf, largest, -largest, -0.0)
-    return np.float32(extremes[word % len(extremes)])
+    return np.float32(extremes[bits % len(extremes)])
 
 
-def _threshold(word: int) -> float:
-    return (1e-4, 0.1, 0.3, 1 / 3, 0.5)[word % 5]
+def _threshold(bits: int) -> float:
+    return (1e-4, 0.1, 0.3, 1 / 3, 0.5)[bits % 5]
 
 
-def _near(value: Any, word: int) -> Any:
+def _near(value: Any, bits: int) -> Any:
     """Return the value or one of its neighbors, but none that XLA would flush to zero."""
-    direction = np.float32((-1, 0, 1)[word // 5 % 3])
+    direction = np.float32((-1, 0, 1)[bits // 5 % 3])
     near = np.nextafter(value, value + direction)
     if 0 < abs(near) < _SMALL:
         return np.copysign(_SMALL, near)
