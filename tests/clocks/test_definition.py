@@ -21,17 +21,28 @@ pytestmark = [
 ]
 
 UPDATES = 6
-"""In a row, between two moves; three rows are too few for a warning about a unit that is too large."""
+"""In a row, between two moves; three rows are too few for a warning that a unit is too large."""
+
+under_batch_plans = st.tuples(
+    st.sampled_from([scaled(), scaled(0.3).cooldown(50, 20)]),
+    st.sampled_from([None, DataClock(8)]),
+)
+
+
+def as_tuple(rules: Any) -> Any:
+    """Return the rules of a list so that they can be hashed."""
+    if isinstance(rules, list):
+        return tuple(rules)
+    return rules
 
 
 def cases(max_unit: int) -> dict[str, st.SearchStrategy[tuple[Any, Any]]]:
     """Draw a curve and its clock, by the kind of the clock. Long curves have separate tests."""
-    of_plan = st.sampled_from([scaled(), scaled(0.3).cooldown(50, 20)])
-    counted = st.tuples(curves, magnitudes(1, max_unit).map(DataClock))
+    data_clocks = st.builds(DataClock, magnitudes(1, max_unit))
     return {
         "updates": st.tuples(curves, st.none()),
-        "samples": counted | st.tuples(of_plan, st.sampled_from([None, DataClock(8)])),
-        "held": st.tuples(curves, holds.map(lambda hold: tuple(hold) if isinstance(hold, list) else hold)),
+        "samples": st.tuples(curves, data_clocks) | under_batch_plans,
+        "held": st.tuples(curves, holds.map(as_tuple)),
     }
 
 
@@ -44,32 +55,42 @@ COMPILED: dict[str, st.SearchStrategy[tuple[Any, Any]]] = {
 jax_counts = st.integers(0, 50) | st.sampled_from((0, 1, 2**30 - 1, 2**30))
 
 
+def draw_updates(
+    data: st.DataObject, counts: st.SearchStrategy[int], skips_nonfinite: bool
+) -> list[tuple[int, Any]]:
+    """Draw the count and the metric of each update."""
+    drawn_counts = data.draw(st.lists(counts, min_size=UPDATES, max_size=UPDATES))
+    drawn_metrics = data.draw(metrics(UPDATES))
+    if skips_nonfinite:  # often
+        for index in range(3):
+            drawn_metrics[index] = 0.7
+            if drawn_counts[index] % 4 == 0:
+                drawn_metrics[index] = np.float32("nan")
+    return list(zip(drawn_counts, drawn_metrics, strict=True))
+
+
 def check(driver: Any, case: Any, counts: st.SearchStrategy[int], data: st.DataObject) -> None:
-    """Run a drawn program: updates, and between them a resume from the saved state, or another peak."""
+    """Run a drawn program: updates, and between them a resume from a saved state, or a new peak."""
     curve, clock = data.draw(case)
+    moves = st.lists(st.sampled_from(["none", "resume", "peak"]), min_size=1, max_size=3)
     with driver.context():
         run = driver(curve, 0.3, clock)
-        wanted = Definition(curve, 0.3, clock, skips_nonfinite=driver.skips_nonfinite)
-        for move in data.draw(st.lists(st.sampled_from(["none", "resume", "peak"]), min_size=1, max_size=3)):
+        definition = Definition(curve, 0.3, clock, skips_nonfinite=driver.skips_nonfinite)
+        for move in data.draw(moves):
             if move == "resume":
                 state = run.save()
                 run.start()
                 run.load(state)
                 assert equal_trees(run.save(), state)
             if move == "peak" and not run.keeps_peak:
-                wanted.peak = 1.3 - wanted.peak
-                run.set_peak(wanted.peak)
-            given_counts = data.draw(st.lists(counts, min_size=UPDATES, max_size=UPDATES))
-            given_metrics = data.draw(metrics(UPDATES))
-            if driver.skips_nonfinite:  # often
-                given_metrics[:3] = [
-                    np.float32("nan") if count % 4 == 0 else 0.7 for count in given_counts[:3]
-                ]
-            updates = list(zip(given_counts, given_metrics, strict=True))
-            assert run.run(updates) == wanted.run(updates)
-            assert run.curve_step() == min(wanted.curve_steps()[-1], driver.last_step)
+                definition.peak = 1.3 - definition.peak
+                run.set_peak(definition.peak)
+            updates = draw_updates(data, counts, driver.skips_nonfinite)
+            assert run.run(updates) == definition.run(updates)
+            curve_step = definition.curve_steps()[-1]
+            assert run.curve_step() == min(curve_step, driver.last_step)
             if run.counts_data and run.curve_step() < driver.last_step:
-                assert run.consumed() == sum(wanted.counts)
+                assert run.consumed() == sum(definition.counts)
 
 
 @pytest.mark.parametrize("clock", COMPILED)

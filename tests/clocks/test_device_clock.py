@@ -1,4 +1,4 @@
-"""The clock of a training step on its device: exact counts, tables of learning rates, and no reads."""
+"""The clock of a training step on its device: exact counts, tables of learning rates, no reads."""
 
 from random import Random
 from typing import Any
@@ -15,42 +15,86 @@ from support.training.reads import reads_of
 from support.training.steps import make_step, skip_patterns
 from torch import Tensor
 
-from plateau_jax import Curve, CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
+from plateau_jax import (
+    Curve,
+    CurveWarning,
+    DataClock,
+    HoldBelow,
+    HoldUntilFlat,
+    PlateauCurve,
+    StagedCurve,
+)
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from torch_bridge.clocks import learning_rates
 from torch_bridge.clocks.device_clock import Clock, Counters
 from torch_bridge.training.loss_normalizer import join_words, split_count
 
 CPU = torch.device("cpu")
-LOSS, APPLIED = torch.tensor(0.5), torch.tensor(False)
+LOSS = torch.tensor(0.5)
 
 
 class Run:
-    """A clock, and what it must count."""
+    """A clock, and what it must count.
+
+    Args:
+        curves: The curve of each group.
+        peaks: The peak of each group.
+        unit: The unit of a clock that counts data; None counts updates.
+    """
 
     def __init__(self, curves: list[Curve], peaks: list[float], unit: int | None) -> None:
-        self.clock, self.unit = Clock(curves, peaks, CPU, CheckedClock(unit)), unit
-        self.applied = self.skipped = self.consumed = 0
+        self.clock = Clock(curves, peaks, CPU, CheckedClock(unit))
+        self.unit = unit
+        self.applied = 0
+        self.skipped = 0
+        self.consumed = 0
 
     def step(self) -> int:
-        return self.applied if self.unit is None else self.consumed // self.unit
+        if self.unit is None:
+            return self.applied
+        return self.consumed // self.unit
+
+    def learning_rates(self) -> list[float]:
+        lrs: list[float] = []
+        for peak, curve in zip(self.clock.peaks, self.clock.curves, strict=True):
+            lrs.append(learning_rate(peak, curve, self.step()))
+        return lrs
 
     def update(self, skip: bool, count: int) -> None:
-        clock, step = self.clock, self.step()
+        clock = self.clock
+        step = self.step()
         clock.prepare()
         clock.fill_lrs()
         if self.unit is not None:
             clock.set_count(count, rank=0, size=1)
-        expected = [
-            learning_rate(peak, curve, step) for peak, curve in zip(clock.peaks, clock.curves, strict=True)
-        ]
-        assert clock.lrs.tolist() == list(clock.lrs_at(step)) == expected
+        assert clock.lrs.tolist() == self.learning_rates()
+        assert list(clock.lrs_at(step)) == self.learning_rates()
+
         counters = clock.count_update(torch.tensor(skip), LOSS)
-        self.applied += not skip
-        self.skipped += skip
-        self.consumed = self.consumed + count * (not skip) if self.unit else self.applied
+        if skip:
+            self.skipped += 1
+        else:
+            self.applied += 1
+            self.consumed += 1 if self.unit is None else count
         assert counters.tolist() == [self.applied, self.skipped, step, self.consumed]
-        assert clock.read_counters() == (self.applied, self.skipped, self.step(), self.consumed)
+        expected = Counters(self.applied, self.skipped, self.step(), self.consumed)
+        assert clock.read_counters() == expected
+
+    def go_to(self, units: int) -> None:
+        """Set the counters: each update has consumed one unit."""
+        self.applied = units
+        self.skipped = 7
+        self.consumed = units * (self.unit or 1)
+        counters = Counters(self.applied, self.skipped, units, self.consumed)
+        self.clock.write_state(counters, self.clock.peaks)
+
+
+groups_of_curves = st.lists(
+    st.tuples(descriptions(range(5), scaled=True), st.lists(peaks, min_size=1, max_size=2)),
+    min_size=1,
+    max_size=3,
+)
+"""Descriptions of curves, each with the peaks of its groups."""
 
 
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -59,11 +103,7 @@ class Run:
 @example([({"total_steps": 9}, [0.5])], [False], 4, 0, Random(0))
 @example([({"total_steps": 9}, [0.5])], [False], 2**40, 2**31 - 200, Random(0))
 @given(
-    st.lists(
-        st.tuples(descriptions(range(5), scaled=True), st.lists(peaks, min_size=1, max_size=2)),
-        min_size=1,
-        max_size=3,
-    ),
+    groups_of_curves,
     skip_patterns(18),
     st.none() | st.integers(1, 2**40),
     st.integers(0, 100) | st.integers(0, 2**31 - 200),
@@ -72,20 +112,26 @@ class Run:
 def test_clock_follows_its_curves(
     room: int, groups: Any, skips: list[bool], unit: int | None, begin: int, random: Random
 ) -> None:
-    """Groups may share a curve, in any order; with less room there are multipliers alone, or no table."""
-    pairs = [(build(description), peak) for description, drawn in groups for peak in drawn]
+    """Groups may share a curve, in any order; if there is less room, tables are left out."""
+    pairs: list[tuple[Curve, float]] = []
+    for description, peaks_of_curve in groups:
+        curve = build(description)
+        for peak in peaks_of_curve:
+            pairs.append((curve, peak))
     random.shuffle(pairs)
+    curves = [curve for curve, _ in pairs]
     with patch.object(learning_rates, "MAX_TABLE_VALUES", room):
-        run = Run([curve for curve, _ in pairs], [peak for _, peak in pairs], unit)
+        run = Run(curves, [peak for _, peak in pairs], unit)
     for skip in skips:
         run.update(skip, random.randrange(2 ** random.randrange(42)))
-    begin = min(begin, MAX_CONSUMED // (unit or 1) - 18)  # the updates below consume 18 units
-    end = min(max(curve.total_steps for curve, _ in pairs) - 1, 2**20)
-    for start in (begin, end):  # and past the table
-        run.applied, run.skipped, run.consumed = start, 7, start * (unit or 1)
-        run.clock.write_state(Counters(start, 7, start, run.consumed), run.clock.peaks)
+
+    size_of_unit = unit or 1
+    most_units = MAX_CONSUMED // size_of_unit - 18  # the updates below consume 18 units
+    last_step = max(curve.total_steps for curve in curves) - 1
+    for start in (min(begin, most_units), min(last_step, 2**20)):  # and past the table
+        run.go_to(start)
         for skip in [*skips[:3], False, False, False]:
-            run.update(skip, 3 * (unit or 1))
+            run.update(skip, 3 * size_of_unit)
     run.clock.set_peaks([0.25, *run.clock.peaks[1:]])
     run.update(False, 0)
 
@@ -101,25 +147,37 @@ def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
 def tensors_of(clock: Clock) -> list[Tensor]:
     """Return the tensors of a clock, each once."""
     values = [*vars(clock).values(), *vars(clock._learning_rates).values()]
-    return list({id(value): value for value in values if isinstance(value, Tensor)}.values())
+    tensors = {id(value): value for value in values if isinstance(value, Tensor)}
+    return list(tensors.values())
+
+
+def curve_after(warmup_steps: int, total_steps: int) -> Curve:
+    return PlateauCurve(total_steps, warmup_steps=warmup_steps)
 
 
 @pytest.mark.parametrize(
-    ("curves", "least"),
+    ("curves", "at_least"),
     [
-        ([PlateauCurve(3000, warmup_steps=10)] * 30, 3000),  # multipliers, in one row for all groups
-        ([PlateauCurve(3000, warmup_steps=10 * i) for i in range(1, 31)], 0),  # too many: no table
-        ([PlateauCurve(1000, warmup_steps=steps) for steps in (10, 20, 10)], 2000),  # two rows
-        ([PlateauCurve(500, warmup_steps=steps) for steps in (10, 20, 10)], 2500),  # and learning rates
+        # Multipliers, in one row for all groups.
+        ([curve_after(10, 3000)] * 30, 3000),
+        # Too many: no table.
+        ([curve_after(10 * index, 3000) for index in range(1, 31)], 0),
+        # Multipliers, in two rows.
+        ([curve_after(10, 1000), curve_after(20, 1000), curve_after(10, 1000)], 2000),
+        # Multipliers in two rows, and learning rates.
+        ([curve_after(10, 500), curve_after(20, 500), curve_after(10, 500)], 2500),
     ],
 )
-def test_memory_stays_below_the_limit(curves: Any, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_stays_below_the_limit(
+    curves: Any, at_least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(learning_rates, "MAX_TABLE_VALUES", 2**12)
-    run = Run(curves, [(index + 1) / 64 for index in range(len(curves))], unit=1)
-    held = sum(value.numel() for value in tensors_of(run.clock))
-    assert least < held < 2**12 + 200
-    for count in (400, 1):
-        run.update(False, count)
+    peaks_of_groups = [(index + 1) / 64 for index in range(len(curves))]
+    run = Run(curves, peaks_of_groups, unit=1)
+    num_values = sum(value.numel() for value in tensors_of(run.clock))
+    assert at_least < num_values < 2**12 + 200
+    run.update(False, 400)
+    run.update(False, 1)
 
 
 RULES = [
@@ -151,40 +209,44 @@ def test_compiled_rules_decide_as_uncompiled_ones() -> None:
 
 
 @pytest.mark.parametrize("room", [0, 2**14])
-def test_clock_reads_nothing_and_keeps_its_tensors(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_reads_nothing_and_keeps_its_tensors(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A captured graph refers to the memory of the tensors."""
     monkeypatch.setattr(learning_rates, "MAX_TABLE_VALUES", room)
-    step, (batch,) = make_step(clock=DataClock(3), count=lambda batch: (batch[1] > 0).sum()), batches(1)
+    step = make_step(clock=DataClock(3))
     clock = step._clock
+    (batch,) = batches(1)
 
-    def places() -> list[int]:
+    def addresses() -> list[int]:
         return [value.data_ptr() for value in tensors_of(clock)]
 
-    step(batch)
-    before = places()
+    def update() -> None:
+        step(batch, batch, count=(batch[1] > 0).sum())
 
     def updates() -> None:
         for _ in range(18):  # past a copy of the counters
-            step(batch, batch)
+            update()
 
+    update()
+    before = addresses()
     assert reads_of(updates, [clock._host_counters]) == 0
     clock.write_state(Counters(3, 1, 3, 3), clock.peaks)
     clock.set_peaks([0.5])
-    assert places() == before
+    assert addresses() == before
 
 
 def train(clock: Clock, updates: int) -> None:
     for _ in range(updates):
         clock.prepare()
-        clock.count_update(APPLIED, LOSS)
+        clock.count_update(torch.tensor(False), LOSS)
 
 
 def test_start_past_the_end_is_noticed() -> None:
     """Unlike a saved run, one that begins there has not warned."""
-    clock, resumed = (
-        Clock([PlateauCurve(100)], [1.0], CPU, CheckedClock(), initial_updates=n) for n in (500, 0)
-    )
+    clock = Clock([PlateauCurve(100)], [1.0], CPU, CheckedClock(), initial_updates=500)
     with pytest.warns(CurveWarning, match="training continues at step 516"):
         train(clock, 17)
+    resumed = Clock([PlateauCurve(100)], [1.0], CPU, CheckedClock())
     resumed.resume(clock.read_counters(), clock.peaks, ())
     train(resumed, 33)  # warnings are errors

@@ -1,5 +1,8 @@
-"""Errors of clocks and hold rules, and of the counts, metrics and peaks that a clock gets during a run."""
+"""Errors of clocks and hold rules, and of the counts, metrics and peaks that they get in a run."""
 
+import copy
+import math
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,167 +10,454 @@ import numpy as np
 import pytest
 import torch
 from support.clocks.holds import CURVE, PATIENT
-from support.curves.descriptions import OF_UNIT_8
-from support.errors import Row, check_error, each, each_row
-from support.schedulers.driven import Driven
+from support.curves.descriptions import scaled
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step
+from support.wrong import wrong
+from torch import nn
+from torch.optim import SGD, Adam
 
 from plateau_jax import DataClock, HoldBelow, HoldUntilFlat
-from torch_bridge import TrainStep
+from torch_bridge import TrainStep, follow, lambda_lr
 
-nan, inf = float("nan"), float("inf")
-
-CLOCKS: list[Any] = [
-    (lambda: HoldUntilFlat(0, limit=9), ValueError, "patience = 0"),
-    (lambda: HoldUntilFlat(1.0, limit=9), TypeError, "patience = 1.0", "integer"),
-    (lambda: HoldUntilFlat(2**31, limit=9), ValueError, "patience = 2147483648"),
-    (lambda: HoldUntilFlat(2, limit=0), ValueError, "limit = 0"),
-    (lambda: HoldUntilFlat(2, limit=None), TypeError, "limit = None"),
-    (lambda: HoldUntilFlat(2, every=0, limit=9), ValueError, "every = 0"),
-    (lambda: HoldUntilFlat(2, every=10, limit=9), ValueError, "every = 10", "limit = 9", "no reading"),
-    (lambda: HoldUntilFlat(2, threshold=-1e-9, limit=9), ValueError, "threshold = -1e-09", "negative"),
-    (lambda: HoldUntilFlat(2, threshold=1.5, limit=9), ValueError, "threshold = 1.5", "rel"),
-    (lambda: HoldUntilFlat(2, threshold=inf, threshold_mode="abs", limit=9), ValueError, "threshold = inf"),
-    (lambda: HoldUntilFlat(2, threshold=1e39, threshold_mode="abs", limit=9), ValueError, "1e+39", "float32"),
-    (lambda: HoldUntilFlat(2, threshold="0.1", limit=9), TypeError, "threshold = '0.1'"),
-    (lambda: HoldUntilFlat(2, threshold_mode="low", limit=9), ValueError, "threshold_mode = 'low'", "'rel'"),
-    (lambda: HoldBelow(0.5), TypeError, "value = 0.5", "steps"),
-    (lambda: HoldBelow("0.5"), TypeError, "value = '0.5'", "pairs"),
-    (lambda: HoldBelow([(0.5, 3)], 3), TypeError, "value = [(0.5, 3)]", "number"),
-    (lambda: HoldBelow([0.5, 3]), TypeError, "value[0] = 0.5", "pair (value, steps)"),
-    (lambda: HoldBelow({0.5: 3}), TypeError, "value = {0.5: 3}", "pairs (value, steps)"),
-    (lambda: HoldBelow([]), ValueError, "the sum of all steps = 0"),
-    (lambda: HoldBelow(nan, 3), ValueError, "value = nan"),
-    (lambda: HoldBelow(-1e39, 3), ValueError, "value = -1e+39", "float32"),
-    (lambda: HoldBelow(0.5, 0), ValueError, "steps = 0"),
-    (lambda: HoldBelow(0.5, 3.0), TypeError, "steps = 3.0"),
-    (lambda: HoldBelow(0.5, 3, every=0), ValueError, "every = 0"),
-    (lambda: HoldBelow([(0.5, 3), (0.2, -1)]), ValueError, "value[1].steps = -1"),
-    (lambda: HoldBelow([(0.5, 3), (0.5, 3)]), ValueError, "falling", "0.5 follows 0.5"),
-    (lambda: HoldBelow([(0.5, 3), (0.2, 3), (0.3, 3)]), ValueError, "falling", "0.3 follows 0.2"),
-    (lambda: HoldBelow([(0.5, 2**31 - 1), (0.2, 1)]), ValueError, "the sum of all steps = 2147483648"),
-    *(
-        row
-        for call, name in (
-            (lambda value: DataClock(value), "unit"),
-            (lambda value: DataClock(8, count=value), "count"),
-        )
-        for row in (
-            *each(call, [0, -1, 2**62 + 1], ValueError, f"{name} = {{}}", "lie in 1 … 2**62"),
-            *each(call, [True, np.True_, 8.0, "8", nan], TypeError, f"{name} = {{}}", "be an integer"),
-        )
-    ),
-    (lambda: DataClock(8, 2**62), ValueError, f"count = {2**62} must lie in 1 … 2**62 - 1"),
-    (lambda: DataClock(None), TypeError, "unit = None", "integer"),
-]  # fmt: skip
+# HoldUntilFlat.
 
 
-@each_row(CLOCKS)
-def test_errors_of_clocks(row: Any) -> None:
-    check_error(row)
+@pytest.mark.parametrize(
+    ("error", "options", "requirement"),
+    [
+        (ValueError, {"patience": 0}, "lie in 1 … 2**31 - 1"),
+        (ValueError, {"patience": 2**31}, "lie in 1 … 2**31 - 1"),
+        (TypeError, {"patience": 1.0}, "be an integer"),
+        (ValueError, {"limit": 0}, "lie in 1 … 2**31 - 1"),
+        (TypeError, {"limit": None}, "be an integer"),
+        (ValueError, {"every": 0}, "lie in 1 … 2**31 - 1"),
+        (ValueError, {"threshold": -1e-9}, "not be negative"),
+        (ValueError, {"threshold": 1.5}, 'above 1 for threshold_mode="rel"'),
+        (TypeError, {"threshold": "0.1"}, "be a number"),
+        (ValueError, {"threshold_mode": "low"}, "be one of 'rel', 'abs'"),
+    ],
+)
+def test_wrong_option_of_hold_until_flat(
+    error: type[Exception], options: dict[str, Any], requirement: str
+) -> None:
+    arguments = {"patience": 2, "limit": 9, **options}
+    with pytest.raises(error) as caught:
+        HoldUntilFlat(**arguments)
+    ((name, value),) = options.items()
+    assert f"{name} = {value!r} must " in str(caught.value)
+    assert requirement in str(caught.value)
 
 
-def started(kind: str, updates: int, **options: Any) -> Driven:
-    run = Driven(kind, CURVE, [0.5], **options)
-    run.advance(updates)
-    return run
+@wrong(ValueError, "every = 10", "limit = 9", "no reading")
+def test_hold_that_ends_before_a_reading() -> None:
+    HoldUntilFlat(2, every=10, limit=9)
 
 
-def check_call(row: Row, **runs: Driven) -> None:
-    optimizers = {f"optimizer_of_{name}": run.optimizer for name, run in runs.items()}
-    check_error(row, **{name: run.part for name, run in runs.items()}, **optimizers)
+@wrong(ValueError, "threshold = inf", "finite")
+def test_infinite_threshold() -> None:
+    HoldUntilFlat(2, threshold=math.inf, threshold_mode="abs", limit=9)
 
 
-COUNTS: list[Any] = [
-    (lambda counted: counted.step(count=-1), ValueError, "count = -1", "at least 0"),
-    (lambda counted: counted.step(count=torch.tensor(-2)), ValueError, "count = -2"),
-    (lambda counted: counted.step(count=2**62 - counted.consumed + 1), ValueError, "would have consumed ",
-     "2**62"),
-    *each(lambda counted, value: counted.step(count=value),
-          [True, np.True_, 2.0, "2", torch.tensor(True), torch.tensor(2.0), torch.tensor([2, 2])],
-          TypeError, "count = {}", "integer"),
-    (lambda counted: counted.step(), TypeError, "DataClock(8)", "step(count=n)", "scheduler.count = n",
-     "DataClock(8, count=n)"),
-    (lambda told: told.step(), TypeError, "count = '2'", "integer"),
-    (lambda plain: plain.step(count=8), TypeError, "count = 8", "clock=DataClock(unit)"),
-]  # fmt: skip
+@wrong(ValueError, "threshold = 1e+39", "float32")
+def test_threshold_beyond_float32() -> None:
+    HoldUntilFlat(2, threshold=1e39, threshold_mode="abs", limit=9)
 
 
-@each_row(COUNTS)
-@pytest.mark.parametrize("updates", [0, 3])
-def test_errors_of_counts(row: Any, updates: int) -> None:
-    counted, told = (started("scheduler", updates, clock=DataClock(8)) for _ in range(2))
-    told.part.count = "2"
-    check_call(row, counted=counted, told=told, plain=started("scheduler", updates))
+# HoldBelow.
 
 
-METRICS: list[Any] = [
-    (lambda held: held.step(), TypeError, "metric"),
-    (lambda held: held.step(3, metric=0.5), TypeError, "one metric"),
-    (lambda held: held.step(count=8), TypeError, "count = 8", "clock=DataClock(unit)"),
-    (lambda plain: plain.step(3, count=8), TypeError, "count = 8", "clock=DataClock(unit)"),
-    (lambda plain: plain.step(metric=0.5), TypeError, "step(metric=0.5)", "clock=rule"),
-    (lambda plain: plain.step(3, metric=0.5), TypeError, "step(metric=0.5)", "clock=rule"),
-    (lambda counted: counted.step(metric=0.5), TypeError, "step(metric=0.5)", "clock=rule"),
-    (lambda counted: counted.step(0), TypeError, "step(0) with DataClock(8)", "step(count=n)"),
-    (lambda counted: counted.step(8, count=8), TypeError, "step(8) with DataClock(8)"),
-    (lambda held: held.step(8), TypeError, "metric = 8 must be a real scalar", "step(loss)"),
-    (lambda follower: follower.step(0.5), TypeError, "curve_step = 0.5", "integer"),
-    (lambda follower: follower.step(-1), ValueError, "curve_step = -1", "at least 0"),
-    (lambda of_plan: of_plan.step(), TypeError, "units of 8", "step(scheduler.curve_step)"),
-    *each(
-        lambda held, value: held.step(value),
-        [
-            *("0.5", True, 1j, [0.5], (), np.ones(1), np.True_, torch.ones(1)),
-            *(torch.ones(2, requires_grad=True), torch.tensor(True), torch.tensor(1j)),
-            *(np.zeros((), "i4,i4"), np.ones((), [("loss", "f4")]), 10**400, [[1], [1, 2]]),
-            *({}, SimpleNamespace()),
-        ],
-        *(TypeError, "metric", "real scalar"),
-    ),
-]  # fmt: skip
+@pytest.mark.parametrize("value", [0.5, "0.5", {0.5: 3}])
+@wrong(TypeError, "value = {value}", "sequence of pairs (value, steps)", "if steps is not given")
+def test_no_pairs(value: Any) -> None:
+    HoldBelow(value)
 
 
-@each_row(METRICS)
-@pytest.mark.parametrize("updates", [0, 5])
-def test_errors_of_metrics(row: Any, updates: int) -> None:
-    held = started("scheduler", updates, clock=[PATIENT, HoldBelow(0.7, 3)])
-    plain, counted = started("scheduler", updates), started("scheduler", updates, clock=DataClock(8))
-    of_plan = Driven("follower", OF_UNIT_8[0], [0.5])
-    follower = started("follower", updates)
-    check_call(row, held=held, plain=plain, counted=counted, follower=follower, of_plan=of_plan)
+@wrong(TypeError, "value[0] = 0.5", "pair (value, steps)")
+def test_numbers_instead_of_pairs() -> None:
+    HoldBelow([0.5, 3])
 
 
-STEPS: list[Any] = [
-    (lambda counted: counted(*DATA), TypeError, "step(batch, count=n)", "DataClock(2, count=n)"),
-    (lambda counted: counted(*DATA, count=-1), ValueError, "count = -1"),
-    (lambda counted: counted(*DATA, count=2**62), ValueError, "count = 4611686018427387904", "2**62"),
-    *each(lambda counted, value: counted(*DATA, count=value), [2.0, True, "2"], TypeError,
-          "count = {}", "integer"),
-    (lambda counted: counted(*DATA, count=torch.tensor(2.0)), TypeError, "count", "torch.float32", "integer"),
-    (lambda counted: counted(*DATA, count=torch.tensor(2j)), TypeError, "count", "torch.complex64"),
-    (lambda counted: counted(*DATA, count=torch.tensor(True)), TypeError, "count", "torch.bool"),
-    (lambda counted: counted(*DATA, count=torch.tensor([2])), ValueError, "count", "(1,)", "scalar"),
-    (lambda two_groups: two_groups(*DATA, count=2), TypeError, "count = 2", "clock=DataClock(unit)"),
-    (lambda: make_step(clock=DataClock(8), initial_updates=3), ValueError, "initial_updates = 3",
-     "DataClock(8, count=n)"),
-    (lambda two_groups: two_groups.set_peak([0.5]), ValueError, "peak has 1", "parameter groups is 2"),
-    (lambda two_groups: two_groups.set_peak([0.5, nan]), ValueError, "peak[1] = nan"),
-    (lambda model, stepped: TrainStep(model, stepped, mean_loss, CURVE, initial_updates=3), ValueError,
-     "initial_updates = 3, but param_groups[0]", '"initial_lr"'),
-]  # fmt: skip
-DATA = batches(2)
+@wrong(ValueError, "the sum of all steps = 0")
+def test_empty_list_of_pairs() -> None:
+    HoldBelow([])
 
 
-@each_row(STEPS)
-def test_errors_of_training_steps(row: Any) -> None:
-    model = Net()
-    groups = [{"params": module.parameters()} for module in (model.first, model.last)]
-    two_groups = TrainStep(model, torch.optim.SGD(groups), mean_loss, CURVE)
-    counted = make_step(clock=DataClock(2))
-    stepped = torch.optim.Adam(model.parameters())
-    mean_loss(model, DATA[0]).backward()
-    stepped.step()
-    objects = {"model": model, "stepped": stepped, "two_groups": two_groups, "counted": counted}
-    check_error(row, **objects)
+@wrong(TypeError, "value = [(0.5, 3)]", "number")
+def test_pairs_next_to_steps() -> None:
+    HoldBelow([(0.5, 3)], 3)
+
+
+@wrong(ValueError, "value = nan")
+def test_value_that_is_not_a_number() -> None:
+    HoldBelow(math.nan, 3)
+
+
+@wrong(ValueError, "value = -1e+39", "float32")
+def test_value_beyond_float32() -> None:
+    HoldBelow(-1e39, 3)
+
+
+@wrong(ValueError, "steps = 0")
+def test_no_steps() -> None:
+    HoldBelow(0.5, 0)
+
+
+@wrong(TypeError, "steps = 3.0")
+def test_fractional_steps() -> None:
+    HoldBelow(0.5, 3.0)
+
+
+@wrong(ValueError, "every = 0")
+def test_readings_of_no_metric() -> None:
+    HoldBelow(0.5, 3, every=0)
+
+
+@wrong(ValueError, "value[1].steps = -1")
+def test_negative_steps_of_a_pair() -> None:
+    HoldBelow([(0.5, 3), (0.2, -1)])
+
+
+@wrong(ValueError, "falling", "0.5 follows 0.5")
+def test_equal_values() -> None:
+    HoldBelow([(0.5, 3), (0.5, 3)])
+
+
+@wrong(ValueError, "falling", "0.3 follows 0.2")
+def test_rising_values() -> None:
+    HoldBelow([(0.5, 3), (0.2, 3), (0.3, 3)])
+
+
+@wrong(ValueError, "the sum of all steps = 2147483648")
+def test_more_steps_than_int32_holds() -> None:
+    HoldBelow([(0.5, 2**31 - 1), (0.2, 1)])
+
+
+# DataClock.
+
+
+@pytest.mark.parametrize("unit", [0, -1, 2**62 + 1])
+@wrong(ValueError, "unit = {unit}", "lie in 1 … 2**62 = ")
+def test_unit_out_of_range(unit: int) -> None:
+    DataClock(unit)
+
+
+@pytest.mark.parametrize("unit", [None, True, np.True_, 8.0, "8", math.nan])
+@wrong(TypeError, "unit = {unit}", "be an integer")
+def test_unit_that_is_not_an_integer(unit: Any) -> None:
+    DataClock(unit)
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**62, 2**62 + 1])
+@wrong(ValueError, "count = {count}", "lie in 1 … 2**62 - 1 = ")
+def test_usual_count_out_of_range(count: int) -> None:
+    DataClock(8, count)
+
+
+@pytest.mark.parametrize("count", [True, np.True_, 8.0, "8", math.nan])
+@wrong(TypeError, "count = {count}", "be an integer")
+def test_usual_count_that_is_not_an_integer(count: Any) -> None:
+    DataClock(8, count=count)
+
+
+# Schedulers and followers, new or in mid-run.
+
+
+@pytest.fixture(params=[0, 5], ids=["new", "in mid-run"])
+def updates(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture
+def optimizer() -> SGD:
+    return SGD([nn.Parameter(torch.ones(2))], lr=0.5, weight_decay=0.5)
+
+
+def unharmed(driver: Any) -> Iterator[Any]:
+    """Yield a scheduler or follower; in the end, its state and its optimizer must be as before."""
+    state = copy.deepcopy(driver.state_dict())
+    state_of_optimizer = copy.deepcopy(driver.optimizer.state_dict())
+    yield driver
+    assert driver.state_dict() == state
+    assert driver.optimizer.state_dict() == state_of_optimizer
+
+
+@pytest.fixture
+def plain(optimizer: SGD, updates: int) -> Iterator[lambda_lr]:
+    """A scheduler that counts updates."""
+    scheduler = lambda_lr(optimizer, CURVE)
+    for _ in range(updates):
+        optimizer.step()
+        scheduler.step()
+    yield from unharmed(scheduler)
+
+
+@pytest.fixture
+def counted(optimizer: SGD, updates: int) -> Iterator[lambda_lr]:
+    """A scheduler that counts samples."""
+    scheduler = lambda_lr(optimizer, CURVE, clock=DataClock(8))
+    for _ in range(updates):
+        optimizer.step()
+        scheduler.step(count=20)
+    yield from unharmed(scheduler)
+
+
+@pytest.fixture
+def held(optimizer: SGD, updates: int) -> Iterator[lambda_lr]:
+    """A scheduler that two rules hold; in mid-run, one of them does."""
+    scheduler = lambda_lr(optimizer, CURVE, clock=[PATIENT, HoldBelow(0.7, 3)])
+    for _ in range(updates):
+        optimizer.step()
+        scheduler.step(0.5)
+    yield from unharmed(scheduler)
+
+
+@pytest.fixture
+def follower(optimizer: SGD, updates: int) -> Iterator[follow]:
+    weight_decay = follow(optimizer, "weight_decay", CURVE)
+    for _ in range(updates):
+        optimizer.step()
+        weight_decay.step()
+    yield from unharmed(weight_decay)
+
+
+@pytest.fixture
+def follower_of_a_batch_plan(optimizer: SGD) -> Iterator[follow]:
+    yield from unharmed(follow(optimizer, "weight_decay", scaled()))
+
+
+# Counts.
+
+
+@wrong(ValueError, "count = -1", "at least 0")
+def test_negative_count(counted: lambda_lr) -> None:
+    counted.step(count=-1)
+
+
+@wrong(ValueError, "count = -2", "at least 0")
+def test_negative_tensor_as_count_of_a_scheduler(counted: lambda_lr) -> None:
+    counted.step(count=torch.tensor(-2))
+
+
+@wrong(ValueError, "would have consumed ", "2**62")
+def test_sum_of_counts_beyond_its_limit(counted: lambda_lr) -> None:
+    counted.step(count=2**62 - counted.consumed + 1)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [True, np.True_, 2.0, "2", torch.tensor(True), torch.tensor(2.0), torch.tensor([2, 2])],
+)
+@wrong(TypeError, "count = {count}", "integer")
+def test_count_that_is_not_an_integer(counted: lambda_lr, count: Any) -> None:
+    counted.step(count=count)
+
+
+@wrong(TypeError, "DataClock(8)", "step(count=n)", "scheduler.count = n", "DataClock(8, count=n)")
+def test_step_without_a_count(counted: lambda_lr) -> None:
+    counted.step()
+
+
+@wrong(TypeError, "count = '2'", "integer")
+def test_pending_count_that_is_not_an_integer(counted: lambda_lr) -> None:
+    counted.count = "2"
+    counted.step()
+
+
+@wrong(TypeError, "step(0) with DataClock(8)", "step(count=n)")
+def test_epoch_for_a_data_clock(counted: lambda_lr) -> None:
+    counted.step(0)
+
+
+@wrong(TypeError, "step(8) with DataClock(8)")
+def test_epoch_next_to_a_count(counted: lambda_lr) -> None:
+    counted.step(8, count=8)
+
+
+@wrong(TypeError, "count = 8", "clock=DataClock(unit)")
+def test_count_for_a_clock_of_updates(plain: lambda_lr) -> None:
+    plain.step(count=8)
+
+
+@wrong(TypeError, "count = 8", "clock=DataClock(unit)")
+def test_count_next_to_an_epoch(plain: lambda_lr) -> None:
+    plain.step(3, count=8)
+
+
+@wrong(TypeError, "count = 8", "clock=DataClock(unit)")
+def test_count_for_a_hold_rule(held: lambda_lr) -> None:
+    held.step(count=8)
+
+
+# Metrics.
+
+
+@wrong(TypeError, "metric")
+def test_step_without_a_metric(held: lambda_lr) -> None:
+    held.step()
+
+
+@wrong(TypeError, "one metric")
+def test_two_metrics(held: lambda_lr) -> None:
+    held.step(3, metric=0.5)
+
+
+@wrong(TypeError, "metric = 8 must be a real scalar", "step(loss)")
+def test_integer_metric(held: lambda_lr) -> None:
+    held.step(8)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "0.5",
+        True,
+        1j,
+        [0.5],
+        (),
+        [[1], [1, 2]],
+        {},
+        10**400,
+        np.True_,
+        np.ones(1),
+        np.zeros((), "i4,i4"),
+        np.ones((), [("loss", "f4")]),
+        torch.ones(1),
+        torch.ones(2, requires_grad=True),
+        torch.tensor(True),
+        torch.tensor(1j),
+        SimpleNamespace(),
+    ],
+)
+@wrong(TypeError, "metric", "real scalar")
+def test_metric_that_is_not_a_real_scalar(held: lambda_lr, metric: Any) -> None:
+    held.step(metric)
+
+
+@wrong(TypeError, "step(metric=0.5)", "clock=rule")
+def test_metric_for_a_clock_of_updates(plain: lambda_lr) -> None:
+    plain.step(metric=0.5)
+
+
+@wrong(TypeError, "step(metric=0.5)", "clock=rule")
+def test_metric_next_to_an_epoch(plain: lambda_lr) -> None:
+    plain.step(3, metric=0.5)
+
+
+@wrong(TypeError, "step(metric=0.5)", "clock=rule")
+def test_metric_for_a_data_clock(counted: lambda_lr) -> None:
+    counted.step(metric=0.5)
+
+
+# Steps of a follower.
+
+
+@wrong(TypeError, "curve_step = 0.5", "integer")
+def test_fractional_curve_step(follower: follow) -> None:
+    follower.step(0.5)
+
+
+@wrong(ValueError, "curve_step = -1", "at least 0")
+def test_negative_curve_step(follower: follow) -> None:
+    follower.step(-1)
+
+
+@wrong(TypeError, "units of 8", "step(scheduler.curve_step)")
+def test_step_under_a_batch_plan(follower_of_a_batch_plan: follow) -> None:
+    follower_of_a_batch_plan.step()
+
+
+# Training steps.
+
+(BATCH,) = batches(1)
+
+
+@pytest.fixture
+def model() -> Net:
+    return Net()
+
+
+@pytest.fixture
+def counted_step(model: Net) -> TrainStep:
+    return make_step(model=model, clock=DataClock(2))
+
+
+@pytest.fixture
+def step_of_two_groups(model: Net) -> TrainStep:
+    groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
+    return TrainStep(model, SGD(groups), mean_loss, CURVE)
+
+
+@wrong(TypeError, "step(batch, count=n)", "DataClock(2, count=n)")
+def test_update_without_a_count(counted_step: TrainStep) -> None:
+    counted_step(BATCH)
+
+
+@wrong(ValueError, "count = -1")
+def test_negative_count_of_an_update(counted_step: TrainStep) -> None:
+    counted_step(BATCH, count=-1)
+
+
+@wrong(ValueError, "count = 4611686018427387904", "2**62")
+def test_count_of_an_update_beyond_its_limit(counted_step: TrainStep) -> None:
+    counted_step(BATCH, count=2**62)
+
+
+@pytest.mark.parametrize("count", [2.0, True, "2"])
+@wrong(TypeError, "count = {count}", "integer")
+def test_count_of_an_update_must_be_an_integer(counted_step: TrainStep, count: Any) -> None:
+    counted_step(BATCH, count=count)
+
+
+@wrong(TypeError, "count", "torch.float32", "integer")
+def test_float_tensor_as_count(counted_step: TrainStep) -> None:
+    counted_step(BATCH, count=torch.tensor(2.0))
+
+
+@wrong(TypeError, "count", "torch.complex64")
+def test_complex_tensor_as_count(counted_step: TrainStep) -> None:
+    counted_step(BATCH, count=torch.tensor(2j))
+
+
+@wrong(TypeError, "count", "torch.bool")
+def test_bool_tensor_as_count(counted_step: TrainStep) -> None:
+    counted_step(BATCH, count=torch.tensor(True))
+
+
+@wrong(ValueError, "count", "(1,)", "scalar")
+def test_vector_as_count(counted_step: TrainStep) -> None:
+    counted_step(BATCH, count=torch.tensor([2]))
+
+
+@wrong(TypeError, "count = 2", "clock=DataClock(unit)")
+def test_count_for_a_step_that_counts_updates(step_of_two_groups: TrainStep) -> None:
+    step_of_two_groups(BATCH, count=2)
+
+
+@wrong(ValueError, "peak has 1", "parameter groups is 2")
+def test_one_peak_for_two_groups(step_of_two_groups: TrainStep) -> None:
+    step_of_two_groups.set_peak([0.5])
+
+
+@wrong(ValueError, "peak[1] = nan")
+def test_peak_that_is_not_a_number(step_of_two_groups: TrainStep) -> None:
+    step_of_two_groups.set_peak([0.5, math.nan])
+
+
+@wrong(ValueError, "initial_updates = 3", "DataClock(8, count=n)")
+def test_initial_updates_of_an_unknown_count(model: Net) -> None:
+    make_step(model=model, clock=DataClock(8), initial_updates=3)
+
+
+@pytest.fixture
+def used_optimizer(model: Net) -> Adam:
+    """An optimizer that has made an update without a schedule."""
+    optimizer = Adam(model.parameters())
+    mean_loss(model, BATCH).backward()
+    optimizer.step()
+    return optimizer
+
+
+@wrong(ValueError, "initial_updates = 3, but param_groups[0]", '"initial_lr"')
+def test_initial_updates_without_an_initial_lr(model: Net, used_optimizer: Adam) -> None:
+    TrainStep(model, used_optimizer, mean_loss, CURVE, initial_updates=3)

@@ -2,7 +2,8 @@
 
 import copy
 import pickle
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,59 +13,79 @@ from hypothesis import given, strategies as st
 from support.clocks.drivers import Scheduler, Step
 from support.clocks.holds import CURVE as STAGES, told
 from support.examples import examples
-from support.schedulers.driven import Driven
-from support.schedulers.runs import learning_rate
+from support.schedulers.runs import learning_rate, optimizer_with
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, equal_trees, make_step, through_file, train
 from torch.utils import _pytree as pytree
 
 from plateau_jax import DataClock, HoldBelow
-from torch_bridge import MetricLog, TrainStep, follow
+from torch_bridge import MetricLog, TrainStep, follow, lambda_lr
+from torch_bridge.training.result import StepResult
 
 
-def test_large_counts_are_exact_and_clamped() -> None:
+def test_large_counts_are_exact() -> None:
     """The log reads them differently from a state."""
-    step, log = make_step(clock=DataClock(1)), MetricLog(every=2)
+    step = make_step(clock=DataClock(1))
+    log = MetricLog(every=2)
     for batch in batches(2):
         log(step(batch, count=2**61 + 1))
     assert [row["consumed"] for row in log.rows] == [2**61 + 1, 2**62]
-    # On the device, where a count cannot be rejected.
-    for count, consumed in ((-7, 0), (2**62, 2**62 - 1), (2**63 - 1, 2**62 - 1), (2**62 - 1, 2**62 - 1)):
-        step = make_step(clock=DataClock(2))
-        assert int(step(*batches(1), count=torch.tensor(count)).consumed) == consumed
+
+
+@pytest.mark.parametrize(
+    ("count", "consumed"),
+    [(-7, 0), (2**62 - 1, 2**62 - 1), (2**62, 2**62 - 1), (2**63 - 1, 2**62 - 1)],
+)
+def test_count_on_the_device_is_clamped(count: int, consumed: int) -> None:
+    """There it cannot be rejected."""
+    step = make_step(clock=DataClock(2))
+    result = step(*batches(1), count=torch.tensor(count))
+    assert int(result.consumed) == consumed
 
 
 @examples(30)
 @given(st.lists(st.none() | st.integers(0, 40), min_size=1, max_size=5), st.integers(1, 40))
 def test_count_of_the_clock_is_the_default(counts: list[int | None], default: int) -> None:
-    step = make_step(clock=DataClock(8, count=default))
-    run = Driven("scheduler", CURVE, clock=DataClock(8, count=default))
+    clock = DataClock(8, count=default)
+    step = make_step(clock=clock)
+    optimizer = optimizer_with([0.25])
+    scheduler = lambda_lr(optimizer, CURVE, clock=clock)
     consumed = 0
     for count, batch in zip(counts, batches(len(counts)), strict=True):
         result = step(batch, count=count)
         assert result.curve_step == consumed // 8
-        run.optimizer.step()
-        run.part.step(count=count)
+        optimizer.step()
+        scheduler.step(count=count)
         consumed += default if count is None else count
-        assert result.consumed == run.part.consumed == consumed
+        assert result.consumed == consumed
+        assert scheduler.consumed == consumed
 
 
-def test_rebuilt_result_keeps_its_attributes() -> None:
+def with_doubled_loss(result: StepResult) -> StepResult:
+    return result._replace(loss=result.loss * 2)
+
+
+def pickled(result: StepResult) -> StepResult:
+    return pickle.loads(pickle.dumps(result))
+
+
+def mapped(result: StepResult) -> StepResult:
+    return pytree.tree_map(lambda item: item + 0, result)
+
+
+@pytest.mark.parametrize("rebuild", [with_doubled_loss, copy.copy, copy.deepcopy, pickled, mapped])
+def test_rebuilt_result_keeps_its_attributes(rebuild: Any) -> None:
     def loss_fn(model: Any, batch: Any) -> Any:
         return mean_loss(model, batch), model(batch[0]).mean()
 
-    result = make_step(loss_fn=loss_fn, has_aux=True, clock=DataClock(4))(*batches(3), count=12)
-    for rebuilt in (
-        result._replace(loss=result.loss * 2),
-        copy.copy(result),
-        copy.deepcopy(result),
-        pickle.loads(pickle.dumps(result)),
-        pytree.tree_map(lambda item: item + 0, result),
-    ):
-        assert type(rebuilt) is type(result)
-        assert rebuilt.consumed == result.consumed == 12
-        assert equal_trees(list(rebuilt.aux), list(result.aux))
+    step = make_step(loss_fn=loss_fn, has_aux=True, clock=DataClock(4))
+    result = step(*batches(3), count=12)
+    rebuilt = rebuild(result)
+    assert type(rebuilt) is type(result)
+    assert rebuilt.consumed == 12
+    assert result.consumed == 12
+    assert equal_trees(list(rebuilt.aux), list(result.aux))
 
 
 @pytest.mark.parametrize("driver", [Scheduler, Step])
@@ -73,49 +94,77 @@ def test_sum_is_exact_up_to_2_to_the_62(driver: Any) -> None:
     run.run([(2**58 - 1, 1.0)] * 16)
     for count in (16, 0):
         assert run.update(count, 1.0) == learning_rate(0.25, CURVE, run.curve_step())
-        assert (run.consumed(), run.curve_step()) == (2**62, 29)
+        assert run.consumed() == 2**62
+        assert run.curve_step() == 29
         state = run.save()
         run.start()
         run.load(state)
 
 
-def test_pending_count_is_used_once() -> None:
-    """A count in the call comes before it, and a step that raises an error leaves it."""
-    run = Driven("scheduler", CURVE, clock=DataClock(8))
-    run.part.count = 20
-    with pytest.raises(TypeError):
-        run.part.step(metric=0.5)
-    run.optimizer.step()
-    run.part.step()
-    assert (run.part.consumed, run.part.count) == (20, None)
+@pytest.fixture
+def scheduler() -> lambda_lr:
+    scheduler = lambda_lr(optimizer_with([0.25]), CURVE, clock=DataClock(8))
+    scheduler.optimizer.step()
+    return scheduler
+
+
+def test_pending_count_is_used_once(scheduler: lambda_lr) -> None:
+    scheduler.count = 20
+    scheduler.step()
+    assert scheduler.consumed == 20
+    assert scheduler.count is None
     with pytest.raises(TypeError, match=r"scheduler\.count = n before it"):
-        run.part.step()
-    run.part.count = 5
-    run.part.step(count=4)
-    assert (run.part.consumed, run.part.count) == (24, None)
-    run.part.count = 10_000
-    run.part.load_state_dict(run.part.state_dict())
-    assert run.part.count is None, "the program goes back, and counts again"
+        scheduler.step()
 
 
-LARGE, SUM = float(np.float32(0.19)), float(np.float32(0.2))
+def test_step_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None:
+    scheduler.count = 20
+    with pytest.raises(TypeError):
+        scheduler.step(metric=0.5)
+    scheduler.step()
+    assert scheduler.consumed == 20
+
+
+def test_count_in_the_call_replaces_the_pending_count(scheduler: lambda_lr) -> None:
+    scheduler.count = 5
+    scheduler.step(count=4)
+    assert scheduler.consumed == 4
+    assert scheduler.count is None
+
+
+def test_loaded_state_has_no_pending_count(scheduler: lambda_lr) -> None:
+    """The program goes back, and counts again."""
+    scheduler.count = 10_000
+    scheduler.load_state_dict(scheduler.state_dict())
+    assert scheduler.count is None
+
+
+@pytest.fixture
+def float64_by_default() -> Iterator[None]:
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(default)
+
+
+LARGE = float(np.float32(0.19))
+SUM = float(np.float32(0.2))
 
 
 @pytest.mark.parametrize(
-    ("every", "losses", "steps"),
+    ("every", "losses", "curve_steps"),
     [
         (1, [0.1 + 2e-9] * 5, [0, 0, 0, 0, 1]),
         (2, [LARGE, SUM - LARGE + 2e-9, 1.0, 1.0, 1.0, 1.0], [0, 1, 1, 1, 1, 2]),
     ],
 )
 def test_float64_losses_and_their_sums_are_rounded_to_float32(
-    every: int, losses: list[float], steps: list[int], request: pytest.FixtureRequest
+    every: int, losses: list[float], curve_steps: list[int], float64_by_default: None
 ) -> None:
     """In float64 they would be above the threshold."""
-    request.addfinalizer(partial(torch.set_default_dtype, torch.get_default_dtype()))
-    torch.set_default_dtype(torch.float64)
     step = make_step("sgd", loss_fn=told, curve=STAGES, clock=HoldBelow(0.1, 3, every=every))
-    assert [int(result.curve_step) for result in train(step, list(map(torch.tensor, losses)))] == steps
+    results = train(step, [torch.tensor(loss) for loss in losses])
+    assert [int(result.curve_step) for result in results] == curve_steps
 
 
 def test_initial_updates_set_held_clock() -> None:
@@ -124,12 +173,13 @@ def test_initial_updates_set_held_clock() -> None:
     def build() -> TrainStep:
         return make_step(loss_fn=told, initial_updates=7, clock=HoldBelow(0.1, 3))
 
-    losses = [torch.tensor(loss) for loss in [0.75] * 4 + [0.05] * 6]
+    losses = [torch.tensor(0.75)] * 4 + [torch.tensor(0.05)] * 6
     step = build()
     results = train(step, losses)
     curve_steps = [int(result.curve_step) for result in results]
     assert curve_steps == [7, 8, 9, 10, 11, 11, 11, 11, 12, 13]
-    assert [result.lr.item() for result in results] == [learning_rate(0.01, CURVE, at) for at in curve_steps]
+    for result, curve_step in zip(results, curve_steps, strict=True):
+        assert result.lr.item() == learning_rate(0.01, CURVE, curve_step)
     assert int(results[-1].applied) == 17
     resumed = build()
     resumed.load_state_dict(step.state_dict())
@@ -139,9 +189,13 @@ def test_initial_updates_set_held_clock() -> None:
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
 def test_tensor_lr_in_defaults_stays_the_peak(name: str) -> None:
     """A group that is added after the run takes it, so it must not hold a decayed learning rate."""
-    model, lr = Net(), torch.tensor(0.01)
-    options = {"foreach": False} if name == "plain adam" else {}  # torch has no foreach for a tensor lr
-    step = make_step(name, model, optimizer=make_optimizer(name, model, lr=lr, **options))
+    model = Net()
+    lr = torch.tensor(0.01)
+    options: dict[str, Any] = {}
+    if name == "plain adam":
+        options["foreach"] = False  # torch has no foreach for a tensor lr
+    optimizer = make_optimizer(name, model, lr=lr, **options)
+    step = make_step(name, model, optimizer=optimizer)
     train(step, batches(3))
     step.load_state_dict(step.state_dict())
     step.set_peak(0.5)
@@ -150,43 +204,70 @@ def test_tensor_lr_in_defaults_stays_the_peak(name: str) -> None:
     assert equal_trees(step.optimizer.defaults["lr"], torch.tensor(0.01))
 
 
+@dataclass
+class FollowingRun:
+    """A training step whose optimizer has two more scheduled options."""
+
+    step: TrainStep
+    weight_decay: follow
+    beta: follow
+
+    @classmethod
+    def start(cls, fused: bool) -> "FollowingRun":
+        model = Net()
+        step = make_step(model=model, optimizer=adamw(model, fused), curve=STAGES)
+        weight_decay = follow(step.optimizer, "weight_decay", CURVE)
+        return cls(step, weight_decay, follow(step.optimizer, ("betas", 0), CURVE))
+
+    def saved(self) -> list[Any]:
+        parts = (self.step, self.weight_decay, self.beta)
+        return through_file([part.state_dict() for part in parts])
+
+    def load(self, states: list[Any], *, step_first: bool) -> None:
+        state, state_of_weight_decay, state_of_beta = states
+        if step_first:
+            self.step.load_state_dict(state)
+        self.beta.load_state_dict(state_of_beta)
+        self.weight_decay.load_state_dict(state_of_weight_decay)
+        if not step_first:
+            self.step.load_state_dict(state)
+
+
+def adamw(model: Net, fused: bool) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5, fused=fused)
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("step_first", [True, False])
 def test_training_step_uses_followed_values(fused: bool, step_first: bool) -> None:
-    """Each update uses the value that is in the group when the step is called, also after a resume."""
-
-    def optimizer_of(model: Net) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5, fused=fused)
-
-    def start() -> list[Any]:
-        model = Net()
-        step = make_step(model=model, optimizer=optimizer_of(model), curve=STAGES)
-        keys: Any = ("weight_decay", ("betas", 0))
-        return [step, *(follow(step.optimizer, key, CURVE) for key in keys)]
-
-    by_hand = Net()
-    reference = optimizer_of(by_hand)
-    parts, applied = start(), 0
+    """Each update uses the value that is in the group when it is made, also after a resume."""
+    model = Net()
+    optimizer = adamw(model, fused)
+    (group,) = optimizer.param_groups
+    run = FollowingRun.start(fused)
+    applied = 0
     for number, batch in enumerate(batches(20)):
         if number == 8:
-            saved = through_file([part.state_dict() for part in parts])
-            parts = start()
-            for part, state in list(zip(parts, saved, strict=True))[:: 1 if step_first else -1]:
-                part.load_state_dict(state)
-        step, *followers = parts
-        is_bad = number in (0, 7, 8, 15)
-        step(nonfinite(batch) if is_bad else batch)
-        for follower in followers:
-            follower.step()
-        if is_bad:
+            states = run.saved()
+            run = FollowingRun.start(fused)
+            run.load(states, step_first=step_first)
+        is_skipped = number in (0, 7, 8, 15)
+        if is_skipped:
+            batch = nonfinite(batch)
+        run.step(batch)
+        run.weight_decay.step()
+        run.beta.step()
+        if is_skipped:
             continue
-        (group,) = reference.param_groups
         lr = learning_rate(0.01, STAGES, applied)
-        group["lr"] = torch.tensor(lr, dtype=torch.float32) if fused else lr
+        if fused:
+            group["lr"] = torch.tensor(lr, dtype=torch.float32)
+        else:
+            group["lr"] = lr
         group["weight_decay"] = 0.5 * CURVE(number)
         group["betas"] = (learning_rate(0.9, CURVE, number), 0.999)
-        by_hand.zero_grad()
-        mean_loss(by_hand, batch).backward()
-        reference.step()
+        model.zero_grad()
+        mean_loss(model, batch).backward()
+        optimizer.step()
         applied += 1
-    assert equal_trees(step.model.state_dict(), by_hand.state_dict())
+    assert equal_trees(run.step.model.state_dict(), model.state_dict())

@@ -1,4 +1,4 @@
-"""`multiplier` in torch: NumPy's bits in every mode and on a GPU, dtypes of steps, number of compilations."""
+"""`multiplier` in torch: NumPy's bits in every mode and on a GPU, dtypes of steps, compilations."""
 
 from functools import partial
 
@@ -8,7 +8,6 @@ import torch
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP
-from support.errors import check_error, each, each_row
 from support.examples import examples
 from support.jax.jax_cases import (
     CURVE,
@@ -21,6 +20,7 @@ from support.jax.jax_cases import (
 )
 from support.numerics.borders import steps_at_borders
 from support.training.cuda_graphs.graphs import no_waiting
+from support.wrong import wrong
 from torch.torch_version import TorchVersion
 
 from plateau_jax import PlateauCurve, StagedCurve, stack
@@ -30,7 +30,9 @@ from torch_bridge.clocks import table
 SIZE = 48
 VERSION = TorchVersion(torch.__version__)
 cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE, scaled=True)
-_each = pytest.mark.parametrize("curve", [CURVE, MANY, NESTED], ids=["curve", "many", "nested"])
+_every_curve = pytest.mark.parametrize(
+    "curve", [CURVE, MANY, NESTED], ids=["curve", "many", "nested"]
+)
 _devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 _compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 """The import of torch's compiler gives this warning."""
@@ -48,17 +50,21 @@ def around(case):
 
 
 def every_mode(of_step, steps):
-    """Return the function's values at the steps, in each mode in which torch runs it without compiling."""
+    """Return the function's values at the steps, in each mode of torch that does not compile."""
     rows = steps.reshape(6, -1)
+    by_vmap = torch.func.vmap(of_step)
+    by_vmap_twice = torch.func.vmap(by_vmap)
+    by_columns = torch.func.vmap(of_step, in_dims=1, out_dims=1)
+    without_gradients = torch.inference_mode()(of_step)
     return {
         "whole": of_step(steps),
         "shaped": of_step(rows.reshape(2, 3, -1)).ravel(),
         "transposed": of_step(rows.T).T.ravel(),
         "one by one": torch.stack([of_step(step) for step in steps]),
-        "vmap": torch.func.vmap(of_step)(steps),
-        "vmap twice": torch.func.vmap(torch.func.vmap(of_step))(rows).ravel(),
-        "vmap over columns": torch.func.vmap(of_step, in_dims=1, out_dims=1)(rows).ravel(),
-        "inference": torch.inference_mode()(of_step)(steps),
+        "vmap": by_vmap(steps),
+        "vmap twice": by_vmap_twice(rows).ravel(),
+        "vmap over columns": by_columns(rows).ravel(),
+        "inference": without_gradients(steps),
     }
 
 
@@ -68,7 +74,8 @@ def every_mode(of_step, steps):
 def test_table_matches_numpy_bits_in_every_mode(device, case):
     curve, steps = curve_and_steps(case)
     of_step = partial(multiplier, tensors(curve.table, device))
-    for values in every_mode(of_step, torch.from_numpy(steps).to(device)).values():
+    modes = every_mode(of_step, torch.from_numpy(steps).to(device))
+    for values in modes.values():
         assert_equal_bits(values.cpu(), curve(steps))
 
 
@@ -78,16 +85,18 @@ def test_table_matches_numpy_bits_in_every_mode(device, case):
 def test_table_matches_numpy_bits_at_rounding_borders(device, case):
     curve, steps = curve_and_steps(case)
     table = tensors(curve.table, device)
-    assert_equal_bits(multiplier(table, torch.from_numpy(steps).to(device)).cpu(), curve(steps))
+    values = multiplier(table, torch.from_numpy(steps).to(device))
+    assert_equal_bits(values.cpu(), curve(steps))
 
 
-@_each
+@_every_curve
 def test_table_matches_numpy_bits_at_every_step(curve):
-    steps = torch.from_numpy(STEPS)
-    assert_equal_bits(multiplier(tensors(curve.table), steps), curve(STEPS))
-    for nothing in (steps[:0].reshape(0, 3), torch.tensor([])):
-        values = multiplier(tensors(curve.table), nothing)
-        assert (values.shape, values.dtype) == (nothing.shape, torch.float32)
+    table = tensors(curve.table)
+    assert_equal_bits(multiplier(table, torch.from_numpy(STEPS)), curve(STEPS))
+    for no_steps in (torch.zeros(0, 3, dtype=torch.int32), torch.tensor([])):
+        values = multiplier(table, no_steps)
+        assert values.shape == no_steps.shape
+        assert values.dtype == torch.float32
 
 
 @examples(20)
@@ -97,77 +106,128 @@ def test_table_matches_numpy_bits_at_every_step(curve):
     st.sampled_from((30, 60)),
     st.sampled_from(((), (1,), (3, 2))),
 )
-def test_stack_adds_leading_axis_of_curves(case, others, rows, shape):
+def test_stack_adds_leading_axis_of_curves(case, more_descriptions, segments, shape):
     first, steps = curve_and_steps(case)
-    curves = [first, *map(build, others), every_shape(rows)]
+    more_curves = [build(description) for description in more_descriptions]
+    curves = [first, *more_curves, every_shape(segments)]
     steps = np.resize(steps, shape)
     expected = np.stack([curve(steps) for curve in curves])
-    table, steps = tensors(stack(curves)), torch.from_numpy(steps)
+    table = tensors(stack(curves))
+    steps = torch.from_numpy(steps)
     assert_equal_bits(multiplier(table, steps), expected)
     if VERSION >= "2.13":  # an earlier torch has no vmap of a view as another dtype
-        over_curves = torch.func.vmap(multiplier, in_dims=(table.map(lambda _: 0), None))
+        first_axis = table.map(lambda _: 0)
+        over_curves = torch.func.vmap(multiplier, in_dims=(first_axis, None))
         assert_equal_bits(over_curves(table, steps), expected)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"])
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
+)
 def test_step_may_have_any_integer_dtype(dtype):
     limits = np.iinfo(dtype)
-    wide = [limits.min, limits.max, -1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63]
-    steps = np.array([step for step in wide if limits.min <= step <= limits.max], dtype)
+    fitting = [limits.min, limits.max]
+    for step in (-1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63):
+        if limits.min <= step <= limits.max:
+            fitting.append(step)
+    steps = np.array(fitting, dtype)
     for curve in (CURVE, PlateauCurve(MAX_STEP)):
-        assert_equal_bits(multiplier(tensors(curve.table), torch.from_numpy(steps)), curve(steps))
-        for step, tensor in zip(steps, torch.from_numpy(steps), strict=True):
-            assert_equal_bits(multiplier(tensors(curve.table), tensor), np.float32(curve(int(step))))
+        table = tensors(curve.table)
+        assert_equal_bits(multiplier(table, torch.from_numpy(steps)), curve(steps))
+        for index, step in enumerate(fitting):
+            value = multiplier(table, torch.from_numpy(steps)[index])
+            assert_equal_bits(value, np.float32(curve(int(step))))
 
 
-def with_dtype(dtype, *names):
-    """Return a table some of whose columns have another dtype."""
+# Errors.
+
+TABLE = tensors(CURVE.table)
+STEP = torch.tensor(3)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64]
+)
+@wrong(TypeError, "step ", "{dtype}")
+def test_steps_that_are_not_integers(dtype):
+    multiplier(TABLE, torch.ones(3, dtype=dtype))
+
+
+@pytest.mark.parametrize("step", [3, 3.0, np.arange(3), None])
+@wrong(TypeError, "step = ", "must be a tensor of integers; write")
+def test_step_that_is_not_a_tensor(step):
+    multiplier(TABLE, step)
+
+
+not_a_table = pytest.mark.parametrize("table", [CURVE, CURVE.table.begin, None])
+
+
+@not_a_table
+@wrong(TypeError, "table = ", "must be a table")
+def test_multiplier_of_something_else(table):
+    multiplier(table, STEP)
+
+
+@not_a_table
+@wrong(TypeError, "table = ", "must be a table")
+def test_tensors_of_something_else(table):
+    tensors(table)
+
+
+@wrong(TypeError, "table.begin", "int32", "write tensors")
+def test_table_of_numpy_arrays():
+    multiplier(CURVE.table, STEP)
+
+
+wrong_dtypes = pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.float64, torch.float32, torch.int16]
+)
+
+
+@wrong_dtypes
+@wrong(TypeError, "table.begin", "int32")
+def test_table_of_another_dtype(dtype):
+    table = tensors(NESTED.table).map(lambda column: column.to(dtype))
+    multiplier(table, STEP)
+
+
+@wrong_dtypes
+@wrong(TypeError, "table.start_low", "int32")
+def test_column_of_another_dtype(dtype):
     table = tensors(NESTED.table)
-    if not names:
-        return table.map(lambda column: column.to(dtype))
-    return table._replace(**{name: getattr(table, name).to(dtype) for name in names})
+    multiplier(table._replace(start_low=table.start_low.to(dtype)), STEP)
 
 
-STEP, TABLE = torch.tensor(3), tensors(CURVE.table)
-ERRORS = [
-    *each(lambda value: multiplier(TABLE, torch.ones(3, dtype=value)),
-          [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64], TypeError, "step ",
-          "{}"),
-    *each(lambda value: multiplier(TABLE, value), [3, 3.0, np.arange(3), None], TypeError, "step = ",
-          "must be a tensor of integers; write"),
-    *(row for call in (lambda value: multiplier(value, STEP), lambda value: tensors(value))
-      for row in each(call, [CURVE, CURVE.table.begin, None], TypeError, "table = ", "must be a table")),
-    (lambda: multiplier(CURVE.table, STEP), TypeError, "table.begin", "int32", "write tensors"),
-    *(row for names, column in (((), "begin"), (("start_low",), "start_low"))
-      for row in each(lambda value, names=names: multiplier(with_dtype(value, *names), STEP),
-                      [torch.int64, torch.float64, torch.float32, torch.int16], TypeError,
-                      f"table.{column}", "int32")),
-]  # fmt: skip
+# More about tables.
 
 
-@each_row(ERRORS)
-def test_errors(row):
-    check_error(row)
+@pytest.mark.parametrize("original", [CURVE.table, stack([CURVE, NESTED])], ids=["one", "stack"])
+def test_tensors_copies_every_column(original):
+    table = tensors(original)
+    assert table.columns().keys() == original.columns().keys()
+    for name, column in table.columns().items():
+        assert column.dtype == torch.int32
+        np.testing.assert_array_equal(column.numpy(), original.columns()[name])
+        assert not original.columns()[name].flags.writeable
+        column.zero_()
+    assert original.length.any()
+    copied_again = tensors(table)
+    assert copied_again.begin.data_ptr() != table.begin.data_ptr()
 
 
-def test_tensors_copies_every_column():
-    for original in (CURVE.table, stack([CURVE, NESTED])):
-        copied = tensors(original)
-        assert copied.columns().keys() == original.columns().keys()
-        for name, column in copied.columns().items():
-            assert column.dtype == torch.int32
-            np.testing.assert_array_equal(column.numpy(), original.columns()[name])
-            assert not original.columns()[name].flags.writeable
-            column.zero_()
-        assert original.length.any()
-        again = tensors(copied)
-        assert again.begin.data_ptr() != copied.begin.data_ptr()
+def test_tensors_copies_to_a_device():
     assert tensors(CURVE.table, "meta").begin.device.type == "meta"
+
+
+def _next_to_a_border(digits, order, distance):
+    """Return an integer next to the middle between two float32."""
+    border = (2 * digits + 1) << order
+    return min(max(border + distance, 0), 2**62)
 
 
 _below_64_bits = st.integers(0, 2**62)
 _borders = st.builds(
-    lambda digits, order, beside: min(max(((2 * digits + 1) << order) + beside, 0), 2**62),
+    _next_to_a_border,
     st.integers(2**23, 2**24 - 1),
     st.integers(0, 37),
     st.integers(-2, 2),
@@ -177,7 +237,7 @@ _borders = st.builds(
 @given(st.lists(_below_64_bits | _borders, min_size=1))
 @example([0, 1, 2**53 - 1, 2**53, 2**53 + 1, 2**61 + 2**37 + 1, 2**62])
 def test_level_is_rounded_once_even_through_float64(values):
-    """On a CPU with 256-bit vectors compiled code converts through float64, which would round twice."""
+    """With 256-bit vectors, compiled code converts through float64, which would round twice."""
     levels = torch.tensor(values)
     expected = np.array(values, np.int64).astype(np.float32)
     assert_equal_bits(table._to_float(levels, torch.float32), expected)
@@ -200,8 +260,15 @@ def compilations():
 
 def shifted_curve(shift):
     """Return a curve whose table has the same rows and columns for every shift."""
-    powers = [(20, 0.08, f"1-x^0.{shift}"), (20, 0.3, f"t^-{shift}"), (20, 0.2, f"(1-x)^{shift}.3")]
-    return StagedCurve([(10 + shift, 0.5, "cosine"), (20,), (9 * shift, 0.1, "1-sqrt"), *powers])
+    stages = [
+        (10 + shift, 0.5, "cosine"),
+        (20,),
+        (9 * shift, 0.1, "1-sqrt"),
+        (20, 0.08, f"1-x^0.{shift}"),
+        (20, 0.3, f"t^-{shift}"),
+        (20, 0.2, f"(1-x)^{shift}.3"),
+    ]
+    return StagedCurve(stages)
 
 
 @pytest.mark.slow
@@ -210,8 +277,9 @@ def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
     of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
     for shift in range(1, 5):
         curve = shifted_curve(shift)
-        assert_equal_bits(of_table(tensors(curve.table), torch.from_numpy(STEPS)), curve(STEPS))
-        assert_equal_bits(of_table(tensors(curve.table), torch.from_numpy(STEPS + 3)), curve(STEPS + 3))
+        for steps in (STEPS, STEPS + 3):
+            values = of_table(tensors(curve.table), torch.from_numpy(steps))
+            assert_equal_bits(values, curve(steps))
     assert len(graphs) == 1
 
 
@@ -249,10 +317,15 @@ def test_256_bit_vectors_round_once_at_borders():
     from torch._inductor import config
 
     torch.compiler.reset()
+    distances = np.arange(-2, 3)[:, None, None]
     orders = np.arange(38, dtype=np.int64)[:, None]
-    digits = (2 * np.linspace(2**23, 2**24 - 1, 500).astype(np.int64) + 1)[None]
-    values = np.minimum((digits << orders) + np.arange(-2, 3)[:, None, None], 2**62)
-    as_float32 = torch.compile(lambda levels: table._to_float(levels + 1 - 1, torch.float32), fullgraph=True)
+    digits = 2 * np.linspace(2**23, 2**24 - 1, 500).astype(np.int64) + 1
+    values = np.minimum((digits << orders) + distances, 2**62)
+
+    @partial(torch.compile, fullgraph=True)
+    def as_float32(levels):
+        return table._to_float(levels + 1 - 1, torch.float32)
+
     with config.patch({"cpp.simdlen": 256}):
         assert_equal_bits(as_float32(torch.from_numpy(values)), values.astype(np.float32))
     torch.compiler.reset()
@@ -268,7 +341,7 @@ def test_multiplier_does_not_synchronize():
 
 
 @pytest.mark.gpu
-@_each
+@_every_curve
 def test_cuda_graph_replays_table(curve):
     table = tensors(curve.table, "cuda")
     step = torch.zeros((), dtype=torch.int64, device="cuda")

@@ -6,7 +6,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from functools import partial
+from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +36,30 @@ SHAPED = STEPS.reshape(256, 4)
 
 
 def mesh_of(kind):
-    return jax.make_mesh((4,), ("data",), axis_types=(kind,), devices=jax.devices("cpu")[:4])
+    devices = jax.devices("cpu")[:4]
+    return jax.make_mesh((4,), ("data",), axis_types=(kind,), devices=devices)
+
+
+SCHEDULES = [optax_schedule(curve, 0.1) for curve in CURVES]
+TABLES = [curve.table for curve in CURVES]
+LEARNING_RATES = [product(curve, 0.1, SHAPED) for curve in CURVES]
+MULTIPLIERS = [curve(SHAPED) for curve in CURVES]
+
+
+def of_schedules(steps):
+    return [schedule(steps) for schedule in SCHEDULES]
+
+
+def of_tables(tables, steps):
+    return [multiplier(table, steps) for table in tables]
+
+
+def by_vmap(steps):
+    return [jax.vmap(schedule)(steps) for schedule in SCHEDULES]
+
+
+def assert_all_equal(actual, expected):
+    jax.tree.map(assert_equal_bits, actual, expected)
 
 
 # Each pair of settings occurs; all combinations would compile twice as much.
@@ -54,109 +78,133 @@ def mesh_of(kind):
 def test_steps_may_span_several_devices(spec, kind, x64):
     mesh = mesh_of(kind)
     sharded = jax.device_put(SHAPED, NamedSharding(mesh, spec))
+    step = jax.device_put(np.int32(777), NamedSharding(mesh, P()))
+    mapped = jax.shard_map(of_schedules, mesh=mesh, in_specs=spec, out_specs=spec)
+
+    # Compiled together, which is faster than one by one.
+    @jax.jit
+    def compiled(tables, steps):
+        return of_schedules(steps), mapped(steps), of_tables(tables, steps)
+
     with jax.enable_x64(x64):
-        schedules = [optax_schedule(curve, 0.1) for curve in CURVES]
-        wanted = [product(curve, 0.1, SHAPED) for curve in CURVES]
-
-        # Compiled together, which is faster than one by one.
-        @jax.jit
-        def compiled(tables, steps):
-            mapped = (jax.shard_map(rates, mesh=mesh, in_specs=spec, out_specs=spec) for rates in schedules)
-            return (
-                [rates(steps) for rates in schedules],
-                [rates(steps) for rates in mapped],
-                [multiplier(table, steps) for table in tables],
-            )
-
-        one = jax.device_put(np.int32(777), NamedSharding(mesh, P()))
-        for rates, curve in zip(schedules, CURVES, strict=True):
-            assert_equal_bits(rates(one), product(curve, 0.1, 777))
-        eager = [rates(sharded) for rates in schedules]
-        plain, mapped, multipliers = compiled([curve.table for curve in CURVES], sharded)
-        for actual in (eager, plain, mapped):
-            for rates, expected in zip(actual, wanted, strict=True):
-                assert rates.sharding.is_equivalent_to(sharded.sharding, 2)
-                assert_equal_bits(rates, expected)
-        for actual, curve in zip(multipliers, CURVES, strict=True):
-            assert_equal_bits(actual, curve(SHAPED))
+        assert_all_equal(of_schedules(step), [product(curve, 0.1, 777) for curve in CURVES])
+        lrs = of_schedules(sharded)
+        compiled_lrs, mapped_lrs, multipliers = compiled(TABLES, sharded)
+        for lrs_of_curve in (*lrs, *compiled_lrs, *mapped_lrs):
+            assert lrs_of_curve.sharding.is_equivalent_to(sharded.sharding, 2)
+        assert_all_equal(lrs, LEARNING_RATES)
+        assert_all_equal(compiled_lrs, LEARNING_RATES)
+        assert_all_equal(mapped_lrs, LEARNING_RATES)
+        assert_all_equal(multipliers, MULTIPLIERS)
         with jax.set_mesh(mesh):
-            vectorised = jax.jit(lambda steps: [jax.vmap(rates)(steps) for rates in schedules])(sharded)
-            on_host = [rates(SHAPED) for rates in schedules]
-        for rates, expected in zip([*vectorised, *on_host], wanted * 2, strict=True):
-            assert_equal_bits(rates, expected)
+            assert_all_equal(jax.jit(by_vmap)(sharded), LEARNING_RATES)
+            assert_all_equal(of_schedules(SHAPED), LEARNING_RATES)
 
 
 @x64_both_ways
 @both_kinds
 def test_shard_map_may_cover_some_axes_of_mesh(x64, kind):
-    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind,) * 2, devices=jax.devices("cpu")[:4])
+    devices = jax.devices("cpu")[:4]
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind, kind), devices=devices)
+
+    @jax.jit
+    @jax.shard_map(mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
+    def mapped(steps):
+        return of_schedules(steps), of_tables(TABLES, steps)
+
     with jax.enable_x64(x64):
         sharded = jax.device_put(SHAPED, NamedSharding(mesh, P("a", "b")))
-        calls, wanted = [], []
-        for curve in CURVES:
-            calls += [optax_schedule(curve, 0.1), partial(multiplier, curve.table)]
-            wanted += [product(curve, 0.1, SHAPED), curve(SHAPED)]
-        mapped = [
-            jax.shard_map(call, mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
-            for call in calls
-        ]
-        values = jax.jit(lambda steps: [call(steps) for call in mapped])(sharded)
-        for actual, expected in zip(values, wanted, strict=True):
-            assert_equal_bits(actual, expected)
+        lrs, multipliers = mapped(sharded)
+        assert_all_equal(lrs, LEARNING_RATES)
+        assert_all_equal(multipliers, MULTIPLIERS)
 
 
 @both_kinds
 def test_loss_of_all_devices_decides(kind):
     """A run on several devices has the steps of a run on one device."""
-    mesh, params = mesh_of(kind), jnp.ones((8, 2))
+    mesh = mesh_of(kind)
+    params = jnp.ones((8, 2))
     curve = StagedCurve([(2, 1), (3,), (4, 0.5), (4,), (9, 0)])
     rules = [HoldUntilFlat(2, every=2, limit=9), HoldBelow(0.2, 3)]
     scales = np.random.default_rng(5).random(30, np.float32)
     optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(curve, 0.3, rules))
 
-    def rates(params, loss_of=jnp.mean):
+    def train(params, loss_of):
+        """Return the step of the curve after each update, and its learning rate."""
+
         def update(state, scale):
             _, state = optimizer.update(params, state, params, value=loss_of(params * scale))
-            return state, (state[1].curve_step, state[1].learning_rate)
+            _, curve_state = state
+            return state, (curve_state.curve_step, curve_state.learning_rate)
 
-        return jax.lax.scan(update, optimizer.init(params), scales)[1]
+        _, history = jax.lax.scan(update, optimizer.init(params), scales)
+        return history
 
-    curve_steps, wanted = jax.jit(rates)(params)
-    assert_equal_bits(wanted, product(curve, 0.3, np.append(0, curve_steps[:-1])))
-    assert len(set(curve_steps.tolist())) < 25
-    sharded = jax.device_put(params, NamedSharding(mesh, P("data")))
-    with jax.set_mesh(mesh):
-        _, actual = jax.jit(rates)(sharded)
-    assert_equal_bits(actual, np.asarray(wanted))
+    @jax.jit
+    def of_all_devices(params):
+        return train(params, jnp.mean)
 
     @jax.jit
     @jax.shard_map(mesh=mesh, in_specs=P("data"), out_specs=P())
-    def mapped(part):
-        return rates(part, lambda part: jax.lax.pmean(part.mean(), "data"))[1]
+    def of_each_device(params):
+        return train(params, lambda losses: jax.lax.pmean(losses.mean(), "data"))
 
-    assert_equal_bits(mapped(sharded), np.asarray(wanted))
+    curve_steps, lrs = of_all_devices(params)
+    assert_equal_bits(lrs, product(curve, 0.3, np.append(0, curve_steps[:-1])))
+    assert len(set(curve_steps.tolist())) < 25
+    sharded = jax.device_put(params, NamedSharding(mesh, P("data")))
+    with jax.set_mesh(mesh):
+        _, lrs_of_all_devices = of_all_devices(sharded)
+    assert_equal_bits(lrs_of_all_devices, np.asarray(lrs))
+    _, lrs_of_each_device = of_each_device(sharded)
+    assert_equal_bits(lrs_of_each_device, np.asarray(lrs))
 
 
 # Several JAX processes: the program of `docs/jax.md`, in two processes on CPUs.
 
-UNIT, CURVE = 512, PlateauCurve(40, warmup_steps=4, plateaus=[(0, 60)])
+UNIT = 512
+CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(0, 60)])
 COUNT = "tokens = lengths.sum()  # of all processes"
-OF_THIS_PROCESS = f"tokens = np.int32({UNIT} + 64 * jax.process_index())"
+COUNT_OF_ONE_PROCESS = f"tokens = np.int32({UNIT} + 64 * jax.process_index())"
 """A number from the host, for the count of the global batch."""
 
 
-def run(folder, changes=()):
-    """Run the program with some code replaced; return what both processes printed, and their errors."""
-    (blocks,) = (part.blocks for part in sections(ROOT / "docs" / "jax.md") if "multi-host" in part.heading)
-    (source,) = (block.code for block in blocks if block.language == "py")
+def program():
+    """Return the program of `docs/jax.md` for several processes."""
+    (section,) = (
+        section for section in sections(ROOT / "docs" / "jax.md") if "multi-host" in section.heading
+    )
+    (source,) = (block.code for block in section.blocks if block.language == "py")
+    return source
+
+
+def free_port():
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    for old, new in (("localhost:9911", f"localhost:{port}"), *changes):
+        return free.getsockname()[1]
+
+
+@dataclass
+class Output:
+    """What a process has printed."""
+
+    lines: list[str]
+    """Its lines about updates. The threads of Gloo print too, and mix their lines."""
+    errors: str
+
+
+def run(folder, changes=()):
+    """Run the program with some code replaced; return the output of both processes."""
+    source = program()
+    for old, new in (("localhost:9911", f"localhost:{free_port()}"), *changes):
         assert old in source, old
         source = source.replace(old, new)
     (folder / "program.py").write_text(source, encoding="utf-8")
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "XLA_FLAGS": ""}
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": "2",
+        "XLA_FLAGS": "",
+    }
     processes = [
         subprocess.Popen(
             [sys.executable, "program.py", str(rank)],
@@ -168,14 +216,16 @@ def run(folder, changes=()):
         )
         for rank in range(2)
     ]
+    outputs = []
     try:
-        outputs = [process.communicate(timeout=200) for process in processes]
+        for process in processes:
+            printed, errors = process.communicate(timeout=200)
+            lines = [line for line in printed.splitlines() if line.startswith("update")]
+            outputs.append(Output(lines, errors))
     finally:
         for process in processes:
             process.kill()  # JAX catches SIGTERM
-    # The threads of Gloo print too, and mix their lines.
-    printed = [[line for line in output.splitlines() if line.startswith("update")] for output, _ in outputs]
-    return printed, [errors for _, errors in outputs]
+    return outputs
 
 
 def consumed(updates):
@@ -189,41 +239,48 @@ def consumed(updates):
     return total
 
 
+@dataclass
+class Uninterrupted:
+    saved: Path
+    """The folder of its checkpoints."""
+    lines: list[str]
+    """What both processes print."""
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """The folder and the output of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    (printed, other), errors = run(folder)
-    assert printed == other, errors
-    return folder, printed
+    first, second = run(folder)
+    assert first.lines == second.lines, (first.errors, second.errors)
+    return Uninterrupted(folder / "saved_processes", first.lines)
 
 
 def test_processes_share_the_step_of_their_sum(uninterrupted):
-    _, printed = uninterrupted
-    assert len(printed) == 5
-    for update, line in zip((10, 20, 30, 40), printed, strict=False):
-        lr = float(np.float32(0.1) * np.float32(CURVE(consumed(update - 1) // UNIT)))
-        assert line.endswith(f"step {consumed(update) // UNIT}, lr {lr}")
+    assert len(uninterrupted.lines) == 5
+    for update, line in zip((10, 20, 30, 40), uninterrupted.lines[:4], strict=True):
+        curve_step = consumed(update) // UNIT
+        used_step = consumed(update - 1) // UNIT
+        lr = float(np.float32(0.1) * np.float32(CURVE(used_step)))
+        assert line.endswith(f"step {curve_step}, lr {lr}")
 
 
 def test_resumed_processes_match_uninterrupted(uninterrupted, tmp_path):
-    folder, printed = uninterrupted
-    shutil.copytree(folder / "saved_processes" / "20", tmp_path / "saved_processes" / "20")
-    resumed, errors = run(tmp_path)
-    assert [lines[:2] for lines in resumed] == [printed[2:4]] * 2, errors
+    shutil.copytree(uninterrupted.saved / "20", tmp_path / "saved_processes" / "20")
+    for output in run(tmp_path):
+        assert output.lines[:2] == uninterrupted.lines[2:4], output.errors
 
 
 def test_every_process_rejects_a_different_unit(uninterrupted, tmp_path):
-    shutil.copytree(uninterrupted[0] / "saved_processes", tmp_path / "saved_processes")
-    printed, errors = run(tmp_path, [("DataClock(512)", "DataClock(256)")])
-    assert printed == [[], []]
-    different = "saved with clock=DataClock(unit=512), now DataClock(unit=256)"
-    assert all(different in error for error in errors), errors
+    shutil.copytree(uninterrupted.saved, tmp_path / "saved_processes")
+    for output in run(tmp_path, [("DataClock(512)", "DataClock(256)")]):
+        assert output.lines == []
+        message = "saved with clock=DataClock(unit=512), now DataClock(unit=256)"
+        assert message in output.errors
 
 
 def test_counts_that_differ_are_noticed_before_a_save(tmp_path):
-    printed, errors = run(tmp_path, [(COUNT, OF_THIS_PROCESS)])
-    steps = [re.findall(r"step (\d+)", "\n".join(lines)) for lines in printed]
-    assert steps == [["10", "20"], ["11", "22"]]
-    assert all("each process passed a different count=" in error for error in errors), errors
+    first, second = run(tmp_path, [(COUNT, COUNT_OF_ONE_PROCESS)])
+    for output, steps in ((first, ["10", "20"]), (second, ["11", "22"])):
+        assert re.findall(r"step (\d+)", "\n".join(output.lines)) == steps
+        assert "each process passed a different count=" in output.errors
     assert not list((tmp_path / "saved_processes").glob("[0-9]*"))

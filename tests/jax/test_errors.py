@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable
-from functools import cache, partial, reduce
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ import optax
 import pytest
 from support.clocks.holds import BELOW, PEAK, STAIRS, UNTIL
 from support.curves.descriptions import OF_UNIT_8
-from support.errors import check_error, each, each_row
-from support.jax.jax_cases import CURVE
+from support.jax.jax_cases import CURVE, x64_both_ways
+from support.wrong import wrong
 
 from plateau_jax import (
     DataClock,
@@ -29,201 +29,462 @@ from plateau_jax import (
     stack,
 )
 
-ONE = jnp.ones(())
-TABLE, SCHEDULE = CURVE.table, optax_schedule(CURVE, 1.0)
-nan, inf = math.nan, math.inf
+
+@pytest.fixture(autouse=True)
+def with_x64() -> Iterator[None]:
+    """Otherwise JAX makes int32 of an int64 before it can be rejected."""
+    with jax.enable_x64(True):
+        yield
 
 
-@cache
-def started(**options: Any) -> Any:
-    """Return the function that makes an update, and the first state."""
-    transformation = scale_by_curve(STAIRS, PEAK, **options)
-    return transformation.update, transformation.init(None)
+# Schedules.
 
 
-def update(options: dict[str, Any], **given: Any) -> None:
-    function, state = started(**options)
-    function(ONE, state, **given)
+@wrong(TypeError, "curve = 5")
+def test_number_as_curve_of_a_schedule() -> None:
+    optax_schedule(5, 1.0)
 
 
-def of_dtype(function: Callable[..., Any], dtype: str) -> None:
-    function(TABLE._replace(start_low=jnp.asarray(TABLE.start_low, dtype)), 3)
+@wrong(ValueError, "peak_value = ", "be 0, or")
+def test_negative_array_as_peak() -> None:
+    optax_schedule(CURVE, jnp.float32(-1))
 
 
-def injected_peak(params: jax.Array) -> None:
+@wrong(ValueError, "peak_value = 1e-40", "2**-126")
+def test_peak_below_the_normal_numbers() -> None:
+    optax_schedule(CURVE, 1e-40)
+
+
+@wrong(TypeError, "peak_value = ")
+def test_vector_as_peak() -> None:
+    optax_schedule(CURVE, jnp.ones(2))
+
+
+@wrong(TypeError, "peak_value = ")
+def test_complex_array_as_peak() -> None:
+    optax_schedule(CURVE, jnp.ones((), "complex64"))
+
+
+@wrong(TypeError, "peak_value = ", "real scalar")
+def test_traced_vector_as_peak() -> None:
+    jax.jit(partial(optax_schedule, CURVE))(jnp.ones(2))
+
+
+@wrong(TypeError, "peak_value = ", "real scalar")
+def test_traced_complex_number_as_peak() -> None:
+    jax.jit(partial(optax_schedule, CURVE))(1j)
+
+
+@pytest.mark.parametrize(
+    "peak", [jnp.bfloat16(0.1), np.float16(0.1), jnp.float8_e4m3fn(0.1), jnp.complex64(0.1)]
+)
+@wrong(TypeError, "peak_value = ", "precision of float32", "hyperparam_dtype=jnp.float32")
+def test_peak_of_low_precision(peak: Any) -> None:
+    scale_by_curve(CURVE, peak)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
+def test_peak_injected_with_the_dtype_of_the_parameters(dtype: str) -> None:
     inject = optax.inject_hyperparams(scale_by_curve, static_args=("curve", "clock"))
     optimizer = inject(CURVE, 1e-7)
-    jax.jit(optimizer.update)(params, optimizer.init(params), params)
+    with pytest.raises(TypeError, match=f"not {dtype}.*hyperparam_dtype=jnp.float32"):
+        optimizer.init(jnp.ones(2, dtype))
 
 
-def update_in_a_chain_around_multi_steps() -> None:
-    inner = optax.MultiSteps(scale_by_curve(STAIRS, PEAK, DataClock(8)), every_k_schedule=2)
-    optimizer = optax.chain(optax.identity(), inner)
+# Tables.
+
+
+@pytest.mark.parametrize("table", [CURVE, stack([CURVE, CURVE]), CURVE.table.begin, None])
+@wrong(TypeError, "table must be one table")
+def test_something_else_as_table(table: Any) -> None:
+    multiplier(table, jnp.arange(3))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64", "float32", "int16"])
+@pytest.mark.parametrize("function", [multiplier, jax.jit(multiplier)], ids=["eager", "jit"])
+def test_table_with_a_column_of_another_dtype(function: Callable[..., Any], dtype: str) -> None:
+    table = CURVE.table._replace(start_low=jnp.asarray(CURVE.table.start_low, dtype))
+    with pytest.raises(TypeError, match=f"table.start_low is of {dtype}.*int32"):
+        function(table, 3)
+
+
+# Steps.
+
+
+either_call = pytest.mark.parametrize(
+    "call",
+    [optax_schedule(CURVE, 1.0), partial(multiplier, CURVE.table)],
+    ids=["schedule", "multiplier"],
+)
+
+
+@either_call
+@x64_both_ways
+@pytest.mark.parametrize(
+    "step",
+    [True, 3.0, "3", None, [True, 2.0], np.True_, np.float32(3), np.arange(3.0)],
+    ids=repr,
+)
+def test_step_that_is_not_an_integer(call: Callable[..., Any], step: Any, x64: bool) -> None:
+    with jax.enable_x64(x64):
+        with pytest.raises(TypeError, match="step must be an integer"):
+            call(step)
+        with pytest.raises(TypeError, match="step must be an integer"):
+            jax.jit(partial(call, step))()
+
+
+@either_call
+@x64_both_ways
+@pytest.mark.parametrize("dtype", ["bool", "float32", "bfloat16", "float16", "complex64", "key"])
+def test_array_of_steps_that_are_not_integers(
+    call: Callable[..., Any], dtype: str, x64: bool
+) -> None:
+    with jax.enable_x64(x64):
+        if dtype == "key":
+            step = jax.random.key(0)
+        else:
+            step = jnp.ones((), dtype)
+        for run in (
+            call,
+            jax.jit(call),
+            jax.jit(lambda _: call(step)),  # a constant of the program
+            jax.vmap(call, axis_size=1, in_axes=None),
+        ):
+            with pytest.raises(TypeError, match="step must be an integer"):
+                run(step)
+
+
+# Transformations.
+
+
+@wrong(TypeError, "curve = 3")
+def test_number_as_curve_of_a_transformation() -> None:
+    scale_by_curve(3, PEAK)
+
+
+@wrong(ValueError, "peak_value = -1.0")
+def test_negative_peak_of_a_transformation() -> None:
+    scale_by_curve(STAIRS, -1.0)
+
+
+@wrong(TypeError, "clock = 3", "DataClock")
+def test_number_as_clock() -> None:
+    scale_by_curve(STAIRS, PEAK, 3)
+
+
+@wrong(ValueError, "clock is an empty list", "leave it out")
+def test_empty_list_as_clock() -> None:
+    scale_by_curve(STAIRS, PEAK, [])
+
+
+@wrong(ValueError, "needs a flat part")
+def test_rule_for_a_curve_without_a_flat_part() -> None:
+    scale_by_curve(StagedCurve([(5, 1)]), PEAK, UNTIL)
+
+
+@wrong(
+    ValueError,
+    "clock = DataClock(unit=1073741825",
+    "a unit of at most 2**30 = 1073741824",
+)
+def test_unit_beyond_2_to_the_30() -> None:
+    scale_by_curve(STAIRS, PEAK, DataClock(2**30 + 1))
+
+
+@wrong(ValueError, "count=1073741825", "a count of at most 2**30")
+def test_usual_count_beyond_2_to_the_30() -> None:
+    scale_by_curve(STAIRS, PEAK, DataClock(8, count=2**30 + 1))
+
+
+@pytest.mark.parametrize("clock", [DataClock(1), DataClock(16, count=8), BELOW, [BELOW]], ids=str)
+@pytest.mark.parametrize("curve", OF_UNIT_8)
+@pytest.mark.parametrize("function", [scale_by_curve, resume_record])
+@wrong(ValueError, "clock = ", "must be DataClock(8)", "batch plan")
+def test_clock_that_a_batch_plan_excludes(
+    function: Callable[..., Any], curve: Any, clock: Any
+) -> None:
+    function(curve, PEAK, clock)
+
+
+# Updates.
+
+ONE = jnp.ones(())
+PLAIN = scale_by_curve(STAIRS, PEAK)
+HELD = scale_by_curve(STAIRS, PEAK, UNTIL)
+COUNTED = scale_by_curve(STAIRS, PEAK, DataClock(8))
+WITH_USUAL_COUNT = scale_by_curve(STAIRS, PEAK, DataClock(8, count=20))
+DROPPED = (
+    "a wrapper dropped it, as flax's TrainState.apply_gradients does: "
+    "instead, call state.tx.update("
+)
+
+
+def update(transformation: optax.GradientTransformationExtraArgs, **arguments: Any) -> None:
+    transformation.update(ONE, transformation.init(None), **arguments)
+
+
+@wrong(TypeError, "value is missing: pass value= to update", DROPPED, "value=...)")
+def test_update_without_a_value() -> None:
+    update(HELD)
+
+
+@pytest.mark.parametrize(
+    "value", [np.ones(1), jnp.ones(1), True, jnp.array(True), jnp.array(1j), "0.5", {"loss": 0.5}]
+)
+@wrong(TypeError, "value = ", "real scalar")
+def test_value_that_is_not_a_real_scalar(value: Any) -> None:
+    update(HELD, value=value)
+
+
+@wrong(
+    TypeError,
+    "count is missing: pass count= to update",
+    "write DataClock(unit, count=n) if it is always n",
+    DROPPED,
+    "count=...)",
+)
+def test_update_without_a_count() -> None:
+    update(COUNTED)
+
+
+@wrong(
+    TypeError,
+    "count is missing",
+    "optax.GradientTransformationExtraArgs(tx.init, tx.update)",
+)
+def test_count_that_a_chain_around_multi_steps_drops() -> None:
+    optimizer = optax.chain(optax.identity(), optax.MultiSteps(COUNTED, every_k_schedule=2))
     optimizer.update(ONE, optimizer.init(ONE), ONE, count=8)
 
 
-def update_of_plain(plain: Callable[[Any], Any], clock: Any) -> None:
-    """Update a state that a library has restored without its named tuples."""
-    optimizer = scale_by_curve(STAIRS, PEAK, clock)
-    optimizer.update(ONE, plain(optimizer.init(None)))
+@wrong(TypeError, "count is missing", DROPPED)
+def test_value_for_a_data_clock() -> None:
+    update(COUNTED, value=3)
 
 
-def without_tuples_of_rules(state: Any) -> Any:
-    return state._replace(hold=[rule._asdict() for rule in state.hold])
+@pytest.mark.parametrize(
+    "count",
+    [
+        3.0,
+        True,
+        math.nan,
+        "3",
+        np.float32(3),
+        np.array(True),
+        np.ones(2, int),
+        jnp.float32(3),
+        jnp.array(True),
+        jnp.ones(1, int),
+    ],
+)
+@pytest.mark.parametrize("transformation", [COUNTED, WITH_USUAL_COUNT], ids=["counted", "usual"])
+@wrong(TypeError, "count = ", "integer")
+def test_count_that_is_not_an_integer(transformation: Any, count: Any) -> None:
+    update(transformation, count=count)
 
 
-PLAIN_STATES = [
-    ("state", list, None),
-    ("state", tuple, None),
-    ("state", lambda state: state._asdict(), UNTIL),
-    ("state", list, DataClock(8)),
-    ("state.hold", without_tuples_of_rules, UNTIL),
+@pytest.mark.parametrize("count", [-1, 2**30 + 1])
+@wrong(ValueError, "count = {count}", "0 … 2**30")
+def test_count_out_of_range(count: int) -> None:
+    update(COUNTED, count=count)
+
+
+@pytest.mark.parametrize("count", [0, 3, -1, np.int32(3), jnp.ones((), "int32"), "three"])
+@pytest.mark.parametrize("transformation", [PLAIN, HELD], ids=["plain", "held"])
+@wrong(TypeError, "count = ", "left out", "clock=DataClock(unit)")
+def test_count_without_a_data_clock(transformation: Any, count: Any) -> None:
+    update(transformation, count=count)
+
+
+# States that a library has restored without their named tuples.
+
+
+@pytest.mark.parametrize("transformation", [PLAIN, COUNTED], ids=["plain", "counted"])
+@wrong(ValueError, "state = ", "tx.init(params)")
+def test_list_as_state(transformation: Any) -> None:
+    transformation.update(ONE, list(transformation.init(None)))
+
+
+@wrong(ValueError, "state = ", "tx.init(params)")
+def test_tuple_as_state() -> None:
+    PLAIN.update(ONE, tuple(PLAIN.init(None)))
+
+
+@wrong(ValueError, "state = ", "tx.init(params)")
+def test_dictionary_as_state() -> None:
+    state: Any = HELD.init(None)
+    HELD.update(ONE, state._asdict())
+
+
+@wrong(ValueError, "state.hold = ", "tx.init(params)")
+def test_dictionaries_as_states_of_rules() -> None:
+    state: Any = HELD.init(None)
+    dictionaries = [of_rule._asdict() for of_rule in state.hold]
+    HELD.update(ONE, state._replace(hold=dictionaries))
+
+
+# States of another clock. With rules of the same classes, states are interchangeable.
+
+TRANSFORMATIONS: list[tuple[str, Any]] = [
+    ("None", PLAIN),
+    ("DataClock", COUNTED),
+    ("HoldUntilFlat", HELD),
+    ("HoldBelow", scale_by_curve(STAIRS, PEAK, BELOW)),
+    (r"\[HoldUntilFlat", scale_by_curve(STAIRS, PEAK, (UNTIL, BELOW))),
+    (r"\[HoldBelow", scale_by_curve(STAIRS, PEAK, (BELOW, UNTIL))),
 ]
-"""The name in the message, a conversion of a state, and its clock."""
+"""How the clock begins in a message, and the transformation."""
 
 
-HELD, COUNTED, FIXED = {"clock": UNTIL}, {"clock": DataClock(8)}, {"clock": DataClock(8, count=20)}
-RECORD = resume_record(CURVE)
-NOT_A_CURVE = RECORD["curve"]
-EITHER_RECORD: list[tuple[str, Callable[..., Any]]] = [
-    ("saved", lambda value: check_resume(value, RECORD, 10)),
-    ("now", lambda value: check_resume(RECORD, value, 10)),
-]
-
-
-def check_nested(call: Callable[..., Any]) -> None:
-    call(reduce(lambda inner, _: {"curve": inner}, range(100_000), {}))
-
-
-KEPT = "a wrapper dropped it, as flax's TrainState.apply_gradients does: instead, call state.tx.update("
-
-ERRORS: list[Any] = [
-    # Schedules.
-    (lambda: optax_schedule(5, 1.0), TypeError, "curve = 5"),
-    (lambda: optax_schedule(CURVE, jnp.float32(-1)), ValueError, "peak_value = ", "be 0, or"),
-    (lambda: optax_schedule(CURVE, 1e-40), ValueError, "peak_value = 1e-40", "2**-126"),
-    (lambda: optax_schedule(CURVE, jnp.ones(2)), TypeError, "peak_value = "),
-    (lambda: optax_schedule(CURVE, jnp.ones((), "complex64")), TypeError, "peak_value = "),
-    (lambda: jax.jit(partial(optax_schedule, CURVE))(jnp.ones(2)), TypeError, "peak_value = ", "real scalar"),
-    (lambda: jax.jit(partial(optax_schedule, CURVE))(1j), TypeError, "peak_value = ", "real scalar"),
-    *each(lambda value: scale_by_curve(CURVE, value),
-          [jnp.bfloat16(0.1), np.float16(0.1), jnp.float8_e4m3fn(0.1), jnp.complex64(0.1)],
-          TypeError, "peak_value = ", "precision of float32", "hyperparam_dtype=jnp.float32"),
-    *((partial(injected_peak, params), TypeError, f"not {params.dtype}", "hyperparam_dtype=jnp.float32")
-      for params in (jnp.ones(2, "bfloat16"), jnp.ones(2, "float16"), jnp.ones(2, "complex64"))),
-    # Tables.
-    *each(lambda value: multiplier(value, jnp.arange(3)), [CURVE, stack([CURVE, CURVE]), TABLE.begin, None],
-          TypeError, "table must be one table"),
-    *((partial(of_dtype, function, dtype), TypeError, f"table.start_low is of {dtype}", "int32")
-      for dtype in ("int64", "float64", "float32", "int16")
-      for function in (multiplier, jax.jit(multiplier))),
-    # Transformations.
-    (lambda: scale_by_curve(3, PEAK), TypeError, "curve = 3"),
-    (lambda: scale_by_curve(STAIRS, -1.0), ValueError, "peak_value = -1.0"),
-    (lambda: scale_by_curve(STAIRS, PEAK, 3), TypeError, "clock = 3", "DataClock"),
-    (lambda: scale_by_curve(STAIRS, PEAK, []), ValueError, "clock is an empty list", "leave it out"),
-    (lambda: scale_by_curve(StagedCurve([(5, 1)]), PEAK, UNTIL), ValueError, "needs a flat part"),
-    (lambda: scale_by_curve(STAIRS, PEAK, DataClock(2**30 + 1)), ValueError,
-     "clock = DataClock(unit=1073741825", "a unit of at most 2**30 = 1073741824"),
-    (lambda: scale_by_curve(STAIRS, PEAK, DataClock(8, count=2**30 + 1)), ValueError,
-     "count=1073741825", "a count of at most 2**30"),
-    *((partial(function, curve, PEAK, clock), ValueError, "clock = ", "must be DataClock(8)", "batch plan")
-      for function in (scale_by_curve, resume_record)
-      for curve in OF_UNIT_8
-      for clock in (DataClock(1), DataClock(16, count=8), BELOW, [BELOW])),
-    (lambda: update(HELD), TypeError, "value is missing: pass value= to update", KEPT, "value=...)"),
-    *each(lambda value: update(HELD, value=value),
-          [np.ones(1), jnp.ones(1), True, jnp.array(True), jnp.array(1j), "0.5", {"loss": 0.5}],
-          TypeError, "value = ", "real scalar"),
-    (lambda: update(COUNTED), TypeError, "count is missing: pass count= to update", KEPT, "count=...)"),
-    (lambda: update(COUNTED), TypeError, "write DataClock(unit, count=n) if it is always n"),
-    (update_in_a_chain_around_multi_steps, TypeError, "count is missing",
-     "optax.GradientTransformationExtraArgs(tx.init, tx.update)"),
-    (lambda: update(COUNTED, value=3), TypeError, "count is missing", KEPT),
-    *(row for clock in (COUNTED, FIXED)
-      for row in each(lambda value, clock=clock: update(clock, count=value),
-                      [3.0, True, nan, np.float32(3), np.array(True), np.ones(2, int), "3",
-                       jnp.float32(3), jnp.array(True), jnp.ones(1, int)],
-                      TypeError, "count = ", "integer")),
-    (lambda: update(COUNTED, count=-1), ValueError, "count = -1", "0 … 2**30"),
-    (lambda: update(COUNTED, count=2**30 + 1), ValueError, "count = 1073741825", "0 … 2**30"),
-    *(row for options in ({}, HELD)
-      for row in each(lambda value, options=options: update(options, count=value),
-                      [0, 3, -1, np.int32(3), jnp.ones((), "int32"), "three"],
-                      TypeError, "count = ", "left out", "clock=DataClock(unit)")),
-    *((partial(update_of_plain, plain, clock), ValueError, f"{name} = ", "tx.init(params)")
-      for name, plain, clock in PLAIN_STATES),
-    # Records.
-    *each(lambda value: check_resume(RECORD, RECORD, value),
-          [1.5, 3.0, "3", None, True, np.True_, nan, np.array(1.0), jnp.float32(3), jnp.array([1]),
-           jnp.array(True)],
-          TypeError, "step = ", "int"),
-    *each(lambda value: check_resume(RECORD, RECORD, value), [jnp.arange(3), np.array([3, 3])],
-          TypeError, "step = ", "count[0]"),
-    *each(lambda value: check_resume(RECORD, RECORD, value), [-1, np.int64(-1), jnp.int32(-1)],
-          ValueError, "step = -1", "at least 0"),
-    (lambda: resume_record([NOT_A_CURVE]), TypeError, "curve = ", "must be a Curve"),
-    (lambda: resume_record(CURVE, -1), ValueError, "peak_value = -1"),
-    (lambda: resume_record(CURVE, [0.1]), TypeError, "peak_value = [0.1]"),
-    (lambda: resume_record(CURVE, 0.1, 8), TypeError, "clock = 8", "DataClock"),
-    (lambda: resume_record(CURVE, clock=[]), ValueError, "clock is an empty list"),
-    (lambda: resume_record(StagedCurve([(5, 1)]), clock=UNTIL), ValueError, "needs a flat part"),
-    # Either record may be something else.
-    *(row for name, call in EITHER_RECORD
-      for row in each(call,
-                      [None, json.dumps(RECORD), Path("record.json"), {}, [RECORD], RECORD | {"format": "1"},
-                       # Curves, of which the second has a "curve" too.
-                       CURVE, CURVE.to_dict(), CURVE.cooldown(100, 9).to_dict(),
-                       {1: 2}, RECORD | {"peak_value": -1.0}, RECORD | {"peak_value": "high"}],
-                      ValueError, f"{name} = ", "is not from resume_record: ")),
-    *((partial(check_nested, call), ValueError, f"{name} = ", "is not from resume_record: ")
-      for name, call in EITHER_RECORD),
-    *(row for name, call in EITHER_RECORD
-      for row in each(call,
-                      [RECORD | {"curve": curve}
-                       for curve in (None, RECORD, NOT_A_CURVE | {"total_steps": "many"},
-                                     NOT_A_CURVE | {"warmup_steps": np.array(True)})],
-                      ValueError, f"{name} has a curve that cannot be read: ")),
-]  # fmt: skip
-
-
-@each_row(ERRORS)
-def test_errors(row: Any) -> None:
-    with jax.enable_x64(True):
-        check_error(row)
-
-
-STEPS: list[Any] = [
-    *(True, np.True_, 3.0, np.float32(3), "3", None, np.arange(3.0), [True, 2.0], jax.random.key(0)),
-    *(jnp.ones((), dtype) for dtype in (bool, "float32", "bfloat16", "float16", "complex64")),
-]
-
-
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{type(step).__name__}-{step}")
-def test_steps_that_are_not_integers_are_rejected(step: Any) -> None:
-    for call in (SCHEDULE, partial(multiplier, TABLE)):
-        runs = [partial(call, step), jax.jit(partial(call, step))]
-        if isinstance(step, jax.Array):
-            runs += [partial(run, step) for run in (jax.jit(call), jax.vmap(call, axis_size=1, in_axes=None))]
-        for run in runs:
-            with pytest.raises(TypeError, match="step must be an integer"):
-                run()
-
-
-# With rules of the same classes, states are interchangeable.
-CLOCKS: list[Any] = [None, DataClock(8), UNTIL, BELOW, (UNTIL, BELOW), (BELOW, UNTIL)]
-
-
-@pytest.mark.parametrize(("clock", "other"), list(permutations(CLOCKS, 2)), ids=str)
-def test_state_of_a_different_clock_is_rejected(clock: Any, other: Any) -> None:
-    (function, _), (_, state) = started(clock=clock), started(clock=other)
-    first = clock[0] if isinstance(clock, tuple) else clock
-    name = "None" if clock is None else type(first).__name__
-    fits = rf"must belong to a transformation with clock=\[?{name}"
-    if isinstance(clock, DataClock) or isinstance(other, DataClock):
-        message = rf"^state = .*State\(.* {fits}"
+@pytest.mark.parametrize(("saved_by", "used_by"), list(permutations(TRANSFORMATIONS, 2)))
+def test_state_of_a_different_clock(saved_by: tuple[str, Any], used_by: tuple[str, Any]) -> None:
+    state = saved_by[1].init(None)
+    clock, transformation = used_by
+    if COUNTED in (saved_by[1], transformation):
+        start = r"^state = .*State\(.*"
     else:
-        message = rf"^state\.hold = .* {fits}"
-    given: dict[str, Any] = {"count": 3} if isinstance(clock, DataClock) else {"value": 0.5}
-    with pytest.raises(ValueError, match=message):
-        jax.eval_shape(partial(function, **given), ONE, state)
+        start = r"^state\.hold = .*"
+    arguments = {"count": 3} if transformation is COUNTED else {"value": 0.5}
+    with pytest.raises(
+        ValueError, match=f"{start} must belong to a transformation with clock={clock}"
+    ):
+        jax.eval_shape(partial(transformation.update, **arguments), ONE, state)
+
+
+# Records.
+
+RECORD = resume_record(CURVE)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        1.5,
+        3.0,
+        "3",
+        None,
+        True,
+        math.nan,
+        np.True_,
+        np.array(1.0),
+        jnp.float32(3),
+        jnp.array([1]),
+        jnp.array(True),
+    ],
+)
+@wrong(TypeError, "step = ", "int")
+def test_saved_step_that_is_not_an_integer(step: Any) -> None:
+    check_resume(RECORD, RECORD, step)
+
+
+@pytest.mark.parametrize("step", [jnp.arange(3), np.array([3, 3])])
+@wrong(TypeError, "step = ", "count[0]")
+def test_several_steps_at_once(step: Any) -> None:
+    check_resume(RECORD, RECORD, step)
+
+
+@pytest.mark.parametrize("step", [-1, np.int64(-1), jnp.int32(-1)])
+@wrong(ValueError, "step = -1", "at least 0")
+def test_negative_step(step: Any) -> None:
+    check_resume(RECORD, RECORD, step)
+
+
+@wrong(TypeError, "curve = ", "must be a Curve")
+def test_record_of_a_list() -> None:
+    resume_record([RECORD["curve"]])
+
+
+@wrong(ValueError, "peak_value = -1")
+def test_record_of_a_negative_peak() -> None:
+    resume_record(CURVE, -1)
+
+
+@wrong(TypeError, "peak_value = [0.1]")
+def test_record_of_a_list_of_peaks() -> None:
+    resume_record(CURVE, [0.1])
+
+
+@wrong(TypeError, "clock = 8", "DataClock")
+def test_record_of_a_number_as_clock() -> None:
+    resume_record(CURVE, 0.1, 8)
+
+
+@wrong(ValueError, "clock is an empty list")
+def test_record_of_an_empty_list_as_clock() -> None:
+    resume_record(CURVE, clock=[])
+
+
+@wrong(ValueError, "needs a flat part")
+def test_record_of_a_rule_without_a_flat_part() -> None:
+    resume_record(StagedCurve([(5, 1)]), clock=UNTIL)
+
+
+not_a_record = pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        json.dumps(RECORD),
+        Path("record.json"),
+        {},
+        {1: 2},
+        [RECORD],
+        {**RECORD, "format": "1"},
+        {**RECORD, "peak_value": -1.0},
+        {**RECORD, "peak_value": "high"},
+        CURVE,
+        CURVE.to_dict(),
+        CURVE.cooldown(100, 9).to_dict(),  # has an entry "curve" too
+    ],
+)
+
+
+@not_a_record
+@wrong(ValueError, "saved = ", "is not from resume_record: ")
+def test_saved_value_that_is_not_a_record(record: Any) -> None:
+    check_resume(record, RECORD, 10)
+
+
+@not_a_record
+@wrong(ValueError, "now = ", "is not from resume_record: ")
+def test_current_value_that_is_not_a_record(record: Any) -> None:
+    check_resume(RECORD, record, 10)
+
+
+def deeply_nested() -> dict[str, Any]:
+    record: dict[str, Any] = {}
+    for _ in range(100_000):
+        record = {"curve": record}
+    return record
+
+
+@wrong(ValueError, "saved = ", "is not from resume_record: ")
+def test_deeply_nested_saved_value() -> None:
+    check_resume(deeply_nested(), RECORD, 10)
+
+
+@wrong(ValueError, "now = ", "is not from resume_record: ")
+def test_deeply_nested_current_value() -> None:
+    check_resume(RECORD, deeply_nested(), 10)
+
+
+unreadable_curve = pytest.mark.parametrize(
+    "curve",
+    [
+        None,
+        RECORD,
+        {**RECORD["curve"], "total_steps": "many"},
+        {**RECORD["curve"], "warmup_steps": np.array(True)},
+    ],
+)
+
+
+@unreadable_curve
+@wrong(ValueError, "saved has a curve that cannot be read: ")
+def test_saved_record_with_an_unreadable_curve(curve: Any) -> None:
+    check_resume({**RECORD, "curve": curve}, RECORD, 10)
+
+
+@unreadable_curve
+@wrong(ValueError, "now has a curve that cannot be read: ")
+def test_current_record_with_an_unreadable_curve(curve: Any) -> None:
+    check_resume(RECORD, {**RECORD, "curve": curve}, 10)

@@ -8,10 +8,23 @@ from flax import nnx, serialization
 from orbax import checkpoint
 from support.clocks.holds import BELOW, PEAK, STAIRS, UNTIL, WORST
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
+from support.wrong import wrong
 
-from plateau_jax import DataClock, check_resume, multiplier, optax_schedule, resume_record, scale_by_curve
+from plateau_jax import (
+    DataClock,
+    check_resume,
+    multiplier,
+    optax_schedule,
+    resume_record,
+    scale_by_curve,
+)
 
 pytestmark = pytest.mark.slow
+
+
+def at_variables(step, peak):
+    """Return the learning rate and the multiplier at a step."""
+    return optax_schedule(CURVE, peak)(step), multiplier(CURVE.table, step)
 
 
 @x64_both_ways
@@ -19,24 +32,27 @@ pytestmark = pytest.mark.slow
 def test_flax_variables_are_steps_and_peaks(x64, kind):
     with jax.enable_x64(x64):
         for value in (3, STEPS):
-            step, peak = kind(jnp.asarray(value)), kind(jnp.float32(0.1))
-
-            def both(step, peak):
-                return optax_schedule(CURVE, peak)(step), multiplier(CURVE.table, step)
-
-            for call in (both, nnx.jit(both)):
-                rates, multipliers = call(step, peak)
-                assert_equal_bits(rates, product(CURVE, 0.1, value))
+            step = kind(jnp.asarray(value))
+            peak = kind(jnp.float32(0.1))
+            for call in (at_variables, nnx.jit(at_variables)):
+                lrs, multipliers = call(step, peak)
+                assert_equal_bits(lrs, product(CURVE, 0.1, value))
                 assert_equal_bits(multipliers, np.float32(CURVE(value)))
 
 
-def test_flax_variables_are_checked_as_arrays():
-    with pytest.raises(TypeError, match="step must be an int"):
-        optax_schedule(CURVE, 1.0)(nnx.Variable(jnp.float32(3)))
-    with pytest.raises(ValueError, match="peak_value = "):
-        optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
-    with pytest.raises(TypeError, match="optax_schedule"):
-        CURVE(nnx.Variable(jnp.int32(3)))
+@wrong(TypeError, "step must be an int")
+def test_float_variable_as_step():
+    optax_schedule(CURVE, 1.0)(nnx.Variable(jnp.float32(3)))
+
+
+@wrong(ValueError, "peak_value = ")
+def test_negative_variable_as_peak():
+    optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
+
+
+@wrong(TypeError, "optax_schedule")
+def test_variable_as_step_of_a_curve():
+    CURVE(nnx.Variable(jnp.int32(3)))
 
 
 @pytest.mark.parametrize(
@@ -77,10 +93,13 @@ def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, clock, name, values
 def test_record_survives_orbax_and_flax(tmp_path, clock, same, different):
     record = resume_record(STAIRS, PEAK, clock)
     with checkpoint.CheckpointManager(tmp_path) as manager:
-        manager.save(1, args=checkpoint.args.Composite(record=checkpoint.args.JsonSave(record)))
+        saved = checkpoint.args.Composite(record=checkpoint.args.JsonSave(record))
+        manager.save(1, args=saved)
         manager.wait_until_finished()
-        by_orbax = manager.restore(1, args=checkpoint.args.Composite(record=checkpoint.args.JsonRestore()))
-    for saved in (by_orbax.record, serialization.msgpack_restore(serialization.to_bytes(record))):
-        check_resume(saved, resume_record(STAIRS, PEAK, same), jnp.int32(12))
+        restore = checkpoint.args.Composite(record=checkpoint.args.JsonRestore())
+        by_orbax = manager.restore(1, args=restore).record
+    by_flax = serialization.msgpack_restore(serialization.to_bytes(record))
+    for saved_record in (by_orbax, by_flax):
+        check_resume(saved_record, resume_record(STAIRS, PEAK, same), jnp.int32(12))
         with pytest.raises(ValueError, match="saved with clock="):
-            check_resume(saved, resume_record(STAIRS, PEAK, different), jnp.int32(12))
+            check_resume(saved_record, resume_record(STAIRS, PEAK, different), jnp.int32(12))

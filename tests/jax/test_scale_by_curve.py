@@ -1,22 +1,40 @@
-"""`scale_by_curve` beyond what every clock does: modes of JAX, its state, metrics, counts, and optax."""
+"""`scale_by_curve` beyond what every clock does: JAX's modes, state, metrics, counts, and optax."""
 
-from functools import partial
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.clocks.holds import BELOW, PEAK, STAIRS, UNTIL, WORST, rates_by_words
+from support.clocks.holds import BELOW, PEAK, STAIRS, STARTS, UNTIL, WORST, clocks
 from support.curves.descriptions import OF_UNIT_8
 from support.jax.jax_cases import CURVE, assert_equal_bits, mostly_x64, product, x64_both_ways
 
-from plateau_jax import DataClock, HoldBelow, check_resume, optax_schedule, resume_record, scale_by_curve
+from plateau_jax import (
+    DataClock,
+    HoldBelow,
+    check_resume,
+    optax_schedule,
+    resume_record,
+    scale_by_curve,
+)
 from plateau_jax.schedules.transformation import CountedCurveState, ScaleByCurveState
 
-MOST = 2**30
+MAX_COUNT = 2**30
 MAX_STEP = 2**31 - 1
 ONE = jnp.ones(())
+
+
+def learning_rates_under(rules, metrics):
+    """Return the learning rate of each update, by the oracle of the rules."""
+    curve_steps = clocks(rules, STARTS, metrics)[:-1]
+    return product(STAIRS, PEAK, np.array(curve_steps))
+
+
+def assert_equal_leaves(actual, expected):
+    jax.tree.map(assert_equal_bits, actual, jax.tree.map(np.asarray, expected))
 
 
 @mostly_x64
@@ -30,19 +48,22 @@ def test_without_rules_updates_match_optax(x64):
             "widest": jnp.asarray(values),
             "nothing": None,
         }
-        ours = scale_by_curve(CURVE, PEAK)
-        theirs = optax.scale_by_learning_rate(optax_schedule(CURVE, PEAK))
+        optimizer = scale_by_curve(CURVE, PEAK)
+        of_optax = optax.scale_by_learning_rate(optax_schedule(CURVE, PEAK))
+        state = optimizer.init(params)
+        state_of_optax = of_optax.init(params)
+        assert state.hold == ()
 
         @jax.jit
-        def both(state, their_state):
-            given = {"value": 3.0, "other": 7}  # which it ignores
-            return ours.update(params, state, params, **given), theirs.update(params, their_state, params)
+        def both(state, state_of_optax):
+            result = optimizer.update(params, state, params, value=3.0, other=7)  # both ignored
+            return result, of_optax.update(params, state_of_optax, params)
 
-        state, their_state = ours.init(params), theirs.init(params)
-        assert state.hold == ()
         for step in range(6):
-            (updates, state), (wanted, their_state) = both(state, their_state)
-            jax.tree.map(assert_equal_bits, updates, jax.tree.map(np.asarray, wanted))
+            result, result_of_optax = both(state, state_of_optax)
+            updates, state = result
+            expected, state_of_optax = result_of_optax
+            assert_equal_leaves(updates, expected)
             assert_equal_bits(state.learning_rate, product(CURVE, PEAK, np.array(step)))
 
 
@@ -52,19 +73,29 @@ def test_state_keeps_structure_shapes_and_dtypes(x64, clock):
     with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
         optimizer = scale_by_curve(STAIRS, PEAK, clock)
         state = optimizer.init(None)
-        counts_data = isinstance(clock, DataClock)
-        assert type(state) is (CountedCurveState if counts_data else ScaleByCurveState)
+        if isinstance(clock, DataClock):
+            expected_type = CountedCurveState
+            arguments = {"count": 3}
+        else:
+            expected_type = ScaleByCurveState
+            arguments = {"value": 1.0}
+        assert type(state) is expected_type
         assert state.curve_step == 0
         assert_equal_bits(state.learning_rate, product(STAIRS, PEAK, np.array(0)))
         assert {leaf.shape for leaf in jax.tree.leaves(state)} == {()}
         assert {leaf.dtype.name for leaf in jax.tree.leaves(state)} == {"int32", "float32"}
-        update = partial(optimizer.update, **({"count": 3} if counts_data else {"value": 1.0}))
-        before, (_, after) = jax.eval_shape(lambda: state), jax.eval_shape(update, jnp.ones(3), state)
-        described = [
-            jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), kind)
-            for kind in (before, after)
-        ]
-        assert described[0] == described[1]
+
+        def advance(state):
+            _, state = optimizer.update(jnp.ones(3), state, **arguments)
+            return state
+
+        before = jax.eval_shape(lambda: state)
+        after = jax.eval_shape(advance, state)
+        assert jax.tree.structure(after) == jax.tree.structure(before)
+        for leaf, leaf_before in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True):
+            assert leaf.shape == leaf_before.shape
+            assert leaf.dtype == leaf_before.dtype
+            assert leaf.weak_type == leaf_before.weak_type
 
 
 def test_state_saved_without_x64_resumes_with_it():
@@ -74,21 +105,28 @@ def test_state_saved_without_x64_resumes_with_it():
     with jax.enable_x64(True):
         _, resumed = jax.jit(optimizer.update)(params, jax.device_get(state), params)
     _, uninterrupted = jax.jit(optimizer.update)(params, state, params)
-    jax.tree.map(assert_equal_bits, resumed, jax.tree.map(np.asarray, uninterrupted))
+    assert_equal_leaves(resumed, uninterrupted)
 
 
 @pytest.mark.parametrize(
-    ("clock", "name", "given"),
-    [(HoldBelow(0, 1), "value", [1, 1, 1, 1]), (DataClock(1), "count", [2, 1, MOST, 0])],
+    ("clock", "argument", "values", "expected"),
+    [
+        (HoldBelow(0, 1), "value", [1, 1, 1, 1], [2, 1, 0, 0]),
+        (DataClock(1), "count", [2, 1, MAX_COUNT, 0], [1, 0, 0, 0]),
+    ],
 )
-def test_curve_step_stops_at_last_int32(clock, name, given):
+def test_curve_step_stops_at_last_int32(clock, argument, values, expected):
     optimizer = scale_by_curve(STAIRS, PEAK, clock)
     state = optimizer.init(None)._replace(curve_step=jnp.int32(MAX_STEP - 3))
     steps_left = []
-    for argument in given:
-        _, state = optimizer.update(ONE, state, **{name: argument})
+    for value in values:
+        _, state = optimizer.update(ONE, state, **{argument: value})
         steps_left.append(MAX_STEP - int(state.curve_step))
-    assert steps_left == ([2, 1, 0, 0] if name == "value" else [1, 0, 0, 0])
+    assert steps_left == expected
+
+
+def to_integer(value):
+    return round(float(value) * 3)
 
 
 HELD = scale_by_curve(STAIRS, PEAK, [UNTIL, BELOW])  # compiled once
@@ -97,17 +135,25 @@ HELD = scale_by_curve(STAIRS, PEAK, [UNTIL, BELOW])  # compiled once
 @pytest.mark.parametrize(
     "convert",
     [
-        *(float, np.float64, np.float16, jnp.float32, jnp.bfloat16, np.array),
-        lambda value: round(float(value) * 3),
+        float,
+        np.float64,
+        np.float16,
+        jnp.float32,
+        jnp.bfloat16,
+        np.array,
+        to_integer,
     ],
 )
 def test_metric_may_be_any_real_scalar(convert):
-    state, rates = HELD.init(None), []
-    converted = [convert(value) for value in np.array([2, 2, 1, 0.7, 1, 0.1, 0.1, 0.1] * 3)]
-    for metric in converted:
+    values = np.array([2, 2, 1, 0.7, 1, 0.1, 0.1, 0.1] * 3)
+    metrics = [convert(value) for value in values]
+    state = HELD.init(None)
+    lrs = []
+    for metric in metrics:
         _, state = HELD.update(ONE, state, value=metric)
-        rates.append(state.learning_rate)
-    assert_equal_bits(rates, rates_by_words([UNTIL, BELOW], [float(metric) for metric in converted]))
+        lrs.append(state.learning_rate)
+    expected = learning_rates_under([UNTIL, BELOW], [float(metric) for metric in metrics])
+    assert_equal_bits(lrs, expected)
 
 
 def test_metric_beyond_float32_is_not_finite():
@@ -115,7 +161,8 @@ def test_metric_beyond_float32_is_not_finite():
         optimizer = scale_by_curve(STAIRS, PEAK, HoldBelow(0, 9))
         state = optimizer.init(None)
         for value in (-1e39, jnp.array(-1e39), -np.inf):
-            assert optimizer.update(ONE, state, value=value)[1].curve_step == 1
+            _, following = optimizer.update(ONE, state, value=value)
+            assert following.curve_step == 1
 
 
 @pytest.mark.parametrize(
@@ -126,42 +173,47 @@ def test_count_of_any_integer_type_is_clipped(x64, dtypes):
     with jax.enable_x64(x64):
         counts = []
         for dtype in dtypes:
-            low, high = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
+            low = int(jnp.iinfo(dtype).min)
+            high = int(jnp.iinfo(dtype).max)
             # Of the last, int32 would keep 5.
-            counts += [jnp.array(count, dtype) for count in (low, high, 5, max(low, 5 - 2**33))]
-        transformation = scale_by_curve(CURVE, PEAK, DataClock(3))
-        state, traces = transformation.init(None), []
+            for count in (low, high, 5, max(low, 5 - 2**33)):
+                counts.append(jnp.array(count, dtype))
+        optimizer = scale_by_curve(CURVE, PEAK, DataClock(3))
+        state = optimizer.init(None)
+        traces = []
 
         @jax.jit
         def advance(count):
             traces.append(count)
-            _, following = transformation.update(ONE, state, count=count)
+            _, following = optimizer.update(ONE, state, count=count)
             return following.curve_step, following.rest
 
         for count in counts:
-            assert advance(count) == divmod(min(max(int(count), 0), MOST), 3)
+            consumed = min(max(int(count), 0), MAX_COUNT)
+            assert advance(count) == divmod(consumed, 3)
         assert len(traces) == len(dtypes)  # a new count does not recompile
-        eager = transformation.update(ONE, state, count=counts[2])[1]
-        assert (eager.curve_step, eager.rest) == divmod(5, 3)
+        _, following = optimizer.update(ONE, state, count=counts[2])
+        assert (following.curve_step, following.rest) == divmod(5, 3)
 
 
-MIXED = [None, 5, 0, np.int64(64), jnp.int32(17), None, MOST, jnp.uint8(3)]
-"""Counts of updates; None leaves it out."""
-
-
-@pytest.mark.parametrize("usual", [1, 8, 20, MOST])
+@pytest.mark.parametrize("usual", [1, 8, 20, MAX_COUNT])
 def test_count_of_an_update_replaces_that_of_the_clock(usual):
     """And 0 is a count too."""
     optimizer = scale_by_curve(CURVE, PEAK, DataClock(8, count=usual))
-    without_count = scale_by_curve(CURVE, PEAK, DataClock(8))
-    state, wanted = optimizer.init(None), without_count.init(None)
-    for count in MIXED:
-        given = {} if count is None else {"count": count}
-        _, state = optimizer.update(ONE, state, **given)
-        _, wanted = without_count.update(ONE, wanted, count=usual if count is None else count)
-        jax.tree.map(assert_equal_bits, state, jax.tree.map(np.asarray, wanted))
-    total = sum(usual if count is None else int(count) for count in MIXED)
-    assert (state.curve_step, state.rest) == divmod(total, 8)
+    without_usual_count = scale_by_curve(CURVE, PEAK, DataClock(8))
+    state = optimizer.init(None)
+    expected = without_usual_count.init(None)
+    consumed = 0
+    for count in (None, 5, 0, np.int64(64), jnp.int32(17), None, MAX_COUNT, jnp.uint8(3)):
+        if count is None:
+            _, state = optimizer.update(ONE, state)
+            count = usual
+        else:
+            _, state = optimizer.update(ONE, state, count=count)
+        _, expected = without_usual_count.update(ONE, expected, count=count)
+        assert_equal_leaves(state, expected)
+        consumed += int(count)
+    assert (state.curve_step, state.rest) == divmod(consumed, 8)
 
 
 @pytest.mark.parametrize("curve", OF_UNIT_8, ids=lambda curve: curve.to_dict()["kind"])
@@ -172,56 +224,91 @@ def test_curve_of_a_batch_plan_counts_in_its_unit(curve):
     states = []
     for clock in (None, DataClock(8), DataClock(8, count=5)):
         optimizer = scale_by_curve(curve, PEAK, clock)
-        _, state = optimizer.update(ONE, optimizer.init(None), count=84)
-        states.append(jax.tree.map(np.asarray, optimizer.update(ONE, state, count=5)[1]))
+        state = optimizer.init(None)
+        _, state = optimizer.update(ONE, state, count=84)
+        _, state = optimizer.update(ONE, state, count=5)
+        states.append(state)
     for state in states:
-        jax.tree.map(assert_equal_bits, state, states[0])
+        assert_equal_leaves(state, states[0])
         assert (state.curve_step, state.rest) == divmod(89, 8)
         assert_equal_bits(state.learning_rate, product(curve, PEAK, np.array(10)))
 
 
-COUNTS = np.array([5, 0, 17, 8, 64, 3] * 4)
-CLOCKS = {
-    "rule": (UNTIL, "value", WORST[1], rates_by_words([UNTIL], WORST[1])),
-    "data": (DataClock(8), "count", COUNTS, product(STAIRS, PEAK, (np.cumsum(COUNTS) - COUNTS) // 8)),
-}
-"""A clock, the argument that moves it, its values, and the learning rate of each update."""
+# Wrapped by optax.
 
-# How to wrap `build(peak)`, and where its state is then.
-WRAPPERS = {
-    "chain": (lambda build: optax.chain(optax.scale_by_adam(), build(PEAK)), lambda state: state[-1]),
-    "injected peak": (
-        lambda build: optax.inject_hyperparams(build)(peak=PEAK),
-        lambda state: state.inner_state,
-    ),
-    "apply_if_finite": (
-        lambda build: optax.apply_if_finite(build(PEAK), 100),
-        lambda state: state.inner_state,
-    ),
-    "MultiSteps": (
-        lambda build: optax.MultiSteps(build(PEAK), every_k_schedule=3),
-        lambda state: state.inner_opt_state,
-    ),
-}
+COUNTS = np.array([5, 0, 17, 8, 64, 3] * 4)
+CONSUMED_BEFORE = np.cumsum(COUNTS) - COUNTS
+
+
+@dataclass
+class Updates:
+    clock: Any
+    argument: str
+    values: Any
+    """What each update passes as this argument."""
+    learning_rates: Any
+    """The learning rate of each update."""
+
+
+HELD_UPDATES = Updates(UNTIL, "value", WORST[1], learning_rates_under([UNTIL], WORST[1]))
+COUNTED_UPDATES = Updates(
+    DataClock(8), "count", COUNTS, product(STAIRS, PEAK, CONSUMED_BEFORE // 8)
+)
+
+
+def in_a_chain(clock):
+    return optax.chain(optax.scale_by_adam(), scale_by_curve(STAIRS, PEAK, clock))
+
+
+def with_an_injected_peak(clock):
+    inject = optax.inject_hyperparams(scale_by_curve, static_args=("curve", "clock"))
+    return inject(STAIRS, PEAK, clock)
+
+
+def under_apply_if_finite(clock):
+    return optax.apply_if_finite(scale_by_curve(STAIRS, PEAK, clock), 100)
+
+
+def under_multi_steps(clock):
+    return optax.MultiSteps(scale_by_curve(STAIRS, PEAK, clock), every_k_schedule=3)
+
+
+def is_curve_state(node):
+    return hasattr(node, "curve_step")
+
+
+def curve_state_in(state):
+    """Return the state of the curve in the state of an optimizer."""
+    (curve_state,) = filter(is_curve_state, jax.tree.leaves(state, is_leaf=is_curve_state))
+    return curve_state
 
 
 @mostly_x64
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("kind", CLOCKS)
-def test_wrapped_clock_gives_the_same_learning_rates(kind, wrapper, x64):
+@pytest.mark.parametrize(
+    ("wrapped", "ignored_gradients"),
+    [
+        (in_a_chain, []),
+        (with_an_injected_peak, []),
+        (under_apply_if_finite, [[1, np.nan]]),
+        (under_multi_steps, [[1, 1], [1, 1]]),
+    ],
+)
+@pytest.mark.parametrize("updates", [HELD_UPDATES, COUNTED_UPDATES], ids=["held", "counted"])
+def test_wrapped_clock_gives_the_same_learning_rates(updates, wrapped, ignored_gradients, x64):
     """A skipped update changes nothing, and only the argument of the last micro-batch counts."""
-    clock, name, values, expected = CLOCKS[kind]
-    wrap, inner = WRAPPERS[wrapper]
-    rates = []
+    lrs = []
     with jax.enable_x64(x64):
-        optimizer = wrap(lambda peak: scale_by_curve(STAIRS, peak, clock))
-        state, update = optimizer.init(jnp.ones(2)), jax.jit(optimizer.update)
-        for value in values:
-            ignored = {"apply_if_finite": [jnp.array([1, jnp.nan])], "MultiSteps": [jnp.ones(2)] * 2}
-            for gradients in ignored.get(wrapper, []):
-                before = jax.tree.map(np.asarray, inner(state))
-                _, state = update(gradients, state, jnp.ones(2), **{name: values.dtype.type(100)})
-                jax.tree.map(assert_equal_bits, inner(state), before)
-            _, state = update(jnp.ones(2), state, jnp.ones(2), **{name: value})
-            rates.append(inner(state).learning_rate)
-    assert_equal_bits(rates, expected)
+        optimizer = wrapped(updates.clock)
+        update = jax.jit(optimizer.update)
+        params = jnp.ones(2)
+        state = optimizer.init(params)
+        ignored_value = updates.values.dtype.type(100)
+        for value in updates.values:
+            for gradients in ignored_gradients:
+                before = curve_state_in(state)
+                arguments = {updates.argument: ignored_value}
+                _, state = update(jnp.array(gradients, params.dtype), state, params, **arguments)
+                assert_equal_leaves(curve_state_in(state), before)
+            _, state = update(jnp.ones(2), state, params, **{updates.argument: value})
+            lrs.append(curve_state_in(state).learning_rate)
+    assert_equal_bits(lrs, updates.learning_rates)

@@ -1,7 +1,6 @@
-"""`optax_schedule` and `multiplier`: NumPy's bits in every mode of JAX, accepted types, and compilations."""
+"""`optax_schedule` and `multiplier`: NumPy's bits in every mode of JAX, types, compilations."""
 
 import copy
-import itertools
 import logging
 import pickle
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from support.jax.jax_cases import (
     NESTED,
     STEPS,
     assert_equal_bits,
-    assert_equal_rates,
+    assert_equal_learning_rates,
     both_searches,
     every_shape,
     in_one_of_two_forms,
@@ -40,6 +39,8 @@ LARGEST_PEAK = float(np.finfo(np.float32).max)
 
 # Few table lengths, since each is compiled, on both sides of 40 rows, at which the search changes.
 cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE, scaled=True)
+cases_of_updates = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE)
+"""Of curves whose steps are updates, as `optax_schedule` takes them."""
 
 peaks = st.one_of(
     st.floats(SMALLEST_NORMAL, LARGEST_PEAK),
@@ -50,7 +51,11 @@ peaks = st.one_of(
 
 @contextmanager
 def strictly():
-    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.checking_leaks():
+    with (
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+        jax.checking_leaks(),
+    ):
         yield
 
 
@@ -61,25 +66,41 @@ def curve_and_steps(case):
 
 def every_mode(of_step, steps):
     """Return the function's values at the steps in each way that JAX can run it."""
+    dtype = of_step(steps[0]).dtype
 
-    def count(state):
+    def scanned(carry, step):
+        return carry, of_step(step)
+
+    def is_left(state):
+        index, _ = state
+        return index < len(steps)
+
+    def set_next(state):
         index, values = state
         return index + 1, values.at[index].set(of_step(steps[index]))
 
-    first = of_step(steps[0])
+    def weighted_sum(weights):
+        return (weights * of_step(steps)).sum()
+
+    def one_branch():
+        return of_step(steps)
+
+    def other_branch():
+        return of_step(steps + 0)
+
+    _, by_scan = jax.lax.scan(scanned, None, steps)
+    _, by_while = jax.lax.while_loop(is_left, set_next, (0, jnp.zeros(len(steps), dtype)))
     return {
         "whole": of_step(steps),
         "shaped": of_step(steps.reshape(2, 3, -1)).ravel(),
         "vmap": jax.vmap(of_step)(steps),
         "vmap twice": jax.vmap(jax.vmap(of_step))(steps.reshape(6, -1)).ravel(),
-        "scan": jax.lax.scan(lambda carry, step: (carry, of_step(step)), None, steps)[1],
+        "scan": by_scan,
         "map": jax.lax.map(of_step, steps),
-        "while": jax.lax.while_loop(
-            lambda state: state[0] < len(steps), count, (0, jnp.zeros(len(steps), first.dtype))
-        )[1],
-        "cond": jax.lax.cond(steps[0] < 0, lambda: of_step(steps), lambda: of_step(steps + 0)),
+        "while": by_while,
+        "cond": jax.lax.cond(steps[0] < 0, one_branch, other_branch),
         "remat": jax.checkpoint(of_step)(steps),
-        "grad": jax.grad(lambda one: (one * of_step(steps)).sum())(jnp.ones(len(steps), first.dtype)),
+        "grad": jax.grad(weighted_sum)(jnp.ones(len(steps), dtype)),
     }
 
 
@@ -106,38 +127,52 @@ def test_traced_table_matches_numpy_bits_in_every_mode(x64, case):
 @given(steps_at_borders())
 def test_values_near_rounding_borders_match_numpy_bits(case):
     description, step = case
-    curve, steps = build(description), np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
+    curve = build(description)
+    steps = np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
     assert_equal_bits(multiplier(in_one_of_two_forms(curve), steps), curve(steps))
 
 
-CASE = {"total_steps": 2**20, "warmup_steps": 2**10, "min_lr_ratio": 0.5}, range(0, 2**20, 2**20 // SIZE + 1)
+LONG_CURVE = {"total_steps": 2**20, "warmup_steps": 2**10, "min_lr_ratio": 0.5}
+OVER_THE_LONG_CURVE = range(0, 2**20, 2**20 // SIZE + 1)
 
 
 @pytest.mark.slow
 @examples(8)
-@given(st.booleans(), cases, peaks)
-@example(False, CASE, 1.75 * SMALLEST_NORMAL)
-@example(True, CASE, 2.0**-110)
+@given(st.booleans(), cases_of_updates, peaks)
+@example(False, (LONG_CURVE, OVER_THE_LONG_CURVE), 1.75 * SMALLEST_NORMAL)
+@example(True, (LONG_CURVE, OVER_THE_LONG_CURVE), 2.0**-110)
 def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
-    """And the learning rates are the product of two float32, also of a peak that the compiler may fold."""
+    """And learning rates are the product of two float32, also if the compiler folds the peak."""
     curve, steps = curve_and_steps(case)
+    of_step = partial(multiplier, curve.table)
+    schedule = optax_schedule(curve, peak)
+
+    @jax.jit
+    def compiled(traced_steps, traced_peak, weakly_typed_peak):
+        multipliers = every_mode(of_step, traced_steps)
+        multipliers["constant steps"] = of_step(jnp.array(steps))
+        lrs = {
+            "constant peak": schedule(traced_steps),
+            "constant peak and steps": schedule(steps),
+            "traced peak": optax_schedule(curve, traced_peak)(traced_steps),
+            "weakly typed peak": optax_schedule(curve, weakly_typed_peak)(traced_steps),
+        }
+        return multipliers, lrs
+
+    def of_peak(peak):
+        return optax_schedule(curve, peak)(steps)
+
+    rounded = np.float32(peak)
     with jax.enable_x64(x64):
-        of_step, schedule = partial(multiplier, curve.table), optax_schedule(curve, peak)
-
-        @jax.jit
-        def compiled(steps_, peak_, weak_peak):
-            traced = [optax_schedule(curve, given)(steps_) for given in (peak_, weak_peak)]
-            modes = every_mode(of_step, steps_) | {"constant steps": of_step(jnp.array(steps))}
-            return modes, [schedule(steps_), schedule(steps), *traced]
-
-        rounded = np.float32(peak)
-        modes, rates = compiled(steps, rounded, float(rounded))
-        for values in (of_step(steps), *modes.values()):
+        assert_equal_bits(of_step(steps), curve(steps))
+        assert_equal_learning_rates(schedule(steps), product(curve, peak, steps))
+        multipliers, lrs = compiled(steps, rounded, float(rounded))
+        for values in multipliers.values():
             assert_equal_bits(values, curve(steps))
-        for actual in (schedule(steps), *rates):
-            assert_equal_rates(actual, product(curve, peak, steps))
-        slope = jax.jacfwd(lambda peak: optax_schedule(curve, peak)(steps))
-        assert_equal_bits(slope(rounded).astype("float32"), curve(steps))
+        for values in lrs.values():
+            assert_equal_learning_rates(values, product(curve, peak, steps))
+        slope = jax.jacfwd(of_peak)(rounded)
+        assert_equal_bits(slope.astype("float32"), curve(steps))
 
 
 @pytest.mark.slow
@@ -162,8 +197,13 @@ def test_every_step_of_a_curve_matches_numpy(x64, curve):
 
 
 @jax.jit
-def of_each_table(tables, steps):
-    return jax.vmap(multiplier, in_axes=(0, None))(tables, steps), jax.vmap(multiplier)(tables, steps[:6])
+def at_all_steps(tables, steps):
+    return jax.vmap(multiplier, in_axes=(0, None))(tables, steps)
+
+
+@jax.jit
+def at_one_step_each(tables, steps):
+    return jax.vmap(multiplier)(tables, steps)
 
 
 @pytest.mark.slow
@@ -172,21 +212,29 @@ def of_each_table(tables, steps):
     descriptions_and_steps(range(5), scaled=True),
     st.lists(descriptions(range(5), depth=1, scaled=True), min_size=4, max_size=4),
 )
-def test_stack_under_vmap_matches_each_curve(case, others):
+def test_stack_under_vmap_matches_each_curve(case, more_descriptions):
     first, steps = curve_and_steps(case)
-    # The last is the longest and has every shape, so that all stacks have the same columns and lengths.
-    curves = [first, *(build(description) for description in others), every_shape(39)]
-    values, each_its_own = of_each_table(stack(curves), steps)
-    assert_equal_bits(values, np.stack([curve(steps) for curve in curves]))
-    wanted = [curve(step) for curve, step in zip(curves, steps, strict=False)]
-    assert_equal_bits(each_its_own, np.array(wanted, np.float32))
+    more_curves = [build(description) for description in more_descriptions]
+    # The last is the longest and has every shape, so all stacks have the same columns and lengths.
+    curves = [first, *more_curves, every_shape(39)]
+    tables = stack(curves)
+    expected = np.stack([curve(steps) for curve in curves])
+    assert_equal_bits(at_all_steps(tables, steps), expected)
+    expected = [curve(step) for curve, step in zip(curves, steps[:6], strict=True)]
+    assert_equal_bits(at_one_step_each(tables, steps[:6]), np.array(expected, np.float32))
 
 
-@pytest.mark.parametrize("empty", [[], range(0), np.zeros((0, 3)), jnp.zeros((0, 3), int)], ids=repr)
+@pytest.mark.parametrize(
+    "empty", [[], range(0), np.zeros((0, 3)), jnp.zeros((0, 3), int)], ids=repr
+)
 def test_empty_steps_give_empty_values(empty):
-    wanted = np.zeros(np.shape(empty), np.float32)
-    assert_equal_bits(multiplier(CURVE.table, empty), wanted)
-    assert_equal_bits(optax_schedule(CURVE, 0.5)(empty), wanted)
+    expected = np.zeros(np.shape(empty), np.float32)
+    assert_equal_bits(multiplier(CURVE.table, empty), expected)
+    assert_equal_bits(optax_schedule(CURVE, 0.5)(empty), expected)
+
+
+def learning_rate(step, peak):
+    return optax_schedule(CURVE, peak)(step)
 
 
 @pytest.mark.slow
@@ -194,38 +242,62 @@ def test_empty_steps_give_empty_values(empty):
 @pytest.mark.parametrize("peak", [1, 0.1, np.float64(0.1)])
 def test_learning_rates_are_strongly_typed(x64, peak):
     with jax.enable_x64(x64):
-        schedule = optax_schedule(CURVE, peak)
-        factor_of = partial(multiplier, CURVE.table)
         for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
             # Shapes and types alone, which need no compilation.
-            rate, factor = jax.eval_shape(lambda: (schedule(step), factor_of(step)))  # noqa: B023 - called at once
-            traced = jax.eval_shape(lambda peak: optax_schedule(CURVE, peak)(step), peak)  # noqa: B023 - called at once
-            for actual in (rate, traced, factor):
-                assert (actual.dtype, actual.weak_type) == (jnp.float32, False)
-                assert actual.shape == np.shape(step)
+            for values in (
+                jax.eval_shape(partial(multiplier, CURVE.table, step)),
+                jax.eval_shape(partial(learning_rate, step, peak)),
+                jax.eval_shape(partial(learning_rate, step), peak),
+            ):
+                assert values.dtype == jnp.float32
+                assert not values.weak_type
+                assert values.shape == np.shape(step)
+
+
+def steps_of(dtype):
+    """Return eight steps of this type, among them its smallest and its largest number."""
+    low = int(jnp.iinfo(dtype).min)
+    high = int(jnp.iinfo(dtype).max)
+    steps = [low, high]
+    for step in (-1, 0, 1, 101, 999, 2**31):
+        if low <= step <= high:
+            steps.append(step)
+    return np.resize(np.array(steps, object), 8).astype(dtype)
 
 
 @pytest.mark.slow
 @x64_both_ways
 def test_every_integer_type_is_a_step(x64):
-    names = [f"{kind}{bits}" for bits in (2, 4, 8, 16, 32, 64) for kind in ("int", "uint")]
-    # With x64 off, JAX truncates 64 bits to 32, with a warning.
-    dtypes = [jnp.dtype(name) for name in names if x64 or not name.endswith("64")]
+    dtypes = [
+        "int2",
+        "int4",
+        "int8",
+        "int16",
+        "int32",
+        "uint2",
+        "uint4",
+        "uint8",
+        "uint16",
+        "uint32",
+    ]
+    if x64:  # with x64 off, JAX truncates them to 32 bits, with a warning
+        dtypes += ["int64", "uint64"]
+    of_step = partial(multiplier, CURVE.table)
+
+    @jax.jit
+    def compiled(arrays):
+        return [(of_step(array), jax.vmap(of_step)(array)) for array in arrays]
+
     with jax.enable_x64(x64), strictly():
-        arrays = []
-        for dtype in dtypes:
-            low, high = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
-            fitting = [step for step in (low, high, -1, 0, 1, 101, 999, 2**31) if low <= step <= high]
-            wide = np.array(fitting, np.uint64 if high > 2**63 else np.int64)
-            arrays.append(jnp.array(np.resize(wide, 8).astype(dtype)))
-        of_step = partial(multiplier, CURVE.table)
-        compiled = jax.jit(lambda arrays: [(of_step(array), jax.vmap(of_step)(array)) for array in arrays])
-        for dtype, array, actual in zip(dtypes, arrays, compiled(arrays), strict=True):
-            assert array.dtype == dtype
-            wanted = CURVE([int(step) for step in array])
+        arrays = [jnp.array(steps_of(jnp.dtype(dtype))) for dtype in dtypes]
+        assert [array.dtype.name for array in arrays] == dtypes
+        for array, (values, by_vmap) in zip(arrays, compiled(arrays), strict=True):
+            expected = CURVE([int(step) for step in array])
+            assert_equal_bits(values, expected)
+            assert_equal_bits(by_vmap, expected)
             # NumPy steps of the same type are handled on the host.
-            for values in (*actual, of_step(np.asarray(array)), CURVE(np.asarray(array))):
-                assert_equal_bits(values, wanted)
+            assert_equal_bits(of_step(np.asarray(array)), expected)
+            assert_equal_bits(CURVE(np.asarray(array)), expected)
 
 
 @x64_both_ways
@@ -234,8 +306,9 @@ def test_eager_steps_do_not_wrap_around(x64):
         assert multiplier(CURVE.table, jnp.uint32(2**32 - 1)) == CURVE(2**31 - 1) != CURVE(0)
         assert multiplier(CURVE.table, jnp.int8(-100)) == CURVE(0) != CURVE(156)
         steps = [10**30, -(10**30), 2**63, -1]
-        for on_host in (*steps, steps, np.array(steps, object)):
-            assert_equal_bits(multiplier(CURVE.table, on_host), np.float32(CURVE(on_host)))
+        for steps_on_host in (*steps, steps, np.array(steps, object)):
+            values = multiplier(CURVE.table, steps_on_host)
+            assert_equal_bits(values, np.float32(CURVE(steps_on_host)))
 
 
 def test_numpy_table_that_jax_narrows_is_accepted():
@@ -244,20 +317,29 @@ def test_numpy_table_that_jax_narrows_is_accepted():
         assert_equal_bits(multiplier(wide, jnp.asarray(STEPS)), CURVE(STEPS))
 
 
-def plateaus(count):
+def with_plateaus(count):
+    curves = []
     for shift in range(3):
         pairs = [(30 * index + shift, shift) for index in range(1, count + 1)]
-        yield PlateauCurve(1000, warmup_steps=shift, absolute_plateaus=pairs)
+        curves.append(PlateauCurve(1000, warmup_steps=shift, absolute_plateaus=pairs))
+    return curves
 
 
-def branches():
-    for middle, level in itertools.product((20, 1, 99), (0.5, 0.25, 1.0, 1e-20)):
-        curve = StagedCurve([(100 - middle, 1), (middle, level, "exponential"), (50, 0, "1-sqrt")])
-        for at in (1, middle, 120, 149):
-            yield curve.cooldown(at, 20)
+def with_cooldowns():
+    curves = []
+    for middle in (20, 1, 99):
+        for level in (0.5, 0.25, 1.0, 1e-20):
+            stages = [(100 - middle, 1), (middle, level, "exponential"), (50, 0, "1-sqrt")]
+            curve = StagedCurve(stages)
+            curves += [curve.cooldown(at, 20) for at in (1, middle, 120, 149)]
+    return curves
 
 
-@pytest.mark.parametrize("curves", [plateaus(2), plateaus(30), branches()], ids=range(3))
+@pytest.mark.parametrize(
+    "curves",
+    [with_plateaus(2), with_plateaus(30), with_cooldowns()],
+    ids=["2 plateaus", "30 plateaus", "cooldowns"],
+)
 def test_traced_tables_change_without_recompilation(curves):
     traces = []
 
@@ -266,12 +348,11 @@ def test_traced_tables_change_without_recompilation(curves):
         traces.append(step)
         return multiplier(table, step)
 
-    curves = list(curves)
     for curve in curves:
         assert_equal_bits(of_table(curve.table, STEPS), curve(STEPS))
     assert len(traces) == 1
-    of_each = jax.vmap(of_table, in_axes=(0, None))
-    assert_equal_bits(of_each(stack(curves), STEPS), np.stack([curve(STEPS) for curve in curves]))
+    values = jax.vmap(of_table, in_axes=(0, None))(stack(curves), STEPS)
+    assert_equal_bits(values, np.stack([curve(STEPS) for curve in curves]))
 
 
 @x64_both_ways
@@ -283,7 +364,9 @@ def test_eager_call_runs_one_program_compiled_once(x64, caplog):
             caplog.clear()
             for step in (3, 5, 10**30, np.int64(7), np.int8(7)):
                 call(step)
-            assert len([record for record in caplog.records if record.message.startswith("Compiling")]) == 1
+            messages = [record.message for record in caplog.records]
+            compilations = [message for message in messages if message.startswith("Compiling")]
+            assert len(compilations) == 1
 
 
 def pickled(schedule):
@@ -304,17 +387,21 @@ def test_schedule_is_a_value(copied, peak):
 
 def test_injected_schedule_gives_each_learning_rate():
     optimizer = optax.inject_hyperparams(optax.sgd)(optax_schedule(CURVE, 0.1))
-    state, lrs = optimizer.init(jnp.ones(2)), []
+    state = optimizer.init(jnp.ones(2))
+    lrs = []
     for _ in range(5):
         _, state = optimizer.update(jnp.ones(2), state)
         lrs.append(state.hyperparams["learning_rate"])
     assert_equal_bits(lrs, product(CURVE, 0.1, np.arange(5)))
 
 
-def test_different_schedules_are_not_equal():
-    schedule = optax_schedule(CURVE, 0.1)
-    for other in (optax_schedule(CURVE, 0.2), optax_schedule(MANY, 0.1), CURVE, 0.1, None):
-        assert schedule != other
+@pytest.mark.parametrize(
+    "different",
+    [optax_schedule(CURVE, 0.2), optax_schedule(MANY, 0.1), CURVE, 0.1, None],
+    ids=["peak", "curve", "a curve", "a number", "None"],
+)
+def test_different_schedules_are_not_equal(different):
+    assert optax_schedule(CURVE, 0.1) != different
 
 
 def test_equal_static_schedule_is_not_traced_again():
@@ -326,10 +413,10 @@ def test_equal_static_schedule_is_not_traced_again():
         return schedule(step)
 
     for curve, peak in ((CURVE, 0.1), (CURVE, 0.1), (CURVE, 0.3), (MANY, 0.1), (CURVE, 0.1)):
-        assert_equal_bits(
-            learning_rate(optax_schedule(curve, peak), 777), product(curve, peak, np.array(777))
-        )
-    assert traced == [optax_schedule(CURVE, 0.1), optax_schedule(CURVE, 0.3), optax_schedule(MANY, 0.1)]
+        lr = learning_rate(optax_schedule(curve, peak), 777)
+        assert_equal_bits(lr, product(curve, peak, np.array(777)))
+    different = [optax_schedule(CURVE, 0.1), optax_schedule(CURVE, 0.3), optax_schedule(MANY, 0.1)]
+    assert traced == different
 
 
 def test_static_schedules_of_traced_peaks_are_traced_apart():
@@ -341,14 +428,17 @@ def test_static_schedules_of_traced_peaks_are_traced_apart():
 
     @jax.jit
     def both(first, second):
-        return [learning_rate(optax_schedule(CURVE, peak), 777) for peak in (first, second)]
+        lr = learning_rate(optax_schedule(CURVE, first), 777)
+        other_lr = learning_rate(optax_schedule(CURVE, second), 777)
+        return lr, other_lr
 
-    expected = [product(CURVE, peak, np.array(777)) for peak in (0.1, 0.3)]
+    expected = [product(CURVE, 0.1, np.array(777)), product(CURVE, 0.3, np.array(777))]
     assert_equal_bits(both(0.1, 0.3), np.array(expected))
 
 
 @pytest.mark.parametrize(
-    "peak", [torch.tensor(0.1), torch.tensor(0.1, dtype=torch.float64), np.array(0.1), np.float64(0.1)]
+    "peak",
+    [torch.tensor(0.1), torch.tensor(0.1, dtype=torch.float64), np.array(0.1), np.float64(0.1)],
 )
 def test_peak_may_be_a_scalar_of_any_library(peak):
     assert optax_schedule(CURVE, peak) == optax_schedule(CURVE, 0.1)
@@ -357,32 +447,55 @@ def test_peak_may_be_a_scalar_of_any_library(peak):
 @pytest.mark.parametrize("curve", OF_UNIT_8, ids=lambda curve: curve.to_dict()["kind"])
 def test_schedule_of_a_batch_plan_is_rejected(curve):
     """An optimizer would call it with its number of updates, but its steps are samples."""
-    with pytest.raises(ValueError, match=r"8 samples or tokens.*scale_by_curve\(curve, peak_value\).*count="):
+    message = r"8 samples or tokens.*scale_by_curve\(curve, peak_value\).*count="
+    with pytest.raises(ValueError, match=message):
         optax_schedule(curve, 0.1)
 
 
-OPTIMIZERS = [
-    "adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad", "fromage",
-    "lamb", "lars", "lion", "optimistic_adam_v2", "optimistic_gradient_descent", "radam", "rmsprop", "sgd",
-    "sign_sgd", "signum", "yogi",
-]  # fmt: skip
+def dtypes_of_updates(optimizer, params):
+    """Return the dtypes of the updates and of the state."""
+    state = jax.eval_shape(optimizer.init, params)
+    results = jax.eval_shape(optimizer.update, params, state, params)
+    return jax.tree.map(jnp.result_type, results)
 
 
 @x64_both_ways
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "adabelief",
+        "adadelta",
+        "adagrad",
+        "adam",
+        "adamax",
+        "adamaxw",
+        "adamw",
+        "adan",
+        "amsgrad",
+        "fromage",
+        "lamb",
+        "lars",
+        "lion",
+        "optimistic_adam_v2",
+        "optimistic_gradient_descent",
+        "radam",
+        "rmsprop",
+        "sgd",
+        "sign_sgd",
+        "signum",
+        "yogi",
+    ],
+)
 def test_optimizers_keep_dtypes_as_under_a_schedule_of_optax(name, x64):
-    """Also as an injected hyperparameter; float64 learning rates would make float64 of float32."""
+    """Float64 learning rates would make float64 of float32, also as an injected hyperparameter."""
+    builder = getattr(optax, name)
     with jax.enable_x64(x64):
         params = {"coarse": jnp.ones((2, 3), "bfloat16"), "fine": jnp.ones(3, "float32")}
-        builder = getattr(optax, name)
-        dtypes = []
-        for schedule in (optax_schedule(CURVE, 0.1), optax.linear_schedule(0.1, 0.0, 1000)):
-            of_schedule = []
-            for optimizer in (builder(schedule), optax.inject_hyperparams(builder)(schedule)):
-                state = jax.eval_shape(optimizer.init, params)
-                of_schedule.append(jax.eval_shape(optimizer.update, params, state, params))
-            dtypes.append(jax.tree.map(jnp.result_type, of_schedule))
-        assert dtypes[0] == dtypes[1]
+        schedule = optax_schedule(CURVE, 0.1)
+        of_optax = optax.linear_schedule(0.1, 0.0, 1000)
+        for build_optimizer in (builder, optax.inject_hyperparams(builder)):
+            dtypes = dtypes_of_updates(build_optimizer(schedule), params)
+            assert dtypes == dtypes_of_updates(build_optimizer(of_optax), params)
 
 
 @pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
@@ -390,13 +503,16 @@ def test_optimizers_keep_dtypes_as_under_a_schedule_of_optax(name, x64):
 @x64_both_ways
 @both_searches
 def test_accelerator_matches_numpy_bits(x64, curve):
-    largest = PlateauCurve(MAX_STEP, warmup_steps=10**6, plateaus=[(30, 20)], min_lr_ratio=1e-12)
+    longest = PlateauCurve(MAX_STEP, warmup_steps=10**6, plateaus=[(30, 20)], min_lr_ratio=1e-12)
+    some_steps = STEPS[: SIZE * 20]
     steps = np.linspace(0, MAX_STEP, 100_000).astype(np.int32)
     with jax.enable_x64(x64):
-        assert_equal_bits(multiplier(largest.table, steps), largest(steps))
-        for values in every_mode_of_a_traced_table(curve.table, STEPS[: SIZE * 20]).values():
-            assert_equal_bits(values, curve(STEPS[: SIZE * 20]))
+        assert_equal_bits(multiplier(longest.table, steps), longest(steps))
+        for values in every_mode_of_a_traced_table(curve.table, some_steps).values():
+            assert_equal_bits(values, curve(some_steps))
         for peak in (0.1, 3e-4, SMALLEST_NORMAL):
             schedule = optax_schedule(curve, peak)
-            assert_equal_rates(schedule(STEPS), product(curve, peak, STEPS))
-            assert_equal_rates(jax.jit(partial(schedule, STEPS))(), product(curve, peak, STEPS))
+            assert_equal_learning_rates(schedule(STEPS), product(curve, peak, STEPS))
+            assert_equal_learning_rates(
+                jax.jit(partial(schedule, STEPS))(), product(curve, peak, STEPS)
+            )

@@ -1,7 +1,8 @@
 """An adapter for each driver of a clock: scheduler, training step, and JAX's transformation.
 
-A driver makes updates, each with a count of samples and a metric, and returns the learning rate that each
-used. `Definition` does the same by definition: in Python integers, and by the oracle of the hold rules.
+A driver makes updates, each with a count of samples and a metric, and returns the learning rate
+that each used. `Definition` does the same by definition: in Python integers, and by the oracle of
+the hold rules.
 """
 
 import math
@@ -38,8 +39,12 @@ class Definition:
         skips_nonfinite: True if updates whose metric is not finite are skipped.
     """
 
-    def __init__(self, curve: Curve, peak: float, clock: Any = None, *, skips_nonfinite: bool) -> None:
-        self.curve, self.peak, self.clock = curve, peak, clock
+    def __init__(
+        self, curve: Curve, peak: float, clock: Any = None, *, skips_nonfinite: bool
+    ) -> None:
+        self.curve = curve
+        self.peak = peak
+        self.clock = clock
         self.skips_nonfinite = skips_nonfinite
         self.counts: list[int] = []
         self.metrics: list[Any] = []
@@ -52,8 +57,11 @@ class Definition:
             if not self.skips_nonfinite or math.isfinite(metric):
                 self.counts.append(count)
                 self.metrics.append(metric)
-        steps = self.curve_steps()
-        return [learning_rate(self.peak, self.curve, steps[applied]) for applied in applied_before]
+        curve_steps = self.curve_steps()
+        lrs: list[float] = []
+        for applied in applied_before:
+            lrs.append(learning_rate(self.peak, self.curve, curve_steps[applied]))
+        return lrs
 
     def curve_steps(self) -> list[int]:
         """Return the step of the curve of each applied update, and the one after the last."""
@@ -67,16 +75,19 @@ class Driver(ABC):
         curve, peak, clock: As in `lambda_lr`.
     """
 
-    # Besides the methods below, each has: curve_step() and consumed(); save(), the state as it comes back
-    # from a file, and load(state). Some have set_peak(peak).
+    # Besides the methods below, each has: curve_step() and consumed(); save(), the state as it
+    # comes back from a file, and load(state). Some have set_peak(peak).
 
-    skips_nonfinite = keeps_peak = False
+    skips_nonfinite = False
+    keeps_peak = False
     last_step = 2**62
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Everything that a driver does takes place in it."""
 
     def __init__(self, curve: Curve, peak: float, clock: Any = None) -> None:
-        self.curve, self.peak, self.clock = curve, peak, clock
+        self.curve = curve
+        self.peak = peak
+        self.clock = clock
         self.start()
 
     @property
@@ -118,9 +129,12 @@ class Scheduler(Driver):
         return self.driven.saved()
 
     def load(self, state: Any, **options: Any) -> None:
-        self.part.load_state_dict(state[1], **options)  # first, because a rejected state changes nothing
-        self.driven.optimizer.load_state_dict(state[0])
-        self.part.load_state_dict(state[1], **options)  # under another curve, which has other values
+        state_of_optimizer, state_of_scheduler = state
+        # First, because a rejected state changes nothing.
+        self.part.load_state_dict(state_of_scheduler, **options)
+        self.driven.optimizer.load_state_dict(state_of_optimizer)
+        # Again, under another curve, which has other values.
+        self.part.load_state_dict(state_of_scheduler, **options)
 
 
 class Step(Driver):
@@ -135,15 +149,28 @@ class Step(Driver):
 
     def update(self, count: int, metric: Any) -> float:
         before = self.step._clock.read_counters()
-        given: dict[str, Any] = {}
         if self.counts_data:
-            given["count"] = torch.tensor(count) if count % 2 else count
-        result = self.step(torch.tensor(metric), **given)
-        is_applied = math.isfinite(metric)
-        consumed = before.consumed + is_applied * (count if self.counts_data else 1)
-        wanted = [before.applied + is_applied, before.skipped + (not is_applied), before.curve_step, consumed]
-        assert equal_trees(result.counters, torch.tensor(wanted))
-        assert float(self.step.optimizer.param_groups[0]["lr"]) == result.lr or not math.isfinite(metric)
+            consumed_by_update = count
+            # Either form of a count.
+            if count % 2 == 0:
+                result = self.step(torch.tensor(metric), count=count)
+            else:
+                result = self.step(torch.tensor(metric), count=torch.tensor(count))
+        else:
+            consumed_by_update = 1
+            result = self.step(torch.tensor(metric))
+
+        applied = before.applied
+        skipped = before.skipped
+        consumed = before.consumed
+        if math.isfinite(metric):
+            applied += 1
+            consumed += consumed_by_update
+            assert float(self.step.optimizer.param_groups[0]["lr"]) == result.lr
+        else:
+            skipped += 1
+        counters = torch.tensor([applied, skipped, before.curve_step, consumed])
+        assert equal_trees(result.counters, counters)
         return result.lr.item()
 
     def curve_step(self) -> int:
@@ -174,8 +201,8 @@ class Eager(Driver):
         self.state = self.transform.init(None)
 
     def update(self, count: int, metric: Any) -> float:
-        given = {"count": count} if self.counts_data else {"value": metric}
-        updates, self.state = self.transform.update(jnp.ones(2), self.state, **given)
+        arguments = arguments_of_update(count, metric, counts_data=self.counts_data)
+        updates, self.state = self.transform.update(jnp.ones(2), self.state, **arguments)
         lr = self.state.learning_rate
         assert lr.dtype == jnp.float32
         assert (updates == -lr.astype(updates.dtype)).all()
@@ -185,8 +212,12 @@ class Eager(Driver):
         return int(self.state.curve_step)
 
     def consumed(self) -> int:
-        unit = self.clock.unit if isinstance(self.clock, DataClock) else self.curve.unit or 1
-        return self.curve_step() * unit + int(getattr(self.state, "rest", 0))
+        if isinstance(self.clock, DataClock):
+            unit = self.clock.unit
+        else:
+            unit = self.curve.unit or 1
+        rest = getattr(self.state, "rest", 0)
+        return self.curve_step() * unit + int(rest)
 
     def record(self) -> dict[str, Any]:
         return resume_record(self.curve, clock=self.clock)
@@ -195,8 +226,9 @@ class Eager(Driver):
         return pickle.loads(pickle.dumps((jax.device_get(self.state), self.record())))
 
     def load(self, state: Any) -> None:
-        check_resume(state[1], self.record(), state[0].curve_step)
-        self.state = jax.device_put(state[0])
+        on_host, record = state
+        check_resume(record, self.record(), on_host.curve_step)
+        self.state = jax.device_put(on_host)
 
 
 class Scanned(Eager):
@@ -210,13 +242,23 @@ class Scanned(Eager):
 
     def run(self, updates: Sequence[Update]) -> list[float]:
         counts, metrics = zip(*updates, strict=True)
-        given = (np.array(counts, np.int32), np.array(metrics, np.float32))
         scan = _scan(self.curve, self.clock, self.counts_data)
-        self.state, lrs = scan(np.float32(self.peak), self.state, *given)
+        self.state, lrs = scan(
+            np.float32(self.peak),
+            self.state,
+            np.array(counts, np.int32),
+            np.array(metrics, np.float32),
+        )
         return lrs.tolist()
 
     def set_peak(self, peak: float) -> None:
         self.peak = peak
+
+
+def arguments_of_update(count: Any, metric: Any, *, counts_data: bool) -> dict[str, Any]:
+    if counts_data:
+        return {"count": count}
+    return {"value": metric}
 
 
 _transformation: Any = cache(scale_by_curve)
@@ -228,9 +270,8 @@ def _scan(curve: Curve, clock: Any, counts_data: bool) -> Any:
     def scan(peak: Any, state: Any, counts: Any, metrics: Any) -> Any:
         transformation = scale_by_curve(curve, peak, clock)
 
-        def update(state: Any, given: Any) -> Any:
-            count, metric = given
-            arguments = {"count": count} if counts_data else {"value": metric}
+        def update(state: Any, count_and_metric: Any) -> Any:
+            arguments = arguments_of_update(*count_and_metric, counts_data=counts_data)
             _, state = transformation.update(jnp.ones(2), state, **arguments)
             return state, state.learning_rate
 

@@ -11,7 +11,6 @@ import numpy as np
 from hypothesis import strategies as st
 from support.curves.descriptions import build
 from support.curves.strategies import words
-from support.jax.jax_cases import product
 from torch import Tensor, nn
 
 from plateau_jax import Curve, DataClock, HoldBelow, HoldUntilFlat, StagedCurve
@@ -22,87 +21,111 @@ def clocks(rules: Sequence[Any], starts: Iterable[int], metrics: Iterable[Any]) 
 
     `starts` are the first steps of the flat parts.
     """
-    clock, history = 0, [0]
-    memories = [ORACLES[type(rule)](rule, set(starts)) for rule in rules]
+    simulations = [ORACLES[type(rule)](rule, set(starts)) for rule in rules]
+    clock = 0
+    history = [clock]
     for metric in metrics:
         with np.errstate(over="ignore"):
             rounded = np.float32(metric)
-        holding = [memory for memory in memories if memory.holds(clock, rounded)]
-        clock += not holding
+        # Each is asked, since each must see the metric.
+        holding = [simulation.holds(clock, rounded) for simulation in simulations]
+        if not any(holding):
+            clock += 1
         history.append(clock)
     return history
 
 
 def _readings(metrics: Iterable[Any], every: int) -> list[Any]:
+    """Return the mean of each `every` finite metrics."""
     finite = [metric for metric in metrics if np.isfinite(metric)]
-    return [_mean(finite[first : first + every]) for first in range(0, len(finite) - every + 1, every)]
+    ends = range(every, len(finite) + 1, every)
+    return [_mean(finite[end - every : end]) for end in ends]
 
 
 def _mean(group: Sequence[Any]) -> Any:
-    total = group[0]
+    if len(group) == 1:
+        return group[0]
     with np.errstate(over="ignore"):
+        total = group[0]
         for metric in group[1:]:
             total = np.float32(total + metric)
-        return total if len(group) == 1 else np.float32(total * np.float32(1 / len(group)))
+        return np.float32(total * np.float32(1 / len(group)))
 
 
 class _UntilFlat:
+    """At the start of a flat part: holds until `patience` readings in a row are no better."""
+
     def __init__(self, rule: HoldUntilFlat, starts: set[int]) -> None:
-        self.rule, self.starts = rule, starts
-        self.here: list[Any] = []
+        self.rule = rule
+        self.starts = starts
         self.clock = -1
+        self.metrics: list[Any] = []
+        """The metrics of the updates at this clock."""
         self.released: set[int] = set()
 
     def holds(self, clock: int, metric: Any) -> bool:
         if clock not in self.starts or clock in self.released:
             return False
         if clock != self.clock:
-            self.clock, self.here = clock, []
-        self.here.append(metric)
-        if len(self.here) == self.rule.limit or self._in_a_row() == self.rule.patience:
+            self.clock = clock
+            self.metrics = []
+        self.metrics.append(metric)
+        is_flat = self._readings_without_improvement() == self.rule.patience
+        if is_flat or len(self.metrics) == self.rule.limit:
             self.released.add(clock)
             return False
         return True
 
-    def _in_a_row(self) -> int:
-        best, without = None, 0
-        for reading in _readings(self.here, self.rule.every):
+    def _readings_without_improvement(self) -> int:
+        best = None
+        count = 0
+        for reading in _readings(self.metrics, self.rule.every):
             if best is None or self._improves(reading, best):
-                best, without = reading, 0
+                best = reading
+                count = 0
             else:
-                without += 1
-        return without
+                count += 1
+        return count
 
     def _improves(self, reading: Any, best: Any) -> bool:
         with np.errstate(over="ignore", invalid="ignore"):
             if self.rule.threshold_mode == "abs":
-                return bool(reading < np.float32(best - np.float32(self.rule.threshold)))
-            return bool(reading < np.float32(best * np.float32(1 - self.rule.threshold)))
+                bound = np.float32(best - np.float32(self.rule.threshold))
+            else:
+                bound = np.float32(best * np.float32(1 - self.rule.threshold))
+            return bool(reading < bound)
 
 
 class _Below:
+    """Each pair (value, steps) adds its steps at the first reading of at most its value."""
+
     def __init__(self, rule: HoldBelow, starts: set[int]) -> None:
         self.rule = rule
-        self.seen: list[Any] = []
-        self.fired: set[int] = set()
-        self.left = 0
+        self.metrics: list[Any] = []
+        self.reached: set[tuple[float, int]] = set()
+        self.steps_left = 0
 
     def holds(self, clock: int, metric: Any) -> bool:
-        before = len(_readings(self.seen, self.rule.every))
-        self.seen.append(metric)
-        for reading in _readings(self.seen, self.rule.every)[before:]:
-            for index, (value, steps) in enumerate(self.rule.pairs):
-                if reading <= np.float32(value) and index not in self.fired:
-                    self.fired.add(index)
-                    self.left += steps
-        if self.left == 0:
+        readings_before = _readings(self.metrics, self.rule.every)
+        self.metrics.append(metric)
+        readings = _readings(self.metrics, self.rule.every)
+        for reading in readings[len(readings_before) :]:
+            self._add_steps(reading)
+        if self.steps_left == 0:
             return False
-        self.left -= 1
+        self.steps_left -= 1
         return True
+
+    def _add_steps(self, reading: Any) -> None:
+        for pair in self.rule.pairs:
+            value, steps = pair
+            if reading <= np.float32(value) and pair not in self.reached:
+                self.reached.add(pair)
+                self.steps_left += steps
 
 
 ORACLES: dict[type, Any] = {HoldUntilFlat: _UntilFlat, HoldBelow: _Below}
-"""The simulation of each rule: `holds(clock, metric)` is True if the rule holds the curve at `clock`."""
+"""The simulation of each rule: `holds(clock, metric)` is True if it holds the curve at `clock`."""
 
 
 # Rules and awkward metrics: strategies that draw them, and fixed ones.
@@ -115,9 +138,8 @@ STARTS = {2, 7, 8, 14}
 
 UNTIL = HoldUntilFlat(2, threshold=0.1, every=2, limit=9)
 BELOW = HoldBelow([(0.7, 3), (0.1, 6)], every=3)
-WORST = np.random.default_rng(7).choice(
-    np.array([2, 1, 0.7, 0.1, 0.05, -0.5, 0.63, np.nan, np.inf, 3e38], np.float32), (6, SIZE)
-)
+_VALUES_OF_WORST = (2, 1, 0.7, 0.1, 0.05, -0.5, 0.63, np.nan, np.inf, 3e38)
+WORST = np.random.default_rng(7).choice(np.array(_VALUES_OF_WORST, np.float32), (6, SIZE))
 """The metrics of six runs."""
 
 VALUES = (2.0, 1.5, 1.0, 0.7, 0.25, 0.1, 0.0, -0.5, -2.0)
@@ -129,7 +151,8 @@ _every = st.sampled_from((1, 1, 2, 3, 5))
 
 
 def _until_flat(every: int, more: int, **arguments: Any) -> HoldUntilFlat:
-    return HoldUntilFlat(every=every, limit=min(every + more, 2**31 - 1), **arguments)
+    limit = min(every + more, 2**31 - 1)
+    return HoldUntilFlat(every=every, limit=limit, **arguments)
 
 
 until_flat = st.builds(
@@ -140,48 +163,69 @@ until_flat = st.builds(
     threshold=_thresholds,
     threshold_mode=st.sampled_from(("rel", "abs")),
 )
-below = st.builds(
-    HoldBelow,
-    st.lists(st.tuples(st.sampled_from(VALUES), st.integers(1, 9)), min_size=1, max_size=4).map(
-        lambda pairs: sorted(dict(pairs).items(), reverse=True)
-    ),
-    every=_every,
-)
+
+
+def _in_falling_order(pairs: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Return one pair for each value."""
+    return sorted(dict(pairs).items(), reverse=True)
+
+
+_pairs = st.lists(st.tuples(st.sampled_from(VALUES), st.integers(1, 9)), min_size=1, max_size=4)
+below = st.builds(HoldBelow, _pairs.map(_in_falling_order), every=_every)
 any_rule = st.one_of(until_flat, below)
 rules = st.lists(any_rule, min_size=1, max_size=3)
 
 
 def metrics(count: int) -> st.SearchStrategy[list[Any]]:
     """Draw `count` float32; many are equal, at a rule's threshold or next to it, or not finite."""
-    return words(count).map(lambda drawn: [_metric(word) for word in drawn])
+    return words(count).map(_metrics)
 
 
-def _metric(word: int) -> Any:
-    rest, kind = divmod(word, 16)
-    value = np.float32(VALUES[rest % len(VALUES)])
+def _metrics(words: list[int]) -> list[Any]:
+    return [_metric(bits) for bits in words]
+
+
+def _metric(bits: int) -> Any:
+    rest, kind = divmod(bits, 16)
+    index = rest % len(VALUES)
+    value = np.float32(VALUES[index])
     rest //= len(VALUES)
     if kind == 0:
-        odd = np.nan, np.inf, -np.inf, np.finfo(np.float32).max, np.finfo(np.float32).min, -0.0
-        return np.float32(odd[rest % len(odd)])
+        return _extreme_metric(rest)
     if kind < 8:
         return value
-    if kind < 12:  # a threshold away from it, or nearly so
-        share = (1e-4, 0.1, 0.3, 1 / 3, 0.5)[rest % 5]
-        near = value * np.float32(1 - share) if kind < 10 else value - np.float32(share)
-        near = np.nextafter(near, near + np.float32((-1, 0, 1)[rest // 5 % 3]))
-        # Not so small that XLA would flush it to zero.
-        return near if near == 0 or abs(near) > _SMALL else np.copysign(_SMALL, near)
+    if kind < 10:
+        return _near(value * np.float32(1 - _threshold(rest)), rest)
+    if kind < 12:
+        return _near(value - np.float32(_threshold(rest)), rest)
     return np.float32(rest % 2**24 / 2**23 - 0.5)
 
 
-def rates_by_words(given_rules: Any, given_metrics: Any) -> Any:
-    """Return the learning rates of `STAIRS` at the clocks of the rules' oracle."""
-    return product(STAIRS, PEAK, np.array(clocks(given_rules, STARTS, given_metrics)[:-1]))
+def _extreme_metric(bits: int) -> Any:
+    largest = np.finfo(np.float32).max
+    extremes = (np.nan, np.inf, -np.inf, largest, -largest, -0.0)
+    return np.float32(extremes[bits % len(extremes)])
+
+
+def _threshold(bits: int) -> float:
+    return (1e-4, 0.1, 0.3, 1 / 3, 0.5)[bits % 5]
+
+
+def _near(value: Any, bits: int) -> Any:
+    """Return the value or one of its neighbors, but none that XLA would flush to zero."""
+    direction = np.float32((-1, 0, 1)[bits // 5 % 3])
+    near = np.nextafter(value, value + direction)
+    if 0 < abs(near) < _SMALL:
+        return np.copysign(_SMALL, near)
+    return near
 
 
 # Small curves with flat parts, hold rules, and the clocks of a run by definition.
 
-CURVE = StagedCurve([(3, 1.0), (6,), (0, 0.5), (4,), (5, 0.25, "cosine"), (3,), (4, 0.0)], start=0.1)
+CURVE = StagedCurve(
+    [(3, 1.0), (6,), (0, 0.5), (4,), (5, 0.25, "cosine"), (3,), (4, 0.0)],
+    start=0.1,
+)
 """Flat from steps 3, 9 and 18 on."""
 PATIENT = HoldUntilFlat(3, limit=9)
 
@@ -189,35 +233,54 @@ _steps = st.integers(1, 5)
 _levels = st.sampled_from((1.0, 0.75, 0.5, 0.3, 0.0))
 _flat = st.tuples(_steps)
 _stage = st.one_of(_flat, st.tuples(st.integers(0, 5), _levels))
-_staged = st.tuples(st.lists(_stage, max_size=4), _flat, st.lists(_stage, max_size=4)).map(
-    lambda stages: StagedCurve([*stages[0], stages[1], *stages[2]], start=0.25)
-)
+_stages = st.lists(_stage, max_size=4)
+
+
+def _staged(before: list[Any], flat: Any, after: list[Any]) -> StagedCurve:
+    return StagedCurve([*before, flat, *after], start=0.25)
+
+
+def _from_the_first_flat_part_on(curve: Curve) -> Curve:
+    """Return the curve from inside its first flat part on, or from its last step."""
+    return curve.part(min(curve.flat_starts[0] + 1, curve.total_steps - 1))
+
+
+def _is_partly_flat(curve: Curve) -> bool:
+    return len(curve.flat_starts) > 0
+
+
+def _with_plateaus(total_steps: int, warmup_steps: int) -> Curve:
+    arguments = {"total_steps": total_steps, "warmup_steps": warmup_steps}
+    return build({**arguments, "plateaus": [(20, 40), (80, 15)]})
+
+
+_staged_curves = st.builds(_staged, _stages, _flat, _stages)
 curves: st.SearchStrategy[Curve] = st.one_of(
-    _staged,
-    # A part that begins inside a flat part, or at one of a single step at the end.
-    _staged.map(lambda curve: curve.part(min(curve.flat_starts[0] + 1, curve.total_steps - 1))).filter(
-        lambda curve: curve.flat_starts
-    ),
-    st.tuples(st.integers(8, 40), st.integers(0, 5)).map(
-        lambda drawn: build(
-            {"total_steps": drawn[0], "warmup_steps": drawn[1], "plateaus": [(20, 40), (80, 15)]}
-        )
-    ),
+    _staged_curves,
+    _staged_curves.map(_from_the_first_flat_part_on).filter(_is_partly_flat),
+    st.builds(_with_plateaus, st.integers(8, 40), st.integers(0, 5)),
 )
 """Each has a flat part."""
-holds = st.one_of(rules, rules.map(lambda drawn: drawn[0]))
+holds = st.one_of(rules, any_rule)
 """One rule, or a list."""
 
 
-def curve_steps_of(clock: Any, curve: Curve, counts: Sequence[int], metrics: Iterable[Any]) -> list[int]:
+def curve_steps_of(
+    clock: Any, curve: Curve, counts: Sequence[int], metrics: Iterable[Any]
+) -> list[int]:
     """Return the step of the curve of each update and the one after the last."""
-    unit = clock.unit if isinstance(clock, DataClock) else curve.unit
+    if isinstance(clock, DataClock):
+        unit = clock.unit
+    else:
+        unit = curve.unit
     if unit is not None:
         return [consumed // unit for consumed in accumulate(counts, initial=0)]
     if clock is None:
         return list(range(len(counts) + 1))
-    rules: Any = [clock] if type(clock) in ORACLES else clock
-    return clocks(rules, curve.flat_starts, metrics)
+    all_rules: Any = clock
+    if isinstance(clock, HoldUntilFlat | HoldBelow):
+        all_rules = [clock]
+    return clocks(all_rules, curve.flat_starts, metrics)
 
 
 def told(model: nn.Module, batch: Tensor) -> Tensor:

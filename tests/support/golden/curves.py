@@ -17,7 +17,8 @@ _DECAYING = PlateauCurve(1_000, warmup_steps=50, plateaus=[(20, 30), (70, 10)], 
 _CONSTANT = StagedCurve([(50, 1.0), (950,)])
 _TWO_PHASES = StagedCurve([(40, 1.0), (300,), (60, 0.2, "1-sqrt"), (100,)])
 _BATCHES = BatchPlan([(0, 8), (3_200, 16), (6_400, 32)])
-_COSINE, _LONGER = PlateauCurve(1_000, warmup_steps=100), PlateauCurve(1_900, warmup_steps=100)
+_COSINE = PlateauCurve(1_000, warmup_steps=100)
+_LONGER = PlateauCurve(1_900, warmup_steps=100)
 
 
 def _stage(shape: str) -> StagedCurve:
@@ -32,14 +33,22 @@ CURVES: dict[str, Curve] = {
     "plateau_one_step": PlateauCurve(1),
     "plateau_at_the_peak": PlateauCurve(700, warmup_steps="2%", plateaus=[(0, 70)]),
     "plateau_in_steps": PlateauCurve(600, warmup_steps=7, absolute_plateaus=[(100, 50), (400, 33)]),
-    "plateau_in_steps_and_percent": PlateauCurve(600, plateaus=[(50, 10)], absolute_plateaus=[(50, 99)]),
+    "plateau_in_steps_and_percent": PlateauCurve(
+        600, plateaus=[(50, 10)], absolute_plateaus=[(50, 99)]
+    ),
     "plateau_fractional_percent": PlateauCurve(1_000, plateaus=[(32.3, 12.7)], min_lr_ratio=1 / 3),
-    "plateau_cosine_warmup": PlateauCurve(400, warmup_steps=90, warmup_shape="cosine", init_lr_ratio=0.1),
+    "plateau_cosine_warmup": PlateauCurve(
+        400, warmup_steps=90, warmup_shape="cosine", init_lr_ratio=0.1
+    ),
     "plateau_linear_warmup_ahead": PlateauCurve(400, warmup_steps=89, init_lr_ratio=1 / 90),
     "plateau_linear": PlateauCurve(500, warmup_steps=20, plateaus=[(10, 20)], decay_shape="linear"),
     "plateau_root": PlateauCurve(500, warmup_steps=20, plateaus=[(10, 20)], decay_shape="1-sqrt"),
-    "plateau_power_from_start": PlateauCurve(500, warmup_steps=20, plateaus=[(10, 20)], decay_shape="1-x^3"),
-    "plateau_power_from_end": PlateauCurve(500, warmup_steps=20, decay_shape="(1-x)^0.9", min_lr_ratio=0.01),
+    "plateau_power_from_start": PlateauCurve(
+        500, warmup_steps=20, plateaus=[(10, 20)], decay_shape="1-x^3"
+    ),
+    "plateau_power_from_end": PlateauCurve(
+        500, warmup_steps=20, decay_shape="(1-x)^0.9", min_lr_ratio=0.01
+    ),
     # Stages.
     "staged_linear": _stage("linear"),
     "staged_cosine": _stage("cosine"),
@@ -87,7 +96,7 @@ DESCRIPTIONS: dict[str, Mapping[str, Any]] = {
 
 
 def describe_learning_rates(curve: Curve, peak: float) -> dict[str, Any]:
-    """Return what is recorded of the learning rates of a curve, with floats as hexadecimal numbers."""
+    """Return what is recorded of a curve's learning rates, with floats as hexadecimal numbers."""
     steps = range(curve.total_steps + 1)
     lrs = np.asarray(curve.learning_rate(steps, peak), "<f4")
     return {

@@ -13,7 +13,7 @@ from torch_bridge import Checkpoints
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "tests" / "golden"
-"""Has a folder for each version, with `curves/NAME.json` and, for each program, a folder `states/NAME/`."""
+"""Has a folder for each version, with files `curves/NAME.json` and folders `states/NAME/`."""
 
 
 def version() -> str:
@@ -43,7 +43,10 @@ def load(case: Case, program: Program, folder: Path) -> None:
 
 
 def write_state(name: str, folder: Path) -> list[dict[str, Any]]:
-    """Run a program, save it, continue, and return what it then shows. Called on each of its processes."""
+    """Run a program, save it, continue, and return what it then shows.
+
+    Called on each of its processes.
+    """
     case = CASES[name]
     program = case.build()
     for number in range(case.updates):

@@ -1,8 +1,8 @@
 """Programs whose states are saved once and read by every later version.
 
-A program is a function that builds its objects, and returns the object to save and the update. Update n uses
-the n-th batch, loss or count, so a resumed program needs only the number of its next update. The models
-multiply element by element, so that the results of two machines differ by little.
+A program is a function that builds its objects, and returns the object to save and the update.
+Update n uses the n-th batch, loss or count, so a resumed program needs only the number of its next
+update. The models multiply element by element, so two machines give nearly the same results.
 
 A program whose files are written never changes. Add another one instead.
 """
@@ -36,7 +36,7 @@ class Shown:
     """What a program shows after an update."""
 
     exact: list[Any]
-    """Integers, and floats as hexadecimal numbers, such as learning rates: equal in every version."""
+    """Integers, and floats as hexadecimal numbers (learning rates): equal in every version."""
     close: list[float]
     """Results of torch's arithmetic, such as losses and weights."""
 
@@ -238,7 +238,7 @@ def follower_of_a_pair() -> Program:
 
 
 def _endless(loader: Any) -> Iterator[Any]:
-    """Return the batches of one epoch after the other, from the loader's position at the first `next`."""
+    """Return the batches of one epoch after the other, from the loader's position."""
     while True:
         yield from loader
 
@@ -290,18 +290,27 @@ def metric_log() -> Program:
         if row is None:
             return Shown([None], [])
         learning_rates = [row["lr"].hex() for row in log.rows]
-        return Shown([row["applied"], row["curve_step"], *learning_rates], [row["loss"], row["grad_norm"]])
+        return Shown(
+            [row["applied"], row["curve_step"], *learning_rates], [row["loss"], row["grad_norm"]]
+        )
 
     return Program(log, update)
 
 
 @saved_after(0, "pt", continued=1)
 def values() -> Program:
-    """Curves, clocks, rules and batch plans as pickles, which `torch.load(weights_only=True)` reads."""
+    """Curves, clocks, rules and batch plans as pickles for `torch.load(weights_only=True)`."""
     plan = BatchPlan([(0, 12), (64, 20)])
     stages = StagedCurve([(10, 1.0), (20, 0.2, "t^-0.5")])
     curves = [CURVE, stages, CURVE.cooldown(9, 9), CURVE.then(stages), CURVE.part(3, 9)]
-    expected = [*curves, plan.scale(CURVE, 4, reference=20), plan, DataClock(8, count=64), UNTIL_FLAT, BELOW]
+    expected = [
+        *curves,
+        plan.scale(CURVE, 4, reference=20),
+        plan,
+        DataClock(8, count=64),
+        UNTIL_FLAT,
+        BELOW,
+    ]
     saved = _Values(list(expected))
 
     def update(number: int) -> Shown:
@@ -402,12 +411,16 @@ def step_with_fused_adamw() -> Program:
 def step_in_fp16() -> Program:
     """Saved after two skipped updates, each of which has halved the loss scale."""
     model = Scale()
-    step = TrainStep(model, SGD(model.parameters(), 0.125, momentum=0.5), _mean_loss, CURVE, precision="fp16")
+    step = TrainStep(
+        model, SGD(model.parameters(), 0.125, momentum=0.5), _mean_loss, CURVE, precision="fp16"
+    )
 
     def update(number: int) -> Shown:
         inputs, targets = _batch(number)
         if number in (3, 5):
-            inputs = inputs * 2.0**60  # the loss is finite in float32, but times the loss scale it is not
+            inputs = (
+                inputs * 2.0**60
+            )  # the loss is finite in float32, but times the loss scale it is not
         shown = _shown(step((inputs, targets)), model)
         loss_scale = cast("list[Tensor]", step.state_dict()["loss_scale"])
         return Shown([*shown.exact, *(value.item() for value in loss_scale)], shown.close)
@@ -423,7 +436,9 @@ def step_held() -> Program:
     def loss_fn(model: nn.Module, loss: Tensor) -> Tensor:
         return loss + 0 * model(torch.ones(3)).sum()
 
-    step = TrainStep(model, SGD(model.parameters(), 0.125), loss_fn, CURVE, clock=[UNTIL_FLAT, BELOW])
+    step = TrainStep(
+        model, SGD(model.parameters(), 0.125), loss_fn, CURVE, clock=[UNTIL_FLAT, BELOW]
+    )
 
     def update(number: int) -> Shown:
         return _shown(step(torch.tensor(_loss(number))), model)
@@ -449,7 +464,9 @@ def step_with_carry() -> Program:
 def step_with_two_optimizers() -> Program:
     model = Shifted()
     optimizers = [SGD([model.weight], 0.125, momentum=0.5), AdamW([model.bias], 0.0625)]
-    return _train(TrainStep(model, optimizers, _mean_loss, (CURVE, PlateauCurve(25, decay_shape="linear"))))
+    return _train(
+        TrainStep(model, optimizers, _mean_loss, (CURVE, PlateauCurve(25, decay_shape="linear")))
+    )
 
 
 @saved_after(6, "pt")
@@ -534,7 +551,10 @@ class _OptaxRun:
 
     def _arrays(self) -> dict[str, Any]:
         tree_util: Any = jax.tree_util
-        return {tree_util.keystr(path): array for path, array in tree_util.tree_leaves_with_path(self.state)}
+        return {
+            tree_util.keystr(path): array
+            for path, array in tree_util.tree_leaves_with_path(self.state)
+        }
 
 
 @saved_after(7, "json")

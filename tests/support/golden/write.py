@@ -1,7 +1,8 @@
-"""Write saved states and curves of this version: `python -m support.golden.write [NAME …]` in `tests/`.
+"""Write saved states and curves of this version.
 
-Without names, it writes those that no version has. After a change of a format, name the programs whose states
-have it: their files join the folder of this version. It never overwrites a file.
+`python -m support.golden.write [NAME …]`, in `tests/`, writes these programs and curves, by default
+those that no version has. After a change of a format, name the programs whose states have it: their
+files join the folder of this version. It never overwrites a file.
 """
 
 import sys
