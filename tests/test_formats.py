@@ -1,4 +1,4 @@
-"""A saved state says what it is: the states of later versions are refused, those of earlier ones are read."""
+"""A saved state has a version: later ones are rejected, earlier ones are read."""
 
 import copy
 from collections.abc import Callable
@@ -277,7 +277,7 @@ class _LaterState(TrainStepState):
 
 
 def test_absent_later_entry_takes_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version with one more entry reads the states of this one, which refuses those of that version."""
+    """A version with one more entry reads this one's states; this one rejects that version's."""
     old_state = step().state_dict()
     later: Format[Any] = replace(
         step_state.TRAIN_STEP, entries=_LaterState, defaults={"note": "none"}

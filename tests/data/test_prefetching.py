@@ -34,7 +34,7 @@ def test_state_is_of_last_batch_handed_out(length: int, depth: int) -> None:
 
 @given(st.sampled_from([OSError, KeyboardInterrupt]), st.integers(0, 5), st.integers(0, 4))
 def test_error_loses_no_batch(error: type[BaseException], fails_at: int, depth: int) -> None:
-    """An error follows the batches before it; an interrupt comes at once, and the state has its place."""
+    """An error follows the batches before it; an interrupt comes at once, with its place saved."""
     feed, seen = ahead(Counted(6, fails_at, error), depth), []
     with pytest.raises(error):
         seen.extend(batch.item() for batch in feed)
@@ -73,7 +73,7 @@ def test_cpu_batches_are_passed_through() -> None:
 
 
 def _storages(tree: Any) -> set[int]:
-    """Return the memory addresses of all tensors in a tree; sparse ones are taken apart as pickle does."""
+    """Return the memory addresses of all tensors in a tree, for a sparse one those of its parts."""
     addresses: set[int] = set()
     for leaf in pytree.tree_leaves(tree):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:

@@ -1,4 +1,4 @@
-"""Figures on the pages against what they are measured with, and commands that open the design page."""
+"""Figures on the pages against their measurements, and the commands of the design page."""
 
 import json
 import re

@@ -1,8 +1,8 @@
-"""The curve of each row gives the learning rates that `support.peers.record` recorded with the original.
+"""The curve of each row gives the recorded learning rates of the original scheduler.
 
-A learning rate here has three roundings to float32: of the peak, of the multiplier and of their product.
-Originals that use optax or `jax.numpy` compute in float32, with errors of up to 4·2⁻²⁴ of the peak; the
-others compute in float64.
+A learning rate here has three roundings to float32: of the peak, of the multiplier and of their
+product. Originals that use optax or `jax.numpy` compute in float32, with errors of up to 4·2⁻²⁴ of
+the peak; the others compute in float64.
 """
 
 import ast
@@ -22,7 +22,8 @@ from transformers import get_cosine_with_min_lr_schedule_with_warmup
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from torch_bridge import DataClock, lambda_lr
 
-# The tables of the pages on other libraries' schedules: a row has an original, and the same as a curve.
+# The tables of the pages on other libraries' schedules: a row has an original, and the same as a
+# curve.
 
 PAGES = (ROOT / "docs" / "other_schedulers.md", ROOT / "docs" / "trainer_schedules.md")
 
@@ -49,7 +50,7 @@ class Row(NamedTuple):
     expression: str
     differences: str
     code: dict[str, str]
-    """The code that assigns a name: a block of the section, or `name = …` in its text or in the row."""
+    """The code that assigns a name: a block, or `name = …` in the section's text or the row."""
 
     @property
     def is_cut(self) -> bool:
@@ -144,7 +145,7 @@ def name(case):
 
 
 def prepare(case):
-    """Return the row that has the differences of a case, the values of its names, and its curves."""
+    """Return the row with the differences of a case, the values of its names, and its curves."""
     row, values = ROWS[case["library"], case["original"]], case["settings"]
     if case.get("counts"):
         values = in_samples(values)
@@ -266,7 +267,9 @@ def test_record_has_every_row_and_nothing_else():
 def test_pages_cite_the_source_of_the_record(library):
     """In the introduction of the page or of the section."""
     version = re.split("==|@", SOURCES[library])[1]
-    cited = rf"\b{library}(\]\(\S+\))? ([\d.]+, )?({version.removesuffix('.0')}\b|commit {version[:7]}\b)"
+    release = version.removesuffix(".0")
+    commit = f"commit {version[:7]}"
+    cited = rf"\b{library}(\]\(\S+\))? ([\d.]+, )?({release}|{commit})\b"
     assert re.search(cited, "\n".join(SECTIONS[library]))
 
 
@@ -278,7 +281,7 @@ def test_original_rounds_percentages_in_floating_point():
 
 
 def test_min_lr_of_transformers_scales_by_group():
-    """As the row says, the peak of the curve's ratio is the `lr` that the optimizer was built with."""
+    """As the row says, the peak of the curve's ratio is the `lr` given to the optimizer."""
     before, after = (optimizer_with([0.1, 0.5, 1.0], lr=0.5) for _ in range(2))
     theirs = get_cosine_with_min_lr_schedule_with_warmup(before, 1, 3, min_lr=0.1)
     ours = lambda_lr(after, PlateauCurve(3, warmup_steps=1, min_lr_ratio=0.1 / 0.5))

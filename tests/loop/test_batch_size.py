@@ -1,4 +1,4 @@
-"""The search finds the largest micro-batch that runs, in few trials that need the memory of an update."""
+"""The search finds the largest micro-batch that runs, in few trials of whole updates."""
 
 import gc
 import math

@@ -1,6 +1,6 @@
 """Errors as a table: one row per wrong call.
 
-`ERRORS = [(lambda optimizer: lambda_lr(optimizer, None), TypeError, "curve = None", "must be a"), ...]`, and
+`ERRORS = [(lambda optimizer: lambda_lr(optimizer, None), TypeError, "curve = None"), ...]`, and
 below it a test for each row, with fresh objects for the parameters of its call:
 `@each_row(ERRORS)`, `def test_errors(row): check_error(row, optimizer=AdamW(...))`.
 """
@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import pytest
 from support.training.steps import equal_trees
 
-# A wrong call, the type of its error, and what its message names: the argument, its value, a word that helps.
+# A wrong call, the type of its error, and what its message names: the argument, its value, a word
+# that helps.
 Row = tuple[Callable[..., Any], type[Exception], *tuple[str, ...]]
 
 
@@ -37,7 +38,7 @@ def each_row(rows: Sequence[Row]) -> pytest.MarkDecorator:
 
 
 def parameters_of(row: Row) -> list[str]:
-    """Return the names of the objects that the row's call needs: its parameters without a default."""
+    """Return the names of the objects that the call needs: its parameters without a default."""
     names: list[str] = []
     for name, parameter in signature(row[0]).parameters.items():
         is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
@@ -47,7 +48,7 @@ def parameters_of(row: Row) -> list[str]:
 
 
 def check_error(row: Row, **objects: Any) -> Exception:
-    """Check the exact type of the error, each part of its message, and that no object has changed."""
+    """Check the error's exact type, each part of its message, and that no object has changed."""
     call, error, *parts = row
     before = {name: _state_of(value) for name, value in objects.items()}
     with pytest.raises(error) as caught:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def run_on_two_ranks(code, folder, status=0):
-    """Run a program in the environment of torchrun; return the lines and the warnings of each rank."""
+    """Run a program in torchrun's environment; return the lines and warnings of each rank."""
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
     ranks = [
@@ -48,8 +48,9 @@ DCP_STOP, ACCELERATE_STOP = (
     ("    with accelerator.acc", "update == 55"),
 )
 HALF = PlateauCurve(100, warmup_steps=10, plateaus=[(0, 60)])
-# A program; changes; the beginning of an iteration that raises a KeyboardInterrupt; the folder of its saves;
-# the numbers of printed losses before it, and in all; and the curve whose learning rates it prints.
+# A program; changes; the beginning of an iteration that raises a KeyboardInterrupt; the folder of
+# its saves; the numbers of printed losses before it, and in all; and the curve whose learning rates
+# it prints.
 STOPPED = [
     ("DDP and FSDP2", {}, DCP_STOP, "saved_dcp", 5, 10, PAGE_CURVE),
     ("DDP and FSDP2", {"    fully_shard(model)": DDP}, DCP_STOP, "saved_dcp", 5, 10, PAGE_CURVE),
@@ -147,7 +148,8 @@ RUNS: dict[str, tuple[Sequence[float | None], Curve | Sequence[Curve]]] = {
     "a group in between is dropped": ([0.25, None, 0.01], CURVE),
     "a curve for each group": ([0.25, 0.01], [CURVE, LINEAR]),
     "the first of several curves is dropped": ([None, 0.25, 0.01], [DROPPED, CURVE, LINEAR]),
-    # DeepSpeed steps the optimizer once for each group, which must not look like too few scheduler steps.
+    # DeepSpeed steps the optimizer once for each group, which must not look like too few scheduler
+    # steps.
     "many groups": ([0.01] * 24, PlateauCurve(80)),
 }
 """The peak of each group, None for a group without parameters, and the curves."""
@@ -231,7 +233,7 @@ THROUGH = {
         1,
     ),
 }
-"""Changes to a program of the pages, so that it trains in DeepSpeed's engine, and its number of groups."""
+"""Changes that make a program train in DeepSpeed's engine, and its number of groups."""
 
 
 @needs_deepspeed
