@@ -1,4 +1,6 @@
-"""Checks how much the product and the tests say per line and per statement: `python .ci/density.py`.
+"""Checks how much the product and the tests say per line and per statement.
+
+    python .ci/density.py
 
 Prints, per package and for its densest files:
 
@@ -8,8 +10,8 @@ Prints, per package and for its densest files:
     conditionals        conditional expressions per 100 statements
     comprehensions      and generator expressions, per 100 statements
 
-Fails if a package is above its limits. A file with many nodes per statement does several things in one
-statement: name a value, or write a loop.
+Fails if a package is above its limits. A file with many nodes per statement does several things in
+one statement: name a value, or write a loop.
 """
 
 import ast
@@ -41,7 +43,7 @@ class Package:
 
 
 PACKAGES = [
-    Package(("plateau_jax", "torch_bridge"), Density(37, 6.2, 0.6, 4), nodes_per_file=9),
+    Package(("plateau_jax", "torch_bridge"), Density(37, 6.2, 0.6, 4), nodes_per_file=10),
     Package(("tests",), Density(40, 8, 1, 4.5), nodes_per_file=12),
 ]
 

@@ -1,4 +1,4 @@
-"""For all tests: which ones run, which examples they draw, and the devices and seeds of the frameworks."""
+"""For all tests: which ones run, their examples, and the devices and seeds of the frameworks."""
 
 import gc
 import os
@@ -33,9 +33,10 @@ os.environ["XLA_FLAGS"] = (
     f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
 )
 
-# The same command draws the same examples, and there is no deadline: compiling takes as long as it takes.
-# Hypothesis also draws constants of imported modules, so one file alone may see others than in a run of all.
-# Of several failures of a property one is shrunk, since shrinking a large curve takes a minute.
+# The same command draws the same examples, and there is no deadline: compiling takes as long as it
+# takes. Hypothesis also draws constants of imported modules, so one file alone may see others than
+# in a run of all. Of several failures of a property one is shrunk, since shrinking a large curve
+# takes a minute.
 settings.register_profile(
     "all", deadline=None, derandomize=True, database=None, report_multiple_bugs=False
 )
@@ -55,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--limit-cpu-time",
         action="store_true",
-        help="without --all: fail a test that takes a second of CPU time; for .ci/run, on a quiet machine",
+        help="without --all: fail a test of a second of CPU time; for .ci/run, on a quiet machine",
     )
 
 
@@ -89,7 +90,7 @@ def _has_gpu(framework: str) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Seed every global generator, and skip `@pytest.mark.gpu` or `gpu("jax")` without such a GPU."""
+    """Seed every global generator; skip `@pytest.mark.gpu` or `gpu("jax")` without such a GPU."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 -- the global generator, for code that draws from it
     if "torch" in sys.modules:
@@ -101,7 +102,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _slowdown() -> float:
-    """Return how many times slower this machine is now than the one that the budget comes from, or 1."""
+    """Return how many times slower this machine is than the one of the budget, at least 1."""
     start = time.process_time()
     sum(number * number for number in range(1_000_000))
     return max(1.0, (time.process_time() - start) / 0.03)
@@ -109,10 +110,10 @@ def _slowdown() -> float:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """With `--limit-cpu-time`, fail a fast test that is too slow, unless it is the first to import a module.
+    """With `--limit-cpu-time`, fail a slow fast test, unless it is the first to import a module.
 
-    It may take half a second of CPU time on a quiet machine. Twice as much fails: the caches that other
-    programs share slow it down more than they slow down `_slowdown`.
+    It may take half a second of CPU time on a quiet machine. Twice as much fails: the caches that
+    other programs share slow it down more than they slow down `_slowdown`.
     """
     modules, start = len(sys.modules), time.process_time()
     yield
@@ -129,7 +130,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What is imported stays to the end: the garbage collector need not search it each time."""
     if session.config.option.limit_cpu_time:
-        # Builds Hypothesis's Unicode tables: seconds in a fresh checkout, for the first test that draws text.
+        # Builds Hypothesis's Unicode tables: seconds in a fresh checkout, for the first test that
+        # draws text.
         strategies.text().validate()
     gc.freeze()
     # Not for the processes that tests start: two of them would write one file at once.
@@ -145,6 +147,6 @@ def frozen() -> None:
 
 @pytest.fixture(scope="module")
 def short_windows() -> Iterator[None]:
-    """Schedulers compute 64 steps ahead, not thousands: less work, and a run crosses more borders."""
+    """Schedulers compute 64 steps ahead, not thousands: less work, and more borders to cross."""
     with patch.object(import_module("torch_bridge.clocks.learning_rates"), "CHUNK", 64):
         yield

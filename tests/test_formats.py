@@ -296,7 +296,7 @@ class _LaterState(TrainStepState):
 
 
 def test_absent_later_entry_takes_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version with one more entry reads the states of this one, which refuses those of that version."""
+    """A version with one more entry reads this one's states; this one rejects that version's."""
     old_state = step().state_dict()
     later: Format[Any] = replace(
         step_state.TRAIN_STEP, entries=_LaterState, defaults={"note": "none"}

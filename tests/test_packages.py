@@ -1,4 +1,4 @@
-"""The two packages: what importing them needs, how their files import each other, and their versions."""
+"""The two packages: what an import needs, how their files import each other, versions."""
 
 import ast
 import pickle
@@ -24,7 +24,8 @@ TORCH_NAMES = ["lambda_lr", "follow", "TrainStep", "evaluate", "Checkpoints", "m
 A_CURVE = """
 from plateau_jax import *
 assert "multiplier" not in globals()
-assert PlateauCurve(9)(0) == 1.0 == HoldBelow(1.0, 3).value and len(stack([StagedCurve([(3,)])]).begin) == 1
+assert PlateauCurve(9)(0) == 1.0 == HoldBelow(1.0, 3).value
+assert len(stack([StagedCurve([(3,)])]).begin) == 1
 import plateau_jax
 assert set(plateau_jax.__all__) <= set(globals()) and "plot" in plateau_jax.__all__
 import plateau_jax.clocks.decision as decision
@@ -160,7 +161,8 @@ def test_missing_package_is_named_with_its_extra():
     printed = run(f"""
 import sys
 for absent, statements in {[case[:2] for case in MISSING]}:
-    own = [name for name in sys.modules if name.partition(".")[0] in ("plateau_jax", "torch_bridge")]
+    packages = ("plateau_jax", "torch_bridge")
+    own = [name for name in sys.modules if name.partition(".")[0] in packages]
     hidden = {{name: sys.modules.pop(name) for name in {{*own, absent}} if name in sys.modules}}
     sys.modules[absent] = None
     try:
@@ -315,7 +317,7 @@ def _attributes_of_classes(module: str) -> set[str]:
 
 
 def test_lower_floors_of_schedulers_use_no_attribute_of_higher_ones() -> None:
-    """Typed as `Any`, a scheduler could be used below the file that defines it, without an import."""
+    """Typed as `Any`, a scheduler could be used below its file without an import."""
     modules = [module for module in _trees() if module.startswith(SCHEDULERS)]
     for module in modules:
         defined_here_or_below: set[str] = set()

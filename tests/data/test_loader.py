@@ -1,4 +1,4 @@
-"""The loader on one process and on several ranks: its epochs, settings and position; `count_updates`."""
+"""The loader on one and on several ranks: epochs, settings and position; `count_updates`."""
 
 import os
 import random

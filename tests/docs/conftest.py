@@ -10,7 +10,7 @@ from support.programs import EXAMPLES, SMALL_RUNS, run
 
 @pytest.fixture(scope="session")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[str]]]:
-    """A function that runs an example once; it returns the folder of the run, and the printed lines."""
+    """A function that runs an example once, and returns its folder and the printed lines."""
 
     @cache
     def run_once(script: str) -> tuple[Path, list[str]]:

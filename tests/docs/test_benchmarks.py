@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import runpy
+from dataclasses import dataclass
 
 import numpy as np
 import psutil
@@ -21,32 +22,88 @@ pytestmark = pytest.mark.slow
 
 BENCHMARKS = EXAMPLES / "benchmarks"
 
-# A script, its arguments, and how its tables or groups of rows begin.
-TABLES = [
-    ("curve.py", "--quick", ["JAX", "Parts of curves", "PyTorch", "NumPy", "Python", "Construction"]),
-    ("scale.py", "--quick", ["ddp", "fsdp", "TrainStep", "hand-written", "Lightning Fabric", "accelerate",
-                             "Activations", "A save of", "Two starts", "Encoding", "An ESTIMATE"]),
-    ("checkpoints.py", "--quick", ["Checkpoints", "DCP", "torch.save"]),
-    ("speedups.py", "--rounds 1 --calls 1 --rows 4 --samples 8 --layers 1",
-     ["precision=", "compile=True", "AdamW(", "the loss is read at each update", "four micro-batches",
-      "checkpoint_activations", "num_workers="]),
-    ("step.py", "--rounds 1 --calls 2",
-     ["TrainStep", "hand-written", "Lightning Fabric", "accelerate", "building a TrainStep"]),
-    ("gpt2.py", "--tiny",
-     ["lean loop, bf16", "TrainStep, bf16", "Lightning Fabric", "accelerate", "naive loop, fp32 with TF32"]),
-    ("several_lengths.py", "--tiny --seeds 2 --processes 1",
-     ["mean loss", "cosine runs", "cooldowns of one run", "each at its best peak", "updates: 42"]),
-]  # fmt: skip
+
+@dataclass(frozen=True)
+class Benchmark:
+    script: str
+    arguments: str
+    beginnings: list[str]
+    """How its tables or groups of rows begin."""
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "beginnings"), TABLES, ids=[row[0] for row in TABLES]
-)
-def test_benchmark_prints_every_table(script, arguments, beginnings, tmp_path):
-    lines = run(BENCHMARKS / script, *arguments.split(), folder=tmp_path).splitlines()
-    assert [
-        text for text in beginnings if not any(line.strip().startswith(text) for line in lines)
-    ] == []
+QUICK = [
+    Benchmark(
+        "curve.py",
+        "--quick",
+        ["JAX", "Parts of curves", "PyTorch", "NumPy", "Python", "Construction"],
+    ),
+    Benchmark(
+        "scale.py",
+        "--quick",
+        [
+            "ddp",
+            "fsdp",
+            "TrainStep",
+            "hand-written",
+            "Lightning Fabric",
+            "accelerate",
+            "Activations",
+            "A save of",
+            "Two starts",
+            "Encoding",
+            "An ESTIMATE",
+        ],
+    ),
+    Benchmark("checkpoints.py", "--quick", ["Checkpoints", "DCP", "torch.save"]),
+    Benchmark(
+        "speedups.py",
+        "--rounds 1 --calls 1 --rows 4 --samples 8 --layers 1",
+        [
+            "precision=",
+            "compile=True",
+            "AdamW(",
+            "the loss is read at each update",
+            "four micro-batches",
+            "checkpoint_activations",
+            "num_workers=",
+        ],
+    ),
+    Benchmark(
+        "step.py",
+        "--rounds 1 --calls 2",
+        ["TrainStep", "hand-written", "Lightning Fabric", "accelerate", "building a TrainStep"],
+    ),
+    Benchmark(
+        "gpt2.py",
+        "--tiny",
+        [
+            "lean loop, bf16",
+            "TrainStep, bf16",
+            "Lightning Fabric",
+            "accelerate",
+            "naive loop, fp32 with TF32",
+        ],
+    ),
+    Benchmark(
+        "several_lengths.py",
+        "--tiny --seeds 2 --processes 1",
+        [
+            "mean loss",
+            "cosine runs",
+            "cooldowns of one run",
+            "each at its best peak",
+            "updates: 42",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("benchmark", QUICK, ids=lambda benchmark: benchmark.script)
+def test_benchmark_prints_every_table(benchmark, tmp_path):
+    printed = run(BENCHMARKS / benchmark.script, *benchmark.arguments.split(), folder=tmp_path)
+    lines = [line.strip() for line in printed.splitlines()]
+    for beginning in benchmark.beginnings:
+        assert any(line.startswith(beginning) for line in lines), beginning
     assert list(tmp_path.iterdir()) == []
 
 
@@ -71,7 +128,8 @@ def test_kept_activations_are_counted_once(monkeypatch):
     benchmark = load("scale.py", monkeypatch)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.ReLU(), nn.Linear(8, 2))
     inputs = torch.randn(3, 4)
-    # Autograd keeps the inputs and the output of each ReLU; it also keeps weights, but these are parameters.
+    # Autograd keeps the inputs and the output of each ReLU; it also keeps weights, but these are
+    # parameters.
     assert benchmark["bytes_kept_for_backward"](model, lambda: model(inputs)) == 4 * 3 * (4 + 8 + 8)
 
 
@@ -113,7 +171,7 @@ def not_compiled(function):
 
 @pytest.fixture
 def fresh_accelerate():
-    """accelerate keeps one state per process: the first Accelerator decides the precision of all."""
+    """accelerate has one state per process: the first Accelerator decides the precision."""
     AcceleratorState._reset_state()
     yield
     AcceleratorState._reset_state()
@@ -138,7 +196,7 @@ def test_all_ways_train_gpt2_alike(monkeypatch):
 
 @pytest.mark.gpu
 def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch):
-    """Only the loop holds its model and optimizer; if they were freed, torch would reuse their memory."""
+    """Only the loop holds its model and optimizer; once freed, torch would reuse their memory."""
     benchmark = load("step.py", monkeypatch)
     batch = benchmark["batch_for"]("cuda", 16, 32)
     eager = benchmark["ByHand"](benchmark["mlp"](), "cuda")

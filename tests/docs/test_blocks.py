@@ -36,7 +36,7 @@ assert_equal_float64 = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-1
 
 
 def run(heading, index=0, **names):
-    """Run a block of the page, with these values for names of its first block, and return its names."""
+    """Run a block of the page, with these values in its first block, and return its names."""
     (section,) = (section for section in SECTIONS if section.heading == heading)
     blocks = [block.code for block in section.blocks if block.language.startswith("py")]
     namespace = {}
@@ -139,7 +139,7 @@ def test_micro_batches_match_torch():
 
 
 def test_rmsprop_matches_torch():
-    """Under a curve: the order of momentum and learning rate matters only if the learning rate changes."""
+    """Under a curve: momentum before or after the learning rate differs only if that changes."""
     curve = PlateauCurve(len(GRADIENTS), warmup_steps=3)
     parameter = nn.Parameter(torch.tensor(WEIGHTS))
     optimizer = torch.optim.RMSprop([parameter], lr=LR, momentum=0.9)
@@ -208,7 +208,8 @@ def test_attention_mask_matches_torch(rng):
         flat = [torch.tensor(array).flatten(2) for array in (query, key, value)]
         expected = attention(*flat, attn_mask=torch.tensor(mask))[0].unflatten(2, (2, 8)).numpy()
     query, key, value = map(jnp.asarray, (query, key, value))
-    # jax.nn.dot_product_attention, which nnx calls, computes the softmax in float32 even with x64 enabled.
+    # jax.nn.dot_product_attention, which nnx calls, computes the softmax in float32 even with x64
+    # enabled.
     from_page = run("Attention masks")["attention"](query, key, value, mask)
     np.testing.assert_allclose(from_page, expected, rtol=1e-5, atol=1e-6)
 

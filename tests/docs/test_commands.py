@@ -1,7 +1,7 @@
-"""Sections with files and commands: run twice in one folder, the commands print what the page shows.
+"""Sections with files and commands: run twice in a folder, they print what the page shows.
 
-Programs and their configurations are files, named in their first line. A section is skipped without the
-packages that it imports; `.ci/run` installs all of them.
+Programs and their configurations are files, named in their first line. A section is skipped without
+the packages that it imports; `.ci/run` installs all of them.
 """
 
 import ast

@@ -63,14 +63,16 @@ def test_committed_pictures_are_drawn_again(script, folder, tmp_path):
             matplotlib.image.imread(file) for file in (path, ROOT / folder / path.name)
         )
         assert pixels.shape == committed.shape
-        # Text may shift by a pixel between versions of matplotlib; a different curve changes 3 % or more.
+        # Text may shift by a pixel between versions of matplotlib; a different curve changes 3 % or
+        # more.
         if script != "plot_design":  # a browser's fonts differ more
             assert (np.abs(pixels - committed).max(-1) > 0.25).mean() < 0.025, path.name
 
 
 CPU, HINT = "--device cpu", "--resume continues as planned"
-# A script; additional arguments of the interrupted run; the line after which a Ctrl-C stops it; arguments of
-# the resumed run, or None for those of the small run; and arguments with which it must not resume.
+# A script; additional arguments of the interrupted run; the line after which a Ctrl-C stops it;
+# arguments of the resumed run, or None for those of the small run; and arguments with which it must
+# not resume.
 RESUMED = [
     ("train_gpt.py", "--every 30", "", None, []),  # lines that lie between those compared
     (
@@ -189,7 +191,7 @@ MISSING = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')"
 )
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_program_ends_with_one_line(script, first_import, status, output, message, tmp_path):
-    """The program imports this in place of its first library. It has printed its expected cost before."""
+    """The program imports this in place of its first library, after printing its expected cost."""
     for name in ("numpy", "torch", "jax", "matplotlib"):
         (tmp_path / f"{name}.py").write_text(first_import, encoding="utf-8")
     ended = subprocess.run(

@@ -1,9 +1,10 @@
-"""Figures on the pages against what they are measured with, and commands that open the design page."""
+"""Figures on the pages against their measurements, and the commands of the design page."""
 
+import ast
 import json
 import re
 import shlex
-from pathlib import Path
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -14,99 +15,133 @@ from plateau_jax import PlateauCurve, StagedCurve, compare
 from plateau_jax.__main__ import main
 from torch_bridge import Checkpoints, TrainStep
 
-TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
-TEXT = "\n".join(TEXTS.values())
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_bounds_next_to_published_losses_match_curves():
     """The published runs have 50 000 steps, with a warmup of 300."""
-    rows = re.findall(
+    table = re.findall(
         r"^\| ([\d.]+) %, (linear|1-sqrt) \| ([\d.]+) \| [\d.]+ \|$", TEXT, re.MULTILINE
     )
+    assert table
     curves = []
-    for percent, shape, _ in rows:
-        steps = round(500 * float(percent))
-        curves.append(StagedCurve([(300, 1.0), (49_700 - steps,), (steps, 0.0, shape)]))
-    assert (
-        [f"{bound:.3f}" for bound in compare(curves).bounds]
-        == [figure for *_, figure in rows]
-        != []
-    )
+    figures = []
+    for percent, shape, figure in table:
+        decay_steps = round(500 * float(percent))
+        stable_steps = 49_700 - decay_steps
+        curves.append(StagedCurve([(300, 1.0), (stable_steps,), (decay_steps, 0.0, shape)]))
+        figures.append(figure)
+    assert [f"{bound:.3f}" for bound in compare(curves).bounds] == figures
 
 
-def test_figures_of_the_notebook_are_those_it_printed():
-    """Those in lines that link to it, and the table of plateaus."""
+@pytest.fixture(scope="module")
+def printed_by_notebook():
     notebook = json.loads((EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    printed = "".join(line for output in outputs for line in output.get("text", []))
-    quoting = [line for line in TEXT.splitlines() if "the notebook](" in line.lower()]
-    figures = [figure for line in quoting for figure in re.findall(r"\d\.\d+", line)]
-    assert set(figures) <= set(re.findall(r"\d\.\d+", printed))
+    printed = ""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            printed += "".join(output.get("text", []))
+    return printed
+
+
+def test_figures_next_to_links_to_the_notebook(printed_by_notebook):
+    figures = set()
+    for line in TEXT.splitlines():
+        if "the notebook](" in line.lower():
+            figures.update(re.findall(r"\d\.\d+", line))
     assert figures
+    assert figures <= set(re.findall(r"\d\.\d+", printed_by_notebook))
+
+
+def figures_after(name, printed):
+    """Return the figures of the line that begins with a name, up to the word "lower"."""
+    (line,) = [line for line in printed.splitlines() if line.startswith(f"{name} ")]
+    return line.removeprefix(name).partition("lower")[0].split()
+
+
+def test_figures_of_the_table_of_plateaus(printed_by_notebook):
+    """Its columns: the loss at one peak, and the difference; the same at the best peak."""
     table = re.findall(r"^\| (\w+ plateau) \|(.+)\|$", TEXT, re.MULTILINE)
     assert table
     for name, cells in table:
-        at_one_peak, apart, best, best_apart = cells.replace("−", "-").split("|")
-        loss, peak = best.strip().split(", at ")
-        for start, figures in (
-            (f"{name} ", f"{at_one_peak} {apart}"),
-            (f"{name}, {peak} ", f"{loss} {best_apart}"),
-        ):
-            (line,) = [line for line in printed.splitlines() if line.startswith(start)]
-            assert line.removeprefix(start).split("lower")[0].split() == figures.split()
+        loss, difference, at_best_peak, best_difference = cells.replace("−", "-").split("|")
+        assert figures_after(name, printed_by_notebook) == [*loss.split(), *difference.split()]
+        best_loss, peak = at_best_peak.strip().split(", at ")
+        figures = figures_after(f"{name}, {peak}", printed_by_notebook)
+        assert figures == [best_loss, *best_difference.split()]
 
 
-BYTES = [
-    pytest.param(call, int(training), int(checkpoint), id=call)
-    for calls, training, checkpoint in re.findall(
-        r"^\| (`\w+\(.*\)`) \| (\d+) \| (\d+) \|$", TEXT, re.MULTILINE
-    )
-    for call in re.findall(r"`(.+?)`", calls)
-]
+@dataclass(frozen=True)
+class BytesPerParameter:
+    """A call in the table of optimizers, with the bytes of a float32 parameter."""
+
+    call: str
+    training: int
+    checkpoint: int
+
+
+def table_of_bytes():
+    table = re.findall(r"^\| (`\w+\(.*\)`) \| (\d+) \| (\d+) \|$", TEXT, re.MULTILINE)
+    for calls, training, checkpoint in table:
+        for call in re.findall(r"`(.+?)`", calls):
+            yield BytesPerParameter(call, int(training), int(checkpoint))
+
+
+def build_optimizer(call, parameters):
+    """Build the optimizer of a call such as "AdamW(amsgrad=True)"."""
+    tree = ast.parse(call, mode="eval").body
+    settings = {keyword.arg: ast.literal_eval(keyword.value) for keyword in tree.keywords}
+    return getattr(torch.optim, tree.func.id)(parameters, lr=1e-3, **settings)
+
+
+def sum_of_outputs(model, batch):
+    return model(batch).sum()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("call", "training", "checkpoint"), BYTES)
-def test_bytes_per_parameter(call, training, checkpoint, dtype, tmp_path):
+@pytest.mark.parametrize("expected", list(table_of_bytes()), ids=lambda expected: expected.call)
+def test_bytes_per_parameter(expected, dtype, tmp_path):
     """The table has those of float32; bfloat16 needs half of each."""
     size = 256
     model = torch.nn.Linear(size, size, bias=False, dtype=dtype)
-    name, settings = call.removesuffix(")").split("(")
-    optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-3, **eval(f"dict({settings})"))
-    gradients = []
-    model.weight.register_post_accumulate_grad_hook(lambda weight: gradients.append(weight.grad))
-    step = TrainStep(model, optimizer, lambda model, batch: model(batch).sum(), PlateauCurve(10))
+    optimizer = build_optimizer(expected.call, model.parameters())
+    tensors = [model.weight]
+    model.weight.register_post_accumulate_grad_hook(lambda weight: tensors.append(weight.grad))
+    step = TrainStep(model, optimizer, sum_of_outputs, PlateauCurve(10))
     step(torch.ones(1, size, dtype=dtype))
-    tensors = [model.weight, *gradients]
-    tensors += [value for value in optimizer.state[model.weight].values() if torch.is_tensor(value)]
-    assert (
-        round(sum(tensor.nbytes for tensor in tensors) / size**2) == dtype.itemsize * training // 4
-    )
+    assert len(tensors) == 2
+    for value in optimizer.state[model.weight].values():
+        if torch.is_tensor(value):
+            tensors.append(value)
+    in_training = sum(tensor.nbytes for tensor in tensors) / size**2
+    assert round(in_training) == expected.training * dtype.itemsize // 4
 
     Checkpoints(tmp_path).save(1, step=step, wait=True)
-    written = sum(path.stat().st_size for path in Path(tmp_path).rglob("*") if path.is_file())
-    assert 0 <= written - dtype.itemsize * checkpoint // 4 * size**2 < 20_000
+    written = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    in_checkpoint = expected.checkpoint * dtype.itemsize // 4
+    assert 0 <= written - in_checkpoint * size**2 < 20_000
 
 
-DESIGN_COMMANDS = [
-    line
-    for page in PAGES
-    for section in sections(page)
-    for block in section.blocks
-    if block.language == "sh"
-    for line in block.code.splitlines()
-    if line.startswith("python -m plateau_jax ") and "--design" in line
-]
+def commands_with_design():
+    for page in PAGES:
+        for section in sections(page):
+            for block in section.blocks:
+                if block.language == "sh":
+                    yield from re.findall(
+                        r"^python -m plateau_jax .*--design.*", block.code, re.MULTILINE
+                    )
 
 
-@pytest.mark.parametrize("command", DESIGN_COMMANDS)
+@pytest.mark.parametrize("command", list(commands_with_design()))
 def test_commands_open_the_design_page(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("curve.json", "other.json"):
         (tmp_path / name).write_text(json.dumps(PlateauCurve(100).to_dict()))
     opened = []
-    monkeypatch.setattr(
-        "plateau_jax.design.server.serve", lambda curves, *_, **__: opened.extend(curves)
-    )
+
+    def serve(curves, *_, **__):
+        opened.extend(curves)
+
+    monkeypatch.setattr("plateau_jax.design.server.serve", serve)
     assert main(shlex.split(command, comments=True)[3:]) == 0
     assert opened

@@ -1,8 +1,8 @@
-"""Every section of the README and of the pages in `docs/` runs as a program, and every link resolves.
+"""Every section of the README and of `docs/` runs as a program, and every link resolves.
 
-A section is everything under a second-level heading. Its Python blocks run from top to bottom, after the
-blocks before the first such heading of the page. A program that writes files runs a second time in the same
-folder. `tests/trainers/` runs the programs that resume.
+A section is everything under a second-level heading. Its Python blocks run from top to bottom,
+after the blocks before the first such heading of the page. A program that writes files runs a
+second time in the same folder. `tests/trainers/` runs the programs that resume.
 """
 
 import ast
@@ -33,11 +33,14 @@ import plateau_jax
 import torch_bridge
 from torch_bridge import Checkpoints
 
+DCP_DROPS_INITIAL_LR = (
+    "`KeyError: \"param 'initial_lr' is not specified in param_groups[0]…\"`: "
+    "DCP drops `initial_lr`"
+)
+
 IGNORED_WARNINGS = {
     # torch.distributed.checkpoint in a single process.
-    "`KeyError: \"param 'initial_lr' is not specified in param_groups[0]…\"`: DCP drops `initial_lr`": (
-        "ignore:torch.distributed is disabled:UserWarning"
-    ),
+    DCP_DROPS_INITIAL_LR: "ignore:torch.distributed is disabled:UserWarning",
     "Continue a run that began with the Trainer's own scheduler": (
         "ignore:state_dict was saved by a scheduler without a curve:plateau_jax.CurveWarning"
     ),

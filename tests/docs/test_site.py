@@ -1,4 +1,4 @@
-"""The built site: its links, its reference of every public name, its search, and its width on a phone.
+"""The built site: its links, its reference, its search, and its width on a phone.
 
 Queries are messages, names, and titles of public issues of other projects.
 """
@@ -180,7 +180,8 @@ def test_only_code_scrolls_sideways_on_a_phone(
 
 def test_button_copies_code_without_prompts(site: Path, phone: Page) -> None:
     copy = """button => new Promise(resolve => {
-        document.addEventListener("copy", () => resolve(document.activeElement.value), {once: true});
+        const copied = () => resolve(document.activeElement.value);
+        document.addEventListener("copy", copied, {once: true});
         button.click();
     })"""
     phone.goto((site / "reference" / "jax.html").as_uri())
@@ -211,7 +212,8 @@ def test_type_hints_resolve_at_run_time() -> None:
                 get_type_hints(member)
 
 
-# What people type, and how the path of a right page begins, or how the anchor of a right section does.
+# What people type, and how the path of a right page begins, or how the anchor of a right section
+# does.
 QUERIES = [
     ("Deprecation warning from SequentialLR", "#the-epoch-parameter"),
     (

@@ -1,4 +1,4 @@
-"""The search finds the largest micro-batch that runs, in few trials that need the memory of an update."""
+"""The search finds the largest micro-batch that runs, in few trials of whole updates."""
 
 import gc
 import math
@@ -12,10 +12,10 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.data.loaders import process
-from support.errors import check_error, each_row
 from support.training.models import mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE
+from support.wrong import wrong
 from torch import Tensor, nn
 
 from torch_bridge import TrainStep, find_batch_size
@@ -245,22 +245,37 @@ def test_existing_model_is_rejected(held: str) -> None:
     assert kept[0].bias.tolist() == before
 
 
-def _on_two_ranks() -> Any:
+# Errors.
+
+
+def make_printing_step() -> Callable[..., None]:
+    return print
+
+
+@wrong(TypeError, "'int' object is not callable")
+def test_make_step_that_is_not_callable() -> None:
+    not_callable: Any = 3
+    find_batch_size(not_callable, torch.ones, 8)
+
+
+@pytest.mark.parametrize(("value", "error"), [(2.0, TypeError), (0, ValueError)])
+def test_wrong_global_batch(value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"global_batch = {value}"):
+        find_batch_size(make_printing_step, torch.ones, value)
+
+
+@pytest.mark.parametrize(("value", "error"), [("4", TypeError), (0, ValueError)])
+def test_wrong_limit(value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"limit = {value!r}"):
+        find_batch_size(make_printing_step, torch.ones, 8, limit=value)
+
+
+@wrong(RuntimeError, "DefaultCPUAllocator")
+def test_step_that_cannot_be_built() -> None:
+    find_batch_size(exhaust, torch.ones, 8)
+
+
+@wrong(RuntimeError, "runs in one process, and there are 2")
+def test_two_processes() -> None:
     with process(0, 2):
-        return find_batch_size(lambda: print, torch.ones, 8)
-
-
-ERRORS: list[Any] = [
-    (lambda: find_batch_size(3, torch.ones, 8), TypeError, "'int' object is not callable"),
-    (lambda: find_batch_size(lambda: print, torch.ones, 2.0), TypeError, "global_batch = 2.0"),
-    (lambda: find_batch_size(lambda: print, torch.ones, 0), ValueError, "global_batch = 0"),
-    (lambda: find_batch_size(lambda: print, torch.ones, 8, limit="4"), TypeError, "limit = '4'"),
-    (lambda: find_batch_size(lambda: print, torch.ones, 8, limit=0), ValueError, "limit = 0"),
-    (lambda: find_batch_size(exhaust, torch.ones, 8), RuntimeError, "DefaultCPUAllocator"),
-    (lambda: _on_two_ranks(), RuntimeError, "runs in one process, and there are 2"),
-]
-
-
-@each_row(ERRORS)
-def test_errors(row: Any) -> None:
-    check_error(row)
+        find_batch_size(make_printing_step, torch.ones, 8)

@@ -1,10 +1,12 @@
-"""Evaluation: the mean loss over all batches, with one synchronization, and a model left unchanged."""
+"""Evaluation: the mean loss of all batches, one synchronization, and an unchanged model."""
 
+import copy
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,9 +15,9 @@ from support import evaluated
 from support.data.loaders import process
 from support.distributed.processes import error_of, run_checks
 from support.distributed.threads import on_ranks
-from support.errors import check_error, each_row
 from support.evaluated import named_loss
 from support.training.models import (
+    Batch,
     Net,
     Recurrent,
     batches,
@@ -25,6 +27,8 @@ from support.training.models import (
     pair_loss,
 )
 from support.training.reads import reads_of
+from support.training.steps import equal_trees
+from support.wrong import wrong
 from torch import Tensor, nn
 
 from torch_bridge import evaluate
@@ -33,41 +37,61 @@ from torch_bridge.distributed import processes
 LOSSES: dict[str, Any] = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss}
 
 
-def _named_losses(model: nn.Module, batch: Any) -> dict[str, Any]:
-    right = model(batch[0]).argmax(-1) == batch[1].argmax(-1)
-    return {name: loss_fn(model, batch) for name, loss_fn in LOSSES.items()} | {
-        "accuracy": (right.sum(), len(right))
+def _right_rows(model: nn.Module, batch: Batch) -> Tensor:
+    inputs, targets = batch
+    return (model(inputs).argmax(-1) == targets.argmax(-1)).sum()
+
+
+def _named_losses(model: nn.Module, batch: Batch) -> dict[str, Any]:
+    return {
+        "mean": mean_loss(model, batch),
+        "pair": pair_loss(model, batch),
+        "device pair": device_pair_loss(model, batch),
+        "accuracy": (_right_rows(model, batch), len(batch[0])),
     }
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=6))
-def test_means_follow_their_definition(rows: list[int]) -> None:
+def test_means_follow_their_definition(sizes: list[int]) -> None:
     """Σ mean / batches of means, Σ sum / Σ weight of pairs, in float64; alone, and under names."""
-    model, data = (
-        Net(),
-        [batch for number, size in enumerate(rows) for batch in batches(1, size, number)],
-    )
+    model = Net()
+    data: list[Batch] = []
+    for number, size in enumerate(sizes):
+        data += batches(1, size, number)
+    means: list[float] = []
+    sums: list[float] = []
+    right_rows = 0
     with torch.no_grad():
-        means = [mean_loss(model, batch).item() for batch in data]
-        sums = [pair_loss(model, batch)[0].item() for batch in data]
-        right = sum((model(x).argmax(-1) == y.argmax(-1)).sum().item() for x, y in data)
-    pair = math.fsum(sums) / (2 * sum(rows)) if any(rows) else math.nan
-    expected = {"mean": math.fsum(means) / len(data), "pair": pair, "device pair": pair}
-    expected["accuracy"] = right / sum(rows) if any(rows) else math.nan
+        for batch in data:
+            means.append(mean_loss(model, batch).item())
+            sums.append(pair_loss(model, batch)[0].item())
+            right_rows += int(_right_rows(model, batch))
+    expected = {
+        "mean": math.fsum(means) / len(data),
+        "pair": math.nan,
+        "device pair": math.nan,
+        "accuracy": math.nan,
+    }
+    rows = sum(sizes)
+    if rows:
+        expected["pair"] = math.fsum(sums) / (2 * rows)  # two numbers in a row
+        expected["device pair"] = expected["pair"]
+        expected["accuracy"] = right_rows / rows
     named = evaluate(model, data, _named_losses)
     assert list(named) == list(expected)
     assert named == pytest.approx(expected, rel=1e-14, nan_ok=True)
     for name, loss_fn in LOSSES.items():
         mean = evaluate(model, iter(data), loss_fn)
-        assert type(mean) is type(named[name]) is float
+        assert type(named[name]) is float
+        assert type(mean) is float
         assert mean == pytest.approx(named[name], rel=0, nan_ok=True)
 
 
 def test_sums_are_larger_than_float32_counts() -> None:
-    def loss_fn(model: nn.Module, batch: Any) -> Any:
-        return torch.tensor(2.0**24 if batch else 1.0), torch.tensor(1)
+    def loss_fn(model: nn.Module, batch: float) -> Any:
+        return torch.tensor(batch), torch.tensor(1)
 
-    assert evaluate(Net(), [1, 0, 0], loss_fn) == (2**24 + 2) / 3
+    assert evaluate(Net(), [2.0**24, 1.0, 1.0], loss_fn) == (2**24 + 2) / 3
 
 
 def test_parameters_may_be_a_list() -> None:
@@ -78,9 +102,10 @@ def test_parameters_may_be_a_list() -> None:
 
 @pytest.mark.parametrize("weight", [0, 0.0, torch.tensor(0)])
 def test_loss_without_weight_is_infinite(weight: Any) -> None:
-    assert (
-        evaluate(Net(), batches(1), lambda *arguments: (mean_loss(*arguments), weight)) == math.inf
-    )
+    def loss_fn(model: nn.Module, batch: Batch) -> Any:
+        return mean_loss(model, batch), weight
+
+    assert evaluate(Net(), batches(1), loss_fn) == math.inf
 
 
 def _modes(model: nn.Module) -> list[bool]:
@@ -91,11 +116,13 @@ def test_model_is_as_before_even_after_an_error() -> None:
     model = nn.Sequential(Net(dropout=0.5), nn.BatchNorm1d(2))
     model[0].first.eval()
     model[1].eval()
-    modes, state = _modes(model), {key: value.clone() for key, value in model.state_dict().items()}
-    seen = []
+    modes = _modes(model)
+    state = copy.deepcopy(model.state_dict())
+    data = batches(3)
 
     def loss_fn(model: nn.Module, batch: Any) -> Any:
-        seen.append((_modes(model), torch.is_grad_enabled()))
+        assert not any(_modes(model))
+        assert not torch.is_grad_enabled()
         if batch is None:
             raise KeyError("on purpose")
         return mean_loss(model, batch)
@@ -104,30 +131,31 @@ def test_model_is_as_before_even_after_an_error() -> None:
         yield data[0]
         raise KeyboardInterrupt
 
-    data = batches(3)
     assert evaluate(model, data, loss_fn) == evaluate(model, data, loss_fn)
     with pytest.raises(KeyError, match="on purpose"):
         evaluate(model, [data[0], None], loss_fn)
     with pytest.raises(KeyboardInterrupt):
         evaluate(model, interrupted(), loss_fn)
-    assert all(during == ([False] * len(modes), False) for during in seen)
     assert _modes(model) == modes
-    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
+    assert equal_trees(model.state_dict(), state)
+    for parameter in model.parameters():
+        assert parameter.grad is None
     assert torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("loss_fn", [*LOSSES.values(), _named_losses])
 def test_evaluation_synchronizes_once(loss_fn: Any, precision: Any) -> None:
-    model, data = Net(), batches(7)
+    model = Net()
+    data = batches(7)
     assert reads_of(lambda: evaluate(model, data, loss_fn, precision=precision)) == 1
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("loss_fn", LOSSES.values())
 def test_evaluation_waits_for_gpu_once(loss_fn: Any) -> None:
-    model, data = Net().cuda(), [(inputs.cuda(), targets.cuda()) for inputs, targets in batches(3)]
+    model = Net().cuda()
+    data = [(inputs.cuda(), targets.cuda()) for inputs, targets in batches(3)]
     expected = evaluate(model, data, loss_fn)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -136,74 +164,150 @@ def test_evaluation_waits_for_gpu_once(loss_fn: Any) -> None:
             assert evaluate(model, data, loss_fn) == expected
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    assert sum("synchronizing CUDA operation" in str(warning.message) for warning in caught) == 1
+    messages = [str(warning.message) for warning in caught]
+    synchronizations = [text for text in messages if "synchronizing CUDA operation" in text]
+    assert len(synchronizations) == 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "precision"), [("LSTM", "fp32"), ("GRU", "bf16"), ("GRU", "fp16")]
+    ("kind", "precision", "tolerance"),
+    [("LSTM", "fp32", 1e-6), ("GRU", "bf16", 0.01), ("GRU", "fp16", 0.01)],
 )
-def test_carry_is_passed_from_batch_to_batch(kind: str, precision: Any) -> None:
-    model, initial = Recurrent(kind), Recurrent(kind).initial()
-    (together,) = batches(1, time=12)
-    pieces = list(zip(*(part.split(4, dim=1) for part in together), strict=True))
+def test_carry_is_passed_from_batch_to_batch(kind: str, precision: Any, tolerance: float) -> None:
+    model = Recurrent(kind)
+    initial = model.initial()
+    ((inputs, targets),) = batches(1, time=12)
+    windows = list(zip(inputs.split(4, dim=1), targets.split(4, dim=1), strict=True))
     with torch.no_grad():
-        exact = carried_loss(model, together, initial)[0].item()
+        exact = carried_loss(model, (inputs, targets), initial)[0].item()
     for _ in range(2):  # each call starts from the initial state
-        loss = evaluate(model, pieces, carried_loss, precision=precision, carry=initial)
-        assert loss == pytest.approx(exact, rel=1e-6 if precision == "fp32" else 0.01)
-    apart = [evaluate(model, [piece], carried_loss, carry=initial) for piece in pieces]
+        loss = evaluate(model, windows, carried_loss, precision=precision, carry=initial)
+        assert loss == pytest.approx(exact, rel=tolerance)
+    apart = [evaluate(model, [window], carried_loss, carry=initial) for window in windows]
     assert loss != pytest.approx(sum(apart) / 3, rel=1e-3)
 
 
-def _one_then_other(one: Any, other: Any) -> Any:
-    calls = iter([one])
-    return lambda model, batch: next(calls, other)(model, batch)
+# Wrong calls.
 
 
-def _returned(model: nn.Module, batch: Any) -> Any:
-    return batch
+TWO_BATCHES = [*batches(2), "not reached"]
+TIMED = batches(1, time=2)
 
 
-def _without_carry(model: nn.Module, batch: Any, carry: Any) -> Tensor:
-    return carried_loss(model, batch, carry)[0]
-
-
-DATA, TIMED = [*batches(2), "not reached"], batches(1, time=2)
-ERRORS: list[Any] = [
-    (lambda net: evaluate(net, [], mean_loss), ValueError, "batches is empty"),
-    (lambda net: evaluate(net, DATA, None), TypeError, "loss_fn = None", "callable"),
-    (lambda net: evaluate(net, DATA, nn.MSELoss()), TypeError, "MSELoss", "wrap the criterion"),
-    (lambda net: evaluate(net, DATA, _one_then_other(mean_loss, pair_loss)), TypeError, "a mean", "a pair"),
-    (lambda net: evaluate(net, DATA, _one_then_other(pair_loss, mean_loss)), TypeError, "a mean", "a pair"),
-    (lambda net: evaluate(net, DATA, lambda model, batch: model(batch[0])), ValueError, "loss_fn returned",
-     "shape"),
-    (lambda net: evaluate(net, [1.0], _returned), TypeError, "loss_fn returned"),
-    (lambda net: evaluate(net, DATA, mean_loss, precision="half"), ValueError, "precision = 'half'"),
-    (lambda net: evaluate(net, DATA, carried_loss, carry=3), TypeError, "carry = 3"),
-    (lambda recurrent, initial: evaluate(recurrent, TIMED, _without_carry, carry=initial), TypeError,
-     "(loss, carry)"),
-    (lambda recurrent, initial: evaluate(recurrent, TIMED, carried_loss, carry=[*initial]), ValueError,
-     "carry"),
-    (lambda net: evaluate(net, [{"a": 1.0}, {"b": 1.0}], _returned), TypeError, "the names ['b']",
-     "the names ['a']"),
-    (lambda net: evaluate(net, [{"a": 1.0}, torch.tensor(1.0)], _returned), TypeError, "a loss",
-     "the names ['a']"),
-    (lambda net: evaluate(net, [{"a": 1.0}, {"a": (1.0, 2)}], _returned), TypeError, "a pair", "a mean"),
-    (lambda net: evaluate(net, [{}], _returned), TypeError, "loss_fn returned a dictionary",
-     "must be strings"),
-    (lambda net: evaluate(net, [{1: 1.0}], _returned), TypeError, "the keys [1]", "must be strings"),
-    (lambda net: evaluate(net, [{"": 1.0}], _returned), TypeError, "the keys ['']", "must be strings"),
-    (lambda net: evaluate(net, [{"a": "1"}], _returned), TypeError, "in 'a' loss_fn returned"),
-    (lambda net: evaluate(net, [{"a": (1.0, "2")}], _returned), TypeError, "in 'a' loss_fn returned", "'2'"),
-]  # fmt: skip
-
-
-@each_row(ERRORS)
-def test_errors(row: Any) -> None:
-    net, recurrent = Net(), Recurrent()
-    check_error(row, net=net, recurrent=recurrent, initial=recurrent.initial())
+@pytest.fixture
+def net() -> Iterator[Net]:
+    """A model, which must still be in training mode when the test ends."""
+    net = Net()
+    yield net
     assert net.training
+
+
+@pytest.fixture
+def recurrent() -> Iterator[Recurrent]:
+    """A model with a carry, which must still be in training mode when the test ends."""
+    recurrent = Recurrent()
+    yield recurrent
     assert recurrent.training
+
+
+@wrong(ValueError, "batches is empty")
+def test_no_batches(net: Net) -> None:
+    evaluate(net, [], mean_loss)
+
+
+@wrong(TypeError, "loss_fn = None", "callable")
+def test_no_loss_fn(net: Net) -> None:
+    evaluate(net, TWO_BATCHES, cast("Any", None))
+
+
+@wrong(TypeError, "MSELoss", "wrap the criterion")
+def test_criterion_as_loss_fn(net: Net) -> None:
+    evaluate(net, TWO_BATCHES, nn.MSELoss())
+
+
+def _in_turn(*loss_fns: Any) -> Any:
+    """Return a loss_fn that calls the first of these for the first batch, and so on."""
+    remaining = iter(loss_fns)
+
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        return next(remaining)(model, batch)
+
+    return loss_fn
+
+
+@wrong(TypeError, "a mean", "a pair")
+def test_pair_after_a_mean(net: Net) -> None:
+    evaluate(net, TWO_BATCHES, _in_turn(mean_loss, pair_loss))
+
+
+@wrong(TypeError, "a mean", "a pair")
+def test_mean_after_a_pair(net: Net) -> None:
+    evaluate(net, TWO_BATCHES, _in_turn(pair_loss, mean_loss))
+
+
+@wrong(ValueError, "loss_fn returned", "shape")
+def test_loss_of_several_elements(net: Net) -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+        return model(batch[0])
+
+    evaluate(net, TWO_BATCHES, loss_fn)
+
+
+@wrong(ValueError, "precision = 'half'")
+def test_unknown_precision(net: Net) -> None:
+    evaluate(net, TWO_BATCHES, mean_loss, precision=cast("Any", "half"))
+
+
+@wrong(TypeError, "carry = 3")
+def test_carry_of_no_tensors(net: Net) -> None:
+    evaluate(net, TWO_BATCHES, carried_loss, carry=3)
+
+
+@wrong(TypeError, "(loss, carry)")
+def test_loss_without_the_carry(recurrent: Recurrent) -> None:
+    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Tensor:
+        loss, _ = carried_loss(model, batch, carry)
+        return loss
+
+    evaluate(recurrent, TIMED, loss_fn, carry=recurrent.initial())
+
+
+@wrong(ValueError, "carry")
+def test_carry_of_a_different_structure(recurrent: Recurrent) -> None:
+    evaluate(recurrent, TIMED, carried_loss, carry=list(recurrent.initial()))
+
+
+@dataclass(frozen=True)
+class WrongLosses:
+    """What a loss_fn returns for one batch after the other, and what the message contains."""
+
+    losses: list[Any]
+    parts: list[str]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        WrongLosses([1.0], ["loss_fn returned"]),
+        WrongLosses([{"a": 1.0}, {"b": 1.0}], ["the names ['b']", "the names ['a']"]),
+        WrongLosses([{"a": 1.0}, torch.tensor(1.0)], ["a loss", "the names ['a']"]),
+        WrongLosses([{"a": 1.0}, {"a": (1.0, 2)}], ["a pair", "a mean"]),
+        WrongLosses([{}], ["loss_fn returned a dictionary", "must be strings"]),
+        WrongLosses([{1: 1.0}], ["the keys [1]", "must be strings"]),
+        WrongLosses([{"": 1.0}], ["the keys ['']", "must be strings"]),
+        WrongLosses([{"a": "1"}], ["in 'a' loss_fn returned"]),
+        WrongLosses([{"a": (1.0, "2")}], ["in 'a' loss_fn returned", "'2'"]),
+    ],
+)
+def test_wrong_losses(net: Net, case: WrongLosses) -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        return batch
+
+    with pytest.raises(TypeError) as caught:
+        evaluate(net, case.losses, loss_fn)
+    assert type(caught.value) is TypeError
+    for part in case.parts:
+        assert part in str(caught.value)
 
 
 # Several ranks. `distributed/test_ranks` has the means over all of them, and the fillers.
@@ -215,50 +319,54 @@ def test_ranks_make_the_same_passes(tmp_path: Path) -> None:
 
 
 def test_carry_stays_on_its_rank() -> None:
-    data = [batches(count, time=4, seed=count) for count in (3, 1)]
-    models = [Recurrent() for _ in data]
+    """The mean is that of four batches, three of the first rank and one of the second."""
+    data = [batches(3, time=4, seed=3), batches(1, time=4, seed=1)]
+    models = [Recurrent(), Recurrent()]
+    initial = models[0].initial()
 
     def evaluate_rank() -> float:
         rank = processes.rank()
-        return evaluate(models[rank], data[rank], carried_loss, carry=models[rank].initial())
+        return evaluate(models[rank], data[rank], carried_loss, carry=initial)
 
-    alone = [evaluate(models[0], local, carried_loss, carry=models[0].initial()) for local in data]
-    assert on_ranks(evaluate_rank, 2) == pytest.approx([(3 * alone[0] + alone[1]) / 4] * 2)
+    first = evaluate(models[0], data[0], carried_loss, carry=initial)
+    second = evaluate(models[0], data[1], carried_loss, carry=initial)
+    mean = (3 * first + second) / 4
+    assert on_ranks(evaluate_rank, 2) == pytest.approx([mean, mean])
 
 
 def _named_by_rank(model: nn.Module, batch: Any) -> dict[str, Any]:
     return {f"loss of {processes.rank()}": mean_loss(model, batch)}
 
 
-DIFFER = (
-    "TypeError: loss_fn returned different names on different ranks, or a mean on one and a pair"
-)
-
-
-@pytest.mark.parametrize(
-    ("count", "loss_fns", "message"),
-    [
-        (0, (pair_loss, pair_loss), "ValueError: batches is empty"),
-        (2, (mean_loss, pair_loss), DIFFER),
-        (2, (_named_by_rank, _named_by_rank), DIFFER),
-        (2, (pair_loss, named_loss), DIFFER),
-    ],
-)
-def test_errors_of_all_ranks(count: int, loss_fns: Any, message: str) -> None:
+def _errors_of_ranks(count: int, *loss_fns: Any) -> list[str]:
+    """Evaluate `count` batches with one loss_fn per rank; return the errors of the ranks."""
     models = [Net() for _ in loss_fns]
 
     def evaluate_rank() -> str:
         rank = processes.rank()
         return error_of(evaluate, models[rank], batches(count), loss_fns[rank])
 
-    assert all(error.startswith(message) for error in on_ranks(evaluate_rank, 2))
+    return on_ranks(evaluate_rank, len(loss_fns))
 
 
-def test_several_processes_need_a_group() -> None:
-    model = Net()
-    with (
-        process(1, 2),
-        pytest.raises(RuntimeError, match="WORLD_SIZE = 2, but there is no process group"),
-    ):
-        evaluate(model, batches(2), mean_loss)
-    assert model.training
+def test_no_batches_on_all_ranks() -> None:
+    for error in _errors_of_ranks(0, pair_loss, pair_loss):
+        assert error.startswith("ValueError: batches is empty")
+
+
+@pytest.mark.parametrize(
+    "loss_fns",
+    [(mean_loss, pair_loss), (_named_by_rank, _named_by_rank), (pair_loss, named_loss)],
+)
+def test_different_losses_on_ranks(loss_fns: Any) -> None:
+    for error in _errors_of_ranks(2, *loss_fns):
+        assert error.startswith(
+            "TypeError: loss_fn returned different names on different ranks, "
+            "or a mean on one and a pair"
+        )
+
+
+@wrong(RuntimeError, "WORLD_SIZE = 2, but there is no process group")
+def test_several_processes_need_a_group(net: Net) -> None:
+    with process(1, 2):
+        evaluate(net, batches(2), mean_loss)

@@ -3,74 +3,129 @@
 import gc
 import math
 import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.errors import check_error, each, each_row
 from support.training.cuda_graphs.graphs import Tape
 from support.training.models import batches
 from support.training.reads import Reads
 from support.training.steps import make_step
+from support.wrong import wrong
 
 from plateau_jax import CurveWarning
 from torch_bridge import MetricLog
 from torch_bridge.training.result import StepResult
 
-_floats = st.floats(width=32, allow_nan=False)
 _counts = st.integers(0, 2**53)
 
 
 def _result(loss: float, norm: float, lrs: list[float], *counts: int) -> StepResult:
     """Return a result with a loss in float64, which a log must not round."""
     return StepResult(
-        torch.tensor(loss, dtype=torch.float64), *map(torch.tensor, (norm, lrs, counts))
+        torch.tensor(loss, dtype=torch.float64),
+        torch.tensor(norm),
+        torch.tensor(lrs),
+        torch.tensor(counts),
     )
 
 
-@pytest.mark.filterwarnings("ignore:the last .* updates were all skipped:plateau_jax.CurveWarning")
-@given(
-    st.integers(1, 3).flatmap(
-        lambda groups: st.lists(
-            st.tuples(
-                *(
-                    st.floats(allow_nan=False),
-                    _floats,
-                    st.lists(_floats, min_size=groups, max_size=groups),
-                ),
-                *[_counts] * 4,
-            ),
-            max_size=20,
+@dataclass(frozen=True)
+class Update:
+    """The results of an update as numbers."""
+
+    loss: float
+    norm: float
+    lrs: list[float]
+    applied: int
+    skipped: int
+    curve_step: int
+    consumed: int
+
+    def result(self) -> StepResult:
+        return _result(
+            self.loss,
+            self.norm,
+            self.lrs,
+            self.applied,
+            self.skipped,
+            self.curve_step,
+            self.consumed,
         )
-    ),
-    st.integers(1, 7),
-    st.none() | st.integers(1, 25),
-)
-def test_rows_hold_every_value(rows: list[Any], every: int, keep: int | None) -> None:
-    """All rows, or the newest `keep`; each call returns the newest row if it made rows."""
-    log, kept = MetricLog(every, keep=keep), slice(-keep if keep else None, None)
-    expected = []
-    for number, (loss, norm, lrs, *counts) in enumerate(rows, 1):
-        lr = lrs[0] if len(lrs) == 1 else lrs
-        names = "applied", "skipped", "curve_step", "consumed"
-        expected.append(
-            {"loss": loss, "grad_norm": norm, "lr": lr} | dict(zip(names, counts, strict=True))
-        )
-        assert log(_result(loss, norm, lrs, *counts)) == (
-            expected[-1] if number % every == 0 else None
-        )
-        assert log.rows == expected[: number - number % every][kept]
-    assert log.flush() == (expected[-1] if rows else None)
-    assert log.rows == expected[kept]
-    for row in log.rows:
-        lrs = row["lr"] if isinstance(row["lr"], list) else [row["lr"]]
-        assert {type(value) for value in (row["loss"], row["grad_norm"], *lrs)} == {float}
-        assert {type(row[name]) for name in ("applied", "skipped", "curve_step", "consumed")} == {
-            int
+
+    def logged(self) -> dict[str, Any]:
+        lr: Any = self.lrs
+        if len(self.lrs) == 1:
+            (lr,) = self.lrs
+        return {
+            "loss": self.loss,
+            "grad_norm": self.norm,
+            "lr": lr,
+            "applied": self.applied,
+            "skipped": self.skipped,
+            "curve_step": self.curve_step,
+            "consumed": self.consumed,
         }
-    assert log.flush() == (expected[-1] if rows else None), "nothing new to flush"
-    assert log.rows == expected[kept]
+
+
+@st.composite
+def updates_of_a_run(draw: st.DrawFn) -> list[Update]:
+    groups = draw(st.integers(1, 3))
+    floats = st.floats(width=32, allow_nan=False)
+    update = st.builds(
+        Update,
+        loss=st.floats(allow_nan=False),
+        norm=floats,
+        lrs=st.lists(floats, min_size=groups, max_size=groups),
+        applied=_counts,
+        skipped=_counts,
+        curve_step=_counts,
+        consumed=_counts,
+    )
+    return draw(st.lists(update, max_size=20))
+
+
+def _newest(logged: list[Any], keep: int | None) -> list[Any]:
+    if keep is None:
+        return logged
+    return logged[-keep:]
+
+
+@pytest.mark.filterwarnings("ignore:the last .* updates were all skipped:plateau_jax.CurveWarning")
+@given(updates_of_a_run(), st.integers(1, 7), st.none() | st.integers(1, 25))
+def test_rows_hold_every_value(updates: list[Update], every: int, keep: int | None) -> None:
+    """All rows, or the newest `keep`; each call returns the newest row if it added rows."""
+    log = MetricLog(every, keep=keep)
+    logged: list[dict[str, Any]] = []
+    flushed = 0
+    newest = None
+    for number, update in enumerate(updates, 1):
+        newest = update.logged()
+        logged.append(newest)
+        returned = log(update.result())
+        if number % every == 0:
+            flushed = number
+            assert returned == newest
+        else:
+            assert returned is None
+        assert log.rows == _newest(logged[:flushed], keep)
+    assert log.flush() == newest
+    assert log.rows == _newest(logged, keep)
+    for row in log.rows:
+        for count in ("applied", "skipped", "curve_step", "consumed"):
+            assert type(row[count]) is int
+        floats = [row["loss"], row["grad_norm"]]
+        if isinstance(row["lr"], list):
+            floats += row["lr"]
+        else:
+            floats.append(row["lr"])
+        for value in floats:
+            assert type(value) is float
+    assert log.flush() == newest, "nothing new to flush"
+    assert log.rows == _newest(logged, keep)
 
 
 @given(st.integers(1, 7), st.lists(st.sampled_from(["", "save", "resume"]), max_size=30))
@@ -93,7 +148,8 @@ def test_saving_does_not_change_when_rows_come(every: int, actions: list[str]) -
 
 def test_log_is_bounded_and_drops_aux() -> None:
     log = MetricLog(every=10)
-    kept = weakref.ref(aux := torch.ones(3))
+    aux = torch.ones(3)
+    kept = weakref.ref(aux)
     for number in range(1501):
         log(_result(0.5, 0.5, [0.5], number, 0, number, number)._replace(aux=(aux,)))
     assert [row["applied"] for row in log.rows] == list(range(500, 1500))
@@ -102,28 +158,76 @@ def test_log_is_bounded_and_drops_aux() -> None:
     assert kept() is None
 
 
+@pytest.fixture
+def log() -> Iterator[MetricLog]:
+    """A log, which must still be empty when the test ends."""
+    log = MetricLog()
+    yield log
+    assert log.state_dict() == MetricLog().state_dict()
+
+
+@pytest.mark.parametrize("every", [0, -1])
+@wrong(ValueError, "every = {every}")
+def test_every_below_one(every: int) -> None:
+    MetricLog(every=every)
+
+
+@pytest.mark.parametrize("every", [1.5, "2"])
+@wrong(TypeError, "every = {every}")
+def test_every_is_not_an_integer(every: Any) -> None:
+    MetricLog(every=every)
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+@wrong(ValueError, "keep = {keep}")
+def test_keep_below_one(keep: int) -> None:
+    MetricLog(keep=keep)
+
+
+@pytest.mark.parametrize("keep", [1.5, "2"])
+@wrong(TypeError, "keep = {keep}")
+def test_keep_is_not_an_integer(keep: Any) -> None:
+    MetricLog(keep=keep)
+
+
+@pytest.mark.parametrize("state", [{}, {"rows": 3}, {"rows": [3]}, {"rows": []}])
+@wrong(ValueError, "not the state of a MetricLog")
+def test_state_without_an_entry(log: MetricLog, state: Any) -> None:
+    log.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"rows": 3},
+        {"rows": [3]},
+        {"since_flush": 0.5},
+        {"since_flush": "1"},
+        {"since_flush": True},
+    ],
+)
+@wrong(ValueError, "not the state of a MetricLog")
+def test_state_with_a_wrong_entry(log: MetricLog, entry: dict[str, Any]) -> None:
+    log.load_state_dict({**log.state_dict(), **entry})
+
+
+@wrong(ValueError, "since_flush = -1")
+def test_state_with_a_negative_count(log: MetricLog) -> None:
+    log.load_state_dict({**log.state_dict(), "since_flush": -1})
+
+
+@wrong(ValueError, "'log.pt' is a path")
+def test_path_instead_of_a_state(log: MetricLog) -> None:
+    log.load_state_dict("log.pt")
+
+
 RESULT = _result(0.5, 0.5, [0.5], 1, 0, 1)
-SAVED = MetricLog().state_dict()
-
-ERRORS: list[Any] = [
-    *each(lambda value: MetricLog(every=value), [0, -1], ValueError, "every = {}"),
-    *each(lambda value: MetricLog(every=value), [1.5, "2"], TypeError, "every = {}"),
-    *each(lambda value: MetricLog(keep=value), [0, -1], ValueError, "keep = {}"),
-    *each(lambda value: MetricLog(keep=value), [1.5, "2"], TypeError, "keep = {}"),
-    *each(lambda log, value: log.load_state_dict(value),
-          [{}, {"rows": 3}, {"rows": [3]}, {"rows": []}, SAVED | {"rows": 3}, SAVED | {"rows": [3]},
-           SAVED | {"since_flush": 0.5}, SAVED | {"since_flush": "1"}, SAVED | {"since_flush": True}],
-          ValueError, "not the state of a MetricLog"),
-    (lambda log: log.load_state_dict(SAVED | {"since_flush": -1}), ValueError, "since_flush = -1"),
-    (lambda log: log.load_state_dict("log.pt"), ValueError, "'log.pt' is a path"),
-    *each(lambda log, value: log(value), [RESULT.loss, 0.5, tuple(RESULT), None], TypeError,
-          "the whole result of an update", "log(result)"),
-]  # fmt: skip
 
 
-@each_row(ERRORS)
-def test_errors(row: Any) -> None:
-    check_error(row, log=MetricLog())
+@pytest.mark.parametrize("result", [RESULT.loss, 0.5, tuple(RESULT), None])
+@wrong(TypeError, "the whole result of an update", "log(result)")
+def test_log_of_a_part_of_a_result(log: MetricLog, result: Any) -> None:
+    log(result)
 
 
 def test_flush_copies_each_column_once() -> None:
@@ -141,9 +245,13 @@ def test_flush_copies_each_column_once() -> None:
 
 
 def _log_results(log: MetricLog, skips: str) -> None:
-    """Log an update for each letter: applied ("a"), skipped for its loss ("l") or for its norm ("n")."""
+    """Log an update per letter: applied ("a"), skipped for its loss ("l") or its norm ("n")."""
     for number, letter in enumerate(skips):
-        loss, norm = {"a": (0.5, 0.5), "l": (math.nan, 0.5), "n": (0.5, math.inf)}[letter]
+        loss = norm = 0.5
+        if letter == "l":
+            loss = math.nan
+        if letter == "n":
+            norm = math.inf
         log(_result(loss, norm, [0.5], number, 0, number, number))
 
 

@@ -15,69 +15,86 @@ from torch_bridge import profile
 from torch_bridge.loop.profiling import _table
 
 
+def seconds(lines: list[str], name: str) -> float:
+    """Return the number at the end of the line that begins with the name."""
+    (line,) = [line for line in lines if line.startswith(name)]
+    return float(line.split()[-1])
+
+
 def test_profile_writes_trace_and_returns_table(tmp_path: Path) -> None:
     step = make_step()
-    directory = tmp_path / "made" / "if need be"
+    directory = tmp_path / "new" / "folder"
     table = profile(step, iter(batches(20)), directory)
     lines = table.splitlines()
     assert len(lines) < 12
-    assert all(len(line) < 80 for line in lines)
+    for line in lines:
+        assert len(line) < 80
     for name in ("device time", "host time", "copies", "waits"):
-        assert any(name in line for line in lines), name
+        assert name in table
+    assert seconds(lines, "wall time") >= seconds(lines, "host time") > 0
+
     (trace,) = directory.iterdir()
-    names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = [str(event.get("name")) for event in events]
     assert names.count("update") == 5
-    assert any("adam" in str(name) for name in names)
-    wall = next(float(line.split()[-1]) for line in lines if line.startswith("wall time"))
-    host = next(float(line.split()[-1]) for line in lines if line.startswith("host time"))
-    assert wall >= host > 0
-    assert step.state_dict()["applied"] == 13, "all of them were updates of the training"
-    assert profile(step, batches(13), str(directory)).count("\n") == table.count("\n")
+    assert any("adam" in name for name in names)
+
+    assert step.state_dict()["applied"] == 13, "all of them were updates of the training run"
+    again = profile(step, batches(13), str(directory))
+    assert len(again.splitlines()) == len(lines)
 
 
-def test_too_few_batches_are_rejected(tmp_path: Path) -> None:
-    for count in (0, 5, 12):
-        with pytest.raises(ValueError, match="needs 13"):
-            profile(make_step(), batches(count), tmp_path)
+@pytest.mark.parametrize("count", [0, 5, 12])
+def test_too_few_batches_are_rejected(count: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="needs 13"):
+        profile(make_step(), batches(count), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def _event(name: str, start: int, end: int, on_device: bool = False, named: bool = False) -> Any:
+def host_event(name: str, start: int, end: int, *, is_range: bool = False) -> FunctionEvent:
+    """An event of these microseconds; a range is one that the program has named."""
     return FunctionEvent(
         id=start,
         name=name,
         thread=1,
         start_us=start,
         end_us=end,
-        device_type=DeviceType.CUDA if on_device else DeviceType.CPU,
+        device_type=DeviceType.CPU,
         use_device="cuda",
-        is_user_annotation=named,
+        is_user_annotation=is_range,
         stack=[],
     )
 
 
+def device_event(name: str, start: int, end: int, *, is_range: bool = False) -> FunctionEvent:
+    event = host_event(name, start, end, is_range=is_range)
+    event.device_type = DeviceType.CUDA
+    return event
+
+
 def test_table_counts_device_work_and_waits_in_updates() -> None:
     """Named ranges, which appear on the device too, and the profiler's last wait do not count."""
-    events = [_event("all updates", 0, 5000, named=True)]
+    recorded = [host_event("all updates", 0, 5000, is_range=True)]
     for start in range(0, 5000, 1000):
-        events += [
-            _event("waiting for data", start, start + 10, named=True),
-            _event("update", start + 10, start + 210, named=True),
-            _event("update", start + 100, start + 900, on_device=True, named=True),
-            _event("sgemm", start + 100, start + 800, on_device=True),
-            _event("Memcpy HtoD", start + 800, start + 900, on_device=True),
+        recorded += [
+            host_event("waiting for data", start, start + 10, is_range=True),
+            host_event("update", start + 10, start + 210, is_range=True),
+            device_event("update", start + 100, start + 900, is_range=True),
+            device_event("sgemm", start + 100, start + 800),
+            device_event("Memcpy HtoD", start + 800, start + 900),
         ]
-    events += [
-        _event("cudaStreamSynchronize", 1020, 1060),
-        _event("cudaStreamSynchronize", 2500, 2900),
-        _event("cudaDeviceSynchronize", 4300, 5000),
-        _event("all updates", 100, 4900, on_device=True, named=True),
+    recorded += [
+        host_event("cudaStreamSynchronize", 1020, 1060),
+        host_event("cudaStreamSynchronize", 2500, 2900),
+        host_event("cudaDeviceSynchronize", 4300, 5000),
+        device_event("all updates", 100, 4900, is_range=True),
     ]
-    events = EventList(events, use_device="cuda")
+    events = EventList(recorded, use_device="cuda")
     events._tree_built = True
-    table = _table(SimpleNamespace(events=lambda: events, key_averages=events.key_averages))
-    rows = {line[:22].strip(): line[22:].split() for line in table.splitlines()[1:]}
-    assert rows == {
+    profiler: Any = SimpleNamespace(events=lambda: events, key_averages=events.key_averages)
+    _, *lines = _table(profiler).splitlines()
+    cells = {line[:22].strip(): line[22:].split() for line in lines}
+    assert cells == {
         "wall time": ["1.000"],
         "host time in the step": ["0.200"],
         "device time": ["0.800"],

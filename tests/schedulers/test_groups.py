@@ -127,11 +127,11 @@ def test_list_with_a_wrong_number_of_items_is_named() -> None:
     optimizer = optimizer_with([0.1, 0.2])
     scheduler = lambda_lr(optimizer, CURVE)
     scheduler.base_lrs.append(0.3)
-    with pytest.raises(ValueError, match="^base_lrs has 3 items for 2 parameter groups"):
+    with pytest.raises(ValueError, match=r"^base_lrs has 3 items for 2 parameter groups"):
         advance(optimizer, scheduler)
     del scheduler.base_lrs[2]
     scheduler.lr_lambdas.append(CURVE)
-    with pytest.raises(ValueError, match="^lr_lambdas has 3 items for 2 parameter groups"):
+    with pytest.raises(ValueError, match=r"^lr_lambdas has 3 items for 2 parameter groups"):
         advance(optimizer, scheduler)
 
 

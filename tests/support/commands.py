@@ -15,7 +15,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_module("plateau_jax", run_name="__main__", alter_sys=True)
 """,
 ]
-"""The command in a process that does not ignore Ctrl-C, as one that was started in the background does."""
+"""The command in a process that heeds Ctrl-C; a background process would ignore it."""
 
 
 def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Evaluation on several ranks: batches split among them, and a model with collectives in each pass."""
+"""Evaluation on several ranks: batches split among them, a model with collectives."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +51,7 @@ def named_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
 
 
 def check_ranks_make_the_same_passes(_: Path) -> None:
-    """With a filler, which does not count; otherwise a rank would wait for the shards of the others."""
+    """With an uncounted filler; without it, a rank would wait for the shards of the others."""
     for split in SPLITS:
         by_rank = batches_of(split)
         expected = evaluate(Net(), [batch for of_rank in by_rank for batch in of_rank], pair_loss)

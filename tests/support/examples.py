@@ -1,4 +1,4 @@
-"""What several tests draw: the number of hypothesis examples, and integers that are often extreme."""
+"""For several tests: the number of hypothesis examples, and often extreme integers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from hypothesis import settings, strategies as st
 
 
 def examples(count: int, **options: Any) -> Callable[..., Any]:
-    """Draw `count` examples; under the fast profile, which draws 25 instead of 100, a quarter of them."""
+    """Draw `count` examples; under the fast profile (25 instead of 100) a quarter of them."""
     return settings(max_examples=max(1, count * settings().max_examples // 100), **options)
 
 

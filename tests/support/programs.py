@@ -1,7 +1,7 @@
 """Run the example programs, each in a separate process.
 
-The processes are forked from one that has already imported torch, JAX and the rest, since these imports take
-longer than a short run. Otherwise they are as fresh as new processes.
+The processes are forked from one that has already imported torch, JAX and the rest, since these
+imports take longer than a short run. Otherwise they are as fresh as new processes.
 """
 
 import multiprocessing
@@ -18,21 +18,21 @@ from types import MappingProxyType
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-PLATEAUS, FEW_SEEDS = "--plateau 10 20 --plateau 70 30", "--cooldowns 10 30 60 --every 5 --seeds 2"
-SMALL_GPT, SMALL_BLOOM = (
-    "--batch-size 4 --context 32 --width 32 --layers 2",
-    "--epochs 8 --hidden 128 --every 25",
-)
+PLATEAUS = "--plateau 10 20 --plateau 70 30"
+FEW_SEEDS = "--cooldowns 10 30 60 --every 5 --seeds 2"
+SMALL_GPT = "--accumulation 2 --batch-size 4 --context 32 --width 32 --layers 2"
+SMALL_BLOOM = "--batch-size 256 --epochs 8 --hidden 128 --every 25"
+GROWING_BATCHES = "--plan 0:512 10240:1024 20480:2048"
 SMALL_RUNS = {
     "train_digits.py": f"--steps 60 {PLATEAUS} --seed 3 --output new/digits.png",
     "sweep.py": "--steps 40 --batch-size 16 --hidden 24 --rounds 1 --seed 3 --output new/sweep.png",
     "branch_cooldowns.py": f"--warmup 20 --stable 120 {FEW_SEEDS} --output new/runs.png",
     "running_averages.py": "--seeds 3 --interval 20",
-    "train_gpt.py": f"--steps 200 --every 20 --precision bf16 --accumulation 2 {SMALL_GPT} --device cpu",
+    "train_gpt.py": f"--steps 200 --every 20 --precision bf16 {SMALL_GPT} --device cpu",
     "train_lstm.py": "--epochs 30 --hidden 16 --every 50 --output new/co2.png --device cpu",
-    "train_bloom.py": f"--count 10000 --batch-size 256 {SMALL_BLOOM} --output new/bloom.png --device cpu",
+    "train_bloom.py": f"--count 10000 {SMALL_BLOOM} --output new/bloom.png --device cpu",
     "train_flax.py": "--warmup 5 --batch-size 128 --width 32 --every 20 --stable 75 --cooldown 20",
-    "batch_plan.py": "--tokens 51200 --plan 0:512 10240:1024 20480:2048 --output new/runs.png --device cpu",
+    "batch_plan.py": f"--tokens 51200 {GROWING_BATCHES} --output new/runs.png --device cpu",
 }
 """The arguments of a small run, by script."""
 
@@ -178,7 +178,7 @@ def torchrun(folder: Path, script: str, *arguments: object, processes: int = 2) 
 
 
 def interrupt(program: Program, line_before: str) -> int:
-    """Send a Ctrl-C after the line that begins with `line_before`; return the number of updates made."""
+    """Send a Ctrl-C after the line that begins with `line_before`; return the updates made."""
     for line in program.lines():
         if line.startswith(line_before):
             program.interrupt()

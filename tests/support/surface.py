@@ -1,4 +1,4 @@
-"""The public surface as text, a line for each name, argument, field, error and entry that a user may rely on.
+"""The public surface as text, a line per name, argument, field, error and entry.
 
 python -m support.surface    (in `tests/`) writes it into `surface.txt`.
 """

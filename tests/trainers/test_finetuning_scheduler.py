@@ -1,4 +1,4 @@
-"""FinetuningScheduler unfreezes a Lightning module in phases: it adds groups, and writes into the scheduler.
+"""FinetuningScheduler unfreezes a module in phases: it adds groups and edits the scheduler.
 
 Without the package, of `.[libraries]`, these tests are skipped.
 """
@@ -38,11 +38,11 @@ SCHEDULE: dict[int, dict[str, Any]] = {
     1: {"params": ["body.weight", "body.bias"], "lr": 0.05, "max_transition_epoch": 4},
     2: {"params": ["stem.weight", "stem.bias"], "lr": 0.02, "max_transition_epoch": 6},
 }
-"""Two more layers are unfrozen after two and four epochs of four updates; the curve is six epochs long."""
+"""Unfreezes two layers, after two and four epochs of four updates; the curve has six epochs."""
 
 
 def function_of_the_curve(optimizer: Any, curve: PlateauCurve) -> LambdaLR:
-    """Return torch's scheduler. Its state has no entry for a function, as it would have for a curve."""
+    """Return torch's scheduler. Unlike for a curve, its state has no entry for a function."""
     return LambdaLR(optimizer, lambda step: curve(step))
 
 

@@ -1,8 +1,8 @@
-"""PyTorch Lightning with manual optimization counts the updates of a `TrainStep` like those of its own loop.
+"""With manual optimization, Lightning counts the updates of a `TrainStep` as its own.
 
-That loop, written as in Lightning's manual, calls the optimizer's `step` after some backward passes over the
-same batches. The tests compare everything that depends on Lightning's count: where the run ends, and which
-checkpoints it saves.
+That loop, written as in Lightning's manual, calls the optimizer's `step` after some backward passes
+over the same batches. The tests compare everything that depends on Lightning's count: where the run
+ends, and which checkpoints it saves.
 """
 
 import os
@@ -100,7 +100,7 @@ class ByStep(ByHand):
 
 
 def fit(module: ByHand, every: int = 2, **options: Any) -> tuple[list[str], int, list[int]]:
-    """Train a module; return its checkpoints, Lightning's final count, and that after each batch."""
+    """Train a module; return its checkpoints, Lightning's count at the end and after each batch."""
     with TemporaryDirectory() as folder:
         checkpoint = ModelCheckpoint(
             folder, filename="{step}", every_n_train_steps=every, save_top_k=-1
@@ -110,7 +110,7 @@ def fit(module: ByHand, every: int = 2, **options: Any) -> tuple[list[str], int,
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            max_epochs=20,  # so that the test fails, rather than runs forever, if nothing is counted
+            max_epochs=20,  # the test fails, rather than runs forever, if nothing is counted
             callbacks=[checkpoint],
             **options,
         )

@@ -1,8 +1,8 @@
 """The program for each other library uses the curve's learning rates, and resumes.
 
-Each runs once without interruption, and once killed and started again. A program that has finished makes no
-update when it is started again. A program whose library is not
-installed is skipped; `.[libraries]` installs some of them.
+Each runs once without interruption, and once killed and started again. A program that has finished
+makes no update when it is started again. A program whose library is not installed is skipped;
+`.[libraries]` installs some of them.
 """
 
 import os
@@ -69,7 +69,7 @@ for epoch in range(begin, EPOCHS):
 print("final loss", nn.functional.mse_loss(model(inputs), targets).item())
 """,
 }
-"""The reader's own program, with ... in place of the lines on the page; else the page has all of it."""
+"""The reader's program, with ... in place of the page's lines, if the page has only a part."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Case:
     environment: str = ""
     """A variable and its value."""
     recorded: int = 1
-    """How often each learning rate is recorded: for two parameters, or for the updates of a rollout."""
+    """How often a learning rate is recorded: for two parameters, or per update of a rollout."""
     repeats_results: bool = True
     """Does the resumed run print the numbers of the uninterrupted one?"""
 
@@ -150,7 +150,7 @@ IN_FILE = StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_st
 
 @pytest.fixture
 def configuration(tmp_path, monkeypatch):
-    """The YAML for trainers that import a scheduler by name; the page's files are in the current folder."""
+    """The YAML for trainers that import a scheduler by name, from the current folder."""
     import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_by_name.py")
     blocks = [block for page in PAGES for section in sections(page) for block in section.blocks]
     (code,) = (block.code for block in blocks if "_component_:" in block.code)

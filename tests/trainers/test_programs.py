@@ -1,4 +1,4 @@
-"""The training programs on the pages: the learning rates of the curve, and resumed equals uninterrupted."""
+"""The training programs on the pages: their learning rates; resumed equals uninterrupted."""
 
 import math
 import re
@@ -182,7 +182,7 @@ TWO_SCHEDULERS = """\
 
 
 def test_plateau_takes_over_in_lightning(tmp_path):
-    """The monitored number never falls, so each 32 updates halve the learning rate, but for the first."""
+    """The monitored number never falls: each 32 updates but the first halve the learning rate."""
     returned = re.search(r" +return {\n.+?\n        }\n", program_named(LIGHTNING).code, re.DOTALL)[
         0
     ]
@@ -295,12 +295,12 @@ TRAINERS = {
         *(StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_steps=136), 2),
     ),
 }
-"""Other ways to give the Hugging Face Trainer a curve, the curve, and the number of parameter groups."""
+"""More ways to give Hugging Face's Trainer a curve; the curve, and the number of groups."""
 
 
 @pytest.mark.parametrize(("build", "curve", "groups"), TRAINERS.values(), ids=TRAINERS)
 def test_trainer_resumes_in_mid_epoch(build, curve, groups, tmp_path, monkeypatch):
-    """An epoch has 33 updates of three batches, and one of the last batch; `warmup_steps` has no effect."""
+    """An epoch has 33 updates of three batches, and one of one; `warmup_steps` has no effect."""
     import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_trainer.py")
     monkeypatch.setattr(
         Trainer, "create_scheduler", Trainer.create_scheduler
@@ -330,9 +330,10 @@ def test_trainer_resumes_in_mid_epoch(build, curve, groups, tmp_path, monkeypatc
 def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):
     """With a gradient scaler, since fp16 itself needs a GPU."""
     build = "accelerator = Accelerator(gradient_accumulation_steps=MICRO_BATCHES)\n"
+    backward = "accelerator.backward(loss)"
     changes = {
         build: f"{build}accelerator.scaler = torch.amp.GradScaler('cpu')\n",
-        "accelerator.backward(loss)": "accelerator.backward(loss * torch.inf if update == 2 else loss)",
+        backward: "accelerator.backward(loss * torch.inf if update == 2 else loss)",
     }
     with record_lrs() as used:
         train("accelerate", tmp_path, changes=changes, interrupt_after=1)
@@ -345,7 +346,7 @@ COUNTING_TOKENS = [heading for heading in RESUMES if heading.endswith(", countin
 
 @contextmanager
 def record_lrs_and_rows() -> Generator[tuple[list[list[float]], list[Tensor]]]:
-    """Record the learning rates of updates, and the rows of each micro-batch as the first layer gets them."""
+    """Record the learning rates, and the rows that the first layer gets of each micro-batch."""
     rows: list[Tensor] = []
 
     def note(module: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -398,13 +399,14 @@ OTHER_CLOCKS = {
             "clock=DataClock(UNIT)": "clock=HoldBelow(1000.0, 50)",
             "        return loss\n": "        self.loss = loss.item()\n        return loss\n",
             HOOK_OF_LIGHTNING: (
-                "    def lr_scheduler_step(self, scheduler, metric):\n        scheduler.step(self.loss)\n"
+                "    def lr_scheduler_step(self, scheduler, metric):\n"
+                "        scheduler.step(self.loss)\n"
             ),
         },
         lambda update: max(update - 50, 0),
     ),
 }
-"""By name: changes to Lightning's program, as its page has them; the step of the curve at each update."""
+"""Changes to Lightning's program on its page, and the curve's step at each update."""
 
 
 @pytest.mark.parametrize(("changes", "step_at"), OTHER_CLOCKS.values(), ids=OTHER_CLOCKS)
@@ -507,7 +509,7 @@ def growing_batch(consumed: int) -> int:
 
 
 def updates_in_optax(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
-    """Repeat a run with the program's own `train`; its learning rates do not depend on the inputs."""
+    """Repeat a run with the program's `train`; the learning rates do not depend on the inputs."""
     params, micro_batch = jnp.zeros(8), names["MICRO_BATCH"]
     state, batch = names["tx"].init(params), 0
     for _ in range(names["SAMPLES"] // micro_batch):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,79 +19,134 @@ from plateau_jax import Curve, PlateauCurve
 pytestmark = pytest.mark.slow
 
 
+@dataclass(frozen=True)
+class EndedRank:
+    lines: list[str]
+    """What it has printed."""
+    warnings: str
+    """What it has written to standard error."""
+
+    def lines_with(self, text):
+        return [line for line in self.lines if text in line]
+
+
 def run_on_two_ranks(code, folder, status=0):
-    """Run a program in the environment of torchrun; return the lines and the warnings of each rank."""
+    """Run a program in torchrun's environment; return what each rank has printed."""
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
-    ranks = [
-        Program(file, folder=folder, environment=variables | {"ACCELERATE_USE_CPU": "true"})
-        for variables in rank_environments()
-    ]
-    ended = [rank.finish() for rank in ranks]
-    assert [exit_status for exit_status, _, _ in ended] == [status] * 2, ended
-    return [output.splitlines() for _, output, _ in ended], [errors for *_, errors in ended]
+    programs = []
+    for variables in rank_environments():
+        environment = {**variables, "ACCELERATE_USE_CPU": "true"}
+        programs.append(Program(file, folder=folder, environment=environment))
+    ended = [rank.finish() for rank in programs]
+    ranks = []
+    for exit_status, output, errors in ended:
+        assert exit_status == status, ended
+        ranks.append(EndedRank(output.splitlines(), errors))
+    assert len(ranks) == 2
+    return ranks
 
 
 def assert_printed_lrs(lines, curve, steps_per_update=1):
     """Check the learning rates that the lines "update 20: loss 1.2345, lr 6.78e-03" show."""
-    shown = re.findall(r"^update (\d+): .+, lr (\S+)$", "\n".join(lines), re.MULTILINE)
-    steps = [steps_per_update * (int(update) - 1) for update, _ in shown]
-    assert [lr for _, lr in shown] == [
-        f"{learning_rate(PAGE_PEAK, curve, step):.2e}" for step in steps
-    ]
-    assert len(shown) == len(lines) > 0
+    assert lines
+    for line in lines:
+        update, lr = re.fullmatch(r"update (\d+): .+, lr (\S+)", line).groups()
+        step = steps_per_update * (int(update) - 1)
+        assert lr == f"{learning_rate(PAGE_PEAK, curve, step):.2e}"
 
 
-DDP = "    model = nn.parallel.DistributedDataParallel(model)"
-DEVICES = "A program for one or several GPUs"
-DCP_STOP, ACCELERATE_STOP = (
-    ("        batch =", "update == 120"),
-    ("    with accelerator.acc", "update == 55"),
-)
 HALF = PlateauCurve(100, warmup_steps=10, plateaus=[(0, 60)])
-# A program; changes; the beginning of an iteration that raises a KeyboardInterrupt; the folder of its saves;
-# the numbers of printed losses before it, and in all; and the curve whose learning rates it prints.
-STOPPED = [
-    ("DDP and FSDP2", {}, DCP_STOP, "saved_dcp", 5, 10, PAGE_CURVE),
-    ("DDP and FSDP2", {"    fully_shard(model)": DDP}, DCP_STOP, "saved_dcp", 5, 10, PAGE_CURVE),
-    ("accelerate", {}, ACCELERATE_STOP, "saved_accelerate", 2, 5, HALF),
-    (DEVICES, {}, ("        for batch", "epoch == 3"), "run_devices", 2, 4, None),
-]
+DEVICES = "A program for one or several GPUs"
 
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A program of the pages that is interrupted, and resumes."""
+
+    heading: str
+    loop: str
+    """How the line begins before which a KeyboardInterrupt is raised."""
+    condition: str
+    """When it is raised, in the names of the program."""
+    saved_in: str
+    """The folder of its checkpoints."""
+    losses_before: int
+    """The number of losses printed before the interrupt."""
+    losses: int
+    curve: PlateauCurve | None
+    """The curve of the learning rates that it prints, or None if it prints none."""
+    changes: dict[str, str] = field(default_factory=dict)
+
+
+FSDP = Interrupted(
+    heading="DDP and FSDP2",
+    loop="        batch =",
+    condition="update == 120",
+    saved_in="saved_dcp",
+    losses_before=5,
+    losses=10,
+    curve=PAGE_CURVE,
+)
+DDP = replace(
+    FSDP,
+    changes={"    fully_shard(model)": "    model = nn.parallel.DistributedDataParallel(model)"},
+)
+ACCELERATE = Interrupted(
+    heading="accelerate",
+    loop="    with accelerator.acc",
+    condition="update == 55",
+    saved_in="saved_accelerate",
+    losses_before=2,
+    losses=5,
+    curve=HALF,
+)
+ON_DEVICES = Interrupted(
+    heading=DEVICES,
+    loop="        for batch",
+    condition="epoch == 3",
+    saved_in="run_devices",
+    losses_before=2,
+    losses=4,
+    curve=None,
+)
 
 SHOWS_GROUP = """
 print("process group:", torch.distributed.is_initialized())
 """
 
 
+def losses_on_two_ranks(code, folder, status=0):
+    """Run a program, and return the lines of both ranks that have a loss."""
+    first, second = run_on_two_ranks(code + SHOWS_GROUP, folder, status)
+    destroys = re.search(r"^ +distributed\.destroy_process_group\(\)$", code, re.MULTILINE)
+    if destroys and status == 0:
+        for rank in (first, second):
+            assert rank.lines[-1] == "process group: False"
+    return first.lines_with("loss") + second.lines_with("loss")
+
+
 @pytest.mark.parametrize(
-    ("heading", "changes", "stop", "saved_in", "before", "lines", "curve"), STOPPED
+    "case", [FSDP, DDP, ACCELERATE, ON_DEVICES], ids=["FSDP", "DDP", "accelerate", "devices"]
 )
-def test_program_resumes_under_torchrun(
-    heading, changes, stop, saved_in, before, lines, curve, tmp_path
-):
+def test_program_resumes_under_torchrun(case, tmp_path):
     """And if the program destroys its process group, it does so on both ranks."""
+    indent = " " * (len(case.loop) - len(case.loop.lstrip()))
+    interrupt = f"{indent}if {case.condition}:\n{indent}    raise KeyboardInterrupt\n"
+    with_interrupt = program(case.heading, {**case.changes, case.loop: interrupt + case.loop})
+    unchanged = program(case.heading, case.changes)
+    in_a_new_folder = program(case.heading, {**case.changes, case.saved_in: "saved_whole"})
 
-    def printed(more, status=0):
-        code = program(heading, changes | more)
-        (first, second), _ = run_on_two_ranks(code + SHOWS_GROUP, tmp_path, status)
-        if (
-            re.search(r"^ +distributed\.destroy_process_group\(\)$", code, re.MULTILINE)
-            and status == 0
-        ):
-            assert [first[-1], second[-1]] == ["process group: False"] * 2
-        return [line for line in first + second if "loss" in line]
-
-    line, condition = stop
-    indent = line[: len(line) - len(line.lstrip())]
-    interrupt = f"{indent}if {condition}:\n{indent}    raise KeyboardInterrupt\n{line}"
-    interrupted, resumed = printed({line: interrupt}, status=1), printed({})
-    uninterrupted = printed({saved_in: "saved_whole"})
-    assert (len(interrupted), len(uninterrupted)) == (before, lines)
+    interrupted = losses_on_two_ranks(with_interrupt, tmp_path, status=1)
+    resumed = losses_on_two_ranks(unchanged, tmp_path)
+    uninterrupted = losses_on_two_ranks(in_a_new_folder, tmp_path)
+    assert len(interrupted) == case.losses_before
+    assert len(uninterrupted) == case.losses
     assert interrupted + resumed == uninterrupted
-    assert losses(uninterrupted)[-1] < losses(uninterrupted)[0]
-    if curve:
-        assert_printed_lrs(uninterrupted, curve)
+    first_loss, *_, last_loss = losses(uninterrupted)
+    assert last_loss < first_loss
+    if case.curve:
+        assert_printed_lrs(uninterrupted, case.curve)
 
 
 BUILD = "scheduler = lambda_lr(optimizer, curve)"
@@ -103,35 +159,41 @@ COUNTING_PROCESSES = {
 
 
 def test_prepared_scheduler_steps_per_process_and_warns(tmp_path):
-    (first, _), warnings = run_on_two_ranks(program("accelerate", PREPARED), tmp_path)
-    assert_printed_lrs([line for line in first if "loss" in line], HALF, steps_per_update=2)
-    for text in warnings:
-        assert re.search(r"accelerate.\w+\.py:\d+: CurveWarning: ", text)
-        assert f"build the scheduler with {ADVICE}" in text
+    ranks = run_on_two_ranks(program("accelerate", PREPARED), tmp_path)
+    assert_printed_lrs(ranks[0].lines_with("loss"), HALF, steps_per_update=2)
+    for rank in ranks:
+        assert re.search(r"accelerate.\w+\.py:\d+: CurveWarning: ", rank.warnings)
+        assert f"build the scheduler with {ADVICE}" in rank.warnings
 
 
 def test_prepared_scheduler_may_count_the_processes(tmp_path):
-    (first, _), warnings = run_on_two_ranks(program("accelerate", COUNTING_PROCESSES), tmp_path)
-    assert_printed_lrs([line for line in first if "loss" in line], HALF)
-    assert not any("CurveWarning" in text for text in warnings)
+    ranks = run_on_two_ranks(program("accelerate", COUNTING_PROCESSES), tmp_path)
+    assert_printed_lrs(ranks[0].lines_with("loss"), HALF)
+    for rank in ranks:
+        assert "CurveWarning" not in rank.warnings
 
 
 @pytest.mark.parametrize("heading", [DEVICES, "Different samples for each rank"])
 def test_ranks_share_each_epoch(heading, tmp_path):
+    """Each epoch of eight batches has all 256 rows once, in a new order."""
     call = "            result = step("
     code = program(heading, {call: f'{" " * 12}print("rows", *batch[0][:, 0].tolist())\n{call}'})
-    rows = [
-        [line.split()[1:] for line in lines if line.startswith("rows")]
-        for lines in run_on_two_ranks(code, tmp_path)[0]
-    ]
-    assert [len(batches) for batches in rows] == [32, 32]
-    orders = []
+    batches_of_ranks = []
+    for rank in run_on_two_ranks(code, tmp_path):
+        batches = [line.removeprefix("rows ").split() for line in rank.lines_with("rows")]
+        assert len(batches) == 32
+        batches_of_ranks.append(batches)
+    orders = set()
     for begin in range(0, 32, 8):
-        epoch = [row for batches in rows for batch in batches[begin : begin + 8] for row in batch]
-        assert len(set(epoch)) == len(epoch) == 256
-        orders.append(epoch)
-    assert len(set(map(tuple, orders))) == 4
-    assert sorted(orders[0]) == sorted(orders[1])
+        order = []
+        for batches in batches_of_ranks:
+            for batch in batches[begin : begin + 8]:
+                order += batch
+        assert len(order) == 256
+        assert len(set(order)) == 256
+        orders.add(tuple(order))
+    assert len(orders) == 4
+    assert len({frozenset(order) for order in orders}) == 1
 
 
 # `.[libraries]` installs it on Linux.
@@ -147,20 +209,26 @@ RUNS: dict[str, tuple[Sequence[float | None], Curve | Sequence[Curve]]] = {
     "a group in between is dropped": ([0.25, None, 0.01], CURVE),
     "a curve for each group": ([0.25, 0.01], [CURVE, LINEAR]),
     "the first of several curves is dropped": ([None, 0.25, 0.01], [DROPPED, CURVE, LINEAR]),
-    # DeepSpeed steps the optimizer once for each group, which must not look like too few scheduler steps.
+    # DeepSpeed steps the optimizer once for each group, which must not look like too few scheduler
+    # steps.
     "many groups": ([0.01] * 24, PlateauCurve(80)),
 }
 """The peak of each group, None for a group without parameters, and the curves."""
 
 
 def expected_lrs(plan: Plan) -> list[list[float]]:
-    curves = [plan.curve] * len(plan.peaks) if isinstance(plan.curve, Curve) else plan.curve
-    pairs = [
-        (peak, curve) for peak, curve in zip(plan.peaks, curves, strict=True) if peak is not None
-    ]
-    return [
-        [learning_rate(peak, curve, step) for peak, curve in pairs] for step in range(plan.updates)
-    ]
+    if isinstance(plan.curve, Curve):
+        curves = [plan.curve] * len(plan.peaks)
+    else:
+        curves = plan.curve
+    lrs: list[list[float]] = []
+    for step in range(plan.updates):
+        lrs_of_groups: list[float] = []
+        for peak, curve in zip(plan.peaks, curves, strict=True):
+            if peak is not None:
+                lrs_of_groups.append(learning_rate(peak, curve, step))
+        lrs.append(lrs_of_groups)
+    return lrs
 
 
 @needs_deepspeed
@@ -231,7 +299,7 @@ THROUGH = {
         1,
     ),
 }
-"""Changes to a program of the pages, so that it trains in DeepSpeed's engine, and its number of groups."""
+"""Changes that make a program train in DeepSpeed's engine, and its number of groups."""
 
 
 @needs_deepspeed
@@ -240,7 +308,8 @@ def test_other_trainers_use_the_curve_in_deepspeed(heading: str, tmp_path: Path)
     changes, groups = THROUGH[heading]
     ((used, state),) = run(run_program, program(heading, changes), tmp_path, processes=1)
     # The engine steps one group at a time.
-    assert used == [
-        [learning_rate(PAGE_PEAK, PAGE_CURVE, step)] for step in range(200) for _ in range(groups)
-    ]
+    expected: list[list[float]] = []
+    for step in range(200):
+        expected += [[learning_rate(PAGE_PEAK, PAGE_CURVE, step)]] * groups
+    assert used == expected
     assert state["last_epoch"] == 200

@@ -1,4 +1,4 @@
-"""Loaders and their states; the batches that ranks should load; and one process that plays all ranks."""
+"""Loaders and their states; the batches of each rank; and one process that plays all ranks."""
 
 import io
 import os
@@ -184,7 +184,7 @@ def check_stages(
     run: Callable[..., list[Any]] = in_each,
     **options: Any,
 ) -> None:
-    """Resume each stage from the one before, and compare the batches of all ranks with the expected ones.
+    """Resume each stage from the one before; compare the batches of all ranks with the expected.
 
     Args:
         arguments: With the global batch size.

@@ -19,7 +19,7 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The file that a comment in the first line names, for a command of the section; "" if none."""
+        """The file that the comment in the first line names, or ""."""
         named = re.match(r"# (\S+\.(?:py|yaml))\n", self.code)
         return named[1] if named else ""
 

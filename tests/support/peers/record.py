@@ -1,17 +1,18 @@
-"""Record the learning rates of the schedulers of torch, transformers and optax again, with their own code.
+"""Record the learning rates of other libraries' schedulers again, with their own code.
 
 In `tests/`, in the environment of the tests: `python -m support.peers.record`.
 
-The first line of `learning_rates.jsonl` has the version or the commit of each library. Each other line has an
-original, as a row of the pages names it, and its cases. A case has values for the names of the row, and the
-multiplier of each update, or those of several groups, with 12 digits. Where they are needed, it has the
-samples or tokens of each update (`counts`), the numbers of the updates, otherwise 0, 1, 2, …, and the error
-that the original raises then. In a new case, leave out `levels`.
+The first line of `learning_rates.jsonl` has the version or the commit of each library. Each other
+line has an original, as a row of the pages names it, and its cases. A case has values for the names
+of the row, and the multiplier of each update, or those of several groups, with 12 digits. Where
+they are needed, it has the samples or tokens of each update (`counts`), the numbers of the updates,
+otherwise 0, 1, 2, …, and the error that the original raises then. In a new case, leave out
+`levels`.
 
-The levels of the other libraries come from their own code at the commit, in the order of their own training
-loop. `git log -p -- tests/support/peers/originals.py` shows the programs. Three originals of modded-nanogpt
-are exceptions: pull request 351 is only a description, and 343 and 345 have fixed lengths, so that their
-cases with other lengths are formulas.
+The levels of the other libraries come from their own code at the commit, in the order of their own
+training loop. `git log -p -- tests/support/peers/originals.py` shows the programs. Three originals
+of modded-nanogpt are exceptions: pull request 351 is only a description, and 343 and 345 have fixed
+lengths, so that their cases with other lengths are formulas.
 """
 
 import json
@@ -59,7 +60,7 @@ def levels(library: str, original: str, settings: dict[str, Any]) -> Iterator[fl
 
 
 def record(case: dict[str, Any], levels: Iterator[float]) -> None:
-    """Write the levels of its updates into a case, up to one at which the original raises an error."""
+    """Write the levels of the updates into a case, up to an error of the original."""
     assert "updates" not in case, "every update is recorded, and not only some"
     length = len(case.pop("levels", range(36))) + (case.pop("raises", None) is not None)
     case["levels"] = []

@@ -69,7 +69,7 @@ def train_and_resume(plans: Sequence[Plan], folder: Path) -> list[tuple[Record, 
 
 
 def run_program(code: str, folder: Path) -> tuple[list[list[float]], dict[str, Any]]:
-    """Run a program in a folder; return the learning rates of its updates, and the scheduler's state."""
+    """Run a program in a folder; return its learning rates and the scheduler's state."""
     _import_deepspeed()
     os.chdir(folder)
     names: dict[str, Any] = {}
@@ -121,8 +121,8 @@ def _train(engine: Any, optimizer: AdamW, updates: range, record: Record) -> Non
     lrs: list[float] = []
 
     def note(stepped: AdamW, *_: Any) -> None:
-        # Stages 1 and 2 step the groups one at a time, in a list with one group, and stage 3 keeps the
-        # parameters of the other groups out of them.
+        # Stages 1 and 2 step the groups one at a time, in a list with one group, and stage 3 keeps
+        # the parameters of the other groups out of them.
         lrs.extend(float(group["lr"]) for group in stepped.param_groups if group["params"])
 
     handle = optimizer.register_step_pre_hook(note)

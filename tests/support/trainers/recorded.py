@@ -1,7 +1,7 @@
 """Run a program, and write the learning rate of each update: `recorded.py PROGRAM FILE [UPDATES]`.
 
-The process ends before the update with this number, as if it were killed. Warnings are errors, except those
-that Python does not show by default.
+The process ends before the update with this number, as if it were killed. Warnings are errors,
+except those that Python does not show by default.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Helpers of the trainers' tests: the programs on the pages, a small model, data, learning rates."""
+"""For the trainers' tests: programs on the pages, a small model, data, learning rates."""
 
 import os
 import re
@@ -120,8 +120,8 @@ def run_and_resume(
 ) -> tuple[tuple[ProgramRun, Recorded], tuple[ProgramRun, Recorded]]:
     """Run a program once in full and once interrupted and resumed; return both with their records.
 
-    Checks that the loss falls, that the resumed run prints the last lines of the full one, and that a
-    finished program makes no update when it is started again in its folder.
+    Checks that the loss falls, that the resumed run prints the last lines of the full one, and that
+    a finished program makes no update when it is started again in its folder.
     """
     for name in ("whole", "interrupted"):
         (folder / name).mkdir(exist_ok=True)  # ranks may share it
