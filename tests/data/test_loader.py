@@ -2,7 +2,9 @@
 
 import os
 import random
+from collections.abc import Iterator
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 from unittest.mock import patch
 
@@ -53,7 +55,7 @@ def test_loader_keeps_global_random_states(num_workers: int, depth: int) -> None
     assert states() == before
 
 
-class Made:
+class OnDefaultDevice:
     """Samples created on torch's default device when they are requested."""
 
     def __len__(self) -> int:
@@ -69,12 +71,13 @@ def test_default_device_changes_nothing(num_workers: int, depth: int) -> None:
     """A loader is built, iterated, saved and resumed while "meta" is the default device."""
 
     def run() -> list[Any]:
-        arguments = {"dataset": Made(), "batch_size": 2, "num_workers": num_workers}
-        loaders = [build(arguments, depth) for _ in range(2)]
-        first = next(iter(loaders[0]))
+        arguments = {"dataset": OnDefaultDevice(), "batch_size": 2, "num_workers": num_workers}
+        interrupted = build(arguments, depth)
+        first = next(iter(interrupted))
         assert first.device.type == "cpu"
-        loaders[1].load_state_dict(loaders[0].state_dict())
-        return [first.tolist(), *(epoch(loaders[1]) for _ in range(2))]
+        resumed = build(arguments, depth)
+        resumed.load_state_dict(interrupted.state_dict())
+        return [first.tolist(), epoch(resumed), epoch(resumed)]
 
     expected = run()
     with torch.device("meta"):
@@ -85,11 +88,11 @@ def test_default_device_changes_nothing(num_workers: int, depth: int) -> None:
 def test_workers_of_each_rank_draw_other_numbers() -> None:
     """DataLoader seeds the workers from this generator."""
     loaders = in_each(partial(make_loader, range(8), 2, num_workers=0, seed=3), processes=4)
-    drawn = [
-        torch.empty((), dtype=torch.int64).random_(generator=one.generator).item()
-        for one in loaders
-    ]
-    assert len(set(drawn)) == 4
+    seeds_of_workers: set[int] = set()
+    for loader in loaders:
+        number = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        seeds_of_workers.add(int(number))
+    assert len(seeds_of_workers) == 4
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,9 @@ def test_overrides_reach_data_loader() -> None:
     loader = make_loader(
         range(6), 2, num_workers=2, prefetch_factor=5, persistent_workers=False, timeout=9
     )
-    assert (loader.prefetch_factor, loader.persistent_workers, loader.timeout) == (5, False, 9)
+    assert loader.prefetch_factor == 5
+    assert not loader.persistent_workers
+    assert loader.timeout == 9
 
 
 @given(seeds, st.integers(0, 40), st.integers(0, 40))
@@ -145,18 +150,22 @@ def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: in
 @examples(100)
 def test_far_epoch_is_the_one_after_the_epoch_before(seed: int, number: int) -> None:
     """A damaged state may name any epoch: it is reached as soon as any other."""
-    earlier, loader = (make_loader(range(9), 9, seed=seed, num_workers=0) for _ in range(2))
+    earlier = make_loader(range(9), 9, seed=seed, num_workers=0)
+    loader = make_loader(range(9), 9, seed=seed, num_workers=0)
     state = loader.state_dict()
     earlier.load_state_dict({**state, "epoch": number - 1})
     loader.load_state_dict({**state, "epoch": number})
-    orders = [*epoch(earlier), *epoch(earlier)]
-    assert epoch(loader) == orders[1:]
-    assert sorted(orders[0]) == sorted(orders[1]) == list(range(9))
-    assert orders[0] != orders[1]
+    (order,) = epoch(earlier)
+    (next_order,) = epoch(earlier)
+    assert epoch(loader) == [next_order]
+    assert sorted(order) == list(range(9))
+    assert sorted(next_order) == list(range(9))
+    assert order != next_order
 
 
 def test_interrupt_while_an_order_is_drawn_changes_no_order() -> None:
-    uninterrupted, loader = (make_loader(range(20), 4, seed=3, num_workers=0) for _ in range(2))
+    uninterrupted = make_loader(range(20), 4, seed=3, num_workers=0)
+    loader = make_loader(range(20), 4, seed=3, num_workers=0)
     draw = torch.randperm
 
     def interrupted_draw(*args: Any, **options: Any) -> None:
@@ -168,34 +177,53 @@ def test_interrupt_while_an_order_is_drawn_changes_no_order() -> None:
     with patch.object(torch, "randperm", interrupted_draw), pytest.raises(KeyboardInterrupt):
         next(iter(loader))
     loader.load_state_dict(state)
-    assert [epoch(loader) for _ in range(2)] == [epoch(uninterrupted) for _ in range(2)]
+    assert epoch(loader) == epoch(uninterrupted)
+    assert epoch(loader) == epoch(uninterrupted)
 
 
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 1, 3])
-@pytest.mark.parametrize("load", [False, True])
-def test_new_iteration_ends_earlier_one(num_workers: int, depth: int, load: bool) -> None:
+def test_new_iteration_ends_earlier_one(num_workers: int, depth: int) -> None:
     """With workers the old one would take batches away from the new one."""
     arguments = {"dataset": range(10), "batch_size": 2, "num_workers": num_workers}
-    uninterrupted, feed = build(arguments), build(arguments, depth)
-    first, second = epoch(uninterrupted), epoch(uninterrupted)
+    uninterrupted = build(arguments)
+    first_epoch = epoch(uninterrupted)
+    second_epoch = epoch(uninterrupted)
+    feed = build(arguments, depth)
     old = iter(feed)
-    assert next(old).tolist() == first[0]
-    if load:
-        feed.load_state_dict(feed.state_dict())
-        expected = first[1:]
-    else:
-        expected = second
+    assert next(old).tolist() == first_epoch[0]
     new = iter(feed)
-    seen = [] if load else [next(new).tolist()]
-    with pytest.raises(RuntimeError, match="this iteration was ended"):
-        next(old)
-    assert next(old, None) is None
+    assert next(new).tolist() == second_epoch[0]
+    assert_ended(old)
     state = feed.state_dict()
-    assert seen + epoch(new) == expected
+    assert epoch(new) == second_epoch[1:]
     resumed = build(arguments)
     resumed.load_state_dict(state)
-    assert epoch(resumed) == expected[len(seen) :]
+    assert epoch(resumed) == second_epoch[1:]
+
+
+@with_and_without_workers
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_load_ends_earlier_iteration(num_workers: int, depth: int) -> None:
+    arguments = {"dataset": range(10), "batch_size": 2, "num_workers": num_workers}
+    first_epoch = epoch(build(arguments))
+    feed = build(arguments, depth)
+    old = iter(feed)
+    assert next(old).tolist() == first_epoch[0]
+    feed.load_state_dict(feed.state_dict())
+    new = iter(feed)
+    assert_ended(old)
+    state = feed.state_dict()
+    assert epoch(new) == first_epoch[1:]
+    resumed = build(arguments)
+    resumed.load_state_dict(state)
+    assert epoch(resumed) == first_epoch[1:]
+
+
+def assert_ended(iteration: Iterator[Any]) -> None:
+    with pytest.raises(RuntimeError, match="this iteration was ended"):
+        next(iteration)
+    assert next(iteration, None) is None
 
 
 @given(st.integers(0, 3), depths)
@@ -209,11 +237,12 @@ def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> 
         "num_workers": 0,
         "collate_fn": torch.tensor,
     }
-    feed, resumed = build(arguments, depth), build(arguments, depth)
-    seen: list[Any] = []
+    feed = build(arguments, depth)
+    loaded: list[Any] = []
     with pytest.raises(ValueError, match="too many dimensions 'str'"):
-        seen.extend(batch.item() for batch in feed)
-    assert seen == list(range(fails_at))
+        loaded.extend(batch.item() for batch in feed)
+    assert loaded == list(range(fails_at))
+    resumed = build(arguments, depth)
     resumed.load_state_dict(feed.state_dict())
     with pytest.raises(ValueError, match="too many dimensions 'str'"):
         next(iter(resumed))
@@ -230,14 +259,17 @@ def test_count_updates_equals_updates_of_a_loop(
         for _ in loader:
             waiting += 1
             if waiting == accumulation:
-                updates, waiting = updates + 1, 0
-        updates += waiting > 0
+                updates += 1
+                waiting = 0
+        if waiting > 0:
+            updates += 1
     if not updates:
         return  # an error, which test_errors has
     batches = len(loader)
     for argument in (loader, batches, np.int32(batches), torch.tensor(batches), [0] * batches):
         result = count_updates(argument, epochs, accumulation=accumulation)
-        assert (result, type(result)) == (updates, int)
+        assert result == updates
+        assert type(result) is int
 
 
 # The loader on several ranks: their joined shares are the batches of a single process.
@@ -249,7 +281,7 @@ RAGGED: Arguments = {"dataset": range(9), "batch_size": 4, "training": False, "s
 
 def _epochs(arguments: Arguments) -> tuple[list[Any], int]:
     loader = make_loader(**arguments, num_workers=0)
-    return [epoch(loader) for _ in range(2)], len(loader)
+    return [epoch(loader), epoch(loader)], len(loader)
 
 
 @given(shared())
@@ -261,29 +293,36 @@ def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
     for index, expected_epoch in enumerate(expected(arguments, 2)):
         shares = [epochs[index] for epochs, _ in by_rank]
         assert side_by_side(shares) == expected_epoch
-        for rank, (_, length) in enumerate(by_rank):
-            assert length == len(shares[rank])
-            assert length == len(expected_epoch) or (
-                not arguments["training"] and len(expected_epoch[-1]) < count
-            )
-        for batch in range(len(expected_epoch)):
-            sizes = [len(share[batch]) if batch < len(share) else 0 for share in shares]
+        for share, (_, length) in zip(shares, by_rank, strict=True):
+            assert length == len(share)
+            # A rank has no sample of a last batch with fewer samples than ranks.
+            is_ragged = not arguments["training"] and len(expected_epoch[-1]) < count
+            assert length == len(expected_epoch) or is_ragged
+        for sizes in zip_longest(*map(_sizes, shares), fillvalue=0):
             assert max(sizes) - min(sizes) <= 1
             assert sizes[0] == max(sizes)
             assert max(sizes) <= arguments["batch_size"] // count
 
 
+def _sizes(share: list[Any]) -> list[int]:
+    return [len(batch) for batch in share]
+
+
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[Arguments, list[Stage]]:
     arguments, (*numbers, last) = draw(shared(3))
-    length, begin, stages = len(expected(arguments, 1)[0]), 0, list[Stage]()
+    length = len(expected(arguments, 1)[0])
+    begin = 0
+    stages: list[Stage] = []
     for processes in numbers:
         whole = draw(st.integers(0, 1))
-        begin = 0 if whole else begin
-        more = draw(
-            st.integers(0, length - begin + 1)
-        )  # the last one is a request after an epoch's end
-        begin = begin + more if begin + more < length else 0
+        if whole:
+            begin = 0
+        # The last one is a request after an epoch's end.
+        more = draw(st.integers(0, length - begin + 1))
+        begin += more
+        if begin >= length:
+            begin = 0
         stages.append((processes, whole, more, draw(depths)))
     return arguments, [*stages, (last, 2, 0, draw(depths))]
 
