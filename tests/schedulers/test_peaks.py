@@ -16,6 +16,8 @@ from torch.optim.lr_scheduler import ConstantLR, LinearLR, SequentialLR
 from plateau_jax import CurveWarning, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr
 
+pytestmark = pytest.mark.usefixtures("frozen")
+
 FALLING = StagedCurve([(40, 0.2, "linear")], start=1.0)
 WITH_WARMUP = PlateauCurve(40, warmup_steps=5)
 

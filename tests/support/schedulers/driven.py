@@ -141,6 +141,8 @@ class Driven:
         self.step(count, metric)
         self.updates += 1
         self.consumed.append(int(count))
+        if isinstance(metric, Tensor):
+            metric = metric.item()  # `float` would warn for a leaf of autograd
         self.metrics.append(float(metric))
         for value, now in zip(before, self.raw_values(), strict=True):
             assert now is value or not isinstance(value, Tensor)
