@@ -26,6 +26,11 @@ SHOWN_FILES = 5
 SMALL_FILE = 20
 """Files with fewer statements are not judged alone."""
 
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_NOT_JUDGED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+_OTHER_STATEMENTS = ast.stmt | ast.excepthandler | ast.match_case
+_SIGNS = ast.expr_context | ast.operator | ast.cmpop | ast.boolop | ast.unaryop
+
 
 @dataclass(frozen=True)
 class Density:
@@ -49,23 +54,22 @@ PACKAGES = [
 
 
 class Source:
-    """What is counted in files: their lines of code and their statements."""
+    """The lines of code and the statements of one or more files."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.statements: list[ast.stmt] = []
 
-    def read(self, path: Path) -> "Source":
+    def read(self, path: Path) -> None:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         self.lines += _code_lines(text, tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.stmt) and _is_judged(node):
                 self.statements.append(node)
-        return self
 
     def density(self) -> Density:
-        nodes = [node for statement in self.statements for node in _own_nodes(statement)]
+        nodes = [node for statement in self.statements for node in _expression_nodes(statement)]
         conditionals = [node for node in nodes if isinstance(node, ast.IfExp)]
         comprehensions = [node for node in nodes if isinstance(node, _COMPREHENSIONS)]
         count = max(1, len(self.statements))
@@ -75,12 +79,6 @@ class Source:
             conditionals=100 * len(conditionals) / count,
             comprehensions=100 * len(comprehensions) / count,
         )
-
-
-_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-_NOT_JUDGED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
-_OTHER_STATEMENTS = ast.stmt | ast.excepthandler | ast.match_case
-_SIGNS = ast.expr_context | ast.operator | ast.cmpop | ast.boolop | ast.unaryop
 
 
 def _is_judged(statement: ast.stmt) -> bool:
@@ -107,25 +105,26 @@ def _code_lines(text: str, tree: ast.AST) -> list[str]:
     return [line for line in stripped if line]
 
 
-def _own_nodes(statement: ast.AST) -> Iterator[ast.AST]:
+def _expression_nodes(statement: ast.AST) -> Iterator[ast.AST]:
     """Iterate over the expressions of a statement, without the statements inside it."""
     for node in ast.iter_child_nodes(statement):
         if not isinstance(node, _OTHER_STATEMENTS | _SIGNS):
             yield node
-            yield from _own_nodes(node)
+            yield from _expression_nodes(node)
 
 
-def check(package: Package) -> bool:
+def check_package(package: Package) -> bool:
     """Print a package's density and its densest files; return True if it is within the limits."""
-    whole = Source()
+    of_package = Source()
     files: dict[str, Density] = {}
     for folder in package.folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            whole.read(path)
-            source = Source().read(path)
+            of_package.read(path)
+            source = Source()
+            source.read(path)
             if len(source.statements) >= SMALL_FILE:
                 files[str(path.relative_to(ROOT))] = source.density()
-    density = whole.density()
+    density = of_package.density()
     _print_row(" ".join(package.folders), density)
     densest = sorted(files, key=lambda name: files[name].nodes, reverse=True)
     for name in densest[:SHOWN_FILES]:
@@ -144,6 +143,8 @@ def _print_row(name: str, density: Density) -> None:
 if __name__ == "__main__":
     columns = "".join(f"{name:>16}" for name in Density.__annotations__)
     print(f"{'':56}{columns}")
-    results = [check(package) for package in PACKAGES]
-    if not all(results):
+    is_within = True
+    for package in PACKAGES:
+        is_within = check_package(package) and is_within
+    if not is_within:
         sys.exit("Denser than the limits in .ci/density.py")

@@ -40,14 +40,14 @@ def cut_into_limbs(value: int, count: int) -> tuple[int, ...]:
 
 
 def multiply(a: Any, b: Any) -> Any:
-    """Return a·b/2⁶², at most two units low.
+    """Return a·b/2⁶², less than two units low.
 
-    For -2⁶² <= a < 2⁶² + 2³¹ and 0 <= b < 2⁶² + 2³¹; also if one of them is in 0 … 5/4·2⁶² and the
-    other in 0 … 3/4·2⁶².
+    Defined for -2⁶² <= a < 2⁶² + 2³¹ and 0 <= b < 2⁶² + 2³¹, or if one operand lies in
+    [0, 5/4·2⁶²] and the other in [0, 3/4·2⁶²].
     """
     # a·b >> 62 in 31-bit limbs, because int64 cannot hold a·b. With 4-bit limbs, 0xB7·0x5C >> 8 is
     #     0xB·0x5 + ((0xB·0xC + 0x7·0x5) >> 4) = 55 + (167 >> 4) = 65 = 0x41
-    # Without 0x7·0xC the result is at most two units low, and still never decreases as a or b
+    # Without 0x7·0xC the result is less than two units low, and still never decreases as a or b
     # grows.
     a_high, a_low = a >> LIMB_BITS, a & LIMB
     b_high, b_low = b >> LIMB_BITS, b & LIMB

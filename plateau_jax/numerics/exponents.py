@@ -123,7 +123,8 @@ def _short_newton_step(half_sum: Any, inverse: Any) -> Any:
 
 def _newton_step(xp: Operations, half_sum: Any, inverse: Any) -> Any:
     """Return a better approximation of 1/(1 + y), in 62-bit numbers."""
-    # `half_sum` may be above 1, but at most 17/14, and its factor is then at most 7/12.
+    # `half_sum` is at most 17/14, and its factor 1/(1 + y) at most 7/12: within the range of
+    # `multiply`.
     return xp.multiply(inverse, ONE - xp.multiply(half_sum, inverse)) << 1
 
 

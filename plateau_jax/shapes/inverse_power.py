@@ -48,10 +48,10 @@ _MAX_RATIO = Decimal(2**62)
 _LEAST_GROWTH = Fraction(1, 1 << 22)
 """If t grows by less than this, a parabola replaces the power: see `_parabola`."""
 
-_CENTERED = 6
-"""Units of 2⁻⁶² that are added to P·(y - 1). Products round down, so t^(-P) could otherwise be 19
-units too large, more than the promised 2⁻⁵⁸. Now it is less than 16 too large and less than 13 too
-small."""
+_CENTERING = 6
+"""Units of 2⁻⁶² added to P·(y - 1). All products round down, which alone would make t^(-P) up to 19
+units too large, above the promised 16 (2⁻⁵⁸). With 6 it is less than 16 too large and less than 13
+too small."""
 
 
 class InversePower(Geometric):
@@ -109,7 +109,7 @@ def _inverse_power(xp: Operations, whole: Any, fraction: Any, power: Sequence[An
     """Return t^(-P) in 62 bits, less than 16 units off, for t = whole + fraction from 1 to 2⁶²."""
     # With t = 2ᵏ·y and y near 1, E = P·k + P·(y - 1)·B(y).
     k, y_minus_1 = _normalize(xp, whole, fraction)
-    product = power_times(xp, y_minus_1, power) + _CENTERED
+    product = power_times(xp, y_minus_1, power) + _CENTERING
     whole = product >> FIXED_BITS
     fraction = product & (ONE - 1)
     half_slope = half_log_slope(xp, ONE + y_minus_1)

@@ -263,3 +263,20 @@ def test_step_used_after_a_change_of_clock_is_compared() -> None:
     # Steps that stand for more than 2**62 samples or tokens.
     with pytest.raises(ValueError, match=r"more than 2\*\*62"):
         Step(flat, 0.25, DataClock(2**61)).load(held.save(), strict=False)
+
+
+@pytest.mark.parametrize("driver", [Scheduler, Step])
+@pytest.mark.parametrize(("samples", "is_step_used"), [(40, False), (41, True)])
+def test_new_curve_may_begin_where_a_unit_ends(
+    driver: Any, samples: int, is_step_used: bool
+) -> None:
+    """Step 5 is the next one after 40 samples of 8; after 41, an update has used it."""
+    flat = StagedCurve([(20,)], start=1.0)
+    falls_at_5 = StagedCurve([(5,), (0, 0.5), (15,)], start=1.0)
+    saved = driver(flat, 0.25, DataClock(8))
+    saved.run([(samples, 0.5)])
+    resumed = driver(falls_at_5, 0.25, DataClock(8))
+    if is_step_used:
+        assert "differ from step 5 on" in rejected(resumed, saved.save())
+    else:
+        resumed.load(saved.save())

@@ -37,6 +37,13 @@ def assert_equal_leaves(actual, expected):
     jax.tree.map(assert_equal_bits, actual, jax.tree.map(np.asarray, expected))
 
 
+@pytest.mark.parametrize("clock", [None, DataClock(8), BELOW])
+def test_no_two_entries_of_a_state_are_one_array(clock):
+    """Otherwise a jitted update could not donate the state."""
+    leaves = jax.tree.leaves(scale_by_curve(CURVE, PEAK, clock=clock).init(ONE))
+    assert len({id(leaf) for leaf in leaves}) == len(leaves)
+
+
 @mostly_x64
 def test_without_rules_updates_match_optax(x64):
     with jax.enable_x64(x64):

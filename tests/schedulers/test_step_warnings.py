@@ -299,7 +299,7 @@ def test_unit_that_is_too_large(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, CURVE, clock=DataClock(10**6, count=10)))
     stuck = (
         ", and the curve stays at step 0, where every learning rate is 0, so no weight changes: "
-        "all updates consumed 420 in units of 1000000. Choose a"
+        "the updates consumed 420 in all, with unit = 1000000. Choose a"
     )
     with warns_once(called(r"\d+") + stuck):
         run.train(99)
@@ -378,10 +378,10 @@ def test_floor_is_past_at_ten_times_the_steps(total: int, unit: int | None) -> N
 # An optimizer that was loaded without the state of its scheduler.
 
 
-def lacks_state(made: str, peak: str, alternative: str = ".*") -> str:
+def lacks_state(seen: str, peak: str, alternative: str = ".*") -> str:
     """Return the pattern of the warning."""
     return (
-        rf"^the optimizer has made {made}, but the curve starts at step 0: .*"
+        rf"^the optimizer {seen}, but the curve starts at step 0: .*"
         rf"scheduler\.load_state_dict\(state\){alternative}\. .*set_peak\({peak}\)$"
     )
 
@@ -393,7 +393,7 @@ def test_lost_state(build: Any) -> None:
     alternative = "; or pass last_epoch=19"
     if build is counting:
         alternative = ""
-    with warns_once(lacks_state("20 updates", r"0\.01", alternative)):
+    with warns_once(lacks_state("has made 20 updates", r"0\.01", alternative)):
         run.use(build(run.optimizer, LONG))
         run.train(60)
 
@@ -402,7 +402,7 @@ def test_lost_state_of_an_optimizer_that_is_loaded_later() -> None:
     run = Training(AdamW, torch.tensor, lr=1e-5)
     run.use(lambda_lr(run.optimizer, LONG))
     run.load_optimizer(states_after_20_updates(AdamW))
-    with warns_once(lacks_state("20 updates", "1e-05", "; or pass last_epoch=19")):
+    with warns_once(lacks_state("has made 20 updates", "1e-05", "; or pass last_epoch=19")):
         run.train(60)
 
 
@@ -410,7 +410,7 @@ def test_lost_state_of_momentum() -> None:
     """SGD does not count its updates."""
     run = Training(MOMENTUM, torch.tensor)
     run.load_optimizer(states_after_20_updates(MOMENTUM))
-    with warns_once(lacks_state("updates", r"0\.01", "")):
+    with warns_once(lacks_state("was loaded", r"0\.01", "")):
         run.use(lambda_lr(run.optimizer, LONG))
         run.train(9)
 
@@ -419,7 +419,7 @@ def test_lost_state_of_sgd_that_is_loaded_later() -> None:
     run = Training(SGD, torch.tensor, lr=0.01)
     run.use(lambda_lr(run.optimizer, LONG))
     run.load_optimizer(states_after_20_updates(SGD))
-    with warns_once(lacks_state("updates", r"0\.01", "")):
+    with warns_once(lacks_state("was loaded", r"0\.01", "")):
         run.train(9)
 
 
@@ -430,7 +430,7 @@ def test_lost_state_of_groups_whose_options_change_their_order(adamw_run: Traini
     for group in run.optimizer.param_groups:
         group["params"] = group.pop("params")
         group["initial_lr"] = group.pop("initial_lr")
-    with warns_once(lacks_state("20 updates", ".*")):
+    with warns_once(lacks_state("has made 20 updates", ".*")):
         run.use(lambda_lr(run.optimizer, LONG))
         run.train(9)
 
@@ -442,7 +442,7 @@ def test_lost_state_of_an_older_torch(adamw_run: Training) -> None:
     for group in states["optimizer"]["param_groups"]:
         del group["maximize"]
     run.load_optimizer(states)
-    with warns_once(lacks_state("20 updates", ".*")):
+    with warns_once(lacks_state("has made 20 updates", ".*")):
         run.use(lambda_lr(run.optimizer, LONG))
         run.train(9)
 
@@ -450,7 +450,7 @@ def test_lost_state_of_an_older_torch(adamw_run: Training) -> None:
 def test_lost_state_and_a_peak_set_by_hand(run: Training) -> None:
     run.load_optimizer(states_after_20_updates(SGD))
     run.write(lr=0.1, initial_lr=0.1)
-    with warns_once(lacks_state("updates", r"0\.1", "")):
+    with warns_once(lacks_state("was loaded", r"0\.1", "")):
         run.use(lambda_lr(run.optimizer, LONG))
         run.train(60)
 
@@ -461,7 +461,7 @@ def test_lost_state_of_the_second_in_a_sequence(adamw_run: Training) -> None:
     first = constant(run.optimizer)
     second = lambda_lr(run.optimizer, LONG)
     run.use(sequence(run.optimizer, first, second, at=15))
-    with warns_once(lacks_state("20 updates", ".*")):
+    with warns_once(lacks_state("has made 20 updates", ".*")):
         run.train(20)
 
 
@@ -472,7 +472,7 @@ def test_lost_state_and_a_new_peak_of_the_first_in_a_sequence(adamw_run: Trainin
     second = lambda_lr(run.optimizer, LONG)
     run.use(sequence(run.optimizer, first, second, at=10))
     first.set_peak(1.0)
-    with warns_once(lacks_state("20 updates", ".*")):
+    with warns_once(lacks_state("has made 20 updates", ".*")):
         run.train(20)
 
 

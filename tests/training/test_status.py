@@ -3,10 +3,13 @@
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from support.distributed.processes import error_of
 from support.lines import Lines, Stop
+from support.training.models import batches
+from support.training.steps import make_step
 
 from torch_bridge.training.status import Status
 
@@ -122,3 +125,21 @@ def test_load_interrupted_at_any_line_can_be_repeated(before: Callable[[Status],
             assert stop_at > 1
             assert rejection_by(status.check) == NOTHING
             break
+
+
+def test_new_peak_does_not_clear_an_interrupted_update() -> None:
+    """Part of the parameters may have been updated, whatever the peak is."""
+
+    def interrupt(*_: Any) -> None:
+        raise Stop
+
+    step = make_step()
+    (batch,) = batches(1)
+    step(batch)
+    hook = step.optimizer.register_step_pre_hook(interrupt)
+    with pytest.raises(Stop):
+        step(batch)
+    hook.remove()
+    step.set_peak(0.5)
+    with pytest.raises(RuntimeError, match=LOAD):
+        step(batch)

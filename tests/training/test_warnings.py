@@ -60,7 +60,7 @@ def test_run_far_past_an_end() -> None:
 def stays_at_zero(updates: int, consumed: int, unit: int) -> str:
     return (
         rf"after {updates} updates the curve stays at step 0, .* "
-        rf"consumed {consumed} in units of {unit}\..*check the counts"
+        rf"consumed {consumed} in all, with unit = {unit}\..*check the counts"
     )
 
 
@@ -158,6 +158,26 @@ def test_resumed_optimizer_without_counts_warns_once(resume: Resume) -> None:
     optimizer_state, _ = saved_after(3, "momentum")
     step = resume(optimizer_state, "momentum")
     check_update_warns_once(step, r"has made updates, .*initial_updates=n; or")
+
+
+def test_known_updates_of_one_optimizer_are_named_next_to_unknown_ones() -> None:
+    """SGD does not count its updates, and AdamW does."""
+
+    def build(model: Net) -> list[torch.optim.Optimizer]:
+        return [
+            torch.optim.AdamW(model.first.parameters()),
+            torch.optim.SGD(model.last.parameters(), lr=0.1, momentum=0.9),
+        ]
+
+    model = Net()
+    optimizers = build(model)
+    train(TrainStep(model, optimizers, mean_loss, CURVE), batches(3))
+    resumed_model = Net()
+    resumed = build(resumed_model)
+    for optimizer, saved in zip(resumed, optimizers, strict=True):
+        optimizer.load_state_dict(through_file(saved.state_dict()))
+    step = TrainStep(resumed_model, resumed, mean_loss, CURVE)
+    check_update_warns_once(step, "has made 3 updates, but the curve starts at step 0")
 
 
 @both_orders

@@ -9,7 +9,8 @@ breaks are added here for reading:
 
     {"kind": "checkpoint", "format": 1, "step": 30, "save_index": 7, "world_size": 2,
      "parts": {"step": "state", "progress": "dict"},
-     "files": {"rank-0…": "91ab…", "rank-1…": "c0de…"}, "sha256": "5e0c…"}
+     "files": {"rank-0.safetensors": "91ab…", "rank-1.safetensors": "c0de…"},
+     "sha256": "5e0c…"}
 """
 
 import hashlib

@@ -4,8 +4,8 @@ Each rank writes one safetensors file, as `torch.distributed.checkpoint` (DCP) p
 of DTensors, and, on rank 0, all other tensors. DCP also reads the files, each rank its shards. No
 other file imports safetensors or DCP. What the manifest holds is in `checkpoint_dirs`.
 
-DCP assumes that tensors of equal names are equal. So another rank stores a tensor that differs from
-rank 0's under a name with its rank:
+DCP assumes that tensors with the same name are identical. So another rank stores a tensor that
+differs from rank 0's under a name with its rank:
 
     step.model.weight, step.random, step/structure, rank-1/step.random
 """

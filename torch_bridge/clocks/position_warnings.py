@@ -58,24 +58,26 @@ def stuck_message(step: int, unit: int, consumed: int) -> str:
     """
     return (
         f"the curve stays at step {step}, where every learning rate is 0, so no weight changes: "
-        f"all updates consumed {consumed} in units of {unit}. Choose a unit of at most what an "
-        "update consumes, and check the counts"
+        f"the updates consumed {consumed} in all, with unit = {unit}. Choose a unit of at most "
+        "what an update consumes, and check the counts"
     )
 
 
-def start_message(updates: int | None, advice: str) -> str:
+def start_message(seen: str, advice: str) -> str:
     """Return the warning about an optimizer that was resumed without its position on the curve.
 
     Args:
-        updates: The updates that the optimizer has made; None if their number is unknown.
+        seen: Why the optimizer counts as resumed, such as `describe_updates`.
         advice: How to resume the curve, and how to start at step 0 on purpose.
     """
-    made = f"{updates} updates"
-    if updates is None:
-        made = "updates"
-    elif updates == 1:
-        made = "1 update"
-    return f"the optimizer has made {made}, but the curve starts at step 0: {advice}"
+    return f"{seen}, but the curve starts at step 0: {advice}"
+
+
+def describe_updates(updates: int) -> str:
+    """Return how many updates an optimizer has made, for `start_message`."""
+    if updates == 1:
+        return "the optimizer has made 1 update"
+    return f"the optimizer has made {updates} updates"
 
 
 def _ends_at_its_highest_level(curve: Curve) -> bool:

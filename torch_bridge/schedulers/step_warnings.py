@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.clocks.host_clock import UpdateClock
 from torch_bridge.clocks.position_warnings import (
+    describe_updates,
     end_message,
     start_message,
     stuck_message,
@@ -254,7 +255,10 @@ class StepWarnings:
         advice += (
             f". To start at step 0, set the peak, which is {peak} now: scheduler.set_peak({peak})"
         )
-        return start_message(made, advice)
+        seen = "the optimizer was loaded"
+        if made is not None:
+            seen = describe_updates(made)
+        return start_message(seen, advice)
 
     def _window_message(self, updates: int) -> str:
         """Return the warning that is due after the window that ends now, or ""."""

@@ -3,13 +3,13 @@
 1. On a CPU, its kernel leaves most 16-bit parameters unchanged and writes wrong momentum:
    https://github.com/pytorch/pytorch/issues/191763, repaired by pull request 192545 there. A step
    rejects such parameters.
-2. It creates uninitialized momentum for its kernel to fill, but if the first update is skipped, the
-   kernel does not fill it. And the kernel takes the momentum of all parameters with a gradient, or
-   of none. So a step creates missing momentum, as zeros. With dampening, zeros would change the
-   first update, so the host decides whether to skip.
+2. If a group has no momentum yet, it allocates uninitialized buffers for its kernel to fill, and a
+   skipped update leaves them unfilled. The kernel also either uses the buffers of all parameters
+   with a gradient or creates them all. So a step creates missing buffers itself, as zeros. With
+   dampening, zeros would change the first update, so the host decides whether to skip.
 
-Once no supported version of torch has these defects, delete this file, `test_fused_sgd.py`, and in
-`steppers` the lines that name `fused_sgd`, momentum or dampening.
+Once no supported version of torch has these defects, delete this file and `test_fused_sgd.py`, and
+remove `fused_sgd`, momentum and dampening from `steppers`.
 """
 
 from collections.abc import Sequence
@@ -36,8 +36,8 @@ def check(optimizer: Optimizer) -> None:
                 )
 
 
-def must_ask_host(optimizer: Optimizer) -> bool:
-    """Return True if the host must decide whether to skip an update: see above."""
+def has_dampening(optimizer: Optimizer) -> bool:
+    """Return True if a group has dampening: the host must then decide whether to skip."""
     return any(group.get("dampening") for group in optimizer.param_groups)
 
 
@@ -91,7 +91,7 @@ class Momentum:
 
 
 def momentum_of(optimizer: Optimizer) -> Momentum | None:
-    """Return what creates the momentum, if the optimizer is fused SGD."""
+    """Return the `Momentum` of an optimizer that is fused SGD; None for any other."""
     if type(optimizer) is not torch.optim.SGD:
         return None
     if not any(group.get("fused") for group in optimizer.param_groups):

@@ -94,10 +94,7 @@ class LossCall(Generic[_Loss]):
         has_aux: True if the loss function returns (loss, aux).
 
     Attributes:
-        model: As above.
-        precision: As above.
-        carry: As above.
-        has_aux: As above.
+        model, precision, carry, has_aux: The arguments.
         aux: The aux output of each call, detached. The caller clears the list.
     """
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch.optim import Optimizer
 
 from torch_bridge.clocks.device_clock import Clock
-from torch_bridge.clocks.position_warnings import start_message
+from torch_bridge.clocks.position_warnings import describe_updates, start_message
 from torch_bridge.curve_api import warn
 from torch_bridge.param_groups import updates_made
 
@@ -53,9 +53,11 @@ class StartCheck:
         made = self._updates_made
         if made == 0:
             return
-        number = str(made)
-        if made is None:
-            number = "n"
+        seen = "the optimizer has made updates"
+        number = "n"
+        if made is not None:
+            seen = describe_updates(made)
+            number = str(made)
         advice = "load the step's state, step.load_state_dict(state)"
         checked = self._clock.checked
         if checked.unit is None or checked.count is not None:
@@ -65,4 +67,4 @@ class StartCheck:
             f"; or, if the curve is meant to start there with the peak {', '.join(peaks)}, build "
             "it with initial_updates=0"
         )
-        warn(start_message(made, advice))
+        warn(start_message(seen, advice))

@@ -50,7 +50,7 @@ class _Attached(NamedTuple):
     clock_groups: slice
     """The positions of its groups among those of the clock."""
     momentum: fused_sgd.Momentum | None
-    """Creates the momentum of fused SGD, which must exist before its first step."""
+    """For fused SGD, creates missing momentum; else None."""
 
 
 class OptimizerSteppers:
@@ -293,7 +293,7 @@ class OptimizerSteppers:
 
 def takes_found_inf(optimizer: Optimizer) -> bool:
     """Return True if the optimizer, with its groups, reads the decision to skip from a tensor."""
-    if type(optimizer) not in _WITH_FOUND_INF or fused_sgd.must_ask_host(optimizer):
+    if type(optimizer) not in _WITH_FOUND_INF or fused_sgd.has_dampening(optimizer):
         return False
     return all(group.get("fused") for group in optimizer.param_groups)
 

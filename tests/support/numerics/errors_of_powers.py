@@ -101,7 +101,7 @@ def error_of_power_exponent(exponent: Exponent) -> Interval:
 OF_NORMALIZED = Interval(-2, 0)
 """The error of y - 1, for which the rate, the product and the sum are rounded down."""
 
-CENTERED = point(inverse_power._CENTERED)
+CENTERED = point(inverse_power._CENTERING)
 
 
 def error_of_inverse_power_exponent(exponent: Exponent) -> Interval:

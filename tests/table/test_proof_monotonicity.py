@@ -3,14 +3,13 @@
 Only the slowest exponentials are left to tests.
 
 - The product with the distance between the levels, the clamp at the lower level and the conversion
-to float32
-  never decrease (`test_product_never_decreases`; rounding to nearest never does). So it is enough
-  that the interpolant S, or the power of two, is monotone.
-- From step to step it changes by a least amount. If that is more than the width of its error, it is
-monotone. - At the ends, a value lies between the two levels in 62 bits, because S is at most 1
-(`test_root` and
-  `test_powers_of_two_are_at_most_1`). They are rounded towards each other, so no value passes the
-  exact level of an end, whose nearest float32 is in the table.
+  to float32 never decrease (`test_product_never_decreases`; rounding to nearest never does). So it
+  is enough that the interpolant S, or the power of two, is monotonic.
+- From one step to the next it changes by at least some amount. If that exceeds the width of its
+  error, it is monotonic.
+- At the ends, a value lies between the two levels in 62 bits, because S is at most 1 (`test_root`,
+  `test_powers_of_two_are_at_most_1`). The levels are rounded towards each other, so no value passes
+  the exact level of an end, whose nearest float32 is in the table.
 """
 
 from fractions import Fraction
