@@ -193,10 +193,10 @@ def test_rule_state_of_an_earlier_version(monkeypatch: pytest.MonkeyPatch) -> No
     part = held_scheduler()
     state = part.state_dict()
     (rule_state,) = state["hold"]
-    monkeypatch.setattr(FlatState, "_field_defaults", {"best": 0.0})
-    part.load_state_dict(
-        state | {"hold": [{name: rule_state[name] for name in rule_state if name != "best"}]}
-    )
+    del rule_state["best"]
+    monkeypatch.setattr(FlatState, "_field_defaults", {"best": 0.25})
+    part.load_state_dict(state)
+    assert part.state_dict()["hold"][0]["best"] == 0.25
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ Program = Callable[..., object]
 def wrong(error: type[Exception], *parts: str) -> Callable[[Program], Program]:
     """Make a test of a program that must end with this error, and change none of its arguments.
 
+    The body is the wrong call, and what a user writes before it. Other preparations are fixtures.
+
     Args:
         error: The exact type.
         *parts: What the message contains. `{name}` is the repr of the argument of that name.
