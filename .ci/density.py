@@ -68,6 +68,10 @@ class Source:
             if isinstance(node, ast.stmt) and _is_judged(node):
                 self.statements.append(node)
 
+    def add(self, source: "Source") -> None:
+        self.lines += source.lines
+        self.statements += source.statements
+
     def density(self) -> Density:
         nodes = [node for statement in self.statements for node in _expression_nodes(statement)]
         conditionals = [node for node in nodes if isinstance(node, ast.IfExp)]
@@ -119,9 +123,9 @@ def check_package(package: Package) -> bool:
     files: dict[str, Density] = {}
     for folder in package.folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            of_package.read(path)
             source = Source()
             source.read(path)
+            of_package.add(source)
             if len(source.statements) >= SMALL_FILE:
                 files[str(path.relative_to(ROOT))] = source.density()
     density = of_package.density()
