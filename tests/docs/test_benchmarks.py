@@ -137,11 +137,11 @@ def test_estimate_matches_its_formula(monkeypatch, capsys):
     benchmark = load("scale.py", monkeypatch)
     benchmark["estimate"](1e9, 0.5, 25e9, 0.8)
     lines = capsys.readouterr().out.splitlines()
-    rows = {
-        int(cells[0]): cells[1:]
-        for line in lines
-        if (cells := line.split())[:1] and cells[0].isdigit()
-    }
+    rows: dict[int, list[str]] = {}
+    for line in lines:
+        cells = line.split()
+        if cells and cells[0].isdigit():
+            rows[int(cells[0])] = cells[1:]
     assert list(rows) == [8, 16, 32, 64, 128, 256, 512, 1024]
     # 7 GB in 0.28 s, of which 0.224 s overlap; 10.5 GB in 0.42 s, of which 0.336 s overlap.
     assert rows[8] == ["7", "0.556", "90%", "16", "10.5", "0.584", "86%", "2"]

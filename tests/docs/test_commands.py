@@ -181,7 +181,8 @@ def test_commands_print_the_output_on_the_page(section: Section, tmp_path: Path)
     shown = "".join(block.code for block in section.blocks if block.language == "text")
     if shown or section.heading not in CHECKS:
         assert printed == shown
-    if check := CHECKS.get(section.heading):
+    check = CHECKS.get(section.heading)
+    if check is not None:
         check(tmp_path, printed)
     if written_by_commands(tmp_path, before):
         # They find the files of their first run.

@@ -208,8 +208,9 @@ def test_type_hints_resolve_at_run_time() -> None:
     for value in NAMES.values():
         get_type_hints(value)
         for member in vars(value).values() if isinstance(value, type) else ():
-            if inspect.isfunction(member := getattr(member, "__func__", member)):
-                get_type_hints(member)
+            function = getattr(member, "__func__", member)
+            if inspect.isfunction(function):
+                get_type_hints(function)
 
 
 # What people type, and how the path of a right page begins, or how the anchor of a right section

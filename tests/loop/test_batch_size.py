@@ -207,6 +207,11 @@ def test_random_states_are_restored() -> None:
     def draw() -> list[float]:
         return [float(torch.rand(())), float(np.random.rand()), random.random()]  # noqa: NPY002 - the global generator
 
+    def seed() -> None:
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002 - the global generator
+        random.seed(0)
+
     def step(*_: Tensor) -> None:
         draw()
 
@@ -220,9 +225,9 @@ def test_random_states_are_restored() -> None:
             exhaust()
         return torch.rand(size, 2)
 
-    torch.manual_seed(0), np.random.seed(0), random.seed(0)  # noqa: NPY002 - the global generator
+    seed()
     expected = draw()
-    torch.manual_seed(0), np.random.seed(0), random.seed(0)  # noqa: NPY002 - the global generator
+    seed()
     find_batch_size(make_step, make_batch, 12)
     assert draw() == expected
 

@@ -109,7 +109,8 @@ def train(
 
 
 def losses(lines: Sequence[str]) -> list[float]:
-    return [float(number[1]) for line in lines if (number := re.search(r"loss\W+([\d.]+)", line))]
+    numbers = [re.search(r"loss\W+([\d.]+)", line) for line in lines]
+    return [float(number[1]) for number in numbers if number is not None]
 
 
 def run_and_resume(
