@@ -194,6 +194,14 @@ def test_keys_move_handles(undone, name: str, key: str, arguments: dict[str, Any
     assert slider.get_attribute("aria-valuetext")
 
 
+def test_key_writes_a_decimal(undone):
+    """A hundredth more than 0.56 is 0.57 in the field, not 0.5700000000000001."""
+    undone.do(("Final LR / peak", "0.56"))
+    undone.handle("Final learning rate").focus()
+    undone.press("ArrowUp")
+    expect(undone.field("Final LR / peak")).to_have_value("0.57")
+
+
 def test_keys_before_an_answer_are_not_lost(design):
     design.field("Final LR / peak").fill("0.25")
     design.handle("Plateau 1, end").focus()
