@@ -1,11 +1,15 @@
 """What the functions of limbs compute, proved as identities between polynomials, for every operand.
 
+At the end, the functions of the shapes, which give the results of one to the next.
+
 A function runs once, on numbers that are polynomials in unknown integers. The difference between
 what it returns and its formula is then a polynomial in remainders, whose interval is its error. The
 same run shows that no intermediate value overflows int64.
 """
 
+from fractions import Fraction
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from support.numerics.integers import INTEGERS, Integer, integer
@@ -14,7 +18,12 @@ from support.numerics.proven import HALF_SLOPE, MAX_LENGTH, OPERANDS
 
 from plateau_jax.numerics.arithmetic import LIMB, ONE, multiply, ratio
 from plateau_jax.numerics.exponents import exponent_of_power, power_times, steps_times_rate
-from plateau_jax.shapes.inverse_power import _normalize
+from plateau_jax.shapes import exponential, inverse_power, power as power_shapes, root
+from plateau_jax.shapes.exponential import Exponential
+from plateau_jax.shapes.inverse_power import InversePower
+from plateau_jax.shapes.power import PowerFromEnd, PowerFromStart
+from plateau_jax.shapes.root import SquareRoot
+from plateau_jax.shapes.shape import SegmentPosition
 
 HALF = 2**31
 A_LIMB = Interval(0, LIMB)
@@ -146,8 +155,171 @@ def test_normalized_number_is_rounded_down_once(is_past, monkeypatch):
     for doublings in range(62):
         whole = integer("whole", Interval(2**doublings, 2 ** (doublings + 1) - 1))
         fraction = integer("fraction", Interval(0, ONE - 1))
-        k, y_minus_1 = _normalize(INTEGERS, whole, fraction)
+        k, y_minus_1 = inverse_power._normalize(INTEGERS, whole, fraction)
         assert k == doublings + is_past
         y = y_minus_1.value + constant(ONE)
         missing = joined_with_fraction(whole, fraction) - y.scaled(2**k)
         assert missing.range.within(Interval(0, 2**k - 1))
+
+
+# How the shapes join these parts. A part that another proof is about returns an unknown integer
+# here; the test looks at what it was given.
+
+ELAPSED = integer("elapsed", Interval(1, MAX_LENGTH))
+REMAINING = integer("remaining", Interval(1, MAX_LENGTH))
+POSITION = SegmentPosition(ELAPSED, REMAINING, None)
+A_FRACTION = Interval(0, ONE)
+
+
+def unknown(name: str, within: Interval, module: object, monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Replace a function by one that returns an unknown integer."""
+    function = Mock(return_value=integer(name, within))
+    monkeypatch.setattr(module, name, function)
+    return function
+
+
+def test_root_joins_its_parts(monkeypatch):
+    """√(j/L) is √y/2ᵏ with y = j·4ᵏ/L, for the steps j from the start."""
+    length = integer("length", Interval(2, MAX_LENGTH))
+    segment = SimpleNamespace(length=length)
+    scaled = integer("scaled", Interval(1, MAX_LENGTH))
+    scale = Mock(return_value=(3, scaled))
+    monkeypatch.setattr(root, "_scale_by_fours", scale)
+    ratio_of_steps = unknown("ratio", A_FRACTION, root, monkeypatch)
+    square_root = unknown("_root", A_FRACTION, root, monkeypatch)
+    value = SquareRoot.interpolant(INTEGERS, segment, POSITION, ())
+    scale.assert_called_once_with(INTEGERS, ELAPSED, length)
+    ratio_of_steps.assert_called_once_with(scaled, segment)
+    square_root.assert_called_once_with(INTEGERS, ratio_of_steps.return_value)
+    assert value.value == (square_root.return_value >> 3).value
+
+
+def rates_below(most: Fraction) -> tuple[Integer, Integer, Integer, Integer]:
+    """Return any rate from 0 up to a number."""
+    most_in_limbs = int(most * HALF)
+    whole = integer("rate, whole", Interval(0, most_in_limbs // HALF))
+    high = integer("rate, high", Interval(0, min(most_in_limbs, LIMB)))
+    return whole, high, limb("rate, middle"), limb("rate, low")
+
+
+@pytest.mark.parametrize(("shape", "steps"), [(PowerFromStart, ELAPSED), (PowerFromEnd, REMAINING)])
+@pytest.mark.parametrize("doublings", range(31))
+def test_power_joins_its_parts(doublings, shape, steps, monkeypatch):
+    """(j/L)^P is 2^(-E) with E = P·k + B(y)·(L - j·2ᵏ)·r, where y = j·2ᵏ/L and r = P/L.
+
+    E is less than six units low: four for `exponent_of_power`, and B < 2 for the product with r.
+    The rate is at most 20/L, so the whole part of a product with it is small.
+    """
+    lengths = Interval(2**doublings, 2 ** (doublings + 1))
+    length = integer("length", lengths)
+    segment = SimpleNamespace(length=length)
+    rate = rates_below(20 / lengths.low)
+    power = power_below(21)
+    k = integer("k", Interval(0, 31))
+    scaled = integer("scaled", Interval(0, int(10 * lengths.high / 7)))
+    scale = Mock(return_value=(k, scaled))
+    monkeypatch.setattr(power_shapes, "_scale_near_length", scale)
+    y = unknown("ratio", A_FRACTION, power_shapes, monkeypatch)
+    half_slope = unknown("half_log_slope", HALF_SLOPE, power_shapes, monkeypatch)
+    power_of_two = unknown("two_to_minus", A_FRACTION, power_shapes, monkeypatch)
+
+    value = shape.interpolant(INTEGERS, segment, POSITION, (*rate, *power))
+
+    assert value is power_of_two.return_value
+    scale.assert_called_once_with(INTEGERS, steps, length)
+    y.assert_called_once_with(scaled, segment)
+    half_slope.assert_called_once_with(INTEGERS, y.return_value)
+    product = ((length - scaled).value * joined(*rate)).halved(31)
+    twice_slope = half_slope.return_value.value.scaled(2)
+    exact = k.value * joined(*power) + (twice_slope * product).halved(62)
+    assert (exact - exponent_given_to(power_of_two)).range.within(Interval(0, 6))
+
+
+def exponent_given_to(power_of_two: Mock) -> Polynomial:
+    """Return the only E, in units of 2⁻⁶², of which 2^(-E) was computed."""
+    power_of_two.assert_called_once()
+    xp, whole, fraction = power_of_two.call_args.args
+    assert xp is INTEGERS
+    return joined_with_fraction(whole, fraction)
+
+
+@pytest.mark.parametrize("power", [power_below(4), exactly_four()], ids=["below 4", "4"])
+def test_inverse_power_joins_its_parts(power, monkeypatch):
+    """t^(-P) is 2^(-E) with E = P·k + B(y)·(P·(y - 1) + c), where t = 2ᵏ·y and c is 6 units.
+
+    E is less than eight units low: four for `exponent_of_power`, and B < 2 for two units of
+    P·(y - 1).
+    """
+    t = integer("t", Interval(1, ONE))
+    fraction = integer("fraction", Interval(0, ONE - 1))
+    k = integer("k", Interval(0, 62))
+    y_minus_1 = integer("y - 1", Interval(-2 * ONE // 7, 3 * ONE // 7))
+    normalize = Mock(return_value=(k, y_minus_1))
+    monkeypatch.setattr(inverse_power, "_normalize", normalize)
+    half_slope = unknown("half_log_slope", HALF_SLOPE, inverse_power, monkeypatch)
+    power_of_two = unknown("two_to_minus", A_FRACTION, inverse_power, monkeypatch)
+
+    value = inverse_power._inverse_power(INTEGERS, t, fraction, power)
+
+    assert value is power_of_two.return_value
+    normalize.assert_called_once_with(INTEGERS, t, fraction)
+    half_slope.assert_called_once()
+    _, y = half_slope.call_args.args
+    assert y.value == y_minus_1.value + constant(ONE)
+    product = (y_minus_1.value * joined(*power)).halved(62) + constant(6)
+    twice_slope = half_slope.return_value.value.scaled(2)
+    exact = k.value * joined(*power) + (twice_slope * product).halved(62)
+    assert (exact - exponent_given_to(power_of_two)).range.within(Interval(0, 8))
+
+
+# A level of an exponential or of t^(-P) counts from the higher end. The levels are plain numbers
+# here, so that it is known which one is higher.
+FROM_HIGHER_LEVEL = pytest.mark.parametrize(
+    ("segment", "steps"),
+    [
+        (SimpleNamespace(start=ONE, end=0), ELAPSED),
+        (SimpleNamespace(start=0, end=ONE), REMAINING),
+    ],
+    ids=["falling", "rising"],
+)
+
+
+@FROM_HIGHER_LEVEL
+def test_exponential_joins_its_parts(segment, steps, monkeypatch):
+    """The level is that below the higher one by 2^(-E) with E = steps·r, rounded down."""
+    rate = [limb(name) for name in ("whole", "high", "middle", "low")]
+    power_of_two = unknown("two_to_minus", A_FRACTION, exponential, monkeypatch)
+    level = unknown("level_below", A_FRACTION, exponential, monkeypatch)
+    value = Exponential.fixed_level(INTEGERS, segment, POSITION, rate)
+    assert value is level.return_value
+    level.assert_called_once_with(INTEGERS, segment, power_of_two.return_value)
+    exact = (steps.value * joined(*rate)).halved(31)
+    assert (exact - exponent_given_to(power_of_two)).range.within(Interval(0, 1))
+
+
+@pytest.mark.parametrize("doublings", range(31))
+def test_inverse_power_is_given_its_parts(doublings, monkeypatch):
+    """t is 1 + steps·r, rounded down. The parabola needs only its fraction.
+
+    As for `ratio`, the lengths are cut into intervals, to show that a t up to 2⁶² fits into int64.
+    """
+    segment = SimpleNamespace(start=ONE, end=0)
+    rate = [limb(name) for name in ("whole", "high", "middle", "low")]
+    power = power_below(4)
+    x = unknown("ratio", A_FRACTION, inverse_power, monkeypatch)
+    factor = unknown("_inverse_power", A_FRACTION, inverse_power, monkeypatch)
+    level = unknown("level_below", A_FRACTION, inverse_power, monkeypatch)
+    parabola = unknown("_parabola", A_FRACTION, inverse_power, monkeypatch)
+    for lengths in Interval(2**doublings, 2 ** (doublings + 1)).boxes(8):
+        steps = integer("steps", Interval(1, min(lengths.high, MAX_LENGTH)))
+        top = integer("top", Interval(0, HALF // lengths.low))
+        at = SegmentPosition(steps, REMAINING, None)
+        InversePower.fixed_level(INTEGERS, segment, at, (top, *rate, *power, 0))
+
+        _, whole, fraction, given_power = factor.call_args.args
+        t = (steps.value * joined(top, *rate)).halved(31) + constant(ONE)
+        assert (t - joined_with_fraction(whole, fraction)).range.within(Interval(0, 1))
+        assert tuple(given_power) == power
+        level.assert_called_with(INTEGERS, segment, factor.return_value)
+        x.assert_called_with(steps, segment)
+        parabola.assert_called_with(INTEGERS, x.return_value, fraction, given_power)

@@ -1,7 +1,5 @@
 """Values never go the wrong way from one step to the next: proved for every length.
 
-Only the slowest exponentials are left to tests.
-
 - The product with the distance between the levels, the clamp at the lower level and the conversion
   to float32 never decrease (`test_product_never_decreases`; rounding to nearest never does). So it
   is enough that the interpolant S, or the power of two, is monotonic.
@@ -15,7 +13,8 @@ Only the slowest exponentials are left to tests.
 from fractions import Fraction
 
 import pytest
-from support.numerics.bounded import BOUNDED, Bounded
+from support.numerics import bounded
+from support.numerics.bounded import BOUNDED, Bounded, near
 from support.numerics.errors_of_exponentials import LN_2, powers, union
 from support.numerics.errors_of_powers import (
     Exponent,
@@ -24,10 +23,12 @@ from support.numerics.errors_of_powers import (
     exponents_in,
 )
 from support.numerics.errors_of_sine import PI, at_x, phases, sine_error
-from support.numerics.intervals import NOTHING, Interval, point
+from support.numerics.integers import integer
+from support.numerics.intervals import NOTHING, Interval, constant, point, variable
 from support.numerics.proven import ERRORS, MAX_LENGTH, OF_PARABOLA
 
-from plateau_jax.numerics.arithmetic import ONE
+from plateau_jax.numerics import exponents
+from plateau_jax.numerics.arithmetic import LIMB, ONE, multiply
 from plateau_jax.shapes import inverse_power
 from plateau_jax.shapes.cosine import Cosine
 
@@ -158,13 +159,73 @@ def test_inverse_power_between_nearly_equal_levels():
     assert width(OF_PARABOLA) < (1 - Fraction(5, 2) * LEAST_GROWTH) * LEAST_STEP
 
 
-# For the exponential, E = floor(j·R/2³¹) grows by floor(R/2³¹) at least, without an error. So it is
-# monotone if log₂(h/l)·2⁶² is at least 25·L. Between closer levels all values lie within 2⁻²⁵ of
-# each other, less than half a unit in the last place of float32, and
-# `test_slow_stages_are_monotone` looks for a step that goes the wrong way.
+# The exponential. E = floor(j·R/2³¹) grows by floor(R/2³¹) at least, without an error. So it is
+# monotone if a step is at least 24 units. Otherwise E, and u = E·ln 2, stay below 24·2³¹ units, and
+# the last product of `two_to_minus`, (1 - d)·u with d = u/2 - u²/6 + …, never falls as u grows.
+
+SLOW = 24 * 2**31
+"""More than any u, in units."""
 
 
-def test_levels_of_a_slow_exponential_are_within_half_a_unit_in_the_last_place():
-    most_octaves = 25 * MAX_LENGTH / Fraction(ONE)
-    # 1 - 2^(-E) < E·ln 2
-    assert most_octaves * LN_2.high < Fraction(1, 2**25)
+@pytest.mark.parametrize("h", range(24))
+def test_last_product_of_a_slow_exponential(h):
+    """multiply(1 - d, u) is u - Q/2³¹, rounded down, with Q = d·h + e·l.
+
+    Here h and l are the limbs of u, and e is d/2³¹, rounded up: 2³¹ - e is the high limb of 1 - d.
+    """
+    u = integer("u", Interval(h * 2**31, h * 2**31 + LIMB))
+    low_limb = u.value - constant(h * 2**31)
+    for e in range(13):
+        d = integer("d", Interval(max(0, (e - 1) * 2**31 + 1), e * 2**31))
+        product = multiply(ONE - d, u)
+        q = d.value.scaled(h) + low_limb.scaled(e)
+        missing = u.value - q.halved(31) - product.value
+        assert missing.range.within(Interval(0, 1 - Fraction(1, 2**31)))
+
+
+def factor_of_last_product(u: Bounded) -> Bounded:
+    """Run `two_to_minus`, and return the factor of u in its last product, 1 - d."""
+    factors: list[Bounded] = []
+
+    def multiply(a: Bounded, b: Bounded) -> Bounded:
+        factors.append(a)
+        is_first = len(factors) == 1
+        if is_first:  # E·ln 2
+            return u
+        return BOUNDED.multiply(a, b)
+
+    exponents.two_to_minus(BOUNDED._replace(multiply=multiply), 0, bounded.integer(0, SLOW))
+    return factors[-1]
+
+
+def any_u(low: int, high: int) -> Bounded:
+    """Return a u between two numbers of units, as a variable."""
+    u = variable("u", Interval(Fraction(low, ONE), Fraction(high, ONE)))
+    return near(u.scaled(ONE), NOTHING)
+
+
+def distance_from_half(u: Bounded) -> Interval:
+    """Return the range of d - u/2, in units."""
+    factor = factor_of_last_product(u)
+    distance = constant(ONE) - factor.exact - u.exact.halved(1)
+    return distance.range - factor.error
+
+
+def test_slow_exponential():
+    """u - Q/2³¹, rounded down, never falls, because Q grows by at most 2³¹ from u to u + 1.
+
+    Without its error d grows by nearly 1/2, so d changes by t from -1 to 2. Let h, l and e be as
+    above, and recall that d is at most e·2³¹.
+
+    - If h and e stay the same, Q grows by t·h + e.
+    - If h grows and l becomes 0, Q grows by t·(h + 1) + d - e·(2³¹ - 1), at most t·(h + 1) + e.
+    - If e falls, Q grows by less than e.
+    - If e grows, d passes e·2³¹, and Q grows by t·h + e + l + 1. There l is small: u is between 2·d
+      and 2·d + 198, and if e is not 0 then u is above 2·d + 1, and has passed 2·e·2³¹ before.
+    """
+    u = any_u(0, SLOW)
+    assert width(factor_of_last_product(u).error) < Fraction(21, 10)
+    assert distance_from_half(u).within(Interval(-99, Fraction(1, 1000)))
+    for e in range(1, 13):
+        near_border = any_u(2 * e * 2**31 - 4, 2 * e * 2**31 + 198)
+        assert distance_from_half(near_border).high < Fraction(-1, 2)

@@ -253,6 +253,12 @@ def test_exponential():
     show("exponential", union(errors))
 
 
+def test_powers_of_two_of_exact_exponents():
+    """`two_to_minus` is less than 5.6 units off if E is not."""
+    errors = union(each_power.error for each_power in powers())
+    assert errors.within(Interval(Fraction(-56, 10), Fraction(56, 10)))
+
+
 def test_powers_of_two_are_at_most_1():
     for each_power in powers():
         assert each_power.integers.within(Interval(0, ONE))

@@ -1,11 +1,14 @@
 """The value of a curve: within 2⁻⁵⁸ of the exact curve, and then rounded to float32 once.
 
-`ERRORS` has what an interpolant or a power of two is off. Here it passes through `_interpolate` and
-`level_below`, with levels in 62 bits. 2⁻⁵⁸ is 16 units of 2⁻⁶².
+`ERRORS` has what an interpolant or a power of two is off. Here it passes through the whole of
+`_evaluate_rows`, in a table that has every shape, with levels in 62 bits. 2⁻⁵⁸ is 16 units of 2⁻⁶².
+
+Where x is 0, the multiplier is the start level from the table, the nearest float32.
 """
 
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -24,12 +27,9 @@ from support.numerics.proven import (
     PROMISED,
 )
 
-from plateau_jax.numerics.arithmetic import NUMPY, ONE
+from plateau_jax.numerics.arithmetic import NUMPY, ONE, DecodedSegments
 from plateau_jax.shapes import exponential, inverse_power
-from plateau_jax.shapes.exponential import Exponential
-from plateau_jax.shapes.inverse_power import InversePower
-from plateau_jax.shapes.known_shapes import INTERPOLATED
-from plateau_jax.shapes.shape import SegmentPosition, level_below
+from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, SHAPE_NUMBERS
 from plateau_jax.table import fixed_point
 
 WITHIN_PROMISE = Interval(-PROMISED, PROMISED)
@@ -52,27 +52,6 @@ def levels(middle: Fraction, largest_distance: Fraction) -> tuple[Bounded, Bound
     return near(low.scaled(ONE), OF_LOWER_LEVEL), near(high.scaled(ONE), OF_HIGHER_LEVEL)
 
 
-def segment_between(start: Bounded, end: Bounded, shift: int | None = None) -> SimpleNamespace:
-    """Return a segment of four steps, not curved; the interpolant replaces its `ratio`."""
-    return SimpleNamespace(
-        phase_begin=0, length=4, start=start, end=end, parameters={}, shift=shift
-    )
-
-
-def between(low: Bounded, high: Bounded, rises: bool) -> SimpleNamespace:
-    if rises:
-        return segment_between(low, high)
-    return segment_between(high, low)
-
-
-def interpolate(interpolant: Bounded, segment: SimpleNamespace, step: int) -> Bounded:
-    """Run `_interpolate` with any interpolant in place of x, as in a straight line."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fixed_point, "ratio", Mock(return_value=interpolant))
-        _, value = fixed_point._interpolate(BOUNDED, segment, step)
-    return value
-
-
 def unknown_levels() -> tuple[Polynomial, Bounded, Polynomial, Bounded]:
     """Return levels near 1/4 and near 3/4 as variables, each also in units of 2⁻⁶²."""
     width = Fraction(1, 2**20)
@@ -81,104 +60,245 @@ def unknown_levels() -> tuple[Polynomial, Bounded, Polynomial, Bounded]:
     return low, near(low.scaled(ONE), NOTHING), high, near(high.scaled(ONE), NOTHING)
 
 
+ANY_LEVELS = levels(Fraction(1, 2), Fraction(1))
+
+
+def start_and_end(low: Any, high: Any, rises: bool) -> tuple[Any, Any]:
+    if rises:
+        return low, high
+    return high, low
+
+
 NEAR_START, NEAR_END = 1, 3
+"""Steps of a segment of four steps. Only which end is nearer counts."""
 
 
-@pytest.mark.parametrize("rises", [False, True])
-def test_formula_of_interpolated_value(rises):
+@dataclass(frozen=True)
+class Float32:
+    """The float32 nearest to a number, times a factor."""
+
+    number: Bounded
+    factor: float = 1.0
+
+    def __mul__(self, factor: float) -> "Float32":
+        return replace(self, factor=self.factor * factor)
+
+
+def nearest_float32(number: Bounded, *, dtype: Any) -> Float32:
+    assert dtype is Float32
+    return Float32(number)
+
+
+ROUNDING = BOUNDED._replace(float32=Float32, asarray=nearest_float32)
+
+
+class Table:
+    """A table with every shape. Each shape but one has a value that no arithmetic can use."""
+
+    def __init__(self, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shape = shape
+        self.parameters: dict[str, tuple[Any, ...]] = {}
+        for name, other in INTERPOLATED.items():
+            if name not in ("linear", shape):
+                self.parameters[name] = ()
+                monkeypatch.setattr(other, "interpolant", Mock(return_value=None))
+        for name, other in GEOMETRIC.items():
+            if name != shape:
+                self.parameters[name] = ()
+                monkeypatch.setattr(other, "fixed_level", Mock(return_value=None))
+
+    def value(self, start: Bounded, end: Bounded, step: int, shift: int | None = None) -> Bounded:
+        """Return the multiplier between two levels before it is rounded, in units of 2⁻⁶²."""
+        segment = DecodedSegments(
+            phase_begin=0,
+            length=4,
+            inverse=ONE // 4,
+            inverse_rest=0,
+            start=start,
+            end=end,
+            start_float32=None,
+            shape_number=SHAPE_NUMBERS[self.shape],
+            parameters=self.parameters,
+            shift=shift,
+        )
+        multiplier = fixed_point._evaluate_rows(ROUNDING, segment, step, 0)
+        assert multiplier.factor == 2.0**-62
+        return multiplier.number
+
+
+@pytest.fixture
+def table_of(monkeypatch):
+    """Return a function that makes a table with a shape of which only a number is known."""
+
+    def make(shape: str, interpolant: Bounded) -> Table:
+        table = Table(shape, monkeypatch)
+        function = Mock(return_value=interpolant)
+        if shape == "linear":
+            monkeypatch.setattr(fixed_point, "ratio", function)
+        else:
+            table.parameters[shape] = ()
+            monkeypatch.setattr(INTERPOLATED[shape], "interpolant", function)
+        return table
+
+    return make
+
+
+falling_and_rising = pytest.mark.parametrize("rises", [False, True], ids=["falling", "rising"])
+near_both_ends = pytest.mark.parametrize("step", [NEAR_START, NEAR_END], ids=["start", "end"])
+
+
+# Shapes with an interpolant.
+
+
+@falling_and_rising
+@pytest.mark.parametrize(
+    ("shape", "step", "is_from_start"),
+    [
+        ("linear", NEAR_START, True),
+        ("linear", NEAR_END, False),
+        ("cosine", NEAR_START, True),
+        ("cosine", NEAR_END, False),
+        ("1-sqrt", NEAR_START, True),
+        ("1-sqrt", NEAR_END, True),
+        ("1-x^P", NEAR_START, True),
+        ("1-x^P", NEAR_END, True),
+        ("(1-x)^P", NEAR_START, False),
+        ("(1-x)^P", NEAR_END, False),
+    ],
+)
+def test_formula_of_interpolated_value(shape, step, is_from_start, rises, table_of):
     """a - (a - b)·S counted from the start level a; b + (a - b)·S from the end level b."""
     low, low_in_units, high, high_in_units = unknown_levels()
     s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
-    interpolant = near(s.scaled(ONE), NOTHING)
-    a, b = high, low
-    if rises:
-        a, b = low, high
-    segment = between(low_in_units, high_in_units, rises)
-    from_start = interpolate(interpolant, segment, NEAR_START)
-    assert from_start.exact == (a - (a - b) * s).scaled(ONE)
-    from_end = interpolate(interpolant, segment, NEAR_END)
-    assert from_end.exact == (b + (a - b) * s).scaled(ONE)
+    table = table_of(shape, near(s.scaled(ONE), NOTHING))
+    value = table.value(*start_and_end(low_in_units, high_in_units, rises), step)
+    a, b = start_and_end(low, high, rises)
+    if is_from_start:
+        assert value.exact == (a - (a - b) * s).scaled(ONE)
+    else:
+        assert value.exact == (b + (a - b) * s).scaled(ONE)
 
 
-@pytest.mark.parametrize("step", [NEAR_START, NEAR_END])
-@pytest.mark.parametrize("rises", [False, True])
-@pytest.mark.parametrize("name", INTERPOLATED)
-def test_interpolated_value(name, rises, step):
+@near_both_ends
+@falling_and_rising
+@pytest.mark.parametrize("shape", INTERPOLATED)
+def test_interpolated_value(shape, rises, step, table_of):
     """Between any two levels, counted from the start or from the end, falling or rising."""
-    interpolant = near(Interval(0, LARGEST[name] * ONE), ERRORS[name], at_least=0)
-    segment = between(*levels(Fraction(1, 2), Fraction(1)), rises)
-    show(name, interpolate(interpolant, segment, step).error)
+    interpolant = near(Interval(0, LARGEST[shape] * ONE), ERRORS[shape], at_least=1)
+    table = table_of(shape, interpolant)
+    value = table.value(*start_and_end(*ANY_LEVELS, rises), step)
+    show(shape, value.error)
 
 
-POSITION = SegmentPosition(1, 3, None)
+MOST_DOUBLINGS = 31
+"""A factor of a batch plan is at most 2³¹."""
 
 
-@pytest.mark.parametrize("rises", [False, True])
-def test_formula_of_geometric_level(rises):
+@near_both_ends
+@pytest.mark.parametrize("shift", range(1, MOST_DOUBLINGS + 1))
+def test_value_that_a_batch_plan_scales(shift, step, table_of):
+    """Levels above 1 are stored divided by 2ⁿ, less than twice the factor: the error grows by 2ⁿ.
+
+    The product is at most 1 at every step that is reached, so `value << n` is at most 2⁶² + 16·2ⁿ.
+    Here both levels are at most 2⁻ⁿ, so that all products are.
+    """
+    table = table_of("1-x^P", near(Interval(0, ONE), ERRORS["1-x^P"], at_least=1))
+    low, high = levels(Fraction(1, 2 ** (shift + 1)), Fraction(1, 2**shift))
+    value = table.value(high, low, step, shift)
+    assert value.error.within(WITHIN_PROMISE.scaled(2**shift))
+    assert value.computed.high <= ONE
+
+
+# Shapes whose levels are the higher level times 2^(-E).
+
+
+@pytest.fixture
+def exponential_table(monkeypatch):
+    """Return a function that makes a table with any exponential of which 2^(-E) is known."""
+
+    def make(factor: Bounded) -> Table:
+        table = Table("exponential", monkeypatch)
+        table.parameters["exponential"] = 0, 0, 0, 0
+        monkeypatch.setattr(exponential, "two_to_minus", Mock(return_value=factor))
+        return table
+
+    return make
+
+
+@falling_and_rising
+def test_formula_of_exponential_level(rises, exponential_table):
     """h·2^(-E), where that is above the lower level."""
     _, low_in_units, high, high_in_units = unknown_levels()
     factor = variable("2^(-E)", Interval(Fraction(1, 2), Fraction(3, 4)))
-    segment = between(low_in_units, high_in_units, rises)
-    level = level_below(BOUNDED, segment, near(factor.scaled(ONE), NOTHING))
-    assert level.exact == (high * factor).scaled(ONE)
+    table = exponential_table(near(factor.scaled(ONE), NOTHING))
+    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
+    assert value.exact == (high * factor).scaled(ONE)
 
 
-@pytest.mark.parametrize("rises", [False, True])
-def test_formula_between_nearly_equal_levels(rises, monkeypatch):
-    """h - (h - l)·S, with the parabola S."""
-    low, low_in_units, high, high_in_units = unknown_levels()
-    s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
-    segment = between(low_in_units, high_in_units, rises)
-    parabola = Mock(return_value=near(s.scaled(ONE), NOTHING))
-    monkeypatch.setattr(inverse_power, "_parabola", parabola)
-    level = fixed_level_of_inverse_power(segment, 1, monkeypatch)
-    assert level.exact == (high - (high - low) * s).scaled(ONE)
-
-
-@pytest.mark.parametrize("rises", [False, True])
-def test_exponential_level(rises, monkeypatch):
+@falling_and_rising
+def test_exponential_level(rises, exponential_table):
     """The higher level times 2^(-E), and not below the lower level."""
-    factor = near(Interval(0, ONE), ERRORS["exponential"], at_least=0)
-    monkeypatch.setattr(exponential, "two_to_minus", Mock(return_value=factor))
-    segment = between(*levels(Fraction(1, 2), Fraction(1)), rises)
-    level = Exponential.fixed_level(BOUNDED, segment, POSITION, (0, 0, 0, 0))
-    show("exponential", level.error)
+    table = exponential_table(near(Interval(0, ONE), ERRORS["exponential"], at_least=0))
+    value = table.value(*start_and_end(*ANY_LEVELS, rises), NEAR_START)
+    show("exponential", value.error)
 
 
 LEAST_GROWTH = inverse_power._LEAST_GROWTH
-NO_LIMBS = 0, 0, 0, 0, 0
 A_LIMB = integer(0, 2**31 - 1)
 ANY_POWER = integer(0, 4), A_LIMB, A_LIMB
 ANY_GROWTH = near(Interval(0, LEAST_GROWTH * ONE), Interval(-2, 0), at_least=0)
-ANY_X = near(Interval(0, ONE), Interval(-2, 0), at_least=0)
+ANY_FRACTION = near(Interval(0, ONE), Interval(-2, 0), at_least=0)
+"""The steps from the higher level, as a fraction of all steps."""
 
 
-def fixed_level_of_inverse_power(
-    segment: SimpleNamespace, is_nearly_equal: int, monkeypatch: pytest.MonkeyPatch
-) -> Bounded:
-    """Run `fixed_level` with any t, any P, any x and any t^(-P)."""
-    factor = near(Interval(0, ONE), ERRORS["t^-P"], at_least=0)
-    monkeypatch.setattr(inverse_power, "_inverse_power", Mock(return_value=factor))
-    monkeypatch.setattr(inverse_power, "steps_times_rate", Mock(return_value=(0, ANY_GROWTH)))
-    monkeypatch.setattr(inverse_power, "ratio", Mock(return_value=ANY_X))
-    parameters = *NO_LIMBS, *ANY_POWER, is_nearly_equal
-    return InversePower.fixed_level(BOUNDED, segment, POSITION, parameters)
+@pytest.fixture
+def inverse_power_table(monkeypatch):
+    """Return a function that makes a table with any t^(-P), of which the t and P are not known."""
+
+    def make(*, factor: Bounded | None = None, parabola: Bounded | None = None) -> Table:
+        table = Table("t^-P", monkeypatch)
+        is_nearly_equal = int(factor is None)
+        table.parameters["t^-P"] = 0, 0, 0, 0, 0, *ANY_POWER, is_nearly_equal
+        # The value that is not selected may be any number.
+        factor = factor or integer(0, ONE)
+        parabola = parabola or integer(0, ONE)
+        monkeypatch.setattr(inverse_power, "_inverse_power", Mock(return_value=factor))
+        monkeypatch.setattr(inverse_power, "_parabola", Mock(return_value=parabola))
+        return table
+
+    return make
 
 
-@pytest.mark.parametrize("rises", [False, True])
-def test_inverse_power_level(rises, monkeypatch):
-    """The higher level times t^(-P), and not below the lower level.
-
-    The parabola is computed too, but discarded: it may have any value.
-    """
-    monkeypatch.setattr(inverse_power, "_parabola", Mock(return_value=0))
-    segment = between(*levels(Fraction(1, 2), Fraction(1)), rises)
-    level = fixed_level_of_inverse_power(segment, 0, monkeypatch)
-    show("t^-P", level.error)
+@falling_and_rising
+def test_formula_of_inverse_power_level(rises, inverse_power_table):
+    """h·t^(-P), where that is above the lower level."""
+    _, low_in_units, high, high_in_units = unknown_levels()
+    factor = variable("t^(-P)", Interval(Fraction(1, 2), Fraction(3, 4)))
+    table = inverse_power_table(factor=near(factor.scaled(ONE), NOTHING))
+    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
+    assert value.exact == (high * factor).scaled(ONE)
 
 
-@pytest.mark.parametrize("rises", [False, True])
-def test_inverse_power_between_nearly_equal_levels(rises, monkeypatch):
+@falling_and_rising
+def test_inverse_power_level(rises, inverse_power_table):
+    """The higher level times t^(-P), and not below the lower level."""
+    table = inverse_power_table(factor=near(Interval(0, ONE), ERRORS["t^-P"], at_least=0))
+    value = table.value(*start_and_end(*ANY_LEVELS, rises), NEAR_START)
+    show("t^-P", value.error)
+
+
+@falling_and_rising
+def test_formula_between_nearly_equal_levels(rises, inverse_power_table):
+    """h - (h - l)·S, with the parabola S."""
+    low, low_in_units, high, high_in_units = unknown_levels()
+    s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
+    table = inverse_power_table(parabola=near(s.scaled(ONE), NOTHING))
+    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
+    assert value.exact == (high - (high - low) * s).scaled(ONE)
+
+
+@falling_and_rising
+def test_inverse_power_between_nearly_equal_levels(rises, inverse_power_table):
     """The parabola is x + (P + 1)/2·g·x·(1 - x), with t = 1 + g·x and g < 2⁻²².
 
     With a = (P + 1)/2 and c = (P + 1)(P + 2)/6, the exact S is N/D, where
@@ -189,32 +309,16 @@ def test_inverse_power_between_nearly_equal_levels(rises, monkeypatch):
     below 2·g² for P up to 4. The levels are at most 4·g apart. What the parabola omits is therefore
     below 8·g³ < 2⁻⁶³, half a unit.
     """
-    parabola = inverse_power._parabola(BOUNDED, ANY_X, ANY_GROWTH, ANY_POWER)
+    parabola = inverse_power._parabola(BOUNDED, ANY_FRACTION, ANY_GROWTH, ANY_POWER)
     assert parabola.error.within(OF_PARABOLA)
     omitted = Interval(Fraction(-1, 2), Fraction(1, 2))
-    segment = between(*levels(Fraction(1, 2), 4 * LEAST_GROWTH), rises)
-    level = fixed_level_of_inverse_power(segment, 1, monkeypatch)
-    show("t^-P", level.error + omitted)
+    nearly_equal = levels(Fraction(1, 2), 4 * LEAST_GROWTH)
+    table = inverse_power_table(parabola=parabola)
+    value = table.value(*start_and_end(*nearly_equal, rises), NEAR_START)
+    show("t^-P", value.error + omitted)
 
 
-MOST_DOUBLINGS = 31
-"""A factor of a batch plan is at most 2³¹."""
-
-
-@pytest.mark.parametrize("step", [NEAR_START, NEAR_END])
-def test_value_that_a_batch_plan_scales(step):
-    """Levels above 1 are stored divided by 2ⁿ, less than twice the factor: the error grows by 2ⁿ.
-
-    The product is at most 1 at every step that is reached, so `value << n` is at most 2⁶² + 16·2ⁿ.
-    Here both levels are at most 2⁻ⁿ, so that all products are.
-    """
-    interpolant = near(Interval(0, ONE), ERRORS["1-x^P"], at_least=0)
-    for shift in range(1, MOST_DOUBLINGS + 1):
-        low, high = levels(Fraction(1, 2 ** (shift + 1)), Fraction(1, 2**shift))
-        segment = segment_between(high, low, shift)
-        value = interpolate(interpolant, segment, step)
-        assert value.error.within(WITHIN_PROMISE.scaled(2**shift))
-        assert value.computed.high <= ONE
+# The rounding to float32.
 
 
 @examples(300)

@@ -37,7 +37,7 @@ Exact = Interval | Polynomial
 Number = Union["Bounded", int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Bounded:
     """All integers that a variable can be, and the exact number that it approximates."""
 
@@ -117,6 +117,10 @@ class Bounded:
 
     def __le__(self, other: Number) -> bool:
         return not self > other
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Bounded | int)
+        return not self < other and not self > other
 
 
 def _sum(a: Exact, b: Exact) -> Exact:

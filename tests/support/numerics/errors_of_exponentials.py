@@ -206,7 +206,8 @@ def _power(whole: int, box: Interval) -> Power:
 
     def multiply(a: Bounded, b: Any) -> Bounded:
         product = BOUNDED.multiply(a, b)
-        if b != exponents._LN_2:
+        is_u = not errors_of_u  # the first product
+        if not is_u:
             return product
         errors_of_u.append(product.error + rounding_of_ln_2 * fraction)
         return approximating(product.computed, NOTHING)

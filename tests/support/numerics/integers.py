@@ -117,5 +117,9 @@ def _remainder(terms: Terms, bits: int) -> Polynomial:
     return variable(f"remainder of {bits} bits", Interval(0, (1 << bits) - 1))
 
 
-INTEGERS = PYTHON
+def _unchanged(number: Number) -> Number:
+    return number
+
+
+INTEGERS = PYTHON._replace(int64=_unchanged)
 """The operations on `Integer`: the product's `multiply`, and Python's operators."""
