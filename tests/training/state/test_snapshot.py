@@ -370,14 +370,25 @@ def test_other_order_of_parameters_is_rejected(
         loading.load_state_dict(state)
         saving(batch)
         loading(batch)
-        for group in loading.optimizers[0].param_groups:
-            assert ("param_names" in group) == (prefix is not None)
         assert equal_trees(loading.state_dict()["model"], saving.state_dict()["model"])
         return
     before = loading.state_dict()
     with pytest.raises(ValueError, match=difference_of(saved_layout, layout)):
         loading.load_state_dict(state, strict=False)
     assert equal_trees(loading.state_dict(), before)
+
+
+@pytest.mark.parametrize("prefix", [None, "", "_orig_mod."])
+def test_optimizer_keeps_its_own_names_of_parameters(prefix: str | None) -> None:
+    """The state is from a model wrapped in DDP."""
+    layout = split(NAMES, [[8]])
+    saving = step_of(layout, "module.")
+    saving(torch.ones(2, 3))
+    loading = step_of(layout, prefix)
+    (optimizer,) = loading.optimizers
+    names = optimizer.param_groups[0].get("param_names")
+    loading.load_state_dict(saving.state_dict())
+    assert optimizer.param_groups[0].get("param_names") == names
 
 
 def step_with_tied_layers(*names: str) -> TrainStep:
