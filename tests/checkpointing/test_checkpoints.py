@@ -376,6 +376,14 @@ def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, parts_before: i
     assert numbers_in(parts) == [1, 1, 1, 1]
 
 
+def test_loaded_dictionary_has_the_saved_keys_alone(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, progress={"epoch": 3})
+    progress = {"epoch": 0, "best loss": 0.5}
+    checkpoints.load(progress=progress)
+    assert progress == {"epoch": 3}
+
+
 def test_interrupted_step_is_not_saved(tmp_path: Path) -> None:
     step = make_step()
     step._status.begin_writing()

@@ -155,6 +155,12 @@ def check_wsd(expected, total, warmup, decay, shape, lowest):
         )
 
 
+def test_plateaus_may_touch():
+    touching = PlateauCurve(100, plateaus=[(20, 30), (50, 10)])
+    joined = PlateauCurve(100, plateaus=[(20, 40)])
+    np.testing.assert_array_equal(touching(range(101)), joined(range(101)))
+
+
 def test_wsd_decays_to_0_along_1_sqrt_by_default():
     assert StagedCurve.wsd(10_000, warmup_steps="2%", decay_steps="20%") == STEPS
 
@@ -369,6 +375,13 @@ def test_spellings_of_one_power_are_equal(spelling, shape):
     assert_same(cooled(spelling), cooled(shape))
     if not shape.startswith("t"):
         assert_same(decayed(spelling), decayed(shape))
+
+
+@pytest.mark.parametrize(
+    "shape", ["1-x^0.05", "1-x^20", "(1-x)^0.05", "(1-x)^20", "t^-0.25", "t^-4"]
+)
+def test_least_and_greatest_powers(shape):
+    assert staged(shape).stages[0].shape == shape
 
 
 @pytest.mark.parametrize("formula", ["1-x^", "(1-x)^", "t^-"])

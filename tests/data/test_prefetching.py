@@ -33,6 +33,21 @@ def test_state_is_of_last_batch_handed_out(length: int, depth: int) -> None:
     assert feed.state_dict() == {"count": length}
 
 
+class Rewinding(Counted):
+    """A loader that is back at its beginning after its last batch."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from super().__iter__()
+        self.count = 0
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_state_after_the_last_batch_is_that_of_the_loader_at_its_end(depth: int) -> None:
+    feed = ahead(Rewinding(5), depth)
+    assert len(list(feed)) == 5
+    assert feed.state_dict() == {"count": 0}
+
+
 @given(st.sampled_from([OSError, KeyboardInterrupt]), st.integers(0, 5), st.integers(0, 4))
 def test_error_loses_no_batch(error: type[BaseException], fails_at: int, depth: int) -> None:
     """An error follows the batches before it; an interrupt comes at once, with its place saved."""

@@ -54,6 +54,14 @@ def under_ddp(model: nn.Module) -> nn.Module:
 by_ddp_or_fsdp = pytest.mark.parametrize("wrap", [under_ddp, sharded])
 
 
+def test_versions_of_modules_are_under_plain_names() -> None:
+    """Torch keeps them in an attribute of a state. BatchNorm loads other keys if it is absent."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    versions = cast("Any", model.state_dict())._metadata
+    state: Any = plain_state(under_ddp(model))
+    assert state._metadata == versions
+
+
 @pytest.mark.slow
 def test_wrapping_changes_no_bits() -> None:
     for wrapper, loss, precision, synchronize in product(

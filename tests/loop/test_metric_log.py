@@ -146,6 +146,15 @@ def test_saving_does_not_change_when_rows_come(every: int, actions: list[str]) -
     assert log.rows == unsaved.rows
 
 
+def test_load_drops_results_that_are_no_rows_yet() -> None:
+    log = MetricLog(every=10)
+    state = log.state_dict()
+    log(_result(0.5, 0.5, [0.5], 1, 0, 1, 1))
+    log.load_state_dict(state)
+    assert log.flush() is None
+    assert log.rows == []
+
+
 def test_log_is_bounded_and_drops_aux() -> None:
     log = MetricLog(every=10)
     aux = torch.ones(3)

@@ -176,6 +176,15 @@ def test_new_peaks_separate_shared_tensors() -> None:
     assert lrs_of(optimizer) == [0.5, 0.25]
 
 
+def test_load_compares_the_curves_of_all_groups() -> None:
+    saved = optimizer_with([0.5, 0.25])
+    scheduler = lambda_lr(saved, CURVE)
+    advance(saved, scheduler, 7)
+    again = lambda_lr(optimizer_with([0.5, 0.25]), [CURVE, DIFFERENT])
+    with pytest.raises(ValueError, match=r"of param_groups\[1\] differ from step 0 on"):
+        again.load_state_dict(scheduler.state_dict())
+
+
 def test_load_separates_shared_tensors_of_new_curves() -> None:
     saved = optimizer_with([None, None], AdamW, lr=torch.tensor(0.5))
     resumed = optimizer_with([None, None], AdamW, lr=torch.tensor(0.5))

@@ -375,6 +375,13 @@ def test_floor_is_past_at_ten_times_the_steps(total: int, unit: int | None) -> N
             assert bool(end_message(floor, unit, step, updates)) == is_past
 
 
+def test_end_of_a_curve_above_0_is_not_an_end_at_0() -> None:
+    """One group still trains."""
+    curves = [PlateauCurve(112), PlateauCurve(112, min_lr_ratio=0.1)]
+    assert not end_message(curves, None, 200, 200)
+    assert "every learning rate at its final value" in end_message(curves, None, 2000, 2000)
+
+
 # An optimizer that was loaded without the state of its scheduler.
 
 
