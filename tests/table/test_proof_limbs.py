@@ -1,6 +1,7 @@
 """What the functions of limbs compute, proved as identities between polynomials, for every operand.
 
-At the end, the functions of the shapes, which give the results of one to the next.
+The last tests are about the functions of the shapes, which pass the result of each such function on
+to the next one.
 
 A function runs once, on numbers that are polynomials in unknown integers. The difference between
 what it returns and its formula is then a polynomial in remainders, whose interval is its error. The
@@ -162,6 +163,22 @@ def test_normalized_number_is_rounded_down_once(is_past, monkeypatch):
         assert missing.range.within(Interval(0, 2**k - 1))
 
 
+@pytest.mark.parametrize(
+    ("fractions", "doublings", "numbers"),
+    [
+        (Interval(0, 3 * ONE // 7 - 1), 0, Interval(0, 3 * ONE // 7)),
+        (Interval(3 * ONE // 7, ONE - 1), 1, Interval(-2 * ONE // 7, 0)),
+    ],
+    ids=["up to 10/7", "past 10/7"],
+)
+def test_normalized_number_is_near_1(fractions, doublings, numbers):
+    """t/2ᵏ - 1 lies in [-2/7, 3/7]. After the shifts, every t is treated like one from 1 to 2."""
+    fraction = integer("fraction", fractions)
+    k, y_minus_1 = inverse_power._normalize(INTEGERS, integer("1", Interval(1, 1)), fraction)
+    assert k == doublings
+    assert y_minus_1.range.within(numbers)
+
+
 # How the shapes join these parts. A part that another proof is about returns an unknown integer
 # here; the test looks at what it was given.
 
@@ -286,7 +303,7 @@ FROM_HIGHER_LEVEL = pytest.mark.parametrize(
 
 @FROM_HIGHER_LEVEL
 def test_exponential_joins_its_parts(segment, steps, monkeypatch):
-    """The level is that below the higher one by 2^(-E) with E = steps·r, rounded down."""
+    """The level is the higher one times 2^(-E), with E = steps·r rounded down."""
     rate = [limb(name) for name in ("whole", "high", "middle", "low")]
     power_of_two = unknown("two_to_minus", A_FRACTION, exponential, monkeypatch)
     level = unknown("level_below", A_FRACTION, exponential, monkeypatch)
@@ -297,13 +314,16 @@ def test_exponential_joins_its_parts(segment, steps, monkeypatch):
     assert (exact - exponent_given_to(power_of_two)).range.within(Interval(0, 1))
 
 
+@pytest.mark.parametrize("rises", [False, True], ids=["falling", "rising"])
 @pytest.mark.parametrize("doublings", range(31))
-def test_inverse_power_is_given_its_parts(doublings, monkeypatch):
+def test_inverse_power_is_given_its_parts(doublings, rises, monkeypatch):
     """t is 1 + steps·r, rounded down. The parabola needs only its fraction.
 
     As for `ratio`, the lengths are cut into intervals, to show that a t up to 2⁶² fits into int64.
     """
     segment = SimpleNamespace(start=ONE, end=0)
+    if rises:
+        segment = SimpleNamespace(start=0, end=ONE)
     rate = [limb(name) for name in ("whole", "high", "middle", "low")]
     power = power_below(4)
     x = unknown("ratio", A_FRACTION, inverse_power, monkeypatch)
@@ -314,6 +334,8 @@ def test_inverse_power_is_given_its_parts(doublings, monkeypatch):
         steps = integer("steps", Interval(1, min(lengths.high, MAX_LENGTH)))
         top = integer("top", Interval(0, HALF // lengths.low))
         at = SegmentPosition(steps, REMAINING, None)
+        if rises:
+            at = SegmentPosition(ELAPSED, steps, None)
         InversePower.fixed_level(INTEGERS, segment, at, (top, *rate, *power, 0))
 
         _, whole, fraction, given_power = factor.call_args.args

@@ -159,12 +159,15 @@ def test_inverse_power_between_nearly_equal_levels():
     assert width(OF_PARABOLA) < (1 - Fraction(5, 2) * LEAST_GROWTH) * LEAST_STEP
 
 
-# The exponential. E = floor(j·R/2³¹) grows by floor(R/2³¹) at least, without an error. So it is
-# monotone if a step is at least 24 units. Otherwise E, and u = E·ln 2, stay below 24·2³¹ units, and
-# the last product of `two_to_minus`, (1 - d)·u with d = u/2 - u²/6 + …, never falls as u grows.
+# The exponential. E = floor(j·R/2³¹) is computed without a further error, and grows by at least
+# floor(R/2³¹) units from step to step. If these are 24 or more, 2^(-E) never goes the wrong way.
+# Otherwise R < 24·2³¹, and j < 2³¹, so E < 24·2³¹ units: its whole part is 0. As E grows,
+# u = multiply(E, ln 2) never falls (`test_product_never_decreases`). The value is 1 minus the last
+# product of `two_to_minus`, (1 - d)·u with d = u/2 - u²/6 + …; it remains to show that this product
+# never falls from any u to u + 1.
 
 SLOW = 24 * 2**31
-"""More than any u, in units."""
+"""More than any E and any u of such an exponential, in units."""
 
 
 @pytest.mark.parametrize("h", range(24))
@@ -199,7 +202,7 @@ def factor_of_last_product(u: Bounded) -> Bounded:
 
 
 def any_u(low: int, high: int) -> Bounded:
-    """Return a u between two numbers of units, as a variable."""
+    """Return an unknown u between `low` and `high` units, as a variable."""
     u = variable("u", Interval(Fraction(low, ONE), Fraction(high, ONE)))
     return near(u.scaled(ONE), NOTHING)
 
@@ -212,16 +215,22 @@ def distance_from_half(u: Bounded) -> Interval:
 
 
 def test_slow_exponential():
-    """u - Q/2³¹, rounded down, never falls, because Q grows by at most 2³¹ from u to u + 1.
+    """The last product, u - Q/2³¹ rounded down, never falls: Q grows by less than 2³¹ at u + 1.
 
-    Without its error d grows by nearly 1/2, so d changes by t from -1 to 2. Let h, l and e be as
-    above, and recall that d is at most e·2³¹.
+    Q = d·h + e·l, where h < 24 and l are the limbs of u, and e <= 12 is d/2³¹, rounded up. From u
+    to u + 1, d changes by an integer t: by nearly 1/2 without its error, whose width is below 2.1.
+    So t lies in -1 … 2, and e changes by at most 1. In each case h, l, d and e are those of u:
 
-    - If h and e stay the same, Q grows by t·h + e.
-    - If h grows and l becomes 0, Q grows by t·(h + 1) + d - e·(2³¹ - 1), at most t·(h + 1) + e.
-    - If e falls, Q grows by less than e.
-    - If e grows, d passes e·2³¹, and Q grows by t·h + e + l + 1. There l is small: u is between 2·d
-      and 2·d + 198, and if e is not 0 then u is above 2·d + 1, and has passed 2·e·2³¹ before.
+    - h and e stay the same: Q grows by t·h + e.
+    - h grows by 1 and l falls from 2³¹ - 1 to 0, whatever e becomes: Q grows by t·(h + 1) + d -
+      e·(2³¹ - 1), which is at most t·(h + 1) + e because d <= e·2³¹.
+    - h stays the same and e falls by 1: then t is -1, and Q grows by e - 1 - l - h < e.
+    - h stays the same and e grows by 1: Q grows by t·h + e + l + 1.
+
+    All of this is below 100, but for the l of the last case. That l is at most 198. For d <= e·2³¹
+    < d + t, so d is e·2³¹ or e·2³¹ - 1. Since d - u/2 lies in -99 … 1/1000, u lies in 2·d … 2·d +
+    198. If e is 0, so is d, and u itself is at most 198. Otherwise d - u/2 is below -1/2 for all
+    these u: so u >= 2·d + 2 >= 2·e·2³¹, while u <= 2·e·2³¹ + 198.
     """
     u = any_u(0, SLOW)
     assert width(factor_of_last_product(u).error) < Fraction(21, 10)

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from support.numerics.bounded import BOUNDED, Bounded, near
+from support.numerics.bounded import BOUNDED, Bounded, integer, near
 from support.numerics.errors_of_exponentials import (
     powers,
     relative_error,
@@ -257,6 +257,13 @@ def test_powers_of_two_of_exact_exponents():
     """`two_to_minus` is less than 5.6 units off if E is not."""
     errors = union(each_power.error for each_power in powers())
     assert errors.within(Interval(Fraction(-56, 10), Fraction(56, 10)))
+
+
+@pytest.mark.parametrize("whole", [64, 2**62])
+def test_powers_of_two_from_64_on_are_0(whole):
+    """For all whole parts from 63 on, the shift is by 63."""
+    value = exponents.two_to_minus(BOUNDED, whole, integer(0, ONE - 1))
+    assert value.computed.magnitude == 0
 
 
 def test_powers_of_two_are_at_most_1():

@@ -30,6 +30,7 @@ from support.numerics.proven import (
 from plateau_jax.numerics.arithmetic import NUMPY, ONE, DecodedSegments
 from plateau_jax.shapes import exponential, inverse_power
 from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, SHAPE_NUMBERS
+from plateau_jax.shapes.shape import SegmentPosition
 from plateau_jax.table import fixed_point
 
 WITHIN_PROMISE = Interval(-PROMISED, PROMISED)
@@ -43,8 +44,8 @@ def show(name: str, error: Interval) -> None:
 def levels(middle: Fraction, largest_distance: Fraction) -> tuple[Bounded, Bounded]:
     """Return a lower level, from just below the middle down, and a higher one from the middle up.
 
-    A proof follows one direction, so it must know which level is higher. Only their distance
-    counts.
+    A proof follows one direction, so it must know which level is higher. The error of a value
+    depends on their distance, or on the higher level alone, and neither can be larger than here.
     """
     least_distance = Fraction(1, 2**40)
     low = Interval(middle - largest_distance / 2, middle - least_distance)
@@ -69,8 +70,14 @@ def start_and_end(low: Any, high: Any, rises: bool) -> tuple[Any, Any]:
     return high, low
 
 
-NEAR_START, NEAR_END = 1, 3
+BEGIN = 10
+NEAR_START, NEAR_END = BEGIN + 1, BEGIN + 3
 """Steps of a segment of four steps. Only which end is nearer counts."""
+
+POSITIONS = {
+    NEAR_START: SegmentPosition(elapsed=1, remaining=3, x=ONE // 4),
+    NEAR_END: SegmentPosition(elapsed=3, remaining=1, x=ONE // 4),
+}
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,10 @@ def nearest_float32(number: Bounded, *, dtype: Any) -> Float32:
 ROUNDING = BOUNDED._replace(float32=Float32, asarray=nearest_float32)
 
 
+START_IN_TABLE = object()
+"""The float32 of the start level."""
+
+
 class Table:
     """A table with every shape. Each shape but one has a value that no arithmetic can use."""
 
@@ -109,21 +120,24 @@ class Table:
 
     def value(self, start: Bounded, end: Bounded, step: int, shift: int | None = None) -> Bounded:
         """Return the multiplier between two levels before it is rounded, in units of 2⁻⁶²."""
-        segment = DecodedSegments(
-            phase_begin=0,
+        segment = self.segment(start, end, shift)
+        multiplier = fixed_point._evaluate_rows(ROUNDING, segment, step, 0)
+        assert multiplier.factor == 2.0**-62
+        return multiplier.number
+
+    def segment(self, start: Any, end: Any, shift: int | None = None) -> DecodedSegments:
+        return DecodedSegments(
+            phase_begin=BEGIN,
             length=4,
             inverse=ONE // 4,
             inverse_rest=0,
             start=start,
             end=end,
-            start_float32=None,
+            start_float32=START_IN_TABLE,
             shape_number=SHAPE_NUMBERS[self.shape],
             parameters=self.parameters,
             shift=shift,
         )
-        multiplier = fixed_point._evaluate_rows(ROUNDING, segment, step, 0)
-        assert multiplier.factor == 2.0**-62
-        return multiplier.number
 
 
 @pytest.fixture
@@ -145,6 +159,24 @@ def table_of(monkeypatch):
 
 falling_and_rising = pytest.mark.parametrize("rises", [False, True], ids=["falling", "rising"])
 near_both_ends = pytest.mark.parametrize("step", [NEAR_START, NEAR_END], ids=["start", "end"])
+
+
+@pytest.mark.parametrize("shape", SHAPE_NUMBERS)
+def test_first_step_is_the_start_level_from_the_table(shape, monkeypatch):
+    segment = Table(shape, monkeypatch).segment(ONE, 0)
+    assert fixed_point._evaluate_rows(ROUNDING, segment, BEGIN, 0) is START_IN_TABLE
+
+
+@pytest.mark.parametrize("step", POSITIONS)
+def test_shape_is_given_the_position_of_the_step(step, monkeypatch):
+    """Steps elapsed and remaining, and the smaller one as a fraction of the length."""
+    table = Table("linear", monkeypatch)
+    segment = table.segment(*reversed(ANY_LEVELS))
+    fixed_point._evaluate_rows(ROUNDING, segment, step, 0)
+    given = [shape.interpolant for name, shape in INTERPOLATED.items() if name != "linear"]
+    given += [shape.fixed_level for shape in GEOMETRIC.values()]
+    for function in given:
+        function.assert_called_once_with(ROUNDING, segment, POSITIONS[step], ())
 
 
 # Shapes with an interpolant.
@@ -184,7 +216,8 @@ def test_formula_of_interpolated_value(shape, step, is_from_start, rises, table_
 @pytest.mark.parametrize("shape", INTERPOLATED)
 def test_interpolated_value(shape, rises, step, table_of):
     """Between any two levels, counted from the start or from the end, falling or rising."""
-    interpolant = near(Interval(0, LARGEST[shape] * ONE), ERRORS[shape], at_least=1)
+    least = int(shape == "linear")  # an x of 0 is the first step
+    interpolant = near(Interval(0, LARGEST[shape] * ONE), ERRORS[shape], at_least=least)
     table = table_of(shape, interpolant)
     value = table.value(*start_and_end(*ANY_LEVELS, rises), step)
     show(shape, value.error)
@@ -202,11 +235,21 @@ def test_value_that_a_batch_plan_scales(shift, step, table_of):
     The product is at most 1 at every step that is reached, so `value << n` is at most 2⁶² + 16·2ⁿ.
     Here both levels are at most 2⁻ⁿ, so that all products are.
     """
-    table = table_of("1-x^P", near(Interval(0, ONE), ERRORS["1-x^P"], at_least=1))
+    table = table_of("1-x^P", near(Interval(0, ONE), ERRORS["1-x^P"], at_least=0))
     low, high = levels(Fraction(1, 2 ** (shift + 1)), Fraction(1, 2**shift))
     value = table.value(high, low, step, shift)
     assert value.error.within(WITHIN_PROMISE.scaled(2**shift))
     assert value.computed.high <= ONE
+
+
+@pytest.mark.parametrize("shift", range(1, MOST_DOUBLINGS + 1))
+def test_scaled_value_is_at_most_1(shift, table_of):
+    """From 2ⁿ down to 0, at all steps with a product of at most 1, whatever the error of S."""
+    largest = 1 - Fraction(1, 2**shift)
+    table = table_of("1-x^P", near(Interval(largest * ONE, ONE), ERRORS["1-x^P"]))
+    value = table.value(integer(ONE, ONE), integer(0, 0), NEAR_START, shift)
+    assert value.error.within(WITHIN_PROMISE.scaled(2**shift))
+    assert value.computed.high == ONE
 
 
 # Shapes whose levels are the higher level times 2^(-E).
@@ -233,6 +276,15 @@ def test_formula_of_exponential_level(rises, exponential_table):
     table = exponential_table(near(factor.scaled(ONE), NOTHING))
     value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
     assert value.exact == (high * factor).scaled(ONE)
+
+
+@falling_and_rising
+def test_exponential_level_is_not_below_the_lower_level(rises, exponential_table):
+    low, low_in_units, _, high_in_units = unknown_levels()
+    factor = variable("2^(-E)", Interval(Fraction(1, 8), Fraction(1, 4)))
+    table = exponential_table(near(factor.scaled(ONE), NOTHING))
+    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
+    assert value.exact == low.scaled(ONE)
 
 
 @falling_and_rising

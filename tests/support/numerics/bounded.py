@@ -12,7 +12,8 @@ Each operator bounds all three. Two rules are all there is to rounding: `>>` rou
 error lies in (-1, 0], and `multiply` is at most two units low, which
 `test_product_is_at_most_two_units_low` proves.
 
-An operation fails unless its result fits into int64, whatever the integers are. A comparison fails
+An operation fails unless its result fits into int64, whatever the integers are, and a shift unless
+it is by less than 64 bits. A comparison fails
 unless it has the same outcome for all of them; the proof then needs smaller boxes, or two cases.
 """
 
@@ -74,9 +75,11 @@ class Bounded:
         return self * other
 
     def __lshift__(self, bits: int) -> "Bounded":
+        assert 0 <= bits < 64, f"a shift by {bits} bits"
         return self * (1 << bits)
 
     def __rshift__(self, bits: int) -> "Bounded":
+        assert 0 <= bits < 64, f"a shift by {bits} bits"
         down = Interval(Fraction(1, 1 << bits) - 1, 0)
         computed = self.computed.halved(bits) + down
         return _bounded(self.exact.halved(bits), self.error.halved(bits) + down, computed)

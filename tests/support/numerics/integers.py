@@ -61,6 +61,7 @@ class Integer:
         return self * other
 
     def __lshift__(self, bits: int) -> "Integer":
+        assert 0 <= bits < 64, f"a shift by {bits} bits"
         shifted = self * (1 << bits)
         return Integer(shifted.value, shifted.range, self.zeros + bits)
 
@@ -75,6 +76,7 @@ class Integer:
         return Integer(remainder, remainder.range)
 
     def __rshift__(self, bits: int) -> "Integer":
+        assert 0 <= bits < 64, f"a shift by {bits} bits"
         remainder = self & ((1 << bits) - 1)
         quotient = (self.value - remainder.value).halved(bits)
         down = Interval(Fraction(1, 1 << bits) - 1, 0)
