@@ -9,7 +9,7 @@ from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build
 from support.curves.strategies import MAX_STEP, Words, arguments, magnitudes, shape_of, words
 from support.examples import examples
-from support.numerics.bounded import OF_A_PRODUCT
+from support.numerics.bounded import ERROR_OF_PRODUCT
 from support.numerics.oracle import (
     Oracle,
     as_written,
@@ -23,6 +23,7 @@ from support.numerics.proven import ERRORS
 from plateau_jax import StagedCurve
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import NUMPY, PYTHON, multiply, ratio
+from plateau_jax.numerics.exponents import power_limbs
 from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED
 from plateau_jax.shapes.shape import SegmentPosition
 
@@ -46,6 +47,14 @@ def test_product_never_decreases(a, b, more):
     assert multiply(min(a + more, ONE), b) >= product
     if a >= 0:
         assert multiply(a, min(b + more, ONE)) >= product
+
+
+@given(st.decimals("0.05", "20"))
+def test_power_is_rounded_to_the_nearest_unit(power):
+    exact = Fraction(power)
+    high, middle, low = power_limbs(exact)
+    units = (high << 62) + (middle << 31) + low
+    assert abs(units - exact * ONE) <= Fraction(1, 2)
 
 
 def first_segment(length, low, shape):
@@ -141,7 +150,7 @@ def test_geometric_level_stays_within_its_units(name, drawn):
         return  # between equal levels
     (value,) = evaluate(GEOMETRIC[name].fixed_level, segment, np.array([elapsed]))
     expected = exact_level(shape, as_written(low), exactly(Fraction(elapsed, length)))
-    assert_within(ERRORS[name] + OF_A_PRODUCT, int(value) - expected * ONE)
+    assert_within(ERRORS[name] + ERROR_OF_PRODUCT, int(value) - expected * ONE)
 
 
 @examples(500)

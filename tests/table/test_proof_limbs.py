@@ -179,13 +179,13 @@ def test_normalized_number_is_near_1(fractions, doublings, numbers):
     assert y_minus_1.range.within(numbers)
 
 
-# How the shapes join these parts. A part that another proof is about returns an unknown integer
-# here; the test looks at what it was given.
+# How the shapes join these parts. Each function that has its own proof is replaced: it returns an
+# unknown integer, and the test checks its arguments.
 
 ELAPSED = integer("elapsed", Interval(1, MAX_LENGTH))
 REMAINING = integer("remaining", Interval(1, MAX_LENGTH))
 POSITION = SegmentPosition(ELAPSED, REMAINING, None)
-A_FRACTION = Interval(0, ONE)
+UP_TO_ONE = Interval(0, ONE)
 
 
 def unknown(name: str, within: Interval, module: object, monkeypatch: pytest.MonkeyPatch) -> Mock:
@@ -202,8 +202,8 @@ def test_root_joins_its_parts(monkeypatch):
     scaled = integer("scaled", Interval(1, MAX_LENGTH))
     scale = Mock(return_value=(3, scaled))
     monkeypatch.setattr(root, "_scale_by_fours", scale)
-    ratio_of_steps = unknown("ratio", A_FRACTION, root, monkeypatch)
-    square_root = unknown("_root", A_FRACTION, root, monkeypatch)
+    ratio_of_steps = unknown("ratio", UP_TO_ONE, root, monkeypatch)
+    square_root = unknown("_root", UP_TO_ONE, root, monkeypatch)
     value = SquareRoot.interpolant(INTEGERS, segment, POSITION, ())
     scale.assert_called_once_with(INTEGERS, ELAPSED, length)
     ratio_of_steps.assert_called_once_with(scaled, segment)
@@ -224,7 +224,7 @@ def rates_below(most: Fraction) -> tuple[Integer, Integer, Integer, Integer]:
 def test_power_joins_its_parts(doublings, shape, steps, monkeypatch):
     """(j/L)^P is 2^(-E) with E = P·k + B(y)·(L - j·2ᵏ)·r, where y = j·2ᵏ/L and r = P/L.
 
-    E is less than six units low: four for `exponent_of_power`, and B < 2 for the product with r.
+    E is at most six units low: four for `exponent_of_power`, and B < 2 for the product with r.
     The rate is at most 20/L, so the whole part of a product with it is small.
     """
     lengths = Interval(2**doublings, 2 ** (doublings + 1))
@@ -236,9 +236,9 @@ def test_power_joins_its_parts(doublings, shape, steps, monkeypatch):
     scaled = integer("scaled", Interval(0, int(10 * lengths.high / 7)))
     scale = Mock(return_value=(k, scaled))
     monkeypatch.setattr(power_shapes, "_scale_near_length", scale)
-    y = unknown("ratio", A_FRACTION, power_shapes, monkeypatch)
+    y = unknown("ratio", UP_TO_ONE, power_shapes, monkeypatch)
     half_slope = unknown("half_log_slope", HALF_SLOPE, power_shapes, monkeypatch)
-    power_of_two = unknown("two_to_minus", A_FRACTION, power_shapes, monkeypatch)
+    power_of_two = unknown("two_to_minus", UP_TO_ONE, power_shapes, monkeypatch)
 
     value = shape.interpolant(INTEGERS, segment, POSITION, (*rate, *power))
 
@@ -264,7 +264,7 @@ def exponent_given_to(power_of_two: Mock) -> Polynomial:
 def test_inverse_power_joins_its_parts(power, monkeypatch):
     """t^(-P) is 2^(-E) with E = P·k + B(y)·(P·(y - 1) + c), where t = 2ᵏ·y and c is 6 units.
 
-    E is less than eight units low: four for `exponent_of_power`, and B < 2 for two units of
+    E is at most eight units low: four for `exponent_of_power`, and B < 2 for two units of
     P·(y - 1).
     """
     t = integer("t", Interval(1, ONE))
@@ -274,7 +274,7 @@ def test_inverse_power_joins_its_parts(power, monkeypatch):
     normalize = Mock(return_value=(k, y_minus_1))
     monkeypatch.setattr(inverse_power, "_normalize", normalize)
     half_slope = unknown("half_log_slope", HALF_SLOPE, inverse_power, monkeypatch)
-    power_of_two = unknown("two_to_minus", A_FRACTION, inverse_power, monkeypatch)
+    power_of_two = unknown("two_to_minus", UP_TO_ONE, inverse_power, monkeypatch)
 
     value = inverse_power._inverse_power(INTEGERS, t, fraction, power)
 
@@ -305,8 +305,8 @@ FROM_HIGHER_LEVEL = pytest.mark.parametrize(
 def test_exponential_joins_its_parts(segment, steps, monkeypatch):
     """The level is the higher one times 2^(-E), with E = steps·r rounded down."""
     rate = [limb(name) for name in ("whole", "high", "middle", "low")]
-    power_of_two = unknown("two_to_minus", A_FRACTION, exponential, monkeypatch)
-    level = unknown("level_below", A_FRACTION, exponential, monkeypatch)
+    power_of_two = unknown("two_to_minus", UP_TO_ONE, exponential, monkeypatch)
+    level = unknown("level_below", UP_TO_ONE, exponential, monkeypatch)
     value = Exponential.fixed_level(INTEGERS, segment, POSITION, rate)
     assert value is level.return_value
     level.assert_called_once_with(INTEGERS, segment, power_of_two.return_value)
@@ -314,34 +314,43 @@ def test_exponential_joins_its_parts(segment, steps, monkeypatch):
     assert (exact - exponent_given_to(power_of_two)).range.within(Interval(0, 1))
 
 
-@pytest.mark.parametrize("rises", [False, True], ids=["falling", "rising"])
 @pytest.mark.parametrize("doublings", range(31))
-def test_inverse_power_is_given_its_parts(doublings, rises, monkeypatch):
-    """t is 1 + steps·r, rounded down. The parabola needs only its fraction.
+def test_t_of_inverse_power(doublings, monkeypatch):
+    """t is 1 + steps·r, rounded down.
 
     As for `ratio`, the lengths are cut into intervals, to show that a t up to 2⁶² fits into int64.
     """
     segment = SimpleNamespace(start=ONE, end=0)
-    if rises:
-        segment = SimpleNamespace(start=0, end=ONE)
     rate = [limb(name) for name in ("whole", "high", "middle", "low")]
-    power = power_below(4)
-    x = unknown("ratio", A_FRACTION, inverse_power, monkeypatch)
-    factor = unknown("_inverse_power", A_FRACTION, inverse_power, monkeypatch)
-    level = unknown("level_below", A_FRACTION, inverse_power, monkeypatch)
-    parabola = unknown("_parabola", A_FRACTION, inverse_power, monkeypatch)
+    factor = unknown("_inverse_power", UP_TO_ONE, inverse_power, monkeypatch)
+    for module_function in ("ratio", "level_below", "_parabola"):
+        unknown(module_function, UP_TO_ONE, inverse_power, monkeypatch)
     for lengths in Interval(2**doublings, 2 ** (doublings + 1)).boxes(8):
         steps = integer("steps", Interval(1, min(lengths.high, MAX_LENGTH)))
         top = integer("top", Interval(0, HALF // lengths.low))
         at = SegmentPosition(steps, REMAINING, None)
-        if rises:
-            at = SegmentPosition(ELAPSED, steps, None)
-        InversePower.fixed_level(INTEGERS, segment, at, (top, *rate, *power, 0))
-
-        _, whole, fraction, given_power = factor.call_args.args
+        InversePower.fixed_level(INTEGERS, segment, at, (top, *rate, *power_below(4), 0))
+        _, whole, fraction, _ = factor.call_args.args
         t = (steps.value * joined(top, *rate)).halved(31) + constant(ONE)
         assert (t - joined_with_fraction(whole, fraction)).range.within(Interval(0, 1))
-        assert tuple(given_power) == power
-        level.assert_called_with(INTEGERS, segment, factor.return_value)
-        x.assert_called_with(steps, segment)
-        parabola.assert_called_with(INTEGERS, x.return_value, fraction, given_power)
+
+
+@FROM_HIGHER_LEVEL
+def test_level_of_inverse_power_joins_its_parts(segment, steps, monkeypatch):
+    """The level is the higher one times t^(-P). The parabola needs only the fraction of t."""
+    top = integer("top", Interval(0, 1))
+    rate = [limb(name) for name in ("whole", "high", "middle", "low")]
+    power = power_below(4)
+    x = unknown("ratio", UP_TO_ONE, inverse_power, monkeypatch)
+    factor = unknown("_inverse_power", UP_TO_ONE, inverse_power, monkeypatch)
+    level = unknown("level_below", UP_TO_ONE, inverse_power, monkeypatch)
+    parabola = unknown("_parabola", UP_TO_ONE, inverse_power, monkeypatch)
+
+    value = InversePower.fixed_level(INTEGERS, segment, POSITION, (top, *rate, *power, 0))
+
+    assert value is level.return_value
+    level.assert_called_once_with(INTEGERS, segment, factor.return_value)
+    x.assert_called_once_with(steps, segment)
+    _, _, fraction, power_of_factor = factor.call_args.args
+    assert tuple(power_of_factor) == power
+    parabola.assert_called_once_with(INTEGERS, x.return_value, fraction, power_of_factor)

@@ -25,7 +25,7 @@ from support.numerics.errors_of_powers import (
 from support.numerics.errors_of_sine import PI, at_x, phases, sine_error
 from support.numerics.integers import integer
 from support.numerics.intervals import NOTHING, Interval, constant, point, variable
-from support.numerics.proven import ERRORS, MAX_LENGTH, OF_PARABOLA
+from support.numerics.proven import ERROR_OF_PARABOLA, ERRORS, MAX_LENGTH
 
 from plateau_jax.numerics import exponents
 from plateau_jax.numerics.arithmetic import LIMB, ONE, multiply
@@ -104,10 +104,13 @@ def least_change_of_exponent() -> Fraction:
     return width(union(first)) / (LN_2.low / 2)
 
 
+LEAST_CHANGE = 24
+
+
 def test_least_change_of_exponent():
     change = least_change_of_exponent()
     print(f"2^(-E) is monotone if E changes by {float(change):.1f} units")
-    assert change < 24
+    assert change < LEAST_CHANGE
 
 
 def error_of_exponents(exponents: list[Exponent], error_of) -> Interval:
@@ -156,7 +159,7 @@ def test_inverse_power_between_nearly_equal_levels():
     `test_parabola_between_nearly_equal_levels` has its error: x and t - 1 are rounded down twice,
     as the products are.
     """
-    assert width(OF_PARABOLA) < (1 - Fraction(5, 2) * LEAST_GROWTH) * LEAST_STEP
+    assert width(ERROR_OF_PARABOLA) < (1 - Fraction(5, 2) * LEAST_GROWTH) * LEAST_STEP
 
 
 # The exponential. E = floor(j·R/2³¹) is computed without a further error, and grows by at least
@@ -166,7 +169,7 @@ def test_inverse_power_between_nearly_equal_levels():
 # product of `two_to_minus`, (1 - d)·u with d = u/2 - u²/6 + …; it remains to show that this product
 # never falls from any u to u + 1.
 
-SLOW = 24 * 2**31
+SLOW = LEAST_CHANGE * 2**31
 """More than any E and any u of such an exponential, in units."""
 
 
@@ -207,7 +210,7 @@ def any_u(low: int, high: int) -> Bounded:
     return near(u.scaled(ONE), NOTHING)
 
 
-def distance_from_half(u: Bounded) -> Interval:
+def d_minus_half_u(u: Bounded) -> Interval:
     """Return the range of d - u/2, in units."""
     factor = factor_of_last_product(u)
     distance = constant(ONE) - factor.exact - u.exact.halved(1)
@@ -234,7 +237,7 @@ def test_slow_exponential():
     """
     u = any_u(0, SLOW)
     assert width(factor_of_last_product(u).error) < Fraction(21, 10)
-    assert distance_from_half(u).within(Interval(-99, Fraction(1, 1000)))
+    assert d_minus_half_u(u).within(Interval(-99, Fraction(1, 1000)))
     for e in range(1, 13):
         near_border = any_u(2 * e * 2**31 - 4, 2 * e * 2**31 + 198)
-        assert distance_from_half(near_border).high < Fraction(-1, 2)
+        assert d_minus_half_u(near_border).high < Fraction(-1, 2)

@@ -215,7 +215,7 @@ NAMING = BOUNDED._replace(multiply=named_product)
 
 SEGMENT = SimpleNamespace(length=4)
 
-OF_SCALED_STEPS = Interval(-2, 0)
+ERROR_OF_SCALED_STEPS = Interval(-2, 0)
 """The error of `ratio` for up to 2³¹ steps."""
 
 
@@ -231,7 +231,7 @@ def test_root(box, k, monkeypatch):
     errors: list[Interval] = []
     for narrow_box in box.intersection(ROOTS).boxes(8):
         t = Variable("t", narrow_box)
-        y = near(power_of(t, 2).scaled(ONE), OF_SCALED_STEPS)
+        y = near(power_of(t, 2).scaled(ONE), ERROR_OF_SCALED_STEPS)
         RestartedSteps.t = t
         monkeypatch.setattr(root, "ratio", Mock(return_value=y))
         value = SquareRoot.interpolant(BOUNDED, SEGMENT, SegmentPosition(1, 3, None), ())

@@ -19,11 +19,11 @@ from support.numerics.bounded import BOUNDED, Bounded, integer, near
 from support.numerics.intervals import NOTHING, Interval, Polynomial, variable
 from support.numerics.oracle import exactly, half_ulp
 from support.numerics.proven import (
+    ERROR_OF_HIGHER_LEVEL,
+    ERROR_OF_LOWER_LEVEL,
+    ERROR_OF_PARABOLA,
     ERRORS,
     LARGEST,
-    OF_HIGHER_LEVEL,
-    OF_LOWER_LEVEL,
-    OF_PARABOLA,
     PROMISED,
 )
 
@@ -50,7 +50,9 @@ def levels(middle: Fraction, largest_distance: Fraction) -> tuple[Bounded, Bound
     least_distance = Fraction(1, 2**40)
     low = Interval(middle - largest_distance / 2, middle - least_distance)
     high = Interval(middle, middle + largest_distance / 2)
-    return near(low.scaled(ONE), OF_LOWER_LEVEL), near(high.scaled(ONE), OF_HIGHER_LEVEL)
+    lower = near(low.scaled(ONE), ERROR_OF_LOWER_LEVEL)
+    higher = near(high.scaled(ONE), ERROR_OF_HIGHER_LEVEL)
+    return lower, higher
 
 
 def unknown_levels() -> tuple[Polynomial, Bounded, Polynomial, Bounded]:
@@ -104,7 +106,7 @@ START_IN_TABLE = object()
 
 
 class Table:
-    """A table with every shape. Each shape but one has a value that no arithmetic can use."""
+    """A table with every shape. Each shape but one returns None, so that any use of it fails."""
 
     def __init__(self, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shape = shape
@@ -142,7 +144,7 @@ class Table:
 
 @pytest.fixture
 def table_of(monkeypatch):
-    """Return a function that makes a table with a shape of which only a number is known."""
+    """Return a function that makes a table with a shape whose interpolant is this number."""
 
     def make(shape: str, interpolant: Bounded) -> Table:
         table = Table(shape, monkeypatch)
@@ -257,7 +259,7 @@ def test_scaled_value_is_at_most_1(shift, table_of):
 
 @pytest.fixture
 def exponential_table(monkeypatch):
-    """Return a function that makes a table with any exponential of which 2^(-E) is known."""
+    """Return a function that makes a table with an exponential whose 2^(-E) is this number."""
 
     def make(factor: Bounded) -> Table:
         table = Table("exponential", monkeypatch)
@@ -299,13 +301,13 @@ LEAST_GROWTH = inverse_power._LEAST_GROWTH
 A_LIMB = integer(0, 2**31 - 1)
 ANY_POWER = integer(0, 4), A_LIMB, A_LIMB
 ANY_GROWTH = near(Interval(0, LEAST_GROWTH * ONE), Interval(-2, 0), at_least=0)
-ANY_FRACTION = near(Interval(0, ONE), Interval(-2, 0), at_least=0)
+ANY_X = near(Interval(0, ONE), Interval(-2, 0), at_least=0)
 """The steps from the higher level, as a fraction of all steps."""
 
 
 @pytest.fixture
 def inverse_power_table(monkeypatch):
-    """Return a function that makes a table with any t^(-P), of which the t and P are not known."""
+    """Return a function that makes a table with a t^(-P) whose factor or parabola is given."""
 
     def make(*, factor: Bounded | None = None, parabola: Bounded | None = None) -> Table:
         table = Table("t^-P", monkeypatch)
@@ -361,8 +363,8 @@ def test_inverse_power_between_nearly_equal_levels(rises, inverse_power_table):
     below 2·g² for P up to 4. The levels are at most 4·g apart. What the parabola omits is therefore
     below 8·g³ < 2⁻⁶³, half a unit.
     """
-    parabola = inverse_power._parabola(BOUNDED, ANY_FRACTION, ANY_GROWTH, ANY_POWER)
-    assert parabola.error.within(OF_PARABOLA)
+    parabola = inverse_power._parabola(BOUNDED, ANY_X, ANY_GROWTH, ANY_POWER)
+    assert parabola.error.within(ERROR_OF_PARABOLA)
     omitted = Interval(Fraction(-1, 2), Fraction(1, 2))
     nearly_equal = levels(Fraction(1, 2), 4 * LEAST_GROWTH)
     table = inverse_power_table(parabola=parabola)

@@ -12,9 +12,9 @@ Each operator bounds all three. Two rules are all there is to rounding: `>>` rou
 error lies in (-1, 0], and `multiply` is at most two units low, which
 `test_product_is_at_most_two_units_low` proves.
 
-An operation fails unless its result fits into int64, whatever the integers are, and a shift unless
-it is by less than 64 bits. A comparison fails
-unless it has the same outcome for all of them; the proof then needs smaller boxes, or two cases.
+An operation fails unless its result fits into int64, whatever the integers are. A shift fails
+unless it is by less than 64 bits. A comparison fails unless it has the same outcome for all of
+them; the proof then needs smaller boxes, or two cases.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ INT64 = Interval(-(2**63), 2**63 - 1)
 ROUNDED_DOWN = Interval(-1, 0)
 """The error of a number that is rounded down."""
 
-OF_A_PRODUCT = Interval(-2, 0)
+ERROR_OF_PRODUCT = Interval(-2, 0)
 """The error of `multiply` for exact operands."""
 
 Exact = Interval | Polynomial
@@ -200,8 +200,8 @@ def _multiply(a: Number, b: Number) -> Bounded:
     ]
     assert any(in_range), f"operands of multiply: {a.computed}, {b.computed}"
     exact = _product(a.exact, b.exact).halved(FIXED_BITS)
-    error = _product_error(a, b).halved(FIXED_BITS) + OF_A_PRODUCT
-    computed = (a.computed * b.computed).halved(FIXED_BITS) + OF_A_PRODUCT
+    error = _product_error(a, b).halved(FIXED_BITS) + ERROR_OF_PRODUCT
+    computed = (a.computed * b.computed).halved(FIXED_BITS) + ERROR_OF_PRODUCT
     if a.computed.is_not_negative:
         computed = computed.intersection(_NOT_NEGATIVE)
     return _bounded(exact, error, computed)

@@ -29,7 +29,7 @@ HALF = 2**31
 ROUNDED_DOWN = Interval(-1, 0)
 LN_2 = ln_2()
 
-OF_Y = Interval(Fraction(-5, 2), 0)
+ERROR_OF_Y = Interval(Fraction(-5, 2), 0)
 """The error of y: of `ratio` for up to 10/7·2³¹ steps, and of a normalized t."""
 
 
@@ -59,7 +59,7 @@ def inverse_of_one_plus(sums: tuple[Rational, Rational]) -> Interval:
     one_plus_y = Variable("1 + y", Interval(low, high))
     exact = power_of(one_plus_y, 1)
     inverse = power_of(one_plus_y, -1)
-    y = near((exact - constant(1)).scaled(ONE), OF_Y)
+    y = near((exact - constant(1)).scaled(ONE), ERROR_OF_Y)
     short_step = exponents._short_newton_step
     step = exponents._newton_step
 
@@ -117,7 +117,7 @@ def slope_between(low: Rational, high: Rational) -> Slope:
     exact = point(ONE) / one_plus_y
     inverse = near(exact, error * exact)
     with patch.object(exponents, "_inverse_of_one_plus", return_value=inverse):
-        half = exponents.half_log_slope(BOUNDED, near(y.scaled(ONE), OF_Y))
+        half = exponents.half_log_slope(BOUNDED, near(y.scaled(ONE), ERROR_OF_Y))
     z = (y - point(1)) / one_plus_y
     omitted = (_omitted_from_logarithm(z**2) / one_plus_y).scaled(2)
     slope = (half.exact.range - omitted).scaled(Fraction(2, ONE))

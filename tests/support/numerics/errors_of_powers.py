@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from support.numerics.bounded import OF_A_PRODUCT
+from support.numerics.bounded import ERROR_OF_PRODUCT
 from support.numerics.errors_of_exponentials import Slope, slopes, slopes_below_1, slopes_from_1
 from support.numerics.intervals import Interval, point
 
@@ -15,7 +15,7 @@ MARGIN = Interval(Fraction(-1, 2**40), Fraction(1, 2**40))
 """More than any error, and more than any product of errors in units of 2⁻⁶²."""
 
 HALF_A_UNIT = Interval(Fraction(-1, 2), Fraction(1, 2))
-OF_EXPONENT_OF_POWER = Interval(-4, 0)
+ERROR_OF_EXPONENT = Interval(-4, 0)
 """`test_exponent_of_power_is_less_than_four_units_low`"""
 
 
@@ -43,7 +43,7 @@ class Exponent:
             product = self.power * self.octaves
         of_slope = (self.slope.relative_error * product).scaled(ONE)
         of_factor = self.slope.slope * of_product
-        return self.k * HALF_A_UNIT + of_factor + of_slope + OF_EXPONENT_OF_POWER + MARGIN
+        return self.k * HALF_A_UNIT + of_factor + of_slope + ERROR_OF_EXPONENT + MARGIN
 
 
 def exponents_in(total: Interval, powers: Interval, most: int, sign: int) -> Iterator[Exponent]:
@@ -98,7 +98,7 @@ def error_of_power_exponent(exponent: Exponent) -> Interval:
     return exponent.error(PAST_LENGTH)
 
 
-OF_NORMALIZED = Interval(-2, 0)
+ERROR_OF_NORMALIZED = Interval(-2, 0)
 """The error of y - 1, for which the rate, the product and the sum are rounded down."""
 
 CENTERED = point(inverse_power._CENTERING)
@@ -106,5 +106,5 @@ CENTERED = point(inverse_power._CENTERING)
 
 def error_of_inverse_power_exponent(exponent: Exponent) -> Interval:
     y_minus_1 = exponent.slope.y - point(1)
-    of_product = exponent.power * OF_NORMALIZED + y_minus_1 * HALF_A_UNIT + OF_A_PRODUCT
+    of_product = exponent.power * ERROR_OF_NORMALIZED + y_minus_1 * HALF_A_UNIT + ERROR_OF_PRODUCT
     return exponent.error(of_product + CENTERED)

@@ -6,7 +6,7 @@ from functools import cache
 
 from support.numerics.bounded import Bounded, near
 from support.numerics.intervals import NOTHING, Interval, alternating_rest, pi, point
-from support.numerics.proven import OF_X
+from support.numerics.proven import ERROR_OF_X
 
 from plateau_jax.numerics.arithmetic import ONE
 from plateau_jax.shapes import cosine
@@ -22,7 +22,7 @@ def at_x(x: Bounded) -> SegmentPosition:
 def phases(count: int) -> Iterator[Bounded]:
     """Yield x as the arithmetic has it, box by box."""
     for box in Interval(0, Fraction(1, 2)).boxes(count):
-        yield near(box.scaled(ONE), OF_X, at_least=0)
+        yield near(box.scaled(ONE), ERROR_OF_X, at_least=0)
 
 
 @cache

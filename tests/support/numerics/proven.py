@@ -18,17 +18,17 @@ OPERANDS = _UP_TO_ONE, (_ABOVE_ONE, _BELOW_ONE), (_BELOW_ONE, _ABOVE_ONE)
 HALF_SLOPE = Interval(0, ONE)
 """The range of B(y)/2 for y in [5/7, 10/7]: `test_half_slope_is_below_1`."""
 
-OF_X = Interval(Fraction(-3, 2), 0)
+ERROR_OF_X = Interval(Fraction(-3, 2), 0)
 """The error of x = j/L, for j up to L/2: `test_ratio_is_rounded_down_once`."""
 
-OF_HIGHER_LEVEL = Interval(Fraction(-1001, 1000), Fraction(1, 1000))
+ERROR_OF_HIGHER_LEVEL = Interval(Fraction(-1001, 1000), Fraction(1, 1000))
 """The error of the higher level of a segment: it is rounded down, from 224 bits and 100 digits."""
 
-OF_LOWER_LEVEL = -OF_HIGHER_LEVEL
+ERROR_OF_LOWER_LEVEL = -ERROR_OF_HIGHER_LEVEL
 """That of the lower level: it is rounded up."""
 
 ERRORS = {
-    "linear": OF_X,
+    "linear": ERROR_OF_X,
     "cosine": Interval(-12, 5),
     "1-sqrt": Interval(Fraction(-31, 10), Fraction(21, 10)),
     "exponential": Interval(-4, Fraction(63, 10)),
@@ -38,7 +38,7 @@ ERRORS = {
 }
 """By shape, what S in 62 bits, or 1 - S, or the level as a fraction of the higher level, is off."""
 
-OF_PARABOLA = Interval(Fraction(-116, 10), Fraction(1, 1000))
+ERROR_OF_PARABOLA = Interval(Fraction(-116, 10), Fraction(1, 1000))
 """The error of the parabola that "t^-P" is between nearly equal levels."""
 
 LARGEST = {
