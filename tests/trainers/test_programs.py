@@ -158,7 +158,7 @@ def test_sequence_of_schedulers_resumes(tmp_path):
 
 @contextmanager
 def compiled_once():
-    """Compile anew; to compile the same again, such as for a new learning rate, is an error."""
+    """Compile anew; compiling the same function again, for another learning rate, is an error."""
     torch._dynamo.reset()
     with torch._dynamo.config.patch(error_on_recompile=True):
         yield
@@ -169,7 +169,7 @@ def test_compiled_optimizer_resumes(tmp_path):
     changes = {
         OPTIMIZER + SCHEDULER: f"{lines_of_section('A compiled optimizer')}lrs = []\n",
         "    optimizer.step()\n": (
-            '    lrs.append([optimizer.param_groups[0]["lr"].item()])\n    compiled_step()\n'
+            '    lrs.append([float(optimizer.param_groups[0]["lr"])])\n    compiled_step()\n'
         ),
     }
     uninterrupted, resumed = run_and_resume(PLAIN, tmp_path, compiled_once, changes)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from support.distributed.processes import run
 from support.programs import Program, rank_environments
 from support.schedulers.runs import learning_rate
@@ -201,6 +202,20 @@ def test_ranks_share_each_epoch(heading, tmp_path):
         orders.add(tuple(order))
     assert len(orders) == 4
     assert len({frozenset(order) for order in orders}) == 1
+
+
+def test_ranks_share_each_batch(tmp_path):
+    """Both ranks of the program for FSDP2 together have the 256 rows of its first batch once."""
+    changes = {
+        "range(done + 1, UPDATES + 1)": "range(1, 2)",
+        "        loss = ": '        print("rows", *inputs[:, 0].tolist())\n        loss = ',
+    }
+    rows = []
+    for rank in run_on_two_ranks(program("DDP and FSDP2", changes), tmp_path):
+        (line,) = rank.lines_with("rows")
+        rows += [float(number) for number in line.removeprefix("rows ").split()]
+    batch = torch.randn(256, 8, generator=torch.Generator().manual_seed(1))
+    assert sorted(rows) == sorted(batch[:, 0].tolist())
 
 
 # `.[libraries]` installs it on Linux.

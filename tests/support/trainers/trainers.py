@@ -142,6 +142,18 @@ def train(
     return ProgramRun(printer.lines, names)
 
 
+def train_and_record(
+    record: Callable[[], AbstractContextManager[Recorded]],
+    heading: str,
+    folder: Path,
+    changes: Mapping[str, str],
+    interrupt_after: int | None = None,
+) -> RecordedRun[Recorded]:
+    with record() as recorded:
+        run = train(heading, folder, changes=changes, interrupt_after=interrupt_after)
+    return RecordedRun(run.lines, run.names, recorded)
+
+
 def run_and_resume(
     heading: str,
     folder: Path,
@@ -155,29 +167,23 @@ def run_and_resume(
 
     Args:
         heading: The heading of the program.
-        folder: Where it runs, in two new folders.
-        record: Makes a context; what it yields is the record of the program that runs in it.
+        folder: Gets a folder for the full run, and one for the interrupted and the resumed run.
+        record: Returns a context, which yields a record of the program that runs inside it.
         changes: Pieces of the program's code, and what replaces them.
     """
     whole = folder / "whole"
     whole.mkdir()
-    with record() as recorded:
-        run = train(heading, whole, changes=changes)
-    uninterrupted = RecordedRun(run.lines, run.names, recorded)
-    printed_losses = losses(run.lines)
+    uninterrupted = train_and_record(record, heading, whole, changes)
+    printed_losses = losses(uninterrupted.lines)
     assert printed_losses[-1] < printed_losses[0]
     assert train(heading, whole, changes=changes).lines == []
 
-    # The programs save every 50 updates: the last lines before the interrupt are printed again.
-    interrupted = folder / "interrupted"
-    interrupted.mkdir()
+    interrupted_folder = folder / "interrupted"
+    interrupted_folder.mkdir()
     lines_before = len(uninterrupted.lines) // 2 + 1
-    with record():
-        run = train(heading, interrupted, changes=changes, interrupt_after=lines_before)
-    assert run.lines == uninterrupted.lines[:lines_before]
-    with record() as recorded:
-        run = train(heading, interrupted, changes=changes)
-    resumed = RecordedRun(run.lines, run.names, recorded)
+    interrupted = train_and_record(record, heading, interrupted_folder, changes, lines_before)
+    assert interrupted.lines == uninterrupted.lines[:lines_before]
+    resumed = train_and_record(record, heading, interrupted_folder, changes)
     assert 0 < len(resumed.lines) < len(uninterrupted.lines)
     assert resumed.lines == uninterrupted.lines[-len(resumed.lines) :]
     return uninterrupted, resumed
