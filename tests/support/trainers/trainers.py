@@ -175,17 +175,20 @@ def run_and_resume(
     whole.mkdir()
     uninterrupted = train_and_record(record, heading, whole, changes)
     printed_losses = losses(uninterrupted.lines)
-    assert printed_losses[-1] < printed_losses[0]
-    assert train(heading, whole, changes=changes).lines == []
+    assert printed_losses[-1] < printed_losses[0], f"the loss does not fall: {printed_losses}"
+    finished = train(heading, whole, changes=changes)
+    assert finished.lines == [], f"the finished program continues: {finished.lines}"
 
     interrupted_folder = folder / "interrupted"
     interrupted_folder.mkdir()
     lines_before = len(uninterrupted.lines) // 2 + 1
     interrupted = train_and_record(record, heading, interrupted_folder, changes, lines_before)
-    assert interrupted.lines == uninterrupted.lines[:lines_before]
+    first_lines = uninterrupted.lines[:lines_before]
+    assert interrupted.lines == first_lines, f"{interrupted.lines}, not {first_lines}"
     resumed = train_and_record(record, heading, interrupted_folder, changes)
-    assert 0 < len(resumed.lines) < len(uninterrupted.lines)
-    assert resumed.lines == uninterrupted.lines[-len(resumed.lines) :]
+    assert 0 < len(resumed.lines) < len(uninterrupted.lines), f"it prints {resumed.lines}"
+    last_lines = uninterrupted.lines[-len(resumed.lines) :]
+    assert resumed.lines == last_lines, f"it resumes with {resumed.lines}, not {last_lines}"
     return uninterrupted, resumed
 
 
