@@ -32,27 +32,49 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Final phase max_transition_epoch:UserWarning"),
 ]
 
-CURVE = PlateauCurve(24, warmup_steps=4, min_lr_ratio=0.1)
-SCHEDULE: dict[int, dict[str, Any]] = {
-    0: {"params": ["head.weight", "head.bias"], "max_transition_epoch": 2},
-    1: {"params": ["body.weight", "body.bias"], "lr": 0.05, "max_transition_epoch": 4},
-    2: {"params": ["stem.weight", "stem.bias"], "lr": 0.02, "max_transition_epoch": 6},
-}
-"""Unfreezes two layers, after two and four epochs of four updates; the curve has six epochs."""
+EPOCHS = 6
+UPDATES_OF_EPOCH = 4
+CURVE = PlateauCurve(EPOCHS * UPDATES_OF_EPOCH, warmup_steps=4, min_lr_ratio=0.1)
 
 
-def function_of_the_curve(optimizer: Any, curve: PlateauCurve) -> LambdaLR:
+def phases() -> dict[int, dict[str, Any]]:
+    """Unfreeze one more layer after two epochs, and one more after four."""
+    return {
+        0: {
+            "params": ["head.weight", "head.bias"],
+            "max_transition_epoch": 2,
+        },
+        1: {
+            "params": ["body.weight", "body.bias"],
+            "lr": 0.05,
+            "max_transition_epoch": 4,
+        },
+        2: {
+            "params": ["stem.weight", "stem.bias"],
+            "lr": 0.02,
+            "max_transition_epoch": EPOCHS,
+        },
+    }
+
+
+def lambda_lr_of_torch(optimizer: Any, curve: PlateauCurve) -> LambdaLR:
     """Return torch's scheduler. Unlike for a curve, its state has no entry for a function."""
     return LambdaLR(optimizer, lambda step: curve(step))
 
 
 class Net(lightning.LightningModule):
-    """Its optimizer has the trained parameters, or all: then the callback replaces the groups."""
+    """Three layers.
 
-    def __init__(self, build: Any, *, optimizes_all: bool) -> None:
+    Args:
+        build_scheduler: `lambda_lr`, or the same for torch's `LambdaLR`.
+        optimizes_all: Does the optimizer get all parameters, rather than only those of the first
+            phase? Then the callback replaces its groups.
+    """
+
+    def __init__(self, build_scheduler: Any, *, optimizes_all: bool) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.build = build
+        self.build_scheduler = build_scheduler
         self.optimizes_all = optimizes_all
         self.stem = nn.Linear(4, 4)
         self.body = nn.Linear(4, 4)
@@ -61,14 +83,17 @@ class Net(lightning.LightningModule):
         """The learning rates of each update."""
 
     def loss_of(self, inputs: Tensor) -> Tensor:
-        prediction = self.head(self.body(self.stem(inputs)).tanh())
-        return (prediction - inputs.sum(1, keepdim=True)).square().mean()
+        hidden = self.body(self.stem(inputs)).tanh()
+        targets = inputs.sum(1, keepdim=True)
+        return (self.head(hidden) - targets).square().mean()
 
     def training_step(self, batch: list[Tensor], index: int) -> Tensor:
-        return self.loss_of(batch[0])
+        (inputs,) = batch
+        return self.loss_of(inputs)
 
     def validation_step(self, batch: list[Tensor], index: int) -> None:
-        self.log("val_loss", self.loss_of(batch[0]))
+        (inputs,) = batch
+        self.log("val_loss", self.loss_of(inputs))
 
     def optimizer_step(self, epoch: int, index: int, optimizer: Any, closure: Any = None) -> None:
         super().optimizer_step(epoch, index, optimizer, closure)
@@ -79,27 +104,30 @@ class Net(lightning.LightningModule):
         if not self.optimizes_all:
             parameters = [parameter for parameter in parameters if parameter.requires_grad]
         optimizer = torch.optim.AdamW(parameters, lr=0.1)
-        return [optimizer], [{"scheduler": self.build(optimizer, CURVE), "interval": "step"}]
+        scheduler = self.build_scheduler(optimizer, CURVE)
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
-class Interrupt(lightning.Callback):
-    def __init__(self, at_epoch: int | None) -> None:
-        self.at_epoch = at_epoch
+class InterruptBeforeEpoch(lightning.Callback):
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        if trainer.current_epoch == self.at_epoch:
+        if trainer.current_epoch == self.epoch:
             raise InterruptedError
 
 
-def fit(module: Net, folder: Path, *, interrupted_at: int | None = None, **options: Any) -> Net:
-    """Train through all phases, or continue from `ckpt_path`; return the module."""
-    loader: Any = DataLoader(TensorDataset(torch.linspace(-1, 1, 128).reshape(32, 4)), batch_size=8)
-    phases = library.FinetuningScheduler(
-        ft_schedule={depth: dict(phase) for depth, phase in SCHEDULE.items()},
+def fit(module: Net, folder: Path, *callbacks: lightning.Callback, **options: Any) -> None:
+    """Train through all phases, or continue from `ckpt_path`; each epoch saves `last.ckpt`."""
+    inputs = torch.linspace(-1, 1, 128).reshape(32, 4)
+    loader: Any = DataLoader(TensorDataset(inputs), batch_size=32 // UPDATES_OF_EPOCH)
+    unfreezes = library.FinetuningScheduler(
+        ft_schedule=phases(),
         epoch_transitions_only=True,
         apply_lambdas_new_pgs=True,
         logging_level=logging.ERROR,
     )
+    saves = library.FTSCheckpoint(dirpath=folder, monitor="val_loss", save_last=True)
     trainer = lightning.Trainer(
         accelerator="cpu",
         default_root_dir=folder,
@@ -107,24 +135,18 @@ def fit(module: Net, folder: Path, *, interrupted_at: int | None = None, **optio
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        max_epochs=6,
-        callbacks=[
-            Interrupt(interrupted_at),
-            phases,
-            library.FTSCheckpoint(dirpath=folder, monitor="val_loss", save_last=True),
-        ],
+        max_epochs=EPOCHS,
+        callbacks=[*callbacks, unfreezes, saves],
     )
-    try:
-        trainer.fit(module, loader, loader, **options)
-    except InterruptedError:
-        assert interrupted_at is not None
-    return module
+    trainer.fit(module, loader, loader, **options)
 
 
 @pytest.mark.parametrize("optimizes_all", [False, True])
-def test_phases_have_the_learning_rates_of_lambda_lr(optimizes_all: bool, tmp_path: Path) -> None:
-    reference = fit(Net(function_of_the_curve, optimizes_all=optimizes_all), tmp_path / "torch")
-    module = fit(Net(lambda_lr, optimizes_all=optimizes_all), tmp_path / "curve")
+def test_phases_have_the_learning_rates_of_torch(optimizes_all: bool, tmp_path: Path) -> None:
+    module = Net(lambda_lr, optimizes_all=optimizes_all)
+    fit(module, tmp_path / "curve")
+    reference = Net(lambda_lr_of_torch, optimizes_all=optimizes_all)
+    fit(reference, tmp_path / "torch")
     assert [len(lrs) for lrs in module.lrs] == [1] * 8 + [2] * 8 + [3] * 8
     for lrs, expected in zip(module.lrs, reference.lrs, strict=True):
         np.testing.assert_array_max_ulp(np.float32(lrs), np.float32(expected), 1)
@@ -136,11 +158,15 @@ def test_phases_have_the_learning_rates_of_lambda_lr(optimizes_all: bool, tmp_pa
 )
 @pytest.mark.parametrize("optimizes_all", [False, True])
 def test_phases_resume(optimizes_all: bool, tmp_path: Path) -> None:
-    """Between the two unfreezings."""
-    uninterrupted = fit(Net(lambda_lr, optimizes_all=optimizes_all), tmp_path / "uninterrupted")
+    """The run is interrupted between the two unfreezings."""
+    uninterrupted = Net(lambda_lr, optimizes_all=optimizes_all)
+    fit(uninterrupted, tmp_path / "uninterrupted")
+
     folder = tmp_path / "interrupted"
-    before = fit(Net(lambda_lr, optimizes_all=optimizes_all), folder, interrupted_at=3)
-    after = Net(lambda_lr, optimizes_all=optimizes_all)
-    fit(after, folder, ckpt_path=folder / "last.ckpt", weights_only=False)
-    assert before.lrs + after.lrs == uninterrupted.lrs
-    assert equal_trees(list(after.parameters()), list(uninterrupted.parameters()))
+    interrupted = Net(lambda_lr, optimizes_all=optimizes_all)
+    with pytest.raises(InterruptedError):
+        fit(interrupted, folder, InterruptBeforeEpoch(3))
+    resumed = Net(lambda_lr, optimizes_all=optimizes_all)
+    fit(resumed, folder, ckpt_path=folder / "last.ckpt", weights_only=False)
+    assert interrupted.lrs + resumed.lrs == uninterrupted.lrs
+    assert equal_trees(list(resumed.parameters()), list(uninterrupted.parameters()))

@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner.tuning import Tuner
 from support.trainers.trainers import LIGHTNING_WARNING
+from torch.utils.data import DataLoader, TensorDataset
 
 from plateau_jax import BatchPlan, Curve, DataClock, PlateauCurve, StagedCurve
 from plateau_jax.clocks.clock import AnyClock
@@ -25,14 +26,8 @@ pytestmark = [
 ]
 
 PEAK = 0.5
-BASE = PlateauCurve(40, warmup_steps=5)
-CURVES: list[Any] = [
-    BASE,
-    StagedCurve.wsd(40, warmup_steps="10%", decay_steps="20%"),
-    BASE.cooldown(20, 10),
-    BatchPlan([(0, 4), (400, 8)]).scale(BASE.then(BASE), 20, reference=16),
-    {"kind": "wsd", "total_steps": 40, "warmup_steps": 5, "decay_steps": "20%"},
-]
+CLOCK = DataClock(20, count=20)
+"""With the samples of one step of the curve in each update."""
 
 
 class Regression(lightning.LightningModule):
@@ -45,12 +40,14 @@ class Regression(lightning.LightningModule):
         self.lrs: list[float] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        self.lrs.append(self.trainer.optimizers[0].param_groups[0]["lr"])
-        return self.net(batch[0]).square().mean()
+        (inputs,) = batch
+        optimizer = self.trainer.optimizers[0]
+        self.lrs.append(optimizer.param_groups[0]["lr"])
+        return self.net(inputs).square().mean()
 
-    def train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
-        dataset = torch.utils.data.TensorDataset(torch.ones(160, 8))
-        return torch.utils.data.DataLoader(dataset, self.hparams["batch_size"])
+    def train_dataloader(self) -> DataLoader[Any]:
+        dataset = TensorDataset(torch.ones(160, 8))
+        return DataLoader(dataset, self.hparams["batch_size"])
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
@@ -61,7 +58,7 @@ class Regression(lightning.LightningModule):
         }
 
 
-def _trainer(folder: Path, updates: int) -> lightning.Trainer:
+def trainer_of(updates: int, folder: Path) -> lightning.Trainer:
     return lightning.Trainer(
         accelerator="cpu",
         max_steps=updates,
@@ -80,29 +77,52 @@ def only_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
 
 
-@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: type(curve).__name__)
-def test_run_resumes_and_module_is_loaded(curve: Any, tmp_path: Path) -> None:
-    clock = DataClock(20, count=20)
-    built = curve
-    if isinstance(curve, dict):
-        built = Curve.from_dict(curve)
-    trainer = _trainer(tmp_path, 10)
-    trainer.fit(Regression(curve, clock))
-    path = tmp_path / "saved.ckpt"
-    trainer.save_checkpoint(path)
+def assert_resumes_and_loads(curve: Any, lrs: list[float], folder: Path) -> None:
+    """Train ten updates, read the checkpoint as a module, and train ten more, with these `lrs`."""
+    trainer = trainer_of(10, folder)
+    trainer.fit(Regression(curve, CLOCK))
+    checkpoint = folder / "saved.ckpt"
+    trainer.save_checkpoint(checkpoint)
+    assert (folder / "lightning_logs" / "version_0" / "hparams.yaml").exists()
 
-    loaded = Regression.load_from_checkpoint(path)
-    assert (loaded.hparams["curve"], loaded.hparams["clock"]) == (curve, clock)
-    resumed = Regression(curve, clock)
-    _trainer(tmp_path, 20).fit(resumed, ckpt_path=path)
-    assert resumed.lrs == [built.learning_rate(step, PEAK) for step in range(10, 20)]
-    assert (tmp_path / "lightning_logs" / "version_0" / "hparams.yaml").exists()
+    loaded = Regression.load_from_checkpoint(checkpoint)
+    assert loaded.hparams["curve"] == curve
+    assert loaded.hparams["clock"] == CLOCK
+    resumed = Regression(curve, CLOCK)
+    trainer_of(20, folder).fit(resumed, ckpt_path=checkpoint)
+    assert resumed.lrs == lrs
+
+
+PLATEAU = PlateauCurve(40, warmup_steps=5)
+CURVES = [
+    PLATEAU,
+    StagedCurve.wsd(40, warmup_steps="10%", decay_steps="20%"),
+    PLATEAU.cooldown(20, 10),
+    BatchPlan([(0, 4), (400, 8)]).scale(PLATEAU.then(PLATEAU), 20, reference=16),
+]
+
+
+def name_of_class(curve: Curve) -> str:
+    return type(curve).__name__
+
+
+@pytest.mark.parametrize("curve", CURVES, ids=name_of_class)
+def test_run_under_a_curve_resumes_and_is_loaded(curve: Curve, tmp_path: Path) -> None:
+    lrs = [curve.learning_rate(step, PEAK) for step in range(10, 20)]
+    assert_resumes_and_loads(curve, lrs, tmp_path)
+
+
+def test_run_under_a_mapping_resumes_and_is_loaded(tmp_path: Path) -> None:
+    mapping = {"kind": "wsd", "total_steps": 40, "warmup_steps": 5, "decay_steps": "20%"}
+    curve = StagedCurve.wsd(40, warmup_steps=5, decay_steps="20%")
+    lrs = [curve.learning_rate(step, PEAK) for step in range(10, 20)]
+    assert_resumes_and_loads(mapping, lrs, tmp_path)
 
 
 def test_finders_restore_their_checkpoint(tmp_path: Path) -> None:
-    model = Regression(BASE, DataClock(20, count=20))
-    tuner = Tuner(_trainer(tmp_path, 40))
-    found = tuner.lr_find(model, num_training=20)
-    assert found is not None
-    assert tuner.scale_batch_size(model, max_trials=2, steps_per_trial=2, init_val=2) == 4
-    assert model.hparams["curve"] == BASE
+    model = Regression(PLATEAU, CLOCK)
+    tuner = Tuner(trainer_of(40, tmp_path))
+    assert tuner.lr_find(model, num_training=20) is not None
+    batch_size = tuner.scale_batch_size(model, max_trials=2, steps_per_trial=2, init_val=2)
+    assert batch_size == 4
+    assert model.hparams["curve"] == PLATEAU

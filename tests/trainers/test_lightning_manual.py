@@ -6,8 +6,9 @@ ends, and which checkpoints it saves.
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -21,6 +22,7 @@ from lightning.pytorch.profilers import SimpleProfiler
 from support.trainers import trainers
 from support.trainers.trainers import CURVE, LIGHTNING_WARNING
 from torch import Tensor
+from torch.optim import AdamW, Optimizer
 
 from torch_bridge import TrainStep, make_loader
 
@@ -32,8 +34,14 @@ pytestmark = [
 ]
 
 
-class ByHand(lightning.LightningModule):
-    """A loop as in Lightning's manual, with an update of every `accumulation` batches."""
+class Regression(lightning.LightningModule):
+    """Makes an update of every `accumulation` batches, in `update`.
+
+    Args:
+        accumulation: The number of batches of an update.
+        optimizers: One for the whole model, or two, each for a layer.
+        overflow_at: The batch whose loss is infinite.
+    """
 
     def __init__(
         self, accumulation: int = 1, optimizers: int = 1, overflow_at: int | None = None
@@ -41,52 +49,89 @@ class ByHand(lightning.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.net = trainers.net()
-        self.accumulation, self.number = accumulation, optimizers
+        self.accumulation = accumulation
+        self.number_of_optimizers = optimizers
         self.overflow_at = overflow_at
-        self.kept: list[Any] = []
+        self.batches: list[Any] = []
+        """Those of the next update."""
         self.counts: list[int] = []
         """Lightning's count after each batch."""
 
-    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        layers = [self.net] if self.number == 1 else [self.net[0], self.net[2]]
-        return [torch.optim.AdamW(layer.parameters(), lr=0.01, fused=True) for layer in layers]
+    def configure_optimizers(self) -> list[Optimizer]:
+        if self.number_of_optimizers == 1:
+            layers = [self.net]
+        else:
+            layers = [self.net[0], self.net[2]]
+        return [AdamW(layer.parameters(), lr=0.01, fused=True) for layer in layers]
+
+    def wrapped_optimizers(self) -> Sequence[Any]:
+        """Lightning's wrappers, which it returns without a list if there is one."""
+        optimizers: Any = self.optimizers()
+        if self.number_of_optimizers == 1:
+            return [optimizers]
+        return optimizers
 
     def loss_of(self, model: torch.nn.Module, batch: Any) -> Tensor:
         loss = trainers.loss_of(model, batch)
-        return loss * torch.inf if len(self.counts) == self.overflow_at else loss
+        if len(self.counts) == self.overflow_at:
+            loss = loss * torch.inf
+        return loss
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.kept.append(batch)
-        if len(self.kept) == self.accumulation:
+        self.batches.append(batch)
+        if len(self.batches) == self.accumulation:
             self.update()
-            self.kept = []
+            self.batches = []
         self.counts.append(self.trainer.global_step)
 
     def update(self) -> None:
-        optimizers: Any = self.optimizers()
-        for optimizer in optimizers if self.number > 1 else [optimizers]:
-            for batch in self.kept:
-                self.manual_backward(self.loss_of(self.net, batch) / self.accumulation)
+        raise NotImplementedError
+
+
+class LikeTheManual(Regression):
+    """An update as in Lightning's manual."""
+
+    def update(self) -> None:
+        for optimizer in self.wrapped_optimizers():
+            for batch in self.batches:
+                loss = self.loss_of(self.net, batch)
+                self.manual_backward(loss / self.accumulation)
             optimizer.step()
             optimizer.zero_grad()
 
 
-class ByStep(ByHand):
-    """One `TrainStep` over all optimizers, or one per optimizer; some batches raise an error."""
+class WithTrainStep(Regression):
+    """An update of one `TrainStep` over all optimizers."""
 
-    def __init__(
-        self, *args: Any, together: bool = True, errors_at: Collection[int] = (), **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self.together, self.errors_at = together, errors_at
+    steps: list[TrainStep]
 
     def on_fit_start(self) -> None:
-        optimizers: Any = self.optimizers()
-        precision: Any = "fp32" if self.overflow_at is None else "fp16"
-        self.steps = [
-            TrainStep(self.net, part, self.loss_of, CURVE, precision=precision)
-            for part in ([optimizers] if self.together else optimizers)
-        ]
+        self.steps = [self.step_for(self.optimizers())]
+
+    def step_for(self, optimizers: Any) -> TrainStep:
+        return TrainStep(self.net, optimizers, self.loss_of, CURVE)
+
+    def update(self) -> None:
+        for step in self.steps:
+            step(*self.batches)
+
+
+class WithTrainStepForEachOptimizer(WithTrainStep):
+    def on_fit_start(self) -> None:
+        self.steps = [self.step_for(optimizer) for optimizer in self.wrapped_optimizers()]
+
+
+class WithTrainStepInFp16(WithTrainStep):
+    def step_for(self, optimizers: Any) -> TrainStep:
+        return TrainStep(self.net, optimizers, self.loss_of, CURVE, precision="fp16")
+
+
+class WithErrors(WithTrainStep):
+    """Continues after an update whose batch has raised an error."""
+
+    def __init__(self, errors_at: Collection[int]) -> None:
+        super().__init__()
+        self.errors_at = errors_at
 
     def loss_of(self, model: torch.nn.Module, batch: Any) -> Tensor:
         if len(self.counts) in self.errors_at:
@@ -94,16 +139,26 @@ class ByStep(ByHand):
         return super().loss_of(model, batch)
 
     def update(self) -> None:
-        for step in self.steps:
-            with suppress(ArithmeticError):
-                step(*self.kept)
+        with suppress(ArithmeticError):
+            super().update()
 
 
-def fit(module: ByHand, every: int = 2, **options: Any) -> tuple[list[str], int, list[int]]:
-    """Train a module; return its checkpoints, Lightning's count at the end and after each batch."""
+@dataclass(frozen=True)
+class Fit:
+    """What depends on Lightning's count of updates."""
+
+    checkpoints: list[str]
+    updates: int
+    """Lightning's count at the end."""
+    counts: list[int]
+    """Lightning's count after each batch."""
+
+
+def fit(module: Regression, save_every: int = 2, **options: Any) -> Fit:
+    """Train a module on batches of 8 rows."""
     with TemporaryDirectory() as folder:
         checkpoint = ModelCheckpoint(
-            folder, filename="{step}", every_n_train_steps=every, save_top_k=-1
+            folder, filename="{step}", every_n_train_steps=save_every, save_top_k=-1
         )
         trainer = lightning.Trainer(
             accelerator="cpu",
@@ -115,40 +170,49 @@ def fit(module: ByHand, every: int = 2, **options: Any) -> tuple[list[str], int,
             **options,
         )
         trainer.fit(module, make_loader(trainers.dataset(40), 8, num_workers=0))
-        return sorted(os.listdir(folder)), trainer.global_step, module.counts
+        return Fit(sorted(os.listdir(folder)), trainer.global_step, module.counts)
 
 
 @given(st.integers(1, 3), st.integers(1, 7), st.integers(1, 3))
 @settings(max_examples=8)
-def test_run_ends_and_saves_like_manual_loop(accumulation: int, steps: int, every: int) -> None:
-    module = ByStep(accumulation)
-    by_step = fit(module, every, max_steps=steps)
-    assert by_step == fit(ByHand(accumulation), every, max_steps=steps)
-    assert by_step[1] == module.steps[0].state_dict()["applied"] == steps
+def test_run_ends_and_saves_like_manual_loop(
+    accumulation: int, updates: int, save_every: int
+) -> None:
+    module = WithTrainStep(accumulation)
+    run = fit(module, save_every, max_steps=updates)
+    assert run == fit(LikeTheManual(accumulation), save_every, max_steps=updates)
+    assert run.updates == updates
+    assert module.steps[0].state_dict()["applied"] == updates
 
 
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
 def test_skipped_fp16_update_counts() -> None:
-    plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
-    module = ByStep(overflow_at=2)
-    assert fit(module, max_steps=6) == fit(ByHand(overflow_at=2), max_steps=6, plugins=[plugin])
+    module = WithTrainStepInFp16(overflow_at=2)
+    run = fit(module, max_steps=6)
+    fp16 = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    assert run == fit(LikeTheManual(overflow_at=2), max_steps=6, plugins=[fp16])
     state = module.steps[0].state_dict()
     assert state["skipped"] > 0
     assert state["applied"] + state["skipped"] == 6
 
 
 def test_update_of_several_optimizers_counts_once() -> None:
-    assert fit(ByStep(optimizers=2), max_steps=6) == fit(ByHand(), max_steps=6)
-    apart = fit(ByStep(optimizers=2, together=False), max_steps=6)
-    assert apart == fit(ByHand(optimizers=2), max_steps=6)
+    run = fit(WithTrainStep(optimizers=2), max_steps=6)
+    assert run == fit(LikeTheManual(), max_steps=6)
+
+
+def test_update_of_each_optimizer_counts() -> None:
+    run = fit(WithTrainStepForEachOptimizer(optimizers=2), max_steps=6)
+    assert run == fit(LikeTheManual(optimizers=2), max_steps=6)
 
 
 def test_failed_update_does_not_count() -> None:
     """Nor does it start an action in Lightning's profiler, which rejects to start one twice."""
     profiler: Any = SimpleProfiler()
-    module = ByStep(errors_at=(1, 3))
-    _, updates, counts = fit(module, max_steps=4, profiler=profiler)
-    assert counts == [1, 1, 2, 2, 3, 4]
-    assert len(profiler.recorded_durations["optimizer_step"]) == updates == 4
+    module = WithErrors(errors_at=(1, 3))
+    run = fit(module, max_steps=4, profiler=profiler)
+    assert run.counts == [1, 1, 2, 2, 3, 4]
+    assert run.updates == 4
+    assert len(profiler.recorded_durations["optimizer_step"]) == 4
     module.steps[0](trainers.dataset(8).tensors)  # without the trainer
     assert module.steps[0].state_dict()["applied"] == 5

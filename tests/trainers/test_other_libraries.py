@@ -6,54 +6,62 @@ makes no update when it is started again. A program whose library is not install
 """
 
 import os
-import re
-import textwrap
-from copy import deepcopy
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pydoc import locate
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from support.docs.pages import PAGES, ROOT, sections
+from support.docs.pages import ROOT, sections
 from support.programs import Program
-from support.schedulers.runs import advance, lrs_of, optimizer_with
+from support.schedulers.runs import lrs_of, optimizer_with
 from support.trainers import recorded
-from support.trainers.trainers import import_from_pages
-from torch.optim import AdamW
-from torch.optim.lr_scheduler import SequentialLR
+from support.trainers.trainers import all_blocks, import_from_pages, section_named
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LRScheduler, SequentialLR
 
 from plateau_jax import PlateauCurve, StagedCurve
 
 pytestmark = pytest.mark.slow
 
-# The page that has the section of Keras, and the set-up above it.
-((INTRODUCTION, *SECTIONS),) = (
-    parts
-    for parts in map(list, map(sections, PAGES))
-    if "Keras 3" in [part.heading for part in parts]
-)
-(SETUP,) = (block.code for block in INTRODUCTION.blocks)
-PAGE = {section.heading: "".join(block.code for block in section.blocks) for section in SECTIONS}
-UPDATES, PEAK, KILLED_AFTER = 120, 0.01, 70
+UPDATES = 120
+PEAK = 0.01
 CURVE = PlateauCurve(UPDATES, warmup_steps=12, plateaus=[(0, 60)])
-EXPECTED = [CURVE.learning_rate(step, PEAK) for step in range(UPDATES)]
+KILLED_AFTER = 70
 
-AROUND = {
-    "CleanRL": """
+
+# Complete programs: the lines above the first heading of the page, and those of a section.
+
+
+def set_up() -> str:
+    """Return the lines that "complete programs start with": data, a model, a curve."""
+    introduction, *_ = sections(ROOT / "docs" / "other_libraries.md")
+    (block,) = introduction.blocks
+    return block.code
+
+
+def code_of(heading: str) -> str:
+    return "".join(block.code for block in section_named(heading).blocks)
+
+
+CLEANRL = """
 from types import SimpleNamespace
 args, saved = SimpleNamespace(learning_rate=PEAK), Path("iteration.txt")
 for iteration in range(int(saved.read_text()) if saved.exists() else 1, UPDATES + 1):
-    ...
+    # Here is the line of the page.
     optimizer.step()
     saved.write_text(str(iteration + 1))
-""",
-    "torchvision's recipes": """
+"""
+"""A loop over iterations, as in CleanRL's ppo.py."""
+
+TORCHVISION = """
 from torch_bridge import lambda_lr
-...
+# Here are the lines of the page.
 parts, saved, begin = [model, optimizer, lr_scheduler], Path("checkpoint.pth"), 0
 if saved.exists():
     begin, *states = torch.load(saved)
@@ -67,139 +75,186 @@ for epoch in range(begin, EPOCHS):
         optimizer.step()
     torch.save([epoch + 1, *(part.state_dict() for part in parts)], saved)
 print("final loss", nn.functional.mse_loss(model(inputs), targets).item())
-""",
-}
-"""The reader's program, with ... in place of the page's lines, if the page has only a part."""
+"""
+"""The loop of torchvision's references/classification/train.py."""
+
+
+def program_under(heading: str) -> str:
+    """Return the program that a reader of a section writes."""
+    code = code_of(heading)
+    if heading == "CleanRL":
+        code = CLEANRL.replace("# Here is the line of the page.\n", code)
+    if heading == "torchvision's recipes":
+        code = TORCHVISION.replace("# Here are the lines of the page.\n", code)
+    return set_up() + code
 
 
 @dataclass(frozen=True)
-class Case:
+class LibraryProgram:
     heading: str
     package: str
-    environment: str = ""
-    """A variable and its value."""
-    recorded: int = 1
-    """How often a learning rate is recorded: for two parameters, or per update of a rollout."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    records_per_update: int = 1
+    """More for two parameters, or for a rollout with several updates."""
     repeats_results: bool = True
     """Does the resumed run print the numbers of the uninterrupted one?"""
 
-    @property
-    def code(self) -> str:
-        around = AROUND.get(self.heading, "...")
-        ((indent,),) = [re.findall(r"^( *)\.\.\.$", around, re.MULTILINE)]
-        return SETUP + around.replace(f"{indent}...", textwrap.indent(PAGE[self.heading], indent))
+    def __str__(self) -> str:
+        return " ".join([self.heading, *self.environment.values()])
 
 
-CASES = [
-    Case("Keras 3", "keras", "KERAS_BACKEND=jax"),
-    Case("Keras 3", "keras", "KERAS_BACKEND=torch"),
-    Case("MLX", "mlx"),
-    Case("PyTorch Ignite", "ignite"),
-    Case("skorch", "skorch"),
-    Case("fastai", "fastai"),
-    Case("Stable-Baselines3", "stable_baselines3", recorded=4, repeats_results=False),
-    Case("CleanRL", "torch"),
-    Case("NumPyro", "numpyro", recorded=2),
-    Case("Ray Train", "ray"),
-    Case("torchvision's recipes", "torch"),
+LIBRARY_PROGRAMS = [
+    LibraryProgram("Keras 3", "keras", {"KERAS_BACKEND": "jax"}),
+    LibraryProgram("Keras 3", "keras", {"KERAS_BACKEND": "torch"}),
+    LibraryProgram("MLX", "mlx"),
+    LibraryProgram("PyTorch Ignite", "ignite"),
+    LibraryProgram("skorch", "skorch"),
+    LibraryProgram("fastai", "fastai"),
+    LibraryProgram(
+        "Stable-Baselines3", "stable_baselines3", records_per_update=4, repeats_results=False
+    ),
+    LibraryProgram("CleanRL", "torch"),
+    LibraryProgram("NumPyro", "numpyro", records_per_update=2),
+    LibraryProgram("Ray Train", "ray"),
+    LibraryProgram("torchvision's recipes", "torch"),
 ]
 
 
-def run(case: Case, folder: Path, killed_after: int = -1) -> tuple[list[float], str]:
-    """Run a program; return the recorded learning rates, and the last line with results."""
-    if find_spec(case.package) is None:
-        pytest.skip(f"needs {case.package}")
+@dataclass(frozen=True)
+class ProgramRun:
+    lrs: list[float]
+    """The learning rates that it has recorded."""
+    results: list[str]
+    """The lines that it has printed about its final loss."""
+
+
+def run(program: LibraryProgram, folder: Path, killed_after: int = -1) -> ProgramRun:
+    """Run a program in a separate process, which may be killed after a number of records."""
     folder.mkdir(exist_ok=True)
-    file, lrs = folder / "program.py", folder / "lrs.txt"
-    arguments = str(lrs), str(killed_after)
-    # Ray trains in a different process.
-    record = f"from support.trainers.recorded import record; record{arguments}"
-    code = case.code.replace("def train(config):", f"def train(config):\n    {record}")
+    lrs = folder / "lrs.txt"
+    arguments = (str(lrs), str(killed_after))
+    code = program_under(program.heading)
+    if program.package == "ray":
+        # Ray trains in a different process, which has to record too.
+        train = "def train(config):"
+        record = f"from support.trainers.recorded import record; record{arguments}"
+        assert code.count(train) == 1
+        code = code.replace(train, f"{train}\n    {record}")
+    file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
+    environment = {"PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT}", **program.environment}
     script = Path(recorded.__file__)
-    variables = [f"PYTHONPATH={ROOT / 'tests'}{os.pathsep}{ROOT}", *case.environment.split()]
-    environment = dict(variable.split("=") for variable in variables)
-    program = Program(script, file, *arguments, folder=folder, environment=environment)
-    status, output, errors = program.finish()
-    assert (status == 0) == (killed_after < 0), errors
-    used = [float.fromhex(line) for line in lrs.read_text(encoding="utf-8").splitlines()]
-    return used, "".join(line for line in output.splitlines() if line.startswith("final "))
+    process = Program(script, file, *arguments, folder=folder, environment=environment)
+    status, output, errors = process.finish()
+    if killed_after >= 0:
+        assert status != 0
+    else:
+        assert status == 0, errors
+    results = [line for line in output.splitlines() if line.startswith("final ")]
+    return ProgramRun([float.fromhex(line) for line in lrs.read_text().splitlines()], results)
 
 
-@pytest.mark.parametrize(
-    "case", CASES, ids=lambda case: " ".join([case.heading, *case.environment.split()])
-)
-def test_program_uses_the_curve_and_resumes(case: Case, tmp_path: Path) -> None:
-    expected = [lr for lr in EXPECTED for _ in range(case.recorded)]
-    used, trained = run(case, tmp_path / "uninterrupted")
-    assert used == expected
-    used, _ = run(case, tmp_path / "uninterrupted")
-    assert used == []
-    killed_after = KILLED_AFTER * case.recorded
-    used, _ = run(case, tmp_path / "resumed", killed_after=killed_after)
-    assert used == expected[:killed_after]
-    used, trained_later = run(case, tmp_path / "resumed")
-    assert len(expected) - killed_after <= len(used) < len(expected)
-    assert used == expected[-len(used) :]
-    if case.repeats_results:
-        assert trained_later == trained
+@pytest.mark.parametrize("program", LIBRARY_PROGRAMS, ids=str)
+def test_program_uses_the_curve_and_resumes(program: LibraryProgram, tmp_path: Path) -> None:
+    if find_spec(program.package) is None:
+        pytest.skip(f"needs {program.package}")
+    expected: list[float] = []
+    for step in range(UPDATES):
+        expected += [CURVE.learning_rate(step, PEAK)] * program.records_per_update
+
+    uninterrupted = run(program, tmp_path / "uninterrupted")
+    assert uninterrupted.lrs == expected
+    finished = run(program, tmp_path / "uninterrupted")
+    assert finished.lrs == []
+
+    killed_after = KILLED_AFTER * program.records_per_update
+    killed = run(program, tmp_path / "resumed", killed_after)
+    assert killed.lrs == expected[:killed_after]
+    resumed = run(program, tmp_path / "resumed")
+    updates_left = len(expected) - killed_after
+    assert updates_left <= len(resumed.lrs) < len(expected)
+    assert resumed.lrs == expected[-len(resumed.lrs) :]
+    if program.repeats_results:
+        assert resumed.results == uninterrupted.results
 
 
-IN_FILE = StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_steps=UPDATES)
+# Trainers that import a scheduler by name, from the current folder.
+
+CURVE_IN_FILE = StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_steps=UPDATES)
+LRS_OF_FILE = [[CURVE_IN_FILE.learning_rate(step, PEAK)] for step in range(UPDATES)]
 
 
 @pytest.fixture
-def configuration(tmp_path, monkeypatch):
-    """The YAML for trainers that import a scheduler by name, from the current folder."""
+def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The YAML on the page; the current folder has the files that it names."""
     import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_by_name.py")
-    blocks = [block for page in PAGES for section in sections(page) for block in section.blocks]
-    (code,) = (block.code for block in blocks if "_component_:" in block.code)
+    (code,) = [block.code for block in all_blocks() if "_component_:" in block.code]
     return yaml.safe_load(code)
 
 
-def of_nemo_rl(configuration, optimizer, _):
+def train(optimizer: Optimizer, scheduler: LRScheduler, updates: int) -> list[list[float]]:
+    """Train, and return the learning rates of each update."""
+    lrs: list[list[float]] = []
+    for _ in range(updates):
+        lrs.append(lrs_of(optimizer))
+        optimizer.step()
+        scheduler.step()
+    return lrs
+
+
+def nemo_rl_scheduler(configuration: Any, optimizer: Optimizer) -> LRScheduler:
     """Build the scheduler from its name and the milestones, as NeMo-RL does."""
     named, last = configuration["policy"]["scheduler"]
     assert list(named["kwargs"]) == ["total_steps"]
-    scheduler = locate(named["name"])(optimizer, total_steps=UPDATES)
-    return SequentialLR(optimizer, [scheduler], last["milestones"])
+    build: Any = locate(named["name"])
+    return SequentialLR(optimizer, [build(optimizer, total_steps=UPDATES)], last["milestones"])
 
 
-def of_torchtune(configuration, optimizer, begin):
+def test_scheduler_that_nemo_rl_builds_resumes(configuration: Any) -> None:
+    optimizer = optimizer_with([PEAK], AdamW)
+    scheduler = nemo_rl_scheduler(configuration, optimizer)
+    lrs = train(optimizer, scheduler, KILLED_AFTER)
+
+    resumed = optimizer_with([PEAK], AdamW)
+    resumed.load_state_dict(optimizer.state_dict())
+    resumed_scheduler = nemo_rl_scheduler(configuration, resumed)
+    resumed_scheduler.load_state_dict(scheduler.state_dict())
+    lrs += train(resumed, resumed_scheduler, UPDATES - KILLED_AFTER)
+    assert lrs == LRS_OF_FILE
+
+
+def torchtune_scheduler(configuration: Any, optimizer: Optimizer, updates: int) -> LRScheduler:
+    """Build the scheduler by its name, after a number of updates, as torchtune does."""
+    build: Any = locate(configuration["lr_scheduler"]["_component_"])
+    return build(optimizer, num_training_steps=UPDATES, last_epoch=updates - 1)
+
+
+def test_scheduler_that_torchtune_builds_resumes(configuration: Any) -> None:
     """Torchtune saves no state of the scheduler."""
-    function = locate(configuration["lr_scheduler"]["_component_"])
-    return function(optimizer, num_training_steps=UPDATES, last_epoch=begin - 1)
+    optimizer = optimizer_with([PEAK], AdamW)
+    scheduler = torchtune_scheduler(configuration, optimizer, 0)
+    lrs = train(optimizer, scheduler, KILLED_AFTER)
+
+    resumed = optimizer_with([PEAK], AdamW)
+    resumed.load_state_dict(optimizer.state_dict())
+    scheduler = torchtune_scheduler(configuration, resumed, KILLED_AFTER)
+    lrs += train(resumed, scheduler, UPDATES - KILLED_AFTER)
+    assert lrs == LRS_OF_FILE
 
 
-@pytest.mark.parametrize("build", [of_nemo_rl, of_torchtune])
-def test_scheduler_that_a_trainer_builds_by_name_resumes(configuration, build):
-    used, states = [], []
-    for begin, end in ((0, KILLED_AFTER), (KILLED_AFTER, UPDATES)):
-        optimizer = optimizer_with([PEAK], AdamW)
-        if begin:
-            optimizer.load_state_dict(states[0])
-        scheduler = build(configuration, optimizer, begin)
-        if begin and build is of_nemo_rl:
-            scheduler.load_state_dict(states[1])
-        for _ in range(begin, end):
-            used += lrs_of(optimizer)
-            advance(optimizer, scheduler)
-        states = deepcopy([optimizer.state_dict(), scheduler.state_dict()])
-    assert used == [IN_FILE.learning_rate(step, PEAK) for step in range(UPDATES)]
+# skrl, whose JAX agents multiply the learning rate by a factor.
 
 
-def test_learning_rate_times_the_factors_follows_the_curve(tmp_path, monkeypatch):
+@pytest.mark.parametrize("begin", [0, KILLED_AFTER])
+def test_learning_rate_times_the_factors_follows_the_curve(
+    begin: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """skrl's JAX agents compute the product in float64, and round it to float32 for an update."""
     import_from_pages(tmp_path, monkeypatch, "curve_factors.py")
-    curve_factors = import_module("curve_factors").curve_factors
     curve = PlateauCurve(UPDATES, warmup_steps=12, plateaus=[(0, 60)], init_lr_ratio=0.1)
-    expected = [curve.learning_rate(step, PEAK) for step in range(UPDATES)]
-    for begin in (0, KILLED_AFTER):
-        lr = curve.learning_rate(begin, PEAK)
-        factor = curve_factors(curve, PEAK, begin)
-        used = []
-        for timestep in range(begin, UPDATES):
-            used.append(float(np.float32(lr)))
-            lr *= factor(timestep)
-        assert used == expected[begin:]
-        assert factor(UPDATES) == 1.0
+    factor = import_module("curve_factors").curve_factors(curve, PEAK, begin)
+    lr = curve.learning_rate(begin, PEAK)
+    for timestep in range(begin, UPDATES):
+        assert float(np.float32(lr)) == curve.learning_rate(timestep, PEAK)
+        lr *= factor(timestep)
+    assert factor(UPDATES) == 1.0

@@ -7,12 +7,20 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from support.distributed.processes import run
-from support.docs.pages import PAGES, sections
 from support.programs import Program, rank_environments
 from support.schedulers.runs import learning_rate
 from support.trainers.deepspeed_runs import Plan, run_program, train_and_resume
-from support.trainers.trainers import CURVE, PAGE_CURVE, PAGE_PEAK, losses, program
+from support.trainers.trainers import (
+    CURVE,
+    PAGE_CURVE,
+    PAGE_PEAK,
+    losses,
+    program,
+    replaced,
+    section_named,
+)
 
 from plateau_jax import Curve, PlateauCurve
 
@@ -196,6 +204,20 @@ def test_ranks_share_each_epoch(heading, tmp_path):
     assert len({frozenset(order) for order in orders}) == 1
 
 
+def test_ranks_share_each_batch(tmp_path):
+    """Both ranks of the program for FSDP2 together have the 256 rows of its first batch once."""
+    changes = {
+        "range(done + 1, UPDATES + 1)": "range(1, 2)",
+        "        loss = ": '        print("rows", *inputs[:, 0].tolist())\n        loss = ',
+    }
+    rows = []
+    for rank in run_on_two_ranks(program("DDP and FSDP2", changes), tmp_path):
+        (line,) = rank.lines_with("rows")
+        rows += [float(number) for number in line.removeprefix("rows ").split()]
+    batch = torch.randn(256, 8, generator=torch.Generator().manual_seed(1))
+    assert sorted(rows) == sorted(batch[:, 0].tolist())
+
+
 # `.[libraries]` installs it on Linux.
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
 
@@ -217,14 +239,10 @@ RUNS: dict[str, tuple[Sequence[float | None], Curve | Sequence[Curve]]] = {
 
 
 def expected_lrs(plan: Plan) -> list[list[float]]:
-    if isinstance(plan.curve, Curve):
-        curves = [plan.curve] * len(plan.peaks)
-    else:
-        curves = plan.curve
     lrs: list[list[float]] = []
     for step in range(plan.updates):
         lrs_of_groups: list[float] = []
-        for peak, curve in zip(plan.peaks, curves, strict=True):
+        for peak, curve in zip(plan.peaks, plan.curves(), strict=True):
             if peak is not None:
                 lrs_of_groups.append(learning_rate(peak, curve, step))
         lrs.append(lrs_of_groups)
@@ -244,11 +262,8 @@ def test_groups_keep_their_curves_and_resume(stage: int, tmp_path: Path) -> None
         assert resumed.losses == uninterrupted.losses[-len(resumed.losses) :], name
 
 
-(PAGE,) = (
-    section for page in PAGES for section in sections(page) if section.heading == "DeepSpeed"
-)
-OF_PAGE = PlateauCurve(1000, warmup_steps=100)
-BUILT_BEFORE, STEP = "lambda_lr(optimizer, PlateauCurve(1_000, warmup_steps=100)", "engine.step("
+BUILT_BEFORE = "lambda_lr(optimizer, PlateauCurve(1_000, warmup_steps=100)"
+STEP = "engine.step("
 PROGRAMS = {
     "unchanged": ({}, list(range(10))),
     "samples": (
@@ -274,12 +289,10 @@ PROGRAMS = {
 @needs_deepspeed
 @pytest.mark.parametrize(("changes", "steps"), PROGRAMS.values(), ids=PROGRAMS)
 def test_program_uses_the_curve(changes: dict[str, str], steps: list[int], tmp_path: Path) -> None:
-    code = "".join(block.code for block in PAGE.blocks)
-    for old, new in changes.items():
-        assert code.count(old) == 1
-        code = code.replace(old, new)
-    ((used, state),) = run(run_program, code, tmp_path, processes=1)
-    assert used == [[learning_rate(0.01, OF_PAGE, step)] for step in steps]
+    code = "".join(block.code for block in section_named("DeepSpeed").blocks)
+    ((used, state),) = run(run_program, replaced(code, changes), tmp_path, processes=1)
+    curve = PlateauCurve(1000, warmup_steps=100)
+    assert used == [[learning_rate(0.01, curve, step)] for step in steps]
     assert state["last_epoch"] == len(used)
     assert (tmp_path / "saved_deepspeed" / "10").is_dir()
 

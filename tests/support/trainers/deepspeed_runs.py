@@ -1,6 +1,7 @@
 """Training runs in DeepSpeed's engine, in a single process on the CPU."""
 
 import os
+import runpy
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ from torch.optim import AdamW
 from plateau_jax import Curve, CurveWarning
 from torch_bridge import lambda_lr
 
-MICRO_BATCHES, ROWS = 2, 4
+MICRO_BATCHES = 2
+ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,16 @@ class Plan:
     """The peak of each group; None for a group without parameters, which DeepSpeed drops."""
     curve: Curve | Sequence[Curve]
 
+    def curves(self) -> Sequence[Curve]:
+        """Return the curve of each group."""
+        if isinstance(self.curve, Curve):
+            return [self.curve] * len(self.peaks)
+        return self.curve
+
     @property
     def updates(self) -> int:
         """As many as the longest curve has steps."""
-        curves = [self.curve] if isinstance(self.curve, Curve) else self.curve
-        return max(curve.total_steps for curve in curves)
+        return max(curve.total_steps for curve in self.curves())
 
 
 @dataclass
@@ -55,15 +62,17 @@ def train_and_resume(plans: Sequence[Plan], folder: Path) -> list[tuple[Record, 
     deepspeed = _import_deepspeed()
     records: list[tuple[Record, Record]] = []
     for plan in plans:
-        first, second = range(plan.updates // 2), range(plan.updates // 2, plan.updates)
-        uninterrupted, resumed = Record(), Record()
+        half = plan.updates // 2
+        uninterrupted = Record()
         engine, optimizer = _initialize(deepspeed, plan)
-        _train(engine, optimizer, first, uninterrupted)
+        _train(engine, optimizer, range(half), uninterrupted)
         engine.save_checkpoint(folder, tag="half")
-        _train(engine, optimizer, second, uninterrupted)
+        _train(engine, optimizer, range(half, plan.updates), uninterrupted)
+
+        resumed = Record()
         engine, optimizer = _initialize(deepspeed, plan)
         engine.load_checkpoint(folder, tag="half")
-        _train(engine, optimizer, second, resumed)
+        _train(engine, optimizer, range(half, plan.updates), resumed)
         records.append((uninterrupted, resumed))
     return records
 
@@ -72,10 +81,14 @@ def run_program(code: str, folder: Path) -> tuple[list[list[float]], dict[str, A
     """Run a program in a folder; return its learning rates and the scheduler's state."""
     _import_deepspeed()
     os.chdir(folder)
-    names: dict[str, Any] = {}
+    file = folder / "program.py"
+    file.write_text(code, encoding="utf-8")
     with trainers.record_lrs() as used:
-        exec(code, names)
-    scheduler = names["scheduler"] if "scheduler" in names else names["trainer"].lr_scheduler
+        names = runpy.run_path(str(file), run_name="__main__")
+    if "trainer" in names:
+        scheduler = names["trainer"].lr_scheduler
+    else:
+        scheduler = names["scheduler"]
     return used, scheduler.state_dict()
 
 
@@ -94,17 +107,19 @@ def _import_deepspeed() -> Any:
 
 def _initialize(deepspeed: Any, plan: Plan) -> tuple[Any, AdamW]:
     """Build a scheduler, and then the engine, as trainers do."""
-    with seeded(0):
-        layers = [None if peak is None else nn.Linear(3, 3) for peak in plan.peaks]
+    model = nn.Sequential()
     groups: list[dict[str, Any]] = []
-    for layer, peak in zip(layers, plan.peaks, strict=True):
-        if layer is None:
-            groups.append({"params": [], "weight_decay": 0.0})
-        else:
-            groups.append({"params": list(layer.parameters()), "lr": peak})
+    with seeded(0):
+        for peak in plan.peaks:
+            if peak is None:
+                groups.append({"params": [], "weight_decay": 0.0})
+            else:
+                layer = nn.Linear(3, 3)
+                model.append(layer)
+                groups.append({"params": list(layer.parameters()), "lr": peak})
     optimizer = AdamW(groups)
     engine, *_ = deepspeed.initialize(
-        model=nn.Sequential(*filter(None, layers)),
+        model=model,
         optimizer=optimizer,
         lr_scheduler=lambda_lr(optimizer, plan.curve),
         config={
@@ -123,7 +138,9 @@ def _train(engine: Any, optimizer: AdamW, updates: range, record: Record) -> Non
     def note(stepped: AdamW, *_: Any) -> None:
         # Stages 1 and 2 step the groups one at a time, in a list with one group, and stage 3 keeps
         # the parameters of the other groups out of them.
-        lrs.extend(float(group["lr"]) for group in stepped.param_groups if group["params"])
+        for group in stepped.param_groups:
+            if group["params"]:
+                lrs.append(float(group["lr"]))
 
     handle = optimizer.register_step_pre_hook(note)
     for update in updates:

@@ -74,12 +74,13 @@ def record_mlx(note: Note) -> None:
     mlx_optimizer.update = noted_update
 
 
-OPTIMIZERS_OF_THEIR_OWN = {
+RECORDERS = {
     "keras": record_keras,
     "numpyro": record_numpyro,
     "fastai": record_fastai,
     "mlx": record_mlx,
 }
+"""By library, if its optimizers are not torch's."""
 
 
 def record(file: str, stop_before: str = "-1", code: str = "") -> None:
@@ -99,7 +100,7 @@ def record(file: str, stop_before: str = "-1", code: str = "") -> None:
         note(lr)
 
     register_optimizer_step_pre_hook(note_groups)
-    for package, record_package in OPTIMIZERS_OF_THEIR_OWN.items():
+    for package, record_package in RECORDERS.items():
         if f"import {package}\n" in code or f"from {package}." in code:
             record_package(note)
 

@@ -1,21 +1,20 @@
 """For the trainers' tests: programs on the pages, a small model, data, learning rates."""
 
-import os
 import re
 import runpy
 import signal
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from unittest.mock import patch
 
 import pytest
 import torch
-from support.docs.pages import PAGES, program_named, sections
+from support.docs.pages import PAGES, Block, Section, program_named, sections
 from support.schedulers.runs import learning_rate
 from support.training.steps import equal_trees
 from torch import Tensor, nn
@@ -26,7 +25,6 @@ from torch.utils.data import TensorDataset
 from plateau_jax import Curve, PlateauCurve
 
 CURVE = PlateauCurve(12, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
-PEAK = 3e-4
 PAGE_CURVE = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
 """The curve of most programs on the pages."""
 PAGE_PEAK = 1e-2
@@ -38,30 +36,54 @@ FOLDER_WARNING = "ignore:Checkpoint directory .* exists and is not empty:UserWar
 
 LearningRates = list[list[float]]
 Recorded = TypeVar("Recorded")
+NO_CHANGES: Mapping[str, str] = MappingProxyType({})
 
 
-def program(heading: str, changes: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the program under a heading of any page, with some code replaced."""
-    source = program_named(heading).code
+# The programs on the pages.
+
+
+def all_sections() -> Iterator[Section]:
+    """Iterate over the sections of all pages."""
+    for page in PAGES:
+        yield from sections(page)
+
+
+def section_named(heading: str) -> Section:
+    """Return the only section of any page under this heading."""
+    (section,) = (section for section in all_sections() if section.heading == heading)
+    return section
+
+
+def all_blocks() -> Iterator[Block]:
+    """Iterate over the code blocks of all pages."""
+    for section in all_sections():
+        yield from section.blocks
+
+
+def program(heading: str, changes: Mapping[str, str] = NO_CHANGES) -> str:
+    """Return the program under a heading of any page, with some of its code replaced."""
+    return replaced(program_named(heading).code, changes)
+
+
+def replaced(code: str, changes: Mapping[str, str]) -> str:
+    """Replace pieces of code, each of which must occur exactly once."""
     for old, new in changes.items():
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    return source
+        assert code.count(old) == 1, old
+        code = code.replace(old, new)
+    return code
 
 
 def import_from_pages(folder: Path, monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
     """Write files that the pages show into a folder, from which they can be imported."""
-    blocks = {
-        block.file: block
-        for page in PAGES
-        for section in sections(page)
-        for block in section.blocks
-    }
+    blocks = {block.file: block for block in all_blocks()}
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     for name in files:
         (folder / name).write_text(blocks[name].code, encoding="utf-8")
         monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+
+
+# Running them.
 
 
 @dataclass(frozen=True)
@@ -72,92 +94,111 @@ class ProgramRun:
     """The program's global variables at its end; empty if it was interrupted."""
 
 
+@dataclass(frozen=True)
+class RecordedRun(ProgramRun, Generic[Recorded]):
+    recorded: Recorded
+    """Such as the learning rates of its updates."""
+
+
+class Printer:
+    """Replaces `print`: keeps the lines with losses, and can interrupt the program."""
+
+    def __init__(self, interrupt_after: int | None) -> None:
+        self.lines: list[str] = []
+        self._interrupt_after = interrupt_after
+        self._line = ""
+
+    def __call__(self, *values: object, end: str = "\n", **_: object) -> None:
+        self._line += " ".join(map(str, values)) + end
+        if end == "\n":
+            # Trainers also print other lines, and finally a loss with the run's time.
+            if "loss" in self._line and "runtime" not in self._line:
+                self.lines.append(self._line)
+            self._line = ""
+        if len(self.lines) == self._interrupt_after:
+            raise KeyboardInterrupt
+
+
 def train(
     heading: str,
     folder: Path,
     *,
-    changes: Mapping[str, str] = MappingProxyType({}),
+    changes: Mapping[str, str] = NO_CHANGES,
     interrupt_after: int | None = None,
-    run_name: str = "__main__",
 ) -> ProgramRun:
     """Run a program of a page in a folder, or interrupt it after a number of printed lines."""
-    file = folder / f"program_{os.getpid()}.py"  # ranks may share the folder
+    file = folder / "program.py"
     file.write_text(program(heading, changes), encoding="utf-8")
-    lines, line = list[str](), ""
-
-    def note(*texts: object, end: str = "\n", **_: object) -> None:
-        nonlocal line
-        line += " ".join(map(str, texts)) + end
-        if end == "\n":
-            # Trainers also print other lines, and finally a loss with the run's time.
-            if "loss" in line and "runtime" not in line:
-                lines.append(line)
-            line = ""
-        if len(lines) == interrupt_after:
-            raise KeyboardInterrupt
-
+    printer = Printer(interrupt_after)
     names: dict[str, Any] = {}
     handler = signal.getsignal(signal.SIGINT)
     try:
-        with chdir(folder), patch("builtins.print", note):
-            names = runpy.run_path(str(file), run_name=run_name)
+        with chdir(folder), patch("builtins.print", printer):
+            names = runpy.run_path(str(file), run_name="__main__")
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the first into the second
         assert interrupt_after is not None
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning replaces it
-    return ProgramRun(lines, names)
+    return ProgramRun(printer.lines, names)
 
 
-def losses(lines: Sequence[str]) -> list[float]:
-    numbers = [re.search(r"loss\W+([\d.]+)", line) for line in lines]
-    return [float(number[1]) for number in numbers if number is not None]
+def train_and_record(
+    record: Callable[[], AbstractContextManager[Recorded]],
+    heading: str,
+    folder: Path,
+    changes: Mapping[str, str],
+    interrupt_after: int | None = None,
+) -> RecordedRun[Recorded]:
+    with record() as recorded:
+        run = train(heading, folder, changes=changes, interrupt_after=interrupt_after)
+    return RecordedRun(run.lines, run.names, recorded)
 
 
 def run_and_resume(
     heading: str,
     folder: Path,
     record: Callable[[], AbstractContextManager[Recorded]],
-    changes: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[tuple[ProgramRun, Recorded], tuple[ProgramRun, Recorded]]:
-    """Run a program once in full and once interrupted and resumed; return both with their records.
+    changes: Mapping[str, str] = NO_CHANGES,
+) -> tuple[RecordedRun[Recorded], RecordedRun[Recorded]]:
+    """Run a program once in full, and once interrupted and resumed; return the full, the resumed.
 
     Checks that the loss falls, that the resumed run prints the last lines of the full one, and that
     a finished program makes no update when it is started again in its folder.
+
+    Args:
+        heading: The heading of the program.
+        folder: Gets a folder for the full run, and one for the interrupted and the resumed run.
+        record: Returns a context, which yields a record of the program that runs inside it.
+        changes: Pieces of the program's code, and what replaces them.
     """
-    for name in ("whole", "interrupted"):
-        (folder / name).mkdir(exist_ok=True)  # ranks may share it
-    with record() as of_uninterrupted:
-        uninterrupted = train(heading, folder / "whole", changes=changes)
-    lines = len(uninterrupted.lines)
-    assert losses(uninterrupted.lines)[-1] < losses(uninterrupted.lines)[0]
-    assert train(heading, folder / "whole", changes=changes).lines == []
-    with record():
-        interrupted = train(
-            heading, folder / "interrupted", changes=changes, interrupt_after=lines // 2 + 1
-        )
-    assert interrupted.lines == uninterrupted.lines[: lines // 2 + 1]
-    with record() as of_resumed:
-        resumed = train(heading, folder / "interrupted", changes=changes)
-    assert 0 < len(resumed.lines) < lines
-    assert resumed.lines == uninterrupted.lines[-len(resumed.lines) :]
-    return (uninterrupted, of_uninterrupted), (resumed, of_resumed)
+    whole = folder / "whole"
+    whole.mkdir()
+    uninterrupted = train_and_record(record, heading, whole, changes)
+    printed_losses = losses(uninterrupted.lines)
+    assert printed_losses[-1] < printed_losses[0], f"the loss does not fall: {printed_losses}"
+    finished = train(heading, whole, changes=changes)
+    assert finished.lines == [], f"the finished program continues: {finished.lines}"
+
+    interrupted_folder = folder / "interrupted"
+    interrupted_folder.mkdir()
+    lines_before = len(uninterrupted.lines) // 2 + 1
+    interrupted = train_and_record(record, heading, interrupted_folder, changes, lines_before)
+    first_lines = uninterrupted.lines[:lines_before]
+    assert interrupted.lines == first_lines, f"{interrupted.lines}, not {first_lines}"
+    resumed = train_and_record(record, heading, interrupted_folder, changes)
+    assert 0 < len(resumed.lines) < len(uninterrupted.lines), f"it prints {resumed.lines}"
+    last_lines = uninterrupted.lines[-len(resumed.lines) :]
+    assert resumed.lines == last_lines, f"it resumes with {resumed.lines}, not {last_lines}"
+    return uninterrupted, resumed
 
 
-def net() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+def losses(lines: Sequence[str]) -> list[float]:
+    """Return the losses of those lines that have one."""
+    numbers = [re.search(r"loss\W+([\d.]+)", line) for line in lines]
+    return [float(number[1]) for number in numbers if number is not None]
 
 
-def dataset(rows: int) -> TensorDataset:
-    generator = torch.Generator().manual_seed(1)
-    return TensorDataset(
-        torch.randn(rows, 4, generator=generator), torch.randn(rows, 1, generator=generator)
-    )
-
-
-def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
-    inputs, targets = batch
-    return ((model(inputs) - targets) ** 2).mean()
+# Learning rates and weights.
 
 
 @contextmanager
@@ -175,9 +216,30 @@ def record_lrs() -> Generator[LearningRates, None, None]:
         handle.remove()
 
 
-def expected_lrs(curve: Curve, steps: range, peak: float = PEAK, groups: int = 1) -> LearningRates:
-    return [[learning_rate(peak, curve, step)] * groups for step in steps]
+def expected_lrs(curve: Curve, steps: range, groups: int = 1) -> LearningRates:
+    """Return the learning rates of groups with the peak of the pages and the same curve."""
+    return [[learning_rate(PAGE_PEAK, curve, step)] * groups for step in steps]
 
 
 def same_weights(one: nn.Module, other: nn.Module) -> bool:
     return equal_trees(one.state_dict(), other.state_dict())
+
+
+# A small model and its data.
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def dataset(rows: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(rows, 4, generator=generator)
+    targets = torch.randn(rows, 1, generator=generator)
+    return TensorDataset(inputs, targets)
+
+
+def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    inputs, targets = batch
+    return ((model(inputs) - targets) ** 2).mean()

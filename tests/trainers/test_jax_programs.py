@@ -1,0 +1,264 @@
+"""The JAX programs on the page about flax and optax: learning rates; resumed equals uninterrupted.
+
+Each program saves every 50 updates, and rejects a longer curve when it resumes.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from support.docs.pages import programs
+from support.jax.jax_cases import assert_equal_bits, product
+from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_and_resume, train
+from torch import nn
+
+import plateau_jax
+from plateau_jax import Curve, StagedCurve, optax_schedule
+from torch_bridge import lambda_lr
+
+pytestmark = pytest.mark.slow
+
+NNX = "flax nnx"
+LINEN = "flax linen"
+COUNTED = "flax linen: `count=` and `value=` for the optimizer"
+MULTI_STEPS = "optax: MultiSteps and apply_if_finite"
+GROWING = "optax: a growing batch under MultiSteps"
+AVERAGING = "optax: weight averaging"
+ORBAX = "orbax"
+
+
+def test_each_program_of_the_page_is_tested():
+    tested = {NNX, LINEN, COUNTED, MULTI_STEPS, GROWING, AVERAGING, ORBAX}
+    on_the_page = set()
+    for program in programs():
+        if program.resumes and program.page.name == "flax.md":
+            on_the_page.add(program.heading)
+    assert on_the_page == tested
+
+
+class RecordedSchedules:
+    """Replaces `optax_schedule`: records each learning rate that a program uses."""
+
+    def __init__(self) -> None:
+        self.used: dict[tuple[Curve, float], list[tuple[Any, Any]]] = {}
+        """For a curve and a peak, each count of updates and its learning rate."""
+
+    def __call__(self, curve: Curve, peak_value: float) -> Callable[[Any], jax.Array]:
+        schedule = optax_schedule(curve, peak_value)
+        used = self.used.setdefault((curve, peak_value), [])
+
+        def note(count: Any, lr: Any) -> None:
+            # Read later: with few threads, reading here may wait for the thread that runs this.
+            used.append((count, lr))
+
+        def recorded_schedule(count: Any) -> jax.Array:
+            lr = schedule(count)
+            jax.debug.callback(note, count, lr)
+            return lr
+
+        return recorded_schedule
+
+    def assert_used(self, curve: Curve, peak: float, counts: range) -> None:
+        """Check that exactly these counts were used, with the bits of peak times curve."""
+        jax.effects_barrier()
+        lrs = {int(count): np.asarray(lr) for count, lr in self.used[curve, peak]}
+        assert sorted(lrs) == list(counts)
+        in_order = np.stack([lrs[count] for count in counts])
+        assert_equal_bits(in_order, product(curve, peak, np.array(counts)))
+
+
+@contextmanager
+def record_schedules() -> Generator[RecordedSchedules]:
+    """Record the schedules of a program that imports `optax_schedule` from here."""
+    recorded = RecordedSchedules()
+    with patch.object(plateau_jax, "optax_schedule", recorded):
+        yield recorded
+
+
+def run_under_page_curve(heading, folder, resumes_at=100):
+    """Run a program; return its variables, and those of the run that was interrupted and resumed.
+
+    Checks the learning rates of both, and that the curve cannot become longer.
+    """
+    uninterrupted, resumed = run_and_resume(heading, folder, record_schedules)
+    uninterrupted.recorded.assert_used(PAGE_CURVE, PAGE_PEAK, range(200))
+    resumed.recorded.assert_used(PAGE_CURVE, PAGE_PEAK, range(resumes_at, 200))
+    assert_longer_curve_is_rejected(heading, folder)
+    return uninterrupted.names, resumed.names
+
+
+def assert_longer_curve_is_rejected(heading, folder):
+    """Resume a program that `run_and_resume` has run, under a curve with 40 more steps."""
+    changes = {"\ncurve = PlateauCurve(UPDATES, ": "\ncurve = PlateauCurve(UPDATES + 40, "}
+    message = r"^the run cannot resume at step \d+: it was saved with total_steps=200, now 240, "
+    with pytest.raises(ValueError, match=message):
+        train(heading, folder / "interrupted", changes=changes)
+
+
+def assert_equal_arrays(actual, expected):
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+
+# Programs under the curve of the page.
+
+
+def test_nnx_resumes(tmp_path):
+    uninterrupted, resumed = run_under_page_curve(NNX, tmp_path)
+
+    def state_of(names):
+        return nnx.to_pure_dict(nnx.state((names["model"], names["optimizer"])))
+
+    assert_equal_arrays(state_of(resumed), state_of(uninterrupted))
+
+
+def test_linen_resumes(tmp_path):
+    uninterrupted, resumed = run_under_page_curve(LINEN, tmp_path)
+    assert_equal_states(resumed["state"], uninterrupted["state"])
+
+
+def assert_equal_states(actual, expected):
+    """Compare the arrays of two flax TrainStates; their functions differ."""
+    assert_equal_arrays(actual.params, expected.params)
+    assert_equal_arrays(actual.opt_state, expected.opt_state)
+    assert_equal_arrays(actual.step, expected.step)
+
+
+def test_orbax_resumes(tmp_path):
+    uninterrupted, resumed = run_under_page_curve(ORBAX, tmp_path)
+    assert_equal_arrays(resumed["state"], uninterrupted["state"])
+
+
+def test_multi_steps_and_apply_if_finite_resume(tmp_path):
+    """The checkpoint after 200 micro-batches, one of which was skipped, is between two updates."""
+    uninterrupted, resumed = run_under_page_curve(MULTI_STEPS, tmp_path, resumes_at=99)
+    assert_equal_arrays(resumed["params"], uninterrupted["params"])
+    assert_equal_arrays(resumed["opt_state"], uninterrupted["opt_state"])
+    assert int(uninterrupted["opt_state"].total_notfinite) == 1
+
+
+# A clock of samples.
+
+
+def test_train_state_that_passes_counts_resumes(tmp_path):
+    uninterrupted, resumed = run_and_resume(COUNTED, tmp_path, nullcontext)
+    names = uninterrupted.names
+    valid_rows = []
+    for update in range(1, 201):
+        _, mask = names["read_batch"](update)
+        valid_rows.append(int(mask.sum()))
+    unit = names["CLOCK"].unit
+    _, curve_state = names["state"].opt_state
+    assert curve_state.curve_step == sum(valid_rows) // unit
+    assert curve_state.rest == sum(valid_rows) % unit
+    step_of_last_update = sum(valid_rows[:-1]) // unit
+    expected = product(PAGE_CURVE, PAGE_PEAK, np.array(step_of_last_update))
+    assert_equal_bits(curve_state.learning_rate, expected)
+    assert_equal_states(resumed.names["state"], names["state"])
+    assert_longer_curve_is_rejected(COUNTED, tmp_path)
+
+
+# The average of the weights.
+
+
+def test_averaged_weights_resume(tmp_path):
+    ramp = StagedCurve([(50, 1.0)])
+    uninterrupted, resumed = run_and_resume(AVERAGING, tmp_path, record_schedules)
+    uninterrupted.recorded.assert_used(PAGE_CURVE, PAGE_PEAK, range(200))
+    uninterrupted.recorded.assert_used(ramp, 0.95, range(200))
+    resumed.recorded.assert_used(PAGE_CURVE, PAGE_PEAK, range(100, 200))
+    resumed.recorded.assert_used(ramp, 0.95, range(100, 200))
+    assert_equal_arrays(resumed.names["state"], uninterrupted.names["state"])
+    assert_longer_curve_is_rejected(AVERAGING, tmp_path)
+    assert_average_is_exponential(uninterrupted.names, ramp)
+
+
+def assert_average_is_exponential(names: dict[str, Any], ramp: Curve) -> None:
+    """Repeat the first updates: average = decay · average + (1 − decay) · weights.
+
+    The weights and their average start at 0.
+    """
+    _, _, opt_state = names["state"]
+    weights = jnp.zeros(8)
+    state = (weights, weights, jax.tree.map(jnp.zeros_like, opt_state))
+    expected = np.zeros(8)
+    for count in range(12):
+        inputs = np.random.default_rng(count).normal(size=(256, 8)).astype(np.float32)
+        state, _ = names["train"](*state, inputs, count)
+        weights, average, _ = state
+        decay = float(product(ramp, 0.95, np.array([count]))[0])
+        expected = decay * expected + (1 - decay) * np.asarray(weights)
+        np.testing.assert_allclose(average, expected, rtol=1e-5)
+
+
+# A batch that grows.
+
+
+@dataclass(frozen=True)
+class GrowingUpdate:
+    """An update of a run whose batch grows."""
+
+    batch: int
+    lr: float
+    next_step: int
+    """The step of the curve that gives the next update's learning rate."""
+
+
+def growing_batch(consumed: int) -> int:
+    """The batch plan of the program, long-hand."""
+    if consumed < 6_400:
+        return 64
+    if consumed < 19_200:
+        return 128
+    return 256
+
+
+def updates_in_optax(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
+    """Repeat a run with the program's `train`; the learning rates do not depend on the inputs."""
+    micro_batch = names["MICRO_BATCH"]
+    params = jnp.zeros(8)
+    state = names["tx"].init(params)
+    batch = 0
+    for _ in range(names["SAMPLES"] // micro_batch):
+        params, state, _ = names["train"](params, state, jnp.ones((micro_batch, 8)))
+        batch += micro_batch
+        if state.mini_step == 0:
+            curve_state = state.inner_opt_state[-1]
+            lr = float(curve_state.learning_rate)
+            yield GrowingUpdate(batch, lr, int(curve_state.curve_step))
+            batch = 0
+
+
+def updates_in_torch(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
+    """Train under the same curve in PyTorch."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(8))], lr=names["PEAK"])
+    scheduler = lambda_lr(optimizer, names["scaled"])
+    while scheduler.consumed < names["SAMPLES"]:
+        batch = growing_batch(scheduler.consumed)
+        (lr,) = scheduler.get_last_lr()
+        optimizer.step()
+        scheduler.step(count=batch)
+        yield GrowingUpdate(batch, lr, scheduler.curve_step)
+
+
+def test_growing_batch_matches_torch(tmp_path):
+    """Update by update: the batches, the steps of the curve and the bits of the learning rates."""
+    uninterrupted, resumed = run_and_resume(GROWING, tmp_path, nullcontext)
+    names = uninterrupted.names
+    updates = list(updates_in_optax(names))
+    assert updates == list(updates_in_torch(names))
+    assert {update.batch for update in updates} == {64, 128, 256}
+    assert len(updates) == 250
+    assert int(names["opt_state"].gradient_step) == 250
+    assert_equal_arrays(resumed.names["params"], names["params"])
+    assert_equal_arrays(resumed.names["opt_state"], names["opt_state"])
+    changes = {"warmup_steps=50": "warmup_steps=60"}
+    with pytest.raises(ValueError, match=r"^the run cannot resume at step \d+: it was saved with "):
+        train(GROWING, tmp_path / "interrupted", changes=changes)
