@@ -65,7 +65,8 @@ from plateau_jax import BatchPlan, DataClock, HoldBelow, PlateauCurve
 LINEAR = PlateauCurve(25, decay_shape="linear")
 ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)
 PLAN = BatchPlan([(0, 3), (8, 5), (20, 9), (64, 5)]).scale(CURVE, 4, reference=9)
-BELOW = HoldBelow([(1.0, 5), (0.9, 7)], every=3)
+CURVE_PER_LAYER = [CURVE, LINEAR]
+TWO_RULES = [PATIENT, HoldBelow([(1.0, 5), (0.9, 7)], every=3)]
 
 KINDS: dict[str, Kind] = {}
 
@@ -95,13 +96,13 @@ KINDS["lr as a tensor, fused, float64"] = Kind(with_float64_lr(SGD, fused=True),
 
 # Two groups, each under a curve, share one tensor.
 
-KINDS["one lr tensor"] = Kind(with_shared_lr(NeedsTensor), curve=[CURVE, LINEAR], precision="fp16")
+KINDS["one lr tensor"] = Kind(with_shared_lr(NeedsTensor), curve=CURVE_PER_LAYER, precision="fp16")
 KINDS["one lr tensor, fused"] = Kind(
-    with_shared_lr(Adam, fused=True), curve=[CURVE, LINEAR], is_on_device=True
+    with_shared_lr(Adam, fused=True), curve=CURVE_PER_LAYER, is_on_device=True
 )
-KINDS["one lr tensor, two optimizers"] = Kind(two_optimizers_with_shared_lr, curve=[CURVE, LINEAR])
+KINDS["one lr tensor, two optimizers"] = Kind(two_optimizers_with_shared_lr, curve=CURVE_PER_LAYER)
 KINDS["one lr tensor, held"] = Kind(
-    with_shared_lr(NeedsTensor, momentum=0.9), curve=HELD_CURVE, clock=[PATIENT, BELOW]
+    with_shared_lr(NeedsTensor, momentum=0.9), curve=HELD_CURVE, clock=TWO_RULES
 )
 
 
@@ -118,27 +119,26 @@ for name in ("adamw", "sgd", "rmsprop"):
 # Parameters of another dtype; an optimizer may keep its state in a different one.
 
 
+float64_net = partial(net_in, torch.float64)
+bfloat16_net = partial(net_in, torch.bfloat16)
+half_net = partial(net_in, torch.float16)
+
+
 def in_float64(optimizer: Any) -> Kind:
-    return Kind(over_all(optimizer), loss_in(torch.float64), model=partial(net_in, torch.float64))
+    return Kind(over_all(optimizer), loss_in(torch.float64), model=float64_net)
 
 
 def in_bfloat16(optimizer: Any, **options: Any) -> Kind:
-    return Kind(
-        over_all(optimizer),
-        loss_in(torch.bfloat16),
-        model=partial(net_in, torch.bfloat16),
-        rtol=0.05,  # torch's own loop computes the norm in bfloat16
-        **options,
-    )
+    loss_fn = loss_in(torch.bfloat16)
+    rtol = 0.05  # torch's own loop computes the norm in bfloat16
+    return Kind(over_all(optimizer), loss_fn, model=bfloat16_net, rtol=rtol, **options)
 
 
 for optimizer in (Adam, NAdam, ASGD, Foreign):
     KINDS[f"{optimizer.__name__} in float64"] = in_float64(optimizer)
     KINDS[f"{optimizer.__name__} in bfloat16"] = in_bfloat16(optimizer)
 KINDS["fused in bfloat16"] = in_bfloat16(partial(AdamW, fused=True), is_on_device=True)
-KINDS["half parameters"] = Kind(
-    loss_fn=half_loss, model=partial(net_in, torch.float16), accumulation=2, rtol=0.01
-)
+KINDS["half parameters"] = Kind(loss_fn=half_loss, model=half_net, accumulation=2, rtol=0.01)
 
 
 # The loss is a sum with a weight, which the host knows or only the device.
@@ -166,17 +166,17 @@ KINDS["a view as the loss"] = Kind("plain momentum", view_loss, model=Level)
 
 # Tied, frozen, unused and odd parameters; modules that draw random numbers or have extra state.
 
-KINDS["mixed"] = Kind(by_dimension(AdamW, lr=0.01, fused=True), model=Mixed, is_on_device=True)
+mixed_float64 = partial(Mixed, torch.float64)
+mixed_bfloat16 = partial(Mixed, torch.bfloat16)
+adamw_by_dimension = by_dimension(AdamW, lr=0.01, fused=True)
+momentum_by_dimension = by_dimension(SGD, lr=0.1, momentum=0.9, fused=True)
+
+KINDS["mixed"] = Kind(adamw_by_dimension, model=Mixed, is_on_device=True)
 KINDS["mixed, momentum"] = Kind(
-    by_dimension(SGD, lr=0.1, momentum=0.9, fused=True),
-    model=Mixed,
-    max_norm=0.05,
-    is_on_device=True,
+    momentum_by_dimension, model=Mixed, max_norm=0.05, is_on_device=True
 )
-KINDS["mixed, float64"] = Kind(by_dimension(RMSprop, lr=0.01), model=partial(Mixed, torch.float64))
-KINDS["mixed, bfloat16"] = Kind(
-    by_dimension(Adam, lr=0.01), model=partial(Mixed, torch.bfloat16), rtol=0.05
-)
+KINDS["mixed, float64"] = Kind(by_dimension(RMSprop, lr=0.01), model=mixed_float64)
+KINDS["mixed, bfloat16"] = Kind(by_dimension(Adam, lr=0.01), model=mixed_bfloat16, rtol=0.05)
 KINDS["dropout"] = Kind(model=partial(Net, dropout=0.5))
 KINDS["extra state"] = Kind("plain adam", model=Growing)
 
@@ -192,7 +192,7 @@ KINDS["groups"] = Kind(three_groups, curve=[CURVE, LINEAR, ENDING], is_on_device
 
 # Clocks: rules that hold, and data that is counted in each batch or is constant.
 
-KINDS["held"] = Kind(curve=HELD_CURVE, clock=[PATIENT, BELOW], max_norm=0.1)
+KINDS["held"] = Kind(curve=HELD_CURVE, clock=TWO_RULES, max_norm=0.1)
 KINDS["samples"] = Kind(clock=DataClock(7), count=count_samples)
 KINDS["positive targets"] = Kind(
     "momentum", accumulation=2, clock=DataClock(7), count=count_positive_targets
