@@ -29,9 +29,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Read when JAX starts: what two tests compile alike is compiled once.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp()
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-os.environ["XLA_FLAGS"] = (
-    f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-)
+# Read when JAX starts, too: four devices, for tests of sharded arrays.
+xla_flags = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = f"{xla_flags} --xla_force_host_platform_device_count=4"
 
 # The same command draws the same examples, and there is no deadline: compiling takes as long as it
 # takes. Hypothesis also draws constants of imported modules, so one file alone may see others than
@@ -66,20 +66,30 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.option.all and not config.option.markexpr:
         config.option.markexpr = "not slow"
     if not config.getoption("--hypothesis-profile"):
-        settings.load_profile("fast" if config.option.markexpr == "not slow" else "all")
+        if _leaves_out_slow_tests(config):
+            settings.load_profile("fast")
+        else:
+            settings.load_profile("all")
+
+
+def _leaves_out_slow_tests(config: pytest.Config) -> bool:
+    return config.option.markexpr == "not slow"
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    return (
-        "slow tests are left out; --all runs them" if config.option.markexpr == "not slow" else None
-    )
+    if _leaves_out_slow_tests(config):
+        return "slow tests are left out; --all runs them"
+    return None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Don't import a file that has only slow tests, nor the packages that `.[test]` leaves out."""
-    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+    if not _leaves_out_slow_tests(config) or collection_path.suffix != ".py":
         return None
-    return bool(_ALL_SLOW.search(collection_path.read_text(encoding="utf-8"))) or None
+    source = collection_path.read_text(encoding="utf-8")
+    if _ALL_SLOW.search(source):
+        return True
+    return None  # other plugins decide
 
 
 def _has_gpu(framework: str) -> bool:
@@ -115,15 +125,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     It may take half a second of CPU time on a quiet machine. Twice as much fails: the caches that
     other programs share slow it down more than they slow down `_slowdown`.
     """
-    modules, start = len(sys.modules), time.process_time()
+    num_modules = len(sys.modules)
+    start = time.process_time()
     yield
     seconds = time.process_time() - start
-    option = item.config.option
-    if not option.limit_cpu_time or option.markexpr != "not slow":
+    if not item.config.option.limit_cpu_time or not _leaves_out_slow_tests(item.config):
         return
-    if seconds < 1.0 or len(sys.modules) > modules:
+    if len(sys.modules) > num_modules:
         return
-    if seconds > _slowdown():
+    if seconds > 1.0 and seconds > _slowdown():
         pytest.fail(f"{seconds:.2f} s of CPU time: make this test smaller, or mark it slow")
 
 

@@ -1,7 +1,7 @@
-"""A saved state names its kind: later versions' states are refused, earlier ones' are read."""
+"""A saved state names its kind. Those of later versions are rejected, of earlier ones read."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any, TypedDict
@@ -90,7 +90,7 @@ PARTS: list[Callable[[], Any]] = [
     loader,
     feed,
 ]
-each_part = pytest.mark.parametrize("build", PARTS)
+of_every_part = pytest.mark.parametrize("build", PARTS)
 
 
 def check_rejected(part: Any, state: Any) -> str:
@@ -102,7 +102,16 @@ def check_rejected(part: Any, state: Any) -> str:
     return str(caught.value)
 
 
-@each_part
+def with_changed_record(state: dict[str, Any], entries: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a scheduler with these entries in the record of its group."""
+    (record,) = state["records"]
+    return state | {"records": [record | entries]}
+
+
+# The kind and the number of a state.
+
+
+@of_every_part
 def test_state_names_its_kind_and_format(build: Callable[[], Any]) -> None:
     state = build().state_dict()
     assert list(state)[:2] == ["kind", "format"]
@@ -116,21 +125,21 @@ def test_kinds_differ() -> None:
     assert len(kinds) == 6
 
 
-@each_part
+@of_every_part
 def test_state_with_an_unknown_entry_is_from_a_newer_version(build: Callable[[], Any]) -> None:
     part = build()
     message = check_rejected(part, part.state_dict() | {"compressed": True})
     assert message == f"state_dict has the entry 'compressed', so it was {NEWER}"
 
 
-@each_part
+@of_every_part
 def test_state_of_a_higher_format_is_from_a_newer_version(build: Callable[[], Any]) -> None:
     part = build()
     message = check_rejected(part, part.state_dict() | {"format": 2})
     assert message == f"state_dict has format 2, so it was {NEWER}"
 
 
-@each_part
+@of_every_part
 @pytest.mark.parametrize("number", [0, -1, 1.5, "1", True, None])
 def test_wrong_number_is_damage(build: Callable[[], Any], number: Any) -> None:
     part = build()
@@ -139,45 +148,54 @@ def test_wrong_number_is_damage(build: Callable[[], Any], number: Any) -> None:
     assert NEWER not in message
 
 
-FORMATS = (
-    SCHEDULER,
-    TRAIN_STEP,
-    follower_module._FORMAT,
-    metric_log._FORMAT,
-    resumable_loader._FORMAT,
-)
+@pytest.mark.parametrize("number", [np.int64(2), np.array(2), torch.tensor(2)])
+def test_number_of_any_integer_type_is_compared(number: Any) -> None:
+    part = scheduler()
+    assert NEWER in check_rejected(part, part.state_dict() | {"format": number})
 
 
-def optional_entries(kind: str) -> set[str]:
-    """Return the entries of a kind of state that earlier versions may lack."""
-    (defaults,) = [item.defaults for item in FORMATS if item.kind == kind]
-    return {"lr_lambdas", *defaults}  # lr_lambdas is for torch's LambdaLR
+# Entries that are missing, and states of something else.
+
+OPTIONAL_ENTRIES: dict[str, Collection[str]] = {
+    SCHEDULER.kind: SCHEDULER.defaults,
+    TRAIN_STEP.kind: TRAIN_STEP.defaults,
+    follower_module._FORMAT.kind: follower_module._FORMAT.defaults,
+    metric_log._FORMAT.kind: metric_log._FORMAT.defaults,
+    resumable_loader._FORMAT.kind: resumable_loader._FORMAT.defaults,
+}
+"""The entries that a state of an earlier version may lack, by its kind."""
 
 
-@each_part
+@of_every_part
 def test_each_missing_entry_is_damage(build: Callable[[], Any]) -> None:
     part = build()
     state = part.state_dict()
-    for entry in state.keys() - optional_entries(state["kind"]):
-        message = check_rejected(part, {name: state[name] for name in state if name != entry})
-        assert f"it has no '{entry}'" in message
+    # lr_lambdas is for torch's LambdaLR.
+    optional = {"lr_lambdas", *OPTIONAL_ENTRIES[state["kind"]]}
+    for entry in state.keys() - optional:
+        damaged = dict(state)
+        del damaged[entry]
+        assert f"it has no '{entry}'" in check_rejected(part, damaged)
 
 
 @pytest.mark.parametrize(
-    ("build", "other"), list(permutations([scheduler, follower, step, log, loader], 2))
+    ("build", "build_other"), list(permutations([scheduler, follower, step, log, loader], 2))
 )
-def test_state_of_another_kind_is_named(build: Callable[[], Any], other: Callable[[], Any]) -> None:
-    part = build()
-    state = other().state_dict()
-    message = check_rejected(part, state)
+def test_state_of_another_kind_is_named(
+    build: Callable[[], Any], build_other: Callable[[], Any]
+) -> None:
+    message = check_rejected(build(), build_other().state_dict())
     assert message.startswith("state_dict is not the state of ")
     assert NEWER not in message
 
 
-@each_part
+@of_every_part
 @pytest.mark.parametrize("value", [None, [], 5, torch.ones(2)], ids=repr)
 def test_value_that_is_no_state_is_shown(build: Callable[[], Any], value: Any) -> None:
     assert check_rejected(build(), value).startswith(f"state_dict = {value!r} is not the state of ")
+
+
+# Clocks and rules.
 
 
 def test_rule_of_a_newer_version() -> None:
@@ -213,13 +231,13 @@ def test_clock_of_an_earlier_version(monkeypatch: pytest.MonkeyPatch) -> None:
         check_resume(saved, resume_record(CURVE, clock=_LaterRule(2, limit=9, cooldown=5)), 3)
 
 
+DATA_CLOCK_WITH_A_PHASE = DataClock(8, count=4).to_dict() | {"phase": 3}
+
+
 @pytest.mark.parametrize(
     ("clock", "problem"),
     [
-        (
-            {"kind": "data", "unit": 8, "count": 4, "phase": 3},
-            "the clock of saved has the entry 'phase'",
-        ),
+        (DATA_CLOCK_WITH_A_PHASE, "the clock of saved has the entry 'phase'"),
         ({"kind": "time", "seconds": 60}, "saved has a clock of the kind 'time'"),
         ([{"kind": "hold_above", "value": 3.0}], "saved has a clock of the kind 'hold_above'"),
     ],
@@ -230,10 +248,7 @@ def test_clock_of_a_newer_version(clock: Any, problem: str) -> None:
         check_resume(record | {"clock": clock}, record, 3)
 
 
-@pytest.mark.parametrize("number", [np.int64(2), np.array(2), torch.tensor(2)])
-def test_number_of_any_integer_type_is_compared(number: Any) -> None:
-    part = scheduler()
-    assert NEWER in check_rejected(part, part.state_dict() | {"format": number})
+# Records and curves.
 
 
 @pytest.mark.parametrize("entries", [{"format": 2}, {"host": "a"}])
@@ -242,39 +257,32 @@ def test_record_of_a_newer_version(entries: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^saved has .*, so it was {NEWER}$"):
         check_resume(record | entries, record, 3)
     part = scheduler()
-    state = part.state_dict()
-    message = check_rejected(part, state | {"records": [state["records"][0] | entries]})
+    message = check_rejected(part, with_changed_record(part.state_dict(), entries))
     assert message.startswith("records[0] has ")
     assert message.endswith(NEWER)
 
+
+STAGED = StagedCurve([(3, 1.0)])
 
 NEWER_CURVES: dict[str, dict[str, Any]] = {
     "an argument": CURVE.to_dict() | {"tail": 3},
     "a kind": {"kind": "spiral", "total_steps": 9},
     "a number": CURVE.to_dict() | {"format": 2},
-    "a number within": {
-        "kind": "then",
-        "curve": CURVE.to_dict(),
-        "other": StagedCurve([(3, 1.0)]).to_dict() | {"format": 2},
-        "scale": 1.0,
-    },
+    "a number within": CURVE.then(STAGED).to_dict() | {"other": STAGED.to_dict() | {"format": 2}},
 }
-each_newer_curve = pytest.mark.parametrize("arguments", NEWER_CURVES.values(), ids=NEWER_CURVES)
+of_newer_curves = pytest.mark.parametrize("arguments", NEWER_CURVES.values(), ids=NEWER_CURVES)
 
 
-@each_newer_curve
+@of_newer_curves
 def test_curve_of_a_newer_version(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=NEWER):
         Curve.from_dict(arguments)
 
 
-@each_newer_curve
+@of_newer_curves
 def test_curve_of_a_newer_version_in_a_state(arguments: dict[str, Any]) -> None:
     part = scheduler()
-    state = part.state_dict()
-    message = check_rejected(
-        part, state | {"records": [state["records"][0] | {"curve": arguments}]}
-    )
+    message = check_rejected(part, with_changed_record(part.state_dict(), {"curve": arguments}))
     assert message.startswith("records[0] has a curve that cannot be read: ")
     assert NEWER in message
 
@@ -291,25 +299,27 @@ def test_plan_of_a_newer_version() -> None:
         BatchPlan.from_dict(plan.to_dict() | {"reference": 3})
 
 
+# A version that adds an entry, or raises a number.
+
+
 class _LaterState(TrainStepState):
     note: str
 
 
 def test_absent_later_entry_takes_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version with one more entry reads this one's states; this one rejects that version's."""
-    old_state = step().state_dict()
-    later: Format[Any] = replace(
-        step_state.TRAIN_STEP, entries=_LaterState, defaults={"note": "none"}
-    )
-    assert later.read("state_dict", old_state) == old_state | {"note": "none"}
-    new_state = old_state | {"note": "mine"}
-    assert later.read("state_dict", new_state) == new_state
-    assert NEWER in check_rejected(step(), new_state)
+    state = step().state_dict()
+    later_state = state | {"note": "mine"}
+    assert NEWER in check_rejected(step(), later_state)
+
+    later: Format[Any] = replace(TRAIN_STEP, entries=_LaterState, defaults={"note": "none"})
+    assert later.read("state_dict", state) == state | {"note": "none"}
+    assert later.read("state_dict", later_state) == later_state
 
     monkeypatch.setattr(step_state, "TRAIN_STEP", later)
     part = step()
-    part.load_state_dict(new_state)
-    part.load_state_dict(old_state)
+    part.load_state_dict(later_state)
+    part.load_state_dict(state)
 
 
 class _FirstState(TypedDict):

@@ -221,6 +221,13 @@ def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
     ]
 
 
+def test_operations_in_a_sibling_directory_do_not_count(tmp_path: Path) -> None:
+    """Also if its name begins with that of the observed one."""
+    with AtOperation(tmp_path / "run") as recorded:
+        save_steps(tmp_path / "run-2", [1], keep=1)
+    assert recorded.operations == []
+
+
 def save_until_line(checkpoints: Checkpoints, stop_at: int) -> bool:
     """Save checkpoint 1; return True if this line has interrupted it."""
     try:

@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 from safetensors.torch import save_file
 from support.checkpointing.checkpoints import Part, constant_model, same_bits, state_of
 from support.checkpointing.wrapped_tensors import Quantizing, Unlisted, quantized
-from support.data.loaders import in_each
+from support.data.loaders import on_each_rank
 from support.examples import examples
 from support.training.steps import make_step
 from torch import nn
@@ -247,7 +247,7 @@ def test_each_file_is_verified_by_one_rank(tmp_path: Path) -> None:
     checkpoint = CheckpointDir(1, tmp_path, 0.0, files=files)
     names = sorted(checkpoint.files)
     expected = [names[0::3], names[1::3], names[2::3]]
-    files_by_rank = in_each(loading._files_to_verify, [checkpoint], processes=3)
+    files_by_rank = on_each_rank(loading._files_to_verify, [checkpoint], processes=3)
     for files_of_rank, expected_names in zip(files_by_rank, expected, strict=True):
         assert [name for _, name in files_of_rank] == expected_names
 

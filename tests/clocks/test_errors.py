@@ -23,30 +23,50 @@ from torch_bridge import TrainStep, follow, lambda_lr
 # HoldUntilFlat.
 
 
-@pytest.mark.parametrize(
-    ("error", "options", "requirement"),
-    [
-        (ValueError, {"patience": 0}, "lie in 1 … 2**31 - 1"),
-        (ValueError, {"patience": 2**31}, "lie in 1 … 2**31 - 1"),
-        (TypeError, {"patience": 1.0}, "be an integer"),
-        (ValueError, {"limit": 0}, "lie in 1 … 2**31 - 1"),
-        (TypeError, {"limit": None}, "be an integer"),
-        (ValueError, {"every": 0}, "lie in 1 … 2**31 - 1"),
-        (ValueError, {"threshold": -1e-9}, "not be negative"),
-        (ValueError, {"threshold": 1.5}, 'above 1 for threshold_mode="rel"'),
-        (TypeError, {"threshold": "0.1"}, "be a number"),
-        (ValueError, {"threshold_mode": "low"}, "be one of 'rel', 'abs'"),
-    ],
-)
-def test_wrong_option_of_hold_until_flat(
-    error: type[Exception], options: dict[str, Any], requirement: str
-) -> None:
-    arguments = {"patience": 2, "limit": 9, **options}
-    with pytest.raises(error) as caught:
-        HoldUntilFlat(**arguments)
-    ((name, value),) = options.items()
-    assert f"{name} = {value!r} must " in str(caught.value)
-    assert requirement in str(caught.value)
+@pytest.mark.parametrize("patience", [0, 2**31])
+@wrong(ValueError, "patience = {patience} must lie in 1 … 2**31 - 1")
+def test_patience_out_of_range(patience: int) -> None:
+    HoldUntilFlat(patience, limit=9)
+
+
+@wrong(TypeError, "patience = 1.0 must be an integer")
+def test_patience_that_is_no_integer() -> None:
+    HoldUntilFlat(1.0, limit=9)
+
+
+@wrong(ValueError, "limit = 0 must lie in 1 … 2**31 - 1")
+def test_limit_below_one() -> None:
+    HoldUntilFlat(2, limit=0)
+
+
+@wrong(TypeError, "limit = None must be an integer")
+def test_hold_without_a_limit() -> None:
+    HoldUntilFlat(2, limit=None)
+
+
+@wrong(ValueError, "every = 0 must lie in 1 … 2**31 - 1")
+def test_readings_of_no_metrics() -> None:
+    HoldUntilFlat(2, limit=9, every=0)
+
+
+@wrong(ValueError, "threshold = -1e-09 must not be negative")
+def test_negative_threshold() -> None:
+    HoldUntilFlat(2, limit=9, threshold=-1e-9)
+
+
+@wrong(ValueError, "threshold = 1.5 must ", 'above 1 for threshold_mode="rel"')
+def test_relative_threshold_above_one() -> None:
+    HoldUntilFlat(2, limit=9, threshold=1.5)
+
+
+@wrong(TypeError, "threshold = '0.1' must be a number")
+def test_threshold_as_text() -> None:
+    HoldUntilFlat(2, limit=9, threshold="0.1")
+
+
+@wrong(ValueError, "threshold_mode = 'low' must be one of 'rel', 'abs'")
+def test_unknown_threshold_mode() -> None:
+    HoldUntilFlat(2, limit=9, threshold_mode="low")
 
 
 @wrong(ValueError, "every = 10", "limit = 9", "no reading")

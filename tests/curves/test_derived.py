@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from support.curves.descriptions import (
-    OF_UNIT_8,
+    CURVES_IN_UNITS_OF_8,
     build,
     descriptions,
     descriptions_and_steps,
@@ -29,7 +29,7 @@ def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more):
     np.testing.assert_array_equal(build(description)(steps), parent(steps))
 
 
-@pytest.mark.parametrize("curve", OF_UNIT_8, ids=str)
+@pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=str)
 def test_curve_with_a_scaled_part_has_its_unit(curve):
     assert curve.unit == 8
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.curves.reprs import from_repr
 from support.curves.strategies import MAX_STEP
 from support.curves.wrong_values import A_SHAPE, NOT_SHAPES
 from support.wrong import wrong
@@ -393,7 +394,7 @@ def test_curve_nested_64_deep_can_be_copied_and_saved(deepest: Curve) -> None:
         copy.deepcopy(deepest),
         pickle.loads(pickle.dumps(deepest)),
         Curve.from_dict(json.loads(json.dumps(deepest.to_dict()))),
-        eval(repr(deepest)),
+        from_repr(deepest),
     ]
     for copied in copies:
         assert copied == deepest

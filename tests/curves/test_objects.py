@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.reprs import from_repr
 from support.curves.strategies import arguments
 from support.examples import examples
 from support.numerics.oracle import Oracle
@@ -34,10 +35,6 @@ from plateau_jax import (
 )
 
 # Routes: a curve, a clock or a plan is stored or written, and then is the same again.
-
-
-def by_repr(value):
-    return eval(repr(value))
 
 
 def by_its_class(curve):
@@ -118,7 +115,7 @@ def by_copied_fields(value):
 
 COPIES = [copy.copy, copy.deepcopy, by_pickle, by_pickle_0, by_weights, by_copied_fields]
 WRITTEN = [by_its_class, by_a_configuration, by_omegaconf, by_asdict]
-BUILT_AGAIN = [by_repr, dataclasses.replace]
+BUILT_AGAIN = [from_repr, dataclasses.replace]
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")

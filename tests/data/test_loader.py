@@ -20,11 +20,11 @@ from support.data.loaders import (
     check_stages,
     depths,
     epoch,
-    expected,
-    in_each,
+    expected_epochs,
+    join_shares,
+    loaders_for_ranks,
+    on_each_rank,
     seeds,
-    shared,
-    side_by_side,
     split,
     with_and_without_workers,
 )
@@ -87,7 +87,7 @@ def test_default_device_changes_nothing(num_workers: int, depth: int) -> None:
 
 def test_workers_of_each_rank_draw_other_numbers() -> None:
     """DataLoader seeds the workers from this generator."""
-    loaders = in_each(partial(make_loader, range(8), 2, num_workers=0, seed=3), processes=4)
+    loaders = on_each_rank(partial(make_loader, range(8), 2, num_workers=0, seed=3), processes=4)
     seeds_of_workers: set[int] = set()
     for loader in loaders:
         number = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
@@ -284,15 +284,15 @@ def _epochs(arguments: Arguments) -> tuple[list[Any], int]:
     return [epoch(loader), epoch(loader)], len(loader)
 
 
-@given(shared())
+@given(loaders_for_ranks())
 @example((RAGGED, [4]))
 @examples(200)
 def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
     arguments, (count,) = case
-    by_rank = in_each(_epochs, split(arguments, count), processes=count)
-    for index, expected_epoch in enumerate(expected(arguments, 2)):
+    by_rank = on_each_rank(_epochs, split(arguments, count), processes=count)
+    for index, expected_epoch in enumerate(expected_epochs(arguments, 2)):
         shares = [epochs[index] for epochs, _ in by_rank]
-        assert side_by_side(shares) == expected_epoch
+        assert join_shares(shares) == expected_epoch
         for share, (_, length) in zip(shares, by_rank, strict=True):
             assert length == len(share)
             # A rank has no sample of a last batch with fewer samples than ranks.
@@ -310,26 +310,30 @@ def _sizes(share: list[Any]) -> list[int]:
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[Arguments, list[Stage]]:
-    arguments, (*numbers, last) = draw(shared(3))
-    length = len(expected(arguments, 1)[0])
+    arguments, (*numbers, last) = draw(loaders_for_ranks(3))
+    length = len(expected_epochs(arguments, 1)[0])
     begin = 0
     stages: list[Stage] = []
     for processes in numbers:
-        whole = draw(st.integers(0, 1))
-        if whole:
+        epochs = draw(st.integers(0, 1))
+        if epochs > 0:
             begin = 0
         # The last one is a request after an epoch's end.
-        more = draw(st.integers(0, length - begin + 1))
-        begin += more
+        batches = draw(st.integers(0, length - begin + 1))
+        begin += batches
         if begin >= length:
             begin = 0
-        stages.append((processes, whole, more, draw(depths)))
-    return arguments, [*stages, (last, 2, 0, draw(depths))]
+        stages.append(Stage(processes, epochs, batches, depth=draw(depths)))
+    return arguments, [*stages, Stage(last, epochs=2, batches=0, depth=draw(depths))]
+
+
+FROM_FOUR_PROCESSES_TO_ONE = [Stage(4, 0, 3, 2), Stage(2, 0, 0, 2), Stage(1, 2, 0, 2)]
+ONE_PROCESS = [Stage(1, 0, 2, 0), Stage(1, 0, 3, 0), Stage(1, 2, 0, 3)]
 
 
 @given(runs())
-@example((RAGGED, [(4, 0, 3, 2), (2, 0, 0, 2), (1, 2, 0, 2)]))
-@example((RAGGED | {"training": True}, [(1, 0, 2, 0), (1, 0, 3, 0), (1, 2, 0, 3)]))
+@example((RAGGED, FROM_FOUR_PROCESSES_TO_ONE))
+@example((RAGGED | {"training": True}, ONE_PROCESS))
 @examples(300)
 def test_resume_twice_with_other_world_sizes(run: tuple[Arguments, list[Stage]]) -> None:
     check_stages(*run, num_workers=0)
@@ -337,7 +341,7 @@ def test_resume_twice_with_other_world_sizes(run: tuple[Arguments, list[Stage]])
 
 @pytest.mark.slow
 @given(runs(), st.booleans())
-@example((RAGGED, [(4, 0, 3, 2), (2, 0, 0, 2), (1, 2, 0, 2)]), True)
+@example((RAGGED, FROM_FOUR_PROCESSES_TO_ONE), True)
 @examples(4)
 def test_resume_with_workers(run: tuple[Arguments, list[Stage]], persistent: bool) -> None:
     """Workers inherit torchrun's variables."""
@@ -353,5 +357,5 @@ def test_workers_start_as_on_windows() -> None:
 @pytest.mark.slow
 def test_resume_twice_in_process_groups() -> None:
     arguments: Arguments = {"dataset": range(31), "batch_size": 6, "training": False, "seed": 2}
-    stages = [(2, 0, 2, 1), (1, 0, 1, 0), (3, 2, 0, 1)]
+    stages = [Stage(2, 0, 2, 1), Stage(1, 0, 1, 0), Stage(3, 2, 0, 1)]
     check_stages({**arguments, "shuffle": True}, stages, real.run, num_workers=0)

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 from support.clocks.holds import BELOW, PEAK, STAIRS, UNTIL
-from support.curves.descriptions import OF_UNIT_8
+from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.jax.jax_cases import CURVE, x64_both_ways
 from support.wrong import wrong
 
@@ -197,7 +197,7 @@ def test_usual_count_beyond_2_to_the_30() -> None:
 
 
 @pytest.mark.parametrize("clock", [DataClock(1), DataClock(16, count=8), BELOW, [BELOW]], ids=str)
-@pytest.mark.parametrize("curve", OF_UNIT_8)
+@pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8)
 @pytest.mark.parametrize("function", [scale_by_curve, resume_record])
 @wrong(ValueError, "clock = ", "must be DataClock(8)", "batch plan")
 def test_clock_that_a_batch_plan_excludes(

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from support.clocks.holds import BELOW, PEAK, STAIRS, STARTS, UNTIL, WORST, clocks
-from support.curves.descriptions import OF_UNIT_8
+from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.jax.jax_cases import CURVE, assert_equal_bits, mostly_x64, product, x64_both_ways
 
 from plateau_jax import (
@@ -223,7 +223,7 @@ def test_count_of_an_update_replaces_that_of_the_clock(usual):
     assert (state.curve_step, state.rest) == divmod(consumed, 8)
 
 
-@pytest.mark.parametrize("curve", OF_UNIT_8, ids=lambda curve: curve.to_dict()["kind"])
+@pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=lambda curve: curve.to_dict()["kind"])
 def test_curve_of_a_batch_plan_counts_in_its_unit(curve):
     """Without a clock as with its own, of which only `count` is new."""
     assert resume_record(curve) == resume_record(curve, clock=DataClock(8))

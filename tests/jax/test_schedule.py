@@ -13,7 +13,12 @@ import optax
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.curves.descriptions import OF_UNIT_8, build, descriptions, descriptions_and_steps
+from support.curves.descriptions import (
+    CURVES_IN_UNITS_OF_8,
+    build,
+    descriptions,
+    descriptions_and_steps,
+)
 from support.curves.strategies import MAX_STEP, SMALLEST_NORMAL
 from support.examples import examples
 from support.jax.jax_cases import (
@@ -444,7 +449,7 @@ def test_peak_may_be_a_scalar_of_any_library(peak):
     assert optax_schedule(CURVE, peak) == optax_schedule(CURVE, 0.1)
 
 
-@pytest.mark.parametrize("curve", OF_UNIT_8, ids=lambda curve: curve.to_dict()["kind"])
+@pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=lambda curve: curve.to_dict()["kind"])
 def test_schedule_of_a_batch_plan_is_rejected(curve):
     """An optimizer would call it with its number of updates, but its steps are samples."""
     message = r"8 samples or tokens.*scale_by_curve\(curve, peak_value\).*count="

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.clocks.holds import CURVE, PATIENT
-from support.curves.descriptions import OF_UNIT_8
+from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.damage import damage
 from support.examples import examples
 from support.schedulers.driven import Driven
@@ -112,7 +112,7 @@ def test_curve_without_a_flat_part_to_hold_at(optimizer: Any, clock: Any) -> Non
     lambda_lr(optimizer, PlateauCurve(30, plateaus=[(50, 0)]), clock=clock)
 
 
-@pytest.mark.parametrize("curve", [[CURVE, OF_UNIT_8[0]], *OF_UNIT_8])
+@pytest.mark.parametrize("curve", [[CURVE, CURVES_IN_UNITS_OF_8[0]], *CURVES_IN_UNITS_OF_8])
 @pytest.mark.parametrize("clock", [DataClock(1), DataClock(16)])
 @wrong(ValueError, "clock = {clock} must be DataClock(8)")
 def test_clock_of_a_different_unit_than_the_curve(optimizer: Any, curve: Any, clock: Any) -> None:
@@ -121,7 +121,7 @@ def test_clock_of_a_different_unit_than_the_curve(optimizer: Any, curve: Any, cl
 
 @wrong(ValueError, "must be DataClock(8)", "batch plan")
 def test_hold_rule_with_a_batch_plan(optimizer: Any) -> None:
-    lambda_lr(optimizer, OF_UNIT_8[0], clock=HoldBelow(0.5, 3))
+    lambda_lr(optimizer, CURVES_IN_UNITS_OF_8[0], clock=HoldBelow(0.5, 3))
 
 
 class OneLearningRate(lambda_lr):

@@ -76,9 +76,8 @@ def _exported(package: Any) -> list[str]:
 def _attributes() -> Iterator[str]:
     """Yield the attributes that constructors set, other than those of a torch scheduler."""
     curve = PlateauCurve(100)
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    of_torch = vars(LambdaLR(optimizer, float))
+    optimizer = _optimizer()
+    attributes_of_torch = vars(LambdaLR(optimizer, float))
     instances: dict[str, Any] = {
         "Checkpoints": Checkpoints("checkpoints"),
         "MetricLog": MetricLog(),
@@ -90,7 +89,7 @@ def _attributes() -> Iterator[str]:
     for name, instance in instances.items():
         attributes: dict[str, Any] = instance.__dict__
         for attribute in attributes:
-            if not attribute.startswith("_") and attribute not in of_torch:
+            if not attribute.startswith("_") and attribute not in attributes_of_torch:
                 yield f"torch_bridge.{name}.{attribute}"
 
 
@@ -127,15 +126,13 @@ def _public_names(cls: type) -> set[str]:
     """Return the members that this project defines, without those of `Curve` in its subclasses."""
     names: set[str] = set()
     for base in cls.__mro__:
-        is_inherited = base is Curve and cls is not Curve
-        if (
-            base.__module__.partition(".")[0] in ("plateau_jax", "torch_bridge")
-            and not is_inherited
-        ):
+        package = base.__module__.partition(".")[0]
+        if package not in ("plateau_jax", "torch_bridge"):
+            continue
+        if base is not Curve or cls is Curve:
             names.update(vars(base))
             names.update(inspect.get_annotations(base))
-    public = {name for name in names if not name.startswith("_")}
-    return public | ({"__call__"} & names)
+    return {name for name in names if not name.startswith("_") or name == "__call__"}
 
 
 def _signature(function: Any) -> str:
@@ -154,13 +151,16 @@ def _signature(function: Any) -> str:
 def _errors(name: str, value: Any) -> Iterator[str]:
     """Yield the types under "Raises" and "Warns" in a docstring."""
     docstring = inspect.cleandoc(getattr(value, "__doc__", None) or "")
-    for section, verb in (("Raises", "raises"), ("Warns", "warns")):
-        block = re.search(rf"^{section}:\n((?:    .*\n?|\n)*)", docstring, re.MULTILINE)
-        if block is None:
+    section = ""
+    for line in docstring.splitlines():
+        if line and not line.startswith(" "):
+            section = line
+        types = re.match(r"    ([A-Z]\w+(?:, [A-Z]\w+)*):", line)
+        if types is None or section not in ("Raises:", "Warns:"):
             continue
-        for types in re.findall(r"^    ([A-Z]\w+(?:, [A-Z]\w+)*):", block[1], re.MULTILINE):
-            for error in types.split(", "):
-                yield f"{name} {verb} {error}"
+        verb = section.removesuffix(":").lower()
+        for error in types[1].split(", "):
+            yield f"{name} {verb} {error}"
 
 
 def _states() -> Iterator[str]:
@@ -168,8 +168,7 @@ def _states() -> Iterator[str]:
     curve = PlateauCurve(100, plateaus=[(50, 10)])
     staged = StagedCurve([(10, 1.0), (20,)])
     plan = BatchPlan([(0, 8), (80, 16)])
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    loader = make_loader(TensorDataset(torch.zeros(4)), 2, device="cpu")
     states = {
         "BatchPlan": plan.to_dict(),
         "DataClock": DataClock(8).to_dict(),
@@ -184,14 +183,18 @@ def _states() -> Iterator[str]:
         "a part": curve.part(10, 50).to_dict(),
         "a scaled curve": plan.scale(curve, 8, reference=16).to_dict(),
         "checkpoint.json": _manifest(),
-        "follow": follow(optimizer, "momentum", curve).state_dict(),
-        "lambda_lr": lambda_lr(optimizer, curve).state_dict(),
-        "make_loader": make_loader(TensorDataset(torch.zeros(4)), 2, device="cpu").state_dict(),
+        "follow": follow(_optimizer(), "momentum", curve).state_dict(),
+        "lambda_lr": lambda_lr(_optimizer(), curve).state_dict(),
+        "make_loader": loader.state_dict(),
         "resume_record": resume_record(curve, 0.1, DataClock(8)),
     }
     for kind, state in states.items():
         for entry, value in state.items():
             yield f"state {kind} {entry}: {type(value).__name__}"
+
+
+def _optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.5, momentum=0.9)
 
 
 def _train_step(curve: Curve) -> TrainStep:
@@ -214,8 +217,7 @@ def _options() -> Iterator[str]:
     for action in parser._actions:
         if not isinstance(action, argparse._HelpAction):
             name = ", ".join(action.option_strings) or action.dest
-            default: Any = action.default
-            yield f"python -m plateau_jax {name} (default: {default!r})"
+            yield f"python -m plateau_jax {name} (default: {action.default!r})"
 
 
 if __name__ == "__main__":

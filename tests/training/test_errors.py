@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.curves.descriptions import OF_UNIT_8
+from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.training.models import (
     Net,
     Recurrent,
@@ -138,7 +138,7 @@ def test_initial_updates_of_unknown_size(model: Net, optimizer: Optimizer) -> No
 
 
 @pytest.mark.parametrize("unit", [1, 16])
-@pytest.mark.parametrize("curve", OF_UNIT_8)
+@pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8)
 @wrong(ValueError, "must be DataClock(8)")
 def test_clock_of_a_different_unit(
     model: Net, optimizer: Optimizer, curve: Curve, unit: int

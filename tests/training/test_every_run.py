@@ -12,17 +12,9 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.by_hand import ByHand
 from support.training.cuda_graphs.graphs import Tape
-from support.training.kinds_of_run import (
-    ENDING,
-    KINDS,
-    ON_DEVICE,
-    Kind,
-    by_layer,
-    count_samples,
-    half_loss,
-    weighted_loss,
-    with_aux,
-)
+from support.training.kind import Kind
+from support.training.kinds_of_run import ENDING, KINDS, ON_DEVICE
+from support.training.losses import count_samples, half_loss, weighted_loss, with_aux
 from support.training.models import (
     Batch,
     Net,
@@ -32,7 +24,7 @@ from support.training.models import (
     nonfinite,
     pair_loss,
 )
-from support.training.optimizers import FUSED, OPTIMIZERS, OTHERS, make_optimizer
+from support.training.optimizers import FUSED, OPTIMIZERS, OTHERS, by_layer, make_optimizer
 from support.training.reads import reads_of
 from support.training.steps import (
     CURVE,
@@ -267,7 +259,7 @@ class FailingLoss:
     def __call__(self, *arguments: Any) -> Any:
         outputs = self.kind.loss_fn(*arguments)
         self.num_calls += 1
-        if self.is_failing and self.num_calls % self.kind.pieces == 0:
+        if self.is_failing and self.num_calls % self.kind.accumulation == 0:
             raise KeyError("of the loss")
         return outputs
 
@@ -298,7 +290,7 @@ def test_updates_read_nothing_from_the_device(kind: Kind) -> None:
     step = kind.build()
     log = MetricLog(every=100)
     bad = {5, 6}
-    if kind.pieces > 1:
+    if kind.accumulation > 1:
         bad = {0, 5}
     updates = kind.updates(18, bad)
 

@@ -116,7 +116,7 @@ class AtOperation:
             path = options["filename"]
         else:
             path = next(iter(arguments), "")
-        if str(path).startswith(str(self._directory)):
+        if Path(str(path)).is_relative_to(self._directory):
             return str(path)
         return None
 

@@ -75,12 +75,12 @@ class Driver(ABC):
         curve, peak, clock: As in `lambda_lr`.
     """
 
-    # Besides the methods below, each has: curve_step() and consumed(); save(), the state as it
-    # comes back from a file, and load(state). Some have set_peak(peak).
-
     skips_nonfinite = False
+    """An update whose metric is not finite does not count."""
     keeps_peak = False
+    """The peak is fixed; else there is a method `set_peak`."""
     last_step = 2**62
+    """At this step of the curve the clock stops."""
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Everything that a driver does takes place in it."""
 
@@ -101,6 +101,22 @@ class Driver(ABC):
     @abstractmethod
     def update(self, count: int, metric: Any) -> float:
         """Make an update; return the learning rate that it used."""
+
+    @abstractmethod
+    def curve_step(self) -> int:
+        """Return the step of the curve for the next update."""
+
+    @abstractmethod
+    def consumed(self) -> int:
+        """Return how much data all updates have consumed."""
+
+    @abstractmethod
+    def save(self) -> Any:
+        """Return the state as it comes back from a file."""
+
+    @abstractmethod
+    def load(self, state: Any) -> None:
+        """Resume from a state."""
 
     def run(self, updates: Sequence[Update]) -> list[float]:
         return [self.update(count, metric) for count, metric in updates]
@@ -149,16 +165,12 @@ class Step(Driver):
 
     def update(self, count: int, metric: Any) -> float:
         before = self.step._clock.read_counters()
+        options: dict[str, Any] = {}
+        consumed_by_update = 1
         if self.counts_data:
+            options["count"] = _in_either_form(count)
             consumed_by_update = count
-            # Either form of a count.
-            if count % 2 == 0:
-                result = self.step(torch.tensor(metric), count=count)
-            else:
-                result = self.step(torch.tensor(metric), count=torch.tensor(count))
-        else:
-            consumed_by_update = 1
-            result = self.step(torch.tensor(metric))
+        result = self.step(torch.tensor(metric), **options)
 
         applied = before.applied
         skipped = before.skipped
@@ -188,6 +200,13 @@ class Step(Driver):
     def set_peak(self, peak: float) -> None:
         self.peak = peak
         self.step.set_peak(peak)
+
+
+def _in_either_form(count: int) -> int | torch.Tensor:
+    """Return an even count as a number, and an odd one as a tensor."""
+    if count % 2 == 0:
+        return count
+    return torch.tensor(count)
 
 
 class Eager(Driver):

@@ -301,7 +301,7 @@ def scaled(exponent: float = 0.5) -> Curve:
     return plan.scale(curve, 8, reference=100, exponent=exponent)
 
 
-OF_UNIT_8 = [
+CURVES_IN_UNITS_OF_8 = [
     scaled(),
     scaled().cooldown(50, 20),
     scaled().part(10, 60),

@@ -4,8 +4,9 @@ import io
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice, zip_longest
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 import pytest
@@ -25,11 +26,14 @@ WORKERS = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
 
-with_and_without_workers = pytest.mark.parametrize(
-    "num_workers", [0, pytest.param(2, marks=pytest.mark.slow)]
-)
+_two_workers = pytest.param(2, marks=pytest.mark.slow)
+with_and_without_workers = pytest.mark.parametrize("num_workers", [0, _two_workers])
 
 Arguments = dict[str, Any]
+"""The arguments of `make_loader`."""
+Epoch = list[list[int]]
+"""The batches of an epoch, or of its rest: the indices of their samples."""
+
 seeds = st.integers(0, 2**32 - 1)
 depths = st.integers(0, 3)
 
@@ -44,7 +48,9 @@ def ahead(loader: Iterable[Any], depth: int) -> prefetch[Any]:
 def build(arguments: Arguments, depth: int = 0, **more: Any) -> Any:
     """Build a loader, prefetched if `depth` is positive."""
     loader = make_loader(**arguments, **more)
-    return ahead(loader, depth) if depth else loader
+    if depth == 0:
+        return loader
+    return ahead(loader, depth)
 
 
 def epoch(feed: Iterable[Any]) -> list[Any]:
@@ -52,6 +58,7 @@ def epoch(feed: Iterable[Any]) -> list[Any]:
 
 
 def saved_after(feed: Any, count: int) -> Any:
+    """Return the state after this many batches, over as many epochs as it takes."""
     batches = iter(())
     for _ in range(count):
         try:
@@ -68,7 +75,10 @@ class Counted:
     def __init__(
         self, length: int, fails_at: int | None = None, error: type[BaseException] = OSError
     ) -> None:
-        self.length, self.fails_at, self.error, self.count = length, fails_at, error, 0
+        self.length = length
+        self.fails_at = fails_at
+        self.error = error
+        self.count = 0
 
     def __iter__(self) -> Iterator[Tensor]:
         for index in range(self.length):
@@ -84,7 +94,7 @@ class Counted:
         self.count = state_dict["count"]
 
 
-Epoch = list[list[int]]  # indices of samples
+# One process that plays all ranks.
 
 
 @contextmanager
@@ -94,7 +104,8 @@ def process(rank: int, processes: int) -> Generator[None]:
         yield
 
 
-def in_each(function: Callable[..., Any], *arguments: Any, processes: int) -> list[Any]:
+def on_each_rank(function: Callable[..., Any], *arguments: Any, processes: int) -> list[Any]:
+    """Return what a function returns on each rank."""
     results: list[Any] = []
     for rank in range(processes):
         with process(rank, processes):
@@ -102,86 +113,111 @@ def in_each(function: Callable[..., Any], *arguments: Any, processes: int) -> li
     return results
 
 
-def side_by_side(epochs: list[Epoch]) -> Epoch:
+def join_shares(shares: list[Epoch]) -> Epoch:
     """Join the batches of all ranks into global batches."""
-    return [
-        [index for share in shares for index in share]
-        for shares in zip_longest(*epochs, fillvalue=[])
-    ]
+    global_batches: Epoch = []
+    for batches in zip_longest(*shares, fillvalue=cast("list[int]", [])):
+        global_batches.append([index for batch in batches for index in batch])
+    return global_batches
+
+
+def split(arguments: Arguments, processes: int) -> Arguments:
+    """Return the arguments on one rank, for those with the global batch size."""
+    return {**arguments, "batch_size": arguments["batch_size"] // processes}
+
+
+# Loaders with a global batch size, and what they must load.
 
 
 @st.composite
-def shared(draw: st.DrawFn, numbers: int = 1) -> tuple[Arguments, list[int]]:
+def loaders_for_ranks(draw: st.DrawFn, worlds: int = 1) -> tuple[Arguments, list[int]]:
     """Draw arguments with a global batch size, and numbers of processes that divide it."""
     batch_size = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12]))
-    given: Arguments = {
-        "training": draw(st.booleans()),
-        "seed": draw(seeds),
-        "batch_size": batch_size,
-    }
+    training = draw(st.booleans())
+    arguments: Arguments = {"training": training, "seed": draw(seeds), "batch_size": batch_size}
     for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
-        given[name] = draw(st.booleans())
-    least = batch_size if given.get("drop_last", given["training"]) else 1
-    divisors = st.sampled_from(
-        [processes for processes in range(1, 5) if batch_size % processes == 0]
-    )
-    counts = draw(st.lists(divisors, min_size=numbers, max_size=numbers))
-    # In training every process also needs a sample of the last batch.
-    fewest = max(counts) if given["training"] and not given.get("drop_last", True) else 0
-    samples = st.integers(least, 40).filter(
-        lambda samples: samples % batch_size in {0, *range(fewest, batch_size)}
-    )
-    given["dataset"] = range(draw(samples))
-    return given, counts
+        arguments[name] = draw(st.booleans())
+    divisors = [processes for processes in range(1, 5) if batch_size % processes == 0]
+    processes = draw(st.lists(st.sampled_from(divisors), min_size=worlds, max_size=worlds))
+    if arguments.get("drop_last", training):
+        lengths = list(range(batch_size, 41))
+    elif training:
+        # Each process also needs a sample of the last batch.
+        lengths = [
+            n for n in range(1, 41) if n % batch_size == 0 or n % batch_size >= max(processes)
+        ]
+    else:
+        lengths = list(range(1, 41))
+    arguments["dataset"] = range(draw(st.sampled_from(lengths)))
+    return arguments, processes
 
 
-def expected(arguments: Arguments, epochs: int) -> list[Epoch]:
+def expected_epochs(arguments: Arguments, count: int) -> list[Epoch]:
     """Compute the global batches of each epoch."""
-    samples, batch_size, training = (
-        len(arguments["dataset"]),
-        arguments["batch_size"],
-        arguments["training"],
-    )
+    samples = len(arguments["dataset"])
+    batch_size = arguments["batch_size"]
+    training = arguments["training"]
     generator = torch.Generator().manual_seed(arguments["seed"])
-    batches_by_epoch: list[Epoch] = []
-    for _ in range(epochs):
+    epochs: list[Epoch] = []
+    for _ in range(count):
         order = list(range(samples))
         if arguments.get("shuffle", training):
             order = cast("list[int]", torch.randperm(samples, generator=generator).tolist())
         if arguments.get("drop_last", training):
             order = order[: samples // batch_size * batch_size]
-        batches_by_epoch.append(
-            [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
-        )
-    return batches_by_epoch
+        batches: Epoch = []
+        for first in range(0, len(order), batch_size):
+            batches.append(order[first : first + batch_size])
+        epochs.append(batches)
+    return epochs
 
 
-def split(arguments: Arguments, processes: int) -> Arguments:
-    return {**arguments, "batch_size": arguments["batch_size"] // processes}
+# Runs that are interrupted and resumed, each time by a different number of processes.
 
 
-Stage = tuple[int, int, int, int]
-"""The number of processes, of whole epochs, of batches after them, and of those fetched ahead."""
+class Stage(NamedTuple):
+    """What the processes load before a run is interrupted."""
+
+    processes: int
+    epochs: int
+    """The number of epochs that they load to the end."""
+    batches: int
+    """The number of batches after them."""
+    depth: int
+    """The number of batches that are fetched ahead."""
 
 
-def load(
-    arguments: Arguments, state: bytes | None, whole: int, more: int, depth: int
-) -> tuple[list[Epoch], bytes]:
-    """Load whole epochs and some batches after a state; return them and the next state."""
-    feed = build(arguments, depth)
+@dataclass
+class Loaded:
+    """What a process has loaded in a stage."""
+
+    epochs: list[Epoch]
+    batches: Epoch
+    state: bytes
+
+
+def load(arguments: Arguments, state: bytes | None, stage: Stage) -> Loaded:
+    """Resume from a state, and load what belongs to a stage."""
+    feed = build(arguments, stage.depth)
     if state is not None:
-        feed.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
-    epochs = [epoch(feed) for _ in range(whole)]
-    epochs.append(epoch(islice(feed, more)) if more else [])
+        feed.load_state_dict(_read(state))
+    epochs = [epoch(feed) for _ in range(stage.epochs)]
+    batches: Epoch = []
+    if stage.batches > 0:
+        batches = epoch(islice(feed, stage.batches))
     file = io.BytesIO()
     torch.save(feed.state_dict(), file)
-    return epochs, file.getvalue()
+    return Loaded(epochs, batches, file.getvalue())
+
+
+def _read(state: bytes) -> Any:
+    return torch.load(io.BytesIO(state), weights_only=True)
 
 
 def check_stages(
     arguments: Arguments,
     stages: list[Stage],
-    run: Callable[..., list[Any]] = in_each,
+    run: Callable[..., list[Any]] = on_each_rank,
     **options: Any,
 ) -> None:
     """Resume each stage from the one before; compare the batches of all ranks with the expected.
@@ -192,18 +228,25 @@ def check_stages(
         run: `run(function, *arguments, processes=)` → what the function returns on each rank.
         options: Further arguments of the loaders.
     """
-    epochs, state, number, begin = expected(arguments, 3 * len(stages)), None, 0, 0
-    for processes, whole, more, depth in stages:
-        split_arguments = split(arguments, processes) | options
-        by_rank = run(load, split_arguments, state, whole, more, depth, processes=processes)
-        by_epoch, states = zip(*by_rank, strict=True)
-        loaded = [side_by_side(list(together)) for together in zip(*by_epoch, strict=True)]
-        for batches in loaded[:-1]:
-            assert batches == epochs[number][begin:]
-            number, begin = number + 1, 0
-        end = begin + more
-        assert loaded[-1] == epochs[number][begin:end]
-        number, begin = (number, end) if end < len(epochs[0]) else (number + 1, 0)
-        state = states[-1]
-        first, *others = (torch.load(io.BytesIO(saved), weights_only=True) for saved in states)
-        assert all(equal_trees(first, of_rank) for of_rank in others)
+    epochs = expected_epochs(arguments, 3 * len(stages))
+    number = 0  # of the epoch
+    begin = 0  # the batch of the epoch that comes next
+    state: bytes | None = None
+    for stage in stages:
+        arguments_of_rank = split(arguments, stage.processes) | options
+        ranks = run(load, arguments_of_rank, state, stage, processes=stage.processes)
+        for index in range(stage.epochs):
+            loaded = join_shares([rank.epochs[index] for rank in ranks])
+            assert loaded == epochs[number][begin:]
+            number += 1
+            begin = 0
+        end = begin + stage.batches
+        loaded = join_shares([rank.batches for rank in ranks])
+        assert loaded == epochs[number][begin:end]
+        begin = end
+        if end >= len(epochs[number]):
+            number += 1
+            begin = 0
+        state = ranks[-1].state
+        for rank in ranks:
+            assert equal_trees(_read(rank.state), _read(ranks[-1].state))

@@ -58,10 +58,11 @@ def _csv() -> str:
 
 
 _CSV_LOG = {"name": "log.csv", "text": _csv()}
-_JSON_LOG = {
-    "name": "log.jsonl",
-    "text": ('{"step": 0, "loss": 0, "lr": [1.0]}\n{"step": 9, "loss": 3, "lr": [0.5]}\n'),
-}
+_JSON_LINES = """\
+{"step": 0, "loss": 0, "lr": [1.0]}
+{"step": 9, "loss": 3, "lr": [0.5]}
+"""
+_JSON_LOG = {"name": "log.jsonl", "text": _JSON_LINES}
 
 
 def _questions() -> list[tuple[str, dict[str, Any]]]:
@@ -120,7 +121,9 @@ _LONG_TEXTS = ["9" * 5000, "x\n" * 50_000]
 _SHAPES = ["linear", "exponential", "1-x^2", "t^-0.5", "t^-1e9", "1-x^" + "9" * 5000]
 _KINDS = ["staged", "cooldown", "then", "part", "scaled", "oval"]
 _NAMES = ["kind", "curve", "other", "stages", "total_steps", "peak", "steps", "lr", "x", ""]
-_LEAVES = st.one_of(
+_any_text = st.text(st.characters(exclude_categories=()))
+_names = st.sampled_from(_NAMES) | st.text()
+_scalars = st.one_of(
     st.sampled_from([None, True, False]),
     st.sampled_from(_INTEGERS),
     st.sampled_from(_FLOATS),
@@ -132,15 +135,18 @@ _LEAVES = st.one_of(
     st.sampled_from(_LONG_TEXTS),
     st.sampled_from(_SHAPES),
     st.sampled_from(_KINDS),
-    st.text(st.characters(exclude_categories=())),
+    _any_text,
 )
-_VALUES = st.one_of(
-    _LEAVES,
+_lists = st.lists(_scalars, max_size=4)
+_tables = st.lists(st.lists(_scalars, max_size=3), max_size=3)
+_objects = st.dictionaries(_names, _scalars, max_size=4)
+_values = st.one_of(
+    _scalars,
     st.builds(list[Any]),
     st.builds(dict[str, Any]),
-    st.lists(_LEAVES, max_size=4),
-    st.lists(st.lists(_LEAVES, max_size=3), max_size=3),
-    st.dictionaries(st.sampled_from(_NAMES) | st.text(), _LEAVES, max_size=4),
+    _lists,
+    _tables,
+    _objects,
     st.integers(1, 100).map(_nested),
     st.sampled_from(_SCALES).map(_losses_of_scale),
     st.sampled_from([1, 2, 40_000_000]).map(_steps_times),
@@ -150,20 +156,25 @@ _VALUES = st.one_of(
 
 @dataclass(frozen=True)
 class _Place:
-    """A key of an object, or an index of a list."""
+    """A place of a value."""
 
     holder: Any
+    """An object or a list."""
     key: Any
+    """A key of the object, or an index of the list."""
 
 
 def _place_in(draw: st.DrawFn, question: dict[str, Any]) -> _Place:
     """Draw a place at any depth; in an empty object or list, a new one."""
     value: Any = question
     while True:
-        place = _Place(value, draw(st.sampled_from(_keys_of(value))))
-        if not _is_container(place) or draw(st.integers(0, 3)) == 0:
+        key = draw(st.sampled_from(_keys_of(value)))
+        place = _Place(value, key)
+        if not _is_container(place):
             return place
-        value = value[place.key]
+        if draw(st.integers(0, 3)) == 0:
+            return place
+        value = value[key]
 
 
 def _keys_of(holder: Any) -> list[Any]:
@@ -187,11 +198,11 @@ def _change(draw: st.DrawFn, place: _Place) -> None:
     if action == "delete" and holder:
         del holder[place.key]
     elif action == "replace" and holder:
-        holder[place.key] = draw(_VALUES)
+        holder[place.key] = draw(_values)
     elif isinstance(holder, list):
-        holder.insert(place.key, draw(_VALUES))
+        holder.insert(place.key, draw(_values))
     else:
-        holder[draw(st.sampled_from(_NAMES) | st.text())] = draw(_VALUES)
+        holder[draw(_names)] = draw(_values)
 
 
 @st.composite

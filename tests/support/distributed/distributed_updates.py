@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from support.checkpointing.checkpoints import gathered
 from support.training.by_hand import ByHand
-from support.training.kinds_of_run import Kind
+from support.training.kind import Kind
 from support.training.models import Net
 from support.training.optimizers import make_optimizer
 from support.training.reads import Reads

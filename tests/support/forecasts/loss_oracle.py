@@ -70,8 +70,41 @@ def falls_to_half(run: LossRun) -> bool:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Some successive logged losses of a run."""
+
+    loss: float
+    """Their mean."""
+    weight: float
+    S: float
+    """S of the updates before the mean of their steps."""
+    N: float
+
+
+def groups_of_run(run: LossRun, start: float, weight: float) -> list[Group]:
+    """Average the losses after the warmup and this fraction of a run, in at most 60 groups.
+
+    Args:
+        run: The run.
+        start: The fraction.
+        weight: The weight of all groups together.
+    """
+    lrs = lrs_of(run.curve, run.peak_value)
+    last = int(run.steps[-1])
+    is_used = run.steps > warmup_of(lrs) + start * last
+    count = min(60, int(is_used.sum()))
+    steps = [float(part.mean()) for part in np.array_split(run.steps[is_used], count)]
+    losses = [float(part.mean()) for part in np.array_split(run.losses[is_used], count)]
+    groups: list[Group] = []
+    for t, loss, fraction in zip(steps, losses, weights_of(steps, last), strict=True):
+        lrs_before = lrs[: round(t)]
+        groups.append(Group(loss, fraction * weight, S(lrs_before), N(lrs_before)))
+    return groups
+
+
+@dataclass(frozen=True)
 class Groups:
-    """The mean losses of groups of logged losses; S in units of S₀, N in units of p₀."""
+    """The groups of all runs; S in units of S₀, N in units of p₀."""
 
     losses: Floats
     weights: Floats
@@ -84,32 +117,21 @@ class Groups:
 
 
 def groups_of(runs: Sequence[LossRun], start: float) -> Groups:
-    """Average the losses after the warmup and this fraction of each run in at most 60 groups."""
-    losses: list[float] = []
-    weights: list[float] = []
-    S_of_groups: list[float] = []
-    N_of_groups: list[float] = []
+    """Average the losses of each run; its weight is the square of its number of steps."""
+    squares = [int(run.steps[-1]) ** 2 for run in runs]
+    groups: list[Group] = []
     counts: list[int] = []
-    sum_of_squares = sum(int(run.steps[-1]) ** 2 for run in runs)
-    for run in runs:
-        lrs = lrs_of(run.curve, run.peak_value)
-        last = int(run.steps[-1])
-        is_used = run.steps > warmup_of(lrs) + start * last
-        count = min(60, int(is_used.sum()))
-        steps = [float(group.mean()) for group in np.array_split(run.steps[is_used], count)]
-        losses += [float(group.mean()) for group in np.array_split(run.losses[is_used], count)]
-        weight_of_run = last**2 / sum_of_squares
-        weights += [weight_of_run * weight for weight in weights_of(steps, last)]
-        S_of_groups += [S(lrs[: round(t)]) for t in steps]
-        N_of_groups += [N(lrs[: round(t)]) for t in steps]
-        counts.append(count)
-    S0 = max(S_of_groups)
+    for run, square in zip(runs, squares, strict=True):
+        groups_of_one = groups_of_run(run, start, square / sum(squares))
+        groups += groups_of_one
+        counts.append(len(groups_of_one))
+    S0 = max(group.S for group in groups)
     p0 = max(run.peak_value for run in runs)
     return Groups(
-        losses=np.array(losses),
-        weights=np.array(weights),
-        S=np.array(S_of_groups) / S0,
-        N=np.array(N_of_groups) / p0,
+        losses=np.array([group.loss for group in groups]),
+        weights=np.array([group.weight for group in groups]),
+        S=np.array([group.S for group in groups]) / S0,
+        N=np.array([group.N for group in groups]) / p0,
         S0=S0,
         p0=p0,
         counts=counts,
@@ -150,10 +172,11 @@ class Law:
 
 def fit_at(groups: Groups, alpha: float, power: float = 0.8) -> Law:
     """Fit floor, scale and noise for one α: non-negative least squares of the relative errors."""
+    # √weight · (floor · 1 + scale · S^-α + noise · N^power) / loss ≈ √weight
     columns = [np.ones_like(groups.losses), groups.S**-alpha, groups.N**power]
-    relative = np.stack(columns, axis=1) / groups.losses[:, None]
     roots = np.sqrt(groups.weights)
-    coefficients, _ = optimize.nnls(roots[:, None] * relative, roots)
+    weighted = [roots * column / groups.losses for column in columns]
+    coefficients, _ = optimize.nnls(np.stack(weighted, axis=1), roots)
     floor, scale, noise = coefficients.tolist()
     return Law(floor, scale, alpha, noise, power)
 

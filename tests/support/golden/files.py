@@ -36,10 +36,12 @@ def load(case: Case, program: Program, folder: Path) -> None:
     """Load a saved state into a program, as users do."""
     if case.file == "checkpoint":
         Checkpoints(folder / "checkpoints").load(**program.saved)
-    elif case.file == "pt":
-        program.saved.load_state_dict(torch.load(folder / "state.pt", weights_only=True))
+        return
+    if case.file == "pt":
+        state = torch.load(folder / "state.pt", weights_only=True)
     else:
-        program.saved.load_state_dict(read_json(folder / "state.json"))
+        state = read_json(folder / "state.json")
+    program.saved.load_state_dict(state)
 
 
 def write_state(name: str, folder: Path) -> list[dict[str, Any]]:
@@ -57,18 +59,22 @@ def write_state(name: str, folder: Path) -> list[dict[str, Any]]:
 
 def continue_program(case: Case, program: Program) -> list[dict[str, Any]]:
     """Return what a saved or loaded program shows in its next updates."""
-    numbers = range(case.updates, case.updates + case.continued)
-    return [asdict(program.update(number)) for number in numbers]
+    first = case.updates
+    return [asdict(program.update(first + index)) for index in range(case.continued)]
 
 
 def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
     """Write a file that does not exist yet, with one entry or item per line."""
+    lines: list[str] = []
     if isinstance(value, dict):
-        lines = [f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in value.items()]
-        text = "{\n" + ",\n".join(lines) + "\n}\n"
+        start, end = "{}"
+        for key, entry in value.items():
+            lines.append(f"{json.dumps(key)}: {json.dumps(entry)}")
     else:
-        lines = [json.dumps(item) for item in value]
-        text = "[\n" + ",\n".join(lines) + "\n]\n"
+        start, end = "[]"
+        for item in value:
+            lines.append(json.dumps(item))
+    text = f"{start}\n" + ",\n".join(lines) + f"\n{end}\n"
     with path.open("x", encoding="utf-8", newline="\n") as file:
         file.write(text)
 

@@ -196,7 +196,8 @@ def scheduler_under_nested_curves() -> Program:
     stretched = PlateauCurve(40, warmup_steps=4).part(0, 20).then(longer.part(32))
     phases = StagedCurve([(10, 1.0), (20, 0.2, "t^-0.5")])
     cooled = phases.then(CURVE, scale=0.5).cooldown(28, 8, to=0.01, shape="(1-x)^1.5")
-    weights, biases = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(1))
+    weights = nn.Parameter(torch.ones(2))
+    biases = nn.Parameter(torch.ones(1))
     optimizer = SGD([{"params": weights, "lr": 0.3}, {"params": biases, "lr": 0.7}])
     scheduler = lambda_lr(optimizer, [cooled, stretched])
 
@@ -229,7 +230,8 @@ def follower_of_a_pair() -> Program:
         optimizer.step()
         beta.step()
         (group,) = optimizer.param_groups
-        return Shown([*(value.hex() for value in group["betas"]), beta.curve_step], [])
+        first, second = group["betas"]
+        return Shown([first.hex(), second.hex(), beta.curve_step], [])
 
     return Program(beta, update)
 
@@ -285,14 +287,15 @@ def metric_log() -> Program:
     log = MetricLog(every=3, keep=5)
 
     def update(number: int) -> Shown:
-        loss, lr = torch.tensor(1 / (number + 1)), torch.tensor([0.5**number])
-        row = log(StepResult(loss, loss / 2, lr, torch.tensor([number + 1, 0, number, number + 1])))
+        loss = torch.tensor(1 / (number + 1))
+        lr = torch.tensor([0.5**number])
+        counters = torch.tensor([number + 1, 0, number, number + 1])
+        row = log(StepResult(loss, loss / 2, lr, counters))
         if row is None:
             return Shown([None], [])
-        learning_rates = [row["lr"].hex() for row in log.rows]
-        return Shown(
-            [row["applied"], row["curve_step"], *learning_rates], [row["loss"], row["grad_norm"]]
-        )
+        lrs = [row["lr"].hex() for row in log.rows]
+        exact = [row["applied"], row["curve_step"], *lrs]
+        return Shown(exact, [row["loss"], row["grad_norm"]])
 
     return Program(log, update)
 
@@ -303,14 +306,8 @@ def values() -> Program:
     plan = BatchPlan([(0, 12), (64, 20)])
     stages = StagedCurve([(10, 1.0), (20, 0.2, "t^-0.5")])
     curves = [CURVE, stages, CURVE.cooldown(9, 9), CURVE.then(stages), CURVE.part(3, 9)]
-    expected = [
-        *curves,
-        plan.scale(CURVE, 4, reference=20),
-        plan,
-        DataClock(8, count=64),
-        UNTIL_FLAT,
-        BELOW,
-    ]
+    scaled = plan.scale(CURVE, 4, reference=20)
+    expected = [*curves, scaled, plan, DataClock(8, count=64), UNTIL_FLAT, BELOW]
     saved = _Values(list(expected))
 
     def update(number: int) -> Shown:
@@ -358,7 +355,8 @@ class Shifted(Scale):
 
 
 def _batch(number: int) -> Batch:
-    inputs = torch.tensor([[1.0, 2.0, -1.0], [-2.0, 1.0, 1.0]]) / 2 ** (number % 3)
+    inputs = torch.tensor([[1.0, 2.0, -1.0], [-2.0, 1.0, 1.0]])
+    inputs = inputs / 2 ** (number % 3)
     targets = torch.tensor([[1.0, -1.0, 0.5], [number % 4, 2.0, -1.0]])
     return inputs, targets
 
@@ -370,9 +368,8 @@ def _mean_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 def _exact(result: StepResult) -> list[Any]:
     """Return the learning rates and the counters of an update."""
-    lrs = cast("list[float]", result.lr.tolist())
-    counters = cast("list[int]", result.counters.tolist())
-    return [*(lr.hex() for lr in lrs), *counters]
+    lrs = [lr.hex() for lr in cast("list[float]", result.lr.tolist())]
+    return [*lrs, *cast("list[int]", result.counters.tolist())]
 
 
 def _shown(result: StepResult, model: nn.Module) -> Shown:
@@ -411,19 +408,17 @@ def step_with_fused_adamw() -> Program:
 def step_in_fp16() -> Program:
     """Saved after two skipped updates, each of which has halved the loss scale."""
     model = Scale()
-    step = TrainStep(
-        model, SGD(model.parameters(), 0.125, momentum=0.5), _mean_loss, CURVE, precision="fp16"
-    )
+    optimizer = SGD(model.parameters(), 0.125, momentum=0.5)
+    step = TrainStep(model, optimizer, _mean_loss, CURVE, precision="fp16")
 
     def update(number: int) -> Shown:
         inputs, targets = _batch(number)
         if number in (3, 5):
-            inputs = (
-                inputs * 2.0**60
-            )  # the loss is finite in float32, but times the loss scale it is not
+            # The loss is finite in float32, but times the loss scale it is not.
+            inputs = inputs * 2.0**60
         shown = _shown(step((inputs, targets)), model)
-        loss_scale = cast("list[Tensor]", step.state_dict()["loss_scale"])
-        return Shown([*shown.exact, *(value.item() for value in loss_scale)], shown.close)
+        loss_scale, good_updates = cast("list[Tensor]", step.state_dict()["loss_scale"])
+        return Shown([*shown.exact, loss_scale.item(), good_updates.item()], shown.close)
 
     return Program(step, update)
 
@@ -436,9 +431,8 @@ def step_held() -> Program:
     def loss_fn(model: nn.Module, loss: Tensor) -> Tensor:
         return loss + 0 * model(torch.ones(3)).sum()
 
-    step = TrainStep(
-        model, SGD(model.parameters(), 0.125), loss_fn, CURVE, clock=[UNTIL_FLAT, BELOW]
-    )
+    optimizer = SGD(model.parameters(), 0.125)
+    step = TrainStep(model, optimizer, loss_fn, CURVE, clock=[UNTIL_FLAT, BELOW])
 
     def update(number: int) -> Shown:
         return _shown(step(torch.tensor(_loss(number))), model)
@@ -452,28 +446,32 @@ def step_with_carry() -> Program:
     model = Scale()
 
     def loss_fn(model: nn.Module, batch: Batch, carry: Any) -> Any:
-        mean = carry["mean"][0] / 2 + batch[0].mean(0) / 2
-        loss = _mean_loss(model, (batch[0] + mean, batch[1]))
+        inputs, targets = batch
+        (last_mean,) = carry["mean"]
+        mean = last_mean / 2 + inputs.mean(0) / 2
+        loss = _mean_loss(model, (inputs + mean, targets))
         return loss, {"count": carry["count"] + 1, "mean": [mean]}
 
     carry = {"count": torch.zeros((), dtype=torch.int64), "mean": [torch.zeros(3)]}
-    return _train(TrainStep(model, SGD(model.parameters(), 0.125), loss_fn, CURVE, carry=carry))
+    optimizer = SGD(model.parameters(), 0.125)
+    return _train(TrainStep(model, optimizer, loss_fn, CURVE, carry=carry))
 
 
 @saved_after(6, "pt")
 def step_with_two_optimizers() -> Program:
     model = Shifted()
-    optimizers = [SGD([model.weight], 0.125, momentum=0.5), AdamW([model.bias], 0.0625)]
-    return _train(
-        TrainStep(model, optimizers, _mean_loss, (CURVE, PlateauCurve(25, decay_shape="linear")))
-    )
+    momentum = SGD([model.weight], 0.125, momentum=0.5)
+    adamw = AdamW([model.bias], 0.0625)
+    linear = PlateauCurve(25, decay_shape="linear")
+    return _train(TrainStep(model, [momentum, adamw], _mean_loss, (CURVE, linear)))
 
 
 @saved_after(6, "pt")
 def step_in_samples() -> Program:
     """Saved in the middle of a unit, with a new peak."""
     model = Scale()
-    step = TrainStep(model, SGD(model.parameters(), 0.125), _mean_loss, CURVE, clock=DataClock(8))
+    optimizer = SGD(model.parameters(), 0.125)
+    step = TrainStep(model, optimizer, _mean_loss, CURVE, clock=DataClock(8))
 
     def update(number: int) -> Shown:
         if number == 5:
@@ -493,8 +491,11 @@ def _run_with_loader() -> Program:
         processes = distributed.get_world_size()
         torch.manual_seed(distributed.get_rank())  # each process has its own random numbers
     model = distribute(Scale(), "fsdp", device="cpu")
-    step = TrainStep(model, SGD(model.parameters(), 0.125, momentum=0.5), _mean_loss, CURVE)
-    samples = [(torch.tensor([1.0, index, -1.0]) / 8, torch.ones(3)) for index in range(12)]
+    optimizer = SGD(model.parameters(), 0.125, momentum=0.5)
+    step = TrainStep(model, optimizer, _mean_loss, CURVE)
+    samples: list[Batch] = []
+    for index in range(12):
+        samples.append((torch.tensor([1.0, index, -1.0]) / 8, torch.ones(3)))
     loader = make_loader(samples, 4 // processes, num_workers=0)
     batches = _endless(loader)
     log = MetricLog(every=3)
@@ -504,8 +505,7 @@ def _run_with_loader() -> Program:
         result = step(next(batches))
         row = log(result)
         progress["updates"] += 1
-        is_row = row is not None
-        exact = [*_exact(result), progress["updates"], is_row, len(log.rows)]
+        exact = [*_exact(result), progress["updates"], row is not None, len(log.rows)]
         return Shown(exact, [result.loss.item(), result.grad_norm.item()])
 
     return Program({"step": step, "loader": loader, "log": log, "progress": progress}, update)
@@ -545,16 +545,18 @@ class _OptaxRun:
         arrays = self._arrays()
         saved = state_dict["state"]
         assert saved.keys() == arrays.keys()
-        leaves = [jax.numpy.asarray(saved[name], array.dtype) for name, array in arrays.items()]
+        leaves: list[jax.Array] = []
+        for name, array in arrays.items():
+            leaves.append(jax.numpy.asarray(saved[name], array.dtype))
         self.state = jax.tree.unflatten(cast("Any", jax.tree.structure(self.state)), leaves)
         check_resume(state_dict["record"], self.record, int(self.state.curve_step))
 
     def _arrays(self) -> dict[str, Any]:
         tree_util: Any = jax.tree_util
-        return {
-            tree_util.keystr(path): array
-            for path, array in tree_util.tree_leaves_with_path(self.state)
-        }
+        arrays: dict[str, Any] = {}
+        for path, array in tree_util.tree_leaves_with_path(self.state):
+            arrays[tree_util.keystr(path)] = array
+        return arrays
 
 
 @saved_after(7, "json")

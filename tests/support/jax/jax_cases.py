@@ -18,12 +18,9 @@ CURVE = PlateauCurve(
     min_lr_ratio=0.1,
     init_lr_ratio=0.01,
 )
-MANY = PlateauCurve(
-    1000,
-    warmup_steps=100,
-    plateaus=[(3 * index, 1) for index in range(30)],
-    decay_shape="linear",
-)
+_THIRTY_PLATEAUS = [(percent, 1) for percent in range(0, 90, 3)]
+MANY = PlateauCurve(1000, warmup_steps=100, plateaus=_THIRTY_PLATEAUS, decay_shape="linear")
+"""More segments than are compared one by one."""
 _STAGES = StagedCurve(
     [
         (100, 1.0, "exponential"),
@@ -43,9 +40,8 @@ NESTED = _STAGES.cooldown(435, 100, to=1e-3).then(CURVE.cooldown(400, 65), scale
 STEPS = np.arange(-5, 1019, dtype=np.int32)
 
 x64_both_ways = pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"])
-mostly_x64 = pytest.mark.parametrize(
-    "x64", [pytest.param(False, marks=pytest.mark.slow), True], ids=["x32", "x64"]
-)
+_slow_x32 = pytest.param(False, marks=pytest.mark.slow)
+mostly_x64 = pytest.mark.parametrize("x64", [_slow_x32, True], ids=["x32", "x64"])
 """For a test that compiles much: x32 only with `--all`."""
 both_searches = pytest.mark.parametrize("curve", [NESTED, MANY], ids=["compared", "searched"])
 
@@ -57,10 +53,9 @@ def every_shape(segments: int) -> Curve:
     """
     shapes = [shape.replace("P", "1.5") for shape in SHAPES]
     stages: list[tuple[int, float, str]] = []
+    levels = [0.5, 0.75]
     for index in range(segments - 3):
-        level = (0.5, 0.75)[index % 2]
-        shape = shapes[index % len(shapes)]
-        stages.append((1, level, shape))
+        stages.append((1, levels[index % 2], shapes[index % len(shapes)]))
     falling = StagedCurve([(4, 0.2)], start=1.0)
     doubled = BatchPlan([(0, 1), (2, 2)]).scale(falling, 1, reference=1)
     return StagedCurve(stages, start=0.5).then(doubled)
@@ -77,7 +72,8 @@ def in_one_of_two_forms(curve: Curve) -> Segments:
 
 def product(curve: Curve, peak: float, steps: NDArray[Any]) -> Any:
     """Return the learning rate: the product, exact in double, rounded to float32."""
-    exact = np.float64(np.float32(peak)) * np.float64(curve(steps))
+    multipliers = np.float64(curve(steps))
+    exact = np.float64(np.float32(peak)) * multipliers
     return exact.astype(np.float32)
 
 

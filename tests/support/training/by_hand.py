@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from support.clocks.holds import curve_steps_of
 from support.schedulers.runs import learning_rate
-from support.training.kinds_of_run import Kind
+from support.training.kind import Kind
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 

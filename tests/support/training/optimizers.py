@@ -1,10 +1,12 @@
-"""The optimizers that tests train with, by name."""
+"""The optimizers that tests train with: by name, and as functions of the model."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import Optimizer, SparseAdam
 from torch.torch_version import TorchVersion
 
 optim = torch.optim
@@ -12,42 +14,49 @@ optim = torch.optim
 ADAGRAD_RECREATES_STATES = TorchVersion(torch.__version__) >= "2.12"
 """Before torch 2.12 only `__init__` does: `step` raises if states were deleted or a group added."""
 
-# These read the decision to skip on the device.
-FUSED: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
-    "adam": (optim.Adam, {"lr": 0.01, "fused": True}),
-    "amsgrad": (optim.Adam, {"lr": 0.01, "fused": True, "amsgrad": True, "weight_decay": 0.1}),
-    "adamw": (optim.AdamW, {"lr": 0.01, "fused": True}),
-    "sgd": (optim.SGD, {"lr": 0.1, "fused": True}),
-    "momentum": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "weight_decay": 0.01}),
-    "nesterov": (
-        optim.SGD,
-        {"lr": 0.1, "fused": True, "momentum": 0.9, "nesterov": True, "maximize": True},
-    ),
-    "adagrad": (optim.Adagrad, {"lr": 0.1, "fused": True}),
+
+# By name.
+
+_sgd = partial(optim.SGD, lr=0.1)
+
+FUSED: dict[str, partial[Optimizer]] = {
+    "adam": partial(optim.Adam, lr=0.01, fused=True),
+    "amsgrad": partial(optim.Adam, lr=0.01, fused=True, amsgrad=True, weight_decay=0.1),
+    "adamw": partial(optim.AdamW, lr=0.01, fused=True),
+    "sgd": partial(_sgd, fused=True),
+    "momentum": partial(_sgd, fused=True, momentum=0.9, weight_decay=0.01),
+    "nesterov": partial(_sgd, fused=True, momentum=0.9, nesterov=True, maximize=True),
+    "adagrad": partial(optim.Adagrad, lr=0.1, fused=True),
 }
-OTHERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
-    "plain adam": (optim.Adam, {"lr": 0.01}),
-    "foreach adamw": (optim.AdamW, {"lr": 0.01, "foreach": True}),
-    "plain momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.1}),
-    "dampened": (optim.SGD, {"lr": 0.1, "fused": True, "momentum": 0.9, "dampening": 0.5}),
-    "plain adagrad": (optim.Adagrad, {"lr": 0.1, "lr_decay": 0.01}),
-    "rmsprop": (optim.RMSprop, {"lr": 0.01, "momentum": 0.9, "centered": True}),
-    "nadam": (optim.NAdam, {"lr": 0.01}),
-    "radam": (optim.RAdam, {"lr": 0.01}),
-    "adamax": (optim.Adamax, {"lr": 0.01}),
-    "adadelta": (optim.Adadelta, {"lr": 1.0}),
-    "adafactor": (optim.Adafactor, {"lr": 0.01}),
-    "asgd": (optim.ASGD, {"lr": 0.01}),
-    "rprop": (optim.Rprop, {"lr": 0.01}),
-    "muon": (optim.Muon, {"lr": 0.01}),
+"""These read the decision to skip on the device."""
+
+OTHERS: dict[str, partial[Optimizer]] = {
+    "plain adam": partial(optim.Adam, lr=0.01),
+    "foreach adamw": partial(optim.AdamW, lr=0.01, foreach=True),
+    "plain momentum": partial(_sgd, momentum=0.9, dampening=0.1),
+    "dampened": partial(_sgd, fused=True, momentum=0.9, dampening=0.5),
+    "plain adagrad": partial(optim.Adagrad, lr=0.1, lr_decay=0.01),
+    "rmsprop": partial(optim.RMSprop, lr=0.01, momentum=0.9, centered=True),
+    "nadam": partial(optim.NAdam, lr=0.01),
+    "radam": partial(optim.RAdam, lr=0.01),
+    "adamax": partial(optim.Adamax, lr=0.01),
+    "adadelta": partial(optim.Adadelta, lr=1.0),
+    "adafactor": partial(optim.Adafactor, lr=0.01),
+    "asgd": partial(optim.ASGD, lr=0.01),
+    "rprop": partial(optim.Rprop, lr=0.01),
+    "muon": partial(optim.Muon, lr=0.01),
 }
 OPTIMIZERS = FUSED | OTHERS
 
 
 def make_optimizer(name: str, model: nn.Module, **more: Any) -> Optimizer:
-    kind, options = OPTIMIZERS[name]
-    parameters = [p for p in model.parameters() if name != "muon" or p.dim() == 2]
-    return kind(parameters, **options | more)
+    parameters = list(model.parameters())
+    if name == "muon":  # which takes matrices alone
+        parameters = [parameter for parameter in parameters if parameter.dim() == 2]
+    return OPTIMIZERS[name](parameters, **more)
+
+
+# Classes that programs write.
 
 
 class NeedsTensor(torch.optim.SGD):
@@ -134,3 +143,123 @@ class Foreign(torch.optim.Optimizer):
                 num_updates = self.state["k"]  # type: ignore[index]
                 change = (total + least) / num_updates + state["moment"]
                 parameter.sub_(group["lr"] / state["count"] * change.to(parameter.dtype))
+
+
+# Functions of the model.
+
+Builder = Callable[[nn.Module], Any]
+"""Returns an optimizer or a list of optimizers."""
+
+
+def over_all(optimizer: Any, **options: Any) -> Builder:
+    """Return a constructor of an optimizer of all parameters."""
+
+    def build(model: nn.Module) -> Optimizer:
+        return optimizer(model.parameters(), **options)
+
+    return build
+
+
+def adam_with_beta_tensors(model: nn.Module) -> Optimizer:
+    betas: Any = (torch.tensor(0.8), torch.tensor(0.9))
+    return optim.Adam(model.parameters(), lr=0.1, betas=betas, foreach=False)
+
+
+def sparse_adam(model: nn.Module) -> Optimizer:
+    return SparseAdam(model.parameters())
+
+
+# Learning rates that are tensors, in one group or shared by several.
+
+
+def with_lr_tensor(optimizer: Any, **options: Any) -> Builder:
+    """Return a constructor of an optimizer whose learning rate is a float32 scalar."""
+
+    def build(model: nn.Module) -> Optimizer:
+        lr = torch.tensor(0.1, dtype=torch.float32)
+        return optimizer(model.parameters(), lr=lr, **options)
+
+    return build
+
+
+def with_float64_lr(optimizer: Any, **options: Any) -> Builder:
+    """Return a constructor of an optimizer whose learning rate is a float64 tensor of one value."""
+
+    def build(model: nn.Module) -> Optimizer:
+        lr = torch.tensor([0.1], dtype=torch.float64)
+        return optimizer(model.parameters(), lr=lr, **options)
+
+    return build
+
+
+def with_shared_lr(optimizer: Any, **options: Any) -> Builder:
+    """Return a constructor of an optimizer of two groups, one per layer, with one tensor."""
+
+    def build(model: nn.Module) -> Optimizer:
+        return optimizer(layers_of(model), lr=torch.tensor(0.1), **options)
+
+    return build
+
+
+def two_optimizers_with_shared_lr(model: Any) -> list[Optimizer]:
+    lr: Any = torch.tensor(0.1)
+    first = optim.Adam(model.first.parameters(), lr=lr, fused=True)
+    last = NeedsTensor(model.last.parameters(), lr=lr)
+    return [first, last]
+
+
+# Several groups, or several optimizers.
+
+
+def layers_of(model: Any) -> list[dict[str, Any]]:
+    """Return a group per layer of `Net`."""
+    return [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
+
+
+def by_layer(*names: str) -> Builder:
+    """Return a constructor of one optimizer with a group per layer of `Net`, or of one per layer.
+
+    Args:
+        *names: One name, or one for each of the two layers.
+    """
+
+    def build(model: Any) -> Any:
+        groups = layers_of(model)
+        groups[1]["lr"] = 0.02
+        if len(names) == 1:
+            (name,) = names
+            return OPTIMIZERS[name](groups)
+        optimizers: list[Optimizer] = []
+        for name, group in zip(names, groups, strict=True):
+            optimizers.append(OPTIMIZERS[name]([group]))
+        return optimizers
+
+    return build
+
+
+def three_groups(model: Any) -> Optimizer:
+    groups = [
+        {"params": model.first.parameters(), "lr": 0.1, "weight_decay": 0.3},
+        {"params": [model.last.weight], "lr": 1 / 3},
+        {"params": [model.last.bias], "lr": 0.0},
+    ]
+    return optim.AdamW(groups, lr=0.02, fused=True)
+
+
+def by_dimension(optimizer: Any, **options: Any) -> Builder:
+    """Return a constructor of an optimizer of `Mixed`: the matrices have their own options."""
+
+    def build(model: nn.Module) -> Optimizer:
+        matrices: list[nn.Parameter] = []
+        vectors: list[nn.Parameter] = []
+        for name, parameter in model.named_parameters():
+            if name.startswith("left_out"):
+                continue
+            if parameter.dim() > 1:
+                matrices.append(parameter)
+            else:
+                vectors.append(parameter)
+        groups = [{"params": matrices, "lr": 0.02, "weight_decay": 0.1}, {"params": vectors}]
+        return optimizer(groups, **options)
+
+    return build

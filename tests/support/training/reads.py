@@ -73,10 +73,10 @@ class _Methods(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         # Torch's optimizers pass the device of the parameters, which on a CPU is the host.
         caller = sys._getframe(1).f_globals["__name__"]
-        reads = name in _METHODS
+        is_read = name in _METHODS
         if name == "to" and not caller.startswith("torch.optim."):
-            reads = any(map(_names_host, [*args[1:], *kwargs.values()]))
-        if reads and self._reads.is_on_device(args[0]):
+            is_read = any(map(_names_host, [*args[1:], *kwargs.values()]))
+        if is_read and self._reads.is_on_device(args[0]):
             self._reads.names.append(name)
         return func(*args, **kwargs)
 
@@ -89,14 +89,19 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.name().removeprefix("aten::")
-        waits = (
+        if self._is_read(name, args, kwargs):
+            self._reads.names.append(name)
+        return func(*args, **kwargs)
+
+    def _is_read(self, name: str, args: Any, kwargs: Any) -> bool:
+        """Return True if the host waits for the result, and an argument is on the device."""
+        if not (
             name.startswith(_OPERATORS)
             or _takes_a_mask(name, args)
             or self._copies(name, args, kwargs)
-        )
-        if waits and any(map(self._reads.is_on_device, pytree.tree_leaves((args, kwargs)))):
-            self._reads.names.append(name)
-        return func(*args, **kwargs)
+        ):
+            return False
+        return any(map(self._reads.is_on_device, pytree.tree_leaves((args, kwargs))))
 
     def _copies(self, name: str, args: Any, kwargs: Any) -> bool:
         """Return True if the call waits for a copy into host memory."""

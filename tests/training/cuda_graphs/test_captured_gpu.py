@@ -17,7 +17,9 @@ from support.training.cuda_graphs.graphs import (
     no_waiting,
     on_gpu,
 )
-from support.training.kinds_of_run import ON_DEVICE, Kind, count_samples
+from support.training.kind import Kind
+from support.training.kinds_of_run import ON_DEVICE
+from support.training.losses import count_samples
 from support.training.models import Batch, Net, batches, mean_loss, nonfinite, pair_loss
 from support.training.steps import CURVE, equal_trees, set_loss_scale, through_file
 from torch import Tensor, nn
@@ -83,9 +85,9 @@ class Run:
         self.number += 1
         kind = self.case.kind
         if kind.time is None:
-            data = batches(kind.pieces, rows, seed=self.number)
+            data = batches(kind.accumulation, rows, seed=self.number)
         else:
-            data = batches(kind.pieces, 4, seed=self.number, time=rows)
+            data = batches(kind.accumulation, 4, seed=self.number, time=rows)
         if is_bad:
             data[-1] = nonfinite(data[-1])
         return [self.case.form(batch) for batch in on_gpu(data)]
@@ -287,8 +289,8 @@ CASES: dict[str, Case] = {}
 for name, kind in ON_DEVICE.items():
     if not name.startswith("adagrad") or "adagrad" in FUSED_ON_GPU:
         CASES[name] = Case(kind)
-CASES["pair on the device"] = Case(Kind(loss_fn=widely_weighted, pieces=2))
-CASES["aux by length"] = Case(Kind(loss_fn=aux_by_length, pieces=2, has_aux=True))
+CASES["pair on the device"] = Case(Kind(loss_fn=widely_weighted, accumulation=2))
+CASES["aux by length"] = Case(Kind(loss_fn=aux_by_length, accumulation=2, has_aux=True))
 CASES["rows without a table"] = Case(
     Kind(loss_fn=pair_loss, clock=DataClock(3), count=count_samples), table_values=0
 )
@@ -296,7 +298,7 @@ CASES["count on the host"] = Case(Kind(clock=DataClock(3), count=four_on_the_hos
 CASES["penalized, batches that require gradients"] = Case(
     Kind(loss_fn=penalized), form=that_requires_grad
 )
-CASES["a batch that is written to"] = Case(Kind(loss_fn=writing_to_batch, pieces=2))
+CASES["a batch that is written to"] = Case(Kind(loss_fn=writing_to_batch, accumulation=2))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -318,7 +320,7 @@ def test_actions_between_updates_match_eager(
 def test_captured_runs_on_any_stream() -> None:
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
-        compare_with_eager(Case(Kind(pieces=2)), program)
+        compare_with_eager(Case(Kind(accumulation=2)), program)
     torch.cuda.synchronize()
 
 

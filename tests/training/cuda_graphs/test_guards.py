@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.by_hand import ByHand
 from support.training.cuda_graphs.graphs import Tape, captured_step, gpu_step, graphs_of, on_gpu
-from support.training.kinds_of_run import Kind
+from support.training.kind import Kind
 from support.training.models import Net, batches, counting_loss, nonfinite, seeded
 from support.training.steps import equal_trees, through_file, train
 from torch import Tensor, nn

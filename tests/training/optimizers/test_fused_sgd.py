@@ -3,7 +3,7 @@
 import pytest
 import torch
 from support.training.by_hand import ByHand
-from support.training.kinds_of_run import Kind
+from support.training.kind import Kind
 from support.training.models import Net, batches, nonfinite
 from support.training.steps import make_step
 from support.wrong import wrong

@@ -15,9 +15,16 @@ from support.examples import examples
 from support.lines import Lines, Stop
 from support.schedulers.runs import learning_rate
 from support.training.by_hand import ByHand
-from support.training.kinds_of_run import KINDS, Kind, by_layer
+from support.training.kind import Kind
+from support.training.kinds_of_run import KINDS
 from support.training.models import Net, batches, mean_loss, nonfinite
-from support.training.optimizers import ADAGRAD_RECREATES_STATES, FUSED, OPTIMIZERS, make_optimizer
+from support.training.optimizers import (
+    ADAGRAD_RECREATES_STATES,
+    FUSED,
+    OPTIMIZERS,
+    by_layer,
+    make_optimizer,
+)
 from support.training.reads import reads_of
 from support.training.steps import (
     CURVE,
@@ -207,14 +214,14 @@ def test_two_steps_share_one_optimizer(name: str) -> None:
     """Each has a separate clock, and attaches its learning rates when it is called."""
     model = Net()
     optimizer = make_optimizer(name, model)
-    _, options = OPTIMIZERS[name]
+    peak = OPTIMIZERS[name].keywords["lr"]
     curves = [CURVE, LINEAR]
     steps = [TrainStep(model, optimizer, mean_loss, curve) for curve in curves]
     for applied, batch in enumerate(batches(6)):
         for step, curve in zip(steps, curves, strict=True):
             lr = step(batch).lr.item()
             assert lr == float(optimizer.param_groups[0]["lr"])
-            assert lr == learning_rate(options["lr"], curve, applied)
+            assert lr == learning_rate(peak, curve, applied)
 
 
 def test_other_step_wrappers_are_accepted() -> None:

@@ -16,7 +16,8 @@ from support.clocks.holds import CURVE as HELD_CURVE, PATIENT
 from support.damage import Change, damage
 from support.examples import examples
 from support.lines import Lines, Stop
-from support.training.kinds_of_run import KINDS, count_samples
+from support.training.kinds_of_run import KINDS
+from support.training.losses import count_samples
 from support.training.models import Net, batches, counting_loss
 from support.training.optimizers import OPTIMIZERS
 from support.training.steps import equal_trees, is_refused, make_step, train

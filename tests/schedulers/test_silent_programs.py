@@ -1,0 +1,444 @@
+"""Right programs, which `torch_bridge.schedulers.step_warnings` must not warn about.
+
+They need no assertion, because a warning is an error. `test_step_warnings` has the wrong ones.
+"""
+
+import copy
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from support.schedulers.runs import optimizer_with
+from support.schedulers.training import (
+    CURVE,
+    FLOOR,
+    KINDS,
+    LONG,
+    MOMENTUM,
+    SHORT,
+    WARMUP,
+    Training,
+    every_kind,
+    sequence,
+    states_after_20_updates,
+    with_arguments,
+)
+from torch.optim import SGD, Adagrad, AdamW
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, ReduceLROnPlateau
+from torch.optim.swa_utils import SWALR
+
+from plateau_jax import DataClock, HoldBelow, PlateauCurve, StagedCurve
+from torch_bridge import lambda_lr
+
+pytestmark = [
+    # SequentialLR passes it.
+    pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning"),
+    # For scheduler steps without updates, as in torch.
+    pytest.mark.filterwarnings("ignore:Detected call of:UserWarning"),
+]
+
+
+@pytest.fixture(params=[(SGD, float), (AdamW, torch.tensor)], ids=["SGD", "AdamW"])
+def right_run(request: pytest.FixtureRequest) -> Training:
+    """A run on plain SGD, and one on AdamW with learning rates in tensors."""
+    return Training(*request.param)
+
+
+# Scheduler steps that fit the updates.
+
+
+@every_kind
+def test_step_after_every_update(build: Any, right_run: Training) -> None:
+    right_run.use(build(right_run.optimizer, CURVE))
+    right_run.train(105)
+
+
+def test_step_for_each_of_four_processes(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG, clock=DataClock(4, count=1)))
+    run.repeat(700, updates=1, steps=4)
+
+
+def test_no_steps_after_the_end_at_a_floor(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, FLOOR))
+    run.train(15)
+    run.update(700)
+
+
+def test_unit_of_20_updates(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, CURVE, clock=DataClock(200, count=10)))
+    run.train(100)
+
+
+def test_range_test_of_learning_rates(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.train(30)
+    before = run.lr()
+    for update in range(200):
+        run.write(lr=1e-6 * 1.01**update)
+        run.update()
+    run.write(lr=before)
+    run.train(60)
+
+
+def test_averaging_of_weights(right_run: Training) -> None:
+    run = right_run
+    averaging = SWALR(run.optimizer, swa_lr=0.05, anneal_epochs=3)
+    scheduler = lambda_lr(run.optimizer, CURVE)
+    for _ in range(4):
+        run.use(scheduler)
+        run.train(20)
+        run.use(averaging)
+        run.repeat(1, updates=20)
+
+
+def test_plots_of_the_learning_rates_to_come(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, CURVE))
+    for updates in (0, 2, 30, 1):
+        run.train(updates)
+        run.step(50)
+
+
+def test_sequence_that_fades(right_run: Training) -> None:
+    run = right_run
+    fading = LinearLR(run.optimizer, start_factor=1.0, end_factor=0.0, total_iters=1)
+    run.use(sequence(run.optimizer, fading, lambda_lr(run.optimizer, CURVE), at=3))
+    run.repeat(1, updates=31)
+
+
+def test_skipped_updates_of_fp16(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, CURVE))
+    for update in range(100):
+        if update not in (10, 12, 30, 31, 32, 50):
+            run.update()
+        run.step()
+
+
+def test_two_epochs_above_0(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.repeat(2, updates=30)
+    run.use(lambda_lr(run.optimizer, [CURVE, LONG]))
+    run.repeat(2, updates=30)
+
+
+def test_too_many_steps_now_and_then(right_run: Training) -> None:
+    """In windows that do not follow each other: they end after 21, 42, 84 and 168 updates."""
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.train(21)
+    run.repeat(21, updates=1, steps=2)
+    run.train(42)
+    run.repeat(84, updates=1, steps=2)
+    run.train(168)
+
+
+def test_frozen_past_the_end(right_run: Training) -> None:
+    run = right_run
+    run.write(lr=0.0)
+    run.use(lambda_lr(run.optimizer, SHORT))
+    run.train(200)
+
+
+def test_step_that_is_late_now_and_then(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG))
+    for _ in range(60):
+        run.repeat(1, updates=12)
+        run.train(1)
+
+
+def test_accumulation(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.repeat(150, updates=9)
+
+
+def test_plateau_without_steps(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, PlateauCurve(10_000, plateaus=[(0, 50)])))
+    run.update(1350)
+
+
+def test_plateau_of_the_first_in_a_sequence(right_run: Training) -> None:
+    run = right_run
+    first = lambda_lr(run.optimizer, StagedCurve([(5000, 1.0)], start=1.0))
+    second = lambda_lr(run.optimizer, LONG)
+    run.use(sequence(run.optimizer, first, second, at=5000))
+    run.update(1350)
+
+
+def test_unit_that_lasts(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG, clock=DataClock(10**6, count=1)))
+    run.repeat(9, updates=60)
+
+
+def test_curve_held_for_long(right_run: Training) -> None:
+    run = right_run
+    scheduler = lambda_lr(run.optimizer, LONG, clock=HoldBelow(1.0, 99))
+    run.use(with_arguments(scheduler, metric=0.5))
+    run.repeat(9, updates=60)
+
+
+def test_curve_that_ends_at_its_highest_level(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, [FLOOR, StagedCurve([(5, 1.0)])]))
+    run.train(1350)
+
+
+def test_jump_past_the_end(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, FLOOR, last_epoch=5000))
+    run.train(90)
+
+
+def test_resume_past_the_end(right_run: Training) -> None:
+    right_run.use(lambda_lr(right_run.optimizer, FLOOR, last_epoch=5000))
+    right_run.train(1)
+    resumed = right_run.resumed()
+    resumed.use(lambda_lr(resumed.optimizer, FLOOR))
+    resumed.load(right_run.save())
+    resumed.train(90)
+
+
+# Several schedulers, and groups that change.
+
+
+def test_phases(right_run: Training) -> None:
+    run = right_run
+    to_a_plateau = StagedCurve([(5, 1.0), (9000,)])
+    for curve in (LONG, WARMUP, to_a_plateau):
+        run.use(lambda_lr(run.optimizer, curve))
+        run.train(700)
+
+
+def test_phases_between_those_of_torch(right_run: Training) -> None:
+    run = right_run
+    run.use(CosineAnnealingLR(run.optimizer, T_max=2000))
+    run.train(20)
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.train(20)
+    run.use(lambda_lr(run.optimizer, WARMUP))
+    run.train(20)
+    run.use(LinearLR(run.optimizer, start_factor=0.5, total_iters=9))
+    run.train(20)
+
+
+def test_phases_built_at_once(right_run: Training) -> None:
+    run = right_run
+    first = lambda_lr(run.optimizer, StagedCurve([(100, 1.0), (900,)]))
+    second = lambda_lr(run.optimizer, LONG)
+    run.use(first)
+    run.train(1000)
+    run.use(second)
+    run.train(1000)
+
+
+def test_second_phase_that_begins_when_the_first_ends(right_run: Training) -> None:
+    run = right_run
+    first = lambda_lr(run.optimizer, StagedCurve([(50, 1.0)]))
+    second = lambda_lr(run.optimizer, LONG)
+    run.use(first)
+    run.train(50)
+    run.use(first, second)
+    run.train(850)
+
+
+def test_reduce_on_plateau_takes_over(right_run: Training) -> None:
+    run = right_run
+    warmup = lambda_lr(run.optimizer, StagedCurve([(20, 1.0)]))
+    reduce_on_plateau = with_arguments(ReduceLROnPlateau(run.optimizer), metrics=0.5)
+    run.use(warmup)
+    run.train(20)
+    run.use(reduce_on_plateau)
+    run.train(1100)
+
+
+def test_group_that_is_added(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.train(50)
+    run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1e-3})
+    run.train(600)
+    run.use(CosineAnnealingLR(run.optimizer, T_max=2000))
+    run.train(600)
+
+
+def test_updates_before_the_scheduler(right_run: Training) -> None:
+    run = right_run
+    run.update(30)
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.train(60)
+
+
+def test_set_peak_of_a_second_phase(right_run: Training) -> None:
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.train(30)
+    run.write(lr=1e-4)
+    scheduler = lambda_lr(run.optimizer, WARMUP)
+    scheduler.set_peak(1e-4)
+    run.use(scheduler)
+    run.train(60)
+
+
+# States.
+
+
+def test_best_state_comes_back(right_run: Training) -> None:
+    """With the learning rate of its time; and another phase begins."""
+    run = right_run
+    scheduler = lambda_lr(run.optimizer, LONG)
+    run.use(scheduler)
+    run.train(20)
+    scheduler.set_peak(0.5)
+    run.train(20)
+    best = run.save()
+    run.train(20)
+    run.load_optimizer(best)
+    run.use(lambda_lr(run.optimizer, WARMUP))
+    run.train(30)
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.load_optimizer(best)
+    run.train(30)
+
+
+def test_initial_state_comes_back(right_run: Training) -> None:
+    run = right_run
+    states = run.save()
+    run.use(lambda_lr(run.optimizer, WARMUP))
+    run.load_optimizer(states)
+    run.train(60)
+
+
+def test_optimizer_that_loads_its_own_state(right_run: Training) -> None:
+    """As accelerate does."""
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.load_optimizer(run.save())
+    run.train(60)
+
+
+def test_last_epoch_of_a_loaded_optimizer(right_run: Training) -> None:
+    run = right_run
+    run.load_optimizer(states_after_20_updates(run.kind))
+    run.use(lambda_lr(run.optimizer, LONG, last_epoch=19))
+    run.train(60)
+
+
+def test_fast_forward(right_run: Training) -> None:
+    run = right_run
+    run.load_optimizer(states_after_20_updates(run.kind))
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.step(20)
+    run.train(60)
+
+
+def test_new_peaks_of_a_loaded_optimizer(right_run: Training) -> None:
+    run = right_run
+    run.load_optimizer(states_after_20_updates(run.kind))
+    first = lambda_lr(run.optimizer, LONG)
+    second = lambda_lr(run.optimizer, LONG)
+    run.use(sequence(run.optimizer, first, second, at=15))
+    first.set_peak(1.0)
+    second.set_peak(1.0)
+    run.train(60)
+
+
+def test_scheduler_that_is_loaded_after_an_update(right_run: Training) -> None:
+    states = states_after_20_updates(right_run.kind)
+    run = Training(right_run.kind, right_run.form, lr=0.01)
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.load_optimizer(states)
+    run.update()
+    run.load_schedulers(states)
+    run.train(60)
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("updates", [0, 3])
+@pytest.mark.parametrize("copy_of", [copy.deepcopy, pickled])
+def test_copies_are_not_watched(copy_of: Any, updates: int, right_run: Training) -> None:
+    """Torch does not note the steps of a copied optimizer either."""
+    run = right_run
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.train(updates)
+    run.optimizer, run.schedulers = copy_of((run.optimizer, run.schedulers))
+    run.repeat(9, updates=60)
+    run.repeat(90, updates=1, steps=2)
+
+
+@dataclass(frozen=True)
+class Resume:
+    build: Callable[..., Any]
+    optimizer: Any
+
+
+RESUMES = [
+    *(Resume(build, AdamW) for build in KINDS),
+    Resume(lambda_lr, Adagrad),
+    Resume(lambda_lr, MOMENTUM),
+]
+
+
+@pytest.mark.parametrize("resume", RESUMES)
+@pytest.mark.parametrize("updates", [0, 1, 20])
+def test_run_that_loads_its_states_is_silent(resume: Resume, updates: int) -> None:
+    """In every order."""
+    run = Training(resume.optimizer)
+    run.use(resume.build(run.optimizer, CURVE))
+    run.train(updates)
+    states = run.save()
+
+    built_after_loading = run.resumed()
+    built_after_loading.load_optimizer(states)
+    built_after_loading.use(resume.build(built_after_loading.optimizer, CURVE))
+    built_after_loading.load_schedulers(states)
+    built_after_loading.train(30)
+
+    built_before_loading = run.resumed()
+    built_before_loading.use(resume.build(built_before_loading.optimizer, CURVE))
+    built_before_loading.load(states)
+    built_before_loading.train(30)
+
+    optimizer_last = run.resumed()
+    optimizer_last.use(resume.build(optimizer_last.optimizer, CURVE))
+    optimizer_last.load_schedulers(states)
+    optimizer_last.load_optimizer(states)
+    optimizer_last.train(30)
+
+
+@pytest.mark.usefixtures("frozen")
+def test_collected_schedulers_are_not_kept() -> None:
+    """One that was stepped lives no longer than the user's reference; another one replaces it."""
+    optimizer = optimizer_with([0.1])
+
+    def collect_garbage(*_: Any) -> None:
+        gc.collect()
+
+    optimizer.register_step_post_hook(collect_garbage)  # while the hooks are iterated over
+    for _ in range(3):
+        scheduler: Any = lambda_lr(optimizer, CURVE)
+        reference = weakref.ref(scheduler)
+        assert len(optimizer._optimizer_step_pre_hooks) == 1
+        scheduler.cycle = scheduler
+        for _ in range(21):
+            optimizer.step()
+            scheduler.step()
+        del scheduler
+        optimizer.step()
+        assert reference() is None

@@ -1,0 +1,225 @@
+"""What programs import: each runs in a new process, in which some packages cannot be imported."""
+
+import functools
+import importlib
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PACKAGES = ["jax", "jaxlib", "optax", "matplotlib", "torch", "IPython"]
+"""All that an import of `plateau_jax` does without."""
+
+Program = Callable[[], None]
+
+PROGRAMS: dict[str, Program] = {}
+"""The programs of this file by name, with their check. A new process runs one of them."""
+
+
+def without(*absent: str) -> Callable[[Program], Program]:
+    """Make a test that runs a program in a new process.
+
+    Args:
+        *absent: Packages or modules that raise ImportError when they are imported.
+    """
+
+    def as_test(program: Program) -> Program:
+        def run_here() -> None:
+            for module in absent:
+                sys.modules[module] = None  # type: ignore[assignment]  (importing it then raises)
+            program()
+            for module in absent:
+                assert not submodules_of(module)
+
+        @functools.wraps(program)
+        def test() -> None:
+            command = [sys.executable, __file__, program.__name__]
+            path = os.pathsep.join(sys.path)
+            subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=True)
+
+        PROGRAMS[program.__name__] = run_here
+        return test
+
+    return as_test
+
+
+def submodules_of(package: str) -> list[str]:
+    """Return the modules inside a package that have been imported."""
+    imported: list[str] = []
+    for name, module in sys.modules.items():
+        if name.startswith(f"{package}.") and module is not None:
+            imported.append(name)
+    return imported
+
+
+def import_star(package: str) -> dict[str, Any]:
+    """Return the names that `from package import *` binds, with their values."""
+    module = importlib.import_module(package)
+    return {name: getattr(module, name) for name in module.__all__}
+
+
+@without(*PACKAGES)
+def test_curves() -> None:
+    from plateau_jax import Curve, HoldBelow, PlateauCurve, StagedCurve, stack
+    from plateau_jax.clocks import decision
+
+    assert PlateauCurve(9)(0) == 1.0
+    assert len(stack([StagedCurve([(3,)])]).begin) == 1
+    assert "<svg" in PlateauCurve(10)._repr_html_()
+    rule = HoldBelow(0.5, 3)
+    assert rule.value == 0.5
+    decision.initial_state(rule)
+    staged = {"kind": "staged", "stages": [[9, 1.0]]}
+    longer = {"kind": "then", "curve": staged, "other": {"total_steps": 9}}
+    cooled = Curve.from_dict({"kind": "cooldown", "curve": longer, "at": 9, "steps": 1})
+    assert cooled(9) == 1
+
+
+@without(*PACKAGES)
+def test_public_names() -> None:
+    """Those that need JAX are not among them."""
+    names = import_star("plateau_jax")
+    assert "plot" in names
+    assert "multiplier" not in names
+
+
+@without("jax", "matplotlib.pyplot", "torch")
+def test_plot() -> None:
+    from matplotlib.figure import Figure
+
+    from plateau_jax import PlateauCurve, plot
+
+    plot(PlateauCurve(10), ax=Figure().subplots())
+
+
+@without("optax", "matplotlib", "torch")
+def test_multiplier_in_jax() -> None:
+    from plateau_jax import PlateauCurve, multiplier
+
+    curve = PlateauCurve(9)
+    assert multiplier(curve.table, 3) == curve(3)
+
+
+@without("optax", "matplotlib", "torch")
+def test_public_names_with_jax() -> None:
+    """What needs optax is not among them."""
+    names = import_star("plateau_jax")
+    assert "multiplier" in names
+    assert "scale_by_curve" not in names
+
+
+@without("matplotlib", "torch")
+def test_optax_schedule() -> None:
+    from plateau_jax import PlateauCurve, optax_schedule
+
+    optax_schedule(PlateauCurve(9), 0.1)(3)
+
+
+@without("torch")
+def test_module_without_a_spec_in_place_of_jax() -> None:
+    """Sphinx and others put such a module there, as a mock."""
+    sys.modules["jax"] = ModuleType("jax")
+    importlib.import_module("plateau_jax")
+
+
+@without("jax", "optax", "torch")
+def test_command_line_and_axes() -> None:
+    importlib.import_module("plateau_jax.drawing.axes")
+    importlib.import_module("plateau_jax.__main__")
+
+
+@without("torch")
+def test_modules_that_use_jax() -> None:
+    importlib.import_module("plateau_jax.__main__")
+    importlib.import_module("plateau_jax.drawing.axes")
+    importlib.import_module("plateau_jax.schedules.schedule")
+
+
+# Importing FSDP or DCP takes longer than torch's own LambdaLR needs.
+@without("jax", "optax", "matplotlib", "torch.distributed.fsdp", "torch.distributed.checkpoint")
+def test_scheduler() -> None:
+    import torch
+
+    from plateau_jax import PlateauCurve
+    from torch_bridge import count_updates, follow, lambda_lr
+
+    curve = PlateauCurve(count_updates(2, epochs=2))
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.5, weight_decay=0.1)
+    scheduler = lambda_lr(optimizer, curve)
+    follower = follow(optimizer, "weight_decay", curve)
+    optimizer.step()
+    scheduler.step()
+    follower.step()
+    scheduler.load_state_dict(scheduler.state_dict())
+    assert optimizer.param_groups[0]["lr"] == 0.5 * float(curve(1))
+
+
+@without("jax", "jaxlib", "optax")
+def test_training_step() -> None:
+    import torch
+
+    from plateau_jax import PlateauCurve
+    from torch_bridge import TrainStep
+
+    def sum_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch).sum()
+
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    step = TrainStep(model, optimizer, sum_loss, PlateauCurve(4))
+    step(torch.ones(2, 1))
+    step.load_state_dict(step.state_dict())
+
+
+@without("jax")
+def test_public_names_of_torch_bridge() -> None:
+    names = import_star("torch_bridge")
+    assert {"Checkpoints", "MetricLog", "evaluate", "make_loader"} <= names.keys()
+
+
+@without()
+def test_import_of_torch_bridge_allows_its_values() -> None:
+    """A program that loads a checkpoint needs no other name before."""
+    import torch
+
+    from plateau_jax import (
+        BatchPlan,
+        DataClock,
+        HoldBelow,
+        HoldUntilFlat,
+        PlateauCurve,
+        StagedCurve,
+    )
+
+    curve = PlateauCurve(9)
+    plan = BatchPlan([(0, 8)])
+    values = [
+        curve,
+        StagedCurve([(9, 1.0)]),
+        curve.cooldown(3, 4),
+        curve.then(curve),
+        curve.part(3),
+        plan.scale(curve, 8, reference=8),
+        plan,
+        DataClock(8),
+        HoldBelow(0.5, 9),
+        HoldUntilFlat(5, limit=9),
+    ]
+    file = io.BytesIO()
+    torch.save(values, file)
+    file.seek(0)
+    importlib.import_module("torch_bridge")
+    assert torch.load(file, weights_only=True) == values
+
+
+if __name__ == "__main__":
+    (_, name) = sys.argv
+    PROGRAMS[name]()
