@@ -283,7 +283,7 @@ def ladders(draw):
     growth = draw(st.lists(st.integers(10, 60), min_size=1, max_size=4))
     count = len(growth)
     peaks = draw(st.lists(st.just(1.0) | st.floats(0.1, 1), min_size=count, max_size=count))
-    lengths = [2 * warmup + int(length) for length in np.cumsum(growth)]
+    lengths = (2 * warmup + np.cumsum(growth)).tolist()
 
     def starts_rise():
         starts = [round((1 - decay) * length) for length in lengths]
@@ -335,7 +335,7 @@ def test_wsds_decays_at_the_end_of_each_length(ladder):
     saved_before_decay = page.save[::2]
     saved_after_decay = page.save[1::2]
     assert saved_after_decay == ladder.lengths
-    assert page.wsds(saved_before_decay).tolist() == [np.float32(peak) for peak in ladder.peaks]
+    assert page.wsds(saved_before_decay).tolist() == np.float32(ladder.peaks).tolist()
 
 
 @examples(50)

@@ -219,9 +219,9 @@ SOURCES, LINES = read_record()
 def recorded_cases() -> list[Case]:
     cases: list[Case] = []
     for line in LINES:
-        shared = {name: value for name, value in line.items() if name != "cases"}
-        for number, case in enumerate(line["cases"]):
-            cases.append(Case(number=number, **shared, **case))
+        original = dict(line)
+        for number, case in enumerate(original.pop("cases")):
+            cases.append(Case(number=number, **original, **case))
     return cases
 
 

@@ -257,10 +257,13 @@ def test_public_names_have_runnable_examples() -> None:
 
 def methods_of(value: Any) -> list[Any]:
     """Return the functions of a class, those of its class methods and static methods too."""
-    if not isinstance(value, type):
-        return []
-    members = [getattr(member, "__func__", member) for member in vars(value).values()]
-    return [member for member in members if inspect.isfunction(member)]
+    methods: list[Any] = []
+    if isinstance(value, type):
+        for member in vars(value).values():
+            function = getattr(member, "__func__", member)
+            if inspect.isfunction(function):
+                methods.append(function)
+    return methods
 
 
 def test_type_hints_resolve_at_run_time() -> None:
