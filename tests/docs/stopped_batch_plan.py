@@ -11,17 +11,21 @@ import sys
 from pathlib import Path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
-
-import train_gpt  # noqa: E402 - its folder must be on the path
-
-last_question = int(sys.argv.pop(1))
-questions = itertools.count(1)
 
 
-def stopped(stop, device):
-    return next(questions) == last_question
+def main():
+    sys.path.insert(0, str(EXAMPLES))
+    import train_gpt
+
+    last_question = int(sys.argv.pop(1))
+    questions = itertools.count(1)
+
+    def stopped(stop, device):
+        return next(questions) == last_question
+
+    train_gpt.stopped = stopped
+    runpy.run_path(str(EXAMPLES / "batch_plan.py"), run_name="__main__")
 
 
-train_gpt.stopped = stopped
-runpy.run_path(str(EXAMPLES / "batch_plan.py"), run_name="__main__")
+if __name__ == "__main__":
+    main()

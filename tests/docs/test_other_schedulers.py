@@ -285,8 +285,10 @@ def assert_recorded(case: Case) -> None:
     curves = case.curves()
     computed = np.stack([levels_of_curve(case, curve) for curve in curves], axis=1)
     recorded = np.array(case.levels).reshape(computed.shape)
+    end = curves[0].total_steps
+    past_end = case.row.past_end or "stays at its last level"
+    claim = f"the curve has {end} steps; past the end, the original {past_end}"
     if case.row.past_end:
-        end = curves[0].total_steps
         if case.raises == "ValueError":
             # The last update of OneCycleLR, which raises after it, is at the curve's last level.
             end += 1
@@ -294,7 +296,7 @@ def assert_recorded(case: Case) -> None:
         computed = computed[is_compared]
         recorded = recorded[is_compared]
     tolerance = error_of(case) + 2.0**-40
-    np.testing.assert_allclose(computed, recorded, rtol=ROUNDED, atol=tolerance)
+    np.testing.assert_allclose(computed, recorded, rtol=ROUNDED, atol=tolerance, err_msg=claim)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -340,7 +342,7 @@ def rows_with_a_note_past_the_end() -> list[Row]:
 def test_originals_differ_past_the_end_if_the_row_says_so(row):
     """Without such a note, the curve is compared past the end too."""
     cases = [case for case in CASES if case.row is row]
-    assert any(differs_past_the_end(case) for case in cases)
+    assert any(differs_past_the_end(case) for case in cases), "all stay at the last level"
 
 
 def test_record_has_every_row_and_nothing_else():
