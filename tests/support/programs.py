@@ -131,7 +131,7 @@ def finish(program: Program, status: int = 0) -> list[str]:
     """Wait for a program; return the lines of its output that were not read yet."""
     exit_status, output, errors = program.finish()
     assert exit_status == status, errors
-    assert "Traceback" not in errors
+    assert "Traceback" not in errors, errors
     # The Gloo of torch 2.9 prints to standard output how many ranks are connected.
     return [line for line in output.splitlines() if not line.startswith("[Gloo]")]
 
@@ -217,10 +217,10 @@ def assert_rejected(
     program = Program(EXAMPLES / script, *arguments, folder=folder)
     exit_status, output, errors = program.finish()
     assert exit_status == status, errors
-    assert output == ""
-    assert message in errors.splitlines()[-1]
-    assert "Traceback" not in errors
-    assert files_without_data(folder) == before
+    assert output == "", output
+    assert message in errors.splitlines()[-1], errors
+    assert "Traceback" not in errors, errors
+    assert files_without_data(folder) == before, "the program has changed files"
 
 
 def files_without_data(folder: Path) -> set[Path]:
