@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -38,7 +39,7 @@ class Cell:
     """The pieces of code in the text."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Section:
     page: Path
     heading: str
@@ -59,20 +60,23 @@ class Section:
         return "\n".join(self.code_in("python"))
 
 
-def sections(page: Path, level: int = 2) -> Iterator[Section]:
+@cache
+def sections(page: Path, level: int = 2) -> list[Section]:
     """Split a page at its headings of one level; deeper headings stay inside their section."""
     tokens = MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8"))
     begins = [0]
     for index, token in enumerate(tokens):
         if token.type == "heading_open" and token.tag == f"h{level}":
             begins.append(index)
+    split: list[Section] = []
     for begin, end in pairwise([*begins, len(tokens)]):
         heading = ""
         if begin:
             heading = tokens[begin + 1].content
         section = Section(page, heading)
         _read_contents(section, tokens[begin:end])
-        yield section
+        split.append(section)
+    return split
 
 
 def _read_contents(section: Section, tokens: Sequence[Token]) -> None:
