@@ -1,7 +1,6 @@
 """The benchmarks run in small, print every table, count correctly and leave nothing behind."""
 
 import gc
-import itertools
 import json
 import re
 import runpy
@@ -12,7 +11,7 @@ import psutil
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from support.docs.pages import PAGES
+from support.docs.pages import PAGES, sections
 from support.forecasts.logs import logged
 from support.programs import EXAMPLES, Program, finish, run
 from support.training.steps import equal_trees
@@ -101,9 +100,8 @@ QUICK = [
 @pytest.mark.parametrize("benchmark", QUICK, ids=lambda benchmark: benchmark.script)
 def test_benchmark_prints_every_table(benchmark, tmp_path):
     printed = run(BENCHMARKS / benchmark.script, *benchmark.arguments.split(), folder=tmp_path)
-    lines = [line.strip() for line in printed.splitlines()]
     for beginning in benchmark.beginnings:
-        assert any(line.startswith(beginning) for line in lines), beginning
+        assert re.search(rf"^ *{re.escape(beginning)}", printed, re.MULTILINE), beginning
     assert list(tmp_path.iterdir()) == []
 
 
@@ -121,7 +119,8 @@ def test_ctrl_c_ends_all_processes(tmp_path):
     assert len(processes) >= 2
     program.interrupt()
     assert finish(program, status=130)[-1] == "stopped"
-    assert not any(process.is_running() for process in processes)
+    for process in processes:
+        assert not process.is_running()
 
 
 def test_kept_activations_are_counted_once(monkeypatch):
@@ -133,22 +132,27 @@ def test_kept_activations_are_counted_once(monkeypatch):
     assert benchmark["bytes_kept_for_backward"](model, lambda: model(inputs)) == 4 * 3 * (4 + 8 + 8)
 
 
+def estimated(printed):
+    """Return the figures for each number of devices."""
+    figures = {}
+    for line in printed.splitlines():
+        cells = line.split()
+        if cells and cells[0].isdigit():
+            figures[int(cells[0])] = cells[1:]
+    return figures
+
+
 def test_estimate_matches_its_formula(monkeypatch, capsys):
     benchmark = load("scale.py", monkeypatch)
     benchmark["estimate"](1e9, 0.5, 25e9, 0.8)
-    lines = capsys.readouterr().out.splitlines()
-    rows: dict[int, list[str]] = {}
-    for line in lines:
-        cells = line.split()
-        if cells and cells[0].isdigit():
-            rows[int(cells[0])] = cells[1:]
-    assert list(rows) == [8, 16, 32, 64, 128, 256, 512, 1024]
+    figures = estimated(capsys.readouterr().out)
+    assert list(figures) == [8, 16, 32, 64, 128, 256, 512, 1024]
     # 7 GB in 0.28 s, of which 0.224 s overlap; 10.5 GB in 0.42 s, of which 0.336 s overlap.
-    assert rows[8] == ["7", "0.556", "90%", "16", "10.5", "0.584", "86%", "2"]
+    assert figures[8] == ["7", "0.556", "90%", "16", "10.5", "0.584", "86%", "2"]
     # The collectives that can overlap take longer than the compute, which hides only 0.1 s of them.
     benchmark["estimate"](1e9, 0.1, 25e9, 1)
-    (row,) = re.findall(r"^ *8 .*", capsys.readouterr().out, re.MULTILINE)
-    assert row.split()[2:4] == ["0.28", "36%"]
+    figures = estimated(capsys.readouterr().out)
+    assert figures[8][1:3] == ["0.28", "36%"]
 
 
 def test_hand_written_loop_matches_train_step(monkeypatch):
@@ -158,11 +162,14 @@ def test_hand_written_loop_matches_train_step(monkeypatch):
     by_hand = benchmark["ByHand"](benchmark["mlp"](), "cpu")
     curve_step = 0
     for _ in range(20):
-        result, (*values, counts) = step(batch), by_hand(batch)
+        result = step(batch)
+        *values, counts = by_hand(batch)
+        following_step, applied, skipped = counts.tolist()
         assert equal_trees(list(result[:3]), values)
-        counters = [int(result.curve_step), int(result.applied), int(result.skipped)]
-        assert counters == [curve_step, *counts.tolist()[1:]]
-        curve_step = int(counts[0])
+        assert int(result.curve_step) == curve_step
+        assert int(result.applied) == applied
+        assert int(result.skipped) == skipped
+        curve_step = following_step
 
 
 def not_compiled(function):
@@ -206,68 +213,124 @@ def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch):
     for _ in range(3):  # the captured loop does three updates before it captures
         eager(batch)
     for _ in range(5):
-        fillers = [
-            torch.full_like(parameter, 7.0) for parameter in eager.parameters for _ in range(4)
-        ]
-        assert equal_trees(captured(batch), [*eager(batch)])
-        assert all((tensor == 7).all() for tensor in fillers)
+        fillers = []
+        for parameter in 4 * list(eager.parameters):
+            fillers.append(torch.full_like(parameter, 7.0))
+        assert equal_trees(captured(batch), list(eager(batch)))
+        for filler in fillers:
+            assert (filler == 7).all()
 
 
-CASE = re.compile(
-    r"^([12] runs?, (?:same length|longer|shorter)) +(\d+)((?: +0\.\d{4}){3}) +(\d\.\d\d)$",
-    re.MULTILINE,
-)
 CASES = [
-    f"{runs}, {length}"
-    for runs in ("1 run", "2 runs")
-    for length in ("same length", "longer", "shorter")
+    "1 run, same length",
+    "1 run, longer",
+    "1 run, shorter",
+    "2 runs, same length",
+    "2 runs, longer",
+    "2 runs, shorter",
 ]
-REGRETS = re.compile(r"^(same|another) curve +(\d+)((?:  0\.\d{4} \(0\.\d{4}\)){3})$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class MeanErrors:
+    """A line of a table that `forecast.py` prints."""
+
+    case: str
+    fit_losses: float
+    annealing_law: float
+    nearest_run: float
+    covered: float
+
+
+def read_mean_errors(printed):
+    """Read the lines of one of the cases; their errors have four decimals."""
+    table = []
+    line = r"^([12] runs?, [a-z ]+[a-z]) +\d+ +(0\.\d{4}) +(0\.\d{4}) +(0\.\d{4}) +(\d\.\d\d)$"
+    for case, *figures in re.findall(line, printed, re.MULTILINE):
+        table.append(MeanErrors(case, *[float(figure) for figure in figures]))
+    return table
+
+
+@dataclass(frozen=True)
+class MeanRegrets:
+    """A line of the table that `best_peak.py` prints."""
+
+    case: str
+    choices: int
+    of_short_runs: float
+    of_ratio: float
+    of_forecasts: float
+
+
+def read_mean_regrets(printed):
+    """Read the lines of a curve; the largest regrets are in parentheses."""
+    table = []
+    regret = r"  (0\.\d{4}) \(0\.\d{4}\)"
+    line = rf"^(same|another) curve +(\d+){regret}{regret}{regret}$"
+    for case, choices, *regrets in re.findall(line, printed, re.MULTILINE):
+        table.append(MeanRegrets(case, int(choices), *[float(regret) for regret in regrets]))
+    return table
+
+
+def log_of_run(schaipp_curve, config):
+    """Return a log as those of lr-scheduling; the best peak is 1e-3."""
+    run = logged(schaipp_curve(config), 500)
+    losses = run.losses + 0.02 * np.log2(config["lr"] / 1e-3) ** 2
+    history = {"val": {"iter": run.steps.tolist(), "val_loss": losses.tolist()}}
+    return {"config": config, "history": history}
 
 
 @pytest.fixture
 def clone(tmp_path, monkeypatch):
-    """A folder with logs as those of lr-scheduling, whose best peak is 1e-3 for all curves."""
-    curve_of = load("forecast.py", monkeypatch)["schaipp_curve"]
-    (tmp_path / "data").mkdir()
-    for total, scheduler, lr in itertools.product(
-        (25_000, 50_000), ("wsd", "cos"), (5e-4, 1e-3, 2e-3)
-    ):
-        config = {"dataset": "slimpajama", "model": "llama", "n_layer": 12, "n_embd": 768, "lr": lr}
-        config |= {
-            "warmup_steps": 100,
-            "iterations": total,
-            "wsd_fract_decay": 0.2,
-            "scheduler": scheduler,
-        }
-        run = logged(curve_of(config), 500)
-        losses = run.losses + 0.02 * np.log2(lr / 1e-3) ** 2
-        history = {"val": {"iter": run.steps.tolist(), "val_loss": losses.tolist()}}
-        log = {"config": config, "history": history}
-        (tmp_path / "data" / f"{total}-{scheduler}-{lr}.json").write_text(json.dumps(log))
+    """A folder with logs, as a clone of lr-scheduling has."""
+    schaipp_curve = load("forecast.py", monkeypatch)["schaipp_curve"]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for total in (25_000, 50_000):
+        for scheduler in ("wsd", "cos"):
+            for lr in (5e-4, 1e-3, 2e-3):
+                config = {
+                    "dataset": "slimpajama",
+                    "model": "llama",
+                    "n_layer": 12,
+                    "n_embd": 768,
+                    "lr": lr,
+                    "warmup_steps": 100,
+                    "iterations": total,
+                    "wsd_fract_decay": 0.2,
+                    "scheduler": scheduler,
+                }
+                log = log_of_run(schaipp_curve, config)
+                file = folder / f"{total}-{scheduler}-{lr}.json"
+                file.write_text(json.dumps(log), encoding="utf-8")
     return tmp_path
 
 
-def test_benchmarks_of_forecasts_print_their_tables(clone):
-    text = run(BENCHMARKS / "forecast.py", ".", "--pairs", 15, folder=clone)
-    rows = CASE.findall(text)
-    assert [row[0] for row in rows] == CASES
-    for _, _, errors, covered in rows:
-        best, annealing, nearest = map(float, errors.split())
-        assert best < min(annealing, nearest, 0.01)
-        assert float(covered) == 1
-    text = run(BENCHMARKS / "best_peak.py", ".", folder=clone)
-    assert text.startswith("2 curves of 50000 steps\n")
-    same, another = REGRETS.findall(text)
-    assert (same[:2], another[:2]) == (("same", "2"), ("another", "2"))
-    for *_, regrets in (same, another):
-        of_short, _, of_forecasts = map(float, regrets.split()[::2])
-        assert max(of_short, of_forecasts) < 0.001
+def test_forecasts_beat_other_predictions(clone):
+    table = read_mean_errors(run(BENCHMARKS / "forecast.py", ".", "--pairs", 15, folder=clone))
+    assert [errors.case for errors in table] == CASES
+    for errors in table:
+        assert errors.fit_losses < min(errors.annealing_law, errors.nearest_run, 0.01)
+        assert errors.covered == 1
+
+
+def test_best_peak_is_found(clone):
+    printed = run(BENCHMARKS / "best_peak.py", ".", folder=clone)
+    assert printed.startswith("2 curves of 50000 steps\n")
+    table = read_mean_regrets(printed)
+    assert [(regrets.case, regrets.choices) for regrets in table] == [("same", 2), ("another", 2)]
+    for regrets in table:
+        assert regrets.of_short_runs < 0.001
+        assert regrets.of_forecasts < 0.001
 
 
 def test_pages_show_tables_in_the_form_of_the_benchmarks():
-    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    for data_set in ("lr-scheduling", "OLMo"):
-        _, _, printed = pages.partition(f"\n{data_set}: ")
-        assert [row[0] for row in CASE.findall(printed.partition("\n```")[0])[:6]] == CASES
-    assert [row[0] for row in REGRETS.findall(pages)] == ["same", "another"]
+    """The page has the mean errors of two data sets."""
+    shown = ""
+    for page in PAGES:
+        for section in sections(page):
+            shown += "".join(section.code_in("console"))
+    titles = re.findall(r"^([\w-]+): \d+ runs in \d+ groups", shown, re.MULTILINE)
+    assert titles == ["lr-scheduling", "OLMo"]
+    assert [errors.case for errors in read_mean_errors(shown)] == 2 * CASES
+    assert [regrets.case for regrets in read_mean_regrets(shown)] == ["same", "another"]

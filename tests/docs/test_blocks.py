@@ -1,12 +1,13 @@
 """Blocks of the pages, run: JAX matches PyTorch in float64, and recipes fit any lengths."""
 
 import math
-import re
 from bisect import bisect_right
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from inspect import signature
 from itertools import pairwise
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +17,17 @@ import pytest
 import torch
 from flax import nnx
 from hypothesis import given, strategies as st
-from support.docs.pages import program_named, sections
+from support.docs.pages import ROOT, program_named, sections
 from support.examples import corners, examples
 from torch import nn
 from torch.nn import functional
 
-from plateau_jax import PlateauCurve, optax_schedule
+from plateau_jax import PlateauCurve, StagedCurve, optax_schedule
 from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
 
-INTRODUCTION, *SECTIONS = sections(program_named("Clipping gradients").page)
+INTRODUCTION, *SECTIONS = sections(ROOT / "docs" / "pytorch_and_jax.md")
 ACCUMULATES_IN_FLOAT32 = "accumulator_dtype" in signature(optax.MultiSteps).parameters
 """True from optax 0.2.8 on; older versions accumulate in the dtype of the gradients."""
 LR = 0.01
@@ -35,16 +36,19 @@ WEIGHTS, *GRADIENTS = np.random.default_rng(0).normal(size=(9, 50)) * np.logspac
 assert_equal_float64 = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14)
 
 
-def run(heading, index=0, **names):
-    """Run a block of the page, with these values in its first block, and return its names."""
-    (section,) = (section for section in SECTIONS if section.heading == heading)
-    blocks = [block.code for block in section.blocks if block.language.startswith("py")]
-    namespace = {}
-    exec(INTRODUCTION.python(), namespace)
-    assert names.keys() <= namespace.keys()
-    namespace |= names
-    exec(blocks[index], namespace)
-    return namespace
+def run(heading, index=0, **values):
+    """Run a block of a section, with these values for names of the introduction's blocks.
+
+    Returns the names that the block has then.
+    """
+    (section,) = [section for section in SECTIONS if section.heading == heading]
+    blocks = [block.code for block in section.blocks if block.language in ("py", "python")]
+    names = {}
+    exec(INTRODUCTION.python(), names)
+    assert values.keys() <= names.keys()
+    names |= values
+    exec(blocks[index], names)
+    return SimpleNamespace(**names)
 
 
 @pytest.fixture(autouse=True)
@@ -85,29 +89,31 @@ def optax_weights(tx, weights, gradients):
     ],
 )
 def test_weight_decay_matches_torch(index, optimizer_class, options):
-    assert_equal_float64(
-        optax_weights(run("Weight decay", index, lr=LR, **options)["tx"], WEIGHTS, GRADIENTS),
-        torch_weights(partial(optimizer_class, lr=LR, **options), WEIGHTS, GRADIENTS),
-    )
+    page = run("Weight decay", index, lr=LR, **options)
+    make_optimizer = partial(optimizer_class, lr=LR, **options)
+    expected = torch_weights(make_optimizer, WEIGHTS, GRADIENTS)
+    assert_equal_float64(optax_weights(page.tx, WEIGHTS, GRADIENTS), expected)
+
+
+def clipped_by_torch(gradients, max_norm):
+    parameters = {}
+    for name, gradient in gradients.items():
+        parameters[name] = nn.Parameter(torch.tensor(gradient))
+        parameters[name].grad = torch.tensor(gradient)
+    nn.utils.clip_grad_norm_(parameters.values(), max_norm)
+    return {name: parameter.grad.numpy() for name, parameter in parameters.items()}
 
 
 def test_clipping_matches_torch(rng):
+    """Also where PyTorch's 1e-6, which it adds to the norm, decides."""
     gradients = {"kernel": rng.normal(size=(3, 4)), "bias": rng.normal(size=4)}
     norm = math.hypot(*gradients["kernel"].flat, *gradients["bias"])
-
-    def clipped_by_torch(max_norm):
-        parameters = {
-            name: nn.Parameter(torch.tensor(gradient)) for name, gradient in gradients.items()
-        }
-        for parameter in parameters.values():
-            parameter.grad = parameter.detach().clone()
-        nn.utils.clip_grad_norm_(parameters.values(), max_norm)
-        return {name: parameter.grad.numpy() for name, parameter in parameters.items()}
-
-    for max_norm in norm / 2, norm * (1 - 1e-9), norm, norm + 5e-7, 2 * norm:
-        tx = run("Clipping gradients")["clip_as_torch"](max_norm)
+    page = run("Clipping gradients")
+    for max_norm in (norm / 2, norm * (1 - 1e-9), norm, norm + 5e-7, 2 * norm):
+        tx = page.clip_as_torch(max_norm)
         clipped, _ = tx.update(gradients, tx.init(gradients))
-        jax.tree.map(assert_equal_float64, clipped, clipped_by_torch(max_norm))
+        expected = clipped_by_torch(gradients, max_norm)
+        jax.tree.map(assert_equal_float64, clipped, expected)
 
 
 def test_clipping_by_value_matches_torch():
@@ -121,21 +127,23 @@ def test_clipping_by_value_matches_torch():
     np.testing.assert_array_equal(clipped, parameter.grad.numpy())
 
 
+def sum_in_jax(index, *dtype):
+    """Return the sum of three gradients, accumulated by a block of the page."""
+    page = run("Micro-batches", index)
+    tx = page.sum_of_micro_batches(optax.sgd(-1.0), 3, *dtype)
+    return optax_weights(tx, np.zeros(50), GRADIENTS[:3])
+
+
 def test_micro_batches_match_torch():
-    count = 3
     parameter = nn.Parameter(torch.tensor(WEIGHTS))
-    for gradient in GRADIENTS[:count]:
+    for gradient in GRADIENTS[:3]:
         (parameter * torch.tensor(gradient)).sum().backward()
-    total = parameter.grad.numpy()
-
-    def accumulate(index, *dtype):
-        tx = run("Micro-batches", index)["sum_of_micro_batches"](optax.sgd(-1.0), count, *dtype)
-        return optax_weights(tx, np.zeros(50), GRADIENTS[:count])
-
-    np.testing.assert_allclose(accumulate(0), total, rtol=1e-6, atol=1e-6)
-    assert_equal_float64(
-        accumulate(1, "float64") if ACCUMULATES_IN_FLOAT32 else accumulate(0), total
-    )
+    expected = parameter.grad.numpy()
+    np.testing.assert_allclose(sum_in_jax(0), expected, rtol=1e-6, atol=1e-6)
+    if ACCUMULATES_IN_FLOAT32:
+        assert_equal_float64(sum_in_jax(1, "float64"), expected)
+    else:
+        assert_equal_float64(sum_in_jax(0), expected)
 
 
 def test_rmsprop_matches_torch():
@@ -148,90 +156,124 @@ def test_rmsprop_matches_torch():
         parameter.grad = torch.tensor(gradient)
         optimizer.step()
         scheduler.step()
-    tx = run("RMSprop", lr=optax_schedule(curve, LR), momentum=0.9)["tx"]
-    assert_equal_float64(optax_weights(tx, WEIGHTS, GRADIENTS), parameter.detach().numpy())
+    page = run("RMSprop", lr=optax_schedule(curve, LR), momentum=0.9)
+    weights = optax_weights(page.tx, WEIGHTS, GRADIENTS)
+    assert_equal_float64(weights, parameter.detach().numpy())
 
 
 def test_norm_layers_match_torch():
     inputs = np.float32(1e-3) * np.tile([1, -1], 4)[None].astype("float32")
-    block = run("ε of normalization layers", width=8, groups=2, rngs=nnx.Rngs(0))
-    layers = {
-        "layer_norm": nn.LayerNorm(8),
-        "group_norm": nn.GroupNorm(2, 8),
-        "rms_norm": nn.RMSNorm(8),
-    }
-    for name, layer in layers.items():
-        expected = layer(torch.tensor(inputs)).detach().numpy()
-        np.testing.assert_allclose(block[name](inputs), expected, rtol=1e-5)
+    page = run("ε of normalization layers", width=8, groups=2, rngs=nnx.Rngs(0))
+
+    def assert_equal_outputs(layer, torch_layer):
+        expected = torch_layer(torch.tensor(inputs)).detach().numpy()
+        np.testing.assert_allclose(layer(inputs), expected, rtol=1e-5)
+
+    assert_equal_outputs(page.layer_norm, nn.LayerNorm(8))
+    assert_equal_outputs(page.group_norm, nn.GroupNorm(2, 8))
+    assert_equal_outputs(page.rms_norm, nn.RMSNorm(8))
 
 
 def test_batch_norm_matches_torch(rng):
+    """But for the running variance, which is unbiased in PyTorch, as the page says."""
     inputs = rng.normal(size=(5, 3)).astype("float32")
-    torch_layer, layer = (
-        nn.BatchNorm1d(3),
-        run("BatchNorm", width=3, rngs=nnx.Rngs(0))["batch_norm"],
-    )
+    torch_layer = nn.BatchNorm1d(3)
     torch_layer(torch.tensor(inputs))
+    layer = run("BatchNorm", width=3, rngs=nnx.Rngs(0)).batch_norm
     layer(inputs)
     np.testing.assert_allclose(layer.mean[...], torch_layer.running_mean.numpy(), rtol=1e-5)
-    # Torch's running variance is unbiased, as the page says.
-    of_batch, of_torch_batch = (
-        np.asarray(var) - 0.9 for var in (layer.var[...], torch_layer.running_var)
-    )
-    np.testing.assert_allclose(of_batch, 4 / 5 * of_torch_batch, rtol=1e-4)
+    # Both are 0.9 times the initial 1, plus 0.1 times the variance of the batch.
+    variance = layer.var[...] - 0.9
+    unbiased_variance = torch_layer.running_var.numpy() - 0.9
+    np.testing.assert_allclose(variance, 4 / 5 * unbiased_variance, rtol=1e-4)
 
 
 def test_gelu_matches_torch():
     x = np.linspace(-5, 5, 101)
-    assert_equal_float64(run("GELU")["gelu"](x), functional.gelu(torch.tensor(x)).numpy())
+    expected = functional.gelu(torch.tensor(x)).numpy()
+    assert_equal_float64(run("GELU").gelu(x), expected)
+
+
+def assert_same_distribution(values, torch_values):
+    """Check that both are uniform within the same bound."""
+    assert values.shape == tuple(torch_values.shape)[::-1]
+    bound = torch_values.abs().max().item()
+    assert np.abs(values).max() == pytest.approx(bound, rel=0.02)
+    assert np.std(values) == pytest.approx(bound / math.sqrt(3), rel=0.05)
 
 
 def test_initial_weights_match_torch():
-    block = run("Initial weights", width=400, rows=500, rngs=nnx.Rngs(0))
-    linear, torch_linear = block["linear"], nn.Linear(400, 500)
-    for ours, theirs in ((linear.kernel, torch_linear.weight), (linear.bias, torch_linear.bias)):
-        assert ours[...].shape == tuple(theirs.shape)[::-1]
-        bound = theirs.abs().max().item()
-        assert np.abs(ours[...]).max() == pytest.approx(bound, rel=0.02)
-        assert np.std(ours[...]) == pytest.approx(bound / math.sqrt(3), rel=0.05)
+    page = run("Initial weights", width=400, rows=500, rngs=nnx.Rngs(0))
+    torch_linear = nn.Linear(400, 500)
+    assert_same_distribution(page.linear.kernel[...], torch_linear.weight)
+    assert_same_distribution(page.linear.bias[...], torch_linear.bias)
     deviation = nn.Embedding(500, 400).weight.std().item()
-    assert np.std(block["embedding"].embedding[...]) == pytest.approx(deviation, rel=0.01)
+    assert np.std(page.embedding.embedding[...]) == pytest.approx(deviation, rel=0.01)
 
 
-def test_attention_mask_matches_torch(rng):
-    mask = np.triu(np.ones((4, 4), bool), 1)
-    query, key, value = rng.normal(size=(3, 1, 4, 2, 8))
+def attention_in_torch(query, key, value, mask):
+    """Return the attention of two heads with 8 numbers each, without projections."""
     attention = nn.MultiheadAttention(16, 2, bias=False, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
         attention.in_proj_weight.copy_(torch.eye(16).repeat(3, 1))
         attention.out_proj.weight.copy_(torch.eye(16))
         flat = [torch.tensor(array).flatten(2) for array in (query, key, value)]
-        expected = attention(*flat, attn_mask=torch.tensor(mask))[0].unflatten(2, (2, 8)).numpy()
-    query, key, value = map(jnp.asarray, (query, key, value))
-    # jax.nn.dot_product_attention, which nnx calls, computes the softmax in float32 even with x64
-    # enabled.
-    from_page = run("Attention masks")["attention"](query, key, value, mask)
-    np.testing.assert_allclose(from_page, expected, rtol=1e-5, atol=1e-6)
+        outputs, _ = attention(*flat, attn_mask=torch.tensor(mask))
+    return outputs.unflatten(2, (2, 8)).numpy()
+
+
+def test_attention_mask_matches_torch(rng):
+    """In float32: the attention of JAX computes the softmax in it, even with x64 enabled."""
+    mask = np.triu(np.ones((4, 4), bool), 1)
+    query, key, value = rng.normal(size=(3, 1, 4, 2, 8))
+    expected = attention_in_torch(query, key, value, mask)
+    page = run("Attention masks")
+    outputs = page.attention(jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_losses_match_torch(rng):
     outputs, targets, logits = rng.normal(size=(3, 6, 5))
-    classes, block = rng.integers(5, size=6), run("Losses")
+    classes = rng.integers(5, size=6)
+    page = run("Losses")
     squared = functional.mse_loss(torch.tensor(outputs), torch.tensor(targets)).item()
-    assert_equal_float64(block["mse_loss"](outputs, targets), squared)
+    assert_equal_float64(page.mse_loss(outputs, targets), squared)
     entropy = functional.cross_entropy(torch.tensor(logits), torch.tensor(classes)).item()
-    assert_equal_float64(block["cross_entropy"](logits, classes), entropy)
+    assert_equal_float64(page.cross_entropy(logits, classes), entropy)
 
 
 # Recipes of the pages for any lengths: several lengths from one run, and a decay that is stretched.
 
 
-def names_after(settings):
-    """Return the names that both recipes for several lengths set."""
-    names = dict(settings)
-    _, *recipes = program_named("Several lengths from one run").blocks
-    exec("from plateau_jax import StagedCurve\n" + "\n".join(recipes), names)
-    return names
+SEVERAL_LENGTHS = program_named("Several lengths from one run")
+STRETCHED_DECAY = program_named("Stretch a decay that is running")
+
+
+def run_recipe(program, **settings):
+    """Run the blocks after the first, which has the settings; return all names."""
+    first, *recipe = program.blocks
+    names = {"StagedCurve": StagedCurve}  # imported at the top of the page
+    exec(first, names)
+    assert settings.keys() <= names.keys()
+    names |= settings
+    exec("\n".join(recipe), names)
+    return SimpleNamespace(**names)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Several lengths, each with its peak; a decay takes a fraction of a length or period."""
+
+    lengths: list[int]
+    peaks: list[float]
+    warmup: int
+    decay: float
+
+    def level_before_decay(self, step, period):
+        """Return the level of a step in a period, such as 0 up to the first length."""
+        if step < self.warmup:
+            return self.peaks[0] * step / self.warmup
+        return self.peaks[period]
 
 
 @st.composite
@@ -239,43 +281,61 @@ def ladders(draw):
     decay = draw(st.sampled_from((0.1, 0.2, 0.5)))
     warmup = draw(st.integers(0, 20))
     growth = draw(st.lists(st.integers(10, 60), min_size=1, max_size=4))
-    lengths = [2 * warmup + sum(growth[: n + 1]) for n in range(len(growth))]
-    while not all(round((1 - decay) * b) > round((1 - decay) * a) for a, b in pairwise(lengths)):
+    count = len(growth)
+    peaks = draw(st.lists(st.just(1.0) | st.floats(0.1, 1), min_size=count, max_size=count))
+    lengths = (2 * warmup + np.cumsum(growth)).tolist()
+
+    def starts_rise():
+        starts = [round((1 - decay) * length) for length in lengths]
+        return all(start < following for start, following in pairwise(starts))
+
+    while not starts_rise():
         lengths = [10 * length for length in lengths]
-    peaks = draw(
-        st.lists(st.just(1.0) | st.floats(0.1, 1), min_size=len(growth), max_size=len(growth))
+    return Ladder(lengths, peaks, warmup, decay)
+
+
+def recipes_for_several_lengths(ladder):
+    return run_recipe(
+        SEVERAL_LENGTHS,
+        lengths=ladder.lengths,
+        peaks=ladder.peaks,
+        warmup=ladder.warmup,
+        decay=ladder.decay,
     )
-    return {"lengths": lengths, "peaks": peaks, "warmup": warmup, "decay": decay}
 
 
 @examples(30)
 @given(ladders())
-def test_each_length_has_its_peak_and_decay(ladder):
-    names, peaks, lengths = names_after(ladder), ladder["peaks"], ladder["lengths"]
-    starts = names["starts"]
-
-    def rising(step):
-        return peaks[0] * min(1.0, step / ladder["warmup"]) if ladder["warmup"] else peaks[0]
-
-    for step in range(lengths[-1]):
-        period = bisect_right(starts, step)
-        if period < len(peaks):
-            level = rising(step) if step < ladder["warmup"] else peaks[period]
-            assert names["trunk"](step) == pytest.approx(level, rel=1e-7)
-        period = bisect_right(lengths, step)
-        begin = lengths[period - 1] if period else 0
-        fall = round(ladder["decay"] * (lengths[period] - begin))
-        level = rising(step) if step < ladder["warmup"] else peaks[period]
-        level *= min(1.0, (lengths[period] - step) / fall)
-        assert names["wsds"](step) == pytest.approx(level, rel=1e-6)
-    for branch, start, length, peak in zip(names["branches"], starts, lengths, peaks, strict=True):
-        assert branch.same_until(names["trunk"], start)
+def test_branches_have_their_peak_and_length(ladder):
+    page = recipes_for_several_lengths(ladder)
+    for step in range(page.starts[-1]):
+        period = bisect_right(page.starts, step)
+        level = ladder.level_before_decay(step, period)
+        assert page.trunk(step) == pytest.approx(level, rel=1e-7)
+    ends = zip(page.branches, page.starts, ladder.lengths, ladder.peaks, strict=True)
+    for branch, start, length, peak in ends:
+        assert branch.same_until(page.trunk, start)
         assert branch([start, length]).tolist() == [np.float32(peak), 0]
         assert branch.total_steps == length
-    assert names["save"][1::2] == lengths
-    assert [names["wsds"](step) for step in names["save"][::2]] == [
-        np.float32(peak) for peak in peaks
-    ]
+
+
+@examples(30)
+@given(ladders())
+def test_wsds_decays_at_the_end_of_each_length(ladder):
+    page = recipes_for_several_lengths(ladder)
+    begins = [0, *ladder.lengths[:-1]]
+    for step in range(ladder.lengths[-1]):
+        period = bisect_right(ladder.lengths, step)
+        length = ladder.lengths[period]
+        decay_steps = round(ladder.decay * (length - begins[period]))
+        level = ladder.level_before_decay(step, period)
+        level *= min(1.0, (length - step) / decay_steps)
+        assert page.wsds(step) == pytest.approx(level, rel=1e-6)
+    # It saves at the peak, before each decay, and after it.
+    saved_before_decay = page.save[::2]
+    saved_after_decay = page.save[1::2]
+    assert saved_after_decay == ladder.lengths
+    assert page.wsds(saved_before_decay).tolist() == np.float32(ladder.peaks).tolist()
 
 
 @examples(50)
@@ -285,20 +345,15 @@ def test_stretched_decay_begins_at_its_level_and_ends_in_time(data):
     planned = warmup + data.draw(corners(2, 900))
     at = data.draw(corners(warmup + 1, planned - 1))
     total = planned + data.draw(corners(1, 2000))
-    build, search, *_ = program_named("Stretch a decay that is running").blocks
-    for name, value in {"warmup, planned": (warmup, planned), "at, total": (at, total)}.items():
-        build, count = re.subn(
-            f"^{name} = [^#\n]+", f"{name} = {value}  ", build, flags=re.MULTILINE
-        )
-        assert count == 1
-    names = {}
-    exec(build + search, names)
-    assert names["stretched"].total_steps == total
-    assert names["stretched"].same_until(names["cosine"], at)
-    # The fraction of its decay that each curve has made.
-    made = Fraction(at - warmup, planned - warmup)
-    assert Fraction(names["first"] - 1 - warmup, names["decay"]) < made
-    assert made <= Fraction(names["first"] - warmup, names["decay"])
-    longer, level = names["longer"], names["cosine"](at)
-    found = np.flatnonzero(names["above"])[-1] + 1
-    assert longer(found - 1) > level >= longer(found) >= longer(names["first"])
+    page = run_recipe(STRETCHED_DECAY, warmup=warmup, planned=planned, at=at, total=total)
+    assert page.stretched.total_steps == total
+    assert page.stretched.same_until(page.cosine, at)
+    # The fraction of the decay that the cosine has made lies between those of two steps.
+    fraction = Fraction(at - warmup, planned - warmup)
+    assert Fraction(page.first - 1 - warmup, page.decay) < fraction
+    assert fraction <= Fraction(page.first - warmup, page.decay)
+    # So does the level, in float32.
+    level = page.cosine(at)
+    first_below = np.flatnonzero(page.above)[-1] + 1
+    assert page.longer(first_below - 1) > level
+    assert level >= page.longer(first_below) >= page.longer(page.first)

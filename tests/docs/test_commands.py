@@ -26,8 +26,9 @@ from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 pytestmark = pytest.mark.slow
 
-PEAK, CURVE = 0.01, PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
-"""Those of the sections about logging."""
+PEAK = 0.01
+CURVE = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
+"""That of the sections about logging."""
 
 SITE_CUSTOMIZE = """
 import warnings
@@ -38,20 +39,32 @@ warnings.simplefilter("error", CurveWarning)
 
 
 def imported_packages(section: Section) -> set[str]:
-    trees = [ast.parse(block.code) for block in section.blocks if block.file.endswith(".py")]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    return {name.partition(".")[0] for name in names}
+    packages: set[str] = set()
+    for block in section.blocks:
+        if block.file.endswith(".py"):
+            for node in ast.walk(ast.parse(block.code)):
+                packages |= packages_of(node)
+    return packages
+
+
+def packages_of(statement: ast.AST) -> set[str]:
+    """Return the packages from which a statement imports."""
+    if isinstance(statement, ast.Import):
+        return {alias.name.partition(".")[0] for alias in statement.names}
+    if isinstance(statement, ast.ImportFrom) and statement.module:
+        return {statement.module.partition(".")[0]}
+    return set()
 
 
 def write_files(section: Section, folder: Path) -> None:
     for block in section.blocks:
         if block.file:
-            (folder / block.file).parent.mkdir(exist_ok=True)
-            (folder / block.file).write_text(block.code, encoding="utf-8")
-    (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(SITE_CUSTOMIZE, encoding="utf-8")
+            file = folder / block.file
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(block.code, encoding="utf-8")
+    site = folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SITE_CUSTOMIZE, encoding="utf-8")
 
 
 def run_section(section: Section, folder: Path) -> str:
@@ -79,12 +92,14 @@ def run_section(section: Section, folder: Path) -> str:
     return printed
 
 
-def written_by_commands(folder: Path, before: set[Path]) -> set[Path]:
-    """Return the new files, without Python's caches and the settings of tools."""
-    files = {path for path in set(folder.rglob("*")) - before if path.is_file()}
-    return {
-        path for path in files if not {"__pycache__", "home"} & set(path.relative_to(folder).parts)
-    }
+def files_of_commands(folder: Path) -> set[Path]:
+    """Return the files in a folder without Python's caches and the settings of tools."""
+    files: set[Path] = set()
+    for path in folder.rglob("*"):
+        folders = path.relative_to(folder).parts
+        if path.is_file() and "__pycache__" not in folders and "home" not in folders:
+            files.add(path)
+    return files
 
 
 def assert_in_tensorboard(folder: Path, name: str, values: list[tuple[int, float]]) -> None:
@@ -105,12 +120,14 @@ def learning_rates(curve: Curve, steps: Iterable[int]) -> list[tuple[int, float]
 def check_hydra(folder: Path, _: str) -> None:
     from omegaconf import OmegaConf
 
-    saved = [OmegaConf.load(file).curve for file in folder.glob("outputs/*/*/.hydra/config.yaml")]
-    assert {config.pop("_target_") for config in saved} == {
-        "plateau_jax.PlateauCurve",
-        "plateau_jax.StagedCurve",
-    }
-    assert {Curve.from_dict(config) for config in saved} == {
+    classes: set[str] = set()
+    curves: set[Curve] = set()
+    for file in folder.glob("outputs/*/*/.hydra/config.yaml"):
+        config = OmegaConf.load(file).curve
+        classes.add(config.pop("_target_"))
+        curves.add(Curve.from_dict(config))
+    assert classes == {"plateau_jax.PlateauCurve", "plateau_jax.StagedCurve"}
+    assert curves == {
         PlateauCurve(200, warmup_steps=4, plateaus=[(0, 40)]),
         StagedCurve([(20, 1.0), (120,), (60, 0.0, "1-sqrt")]),
     }
@@ -157,33 +174,40 @@ CHECKS = {
 def commands_of(section: Section) -> list[str]:
     """Return the commands that run one of the section's files."""
     files = {block.file for block in section.blocks if block.file}
-    shell = "".join(block.code for block in section.blocks if block.language == "sh")
-    lines = shell.replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.startswith("python ") and files & set(shlex.split(line))]
+    shell = "".join(section.code_in("sh")).replace("\\\n", " ")
+    commands: list[str] = []
+    for line in shell.splitlines():
+        if line.startswith("python ") and files.intersection(shlex.split(line)):
+            commands.append(line)
+    return commands
 
 
-SECTIONS = [
-    pytest.param(section, id=section.heading)
-    for page in PAGES
-    for section in sections(page)
-    if commands_of(section)
-]
+def sections_with_commands() -> list[Section]:
+    found: list[Section] = []
+    for page in PAGES:
+        for section in sections(page):
+            if commands_of(section):
+                found.append(section)
+    return found
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("section", sections_with_commands(), ids=lambda section: section.heading)
 def test_commands_print_the_output_on_the_page(section: Section, tmp_path: Path) -> None:
+    """Run again, they find the files of their first run, and print the same."""
     missing = [package for package in imported_packages(section) if find_spec(package) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}: pip install -e '.[test-all,config]'")
     write_files(section, tmp_path)
-    before = set(tmp_path.rglob("*"))
+    before = files_of_commands(tmp_path)
     printed = run_section(section, tmp_path)
-    shown = "".join(block.code for block in section.blocks if block.language == "text")
+    shown = "".join(section.code_in("text"))
     if shown or section.heading not in CHECKS:
         assert printed == shown
-    check = CHECKS.get(section.heading)
-    if check is not None:
-        check(tmp_path, printed)
-    if written_by_commands(tmp_path, before):
-        # They find the files of their first run.
+    if section.heading in CHECKS:
+        CHECKS[section.heading](tmp_path, printed)
+    if files_of_commands(tmp_path) != before:
         assert run_section(section, tmp_path) == printed
+
+
+def test_checks_belong_to_sections_with_commands() -> None:
+    assert CHECKS.keys() <= {section.heading for section in sections_with_commands()}

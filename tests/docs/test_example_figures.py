@@ -3,6 +3,7 @@
 import math
 import re
 import runpy
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import jax
@@ -29,9 +30,10 @@ def test_sweep_finds_a_plateau_that_helps(ran):
     _, lines = ran("sweep.py")
     assert "learning rates ≠ peak · curve(step):        0 of 3880" in lines  # 97 curves, 40 steps
     assert number_after("largest difference between their losses", lines) < 1e-4
-    (best,) = (line.split()[-1] for line in lines if line.startswith("the best, a plateau"))
+    (best,) = [line for line in lines if line.startswith("the best, a plateau")]
+    with_plateau = float(best.split()[-1])
     without = number_after("held-out loss without a plateau:", lines)
-    assert float(best) < without < math.log(10)
+    assert with_plateau < without < math.log(10)
 
 
 def test_models_beat_simple_forecasts(ran):
@@ -49,77 +51,132 @@ def test_batch_plan_keeps_the_learning_rates(ran):
     assert "learning rates that differ between PyTorch and JAX: 0 of 70" in lines
 
 
-def test_branched_runs_agree_and_cool_down(ran):
-    """A merge over 60 updates beats the constant learning rate, in PyTorch as in JAX."""
-    _, lines = ran("branch_cooldowns.py")
-    text = "\n".join(lines)
-    row, merge = (
-        r"^ +(\d) (.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)$",
-        r"^(.+?) +(\d+) updates +(.+)$",
-    )
-    runs = {(seed, name): numbers for seed, name, *numbers in re.findall(row, text, re.MULTILINE)}
-    merged = {
-        (name, steps): losses for name, steps, losses in re.findall(merge, text, re.MULTILINE)
-    }
+@dataclass(frozen=True)
+class BranchedRun:
+    """A line of the table that `branch_cooldowns.py` prints."""
 
+    seed: str
+    name: str
+    begin: int
+    end: int
+    differing_lrs: int
+    loss_in_jax: float
+    loss_in_torch: float
+
+
+def branched_runs(lines):
+    runs = {}
+    for line in lines:
+        cells = re.fullmatch(r" +(\d) (.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)", line)
+        if cells:
+            seed, name, begin, end, differing, in_jax, in_torch = cells.groups()
+            runs[seed, name] = BranchedRun(
+                seed, name, int(begin), int(end), int(differing), float(in_jax), float(in_torch)
+            )
+    return runs
+
+
+def merged_losses(lines):
+    """Return the losses of each seed, and then their mean, by name and number of updates."""
+    losses = {}
+    for line in lines:
+        cells = re.fullmatch(r"(.+?) +(\d+) updates +(.+)", line)
+        if cells:
+            name, steps, numbers = cells.groups()
+            losses[name, int(steps)] = [float(number) for number in numbers.split()]
+    return losses
+
+
+def test_branched_runs_cover_their_updates(ran):
+    _, lines = ran("branch_cooldowns.py")
     held = int(number_after("updates that the plateau of one step lasted:", lines))
     assert 4 * 5 < held < 4 * 120
-    expected = {("0", "held until flat"): ("0", str(20 + held + 60))}
-    for seed in "01":
-        expected |= {(seed, "stable phase"): ("0", "120"), (seed, "constant lr"): ("120", "180")}
-        expected |= {
-            (seed, f"cooldown of {steps}"): ("120", str(120 + steps)) for steps in (10, 30, 60)
-        }
-    assert {key: (begin, end) for key, (begin, end, *_) in runs.items()} == expected
-    for _, _, differing, in_jax, in_torch in runs.values():
-        assert int(differing) == 0
-        assert float(in_jax) == pytest.approx(float(in_torch), abs=1e-2)
-    assert float(runs["0", "cooldown of 60"][-1]) < float(runs["0", "stable phase"][-1]) - 0.05
+    expected = {("0", "held until flat"): (0, 20 + held + 60)}
+    for seed in ("0", "1"):
+        expected[seed, "stable phase"] = (0, 120)
+        expected[seed, "constant lr"] = (120, 180)
+        for steps in (10, 30, 60):
+            expected[seed, f"cooldown of {steps}"] = (120, 120 + steps)
+    runs = branched_runs(lines)
+    assert {key: (run.begin, run.end) for key, run in runs.items()} == expected
 
+
+def test_branched_runs_agree_and_cool_down(ran):
+    _, lines = ran("branch_cooldowns.py")
+    runs = branched_runs(lines)
+    for run in runs.values():
+        assert run.differing_lrs == 0
+        assert run.loss_in_jax == pytest.approx(run.loss_in_torch, abs=1e-2)
+    stable = runs["0", "stable phase"]
+    assert runs["0", "cooldown of 60"].loss_in_torch < stable.loss_in_torch - 0.05
+
+
+def test_merge_beats_the_constant_learning_rate(ran):
+    """Over 60 updates, for each seed and in the mean."""
+    _, lines = ran("branch_cooldowns.py")
+    runs = branched_runs(lines)
+    merged = merged_losses(lines)
     assert len(merged) == 9
-    for (name, steps), losses in merged.items():
-        *by_seed, mean = map(float, losses.split())
-        assert mean == pytest.approx(np.mean(by_seed), abs=1e-4)
-        if name == "cooled down":
-            assert by_seed == [float(runs[seed, f"cooldown of {steps}"][-2]) for seed in "01"]
-    after_merge, constant = (
-        np.array(merged[n, "60"].split(), float) for n in ("merged", "constant lr")
-    )
-    assert (after_merge < constant).all()
-    assert (
-        number_after("largest difference between a merge in PyTorch and the same in JAX:", lines)
-        < 1e-2
-    )
+    for first, second, mean in merged.values():
+        assert mean == pytest.approx((first + second) / 2, abs=1e-4)
+    for steps in (10, 30, 60):
+        first, second, _ = merged["cooled down", steps]
+        assert first == runs["0", f"cooldown of {steps}"].loss_in_jax
+        assert second == runs["1", f"cooldown of {steps}"].loss_in_jax
+    for loss, constant in zip(merged["merged", 60], merged["constant lr", 60], strict=True):
+        assert loss < constant
+    in_both = "largest difference between a merge in PyTorch and the same in JAX:"
+    assert number_after(in_both, lines) < 1e-2
+
+
+def losses_after(name, lines):
+    """Return the numbers with three decimals in the last line that begins with a name."""
+    *_, line = [line for line in lines if line.startswith(name)]
+    return [float(number) for number in re.findall(r"\d+\.\d{3}", line)]
 
 
 def test_running_averages_replace_a_cooldown(ran):
+    """Each third loss of the averages and of the constant learning rate has a cooldown."""
     _, lines = ran("running_averages.py")
-    rows = {
-        name: [float(number) for number in re.findall(r"\d+\.\d{3}", line)]
-        for line in lines
-        for name in ("cooled down", "running average", "constant lr")
-        if line.startswith(name)
-    }
-    losses = rows["cooled down"], rows["running average"][::3], rows["constant lr"][::3]
-    for cooled, averaged, constant in zip(*losses, strict=True):
-        assert abs(averaged - cooled) < 0.2 * (constant - cooled)
+    cooldown = losses_after("cooled down", lines)
+    average = losses_after("running average", lines)[::3]
+    constant = losses_after("constant lr", lines)[::3]
+    for cooled, averaged, uncooled in zip(cooldown, average, constant, strict=True):
+        assert abs(averaged - cooled) < 0.2 * (uncooled - cooled)
     assert number_after("largest difference between a running average and the merge:", lines) < 1e-5
+
+
+@dataclass(frozen=True)
+class Scores:
+    precision: float
+    recall: float
+    f1: float
+
+
+def scores_of_bloom(lines):
+    scores = {}
+    for line in lines:
+        cells = re.fullmatch(r"  (.+?): +([\d.]+) +([\d.]+) +([\d.]+)", line)
+        if cells:
+            name, precision, recall, f1 = cells.groups()
+            scores[name] = Scores(float(precision), float(recall), float(f1))
+    return scores
 
 
 def test_network_beats_linear_model_beats_most_frequent(ran):
     _, lines = ran("train_bloom.py")
     assert re.fullmatch(r"4,000 names row by row \d+ ms, at once .+ times as fast", lines[-1])
-    rows = (re.fullmatch(r"  (.+?): +([\d.]+) +([\d.]+) +([\d.]+)", line) for line in lines)
-    scores = {row[1]: tuple(map(float, row.groups()[1:])) for row in rows if row}
+    scores = scores_of_bloom(lines)
     assert list(scores) == ["network", "linear model", "most frequent", "all bits, by the key"]
-    network, linear, frequent, with_key = (f1 for _, _, f1 in scores.values())
-    assert network > linear + 0.01
-    assert linear > 2 * with_key > 2 * frequent > 0
-    assert (
-        scores["all bits, by the key"][1] == 1.0
-    )  # every two-gram of the name has set all its bits
-    for precision, recall, f1 in scores.values():
-        assert f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=2e-3)
+    linear = scores["linear model"]
+    frequent = scores["most frequent"]
+    with_key = scores["all bits, by the key"]
+    assert scores["network"].f1 > linear.f1 + 0.01
+    assert linear.f1 > 2 * with_key.f1 > 2 * frequent.f1 > 0
+    assert with_key.recall == 1.0  # every two-gram of the name has set all its bits
+    for score in scores.values():
+        harmonic_mean = 2 * score.precision * score.recall / (score.precision + score.recall)
+        assert score.f1 == pytest.approx(harmonic_mean, abs=2e-3)
 
 
 def test_each_device_holds_half_of_the_state(ran):
@@ -128,42 +185,51 @@ def test_each_device_holds_half_of_the_state(ran):
     assert "  learning rates that differ:             0 of 100" in lines
     assert number_after("difference of the last training loss", lines) <= 1e-6
     assert number_after("difference of the last held-out loss", lines) <= 1e-6
-    (line,) = (line for line in lines if line.startswith("weights and moments"))
-    total, share = map(float, re.findall(r"([\d.]+) MB", line))
-    assert total > 0.8
-    assert share == pytest.approx(total / 2, abs=0.02)
+    (line,) = [line for line in lines if line.startswith("weights and moments")]
+    total, on_a_device = re.findall(r"([\d.]+) MB", line)
+    assert float(total) > 0.8
+    assert float(on_a_device) == pytest.approx(float(total) / 2, abs=0.02)
+
+
+def leaves(run):
+    return jax.tree.leaves(nnx.state(run.parts))
+
+
+def assert_same_state(run, loaded):
+    """Check that a run has loaded the state of another one onto its devices."""
+    for leaf, expected in zip(leaves(loaded), leaves(run), strict=True):
+        assert leaf.sharding.mesh == loaded.mesh
+        np.testing.assert_array_equal(np.asarray(leaf), np.asarray(expected), strict=True)
 
 
 def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
+    """From four devices to one, and back."""
     monkeypatch.syspath_prepend(EXAMPLES)
     example = runpy.run_path(str(EXAMPLES / "train_flax.py"))
     args = SimpleNamespace(width=32, seed=0)
     curve = StagedCurve([(3, 1.0), (27,)])
     adamw = optax.inject_hyperparams(optax.adamw)(optax_schedule(curve, 5e-3))
-    four, one = (
-        example["Run"](args, adamw, jax.devices("cpu"), *shape) for shape in ((2, 2), (1, 1))
-    )
+    four = example["Run"](args, adamw, jax.devices("cpu"), 2, 2)
+    one = example["Run"](args, adamw, jax.devices("cpu"), 1, 1)
     batches = np.random.default_rng(0).integers(2048, size=(12, 256, 9), dtype=np.int32)
 
-    for turn, (saved, loaded) in enumerate([(four, one), (one, four)]):
-        with example["manager"](tmp_path / str(turn)) as checkpoints:
-            for batch in batches[6 * turn : 6 * turn + 3]:
+    def save_and_load(saved, loaded, directory, batches):
+        with example["manager"](directory) as checkpoints:
+            for batch in batches[:3]:
                 saved.update(batch)
             saved.save(checkpoints, {"peak": 5e-3}, curve)
-        about = example["last_saved"](tmp_path / str(turn))
+        about = example["last_saved"](directory)
         assert about["record"] == resume_record(curve, peak_value=5e-3)
-        with example["manager"](tmp_path / str(turn)) as checkpoints:
+        with example["manager"](directory) as checkpoints:
             loaded.load(checkpoints, about)
-        expected, actual = (jax.tree.leaves(nnx.state(run.parts)) for run in (saved, loaded))
-        assert {leaf.sharding.mesh for leaf in actual} == {loaded.mesh}
-        for leaves in zip(actual, expected, strict=True):
-            np.testing.assert_array_equal(*map(np.asarray, leaves), strict=True)
-        for batch in batches[6 * turn + 3 : 6 * turn + 6]:
+        assert_same_state(saved, loaded)
+        for batch in batches[3:]:
             saved.update(batch)
             loaded.update(batch)
-        np.testing.assert_array_equal(
-            *(np.array(run.learning_rates) for run in (saved, loaded)), strict=True
-        )
-        np.testing.assert_allclose(
-            *(np.array(run.losses) for run in (saved, loaded)), rtol=0, atol=1e-6
-        )
+        expected_lrs = np.array(saved.learning_rates)
+        np.testing.assert_array_equal(np.array(loaded.learning_rates), expected_lrs, strict=True)
+        expected_losses = np.array(saved.losses)
+        np.testing.assert_allclose(np.array(loaded.losses), expected_losses, rtol=0, atol=1e-6)
+
+    save_and_load(four, one, tmp_path / "four", batches[:6])
+    save_and_load(one, four, tmp_path / "one", batches[6:])

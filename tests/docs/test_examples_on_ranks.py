@@ -1,26 +1,20 @@
 """The GPT and the batch plan give the same on one process or two, and resume on either number."""
 
+import math
 import re
 import shutil
+from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
 import pytest
-from support.programs import (
-    EXAMPLES,
-    SMALL_RUNS,
-    assert_rejected,
-    finish,
-    number_after,
-    start,
-    torchrun,
-)
+from support.programs import SMALL_RUNS, assert_rejected, finish, number_after, start, torchrun
 
 from torch_bridge import Checkpoints, MetricLog
 
 pytestmark = pytest.mark.slow
 
 SMALL = ("--batch-size", 4, "--context", 32, "--width", 32, "--layers", 2)
-FEW = ("train_gpt.py", "--steps", 12, "--every", 6, *SMALL)
+FEW_UPDATES = ("--steps", 12, "--every", 6, *SMALL)
 
 
 def run(folder, script, *arguments, processes=1, status=0):
@@ -30,7 +24,8 @@ def run(folder, script, *arguments, processes=1, status=0):
         return finish(start(folder, script, *arguments), status)
     first, *rest = torchrun(folder, script, *arguments, processes=processes)
     lines = finish(first, status)
-    assert [finish(program, status) for program in rest] == [[]] * len(rest)
+    for program in rest:
+        assert finish(program, status) == []
     return lines
 
 
@@ -45,143 +40,203 @@ def test_log_keeps_only_the_rows_of_the_next_mean(ran):
 
 
 def test_muon_and_global_batch(tmp_path):
-    muon = "--optimizer", "muon", "--steps", "60", "--every", "60", "--global-batch", "12"
+    muon = ("--optimizer", "muon", "--steps", 60, "--every", 60, "--global-batch", 12)
     lines = run(tmp_path, "train_gpt.py", *muon)
-    assert number_after("loss of the model:", lines) < number_after(
-        "loss of byte frequencies:", lines
-    )
+    of_frequencies = number_after("loss of byte frequencies:", lines)
+    assert number_after("loss of the model:", lines) < of_frequencies
     assert "an update: 1 micro-batches of 12 sequences" in lines
 
 
+def gpt_losses(parallelism, folder, *arguments):
+    """Train on one process, or with DDP or FSDP on two; return the lines about losses."""
+    if parallelism == "one":
+        lines = run(folder, "train_gpt.py", *arguments)
+    else:
+        options = ("--distribute", parallelism, "--checkpoint-activations")
+        lines = run(folder, "train_gpt.py", *arguments, *options, processes=2)
+    return [line for line in lines if "loss" in line]
+
+
 def test_losses_agree_for_any_number_of_processes(tmp_path):
-    def losses(parallelism, folder, *arguments):
-        if parallelism != "one":
-            arguments = *arguments, "--distribute", parallelism, "--checkpoint-activations"
-        lines = run(folder, *arguments, processes=1 if parallelism == "one" else 2)
-        return [line for line in lines if "loss" in line]
-
-    parallelisms = "one", "ddp", "fsdp"
-    expected = losses("one", tmp_path / "one", *FEW)
+    """Also of runs that another number of processes has saved in the middle."""
+    expected = gpt_losses("one", tmp_path / "one", *FEW_UPDATES)
     assert len(expected) == 4
-    for parallelism in parallelisms[1:]:
-        assert losses(parallelism, tmp_path / parallelism, *FEW) == expected
-    for saved in parallelisms:
-        for resumed in parallelisms:
+    assert gpt_losses("ddp", tmp_path / "ddp", *FEW_UPDATES) == expected
+    assert gpt_losses("fsdp", tmp_path / "fsdp", *FEW_UPDATES) == expected
+    for saved in ("one", "ddp", "fsdp"):
+        for resumed in ("one", "ddp", "fsdp"):
             folder = tmp_path / f"{saved} {resumed}"
-            copied = folder / "train_gpt_checkpoints"
-            shutil.copytree(tmp_path / saved / "train_gpt_checkpoints", copied)
-            for last in copied.glob("12*"):
+            checkpoints = folder / "train_gpt_checkpoints"
+            shutil.copytree(tmp_path / saved / "train_gpt_checkpoints", checkpoints)
+            for last in checkpoints.glob("12*"):
                 shutil.rmtree(last)
-            assert losses(resumed, folder, "train_gpt.py", "--resume") == expected[1:]
+            assert gpt_losses(resumed, folder, "--resume") == expected[1:]
 
 
-PAIRS = [(0, 512), (10_240, 1024), (20_480, 2048)]
-TOKENS, UNIT = 51_200, 1000
-STOPPED = """
-import runpy, sys
-
-sys.path.insert(0, {folder!r})
-import train_gpt
-
-calls = iter(range(1, {calls} + 1))
-train_gpt.stopped = lambda stop, device: next(calls) == {calls}
-runpy.run_path({script!r}, run_name="__main__")
-"""
-"""Ends as after a Ctrl-C, at this call of `stopped`: the arrival of a Ctrl-C depends on speed."""
+TOKENS = 51_200
+TOKENS_PER_STEP = 1000
+LAST_BATCH = 2048
 
 
-def rows_of(folder, name):
+def growing_batch(consumed):
+    """Return the batch after these tokens: that of the small run's plan."""
+    if consumed < 10_240:
+        return 512
+    if consumed < 20_480:
+        return 1024
+    return LAST_BATCH
+
+
+def constant_batch(consumed):
+    return LAST_BATCH
+
+
+def logged_updates(folder, name):
     log = MetricLog(keep=None)
     Checkpoints(folder / "batch_plan_checkpoints").load(**{f"{name}_log": log})
     return log.rows
 
 
-def batch_by_hand(consumed):
-    return max((threshold, batch) for threshold, batch in PAIRS if threshold <= consumed)[1]
-
-
-def test_both_runs_count_tokens(ran):
-    folder, lines = ran("batch_plan.py")
-    for name, batch_at in (("constant", lambda _: PAIRS[-1][1]), ("growing", batch_by_hand)):
-        consumed, rows = 0, rows_of(folder, name)
-        for row in rows:
-            assert row["curve_step"] == consumed // UNIT
-            consumed += batch_at(consumed)
-            assert row["consumed"] == consumed
-        assert consumed == TOKENS
-        assert f"{name} batch: {len(rows)} updates for {TOKENS} tokens; 0 are done" in lines
-    longer = "--device", "cpu", "--resume", "--tokens", "102400"
-    assert_rejected(
-        folder, "batch_plan.py", longer, 1, "; without --tokens, --resume continues as planned"
-    )
-
-
 @pytest.mark.parametrize(
-    ("before", "calls", "consumed", "after"),
-    [((1, 512), 25 + 25, 15_360, (2, 128)), ((2, 128), 2 + 1, 5_120, (1, 512))],
+    ("name", "batch_after"), [("constant", constant_batch), ("growing", growing_batch)]
 )
-def test_run_stopped_mid_ramp_resumes_at_the_same_token(
-    ran, tmp_path, before, calls, consumed, after
-):
-    """Resumes with a different micro-batch and number of processes."""
-    expected, lines = ran("batch_plan.py")
-    script = tmp_path / "stopped.py"
-    script.write_text(
-        STOPPED.format(folder=str(EXAMPLES), calls=calls, script=str(EXAMPLES / "batch_plan.py"))
-    )
-    (processes, micro_batch), (processes_after, micro_batch_after) = before, after
-    options = *SMALL_RUNS["batch_plan.py"].split(), "--micro-batch", micro_batch
-    *_, last = run(tmp_path, script, *options, processes=processes, status=130)
-    assert last == f"stopped after {consumed} tokens; batch_plan_checkpoints resumes with --resume"
-    so_far = rows_of(tmp_path, "growing")
-    assert so_far[-1]["consumed"] == consumed
+def test_runs_count_tokens(name, batch_after, ran):
+    folder, lines = ran("batch_plan.py")
+    updates = logged_updates(folder, name)
+    consumed = 0
+    for update in updates:
+        assert update["curve_step"] == consumed // TOKENS_PER_STEP
+        consumed += batch_after(consumed)
+        assert update["consumed"] == consumed
+    assert consumed == TOKENS
+    assert f"{name} batch: {len(updates)} updates for {TOKENS} tokens; 0 are done" in lines
 
-    options = "--resume", "--micro-batch", micro_batch_after
-    resumed = run(tmp_path, "batch_plan.py", *options, processes=processes_after)
-    assert resumed[1].endswith(f"tokens; {consumed} are done")
-    assert resumed[-4:-1] == lines[-4:-1]
-    for name in ("constant", "growing"):
-        resumed_rows, expected_rows = rows_of(tmp_path, name), rows_of(expected, name)
-        for column in (
-            "applied",
-            "consumed",
-            "curve_step",
-            "lr",
-        ):  # the same bits for any split of the batch
-            assert [row[column] for row in resumed_rows] == [row[column] for row in expected_rows]
-        losses = [[row["loss"] for row in rows] for rows in (resumed_rows, expected_rows)]
-        np.testing.assert_allclose(*losses, rtol=1e-3)
-    assert rows_of(tmp_path, "growing")[: len(so_far)] == so_far
+
+def test_number_of_tokens_is_fixed_when_resuming(ran):
+    folder, _ = ran("batch_plan.py")
+    longer = ("--device", "cpu", "--resume", "--tokens", 2 * TOKENS)
+    message = "; without --tokens, --resume continues as planned"
+    assert_rejected(folder, "batch_plan.py", longer, 1, message)
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the batch is divided."""
+
+    processes: int
+    micro_batch: int
+
+
+ONE_PROCESS = Split(1, 512)
+TWO_PROCESSES = Split(2, 128)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run that stops while the batch grows, and resumes with another split."""
+
+    before: Split
+    after: Split
+    question: int
+    """It stops when it asks for the n-th time whether to stop: after each update if one process
+    trains, after each tenth if two do."""
+    consumed: int
+    """The tokens of the growing batch up to there."""
+
+
+STOPPED = [
+    # 25 updates of the constant batch, 20 of 512 tokens, 5 of 1024.
+    Stopped(ONE_PROCESS, TWO_PROCESSES, question=25 + 20 + 5, consumed=15_360),
+    # Questions after updates 10 and 20 of the constant batch, and after 10 of 512 tokens.
+    Stopped(TWO_PROCESSES, ONE_PROCESS, question=2 + 1, consumed=5_120),
+]
+
+
+@pytest.mark.parametrize("case", STOPPED, ids=["two processes resume", "one process resumes"])
+def test_run_stopped_mid_ramp_resumes_at_the_same_token(case, ran, tmp_path):
+    """And ends as the uninterrupted run: with equal learning rates and almost equal losses."""
+    expected_folder, expected_lines = ran("batch_plan.py")
+    script = Path(__file__).with_name("stopped_batch_plan.py")
+    options = (*SMALL_RUNS["batch_plan.py"].split(), "--micro-batch", case.before.micro_batch)
+    processes = case.before.processes
+    lines = run(tmp_path, script, case.question, *options, processes=processes, status=130)
+    assert lines[-1] == (
+        f"stopped after {case.consumed} tokens; batch_plan_checkpoints resumes with --resume"
+    )
+    before_stop = logged_updates(tmp_path, "growing")
+    assert before_stop[-1]["consumed"] == case.consumed
+
+    options = ("--resume", "--micro-batch", case.after.micro_batch)
+    lines = run(tmp_path, "batch_plan.py", *options, processes=case.after.processes)
+    assert lines[1].endswith(f"tokens; {case.consumed} are done")
+    assert lines[-4:-1] == expected_lines[-4:-1]
+    assert_same_updates(tmp_path, expected_folder, "constant")
+    assert_same_updates(tmp_path, expected_folder, "growing")
+    assert logged_updates(tmp_path, "growing")[: len(before_stop)] == before_stop
+
+
+def assert_same_updates(folder, expected_folder, name):
+    """The learning rates have the same bits for any split of the batch."""
+    updates = logged_updates(folder, name)
+    expected_updates = logged_updates(expected_folder, name)
+    for update, expected in zip(updates, expected_updates, strict=True):
+        for column in ("applied", "consumed", "curve_step", "lr"):
+            assert update[column] == expected[column], column
+        assert update["loss"] == pytest.approx(expected["loss"], rel=1e-3)
 
 
 def test_two_processes_save_together_on_ctrl_c(tmp_path):
-    long = "--tokens", 10**9, "--plan", "0:128", "--micro-batch", 64
+    long = ("--tokens", 10**9, "--plan", "0:128", "--micro-batch", 64)
     first, second = torchrun(tmp_path, "batch_plan.py", *long)
-    next(line for line in first.lines() if line.startswith("growing batch:"))
+    for line in first.lines():
+        if line.startswith("growing batch:"):
+            break
     first.interrupt()
     assert finish(second, status=130) == []
-    *_, last = finish(first, status=130)
+    last = finish(first, status=130)[-1]
     stopped = re.fullmatch(
         r"stopped after (\d+) tokens; batch_plan_checkpoints resumes with --resume", last
     )
-    assert rows_of(tmp_path, "constant")[-1]["consumed"] == int(stopped[1])
+    assert stopped is not None, last
+    assert logged_updates(tmp_path, "constant")[-1]["consumed"] == int(stopped[1])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A line of the table of `--seesaw`: a cosine with a constant batch, and Seesaw."""
+
+    batch: float
+    cosine_updates: float
+    seesaw_updates: float
+    peak: float
+    cosine_loss: float
+    cosine_error: float
+    seesaw_loss: float
+    difference: float
+    error_of_difference: float
+
+
+def read_comparison(line):
+    figures = line.replace("→", "").replace("±", "").split()
+    return Comparison(*[float(figure) for figure in figures])
 
 
 def test_seesaw_makes_fewer_updates_on_equal_data(tmp_path):
-    tokens, seeds = 8192, 2  # the program itself compares learning rates and weights
-    title, _, *rows, without_warmup, resumed, last = run(
-        tmp_path, "batch_plan.py", "--seesaw", seeds, "--tokens", tokens
-    )
-    assert title.startswith(f"{tokens} tokens in each run, {seeds} seeds")
-    for row, batch in zip(rows, (64, 512, 4096), strict=True):
-        first, of_cosine, of_seesaw, peak = map(
-            float, re.match(r" *(\S+) +(\S+) → +(\S+) +(\S+)", row).groups()
-        )
-        assert (first, of_cosine) == (batch, tokens / batch)
-        assert of_seesaw < of_cosine or of_cosine == 2
-        assert peak == pytest.approx(4e-3 * np.sqrt(batch / 1024), abs=1e-6)
-        *losses, difference, _ = map(float, re.findall(r"[-+]?\d\.\d{4}(?!\d)", row))
-        assert difference == pytest.approx(losses[-1] - losses[0], abs=2e-4)
-    assert without_warmup == "without a warmup, in batches of 1024: 8 updates, and 6 of Seesaw;"
-    assert resumed == "stopped after 5 and resumed, it ends with the same weights"
-    assert last == "PyTorch and JAX have the same learning rates at every update"
+    """The program itself compares learning rates and weights."""
+    tokens = 8192
+    lines = run(tmp_path, "batch_plan.py", "--seesaw", 2, "--tokens", tokens)
+    assert lines[0].startswith(f"{tokens} tokens in each run, 2 seeds")
+    for line, batch in zip(lines[2:-3], (64, 512, 4096), strict=True):
+        comparison = read_comparison(line)
+        assert comparison.batch == batch
+        assert comparison.cosine_updates == tokens / batch
+        if comparison.cosine_updates > 2:
+            assert comparison.seesaw_updates < comparison.cosine_updates
+        assert comparison.peak == pytest.approx(4e-3 * math.sqrt(batch / 1024), abs=1e-6)
+        difference = comparison.seesaw_loss - comparison.cosine_loss
+        assert comparison.difference == pytest.approx(difference, abs=2e-4)
+    assert lines[-3:] == [
+        "without a warmup, in batches of 1024: 8 updates, and 6 of Seesaw;",
+        "stopped after 5 and resumed, it ends with the same weights",
+        "PyTorch and JAX have the same learning rates at every update",
+    ]

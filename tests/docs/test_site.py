@@ -29,13 +29,19 @@ pytestmark = pytest.mark.slow
 PHONE_WIDTH = 390
 """In pixels."""
 
-NAMES: dict[str, Any] = {
-    f"{package.__name__}.{name}": getattr(package, name)
-    for package in (plateau_jax, torch_bridge)
-    for name in package.__all__
-    # `torch_bridge` re-exports the curves of `plateau_jax`.
-    if getattr(package, name).__module__.startswith(f"{package.__name__}.")
-}
+
+def public_names() -> dict[str, Any]:
+    """Return all public names; the curves that `torch_bridge` re-exports have one name here."""
+    names: dict[str, Any] = {}
+    for package in (plateau_jax, torch_bridge):
+        for name in package.__all__:
+            value = getattr(package, name)
+            if value.__module__.startswith(f"{package.__name__}."):
+                names[f"{package.__name__}.{name}"] = value
+    return names
+
+
+NAMES = public_names()
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +50,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("build") / "site"
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^python (-m sphinx .*) build/site$", text, re.MULTILINE)
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     result = subprocess.run(
         [sys.executable, *shlex.split(command), str(folder)],
         cwd=ROOT,
@@ -53,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text=True,
         check=False,
     )
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == 0, result.stderr
     return folder
 
 
@@ -69,11 +75,22 @@ def html(site: Path) -> dict[str, BeautifulSoup]:
 
 
 @pytest.fixture(scope="module")
+def anchors(html: dict[str, BeautifulSoup]) -> dict[str, set[str]]:
+    """The anchors of each page."""
+    ids: dict[str, set[str]] = {}
+    for file, page in html.items():
+        ids[file] = {str(tag["id"]) for tag in page.select("[id]")}
+    return ids
+
+
+@pytest.fixture(scope="module")
 def reference(html: dict[str, BeautifulSoup]) -> dict[str, BeautifulSoup]:
     """The description of each name and member in the reference, without those of its members."""
     result: dict[str, BeautifulSoup] = {}
     for file, page in html.items():
-        for heading in page.select("dl.py > dt.sig[id]") if file.startswith("reference/") else ():
+        if not file.startswith("reference/"):
+            continue
+        for heading in page.select("dl.py > dt.sig[id]"):
             description = BeautifulSoup(str(heading.find_next_sibling("dd")), "html.parser")
             for member in description.select("dd dl.py"):
                 member.decompose()
@@ -100,9 +117,8 @@ def search(site: Path, browser: Any) -> Callable[[str], list[str]]:
     def links(query: str) -> list[str]:
         tab.goto(f"{(site / 'search.html').as_uri()}?q={quote(query)}")
         tab.locator(".search-summary:not(:empty)").wait_for()
-        return [
-            str(link.get_attribute("href")) for link in tab.locator("#search-results li > a").all()
-        ]
+        results = tab.locator("#search-results li > a").all()
+        return [str(link.get_attribute("href")) for link in results]
 
     return links
 
@@ -111,141 +127,195 @@ def test_first_page_has_install_and_the_first_program(html: dict[str, BeautifulS
     shown = html["index.html"].select_one("article").get_text()
     for section in sections(README):
         if section.heading in ("", "Install"):
-            assert all(block.code in shown for block in section.blocks), section.heading
+            for block in section.blocks:
+                assert block.code in shown, section.heading
 
 
-def test_links_resolve_within_the_site(site: Path, html: dict[str, BeautifulSoup]) -> None:
-    """And external links have the right form; pages load nothing from other sites."""
-    anchors = {file: {str(tag["id"]) for tag in page.select("[id]")} for file, page in html.items()}
+def is_right_external_link(target: str) -> bool:
+    address = urlsplit(target)
+    if address.scheme in ("data", "mailto"):
+        return True
+    is_host = re.fullmatch(r"[\w.-]+\.[a-z]+", address.netloc)
+    return address.scheme == "https" and is_host is not None
+
+
+def is_right_link(site: Path, anchors: dict[str, set[str]], file: str, target: str) -> bool:
+    """Return whether a link of a file leads to a file of the site, and to an anchor in it."""
+    address = urlsplit(target)
+    path = site / file
+    if address.path:
+        path = path.parent / unquote(address.path)
+    path = path.resolve()
+    if not path.exists() or not path.is_relative_to(site.resolve()):
+        return False
+    if not address.fragment:
+        return True
+    page = path.relative_to(site.resolve()).as_posix()
+    return unquote(address.fragment) in anchors.get(page, set())
+
+
+def target_of(tag: Any) -> str:
+    """Return the address of a link, a picture or a script."""
+    return str(tag.get("href") or tag.get("src"))
+
+
+def test_links_resolve_within_the_site(
+    site: Path, html: dict[str, BeautifulSoup], anchors: dict[str, set[str]]
+) -> None:
+    """And external links have the right form."""
     wrong: list[str] = []
     for file, page in html.items():
-        loaded = page.select("[src], link[href]:not([rel=canonical])")
-        for tag in page.select("[href], [src]"):
-            target = str(tag.get("href") or tag.get("src"))
+        targets = {target_of(tag) for tag in page.select("[href], [src]")}
+        for target in targets:
             address = urlsplit(target)
             if address.scheme or address.netloc:
-                is_right = address.scheme in ("data", "mailto") or (
-                    address.scheme == "https"
-                    and re.fullmatch(r"[\w.-]+\.[a-z]+", address.netloc)
-                    and tag not in loaded
-                )
+                is_right = is_right_external_link(target)
             else:
-                path = (site / file).parent / unquote(address.path) if address.path else site / file
-                target_file = (
-                    path.resolve().relative_to(site.resolve()).as_posix() if path.exists() else ""
-                )
-                known = anchors.get(target_file, set[str]())
-                is_right = target_file and (
-                    not address.fragment or unquote(address.fragment) in known
-                )
+                is_right = is_right_link(site, anchors, file, target)
             if not is_right:
                 wrong.append(f"{file}: {target}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_pages_load_nothing_from_other_sites(html: dict[str, BeautifulSoup]) -> None:
+    for file, page in html.items():
+        for tag in page.select("[src], link[href]:not([rel=canonical])"):
+            target = target_of(tag)
+            address = urlsplit(target)
+            assert address.scheme in ("", "data"), f"{file}: {target}"
+            assert not address.netloc, f"{file}: {target}"
 
 
 def test_every_public_name_is_in_the_reference(reference: dict[str, BeautifulSoup]) -> None:
     assert {name for name in reference if name.count(".") == 1} == NAMES.keys()
 
 
+NOT_PROSE = ".doctest, .highlight-python, .highlight-default, code, dt, .rubric"
+"""The elements with examples, inline code and section titles; equations are left."""
+
+UNRENDERED = re.compile(r"`|\*(?!\*?\w+( |$))|^ *- |^ *>|::|^[A-Z]\w+:$")
+"""Lists shown as text, unrecognized sections, and stray stars or quotes.
+
+The stars of a parameter, such as `**settings`, are right.
+"""
+
+
 def test_reference_contains_no_unrendered_markup(reference: dict[str, BeautifulSoup]) -> None:
-    """Finds lists shown as text, unrecognized sections, and stray stars or quotes."""
-    left = list[str]()
+    wrong: list[str] = []
     for name, body in reference.items():
         shown = BeautifulSoup(str(body), "html.parser")
-        # Remove examples, inline code and section titles, but not equations.
-        for tag in shown.select(
-            ".doctest, .highlight-python, .highlight-default, code, dt, .rubric"
-        ):
+        for tag in shown.select(NOT_PROSE):
             tag.decompose()
-        # Allow the stars of a parameter, such as **settings.
-        wrong = re.compile(r"`|\*(?!\*?\w+( |$))|^ *- |^ *>|::|^[A-Z]\w+:$")
-        left += [f"{name}: {line}" for line in shown.get_text().splitlines() if wrong.search(line)]
-    assert not left, "\n".join(left)
+        for line in shown.get_text().splitlines():
+            if UNRENDERED.search(line):
+                wrong.append(f"{name}: {line}")
+    assert not wrong, "\n".join(wrong)
+
+
+BEYOND_THE_EDGE = """edge => [...document.querySelectorAll(".content *, header *")]
+    .filter(part => !part.closest("pre") || part.tagName === "PRE")
+    .filter(part => part.getBoundingClientRect().right > edge)
+    .map(part => part.tagName + ": " + part.textContent.trim().slice(0, 40))"""
 
 
 def test_only_code_scrolls_sideways_on_a_phone(
     site: Path, html: dict[str, BeautifulSoup], phone: Page
 ) -> None:
     """A code block may scroll; everything else must end before the right edge."""
-    beyond = """edge => [...document.querySelectorAll(".content *, header *")]
-        .filter(part => !part.closest("pre") || part.tagName === "PRE")
-        .filter(part => part.getBoundingClientRect().right > edge)
-        .map(part => part.tagName + ": " + part.textContent.trim().slice(0, 40))"""
-    wide = list[str]()
+    wide: list[str] = []
     for file in html:
         phone.goto((site / file).as_uri())
-        wide += [f"{file}: {part}" for part in phone.evaluate(beyond, PHONE_WIDTH)]
+        for part in phone.evaluate(BEYOND_THE_EDGE, PHONE_WIDTH):
+            wide.append(f"{file}: {part}")
     assert not wide, "\n".join(wide)
 
 
+CLICK_AND_COPY = """button => new Promise(resolve => {
+    const copied = () => resolve(document.activeElement.value);
+    document.addEventListener("copy", copied, {once: true});
+    button.click();
+})"""
+
+
 def test_button_copies_code_without_prompts(site: Path, phone: Page) -> None:
-    copy = """button => new Promise(resolve => {
-        const copied = () => resolve(document.activeElement.value);
-        document.addEventListener("copy", copied, {once: true});
-        button.click();
-    })"""
     phone.goto((site / "reference" / "jax.html").as_uri())
     button = phone.locator("#stack .doctest .copybtn")
     button.wait_for(state="attached")
-    copied = button.evaluate(copy)
+    copied = button.evaluate(CLICK_AND_COPY)
     shown = phone.locator("#stack .doctest pre").text_content() or ""
-    sources = [example.source for example in doctest.DocTestParser().get_examples(shown)]
-    assert copied.replace("\n", "") == "".join(sources).replace("\n", "") != ""
+    code = "".join(example.source for example in doctest.DocTestParser().get_examples(shown))
+    assert code
+    assert copied.replace("\n", "") == code.replace("\n", "")
 
 
 def test_public_names_have_runnable_examples() -> None:
     finder = doctest.DocTestFinder(recurse=False)
-    missing = [
-        name
-        for name, value in NAMES.items()
-        if not any(test.examples for test in finder.find(value, name))
-    ]
-    assert missing == []
+    for name, value in NAMES.items():
+        runnable = [test for test in finder.find(value, name) if test.examples]
+        assert runnable, name
+
+
+def methods_of(value: Any) -> list[Any]:
+    """Return the functions of a class, those of its class methods and static methods too."""
+    methods: list[Any] = []
+    if isinstance(value, type):
+        for member in vars(value).values():
+            function = getattr(member, "__func__", member)
+            if inspect.isfunction(function):
+                methods.append(function)
+    return methods
 
 
 def test_type_hints_resolve_at_run_time() -> None:
     """Tools such as jsonargparse and tyro build objects from them."""
     for value in NAMES.values():
         get_type_hints(value)
-        for member in vars(value).values() if isinstance(value, type) else ():
-            function = getattr(member, "__func__", member)
-            if inspect.isfunction(function):
-                get_type_hints(function)
+        for method in methods_of(value):
+            get_type_hints(method)
 
 
-# What people type, and how the path of a right page begins, or how the anchor of a right section
-# does.
-QUERIES = [
-    ("Deprecation warning from SequentialLR", "#the-epoch-parameter"),
-    (
-        'DCP fails to save "initial_lr" field, created by an LR scheduler',
-        "#keyerror-param-initial-lr",
+PAGES_FOR = {
+    "Add WSDS (Warmup-Stable-Decay-Simplified) Scheduler": ("trainer_schedules", "cooldowns"),
+    "allow specifying LR schedule in terms of tokens": ("clocks", "reference/clocks"),
+    "find_batch_size": ("reference/around",),
+    "get_cosine_schedule_with_warmup": ("other_schedulers",),
+}
+"""What people type, and how the paths of the right pages begin."""
+
+ANCHORS_FOR = {
+    "Deprecation warning from SequentialLR": "#the-epoch-parameter",
+    'DCP fails to save "initial_lr" field, created by an LR scheduler': (
+        "#keyerror-param-initial-lr"
     ),
-    ("Scheduler Not Pickleable", "#attributeerror-can-t-pickle"),
-    ("Learning Rate Scheduler Stepping too fast on MultiGPU", "#the-learning-rate-decays-n-times"),
-    ("Extracting learning rate from optimizer state directly", "#how-do-i-read-or-log-the-current"),
-    ("Add WSDS (Warmup-Stable-Decay-Simplified) Scheduler", "trainer_schedules", "cooldowns"),
-    ("allow specifying LR schedule in terms of tokens", "clocks", "reference/clocks"),
-    ("Tried to step 1002 times", "#valueerror-tried-to-step"),
-    ("extend cosine schedule", "#how-do-i-extend-a-cosine-schedule"),
-    ("Keras learning rate schedule", "#keras-3"),
-    ("find_batch_size", "reference/around"),
-    ("get_cosine_schedule_with_warmup", "other_schedulers"),
-]
+    "Scheduler Not Pickleable": "#attributeerror-can-t-pickle",
+    "Learning Rate Scheduler Stepping too fast on MultiGPU": "#the-learning-rate-decays-n-times",
+    "Extracting learning rate from optimizer state directly": "#how-do-i-read-or-log-the-current",
+    "Tried to step 1002 times": "#valueerror-tried-to-step",
+    "extend cosine schedule": "#how-do-i-extend-a-cosine-schedule",
+    "Keras learning rate schedule": "#keras-3",
+}
+"""What people type, and how the anchor of the right section begins."""
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=[query for query, *_ in QUERIES])
+@pytest.mark.parametrize("query", PAGES_FOR)
 def test_right_page_is_among_the_first_three(
-    query: tuple[str, ...], search: Callable[[str], list[str]]
+    query: str, search: Callable[[str], list[str]]
 ) -> None:
-    words, *right = query
-    first = search(words)[:3]
-    found = [part for link in first for part in (link, link[link.find("#") :])]
-    assert any(part.startswith(begin) for part in found for begin in right), first
+    first_three = search(query)[:3]
+    assert any(link.startswith(PAGES_FOR[query]) for link in first_three), first_three
+
+
+@pytest.mark.parametrize("query", ANCHORS_FOR)
+def test_right_section_is_among_the_first_three(
+    query: str, search: Callable[[str], list[str]]
+) -> None:
+    first_three = search(query)[:3]
+    assert any(ANCHORS_FOR[query] in link for link in first_three), first_three
 
 
 def test_small_words_of_a_name_do_not_count(search: Callable[[str], list[str]]) -> None:
-    assert not any("with-your-own" in link for link in search("get_cosine_schedule_with_warmup"))
+    for link in search("get_cosine_schedule_with_warmup"):
+        assert "with-your-own" not in link
 
 
 def test_unknown_words_find_nothing(search: Callable[[str], list[str]]) -> None:

@@ -18,23 +18,34 @@ from types import MappingProxyType
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-PLATEAUS = "--plateau 10 20 --plateau 70 30"
-FEW_SEEDS = "--cooldowns 10 30 60 --every 5 --seeds 2"
-SMALL_GPT = "--accumulation 2 --batch-size 4 --context 32 --width 32 --layers 2"
-SMALL_BLOOM = "--batch-size 256 --epochs 8 --hidden 128 --every 25"
-GROWING_BATCHES = "--plan 0:512 10240:1024 20480:2048"
 SMALL_RUNS = {
-    "train_digits.py": f"--steps 60 {PLATEAUS} --seed 3 --output new/digits.png",
+    "train_digits.py": (
+        "--steps 60 --plateau 10 20 --plateau 70 30 --seed 3 --output new/digits.png"
+    ),
     "sweep.py": "--steps 40 --batch-size 16 --hidden 24 --rounds 1 --seed 3 --output new/sweep.png",
-    "branch_cooldowns.py": f"--warmup 20 --stable 120 {FEW_SEEDS} --output new/runs.png",
+    "branch_cooldowns.py": (
+        "--warmup 20 --stable 120 --cooldowns 10 30 60 --every 5 --seeds 2 --output new/runs.png"
+    ),
     "running_averages.py": "--seeds 3 --interval 20",
-    "train_gpt.py": f"--steps 200 --every 20 --precision bf16 {SMALL_GPT} --device cpu",
+    "train_gpt.py": (
+        "--steps 200 --every 20 --precision bf16 --accumulation 2 --batch-size 4 --context 32"
+        " --width 32 --layers 2 --device cpu"
+    ),
     "train_lstm.py": "--epochs 30 --hidden 16 --every 50 --output new/co2.png --device cpu",
-    "train_bloom.py": f"--count 10000 {SMALL_BLOOM} --output new/bloom.png --device cpu",
+    "train_bloom.py": (
+        "--count 10000 --batch-size 256 --epochs 8 --hidden 128 --every 25"
+        " --output new/bloom.png --device cpu"
+    ),
     "train_flax.py": "--warmup 5 --batch-size 128 --width 32 --every 20 --stable 75 --cooldown 20",
-    "batch_plan.py": f"--tokens 51200 {GROWING_BATCHES} --output new/runs.png --device cpu",
+    "batch_plan.py": (
+        "--tokens 51200 --plan 0:512 10240:1024 20480:2048 --output new/runs.png --device cpu"
+    ),
 }
 """The arguments of a small run, by script."""
+
+
+ALONE: Mapping[str, str] = MappingProxyType({})
+"""The environment variables of a program in a single process."""
 
 
 def _run(
@@ -72,25 +83,20 @@ class Program:
         script: Path,
         *arguments: object,
         folder: Path,
-        environment: Mapping[str, str] = MappingProxyType({}),
+        environment: Mapping[str, str] = ALONE,
     ) -> None:
         output, child_output = FORKSERVER.Pipe(duplex=False)
         errors, child_errors = FORKSERVER.Pipe(duplex=False)
+        words = [str(argument) for argument in arguments]
         self._process = FORKSERVER.Process(
             target=_run,
-            args=(
-                script,
-                list(map(str, arguments)),
-                folder,
-                dict(environment),
-                child_output,
-                child_errors,
-            ),
+            args=(script, words, folder, dict(environment), child_output, child_errors),
         )
         self._process.start()
         child_output.close()
         child_errors.close()
-        self._output, self._errors = (os.fdopen(os.dup(end.fileno())) for end in (output, errors))
+        self._output = os.fdopen(os.dup(output.fileno()))
+        self._errors = os.fdopen(os.dup(errors.fileno()))
 
     def lines(self) -> Iterator[str]:
         """Iterate over the lines that it prints from now on."""
@@ -108,7 +114,8 @@ class Program:
     def finish(self) -> tuple[int | None, str, str]:
         """Wait; return the exit status, the rest of the output, and what went to standard error."""
         with self._output, self._errors:
-            output, errors = self._output.read(), self._errors.read()
+            output = self._output.read()
+            errors = self._errors.read()
         self._process.join()
         return self._process.exitcode, output, errors
 
@@ -124,57 +131,59 @@ def finish(program: Program, status: int = 0) -> list[str]:
     """Wait for a program; return the lines of its output that were not read yet."""
     exit_status, output, errors = program.finish()
     assert exit_status == status, errors
-    assert "Traceback" not in errors
+    assert "Traceback" not in errors, errors
     # The Gloo of torch 2.9 prints to standard output how many ranks are connected.
     return [line for line in output.splitlines() if not line.startswith("[Gloo]")]
 
 
 def number_after(label: str, lines: Iterable[str]) -> float:
     """Return the first number after the label in the only line that begins with it."""
-    (line,) = (line for line in lines if line.strip().startswith(label))
+    (line,) = [line for line in lines if line.strip().startswith(label)]
     number = re.search(r"[\d.]+(e[+-]\d+)?", line.partition(label)[2])
     assert number is not None
     return float(number[0])
 
 
 def start(
-    folder: Path, script: str, *arguments: object, environment: Mapping[str, str] | None = None
+    folder: Path, script: str | Path, *arguments: object, environment: Mapping[str, str] = ALONE
 ) -> Program:
     """Start an example on the CPU."""
-    return Program(
-        EXAMPLES / script,
-        *arguments,
-        "--device",
-        "cpu",
-        folder=folder,
-        environment=environment or {},
-    )
+    on_cpu = (*arguments, "--device", "cpu")
+    return Program(EXAMPLES / script, *on_cpu, folder=folder, environment=environment)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def rank_environments(processes: int = 2) -> list[dict[str, str]]:
     """Return the environment variables that torchrun sets for each process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {
-        "WORLD_SIZE": processes,
-        "LOCAL_WORLD_SIZE": processes,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "TORCHELASTIC_RUN_ID": "test",
-    }
-    return [
-        {name: str(value) for name, value in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
-        for rank in range(processes)
-    ]
+    port = free_port()
+    environments: list[dict[str, str]] = []
+    for rank in range(processes):
+        environment = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(processes),
+            "LOCAL_WORLD_SIZE": str(processes),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_RUN_ID": "test",
+        }
+        environments.append(environment)
+    return environments
 
 
-def torchrun(folder: Path, script: str, *arguments: object, processes: int = 2) -> list[Program]:
+def torchrun(
+    folder: Path, script: str | Path, *arguments: object, processes: int = 2
+) -> list[Program]:
     """Start an example in several processes, as torchrun does."""
-    environments = rank_environments(processes)
-    return [
-        start(folder, script, *arguments, environment=environment) for environment in environments
-    ]
+    programs: list[Program] = []
+    for environment in rank_environments(processes):
+        programs.append(start(folder, script, *arguments, environment=environment))
+    return programs
 
 
 def interrupt(program: Program, line_before: str) -> int:
@@ -189,39 +198,48 @@ def interrupt(program: Program, line_before: str) -> int:
     return int(stopped[1])
 
 
-def later_lines(lines: Sequence[str], updates: int) -> list[str]:
+def later_lines(lines: Iterable[str], updates: int) -> list[str]:
     """Return the lines that are not about the first `updates` updates."""
-    numbers = [re.match(r"(?:update)? *(\d+)[: ]", line) for line in lines]
-    pairs = zip(lines, numbers, strict=True)
-    later = [line for line, number in pairs if number is None or int(number[1]) > updates]
+    later: list[str] = []
+    for line in lines:
+        number = re.match(r"(?:update)? *(\d+)[: ]", line)
+        if number is None or int(number[1]) > updates:
+            later.append(line)
     assert later
     return later
 
 
 def assert_rejected(
-    directory: Path, script: str, arguments: Sequence[object], status: int, message: str
+    folder: Path, script: str, arguments: Sequence[object], status: int, message: str
 ) -> None:
     """Check that the program prints one line of error and changes no file but those of its data."""
-
-    def files() -> list[Path]:
-        return sorted(path for path in directory.rglob("*") if "train_bloom_data" not in path.parts)
-
-    before = files()
-    program = Program(EXAMPLES / script, *arguments, folder=directory)
+    before = files_without_data(folder)
+    program = Program(EXAMPLES / script, *arguments, folder=folder)
     exit_status, output, errors = program.finish()
     assert exit_status == status, errors
-    assert output == ""
-    assert message in errors.splitlines()[-1]
-    assert "Traceback" not in errors
-    assert files() == before
+    assert output == "", output
+    assert message in errors.splitlines()[-1], errors
+    assert "Traceback" not in errors, errors
+    assert files_without_data(folder) == before, "the program has changed files"
+
+
+def files_without_data(folder: Path) -> set[Path]:
+    """Return the files in a folder without the data of `train_bloom.py`."""
+    return {path for path in folder.rglob("*") if "train_bloom_data" not in path.parts}
 
 
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(
     [
-        *("pytest", "matplotlib.pyplot", "statsmodels.datasets", "sklearn.datasets"),
-        *("flax.nnx", "orbax.checkpoint", "torch_bridge"),
-        *("torch.distributed.fsdp", "torch.distributed.checkpoint"),
+        "pytest",
+        "matplotlib.pyplot",
+        "statsmodels.datasets",
+        "sklearn.datasets",
+        "flax.nnx",
+        "orbax.checkpoint",
+        "torch_bridge",
+        "torch.distributed.fsdp",
+        "torch.distributed.checkpoint",
         "torch._dynamo",  # torch imports it with the first optimizer
     ]
 )

@@ -1,11 +1,14 @@
 """The sections of the README and of the pages in `docs/`, with their code blocks and programs."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
@@ -20,37 +23,86 @@ class Block:
     @property
     def file(self) -> str:
         """The file that the comment in the first line names, or ""."""
-        named = re.match(r"# (\S+\.(?:py|yaml))\n", self.code)
-        return named[1] if named else ""
+        comment = re.match(r"# (\S+\.(?:py|yaml))\n", self.code)
+        if comment is None:
+            return ""
+        return comment[1]
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A cell of a table."""
+
+    text: str
+    """What a reader sees, without the marks of code and links."""
+    code: tuple[str, ...]
+    """The pieces of code in the text."""
+
+
+@dataclass(eq=False)
 class Section:
     page: Path
     heading: str
     """Empty for the part before the first heading of the level."""
-    blocks: tuple[Block, ...]
+    blocks: list[Block] = field(default_factory=list[Block])
+    rows: list[list[Cell]] = field(default_factory=list[list[Cell]])
+    """Those of its tables, without the heads of the tables."""
+    sentences: str = ""
+    """What a reader sees outside of blocks and tables."""
 
-    def python_blocks(self) -> tuple[str, ...]:
-        return tuple(
-            block.code for block in self.blocks if block.language == "python" and not block.file
-        )
+    def code_in(self, language: str) -> list[str]:
+        """Return the code of the blocks in a language that are not files."""
+        return [
+            block.code for block in self.blocks if block.language == language and not block.file
+        ]
 
     def python(self) -> str:
-        return "\n".join(self.python_blocks())
+        return "\n".join(self.code_in("python"))
 
 
-def sections(page: Path, level: int = 2) -> Iterator[Section]:
+@cache
+def sections(page: Path, level: int = 2) -> list[Section]:
     """Split a page at its headings of one level; deeper headings stay inside their section."""
-    heading, blocks = "", list[Block]()
-    tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+    tokens = MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8"))
+    begins = [0]
+    for index, token in enumerate(tokens):
         if token.type == "heading_open" and token.tag == f"h{level}":
-            yield Section(page, heading, tuple(blocks))
-            heading, blocks = following.content if following else "", []
-        elif token.type == "fence":
-            blocks.append(Block(token.info.strip(), token.content))
-    yield Section(page, heading, tuple(blocks))
+            begins.append(index)
+    split: list[Section] = []
+    for begin, end in pairwise([*begins, len(tokens)]):
+        heading = ""
+        if begin:
+            heading = tokens[begin + 1].content
+        section = Section(page, heading)
+        _read_contents(section, tokens[begin:end])
+        split.append(section)
+    return split
+
+
+def _read_contents(section: Section, tokens: Sequence[Token]) -> None:
+    before = ""
+    for token in tokens:
+        if token.type == "fence":
+            section.blocks.append(Block(token.info.strip(), token.content))
+        elif token.type == "tr_open":
+            section.rows.append([])
+        elif token.type == "thead_close":
+            section.rows.pop()
+        elif token.type == "inline" and before in ("th_open", "td_open"):
+            section.rows[-1].append(_read_cell(token))
+        elif token.type == "inline":
+            section.sentences += _read_cell(token).text + "\n"
+        before = token.type
+
+
+def _read_cell(inline: Token) -> Cell:
+    text = ""
+    code: list[str] = []
+    for token in inline.children or []:
+        text += token.content
+        if token.type == "code_inline":
+            code.append(token.content)
+    return Cell(text, tuple(code))
 
 
 @dataclass(frozen=True)
@@ -59,9 +111,9 @@ class Program:
 
     page: Path
     heading: str
-    introduction: tuple[str, ...]
-    blocks: tuple[str, ...]
-    commands: tuple[str, ...]
+    introduction: list[str]
+    blocks: list[str]
+    commands: list[str]
     """The blocks of shell commands in the section."""
     shown: str
     """What the section shows as its output; "" if nothing."""
@@ -87,21 +139,36 @@ def programs() -> Iterator[Program]:
     """
     for page in PAGES:
         introduction, *rest = sections(page)
-        for section in rest or [introduction]:
-            before = introduction.python_blocks() if rest else ()
-            commands, texts = (
-                tuple(block.code for block in section.blocks if block.language == language)
-                for language in ("sh", "text")
-            )
-            has_files = any(block.file for block in section.blocks)
-            if section.python() or (commands and texts and not has_files):
-                blocks = section.python_blocks()
-                yield Program(page, section.heading, before, blocks, commands, "".join(texts))
+        if not rest and _is_program(introduction):
+            yield _program(introduction, [])
+        for section in rest:
+            if _is_program(section):
+                yield _program(section, introduction.code_in("python"))
+
+
+def _is_program(section: Section) -> bool:
+    if section.python():
+        return True
+    for block in section.blocks:
+        if block.file:
+            return False
+    return bool(section.code_in("sh") and section.code_in("text"))
+
+
+def _program(section: Section, introduction: list[str]) -> Program:
+    return Program(
+        section.page,
+        section.heading,
+        introduction,
+        blocks=section.code_in("python"),
+        commands=section.code_in("sh"),
+        shown="".join(section.code_in("text")),
+    )
 
 
 def program_named(heading: str) -> Program:
     """Return the only program under this heading."""
-    (program,) = (program for program in programs() if program.heading == heading)
+    (program,) = [program for program in programs() if program.heading == heading]
     return program
 
 
@@ -110,9 +177,11 @@ def assert_printed(code: str, output: str) -> str:
 
     Returns the output without these lines.
     """
-    lines, begin = output.splitlines(keepends=True), 0
-    for line in re.findall(r"^print\(.*\)  # (.+)$", code, re.MULTILINE):
-        assert f"{line}\n" in lines[begin:], line
-        begin = lines.index(f"{line}\n", begin)
+    lines = output.splitlines(keepends=True)
+    begin = 0
+    for comment in re.findall(r"^print\(.*\)  # (.+)$", code, re.MULTILINE):
+        line = f"{comment}\n"
+        assert line in lines[begin:], comment
+        begin = lines.index(line, begin)
         del lines[begin]
     return "".join(lines)
