@@ -183,23 +183,27 @@ def test_shape_is_given_the_position_of_the_step(step, monkeypatch):
 
 # Shapes with an interpolant.
 
+IS_FROM_START = [
+    ("linear", NEAR_START, True),
+    ("linear", NEAR_END, False),
+    ("cosine", NEAR_START, True),
+    ("cosine", NEAR_END, False),
+    ("1-sqrt", NEAR_START, True),
+    ("1-sqrt", NEAR_END, True),
+    ("1-x^P", NEAR_START, True),
+    ("1-x^P", NEAR_END, True),
+    ("(1-x)^P", NEAR_START, False),
+    ("(1-x)^P", NEAR_END, False),
+]
+"""A shape, a step, and whether the value at the step is counted from the start."""
+
+
+def test_every_shape_is_counted_from_an_end():
+    assert {shape for shape, _, _ in IS_FROM_START} == INTERPOLATED.keys()
+
 
 @falling_and_rising
-@pytest.mark.parametrize(
-    ("shape", "step", "is_from_start"),
-    [
-        ("linear", NEAR_START, True),
-        ("linear", NEAR_END, False),
-        ("cosine", NEAR_START, True),
-        ("cosine", NEAR_END, False),
-        ("1-sqrt", NEAR_START, True),
-        ("1-sqrt", NEAR_END, True),
-        ("1-x^P", NEAR_START, True),
-        ("1-x^P", NEAR_END, True),
-        ("(1-x)^P", NEAR_START, False),
-        ("(1-x)^P", NEAR_END, False),
-    ],
-)
+@pytest.mark.parametrize(("shape", "step", "is_from_start"), IS_FROM_START)
 def test_formula_of_interpolated_value(shape, step, is_from_start, rises, table_of):
     """a - (a - b)·S counted from the start level a; b + (a - b)·S from the end level b."""
     low, low_in_units, high, high_in_units = unknown_levels()
