@@ -147,7 +147,7 @@ def test_scheduler_that_is_never_stepped_in_a_run_that_rolls_back() -> None:
     run.train(3)
     states = run.save()
     with warns_once(steps_do_not_fit("0")):
-        for _ in range(520):
+        for _ in range(170):
             run.update()
             run.load_optimizer(states)
 
