@@ -38,6 +38,14 @@ def test_public_names_are_listed_and_pickle(package: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("package", [plateau_jax, torch_bridge])
+def test_name_that_was_used_is_an_attribute(package: ModuleType) -> None:
+    """The next look-up does not import it again."""
+    for name in package.__all__:
+        value = getattr(package, name)
+        assert vars(package)[name] is value
+
+
+@pytest.mark.parametrize("package", [plateau_jax, torch_bridge])
 def test_unknown_name(package: ModuleType) -> None:
     with pytest.raises(AttributeError, match="no attribute 'lambda_lrs'"):
         package.lambda_lrs  # noqa: B018 -- looking the name up is the test

@@ -96,6 +96,18 @@ def test_arguments_become_plain_numbers():
     assert repr(clock) == "DataClock(unit=64, count=512)"
 
 
+def test_absolute_threshold_may_be_above_one():
+    """A perplexity of 8 is 2 below one of 10, and does not improve it by 2.5."""
+    rule = HoldUntilFlat(1, threshold=2.5, threshold_mode="abs", limit=9)
+    states = (initial_state(rule),)
+    states, held = decide(HOST, (rule,), states, True, np.float32(10))
+    assert held
+    _, held = decide(HOST, (rule,), states, True, np.float32(7))
+    assert held
+    _, held = decide(HOST, (rule,), states, True, np.float32(8))
+    assert not held
+
+
 def test_pairs_may_have_any_form():
     pairs = HoldBelow([(3, 4), (1, 2)])
     assert repr(HoldBelow(np.array([[3, 4], [1, 2]]))) == repr(pairs)

@@ -244,4 +244,5 @@ def test_cooldown_to_a_lower_level(power: str) -> None:
 
 
 def test_inverse_power_to_exactly_the_limit() -> None:
-    assert StagedCurve([(9, 2.0**-31, "t^-0.5")], start=1.0)(9) == 2.0**-31
+    """From 2³¹·10⁻¹⁰, which as a decimal is 2³¹ times the lower level."""
+    assert StagedCurve([(9, 1e-10, "t^-0.5")], start=0.2147483648)(9) == np.float32(1e-10)

@@ -127,6 +127,14 @@ def test_runs_without_a_decay_are_not_fitted_alone() -> None:
     assert_close(fit_losses(runs).predict(WSD)[:3], (loss, loss - half, loss + half))
 
 
+def test_run_that_has_not_reached_its_decay_is_not_fitted_alone() -> None:
+    steps = np.arange(100, 1001, 40)  # all of them on the plateau
+    unfinished_run = LossRun(WSD, 1e-3, steps, 1.004 * FIT.losses(WSD, steps))
+    runs = [logged(CURVE, 40), unfinished_run]
+    loss, half = LossOracle(runs).forecast(WSD, 1e-3)
+    assert_close(fit_losses(runs).predict(WSD)[:3], (loss, loss - half, loss + half))
+
+
 def test_units_of_the_learning_rate_do_not_matter() -> None:
     """Peaks ten times as high give the same law."""
     scaled = fit_losses(LossRun(CURVE, 1e-2, RUN.steps, RUN.losses))

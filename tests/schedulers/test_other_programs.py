@@ -162,3 +162,15 @@ def test_two_optimizers_with_schedulers_do_not_warn() -> None:
         optimizers[trained].step()
         for scheduler in schedulers:
             scheduler.step()
+
+
+def test_updates_of_another_optimizer_before_a_resume_do_not_warn() -> None:
+    """The scheduler is then stepped without updates, as for a plot."""
+    optimizer, scheduler = falling_run()
+    advance(optimizer, scheduler)
+    unscheduled = optimizer_with([0.5])
+    for _ in range(30):
+        unscheduled.step()
+    scheduler.load_state_dict(scheduler.state_dict())
+    for _ in range(30):
+        scheduler.step()

@@ -143,6 +143,15 @@ def test_too_many_steps_now_and_then(right_run: Training) -> None:
     run.train(168)
 
 
+def test_too_many_steps_of_one_scheduler_and_then_of_the_next(right_run: Training) -> None:
+    """In one window of each: it ends when the 22nd update begins."""
+    run = right_run
+    for _ in range(2):
+        run.use(lambda_lr(run.optimizer, LONG))
+        run.repeat(22, updates=1, steps=2)
+    run.train(60)
+
+
 def test_frozen_past_the_end(right_run: Training) -> None:
     run = right_run
     run.write(lr=0.0)
@@ -194,6 +203,13 @@ def test_curve_held_for_long(right_run: Training) -> None:
 def test_curve_that_ends_at_its_highest_level(right_run: Training) -> None:
     run = right_run
     run.use(lambda_lr(run.optimizer, [FLOOR, StagedCurve([(5, 1.0)])]))
+    run.train(1350)
+
+
+def test_constant_learning_rate(right_run: Training) -> None:
+    """Its curve stays at its highest level from the first step on."""
+    run = right_run
+    run.use(lambda_lr(run.optimizer, StagedCurve([(10,)], start=1.0)))
     run.train(1350)
 
 

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -62,7 +63,9 @@ def warns_once(pattern: str) -> Iterator[list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CurveWarning)
         yield messages
-    (warning,) = [item for item in caught if item.category is CurveWarning]
+    curve_warnings = [item for item in caught if item.category is CurveWarning]
+    assert len(curve_warnings) == 1, f"{len(curve_warnings)} warnings, expected 1"
+    (warning,) = curve_warnings
     message = str(warning.message)
     assert re.search(pattern, message), message
     assert warning.filename in (__file__, training.__file__)
@@ -295,6 +298,18 @@ def test_lost_state_of_sgd_that_is_loaded_later() -> None:
     run.use(lambda_lr(run.optimizer, LONG))
     run.load_optimizer(states_after_20_updates(SGD))
     with warns_once(lacks_state("was loaded", r"0\.01", "")):
+        run.train(9)
+
+
+def test_lost_state_that_shows_no_updates_and_no_scheduler() -> None:
+    """SGD without momentum has no state: only its learning rate shows that it was trained."""
+    plain_sgd = partial(SGD, momentum=0.0)
+    earlier = Training(plain_sgd, lr=0.01)
+    earlier.update(20)
+    run = Training(plain_sgd, torch.tensor, lr=0.1)
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.load_optimizer(earlier.save())
+    with warns_once(lacks_state("was loaded", r"0\.1", "")):
         run.train(9)
 
 

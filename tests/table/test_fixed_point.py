@@ -57,6 +57,14 @@ def test_power_is_rounded_to_the_nearest_unit(power):
     assert abs(units - exact * ONE) <= Fraction(1, 2)
 
 
+@given(st.integers(2**52, 2**53 - 1))
+def test_power_halfway_between_two_float64_is_rounded_to_even(number):
+    """Python divides two integers to the nearest float64."""
+    halfway = Fraction(2 * number + 1, 2**54)
+    assert exact.nearest_power(halfway, Fraction(1)) == float(halfway)
+    assert exact.nearest_power(halfway**2, Fraction(1, 2)) == float(halfway)
+
+
 def first_segment(length, low, shape):
     """Return the segment from 1 to a level as a row in Python numbers."""
     return StagedCurve([(length, low, shape)], start=1)._decoded_rows[1][0]
