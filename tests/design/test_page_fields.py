@@ -308,8 +308,8 @@ def test_opened_formulas_can_be_edited(undone):
 # What happens between the page and the server.
 
 
-def test_late_answers_are_superseded(design):
-    """Of the edits during a pending answer, only the last one is asked about, once it arrived."""
+def hold_the_next_answer(design) -> list[Route]:
+    """Hold the next answer of the server; return a list that will have its request."""
     held: list[Route] = []
 
     def hold_the_first(route: Route) -> None:
@@ -319,8 +319,34 @@ def test_late_answers_are_superseded(design):
             held.append(route)
 
     design.page.route("**/page", hold_the_first)
+    return held
+
+
+def test_late_answers_are_superseded(design):
+    """Of the edits during a pending answer, only the last one is asked about, once it arrived."""
+    held = hold_the_next_answer(design)
     for steps in (600, 700, 800, 900):
         design.field("Warmup steps").fill(str(steps))
+    expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
+    (first,) = held
+    first.continue_()
+    design.check(replace(STABLE, warmup_steps=900))
+
+
+def test_curve_that_is_added_during_a_pending_answer_has_what_was_typed(design):
+    held = hold_the_next_answer(design)
+    design.field("Warmup steps").fill("900")
+    design.button("stages").click()
+    expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
+    (first,) = held
+    first.continue_()
+    design.check(StagedCurve([(900, 1.0), (6_370,), (2_730, 0.0, "1-sqrt")]))
+
+
+def test_copy_during_a_pending_answer_has_what_was_typed(design):
+    held = hold_the_next_answer(design)
+    design.field("Warmup steps").fill("900")
+    design.button("a copy").click()
     expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
     (first,) = held
     first.continue_()

@@ -28,7 +28,7 @@ let ratios = new Map();  // the server's comparison with the first curve, by the
 let history;
 let maxCurves;
 let refreshed = Promise.resolve();  // resolves once the server's answers to the last change are shown
-let queue = Promise.resolve();  // of key presses on handles
+let queue = Promise.resolve();  // of actions that need these answers
 let beforeDrag = null;  // the entry at the beginning of a drag
 
 // The state: entries {id, colour, name, isHidden, peak, curve}, and the id of the selected one
@@ -52,6 +52,11 @@ function change(key, next) {
 function changeEntry(key, entry) {
   const curves = entries().map((other) => (other.id === entry.id ? entry : other));
   change(key, { ...history.present, curves });
+}
+
+// Do something once the answers to the last change are shown.
+function enqueue(action) {
+  queue = queue.then(() => refreshed).then(action).catch(showTrouble);
 }
 
 function undoOrRedo(action) {
@@ -208,9 +213,7 @@ const controls = new Controls(byId("controls"), {
 const picture = new Picture(byId("picture"), {
   read: () => readLearningRates(),
   choose: select,
-  enqueue: (action) => {
-    queue = queue.then(() => refreshed).then(action).catch(showTrouble);
-  },
+  enqueue,
   move: moveHandle,
   endDrag: () => {
     beforeDrag = null;
@@ -328,7 +331,7 @@ document.addEventListener("keydown", (event) => {
 
 const addButtons = [...document.querySelectorAll("[data-add]")];
 for (const button of addButtons) {
-  button.addEventListener("click", () => addFromTemplate(button.dataset.add).catch(showTrouble));
+  button.addEventListener("click", () => enqueue(() => addFromTemplate(button.dataset.add)));
 }
 
 prepareOpening(openCurves, (files) => forecasts.dialog.open(files));
