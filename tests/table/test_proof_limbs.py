@@ -34,6 +34,10 @@ def limb(name: str) -> Integer:
     return integer(name, A_LIMB)
 
 
+def any_rate() -> list[Integer]:
+    return [limb(name) for name in ("whole", "high", "middle", "low")]
+
+
 def joined(*limbs: Integer) -> Polynomial:
     """Return limbs as one number, the highest first."""
     number = constant(0)
@@ -99,7 +103,7 @@ def test_steps_times_rate_is_rounded_down_once():
     `steps` may be negative: a power calls it with up to -3/7 of the length.
     """
     steps = integer("steps", Interval(-MAX_LENGTH, MAX_LENGTH))
-    rate = [limb(name) for name in ("whole", "high", "middle", "low")]
+    rate = any_rate()
     whole, fraction = steps_times_rate(steps, rate)
     product = whole.value.scaled(ONE) + fraction.value
     missing = steps.value * joined(*rate) - product.scaled(HALF)
@@ -291,7 +295,7 @@ def test_inverse_power_joins_its_parts(power, monkeypatch):
 
 # A level of an exponential or of t^(-P) counts from the higher end. The levels are plain numbers
 # here, so that it is known which one is higher.
-FROM_HIGHER_LEVEL = pytest.mark.parametrize(
+from_higher_level = pytest.mark.parametrize(
     ("segment", "steps"),
     [
         (SimpleNamespace(start=ONE, end=0), ELAPSED),
@@ -301,10 +305,10 @@ FROM_HIGHER_LEVEL = pytest.mark.parametrize(
 )
 
 
-@FROM_HIGHER_LEVEL
+@from_higher_level
 def test_exponential_joins_its_parts(segment, steps, monkeypatch):
     """The level is the higher one times 2^(-E), with E = steps·r rounded down."""
-    rate = [limb(name) for name in ("whole", "high", "middle", "low")]
+    rate = any_rate()
     power_of_two = unknown("two_to_minus", UP_TO_ONE, exponential, monkeypatch)
     level = unknown("level_below", UP_TO_ONE, exponential, monkeypatch)
     value = Exponential.fixed_level(INTEGERS, segment, POSITION, rate)
@@ -321,7 +325,7 @@ def test_t_of_inverse_power(doublings, monkeypatch):
     As for `ratio`, the lengths are cut into intervals, to show that a t up to 2⁶² fits into int64.
     """
     segment = SimpleNamespace(start=ONE, end=0)
-    rate = [limb(name) for name in ("whole", "high", "middle", "low")]
+    rate = any_rate()
     factor = unknown("_inverse_power", UP_TO_ONE, inverse_power, monkeypatch)
     for module_function in ("ratio", "level_below", "_parabola"):
         unknown(module_function, UP_TO_ONE, inverse_power, monkeypatch)
@@ -335,11 +339,11 @@ def test_t_of_inverse_power(doublings, monkeypatch):
         assert (t - joined_with_fraction(whole, fraction)).range.within(Interval(0, 1))
 
 
-@FROM_HIGHER_LEVEL
+@from_higher_level
 def test_level_of_inverse_power_joins_its_parts(segment, steps, monkeypatch):
     """The level is the higher one times t^(-P). The parabola needs only the fraction of t."""
     top = integer("top", Interval(0, 1))
-    rate = [limb(name) for name in ("whole", "high", "middle", "low")]
+    rate = any_rate()
     power = power_below(4)
     x = unknown("ratio", UP_TO_ONE, inverse_power, monkeypatch)
     factor = unknown("_inverse_power", UP_TO_ONE, inverse_power, monkeypatch)

@@ -261,66 +261,78 @@ def test_scaled_value_is_at_most_1(shift, table_of):
 # Shapes whose levels are the higher level times 2^(-E).
 
 
-@pytest.fixture
-def exponential_table(monkeypatch):
-    """Return a function that makes a table with an exponential whose 2^(-E) is this number."""
-
-    def make(factor: Bounded) -> Table:
-        table = Table("exponential", monkeypatch)
-        table.parameters["exponential"] = 0, 0, 0, 0
-        monkeypatch.setattr(exponential, "two_to_minus", Mock(return_value=factor))
-        return table
-
-    return make
-
-
-@falling_and_rising
-def test_formula_of_exponential_level(rises, exponential_table):
-    """h·2^(-E), where that is above the lower level."""
-    _, low_in_units, high, high_in_units = unknown_levels()
-    factor = variable("2^(-E)", Interval(Fraction(1, 2), Fraction(3, 4)))
-    table = exponential_table(near(factor.scaled(ONE), NOTHING))
-    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
-    assert value.exact == (high * factor).scaled(ONE)
-
-
-@falling_and_rising
-def test_exponential_level_is_not_below_the_lower_level(rises, exponential_table):
-    low, low_in_units, _, high_in_units = unknown_levels()
-    factor = variable("2^(-E)", Interval(Fraction(1, 8), Fraction(1, 4)))
-    table = exponential_table(near(factor.scaled(ONE), NOTHING))
-    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
-    assert value.exact == low.scaled(ONE)
-
-
-@falling_and_rising
-def test_exponential_level(rises, exponential_table):
-    """The higher level times 2^(-E), and not below the lower level."""
-    table = exponential_table(near(Interval(0, ONE), ERRORS["exponential"], at_least=0))
-    value = table.value(*start_and_end(*ANY_LEVELS, rises), NEAR_START)
-    show("exponential", value.error)
-
-
 LEAST_GROWTH = inverse_power._LEAST_GROWTH
 A_LIMB = integer(0, 2**31 - 1)
 ANY_POWER = integer(0, 4), A_LIMB, A_LIMB
 ANY_GROWTH = near(Interval(0, LEAST_GROWTH * ONE), Interval(-2, 0), at_least=0)
 ANY_X = near(Interval(0, ONE), Interval(-2, 0), at_least=0)
 """The steps from the higher level, as a fraction of all steps."""
+ANY_NUMBER = integer(0, ONE)
 
 
 @pytest.fixture
-def inverse_power_table(monkeypatch):
-    """Return a function that makes a table with a t^(-P) whose factor or parabola is given."""
+def geometric_table(monkeypatch):
+    """Return a function that makes a table with a shape whose 2^(-E) is this number.
 
-    def make(*, factor: Bounded | None = None, parabola: Bounded | None = None) -> Table:
-        table = Table("t^-P", monkeypatch)
-        is_nearly_equal = int(factor is None)
-        table.parameters["t^-P"] = 0, 0, 0, 0, 0, *ANY_POWER, is_nearly_equal
-        # The value that is not selected may be any number.
-        factor = factor or integer(0, ONE)
-        parabola = parabola or integer(0, ONE)
+    The parabola of t^(-P) is computed too, and not selected.
+    """
+
+    def make(shape: str, factor: Bounded) -> Table:
+        table = Table(shape, monkeypatch)
+        table.parameters["exponential"] = 0, 0, 0, 0
+        table.parameters["t^-P"] = 0, 0, 0, 0, 0, *ANY_POWER, 0
+        monkeypatch.setattr(exponential, "two_to_minus", Mock(return_value=factor))
         monkeypatch.setattr(inverse_power, "_inverse_power", Mock(return_value=factor))
+        monkeypatch.setattr(inverse_power, "_parabola", Mock(return_value=ANY_NUMBER))
+        return table
+
+    return make
+
+
+every_geometric_shape = pytest.mark.parametrize("shape", GEOMETRIC)
+
+
+@falling_and_rising
+@every_geometric_shape
+def test_formula_of_geometric_level(shape, rises, geometric_table):
+    """h·2^(-E), where that is above the lower level."""
+    _, low_in_units, high, high_in_units = unknown_levels()
+    factor = variable("2^(-E)", Interval(Fraction(1, 2), Fraction(3, 4)))
+    table = geometric_table(shape, near(factor.scaled(ONE), NOTHING))
+    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
+    assert value.exact == (high * factor).scaled(ONE)
+
+
+@falling_and_rising
+@every_geometric_shape
+def test_geometric_level_is_not_below_the_lower_level(shape, rises, geometric_table):
+    low, low_in_units, _, high_in_units = unknown_levels()
+    factor = variable("2^(-E)", Interval(Fraction(1, 8), Fraction(1, 4)))
+    table = geometric_table(shape, near(factor.scaled(ONE), NOTHING))
+    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
+    assert value.exact == low.scaled(ONE)
+
+
+@falling_and_rising
+@every_geometric_shape
+def test_geometric_level(shape, rises, geometric_table):
+    """The higher level times 2^(-E), and not below the lower level."""
+    table = geometric_table(shape, near(Interval(0, ONE), ERRORS[shape], at_least=0))
+    value = table.value(*start_and_end(*ANY_LEVELS, rises), NEAR_START)
+    show(shape, value.error)
+
+
+# t^(-P) between nearly equal levels, which is a parabola.
+
+
+@pytest.fixture
+def nearly_flat_table(monkeypatch):
+    """Return a function that makes a table with a t^(-P) whose parabola is this number."""
+
+    def make(parabola: Bounded) -> Table:
+        table = Table("t^-P", monkeypatch)
+        table.parameters["t^-P"] = 0, 0, 0, 0, 0, *ANY_POWER, 1
+        monkeypatch.setattr(inverse_power, "_inverse_power", Mock(return_value=ANY_NUMBER))
         monkeypatch.setattr(inverse_power, "_parabola", Mock(return_value=parabola))
         return table
 
@@ -328,35 +340,17 @@ def inverse_power_table(monkeypatch):
 
 
 @falling_and_rising
-def test_formula_of_inverse_power_level(rises, inverse_power_table):
-    """h·t^(-P), where that is above the lower level."""
-    _, low_in_units, high, high_in_units = unknown_levels()
-    factor = variable("t^(-P)", Interval(Fraction(1, 2), Fraction(3, 4)))
-    table = inverse_power_table(factor=near(factor.scaled(ONE), NOTHING))
-    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
-    assert value.exact == (high * factor).scaled(ONE)
-
-
-@falling_and_rising
-def test_inverse_power_level(rises, inverse_power_table):
-    """The higher level times t^(-P), and not below the lower level."""
-    table = inverse_power_table(factor=near(Interval(0, ONE), ERRORS["t^-P"], at_least=0))
-    value = table.value(*start_and_end(*ANY_LEVELS, rises), NEAR_START)
-    show("t^-P", value.error)
-
-
-@falling_and_rising
-def test_formula_between_nearly_equal_levels(rises, inverse_power_table):
+def test_formula_between_nearly_equal_levels(rises, nearly_flat_table):
     """h - (h - l)·S, with the parabola S."""
     low, low_in_units, high, high_in_units = unknown_levels()
     s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
-    table = inverse_power_table(parabola=near(s.scaled(ONE), NOTHING))
+    table = nearly_flat_table(near(s.scaled(ONE), NOTHING))
     value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
     assert value.exact == (high - (high - low) * s).scaled(ONE)
 
 
 @falling_and_rising
-def test_inverse_power_between_nearly_equal_levels(rises, inverse_power_table):
+def test_inverse_power_between_nearly_equal_levels(rises, nearly_flat_table):
     """The parabola is x + (P + 1)/2·g·x·(1 - x), with t = 1 + g·x and g < 2⁻²².
 
     With a = (P + 1)/2 and c = (P + 1)(P + 2)/6, the exact S is N/D, where
@@ -371,7 +365,7 @@ def test_inverse_power_between_nearly_equal_levels(rises, inverse_power_table):
     assert parabola.error.within(ERROR_OF_PARABOLA)
     omitted = Interval(Fraction(-1, 2), Fraction(1, 2))
     nearly_equal = levels(Fraction(1, 2), 4 * LEAST_GROWTH)
-    table = inverse_power_table(parabola=parabola)
+    table = nearly_flat_table(parabola)
     value = table.value(*start_and_end(*nearly_equal, rises), NEAR_START)
     show("t^-P", value.error + omitted)
 
