@@ -44,7 +44,7 @@ pytestmark = [
 
 
 @pytest.fixture(params=[(SGD, float), (AdamW, torch.tensor)], ids=["SGD", "AdamW"])
-def right_run(request: pytest.FixtureRequest) -> Training:
+def run(request: pytest.FixtureRequest) -> Training:
     """A run on plain SGD, and one on AdamW with learning rates in tensors."""
     return Training(*request.param)
 
@@ -53,32 +53,28 @@ def right_run(request: pytest.FixtureRequest) -> Training:
 
 
 @every_kind
-def test_step_after_every_update(build: Any, right_run: Training) -> None:
-    right_run.use(build(right_run.optimizer, CURVE))
-    right_run.train(105)
+def test_step_after_every_update(build: Any, run: Training) -> None:
+    run.use(build(run.optimizer, CURVE))
+    run.train(105)
 
 
-def test_step_for_each_of_four_processes(right_run: Training) -> None:
-    run = right_run
+def test_step_for_each_of_four_processes(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, LONG, clock=DataClock(4, count=1)))
     run.repeat(700, updates=1, steps=4)
 
 
-def test_no_steps_after_the_end_at_a_floor(right_run: Training) -> None:
-    run = right_run
+def test_no_steps_after_the_end_at_a_floor(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, FLOOR))
     run.train(15)
     run.update(700)
 
 
-def test_unit_of_20_updates(right_run: Training) -> None:
-    run = right_run
+def test_unit_of_20_updates(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, CURVE, clock=DataClock(200, count=10)))
     run.train(100)
 
 
-def test_range_test_of_learning_rates(right_run: Training) -> None:
-    run = right_run
+def test_range_test_of_learning_rates(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, LONG))
     run.train(30)
     before = run.lr()
@@ -89,8 +85,7 @@ def test_range_test_of_learning_rates(right_run: Training) -> None:
     run.train(60)
 
 
-def test_averaging_of_weights(right_run: Training) -> None:
-    run = right_run
+def test_averaging_of_weights(run: Training) -> None:
     averaging = SWALR(run.optimizer, swa_lr=0.05, anneal_epochs=3)
     scheduler = lambda_lr(run.optimizer, CURVE)
     for _ in range(4):
@@ -100,23 +95,20 @@ def test_averaging_of_weights(right_run: Training) -> None:
         run.repeat(1, updates=20)
 
 
-def test_plots_of_the_learning_rates_to_come(right_run: Training) -> None:
-    run = right_run
+def test_plots_of_the_learning_rates_to_come(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, CURVE))
     for updates in (0, 2, 30, 1):
         run.train(updates)
         run.step(50)
 
 
-def test_sequence_that_fades(right_run: Training) -> None:
-    run = right_run
+def test_sequence_that_fades(run: Training) -> None:
     fading = LinearLR(run.optimizer, start_factor=1.0, end_factor=0.0, total_iters=1)
     run.use(sequence(run.optimizer, fading, lambda_lr(run.optimizer, CURVE), at=3))
     run.repeat(1, updates=31)
 
 
-def test_skipped_updates_of_fp16(right_run: Training) -> None:
-    run = right_run
+def test_skipped_updates_of_fp16(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, CURVE))
     for update in range(100):
         if update not in (10, 12, 30, 31, 32, 50):
@@ -124,17 +116,15 @@ def test_skipped_updates_of_fp16(right_run: Training) -> None:
         run.step()
 
 
-def test_two_epochs_above_0(right_run: Training) -> None:
-    run = right_run
+def test_two_epochs_above_0(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, LONG))
     run.repeat(2, updates=30)
     run.use(lambda_lr(run.optimizer, [CURVE, LONG]))
     run.repeat(2, updates=30)
 
 
-def test_too_many_steps_now_and_then(right_run: Training) -> None:
+def test_too_many_steps_now_and_then(run: Training) -> None:
     """In windows that do not follow each other: they end after 21, 42, 84 and 168 updates."""
-    run = right_run
     run.use(lambda_lr(run.optimizer, LONG))
     run.train(21)
     run.repeat(21, updates=1, steps=2)
@@ -143,104 +133,91 @@ def test_too_many_steps_now_and_then(right_run: Training) -> None:
     run.train(168)
 
 
-def test_too_many_steps_of_one_scheduler_and_then_of_the_next(right_run: Training) -> None:
+def test_too_many_steps_of_one_scheduler_and_then_of_the_next(run: Training) -> None:
     """In one window of each: it ends when the 22nd update begins."""
-    run = right_run
     for _ in range(2):
         run.use(lambda_lr(run.optimizer, LONG))
         run.repeat(22, updates=1, steps=2)
     run.train(60)
 
 
-def test_frozen_past_the_end(right_run: Training) -> None:
-    run = right_run
+def test_frozen_past_the_end(run: Training) -> None:
     run.write(lr=0.0)
     run.use(lambda_lr(run.optimizer, SHORT))
     run.train(200)
 
 
-def test_step_that_is_late_now_and_then(right_run: Training) -> None:
-    run = right_run
+def test_step_that_is_late_now_and_then(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, LONG))
     for _ in range(60):
         run.repeat(1, updates=12)
         run.train(1)
 
 
-def test_accumulation(right_run: Training) -> None:
-    run = right_run
+def test_accumulation(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, LONG))
     run.repeat(150, updates=9)
 
 
-def test_plateau_without_steps(right_run: Training) -> None:
-    run = right_run
+def test_plateau_without_steps(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, PlateauCurve(10_000, plateaus=[(0, 50)])))
     run.update(1350)
 
 
-def test_plateau_of_the_first_in_a_sequence(right_run: Training) -> None:
-    run = right_run
+def test_plateau_of_the_first_in_a_sequence(run: Training) -> None:
     first = lambda_lr(run.optimizer, StagedCurve([(5000, 1.0)], start=1.0))
     second = lambda_lr(run.optimizer, LONG)
     run.use(sequence(run.optimizer, first, second, at=5000))
     run.update(1350)
 
 
-def test_unit_that_lasts(right_run: Training) -> None:
-    run = right_run
+def test_unit_that_lasts(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, LONG, clock=DataClock(10**6, count=1)))
     run.repeat(9, updates=60)
 
 
-def test_curve_held_for_long(right_run: Training) -> None:
-    run = right_run
+def test_curve_held_for_long(run: Training) -> None:
     scheduler = lambda_lr(run.optimizer, LONG, clock=HoldBelow(1.0, 99))
     run.use(with_arguments(scheduler, metric=0.5))
     run.repeat(9, updates=60)
 
 
-def test_curve_that_ends_at_its_highest_level(right_run: Training) -> None:
-    run = right_run
+def test_curve_that_ends_at_its_highest_level(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, [FLOOR, StagedCurve([(5, 1.0)])]))
     run.train(1350)
 
 
-def test_constant_learning_rate(right_run: Training) -> None:
+def test_constant_learning_rate(run: Training) -> None:
     """Its curve stays at its highest level from the first step on."""
-    run = right_run
     run.use(lambda_lr(run.optimizer, StagedCurve([(10,)], start=1.0)))
     run.train(1350)
 
 
-def test_jump_past_the_end(right_run: Training) -> None:
-    run = right_run
+def test_jump_past_the_end(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, FLOOR, last_epoch=5000))
     run.train(90)
 
 
-def test_resume_past_the_end(right_run: Training) -> None:
-    right_run.use(lambda_lr(right_run.optimizer, FLOOR, last_epoch=5000))
-    right_run.train(1)
-    resumed = right_run.resumed()
+def test_resume_past_the_end(run: Training) -> None:
+    run.use(lambda_lr(run.optimizer, FLOOR, last_epoch=5000))
+    run.train(1)
+    resumed = run.resumed()
     resumed.use(lambda_lr(resumed.optimizer, FLOOR))
-    resumed.load(right_run.save())
+    resumed.load(run.save())
     resumed.train(90)
 
 
 # Several schedulers, and groups that change.
 
 
-def test_phases(right_run: Training) -> None:
-    run = right_run
+def test_phases(run: Training) -> None:
     to_a_plateau = StagedCurve([(5, 1.0), (9000,)])
     for curve in (LONG, WARMUP, to_a_plateau):
         run.use(lambda_lr(run.optimizer, curve))
         run.train(700)
 
 
-def test_phases_between_those_of_torch(right_run: Training) -> None:
-    run = right_run
+def test_phases_between_those_of_torch(run: Training) -> None:
     run.use(CosineAnnealingLR(run.optimizer, T_max=2000))
     run.train(20)
     run.use(lambda_lr(run.optimizer, LONG))
@@ -251,8 +228,7 @@ def test_phases_between_those_of_torch(right_run: Training) -> None:
     run.train(20)
 
 
-def test_phases_built_at_once(right_run: Training) -> None:
-    run = right_run
+def test_phases_built_at_once(run: Training) -> None:
     first = lambda_lr(run.optimizer, StagedCurve([(100, 1.0), (900,)]))
     second = lambda_lr(run.optimizer, LONG)
     run.use(first)
@@ -261,8 +237,7 @@ def test_phases_built_at_once(right_run: Training) -> None:
     run.train(1000)
 
 
-def test_second_phase_that_begins_when_the_first_ends(right_run: Training) -> None:
-    run = right_run
+def test_second_phase_that_begins_when_the_first_ends(run: Training) -> None:
     first = lambda_lr(run.optimizer, StagedCurve([(50, 1.0)]))
     second = lambda_lr(run.optimizer, LONG)
     run.use(first)
@@ -271,8 +246,7 @@ def test_second_phase_that_begins_when_the_first_ends(right_run: Training) -> No
     run.train(850)
 
 
-def test_reduce_on_plateau_takes_over(right_run: Training) -> None:
-    run = right_run
+def test_reduce_on_plateau_takes_over(run: Training) -> None:
     warmup = lambda_lr(run.optimizer, StagedCurve([(20, 1.0)]))
     reduce_on_plateau = with_arguments(ReduceLROnPlateau(run.optimizer), metrics=0.5)
     run.use(warmup)
@@ -281,8 +255,7 @@ def test_reduce_on_plateau_takes_over(right_run: Training) -> None:
     run.train(1100)
 
 
-def test_group_that_is_added(right_run: Training) -> None:
-    run = right_run
+def test_group_that_is_added(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, LONG))
     run.train(50)
     run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1e-3})
@@ -291,15 +264,13 @@ def test_group_that_is_added(right_run: Training) -> None:
     run.train(600)
 
 
-def test_updates_before_the_scheduler(right_run: Training) -> None:
-    run = right_run
+def test_updates_before_the_scheduler(run: Training) -> None:
     run.update(30)
     run.use(lambda_lr(run.optimizer, LONG))
     run.train(60)
 
 
-def test_set_peak_of_a_second_phase(right_run: Training) -> None:
-    run = right_run
+def test_set_peak_of_a_second_phase(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, LONG))
     run.train(30)
     run.write(lr=1e-4)
@@ -312,9 +283,8 @@ def test_set_peak_of_a_second_phase(right_run: Training) -> None:
 # States.
 
 
-def test_best_state_comes_back(right_run: Training) -> None:
+def test_best_state_comes_back(run: Training) -> None:
     """With the learning rate of its time; and another phase begins."""
-    run = right_run
     scheduler = lambda_lr(run.optimizer, LONG)
     run.use(scheduler)
     run.train(20)
@@ -330,39 +300,34 @@ def test_best_state_comes_back(right_run: Training) -> None:
     run.train(30)
 
 
-def test_initial_state_comes_back(right_run: Training) -> None:
-    run = right_run
+def test_initial_state_comes_back(run: Training) -> None:
     states = run.save()
     run.use(lambda_lr(run.optimizer, WARMUP))
     run.load_optimizer(states)
     run.train(60)
 
 
-def test_optimizer_that_loads_its_own_state(right_run: Training) -> None:
+def test_optimizer_that_loads_its_own_state(run: Training) -> None:
     """As accelerate does."""
-    run = right_run
     run.use(lambda_lr(run.optimizer, LONG))
     run.load_optimizer(run.save())
     run.train(60)
 
 
-def test_last_epoch_of_a_loaded_optimizer(right_run: Training) -> None:
-    run = right_run
+def test_last_epoch_of_a_loaded_optimizer(run: Training) -> None:
     run.load_optimizer(states_after_20_updates(run.kind))
     run.use(lambda_lr(run.optimizer, LONG, last_epoch=19))
     run.train(60)
 
 
-def test_fast_forward(right_run: Training) -> None:
-    run = right_run
+def test_fast_forward(run: Training) -> None:
     run.load_optimizer(states_after_20_updates(run.kind))
     run.use(lambda_lr(run.optimizer, LONG))
     run.step(20)
     run.train(60)
 
 
-def test_new_peaks_of_a_loaded_optimizer(right_run: Training) -> None:
-    run = right_run
+def test_new_peaks_of_a_loaded_optimizer(run: Training) -> None:
     run.load_optimizer(states_after_20_updates(run.kind))
     first = lambda_lr(run.optimizer, LONG)
     second = lambda_lr(run.optimizer, LONG)
@@ -372,14 +337,14 @@ def test_new_peaks_of_a_loaded_optimizer(right_run: Training) -> None:
     run.train(60)
 
 
-def test_scheduler_that_is_loaded_after_an_update(right_run: Training) -> None:
-    states = states_after_20_updates(right_run.kind)
-    run = Training(right_run.kind, right_run.form, lr=0.01)
-    run.use(lambda_lr(run.optimizer, LONG))
-    run.load_optimizer(states)
-    run.update()
-    run.load_schedulers(states)
-    run.train(60)
+def test_scheduler_that_is_loaded_after_an_update(run: Training) -> None:
+    states = states_after_20_updates(run.kind)
+    resumed = Training(run.kind, run.form, lr=0.01)
+    resumed.use(lambda_lr(resumed.optimizer, LONG))
+    resumed.load_optimizer(states)
+    resumed.update()
+    resumed.load_schedulers(states)
+    resumed.train(60)
 
 
 def pickled(value: Any) -> Any:
@@ -388,9 +353,8 @@ def pickled(value: Any) -> Any:
 
 @pytest.mark.parametrize("updates", [0, 3])
 @pytest.mark.parametrize("copy_of", [copy.deepcopy, pickled])
-def test_copies_are_not_watched(copy_of: Any, updates: int, right_run: Training) -> None:
+def test_copies_are_not_watched(copy_of: Any, updates: int, run: Training) -> None:
     """Torch does not note the steps of a copied optimizer either."""
-    run = right_run
     run.use(lambda_lr(run.optimizer, LONG))
     run.train(updates)
     run.optimizer, run.schedulers = copy_of((run.optimizer, run.schedulers))

@@ -249,4 +249,4 @@ def check_stages(
             begin = 0
         state = ranks[-1].state
         for rank in ranks:
-            assert equal_trees(_read(rank.state), _read(ranks[-1].state))
+            assert equal_trees(_read(rank.state), _read(state))
