@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import expect
 from support.design.page import COSINE, CURVES, STABLE, STAGED, Action
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
@@ -308,23 +308,9 @@ def test_opened_formulas_can_be_edited(undone):
 # What happens between the page and the server.
 
 
-def hold_the_next_answer(design) -> list[Route]:
-    """Hold the next answer of the server; return a list that will have its request."""
-    held: list[Route] = []
-
-    def hold_the_first(route: Route) -> None:
-        if held:
-            route.continue_()
-        else:
-            held.append(route)
-
-    design.page.route("**/page", hold_the_first)
-    return held
-
-
 def test_late_answers_are_superseded(design):
     """Of the edits during a pending answer, only the last one is asked about, once it arrived."""
-    held = hold_the_next_answer(design)
+    held = design.hold_the_next_answer()
     for steps in (600, 700, 800, 900):
         design.field("Warmup steps").fill(str(steps))
     expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
@@ -333,24 +319,21 @@ def test_late_answers_are_superseded(design):
     design.check(replace(STABLE, warmup_steps=900))
 
 
-def test_curve_that_is_added_during_a_pending_answer_has_what_was_typed(design):
-    held = hold_the_next_answer(design)
+@pytest.mark.parametrize(
+    ("button", "expected"),
+    [
+        ("stages", StagedCurve([(900, 1.0), (6_370,), (2_730, 0.0, "1-sqrt")])),
+        ("a copy", replace(STABLE, warmup_steps=900)),
+    ],
+)
+def test_curve_added_during_a_pending_answer_has_what_was_typed(design, button, expected):
+    held = design.hold_the_next_answer()
     design.field("Warmup steps").fill("900")
-    design.button("stages").click()
+    design.button(button).click()
     expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
     (first,) = held
     first.continue_()
-    design.check(StagedCurve([(900, 1.0), (6_370,), (2_730, 0.0, "1-sqrt")]))
-
-
-def test_copy_during_a_pending_answer_has_what_was_typed(design):
-    held = hold_the_next_answer(design)
-    design.field("Warmup steps").fill("900")
-    design.button("a copy").click()
-    expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
-    (first,) = held
-    first.continue_()
-    design.check(replace(STABLE, warmup_steps=900))
+    design.check(expected)
 
 
 TENTHS = [number / 10 for number in range(1001)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Dialog, Route, expect
+from playwright.sync_api import Dialog, expect
 from support.design.page import COSINE, CURVES, DROP, PEAK, STABLE, STAGED, DesignPage
 
 from plateau_jax import Curve, compare
@@ -123,15 +123,7 @@ def test_emptied_name_is_distinct(design):
 
 def test_undo_belongs_to_a_name_while_it_is_typed(design):
     """An answer changes the table, where the name is typed. The browser's undo survives that."""
-    held: list[Route] = []
-
-    def hold_the_first(route: Route) -> None:
-        if held:
-            route.continue_()
-        else:
-            held.append(route)
-
-    design.page.route("**/page", hold_the_first)
+    held = design.hold_the_next_answer()
     with design.page.expect_request("**/page"):
         design.field("Warmup steps").fill("700")
     name = design.field("Name of Stable")

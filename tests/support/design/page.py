@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
 from support.design.design import run_copied
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
@@ -133,6 +133,19 @@ class DesignPage:
     def cell(self, name: str, figure: str = "forecast") -> Locator:
         radio = self.page.get_by_role("radio", name=f"Edit {name}", exact=True)
         return self.page.get_by_role("row").filter(has=radio).locator(f"[data-figure={figure}]")
+
+    def hold_the_next_answer(self) -> list[Route]:
+        """Hold the server's next answer; the list then has its request, which may be continued."""
+        held: list[Route] = []
+
+        def hold_the_first(route: Route) -> None:
+            if held:
+                route.continue_()
+            else:
+                held.append(route)
+
+        self.page.route("**/page", hold_the_first)
+        return held
 
     @property
     def code(self) -> str:
