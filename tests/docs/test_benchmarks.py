@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from support.docs.pages import PAGES, sections
+from support.docs.pages import all_sections
 from support.forecasts.logs import logged
 from support.programs import EXAMPLES, Program, finish, run
 from support.training.steps import equal_trees
@@ -327,9 +327,8 @@ def test_best_peak_is_found(clone):
 def test_pages_show_tables_in_the_form_of_the_benchmarks():
     """The page has the mean errors of two data sets."""
     shown = ""
-    for page in PAGES:
-        for section in sections(page):
-            shown += "".join(section.code_in("console"))
+    for section in all_sections():
+        shown += "".join(section.code_in("console"))
     titles = re.findall(r"^([\w-]+): \d+ runs in \d+ groups", shown, re.MULTILINE)
     assert titles == ["lr-scheduling", "OLMo"]
     assert [errors.case for errors in read_mean_errors(shown)] == 2 * CASES

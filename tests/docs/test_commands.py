@@ -19,7 +19,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pytest
-from support.docs.pages import PAGES, ROOT, Section, sections
+from support.docs.pages import ROOT, Section, all_sections
 from support.schedulers.runs import learning_rate
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
@@ -183,12 +183,7 @@ def commands_of(section: Section) -> list[str]:
 
 
 def sections_with_commands() -> list[Section]:
-    found: list[Section] = []
-    for page in PAGES:
-        for section in sections(page):
-            if commands_of(section):
-                found.append(section)
-    return found
+    return [section for section in all_sections() if commands_of(section)]
 
 
 @pytest.mark.parametrize("section", sections_with_commands(), ids=lambda section: section.heading)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from support.docs.pages import PAGES, sections
+from support.docs.pages import PAGES, all_blocks
 from support.programs import EXAMPLES
 
 from plateau_jax import PlateauCurve, StagedCurve, compare
@@ -123,13 +123,9 @@ def test_bytes_per_parameter(expected, dtype, tmp_path):
 
 
 def commands_with_design():
-    for page in PAGES:
-        for section in sections(page):
-            for block in section.blocks:
-                if block.language == "sh":
-                    yield from re.findall(
-                        r"^python -m plateau_jax .*--design.*", block.code, re.MULTILINE
-                    )
+    for block in all_blocks():
+        if block.language == "sh":
+            yield from re.findall(r"^python -m plateau_jax .*--design.*", block.code, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", list(commands_with_design()))

@@ -122,8 +122,9 @@ def all_rows() -> list[Row]:
     return rows
 
 
-ROWS = {(row.library, row.original): row for row in all_rows() if not row.shortens}
-SHORTENING = {row.library: row for row in all_rows() if row.shortens}
+ALL_ROWS = all_rows()
+ROWS = {(row.library, row.original): row for row in ALL_ROWS if not row.shortens}
+SHORTENING = {row.library: row for row in ALL_ROWS if row.shortens}
 
 
 # The recorded cases.
@@ -334,8 +335,7 @@ def differs_past_the_end(case: Case) -> bool:
 
 
 def rows_with_a_note_past_the_end() -> list[Row]:
-    rows = [*ROWS.values(), *SHORTENING.values()]
-    return [row for row in rows if row.past_end]
+    return [row for row in ALL_ROWS if row.past_end]
 
 
 @pytest.mark.parametrize("row", rows_with_a_note_past_the_end(), ids=lambda row: row.original)

@@ -147,9 +147,8 @@ def ctrl_c_in_calls(numbers: Iterable[int]) -> Iterator[None]:
         if isinstance(module, Linear) and next(calls) in numbers:
             signal.raise_signal(signal.SIGINT)
 
-    hook = register_module_forward_pre_hook(send)
-    yield
-    hook.remove()
+    with register_module_forward_pre_hook(send):
+        yield
 
 
 def final_states():

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from support.docs.pages import ROOT, sections
+from support.docs.pages import ROOT, all_blocks, section_named, sections
 from support.programs import Program
 from support.schedulers.runs import lrs_of, optimizer_with
 from support.trainers import recorded
-from support.trainers.trainers import all_blocks, import_from_pages, section_named
+from support.trainers.trainers import import_from_pages
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, SequentialLR
 

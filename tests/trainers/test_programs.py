@@ -13,7 +13,7 @@ from textwrap import indent
 import numpy as np
 import pytest
 import torch
-from support.docs.pages import ROOT, programs
+from support.docs.pages import ROOT, programs, section_named
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import (
     FOLDER_WARNING,
@@ -27,7 +27,6 @@ from support.trainers.trainers import (
     record_lrs,
     run_and_resume,
     same_weights,
-    section_named,
     train,
 )
 from torch import Tensor, nn

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.distributed.processes import run
+from support.docs.pages import section_named
 from support.programs import Program, rank_environments
 from support.schedulers.runs import learning_rate
 from support.trainers.deepspeed_runs import Plan, run_program, train_and_resume
@@ -19,7 +20,6 @@ from support.trainers.trainers import (
     losses,
     program,
     replaced,
-    section_named,
 )
 
 from plateau_jax import Curve, PlateauCurve

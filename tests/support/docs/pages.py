@@ -79,6 +79,24 @@ def sections(page: Path, level: int = 2) -> list[Section]:
     return split
 
 
+def all_sections() -> Iterator[Section]:
+    """Iterate over the sections of all pages."""
+    for page in PAGES:
+        yield from sections(page)
+
+
+def section_named(heading: str) -> Section:
+    """Return the only section of any page under this heading."""
+    (section,) = (section for section in all_sections() if section.heading == heading)
+    return section
+
+
+def all_blocks() -> Iterator[Block]:
+    """Iterate over the code blocks of all pages."""
+    for section in all_sections():
+        yield from section.blocks
+
+
 def _read_contents(section: Section, tokens: Sequence[Token]) -> None:
     before = ""
     for token in tokens:

@@ -4,7 +4,7 @@ import re
 import runpy
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support.docs.pages import PAGES, Block, Section, program_named, sections
+from support.docs.pages import all_blocks, program_named
 from support.schedulers.runs import learning_rate
 from support.training.steps import equal_trees
 from torch import Tensor, nn
@@ -40,24 +40,6 @@ NO_CHANGES: Mapping[str, str] = MappingProxyType({})
 
 
 # The programs on the pages.
-
-
-def all_sections() -> Iterator[Section]:
-    """Iterate over the sections of all pages."""
-    for page in PAGES:
-        yield from sections(page)
-
-
-def section_named(heading: str) -> Section:
-    """Return the only section of any page under this heading."""
-    (section,) = (section for section in all_sections() if section.heading == heading)
-    return section
-
-
-def all_blocks() -> Iterator[Block]:
-    """Iterate over the code blocks of all pages."""
-    for section in all_sections():
-        yield from section.blocks
 
 
 def program(heading: str, changes: Mapping[str, str] = NO_CHANGES) -> str:
