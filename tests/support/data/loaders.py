@@ -247,6 +247,7 @@ def check_stages(
         if end >= len(epochs[number]):
             number += 1
             begin = 0
-        state = ranks[-1].state
+        last = ranks[-1]
         for rank in ranks:
-            assert equal_trees(_read(rank.state), _read(state))
+            assert equal_trees(_read(rank.state), _read(last.state))
+        state = last.state
