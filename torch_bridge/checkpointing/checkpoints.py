@@ -125,8 +125,8 @@ class Checkpoints:
             TypeError: `step` is not an integer; a part was passed without its name; a part has no
                 state, or its state holds a value that a checkpoint can't hold.
             ValueError: There are no parts; the step is negative; the step, the names, the order of
-                sharded parameters in an optimizer, or what a scheduler has consumed differ between
-                ranks.
+                sharded parameters in an optimizer, or a schedule (the step of its curve, its
+                counters, the states of its rules, its curves, its peaks) differ between ranks.
             Exception: An error of a part or of the system. The other ranks then raise RuntimeError.
                 An error of an earlier save is raised once this save has started.
         """
@@ -147,7 +147,7 @@ class Checkpoints:
             return _Copied(
                 (checked_step, list(parts_by_name)),
                 digests,
-                parts.consumed_by_path(structures),
+                parts.schedule_entries(structures),
                 parts.digest_of_shards(states),
                 uuid.uuid4().hex,
             )
@@ -158,7 +158,7 @@ class Checkpoints:
             ranks = collective_call(copy_parts)
             checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in ranks])
             parts.check_same_order([rank.digests for rank in ranks])
-            parts.check_same_consumed([rank.consumed for rank in ranks])
+            parts.check_same_schedules([rank.schedule_entries for rank in ranks])
             if len({rank.digest_of_shards for rank in ranks}) > 1:
                 parts.store_same_shards(states)
             earlier_error = self._wait()  # again: a signal handler may have saved meanwhile
@@ -202,8 +202,7 @@ class Checkpoints:
             ValueError: There are no parts; a part is on the meta device; no checkpoint has this
                 step; it has no part of a given name, or one of a different kind; the class of a
                 tensor is not in torch's list of safe globals, or its shards do not fit the sharding
-                here; the arguments, or what a scheduler has consumed, differ between ranks; a newer
-                version saved it.
+                here; the arguments, or a schedule, differ between ranks; a newer version saved it.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: An error of a part that rejects its state.
         """
@@ -216,9 +215,9 @@ class Checkpoints:
                 parts.check_memory(name, part)
             return _checked_step(step), names
 
-        def consumed_by_path(value: tuple[SavedCheckpoint, list[Any]]) -> dict[str, int]:
+        def schedule_entries(value: tuple[SavedCheckpoint, list[Any]]) -> dict[str, str]:
             _, states = value
-            return parts.consumed_by_path(dict(zip(names, states, strict=True)))
+            return parts.schedule_entries(dict(zip(names, states, strict=True)))
 
         def read(checkpoints: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, list[Any]]:
             [saved] = checkpoints
@@ -232,7 +231,7 @@ class Checkpoints:
             arguments = collective_call(check_arguments)
             checked_step, _ = _agreed("load", "(step, parts)", arguments)
             newest = self._read_newest(
-                checked_step, read, consumed_by_path=consumed_by_path, verify=verify
+                checked_step, read, schedule_entries=schedule_entries, verify=verify
             )
             if newest is None:
                 return None
@@ -415,7 +414,7 @@ class Checkpoints:
         step: int | None,
         read: Callable[[list[SavedCheckpoint]], Value],
         *,
-        consumed_by_path: Callable[[Value], dict[str, int]] | None = None,
+        schedule_entries: Callable[[Value], dict[str, str]] | None = None,
         verify: bool,
     ) -> Value | None:
         """Read from the checkpoint of this step, or from the newest that is not damaged.
@@ -431,7 +430,7 @@ class Checkpoints:
         damages: list[str] = []
         for checkpoint in reversed(candidates):
             value, damage = loading.read_verified(
-                [checkpoint], read, consumed_by_path=consumed_by_path, verify=verify
+                [checkpoint], read, schedule_entries=schedule_entries, verify=verify
             )
             if not damage:
                 if damages:
@@ -442,7 +441,7 @@ class Checkpoints:
                 return value
             if self._list() != listed:
                 return self._read_newest(
-                    step, read, consumed_by_path=consumed_by_path, verify=verify
+                    step, read, schedule_entries=schedule_entries, verify=verify
                 )
             damages.append(damage)
 
@@ -458,8 +457,8 @@ class _Copied(NamedTuple):
     arguments: tuple[int, list[str]]
     digests: dict[str, str | None]
     """The `digest_of_names` of each part."""
-    consumed: dict[str, int]
-    """The `parts.consumed_by_path` of all parts."""
+    schedule_entries: dict[str, str]
+    """The `parts.schedule_entries` of all parts."""
     digest_of_shards: str
     """The `parts.digest_of_shards` of all parts."""
     save_id: str

@@ -353,7 +353,7 @@ def read_verified(
     checkpoints: Sequence[CheckpointDir],
     read: Callable[[list[SavedCheckpoint]], Value],
     *,
-    consumed_by_path: Callable[[Value], dict[str, int]] | None = None,
+    schedule_entries: Callable[[Value], dict[str, str]] | None = None,
     verify: bool = True,
 ) -> tuple[Value | None, str]:
     """Read from checkpoints, and meanwhile verify all their files. A collective.
@@ -365,8 +365,8 @@ def read_verified(
     Args:
         checkpoints: The checkpoints.
         read: Reads the value of this rank.
-        consumed_by_path: Returns numbers in the value that must be equal on all ranks: see
-            `parts.check_same_consumed`.
+        schedule_entries: Returns the `parts.schedule_entries` in the value, which must be equal on
+            all ranks.
         verify: See above.
 
     Returns:
@@ -383,24 +383,24 @@ def read_verified(
             return None, f"{checkpoint.step}: {checkpoint.damage}"
 
     value: Value | None = None
-    consumed: dict[str, int] = {}
+    entries: dict[str, str] = {}
     error: Exception | None = None
     damages: list[str] = []
     try:
         value = _read_while_verifying(checkpoints, read, damages, verify=verify)
-        if consumed_by_path is not None:
-            consumed = consumed_by_path(value)
+        if schedule_entries is not None:
+            entries = schedule_entries(value)
     except Exception as caught:  # of a damaged file, there may be any error
         error = caught
     damage = "; ".join(filter(None, damages))
 
     try:
-        gathered = processes.gather((damage, processes.describe_error(error), consumed))
+        gathered = processes.gather((damage, processes.describe_error(error), entries))
         for damage_of_rank, _, _ in gathered:
             if damage_of_rank:
                 return None, damage_of_rank
         processes.raise_error_of_any_rank(error, [description for _, description, _ in gathered])
-        parts.check_same_consumed([consumed_on_rank for _, _, consumed_on_rank in gathered])
+        parts.check_same_schedules([entries_of_rank for _, _, entries_of_rank in gathered])
     finally:
         del error  # its traceback refers to this frame, a cycle that would keep what was read alive
     return value, ""

@@ -14,7 +14,6 @@ from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import host_copier, mesh_of
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 from torch_bridge.param_groups import all_parameters
-from torch_bridge.schedulers.scheduler_state import SCHEDULER
 from torch_bridge.training.optimizer_states import load_optimizer
 from torch_bridge.training.step import TrainStep
 from torch_bridge.training.step_state import TRAIN_STEP
@@ -29,6 +28,12 @@ class Stateful(Protocol):
 
 
 _RESERVED_NAMES = (*file_format.RESERVED_NAMES, "verify")  # `verify` is an argument of `load`
+
+_SAME_ON_ALL_RANKS = (
+    *("last_epoch", "applied", "skipped", "curve_step", "consumed"),
+    *("hold", "records"),
+)
+"""The entries of the state of a schedule that determine its learning rates."""
 
 Part = Stateful | dict[str, Any] | list[Any]
 
@@ -134,41 +139,52 @@ def digest_of_names(state: SplitState) -> str | None:
     return hashlib.sha256(repr(names).encode()).hexdigest()
 
 
-def consumed_by_path(states: Mapping[str, Any]) -> dict[str, int]:
-    """Return what the schedulers in some states have consumed, by the path of each entry.
+def schedule_entries(states: Mapping[str, Any]) -> dict[str, str]:
+    """Return the positions, curves and peaks of the schedules in some states, by path.
 
-    A scheduler may be in another, as in torch's `SequentialLR`.
+    A schedule is a scheduler, a follower or a training step. Its state may be in another, as in
+    that of torch's `SequentialLR`. Empty if there is only one rank.
 
     Args:
         states: The states by the names of their parts.
     """
+    if processes.world_size() == 1:
+        return {}
     leaves: dict[str, Any] = {}
     for name, state in states.items():
         map_leaves(name, state, leaves.setdefault)
-    consumed: dict[str, int] = {}
-    for path, leaf in leaves.items():
-        owner, _, key = path.rpartition(".")
-        if key == "consumed" and leaves.get(f"{owner}.kind") == SCHEDULER.kind:
-            consumed[path] = leaf
-    return consumed
+    schedules: list[str] = []
+    for path in leaves:
+        schedule = path.removesuffix("curve_step")
+        if schedule != path and f"{schedule}kind" in leaves:
+            schedules.append(schedule)
+    entries: dict[str, str] = {}
+    for schedule in schedules:
+        for path, leaf in leaves.items():
+            entry = path.removeprefix(schedule).partition(".")[0]
+            if path.startswith(schedule) and entry in _SAME_ON_ALL_RANKS:
+                entries[path] = repr(leaf)  # tensors can't be compared so simply
+    return entries
 
 
-def check_same_consumed(consumed_by_rank: Sequence[Mapping[str, int]]) -> None:
-    """Reject schedulers that have consumed different numbers on different ranks.
+def check_same_schedules(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
+    """Reject schedules that differ between ranks.
 
     Args:
-        consumed_by_rank: For each rank, the numbers of `consumed_by_path`.
+        entries_by_rank: For each rank, its `schedule_entries`.
     """
-    first: dict[str, tuple[int, int]] = {}
-    for rank, consumed in enumerate(consumed_by_rank):
-        for path, number in consumed.items():
-            first_rank, first_number = first.setdefault(path, (rank, number))
-            if number != first_number:
+    first: dict[str, tuple[int, str]] = {}
+    for rank, entries in enumerate(entries_by_rank):
+        for path, value in entries.items():
+            first_rank, first_value = first.setdefault(path, (rank, value))
+            if value != first_value:
                 raise ValueError(
-                    f"{path} = {first_number} on rank {first_rank}, and {number} on rank {rank}: "
-                    "the learning rates of the ranks would differ. Every rank must make the same "
-                    "steps, and with a DataClock call scheduler.step(count=n) with the sum of the "
-                    "counts of all ranks, which torch.distributed.all_reduce gives"
+                    f"{path} = {first_value} on rank {first_rank}, and {value} on rank {rank}: the "
+                    "learning rates of the ranks would differ. Every rank must have the same "
+                    "curves and peaks, and make the same steps. With a hold rule, call "
+                    "scheduler.step(loss) with the mean of the losses of all ranks; with a "
+                    "DataClock, scheduler.step(count=n) with the sum of their counts. "
+                    "torch.distributed.all_reduce gives both"
                 )
 
 

@@ -232,7 +232,7 @@ def _check_different_counts(
     assert not directory.exists()
     distributed.barrier()
 
-    with patch.object(parts, "check_same_consumed"):
+    with patch.object(parts, "check_same_schedules"):
         checkpoints.save(1, part=part, scheduler=saved, wait=True)
     loaded_part = Part("as before")
     error = error_of(checkpoints.load, part=loaded_part, scheduler=part_to_load)
