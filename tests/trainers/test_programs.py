@@ -16,12 +16,14 @@ import torch
 from support.docs.pages import ROOT, programs, section_named
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import (
+    COUNTS_TOKENS,
     FOLDER_WARNING,
     LIGHTNING_WARNING,
     NO_CHANGES,
     PAGE_CURVE,
     PAGE_PEAK,
     LearningRates,
+    changes_to_hold,
     expected_lrs,
     import_from_pages,
     record_lrs,
@@ -438,17 +440,6 @@ def test_program_that_counts_tokens_resumes(heading, tmp_path):
     assert torch.equal(resumed.names["rows"], names["rows"])
 
 
-COUNTS_TOKENS = """\
-    def lr_scheduler_step(self, scheduler, metric):
-        scheduler.step(count=int(self.trainer.strategy.reduce(self.tokens, reduce_op="sum")))
-        self.tokens = 0
-"""
-PASSES_LOSS = """\
-    def lr_scheduler_step(self, scheduler, metric):
-        scheduler.step(self.loss)
-"""
-
-
 def test_lightning_with_the_same_count_in_each_update(tmp_path):
     changes = {
         "clock=DataClock(UNIT)": "clock=DataClock(UNIT, count=5000)",
@@ -463,12 +454,7 @@ def test_lightning_with_the_same_count_in_each_update(tmp_path):
 
 def test_lightning_with_a_hold_rule(tmp_path):
     """Every loss is below 1000, so the curve is held at its first step for 50 updates."""
-    changes = {
-        "import DataClock": "import HoldBelow",
-        "clock=DataClock(UNIT)": "clock=HoldBelow(1000.0, 50)",
-        "        return loss\n": "        self.loss = loss.item()\n        return loss\n",
-        COUNTS_TOKENS: PASSES_LOSS,
-    }
+    changes = changes_to_hold("HoldBelow(1000.0, 50)")
     with record_lrs() as lrs:
         run = train("PyTorch Lightning, counting tokens", tmp_path, changes=changes)
     curve = run.names["curve"]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from support.trainers.trainers import (
     CURVE,
     PAGE_CURVE,
     PAGE_PEAK,
+    changes_to_hold,
     losses,
     program,
     replaced,
@@ -216,6 +218,49 @@ def test_ranks_share_each_batch(tmp_path):
         rows += [float(number) for number in line.removeprefix("rows ").split()]
     batch = torch.randn(256, 8, generator=torch.Generator().manual_seed(1))
     assert sorted(rows) == sorted(batch[:, 0].tolist())
+
+
+PRINTS_STATE = """\
+        print("hold", self.lr_schedulers().state_dict()["hold"])
+        update, lr ="""
+RULE = "HoldUntilFlat(patience=1, every=2, limit=50)"
+
+
+def hold_states_on_two_ranks(code, folder):
+    """Run a program that prints the state of its rule; return what each rank prints."""
+    ranks = run_on_two_ranks(code, folder)
+    return [rank.lines_with("hold") for rank in ranks]
+
+
+def test_rule_has_the_same_losses_on_all_ranks(tmp_path):
+    """The page takes the mean; the losses of the ranks differ."""
+    (mean_loss,) = section_named("Hold a plateau until the loss is flat").code_in("py")
+    code = program(
+        "DDP and FSDP2",
+        {
+            **DDP.changes,
+            "import PlateauCurve": "import HoldUntilFlat, PlateauCurve",
+            BUILD: f"scheduler = lambda_lr(optimizer, curve, clock={RULE})",
+            "        scheduler.step()\n": indent(
+                mean_loss + 'print("hold", scheduler.state_dict()["hold"])\n', " " * 8
+            ),
+        },
+    )
+    first, second = hold_states_on_two_ranks(code, tmp_path)
+    assert first == second
+    assert len(set(first)) > 1
+
+
+def test_rule_has_the_same_losses_in_lightning(tmp_path):
+    changes = changes_to_hold(RULE)
+    changes["        update, lr ="] = PRINTS_STATE
+    changes["max_steps=200"] = (
+        'max_steps=60, strategy="ddp", devices=2, use_distributed_sampler=False'
+    )
+    code = program("PyTorch Lightning, counting tokens", changes)
+    first, second = hold_states_on_two_ranks(code, tmp_path)
+    assert first == second
+    assert len(set(first)) > 1
 
 
 # `.[libraries]` installs it on Linux.

@@ -55,6 +55,28 @@ def replaced(code: str, changes: Mapping[str, str]) -> str:
     return code
 
 
+COUNTS_TOKENS = """\
+    def lr_scheduler_step(self, scheduler, metric):
+        scheduler.step(count=int(self.trainer.strategy.reduce(self.tokens, reduce_op="sum")))
+        self.tokens = 0
+"""
+"""Of the program "PyTorch Lightning, counting tokens"."""
+_PASSES_LOSS = """\
+    def lr_scheduler_step(self, scheduler, metric):
+        scheduler.step(self.all_gather(self.loss).mean())
+"""
+
+
+def changes_to_hold(rule: str) -> dict[str, str]:
+    """Return the changes with which that program of Lightning holds its curve."""
+    return {
+        "import DataClock": f"import {rule.partition('(')[0]}",
+        "clock=DataClock(UNIT)": f"clock={rule}",
+        "        return loss\n": "        self.loss = loss.detach()\n        return loss\n",
+        COUNTS_TOKENS: _PASSES_LOSS,
+    }
+
+
 def import_from_pages(folder: Path, monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
     """Write files that the pages show into a folder, from which they can be imported."""
     blocks = {block.file: block for block in all_blocks()}
