@@ -1,11 +1,15 @@
 """Checkpoints of one process: runs resume, saves run in the background, foreign folders stay."""
 
 import copy
+import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Barrier, Event
 from typing import Any
@@ -336,6 +340,99 @@ def test_program_end_completes_save_and_prints_error(tmp_path: Path) -> None:
     assert ended.stderr.endswith("OSError: the disk is full\n")
     assert Checkpoints(tmp_path / "one").steps() == [1]
     assert Checkpoints(tmp_path / "two").steps() == [1]
+
+
+# Forked processes.
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+
+def status_of_forked(function: Callable[[], object]) -> int | None:
+    """Call a function in a forked process, and return its exit status; None if it hangs."""
+    process = multiprocessing.get_context("fork").Process(target=function)
+    with warnings.catch_warnings():
+        # Python 3.12 warns of any fork of a process with threads.
+        warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
+        process.start()
+    process.join(30)
+    status = process.exitcode
+    process.kill()
+    process.join()
+    return status
+
+
+@contextmanager
+def saving_is_busy() -> Iterator[None]:
+    """Keep the worker from beginning any save of this process."""
+    may_start = Event()
+    saving._executor.submit(may_start.wait)
+    try:
+        yield
+    finally:
+        may_start.set()
+
+
+@forks
+@pytest.mark.parametrize("wait", [False, True])
+def test_forked_process_saves(tmp_path: Path, wait: bool) -> None:
+    """Its parent has a worker, which the forked process lacks, and has a pending save."""
+    checkpoints = Checkpoints(tmp_path / "parent")
+    checkpoints.save(1, part=Part(1), wait=True)
+    in_child = Checkpoints(tmp_path / "child")
+
+    def save() -> None:
+        in_child.save(7, part=Part(7))
+        in_child.save(8, part=Part(8), wait=wait)
+
+    with saving_is_busy():
+        checkpoints.save(2, part=Part(2))
+        assert status_of_forked(save) == 0
+        assert in_child.steps() == [7, 8]
+    assert checkpoints.steps() == [1, 2]
+
+
+@forks
+def test_forked_process_loads_during_a_save(tmp_path: Path) -> None:
+    """What is complete; another thread of the parent is about to save, too."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, part=Part(1), wait=True)
+
+    def load() -> None:
+        part = Part()
+        assert checkpoints.load(part=part) == 1
+        assert part.state == 1
+        assert checkpoints.steps() == [1]
+
+    with ThreadPoolExecutor(1) as pool, saving_is_busy():
+        checkpoints.save(2, part=Part(2))
+        third = pool.submit(checkpoints.save, 3, part=Part(3))
+        assert status_of_forked(load) == 0
+    third.result()
+    assert checkpoints.steps() == [1, 2, 3]
+
+
+@forks
+def test_forked_process_prints_errors_at_its_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Those of its own saves, and not those of its parent."""
+    checkpoints = Checkpoints(tmp_path / "parent")
+    with patch.object(file_format, "save_file", side_effect=OSError("no memory")):
+        checkpoints.save(1, part=Part(1))
+        checkpoints._wait()
+
+    def save() -> None:
+        with patch.object(file_format, "save_file", side_effect=OSError("the disk is full")):
+            in_child = Checkpoints(tmp_path / "child")
+            in_child.save(1, part=Part(1))
+            in_child._wait()
+
+    status_of_forked(save)
+    printed = capfd.readouterr().err
+    assert printed.endswith("OSError: the disk is full\n")
+    assert "no memory" not in printed
+    with pytest.raises(OSError, match="no memory"):
+        checkpoints.steps()
 
 
 # Parts that cannot be saved or loaded.

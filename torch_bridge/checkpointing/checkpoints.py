@@ -1,6 +1,5 @@
 """`Checkpoints`: save all parts of a training run in the background, and verify and load them."""
 
-import atexit
 import os
 import traceback
 import uuid
@@ -8,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from multiprocessing.util import Finalize
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple, TypeVar
@@ -31,6 +31,8 @@ _lock = RLock()
 """Held by a thread while it starts a save, or takes the error of one."""
 _pending: dict[str, "Future[None]"] = {}
 """The last save into each directory, until its error is raised."""
+_finalizer: Finalize | None = None
+"""What prints errors when this process ends; None before its first save."""
 
 
 class Checkpoints:
@@ -166,6 +168,7 @@ class Checkpoints:
             kinds = {name: parts.kind_of(part) for name, part in parts_by_name.items()}
             save = saving.Save(checked_step, states, kinds, path, self.keep)
             _pending[self._key] = saving.start_save(save)
+            _print_errors_at_end()
         try:
             # An earlier save's error must not cost this checkpoint as well, so it is raised only
             # now.
@@ -511,11 +514,29 @@ def _world_size_warning(saved: SavedCheckpoint, parts_by_name: Mapping[str, Part
     return ""
 
 
-@atexit.register
+def _print_errors_at_end() -> None:
+    """Let this process print the errors that no later call has raised when it ends."""
+    # Not with `atexit`, whose functions the processes of multiprocessing never call.
+    global _finalizer
+    if _finalizer is None:
+        _finalizer = Finalize(None, _print_errors, exitpriority=0)
+
+
 def _print_errors() -> None:
-    """Print the errors that no later call has raised."""
-    # Python completes all pending saves before it calls atexit functions.
     for pending in _pending.values():
         error = pending.exception()
         if error is not None:
             traceback.print_exception(error)
+
+
+def _begin_afresh() -> None:
+    """Forget the saves of the parent process, which a forked process has no thread to complete."""
+    global _lock, _finalizer
+    _lock = RLock()
+    _finalizer = None
+    _pending.clear()
+    saving.replace_executor()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_begin_afresh)

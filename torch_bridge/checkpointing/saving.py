@@ -22,9 +22,15 @@ from torch_bridge.checkpointing.states import SplitState
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
 
-# One worker, so the collectives of two saves never mix. Saves to different directories queue up,
-# each with its copy of the state. A program that ends first completes the work of such an executor.
-_executor = ThreadPoolExecutor(1, thread_name_prefix="torch_bridge.Checkpoints")
+
+def _new_executor() -> ThreadPoolExecutor:
+    # One worker, so the collectives of two saves never mix. Saves to different directories queue
+    # up, each with its copy of the state. A program that ends first completes the work of such an
+    # executor.
+    return ThreadPoolExecutor(1, thread_name_prefix="torch_bridge.Checkpoints")
+
+
+_executor = _new_executor()
 _groups: dict[Any, Any] = {}
 
 
@@ -49,6 +55,12 @@ def start_save(save: Save) -> "Future[None]":
     if processes.world_size() > 1:
         group = _background_group()
     return _executor.submit(_run, save, group)
+
+
+def replace_executor() -> None:
+    """Use a new worker: a forked process has no thread of its parent's."""
+    global _executor
+    _executor = _new_executor()
 
 
 def _background_group() -> Any:
