@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -362,7 +362,7 @@ def status_of_forked(function: Callable[[], object]) -> int | None:
 
 
 @contextmanager
-def saving_is_busy() -> Iterator[None]:
+def saving_is_busy() -> Generator[None]:
     """Keep the worker from beginning any save of this process."""
     may_start = Event()
     saving._executor.submit(may_start.wait)
