@@ -287,17 +287,19 @@ class BatchPlan:
                 devices, as under `jit`.
 
         Returns:
-            A function of the number of updates so far, a JAX or NumPy int32 array of any shape,
-            traced or not. Its result is an int32 array of the same shape.
+            A function of the number of updates so far: an integer, or an integer array of any shape
+            and dtype, of NumPy or JAX, traced or not. Its result has the same shape and is int32, a
+            JAX array for a JAX array.
 
         Raises:
-            TypeError, ValueError: As for `check`; or an update has 2³¹ micro-batches or more.
+            TypeError, ValueError: As for `check`; or an update has 2³¹ micro-batches or more. From
+                the function: a number of updates is not an integer.
 
         >>> import jax.numpy as jnp
         >>> plan = BatchPlan([(0, 8), (160, 16)])
         >>> every_k = plan.every_k_schedule(micro_batch=4)
-        >>> every_k(jnp.int32(19)), every_k(jnp.int32(20))
-        (Array(2, dtype=int32), Array(4, dtype=int32))
+        >>> every_k(jnp.int32(19)), every_k(jnp.int32(20)), int(every_k(20))
+        (Array(2, dtype=int32), Array(4, dtype=int32), 4)
         """
         counts = self._count_micro_batches(micro_batch, processes)
         starts: list[int] = []
@@ -368,7 +370,21 @@ def _sum_until(starts: NDArray[np.int32], changes: NDArray[np.int32], updates: A
     """Return, for each number of updates, the sum of the changes that start at or before it."""
     # A sum, not an index, because this file does not import JAX; int32 throughout, for strict
     # promotion. With starts 0, 20 and changes 2, 2, update 19 gives 2 and update 20 gives 4.
+    updates = _as_int32(updates)
     return (updates[..., None] >= starts).astype(np.int32) @ changes
+
+
+def _as_int32(updates: Any) -> Any:
+    """Return numbers of updates as int32, clamped to 0 … 2³¹ - 1. A JAX array remains one."""
+    updates = checks.unwrap_array(updates)
+    if not checks.is_jax_array(updates):
+        return checks.steps(updates, "updates")
+    if not checks.has_integers(updates):
+        raise TypeError(f"updates must be an integer or an array of integers, not {updates.dtype}")
+    # Clamped before the cast, which would wrap around. Smaller dtypes cannot hold the bound.
+    if updates.dtype.itemsize >= 4:
+        updates = updates.clip(0, checks.MAX_STEP)
+    return updates.astype(np.int32)
 
 
 def _micro_batches_of(batch: int, label: str, micro_batch: int, processes: int) -> int:

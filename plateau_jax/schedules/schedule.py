@@ -175,7 +175,7 @@ def _evaluate(table: DecodedTable, step: Any) -> jax.Array:
 
 def check_peak(value: Any) -> Any:
     """Check a peak, and round it to float32; a traced peak is returned unchanged."""
-    value = unwrap_array(value)
+    value = checks.unwrap_array(value)
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         _check_precision(value)
     if not isinstance(value, Tracer):
@@ -206,17 +206,9 @@ def check_real_scalar(name: str, value: Any) -> None:
         raise TypeError(f"{name} = {checks.short_repr(value)} must be a real scalar")
 
 
-def unwrap_array(value: Any) -> Any:
-    """Return the array inside a wrapper such as a flax variable; any other value unchanged."""
-    convert = getattr(value, "__jax_array__", None)
-    if convert is None:
-        return value
-    return convert()
-
-
 def _check_steps(step: Any) -> Any:
     """Return integers: a JAX array with its own dtype, or NumPy's int32 in 0 … 2³¹ - 1."""
-    step = unwrap_array(step)
+    step = checks.unwrap_array(step)
     if not isinstance(step, jax.Array):
         return checks.steps(step)
     if not jnp.issubdtype(step.dtype, jnp.integer):

@@ -19,7 +19,6 @@ from plateau_jax.schedules.schedule import (
     CurveSchedule,
     check_peak,
     check_real_scalar,
-    unwrap_array,
 )
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import MAX_STEP
@@ -281,7 +280,7 @@ def _check_count(count: Any) -> Any:
     """Return the count of an update as int32 in 0 … 2³⁰."""
     if count is None:
         raise _missing_error("count", ", or write DataClock(unit, count=n) if it is always n")
-    count = unwrap_array(count)
+    count = checks.unwrap_array(count)
     if isinstance(count, jax.Array):
         return _clip_count(count)
     return np.int32(checks.in_range("count", count, 0, _MAX_JAX_COUNT))
@@ -301,7 +300,7 @@ def _check_metric(value: Any) -> Any:
     """Return the metric of an update as float32."""
     if value is None:
         raise _missing_error("value")
-    value = unwrap_array(value)
+    value = checks.unwrap_array(value)
     if not isinstance(value, jax.Array):
         return checks.metric("value", value)
     check_real_scalar("value", value)

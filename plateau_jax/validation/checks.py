@@ -301,12 +301,31 @@ def is_not_real(value: Any) -> bool:
     return re.search("bool|complex", str(getattr(value, "dtype", ""))) is not None
 
 
-def steps(step: Any) -> np.ndarray:
+def unwrap_array(value: Any) -> Any:
+    """Return the array inside a wrapper such as a flax variable; any other value unchanged."""
+    convert = getattr(value, "__jax_array__", None)
+    if convert is None:
+        return value
+    return convert()
+
+
+def is_jax_array(value: Any) -> bool:
+    """Return True for a JAX array, traced or not. Does not import JAX."""
+    jax = sys.modules.get("jax")
+    return isinstance(value, getattr(jax, "Array", ()))
+
+
+def has_integers(array: Any) -> bool:
+    """Return True if the dtype of an array is an integer type."""
+    # By name, because the 4-bit integers that JAX adds are not of NumPy's integer kinds.
+    return array.dtype.name.removeprefix("u").startswith("int")
+
+
+def steps(step: Any, name: str = "step") -> np.ndarray:
     """Return integers of any size as int32, clamped to 0 … 2³¹ - 1."""
     if type(step) is int:
         return np.array(_clamp(step), np.int32)
-    jax = sys.modules.get("jax")
-    if isinstance(step, getattr(jax, "Array", ())) or hasattr(step, "__jax_array__"):
+    if is_jax_array(step) or hasattr(step, "__jax_array__"):
         raise TypeError(
             "step is a JAX array, which a curve does not accept: write optax_schedule(curve, "
             "peak_value), or multiplier(curve.table, step) in your own function"
@@ -316,12 +335,11 @@ def steps(step: Any) -> np.ndarray:
     else:
         # As objects: NumPy turns [True, 2] into integers, but [-1, 2**63] and [] into floats.
         array = np.asarray(step, object)
-    # By name, because the 4-bit integers that JAX adds are not of NumPy's integer kinds.
-    if not array.dtype.name.removeprefix("u").startswith("int"):
+    if not has_integers(array):
         try:
-            clamped = [_clamp(integer("step", item)) for item in array.flat]
+            clamped = [_clamp(integer(name, item)) for item in array.flat]
         except TypeError:
-            message = f"step must be an integer or an array of integers, not {short_repr(step)}"
+            message = f"{name} must be an integer or an array of integers, not {short_repr(step)}"
             raise TypeError(message) from None
         return np.array(clamped, np.int32).reshape(array.shape)
     if array.dtype != np.uint64:

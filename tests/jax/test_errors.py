@@ -19,6 +19,7 @@ from support.jax.jax_cases import CURVE, x64_both_ways
 from support.wrong import wrong
 
 from plateau_jax import (
+    BatchPlan,
     DataClock,
     StagedCurve,
     check_resume,
@@ -111,14 +112,18 @@ def test_table_with_a_column_of_another_dtype(function: Callable[..., Any], dtyp
 # Steps.
 
 
-either_call = pytest.mark.parametrize(
+each_call = pytest.mark.parametrize(
     "call",
-    [optax_schedule(CURVE, 1.0), partial(multiplier, CURVE.table)],
-    ids=["schedule", "multiplier"],
+    [
+        optax_schedule(CURVE, 1.0),
+        partial(multiplier, CURVE.table),
+        BatchPlan([(0, 8)]).every_k_schedule(8),
+    ],
+    ids=["schedule", "multiplier", "every_k_schedule"],
 )
 
 
-@either_call
+@each_call
 @x64_both_ways
 @pytest.mark.parametrize(
     "step",
@@ -127,13 +132,13 @@ either_call = pytest.mark.parametrize(
 )
 def test_step_that_is_not_an_integer(call: Callable[..., Any], step: Any, x64: bool) -> None:
     with jax.enable_x64(x64):
-        with pytest.raises(TypeError, match="step must be an integer"):
+        with pytest.raises(TypeError, match="must be an integer"):
             call(step)
-        with pytest.raises(TypeError, match="step must be an integer"):
+        with pytest.raises(TypeError, match="must be an integer"):
             jax.jit(partial(call, step))()
 
 
-@either_call
+@each_call
 @x64_both_ways
 @pytest.mark.parametrize("dtype", ["bool", "float32", "bfloat16", "float16", "complex64", "key"])
 def test_array_of_steps_that_are_not_integers(
@@ -150,7 +155,7 @@ def test_array_of_steps_that_are_not_integers(
             jax.jit(lambda _: call(step)),  # a constant of the program
             jax.vmap(call, axis_size=1, in_axes=None),
         ):
-            with pytest.raises(TypeError, match="step must be an integer"):
+            with pytest.raises(TypeError, match="must be an integer"):
                 run(step)
 
 

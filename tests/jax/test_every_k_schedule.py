@@ -67,6 +67,47 @@ def test_compiled_function_is_that_of_single_calls():
     assert_equal_bits(every_k(jnp.int32(40)), np.int32(4))
 
 
+class Variable:
+    """A wrapper of an array, like those of flax."""
+
+    def __jax_array__(self):
+        return jnp.int32(20)
+
+
+ON_HOST = [20, np.int32(20), np.int64(20), np.uint8(20), np.array(20), np.array(20, np.uint64)]
+
+
+@pytest.mark.parametrize("update", [*ON_HOST, Variable()], ids=repr)
+def test_update_may_be_an_integer_of_any_type(update):
+    every_k = BatchPlan([(0, 8), (160, 16)]).every_k_schedule(8)
+    assert_equal_bits(every_k(update), np.int32(2))
+    with jax.numpy_dtype_promotion("strict"):
+        assert_equal_bits(jax.jit(partial(every_k, update))(), np.int32(2))
+
+
+@x64_both_ways
+@pytest.mark.parametrize("dtype", ["int2", "int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_updates_of_every_integer_type_are_not_wrapped(x64, dtype):
+    """With x64 off, JAX truncates types of 64 bits, so those are NumPy's."""
+    numbers = [0, 1, int(jnp.iinfo(dtype).max)]
+    on_host = np.array(numbers, object).astype(jnp.dtype(dtype))
+    every_k = BatchPlan([(0, 8), (8, 16), (160, 32)]).every_k_schedule(8)
+    expected = np.array([1, 2, 4], np.int32)
+    if dtype == "int2":  # its largest number is 1
+        expected[-1] = 2
+    with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
+        assert_equal_bits(every_k(on_host), expected)
+        if x64 or "64" not in dtype:
+            assert_equal_bits(every_k(jnp.array(on_host)), expected)
+            assert_equal_bits(jax.jit(every_k)(jnp.array(on_host)), expected)
+
+
+def test_updates_may_be_a_list_or_a_range():
+    every_k = BatchPlan([(0, 8), (16, 16)]).every_k_schedule(8)
+    assert_equal_bits(every_k(range(4)), np.array([1, 1, 2, 2], np.int32))
+    assert_equal_bits(every_k([0, 10**30, -1]), np.array([1, 2, 1], np.int32))
+
+
 @pytest.mark.parametrize("threshold", [2**36, 10**30])
 def test_threshold_that_no_count_of_updates_reaches(threshold):
     every_k = BatchPlan([(0, 8), (160, 16), (threshold, 32)]).every_k_schedule(8)
