@@ -6,16 +6,20 @@ the peak; the others compute in float64.
 """
 
 import ast
+import builtins
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from support.docs.pages import ROOT, Cell, Section, sections
-from support.peers.record import read_record
+from support.peers.record import INSTALLED, levels, read_record, record
+from support.peers.short_lengths import FITS, LENGTHS
 from support.schedulers.runs import advance, lrs_of, optimizer_with
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
@@ -83,6 +87,16 @@ def assigned_names(code: str) -> set[str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
     return names
+
+
+@cache
+def read_names(condition: str) -> set[str]:
+    """Return the options that a condition reads."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(condition)):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+    return names - vars(builtins).keys()
 
 
 def originals_in(cell: Cell) -> list[str]:
@@ -180,6 +194,18 @@ class Case:
         if self.counts_before_an_update:
             return ends[1:]
         return ends[:-1]
+
+    def fits(self) -> bool:
+        """Return whether the lengths fit together."""
+        options = self.settings.keys()
+        conditions = [condition for condition in FITS if read_names(condition) <= options]
+        return all(eval(condition, dict(self.settings)) for condition in conditions)
+
+    def is_allowed(self) -> bool:
+        """Return whether the values satisfy what the rows require."""
+        rows = (ROWS[self.library, self.original], self.row)
+        required = [row.requires for row in rows if row.requires]
+        return all(eval(condition, self.names()) for condition in required)
 
     def names(self) -> Names:
         """Return the values of all names in the row of the original."""
@@ -281,8 +307,7 @@ def error_of(case: Case) -> float:
 
 
 def assert_recorded(case: Case) -> None:
-    if case.row.requires:
-        assert eval(case.row.requires, case.names()), "the row excludes these arguments"
+    assert case.is_allowed(), "the row excludes these arguments"
     curves = case.curves()
     computed = np.stack([levels_of_curve(case, curve) for curve in curves], axis=1)
     recorded = np.array(case.levels).reshape(computed.shape)
@@ -303,6 +328,60 @@ def assert_recorded(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_curves_give_the_recorded_learning_rates(case):
     assert_recorded(case)
+
+
+def short_cases(row: Row) -> Iterator[Case]:
+    """Yield the cases of a row with every combination of short lengths that the row allows."""
+    drawn: list[dict[str, Any]] = []
+    for case in RECORDED:
+        if case.row is not row:
+            continue
+        lengths: list[str] = []
+        for name in sorted(LENGTHS & case.settings.keys()):
+            if isinstance(case.settings[name], int):
+                lengths.append(name)
+        options = {name: case.settings[name] for name in case.settings if name not in lengths}
+        if options in drawn:
+            continue
+        drawn.append(options)
+        # With four lengths and more, the combinations would take seconds.
+        longest = 5 if len(lengths) <= 3 else 3
+        for values in product(range(longest + 1), repeat=len(lengths)):
+            short = dict(zip(lengths, values, strict=True))
+            short_case = replace(case, settings=options | short, levels=[], raises="")
+            if short_case.fits() and short_case.is_allowed():
+                yield short_case
+
+
+LONG = {"Muon's momentum"}
+"""Originals that have hundreds of updates in their formula."""
+
+
+@pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: f"{row.library}-{row.original}")
+def test_a_curve_exists_for_all_lengths_that_a_row_allows(row):
+    built = 0
+    for case in short_cases(row):
+        try:
+            case.curves()
+        except Exception as error:
+            error.add_note(f"the row allows {case.settings}")
+            raise
+        built += 1
+    assert built or row.original in LONG
+
+
+def rows_of_installed_libraries() -> list[Row]:
+    return [row for row in ROWS.values() if row.library in INSTALLED]
+
+
+@pytest.mark.parametrize(
+    "row", rows_of_installed_libraries(), ids=lambda row: f"{row.library}-{row.original}"
+)
+def test_short_curves_give_the_learning_rates_of_the_original(row):
+    for case in short_cases(row):
+        recorded: dict[str, Any] = {"levels": [0.0] * 14}
+        record(recorded, levels(row.library, row.original, case.settings))
+        assert_recorded(replace(case, **recorded))
 
 
 def cases_with_a_constant_batch() -> list[Case]:
