@@ -122,17 +122,20 @@ class OptimizerSteppers:
         for layer in self._layers:
             attributes: dict[str, Any] = layer.__dict__
             step_attributes.append((attributes, attributes.get("step")))
-        self._step_attributes = step_attributes
-        self._attached: list[_Attached] = []
         self._device_lrs: list[tuple[Tensor, Tensor]] = []
         """The groups' tensors that the fused kernels read, each with the clock's that fills it."""
+        attached: list[_Attached] = []
         first = 0
         for optimizer in self._optimizers:
             last = first + len(optimizer.param_groups)
-            self._attached.append(self._attach_optimizer(optimizer, slice(first, last)))
+            attached.append(self._attach_optimizer(optimizer, slice(first, last)))
             first = last
-        self._any_on_host = not all(attached.is_on_device for attached in self._attached)
+        self._any_on_host = not all(item.is_on_device for item in attached)
         self._write_peaks()
+        # Last, and the attributes after the list: `prepare` compares both with the optimizers, so
+        # that the next update attaches again after an interrupt anywhere before.
+        self._attached = attached
+        self._step_attributes = step_attributes
         self.prepare()
 
     def _restore_lr_tensors(self) -> None:

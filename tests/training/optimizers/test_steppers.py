@@ -354,6 +354,43 @@ def test_update_interrupted_at_any_line(name: str, updates: int, precision: str)
     assert outcomes == {"took place", "nothing changed", "rejected"}
 
 
+@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_set_peak_keeps_an_interrupted_update(every: int) -> None:
+    """A new peak makes no step usable, and no usable step unusable."""
+    *data, last = batches(3)
+
+    def build() -> TrainStep:
+        step = make_step("adamw")
+        train(step, data)
+        return step
+
+    for step in interrupted(build, lambda step: step(last), every):
+        refused_before = is_refused(step)
+        step.set_peak(0.25)
+        assert is_refused(step) == refused_before
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["adamw", "two optimizers"])
+def test_new_groups_are_attached_after_an_interrupt(name: str, every: int) -> None:
+    """A load replaces the groups, and the interrupt comes while the step attaches to them."""
+    *data, last = batches(3)
+
+    def build() -> TrainStep:
+        step = KINDS[name].build()
+        train(step, data)
+        for optimizer in step.optimizers:
+            optimizer.load_state_dict(optimizer.state_dict())
+        return step
+
+    reference = build()
+    result = reference(last)
+    for step in interrupted(build, lambda step: step._steppers.prepare(), every):
+        assert not is_refused(step)
+        assert equal_trees(step(last), result)
+        assert equal_trees(states_of(step.optimizers[0]), states_of(reference.optimizers[0]))
+
+
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_set_peak_interrupted_at_any_line(every: int) -> None:
     *data, last = batches(4)
