@@ -171,9 +171,29 @@ def _steps_in(state: dict[str, Any]) -> int:
     if isinstance(step, Tensor) and (step.is_meta or step.numel() != 1):
         return 0
     step = as_number(step)
-    if isinstance(step, int | float):
-        return max(int(step), 0)
-    return 0
+    if not isinstance(step, int | float):
+        return 0
+    # To create the states, torch's `get_optimizer_state_dict` steps once with gradients of zero.
+    if step == 1 and _has_seen_only_zeros(state):
+        return 0
+    return max(int(step), 0)
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "square_avg", "row_var", "col_var", "variance", "prev")
+"""Entries of torch's optimizers that stay zero until the first gradient that is not."""
+
+
+def _has_seen_only_zeros(state: dict[str, Any]) -> bool:
+    """Return True if a parameter's state has moments, and all are zero."""
+    moments: list[Any] = []
+    for name in _MOMENTS:
+        if name in state:
+            moments.append(state[name])
+    for moment in moments:
+        # Quantized moments, as of torchao, have no sum.
+        if type(getattr(moment, "_local_tensor", moment)) is not Tensor or _is_nonzero(moment):
+            return False
+    return bool(moments)
 
 
 def _is_nonzero(momentum: Any) -> bool:

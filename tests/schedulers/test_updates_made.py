@@ -9,10 +9,26 @@ import torch
 from support.schedulers.runs import optimizer_with
 from support.training.optimizers import ADAGRAD_RECREATES_STATES
 from support.training.steps import through_file
-from torch.optim import SGD, Adafactor, Adagrad, Adam, AdamW, NAdam, RMSprop
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.optim import (
+    SGD,
+    Adadelta,
+    Adafactor,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    RAdam,
+    RMSprop,
+    Rprop,
+)
 
+from plateau_jax import PlateauCurve
+from torch_bridge import TrainStep, lambda_lr
 from torch_bridge.param_groups import loaded_updates, updates_made
 
+CURVE = PlateauCurve(10)
 FUSED_ADAMW: Any = partial(AdamW, fused=True)
 
 
@@ -43,6 +59,65 @@ def test_parameter_that_is_trained_later_hides_no_update(kind: Any, updates: int
     optimizer.step()
     optimizer.step()
     assert updates_made(optimizer) == updates + 2
+
+
+def mean_of_outputs(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).mean()
+
+
+KINDS_WITH_STATES: list[Any] = [
+    Adadelta,
+    Adafactor,
+    Adagrad,
+    Adam,
+    Adamax,
+    FUSED_ADAMW,
+    partial(AdamW, amsgrad=True),
+    NAdam,
+    RAdam,
+    RMSprop,
+    Rprop,
+    partial(SGD, momentum=0.9),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS_WITH_STATES)
+def test_states_that_torch_creates_to_save_them_show_no_updates(kind: Any) -> None:
+    """torch steps an optimizer without states once, with gradients and learning rates of zero."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = kind(model.parameters(), lr=0.1)
+    get_optimizer_state_dict(model, optimizer)
+    assert optimizer.state
+    assert updates_made(optimizer) == 0
+    loaded = kind(model.parameters(), lr=0.1)
+    loaded.load_state_dict(through_file(optimizer.state_dict()))
+    assert updates_made(loaded) == 0
+
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    assert updates_made(optimizer) != 0
+
+
+def test_new_run_after_saving_does_not_warn() -> None:
+    """A `TrainStep` and a scheduler start at 0 without a `CurveWarning`, which would be an error."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = AdamW(model.parameters(), lr=0.1)
+    get_optimizer_state_dict(model, optimizer)
+    step = TrainStep(model, optimizer, mean_of_outputs, CURVE)
+    result = step(torch.ones(3, 2))
+    assert int(result.curve_step) == 0
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = AdamW(model.parameters(), lr=0.1)
+    get_optimizer_state_dict(model, optimizer)
+    restarted = AdamW(model.parameters(), lr=0.1)
+    restarted.load_state_dict(optimizer.state_dict())
+    scheduler = lambda_lr(restarted, CURVE)
+    for _ in range(3):
+        model(torch.ones(3, 2)).sum().backward()
+        restarted.step()
+        scheduler.step()
+    assert scheduler.curve_step == 3
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.nn.Parameter]:
