@@ -99,7 +99,7 @@ def test_states_that_torch_creates_to_save_them_show_no_updates(kind: Any) -> No
 
 
 def test_new_run_after_saving_does_not_warn() -> None:
-    """A `TrainStep` and a scheduler start at 0 without a `CurveWarning`, which would be an error."""
+    """A `TrainStep` and a scheduler start at 0; a `CurveWarning` would be an error."""
     model = torch.nn.Linear(2, 1)
     optimizer = AdamW(model.parameters(), lr=0.1)
     get_optimizer_state_dict(model, optimizer)

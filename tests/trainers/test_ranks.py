@@ -176,9 +176,28 @@ def test_prepared_scheduler_steps_per_process_and_warns(tmp_path):
         assert f"build the scheduler with {ADVICE}" in rank.warnings
 
 
-def test_prepared_scheduler_may_count_the_processes(tmp_path):
-    ranks = run_on_two_ranks(program("accelerate", COUNTING_PROCESSES), tmp_path)
-    assert_printed_lrs(ranks[0].lines_with("loss"), HALF)
+SPLIT_BATCHES = {
+    "import Accelerator": "import Accelerator, DataLoaderConfiguration",
+    "Accelerator(": "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True), ",
+}
+STEPPED_ALONE = {"steps=MICRO_BATCHES": "steps=MICRO_BATCHES, step_scheduler_with_optimizer=False"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "curve"),
+    [
+        (COUNTING_PROCESSES, HALF),
+        # Each process has half of each batch, so the run has as many updates as on one.
+        (PREPARED | SPLIT_BATCHES, PAGE_CURVE),
+        (PREPARED | STEPPED_ALONE, HALF),
+        (PREPARED | SPLIT_BATCHES | STEPPED_ALONE, PAGE_CURVE),
+    ],
+    ids=["default", "split_batches", "stepped alone", "both"],
+)
+def test_prepared_scheduler_moves_one_step_per_update(changes, curve, tmp_path):
+    """In each case of the page's table, with its line."""
+    ranks = run_on_two_ranks(program("accelerate", changes), tmp_path)
+    assert_printed_lrs(ranks[0].lines_with("loss"), curve)
     for rank in ranks:
         assert "CurveWarning" not in rank.warnings
 
