@@ -77,7 +77,11 @@ class Variable:
 ON_HOST = [20, np.int32(20), np.int64(20), np.uint8(20), np.array(20), np.array(20, np.uint64)]
 
 
-@pytest.mark.parametrize("update", [*ON_HOST, Variable()], ids=repr)
+def type_name(value):
+    return type(value).__name__
+
+
+@pytest.mark.parametrize("update", [*ON_HOST, Variable()], ids=type_name)
 def test_update_may_be_an_integer_of_any_type(update):
     every_k = BatchPlan([(0, 8), (160, 16)]).every_k_schedule(8)
     assert_equal_bits(every_k(update), np.int32(2))
