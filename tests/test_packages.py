@@ -148,26 +148,28 @@ def test_file_format_of_checkpoints_is_known_to_one_file(library: str) -> None:
     assert importing == {"torch_bridge.checkpointing.file_format"}
 
 
-# The floors of the schedulers.
+# The rooms of the schedulers.
 
 SCHEDULERS = "torch_bridge.schedulers."
+ADVICE = "torch_bridge.advice."
+GROUPS = "torch_bridge.groups."
 
 
-def _modules_below_schedulers(module: str) -> set[str]:
-    """Return which of the five files of schedulers this one imports, also indirectly."""
-    floors = {"group_curves", "step_warnings", "update_hook", "curve_lr", "follower"}
-    below = {name.removeprefix(SCHEDULERS) for name in _all_below(SCHEDULERS + module)}
-    return below & floors
+def _rooms_below(room: str) -> set[str]:
+    """Return which of the three rooms the files of this one import, also indirectly."""
+    below: set[str] = set()
+    for module in _trees():
+        if module.startswith(room):
+            below |= _all_below(module)
+    rooms = (GROUPS, ADVICE, SCHEDULERS)
+    return {lower for lower in rooms if any(name.startswith(lower) for name in below)} - {room}
 
 
-def test_floors_of_schedulers() -> None:
-    """Group curves know no warnings, warnings no hook, the hook no scheduler."""
-    assert _modules_below_schedulers("group_curves") == set()
-    assert _modules_below_schedulers("step_warnings") == {"group_curves"}
-    assert _modules_below_schedulers("update_hook") == {"group_curves", "step_warnings"}
-    below = {"group_curves", "step_warnings", "update_hook"}
-    assert _modules_below_schedulers("curve_lr") == below
-    assert _modules_below_schedulers("follower") == below
+def test_rooms_of_schedulers() -> None:
+    """Groups know no warnings, and warnings no scheduler."""
+    assert _rooms_below(GROUPS) == set()
+    assert _rooms_below(ADVICE) == {GROUPS}
+    assert _rooms_below(SCHEDULERS) == {GROUPS, ADVICE}
 
 
 def _attributes_of_classes(module: str) -> set[str]:
@@ -191,9 +193,9 @@ def _used_attributes(module: str) -> set[str]:
     return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
-def test_lower_floors_of_schedulers_use_no_attribute_of_higher_ones() -> None:
+def test_lower_rooms_of_schedulers_use_no_attribute_of_higher_ones() -> None:
     """Typed as `Any`, a scheduler could be used below its file without an import."""
-    modules = [module for module in _trees() if module.startswith(SCHEDULERS)]
+    modules = [name for name in _trees() if name.startswith((GROUPS, ADVICE, SCHEDULERS))]
     for module in modules:
         defined_here_or_below = _attributes_of_classes(module)
         for lower in _all_below(module):

@@ -196,40 +196,13 @@ def _has_seen_only_zeros(state: dict[str, Any]) -> bool:
     return bool(moments)
 
 
-def _is_nonzero(momentum: Any) -> bool:
+def _is_nonzero(moment: Any) -> bool:
     """Return False for None and for zeros, with which a `TrainStep` starts fused SGD."""
-    if not isinstance(momentum, Tensor) or momentum.is_meta:
-        return momentum is not None
+    if not isinstance(moment, Tensor) or moment.is_meta:
+        return moment is not None
     # For a DTensor, this rank's shard: a sum over ranks would be a collective.
-    shard = getattr(momentum, "_local_tensor", momentum)
+    shard = getattr(moment, "_local_tensor", moment)
     return bool(shard.abs().sum())  # `any` rejects sparse momentum
-
-
-def loaded_updates(optimizer: Optimizer) -> int | None:
-    """Return the number of updates in the state that the optimizer has loaded.
-
-    None if it is unknown; 0 if the optimizer has loaded no state, or nothing shows that it was
-    trained. Call this before the first scheduler is built.
-    """
-    if not optimizer.param_groups:
-        return 0
-    keys = list(optimizer.param_groups[0])
-    made = updates_made(optimizer)
-    # A scheduler wrote its peak, but none was built in this process: the peak was loaded.
-    if made != 0 and "initial_lr" in keys:
-        return made
-
-    # `load_state_dict` fills each group with the saved options, then the parameters, then options
-    # that the state lacks. The constructor begins with the parameters.
-    before_params = keys[: keys.index("params")]
-    options = [key for key in getattr(optimizer, "defaults", ()) if key in keys]
-    options_before = set(before_params) & set(options)
-    is_loaded = len(options) >= 2 and 2 * len(options_before) > len(options)
-    if not is_loaded:
-        return 0
-    if "initial_lr" in before_params:  # it was trained, but a state of plain SGD shows no updates
-        return None
-    return made
 
 
 def peaks_per_group(peak: Any, group_count: int) -> list[float]:
@@ -264,6 +237,23 @@ class GroupOption(NamedTuple):
         return f"{name}[{self.item}]"
 
     @property
+    def words(self) -> str:
+        """The option in a message."""
+        return str(self)
+
+    @property
+    def base_key(self) -> str:
+        """The key under which a group keeps its base, such as `initial_weight_decay`."""
+        if self.item is None:
+            return f"initial_{self.name}"
+        return f"initial_{self.name}[{self.item}]"
+
+    @property
+    def base_word(self) -> str:
+        """The base in a message."""
+        return "base"
+
+    @property
     def bases_name(self) -> str:
         """The attribute of a follower that shows the bases."""
         return "base_values"
@@ -279,8 +269,9 @@ class GroupOption(NamedTuple):
         return group[self.name][self.item]
 
     def base_of(self, index: int, group: dict[str, Any]) -> float:
-        """Return a group's value at multiplier 1, in float32."""
-        return base_value(f"{self} of param_groups[{index}]", self.value_of(index, group))
+        """Return a group's base, in float32: `group[base_key]` if it has one, else its value."""
+        value = self.value_of(index, group)
+        return base_value(f"{self.words} of param_groups[{index}]", group.get(self.base_key, value))
 
     def value_of(self, index: int, group: dict[str, Any]) -> Any:
         """Return a group's value, or raise a ValueError that names the group."""
@@ -288,13 +279,6 @@ class GroupOption(NamedTuple):
             return self.read(group)
         except (IndexError, KeyError, TypeError):
             raise ValueError(f"param_groups[{index}] has no {self}") from None
-
-    def has_kept_base(self, group: dict[str, Any]) -> bool:
-        """Return True if the group itself keeps its base."""
-        return False
-
-    def keep_base(self, group: dict[str, Any], base: float) -> None:
-        """Write the base into the group, if other schedulers expect it there."""
 
     def warn_of_scales(self, groups: Sequence[dict[str, Any]]) -> None:
         """Warn if a group has a factor for this option, which this library does not apply."""
@@ -310,7 +294,16 @@ class GroupOption(NamedTuple):
 
     def line_that_scales(self, key: str) -> str:
         """Return the line of code that multiplies a group's base by the factor."""
-        return f'group["{self.name}"] = group["{self.name}"] * group.pop("{key}")'
+        # Also right for a group that had a scheduler before. Not in place, because several groups
+        # may hold the same tensor.
+        base = f'group.get("{self.base_key}", group["{self.name}"])'
+        return f'group["{self.base_key}"] = {base} * group.pop("{key}")'
+
+    def line_that_sets(self, group: dict[str, Any], number: float) -> str:
+        """Return the line of code that sets a group's value to a number."""
+        changed = dict(group)
+        self.replace(changed, number)
+        return f'group["{self.name}"] = {changed[self.name]!r}'
 
     def is_held_by(self, defaults: dict[str, Any], value: Tensor) -> bool:
         """Return True if this very tensor is the option's value in an optimizer's defaults."""
@@ -372,7 +365,15 @@ def unshare_tensors(
 
 
 class LearningRate(GroupOption):
-    """The learning rate. Torch's schedulers keep its base, the peak, in `group["initial_lr"]`."""
+    """The learning rate, whose base is the peak, in `group["initial_lr"]` as in torch."""
+
+    @property
+    def words(self) -> str:
+        return "learning rate"
+
+    @property
+    def base_word(self) -> str:
+        return "peak"
 
     @property
     def bases_name(self) -> str:
@@ -383,23 +384,6 @@ class LearningRate(GroupOption):
     def curves_name(self) -> str:
         """The attribute of a scheduler that shows the curves."""
         return "lr_lambdas"
-
-    def base_of(self, index: int, group: dict[str, Any]) -> float:
-        """Return a group's peak, in float32: its `initial_lr`, or else its `lr`."""
-        peak = group.get("initial_lr", self.value_of(index, group))
-        return base_value(f"learning rate of param_groups[{index}]", peak)
-
-    def has_kept_base(self, group: dict[str, Any]) -> bool:
-        return "initial_lr" in group
-
-    def keep_base(self, group: dict[str, Any], base: float) -> None:
-        group["initial_lr"] = base
-
-    def line_that_scales(self, key: str) -> str:
-        # Also right for a group that had a scheduler before. Not in place, because several groups
-        # may hold the same tensor.
-        peak = 'group.get("initial_lr", group["lr"])'
-        return f'group["initial_lr"] = {peak} * group.pop("{key}")'
 
 
 LEARNING_RATE = LearningRate("lr")

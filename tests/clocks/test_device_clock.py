@@ -25,6 +25,7 @@ from plateau_jax import (
     StagedCurve,
 )
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
+from torch_bridge.advice.run_warnings import RunWarnings
 from torch_bridge.clocks import learning_rates
 from torch_bridge.clocks.device_clock import Clock, Counters
 from torch_bridge.training.loss_normalizer import join_words, split_count
@@ -245,8 +246,10 @@ def train(clock: Clock, updates: int) -> None:
 def test_start_past_the_end_is_noticed() -> None:
     """Unlike a saved run, one that begins there has not warned."""
     clock = Clock([PlateauCurve(100)], [1.0], CPU, CheckedClock(), initial_updates=500)
+    clock.on_counters = RunWarnings(clock).check
     with pytest.warns(CurveWarning, match="training continues at step 516"):
         train(clock, 17)
     resumed = Clock([PlateauCurve(100)], [1.0], CPU, CheckedClock())
-    resumed.resume(clock.read_counters(), clock.peaks, ())
+    resumed.on_counters = RunWarnings(resumed).check
+    resumed.write_state(clock.read_counters(), clock.peaks)
     train(resumed, 33)  # warnings are errors

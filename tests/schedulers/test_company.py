@@ -388,12 +388,14 @@ def test_factor_of_a_weight_decay_warns_with_its_remedy(form: Any) -> None:
     with pytest.warns(CurveWarning, match=f"2 of 3 parameter groups have a factor {key}") as caught:
         follow(optimizer, "weight_decay", LINEAR)
     assert str(caught[0].message).endswith(
-        ': group["weight_decay"] = group["weight_decay"] * group.pop("wd_multiplier")'
+        ': group["initial_weight_decay"] = group.get("initial_weight_decay", '
+        'group["weight_decay"]) * group.pop("wd_multiplier")'
     )
 
     optimizer = optimizer_with_factors(key, [1.0, 0.5, 0.25], weight_decay=form(0.5))
     for group in optimizer.param_groups:
-        group["weight_decay"] = group["weight_decay"] * group.pop("wd_multiplier")
+        base = group.get("initial_weight_decay", group["weight_decay"])
+        group["initial_weight_decay"] = base * group.pop("wd_multiplier")
     follower = follow(optimizer, "weight_decay", LINEAR)
     optimizer.step()
     follower.step()

@@ -50,6 +50,63 @@ def test_values_ahead_stay_few() -> None:
         assert copied.at(900_000) == values.at(900_000)
 
 
+# Groups that change again.
+
+
+def remove_first(optimizer: torch.optim.Optimizer) -> None:
+    del optimizer.param_groups[0]
+
+
+def reverse(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups.reverse()
+
+
+def add_one(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 0.125})
+
+
+CHANGES = pytest.mark.parametrize("change", [remove_first, reverse, add_one])
+
+
+@CHANGES
+@pytest.mark.parametrize("peak", [0.25, 0.3])
+def test_groups_change_after_bases_were_appended(change: Any, peak: float) -> None:
+    """Whether or not float32 holds the appended base."""
+    optimizer = optimizer_with([0.5, 0.125])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 15)
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1e-3})
+    scheduler.base_lrs.append(peak)
+    scheduler.lr_lambdas.append(scheduler.lr_lambdas[-1])
+    advance(optimizer, scheduler, 5)
+    bases = dict(zip(map(id, optimizer.param_groups), scheduler.base_lrs, strict=True))
+    change(optimizer)
+    advance(optimizer, scheduler)
+    expected = [bases.get(id(group), 0.125) for group in optimizer.param_groups]
+    assert scheduler.base_lrs == expected
+    assert lrs_of(optimizer) == [learning_rate(base, CURVE, 21) for base in expected]
+
+
+@CHANGES
+def test_groups_change_after_a_move_to_another_optimizer(change: Any) -> None:
+    """Of the same parameters, in the usual order of steps."""
+    former = optimizer_with([0.5, 0.25])
+    scheduler = lambda_lr(former, CURVE)
+    follower = follow(former, "weight_decay", CURVE)
+    advance(former, scheduler, 15)
+    groups = [{"params": group["params"], "lr": group["lr"]} for group in former.param_groups]
+    optimizer = AdamW(groups)
+    scheduler.optimizer = optimizer
+    follower.optimizer = optimizer
+    advance(optimizer, scheduler)
+    bases = dict(zip(map(id, optimizer.param_groups), (0.5, 0.25), strict=True))
+    change(optimizer)
+    advance(optimizer, scheduler)
+    follower.step()
+    expected = [bases.get(id(group), 0.125) for group in optimizer.param_groups]
+    assert lrs_of(optimizer) == [learning_rate(base, CURVE, 17) for base in expected]
+
+
 # Peaks.
 
 

@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.wrong import wrong
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LambdaLR, SequentialLR
 
-from plateau_jax import CurveWarning, HoldUntilFlat, PlateauCurve, StagedCurve
+from plateau_jax import DataClock, HoldUntilFlat, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
 
 pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
@@ -135,21 +134,31 @@ def test_last_epoch_before_the_held_updates_is_rejected() -> None:
         scheduler.step(0.1)
 
 
-# The warning about an optimizer that was built again.
+# Schedulers that count samples.
 
 
-@pytest.mark.parametrize("updates", [0, 3])
-def test_rebuilt_optimizer_warns_after_a_resume(updates: int) -> None:
-    optimizer, scheduler = falling_run()
-    advance(optimizer, scheduler, 10)
-    scheduler.load_state_dict(scheduler.state_dict())
-    advance(optimizer, scheduler, updates)
-    parameter = torch.nn.Parameter(torch.ones(2))
-    parameter.grad = torch.ones(2)
-    rebuilt = SGD([parameter], lr=0.5)
-    with pytest.warns(CurveWarning, match=r"write scheduler\.optimizer = optimizer") as caught:
-        advance(rebuilt, scheduler, 100)
-    assert len(caught) == 1
+@pytest.mark.parametrize("last_epoch", [0, 4, 6, 100])
+def test_last_epoch_under_a_data_clock_is_an_error(last_epoch: int) -> None:
+    """It would move nothing. A state does, and so does a scheduler that is built there."""
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, FALLING, clock=DataClock(8, count=4))
+    advance(optimizer, scheduler, 5)
+    before = lrs_of(optimizer)
+    state = scheduler.state_dict()
+    scheduler.last_epoch = last_epoch
+    for _ in range(2):
+        with pytest.raises(ValueError, match=rf"last_epoch = {last_epoch}, .*load_state_dict"):
+            scheduler.step()
+    assert lrs_of(optimizer) == before
+    scheduler.load_state_dict(state)
+    advance(optimizer, scheduler, 3)
+
+    built_there = lambda_lr(optimizer_with([0.5]), FALLING, 4, clock=DataClock(8, count=4))
+    advance(built_there.optimizer, built_there, 3)
+    assert lrs_of(built_there.optimizer) == lrs_of(optimizer)
+
+
+# Schedulers that are stepped without updates of their optimizer.
 
 
 def test_two_optimizers_with_schedulers_do_not_warn() -> None:

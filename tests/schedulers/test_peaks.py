@@ -1,6 +1,7 @@
 """Which of a group's `lr` and `initial_lr` is its peak when a scheduler meets the group."""
 
 import copy
+import gc
 from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
@@ -14,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, LinearLR, SequentialLR
 
 from plateau_jax import CurveWarning, PlateauCurve, StagedCurve
-from torch_bridge import lambda_lr
+from torch_bridge import follow, lambda_lr
 
 pytestmark = pytest.mark.usefixtures("frozen")
 
@@ -46,6 +47,8 @@ def build_linear(optimizer: Optimizer, curve: Any) -> Any:
 BUILDERS = [build_curve, build_constant, build_linear, build_curve]
 
 
+# This library cannot know that one of torch's schedulers has written the learning rate.
+@pytest.mark.filterwarnings("ignore:.*If one of torch's schedulers wrote lr")
 @examples(40)
 @given(
     order=st.sampled_from(list(permutations(BUILDERS))),
@@ -65,61 +68,267 @@ def test_torchs_schedulers_leave_the_peak(
         advance(optimizer, sequence, count)
 
 
-@pytest.mark.parametrize("form", [float, torch.tensor])
-@pytest.mark.parametrize("is_copied", [False, True])
-def test_lr_that_the_user_wrote_is_the_peak(form: Any, is_copied: bool) -> None:
-    optimizer = optimizer_with([form(0.5)])
-    scheduler = lambda_lr(optimizer, FALLING)
-    advance(optimizer, scheduler, 10)
-    if is_copied:
-        optimizer, scheduler = copy.deepcopy((optimizer, scheduler))
-    optimizer.param_groups[0]["lr"] = form(0.07)
-    second = lambda_lr(optimizer, FALLING)
-    assert second.base_lrs == [learning_rate(0.07, StagedCurve([(1, 1.0)], start=1.0), 0)]
+class Cycle:
+    """An object that only the garbage collector frees."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        self.itself = self
 
 
-def test_lr_of_an_unknown_writer_warns_with_both_numbers() -> None:
-    """Updates were made without the scheduler: a range test, or a scheduler that is gone."""
+@pytest.mark.filterwarnings("ignore:.*If one of torch's schedulers wrote lr")
+@pytest.mark.parametrize("is_collected", [False, True])
+def test_peak_does_not_depend_on_the_garbage_collector(is_collected: bool) -> None:
     optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, FALLING)
-    advance(optimizer, scheduler, 3)
+    advance(optimizer, lambda_lr(optimizer, FALLING))
+    Cycle(build_constant(optimizer, FALLING))
+    if is_collected:
+        gc.collect()
+    assert lambda_lr(optimizer, FALLING).base_lrs == [0.5]
+
+
+# A second scheduler of an optimizer whose `lr` is neither the peak nor what the first one wrote.
+
+UNKNOWN_LR = r"had lr = 0\.07 and, from an earlier scheduler, initial_lr = 0\.5"
+
+
+@pytest.fixture(params=[float, torch.tensor], ids=["float", "tensor"])
+def changed_optimizer(request: pytest.FixtureRequest) -> Optimizer:
+    """An optimizer whose learning rate the program has changed after 10 updates."""
+    optimizer = optimizer_with([request.param(0.5)])
+    advance(optimizer, lambda_lr(optimizer, FALLING), 10)
+    optimizer.param_groups[0]["lr"] = request.param(0.07)
+    return optimizer
+
+
+def test_initial_lr_is_the_peak_and_a_warning_names_lr(changed_optimizer: Optimizer) -> None:
+    second = lambda_lr(changed_optimizer, FALLING)
+    assert second.base_lrs == [0.5]
+    assert lrs_of(changed_optimizer) == [0.5]
+    with pytest.warns(CurveWarning, match=UNKNOWN_LR) as caught:
+        changed_optimizer.step()
+    assert len(caught) == 1
+    advance(changed_optimizer, second, 30)
+
+
+def test_advice_for_several_groups_sets_each_peak() -> None:
+    optimizer = optimizer_with([0.5, 0.25])
+    advance(optimizer, lambda_lr(optimizer, FALLING), 10)
+    optimizer.param_groups[1]["lr"] = 0.07
+    second = lambda_lr(optimizer, FALLING)
+    with pytest.warns(CurveWarning, match=r"param_groups\[1\] had lr = 0\.07") as caught:
+        optimizer.step()
+    assert "call scheduler.set_peak([0.5, 0.07])," in str(caught[0].message)
+    second.set_peak([0.5, 0.07])
+    assert lrs_of(optimizer) == [learning_rate(peak, FALLING, 0) for peak in (0.5, 0.07)]
+
+
+def test_unknown_lr_is_named_after_updates_without_a_scheduler() -> None:
+    """As after a range test, or under a scheduler that is gone."""
+    optimizer = optimizer_with([0.5])
+    advance(optimizer, lambda_lr(optimizer, FALLING), 3)
     for update in range(20):
         optimizer.param_groups[0]["lr"] = 1e-3 * 1.2**update
         optimizer.step()
     optimizer.param_groups[0]["lr"] = 0.07
-    message = r"lr = 0\.07 and, from an earlier scheduler, initial_lr = 0\.5"
-    with pytest.warns(CurveWarning, match=message):
-        second = lambda_lr(optimizer, FALLING)
+    second = lambda_lr(optimizer, FALLING)
+    with pytest.warns(CurveWarning, match=UNKNOWN_LR):
+        optimizer.step()
     assert second.base_lrs == [0.5]
 
 
-def test_restored_scheduler_at_step_0_replaces_loaded_learning_rates() -> None:
-    """As after any other step: those of a pretrained optimizer do not stay."""
-    saved = lambda_lr(optimizer_with([0.5]), FALLING)
-    pretrained = optimizer_with([0.01])
-    optimizer = optimizer_with([0.5])
+def test_lr_becomes_the_peak_by_deleting_initial_lr(changed_optimizer: Optimizer) -> None:
+    del changed_optimizer.param_groups[0]["initial_lr"]
+    second = lambda_lr(changed_optimizer, FALLING)
+    assert second.base_lrs == [learning_rate(0.07, FALLING, 0)]
+    advance(changed_optimizer, second, 3)
+
+
+def test_set_peak_silences_the_warning_about_lr(changed_optimizer: Optimizer) -> None:
+    second = lambda_lr(changed_optimizer, FALLING)
+    second.set_peak(0.07)
+    advance(changed_optimizer, second, 3)
+    assert lrs_of(changed_optimizer) == [learning_rate(0.07, FALLING, 3)]
+
+
+def test_writing_the_peak_into_lr_silences_the_warning(changed_optimizer: Optimizer) -> None:
+    changed_optimizer.param_groups[0]["lr"] = 0.5
+    advance(changed_optimizer, lambda_lr(changed_optimizer, FALLING), 3)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_lr_written_after_a_load_warns(kind: Any) -> None:
+    """As after the best state has come back. Its own learning rate is silent."""
+    optimizer = optimizer_with([0.5], kind)
     scheduler = lambda_lr(optimizer, FALLING)
-    scheduler.load_state_dict(saved.state_dict())
-    optimizer.load_state_dict(pretrained.state_dict())
-    assert lrs_of(optimizer) == [0.5]
+    advance(optimizer, scheduler, 7)
+    best = copy.deepcopy(optimizer.state_dict())
+    advance(optimizer, scheduler, 7)
+    optimizer.load_state_dict(copy.deepcopy(best))
+    second = lambda_lr(optimizer, FALLING)
+    second.load_state_dict(scheduler.state_dict())
+    advance(optimizer, second, 3)
+
+    optimizer.load_state_dict(best)
+    optimizer.param_groups[0]["lr"] = 0.07
+    third = lambda_lr(optimizer, FALLING)
+    with pytest.warns(CurveWarning, match=UNKNOWN_LR):
+        optimizer.step()
+    assert third.base_lrs == [0.5]
+
+
+def test_lr_that_a_scheduler_wrote_is_silent_after_groups_have_moved() -> None:
+    optimizer = optimizer_with([0.5, 0.5])
+    scheduler = lambda_lr(optimizer, FALLING)
+    advance(optimizer, scheduler, 3)
+    optimizer.param_groups.reverse()
+    scheduler.get_last_lr()
+    advance(optimizer, scheduler, 5)
+    advance(optimizer, lambda_lr(optimizer, FALLING), 3)
+
+
+@pytest.mark.parametrize("updates", [0, 10])
+def test_lr_that_a_scheduler_wrote_is_silent_after_its_end(updates: int) -> None:
+    """The first scheduler no longer exists, and groups were added in its time."""
+
+    def train() -> None:
+        scheduler = lambda_lr(optimizer, FALLING)
+        advance(optimizer, scheduler, updates)
+        optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+        advance(optimizer, scheduler, updates)
+
+    optimizer = optimizer_with([0.5])
+    for _ in range(3):
+        train()
+    assert lambda_lr(optimizer, FALLING).base_lrs == [0.5, 0.25, 0.25, 0.25]
+
+
+# Groups that are added with an `initial_lr`.
+
+
+def test_explicit_initial_lr_of_an_added_group_is_its_peak() -> None:
+    optimizer = optimizer_with([1.0])
+    scheduler = lambda_lr(optimizer, FALLING)
+    advance(optimizer, scheduler, 10)
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.01, "initial_lr": 0.5})
+    advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == [learning_rate(peak, FALLING, 11) for peak in (1.0, 0.5)]
+
+
+def test_explicit_initial_lr_is_the_peak_of_a_scheduler_that_waits() -> None:
+    optimizer = optimizer_with([1.0])
+    schedulers = [ConstantLR(optimizer, 0.5, 100), lambda_lr(optimizer, FALLING)]
+    sequence = SequentialLR(optimizer, schedulers, [5])
+    advance(optimizer, sequence, 2)
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.2, "initial_lr": 0.4})
+    advance(optimizer, sequence, 5)
+    assert lrs_of(optimizer) == [learning_rate(peak, FALLING, 2) for peak in (1.0, 0.4)]
+
+
+@pytest.mark.parametrize("peak", [0.4, 1.0])
+def test_added_group_has_one_peak_under_two_curves(peak: float) -> None:
+    optimizer = optimizer_with([1.0])
+    schedulers = [lambda_lr(optimizer, WITH_WARMUP), lambda_lr(optimizer, FALLING)]
+    sequence = SequentialLR(optimizer, schedulers, [5])
+    advance(optimizer, sequence, 2)
+    optimizer.add_param_group({"params": [new_parameter()], "lr": peak})
+    advance(optimizer, sequence, 6)
+    assert lrs_of(optimizer) == [learning_rate(base, FALLING, 3) for base in (1.0, peak)]
+
+
+def test_stale_scheduler_with_the_same_values_rejects_no_base() -> None:
+    """A base that the program appends for the one that it steps."""
+    flat = StagedCurve([(100, 1.0)], start=1.0)
+    optimizer = optimizer_with([0.25])
+    stepped = lambda_lr(optimizer, flat)
+    stale = lambda_lr(optimizer, flat)
+    advance(optimizer, stepped, 3)
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.75})
+    stepped.base_lrs.append(0.25)
+    advance(optimizer, stepped)
+    assert lrs_of(optimizer) == [0.25, 0.25]
+    assert stale.base_lrs == [0.25]
 
 
 # Groups that are made from the options of another group.
 
 
+class Copied:
+    """A run to which a group is added that has the options of another, but its own value."""
+
+    def __init__(self, kind: str) -> None:
+        self.optimizer = optimizer_with([0.5], weight_decay=0.5)
+        if kind == "scheduler":
+            self.name = "lr"
+            self.part: Any = lambda_lr(self.optimizer, FALLING)
+        else:
+            self.name = "weight_decay"
+            self.part = follow(self.optimizer, "weight_decay", FALLING)
+        self.update(12)
+
+    def update(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.optimizer.step()
+            self.part.step()
+
+    def add(self, **options: Any) -> dict[str, Any]:
+        copied = {**self.optimizer.param_groups[0], **options, "params": [new_parameter()]}
+        self.optimizer.add_param_group(copied)
+        return self.optimizer.param_groups[-1]
+
+    def values(self) -> list[float]:
+        return [group[self.name] for group in self.optimizer.param_groups]
+
+
+@pytest.fixture(params=["scheduler", "follower"])
+def copied(request: pytest.FixtureRequest) -> Copied:
+    return Copied(request.param)
+
+
+def test_copied_base_besides_another_value_is_an_error(copied: Copied) -> None:
+    """At the next step of either, before anything is written."""
+    group = copied.add(**{copied.name: 0.125})
+    before = copied.values(), copied.optimizer.param_groups[0]["params"][0].tolist()
+    message = rf"added with {copied.name} = 0\.125.* del group\[.initial_{copied.name}.\]"
+    for _ in range(2):
+        for step in (copied.optimizer.step, copied.part.step):
+            with pytest.raises(ValueError, match=message):
+                step()
+    weights = copied.optimizer.param_groups[0]["params"][0].tolist()
+    assert (copied.values(), weights) == before
+    assert f"initial_{copied.name}" in group
+
+
+def test_copied_base_is_mended_by_deleting_it(copied: Copied) -> None:
+    group = copied.add(**{copied.name: 0.125})
+    del group[f"initial_{copied.name}"]
+    copied.update()
+    assert copied.values() == [learning_rate(base, FALLING, 13) for base in (0.5, 0.125)]
+
+
+def test_copied_base_is_kept_by_the_line_of_the_message(copied: Copied) -> None:
+    group = copied.add(**{copied.name: 0.125})
+    with pytest.raises(ValueError, match=r"write group\[") as caught:
+        copied.optimizer.step()
+    line = str(caught.value).rpartition("write ")[2]
+    number = float(line.partition(" = ")[2])
+    assert line == f'group["{copied.name}"] = {number!r}'
+    group[copied.name] = number
+    copied.update()
+    assert copied.values() == [learning_rate(0.5, FALLING, 13)] * 2
+
+
 @pytest.mark.parametrize("set_by_hand", [None, 0.33])
-def test_lr_beside_copied_options_is_the_peak(set_by_hand: float | None) -> None:
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, FALLING)
-    advance(optimizer, scheduler, 12)
+def test_group_that_copies_all_options_has_the_same_base(
+    copied: Copied, set_by_hand: float | None
+) -> None:
     if set_by_hand is not None:
-        optimizer.param_groups[0]["lr"] = set_by_hand
-    options = dict(optimizer.param_groups[0])
-    optimizer.add_param_group({**options, "params": [new_parameter()], "lr": 0.125})
-    optimizer.add_param_group({**options, "params": [new_parameter()]})
-    advance(optimizer, scheduler)
-    assert scheduler.base_lrs == [0.5, 0.125, 0.5]
-    assert lrs_of(optimizer) == [learning_rate(peak, FALLING, 13) for peak in scheduler.base_lrs]
+        copied.optimizer.param_groups[0][copied.name] = set_by_hand
+    copied.add()
+    copied.add(**{copied.name: 0.5})  # the base itself
+    copied.add(**{copied.name: learning_rate(0.5, FALLING, 12)})
+    copied.update()
+    assert copied.values() == [learning_rate(0.5, FALLING, 13)] * 4
 
 
 def test_initial_lr_of_a_loaded_group_is_its_peak() -> None:

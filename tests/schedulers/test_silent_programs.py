@@ -1,4 +1,4 @@
-"""Right programs, which `torch_bridge.schedulers.step_warnings` must not warn about.
+"""Right programs, which `torch_bridge.advice.step_warnings` must not warn about.
 
 They need no assertion, because a warning is an error. `test_step_warnings` has the wrong ones.
 """
@@ -58,7 +58,11 @@ def test_step_after_every_update(build: Any, run: Training) -> None:
     run.train(105)
 
 
-def test_step_for_each_of_four_processes(run: Training) -> None:
+@pytest.mark.parametrize("world_size", ["1", "4"])
+def test_four_steps_for_each_update(
+    world_size: str, run: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", world_size)
     run.use(lambda_lr(run.optimizer, LONG, clock=DataClock(4, count=1)))
     run.repeat(700, updates=1, steps=4)
 
@@ -157,6 +161,12 @@ def test_step_that_is_late_now_and_then(run: Training) -> None:
 def test_accumulation(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, LONG))
     run.repeat(150, updates=9)
+
+
+def test_iterations_of_ppo(run: Training) -> None:
+    """Each makes many updates, and one step of the curve: the updates outnumber its steps."""
+    run.use(lambda_lr(run.optimizer, PlateauCurve(100)))
+    run.repeat(20, updates=320)
 
 
 def test_plateau_without_steps(run: Training) -> None:

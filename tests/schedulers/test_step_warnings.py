@@ -1,4 +1,4 @@
-"""Warnings of `torch_bridge.schedulers.step_warnings`: wrong programs warn once.
+"""Warnings of `torch_bridge.advice.step_warnings`: wrong programs warn once.
 
 `test_silent_programs` has the right ones.
 """
@@ -33,7 +33,7 @@ from torch.optim import SGD, AdamW
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
-from torch_bridge.clocks.position_warnings import end_message
+from torch_bridge.advice.position_warnings import end_message
 
 pytestmark = [
     # SequentialLR passes it.
@@ -55,7 +55,7 @@ def adamw_run() -> Training:
 
 @contextmanager
 def warns_once(pattern: str) -> Iterator[list[str]]:
-    """Check that a program warns once, at the user's line, and says how to filter the warning.
+    """Check that a program warns once, at the user's line.
 
     Yields a list, which has the message afterwards.
     """
@@ -69,10 +69,10 @@ def warns_once(pattern: str) -> Iterator[list[str]]:
     message = str(warning.message)
     assert re.search(pattern, message), message
     assert warning.filename in (__file__, training.__file__)
-    for filtered in re.findall(r'filterwarnings\("ignore", "(.*)"\)', message):
-        assert re.match(filtered, message)
     messages.append(message)
 
+
+WAY_OUT = r"To turn such warnings off, write lambda_lr\(\.\.\., advise=False\)$"
 
 # Scheduler steps that do not fit the updates.
 
@@ -84,8 +84,7 @@ def called(times: str) -> str:
 
 def steps_do_not_fit(times: str) -> str:
     advice = r"\. Call scheduler\.step\((count=n)?\) once after every optimizer\.step\(\).*"
-    way_out = r'turn this warning off: warnings\.filterwarnings\("ignore", "scheduler\.step"\)$'
-    return called(times) + advice + way_out
+    return called(times) + advice + WAY_OUT
 
 
 def check_advice(message: str, build: Any, *, is_often: bool) -> None:
@@ -102,6 +101,14 @@ def test_scheduler_that_is_never_stepped(build: Any) -> None:
     with warns_once(steps_do_not_fit("0")) as messages:
         run.update(520)
     check_advice(messages[0], build, is_often=False)
+
+
+def test_short_curve_that_is_never_stepped() -> None:
+    """Its updates soon outnumber its steps, as those of PPO do."""
+    run = Training()
+    run.use(lambda_lr(run.optimizer, CURVE))
+    with warns_once(steps_do_not_fit("0")):
+        run.update(4100)
 
 
 @every_kind
@@ -176,8 +183,18 @@ def test_unit_that_is_too_large(run: Training) -> None:
         run.train(99)
 
 
+def test_clock_of_processes_that_is_stepped_once(
+    run: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by accelerate with `split_batches=True`."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run.use(lambda_lr(run.optimizer, LONG, clock=DataClock(2, count=1)))
+    with warns_once(called(r"\d+") + r", but DataClock\(2, count=1\) needs 2 calls .*accelerate"):
+        run.train(400)
+
+
 def test_scheduler_that_counts_epochs_on_a_plateau(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, PlateauCurve(5000, plateaus=[(0, 80)])))
+    run.use(lambda_lr(run.optimizer, PlateauCurve(10_000, plateaus=[(0, 40)])))
     with warns_once(called(r"\d")):
         run.repeat(25, updates=250)
 
@@ -211,8 +228,7 @@ def test_training_past_the_end(run: Training) -> None:
 def test_training_past_the_end_at_a_floor(run: Training) -> None:
     run.use(lambda_lr(run.optimizer, FLOOR))
     question = "rate at its final value since step 10: does the curve count epochs.*"
-    way_out = r'turn this warning off: warnings\.filterwarnings\("ignore", "the curve has total'
-    with warns_once(PAST + question + way_out):
+    with warns_once(PAST + question + WAY_OUT):
         run.train(1350)
 
 
@@ -226,10 +242,10 @@ def test_training_past_the_end_at_a_floor_in_units(run: Training) -> None:
 @pytest.mark.parametrize("unit", [None, 40])
 def test_end_at_0_is_past_after_ten_steps_and_one_percent(total: int, unit: int | None) -> None:
     last_silent_step = total + max(10, total // 100)
-    assert not end_message([PlateauCurve(total)], unit, total, total)
-    assert not end_message([PlateauCurve(total)], unit, last_silent_step, last_silent_step)
+    for step in (total, last_silent_step):
+        assert not end_message([PlateauCurve(total)], unit, step, step, "lambda_lr")
     step = last_silent_step + 1
-    message = end_message([PlateauCurve(total)], unit, step, step)
+    message = end_message([PlateauCurve(total)], unit, step, step, "lambda_lr")
     assert message
     assert ("in units of 40" in message) == (unit == 40)
 
@@ -243,14 +259,15 @@ def test_floor_is_past_at_ten_times_the_steps(total: int, unit: int | None) -> N
         for updates in (step, step // 7):
             updates_at_the_floor = updates * (step - total) / step
             is_past = step > 10 * total and updates_at_the_floor > 1000
-            assert bool(end_message(floor, unit, step, updates)) == is_past
+            assert bool(end_message(floor, unit, step, updates, "lambda_lr")) == is_past
 
 
 def test_end_of_a_curve_above_0_is_not_an_end_at_0() -> None:
     """One group still trains."""
     curves = [PlateauCurve(112), PlateauCurve(112, min_lr_ratio=0.1)]
-    assert not end_message(curves, None, 200, 200)
-    assert "every learning rate at its final value" in end_message(curves, None, 2000, 2000)
+    assert not end_message(curves, None, 200, 200, "lambda_lr")
+    message = end_message(curves, None, 2000, 2000, "lambda_lr")
+    assert "every learning rate at its final value" in message
 
 
 # An optimizer that was loaded without the state of its scheduler.
@@ -397,17 +414,44 @@ def test_advice_to_set_the_peak_works() -> None:
     assert run.lr() == pytest.approx(1e-5 * LONG(5))
 
 
+# Without advice.
+
+
+def never_stepped(run: Training) -> None:
+    run.update(520)
+
+
+def stepped_often(run: Training) -> None:
+    run.repeat(60, updates=2, steps=3)
+
+
+def past_the_end(run: Training) -> None:
+    run.train(170)
+
+
+@pytest.mark.parametrize("program", [never_stepped, stepped_often, past_the_end])
+@pytest.mark.parametrize("clock", [None, DataClock(1, count=1), DataClock(10**6, count=1)])
+def test_scheduler_without_advice_is_silent(program: Any, clock: Any) -> None:
+    """After a load without its state, too."""
+    run = Training(AdamW)
+    run.use(lambda_lr(run.optimizer, SHORT, clock=clock, advise=False))
+    run.load_optimizer(states_after_20_updates(AdamW))
+    program(run)
+
+
 # Warnings as errors.
 
 
 @pytest.mark.parametrize(
-    ("updates", "steps", "last_epoch"),
-    [(60, 1, -1), (1, 2, -1), (1, 1, 1000)],
+    ("curve", "updates", "steps", "last_epoch"),
+    [(LONG, 60, 1, -1), (FLOOR, 1, 2, -1), (FLOOR, 1, 1, 1000)],
     ids=["rarely", "often", "past the end"],
 )
-def test_warning_as_error_changes_nothing(updates: int, steps: int, last_epoch: int) -> None:
+def test_warning_as_error_changes_nothing(
+    curve: PlateauCurve, updates: int, steps: int, last_epoch: int
+) -> None:
     run = Training()
-    scheduler = lambda_lr(run.optimizer, FLOOR, last_epoch)
+    scheduler = lambda_lr(run.optimizer, curve, last_epoch)
     follower = follow(run.optimizer, "weight_decay", LONG)
     run.use(scheduler, follower)
     events = [run.update] * updates + [run.step] * steps

@@ -26,7 +26,7 @@ from torch.optim import (
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
-from torch_bridge.param_groups import loaded_updates, updates_made
+from torch_bridge.param_groups import updates_made
 
 CURVE = PlateauCurve(10)
 FUSED_ADAMW: Any = partial(AdamW, fused=True)
@@ -39,11 +39,9 @@ def test_updates_made_are_read_before_and_after_a_load(kind: Any, updates: int) 
     for _ in range(updates):
         optimizer.step()
     assert updates_made(optimizer) == updates
-    assert loaded_updates(optimizer) == 0
     loaded = optimizer_with([0.1], kind)
     loaded.load_state_dict(through_file(optimizer.state_dict()))
     assert updates_made(loaded) == updates
-    assert loaded_updates(loaded) == updates
 
 
 @pytest.mark.parametrize("kind", [Adagrad, Adam, FUSED_ADAMW, Adafactor, NAdam, RMSprop])
@@ -137,9 +135,3 @@ def test_states_that_prove_nothing_count_as_none(momentum: Any) -> None:
     optimizer.state[second] = {"step": step_without_a_value, "momentum_buffer": momentum}
     optimizer.state["k"] = torch.tensor([4])
     assert updates_made(optimizer) == 0
-
-
-def test_group_written_by_hand_shows_no_loaded_updates() -> None:
-    parameter = torch.nn.Parameter(torch.ones(2))
-    optimizer = SGD([{"lr": 0.1, "initial_lr": 0.1, "params": [parameter]}])
-    assert loaded_updates(optimizer) == 0

@@ -170,6 +170,22 @@ def test_resumed_run_equals_uninterrupted_run(kind: Kind) -> None:
     check_resume(kind.build, kind.updates(7, bad={0, 3, 4}), stops=(0, 5), run=update)
 
 
+# Advice changes nothing.
+
+
+def trained(kind: Kind, *, advise: bool) -> tuple[list[Any], Any]:
+    """Return the results of updates past a copy of the counters, and then the state."""
+    step = kind.build(advise=advise)
+    with torch.random.fork_rng(devices=[]):
+        results = [tuple(step(*batch)) for batch in kind.updates(18, bad={0, 3})]
+        return results, step.state_dict()
+
+
+@every_kind
+def test_run_without_advice_has_the_same_bits(kind: Kind) -> None:
+    assert equal_trees(trained(kind, advise=False), trained(kind, advise=True))
+
+
 # The groups show the learning rates.
 
 

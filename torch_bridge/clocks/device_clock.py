@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_bridge.clocks.learning_rates import LearningRates
-from torch_bridge.clocks.position_warnings import end_message, stuck_message
 from torch_bridge.clocks.saved_states import States, initial_states
 from torch_bridge.curve_api import (
     MAX_CONSUMED,
@@ -20,16 +19,13 @@ from torch_bridge.curve_api import (
     check_consumed,
     checks,
     decide,
-    warn,
 )
 
-# The host copies the counters after 16, 32, 64, ..., 1024 updates, and then every 1024 updates: it
-# warns soon of the end of a short curve, and a long run pays next to nothing.
+# For `on_counters`, the host copies the counters after 16, 32, 64, ..., 1024 updates, and then
+# every 1024 updates: it learns soon of the end of a short curve, and a long run pays next to
+# nothing.
 _FIRST_COPY = 16
 _INTERVAL = 1024
-
-_STUCK_UPDATES = 20
-"""After this many updates at learning rate 0, a unit seems too large."""
 
 
 class Counters(NamedTuple):
@@ -131,21 +127,17 @@ class Clock:
         is_on_gpu = device.type == "cuda"
         self._copy_done = torch.cuda.Event() if is_on_gpu else None
         self._host_counters = torch.zeros(4, dtype=torch.int64, device="cpu", pin_memory=is_on_gpu)
-        self._has_warned_of_end = False
-        self._has_warned_of_unit = False
+        self.on_counters: Callable[[Counters], None] | None = None
+        """Called with the counters whenever they reach the host."""
         counters = _initial_counters(checked, initial_updates)
         self.write_state(counters, peaks, initial_states(checked.rules))
 
     # The state.
 
-    def resume(self, counters: Counters, peaks: Sequence[float], states: States) -> None:
-        """Continue a saved run, which has warned if it was past the end of its curves."""
-        self._has_warned_of_end = bool(self._end_message(counters))
-        self.write_state(counters, peaks, states)
-
     def write_state(self, counters: Counters, peaks: Sequence[float], states: States = ()) -> None:
         """Continue from these counters, peaks and states of the rules."""
-        self._start = counters
+        self.start = counters
+        """The counters from which the clock continued last."""
         if self._hold is not None:
             self._hold.write_states(states)
         self._counters.copy_(torch.tensor(counters, device="cpu"))
@@ -172,7 +164,8 @@ class Clock:
     def read_counters(self) -> Counters:
         """Read all counters. Synchronizes with the device."""
         counters = _as_counters(self._counters)
-        self._check_lrs(counters)
+        if self.on_counters is not None:
+            self.on_counters(counters)
         return counters
 
     def read_hold_states(self) -> States:
@@ -231,9 +224,9 @@ class Clock:
         return part + has_one_more
 
     def prepare(self) -> None:
-        """Prepare the next update; warn about earlier ones."""
-        if self._updates == self._next_poll:
-            self._poll_counters()
+        """Prepare the next update; call `on_counters` with those of earlier ones, if due."""
+        if self._updates == self._next_poll and self.on_counters is not None:
+            self._poll_counters(self.on_counters)
         self._updates += 1
 
     def fill_lrs(self) -> None:
@@ -274,53 +267,20 @@ class Clock:
         torch.div(self._consumed, unit, rounding_mode="floor", out=self._curve_step_row)
         return counters
 
-    # Warnings, from counters that reach the host.
-
-    def _poll_counters(self) -> None:
-        """Start an asynchronous copy of the counters if due; check a copy that has arrived."""
+    def _poll_counters(self, on_counters: Callable[[Counters], None]) -> None:
+        """Start an asynchronous copy of the counters if due; pass on a copy that has arrived."""
         if self._updates == self._next_copy:
             self._host_counters.copy_(self._counters, non_blocking=True)
             if self._copy_done is not None:
                 self._copy_done.record(torch.cuda.current_stream(self._counters.device))
             self._is_copying = True
             self._next_copy += min(self._next_copy, _INTERVAL)
-        if self._is_copying and (self._copy_done is None or self._copy_done.query()):
-            self._is_copying = False
-            self._check_lrs(_as_counters(self._host_counters))
         self._next_poll = self._next_copy
-        if self._is_copying:
+        if self._is_copying and self._copy_done is not None and not self._copy_done.query():
             self._next_poll = self._updates + 1
-
-    def _check_lrs(self, counters: Counters) -> None:
-        """Warn once about training past the end, and once about a unit that is too large."""
-        if not any(self.peaks):
-            return
-        if not self._has_warned_of_end:
-            self._warn_if_past_end(counters)
-        if not self._has_warned_of_unit and self._unit is not None:
-            self._warn_if_stuck(counters, self._unit)
-
-    def _warn_if_past_end(self, counters: Counters) -> None:
-        message = self._end_message(counters)
-        if message:
-            self._has_warned_of_end = True
-            warn(message)
-
-    def _warn_if_stuck(self, counters: Counters, unit: int) -> None:
-        curve_step = counters.curve_step
-        updates = counters.applied - self._start.applied
-        has_moved = curve_step != self._start.curve_step
-        is_past_end = curve_step >= self._learning_rates.last_step
-        if has_moved or is_past_end or updates < _STUCK_UPDATES:
-            return
-        if any(self.lrs_at(curve_step)):
-            return
-        self._has_warned_of_unit = True
-        consumed = counters.consumed - self._start.consumed
-        warn(f"after {updates} updates {stuck_message(curve_step, unit, consumed)}")
-
-    def _end_message(self, counters: Counters) -> str:
-        return end_message(self.curves, self._unit, counters.curve_step, counters.applied)
+        elif self._is_copying:
+            self._is_copying = False
+            on_counters(_as_counters(self._host_counters))
 
 
 def _as_counters(tensor: Tensor) -> Counters:

@@ -10,9 +10,8 @@ from torch.optim import Optimizer
 from torch_bridge.clocks.resuming import find_curve_differences
 from torch_bridge.clocks.saved_states import dump_records, read_records
 from torch_bridge.curve_api import AnyCurve, CheckedClock, Curve, Format, as_curves, checks, warn
+from torch_bridge.groups.group_curves import GroupCurves
 from torch_bridge.param_groups import GroupOption, groups_of
-from torch_bridge.schedulers.group_curves import GroupCurves
-from torch_bridge.schedulers.peaks import LastWrite
 from torch_bridge.schedulers.scheduler_state import read_bases
 from torch_bridge.schedulers.update_hook import hook_of
 from torch_bridge.state_errors import reading_state_of
@@ -40,9 +39,9 @@ class follow:
 
         group[key] = float32(float32(base) · curve(n))
 
-    The base is the group's value when the follower is built. If the value is a tensor, the follower
-    writes into that tensor. The base is saved in the follower's state, not in the groups: build the
-    follower while the groups have their initial values, or load its state afterwards.
+    The base of a group is its `initial_<key>` if it has one, such as `initial_weight_decay`, else
+    its value. The follower writes the base there, where the next one finds it. If the value is a
+    tensor, the follower writes into that tensor.
 
     An optimizer may have any number of followers, one for each option, besides a scheduler or a
     `TrainStep`. `step()` moves to the next step of the curve. If the scheduler has a clock, call
@@ -87,7 +86,7 @@ class follow:
     ) -> None:
         groups_of(optimizer)  # checks it before the other arguments
         curve = as_curves("curve", curve)
-        self._group_curves = GroupCurves(optimizer, _option(key), curve, LastWrite())
+        self._group_curves = GroupCurves(optimizer, _option(key), curve)
         self._register()
         self._move_to(0)
 
@@ -96,8 +95,8 @@ class follow:
         self._register()  # a copied optimizer has no hook
 
     def _register(self) -> None:
-        """Follow the updates and loads of the optimizer."""
-        hook_of(self.optimizer).add(self._group_curves)
+        """Follow the updates of the optimizer."""
+        hook_of(self.optimizer).register(self._group_curves)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -109,7 +108,7 @@ class follow:
         if optimizer is self.optimizer:
             return
         groups_of(optimizer)  # checks it before anything changes
-        hook_of(self.optimizer).remove(self._group_curves)
+        hook_of(self.optimizer).unregister(self._group_curves)
         self._group_curves.retarget(optimizer)
         self._register()
 
@@ -158,7 +157,7 @@ class follow:
 
     def _move_to(self, curve_step: int) -> None:
         self._group_curves.sync()  # before anything changes, since it may raise an error
-        self._group_curves.write(curve_step, self._group_curves.values_at(curve_step))
+        self._group_curves.write(curve_step, self._group_curves.ahead.at(curve_step))
 
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
@@ -219,9 +218,9 @@ class follow:
         for difference in differences:
             warn(difference.warning)
         all_bases = [*bases, *group_curves.bases[len(bases) :]]
-        group_curves.set_bases(all_bases, len(bases))
-        group_curves.is_restored = True
+        group_curves.set_bases(all_bases)
         self._move_to(curve_step)
+        group_curves.show(len(bases))
 
     @property
     def _key(self) -> str | list[str | int]:

@@ -23,11 +23,14 @@ class _SchedulerState(TypedDict):
     _step_count: int
     lr_lambdas: NotRequired[list[None]]
     """Only without a clock: see `lambda_lr.state_dict`."""
+    base_lrs_are_new: NotRequired[bool]
+    """Only if True: see `lambda_lr.state_dict`."""
 
 
 SCHEDULER = Format(
     "scheduler",
     _SchedulerState,
+    defaults={"base_lrs_are_new": False},
     advice={
         "train_step": (
             "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build "
@@ -71,6 +74,7 @@ def _read_foreign_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
         "peak_was_set": False,
         "in_charge": updates >= 0,  # this scheduler takes over from that one
         "_step_count": state_dict.get("_step_count", updates + 1),
+        "base_lrs_are_new": False,
     }
 
 

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from torch_bridge.advice.run_warnings import RunWarnings
+from torch_bridge.advice.start_check import StartCheck
 from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.clocks.saved_states import warn_of_different_peaks
 from torch_bridge.curve_api import MAX_CONSUMED, AnyClock, AnyCurve, check_clock, checks, warn
@@ -38,7 +40,6 @@ from torch_bridge.training.optimizers import (
 )
 from torch_bridge.training.precision import Precision, PrecisionName
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
-from torch_bridge.training.start_check import StartCheck
 from torch_bridge.training.status import Status
 from torch_bridge.training.step_state import StepState, TrainStepState, copy_to_host
 from torch_bridge.training.steppers import OptimizerSteppers
@@ -111,6 +112,8 @@ class TrainStep:
             optimizer has made updates and no state is loaded.
         has_aux: `loss_fn` returns (loss or pair, aux), with aux any pytree of tensors; see
             `result.aux`.
+        advise: False to turn off the warnings about an optimizer that was resumed without its
+            curve, a run past the end of the curve, and a unit that is too large.
 
     Attributes:
         model: The module.
@@ -124,8 +127,9 @@ class TrainStep:
     Warns:
         CurveWarning: Several ranks run and the model is not wrapped, so each rank trains alone;
             `distribute(model, None)` marks this as intended. In the first update: the optimizer has
-            made updates, but the curve starts at 0. Once, if a weight in host memory is not a whole
-            number.
+            made updates, but the curve starts at 0. Later, once each: training continues far past
+            the curve's end; the unit is so large that the curve stays at 0; a weight in host memory
+            is not a whole number.
     """
 
     # Tensors made under torch.inference_mode() could not be written to outside of it.
@@ -148,6 +152,7 @@ class TrainStep:
         strict: bool = True,
         initial_updates: int | None = None,
         has_aux: bool = False,
+        advise: bool = True,
     ) -> None:
         check_model(model)
         checks.one_of("synchronize", synchronize, get_args(Synchronize))
@@ -208,7 +213,10 @@ class TrainStep:
             is_compiled=compile,
         )
         self._normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
-        self._start = StartCheck(optimizers, self._clock, is_known=initial_updates is not None)
+        is_start_known = initial_updates is not None or not advise
+        self._start = StartCheck(optimizers, self._clock, is_known=is_start_known)
+        if advise:
+            self._clock.on_counters = RunWarnings(self._clock).check
         self._steppers = OptimizerSteppers(
             optimizers,
             layers,

@@ -203,7 +203,7 @@ class StepState:
         run = checked.run
         for optimizer, copied in zip(self._optimizers, checked.optimizers, strict=True):
             load_optimizer(optimizer, copied)
-        self._clock.resume(run.counters, run.peaks, run.hold_states)
+        self._clock.write_state(run.counters, run.peaks, run.hold_states)
         self.is_peak_set = bool(saved["peak_was_set"])
         self._normalizer.write_state(saved["loss_scale"] or ())
         if self._carry is not None:

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torch_bridge.advice.start_check import StartCheck
 from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.param_groups import LEARNING_RATE, all_groups, unshare_tensors
 from torch_bridge.training import fused_sgd
 from torch_bridge.training.optimizers import check_no_scheduler
-from torch_bridge.training.start_check import StartCheck
 from torch_bridge.training.status import Status
 
 _WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)

@@ -13,12 +13,30 @@ _FLOOR_UPDATES = 1000
 """The number of updates at a floor above 0 before a warning."""
 
 
-def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: int) -> str:
+def advise_hint(builder: str) -> str:
+    """Return the sentence of a warning about the argument that turns it off.
+
+    Args:
+        builder: The public function or class with the argument `advise`.
+    """
+    return f"To turn such warnings off, write {builder}(..., advise=False)"
+
+
+def end_message(
+    curves: Sequence[Curve], unit: int | None, step: int, updates: int, builder: str
+) -> str:
     """Return the warning that is due at this step, after this number of updates, or "".
 
     A warning is due if the learning rate has been 0 for more than 10 steps and more than 1 % of the
     curve; or if it has stayed at a floor, below the curve's highest level, for more than 1000
     updates, and the step is past 10 times the steps of the curve.
+
+    Args:
+        curves: The curve of each parameter group.
+        unit: The unit of the clock, if it has one.
+        step: The step of the curve.
+        updates: The number of updates.
+        builder: As in `advise_hint`.
     """
     if not curves:  # the optimizer has no parameter groups
         return ""
@@ -46,8 +64,7 @@ def end_message(curves: Sequence[Curve], unit: int | None, step: int, updates: i
         cause = "is the unit too small"
     return (
         f"{message} every learning rate at its final value since step {total}: {cause}? Give the "
-        f"curve as many steps as the training {needed}. If it is meant to stay there for so long, "
-        'turn this warning off: warnings.filterwarnings("ignore", "the curve has total_steps")'
+        f"curve as many steps as the training {needed}. {advise_hint(builder)}"
     )
 
 

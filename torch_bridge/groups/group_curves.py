@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from torch.optim import Optimizer
 
 from torch_bridge.clocks.learning_rates import ValuesAhead
-from torch_bridge.curve_api import Curve
+from torch_bridge.curve_api import Curve, shortest_decimal
+from torch_bridge.groups.shown_lists import ShownLists
 from torch_bridge.param_groups import (
     GroupOption,
     as_number,
@@ -17,8 +18,6 @@ from torch_bridge.param_groups import (
     one_if_equal,
     unshare_tensors,
 )
-from torch_bridge.schedulers.peaks import LastWrite, peak_of_copied_options, peak_of_known_group
-from torch_bridge.schedulers.shown_lists import ShownLists
 
 
 class Member(NamedTuple):
@@ -35,6 +34,10 @@ class GroupCurves:
 
         group[option] = float32(float32(base) · curve(step))
 
+    The base of a group is read once, when the group is met: its `initial_lr` if it has one, else
+    its `lr`; for another option `initial_weight_decay`, else `weight_decay`. It is then written
+    there, where the next scheduler finds it.
+
     A group is identified by its dictionary, at any position in `param_groups`.
     `Optimizer.load_state_dict` replaces the dictionaries, so a new dictionary with the parameters
     of a known group takes that group's place.
@@ -43,9 +46,6 @@ class GroupCurves:
         optimizer: The optimizer.
         option: The option that follows the curves.
         curve: One curve for all groups, also for those that are added later; or one for each.
-        last_write: What was written last into the learning rates of this optimizer.
-        is_resumed: True if a run is continued, so that an `initial_lr` is the peak, whatever `lr`
-            is.
 
     Attributes:
         groups, curves, bases, written: Lists with one item per group, in the order that the
@@ -57,21 +57,13 @@ class GroupCurves:
     curves: list[Curve]
     bases: list[float]
     written: list[Any]
-    _ahead: ValuesAhead
+    ahead: ValuesAhead
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        option: GroupOption,
-        curve: Curve | Sequence[Curve],
-        last_write: LastWrite,
-        *,
-        is_resumed: bool = False,
+        self, optimizer: Optimizer, option: GroupOption, curve: Curve | Sequence[Curve]
     ) -> None:
         self.optimizer = optimizer
         self.option = option
-        self._name = option.name
-        self.last_write = last_write
         self.common_curve: Curve | None = None
         if isinstance(curve, Curve):
             self.common_curve = curve
@@ -79,8 +71,6 @@ class GroupCurves:
         curves = curves_of(optimizer, curve)
         for index, group in enumerate(optimizer.param_groups):
             base = option.base_of(index, group)
-            if option.has_kept_base(group) and not is_resumed:
-                base = peak_of_known_group(index, group, last_write)
             members.append(Member(group, curves[index], base, option.read(group)))
         option.warn_of_scales(optimizer.param_groups)
         self._set_members(members)
@@ -88,16 +78,14 @@ class GroupCurves:
         self.lists = ShownLists(option, self.bases, self.curves)
         self.step = 0
         """The step of the curves that was written last."""
-        self.is_restored = False
-        """True if a state was loaded."""
         self.has_yielded = False
         """True if a loaded state says that these values were not in charge when it was saved."""
-        self.loaded: list[Any] | None = None
-        """The values that the optimizer has loaded since `write` was last called for a step."""
-        self._was_in_charge = False
-        """True if these values were in charge when the optimizer began to load a state."""
-        self._former: list[Member] | None = None
-        """The members in the optimizer before this one, until the groups of this one are known."""
+        self.has_new_bases = False
+        """True if the program has changed the bases since the last `write`."""
+        self._is_moved = False
+        """True for a different optimizer, until its groups are known."""
+        self.are_reloaded = False
+        """True if the optimizer has loaded groups since the last `sync`, which may lack bases."""
         self._removed: list[Member] = []
         """Groups that the optimizer no longer has. A program may add them again."""
 
@@ -129,22 +117,23 @@ class GroupCurves:
         unshare_tensors(self.optimizer, self.option, groups, bases, curves)
         ahead = ValuesAhead(curves, bases)
         # All at once: an interrupt between two assignments would give groups the wrong curves.
-        vars(self).update(groups=groups, curves=curves, written=written, bases=bases, _ahead=ahead)
+        vars(self).update(groups=groups, curves=curves, written=written, bases=bases, ahead=ahead)
 
     def _keep_bases(self, members: Sequence[Member]) -> None:
-        """Write the peaks into the groups, where torch's schedulers expect them."""
+        """Write the bases into the groups, where the next scheduler finds them."""
         for member in members:
-            self.option.keep_base(member.group, member.base)
+            member.group[self.option.base_key] = member.base
 
     # Values.
 
-    def set_bases(self, bases: Sequence[float], group_count: int) -> None:
-        """Set the base of each group, without writing values into the groups.
-
-        The lists show the first `group_count` groups.
-        """
+    def set_bases(self, bases: Sequence[float]) -> None:
+        """Set the base of each group, without writing values into the groups."""
         self._replace_bases(bases)
         self._keep_bases(self._members())
+        self.show(len(bases))
+
+    def show(self, group_count: int) -> None:
+        """Show the first groups in the lists. The program may append the others."""
         self.lists.show(self.bases[:group_count], self.curves[:group_count])
 
     def _replace_bases(self, bases: Sequence[float]) -> None:
@@ -153,54 +142,20 @@ class GroupCurves:
             members.append(member._replace(base=base))
         self._set_members(members)
 
-    def values_at(self, step: int) -> list[float]:
-        """Return the value of each group at a step of the curves."""
-        return self._ahead.at(step)
-
     def write(self, step: int, values: Sequence[Any]) -> None:
         """Write the values of a step into the groups, one value per group."""
-        written: list[Any] = []
-        for group, value in zip(self.groups, values, strict=True):
-            written.append(self.option.write(group, value))
+        name = self.option.name
+        written = self.written
+        for place, group in enumerate(self.groups):
+            value = values[place]
+            if type(group[name]) is float:  # in a fifth of the time of `option.write`
+                group[name] = value
+            else:
+                value = self.option.write(group, value)
+            written[place] = value
         self.step = step
-        self.written = written
-        self.last_write.latest = self.groups, written
         self.has_yielded = False
-        self.loaded = None
-
-    def write_usual(self, step: int) -> bool:
-        """Write the values of a step in half the time of `sync`, `values_at` and `write`.
-
-        Return False, and change nothing, unless all is as usual: no value is a tensor, and the
-        groups and the program's lists are those at the last `sync`.
-        """
-        groups = self.groups
-        current = self.optimizer.param_groups
-        lists = self.lists
-        if lists.bases != self.bases or lists.curves != self.curves or len(current) != len(groups):
-            return False
-        ahead = self._ahead
-        if 0 <= step - ahead.first < len(ahead.rows):
-            values = ahead.rows[step - ahead.first]
-        else:
-            values = ahead.at(step)
-        name = self._name
-        # Counting takes half the time of zip() and enumerate(), for few groups as for many.
-        index = 0
-        for group in groups:
-            if current[index] is not group or type(group[name]) is not float:
-                return False
-            index += 1  # noqa: SIM113 -- see above
-        index = 0
-        for group in groups:
-            group[name] = values[index]
-            index += 1  # noqa: SIM113 -- see above
-        self.step = step
-        self.written = values
-        self.last_write.latest = groups, values
-        self.has_yielded = False
-        self.loaded = None
-        return True
+        self.has_new_bases = False
 
     def holds(self, values: Sequence[Any]) -> bool:
         """Return True if the first groups, one for each value, hold these values.
@@ -229,62 +184,47 @@ class GroupCurves:
         """
         return not self.has_yielded and self.holds(self.written)
 
-    # Loaded states.
-
-    def before_load(self) -> None:
-        """Note who is in charge before the optimizer loads a state."""
-        self._was_in_charge = self.is_in_charge()
-
-    def after_load(self) -> None:
-        """Match the groups that the optimizer has loaded, and write the values of the step.
-
-        The loaded values may be those of an earlier step. Before the first step they stay, since
-        the state of the scheduler may follow, and a different one may be in charge.
-
-        Raises:
-            TypeError, ValueError: As `add_new_groups`.
-        """
-        self.add_new_groups(are_loaded=True)
-        loaded = [as_number(self.option.read(group)) for group in self.groups]
-        if self._was_in_charge and (self.step != 0 or self.is_restored):
-            self.write(self.step, self.values_at(self.step))
-        self.loaded = loaded
-
-    def restore_loaded(self) -> None:
-        """Write the values that the optimizer has loaded, which `after_load` may have replaced."""
-        for group, value in zip(self.groups, self.loaded or (), strict=False):
-            self.option.write(group, value)
-
     def note_written(self, values: Sequence[Any]) -> None:
         """Take these as the values written last into the first groups."""
         values = values[: len(self.written)]
-        self.written = [*values, *self.written[len(values) :]]
+        self.written[: len(values)] = values
 
     # Groups.
 
     def retarget(self, optimizer: Optimizer) -> None:
         """Follow the groups of a different optimizer, which a program has assigned."""
-        if self._former is None:
-            self._former = self._members()
         self.optimizer = optimizer
+        self._is_moved = not self.has_current_groups()
 
     def is_synced(self) -> bool:
         """Return True if `sync` has nothing to do."""
+        lists = self.lists
+        groups = self.groups
+        current = self.optimizer.param_groups
+        # As `has_current_groups` asks, but without the call: this runs at every step.
         return (
-            self.lists.bases == self.bases
-            and self.lists.curves == self.curves
-            and self.has_current_groups()
+            lists.bases == self.bases
+            and lists.curves == self.curves
+            and not self.are_reloaded
+            and len(current) == len(groups)
+            and all(map(is_, current, groups))
         )
 
     def sync(self) -> None:
         """Match the optimizer's current groups, and bring the lists up to date.
 
+        Call this before values are written into the groups.
+
         Raises:
             TypeError, ValueError: As `sync_groups`.
         """
-        if not self.is_synced():
-            self.sync_groups()
-            self.lists.show(self.bases, self.curves)
+        if self.is_synced():
+            return
+        self.sync_groups()
+        self.lists.show(self.bases, self.curves)
+        for group, base in zip(self.groups, self.bases, strict=True):
+            group.setdefault(self.option.base_key, base)
+        self.are_reloaded = False
 
     def sync_groups(self) -> None:
         """Match the optimizer's current groups, in their order; new ones get their value.
@@ -299,12 +239,14 @@ class GroupCurves:
             try:
                 self.add_new_groups()
             finally:
-                self._drop_removed_groups()
+                if not self._is_moved:
+                    self._drop_removed_groups()
         self.lists.check(self.groups, self.curves)
         bases = self.lists.written_bases(len(self.groups))
         if bases is not None:
             self._replace_bases(bases)
             self.lists.note()
+            self.has_new_bases = True
 
     def has_current_groups(self) -> bool:
         """Return True if the optimizer has exactly the groups known here, in the same order."""
@@ -320,40 +262,47 @@ class GroupCurves:
                 unknown[index] = group
         return unknown
 
-    def add_new_groups(self, *, writes: bool = True, are_loaded: bool = False) -> None:
+    def add_new_groups(self, *, writes: bool = True, are_accepted: bool = False) -> None:
         """Give new groups of the optimizer a curve and a base; known groups keep theirs.
 
         With `writes`, a new group also gets its value, if the known groups hold the values that
-        `write` wrote. With `are_loaded`, the options come from a state, so `initial_lr` is a peak.
+        `write` wrote. With `are_accepted`, other curves of this option have added the groups
+        already, so that their bases are right.
 
         Raises:
-            TypeError, ValueError: A new group has no curve, or no base. No group was added.
+            TypeError, ValueError: A new group has no curve, or no base, or seems to be copied. No
+                group was added.
         """
         # No group is dropped here: in an update, DeepSpeed shows one group at a time.
-        self._replace_reloaded_groups(list(self.unknown_groups().values()))
+        former = self._members()
+        self.match_reloaded_groups()
         new = self.unknown_groups()
         if not new:
-            self._former = None
             return
-        is_in_charge = self.is_in_charge()
         new_members: list[Member] = []
         for index, group in new.items():
-            new_members.append(self._new_member(index, group, is_loaded=are_loaded))
+            member = self._new_member(index, group, former)
+            if not are_accepted:
+                self._check_not_copied(index, member)
+            new_members.append(member)
+        is_in_charge = self.is_in_charge()
         self.option.warn_of_scales(list(new.values()))
         first = len(self.groups)
         self._set_members([*self._members(), *new_members])
-        self._keep_bases(new_members)
-        if self._former is not None:
+        self.lists.note_adopted(self.bases, self.curves)
+        if writes:
+            self._keep_bases(new_members)
+        if self._is_moved:
             # The values are those that the program has given to the groups of its new optimizer.
-            self._former = None
+            self._is_moved = False
             self._drop_removed_groups()
             self._removed = []  # they hold the parameters of the old model
         elif writes and is_in_charge:
-            values = self.values_at(self.step)
+            values = self.ahead.at(self.step)
             for place in range(first, len(self.groups)):
                 self.written[place] = self.option.write(self.groups[place], values[place])
 
-    def _new_member(self, index: int, group: dict[str, Any], *, is_loaded: bool) -> Member:
+    def _new_member(self, index: int, group: dict[str, Any], former: Sequence[Member]) -> Member:
         """Return a new group with its curve and base; a removed group gets its former ones."""
         written = self.option.read(group)
         bases = self.lists.written_bases(len(self.optimizer.param_groups))
@@ -363,16 +312,12 @@ class GroupCurves:
         curve = self._curve_of_new_group(index)
         if bases is not None:
             return Member(group, curve, bases[index], written)
-        if self._former is not None:
-            return self._moved_member(index, group, curve, self._former)
-        if self.option.has_kept_base(group) and not is_loaded:
-            base = peak_of_copied_options(index, group, curve, self.step, self.groups)
-        else:
-            base = self.option.base_of(index, group)
-        return Member(group, curve, base, written)
+        if self._is_moved:
+            return self._moved_member(index, group, curve, former)
+        return Member(group, curve, self.option.base_of(index, group), written)
 
     def _moved_member(
-        self, index: int, group: dict[str, Any], curve: Curve, former: list[Member]
+        self, index: int, group: dict[str, Any], curve: Curve, former: Sequence[Member]
     ) -> Member:
         """Return a group of a new optimizer, whose parameters are new too.
 
@@ -382,7 +327,7 @@ class GroupCurves:
         groups = self.optimizer.param_groups
         if len(groups) == len(former):
             return former[index]._replace(group=group, curve=curve)
-        if "initial_lr" in group:
+        if self.option.base_key in group:
             base = self.option.base_of(index, group)
             return Member(group, curve, base, self.option.read(group))
         raise ValueError(
@@ -391,6 +336,34 @@ class GroupCurves:
             f"{self.option} = {as_number(self.option.read(group))!r} may have decayed. Write "
             f"{self.option.bases_name} = [...], with an item for each group"
         )
+
+    def _check_not_copied(self, index: int, member: Member) -> None:
+        """Reject a new group whose base was copied from another group, but whose value was not."""
+        option = self.option
+        group = member.group
+        base = member.base
+        is_given = self._is_moved or self.lists.written_bases(len(self.optimizer.param_groups))
+        is_known = any(removed.group is group for removed in self._removed)
+        if is_given or is_known or option.base_key not in group:
+            return
+        with_same_base: list[dict[str, Any]] = []
+        for known, known_base in zip(self.groups, self.bases, strict=True):
+            if is_same(known_base, base):
+                with_same_base.append(known)
+        if not with_same_base:
+            return
+        value = as_number(option.read(group))
+        value_on_curve = member.curve.learning_rate(self.step, base)
+        expected = [base, value_on_curve]
+        expected += [as_number(option.read(known)) for known in with_same_base]
+        if not any(is_same(value, number) for number in expected):
+            line = option.line_that_sets(group, shortest_decimal(value_on_curve))
+            raise ValueError(
+                f"param_groups[{index}] was added with {option} = {value!r}, but its "
+                f"{option.base_key} = {shortest_decimal(base)} is that of another group. To make "
+                f'{option} the {option.base_word}, write del group["{option.base_key}"]. To keep '
+                f"the {option.base_word} {shortest_decimal(base)}, write {line}"
+            )
 
     def _curve_of_new_group(self, index: int) -> Curve:
         groups = self.optimizer.param_groups
@@ -408,8 +381,9 @@ class GroupCurves:
             )
         return self.curves[index]
 
-    def _replace_reloaded_groups(self, unknown: Sequence[dict[str, Any]]) -> None:
+    def match_reloaded_groups(self) -> None:
         """Replace known groups by unknown dictionaries with their parameters, as after a load."""
+        unknown = list(self.unknown_groups().values())
         if not unknown:
             return
         members = self._members()
@@ -429,9 +403,10 @@ class GroupCurves:
                 members.append(former._replace(group=group))
             else:
                 members[place] = former._replace(group=group)
-            if not self.option.has_kept_base(group):
-                self.option.keep_base(group, former.base)
+            self.are_reloaded = True
         self._set_members(members)
+        if not self.unknown_groups():
+            self._is_moved = False
 
     def _drop_removed_groups(self) -> None:
         """Keep the groups that the optimizer has, in its order; remember the removed ones."""

@@ -44,6 +44,13 @@ class ShownLists:
         self._noted_bases = list(self.bases)
         self._noted_curves = list(self.curves)
 
+    def note_adopted(self, bases: Sequence[float], curves: Sequence[Curve]) -> None:
+        """Take the lists as they are, if these are what the program wrote into them."""
+        if self.bases == bases:
+            self._noted_bases = list(bases)
+        if self.curves == curves:
+            self._noted_curves = list(curves)
+
     def written_bases(self, group_count: int) -> list[float] | None:
         """Return the bases that the program wrote, by position, or None if it wrote none.
 
