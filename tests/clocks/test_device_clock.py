@@ -204,7 +204,7 @@ def test_compiled_rules_decide_as_uncompiled_ones() -> None:
         assert torch.equal(compiled.count_update(skip, loss), counters)
         assert compiled.read_hold_states() == eager.read_hold_states()
         if update == 75:
-            compiled.resume(eager.read_counters(), [0.5], eager.read_hold_states())
+            compiled.write_state(eager.read_counters(), [0.5], eager.read_hold_states())
     last = eager.read_counters()
     assert 0 < last.applied - last.curve_step < last.applied  # the rules have held the curve
 

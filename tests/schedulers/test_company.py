@@ -129,6 +129,7 @@ class Groups:
         """Replace the dictionaries of all groups, and let the scheduler or follower see them.
 
         A group that was replaced and dropped before it was seen is not known when it comes back.
+        The same is true of one that was split.
         """
         self.optimizer.param_groups = [dict(group) for group in self.groups]
         self.part.state_dict()
@@ -146,6 +147,7 @@ class Groups:
         ]
         self.bases[number] = self.bases[group["number"]]
         self.curves[number] = self.curves[group["number"]]
+        self.part.state_dict()
 
     def add_group(self) -> None:
         number = len(self.bases)

@@ -171,7 +171,8 @@ class lambda_lr(LambdaLR):
             alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
             check_peaks_are_known(optimizer, f"last_epoch = {last_epoch}", alternative)
             self._clock = _clock_after(self._clock, last_epoch)
-        self._counts_updates = type(self._clock) is UpdateClock
+        self._is_plain = type(self._clock) is UpdateClock and type(self).get_lr is lambda_lr.get_lr
+        """True if a step is an update, and no derived class has replaced `get_lr`."""
         self.count: int | Tensor | None = None
         self._hook = hook_of(optimizer)
         self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve)
@@ -319,8 +320,7 @@ class lambda_lr(LambdaLR):
                 `curves` or `optimizer`, or with a `DataClock` into `last_epoch`. Nothing was
                 changed.
         """
-        is_plain = epoch is None and count is None and metric is None and self._has_default_get_lr()
-        if is_plain and self._step_as_usual():
+        if epoch is None and count is None and metric is None and self._step_as_usual():
             return
         clock = self._clock
         before = self.last_epoch
@@ -357,15 +357,16 @@ class lambda_lr(LambdaLR):
             self._tell("stepped")
 
     def _step_as_usual(self) -> bool:
-        """Make a step without arguments or a clock, in 0.9 of the time of `step`.
+        """Make a step without arguments or a clock, in 0.85 of the time of `step`.
 
         Return False, and change nothing, if there is more to do.
         """
+        group_curves = self._group_curves
         step = self.last_epoch + 1
-        is_usual = step > 0 and self._step_count > 1 and self.count is None
-        if not (is_usual and self._counts_updates and self._group_curves.is_synced()):
+        is_usual = self._is_plain and step > 0 and self._step_count > 1 and self.count is None
+        if not is_usual or "get_lr" in self.__dict__ or not group_curves.is_synced():
             return False
-        self._group_curves.write(step, self._group_curves.ahead.at(step))
+        group_curves.write(step, group_curves.ahead.at(step))
         self.last_epoch = step
         self._step_count += 1
         self._tell("stepped")
