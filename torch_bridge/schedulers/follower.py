@@ -181,9 +181,9 @@ class follow:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from the saved step and bases, and write the values into the groups.
 
-        The optimizer's own state may be loaded before or after; before, if the curve differs from
-        the saved one. If the state has fewer groups than the optimizer, it is loaded into the first
-        ones.
+        The optimizer's own state may be loaded before or after. If after, it must come from the
+        same update and curve, since the next update then uses the values that it restores. If the
+        state has fewer groups than the optimizer, it is loaded into the first ones.
 
         Args:
             state_dict: A state that `state_dict` returned.
