@@ -6,7 +6,7 @@
       or is given a different optimizer
     optimizer.step()                           GroupCurves.match_reloaded_groups and
                                                add_new_groups, advice.before_update
-    optimizer.load_state_dict()                advice.after_load
+    optimizer.load_state_dict()                GroupCurves.match_reloaded_groups, advice.after_load
 
 Schedulers and followers also call `GroupCurves.sync` themselves, before they write into the groups.
 """
@@ -56,6 +56,16 @@ class UpdateHook:
             _add_new_groups(all_group_curves)
         self.advice.before_update(optimizer)
 
+    def after_load(self, optimizer: Optimizer) -> None:
+        """Match the groups that the optimizer has loaded, before a program removes one of them.
+
+        Nothing is written into them.
+        """
+        for group_curves in list(self._group_curves):
+            with suppress(KeyError, TypeError, ValueError):  # the next step raises them
+                group_curves.match_reloaded_groups()
+        self.advice.after_load(optimizer)
+
 
 def _add_new_groups(all_group_curves: list[GroupCurves]) -> None:
     """Add new groups to each `GroupCurves`; for each option, the newest in charge writes values.
@@ -97,5 +107,5 @@ def hook_of(optimizer: Optimizer) -> UpdateHook:
     optimizer.register_step_pre_hook(hook)
     hook.is_registered = True
     if hasattr(optimizer, "_optimizer_load_state_dict_post_hooks"):  # wrappers may lack it
-        optimizer.register_load_state_dict_post_hook(hook.advice.after_load)
+        optimizer.register_load_state_dict_post_hook(hook.after_load)
     return hook
