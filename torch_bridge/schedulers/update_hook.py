@@ -49,10 +49,10 @@ class UpdateHook:
         if is_dynamo_compiling():  # what the hook does would be compiled in
             return
         all_group_curves = list(self._group_curves)
-        for group_curves in all_group_curves:
-            if not group_curves.has_current_groups():
-                group_curves.match_reloaded_groups()
-        if any(group_curves.unknown_groups() for group_curves in all_group_curves):
+        changed = [item for item in all_group_curves if not item.has_current_groups()]
+        for group_curves in changed:
+            group_curves.match_reloaded_groups()
+        if any(group_curves.unknown_groups() for group_curves in changed):
             _add_new_groups(all_group_curves)
         self.advice.before_update(optimizer)
 
