@@ -1,10 +1,6 @@
 """The public names: for type checkers, and for `lazy_names`, which imports each on first use."""
 
 from plateau_jax.clocks.clock import DataClock as DataClock
-from plateau_jax.clocks.resume import (
-    check_resume as check_resume,
-    resume_record as resume_record,
-)
 from plateau_jax.clocks.rules import (
     HoldBelow as HoldBelow,
     HoldUntilFlat as HoldUntilFlat,
@@ -22,6 +18,10 @@ from plateau_jax.forecasts.loss_fit import (
     fit_losses as fit_losses,
 )
 from plateau_jax.forecasts.loss_run import LossRun as LossRun
+from plateau_jax.runs.history import check_resume_file as check_resume_file
+from plateau_jax.runs.record import resume_record as resume_record
+from plateau_jax.runs.resume import check_resume as check_resume
+from plateau_jax.runs.scheduler import CurveScheduler as CurveScheduler
 from plateau_jax.schedules.schedule import (
     multiplier as multiplier,
     optax_schedule as optax_schedule,

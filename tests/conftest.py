@@ -158,5 +158,5 @@ def frozen() -> None:
 @pytest.fixture(scope="module")
 def short_windows() -> Iterator[None]:
     """Schedulers compute 64 steps ahead, not thousands: less work, and more borders to cross."""
-    with patch.object(import_module("torch_bridge.clocks.learning_rates"), "CHUNK", 64):
+    with patch.object(import_module("plateau_jax.runs.values_ahead"), "CHUNK", 64):
         yield

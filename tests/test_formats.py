@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 from plateau_jax import (
     BatchPlan,
     Curve,
+    CurveScheduler,
     DataClock,
     HoldUntilFlat,
     PlateauCurve,
@@ -80,11 +81,16 @@ def feed() -> Any:
     return prefetch(loader(), "cpu")
 
 
+def curve_scheduler() -> CurveScheduler:
+    return CurveScheduler(CURVE, 0.5, clock=DataClock(8, count=16))
+
+
 PARTS: list[Callable[[], Any]] = [
     scheduler,
     counting_scheduler,
     held_scheduler,
     follower,
+    curve_scheduler,
     step,
     log,
     loader,
@@ -171,7 +177,7 @@ def test_each_missing_entry_is_damage(build: Callable[[], Any]) -> None:
     part = build()
     state = part.state_dict()
     # lr_lambdas is for torch's LambdaLR.
-    optional = {"lr_lambdas", *OPTIONAL_ENTRIES[state["kind"]]}
+    optional = {"lr_lambdas", *OPTIONAL_ENTRIES.get(state["kind"], ())}
     for entry in state.keys() - optional:
         damaged = dict(state)
         del damaged[entry]

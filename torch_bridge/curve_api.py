@@ -12,30 +12,34 @@ from plateau_jax.clocks.clock import (
     check_clock,
     check_consumed,
 )
-from plateau_jax.clocks.decision import HOST, decide, initial_state
+from plateau_jax.clocks.decision import decide
 from plateau_jax.clocks.known_rules import Rule
-from plateau_jax.clocks.resume import (
-    Record,
-    describe_clock_difference,
-    describe_curve_difference,
-    describe_peak_difference,
-    dump_record,
-    read_curve,
-    read_record,
-    shortest_decimal,
-)
 from plateau_jax.curves.curve import AnyCurve, as_curves
 from plateau_jax.curves.serialization import CURVE_CLASSES
 from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
-from plateau_jax.table.fixed_point import CHUNK, evaluate as evaluate_table
+from plateau_jax.runs.comparison import compare_with_saved, one_if_equal, schedules_of
+from plateau_jax.runs.host_clock import HeldClock, UnitClock, UpdateClock, new_clock
+from plateau_jax.runs.policy import FOLLOWER, state_policy
+from plateau_jax.runs.record import dump_records, read_records, shortest_decimal, shortest_decimals
+from plateau_jax.runs.saved_run import (
+    Position,
+    SavedRun,
+    States,
+    dump_hold_states,
+    initial_states,
+    position_on,
+    read_saved_run,
+)
+from plateau_jax.runs.values_ahead import ValuesAhead
+from plateau_jax.table.fixed_point import evaluate as evaluate_table
 from plateau_jax.table.segments import Segments, decode_table
 from plateau_jax.validation import checks, lazy_names
 from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.formats import Format, describe_error, describe_unknown
+from plateau_jax.validation.formats import Format, describe_error
+from plateau_jax.validation.state_errors import reading_state_of
 
 __all__ = [
-    "CHUNK",
-    "HOST",
+    "FOLLOWER",
     "MAX_CONSUMED",
     "MAX_COUNT",
     "VALUE_CLASSES",
@@ -44,30 +48,41 @@ __all__ = [
     "CheckedClock",
     "Curve",
     "Format",
+    "HeldClock",
     "Operations",
-    "Record",
+    "Position",
     "Rule",
+    "SavedRun",
     "Segments",
+    "States",
+    "UnitClock",
+    "UpdateClock",
+    "ValuesAhead",
     "as_curves",
     "check_clock",
     "check_consumed",
     "checks",
+    "compare_with_saved",
     "decide",
     "decode_table",
-    "describe_clock_difference",
-    "describe_curve_difference",
     "describe_error",
-    "describe_peak_difference",
-    "describe_unknown",
-    "dump_record",
+    "dump_hold_states",
+    "dump_records",
     "evaluate_table",
-    "initial_state",
+    "initial_states",
     "lazy_names",
     "multiply_levels",
-    "read_curve",
-    "read_record",
+    "new_clock",
+    "one_if_equal",
+    "position_on",
+    "read_records",
+    "read_saved_run",
+    "reading_state_of",
+    "schedules_of",
     "shortest_decimal",
+    "shortest_decimals",
     "stack",
+    "state_policy",
     "warn",
 ]
 

@@ -91,13 +91,6 @@ def check_length(name: str, values: Sequence[Any], group_count: int) -> None:
         )
 
 
-def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
-    """Return the value that all parameter groups have, or the values if they differ."""
-    if values and values.count(values[0]) == len(values):
-        return values[0]
-    return values
-
-
 def as_number(value: Any) -> Any:
     """Return the value itself, or the number in a tensor."""
     # `float(tensor)` would warn for a leaf of autograd, and NumPy has no bfloat16.
@@ -205,15 +198,15 @@ def _is_nonzero(moment: Any) -> bool:
     return bool(shard.abs().sum())  # `any` rejects sparse momentum
 
 
-def peaks_per_group(peak: Any, group_count: int) -> list[float]:
-    """Return a peak for each group, rounded to float32, from one peak or a sequence of peaks."""
-    if isinstance(peak, Tensor) and peak.dim() > 0:
-        peak = cast("list[float]", peak.tolist())
-    if not checks.is_ordered(peak):
-        return [base_value("peak", peak)] * group_count
-    peaks = list(cast("Sequence[Any]", peak))
-    check_length("peak", peaks, group_count)
-    return [base_value(f"peak[{index}]", value) for index, value in enumerate(peaks)]
+def bases_per_group(name: str, base: Any, group_count: int) -> list[float]:
+    """Return the argument `name`, one value or a sequence, as a float32 value for each group."""
+    if isinstance(base, Tensor) and base.dim() > 0:
+        base = cast("list[float]", base.tolist())
+    if not checks.is_ordered(base):
+        return [base_value(name, base)] * group_count
+    bases = list(cast("Sequence[Any]", base))
+    check_length(name, bases, group_count)
+    return [base_value(f"{name}[{index}]", value) for index, value in enumerate(bases)]
 
 
 # Some libraries keep factors of an option in the groups, which only their schedulers apply.

@@ -13,8 +13,8 @@ import optax
 
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.decision import decide, initial_state
-from plateau_jax.clocks.resume import show_clock
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.runs.comparison import show_clock
 from plateau_jax.schedules.schedule import (
     CurveSchedule,
     check_peak,

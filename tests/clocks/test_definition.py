@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.clocks.drivers import Definition, Eager, Scanned, Step
+from support.clocks.drivers import Definition, Eager, NumPy, Scanned, Step
 from support.clocks.holds import BELOW, STAIRS, UNTIL, curves, holds, metrics
 from support.curves.descriptions import scaled
 from support.curves.strategies import magnitudes
@@ -98,6 +98,13 @@ def check(driver: Any, case: Any, counts: st.SearchStrategy[int], data: st.DataO
 @given(data=st.data())
 def test_training_step_follows_its_definition(clock: str, data: st.DataObject) -> None:
     check(Step, cases(2**40)[clock], st.integers(0, 300) | magnitudes(0, 2**45), data)
+
+
+@pytest.mark.parametrize("clock", COMPILED)
+@examples(60)
+@given(data=st.data())
+def test_numpy_scheduler_follows_its_definition(clock: str, data: st.DataObject) -> None:
+    check(NumPy, cases(2**40)[clock], st.integers(0, 300) | magnitudes(0, 2**45), data)
 
 
 @pytest.mark.parametrize("driver", [Eager, Scanned])

@@ -25,6 +25,7 @@ from plateau_jax import (
     StagedCurve,
 )
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
+from plateau_jax.runs.saved_run import Position
 from torch_bridge.advice.run_warnings import RunWarnings
 from torch_bridge.clocks import learning_rates
 from torch_bridge.clocks.device_clock import Clock, Counters
@@ -86,8 +87,14 @@ class Run:
         self.applied = units
         self.skipped = 7
         self.consumed = units * (self.unit or 1)
-        counters = Counters(self.applied, self.skipped, units, self.consumed)
-        self.clock.write_state(counters, self.clock.peaks)
+        position = Position(self.applied, units, self.consumed, skipped=self.skipped)
+        self.clock.write_state(position, self.clock.peaks)
+
+
+def position_of(clock: Clock) -> Position:
+    """Return the position at which another clock continues."""
+    applied, skipped, curve_step, consumed = clock.read_counters()
+    return Position(applied, curve_step, consumed, clock.read_hold_states(), skipped)
 
 
 groups_of_curves = st.lists(
@@ -204,7 +211,7 @@ def test_compiled_rules_decide_as_uncompiled_ones() -> None:
         assert torch.equal(compiled.count_update(skip, loss), counters)
         assert compiled.read_hold_states() == eager.read_hold_states()
         if update == 75:
-            compiled.write_state(eager.read_counters(), [0.5], eager.read_hold_states())
+            compiled.write_state(position_of(eager), [0.5])
     last = eager.read_counters()
     assert 0 < last.applied - last.curve_step < last.applied  # the rules have held the curve
 
@@ -232,7 +239,7 @@ def test_clock_reads_nothing_and_keeps_its_tensors(
     update()
     before = addresses()
     assert reads_of(updates, [clock._host_counters]) == 0
-    clock.write_state(Counters(3, 1, 3, 3), clock.peaks)
+    clock.write_state(Position(updates=3, curve_step=3, consumed=3, skipped=1), clock.peaks)
     clock.set_peaks([0.5])
     assert addresses() == before
 
@@ -251,5 +258,5 @@ def test_start_past_the_end_is_noticed() -> None:
         train(clock, 17)
     resumed = Clock([PlateauCurve(100)], [1.0], CPU, CheckedClock())
     resumed.on_counters = RunWarnings(resumed).check
-    resumed.write_state(clock.read_counters(), clock.peaks)
+    resumed.write_state(position_of(clock), clock.peaks)
     train(resumed, 33)  # warnings are errors

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import given, strategies as st
-from support.clocks.drivers import Scheduler, Step
+from support.clocks.drivers import NumPy, Scheduler, Step
 from support.clocks.holds import CURVE, PATIENT
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
@@ -34,7 +34,7 @@ def small_tables() -> Iterator[None]:
         yield
 
 
-drivers = pytest.mark.parametrize("driver", [Scheduler, Step])
+drivers = pytest.mark.parametrize("driver", [Scheduler, Step, NumPy])
 
 BELOW = HoldBelow(0.5, 3)
 CLOCKS: list[Any] = [
@@ -241,6 +241,17 @@ def test_start_in_mid_run_counts_what_updates_consumed() -> None:
     assert scheduler.curve_step == 17
     step = make_step(curve=CURVE, clock=clock, initial_updates=7)
     assert step._clock.read_counters() == (7, 0, 17, 140)
+
+
+@pytest.mark.parametrize("clock", [None, BELOW, DataClock(3)])
+def test_training_step_counts_all_updates_after_a_change_of_clock(clock: Any) -> None:
+    by_data = Step(CURVE, 0.25, DataClock(8))
+    by_data.run([(2, 0.75)] * 12)
+    run = Step(CURVE, 0.25, clock)
+    with pytest.warns(CurveWarning, match="a different clock"):
+        run.load(by_data.save(), strict=False)
+    counters = run.step._clock.read_counters()
+    assert (counters.applied, counters.curve_step) == (12, 3)
 
 
 def test_step_used_after_a_change_of_clock_is_compared() -> None:

@@ -427,12 +427,10 @@ def test_record_of_a_rule_without_a_flat_part() -> None:
 not_a_record = pytest.mark.parametrize(
     "record",
     [
-        None,
         json.dumps(RECORD),
         Path("record.json"),
         {},
         {1: 2},
-        [RECORD],
         {**RECORD, "format": "1"},
         {**RECORD, "peak_value": -1.0},
         {**RECORD, "peak_value": "high"},
@@ -453,6 +451,16 @@ def test_saved_value_that_is_not_a_record(record: Any) -> None:
 @wrong(ValueError, "now = ", "is not from resume_record: ")
 def test_current_value_that_is_not_a_record(record: Any) -> None:
     check_resume(RECORD, record, 10)
+
+
+@wrong(ValueError, "now = [] has no record: pass what resume_record returns")
+def test_empty_list_in_place_of_a_record() -> None:
+    check_resume(RECORD, [], 10)
+
+
+@wrong(ValueError, "the number of records was 0, and is 1 now")
+def test_empty_list_of_saved_records() -> None:
+    check_resume([], RECORD, 10)
 
 
 def deeply_nested() -> dict[str, Any]:

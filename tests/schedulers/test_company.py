@@ -566,6 +566,33 @@ def test_saved_peak_of_a_training_step_warns_too() -> None:
     assert step.state_dict()["optimizer"]["param_groups"][0]["initial_lr"] == 0.25
 
 
+def decay_after(updates: int, weight_decay: float) -> follow:
+    optimizer = optimizer_with([0.5, 0.5], weight_decay=weight_decay)
+    decay = follow(optimizer, "weight_decay", CURVE)
+    for _ in range(updates):
+        decay.step()
+    return decay
+
+
+def test_saved_base_of_a_follower_warns_until_it_is_set() -> None:
+    saved = decay_after(20, 0.5)
+    decay = decay_after(0, 0.25)
+    message = r"a different base: .*=0\.5, now 0\.25\. .* with 0\.5; .*set_base_value\(0\.25\)"
+    with pytest.warns(CurveWarning, match=message):
+        decay.load_state_dict(through_file(saved.state_dict()))
+    assert decay.base_values == [0.5, 0.5]
+    decay.set_base_value([0.25, 0.125])
+    values = [group["weight_decay"] for group in decay.optimizer.param_groups]
+    assert values == learning_rates([0.25, 0.125], CURVE, 20)
+    for _ in range(2):
+        state = through_file(decay.state_dict())
+        decay = decay_after(0, 0.125)
+        decay.load_state_dict(state)
+        assert decay.base_values == [0.25, 0.125]
+    decay.step()
+    decay.load_state_dict(saved.state_dict())  # a rollback in a run that has set its base
+
+
 @pytest.mark.parametrize("optimizer_is_loaded", [False, True])
 @pytest.mark.parametrize("curve", [CURVE, CURVE.part(0, 40).then(LINEAR), CURVE.cooldown(40, 9)])
 def test_state_of_a_scheduler_on_the_same_optimizer(

@@ -23,8 +23,8 @@ from torch.optim import SGD, Adagrad, AdamW
 from torch.optim.lr_scheduler import ConstantLR
 
 from plateau_jax import CurveWarning, PlateauCurve
+from plateau_jax.runs.values_ahead import ValuesAhead
 from torch_bridge import follow, lambda_lr
-from torch_bridge.clocks.learning_rates import ValuesAhead
 from torch_bridge.param_groups import peaks_of
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)

@@ -140,8 +140,8 @@ def resumes(run: Driven, draw: st.DrawFn) -> None:
 
 
 def sets_peak(run: Driven, draw: st.DrawFn) -> None:
-    if run.kind == "scheduler" and run.updates >= 0:
-        run.set_peak(draw(modest_peaks), one_for_each=draw(st.booleans()))
+    if run.updates >= 0:
+        run.set_peak(draw(bases_of(run.key)), one_for_each=draw(st.booleans()))
 
 
 def adds_group(run: Driven, draw: st.DrawFn) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 import torch_bridge
+from plateau_jax import runs
 
-_PRODUCT = str(Path(torch_bridge.__file__).parent)
+_PRODUCT = (str(Path(torch_bridge.__file__).parent), str(Path(runs.__file__).parent))
 
 
 class Stop(BaseException):
@@ -27,7 +28,7 @@ class Lines:
     def __init__(self, stop_at: int | None = None, *traced: str) -> None:
         self.count = 0
         self._stop_at = stop_at
-        self._traced = (_PRODUCT, *traced)
+        self._traced = (*_PRODUCT, *traced)
 
     def __enter__(self) -> "Lines":
         self._before = sys.gettrace()

@@ -9,16 +9,18 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_bridge.clocks.learning_rates import LearningRates
-from torch_bridge.clocks.saved_states import States, initial_states
 from torch_bridge.curve_api import (
     MAX_CONSUMED,
     MAX_COUNT,
     CheckedClock,
     Curve,
+    Position,
     Rule,
+    States,
     check_consumed,
     checks,
     decide,
+    initial_states,
 )
 
 # For `on_counters`, the host copies the counters after 16, 32, 64, ..., 1024 updates, and then
@@ -29,7 +31,7 @@ _INTERVAL = 1024
 
 
 class Counters(NamedTuple):
-    """The position of a training run."""
+    """The counters on the device, a `Position` without the states of the rules."""
 
     applied: int
     """Updates applied."""
@@ -129,17 +131,20 @@ class Clock:
         self._host_counters = torch.zeros(4, dtype=torch.int64, device="cpu", pin_memory=is_on_gpu)
         self.on_counters: Callable[[Counters], None] | None = None
         """Called with the counters whenever they reach the host."""
-        counters = _initial_counters(checked, initial_updates)
-        self.write_state(counters, peaks, initial_states(checked.rules))
+        self.write_state(_initial_position(checked, initial_updates), peaks)
 
     # The state.
 
-    def write_state(self, counters: Counters, peaks: Sequence[float], states: States = ()) -> None:
-        """Continue from these counters, peaks and states of the rules."""
+    def write_state(self, position: Position, peaks: Sequence[float]) -> None:
+        """Continue from this position with these peaks."""
+        consumed = position.consumed
+        if self._unit is None:
+            consumed = position.updates
+        counters = Counters(position.updates, position.skipped, position.curve_step, consumed)
         self.start = counters
         """The counters from which the clock continued last."""
         if self._hold is not None:
-            self._hold.write_states(states)
+            self._hold.write_states(position.hold_states)
         self._counters.copy_(torch.tensor(counters, device="cpu"))
         self.set_peaks(peaks)
 
@@ -287,14 +292,14 @@ def _as_counters(tensor: Tensor) -> Counters:
     return Counters(*cast("list[int]", tensor.tolist()))
 
 
-def _initial_counters(checked: CheckedClock, updates: int) -> Counters:
-    """Return the counters after these updates, which an earlier training loop has made.
+def _initial_position(checked: CheckedClock, updates: int) -> Position:
+    """Return the position after these updates, which an earlier training loop has made.
 
     Raises:
         ValueError: It is not known what they consumed.
     """
     if checked.unit is None:
-        return Counters(applied=updates, skipped=0, curve_step=updates, consumed=updates)
+        return Position(updates, updates, hold_states=initial_states(checked.rules))
     if updates and checked.count is None:
         raise ValueError(
             f"initial_updates = {updates} with DataClock({checked.unit}): the number of updates "
@@ -302,7 +307,7 @@ def _initial_counters(checked: CheckedClock, updates: int) -> Counters:
             "each consumed n; or leave out initial_updates, and call load_state_dict"
         )
     consumed = check_consumed(updates * (checked.count or 0))
-    return Counters(updates, 0, curve_step=consumed // checked.unit, consumed=consumed)
+    return Position(updates, consumed // checked.unit, consumed)
 
 
 def _check_count(count: Any, device: torch.device) -> Tensor | int:

@@ -1,14 +1,13 @@
-"""Learning rates of parameter groups: looked up on a device, and computed ahead on the host."""
+"""Learning rates of parameter groups, looked up on a device."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torch_bridge.clocks.table import multiplier, tensors
-from torch_bridge.curve_api import CHUNK, Curve, Segments, checks, stack
+from torch_bridge.curve_api import Curve, Segments, ValuesAhead, stack
 
 MAX_TABLE_VALUES = 2**24
 """The most multipliers and learning rates that are kept on the device: 64 MiB."""
@@ -95,51 +94,3 @@ class LearningRates:
     def at(self, step: int) -> list[float]:
         """Return the learning rate of each parameter group at a step, computed on the host."""
         return self._on_host.at(step)
-
-
-_NEAR = 50
-"""Evaluating a single step takes about as long as this many steps at once."""
-
-
-class ValuesAhead:
-    """The values of all groups for the steps ahead.
-
-        value = float32(float32(base) · curve(step))
-
-    They are computed for `CHUNK` steps at once. A step far ahead of these is computed alone: a
-    clock that counts samples leaps, and would use few of the steps in between.
-    """
-
-    def __init__(self, curves: Sequence[Curve], bases: Sequence[float]) -> None:
-        self.curves = list(curves)
-        self.bases = list(bases)
-        self.first = 0
-        self.rows: list[list[float]] = []
-        """The value of each group, for step `first` and the steps after it."""
-
-    def at(self, step: int) -> list[float]:
-        """Return each group's value at a step, a float32 number as a Python float."""
-        place = step - self.first
-        if not 0 <= place < len(self.rows):
-            self._compute(step)
-            place = 0
-        return self.rows[place]
-
-    def _compute(self, first: int) -> None:
-        count = 1
-        if first <= self.first + len(self.rows) + _NEAR:
-            count = CHUNK
-        # Past MAX_STEP every curve is constant, and NumPy has no ranges from 2⁶³ on.
-        steps = min(first, checks.MAX_STEP) + np.arange(count)
-        # By identity, because the hash of a curve of many stages takes longer.
-        distinct = {id(curve): curve for curve in self.curves}
-        multipliers = {key: curve(steps) for key, curve in distinct.items()}
-        values = np.empty((len(steps), len(self.bases)), np.float32)
-        for index, (curve, base) in enumerate(zip(self.curves, self.bases, strict=True)):
-            values[:, index] = np.float32(base) * multipliers[id(curve)]
-        self.first = first
-        # Python floats: NumPy scalars would get from `param_groups` into checkpoints.
-        self.rows = values.tolist()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ValuesAhead, (self.curves, self.bases)  # without the values

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
-from torch_bridge.curve_api import Format, checks
+from torch_bridge.curve_api import Format, checks, reading_state_of
 from torch_bridge.distributed import processes
-from torch_bridge.state_errors import reading_state_of
 
 Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
 

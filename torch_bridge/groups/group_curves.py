@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 
 from torch.optim import Optimizer
 
-from torch_bridge.clocks.learning_rates import ValuesAhead
-from torch_bridge.curve_api import Curve, shortest_decimal
+from torch_bridge.curve_api import Curve, ValuesAhead, one_if_equal, shortest_decimal
 from torch_bridge.groups.shown_lists import ShownLists
 from torch_bridge.param_groups import (
     GroupOption,
     as_number,
     curves_of,
     is_same,
-    one_if_equal,
     unshare_tensors,
 )
 

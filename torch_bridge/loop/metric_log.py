@@ -7,8 +7,7 @@ from typing import Any, TypedDict, cast
 import torch
 from torch import Tensor
 
-from torch_bridge.curve_api import Format, checks, warn
-from torch_bridge.state_errors import reading_state_of
+from torch_bridge.curve_api import Format, checks, reading_state_of, warn
 from torch_bridge.training.result import StepResult
 
 

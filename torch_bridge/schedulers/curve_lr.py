@@ -11,33 +11,37 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from torch_bridge.advice.step_warnings import Event, WatchedScheduler
-from torch_bridge.clocks.host_clock import HeldClock, UnitClock, UpdateClock, new_clock
-from torch_bridge.clocks.resuming import decide, find_differences
-from torch_bridge.clocks.saved_states import (
-    dump_hold_states,
-    dump_records,
-    position_on,
-    read_saved,
-    warn_of_different_peaks,
-)
 from torch_bridge.curve_api import (
     AnyClock,
     AnyCurve,
     Curve,
+    HeldClock,
+    UnitClock,
+    UpdateClock,
     as_curves,
     check_consumed,
     checks,
+    compare_with_saved,
+    dump_hold_states,
+    dump_records,
+    new_clock,
+    position_on,
+    read_saved_run,
+    reading_state_of,
+    schedules_of,
+    shortest_decimals,
+    state_policy,
     warn,
 )
 from torch_bridge.groups.group_curves import GroupCurves
 from torch_bridge.param_groups import (
     LEARNING_RATE,
     as_number,
+    bases_per_group,
     check_peaks_are_known,
     curves_of,
     groups_of,
     has_two_steps,
-    peaks_per_group,
 )
 from torch_bridge.schedulers.scheduler_state import (
     SCHEDULER,
@@ -47,7 +51,6 @@ from torch_bridge.schedulers.scheduler_state import (
     read_scheduler_state,
 )
 from torch_bridge.schedulers.update_hook import hook_of
-from torch_bridge.state_errors import reading_state_of
 
 
 # Named like a function, as `torch.no_grad` is, because programs call it like one.
@@ -483,7 +486,7 @@ class lambda_lr(LambdaLR):
         """
         group_curves = self._group_curves
         self._sync()
-        peaks = peaks_per_group(peak, len(group_curves.groups))
+        peaks = bases_per_group("peak", peak, len(group_curves.groups))
         self._is_peak_set = True
         group_curves.set_bases(peaks)
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
@@ -582,20 +585,23 @@ class lambda_lr(LambdaLR):
             is_peak_set = read_flag(state, "peak_was_set")
             is_in_charge = read_flag(state, "in_charge")
             has_new_bases = read_flag(state, "base_lrs_are_new")
-            curves = self.curves[: len(peaks)]
+            saved = read_saved_run(
+                state, updates, shortest_decimals(peaks), counts_all_updates=False
+            )
+            is_new = self.last_epoch <= 0
+            is_rollback = self._is_peak_set and not is_new  # to before `set_peak`, on purpose
+            compared_peaks = None
+            if not is_peak_set and not is_rollback:
+                compared_peaks = self.base_lrs[: len(peaks)]
             checked = self._clock.checked
-            saved = read_saved(state, updates, len(curves), counts_all_updates=False)
-            differences = find_differences(saved, curves, checked)
-            messages = decide(differences, strict=strict, builder="lambda_lr")
-            position = position_on(checked, saved)
+            now = schedules_of(self.curves[: len(peaks)], compared_peaks, checked)
+            policy = state_policy("lambda_lr", "scheduler.set_peak")
+            outcome = compare_with_saved(saved, now, policy, strict=strict)
+            position = position_on(checked, saved, is_new_clock=outcome.is_new_clock)
         clock = self._clock.resumed(position)
 
-        for message in messages:
+        for message in outcome.warnings:
             warn(message)
-        is_new = self.last_epoch <= 0
-        is_rollback = self._is_peak_set and not is_new  # to a time before `set_peak`, on purpose
-        if not is_peak_set and not is_rollback:
-            warn_of_different_peaks(peaks, self.base_lrs[: len(peaks)], "scheduler")
 
         bases = [*peaks, *group_curves.bases[len(peaks) :]]
         group_curves.set_bases(bases)

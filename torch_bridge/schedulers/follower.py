@@ -3,18 +3,31 @@
 import operator
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from torch.optim import Optimizer
 
-from torch_bridge.clocks.resuming import find_curve_differences
-from torch_bridge.clocks.saved_states import dump_records, read_records
-from torch_bridge.curve_api import AnyCurve, CheckedClock, Curve, Format, as_curves, checks, warn
+from torch_bridge.curve_api import (
+    FOLLOWER,
+    AnyCurve,
+    CheckedClock,
+    Curve,
+    Format,
+    SavedRun,
+    as_curves,
+    checks,
+    compare_with_saved,
+    dump_records,
+    read_records,
+    reading_state_of,
+    schedules_of,
+    shortest_decimals,
+    warn,
+)
 from torch_bridge.groups.group_curves import GroupCurves
-from torch_bridge.param_groups import GroupOption, groups_of
-from torch_bridge.schedulers.scheduler_state import read_bases
+from torch_bridge.param_groups import GroupOption, bases_per_group, check_length, groups_of
+from torch_bridge.schedulers.scheduler_state import read_bases, read_flag
 from torch_bridge.schedulers.update_hook import hook_of
-from torch_bridge.state_errors import reading_state_of
 
 
 class _FollowerState(TypedDict):
@@ -26,9 +39,11 @@ class _FollowerState(TypedDict):
     key: str | list[str | int]
     base_values: list[float]
     records: list[dict[str, Any]]
+    base_value_was_set: NotRequired[bool]
+    """Only if True: see `follow.state_dict`."""
 
 
-_FORMAT = Format("follower", _FollowerState)
+_FORMAT = Format("follower", _FollowerState, defaults={"base_value_was_set": False})
 
 
 # Named like a function, as `torch.no_grad` is, because programs call it like one.
@@ -80,6 +95,10 @@ class follow:
     >>> optimizer.param_groups[0]["weight_decay"]
     0.25
     """
+
+    _is_base_set = False
+    """True if `set_base_value` has set the bases, in this run or before. The saved ones may then
+    differ from the program's without a warning."""
 
     def __init__(
         self, optimizer: Optimizer, key: str | tuple[str, int], curve: AnyCurve | Sequence[AnyCurve]
@@ -159,17 +178,49 @@ class follow:
         self._group_curves.sync()  # before anything changes, since it may raise an error
         self._group_curves.write(curve_step, self._group_curves.ahead.at(curve_step))
 
+    def set_base_value(self, value: float | Sequence[float]) -> None:
+        """Change the base, and write the values of this step into the groups.
+
+        The new base is part of the state. A load keeps the saved base, so call this after it.
+
+        Args:
+            value: The value at multiplier 1: one number for all groups, or one for each, in the
+                order of the optimizer's groups.
+
+        Raises:
+            TypeError: A value is not a number.
+            ValueError: The numbers of values and groups differ; a value is negative, not finite, or
+                positive and below 2⁻¹²⁶; a group was added although each group has its own curve.
+                Nothing was changed.
+
+        >>> import torch
+        >>> from plateau_jax import PlateauCurve
+        >>> from torch_bridge import follow
+        >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), weight_decay=0.5)
+        >>> decay = follow(optimizer, "weight_decay", PlateauCurve(100, plateaus=[(0, 50)]))
+        >>> decay.set_base_value(0.25)
+        >>> optimizer.param_groups[0]["weight_decay"]
+        0.25
+        """
+        group_curves = self._group_curves
+        group_curves.sync()
+        bases = bases_per_group("value", value, len(group_curves.groups))
+        self._is_base_set = True
+        group_curves.set_bases(bases)
+        self._move_to(self.curve_step)
+
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
 
         `kind` and `format`; `curve_step`; `key`; `base_values`, each group's base; and `records`, a
         record of each group, as `plateau_jax.resume_record` returns it for the curve and the base.
+        `base_value_was_set`, only if `set_base_value` has set the bases.
         """
         # If this raises an error, an added group has no curve, and is left out.
         group_curves = self._group_curves
         with suppress(TypeError, ValueError):
             group_curves.sync_groups()
-        return {
+        state: dict[str, Any] = {
             "kind": _FORMAT.kind,
             "format": _FORMAT.number,
             "curve_step": self.curve_step,
@@ -177,6 +228,9 @@ class follow:
             "base_values": list(group_curves.bases),
             "records": dump_records(group_curves.curves, group_curves.bases, CheckedClock()),
         }
+        if self._is_base_set:  # earlier versions reject a state with this entry
+            state["base_value_was_set"] = True
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from the saved step and bases, and write the values into the groups.
@@ -194,7 +248,8 @@ class follow:
 
         Warns:
             CurveWarning: The saved curve has different values at an earlier step, or cannot be
-                read.
+                read; or the saved bases, which are used, differ from those that the follower was
+                built with, and `set_base_value` did not set them.
         """
         group_curves = self._group_curves
         group_curves.sync()
@@ -210,15 +265,21 @@ class follow:
                 )
             curve_step = checks.at_least("curve_step", state["curve_step"], 0)
             bases = read_bases("base_values", state["base_values"], len(self.base_values))
-            compared = self.curves[: len(bases)]
-            records = read_records(state["records"], len(compared))
-            differences = find_curve_differences(
-                records, compared, curve_step, is_step_used=False, driven="values"
-            )
-        for difference in differences:
-            warn(difference.warning)
+            is_base_set = read_flag(state, "base_value_was_set")
+            records = read_records("records", state["records"])
+            check_length("state_dict['records']", records, len(bases))
+            saved = SavedRun(records, shortest_decimals(bases), curve_step)
+            is_rollback = self._is_base_set and self.curve_step > 0  # on purpose, as in `lambda_lr`
+            compared_bases = None
+            if not is_base_set and not is_rollback:
+                compared_bases = self.base_values[: len(bases)]
+            now = schedules_of(self.curves[: len(bases)], compared_bases, CheckedClock())
+            outcome = compare_with_saved(saved, now, FOLLOWER, strict=True)
+        for message in outcome.warnings:
+            warn(message)
         all_bases = [*bases, *group_curves.bases[len(bases) :]]
         group_curves.set_bases(all_bases)
+        self._is_base_set = is_base_set
         self._move_to(curve_step)
         group_curves.show(len(bases))
 

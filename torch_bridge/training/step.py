@@ -11,17 +11,23 @@ from torch.utils import _pytree as pytree
 from torch_bridge.advice.run_warnings import RunWarnings
 from torch_bridge.advice.start_check import StartCheck
 from torch_bridge.clocks.device_clock import Clock
-from torch_bridge.clocks.saved_states import warn_of_different_peaks
-from torch_bridge.curve_api import MAX_CONSUMED, AnyClock, AnyCurve, check_clock, checks, warn
+from torch_bridge.curve_api import (
+    MAX_CONSUMED,
+    AnyClock,
+    AnyCurve,
+    check_clock,
+    checks,
+    one_if_equal,
+    warn,
+)
 from torch_bridge.distributed.distribution import parallelism_of
 from torch_bridge.distributed.parallelism import Sharded, check_shardable
 from torch_bridge.distributed.plain_names import count_writes, load_plain_state
 from torch_bridge.param_groups import (
     all_parameters,
+    bases_per_group,
     check_peaks_are_known,
-    one_if_equal,
     peaks_of,
-    peaks_per_group,
 )
 from torch_bridge.training.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.gradients import check_max_norm
@@ -349,7 +355,7 @@ class TrainStep:
             ValueError: A peak is negative, not finite, or positive and below 2⁻¹²⁶; or the number
                 of peaks differs from that of groups. Nothing was changed.
         """
-        peaks = peaks_per_group(peak, len(self._clock.peaks))
+        peaks = bases_per_group("peak", peak, len(self._clock.peaks))
         self._steppers.prepare()
         with self._status.writing_peaks():
             self._state.is_peak_set = True
@@ -406,18 +412,15 @@ class TrainStep:
         if strict is None:
             strict = self.strict
         checked = self._state.check(state_dict, strict=strict)
-        run = checked.run
-        for message in run.messages:
+        for message in checked.warnings:
             warn(message)
-        if not checked.saved["peak_was_set"] and not self._state.is_peak_set:
-            warn_of_different_peaks(run.peaks, self._clock.peaks, "step")
 
         with self._status.loading():
             self._load_model(checked.saved["model"])
             self._state.restore(checked)
             self._start.set_known()
             self._steppers.attach()
-            self._steppers.fill_lr_tensors(run.counters.curve_step)
+            self._steppers.fill_lr_tensors(checked.position.curve_step)
             if self._graphs is not None:
                 self._graphs.drop()
 

@@ -5,6 +5,7 @@ The checks are those that torch's own `load_state_dict` does not make.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypedDict, cast
 
 import torch
@@ -12,20 +13,25 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.clocks.device_clock import Clock, Counters
-from torch_bridge.clocks.resuming import decide, find_differences
-from torch_bridge.clocks.saved_states import (
-    States,
+from torch_bridge.clocks.device_clock import Clock
+from torch_bridge.curve_api import (
+    MAX_CONSUMED,
+    Format,
+    Position,
+    checks,
+    compare_with_saved,
     dump_hold_states,
     dump_records,
     position_on,
-    read_saved,
+    read_saved_run,
+    reading_state_of,
+    schedules_of,
+    shortest_decimals,
+    state_policy,
 )
-from torch_bridge.curve_api import MAX_CONSUMED, Format, checks
 from torch_bridge.distributed.dtensors import host_copier, mesh_coordinates
 from torch_bridge.distributed.plain_names import names_of_parameters, plain_state, to_plain_names
 from torch_bridge.param_groups import all_groups, check_length
-from torch_bridge.state_errors import reading_state_of
 from torch_bridge.training.loss_call import Carry
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.optimizer_states import (
@@ -106,23 +112,16 @@ PER_RANK_ENTRIES = ("random", "carry")
 """The entries that are of no use to another rank."""
 
 
-class SavedRun(NamedTuple):
-    """The position at which a saved run continues."""
-
-    counters: Counters
-    peaks: list[float]
-    hold_states: States
-    messages: list[str]
-    """Warnings that are due, because the clocks or the curves differ."""
-
-
 class CheckedState(NamedTuple):
     """A saved state that fits the step, and what was read from it."""
 
     saved: TrainStepState
-    run: SavedRun
     optimizers: list[Any]
     """A copy of each optimizer's state."""
+    peaks: list[float]
+    position: Position
+    warnings: list[str]
+    """How the saved run differs from this one."""
 
 
 class StepState:
@@ -187,7 +186,7 @@ class StepState:
         with reading_state_of("a TrainStep", state_dict):
             saved = TRAIN_STEP.read("state_dict", state_dict)
             _check_saved_state(self.read(), saved, self._device)
-            run = _read_saved_run(saved, self._clock, self._optimizers, strict=strict)
+            peaks, position, warnings = self._read_run(saved, strict=strict)
             optimizer_states = _as_list(saved["optimizer"], self._optimizers)
             for optimizer, state in zip(self._optimizers, optimizer_states, strict=True):
                 check_optimizer_state(optimizer, state)
@@ -195,15 +194,42 @@ class StepState:
         copies: list[Any] = []
         for optimizer, state in zip(self._optimizers, optimizer_states, strict=True):
             copies.append(copy_optimizer_state(optimizer, state))
-        return CheckedState(saved, run, copies)
+        return CheckedState(saved, copies, peaks, position, warnings)
+
+    def _read_run(
+        self, state: TrainStepState, *, strict: bool
+    ) -> tuple[list[float], Position, list[str]]:
+        """Return the peaks and the position of a saved run, and how it differs from this one.
+
+        Raises:
+            ValueError: See `TrainStep.load_state_dict`.
+        """
+        clock = self._clock
+        applied = checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
+        skipped = checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
+        peaks: list[float] = []
+        for group in _saved_groups(_as_list(state["optimizer"], self._optimizers)):
+            peaks.append(float(checks.peak("initial_lr", group["initial_lr"])))
+        check_length("state_dict['optimizer']", peaks, len(clock.peaks))
+
+        saved = read_saved_run(state, applied, shortest_decimals(peaks), counts_all_updates=True)
+        compared_peaks = None
+        if not state["peak_was_set"] and not self.is_peak_set:
+            compared_peaks = clock.peaks
+        now = schedules_of(clock.curves, compared_peaks, clock.checked)
+        policy = state_policy("TrainStep", "step.set_peak")
+        outcome = compare_with_saved(saved, now, policy, strict=strict)
+        position = position_on(clock.checked, saved, is_new_clock=outcome.is_new_clock)
+        # A new clock begins at the step, but the updates are still those of the whole run.
+        position = replace(position, updates=applied, skipped=skipped)
+        return peaks, position, outcome.warnings
 
     def restore(self, checked: CheckedState) -> None:
         """Restore everything but the model."""
         saved = checked.saved
-        run = checked.run
         for optimizer, copied in zip(self._optimizers, checked.optimizers, strict=True):
             load_optimizer(optimizer, copied)
-        self._clock.write_state(run.counters, run.peaks, run.hold_states)
+        self._clock.write_state(checked.position, checked.peaks)
         self.is_peak_set = bool(saved["peak_was_set"])
         self._normalizer.write_state(saved["loss_scale"] or ())
         if self._carry is not None:
@@ -385,29 +411,3 @@ def _check_loss_scale(state: Sequence[Tensor], precision: str) -> None:
 
 def _is_scalar(value: Any) -> bool:
     return isinstance(value, Tensor) and value.numel() == 1
-
-
-def _read_saved_run(
-    state: Mapping[str, Any], clock: Clock, optimizers: Sequence[Optimizer], *, strict: bool
-) -> SavedRun:
-    """Return the position of a saved run, and compare its curves and clock.
-
-    Raises:
-        ValueError: See `TrainStep.load_state_dict`.
-    """
-    applied = checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
-    skipped = checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
-    saved = read_saved(state, applied, len(clock.curves), counts_all_updates=True)
-    differences = find_differences(saved, clock.curves, clock.checked)
-    messages = decide(differences, strict=strict, builder="TrainStep")
-    position = position_on(clock.checked, saved)
-    consumed = position.consumed
-    if clock.checked.unit is None:
-        consumed = applied
-    counters = Counters(applied, skipped, position.curve_step, consumed)
-
-    peaks: list[float] = []
-    for group in _saved_groups(_as_list(state["optimizer"], optimizers)):
-        peaks.append(float(checks.peak("initial_lr", group["initial_lr"])))
-    check_length("state_dict['optimizer']", peaks, len(clock.peaks))
-    return SavedRun(counters, peaks, position.hold_states, messages)

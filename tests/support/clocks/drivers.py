@@ -1,10 +1,11 @@
-"""An adapter for each driver of a clock: scheduler, training step, and JAX's transformation.
+"""An adapter for each driver of a clock: schedulers, training step, and JAX's transformation.
 
 A driver makes updates, each with a count of samples and a metric, and returns the learning rate
 that each used. `Definition` does the same by definition: in Python integers, and by the oracle of
 the hold rules.
 """
 
+import json
 import math
 import pickle
 from abc import ABC, abstractmethod
@@ -24,7 +25,14 @@ from support.training.models import Net
 from support.training.optimizers import make_optimizer
 from support.training.steps import equal_trees, through_file
 
-from plateau_jax import Curve, DataClock, check_resume, resume_record, scale_by_curve
+from plateau_jax import (
+    Curve,
+    CurveScheduler,
+    DataClock,
+    check_resume,
+    resume_record,
+    scale_by_curve,
+)
 from torch_bridge import TrainStep
 
 Update = tuple[int, Any]
@@ -151,6 +159,37 @@ class Scheduler(Driver):
         self.driven.optimizer.load_state_dict(state_of_optimizer)
         # Again, under another curve, which has other values.
         self.part.load_state_dict(state_of_scheduler, **options)
+
+
+class NumPy(Driver):
+    """The scheduler for loops without JAX or torch; its state is saved as JSON."""
+
+    keeps_peak = True
+
+    def start(self) -> None:
+        self.scheduler = CurveScheduler(self.curve, self.peak, clock=self.clock)
+
+    def update(self, count: int, metric: Any) -> float:
+        lr = self.scheduler.lr
+        if self.counts_data:
+            self.scheduler.step(count=count)
+        elif self.clock is not None:
+            self.scheduler.step(metric=metric)
+        else:
+            self.scheduler.step()
+        return lr
+
+    def curve_step(self) -> int:
+        return self.scheduler.curve_step
+
+    def consumed(self) -> int:
+        return self.scheduler.consumed
+
+    def save(self) -> Any:
+        return json.loads(json.dumps(self.scheduler.state_dict()))
+
+    def load(self, state: Any, **options: Any) -> None:
+        self.scheduler.load_state_dict(state, **options)
 
 
 class Step(Driver):

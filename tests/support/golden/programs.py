@@ -7,8 +7,11 @@ update. The models multiply element by element, so two machines give nearly the 
 A program whose files are written never changes. Add another one instead.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Literal, cast
 
 import jax
@@ -18,12 +21,14 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from plateau_jax import (
     BatchPlan,
+    CurveScheduler,
     DataClock,
     HoldBelow,
     HoldUntilFlat,
     PlateauCurve,
     StagedCurve,
     check_resume,
+    check_resume_file,
     resume_record,
     scale_by_curve,
 )
@@ -215,6 +220,22 @@ def follower() -> Program:
     def update(number: int) -> Shown:
         optimizer.step()
         decay.step()
+        (group,) = optimizer.param_groups
+        return Shown([group["weight_decay"].hex(), decay.curve_step], [])
+
+    return Program(decay, update)
+
+
+@saved_after(9, "json")
+def follower_with_a_new_base() -> Program:
+    optimizer = _optimizer(weight_decay=0.3)
+    decay = follow(optimizer, "weight_decay", CURVE)
+
+    def update(number: int) -> Shown:
+        optimizer.step()
+        decay.step()
+        if number == 5:
+            decay.set_base_value(0.2)
         (group,) = optimizer.param_groups
         return Shown([group["weight_decay"].hex(), decay.curve_step], [])
 
@@ -587,3 +608,71 @@ def optax_state_in_samples() -> Program:
         return run.update(count=4 + number)
 
     return Program(run, update)
+
+
+# Runs without JAX or torch.
+
+
+def _scheduled(scheduler: CurveScheduler, **options: Any) -> Shown:
+    lr = scheduler.lr
+    scheduler.step(**options)
+    return Shown([lr.hex(), scheduler.updates, scheduler.curve_step, scheduler.consumed], [])
+
+
+@saved_after(7, "json")
+def curve_scheduler() -> Program:
+    scheduler = CurveScheduler(CURVE.then(CURVE), 0.3)
+
+    def update(number: int) -> Shown:
+        return _scheduled(scheduler)
+
+    return Program(scheduler, update)
+
+
+@saved_after(16, "json")
+def curve_scheduler_held() -> Program:
+    scheduler = CurveScheduler(CURVE, 0.3, clock=[UNTIL_FLAT, BELOW])
+
+    def update(number: int) -> Shown:
+        return _scheduled(scheduler, metric=_loss(number))
+
+    return Program(scheduler, update)
+
+
+@saved_after(7, "json")
+def curve_scheduler_in_samples() -> Program:
+    scheduler = CurveScheduler(CURVE, 0.3, clock=DataClock(8, count=16))
+
+    def update(number: int) -> Shown:
+        return _scheduled(scheduler, count=4 + number)
+
+    return Program(scheduler, update)
+
+
+class _History:
+    """The file of `check_resume_file`."""
+
+    def __init__(self) -> None:
+        self.path = Path(mkdtemp()) / "curve.json"
+
+    def state_dict(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.path.write_text(json.dumps(state))
+
+
+@saved_after(2, "json", continued=3)
+def resume_history() -> Program:
+    history = _History()
+    branch = CURVE.cooldown(20, 10)
+    starts = [(0, CURVE), (20, branch), (25, branch), (20, CURVE), (30, CURVE)]
+
+    def update(number: int) -> Shown:
+        step, curve = starts[number]
+        records = [resume_record(curve, 0.3), resume_record(CURVE, 0.1, DataClock(8))]
+        check_resume_file(history.path, records, step)
+        steps = [entry["step"] for entry in history.state_dict()["entries"]]
+        return Shown(steps, [])
+
+    return Program(history, update)

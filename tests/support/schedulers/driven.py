@@ -168,10 +168,11 @@ class Driven:
         self.bases = list(map(self.base_of, peaks))
         self.new = 0
         self.listed = len(self.bases)
+        change = self.part.set_base_value if self.kind == "follower" else self.part.set_peak
         if one_for_each:
-            self.part.set_peak(list(self.bases))
+            change(list(self.bases))
         else:
-            self.part.set_peak(self.bases[0])
+            change(self.bases[0])
 
     def jump(self, epoch: Any) -> None:
         with pytest.warns(UserWarning, match="epoch parameter|Detected call") as caught:

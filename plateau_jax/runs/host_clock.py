@@ -9,19 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from torch_bridge.clocks.saved_states import Position, States, initial_states
-from torch_bridge.curve_api import (
-    HOST,
-    CheckedClock,
-    Curve,
-    check_clock,
-    check_consumed,
-    checks,
-    decide,
-)
+from plateau_jax.clocks.clock import CheckedClock, check_clock, check_consumed
+from plateau_jax.clocks.decision import HOST, decide
+from plateau_jax.curves.curve import Curve
+from plateau_jax.runs.saved_run import Position, States, initial_states
+from plateau_jax.validation import checks
 
 
 @dataclass(frozen=True)
@@ -126,11 +119,11 @@ class UnitClock(UpdateClock):
         if count is None:
             raise TypeError(
                 f"with DataClock({self.unit}), step() needs what the update consumed: write "
-                "step(count=n); if a trainer calls step(), set scheduler.count = n before it, on "
-                "the lambda_lr itself and not on its wrapper; or, if it is always n, build it with "
+                "step(count=n); if a trainer steps a lambda_lr, set scheduler.count = n before it, "
+                "on the lambda_lr itself and not on its wrapper; or, if it is always n, write "
                 f"DataClock({self.unit}, count=n)"
             )
-        if isinstance(count, Tensor) and count.dtype is torch.bool:  # operator.index accepts it
+        if checks.is_not_real(count):  # operator.index accepts torch's tensors of bool
             raise TypeError(f"count = {checks.short_repr(count)} must be an integer")
         total = self.total + checks.at_least("count", count, 0)
         check_consumed(total)
@@ -165,17 +158,19 @@ def _reject_count(count: Any) -> None:
 def _reject_metric(metric: Any) -> None:
     if metric is not None:
         raise TypeError(
-            f"step(metric={checks.short_repr(metric)}) needs a hold rule: lambda_lr(..., "
-            "clock=rule)"
+            f"step(metric={checks.short_repr(metric)}) needs a hold rule: build the "
+            "scheduler with clock=rule"
         )
 
 
 def _metric_number(metric: Any) -> np.float32:
     if metric is None:
-        raise TypeError("with a hold rule, step() needs the metric of the update: step(loss)")
-    if isinstance(metric, Tensor):
-        if metric.dim():
-            metric = metric.detach()  # `checks.metric` rejects it
-        else:
-            metric = metric.item()
+        raise TypeError(
+            "with a hold rule, step() needs the metric of the update: step(metric=loss)"
+        )
+    # NumPy reads neither torch's bfloat16 nor a tensor that needs gradients.
+    if getattr(metric, "ndim", None) == 0:
+        metric = metric.item()
+    elif hasattr(metric, "detach"):
+        metric = metric.detach()  # `checks.metric` rejects it
     return checks.metric("metric", metric)

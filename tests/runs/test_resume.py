@@ -19,6 +19,7 @@ from support.schedulers.runs import peaks
 
 from plateau_jax import (
     BatchPlan,
+    CurveWarning,
     DataClock,
     HoldBelow,
     HoldUntilFlat,
@@ -276,6 +277,55 @@ def test_message_names_both_clocks(old: Any, new: Any) -> None:
     with pytest.raises(ValueError, match="saved with clock=") as caught:
         check_resume(resume_record(CURVE, clock=old), resume_record(CURVE, clock=new), 3)
     assert f"saved with clock={_shown(old)}, now {_shown(new)};" in str(caught.value)
+
+
+# Records of several groups, a state without a record, and a wanted change.
+
+
+@pytest.mark.parametrize(
+    "transport", [through_json, through_pickle, with_jax_arrays, with_lists_by_sorted_index]
+)
+def test_records_of_groups(transport: Callable[[Any], Any]) -> None:
+    records = [resume_record(CURVE, 0.5), resume_record(STAGES, 0.25)]
+    saved = transport(records)
+    check_resume(saved, records, 200)
+    check_resume(transport(records[:1]), records[0], 200)
+    _rejected(r"peak_value=\[0.5, 0.25\], now \[0.25, 0.5\]", saved, records[::-1], 200)
+    _rejected("the number of records was 2, and is 1 now", saved, records[0], 200)
+    changed = [records[0], resume_record(CURVE, 0.25)]
+    _rejected(r"the values of records\[1\] differ from step", saved, changed, 200)
+
+
+def test_state_without_a_record_is_not_compared() -> None:
+    with pytest.warns(CurveWarning, match="at step 200 from a state without a record"):
+        check_resume(None, resume_record(CURVE), 200)
+    with pytest.raises(ValueError, match="is not from resume_record"):
+        check_resume(None, {}, 200)
+    check_resume(None, resume_record(CURVE), 0)
+    with pytest.warns(CurveWarning, match="at step 0 from a state without a record"):
+        check_resume(None, resume_record(CURVE, clock=DataClock(64)), 0)
+
+
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        (resume_record(STAGES, 0.5), "a different curve: .* at step 200 of this curve"),
+        (resume_record(CURVE, 0.25), "a different peak: .* continues with 0.25"),
+        (
+            resume_record(CURVE, 0.5, DataClock(64)),
+            "a different clock: .* now DataClock",
+        ),
+        (
+            [resume_record(CURVE, 0.5)] * 2,
+            "the number of records was 1, and is 2 now",
+        ),
+    ],
+)
+def test_wanted_change_is_a_warning(now: Any, message: str) -> None:
+    saved = resume_record(CURVE, 0.5)
+    _rejected("pass strict=False", saved, now, 200)
+    with pytest.warns(CurveWarning, match=message):
+        check_resume(saved, now, 200, strict=False)
 
 
 @every_transport

@@ -1,4 +1,4 @@
-"""Write and read what the states of schedules have in common: the position and the records."""
+"""The position of a run: in a saved state, and where the run resumes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,60 +6,59 @@ from typing import Any, cast
 
 import numpy as np
 
-from torch_bridge.curve_api import (
-    MAX_CONSUMED,
-    CheckedClock,
-    Curve,
-    Record,
-    Rule,
-    check_consumed,
-    checks,
-    describe_clock_difference,
-    describe_peak_difference,
-    describe_unknown,
-    dump_record,
-    initial_state,
-    read_record,
-    shortest_decimal,
-    warn,
-)
-from torch_bridge.param_groups import check_length, one_if_equal
+from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock, check_consumed
+from plateau_jax.clocks.decision import initial_state
+from plateau_jax.clocks.known_rules import Rule
+from plateau_jax.runs.record import Record, read_records
+from plateau_jax.validation import checks
+from plateau_jax.validation.formats import describe_unknown
 
 States = tuple[Any, ...]
 """The state of each rule: a named tuple of NumPy's int32 and float32."""
 
 
 @dataclass(frozen=True)
-class Saved:
-    """The position, the clock and the records in a saved state."""
+class SavedRun:
+    """What a saved state says about its run: the schedule of each group, and the position."""
 
-    updates: int
-    """The number of updates so far; -1 if the scheduler waits for its turn in a `SequentialLR`."""
-    curve_step: int
-    """The step of the curve that gives the next learning rates."""
-    consumed: int
-    """The sum of the counts of all updates; 0 without a unit."""
-    is_step_used: bool
-    """True if an update may have used the learning rates of `curve_step` already."""
     records: list[Record] | None
     """The record of each parameter group; None if a scheduler without a curve has saved the
     state."""
-    clock: Any
-    """The clock in the records, in plain values."""
-    hold: Any
+    peaks: list[float | None]
+    """The peak of each group; None if it is not known."""
+    curve_step: int
+    """The step of the curve that gives the next learning rates."""
+    is_step_used: bool = False
+    """True if an update may have used the learning rates of `curve_step` already."""
+    updates: int = 0
+    """The number of updates so far; -1 if the scheduler waits for its turn in a `SequentialLR`."""
+    consumed: int = 0
+    """The sum of the counts of all updates; 0 without a unit."""
+    hold: Any = None
     """The states of the rules, in plain values."""
 
+    @property
+    def clocks(self) -> list[Any]:
+        """The clock of each group, in plain values."""
+        if self.records is None:
+            return [None] * len(self.peaks)
+        return [record.clock for record in self.records]
 
-def read_saved(
-    state: Mapping[str, Any], updates: int, group_count: int, *, counts_all_updates: bool
-) -> Saved:
+
+def read_saved_run(
+    state: Mapping[str, Any],
+    updates: int,
+    peaks: Sequence[float | None],
+    *,
+    counts_all_updates: bool,
+) -> SavedRun:
     """Read what a state says about its run.
 
     Args:
         state: A state with the entries `curve_step`, `consumed` and `hold`; and with `records`,
             unless a scheduler without a curve has saved it.
         updates: The number of updates in the state.
-        group_count: The number of parameter groups.
+        peaks: The shortest decimal of the peak of each parameter group in the state.
         counts_all_updates: True if `updates` counts all updates of a run, even after it has changed
             its clock, so that the step of the curve may differ. Otherwise it must be the step,
             unless a rule may have held the curve.
@@ -70,7 +69,12 @@ def read_saved(
     records = None
     clock = None
     if "records" in state:
-        records = read_records(state["records"], group_count)
+        records = read_records("records", state["records"])
+        if len(records) != len(peaks):
+            raise ValueError(
+                f"state_dict['records'] has {len(records)} items; the number of parameter groups "
+                f"is {len(peaks)}"
+            )
         clock = records[0].clock
     if isinstance(clock, dict):
         unit = cast("dict[str, Any]", clock)["unit"]
@@ -84,7 +88,7 @@ def read_saved(
         )
         is_step_used = has_rules and curve_step != updates
     hold = state.get("hold")
-    return Saved(updates, curve_step, consumed, is_step_used, records, clock, hold)
+    return SavedRun(records, [*peaks], curve_step, is_step_used, updates, consumed, hold)
 
 
 @dataclass(frozen=True)
@@ -92,30 +96,37 @@ class Position:
     """The position at which a run resumes, on its present clock."""
 
     updates: int
-    """As in `Saved`."""
+    """As in `SavedRun`."""
     curve_step: int
-    """As in `Saved`."""
+    """As in `SavedRun`."""
     consumed: int = 0
-    """As in `Saved`."""
+    """As in `SavedRun`."""
     hold_states: States = ()
     """The states of the rules."""
+    skipped: int = 0
+    """The number of updates that a `TrainStep` has skipped."""
 
 
-def position_on(clock: CheckedClock, saved: Saved) -> Position:
-    """Return the position at which a run resumes on this clock. A different one starts afresh.
+def position_on(clock: CheckedClock, saved: SavedRun, *, is_new_clock: bool) -> Position:
+    """Return the position at which a run resumes on this clock.
+
+    Args:
+        clock: The clock of the run.
+        saved: The saved run.
+        is_new_clock: True if its clock was a different one, so that this one starts afresh.
 
     Raises:
-        ValueError: The states of the rules are not those of this clock's rules.
+        ValueError: The saved states of the rules are not those of this clock's rules.
     """
-    if describe_clock_difference(saved.clock, clock.to_plain()):
-        return _on_fresh_clock(saved, clock)
+    if is_new_clock:
+        return _on_new_clock(clock, saved)
     hold_states: States = ()
     if clock.rules:
         hold_states = _read_hold_states(saved.hold, clock.rules)
     return Position(saved.updates, saved.curve_step, saved.consumed, hold_states)
 
 
-def _on_fresh_clock(saved: Saved, clock: CheckedClock) -> Position:
+def _on_new_clock(clock: CheckedClock, saved: SavedRun) -> Position:
     """Return a position at the saved step of the curve, on a clock that begins there."""
     updates = saved.updates
     step = saved.curve_step
@@ -126,13 +137,6 @@ def _on_fresh_clock(saved: Saved, clock: CheckedClock) -> Position:
     if updates >= 0:  # else the scheduler waits for its turn in a `SequentialLR`
         updates = step
     return Position(updates, step, hold_states=states)
-
-
-def read_records(saved: Any, group_count: int) -> list[Record]:
-    """Return the record of each parameter group."""
-    records = [read_record(f"records[{index}]", record) for index, record in enumerate(saved)]
-    check_length("state_dict['records']", records, group_count)
-    return records
 
 
 def _read_curve_step(
@@ -213,27 +217,3 @@ def dump_hold_states(rules: Sequence[Rule], states: States) -> list[dict[str, in
             values[name] = type(initial.item())(getattr(state, name))  # an int or a float
         dumped.append(values)
     return dumped
-
-
-def dump_records(
-    curves: Sequence[Curve], peaks: Sequence[Any], clock: CheckedClock
-) -> list[dict[str, Any]]:
-    """Return the record of each parameter group, as `resume_record` does."""
-    return [dump_record(curve, peak, clock) for curve, peak in zip(curves, peaks, strict=True)]
-
-
-def warn_of_different_peaks(saved: Sequence[float], current: Sequence[float], owner: str) -> None:
-    """Warn if the saved peaks, with which the run continues, differ from the program's."""
-    old = shown_peaks(saved)
-    new = shown_peaks(current)
-    problem = describe_peak_difference(old, new)
-    if problem:
-        warn(
-            f"state_dict has a different peak: {problem}. The run continues with {old}; to change "
-            f"it, call {owner}.set_peak({new}) after the load"
-        )
-
-
-def shown_peaks(peaks: Sequence[float]) -> float | Sequence[float]:
-    """Return the peaks of the groups as short decimals, or the one that all have."""
-    return one_if_equal([shortest_decimal(peak) for peak in peaks])

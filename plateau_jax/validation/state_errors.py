@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
-from torch_bridge.curve_api import checks, describe_error
+from plateau_jax.validation import checks
+from plateau_jax.validation.formats import describe_error
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""A training run on the host: its position, its record, and how it resumes."""

@@ -1,0 +1,289 @@
+"""The history of a run in a file: which records it ran under, and from which steps."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+from plateau_jax.runs.policy import record_policy
+from plateau_jax.runs.record import Record, read_records, record_to_dict
+from plateau_jax.runs.resume import (
+    Records,
+    check_step,
+    compare_records,
+    may_share_steps,
+    read_checked_records,
+)
+from plateau_jax.validation import checks
+from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.formats import NEWER, Format, describe_error, describe_unknown
+
+if sys.platform != "win32":
+    import fcntl
+
+
+class _SavedHistory(TypedDict):
+    kind: str
+    format: int
+    entries: list[dict[str, Any]]
+    """The fields of an `_Entry`, with its records as dictionaries."""
+
+
+_FORMAT = Format("resume_history", _SavedHistory)
+
+
+class _Entry(NamedTuple):
+    """A start of the run under records that it did not have before."""
+
+    step: int
+    records: list[Record]
+
+
+def check_resume_file(
+    path: str | os.PathLike[str], record: Records, step: Any, *, strict: bool = True
+) -> None:
+    """Raise an error if a run cannot resume under this record; keep the record in a file.
+
+    For trainers whose state has no place for a record. Call it on every process, once the trainer
+    has restored its step. The file is the history of the run, in JSON: a list of steps, each with
+    the record under which the run continued from that step on. What happens depends on the step
+    and on the record that the run had before it:
+
+        step 0                      a new run begins: an entry
+        the current record          nothing
+        agrees below the step       an entry, as for a branch or an appended curve
+        any other record            an error; with strict=False a warning and an entry
+
+    A run may go back to an earlier step. It is then compared with the record that was in force
+    before that step. With a clock, a run may have made updates at step 0, so step 0 is compared
+    too. If a file is missing at a step above 0, a warning says so, and the history begins there.
+
+    The file is replaced as a whole, by one process at a time, so a process that is killed leaves
+    the old file or the new one. No entry is ever removed. Give each run and each branch its own
+    file, in the folder of its checkpoints; copy the file into the folder of a branch.
+
+    Args:
+        path: The file, on a file system that all processes see. Folders that do not exist are
+            created. A relative path belongs to the working directory.
+        record: What `resume_record` returns for the run, or a list of records, one for each
+            parameter group.
+        step: The step of the curve that gives the next learning rate; 0 in a new run. As in
+            `check_resume`.
+        strict: As in `check_resume`.
+
+    Raises:
+        TypeError: `step` is not an integer.
+        ValueError: The run had a different record at a step so far (unless `strict` is False);
+            `record` is not a record; `path` is a URL; or the file is damaged, or was saved by a
+            newer version.
+        OSError: The file cannot be read or written.
+
+    Warns:
+        CurveWarning: As above.
+
+    >>> import tempfile
+    >>> from plateau_jax import PlateauCurve, check_resume_file, resume_record
+    >>> path = tempfile.mkdtemp() + "/curve.json"
+    >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(0, 60)])
+    >>> check_resume_file(path, resume_record(curve, 3e-4), 0)
+    >>> check_resume_file(path, resume_record(curve.cooldown(500, 100), 3e-4), 500)
+    >>> check_resume_file(path, resume_record(curve, 1e-4), 550)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    ValueError: ...curve.json: the run cannot resume at step 550: ...
+    """
+    step = check_step(step)
+    start = _Entry(step, read_checked_records("record", record))
+    text = os.fsdecode(path)
+    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", text):  # `Path` shortens gs://bucket to gs:/bucket
+        raise ValueError(f"path = {text!r} is a URL: pass the path of a file that can be opened")
+    with _explaining_errors(text):
+        # Of a link, the file itself, because it is replaced.
+        file = Path(text).expanduser().resolve()
+        if file.exists() and not file.is_file():
+            raise ValueError(f"path = {text!r} is not a file: pass a path such as run/curve.json")
+        _continue_history(file, start, strict=strict)
+
+
+@contextmanager
+def _explaining_errors(path: str) -> Generator[None]:
+    """Name the file in an OSError, and say what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = (
+            "the history of the run cannot be kept in this file. Pass a path to which every "
+            "process can write, on a file system with locks and free space"
+        )
+        shown = os.path.abspath(path)
+        raise OSError(error.errno, f"{error.strerror or error}: {advice}", shown) from error
+
+
+def _continue_history(file: Path, start: _Entry, *, strict: bool) -> None:
+    """Add an entry to the file if the run needs one.
+
+    Raises:
+        ValueError: The run cannot continue under these records.
+    """
+    history = _read_history(file)
+    warnings = _compare_with_history(file, history, start, strict=strict)
+    if _is_known(history, start):
+        return  # before the lock, because the folder may be read-only
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(file):
+        present = _read_history(file)
+        if present != history:  # another process was faster
+            warnings = _compare_with_history(file, present, start, strict=strict)
+        if _is_known(present, start):
+            return
+        for message in warnings:
+            warn(message)  # before the write, since it may raise an error
+        _write_history(file, [*present, start])
+
+
+def _is_known(history: Sequence[_Entry], start: _Entry) -> bool:
+    """Return True if the run continues under its current records."""
+    if not history:
+        return False
+    current = history[-1]
+    if start.step == 0:  # a new run, unless another process has just begun it
+        return current == start
+    return current.records == start.records and current.step <= start.step
+
+
+def _compare_with_history(
+    file: Path, history: Sequence[_Entry], start: _Entry, *, strict: bool
+) -> list[str]:
+    """Return the warnings with which the run continues.
+
+    Raises:
+        ValueError: It cannot continue under these records.
+    """
+    step, records = start
+    is_new_run = step == 0 and not (history and may_share_steps(records))
+    if is_new_run or _is_known(history, start):
+        return []
+    if not history:
+        message = (
+            f"{file} has no entry yet, so nothing shows whether the run has followed this curve "
+            f"before step {step}. Its history begins here. If the run, or the one that it branched "
+            "from, has such a file elsewhere, copy it to this path"
+        )
+        return [message]
+    in_force = _entry_in_force(history, start)
+    policy = record_policy(len(records), str(file))
+    return compare_records(in_force.records, records, step, policy, strict=strict)
+
+
+def _entry_in_force(history: Sequence[_Entry], start: _Entry) -> _Entry:
+    """Return the entry whose records gave the learning rates just before a step.
+
+    A run that goes back leaves later entries behind. After
+
+        step 0: A,  step 600: B,  step 300: C
+
+    the learning rates below step 300 are those of A, and the later ones those of C. What was
+    before the first entry is not known, and counts as that entry's.
+    """
+    lineage: list[_Entry] = []
+    for entry in history:
+        while lineage and lineage[-1].step >= entry.step:
+            lineage.pop()
+        lineage.append(entry)
+    last_step = start.step - 1
+    if may_share_steps(start.records):
+        last_step = start.step
+    in_force = lineage[0]
+    for entry in lineage:
+        if entry.step <= last_step:
+            in_force = entry
+    return in_force
+
+
+def _read_history(file: Path) -> list[_Entry]:
+    """Read the entries of a file; without a file, there are none.
+
+    Raises:
+        ValueError: It is damaged, or was saved by a newer version.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise ValueError(_damage_message(file, error)) from None
+    if not text:  # the process that created it has not written yet, or was killed
+        return []
+    try:
+        state = _FORMAT.read(str(file), json.loads(text))
+        if not isinstance(state["entries"], list):
+            raise TypeError("its entries must be a list")
+        return [_read_entry(file, entry) for entry in state["entries"]]
+    except Exception as error:  # a wrong type can raise anything
+        raise ValueError(_damage_message(file, error)) from None
+
+
+def _read_entry(file: Path, entry: dict[str, Any]) -> _Entry:
+    newer = describe_unknown(f"an entry of {file}", entry, _Entry._fields)
+    if newer:
+        raise ValueError(newer)
+    step = checks.at_least("step", entry["step"], 0)
+    return _Entry(step, read_records(f"{file}: records", entry["records"]))
+
+
+def _damage_message(file: Path, error: Exception) -> str:
+    problem = describe_error(error)
+    if NEWER in problem:
+        return problem
+    return (
+        f"{file} is not the history of a run, or is damaged: {problem}. Restore it "
+        "from a copy; or move it away, to resume without a comparison"
+    )
+
+
+@contextmanager
+def _locked(file: Path) -> Generator[None]:
+    """Hold the lock of a file, which other processes wait for; a killed process releases it."""
+    if sys.platform == "win32":
+        yield  # it has no such lock: of processes that start at once, the last one writes the file
+        return
+    is_locked = False
+    while not is_locked:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # The process that had the lock may have replaced the file: this one is gone then.
+            is_locked = file.exists() and os.path.samestat(os.fstat(descriptor), file.stat())
+            if is_locked:
+                yield
+        finally:
+            # Not only closed, because a process that was forked meanwhile has the descriptor too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+
+def _write_history(file: Path, history: Sequence[_Entry]) -> None:
+    """Replace the file."""
+    lines: list[str] = []
+    for step, records in history:
+        lines.append(json.dumps({"step": step, "records": list(map(record_to_dict, records))}))
+    start = f'{{"kind": "{_FORMAT.kind}", "format": {_FORMAT.number}, "entries": ['
+    text = "\n".join([start, ",\n".join(lines), "]}\n"])
+    new = file.with_name(f"{file.name}.new")
+    try:
+        new.unlink(missing_ok=True)  # of a process that was killed
+        with new.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if file.exists():
+            shutil.copymode(file, new)
+        new.replace(file)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,209 @@
+"""The record of a run: its curve, its peak and its clock, in plain values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict, cast
+
+import numpy as np
+
+from plateau_jax.clocks.clock import CLOCKS, AnyClock, CheckedClock, check_clock
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.validation import checks
+from plateau_jax.validation.checks import short_repr
+from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.validation.formats import NEWER, Format, describe_error, describe_unknown
+
+
+class _SavedRecord(TypedDict):
+    kind: str
+    format: int
+    curve: dict[str, Any]
+    """The result of `Curve.to_dict`."""
+    peak_value: float | None
+    """The shortest decimal of the peak's float32."""
+    clock: dict[str, Any] | list[dict[str, Any]] | None
+    """The result of `to_dict` of a `DataClock`, or a list with that of each rule."""
+
+
+_FORMAT = Format("resume_record", _SavedRecord, defaults={"peak_value": None, "clock": None})
+
+
+def resume_record(
+    curve: AnyCurve, peak_value: Any = None, clock: AnyClock | None = None
+) -> dict[str, Any]:
+    """Return the record of a run for `check_resume` and `check_resume_file`.
+
+    Save it next to an optax state, or in the state of a trainer: they hold the step of the curve,
+    but neither the curve nor its clock nor the peak. A run that uses several curves, or a curve
+    with several peaks, needs a record of each. The states of `lambda_lr` and `TrainStep` contain
+    such a record for each parameter group, under `"records"`.
+
+    Args:
+        curve: The curve of the run, or a mapping that describes it.
+        peak_value: The peak learning rate; None to leave it out of the comparison.
+        clock: As in `scale_by_curve`.
+
+    Returns:
+        A dictionary of plain JSON values, with the keys `"kind"`, `"format"`, `"curve"`,
+        `"peak_value"` and `"clock"`. The peak is the shortest decimal of its float32.
+
+    Raises:
+        TypeError, ValueError: As `lambda_lr` for the same curve, peak and clock.
+
+    >>> from plateau_jax import DataClock, StagedCurve, resume_record
+    >>> curve = StagedCurve([(10, 1.0)])
+    >>> resume_record(curve, 3e-4, DataClock(64))  # doctest: +NORMALIZE_WHITESPACE
+    {'kind': 'resume_record', 'format': 1,
+     'curve': {'kind': 'staged', 'stages': [[10, 1.0, 'linear']], 'start': 0.0},
+     'peak_value': 0.0003, 'clock': {'kind': 'data', 'unit': 64, 'count': None}}
+    """
+    curve = as_curve("curve", curve)
+    return dump_record(curve, peak_value, check_clock(clock, [curve]))
+
+
+@dataclass(frozen=True)
+class Record:
+    """A saved record, in plain values; `read_curve` builds its curve, which may raise an error."""
+
+    name: str = field(compare=False)
+    """The name of the record, for messages."""
+    curve: Any
+    peak_value: float | None
+    clock: Any
+
+
+def dump_record(curve: Curve, peak_value: Any, clock: CheckedClock) -> dict[str, Any]:
+    """Return the record of a run as plain JSON values."""
+    if peak_value is not None:
+        peak_value = shortest_decimal(peak_value)
+    return record_to_dict(Record("", dict(curve.to_dict()), peak_value, clock.to_plain()))
+
+
+def record_to_dict(record: Record) -> dict[str, Any]:
+    """Return a record as plain JSON values."""
+    return {
+        "kind": _FORMAT.kind,
+        "format": _FORMAT.number,
+        "curve": record.curve,
+        "peak_value": record.peak_value,
+        "clock": record.clock,
+    }
+
+
+def dump_records(
+    curves: Sequence[Curve], peaks: Sequence[Any], clock: CheckedClock
+) -> list[dict[str, Any]]:
+    """Return the record of each parameter group, as `resume_record` does."""
+    return [dump_record(curve, peak, clock) for curve, peak in zip(curves, peaks, strict=True)]
+
+
+def read_records(name: str, saved: Any) -> list[Record]:
+    """Check a record, or a list of records, one for each parameter group."""
+    records: Any = saved
+    if isinstance(saved, Mapping):
+        records = _restore_list(dict(cast("Mapping[str, Any]", saved)))
+    is_list = isinstance(records, list | tuple)
+    if not is_list or saved == {}:
+        return [read_record(name, saved)]
+    items = cast("Sequence[Any]", records)
+    return [read_record(f"{name}[{index}]", record) for index, record in enumerate(items)]
+
+
+def read_record(name: str, record: Any) -> Record:
+    """Check a saved record, after undoing what checkpoint libraries do to plain values."""
+    try:
+        plain = _to_plain_value(record)
+        if not isinstance(plain, dict):
+            raise TypeError("pass what resume_record returned, or a list of such records")
+        newer = _describe_newer(name, plain)
+        if not newer:
+            return _parse_record(name, plain)
+    except Exception as error:  # a wrong type can raise anything
+        shown = f"{name} = {short_repr(record)}"
+        problem = describe_error(error)
+        raise ValueError(f"{shown} is not from resume_record: {problem}") from None
+    raise ValueError(newer)
+
+
+def _parse_record(name: str, plain: Any) -> Record:
+    saved = _FORMAT.read(name, plain)
+    peak_value: Any = saved["peak_value"]
+    if peak_value is not None:
+        peak_value = shortest_decimal(peak_value)
+    return Record(name, saved["curve"], peak_value, saved["clock"])
+
+
+def _describe_newer(name: str, plain: Any) -> str:
+    """Return an error message if a newer version saved this record, or ""."""
+    problem = _FORMAT.describe_newer(name, plain)
+    if problem or not _FORMAT.is_of(plain):
+        return problem
+    return _describe_newer_clock(name, plain.get("clock"))
+
+
+def _describe_newer_clock(name: str, clock: Any) -> str:
+    """Return an error message if a newer version saved a record with this clock, or ""."""
+    for part in _parts_of(clock):
+        if not isinstance(part, dict):
+            continue
+        arguments = cast("dict[str, Any]", part)
+        kind = arguments.get("kind")
+        if isinstance(kind, str) and kind not in CLOCKS:
+            return f"{name} has a clock of the kind {kind!r}, so it was {NEWER}"
+        if isinstance(kind, str):
+            known = {"kind", *(argument.name for argument in fields(CLOCKS[kind]))}
+            problem = describe_unknown(f"the clock of {name}", arguments, known)
+            if problem:
+                return problem
+    return ""
+
+
+def _parts_of(clock: Any) -> list[Any]:
+    """Return the rules, or the clock itself."""
+    if isinstance(clock, list):
+        return cast("list[Any]", clock)
+    return [clock]
+
+
+def _to_plain_value(value: Any) -> Any:
+    """Undo what checkpoint libraries do to plain values.
+
+    Orbax may return NumPy's or JAX's numbers for numbers. Flax returns {"0": a, "1": b} for [a, b].
+    """
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value).items()
+        return _restore_list({key: _to_plain_value(item) for key, item in items})
+    if checks.is_ordered(value):
+        return [_to_plain_value(item) for item in value]
+    if getattr(value, "ndim", None) == 0:
+        value = np.asarray(value)[()]
+    if isinstance(value, np.number):
+        return checks.number("a number", value)
+    return value
+
+
+def _restore_list(items: dict[str, Any]) -> dict[str, Any] | list[Any]:
+    """Return [a, b] for {"0": a, "1": b}; any other dictionary unchanged."""
+    indices = [str(index) for index in range(len(items))]
+    if items.keys() != set(indices):
+        return items
+    return [items[index] for index in indices]  # the keys may be sorted: "0", "1", "10", "2"
+
+
+def read_curve(record: Record) -> Curve:
+    """Return the curve in a record; raise a ValueError if this version rejects it."""
+    try:
+        with suppress_warnings():  # the run that saved it has warned about it
+            return Curve.from_dict(record.curve)
+    except Exception as error:  # a wrong type can raise anything
+        raise ValueError(f"{record.name} has a curve that cannot be read: {error}") from None
+
+
+def shortest_decimal(peak: Any) -> float:
+    """Return the shortest decimal of the peak's float32: 0.0003, not 0.0003000000142492354."""
+    return float(str(checks.peak("peak_value", peak)))
+
+
+def shortest_decimals(peaks: Sequence[Any]) -> list[float | None]:
+    """Return the shortest decimal of each peak, as in the record of its group."""
+    return [shortest_decimal(peak) for peak in peaks]

@@ -1,0 +1,113 @@
+"""Check that a run resumes under the schedule that it was saved with."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plateau_jax.runs.comparison import Schedule, compare_with_saved
+from plateau_jax.runs.policy import Policy, record_policy
+from plateau_jax.runs.record import Record, read_curve, read_records
+from plateau_jax.runs.saved_run import SavedRun
+from plateau_jax.validation import checks
+from plateau_jax.validation.curve_warning import warn
+
+Records = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""A record, or one for each parameter group."""
+
+
+def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool = True) -> None:
+    """Raise an error if a run that was saved with one record cannot resume under another.
+
+    A different curve is accepted if both agree at every step below `step` (`Curve.same_until`),
+    such as a cooldown that leaves the saved curve there. With a clock they must agree at `step`
+    too, unless the saved curve ends there: updates may have used that step already. The peaks are
+    compared if both records have one and the run may have made updates. The clocks must be the
+    same, except for the `count` of a `DataClock`.
+
+    Call it where the run has restored its step, in each trainer that saves the record with its
+    state. For a trainer whose state has no place for a record, use `check_resume_file`.
+
+    Args:
+        saved: What `resume_record` returned for the saved run, from JSON, orbax (`JsonSave`),
+            msgpack or pickle; or a record in the state of a `lambda_lr` or `TrainStep`; or a list
+            of records, one for each parameter group. None if the run was saved without a record: a
+            warning then says that it is not compared.
+        now: What `resume_record` returns for the run that resumes, or a list of records.
+        step: The step of the curve in the saved state, which gives the next learning rate. An
+            integer, or an integer array without dimensions of NumPy or JAX. With `scale_by_curve`
+            it is the `curve_step` of its state, `optax.tree.get(state, "curve_step")`; with a
+            clock, this is not the number of updates. With `optax_schedule` it is optax's count of
+            updates, `optax.tree.get(state, "ScaleByScheduleState").count`.
+        strict: False to warn instead of raising an error if the run differs from the saved one.
+
+    Raises:
+        TypeError: `step` is not an integer.
+        ValueError: The curves differ at a step so far, or the clocks, the peaks or the numbers of
+            records differ (unless `strict` is False); `saved` or `now` is not a record.
+
+    Warns:
+        CurveWarning: As above.
+
+    >>> from plateau_jax import PlateauCurve, check_resume, resume_record
+    >>> curve = PlateauCurve(1000, warmup_steps=100)
+    >>> saved = resume_record(curve)
+    >>> check_resume(saved, resume_record(curve.cooldown(500, 100)), 400)
+    >>> longer = PlateauCurve(2000, warmup_steps=100)
+    >>> check_resume(saved, resume_record(longer), 400)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    ValueError: the run cannot resume at step 400: it was saved with total_steps=1000, now 2000, ...
+    """
+    step = check_step(step)
+    current = read_checked_records("now", now)
+    if saved is None and (step > 0 or may_share_steps(current)):
+        warn(
+            f"the run resumes at step {step} from a state without a record, so nothing shows "
+            "whether it has followed this curve so far"
+        )
+    if saved is None:
+        return
+    policy = record_policy(len(current))
+    for message in compare_records(
+        read_records("saved", saved), current, step, policy, strict=strict
+    ):
+        warn(message)
+
+
+def check_step(step: Any) -> int:
+    """Return the step of the curve at which a run resumes as a Python int."""
+    requirement = "be an integer"
+    if getattr(step, "shape", ()):
+        requirement += ": pass one count of a vmapped or replicated state, such as count[0]"
+    return checks.at_least("step", step, 0, requirement)
+
+
+def compare_records(
+    saved: Sequence[Record], now: Sequence[Record], step: int, policy: Policy, *, strict: bool
+) -> list[str]:
+    """Return the warnings with which a run with these records resumes.
+
+    Raises:
+        ValueError: It cannot resume.
+    """
+    is_step_used = may_share_steps(now)
+    peaks: list[float | None] = [None] * len(saved)
+    if step > 0 or is_step_used:
+        peaks = [record.peak_value for record in saved]
+    saved_run = SavedRun([*saved], peaks, step, is_step_used=is_step_used)
+    schedules = [Schedule(read_curve(record), record.peak_value, record.clock) for record in now]
+    return compare_with_saved(saved_run, schedules, policy, strict=strict).warnings
+
+
+def may_share_steps(records: Sequence[Record]) -> bool:
+    """Return True if several updates may have used the same step, because there is a clock."""
+    return any(record.clock is not None for record in records)
+
+
+def read_checked_records(name: str, given: Any) -> list[Record]:
+    """Return the records that the program passes; raise a ValueError if one is unreadable."""
+    records = read_records(name, given)
+    if not records:
+        raise ValueError(f"{name} = {given!r} has no record: pass what resume_record returns")
+    for record in records:
+        read_curve(record)
+    return records

@@ -1,0 +1,165 @@
+"""The learning rates of a run in a training loop without JAX or torch."""
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from plateau_jax.clocks.clock import AnyClock
+from plateau_jax.curves.curve import AnyCurve, as_curve
+from plateau_jax.runs.comparison import compare_with_saved, schedules_of
+from plateau_jax.runs.host_clock import new_clock
+from plateau_jax.runs.policy import CURVE_SCHEDULER
+from plateau_jax.runs.record import dump_records, read_records
+from plateau_jax.runs.saved_run import dump_hold_states, position_on, read_saved_run
+from plateau_jax.runs.values_ahead import ValuesAhead
+from plateau_jax.validation import checks
+from plateau_jax.validation.curve_warning import warn
+from plateau_jax.validation.formats import Format
+from plateau_jax.validation.state_errors import reading_state_of
+
+
+class _CurveSchedulerState(TypedDict):
+    """See `CurveScheduler.state_dict`."""
+
+    kind: str
+    format: int
+    updates: int
+    curve_step: int
+    consumed: int
+    hold: list[dict[str, int | float]]
+    records: list[dict[str, Any]]
+
+
+_FORMAT = Format("curve_scheduler", _CurveSchedulerState)
+
+
+class CurveScheduler:
+    """The learning rates of a run, for a training loop in NumPy, MLX, Keras or tinygrad.
+
+    In torch use `lambda_lr`, in JAX `optax_schedule` or `scale_by_curve`. All have the same bits:
+
+        lr = float32(float32(peak_value) · curve(curve_step))
+
+    By default each call of `step()` moves to the next step of the curve. With a hold rule as
+    `clock`, the rule may hold the curve at its step: call `step(metric=loss)`. With a `DataClock`
+    the step is `consumed // unit`, where consumed is the sum of the counts of all updates: call
+    `step(count=n)`.
+
+    Args:
+        curve: A curve, or a mapping that `Curve.from_dict` reads.
+        peak_value: The learning rate at multiplier 1, rounded to float32.
+        clock: As in `lambda_lr`.
+
+    Attributes:
+        updates: The number of updates.
+
+    Raises:
+        TypeError, ValueError: As `lambda_lr` for the same curve, peak and clock.
+
+    >>> from plateau_jax import CurveScheduler, PlateauCurve
+    >>> scheduler = CurveScheduler(PlateauCurve(1000, warmup_steps=100), peak_value=3e-4)
+    >>> for _ in range(50):
+    ...     lr = scheduler.lr  # of this update
+    ...     scheduler.step()
+    >>> round(scheduler.lr, 9)
+    0.00015
+    """
+
+    def __init__(
+        self, curve: AnyCurve, peak_value: float, *, clock: AnyClock | None = None
+    ) -> None:
+        self._curve = as_curve("curve", curve)
+        self._clock = new_clock(clock, [self._curve])
+        peak = float(checks.peak("peak_value", peak_value))
+        self._values = ValuesAhead([self._curve], [peak])
+        self.updates = 0
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next update, a float32 number."""
+        return self._values.at(self.curve_step)[0]
+
+    @property
+    def curve_step(self) -> int:
+        """The step of the curve that gives the learning rate."""
+        return self._clock.step(self.updates)
+
+    @property
+    def consumed(self) -> int:
+        """The sum of the counts of all updates; without a `DataClock`, the number of updates."""
+        return self._clock.consumed(self.updates)
+
+    def __repr__(self) -> str:
+        curve = checks.short_repr(self._curve)
+        return f"CurveScheduler({curve}, curve_step={self.curve_step}, lr={self.lr:.6g})"
+
+    def step(self, *, count: Any = None, metric: Any = None) -> None:
+        """Move to the next step of the curve, after an update.
+
+        Args:
+            count: With a `DataClock`, the samples or tokens that the update consumed, an integer of
+                at least 0. By default the `count` of the clock.
+            metric: With a hold rule, the loss of the update, or another metric, a real number.
+
+        Raises:
+            TypeError, ValueError: An argument is wrong or missing, or belongs to a different clock.
+                Nothing was changed.
+        """
+        clock = self._clock.after(self.updates, count, metric)
+        # At once: an interrupt between two assignments would count half an update.
+        vars(self).update(_clock=clock, updates=self.updates + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain JSON values.
+
+        `kind` and `format`; `updates`, `curve_step` and `consumed`; `hold`, the states of the
+        rules; and `records`, a list with the record of the curve, the peak and the clock, as
+        `resume_record` returns it, which `load_state_dict` compares.
+        """
+        checked = self._clock.checked
+        return {
+            "kind": _FORMAT.kind,
+            "format": _FORMAT.number,
+            "updates": self.updates,
+            "curve_step": self.curve_step,
+            "consumed": self.consumed,
+            "hold": dump_hold_states(checked.rules, self._clock.hold_states),
+            "records": dump_records([self._curve], self._values.bases, checked),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Resume from the saved step of the curve.
+
+        A different curve is accepted if it has the same values at every step before the saved one,
+        as in `check_resume`. A `DataClock` may have a different `count`.
+
+        Args:
+            state_dict: A state that `state_dict` returned.
+            strict: If True, reject a state whose curve has a different history, or whose clock or
+                peak differs. If False, the run resumes at the saved step under this curve, clock
+                and peak, with a warning. A different clock starts afresh at this step: `updates`
+                and `consumed` are then what it takes to come there.
+
+        Raises:
+            ValueError: As above; or `state_dict` is not the state of a `CurveScheduler`. Nothing
+                was changed.
+
+        Warns:
+            CurveWarning: As above.
+        """
+        checked = self._clock.checked
+        with reading_state_of("a CurveScheduler", state_dict):
+            state = _FORMAT.read("state_dict", state_dict)
+            updates = checks.at_least("updates", state["updates"], 0)
+            record, *others = read_records("records", state["records"])
+            if others:
+                raise ValueError("state_dict has several records, those of parameter groups")
+            saved = read_saved_run(state, updates, [record.peak_value], counts_all_updates=False)
+            compared_peaks = None
+            if updates:
+                compared_peaks = self._values.bases
+            now = schedules_of([self._curve], compared_peaks, checked)
+            outcome = compare_with_saved(saved, now, CURVE_SCHEDULER, strict=strict)
+            position = position_on(checked, saved, is_new_clock=outcome.is_new_clock)
+        for message in outcome.warnings:
+            warn(message)
+        vars(self).update(_clock=self._clock.resumed(position), updates=position.updates)

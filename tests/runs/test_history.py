@@ -1,0 +1,369 @@
+"""The history of a run in a file: what it accepts, and what it survives."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, strategies as st
+from support.examples import examples
+
+from plateau_jax import (
+    CurveWarning,
+    DataClock,
+    HoldUntilFlat,
+    PlateauCurve,
+    StagedCurve,
+    check_resume_file,
+    resume_record,
+)
+
+FLAT = PlateauCurve(100, warmup_steps=10, plateaus=[(0, 60)])
+CURVES = [
+    FLAT,
+    FLAT.cooldown(30, 20),
+    FLAT.cooldown(50, 20),
+    FLAT.part(0, 40).then(PlateauCurve(60)),
+    PlateauCurve(100, warmup_steps=20, plateaus=[(0, 60)]),
+    PlateauCurve(150, warmup_steps=10, plateaus=[(0, 60)]),
+]
+
+
+def record(curve: Any = FLAT, peak: float = 0.5, clock: Any = None) -> dict[str, Any]:
+    return resume_record(curve, peak, clock)
+
+
+def steps_in(path: Path) -> list[int]:
+    return [entry["step"] for entry in json.loads(path.read_text())["entries"]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "curve.json"
+
+
+# What is accepted.
+
+
+starts = st.tuples(st.integers(1, 70), st.sampled_from(CURVES), st.sampled_from([0.5, 0.5, 0.25]))
+
+
+@pytest.mark.filterwarnings("ignore:at = ")
+@examples(200)
+@given(st.lists(starts, max_size=6), st.integers(1, 30))
+def test_run_resumes_if_its_learning_rates_so_far_agree(
+    drawn_starts: list[tuple[int, Any, float]], length: int
+) -> None:
+    """The oracle has the peak and the multiplier of each update, and forgets what it goes back."""
+    used: list[tuple[float, float]] = []
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "curve.json"
+        check_resume_file(path, record(), 0)
+        used += [(0.5, FLAT(step)) for step in range(length)]
+        for drawn_step, curve, peak in drawn_starts:
+            step = min(drawn_step, len(used))
+            agrees = used[:step] == [(peak, curve(earlier)) for earlier in range(step)]
+            before = path.read_text()
+            if agrees:
+                check_resume_file(path, record(curve, peak), step)
+                used = used[:step] + [(peak, curve(later)) for later in range(step, step + length)]
+            else:
+                with pytest.raises(ValueError, match=f"cannot resume at step {step}: "):
+                    check_resume_file(path, record(curve, peak), step)
+                assert path.read_text() == before
+
+
+def test_same_record_adds_nothing(path: Path) -> None:
+    for step in (0, 0, 40, 20, 40):
+        check_resume_file(path, record(), step)
+    assert steps_in(path) == [0]
+
+
+def test_each_run_and_each_branch_has_an_entry(path: Path) -> None:
+    check_resume_file(path, record(), 0)
+    check_resume_file(path, record(FLAT.cooldown(30, 20)), 30)
+    check_resume_file(str(path), record(FLAT.cooldown(30, 20)), 45)
+    check_resume_file(path, record(peak=0.25), 0)
+    assert steps_in(path) == [0, 30, 0]
+
+
+def test_count_of_the_clock_may_change(path: Path) -> None:
+    check_resume_file(path, record(clock=DataClock(64, count=128)), 0)
+    check_resume_file(path, record(clock=DataClock(64, count=256)), 30)
+    with pytest.raises(ValueError, match=r"clock=DataClock\(unit=64.*now DataClock\(unit=32"):
+        check_resume_file(path, record(clock=DataClock(32)), 30)
+
+
+def test_override_is_an_entry_and_holds_from_its_step_on(path: Path) -> None:
+    check_resume_file(path, record(), 0)
+    with pytest.warns(CurveWarning, match="peak_value=0.5, now 0.25. The run continues with 0.25"):
+        check_resume_file(path, record(peak=0.25), 40, strict=False)
+    check_resume_file(path, record(peak=0.25), 40)
+    check_resume_file(path, record(peak=0.25), 60)
+    with pytest.raises(ValueError, match=r"peak_value=0\.25, now 0\.5"):
+        check_resume_file(path, record(), 60)
+    check_resume_file(path, record(), 20)  # an earlier checkpoint, made under the old peak
+    check_resume_file(path, record(), 60)
+    assert steps_in(path) == [0, 40, 20]
+
+
+def test_override_holds_only_from_its_step_on(path: Path) -> None:
+    """An earlier checkpoint was made under the old record."""
+    check_resume_file(path, record(), 0)
+    with pytest.warns(CurveWarning):
+        check_resume_file(path, record(peak=0.25), 40, strict=False)
+    with pytest.raises(ValueError, match=r"peak_value=0\.5, now 0\.25"):
+        check_resume_file(path, record(peak=0.25), 20)
+    with pytest.warns(CurveWarning):
+        check_resume_file(path, record(peak=0.25), 20, strict=False)
+    with pytest.raises(ValueError, match=r"peak_value=0\.25, now 0\.5"):
+        check_resume_file(path, record(), 30)
+
+
+def test_run_with_a_clock_may_have_made_updates_at_step_0(path: Path) -> None:
+    flat = PlateauCurve(100, plateaus=[(0, 60)])
+    rule = HoldUntilFlat(10, limit=500)
+    check_resume_file(path, record(flat, clock=rule), 0)
+    check_resume_file(path, record(flat, clock=rule), 0)
+    with pytest.raises(ValueError, match=r"step 0: .* peak_value=0\.5, now 0\.25"):
+        check_resume_file(path, record(flat, 0.25, clock=rule), 0)
+    with pytest.warns(CurveWarning):
+        check_resume_file(path, record(flat, 0.25, clock=rule), 0, strict=False)
+    assert steps_in(path) == [0, 0]
+
+
+def test_warning_that_is_an_error_leaves_the_file(path: Path) -> None:
+    """Else the next start would pass."""
+    check_resume_file(path, record(), 0)
+    for _ in range(2):
+        with pytest.raises(CurveWarning, match="a different peak"):
+            check_resume_file(path, record(peak=0.25), 40, strict=False)
+    assert steps_in(path) == [0]
+
+
+def test_step_of_a_clock_may_have_been_used(path: Path) -> None:
+    """Several updates share a step, so a different level there is a different history."""
+    clock = DataClock(64)
+    lower = StagedCurve([(30, 1.0), (0, 0.5), (70,)], start=1.0)
+    higher = StagedCurve([(100,)], start=1.0)
+    check_resume_file(path, record(higher, clock=clock), 0)
+    with pytest.raises(ValueError, match="differ from step 30"):
+        check_resume_file(path, record(lower, clock=clock), 30)
+    check_resume_file(path.with_name("updates.json"), record(higher), 0)
+    check_resume_file(path.with_name("updates.json"), record(lower), 30)
+
+
+def test_records_of_groups(path: Path) -> None:
+    groups = [record(), record(peak=0.25)]
+    check_resume_file(path, groups, 0)
+    check_resume_file(path, tuple(groups), 40)
+    with pytest.raises(ValueError, match=r"peak_value=\[0.5, 0.25\], now \[0.25, 0.5\]"):
+        check_resume_file(path, groups[::-1], 40)
+    with pytest.raises(ValueError, match=r"the values of records\[1\] differ from step"):
+        check_resume_file(path, [record(), record(CURVES[4], 0.25)], 40)
+    with pytest.raises(ValueError, match="number of records was 2, and is 1 now"):
+        check_resume_file(path, record(), 40)
+
+
+# A file that is not there, or elsewhere.
+
+
+def test_missing_file_above_step_0_is_a_warning_once(path: Path) -> None:
+    with pytest.warns(CurveWarning, match=f"{path} has no entry yet.* before step 40"):
+        check_resume_file(path, record(), 40)
+    check_resume_file(path, record(), 40)
+    with pytest.raises(ValueError, match="peak_value"):
+        check_resume_file(path, record(peak=0.25), 40)
+
+
+def test_relative_path_belongs_to_the_working_directory(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_resume_file("run/curve.json", record(), 0)
+    assert path.exists()
+    monkeypatch.chdir(path.parent)
+    with pytest.warns(CurveWarning, match=str(path.parent / "run" / "curve.json")):
+        check_resume_file("run/curve.json", record(), 40)
+
+
+def test_moved_folder_keeps_its_history(path: Path, tmp_path: Path) -> None:
+    check_resume_file(path, record(), 0)
+    shutil.move(path.parent, tmp_path / "moved")
+    with pytest.raises(ValueError, match="moved"):
+        check_resume_file(tmp_path / "moved" / "curve.json", record(peak=0.25), 40)
+
+
+def test_link_stays_a_link(path: Path, tmp_path: Path) -> None:
+    check_resume_file(path, record(), 0)
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    check_resume_file(link, record(FLAT.cooldown(30, 20)), 30)
+    assert link.is_symlink()
+    assert steps_in(path) == [0, 30]
+
+
+@pytest.mark.parametrize("form", [str, Path, os.fsencode])
+def test_url_is_rejected(form: Callable[[str], Any]) -> None:
+    with pytest.raises(ValueError, match="is a URL"):
+        check_resume_file(form("gs://bucket/curve.json"), record(), 0)
+
+
+# A file that cannot be read or written.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "5",
+        '{"kind": "resume_history", "format": 1, "entries": {}}',
+        '{"kind": "curve"}',
+        '{"entries": []}',
+        "\0\0",
+    ],
+)
+def test_file_that_is_no_history(path: Path, text: str) -> None:
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"^{path} is not the history of a run, or is damaged"):
+        check_resume_file(path, record(), 0)
+    assert path.read_text() == text
+
+
+def test_truncated_file_is_never_taken_for_another(path: Path) -> None:
+    check_resume_file(path, record(), 0)
+    check_resume_file(path, record(FLAT.cooldown(30, 20)), 30)
+    content = path.read_bytes()
+    for length in range(1, len(content) - 1):  # without its last newline it is whole
+        path.write_bytes(content[:length])
+        with pytest.raises(ValueError, match="is damaged"):
+            check_resume_file(path, record(), 40)
+
+
+@pytest.mark.parametrize("change", [{"format": 2}, {"note": "text"}])
+def test_file_of_a_newer_version(path: Path, change: dict[str, Any]) -> None:
+    check_resume_file(path, record(), 0)
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps(saved | change))
+    with pytest.raises(ValueError, match=f"^{path} has .*saved by a newer version"):
+        check_resume_file(path, record(), 40)
+    (entry,) = saved["entries"]
+    newer_record = entry["records"][0] | change
+    for newer_entry in (entry | change, entry | {"records": [newer_record]}):
+        path.write_text(json.dumps(saved | {"entries": [newer_entry]}))
+        with pytest.raises(ValueError, match=f"{path}.*saved by a newer version"):
+            check_resume_file(path, record(), 40)
+
+
+@pytest.mark.parametrize("other", ["", ".", "/dev/null"])
+def test_path_that_is_not_a_file(other: str) -> None:
+    with pytest.raises(ValueError, match="is not a file: pass a path such as"):
+        check_resume_file(other, record(), 0)
+    assert not Path("/dev/null").is_file()
+
+
+def test_file_in_place_of_the_folder(path: Path) -> None:
+    path.parent.write_text("")
+    with pytest.raises(OSError, match="Pass a path"):
+        check_resume_file(path, record(), 0)
+
+
+def test_permissions_stay(path: Path) -> None:
+    check_resume_file(path, record(), 0)
+    path.chmod(0o664)
+    check_resume_file(path, record(FLAT.cooldown(30, 20)), 30)
+    assert path.stat().st_mode & 0o777 == 0o664
+
+
+def test_read_only_folder(path: Path) -> None:
+    """Nothing needs to be written for the same record."""
+    check_resume_file(path, record(), 0)
+    with patch.object(os, "open", side_effect=PermissionError(13, "Permission denied")):
+        check_resume_file(path, record(), 40)
+        with pytest.raises(PermissionError, match="Pass a path") as caught:
+            check_resume_file(path, record(FLAT.cooldown(30, 20)), 30)
+    assert caught.value.filename == str(path)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("operation", ["os.fsync", "pathlib.Path.replace"])
+@pytest.mark.parametrize("first", [True, False])
+def test_failed_write_leaves_the_file(
+    path: Path, error: BaseException, operation: str, first: bool
+) -> None:
+    entries = []
+    if not first:
+        check_resume_file(path, record(), 0)
+        entries = [0]
+    branch = record(FLAT.cooldown(30, 20))
+    with patch(operation, side_effect=error), pytest.raises(type(error)):
+        check_resume_file(path, branch, 0 if first else 30)
+    assert [file.name for file in path.parent.iterdir()] == ["curve.json"]
+    check_resume_file(path, branch, 0 if first else 30)
+    assert steps_in(path) == [*entries, 0 if first else 30]
+
+
+# Several processes.
+
+
+def _end_in_the_write(path: Path) -> None:
+    """Be killed when the new file is complete, but has not replaced the old one."""
+
+    def kill(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with patch.object(Path, "replace", kill):
+        check_resume_file(path, record(), 0)
+
+
+def _start_at_once(path: Path, barrier: Any, records: list[Any]) -> None:
+    barrier.wait()
+    for one_record in records:
+        check_resume_file(path, one_record, 0)
+
+
+def in_processes(function: Callable[..., None], *arguments: tuple[Any, ...]) -> list[int | None]:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=function, args=values) for values in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
+
+
+@pytest.mark.slow
+def test_killed_first_write_leaves_no_history(path: Path) -> None:
+    """The lock of a process that was killed is free."""
+    assert in_processes(_end_in_the_write, (path,)) == [-signal.SIGKILL]
+    with pytest.warns(CurveWarning, match="no entry yet"):
+        check_resume_file(path, record(), 40)
+    assert steps_in(path) == [40]
+    assert [file.name for file in path.parent.iterdir()] == ["curve.json"]
+
+
+@pytest.mark.slow
+def test_processes_that_start_at_once_write_one_entry(path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(4)
+    assert in_processes(_start_at_once, *[(path, barrier, [record()])] * 4) == [0] * 4
+    assert steps_in(path) == [0]
+
+
+def test_runs_that_share_a_file_lose_no_entry(path: Path) -> None:
+    """Each thread has its own lock, as a process does."""
+    peaks = [(number + 1) / 64 for number in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda peak: check_resume_file(path, record(peak=peak), 0), peaks))
+    entries = json.loads(path.read_text())["entries"]
+    assert sorted(entry["records"][0]["peak_value"] for entry in entries) == peaks

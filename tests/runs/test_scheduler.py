@@ -1,0 +1,125 @@
+"""The scheduler for loops without JAX or torch; `tests/clocks` compares it with its definition."""
+
+import copy
+import pickle
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.docs.pages import program_named
+from support.lines import Lines, Stop
+from support.wrong import wrong
+
+from plateau_jax import CurveScheduler, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve
+
+CURVE = PlateauCurve(200, warmup_steps=10, plateaus=[(0, 60)])
+PROGRAM = program_named("Count samples, save and resume").code
+
+
+def weights_of(program: str) -> Any:
+    names: dict[str, Any] = {}
+    exec(program, names)
+    return names["weights"]
+
+
+def test_stopped_program_ends_with_the_same_weights(tmp_path: Path) -> None:
+    stopping = PROGRAM.replace(
+        "    scheduler.step(count=size)\n",
+        "    scheduler.step(count=size)\n    if scheduler.updates == 50:\n        raise KeyError\n",
+    )
+    with chdir(tmp_path):
+        uninterrupted = weights_of(PROGRAM)
+        Path("saved_numpy.json").unlink()
+        with pytest.raises(KeyError):
+            weights_of(stopping)
+        assert np.array_equal(weights_of(PROGRAM), uninterrupted)
+
+
+@pytest.mark.parametrize("clock", [None, DataClock(64, count=100), HoldBelow(0.5, 3)], ids=str)
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_copy_continues_alone(copied: Any, clock: Any) -> None:
+    options: dict[str, Any] = {}
+    if isinstance(clock, HoldBelow):
+        options = {"metric": 0.4}
+    scheduler = CurveScheduler(CURVE, 0.3, clock=clock)
+    for _ in range(20):
+        scheduler.step(**options)
+    other = copied(scheduler)
+    before = scheduler.state_dict()
+    other.step(**options)
+    assert scheduler.state_dict() == before
+    scheduler.step(**options)
+    assert other.state_dict() == scheduler.state_dict()
+    assert other.lr == scheduler.lr
+
+
+def test_interrupt_at_any_line_leaves_a_whole_update() -> None:
+    clock = DataClock(64, count=100)
+    states = []
+    scheduler = CurveScheduler(CURVE, 0.3, clock=clock)
+    for _ in range(2):
+        states.append((scheduler.state_dict(), scheduler.lr))
+        scheduler.step()
+    line = 0
+    while True:
+        line += 1
+        interrupted = CurveScheduler(CURVE, 0.3, clock=clock)
+        try:
+            with Lines(line):
+                interrupted.step()
+                interrupted.lr  # noqa: B018 -- reading it computes the values ahead
+        except Stop:
+            assert (interrupted.state_dict(), interrupted.lr) in states
+        else:
+            assert (interrupted.state_dict(), interrupted.lr) == states[1]
+            return
+
+
+@wrong(TypeError, "step() needs what the update consumed: write step(count=n)")
+def test_missing_count() -> None:
+    CurveScheduler(CURVE, 0.3, clock=DataClock(64)).step()
+
+
+@wrong(TypeError, "step() needs the metric of the update: step(metric=loss)")
+def test_missing_metric() -> None:
+    CurveScheduler(CURVE, 0.3, clock=HoldUntilFlat(2, limit=9)).step()
+
+
+@wrong(TypeError, "count = 5 needs a DataClock")
+def test_count_without_a_clock() -> None:
+    CurveScheduler(CURVE, 0.3).step(count=5)
+
+
+@wrong(TypeError, "step(metric=0.5) needs a hold rule")
+def test_metric_without_a_rule() -> None:
+    CurveScheduler(CURVE, 0.3).step(metric=0.5)
+
+
+@pytest.mark.parametrize("peak", [-0.1, float("nan"), 1e-40])
+@wrong(ValueError, "peak_value = {peak}")
+def test_wrong_peak(peak: float) -> None:
+    CurveScheduler(CURVE, peak)
+
+
+@wrong(ValueError, "it was saved with peak_value=0.3, now 0.2", "strict=False to load_state_dict")
+def test_state_with_another_peak() -> None:
+    saved = CurveScheduler(CURVE, 0.3)
+    saved.step()
+    CurveScheduler(CURVE, 0.2).load_state_dict(saved.state_dict())
+
+
+def test_state_of_no_update_has_used_no_peak() -> None:
+    scheduler = CurveScheduler(CURVE, 0.2)
+    scheduler.load_state_dict(CurveScheduler(CURVE, 0.3).state_dict())
+    assert scheduler.lr == CurveScheduler(CURVE, 0.2).lr
+
+
+@wrong(ValueError, "state_dict has several records")
+def test_state_of_several_groups() -> None:
+    scheduler = CurveScheduler(CURVE, 0.3)
+    state = scheduler.state_dict()
+    scheduler.load_state_dict(state | {"records": state["records"] * 2})
