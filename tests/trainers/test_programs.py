@@ -75,11 +75,12 @@ def test_each_program_that_resumes_is_tested():
         *COUNTING_TOKENS,
     }
     tested_in_test_ranks = {UNDER_TORCHRUN}
+    tested_in_test_scheduler = {"Count samples, save and resume"}
     resuming = set()
     for program in programs():
         if program.resumes and program.page.name != "flax.md":  # those are in test_jax_programs
             resuming.add(program.heading)
-    assert resuming == tested_here | tested_in_test_ranks
+    assert resuming == tested_here | tested_in_test_ranks | tested_in_test_scheduler
 
 
 @pytest.fixture(autouse=True)

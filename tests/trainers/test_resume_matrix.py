@@ -1,0 +1,273 @@
+"""No silent resume: ten trainers with our files, and what changes between a save and a resume."""
+
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.docs.pages import all_blocks
+from support.trainers.protocols import (
+    GptNeoX,
+    HuggingFace,
+    Levanter,
+    Litgpt,
+    MaxText,
+    MegatronLM,
+    Nanochat,
+    OLMoCore,
+    Options,
+    Protocol,
+    Torchtitan,
+    Verl,
+)
+
+from plateau_jax import Curve, CurveWarning
+
+TRAINERS: dict[str, type[Protocol]] = {
+    "curve_schedulers.py": Torchtitan,
+    "curve_gpt.py": MegatronLM,
+    "curve_olmo.py": OLMoCore,
+    "curve_schedule.py": Levanter,
+    "curve_litgpt.py": Litgpt,
+    "curve_train.py": Nanochat,
+    "curve_neox.py": GptNeoX,
+    "curve_maxtext.py": MaxText,
+    "curve_trainer.py": HuggingFace,
+    "curve_verl.py": Verl,
+}
+"""Each trainer by the file that a page gives for it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A configuration: the curve in `curve.yaml`, and the options of the trainer."""
+
+    stages: Any = ((10, 1.0), (40,), (30, 0.0), ("rest",))
+    length: int = 100
+    peak: float = 0.5
+    other_peak: float = 0.25
+    """The peak of a second group, where there is one."""
+
+    @property
+    def peaks(self) -> tuple[float, float]:
+        return self.peak, self.other_peak
+
+
+JOB = Job()
+IN_PERCENT = Job(stages=(("10%", 1.0), ("40%",), ("30%", 0.0), ("rest",)))
+
+
+@dataclass(frozen=True)
+class Change:
+    """What changes after some updates."""
+
+    before: Job
+    after: Job
+    saved_at: int = 60
+
+    @property
+    def changes_peak(self) -> bool:
+        return self.before.peaks != self.after.peaks
+
+
+REFUSED = {
+    "peak": Change(JOB, replace(JOB, peak=0.4, other_peak=0.2)),
+    "peak of one group": Change(JOB, replace(JOB, other_peak=0.2)),
+    "order of groups": Change(JOB, replace(JOB, peak=0.25, other_peak=0.5)),
+    "length": Change(IN_PERCENT, replace(IN_PERCENT, length=120)),
+    "warmup": Change(JOB, replace(JOB, stages=((20, 1.0), (30,), (30, 0.0), ("rest",)))),
+    "shape": Change(JOB, replace(JOB, stages=((10, 1.0), (40,), (30, 0.0, "cosine"), ("rest",)))),
+    "cooldown": Change(JOB, replace(JOB, stages=((10, 1.0), (20,), (30, 0.0), ("rest",)))),
+}
+"""Changes after which an earlier learning rate would have been different."""
+
+LEGAL = {
+    "none": Change(JOB, JOB),
+    "none, at an earlier checkpoint": Change(JOB, JOB, saved_at=30),
+    "branch on the plateau": Change(
+        JOB, replace(JOB, stages=((10, 1.0), (20,), (20, 0.0), ("rest",))), saved_at=30
+    ),
+    "longer plateau": Change(
+        JOB, replace(JOB, stages=((10, 1.0), (60,), (30, 0.0), ("rest",))), saved_at=30
+    ),
+    "appended curve": Change(
+        JOB, replace(JOB, stages=((10, 1.0), (40,), (30, 0.0), (5,), (0, 0.5), ("rest",)))
+    ),
+}
+
+
+def has_meaning(trainer: type[Protocol], change: Change) -> bool:
+    """Return False for a change of a second group under a trainer that has one peak."""
+    is_of_groups = change.before.peaks != change.after.peaks
+    is_of_groups = is_of_groups and change != REFUSED["peak"]
+    return trainer.has_groups or not is_of_groups
+
+
+def can_be_wanted(trainer: type[Protocol], change: Change) -> bool:
+    """Return False for a peak where `strict=False` does not change it: see the trainer's page."""
+    return has_meaning(trainer, change) and (trainer.can_change_peak or not change.changes_peak)
+
+
+def cells(changes: dict[str, Change], is_in: Callable[..., bool] = has_meaning) -> Any:
+    """Return cells of the matrix as parameters of a test."""
+    parameters: list[Any] = []
+    for file, trainer in TRAINERS.items():
+        for name, change in changes.items():
+            if is_in(trainer, change):
+                parameters.append(pytest.param(file, change, id=f"{trainer.__name__}-{name}"))
+    return pytest.mark.parametrize(("file", "change"), parameters)
+
+
+def code_of(file: str) -> str:
+    """Return the file that a page gives."""
+    (code,) = [block.code for block in all_blocks() if block.file == file]
+    return code
+
+
+def with_override(code: str) -> str:
+    """Return the file in which a user has said that a change is wanted."""
+    pattern = r"((?:check_resume|check_resume_file|lambda_lr)\(.*)\)$"
+    changed = re.sub(pattern, r"\1, strict=False)", code, flags=re.MULTILINE)
+    assert changed != code
+    return changed.replace("warnings.filterwarnings", "# warnings.filterwarnings")
+
+
+@contextmanager
+def imported(modules: dict[str, Any]) -> Iterator[None]:
+    """Let imports find these modules. Others, which torch imports late, stay imported."""
+    before = {name: sys.modules.get(name) for name in modules}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            del sys.modules[name]
+            if module is not None:
+                sys.modules[name] = module
+
+
+@contextmanager
+def new_process(
+    file: str, job: Job, folder: Path, code: str | None = None, flag: str = ""
+) -> Iterator[Protocol]:
+    """Start a trainer in a new process. The code is that on the page; "" is the trainer alone."""
+    if code is None:
+        code = code_of(file)
+    trainer = TRAINERS[file]()
+    trainer.code = code
+    curve_file: Any = ModuleType("curve_file")
+    curve_file.read_curve = lambda length: Curve.from_dict(
+        {"total_steps": length, "stages": job.stages}
+    )
+    hook = ModuleType("hook")
+    peaks = [job.peak]
+    if trainer.has_groups:
+        peaks.append(job.other_peak)
+    modules = trainer.modules | {"curve_file": curve_file, "hook": hook}
+    with imported(modules), warnings.catch_warnings():
+        if code and not trainer.runs_script:
+            exec(code, vars(hook))
+        else:
+            hook = ModuleType("")
+        names = {name: value for name, value in vars(hook).items() if not name.startswith("_")}
+        trainer.start(Options(folder, peaks, job.length, flag), names)
+        yield trainer
+
+
+def saved(file: str, change: Change, folder: Path, code: str | None = None) -> Any:
+    """Return the checkpoint of a run, which then continues to update 60."""
+    with new_process(file, change.before, folder, code) as trainer:
+        trainer.train(change.saved_at)
+        checkpoint = trainer.save()
+        trainer.train(max(60 - change.saved_at, 0))
+        return checkpoint
+
+
+def check_next_update(trainer: Protocol, file: str, change: Change, folder: Path) -> None:
+    """Compare with a run that was under the new configuration from the start."""
+    folder.mkdir()
+    with new_process(file, change.after, folder) as uninterrupted:
+        uninterrupted.train(change.saved_at + 3)
+        expected = uninterrupted.lrs()
+    trainer.train(3 - trainer.updates_in_load)
+    assert trainer.lrs() == expected
+
+
+@cells(REFUSED)
+def test_changed_schedule_is_refused(file: str, change: Change, tmp_path: Path) -> None:
+    """By an error, or by a warning if the run continues with the saved peak."""
+    checkpoint = saved(file, change, tmp_path)
+    expected: Any = ValueError
+    if TRAINERS[file].keeps_peaks and change.changes_peak:
+        expected = CurveWarning
+    with (
+        new_process(file, change.after, tmp_path, flag="override") as trainer,
+        pytest.raises(expected, match=r"cannot resume|a different peak|could not find"),
+    ):
+        trainer.load(checkpoint)
+
+
+@cells(REFUSED, can_be_wanted)
+def test_wanted_change_is_applied(file: str, change: Change, tmp_path: Path) -> None:
+    """Under `strict=False`, with one warning."""
+    checkpoint = saved(file, change, tmp_path)
+    code = with_override(code_of(file))
+    with new_process(file, change.after, tmp_path, code, "override") as trainer:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer.load(checkpoint)
+        assert len(caught) == 1 - trainer.hides_warnings
+        check_next_update(trainer, file, change, tmp_path / "uninterrupted")
+
+
+@cells(LEGAL)
+def test_legal_change_passes_without_a_word(file: str, change: Change, tmp_path: Path) -> None:
+    """Warnings are errors."""
+    checkpoint = saved(file, change, tmp_path)
+    with new_process(file, change.after, tmp_path) as trainer:
+        trainer.load(checkpoint)
+        check_next_update(trainer, file, change, tmp_path / "uninterrupted")
+
+
+SHOW_WARNINGS = [file for file, trainer in TRAINERS.items() if not trainer.hides_warnings]
+HIDE_WARNINGS = [file for file, trainer in TRAINERS.items() if trainer.hides_warnings]
+
+
+@pytest.mark.parametrize("file", HIDE_WARNINGS)
+def test_checkpoint_without_a_record_is_an_error_if_warnings_are_lost(
+    file: str, tmp_path: Path
+) -> None:
+    checkpoint = saved(file, LEGAL["none"], tmp_path, code="")
+    with (
+        new_process(file, JOB, tmp_path) as trainer,
+        pytest.raises(CurveWarning, match="without a curve"),
+    ):
+        trainer.load(checkpoint)
+
+
+@pytest.mark.parametrize("file", SHOW_WARNINGS)
+def test_checkpoint_without_a_record_gives_one_warning(file: str, tmp_path: Path) -> None:
+    checkpoint = saved(file, LEGAL["none"], tmp_path, code="")
+    with new_process(file, JOB, tmp_path) as trainer:
+        with pytest.warns(CurveWarning) as caught:
+            trainer.load(checkpoint)
+        assert len(caught) == 1
+        again = trainer.save()
+    with new_process(file, JOB, tmp_path) as trainer:
+        trainer.load(again)
+
+
+@pytest.mark.parametrize("file", ["curve_gpt.py", "curve_neox.py"])
+def test_own_checks_of_a_trainer_stay(file: str, tmp_path: Path) -> None:
+    checkpoint = saved(file, LEGAL["none"], tmp_path)
+    with (
+        new_process(file, replace(JOB, length=120), tmp_path) as trainer,
+        pytest.raises(AssertionError, match="does not match"),
+    ):
+        trainer.load(checkpoint)
