@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import Curve, checks, warn
-
-_Value = TypeVar("_Value")
+from torch_bridge.curve_api import Curve, check_length, checks, warn
 
 
 def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -81,14 +79,6 @@ def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curv
         )
     check_length("curve", curve, group_count)
     return list(curve)
-
-
-def check_length(name: str, values: Sequence[Any], group_count: int) -> None:
-    """Raise a ValueError unless there is a value for each parameter group."""
-    if len(values) != group_count:
-        raise ValueError(
-            f"{name} has {len(values)} items; the number of parameter groups is {group_count}"
-        )
 
 
 def as_number(value: Any) -> Any:

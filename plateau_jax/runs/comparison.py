@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from plateau_jax.clocks.clock import CLOCKS, CheckedClock
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.policy import Difference, Policy
-from plateau_jax.runs.record import read_curve, shortest_decimals
+from plateau_jax.runs.record import shortest_decimals
 from plateau_jax.runs.saved_run import SavedRun
 from plateau_jax.validation.checks import Message, Path, short_repr
 
@@ -170,7 +170,7 @@ def _compare_curves(
         if record.curve == curve.to_dict():
             continue  # without building it, which takes long if it has many stages
         try:
-            saved_curve = read_curve(record)
+            saved_curve = record.built_curve
         except ValueError as error:
             yield Difference("unreadable curve", str(error))
             return

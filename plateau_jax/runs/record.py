@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, TypedDict, cast
 
 import numpy as np
@@ -63,13 +64,25 @@ def resume_record(
 
 @dataclass(frozen=True)
 class Record:
-    """A saved record, in plain values; `read_curve` builds its curve, which may raise an error."""
+    """A record in plain values."""
 
     name: str = field(compare=False)
     """The name of the record, for messages."""
     curve: Any
     peak_value: float | None
     clock: Any
+
+    @cached_property
+    def built_curve(self) -> Curve:
+        """The curve itself. Raises a ValueError if this version rejects it.
+
+        Built once, which takes long if the curve has many stages.
+        """
+        try:
+            with suppress_warnings():  # the run that saved it has warned about it
+                return Curve.from_dict(self.curve)
+        except Exception as error:  # a wrong type can raise anything
+            raise ValueError(f"{self.name} has a curve that cannot be read: {error}") from None
 
 
 def dump_record(curve: Curve, peak_value: Any, clock: CheckedClock) -> dict[str, Any]:
@@ -188,15 +201,6 @@ def _restore_list(items: dict[str, Any]) -> dict[str, Any] | list[Any]:
     if items.keys() != set(indices):
         return items
     return [items[index] for index in indices]  # the keys may be sorted: "0", "1", "10", "2"
-
-
-def read_curve(record: Record) -> Curve:
-    """Return the curve in a record; raise a ValueError if this version rejects it."""
-    try:
-        with suppress_warnings():  # the run that saved it has warned about it
-            return Curve.from_dict(record.curve)
-    except Exception as error:  # a wrong type can raise anything
-        raise ValueError(f"{record.name} has a curve that cannot be read: {error}") from None
 
 
 def shortest_decimal(peak: Any) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 from plateau_jax.runs.comparison import Schedule, compare_with_saved
 from plateau_jax.runs.policy import Policy, record_policy
-from plateau_jax.runs.record import Record, read_curve, read_records
+from plateau_jax.runs.record import Record, read_records
 from plateau_jax.runs.saved_run import SavedRun
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
@@ -94,7 +94,7 @@ def compare_records(
     if step > 0 or is_step_used:
         peaks = [record.peak_value for record in saved]
     saved_run = SavedRun([*saved], peaks, step, is_step_used=is_step_used)
-    schedules = [Schedule(read_curve(record), record.peak_value, record.clock) for record in now]
+    schedules = [Schedule(record.built_curve, record.peak_value, record.clock) for record in now]
     return compare_with_saved(saved_run, schedules, policy, strict=strict).warnings
 
 
@@ -109,5 +109,5 @@ def read_checked_records(name: str, given: Any) -> list[Record]:
     if not records:
         raise ValueError(f"{name} = {given!r} has no record: pass what resume_record returns")
     for record in records:
-        read_curve(record)
+        _ = record.built_curve  # raises the error
     return records

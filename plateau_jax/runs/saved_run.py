@@ -70,11 +70,7 @@ def read_saved_run(
     clock = None
     if "records" in state:
         records = read_records("records", state["records"])
-        if len(records) != len(peaks):
-            raise ValueError(
-                f"state_dict['records'] has {len(records)} items; the number of parameter groups "
-                f"is {len(peaks)}"
-            )
+        check_length("state_dict['records']", records, len(peaks))
         clock = records[0].clock
     if isinstance(clock, dict):
         unit = cast("dict[str, Any]", clock)["unit"]
@@ -89,6 +85,14 @@ def read_saved_run(
         is_step_used = has_rules and curve_step != updates
     hold = state.get("hold")
     return SavedRun(records, [*peaks], curve_step, is_step_used, updates, consumed, hold)
+
+
+def check_length(name: str, values: Sequence[Any], group_count: int) -> None:
+    """Raise a ValueError unless there is a value for each parameter group."""
+    if len(values) != group_count:
+        raise ValueError(
+            f"{name} has {len(values)} items; the number of parameter groups is {group_count}"
+        )
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,13 @@ from torch_bridge.advice.position_warnings import (
     stuck_message,
     value_range,
 )
-from torch_bridge.curve_api import UpdateClock, one_if_equal, shortest_decimal, warn
+from torch_bridge.curve_api import (
+    UpdateClock,
+    one_if_equal,
+    shortest_decimal,
+    shortest_decimals,
+    warn,
+)
 from torch_bridge.distributed.processes import world_size
 from torch_bridge.groups.group_curves import GroupCurves
 from torch_bridge.param_groups import as_number, is_same, updates_made
@@ -300,8 +306,7 @@ class StepWarnings:
         for scheduler in schedulers:
             scheduler.may_lack_state = False
         scheduler = without_state[-1]
-        peaks = [shortest_decimal(peak) for peak in scheduler.group_curves.bases]
-        peak = one_if_equal(peaks)
+        peak = one_if_equal(shortest_decimals(scheduler.group_curves.bases))
         advice = "load the scheduler's state, scheduler.load_state_dict(state)"
         if made is not None and scheduler.unit is None:
             advice += f"; or pass last_epoch={made - 1}"

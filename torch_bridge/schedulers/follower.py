@@ -15,6 +15,7 @@ from torch_bridge.curve_api import (
     Format,
     SavedRun,
     as_curves,
+    check_length,
     checks,
     compare_with_saved,
     dump_records,
@@ -25,7 +26,7 @@ from torch_bridge.curve_api import (
     warn,
 )
 from torch_bridge.groups.group_curves import GroupCurves
-from torch_bridge.param_groups import GroupOption, bases_per_group, check_length, groups_of
+from torch_bridge.param_groups import GroupOption, bases_per_group, groups_of
 from torch_bridge.schedulers.scheduler_state import read_bases, read_flag
 from torch_bridge.schedulers.update_hook import hook_of
 

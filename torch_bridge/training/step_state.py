@@ -18,6 +18,7 @@ from torch_bridge.curve_api import (
     MAX_CONSUMED,
     Format,
     Position,
+    check_length,
     checks,
     compare_with_saved,
     dump_hold_states,
@@ -31,7 +32,7 @@ from torch_bridge.curve_api import (
 )
 from torch_bridge.distributed.dtensors import host_copier, mesh_coordinates
 from torch_bridge.distributed.plain_names import names_of_parameters, plain_state, to_plain_names
-from torch_bridge.param_groups import all_groups, check_length
+from torch_bridge.param_groups import all_groups
 from torch_bridge.training.loss_call import Carry
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.optimizer_states import (
