@@ -26,6 +26,7 @@ from plateau_jax.runs.saved_run import (
     SavedRun,
     States,
     check_length,
+    check_peaks,
     dump_hold_states,
     initial_states,
     position_on,
@@ -36,13 +37,20 @@ from plateau_jax.table.fixed_point import evaluate as evaluate_table
 from plateau_jax.table.segments import Segments, decode_table
 from plateau_jax.validation import checks, lazy_names
 from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.formats import Format, describe_error
+from plateau_jax.validation.formats import (
+    NEWER,
+    Format,
+    describe_error,
+    is_of_newer_version,
+    without_defaults,
+)
 from plateau_jax.validation.state_errors import reading_state_of
 
 __all__ = [
     "FOLLOWER",
     "MAX_CONSUMED",
     "MAX_COUNT",
+    "NEWER",
     "VALUE_CLASSES",
     "AnyClock",
     "AnyCurve",
@@ -63,6 +71,7 @@ __all__ = [
     "check_clock",
     "check_consumed",
     "check_length",
+    "check_peaks",
     "checks",
     "compare_with_saved",
     "decide",
@@ -72,6 +81,7 @@ __all__ = [
     "dump_records",
     "evaluate_table",
     "initial_states",
+    "is_of_newer_version",
     "lazy_names",
     "multiply_levels",
     "new_clock",
@@ -86,6 +96,7 @@ __all__ = [
     "stack",
     "state_policy",
     "warn",
+    "without_defaults",
 ]
 
 VALUE_CLASSES: list[Any] = [*CURVE_CLASSES.values(), BatchPlan, *CLOCKS.values()]

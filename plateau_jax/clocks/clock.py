@@ -1,13 +1,14 @@
 """The argument `clock`, which decides how updates move a run along its curve."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
 from plateau_jax.clocks.hold_rule import HoldRule
 from plateau_jax.clocks.known_rules import RULES, Rule
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
+from plateau_jax.validation.formats import written_arguments
 from plateau_jax.validation.storable import storable
 
 MAX_CONSUMED = 2**62
@@ -61,7 +62,7 @@ class DataClock:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        return {"kind": self._kind, **asdict(self)}
+        return {"kind": self._kind, **written_arguments(self)}
 
 
 CLOCKS: dict[str, type[DataClock | HoldRule]] = {DataClock._kind: DataClock, **RULES}

@@ -4,7 +4,7 @@ Pickles name this module, so the classes stay here.
 """
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -13,6 +13,7 @@ import numpy as np
 from plateau_jax.clocks.hold_rule import HoldRule, add_to_reading
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
+from plateau_jax.validation.formats import written_arguments
 from plateau_jax.validation.storable import storable
 
 ThresholdMode = Literal["rel", "abs"]
@@ -108,7 +109,7 @@ class HoldUntilFlat(HoldRule):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        return {"kind": self._kind, **asdict(self)}
+        return {"kind": self._kind, **written_arguments(self)}
 
     def _check_curve(self, curve: Curve) -> None:
         if not curve.flat_starts:
@@ -240,10 +241,10 @@ class HoldBelow(HoldRule):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        value: Any = self.value
+        arguments = written_arguments(self)
         if self.steps is None:
-            value = [list(pair) for pair in self.pairs]
-        return {"kind": self._kind, "value": value, "steps": self.steps, "every": self.every}
+            arguments["value"] = [list(pair) for pair in self.pairs]
+        return {"kind": self._kind, **arguments}
 
     def _check_curve(self, curve: Curve) -> None:
         """Any curve can be held."""

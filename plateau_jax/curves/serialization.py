@@ -20,12 +20,12 @@ from plateau_jax.validation.checks import (
     short_repr,
 )
 from plateau_jax.validation.curve_warning import suppress_warnings
-from plateau_jax.validation.formats import NEWER
+from plateau_jax.validation.formats import NEWER, later_defaults, written_arguments
 
 FORMAT = 1
 """The current format. A description may state it as "format"; `to_dict` leaves it out.
 
-The entries are the fields of the dataclass; a field added later needs a default.
+The entries are the fields of the dataclass; one that is added later is an `added_later(default)`.
 """
 
 MAX_DEPTH = 64
@@ -52,10 +52,11 @@ def plain_arguments_of(curve: Any) -> dict[str, Any]:
 
 
 def curve_to_dict(curve: Any) -> dict[str, Any]:
-    """Return the kind and all arguments of a curve."""
+    """Return the kind and the arguments of a curve."""
+    plain = {name: _to_plain_value(value) for name, value in written_arguments(curve).items()}
     if curve._kind is None:
-        return plain_arguments_of(curve)
-    return {"kind": curve._kind, **plain_arguments_of(curve)}
+        return plain
+    return {"kind": curve._kind, **plain}
 
 
 def _to_plain_value(value: Any) -> Any:
@@ -116,8 +117,8 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = (), depth: int 
     _check_complete(build, values, path)
 
     try:
-        # `to_dict` writes exactly the fields: such a curve has warned already.
-        if values.keys() == _field_names(curve_class):
+        # `to_dict` writes all fields: such a curve has warned already.
+        if _are_all_fields(values, curve_class):
             return rebuild_curve(curve_class, values)
         return build(**values)
     except (TypeError, ValueError) as error:
@@ -153,13 +154,15 @@ def _class_without_kind(given: Mapping[str, Any]) -> type[Any]:
         return CURVE_CLASSES["staged"]
     # `dataclasses.asdict`, and OmegaConf for a curve in a list, write the fields without the kind.
     for curve_class in CURVE_CLASSES.values():
-        if set(given) == _field_names(curve_class):
+        if _are_all_fields(given, curve_class):
             return curve_class
     return CURVE_CLASSES[None]
 
 
-def _field_names(curve_class: type[Any]) -> set[str]:
-    return {field.name for field in fields(curve_class)}
+def _are_all_fields(given: Mapping[str, Any], curve_class: type[Any]) -> bool:
+    """Return True if these are the fields of a curve; those that were added later may be absent."""
+    names = {field.name for field in fields(curve_class)}
+    return names - later_defaults(curve_class).keys() <= given.keys() <= names
 
 
 def _check_complete(build: Callable[..., Any], values: Mapping[str, Any], path: Path) -> None:

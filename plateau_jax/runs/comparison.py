@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from plateau_jax.clocks.clock import CLOCKS, CheckedClock
 from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.serialization import plain_arguments_of
 from plateau_jax.runs.policy import Difference, Policy
 from plateau_jax.runs.record import shortest_decimals
 from plateau_jax.runs.saved_run import SavedRun
@@ -63,7 +64,8 @@ def compare_with_saved(
         strict: False to continue in spite of differences that are errors.
 
     Raises:
-        ValueError: The run cannot continue.
+        ValueError: The run cannot continue; or a newer version may have saved a curve, which is an
+            error even if `strict` is False, because nothing was compared.
     """
     differences = list(_find_differences(saved, now, policy))
     step = saved.curve_step
@@ -171,7 +173,7 @@ def _compare_curves(
             continue  # without building it, which takes long if it has many stages
         try:
             saved_curve = record.built_curve
-        except ValueError as error:
+        except TypeError as error:
             yield Difference("unreadable curve", str(error))
             return
         first = curve.first_difference(saved_curve)
@@ -212,11 +214,11 @@ def _differing_arguments(saved: Curve, current: Curve, path: Path = ()) -> Itera
     curves of different kinds, only kind and length are shown; for a list, only the first item that
     differs.
     """
-    old, new = saved.to_dict(), current.to_dict()
-    if old.keys() != new.keys() or old.get("kind") != new.get("kind"):
+    if type(saved) is not type(current):
         yield _show_change(path, _kind_and_length(saved), _kind_and_length(current))
         return
-    for name, before in old.items():
+    new = plain_arguments_of(current)
+    for name, before in plain_arguments_of(saved).items():
         now = new[name]
         if before == now:
             continue

@@ -21,7 +21,12 @@ from plateau_jax.runs.resume import (
 )
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.formats import NEWER, Format, describe_error, describe_unknown
+from plateau_jax.validation.formats import (
+    Format,
+    check_known,
+    describe_error,
+    is_of_newer_version,
+)
 
 if sys.platform != "win32":
     import fcntl
@@ -225,23 +230,21 @@ def _read_history(file: Path) -> list[_Entry]:
             raise TypeError("its entries must be a list")
         return [_read_entry(file, entry) for entry in state["entries"]]
     except Exception as error:  # a wrong type can raise anything
+        if is_of_newer_version(error):
+            raise ValueError(str(error)) from None
         raise ValueError(_damage_message(file, error)) from None
 
 
 def _read_entry(file: Path, entry: dict[str, Any]) -> _Entry:
-    newer = describe_unknown(f"an entry of {file}", entry, _Entry._fields)
-    if newer:
-        raise ValueError(newer)
     step = checks.at_least("step", entry["step"], 0)
-    return _Entry(step, read_records(f"{file}: records", entry["records"]))
+    records = read_records(f"{file}: records", entry["records"])
+    check_known(f"an entry of {file}", entry, _Entry._fields)
+    return _Entry(step, records)
 
 
 def _damage_message(file: Path, error: Exception) -> str:
-    problem = describe_error(error)
-    if NEWER in problem:
-        return problem
     return (
-        f"{file} is not the history of a run, or is damaged: {problem}. Restore it "
+        f"{file} is not the history of a run, or is damaged: {describe_error(error)}. Restore it "
         "from a copy; or move it away, to resume without a comparison"
     )
 

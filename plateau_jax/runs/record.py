@@ -12,7 +12,13 @@ from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import short_repr
 from plateau_jax.validation.curve_warning import suppress_warnings
-from plateau_jax.validation.formats import NEWER, Format, describe_error, describe_unknown
+from plateau_jax.validation.formats import (
+    NEWER,
+    Format,
+    check_known,
+    describe_error,
+    is_of_newer_version,
+)
 
 
 class _SavedRecord(TypedDict):
@@ -45,8 +51,9 @@ def resume_record(
         clock: As in `scale_by_curve`.
 
     Returns:
-        A dictionary of plain JSON values, with the keys `"kind"`, `"format"`, `"curve"`,
-        `"peak_value"` and `"clock"`. The peak is the shortest decimal of its float32.
+        A dictionary of plain JSON values, with the keys `"kind"`, `"format"`, `"curve"`, and,
+        unless they are None, `"peak_value"` and `"clock"`. The peak is the shortest decimal of its
+        float32.
 
     Raises:
         TypeError, ValueError: As `lambda_lr` for the same curve, peak and clock.
@@ -74,15 +81,22 @@ class Record:
 
     @cached_property
     def built_curve(self) -> Curve:
-        """The curve itself. Raises a ValueError if this version rejects it.
+        """The curve itself, built once, because that takes long if it has many stages.
 
-        Built once, which takes long if the curve has many stages.
+        Raises:
+            ValueError: This version rejects a value in it. A newer version may accept it.
+            TypeError: It is empty, or not a mapping, so no version wrote it.
         """
         try:
             with suppress_warnings():  # the run that saved it has warned about it
                 return Curve.from_dict(self.curve)
         except Exception as error:  # a wrong type can raise anything
-            raise ValueError(f"{self.name} has a curve that cannot be read: {error}") from None
+            problem = f"{self.name} has a curve that cannot be read: {error}"
+            if not isinstance(self.curve, Mapping) or not self.curve:
+                raise TypeError(problem) from None
+            if not is_of_newer_version(error):
+                problem += f"; or it was {NEWER}"
+            raise ValueError(problem) from None
 
 
 def dump_record(curve: Curve, peak_value: Any, clock: CheckedClock) -> dict[str, Any]:
@@ -94,13 +108,7 @@ def dump_record(curve: Curve, peak_value: Any, clock: CheckedClock) -> dict[str,
 
 def record_to_dict(record: Record) -> dict[str, Any]:
     """Return a record as plain JSON values."""
-    return {
-        "kind": _FORMAT.kind,
-        "format": _FORMAT.number,
-        "curve": record.curve,
-        "peak_value": record.peak_value,
-        "clock": record.clock,
-    }
+    return _FORMAT.write(curve=record.curve, peak_value=record.peak_value, clock=record.clock)
 
 
 def dump_records(
@@ -128,47 +136,38 @@ def read_record(name: str, record: Any) -> Record:
         plain = _to_plain_value(record)
         if not isinstance(plain, dict):
             raise TypeError("pass what resume_record returned, or a list of such records")
-        newer = _describe_newer(name, plain)
-        if not newer:
-            return _parse_record(name, plain)
+        return _parse_record(name, plain)
     except Exception as error:  # a wrong type can raise anything
+        if is_of_newer_version(error):
+            raise ValueError(str(error)) from None
         shown = f"{name} = {short_repr(record)}"
         problem = describe_error(error)
         raise ValueError(f"{shown} is not from resume_record: {problem}") from None
-    raise ValueError(newer)
 
 
 def _parse_record(name: str, plain: Any) -> Record:
     saved = _FORMAT.read(name, plain)
+    for clock in _parts_of(saved["clock"]):
+        if isinstance(clock, dict):
+            _check_clock_is_known(name, cast("dict[str, Any]", clock))
     peak_value: Any = saved["peak_value"]
     if peak_value is not None:
         peak_value = shortest_decimal(peak_value)
     return Record(name, saved["curve"], peak_value, saved["clock"])
 
 
-def _describe_newer(name: str, plain: Any) -> str:
-    """Return an error message if a newer version saved this record, or ""."""
-    problem = _FORMAT.describe_newer(name, plain)
-    if problem or not _FORMAT.is_of(plain):
-        return problem
-    return _describe_newer_clock(name, plain.get("clock"))
+def _check_clock_is_known(name: str, clock: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a kind or an argument that this version does not know.
 
-
-def _describe_newer_clock(name: str, clock: Any) -> str:
-    """Return an error message if a newer version saved a record with this clock, or ""."""
-    for part in _parts_of(clock):
-        if not isinstance(part, dict):
-            continue
-        arguments = cast("dict[str, Any]", part)
-        kind = arguments.get("kind")
-        if isinstance(kind, str) and kind not in CLOCKS:
-            return f"{name} has a clock of the kind {kind!r}, so it was {NEWER}"
-        if isinstance(kind, str):
-            known = {"kind", *(argument.name for argument in fields(CLOCKS[kind]))}
-            problem = describe_unknown(f"the clock of {name}", arguments, known)
-            if problem:
-                return problem
-    return ""
+    Its values are only compared.
+    """
+    kind = clock.get("kind")
+    if not isinstance(kind, str):
+        return
+    if kind not in CLOCKS:
+        raise ValueError(f"{name} has a clock of the kind {kind!r}, so it was {NEWER}")
+    known = {"kind", *(argument.name for argument in fields(CLOCKS[kind]))}
+    check_known(f"the clock of {name}", clock, known)
 
 
 def _parts_of(clock: Any) -> list[Any]:

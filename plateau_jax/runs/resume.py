@@ -42,7 +42,8 @@ def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool
     Raises:
         TypeError: `step` is not an integer.
         ValueError: The curves differ at a step so far, or the clocks, the peaks or the numbers of
-            records differ (unless `strict` is False); `saved` or `now` is not a record.
+            records differ (unless `strict` is False); `saved` or `now` is not a record, or was
+            saved by a newer version.
 
     Warns:
         CurveWarning: As above.
@@ -109,5 +110,8 @@ def read_checked_records(name: str, given: Any) -> list[Record]:
     if not records:
         raise ValueError(f"{name} = {given!r} has no record: pass what resume_record returns")
     for record in records:
-        _ = record.built_curve  # raises the error
+        try:
+            _ = record.built_curve
+        except TypeError as error:
+            raise ValueError(str(error)) from None
     return records

@@ -1,5 +1,6 @@
 """The position of a run: in a saved state, and where the run resumes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -11,7 +12,7 @@ from plateau_jax.clocks.decision import initial_state
 from plateau_jax.clocks.known_rules import Rule
 from plateau_jax.runs.record import Record, read_records
 from plateau_jax.validation import checks
-from plateau_jax.validation.formats import describe_unknown
+from plateau_jax.validation.formats import check_known
 
 States = tuple[Any, ...]
 """The state of each rule: a named tuple of NumPy's int32 and float32."""
@@ -46,11 +47,7 @@ class SavedRun:
 
 
 def read_saved_run(
-    state: Mapping[str, Any],
-    updates: int,
-    peaks: Sequence[float | None],
-    *,
-    counts_all_updates: bool,
+    state: Mapping[str, Any], updates: int, peaks: Sequence[float | None], *, step_offset: int = 0
 ) -> SavedRun:
     """Read what a state says about its run.
 
@@ -59,9 +56,8 @@ def read_saved_run(
             unless a scheduler without a curve has saved it.
         updates: The number of updates in the state.
         peaks: The shortest decimal of the peak of each parameter group in the state.
-        counts_all_updates: True if `updates` counts all updates of a run, even after it has changed
-            its clock, so that the step of the curve may differ. Otherwise it must be the step,
-            unless a rule may have held the curve.
+        step_offset: The step of the curve minus the number of updates, unless a rule has held the
+            curve. Nonzero only for a `TrainStep` that has changed its clock.
 
     Raises:
         ValueError: The state contradicts itself.
@@ -79,10 +75,11 @@ def read_saved_run(
     else:
         has_rules = clock is not None
         consumed = 0
-        curve_step = _read_curve_step(
-            state, updates, may_be_held=has_rules, may_differ=counts_all_updates
-        )
-        is_step_used = has_rules and curve_step != updates
+        last_step = updates + step_offset
+        curve_step = _read_curve_step(state, updates, last_step, may_be_held=has_rules)
+        is_step_used = has_rules and curve_step != last_step
+        if records is not None:
+            _check_consumed_updates(state, updates)
     hold = state.get("hold")
     return SavedRun(records, [*peaks], curve_step, is_step_used, updates, consumed, hold)
 
@@ -93,6 +90,23 @@ def check_length(name: str, values: Sequence[Any], group_count: int) -> None:
         raise ValueError(
             f"{name} has {len(values)} items; the number of parameter groups is {group_count}"
         )
+
+
+def check_peaks(name: str, saved: SavedRun, change_peak: str) -> None:
+    """Raise a ValueError unless a state's peaks are those of its records.
+
+    Args:
+        name: The entry with the peaks.
+        saved: The saved run.
+        change_peak: The method that changes the peaks.
+    """
+    for index, (peak, record) in enumerate(zip(saved.peaks, saved.records or (), strict=False)):
+        if record.peak_value != peak:
+            raise ValueError(
+                f"state_dict has {name} = {peak} in group {index}, but its record has peak_value = "
+                f"{record.peak_value}: to change a peak, load the state as it was saved, and then "
+                f"call {change_peak}"
+            )
 
 
 @dataclass(frozen=True)
@@ -109,6 +123,8 @@ class Position:
     """The states of the rules."""
     skipped: int = 0
     """The number of updates that a `TrainStep` has skipped."""
+    step_offset: int = 0
+    """As in the state of a `TrainStep`."""
 
 
 def position_on(clock: CheckedClock, saved: SavedRun, *, is_new_clock: bool) -> Position:
@@ -144,17 +160,29 @@ def _on_new_clock(clock: CheckedClock, saved: SavedRun) -> Position:
 
 
 def _read_curve_step(
-    state: Mapping[str, Any], updates: int, *, may_be_held: bool, may_differ: bool
+    state: Mapping[str, Any], updates: int, last_step: int, *, may_be_held: bool
 ) -> int:
-    """Return the step of a curve that counts updates."""
+    """Return the step of a curve that counts updates: `last_step`, or before it if it was held."""
     curve_step = checks.at_least("curve_step", state["curve_step"], min(updates, 0))
-    is_possible = curve_step == updates or (may_be_held and curve_step < updates)
-    if not is_possible and not may_differ:
+    if curve_step == last_step or (may_be_held and curve_step < last_step):
+        return curve_step
+    advice = ""
+    if "last_epoch" in state:
+        advice = ", and set scheduler.last_epoch"
+    raise ValueError(
+        f"state_dict has curve_step = {curve_step} after {updates} updates: if the program has "
+        f"changed one of the two, load the state as it was saved{advice}"
+    )
+
+
+def _check_consumed_updates(state: Mapping[str, Any], updates: int) -> None:
+    """Check the entry `consumed` of a run without a unit."""
+    consumed = checks.integer("consumed", state["consumed"])
+    if consumed != max(updates, 0):
         raise ValueError(
-            f"state_dict has curve_step = {curve_step} after {updates} updates: if the program has "
-            "changed one of the two, load the state as it was saved, and set scheduler.last_epoch"
+            f"state_dict has consumed = {consumed} after {updates} updates; without a DataClock "
+            "both must be equal"
         )
-    return curve_step
 
 
 def _read_data_counters(state: Mapping[str, Any], unit: Any) -> tuple[int, int]:
@@ -181,23 +209,19 @@ def _read_rule_state(saved: Any, rule: Rule) -> Any:
     """Return a rule's saved state.
 
     Raises:
-        ValueError: A newer version saved it; it lacks an entry; or a value has a different type or
-            is a count below the initial one.
+        ValueError: A newer version saved it; it lacks a field; or a value has a different type, is
+            a count below the initial one, or is not a number.
     """
     initial = initial_state(rule)
-    initial_values = initial._asdict()
-    newer = describe_unknown("hold", saved, initial_values)
-    if newer:
-        raise ValueError(newer)
-    complete = {**initial._field_defaults, **saved}  # a field that was added later has a default
-    is_possible = complete.keys() == initial_values.keys() and all(
-        _is_possible_value(initial_values[name], value) for name, value in complete.items()
-    )
-    if not is_possible:
-        raise ValueError(f"state_dict has {saved} in hold, which is not a state of the rule {rule}")
     values: dict[str, Any] = {}
-    for name, initial_value in initial_values.items():
-        values[name] = type(initial_value)(complete[name])
+    for name, initial_value in initial._asdict().items():
+        value = saved.get(name)
+        if not _is_possible_value(initial_value, value):
+            raise ValueError(
+                f"state_dict has {saved} in hold, which is not a state of the rule {rule}"
+            )
+        values[name] = type(initial_value)(value)
+    check_known("hold", saved, initial._fields)
     return type(initial)(**values)
 
 
@@ -205,7 +229,7 @@ def _is_possible_value(initial: Any, value: Any) -> bool:
     """Return True if a field of a rule's state may change from its initial value to this one."""
     if initial.dtype == np.int32:
         return type(value) is int and initial <= value <= checks.MAX_STEP
-    return type(value) is float
+    return type(value) is float and not math.isnan(value)
 
 
 def initial_states(rules: Sequence[Rule]) -> States:

@@ -116,15 +116,13 @@ class CurveScheduler:
         `resume_record` returns it, which `load_state_dict` compares.
         """
         checked = self._clock.checked
-        return {
-            "kind": _FORMAT.kind,
-            "format": _FORMAT.number,
-            "updates": self.updates,
-            "curve_step": self.curve_step,
-            "consumed": self.consumed,
-            "hold": dump_hold_states(checked.rules, self._clock.hold_states),
-            "records": dump_records([self._curve], self._values.bases, checked),
-        }
+        return _FORMAT.write(
+            updates=self.updates,
+            curve_step=self.curve_step,
+            consumed=self.consumed,
+            hold=dump_hold_states(checked.rules, self._clock.hold_states),
+            records=dump_records([self._curve], self._values.bases, checked),
+        )
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Resume from the saved step of the curve.
@@ -140,8 +138,8 @@ class CurveScheduler:
                 and `consumed` are then what it takes to come there.
 
         Raises:
-            ValueError: As above; or `state_dict` is not the state of a `CurveScheduler`. Nothing
-                was changed.
+            ValueError: As above; or the state contradicts itself, was saved by a newer version, or
+                is not that of a `CurveScheduler`. Nothing was changed.
 
         Warns:
             CurveWarning: As above.
@@ -150,10 +148,13 @@ class CurveScheduler:
         with reading_state_of("a CurveScheduler", state_dict):
             state = _FORMAT.read("state_dict", state_dict)
             updates = checks.at_least("updates", state["updates"], 0)
-            record, *others = read_records("records", state["records"])
-            if others:
+            records = read_records("records", state["records"])
+            if len(records) > 1:
                 raise ValueError("state_dict has several records, those of parameter groups")
-            saved = read_saved_run(state, updates, [record.peak_value], counts_all_updates=False)
+            if not records or records[0].peak_value is None:
+                raise ValueError("state_dict must have a record with a peak_value")
+            (record,) = records
+            saved = read_saved_run(state, updates, [record.peak_value])
             compared_peaks = None
             if updates:
                 compared_peaks = self._values.bases

@@ -183,8 +183,8 @@ def test_checkpoint_with_damaged_manifest_may_be_newest(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "problem"),
     [
-        ({"format": 2}, "has format 2"),
-        ({"compressed": True}, "has the entry 'compressed'"),
+        ({"format": 2}, "has format 2, so it was"),
+        ({"compressed": True}, "has the entry 'compressed', .* it was"),
     ],
 )
 def test_checkpoint_of_a_newer_version_is_not_skipped(
@@ -195,7 +195,7 @@ def test_checkpoint_of_a_newer_version_is_not_skipped(
     part = Part("as before")
     model = constant_model(0)
     checkpoints = Checkpoints(copied)
-    message = f"{problem}, so it was saved by a newer version: update plateau-jax"
+    message = f"{problem} saved by a newer version: update plateau-jax"
     with pytest.raises(ValueError, match=message):
         checkpoints.load(part=part)
     with pytest.raises(ValueError, match=message):

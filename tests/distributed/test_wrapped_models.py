@@ -160,15 +160,6 @@ def test_cuda_graph_rejects_wrapped_model(wrap: Wrapper) -> None:
 
 
 @by_ddp_or_fsdp
-def test_wrong_count_changes_nothing(wrap: Wrapper) -> None:
-    """It is rejected before the update begins, so the step stays usable."""
-    step = make_step(model=wrap(Net()), clock=DataClock(2))
-    with pytest.raises(ValueError, match="count = -1"):
-        step(BATCH, count=-1)
-    assert step(BATCH, count=3).counters.tolist() == [1, 0, 0, 3]
-
-
-@by_ddp_or_fsdp
 def test_update_of_wrapped_model_reads_nothing(wrap: Wrapper) -> None:
     step = make_step(model=wrap(Net()), max_norm=0.1)
     step(BATCH)
@@ -244,6 +235,18 @@ def test_step_rejects_calls_after_an_error(wrapper: str, hook: Callable[..., Any
         step.state_dict()
     with pytest.raises(RuntimeError, match=message):
         step.load_state_dict(state)
+
+
+@pytest.mark.parametrize("count", [None, -1, 2.5, torch.tensor(2.5), 2**62], ids=str)
+@by_ddp_or_fsdp
+def test_step_rejects_calls_after_a_wrong_count(wrap: Wrapper, count: Any) -> None:
+    """Other ranks have begun this update: with its next batch, this rank would be one behind."""
+    step = make_step(model=wrap(Net()), clock=DataClock(8))
+    step(BATCH, count=4)
+    with pytest.raises((TypeError, ValueError), match="count"):
+        step(BATCH, count=count)
+    with pytest.raises(RuntimeError, match="restart the program from its last checkpoint"):
+        step(BATCH, count=4)
 
 
 # Gradients that DDP does not average.

@@ -539,6 +539,7 @@ def test_missing_entry_of_a_held_scheduler(held: Saved, name: str) -> None:
         ("filled", -1),
         ("stale", 2**31),
         ("best", "0.1"),
+        ("best", NAN),
         ("total", 1),
         ("more", 1),
     ],
@@ -727,7 +728,15 @@ def test_different_curve_of_the_second_group() -> None:
     resume([OLD, OLD], [OLD, LONGER])
 
 
-UNREADABLE_CURVES = [5, None, {}, [], {"kind": "later"}, {"total_steps": 5, "more": 1}]
+DAMAGED_CURVES = [5, None, {}, []]
+NEWER_CURVES = [
+    {"kind": "later"},
+    {"total_steps": 5, "more": 1},
+    {"total_steps": 5, "format": 2},
+    {"total_steps": 5, "decay_shape": "spiral"},
+    {"total_steps": 5, "warmup_steps": [4, "linear"]},
+    {"steps": 5},
+]
 
 
 def unreadable_state(run: Driven, curve: Any) -> dict[str, Any]:
@@ -737,18 +746,31 @@ def unreadable_state(run: Driven, curve: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-@pytest.mark.parametrize("curve", UNREADABLE_CURVES, ids=str)
-def test_unreadable_curve_is_an_error_if_strict(name: str, curve: Any) -> None:
+@pytest.mark.parametrize("curve", DAMAGED_CURVES, ids=str)
+def test_damaged_curve_is_an_error_if_strict(name: str, curve: Any) -> None:
     run = run_of(name)
     run.advance(5)
     state = unreadable_state(run, curve)
     run.advance(1)
-    run.rejects(ValueError, ".", lambda: run.part.load_state_dict(state))
+    run.rejects(ValueError, "cannot be read", lambda: run.part.load_state_dict(state))
 
 
 @pytest.mark.parametrize("name", CLOCKS)
-@pytest.mark.parametrize("curve", UNREADABLE_CURVES, ids=str)
-def test_unreadable_curve_is_a_warning_if_not_strict(name: str, curve: Any) -> None:
+@pytest.mark.parametrize("curve", NEWER_CURVES, ids=str)
+def test_curve_of_a_newer_version_is_always_an_error(name: str, curve: Any) -> None:
+    """Nothing was compared: neither a follower nor `strict=False` accepts it."""
+    run = run_of(name)
+    run.advance(5)
+    state = unreadable_state(run, curve)
+    run.advance(1)
+    run.part.strict = False
+    message = "saved by a newer version: update plateau-jax"
+    run.rejects(ValueError, message, lambda: run.part.load_state_dict(state))
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+@pytest.mark.parametrize("curve", DAMAGED_CURVES, ids=str)
+def test_damaged_curve_is_a_warning_if_not_strict(name: str, curve: Any) -> None:
     run = run_of(name)
     run.advance(5)
     saved_step = run.part.curve_step

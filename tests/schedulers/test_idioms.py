@@ -1023,12 +1023,11 @@ def resumes_and_writes_the_learning_rates_again(run: Run) -> None:
     run.scheduler.step(run.scheduler.last_epoch)
 
 
-@warns("peak_value")
+@rejected("peak_value", "scheduler.set_peak")
 def changes_the_bases_in_a_state(run: Run) -> None:
     state = run.scheduler.state_dict()
     state["base_lrs"] = [0.125] * len(run.groups)
     run.scheduler.load_state_dict(state)
-    writes_the_learning_rates_of_the_step(run)
 
 
 @same()

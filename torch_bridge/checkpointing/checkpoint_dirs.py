@@ -32,7 +32,7 @@ from torch_bridge.checkpointing.file_format import (
     is_file_of_checkpoint,
     naming_file,
 )
-from torch_bridge.curve_api import Format
+from torch_bridge.curve_api import Format, is_of_newer_version
 
 _COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
 _TEMPORARY_NAME = re.compile(r"\.[0-9]+\.[0-9a-f]{32}\.(partial|removed)")
@@ -119,16 +119,15 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     if content != _with_digest(before_digest):
         return damaged("is damaged: its SHA-256 differs")
     entries: Any = json.loads(content)
-    newer = _FORMAT.describe_newer(MANIFEST, entries)
-    if newer:
-        save_index = entries.get("save_index")
-        if type(save_index) is not int:
-            save_index = inf
-        return CheckpointDir(step, path, save_index, damage=newer, is_newer=True)
     try:
         manifest = _FORMAT.read(MANIFEST, entries)
     except (KeyError, TypeError, ValueError) as error:
-        return damaged(f"is malformed: {error!r}")
+        if not is_of_newer_version(error):
+            return damaged(f"is malformed: {error!r}")
+        save_index = entries.get("save_index")
+        if type(save_index) is not int:
+            save_index = inf
+        return CheckpointDir(step, path, save_index, damage=str(error), is_newer=True)
     if manifest["step"] != step:
         return damaged(f"is that of checkpoint {manifest['step']}")
     return CheckpointDir(
@@ -197,16 +196,14 @@ def commit(
     for checkpoint in list_with_damaged(directory):
         if checkpoint.save_index < inf:
             save_indices.append(int(checkpoint.save_index))
-    entries = {
-        "kind": _FORMAT.kind,
-        "format": _FORMAT.number,
-        "step": step,
-        "save_index": max(save_indices, default=0) + 1,
-        "world_size": world_size,
-        "parts": parts,
-        "files": files,
-    }
-    _write_manifest(path / MANIFEST, entries)
+    manifest = _FORMAT.write(
+        step=step,
+        save_index=max(save_indices, default=0) + 1,
+        world_size=world_size,
+        parts=parts,
+        files=files,
+    )
+    _write_manifest(path / MANIFEST, manifest)
     _fsync_directory(path)
     path.rename(_free_path(directory, step))
     # The rename reaches the disk before the older checkpoint of this step is removed.
@@ -214,8 +211,8 @@ def commit(
     _prune(directory, keep)
 
 
-def _write_manifest(path: Path, entries: dict[str, Any]) -> None:
-    text = json.dumps(entries).removesuffix("}")  # the digest closes the brace
+def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    text = json.dumps(manifest).removesuffix("}")  # the digest closes the brace
     with naming_file(path), path.open("wb") as file:
         file.write(_with_digest(text.encode()))
         file.flush()

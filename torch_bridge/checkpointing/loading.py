@@ -137,9 +137,7 @@ def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapp
         raise ValueError(f"{part} is neither a TrainStep nor a module")
     structure = cast("dict[str, Any]", structure)
     if TRAIN_STEP.is_of(structure):
-        newer = TRAIN_STEP.describe_newer(part, structure)
-        if newer:
-            raise ValueError(newer)
+        TRAIN_STEP.check_not_newer(part, structure)
         structure = structure["model"]
 
     current = plain_state(model)

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
-from torch_bridge.curve_api import Format, checks, reading_state_of
+from torch_bridge.curve_api import (
+    NEWER,
+    Format,
+    checks,
+    reading_state_of,
+    without_defaults,
+)
 from torch_bridge.distributed import processes
 
 Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
@@ -28,6 +34,9 @@ class _LoaderState(TypedDict):
 
 
 _FORMAT = Format("loader", _LoaderState)
+
+_MADE_WITH_DEFAULTS: dict[str, int | bool] = {}
+"""The values that absent arguments in `made_with` mean, as in `Format.defaults`."""
 
 _EPOCHS_PER_SEED = 1024
 _END: Any = object()
@@ -241,13 +250,11 @@ class ResumableLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the arguments that decide the order, and the position after the last batch."""
         epoch, batch = self._position
-        return {
-            "kind": _FORMAT.kind,
-            "format": _FORMAT.number,
-            "made_with": dict(self.batch_sampler.made_with),
-            "epoch": epoch,
-            "batch": batch,
-        }
+        return _FORMAT.write(
+            made_with=without_defaults(self.batch_sampler.made_with, _MADE_WITH_DEFAULTS),
+            epoch=epoch,
+            batch=batch,
+        )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Make the next iteration begin at the position in a state.
@@ -272,17 +279,24 @@ class ResumableLoader(DataLoader[Any]):
     def _check_made_with(self, saved: Mapping[str, Any]) -> None:
         """Raise a ValueError if the state was saved by a loader with different arguments."""
         made_with = self.batch_sampler.made_with
+        complete = {**_MADE_WITH_DEFAULTS, **saved}
         changes: list[str] = []
-        for name in {**made_with, **saved}:  # a loader with a different sampler may save more
+        for name in {**made_with, **complete}:
             now = made_with.get(name)
-            before = saved.get(name)
+            before = complete.get(name)
             if before != now:
                 changes.append(f"{name} = {checks.short_repr(before)} (now {now})")
-        if changes:
-            raise ValueError(
-                f"state_dict was saved by a loader with {', '.join(changes)}; this batch_size is "
-                "that of all processes together, and make_loader takes that of one"
+        if not changes:
+            return
+        problem = f"state_dict was saved by a loader with {', '.join(changes)}"
+        if not saved.keys() <= made_with.keys():
+            problem += f"; if this version has no such argument, it was {NEWER}"
+        if complete.get("batch_size") != made_with["batch_size"]:
+            problem += (
+                "; this batch_size is that of all processes together, and make_loader takes that "
+                "of one"
             )
+        raise ValueError(problem)
 
 
 def on_cpu() -> AbstractContextManager[Any]:

@@ -156,12 +156,7 @@ class MetricLog:
         """Return all rows, including those of kept results. Synchronizes as `flush` does."""
         self._make_rows()
         rows = [dict(row) for row in self.rows]
-        return {
-            "kind": _FORMAT.kind,
-            "format": _FORMAT.number,
-            "rows": rows,
-            "since_flush": self._since_flush,
-        }
+        return _FORMAT.write(rows=rows, since_flush=self._since_flush)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue with the rows of `state_dict`; rows and kept results of this log are dropped.

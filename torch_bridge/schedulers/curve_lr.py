@@ -20,6 +20,7 @@ from torch_bridge.curve_api import (
     UpdateClock,
     as_curves,
     check_consumed,
+    check_peaks,
     checks,
     compare_with_saved,
     dump_hold_states,
@@ -510,25 +511,22 @@ class lambda_lr(LambdaLR):
             self._read_groups()
         checked = self._clock.checked
         peaks = group_curves.bases
-        state: dict[str, Any] = {
-            "kind": SCHEDULER.kind,
-            "format": SCHEDULER.number,
-            "last_epoch": self.last_epoch,
-            "curve_step": self.curve_step,
-            "consumed": self.consumed,
-            "hold": dump_hold_states(checked.rules, self._clock.hold_states),
-            "records": dump_records(group_curves.curves, peaks, checked),
-            "base_lrs": list(peaks),
-            "peak_was_set": self._is_peak_set,
-            "_last_lr": [float(as_number(lr)) for lr in self._last_lr],
-            "in_charge": self.last_epoch >= 0 and group_curves.is_in_charge(),
-            "_step_count": self._step_count,
-        }
+        state = SCHEDULER.write(
+            last_epoch=self.last_epoch,
+            curve_step=self.curve_step,
+            consumed=self.consumed,
+            hold=dump_hold_states(checked.rules, self._clock.hold_states),
+            records=dump_records(group_curves.curves, peaks, checked),
+            base_lrs=list(peaks),
+            peak_was_set=self._is_peak_set,
+            _last_lr=[float(as_number(lr)) for lr in self._last_lr],
+            in_charge=self.last_epoch >= 0 and group_curves.is_in_charge(),
+            _step_count=self._step_count,
+            base_lrs_are_new=group_curves.has_new_bases,
+        )
         # With this entry, torch's own `LambdaLR` keeps its functions when it loads this state;
         # without it, the load fails. It must fail with a unit or rules: `LambdaLR` would resume at
         # `last_epoch`, which then is not the step of the curve.
-        if group_curves.has_new_bases:
-            state["base_lrs_are_new"] = True
         if not checked.can_stand_still:
             state["lr_lambdas"] = [None] * len(peaks)
         return state
@@ -559,9 +557,9 @@ class lambda_lr(LambdaLR):
 
         Raises:
             ValueError: The saved curve has a different history, or the clock differs (unless
-                `strict` is False); the state has more groups than the optimizer; the scheduler that
-                saved it has no peak, such as `OneCycleLR`; or `state_dict` is not the state of a
-                scheduler. Nothing was changed.
+                `strict` is False); the state has more groups than the optimizer, contradicts itself
+                or was saved by a newer version; the scheduler that saved it has no peak, such as
+                `OneCycleLR`; or `state_dict` is not the state of a scheduler. Nothing was changed.
 
         Warns:
             CurveWarning: As above; or the saved peaks, which are used, differ from those that the
@@ -585,9 +583,8 @@ class lambda_lr(LambdaLR):
             is_peak_set = read_flag(state, "peak_was_set")
             is_in_charge = read_flag(state, "in_charge")
             has_new_bases = read_flag(state, "base_lrs_are_new")
-            saved = read_saved_run(
-                state, updates, shortest_decimals(peaks), counts_all_updates=False
-            )
+            saved = read_saved_run(state, updates, shortest_decimals(peaks))
+            check_peaks("base_lrs", saved, "scheduler.set_peak")
             is_new = self.last_epoch <= 0
             is_rollback = self._is_peak_set and not is_new  # to before `set_peak`, on purpose
             compared_peaks = None

@@ -16,6 +16,7 @@ from torch_bridge.curve_api import (
     SavedRun,
     as_curves,
     check_length,
+    check_peaks,
     checks,
     compare_with_saved,
     dump_records,
@@ -221,17 +222,13 @@ class follow:
         group_curves = self._group_curves
         with suppress(TypeError, ValueError):
             group_curves.sync_groups()
-        state: dict[str, Any] = {
-            "kind": _FORMAT.kind,
-            "format": _FORMAT.number,
-            "curve_step": self.curve_step,
-            "key": self._key,
-            "base_values": list(group_curves.bases),
-            "records": dump_records(group_curves.curves, group_curves.bases, CheckedClock()),
-        }
-        if self._is_base_set:  # earlier versions reject a state with this entry
-            state["base_value_was_set"] = True
-        return state
+        return _FORMAT.write(
+            curve_step=self.curve_step,
+            key=self._key,
+            base_values=list(group_curves.bases),
+            records=dump_records(group_curves.curves, group_curves.bases, CheckedClock()),
+            base_value_was_set=self._is_base_set,
+        )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from the saved step and bases, and write the values into the groups.
@@ -244,12 +241,13 @@ class follow:
             state_dict: A state that `state_dict` returned.
 
         Raises:
-            ValueError: The keys differ; the state has more groups than the optimizer; or
-                `state_dict` is not the state of a follower. Nothing was changed.
+            ValueError: The keys differ; the state has more groups than the optimizer, contradicts
+                itself or was saved by a newer version; or `state_dict` is not the state of a
+                follower. Nothing was changed.
 
         Warns:
-            CurveWarning: The saved curve has different values at an earlier step, or cannot be
-                read; or the saved bases, which are used, differ from those that the follower was
+            CurveWarning: The saved curve has different values at an earlier step, or is damaged; or
+                the saved bases, which are used, differ from those that the follower was
                 built with, and `set_base_value` did not set them.
         """
         group_curves = self._group_curves
@@ -270,6 +268,7 @@ class follow:
             records = read_records("records", state["records"])
             check_length("state_dict['records']", records, len(bases))
             saved = SavedRun(records, shortest_decimals(bases), curve_step)
+            check_peaks("base_values", saved, "follower.set_base_value")
             is_rollback = self._is_base_set and self.curve_step > 0  # on purpose, as in `lambda_lr`
             compared_bases = None
             if not is_base_set and not is_rollback:

@@ -67,6 +67,7 @@ def _read_foreign_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
     if updates is None:
         updates = first["last_epoch"]  # a KeyError that names what the state lacks
     return {
+        **SCHEDULER.defaults,
         "last_epoch": updates,
         "curve_step": updates,
         "base_lrs": first["base_lrs"],
@@ -74,7 +75,6 @@ def _read_foreign_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
         "peak_was_set": False,
         "in_charge": updates >= 0,  # this scheduler takes over from that one
         "_step_count": state_dict.get("_step_count", updates + 1),
-        "base_lrs_are_new": False,
     }
 
 

@@ -307,6 +307,7 @@ class TrainStep:
                 says how to resume. Or `DistributedDataParallel` did not average the gradients.
         """
         self._status.check()
+        self._status.begin_update()
         if count is not None or self._clock.count is not None:
             self._clock.set_count(count, self._rank, self._size)
         self._steppers.prepare()
@@ -397,10 +398,12 @@ class TrainStep:
                 `strict`.
 
         Raises:
-            ValueError: The state is not that of a TrainStep; it belongs to a different curve or
-                clock (unless `strict` is False), optimizer, precision or carry, or to a model of
-                different shapes or dtypes; the parameters are different ones, in a different order
-                or in different groups; or a scheduler is attached to the optimizer.
+            ValueError: The state is not that of a TrainStep, contradicts itself, or was saved by a
+                newer version; it belongs to a different curve or clock (unless `strict` is False),
+                optimizer, precision or carry, or to a model of different shapes or dtypes; a moment
+                of a torch optimizer is missing or has a wrong dtype; the parameters are different
+                ones, in a different order or in different groups; or a scheduler is attached to the
+                optimizer.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises,
                 such as torch's RuntimeError for missing keys.
 

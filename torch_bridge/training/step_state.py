@@ -6,7 +6,7 @@ The checks are those that torch's own `load_state_dict` does not make.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from torch_bridge.curve_api import (
     Format,
     Position,
     check_length,
+    check_peaks,
     checks,
     compare_with_saved,
     dump_hold_states,
@@ -95,11 +96,15 @@ class TrainStepState(TypedDict):
     random: dict[str, Tensor]
     """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU,
     `"cuda"`."""
+    step_offset: NotRequired[int]
+    """`curve_step - applied` when the run last changed its clock; absent if 0, or with a
+    `DataClock`. Afterwards, updates at which a rule held the curve lower the difference."""
 
 
 TRAIN_STEP = Format(
     "train_step",
     TrainStepState,
+    defaults={"step_offset": 0},
     advice={
         "scheduler": (
             "it is the state of a scheduler. Load model and optimizer, then build TrainStep(..., "
@@ -149,6 +154,8 @@ class StepState:
         self.is_peak_set = False
         """True if `set_peak` has set the peaks, in this run or before. The saved peaks may then
         differ from the program's without a warning."""
+        self._step_offset = 0
+        """As in `TrainStepState`."""
 
     def read(self) -> TrainStepState:
         """Return the current state, which shares memory with the step. Synchronizes."""
@@ -158,25 +165,25 @@ class StepState:
         types = [type(optimizer).__name__ for optimizer in self._optimizers]
         groups = [group["params"] for group in all_groups(self._optimizers)]
         carry = None if self._carry is None else self._carry.buffers
-        return {
-            "kind": TRAIN_STEP.kind,
-            "format": TRAIN_STEP.number,
-            "model": plain_state(self._module),
-            "optimizer": _one_or_list(states),
-            "optimizer_type": _one_or_list(types),
-            "parameters": names_of_parameters(self._module, groups),
-            "precision": self._precision.name,
-            "records": dump_records(clock.curves, clock.peaks, clock.checked),
-            "applied": counters.applied,
-            "skipped": counters.skipped,
-            "curve_step": counters.curve_step,
-            "consumed": counters.consumed,
-            "peak_was_set": self.is_peak_set,
-            "hold": dump_hold_states(clock.checked.rules, clock.read_hold_states()),
-            "loss_scale": self._normalizer.state_tensors(),
-            "carry": carry,
-            "random": _get_random_states(self._device),
-        }
+        state = TRAIN_STEP.write(
+            model=plain_state(self._module),
+            optimizer=_one_or_list(states),
+            optimizer_type=_one_or_list(types),
+            parameters=names_of_parameters(self._module, groups),
+            precision=self._precision.name,
+            records=dump_records(clock.curves, clock.peaks, clock.checked),
+            applied=counters.applied,
+            skipped=counters.skipped,
+            curve_step=counters.curve_step,
+            consumed=counters.consumed,
+            peak_was_set=self.is_peak_set,
+            hold=dump_hold_states(clock.checked.rules, clock.read_hold_states()),
+            loss_scale=self._normalizer.state_tensors(),
+            carry=carry,
+            random=_get_random_states(self._device),
+            step_offset=self._step_offset,
+        )
+        return cast("TrainStepState", state)
 
     def check(self, state_dict: Any, *, strict: bool) -> CheckedState:
         """Check that a run can continue from a saved state.
@@ -187,7 +194,7 @@ class StepState:
         with reading_state_of("a TrainStep", state_dict):
             saved = TRAIN_STEP.read("state_dict", state_dict)
             _check_saved_state(self.read(), saved, self._device)
-            peaks, position, warnings = self._read_run(saved, strict=strict)
+            peaks, position, warnings = self._read_run(cast("Any", saved), strict=strict)
             optimizer_states = _as_list(saved["optimizer"], self._optimizers)
             for optimizer, state in zip(self._optimizers, optimizer_states, strict=True):
                 check_optimizer_state(optimizer, state)
@@ -198,7 +205,7 @@ class StepState:
         return CheckedState(saved, copies, peaks, position, warnings)
 
     def _read_run(
-        self, state: TrainStepState, *, strict: bool
+        self, state: Mapping[str, Any], *, strict: bool
     ) -> tuple[list[float], Position, list[str]]:
         """Return the peaks and the position of a saved run, and how it differs from this one.
 
@@ -213,7 +220,9 @@ class StepState:
             peaks.append(float(checks.peak("initial_lr", group["initial_lr"])))
         check_length("state_dict['optimizer']", peaks, len(clock.peaks))
 
-        saved = read_saved_run(state, applied, shortest_decimals(peaks), counts_all_updates=True)
+        step_offset = checks.integer("step_offset", state["step_offset"])
+        saved = read_saved_run(state, applied, shortest_decimals(peaks), step_offset=step_offset)
+        check_peaks("initial_lr", saved, "step.set_peak")
         compared_peaks = None
         if not state["peak_was_set"] and not self.is_peak_set:
             compared_peaks = clock.peaks
@@ -222,7 +231,11 @@ class StepState:
         outcome = compare_with_saved(saved, now, policy, strict=strict)
         position = position_on(clock.checked, saved, is_new_clock=outcome.is_new_clock)
         # A new clock begins at the step, but the updates are still those of the whole run.
-        position = replace(position, updates=applied, skipped=skipped)
+        if outcome.is_new_clock:
+            step_offset = 0
+            if clock.checked.unit is None:
+                step_offset = position.curve_step - applied
+        position = replace(position, updates=applied, skipped=skipped, step_offset=step_offset)
         return peaks, position, outcome.warnings
 
     def restore(self, checked: CheckedState) -> None:
@@ -232,6 +245,7 @@ class StepState:
             load_optimizer(optimizer, copied)
         self._clock.write_state(checked.position, checked.peaks)
         self.is_peak_set = bool(saved["peak_was_set"])
+        self._step_offset = checked.position.step_offset
         self._normalizer.write_state(saved["loss_scale"] or ())
         if self._carry is not None:
             self._carry.write(saved["carry"] or ())

@@ -57,7 +57,6 @@ class Update:
             structure of the micro-batches' aux outputs and their tensors, flat, so that a CUDA
             graph can copy them.
         """
-        self._status.begin_update()
         had_agreed = self._normalizer.has_agreed
         self._aux.clear()  # an update interrupted after its count may have left some
         for parameter in self._all_parameters:
