@@ -6,31 +6,48 @@
 - From one step to the next it changes by at least some amount. If that exceeds the width of its
   error, it is monotonic.
 - At the ends, a value lies between the two levels in 62 bits, because S is at most 1 (`test_root`,
-  `test_powers_of_two_are_at_most_1`). The levels are rounded towards each other, so no value passes
-  the exact level of an end, whose nearest float32 is in the table.
+  `test_powers_of_two_are_at_most_1`, `test_parabola_is_at_most_1`). The levels are rounded towards
+  each other, so no value passes the exact level of an end, whose nearest float32 is in the table.
 """
 
 from fractions import Fraction
+from math import ceil
 
 import pytest
 from support.numerics import bounded
 from support.numerics.bounded import BOUNDED, Bounded, near
-from support.numerics.errors_of_exponentials import LN_2, powers, union
+from support.numerics.errors_of_exponentials import LN_2, powers
 from support.numerics.errors_of_powers import (
     Exponent,
     error_of_inverse_power_exponent,
     error_of_power_exponent,
     exponents_in,
 )
-from support.numerics.errors_of_sine import PI, at_x, phases, sine_error
+from support.numerics.errors_of_sine import PI, cosine_at, phases
 from support.numerics.integers import integer
-from support.numerics.intervals import NOTHING, Interval, constant, point, variable
-from support.numerics.proven import ERROR_OF_PARABOLA, ERRORS, MAX_LENGTH
+from support.numerics.intervals import (
+    NOTHING,
+    Interval,
+    assert_covered,
+    constant,
+    octaves,
+    union,
+    variable,
+)
+from support.numerics.proven import (
+    ERROR_OF_PARABOLA,
+    ERRORS,
+    LEAST_GROWTH,
+    MAX_LENGTH,
+    MAX_T,
+    MOST_K_OF_T,
+    MOST_K_OF_X,
+    POWERS_OF_T,
+    POWERS_OF_X,
+)
 
 from plateau_jax.numerics import exponents
-from plateau_jax.numerics.arithmetic import LIMB, ONE, multiply
-from plateau_jax.shapes import inverse_power
-from plateau_jax.shapes.cosine import Cosine
+from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB, ONE, multiply
 
 LEAST_STEP = Fraction(ONE, MAX_LENGTH)
 """1/L in units of 2⁻⁶², for the longest segment: 2³¹ and a little more."""
@@ -50,16 +67,19 @@ def test_root():
     assert width(ERRORS["1-sqrt"]) < LEAST_STEP / 2
 
 
-def factors_of_last_product(x: Bounded) -> tuple[Bounded, Bounded]:
-    """Run the cosine, and return the operands of its last product: the sine, twice."""
+def error_of_sine(x: Bounded) -> Interval:
+    """Run the cosine, and return the error of the sine, which its last product squares."""
     operands: list[tuple[Bounded, Bounded]] = []
 
     def multiply(a: Bounded, b: Bounded) -> Bounded:
         operands.append((a, b))
         return BOUNDED.multiply(a, b)
 
-    Cosine.interpolant(BOUNDED._replace(multiply=multiply), None, at_x(x), ())
-    return operands[-1]
+    square = cosine_at(x, BOUNDED._replace(multiply=multiply))
+    sine, again = operands[-1]
+    assert sine is again
+    assert BOUNDED.multiply(sine, sine).error == square.error
+    return sine.error
 
 
 def test_cosine_up_to_the_middle():
@@ -68,14 +88,9 @@ def test_cosine_up_to_the_middle():
     The derivative of sin(πx/2) is π/2·cos(πx/2), at least π/2·√(1/2) > π/2·0.7071 up to 1/2. So the
     computed sine grows from step to step, and `multiply` never decreases with either operand.
     """
-    errors = [NOTHING]
-    for x in phases(256):
-        sine, again = factors_of_last_product(x)
-        assert sine is again
-        off = sine_error(x.exact.range.scaled(Fraction(1, ONE)))
-        errors.append(sine.error + off.scaled(2))
+    errors = union(error_of_sine(x) for x in phases(256))
     least_growth = PI.scaled(Fraction(7071, 20_000)).low * LEAST_STEP
-    assert width(union(errors)) < least_growth
+    assert width(errors) < least_growth
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine"])
@@ -117,49 +132,49 @@ def error_of_exponents(exponents: list[Exponent], error_of) -> Interval:
     return union([error_of(exponent) for exponent in exponents])
 
 
-P_OF_POWERS = Interval(Fraction(1, 20), 20)
-
-
 def test_powers():
     """E = P·log₂(L/j) falls by P·log₂((j + 1)/j) > P/(L·ln 2). From E = 64 on, all values are 0."""
-    exponents = list(exponents_in(Interval(0, 64), P_OF_POWERS, 31, -1))
+    total = Interval(0, FIXED_BITS + 2)
+    exponents = list(exponents_in(total, POWERS_OF_X, MOST_K_OF_X, -1))
     error = error_of_exponents(exponents, error_of_power_exponent)
-    least_change = P_OF_POWERS.low * LEAST_STEP / LN_2.high
+    least_change = POWERS_OF_X.low * LEAST_STEP / LN_2.high
     assert least_change - width(error) > least_change_of_exponent()
 
 
-LEAST_GROWTH = inverse_power._LEAST_GROWTH
-OCTAVES_OF_P = [Interval(Fraction(2**n, 4), Fraction(2**n, 2)) for n in range(4)]
+OCTAVES_OF_P = tuple(octaves(POWERS_OF_T))
+GROWTHS = Interval(LEAST_GROWTH, MAX_T)
+OCTAVES_OF_GROWTH = tuple(octaves(GROWTHS))
+
+
+def test_octaves_contain_every_power_and_growth():
+    assert_covered(POWERS_OF_T, OCTAVES_OF_P)
+    assert_covered(GROWTHS, OCTAVES_OF_GROWTH)
 
 
 @pytest.mark.parametrize("powers_of_t", OCTAVES_OF_P, ids=repr)
 def test_inverse_power(powers_of_t):
-    """E = P·log₂ t with t = 1 + g·j/L, for a growth g from 2⁻²² on, between two powers of two.
+    """E = P·log₂ t with t = 1 + g·j/L, for P and the growth g between two powers of two.
 
     From one step to the next E grows by more than P/ln 2·g/L/(1 + g). It is at most P·log₂(1 + g).
     """
-    for n in range(-22, 62):
-        least_growth = Fraction(2) ** n
-        growth = point(least_growth).union(point(2 * least_growth))
-        if n < -1:
-            doublings = growth.high / LN_2.low  # log₂(1 + g) <= g/ln 2
-        else:
-            doublings = n + 2
+    for growth in OCTAVES_OF_GROWTH:
+        # log₂(1 + g) is below g/ln 2, and at most n if 1 + g is at most 2ⁿ.
+        doublings = min(growth.high / LN_2.low, ceil(growth.high).bit_length())
         total = Interval(0, powers_of_t.high * doublings)
-        exponents = list(exponents_in(total, powers_of_t, 62, 1))
+        exponents = list(exponents_in(total, powers_of_t, MOST_K_OF_T, 1))
         error = error_of_exponents(exponents, error_of_inverse_power_exponent)
         slope = powers_of_t.low / LN_2.high
-        least_change = slope * LEAST_STEP * least_growth / (1 + least_growth)
+        least_change = slope * LEAST_STEP * growth.low / (1 + growth.low)
         assert least_change - width(error) > least_change_of_exponent()
 
 
 def test_inverse_power_between_nearly_equal_levels():
-    """The parabola x + (P + 1)/2·g·x·(1 - x) grows by at least (1 - 5/2·g)/L, far above its error.
+    """The parabola x + a·g·x·(1 - x) with a = (P + 1)/2 grows by at least (1 - a·g)/L.
 
-    `test_parabola_between_nearly_equal_levels` has its error: x and t - 1 are rounded down twice,
-    as the products are.
+    That is far above its error, which `test_error_of_parabola` shows.
     """
-    assert width(ERROR_OF_PARABOLA) < (1 - Fraction(5, 2) * LEAST_GROWTH) * LEAST_STEP
+    bend = (POWERS_OF_T.high + 1) / 2 * LEAST_GROWTH
+    assert width(ERROR_OF_PARABOLA) < (1 - bend) * LEAST_STEP
 
 
 # The exponential. E = floor(j·R/2³¹) is computed without a further error, and grows by at least
@@ -172,8 +187,11 @@ def test_inverse_power_between_nearly_equal_levels():
 SLOW = LEAST_CHANGE * 2**31
 """More than any E and any u of such an exponential, in units."""
 
+MOST_E = LEAST_CHANGE // 2
+"""The greatest d/2³¹, rounded up, because d is below u/2 and a little more."""
 
-@pytest.mark.parametrize("h", range(24))
+
+@pytest.mark.parametrize("h", range(LEAST_CHANGE))
 def test_last_product_of_a_slow_exponential(h):
     """multiply(1 - d, u) is u - Q/2³¹, rounded down, with Q = d·h + e·l.
 
@@ -181,7 +199,7 @@ def test_last_product_of_a_slow_exponential(h):
     """
     u = integer("u", Interval(h * 2**31, h * 2**31 + LIMB))
     low_limb = u.value - constant(h * 2**31)
-    for e in range(13):
+    for e in range(MOST_E + 1):
         d = integer("d", Interval(max(0, (e - 1) * 2**31 + 1), e * 2**31))
         product = multiply(ONE - d, u)
         q = d.value.scaled(h) + low_limb.scaled(e)
@@ -192,15 +210,18 @@ def test_last_product_of_a_slow_exponential(h):
 def factor_of_last_product(u: Bounded) -> Bounded:
     """Run `two_to_minus`, and return the factor of u in its last product, 1 - d."""
     factors: list[Bounded] = []
+    exponent = bounded.integer(0, SLOW)
 
     def multiply(a: Bounded, b: Bounded) -> Bounded:
-        factors.append(a)
-        is_first = len(factors) == 1
-        if is_first:  # E·ln 2
+        if a is exponent:
+            assert b == exponents._LN_2
             return u
+        assert b is u
+        factors.append(a)
         return BOUNDED.multiply(a, b)
 
-    exponents.two_to_minus(BOUNDED._replace(multiply=multiply), 0, bounded.integer(0, SLOW))
+    exponents.two_to_minus(BOUNDED._replace(multiply=multiply), 0, exponent)
+    assert len(factors) == len(exponents._EXPONENTIAL) - 1
     return factors[-1]
 
 
@@ -235,9 +256,10 @@ def test_slow_exponential():
     198. If e is 0, so is d, and u itself is at most 198. Otherwise d - u/2 is below -1/2 for all
     these u: so u >= 2·d + 2 >= 2·e·2³¹, while u <= 2·e·2³¹ + 198.
     """
+    assert (LEAST_CHANGE, MOST_E) == (24, 12)
     u = any_u(0, SLOW)
     assert width(factor_of_last_product(u).error) < Fraction(21, 10)
     assert d_minus_half_u(u).within(Interval(-99, Fraction(1, 1000)))
-    for e in range(1, 13):
+    for e in range(1, MOST_E + 1):
         near_border = any_u(2 * e * 2**31 - 4, 2 * e * 2**31 + 198)
         assert d_minus_half_u(near_border).high < Fraction(-1, 2)

@@ -12,54 +12,70 @@ boxes that cover all x. A bound has up to four parts, all in units of 2⁻⁶²:
 it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
+from itertools import pairwise, product
+from math import factorial, log2
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 from support.numerics.bounded import BOUNDED, Bounded, integer, near
-from support.numerics.errors_of_exponentials import (
-    powers,
-    relative_error,
-    slopes,
-    union,
-    with_relative_error,
-)
+from support.numerics.errors_of_exponentials import LN_2, MARGIN, Power, powers, slopes
 from support.numerics.errors_of_powers import (
+    Exponent,
     around,
     error_of_inverse_power_exponent,
     error_of_power_exponent,
     exponents_in,
 )
-from support.numerics.errors_of_sine import at_x, phases, sine_error
+from support.numerics.errors_of_root import ROOTS, root_of_square
+from support.numerics.errors_of_sine import PHASES, at_x, cosine_at, phases, sine_coefficient
 from support.numerics.intervals import (
+    HALF_A_UNIT,
     NOTHING,
+    ROUNDED_DOWN,
     Interval,
     Polynomial,
     Variable,
+    assert_covered,
     constant,
-    pi,
+    point,
     power_of,
+    union,
     variable,
 )
-from support.numerics.proven import ERRORS, HALF_SLOPE
+from support.numerics.multiples import LENGTH, steps_scaled_by_fours, steps_scaled_by_twos
+from support.numerics.proven import (
+    ERROR_OF_GROWTH,
+    ERRORS,
+    HALF_SLOPE,
+    LARGEST,
+    MAX_LENGTH,
+    MOST_K_OF_ROOT,
+    MOST_K_OF_T,
+    MOST_K_OF_X,
+    NORMALIZED,
+    POWERS_OF_T,
+    powers_of,
+)
 
 from plateau_jax.numerics import exponents
-from plateau_jax.numerics.arithmetic import ONE, PYTHON, Operations
-from plateau_jax.shapes import cosine, inverse_power, power, root
+from plateau_jax.numerics.arithmetic import FIXED_BITS, ONE, PYTHON
+from plateau_jax.shapes import cosine, inverse_power, power as power_shapes, root
 from plateau_jax.shapes.cosine import Cosine
 from plateau_jax.shapes.known_shapes import SHAPES
 from plateau_jax.shapes.line import Linear
 from plateau_jax.shapes.root import SquareRoot
 from plateau_jax.shapes.shape import SegmentPosition
 
-PI = pi()
-
 
 def show(name: str, error: Interval) -> None:
+    """Compare with the recorded bound."""
     print(f"{name}: computed - exact lies in {error} units")
-    assert error.within(ERRORS[name]), f"{name} is off by {error}"
+    assert error.outward(1000) == ERRORS[name]
 
 
 def test_every_shape_has_a_proven_bound():
@@ -108,13 +124,15 @@ def test_formula_of_half_log_slope(least, monkeypatch):
     """B/2 = 2·i·(c₀ + c₁·z² + c₂·z⁴ + …) with i = 1/(1 + y) and z = (y - 1)·i."""
     y, in_units = unknown("y", least)
     inverse, inverse_in_units = unknown("1/(1 + y)", 1 / (1 + least))
-    monkeypatch.setattr(exponents, "_inverse_of_one_plus", Mock(return_value=inverse_in_units))
+    one_plus = Mock(return_value=inverse_in_units)
+    monkeypatch.setattr(exponents, "_inverse_of_one_plus", one_plus)
     z = (y - constant(1)) * inverse
     value = exponents.half_log_slope(BOUNDED, in_units)
+    one_plus.assert_called_once_with(BOUNDED, in_units)
     assert value.exact == (inverse * power_series(exponents._LOGARITHM, z * z)).scaled(2)
 
 
-@pytest.mark.parametrize("p", [1, 4])
+@pytest.mark.parametrize("p", [1, int(POWERS_OF_T.high)])
 def test_formula_of_parabola(p):
     """S = x + (P + 1)/2·(t - 1)·(1 - x)."""
     x, x_in_units = unknown("x", Fraction(1, 4))
@@ -124,7 +142,40 @@ def test_formula_of_parabola(p):
     assert value.exact == (x + bend * (constant(1) - x)).scaled(ONE)
 
 
+# The constants, and how each is rounded. The proofs below read by how much.
+
+
+@pytest.mark.parametrize("k", range(len(cosine._SINE)))
+def test_coefficient_of_sine_is_the_nearest(k):
+    error = point(cosine._SINE[k]) - sine_coefficient(k)
+    assert error.within(HALF_A_UNIT.scaled(Fraction(1001, 1000)))
+
+
+@pytest.mark.parametrize("k", range(len(exponents._EXPONENTIAL)))
+def test_coefficient_of_exponential_is_rounded_down(k):
+    assert exponents._EXPONENTIAL[k] == ONE // factorial(k)
+
+
+@pytest.mark.parametrize("k", range(len(exponents._LOGARITHM)))
+def test_coefficient_of_logarithm_is_rounded_down(k):
+    error = point(exponents._LOGARITHM[k]) - point(ONE) / LN_2.scaled(2 * (2 * k + 1))
+    assert error.within(ROUNDED_DOWN)
+
+
+def test_ln_2_is_rounded_down():
+    error = point(exponents._LN_2) - LN_2.scaled(ONE)
+    assert error.within(ROUNDED_DOWN)
+
+
 # The straight line and the half cosine, for x from 0 to 1/2.
+
+PHASES_OF_COSINE = tuple(phases(256))
+
+
+def test_phases_contain_half_of_a_segment():
+    for boxes in (phases(1), PHASES_OF_COSINE):
+        assert_covered(PHASES.scaled(ONE), [x.exact.range for x in boxes])
+    assert Interval(0, LARGEST["linear"]) == PHASES
 
 
 def test_linear_is_the_phase():
@@ -134,141 +185,137 @@ def test_linear_is_the_phase():
 
 
 def test_cosine():
-    """S = (2p)², where p is half the sine. If p is off by d, S is off by 4·d·(2p + d).
+    show("cosine", union(cosine_at(x).error for x in PHASES_OF_COSINE))
 
-    Twice p is the sine, which is at most √(1/2) < 0.7072.
+
+# The number of steps j that a shape scales: to j·4ᵏ for the root, and to j·2ᵏ for the powers.
+
+every_scale = pytest.mark.parametrize(
+    ("scale", "ranges", "factor"),
+    [
+        (root._scale_by_fours, steps_scaled_by_fours(), 4),
+        (power_shapes._scale_near_length, steps_scaled_by_twos(), 2),
+    ],
+    ids=["by fours", "by twos"],
+)
+
+
+@every_scale
+def test_steps_are_scaled_by_their_fraction_of_the_length(scale, ranges, factor):
+    """All j and L with j/L in a range have the same k, and nothing overflows."""
+    for expected_k, steps in enumerate(ranges):
+        k, scaled = scale(PYTHON, steps, LENGTH)
+        assert k == expected_k
+        assert scaled.least == steps.least * factor**k
+        assert scaled.most == steps.most * factor**k
+
+
+@every_scale
+def test_ranges_contain_every_fraction_of_a_length(scale, ranges, factor):
+    """Between two ranges there are only fractions of lengths above the longest.
+
+    A range begins at a fraction c/d. Every j/L below it is at most c/d - 1/(d·L), because
+    c·L - d·j is an integer.
     """
-    errors = [NOTHING]
-    for x in phases(256):
-        rounding = Cosine.interpolant(BOUNDED, None, at_x(x), ()).error
-        off = sine_error(x.exact.range.scaled(Fraction(1, ONE)))
-        errors.append(rounding + off.scaled(4) * Interval(0, Fraction(7072, 10_000)))
-    show("cosine", union(errors))
+    assert ranges[0].most == 1 - Fraction(1, MAX_LENGTH)
+    assert ranges[-1].least <= Fraction(1, MAX_LENGTH)
+    for longer, shorter in pairwise(ranges):
+        begin = longer.least
+        assert begin - shorter.most <= Fraction(1, begin.denominator * MAX_LENGTH)
+
+
+def test_scaled_steps_are_near_the_length():
+    """j·2ᵏ/L lies in [5/7, 10/7], where logarithms are computed."""
+    for k, steps in enumerate(steps_scaled_by_twos()):
+        assert Interval(steps.least * 2**k, steps.most * 2**k).within(NORMALIZED)
 
 
 # The square root, for j from 1 to L - 1.
 
-
-def scale_range(k: int) -> Interval:
-    """Return all L/j for which j·4ᵏ lies in [L/4, L): above 4ᵏ by 1/j, so by more than 2⁻³¹."""
-    return Interval(4**k + Fraction(1, 2**31), 4 ** (k + 1))
-
-
-@pytest.mark.parametrize("k", range(16))
-def test_root_scales_steps_to_the_last_quarter(k):
-    """`_scale_by_fours` compares 2ⁿ·j with L, so only L/j counts: here j is 1.
-
-    A comparison with a larger L never turns from true to false. So what both ends of an interval
-    have in common, all lengths between them have too. Since L < 2³¹, k is at most 15.
-    """
-    ends = scale_range(k)
-    for length in (ends.low, ends.high):
-        assert root._scale_by_fours(PYTHON, 1, length) == (k, 4**k)
-
-
-ROOTS = Interval(Fraction(1, 2), 1 - Fraction(1, 2**32))
-
-
-class RestartedSteps:
-    """Steps that start from h = (1 + e)/(2t), with √y = t, of which only the range of e is known.
-
-    The formula of Newton's step is then (1 - 3/2·e² - 1/2·e³)/(2t), as a polynomial, and e almost
-    vanishes from step to step. Heron's step names the error of every product, since they cancel.
-    """
-
-    t: Variable
-    newton_step = staticmethod(root._newton_step)
-    heron_step = staticmethod(root._heron_step)
-
-    @classmethod
-    def known_relatively(cls, h: Bounded) -> Bounded:
-        error = relative_error(h, power_of(cls.t, 1).scaled(2), ONE)
-        inverse = power_of(cls.t, -1).scaled(Fraction(1, 2))
-        return with_relative_error(inverse, error, ONE)
-
-    @classmethod
-    def restarted_newton_step(cls, xp: Operations, y: Bounded, h: Bounded) -> Bounded:
-        return cls.newton_step(xp, y, cls.known_relatively(h))
-
-    @classmethod
-    def restarted_heron_step(cls, xp: Operations, y: Bounded, h: Bounded) -> Bounded:
-        return cls.heron_step(NAMING, named(y), cls.known_relatively(h))
-
-
-def restart_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(root, "_newton_step", RestartedSteps.restarted_newton_step)
-    monkeypatch.setattr(root, "_heron_step", RestartedSteps.restarted_heron_step)
-
-
-def named(number: Bounded) -> Bounded:
-    """Return the number with its error as one more variable of its formula."""
-    error = variable("error", number.error)
-    return near(number.exact + error, NOTHING)
-
-
-def named_product(a: Bounded, b: Bounded) -> Bounded:
-    return named(BOUNDED.multiply(a, b))
-
-
-NAMING = BOUNDED._replace(multiply=named_product)
-
-
 SEGMENT = SimpleNamespace(length=4)
+POSITION = SegmentPosition(elapsed=1, remaining=3, x=None)
 
-ERROR_OF_SCALED_STEPS = Interval(-2, 0)
-"""The error of `ratio` for up to 2³¹ steps."""
+BOXES_OF_ROOTS = tuple(ROOTS.boxes(32))
 
 
-@pytest.mark.parametrize("k", [0, 1])
-@pytest.mark.parametrize("box", [*Interval(Fraction(1, 2), 1).boxes(4)], ids=repr)
-def test_root(box, k, monkeypatch):
-    """S = √y/2ᵏ with y = t² in [1/4, 1). Since L < 2³¹, y <= 1 - 2⁻³¹ and t <= 1 - 2⁻³².
+def test_boxes_contain_every_root():
+    assert_covered(ROOTS, BOXES_OF_ROOTS)
+    squares = ROOTS**2
+    for k, steps in enumerate(steps_scaled_by_fours()):
+        assert Interval(steps.least * 4**k, steps.most * 4**k).within(squares)
 
-    For a larger k, the shift divides the error of √y by more, and its own is the same.
-    """
-    restart_steps(monkeypatch)
-    monkeypatch.setattr(root, "_scale_by_fours", Mock(return_value=(k, None)))
+
+@cache
+def roots() -> list[tuple[Variable, Bounded]]:
+    return [root_of_square(box) for box in BOXES_OF_ROOTS]
+
+
+def error_of_root(k: int, monkeypatch: pytest.MonkeyPatch) -> Interval:
+    """Return the error of S = √y/2ᵏ, for all y in [1/4, 1)."""
     errors: list[Interval] = []
-    for narrow_box in box.intersection(ROOTS).boxes(8):
-        t = Variable("t", narrow_box)
-        y = near(power_of(t, 2).scaled(ONE), ERROR_OF_SCALED_STEPS)
-        RestartedSteps.t = t
-        monkeypatch.setattr(root, "ratio", Mock(return_value=y))
-        value = SquareRoot.interpolant(BOUNDED, SEGMENT, SegmentPosition(1, 3, None), ())
-        assert value.computed.high <= ONE
+    for t, root_of_y in roots():
+        assert root_of_y.computed.high <= ONE
+        scale = Mock(return_value=(k, 2))
+        ratio = Mock(return_value=ONE // 2)
+        square_root = Mock(return_value=root_of_y)
+        monkeypatch.setattr(root, "_scale_by_fours", scale)
+        monkeypatch.setattr(root, "ratio", ratio)
+        monkeypatch.setattr(root, "_root", square_root)
+        value = SquareRoot.interpolant(BOUNDED, SEGMENT, POSITION, ())
+        scale.assert_called_once_with(BOUNDED, 1, 4)
+        ratio.assert_called_once_with(2, SEGMENT)
+        square_root.assert_called_once_with(BOUNDED, ONE // 2)
         of_formula = value.exact - power_of(t, 1).scaled(ONE).halved(k)
         errors.append(of_formula.range + value.error)
-    show("1-sqrt", union(errors))
+    return union(errors)
+
+
+def test_root(monkeypatch):
+    roots()  # before `_root` is replaced
+    show("1-sqrt", error_of_root(0, monkeypatch))
+
+
+@pytest.mark.parametrize("k", range(1, MOST_K_OF_ROOT + 1))
+def test_root_of_scaled_steps_is_no_farther_off(k, monkeypatch):
+    """The shift by k divides the error by 2ᵏ, and adds at most a unit."""
+    roots()
+    assert error_of_root(k, monkeypatch).within(ERRORS["1-sqrt"])
 
 
 # The exponential, and the powers 2^(-E) that the other shapes are made of.
 
-PHASE_OF_EXPONENTIAL = Interval(Fraction(-2001, 1000), Fraction(1, 1000))
-"""The error of E = steps·r for up to 2³¹ steps: the rate r·2⁹³ and the product are rounded down."""
+
+def test_boxes_contain_every_exponent():
+    """From E = 64 on, 2^(-E) and what is computed, which is 0, are both below a unit."""
+    assert_covered(Interval(0, FIXED_BITS + 2), [power.exponent for power in powers()])
+
+
+@pytest.mark.parametrize("whole", [FIXED_BITS + 2, 2**62])
+def test_powers_of_two_from_64_on_are_0(whole):
+    """For all whole parts from 63 on, the shift is by 63."""
+    value = exponents.two_to_minus(BOUNDED, whole, integer(0, ONE - 1))
+    assert value.computed == NOTHING
 
 
 def test_exponential():
-    """For E from 64 on, 2^(-E) and what is computed, which is 0, are both below a unit."""
-    errors = [each_power.error_for(PHASE_OF_EXPONENTIAL) for each_power in powers()]
+    errors = [power.error_for(ERROR_OF_GROWTH) for power in powers()]
     show("exponential", union(errors))
 
 
 def test_powers_of_two_of_exact_exponents():
     """`two_to_minus` is less than 5.6 units off if E is not."""
-    errors = union(each_power.error for each_power in powers())
+    errors = union(power.error for power in powers())
     assert errors.within(Interval(Fraction(-56, 10), Fraction(56, 10)))
 
 
-@pytest.mark.parametrize("whole", [64, 2**62])
-def test_powers_of_two_from_64_on_are_0(whole):
-    """For all whole parts from 63 on, the shift is by 63."""
-    value = exponents.two_to_minus(BOUNDED, whole, integer(0, ONE - 1))
-    assert value.computed.magnitude == 0
-
-
 def test_powers_of_two_are_at_most_1():
-    for each_power in powers():
-        assert each_power.integers.within(Interval(0, ONE))
+    for power in powers():
+        assert power.integers.within(Interval(0, ONE))
+
+
+def test_boxes_contain_every_normalized_number():
+    """Also those that are rounded to a number outside."""
+    assert_covered(NORMALIZED + MARGIN, [slope.y for slope in slopes()])
 
 
 def test_half_slope_is_below_1():
@@ -277,56 +324,81 @@ def test_half_slope_is_below_1():
         assert slope.integers.within(HALF_SLOPE)
 
 
-# The powers x^P and (1 - x)^P are both w^P, with w = steps/L = y/2ᵏ from 1/L to 1 - 1/L. In both
-# E = P·k + P·(1 - y)·B(y).
+# The powers x^P and (1 - x)^P are both w^P, with w = steps/L = y/2ᵏ from 1/L to 1 - 1/L and
+# E = P·k + P·(1 - y)·B(y). The inverse power t^(-P), with t = 1 + j·r = 2ᵏ·y, has
+# E = P·k + P·(y - 1)·B(y).
 
 
-def least_and_greatest_ratio(k: int) -> tuple[Fraction, Fraction]:
-    """Return the ends of all L/j for which j·2ᵏ is the greatest below 10/7·L, with j < L.
+@dataclass(frozen=True)
+class Family:
+    """Powers 2^(-E) with E = P·(k + sign·log₂ y)."""
 
-    10·L and 7·2ᵏ·j are integers, so L/j is above 7/10·2ᵏ by at least 1/(10·j).
-    """
-    greatest = Fraction(7, 10) * 2 ** (k + 1)
-    if k == 0:
-        return 1 + Fraction(1, 2**31), greatest
-    return Fraction(7, 10) * 2**k + Fraction(1, 2**35), greatest
+    powers: Interval
+    most_k: int
+    sign: int
+    error_of_exponent: Callable[[Exponent], Interval]
 
-
-@pytest.mark.parametrize("k", range(32))
-def test_power_scales_steps_near_the_length(k):
-    """As for the root, only L/j counts: j·2ᵏ lies in 5/7·L … 10/7·L. Since L < 2³¹, k <= 31.
-
-    7·2ⁿ·j is below 2¹⁶·10·L when it is compared with 10·L, and fits into int64.
-    """
-    for length in least_and_greatest_ratio(k):
-        assert power._scale_near_length(PYTHON, 1, length) == (k, 2**k)
+    def exponents_near(self, box: Interval) -> Iterator[Exponent]:
+        """Yield boxes that cover every exact E that is rounded to one in the box."""
+        return exponents_in(around(box), self.powers, self.most_k, self.sign)
 
 
-@pytest.mark.parametrize("name", ["1-x^P", "(1-x)^P"])
+FAMILIES = {
+    "1-x^P": Family(powers_of(SHAPES["1-x^P"]), MOST_K_OF_X, -1, error_of_power_exponent),
+    "(1-x)^P": Family(powers_of(SHAPES["(1-x)^P"]), MOST_K_OF_X, -1, error_of_power_exponent),
+    "t^-P": Family(POWERS_OF_T, MOST_K_OF_T, 1, error_of_inverse_power_exponent),
+}
+every_family = pytest.mark.parametrize("name", FAMILIES)
+
+
+@every_family
 def test_power(name):
-    """For every P from 0.05 to 20. From E = 64 on, w^P is below a unit, and 0 is computed.
-
-    E is never negative: for k = 0 the product is not, and else P·k is larger than what a y above 1
-    takes away.
-    """
+    """For every P. From E = 64 on, the power is below a unit, and 0 is computed."""
+    family = FAMILIES[name]
     errors: list[Interval] = []
-    for each_power in powers():
-        total = around(each_power.exponent)
-        for exponent in exponents_in(total, Interval(Fraction(1, 20), 20), 31, -1):
-            error = error_of_power_exponent(exponent)
-            errors.append(each_power.error_for(error))
+    for power in powers():
+        for exponent in family.exponents_near(power.exponent):
+            error = family.error_of_exponent(exponent)
+            errors.append(power.error_for(error))
     show(name, union(errors))
 
 
-# The inverse power t^(-P), with t = 1 + j·r = 2ᵏ·y: E = P·k + P·(y - 1)·B(y).
+@every_family
+def test_exponent_is_far_above_0_unless_k_is_0(name):
+    """So no error makes it negative. `test_exponent_is_not_negative` is about k = 0."""
+    family = FAMILIES[name]
+    for slope in slopes():
+        octaves = slope.logarithm.scaled(family.sign)
+        least = family.powers * (octaves + point(1))
+        assert least.low > MARGIN.high
 
 
-def test_inverse_power():
-    """For every P from 0.25 to 4, and every t from 1 to 2⁶²."""
-    errors: list[Interval] = []
-    for each_power in powers():
-        total = around(each_power.exponent)
-        for exponent in exponents_in(total, Interval(Fraction(1, 4), 4), 62, 1):
-            error = error_of_inverse_power_exponent(exponent)
-            errors.append(each_power.error_for(error))
-    show("t^-P", union(errors))
+@every_family
+def test_boxes_contain_every_power(name):
+    """For any P, k and y, E is in one of its boxes together with them."""
+    family = FAMILIES[name]
+    least = family.powers.low
+    most = family.powers.high
+    boxes: list[tuple[Power, list[Exponent]]] = []
+    for power in powers():
+        boxes.append((power, list(family.exponents_near(power.exponent))))
+    for p, k in product((least, 3 * least, most), (0, 1, 2, 3, 5, family.most_k)):
+        for slope in slopes():
+            y = (slope.y.low + slope.y.high) / 2
+            total = p * (k + family.sign * Fraction(log2(y)))
+            if 0 <= total < FIXED_BITS + 2:
+                candidates = exponents_with(boxes, total)
+                assert any(is_in_box(p, k, y, exponent) for exponent in candidates)
+
+
+def exponents_with(boxes: list[tuple[Power, list[Exponent]]], total: Fraction) -> list[Exponent]:
+    """Return the boxes of all P, k and y that can have this E."""
+    matching: list[Exponent] = []
+    for power, candidates in boxes:
+        if total in power.exponent:
+            matching += candidates
+    return matching
+
+
+def is_in_box(p: Fraction, k: int, y: Fraction, exponent: Exponent) -> bool:
+    return p in exponent.power and k in exponent.k and y in exponent.slope.y

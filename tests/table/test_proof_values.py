@@ -8,6 +8,7 @@ Where x is 0, the multiplier is the start level from the table, the nearest floa
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,8 +16,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.numerics.bounded import BOUNDED, Bounded, integer, near
-from support.numerics.intervals import NOTHING, Interval, Polynomial, variable
+from support.numerics.bounded import BOUNDED, Bounded, as_bounded, integer, near
+from support.numerics.errors_of_powers import any_parabola, omitted_from_values_on_parabola
+from support.numerics.intervals import NOTHING, Interval, Polynomial, union, variable
 from support.numerics.oracle import exactly, half_ulp
 from support.numerics.proven import (
     ERROR_OF_HIGHER_LEVEL,
@@ -24,12 +26,17 @@ from support.numerics.proven import (
     ERROR_OF_PARABOLA,
     ERRORS,
     LARGEST,
+    LEAST_GROWTH,
+    MOST_DOUBLINGS,
+    POWERS_OF_T,
     PROMISED,
+    VALUE_ERRORS,
 )
 
-from plateau_jax.numerics.arithmetic import NUMPY, ONE, DecodedSegments
+from plateau_jax.curves import scaled_curve
+from plateau_jax.numerics.arithmetic import LIMB, NUMPY, ONE, DecodedSegments
 from plateau_jax.shapes import exponential, inverse_power
-from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, SHAPE_NUMBERS
+from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, SHAPE_NUMBERS, SHAPES
 from plateau_jax.shapes.shape import SegmentPosition
 from plateau_jax.table import fixed_point
 
@@ -37,8 +44,10 @@ WITHIN_PROMISE = Interval(-PROMISED, PROMISED)
 
 
 def show(name: str, error: Interval) -> None:
+    """Compare with the recorded bound."""
     print(f"{name}: value - exact lies in {error} units")
     assert error.within(WITHIN_PROMISE), f"{name} is off by {error}"
+    assert error.outward(1000) == VALUE_ERRORS[name]
 
 
 def levels(middle: Fraction, largest_distance: Fraction) -> tuple[Bounded, Bounded]:
@@ -73,11 +82,12 @@ def start_and_end(low: Any, high: Any, rises: bool) -> tuple[Any, Any]:
 
 
 BEGIN = 10
-NEAR_START, NEAR_END = BEGIN + 1, BEGIN + 3
+NEAR_START, MIDDLE, NEAR_END = BEGIN + 1, BEGIN + 2, BEGIN + 3
 """Steps of a segment of four steps. Only which end is nearer counts."""
 
 POSITIONS = {
     NEAR_START: SegmentPosition(elapsed=1, remaining=3, x=ONE // 4),
+    MIDDLE: SegmentPosition(elapsed=2, remaining=2, x=ONE // 2),
     NEAR_END: SegmentPosition(elapsed=3, remaining=1, x=ONE // 4),
 }
 
@@ -104,6 +114,8 @@ ROUNDING = BOUNDED._replace(float32=Float32, asarray=nearest_float32)
 START_IN_TABLE = object()
 """The float32 of the start level."""
 
+PARAMETERS = (object(),)
+
 
 class Table:
     """A table with every shape. Each shape but one returns None, so that any use of it fails."""
@@ -111,20 +123,32 @@ class Table:
     def __init__(self, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shape = shape
         self.parameters: dict[str, tuple[Any, ...]] = {}
-        for name, other in INTERPOLATED.items():
-            if name not in ("linear", shape):
-                self.parameters[name] = ()
-                monkeypatch.setattr(other, "interpolant", Mock(return_value=None))
-        for name, other in GEOMETRIC.items():
-            if name != shape:
-                self.parameters[name] = ()
-                monkeypatch.setattr(other, "fixed_level", Mock(return_value=None))
+        self.functions: dict[str, Mock] = {}
+        self.monkeypatch = monkeypatch
+        for name in INTERPOLATED.keys() - {"linear", shape}:
+            self.replace(name, "interpolant", None)
+        for name in GEOMETRIC.keys() - {shape}:
+            self.replace(name, "fixed_level", None)
+
+    def replace(self, name: str, function: str, result: Any) -> None:
+        """Replace the function of a shape by one that returns the result."""
+        self.parameters[name] = PARAMETERS
+        self.functions[name] = Mock(return_value=result)
+        self.monkeypatch.setattr(SHAPES[name], function, self.functions[name])
 
     def value(self, start: Bounded, end: Bounded, step: int, shift: int | None = None) -> Bounded:
-        """Return the multiplier between two levels before it is rounded, in units of 2⁻⁶²."""
+        """Return the multiplier between two levels before it is rounded, in units of 2⁻⁶².
+
+        Each replaced function is called once, with the position of the step.
+        """
         segment = self.segment(start, end, shift)
+        for function in self.functions.values():
+            function.reset_mock()
         multiplier = fixed_point._evaluate_rows(ROUNDING, segment, step, 0)
         assert multiplier.factor == 2.0**-62
+        for name, function in self.functions.items():
+            parameters = self.parameters[name]
+            function.assert_called_once_with(ROUNDING, segment, POSITIONS[step], parameters)
         return multiplier.number
 
     def segment(self, start: Any, end: Any, shift: int | None = None) -> DecodedSegments:
@@ -142,25 +166,42 @@ class Table:
         )
 
 
+class StraightTable(Table):
+    """A table without curved shapes, in which x is any number."""
+
+    def __init__(self, x: Bounded, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__("linear", monkeypatch)
+        self.parameters.clear()
+        self.functions.clear()
+        self.ratio = Mock(return_value=x)
+        monkeypatch.setattr(fixed_point, "ratio", self.ratio)
+
+    def value(self, start: Bounded, end: Bounded, step: int, shift: int | None = None) -> Bounded:
+        self.ratio.reset_mock()
+        value = super().value(start, end, step, shift)
+        at = POSITIONS[step]
+        self.ratio.assert_called_once_with(
+            min(at.elapsed, at.remaining), self.segment(start, end, shift)
+        )
+        return value
+
+
 @pytest.fixture
 def table_of(monkeypatch):
     """Return a function that makes a table with a shape whose interpolant is this number."""
 
     def make(shape: str, interpolant: Bounded) -> Table:
-        table = Table(shape, monkeypatch)
-        function = Mock(return_value=interpolant)
         if shape == "linear":
-            monkeypatch.setattr(fixed_point, "ratio", function)
-        else:
-            table.parameters[shape] = ()
-            monkeypatch.setattr(INTERPOLATED[shape], "interpolant", function)
+            return StraightTable(interpolant, monkeypatch)
+        table = Table(shape, monkeypatch)
+        table.replace(shape, "interpolant", interpolant)
         return table
 
     return make
 
 
-falling_and_rising = pytest.mark.parametrize("rises", [False, True], ids=["falling", "rising"])
-near_both_ends = pytest.mark.parametrize("step", [NEAR_START, NEAR_END], ids=["start", "end"])
+DIRECTIONS = {"falling": False, "rising": True}
+falling_and_rising = pytest.mark.parametrize("rises", DIRECTIONS.values(), ids=DIRECTIONS)
 
 
 @pytest.mark.parametrize("shape", SHAPE_NUMBERS)
@@ -170,36 +211,41 @@ def test_first_step_is_the_start_level_from_the_table(shape, monkeypatch):
 
 
 @pytest.mark.parametrize("step", POSITIONS)
-def test_shape_is_given_the_position_of_the_step(step, monkeypatch):
-    """Steps elapsed and remaining, and the smaller one as a fraction of the length."""
-    table = Table("linear", monkeypatch)
-    segment = table.segment(*reversed(ANY_LEVELS))
-    fixed_point._evaluate_rows(ROUNDING, segment, step, 0)
-    given = [shape.interpolant for name, shape in INTERPOLATED.items() if name != "linear"]
-    given += [shape.fixed_level for shape in GEOMETRIC.values()]
-    for function in given:
-        function.assert_called_once_with(ROUNDING, segment, POSITIONS[step], ())
+def test_curved_shapes_do_not_change_a_straight_line(step, monkeypatch):
+    lower, higher = ANY_LEVELS
+    curved = Table("linear", monkeypatch).value(higher, lower, step)
+    straight = StraightTable(as_bounded(POSITIONS[step].x), monkeypatch)
+    assert curved.computed == straight.value(higher, lower, step).computed
 
 
 # Shapes with an interpolant.
 
 IS_FROM_START = [
     ("linear", NEAR_START, True),
+    ("linear", MIDDLE, False),
     ("linear", NEAR_END, False),
     ("cosine", NEAR_START, True),
+    ("cosine", MIDDLE, False),
     ("cosine", NEAR_END, False),
     ("1-sqrt", NEAR_START, True),
+    ("1-sqrt", MIDDLE, True),
     ("1-sqrt", NEAR_END, True),
     ("1-x^P", NEAR_START, True),
+    ("1-x^P", MIDDLE, True),
     ("1-x^P", NEAR_END, True),
     ("(1-x)^P", NEAR_START, False),
+    ("(1-x)^P", MIDDLE, False),
     ("(1-x)^P", NEAR_END, False),
 ]
-"""A shape, a step, and whether the value at the step is counted from the start."""
+"""A shape, a step, and whether the value at the step is counted from the start.
+
+In the middle either end would do, but the bits would differ.
+"""
 
 
 def test_every_shape_is_counted_from_an_end():
-    assert {shape for shape, _, _ in IS_FROM_START} == INTERPOLATED.keys()
+    cases = {(shape, step) for shape, step, _ in IS_FROM_START}
+    assert cases == set(product(INTERPOLATED, POSITIONS))
 
 
 @falling_and_rising
@@ -217,23 +263,24 @@ def test_formula_of_interpolated_value(shape, step, is_from_start, rises, table_
         assert value.exact == (b + (a - b) * s).scaled(ONE)
 
 
-@near_both_ends
-@falling_and_rising
 @pytest.mark.parametrize("shape", INTERPOLATED)
-def test_interpolated_value(shape, rises, step, table_of):
+def test_interpolated_value(shape, table_of):
     """Between any two levels, counted from the start or from the end, falling or rising."""
     least = int(shape == "linear")  # an x of 0 is the first step
     interpolant = near(Interval(0, LARGEST[shape] * ONE), ERRORS[shape], at_least=least)
     table = table_of(shape, interpolant)
-    value = table.value(*start_and_end(*ANY_LEVELS, rises), step)
-    show(shape, value.error)
+    errors: list[Interval] = []
+    for rises, step in product(DIRECTIONS.values(), POSITIONS):
+        value = table.value(*start_and_end(*ANY_LEVELS, rises), step)
+        errors.append(value.error)
+    show(shape, union(errors))
 
 
-MOST_DOUBLINGS = 31
-"""A factor of a batch plan is at most 2³¹."""
+def test_doublings_contain_every_factor():
+    assert scaled_curve._MAX_FACTOR <= 2**MOST_DOUBLINGS
 
 
-@near_both_ends
+@pytest.mark.parametrize("step", [NEAR_START, NEAR_END], ids=["start", "end"])
 @pytest.mark.parametrize("shift", range(1, MOST_DOUBLINGS + 1))
 def test_value_that_a_batch_plan_scales(shift, step, table_of):
     """Levels above 1 are stored divided by 2ⁿ, less than twice the factor: the error grows by 2ⁿ.
@@ -261,30 +308,61 @@ def test_scaled_value_is_at_most_1(shift, table_of):
 # Shapes whose levels are the higher level times 2^(-E).
 
 
-LEAST_GROWTH = inverse_power._LEAST_GROWTH
-A_LIMB = integer(0, 2**31 - 1)
-ANY_POWER = integer(0, 4), A_LIMB, A_LIMB
-ANY_GROWTH = near(Interval(0, LEAST_GROWTH * ONE), Interval(-2, 0), at_least=0)
-ANY_X = near(Interval(0, ONE), Interval(-2, 0), at_least=0)
-"""The steps from the higher level, as a fraction of all steps."""
 ANY_NUMBER = integer(0, ONE)
+NO_RATE = 0, 0, 0, 0
+ANY_POWER = integer(0, int(POWERS_OF_T.high)), integer(0, LIMB), integer(0, LIMB)
+
+
+class GeometricTable(Table):
+    """A table with a shape whose power of two, or parabola, is any number.
+
+    Both are computed for t^(-P), and one of them is selected.
+    """
+
+    def __init__(self, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(shape, monkeypatch)
+        self.two_to_minus = Mock(return_value=ANY_NUMBER)
+        self.inverse_power = Mock(return_value=ANY_NUMBER)
+        self.parabola = Mock(return_value=ANY_NUMBER)
+        monkeypatch.setattr(exponential, "two_to_minus", self.two_to_minus)
+        monkeypatch.setattr(inverse_power, "_inverse_power", self.inverse_power)
+        monkeypatch.setattr(inverse_power, "_parabola", self.parabola)
+
+    def with_factor(self, factor: Bounded) -> "GeometricTable":
+        """Return the table with this 2^(-E)."""
+        self.two_to_minus.return_value = factor
+        self.inverse_power.return_value = factor
+        self.parameters[self.shape] = NO_RATE
+        if self.shape == "t^-P":
+            self.parameters[self.shape] = 0, *NO_RATE, *ANY_POWER, 0
+        return self
+
+    def with_parabola(self, parabola: Bounded) -> "GeometricTable":
+        """Return the table with nearly equal levels and this parabola."""
+        self.parabola.return_value = parabola
+        self.parameters[self.shape] = 0, *NO_RATE, *ANY_POWER, 1
+        return self
+
+    def value(self, start: Bounded, end: Bounded, step: int, shift: int | None = None) -> Bounded:
+        for function in (self.two_to_minus, self.inverse_power, self.parabola):
+            function.reset_mock()
+        value = super().value(start, end, step, shift)
+        if self.shape == "exponential":
+            self.two_to_minus.assert_called_once_with(ROUNDING, 0, 0)
+            return value
+        steps = POSITIONS[step].elapsed
+        if start < end:
+            steps = POSITIONS[step].remaining
+        power = list(ANY_POWER)
+        self.inverse_power.assert_called_once_with(ROUNDING, 1, 0, power)
+        self.parabola.assert_called_once_with(ROUNDING, steps * ONE // 4, 0, power)
+        return value
 
 
 @pytest.fixture
 def geometric_table(monkeypatch):
-    """Return a function that makes a table with a shape whose 2^(-E) is this number.
-
-    The parabola of t^(-P) is computed too, and not selected.
-    """
-
-    def make(shape: str, factor: Bounded) -> Table:
-        table = Table(shape, monkeypatch)
-        table.parameters["exponential"] = 0, 0, 0, 0
-        table.parameters["t^-P"] = 0, 0, 0, 0, 0, *ANY_POWER, 0
-        monkeypatch.setattr(exponential, "two_to_minus", Mock(return_value=factor))
-        monkeypatch.setattr(inverse_power, "_inverse_power", Mock(return_value=factor))
-        monkeypatch.setattr(inverse_power, "_parabola", Mock(return_value=ANY_NUMBER))
-        return table
+    def make(shape: str) -> GeometricTable:
+        return GeometricTable(shape, monkeypatch)
 
     return make
 
@@ -298,7 +376,7 @@ def test_formula_of_geometric_level(shape, rises, geometric_table):
     """h·2^(-E), where that is above the lower level."""
     _, low_in_units, high, high_in_units = unknown_levels()
     factor = variable("2^(-E)", Interval(Fraction(1, 2), Fraction(3, 4)))
-    table = geometric_table(shape, near(factor.scaled(ONE), NOTHING))
+    table = geometric_table(shape).with_factor(near(factor.scaled(ONE), NOTHING))
     value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
     assert value.exact == (high * factor).scaled(ONE)
 
@@ -308,69 +386,58 @@ def test_formula_of_geometric_level(shape, rises, geometric_table):
 def test_geometric_level_is_not_below_the_lower_level(shape, rises, geometric_table):
     low, low_in_units, _, high_in_units = unknown_levels()
     factor = variable("2^(-E)", Interval(Fraction(1, 8), Fraction(1, 4)))
-    table = geometric_table(shape, near(factor.scaled(ONE), NOTHING))
+    table = geometric_table(shape).with_factor(near(factor.scaled(ONE), NOTHING))
     value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
     assert value.exact == low.scaled(ONE)
 
 
-@falling_and_rising
 @every_geometric_shape
-def test_geometric_level(shape, rises, geometric_table):
+def test_geometric_level(shape, geometric_table):
     """The higher level times 2^(-E), and not below the lower level."""
-    table = geometric_table(shape, near(Interval(0, ONE), ERRORS[shape], at_least=0))
-    value = table.value(*start_and_end(*ANY_LEVELS, rises), NEAR_START)
-    show(shape, value.error)
+    factor = near(Interval(0, ONE), ERRORS[shape], at_least=0)
+    table = geometric_table(shape).with_factor(factor)
+    errors: list[Interval] = []
+    for rises, step in product(DIRECTIONS.values(), POSITIONS):
+        value = table.value(*start_and_end(*ANY_LEVELS, rises), step)
+        errors.append(value.error)
+    show(shape, union(errors))
 
 
 # t^(-P) between nearly equal levels, which is a parabola.
 
 
-@pytest.fixture
-def nearly_flat_table(monkeypatch):
-    """Return a function that makes a table with a t^(-P) whose parabola is this number."""
-
-    def make(parabola: Bounded) -> Table:
-        table = Table("t^-P", monkeypatch)
-        table.parameters["t^-P"] = 0, 0, 0, 0, 0, *ANY_POWER, 1
-        monkeypatch.setattr(inverse_power, "_inverse_power", Mock(return_value=ANY_NUMBER))
-        monkeypatch.setattr(inverse_power, "_parabola", Mock(return_value=parabola))
-        return table
-
-    return make
-
-
 @falling_and_rising
-def test_formula_between_nearly_equal_levels(rises, nearly_flat_table):
+def test_formula_between_nearly_equal_levels(rises, geometric_table):
     """h - (h - l)·S, with the parabola S."""
     low, low_in_units, high, high_in_units = unknown_levels()
     s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
-    table = nearly_flat_table(near(s.scaled(ONE), NOTHING))
+    table = geometric_table("t^-P").with_parabola(near(s.scaled(ONE), NOTHING))
     value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
     assert value.exact == (high - (high - low) * s).scaled(ONE)
 
 
+def test_error_of_parabola():
+    assert any_parabola().error.outward(1000) == ERROR_OF_PARABOLA
+
+
 @falling_and_rising
-def test_inverse_power_between_nearly_equal_levels(rises, nearly_flat_table):
-    """The parabola is x + (P + 1)/2·g·x·(1 - x), with t = 1 + g·x and g < 2⁻²².
-
-    With a = (P + 1)/2 and c = (P + 1)(P + 2)/6, the exact S is N/D, where
-
-        N = x·(1 - a·g·x + c·g²·x² - …)    D = 1 - a·g + c·g² - …
-
-    So S = x·(1 + a·g·(1 - x) + R), and |R| is hardly above (1 - x)·|a² - c·(1 + x)|·g², which is
-    below 2·g² for P up to 4. The levels are at most 4·g apart. What the parabola omits is therefore
-    below 8·g³ < 2⁻⁶³, half a unit.
-    """
-    parabola = inverse_power._parabola(BOUNDED, ANY_X, ANY_GROWTH, ANY_POWER)
-    assert parabola.error.within(ERROR_OF_PARABOLA)
-    omitted = Interval(Fraction(-1, 2), Fraction(1, 2))
-    nearly_equal = levels(Fraction(1, 2), 4 * LEAST_GROWTH)
-    table = nearly_flat_table(parabola)
+def test_inverse_power_between_nearly_equal_levels(rises, geometric_table):
+    """The levels are at most P·g apart, and the parabola omits a multiple of g²."""
+    nearly_equal = levels(Fraction(1, 2), POWERS_OF_T.high * LEAST_GROWTH)
+    parabola = any_parabola()
+    table = geometric_table("t^-P").with_parabola(parabola)
     value = table.value(*start_and_end(*nearly_equal, rises), NEAR_START)
-    show("t^-P", value.error + omitted)
+    error = value.error + omitted_from_values_on_parabola()
+    print(f"parabola: value - exact lies in {error} units")
+    assert error.within(VALUE_ERRORS["t^-P"])
 
 
 # The rounding to float32.
+
+
+@given(st.floats(2**-140, 1, width=32))
+def test_half_a_unit_in_the_last_place(number):
+    assert half_ulp(exactly(number)) == exactly(float(np.spacing(np.float32(number)))) / 2
 
 
 @examples(300)

@@ -14,22 +14,25 @@ error lies in (-1, 0], and `multiply` is at most two units low, which
 
 An operation fails unless its result fits into int64, whatever the integers are. A shift fails
 unless it is by less than 64 bits. A comparison fails unless it has the same outcome for all of
-them; the proof then needs smaller boxes, or two cases.
+them; the proof then needs smaller boxes, or two cases. A number has no truth value.
 """
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Union
+from typing import NoReturn, Union
 
-from support.numerics.intervals import NOTHING, Interval, Polynomial, constant
+from support.numerics.intervals import (
+    NOTHING,
+    Interval,
+    Polynomial,
+    constant,
+    point,
+)
 from support.numerics.proven import OPERANDS
 
 from plateau_jax.numerics.arithmetic import FIXED_BITS, PYTHON
 
 INT64 = Interval(-(2**63), 2**63 - 1)
-
-ROUNDED_DOWN = Interval(-1, 0)
-"""The error of a number that is rounded down."""
 
 ERROR_OF_PRODUCT = Interval(-2, 0)
 """The error of `multiply` for exact operands."""
@@ -86,13 +89,17 @@ class Bounded:
 
     def __and__(self, mask: int) -> "Bounded":
         """Return the lowest bits: an integer about which nothing else is known."""
+        assert self.error == NOTHING, "bits of a number that is not exact"
         assert mask & (mask + 1) == 0, "a mask of the lowest bits"
         return integer(0, mask)
 
     def __or__(self, other: Number) -> "Bounded":
-        """Return all bits of two limbs: an integer about which nothing else is known."""
-        bits = max(int(limb.computed.high).bit_length() for limb in (self, as_bounded(other)))
-        return integer(0, (1 << bits) - 1)
+        """Return all bits of two numbers: an integer about which nothing else is known."""
+        other = as_bounded(other)
+        assert self.error == other.error == NOTHING, "bits of a number that is not exact"
+        both = self.computed.union(other.computed)
+        assert both.is_not_negative, "bits of a negative number"
+        return integer(0, (1 << int(both.high).bit_length()) - 1)
 
     def __abs__(self) -> "Bounded":
         exact = self.exact.range
@@ -104,6 +111,9 @@ class Bounded:
         most = self.error.magnitude
         exact = Interval(0, exact.magnitude)
         return _bounded(exact, Interval(-most, most), Interval(0, self.computed.magnitude))
+
+    def __bool__(self) -> NoReturn:
+        raise AssertionError("a truth value of an unknown number")
 
     def __lt__(self, other: Number) -> bool:
         other = as_bounded(other)
@@ -173,6 +183,11 @@ def near(exact: Exact, error: Interval, at_least: int | None = None) -> Bounded:
     if at_least is not None:
         computed = Interval(max(computed.low, at_least), computed.high)
     return _bounded(exact, error, computed)
+
+
+def rounded(number: int, exact: Interval) -> Bounded:
+    """Return a constant of the product as an approximation of an exact number."""
+    return Bounded(exact, point(number) - exact, point(number))
 
 
 def approximating(computed: Interval, error: Interval) -> Bounded:

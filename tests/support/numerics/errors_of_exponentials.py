@@ -1,36 +1,35 @@
 """The errors of the functions of `exponents`, box by box: lemmas for the proofs of four shapes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import factorial
-from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
-from support.numerics.bounded import BOUNDED, Bounded, approximating, near
+from support.numerics.bounded import BOUNDED, Bounded, approximating, near, rounded
 from support.numerics.intervals import (
     NOTHING,
     Interval,
     Polynomial,
     Rational,
     Variable,
-    alternating_rest,
     constant,
     ln_2,
     point,
     power_of,
+    union,
 )
+from support.numerics.proven import ERROR_OF_Y, NORMALIZED
 
 from plateau_jax.numerics import exponents
-from plateau_jax.numerics.arithmetic import ONE, Operations
+from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB_BITS, ONE, Operations
 
-HALF = 2**31
-ROUNDED_DOWN = Interval(-1, 0)
+HALF = 1 << LIMB_BITS
 LN_2 = ln_2()
 
-ERROR_OF_Y = Interval(Fraction(-5, 2), 0)
-"""The error of y: of `ratio` for up to 10/7·2³¹ steps, and of a normalized t."""
+MARGIN = Interval(Fraction(-1, 2**40), Fraction(1, 2**40))
+"""More than any error of an E or a y, as a number: `error_for` fails otherwise."""
 
 
 def relative_error(approximation: Bounded, exact: Polynomial, one: int) -> Interval:
@@ -71,11 +70,14 @@ def inverse_of_one_plus(sums: tuple[Rational, Rational]) -> Interval:
         error = relative_error(approximation, exact, ONE)
         return step(xp, half_sum, with_relative_error(inverse, error, ONE))
 
+    short_steps = Mock(side_effect=restarted_short_step)
+    steps = Mock(side_effect=restarted_step)
     with (
-        patch.object(exponents, "_short_newton_step", restarted_short_step),
-        patch.object(exponents, "_newton_step", restarted_step),
+        patch.object(exponents, "_short_newton_step", short_steps),
+        patch.object(exponents, "_newton_step", steps),
     ):
         approximation = exponents._inverse_of_one_plus(BOUNDED, y)
+    assert (short_steps.call_count, steps.call_count) == (2, 2)
     return relative_error(approximation, exact, ONE)
 
 
@@ -92,36 +94,37 @@ class Slope:
     """The integers that `half_log_slope` returns."""
 
 
-def _omitted_from_logarithm(square: Interval) -> Interval:
-    """Return what the rounded series Σ z²ᵏ/(2k + 1)/(2·ln 2) is off, for z² in an interval.
+def logarithm_coefficients(square: Interval) -> tuple[Bounded, ...]:
+    """Return the product's coefficients of Σ z²ᵏ/(2k + 1)/(2·ln 2) with the exact ones.
 
-    A coefficient is rounded down. The omitted terms are below a geometric series.
+    The last one stands for the terms that the product omits, too. For z² in the interval they lie
+    below a geometric series.
     """
-    total = NOTHING
-    for k, coefficient in enumerate(exponents._LOGARITHM):
-        exact = point(ONE) / LN_2.scaled(2 * (2 * k + 1))
-        rounding = point(coefficient) - exact
-        assert rounding.within(ROUNDED_DOWN), f"coefficient {k} of the logarithm"
-        total += rounding * square**k
     count = len(exponents._LOGARITHM)
-    first = square**count * point(ONE) / LN_2.scaled(2 * (2 * count + 1))
-    rest = first / (point(1) - square)
-    return total - Interval(0, rest.high)
+    exact = [point(ONE) / LN_2.scaled(2 * (2 * k + 1)) for k in range(count + 1)]
+    first_omitted = exact.pop() * square
+    omitted = first_omitted / (point(1) - square)
+    exact[-1] += Interval(0, omitted.high)
+    return tuple(map(rounded, exponents._LOGARITHM, exact))
 
 
 def slope_between(low: Rational, high: Rational) -> Slope:
     """Return the bounds of `half_log_slope` for y in an interval."""
     y = Interval(low, high)
+    y_in_units = near(y.scaled(ONE), ERROR_OF_Y)
     one_plus_y = y + point(1)
     error = inverse_of_one_plus((low + 1, high + 1))
     exact = point(ONE) / one_plus_y
-    inverse = near(exact, error * exact)
-    with patch.object(exponents, "_inverse_of_one_plus", return_value=inverse):
-        half = exponents.half_log_slope(BOUNDED, near(y.scaled(ONE), ERROR_OF_Y))
+    inverse = Mock(return_value=near(exact, error * exact))
     z = (y - point(1)) / one_plus_y
-    omitted = (_omitted_from_logarithm(z**2) / one_plus_y).scaled(2)
-    slope = (half.exact.range - omitted).scaled(Fraction(2, ONE))
-    relative = (half.error + omitted) / half.exact.range
+    with (
+        patch.object(exponents, "_inverse_of_one_plus", inverse),
+        patch.object(exponents, "_LOGARITHM", logarithm_coefficients(z**2)),
+    ):
+        half = exponents.half_log_slope(BOUNDED, y_in_units)
+    inverse.assert_called_once_with(BOUNDED, y_in_units)
+    slope = half.exact.range.scaled(Fraction(2, ONE))
+    relative = half.error / half.exact.range
     logarithm = slope * (y - point(1))
     return Slope(y, slope, relative, logarithm, half.computed)
 
@@ -129,9 +132,8 @@ def slope_between(low: Rational, high: Rational) -> Slope:
 @cache
 def slopes() -> tuple[Slope, ...]:
     """Return the bounds on all of [5/7, 10/7], which is cut at 1: there y - 1 changes its sign."""
-    margin = Fraction(1, 2**40)  # the exact y may lie a few units outside
-    below_1 = Interval(Fraction(5, 7) - margin, 1)
-    from_1 = Interval(1, Fraction(10, 7) + margin)
+    below_1 = Interval((NORMALIZED + MARGIN).low, 1)
+    from_1 = Interval(1, (NORMALIZED + MARGIN).high)
     boxes = [*below_1.boxes(8), *from_1.boxes(24)]
     return tuple(slope_between(box.low, box.high) for box in boxes)
 
@@ -159,20 +161,17 @@ def _merged(slopes: Sequence[Slope]) -> Slope:
     )
 
 
-def _omitted_from_exponential(u: Interval) -> Interval:
-    """Return what the rounded terms differ by from e⁻ᵘ, for u up to ln 2.
+def exponential_coefficients(u: Interval) -> tuple[Bounded, ...]:
+    """Return the product's coefficients of e⁻ᵘ = 1 - u + u²/2 - … with the exact ones.
 
-    A coefficient is rounded down. The series alternates, so what it omits lies between 0 and the
-    next term.
+    The last one stands for the terms that the product omits, too. For u in the interval, which ends
+    below 1, the series alternates, so they lie between 0 and the first of them.
     """
-    total = NOTHING
-    for k, coefficient in enumerate(exponents._EXPONENTIAL):
-        rounding = point(coefficient) - point(Fraction(ONE, factorial(k)))
-        assert rounding.within(ROUNDED_DOWN), f"coefficient {k} of the exponential"
-        total += rounding.scaled((-1) ** k) * u**k
     count = len(exponents._EXPONENTIAL)
-    first = u**count * point(Fraction(ONE, factorial(count)))
-    return total + alternating_rest(count, first)
+    exact = [point(Fraction(ONE, factorial(k))) for k in range(count + 1)]
+    first_omitted = exact.pop() * u
+    exact[-1] -= Interval(0, first_omitted.high)
+    return tuple(map(rounded, exponents._EXPONENTIAL, exact))
 
 
 @dataclass(frozen=True)
@@ -187,47 +186,52 @@ class Power:
 
     def error_for(self, error_of_exponent: Interval) -> Interval:
         """Return the error for an E that has an error itself, by the mean value theorem."""
+        assert error_of_exponent.scaled(Fraction(1, ONE)).within(MARGIN)
         # The derivative of 2^(-E) is -ln 2·2^(-E). Next to the box, as far as the error of E
         # reaches, it is hardly larger.
-        slope = (self.value * LN_2).scaled(1 + Fraction(1, 2**40))
+        slope = (self.value * LN_2).scaled(1 + MARGIN.high)
         return self.error - slope * error_of_exponent
 
 
-def _power(whole: int, box: Interval) -> Power:
-    """Return the bounds of `two_to_minus` for a whole part and fractions in a box.
+def power_between(whole: int, box: Interval) -> Power:
+    """Return the bounds of `two_to_minus` for a whole part and fractions in a box, in units.
 
     The number u = f·ln 2 is the exact argument of the series that follows. Its own error comes
     after it, by the mean value theorem: the derivative of e⁻ᵘ is -e⁻ᵘ.
     """
-    rounding_of_ln_2 = point(exponents._LN_2) - LN_2.scaled(ONE)
-    assert rounding_of_ln_2.within(ROUNDED_DOWN), "ln 2"
-    fraction = box.scaled(Fraction(1, ONE))
-    errors_of_u: list[Interval] = []
+    fraction = approximating(box, NOTHING)
+    ln_2_in_units = rounded(exponents._LN_2, LN_2.scaled(ONE))
+    u = BOUNDED.multiply(fraction, ln_2_in_units)
+    # All u, computed or exact, and all between them.
+    any_u = approximating(u.computed.union(u.exact.range), NOTHING)
 
-    def multiply(a: Bounded, b: Any) -> Bounded:
-        product = BOUNDED.multiply(a, b)
-        is_u = not errors_of_u  # the first product
-        if not is_u:
-            return product
-        errors_of_u.append(product.error + rounding_of_ln_2 * fraction)
-        return approximating(product.computed, NOTHING)
+    def multiply(a: Bounded, b: Bounded) -> Bounded:
+        if b is ln_2_in_units:
+            assert a is fraction
+            return any_u
+        return BOUNDED.multiply(a, b)
 
-    recording = BOUNDED._replace(multiply=multiply)
-    result = exponents.two_to_minus(recording, whole, approximating(box, NOTHING))
-    (error_of_u,) = errors_of_u
-    omitted = _omitted_from_exponential(fraction * LN_2).halved(whole)
-    value = (result.exact.range - omitted).scaled(Fraction(1, ONE))
-    error = result.error + omitted - value * error_of_u
-    return Power(fraction + point(whole), value, error, result.computed)
+    products = Mock(side_effect=multiply)
+    coefficients = exponential_coefficients(any_u.exact.range.scaled(Fraction(1, ONE)))
+    with (
+        patch.object(exponents, "_LN_2", ln_2_in_units),
+        patch.object(exponents, "_EXPONENTIAL", coefficients),
+    ):
+        recording = BOUNDED._replace(multiply=products)
+        result = exponents.two_to_minus(recording, whole, fraction)
+    assert products.call_count == len(coefficients)
+    exponent = box.scaled(Fraction(1, ONE)) + point(whole)
+    value = result.exact.range.scaled(Fraction(1, ONE))
+    return Power(exponent, value, result.error - value * u.error, result.computed)
 
 
 @cache
 def powers() -> tuple[Power, ...]:
     """Return the bounds of `two_to_minus` for all E from 0 to 64; near 0 the boxes are smaller."""
     bounds: list[Power] = []
-    for whole in range(64):
-        for box in Interval(0, ONE - 1).boxes(_boxes_of(whole)):
-            bounds.append(_power(whole, box))
+    for whole in range(FIXED_BITS + 2):
+        for box in Interval(0, ONE).boxes(_boxes_of(whole)):
+            bounds.append(power_between(whole, box))
     return tuple(bounds)
 
 
@@ -239,12 +243,3 @@ def _boxes_of(whole: int) -> int:
     if whole < 6:
         return 4
     return 1
-
-
-def union(intervals: Iterable[Interval]) -> Interval:
-    """Return the shortest interval that contains all intervals."""
-    first, *others = intervals
-    total = first
-    for interval in others:
-        total = total.union(interval)
-    return total

@@ -3,20 +3,41 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
-from support.numerics.bounded import ERROR_OF_PRODUCT
-from support.numerics.errors_of_exponentials import Slope, slopes, slopes_below_1, slopes_from_1
-from support.numerics.intervals import Interval, point
+from support.numerics.bounded import BOUNDED, ERROR_OF_PRODUCT, Bounded, integer, near
+from support.numerics.errors_of_exponentials import (
+    MARGIN,
+    Slope,
+    slopes,
+    slopes_below_1,
+    slopes_from_1,
+)
+from support.numerics.intervals import (
+    HALF_A_UNIT,
+    Interval,
+    Variable,
+    assert_covered,
+    constant,
+    point,
+    power_of,
+    union,
+)
+from support.numerics.proven import (
+    ERROR_OF_EXPONENT,
+    ERROR_OF_GROWTH,
+    ERROR_OF_INVERSE,
+    ERROR_OF_NORMALIZED,
+    ERROR_OF_SCALED_STEPS,
+    LEAST_GROWTH,
+    POWERS_OF_T,
+    error_of_steps_times,
+)
 
-from plateau_jax.numerics.arithmetic import ONE
+from plateau_jax.numerics.arithmetic import LIMB, ONE
 from plateau_jax.shapes import inverse_power
 
-MARGIN = Interval(Fraction(-1, 2**40), Fraction(1, 2**40))
-"""More than any error, and more than any product of errors in units of 2⁻⁶²."""
-
-HALF_A_UNIT = Interval(Fraction(-1, 2), Fraction(1, 2))
-ERROR_OF_EXPONENT = Interval(-4, 0)
-"""`test_exponent_of_power_is_less_than_four_units_low`"""
+UNIT = Fraction(1, ONE)
 
 
 @dataclass(frozen=True)
@@ -35,15 +56,16 @@ class Exponent:
     def error(self, of_product: Interval) -> Interval:
         """Return the error of E = P·k + B·p, if p = P·(y - 1) or P·(1 - y) is off by `of_product`.
 
-        P is rounded to the nearest integer. B is off by a relative error, and B·p = P·octaves by
-        the same.
+        P is rounded to the nearest integer. B is off by a relative error, so what is computed is
+        P'·k + (B + B·e)·p', and B·p = P·octaves.
         """
         product = self.total
         if self.k.high > 0:
             product = self.power * self.octaves
-        of_slope = (self.slope.relative_error * product).scaled(ONE)
-        of_factor = self.slope.slope * of_product
-        return self.k * HALF_A_UNIT + of_factor + of_slope + ERROR_OF_EXPONENT + MARGIN
+        of_power = self.k * HALF_A_UNIT
+        of_slope = self.slope.relative_error * product.scaled(ONE)
+        computed_slope = self.slope.slope + self.slope.slope * self.slope.relative_error
+        return of_power + of_slope + computed_slope * of_product + ERROR_OF_EXPONENT
 
 
 def exponents_in(total: Interval, powers: Interval, most: int, sign: int) -> Iterator[Exponent]:
@@ -84,27 +106,82 @@ def around(box: Interval) -> Interval:
     return box + MARGIN
 
 
-ABOVE_START = Interval(Fraction(-1301, 1000), Fraction(1, 1000))
-PAST_LENGTH = Interval(-1, Fraction(431, 1000))
-"""The error of P·(1 - y) = (L - j·2ᵏ)·r, for up to 2/7 of 2³¹ steps, and for down to -3/7 of them.
-
-The rate r·2⁹³ = P/L·2⁹³ is rounded down, and so is the product.
-"""
-
-
 def error_of_power_exponent(exponent: Exponent) -> Interval:
-    if exponent.slope.y.high <= 1:
-        return exponent.error(ABOVE_START)
-    return exponent.error(PAST_LENGTH)
+    """Return the error of E for x^P, for which P·(1 - y) is L - j·2ᵏ steps times P/L."""
+    distance = point(1) - exponent.slope.y
+    return exponent.error(error_of_steps_times(ERROR_OF_INVERSE, distance))
 
-
-ERROR_OF_NORMALIZED = Interval(-2, 0)
-"""The error of y - 1, for which the rate, the product and the sum are rounded down."""
 
 CENTERED = point(inverse_power._CENTERING)
 
 
 def error_of_inverse_power_exponent(exponent: Exponent) -> Interval:
+    """Return the error of E for t^(-P), for which P·(y - 1) is a product of rounded numbers."""
     y_minus_1 = exponent.slope.y - point(1)
-    of_product = exponent.power * ERROR_OF_NORMALIZED + y_minus_1 * HALF_A_UNIT + ERROR_OF_PRODUCT
-    return exponent.error(of_product + CENTERED)
+    of_power = (y_minus_1 + ERROR_OF_NORMALIZED.scaled(UNIT)) * HALF_A_UNIT
+    of_y = exponent.power * ERROR_OF_NORMALIZED
+    return exponent.error(of_power + of_y + ERROR_OF_PRODUCT + CENTERED)
+
+
+# The parabola that replaces t^(-P) between nearly equal levels.
+
+
+def any_parabola() -> Bounded:
+    """Return x + (P + 1)/2·(t - 1)·(1 - x) as the arithmetic has it, for all x, t and P.
+
+    P is half a unit off, and its factor in the parabola is at most (t - 1)/2.
+    """
+    x = near(Interval(0, ONE), ERROR_OF_SCALED_STEPS, at_least=0)
+    growth = near(Interval(0, LEAST_GROWTH * ONE), ERROR_OF_GROWTH, at_least=0)
+    limb = integer(0, LIMB)
+    power = integer(0, int(POWERS_OF_T.high)), limb, limb
+    parabola = inverse_power._parabola(BOUNDED, x, growth, power)
+    of_power = HALF_A_UNIT * Interval(0, LEAST_GROWTH / 2)
+    return Bounded(parabola.exact, parabola.error + of_power, parabola.computed)
+
+
+@cache
+def omitted_from_values_on_parabola() -> Interval:
+    """Return how much the exact level is off the parabola's, in units.
+
+    Levels h and l with h/l = (1 + g)^P are at most P·g apart.
+    """
+    boxes_of_p = [*POWERS_OF_T.boxes(4)]
+    boxes_of_x = [*Interval(0, 1).boxes(8)]
+    assert_covered(POWERS_OF_T, boxes_of_p)
+    assert_covered(Interval(0, 1), boxes_of_x)
+    omitted: list[Interval] = []
+    for powers in boxes_of_p:
+        for x in boxes_of_x:
+            of_interpolant = x * omitted_from_parabola(powers, x).scaled(LEAST_GROWTH**2)
+            omitted.append(of_interpolant * powers.scaled(LEAST_GROWTH * ONE))
+    return union(omitted)
+
+
+def omitted_from_parabola(powers: Interval, x: Interval) -> Interval:
+    """Return S - x·(1 + a·g·(1 - x)) for t = 1 + g·x, with a = (P + 1)/2, as a multiple of x·g².
+
+    The exact S is x·N/D, where
+
+        N = 1 - a·g·x + c·g²·x² - …    D = 1 - a·g + c·g² - …    c = a·(P + 2)/3
+
+    Both series alternate, so what follows lies between 0 and the next term, b·g³ or b·g³·x³ with
+    b = c·(P + 3)/4. In N - D·(1 + a·g·(1 - x)) all terms below g² cancel.
+    """
+    most = powers.high
+    greatest_b = (most + 1) / 2 * (most + 2) / 3 * (most + 3) / 4
+    p = Variable("P", powers)
+    growth = Variable("g", Interval(0, LEAST_GROWTH))
+    place = Variable("x", x)
+    rest_of_n = Variable("rest of N", Interval(-greatest_b, 0))
+    rest_of_d = Variable("rest of D", Interval(-greatest_b, 0))
+    g = power_of(growth, 1)
+    gx = g * power_of(place, 1)
+    a = (power_of(p, 1) + constant(1)).scaled(Fraction(1, 2))
+    c = a * (power_of(p, 1) + constant(2)).scaled(Fraction(1, 3))
+    g_cubed = power_of(growth, 3)
+    n = constant(1) - a * gx + c * gx * gx + power_of(rest_of_n, 1) * g_cubed
+    d = constant(1) - a * g + c * g * g + power_of(rest_of_d, 1) * g_cubed
+    parabola = constant(1) + a * (g - gx)
+    difference = (n - d * parabola) * power_of(growth, -2)
+    return difference.range / d.range

@@ -1,18 +1,21 @@
-"""The phase of a straight line and of a cosine, and how far the cosine's polynomial is off."""
+"""The phase of a straight line and of a cosine, and the cosine with all of its error."""
 
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
+from unittest.mock import patch
 
-from support.numerics.bounded import Bounded, near
-from support.numerics.intervals import NOTHING, Interval, alternating_rest, pi, point
+from support.numerics.bounded import BOUNDED, Bounded, near, rounded
+from support.numerics.intervals import Interval, pi
 from support.numerics.proven import ERROR_OF_X
 
-from plateau_jax.numerics.arithmetic import ONE
+from plateau_jax.numerics.arithmetic import ONE, Operations
 from plateau_jax.shapes import cosine
+from plateau_jax.shapes.cosine import Cosine
 from plateau_jax.shapes.shape import SegmentPosition
 
 PI = pi()
+PHASES = Interval(0, Fraction(1, 2))
 
 
 def at_x(x: Bounded) -> SegmentPosition:
@@ -21,7 +24,7 @@ def at_x(x: Bounded) -> SegmentPosition:
 
 def phases(count: int) -> Iterator[Bounded]:
     """Yield x as the arithmetic has it, box by box."""
-    for box in Interval(0, Fraction(1, 2)).boxes(count):
+    for box in PHASES.boxes(count):
         yield near(box.scaled(ONE), ERROR_OF_X, at_least=0)
 
 
@@ -35,16 +38,21 @@ def sine_coefficient(k: int) -> Interval:
     return term
 
 
-def sine_error(x: Interval) -> Interval:
-    """Return what half the sine's polynomial is off, with its rounded coefficients.
+def sine_coefficients(x: Interval) -> tuple[Bounded, ...]:
+    """Return the product's coefficients as approximations of the exact ones, for x in an interval.
 
-    The series alternates, so what it omits lies between 0 and the next term.
+    The last one stands for the terms that the product omits, too. The series alternates, so they
+    lie between 0 and the first of them.
     """
-    total = NOTHING
-    for k, coefficient in enumerate(cosine._SINE):
-        rounding = point(coefficient) - sine_coefficient(k)
-        assert rounding.magnitude <= Fraction(501, 1000), f"coefficient {k} is not the nearest"
-        total += rounding.scaled((-1) ** k) * x ** (2 * k + 1)
     count = len(cosine._SINE)
-    omitted = sine_coefficient(count) * x ** (2 * count + 1)
-    return total + alternating_rest(count, omitted)
+    exact = [sine_coefficient(k) for k in range(count)]
+    first_omitted = sine_coefficient(count) * x**2
+    exact[-1] -= Interval(0, first_omitted.high)
+    return tuple(map(rounded, cosine._SINE, exact))
+
+
+def cosine_at(x: Bounded, xp: Operations = BOUNDED) -> Bounded:
+    """Return S at x, with the exact S and all of its error."""
+    coefficients = sine_coefficients(x.exact.range.scaled(Fraction(1, ONE)))
+    with patch.object(cosine, "_SINE", coefficients):
+        return Cosine.interpolant(xp, None, at_x(x), ())  # pyright: ignore[reportArgumentType]

@@ -6,12 +6,14 @@ function of limbs computes can be compared with its formula, symbol by symbol:
 
     x = integer("x", Interval(0, 2**62))
     ((x >> 31) << 31) + (x & LIMB) is the polynomial x
+
+Like a bounded number, it overflows, compares with one outcome or fails, and has no truth value.
 """
 
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import ClassVar, Union
+from typing import ClassVar, NoReturn, Union
 
 from support.numerics.bounded import INT64
 from support.numerics.intervals import Interval, Monomial, Polynomial, constant, point, variable
@@ -22,7 +24,7 @@ Terms = frozenset[tuple[Monomial, Fraction]]
 Number = Union["Integer", int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Integer:
     """An int64 that is a polynomial in unknown integers."""
 
@@ -88,6 +90,16 @@ class Integer:
         lowest_bits = Interval(0, (1 << self.zeros) - 1)
         assert other.range.within(lowest_bits), "numbers with a bit in common"
         return self + other
+
+    def __bool__(self) -> NoReturn:
+        raise AssertionError("a truth value of an unknown number")
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Integer | int)
+        difference = (self.value - _as_integer(other).value).range
+        is_different = 0 not in difference
+        assert is_different or difference.is_point, "a comparison with both outcomes"
+        return not is_different
 
     def __lt__(self, other: Number) -> bool:
         difference = self.range - _as_integer(other).range

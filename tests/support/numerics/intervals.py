@@ -4,10 +4,11 @@ Nothing here is rounded to nearest: an end of an interval is exact, or rounded o
 interval contains stays in it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
+from operator import attrgetter
 
 Rational = Fraction | int
 
@@ -80,6 +81,10 @@ class Interval:
         extra_bits = _GRAIN_BITS * (exponent - 1)
         return _interval(low >> extra_bits, -(-max(ends) >> extra_bits))
 
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Interval)
+        return self._low == other._low and self._high == other._high
+
     def __contains__(self, number: Rational) -> bool:
         return self.low <= number <= self.high
 
@@ -112,6 +117,13 @@ class Interval:
         first = -(-self._low >> _GRAIN_BITS) << _GRAIN_BITS
         last = self._high >> _GRAIN_BITS << _GRAIN_BITS
         return _interval(first, last)
+
+    def outward(self, units: int) -> "Interval":
+        """Round both ends outward to multiples of 1/units, or to one that they hardly pass."""
+        hardly = Fraction(1, 2**50)
+        low = Fraction(floor((self.low + hardly) * units), units)
+        high = Fraction(ceil((self.high - hardly) * units), units)
+        return Interval(low, high)
 
     def within(self, other: "Interval") -> bool:
         """Return True if the other interval contains this one."""
@@ -149,6 +161,12 @@ def point(number: Rational) -> Interval:
 
 
 NOTHING = point(0)
+
+ROUNDED_DOWN = Interval(-1, 0)
+"""The error of a number that is rounded down."""
+
+HALF_A_UNIT = Interval(Fraction(-1, 2), Fraction(1, 2))
+"""The error of a number that is rounded to the nearest integer."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -240,16 +258,30 @@ def power_of(variable: Variable, exponent: int) -> Polynomial:
     return Polynomial({frozenset([(variable, exponent)]): Fraction(1)})
 
 
-def alternating_rest(count: int, omitted: Interval) -> Interval:
-    """Return what the first terms of a - b + c - … are off, if the terms become smaller.
+def union(intervals: Iterable[Interval]) -> Interval:
+    """Return the shortest interval that contains all intervals."""
+    first, *others = intervals
+    total = first
+    for interval in others:
+        total = total.union(interval)
+    return total
 
-    Args:
-        count: The number of terms.
-        omitted: The next term, without its sign.
-    """
-    if count % 2 == 1:
-        return Interval(0, omitted.high)
-    return Interval(-omitted.high, 0)
+
+def octaves(domain: Interval) -> Iterator[Interval]:
+    """Cut an interval of positive numbers into pieces from one number to its double."""
+    low = domain.low
+    while low < domain.high:
+        yield Interval(low, min(2 * low, domain.high))
+        low *= 2
+
+
+def assert_covered(domain: Interval, boxes: Iterable[Interval]) -> None:
+    """Check that each number of the domain is in one of the boxes."""
+    reached = domain.low
+    for box in sorted(boxes, key=attrgetter("low")):
+        assert box.low <= reached, f"no box between {float(reached)} and {float(box.low)}"
+        reached = max(reached, box.high)
+    assert reached >= domain.high, f"no box from {float(reached)} on"
 
 
 def pi() -> Interval:

@@ -1,0 +1,644 @@
+"""The lemmas of the proofs: what they say about all numbers in a box holds for drawn ones.
+
+A test draws an exact number and the integer that approximates it, runs the product on the integer,
+and compares with the formula in 300 bits. Where the terms of a bound are small next to others, the
+product is made worse, or the box a single number, so that a bound without one of them would fail.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
+from unittest.mock import patch
+
+import pytest
+from hypothesis import assume, given, strategies as st
+from support.curves.strategies import MAX_STEP, magnitudes
+from support.examples import corners, examples
+from support.numerics import errors_of_exponentials
+from support.numerics.bounded import Bounded, near
+from support.numerics.errors_of_exponentials import (
+    HALF,
+    Power,
+    Slope,
+    exponential_coefficients,
+    inverse_of_one_plus,
+    logarithm_coefficients,
+    power_between,
+    powers,
+    relative_error,
+    slope_between,
+    slopes,
+    with_relative_error,
+)
+from support.numerics.errors_of_powers import (
+    Exponent,
+    any_parabola,
+    error_of_inverse_power_exponent,
+    error_of_power_exponent,
+    exponents_in,
+    omitted_from_parabola,
+    omitted_from_values_on_parabola,
+    powers_between,
+)
+from support.numerics.errors_of_root import root_of_square
+from support.numerics.errors_of_sine import cosine_at, phases, sine_coefficients
+from support.numerics.intervals import Interval, Variable, point, power_of
+from support.numerics.multiples import Multiple, steps_scaled_by_fours, steps_scaled_by_twos
+from support.numerics.oracle import exactly, mp
+from support.numerics.proven import (
+    ERROR_OF_EXPONENT,
+    ERROR_OF_GROWTH,
+    ERROR_OF_INVERSE,
+    ERROR_OF_NORMALIZED,
+    ERROR_OF_SCALED_STEPS,
+    ERROR_OF_X,
+    ERROR_OF_Y,
+    LEAST_GROWTH,
+    MAX_T,
+    MOST_K_OF_T,
+    MOST_K_OF_X,
+    NORMALIZED,
+    POWERS_OF_T,
+    POWERS_OF_X,
+    error_of_steps_times,
+)
+
+from plateau_jax.numerics import exponents
+from plateau_jax.numerics.arithmetic import ONE, PYTHON, cut_into_limbs, ratio
+from plateau_jax.numerics.exponents import (
+    exponent_of_power,
+    half_log_slope,
+    power_limbs,
+    power_times,
+    steps_times_rate,
+    two_to_minus,
+)
+from plateau_jax.shapes import cosine, inverse_power, power as power_shapes, root
+from plateau_jax.shapes.cosine import Cosine
+from plateau_jax.shapes.inverse_power import InversePower
+from plateau_jax.shapes.power import PowerFromStart
+from plateau_jax.shapes.shape import SegmentPosition
+
+UNIT = Fraction(1, ONE)
+INVERSE_ONE = 2**93
+PRECISION = 280
+
+
+def as_fraction(number):
+    """Return a number of 300 bits as a fraction."""
+    return Fraction(int(mp.ldexp(number, PRECISION)), 2**PRECISION)
+
+
+def log2(number: Fraction) -> Fraction:
+    return as_fraction(mp.log(exactly(number), 2))
+
+
+def two_to_the_minus(exponent: Fraction) -> Fraction:
+    return as_fraction(mp.mpf(2) ** -exactly(exponent))
+
+
+@dataclass(frozen=True)
+class Approximated:
+    """An exact number, and the integer that approximates it in units of 2⁻⁶²."""
+
+    exact: Fraction
+    computed: int
+
+
+fractions_of_one = st.fractions(0, 1, max_denominator=10**6)
+
+
+@st.composite
+def approximated(draw: st.DrawFn, domain: Interval, error: Interval) -> Approximated:
+    """Draw a number in the domain, and an integer that is off by an error in the interval."""
+    place = draw(fractions_of_one)
+    exact = domain.low + (domain.high - domain.low) * place
+    least = exact * ONE + error.low
+    most = exact * ONE + error.high
+    computed = floor(least + (most - least) * draw(fractions_of_one))
+    assume(computed >= least)
+    return Approximated(exact, computed)
+
+
+normalized = approximated(NORMALIZED, ERROR_OF_Y)
+
+
+def box_of_y(y: Fraction) -> Slope:
+    return next(slope for slope in slopes() if y in slope.y)
+
+
+# Products of steps with 1/L and with rates.
+
+lengths = corners(1, MAX_STEP) | magnitudes(1, MAX_STEP)
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """1/L in the fields of a segment that `ratio` reads."""
+
+    inverse: int
+    inverse_rest: int
+
+
+def inverse_of(length: int) -> Inverse:
+    return Inverse(*divmod(INVERSE_ONE // length, HALF))
+
+
+@examples(200)
+@given(lengths, fractions_of_one)
+def test_ratio_of_steps(length, place):
+    for steps, error in (
+        (floor(length * place / 2), ERROR_OF_X),
+        (floor(length * place), ERROR_OF_SCALED_STEPS),
+        (floor(length * place * 10 / 7), ERROR_OF_Y),
+    ):
+        assert ratio(steps, inverse_of(length)) - Fraction(steps, length) * ONE in error
+
+
+rates = corners(0, 2**124 - 1) | magnitudes(0, 2**124 - 1)
+
+
+@examples(200)
+@given(corners(-MAX_STEP, MAX_STEP), rates)
+def test_product_with_a_rate(steps, rate):
+    whole, fraction = steps_times_rate(steps, cut_into_limbs(rate, 4))
+    assert 0 <= fraction < ONE
+    assert whole * ONE + fraction == steps * rate // HALF
+
+
+@given(corners(-MAX_STEP, MAX_STEP), rates, fractions_of_one)
+def test_error_of_product_with_a_rate(steps, rate, rest):
+    """The rate is rounded down by any part of a unit."""
+    error = error_of_steps_times(ERROR_OF_INVERSE, point(Fraction(steps, MAX_STEP)))
+    exact = steps * (rate + rest) / HALF
+    assert steps * rate // HALF - exact in error
+
+
+def test_error_of_product_with_a_rate_is_reached():
+    """Nearly: with the longest segment, and a rate and a product that lose nearly a unit."""
+    for steps in (MAX_STEP, -MAX_STEP, MAX_STEP // 2):
+        error = error_of_steps_times(ERROR_OF_INVERSE, point(Fraction(steps, MAX_STEP)))
+        of_rate = [steps * lost / HALF for lost in (Fraction(0), Fraction(-1))]
+        assert abs(error.low - (min(of_rate) - 1)) < Fraction(1, 2**100)
+        assert abs(error.high - max(of_rate)) < Fraction(1, 2**100)
+
+
+# The sine, its coefficients, and the cosine.
+
+
+def alternating_sum(coefficients: Sequence[Bounded], x: Fraction) -> Interval:
+    """Return all values of c₀ - c₁·x + c₂·x² - …, of the exact coefficients."""
+    total = point(0)
+    for k, coefficient in enumerate(coefficients):
+        assert coefficient.computed - coefficient.exact.range == coefficient.error
+        total += coefficient.exact.range.scaled((-x) ** k)
+    return total
+
+
+def assert_sharp(bounds: Interval, expected: Fraction, most: Fraction) -> None:
+    """Check that the bounds contain a number and not much else."""
+    assert expected in bounds
+    assert bounds.high - bounds.low < most
+
+
+@given(st.fractions(Fraction(1, 10), Fraction(1, 2), max_denominator=10**6))
+def test_coefficients_of_sine_have_its_omitted_terms(x):
+    """Half the sine of πx/2, divided by x, in units."""
+    bounds = alternating_sum(sine_coefficients(point(x)), x**2)
+    sine = as_fraction(mp.sin(mp.pi * exactly(x) / 2))
+    assert_sharp(bounds, sine / x / 2 * ONE, Fraction(1, 2))
+
+
+@given(st.fractions(Fraction(1, 10), Fraction(7, 10), max_denominator=10**6))
+def test_coefficients_of_exponential_have_its_omitted_terms(u):
+    bounds = alternating_sum(exponential_coefficients(point(u)), u)
+    assert_sharp(bounds, as_fraction(mp.exp(-exactly(u))) * ONE, Fraction(1, 10))
+
+
+@given(st.fractions(Fraction(1, 10), Fraction(3, 17), max_denominator=10**6))
+def test_coefficients_of_logarithm_have_its_omitted_terms(z):
+    """The inverse hyperbolic tangent of z, divided by 2·ln 2·z, in units."""
+    bounds = alternating_sum(logarithm_coefficients(point(z**2)), -(z**2))
+    logarithm = as_fraction(mp.atanh(exactly(z)) / (2 * mp.log(2)))
+    assert_sharp(bounds, logarithm / z * ONE, Fraction(1, 2))
+
+
+def cosine_of(x: int) -> int:
+    return Cosine.interpolant(PYTHON, None, SegmentPosition(None, None, x), ())
+
+
+def box_of_phase(x: Fraction) -> Bounded:
+    return next(box for box in phases(64) if x * ONE in box.exact.range)
+
+
+def assert_cosine_is_within_bounds(x: Approximated) -> Fraction:
+    """Return the error of the cosine, which lies within the bounds of the box."""
+    bounds = cosine_at(box_of_phase(x.exact))
+    exact = as_fraction((1 - mp.cospi(exactly(x.exact))) / 2)
+    error = cosine_of(x.computed) - exact * ONE
+    assert exact * ONE in bounds.exact.range
+    assert error in bounds.error
+    return error
+
+
+half_a_segment = approximated(Interval(0, Fraction(1, 2)), ERROR_OF_X)
+
+
+@given(half_a_segment)
+def test_cosine(x):
+    assume(x.computed >= 0)
+    assert_cosine_is_within_bounds(x)
+
+
+# The product with shorter series and with other constants. Then one part of the error is far larger
+# than the others, and the bounds must follow.
+
+
+@contextmanager
+def changed(module: object, name: str, place: int) -> Iterator[None]:
+    """Change a coefficient of a series by 2³⁰ units, more than all roundings together."""
+    coefficients = list(getattr(module, name))
+    coefficients[place] += 2**30
+    with patch.object(module, name, tuple(coefficients)):
+        yield
+
+
+@contextmanager
+def shortened(module: object, name: str, count: int) -> Iterator[None]:
+    """Omit all but the first coefficients of a series."""
+    with patch.object(module, name, getattr(module, name)[:count]):
+        yield
+
+
+far_from_0 = approximated(Interval(Fraction(2, 5), Fraction(1, 2)), ERROR_OF_X)
+
+
+@given(far_from_0)
+def test_bounds_of_cosine_follow_its_coefficients(x):
+    with shortened(cosine, "_SINE", 4):
+        assert abs(assert_cosine_is_within_bounds(x)) > 2**30
+    for place in (0, 1, 2):
+        with changed(cosine, "_SINE", place):
+            assert abs(assert_cosine_is_within_bounds(x)) > 2**20
+
+
+# 2^(-E).
+
+one_octave = approximated(Interval(0, 1 - 2 * UNIT), Interval(0, 0))
+
+
+def assert_power_is_within_bounds(power: Power, whole: int, fraction: int) -> Fraction:
+    """Return the error of 2^(-E), which lies within the bounds of the box."""
+    exact = two_to_the_minus(whole + fraction * UNIT)
+    computed = two_to_minus(PYTHON, whole, fraction)
+    error = computed - exact * ONE
+    assert whole + fraction * UNIT in power.exponent
+    assert exact in power.value
+    assert computed in power.integers
+    assert error in power.error
+    return error
+
+
+def boxes_of_exponent(exponent: Fraction) -> list[Power]:
+    return [power for power in powers() if exponent in power.exponent]
+
+
+@examples(200)
+@given(magnitudes(0, 63), corners(0, ONE - 1))
+def test_two_to_minus(whole, fraction):
+    boxes = boxes_of_exponent(whole + fraction * UNIT)
+    assert boxes
+    for power in boxes:
+        assert_power_is_within_bounds(power, whole, fraction)
+
+
+fractions_of_octave = st.integers(ONE // 2, ONE - 1)
+
+
+@given(fractions_of_octave)
+def test_bounds_of_power_of_two_follow_its_constants(fraction):
+    """The number u is about 2/3 of ln 2 or more."""
+    box = Interval(fraction - 2**40, fraction + 2**40)
+    with shortened(exponents, "_EXPONENTIAL", 7):
+        assert abs(assert_power_is_within_bounds(power_between(0, box), 0, fraction)) > 2**30
+    for place in (0, 1, 2):
+        with changed(exponents, "_EXPONENTIAL", place):
+            assert abs(assert_power_is_within_bounds(power_between(0, box), 0, fraction)) > 2**20
+    with patch.object(exponents, "_LN_2", exponents._LN_2 + 2**30):
+        assert abs(assert_power_is_within_bounds(power_between(0, box), 0, fraction)) > 2**25
+
+
+@given(st.integers(0, 62), fractions_of_octave, st.integers(-(2**21), 2**21))
+def test_error_of_an_exponent_is_an_error_of_its_power(whole, fraction, error):
+    """The mean value theorem, for errors that outweigh the others."""
+    computed_exponent = whole + fraction * UNIT
+    computed = two_to_minus(PYTHON, whole, fraction)
+    exact = two_to_the_minus(computed_exponent - error * UNIT)
+    for power in boxes_of_exponent(computed_exponent):
+        assert computed - exact * ONE in power.error_for(point(error))
+
+
+def test_error_of_an_exponent_beyond_the_margin_fails():
+    with pytest.raises(AssertionError):
+        powers()[0].error_for(point(2**23))
+
+
+# B(y) and 1/(1 + y).
+
+
+def slope_of(y: Fraction) -> Fraction:
+    """Return B(y) = log₂(y)/(y - 1)."""
+    if y == 1:
+        return as_fraction(1 / mp.log(2))
+    return log2(y) / (y - 1)
+
+
+@given(normalized)
+def test_inverse_of_one_plus(y):
+    computed = exponents._inverse_of_one_plus(PYTHON, y.computed)
+    box = box_of_y(y.exact).y
+    error = computed * UNIT * (1 + y.exact) - 1
+    assert error in inverse_of_one_plus((box.low + 1, box.high + 1))
+
+
+def assert_slope_is_within_bounds(slope: Slope, y: Approximated) -> Fraction:
+    """Return the relative error of `half_log_slope`, which lies within the bounds of the box."""
+    computed = half_log_slope(PYTHON, y.computed)
+    exact = slope_of(y.exact)
+    error = 2 * computed * UNIT / exact - 1
+    assert computed in slope.integers
+    assert exact in slope.slope
+    assert exact * (y.exact - 1) in slope.logarithm
+    assert error in slope.relative_error
+    return error
+
+
+@examples(200)
+@given(normalized)
+def test_half_log_slope(y):
+    assert_slope_is_within_bounds(box_of_y(y.exact), y)
+
+
+def slope_around(y: Fraction) -> Slope:
+    return slope_between(y - Fraction(1, 2**20), y + Fraction(1, 2**20))
+
+
+far_from_1 = approximated(Interval(Fraction(13, 10), Fraction(7, 5)), ERROR_OF_Y)
+
+
+@given(far_from_1)
+def test_bounds_of_slope_follow_its_constants(y):
+    with shortened(exponents, "_LOGARITHM", 5):
+        assert abs(assert_slope_is_within_bounds(slope_around(y.exact), y)) > 2**20 * UNIT
+    for place in (0, 1, 2):
+        with changed(exponents, "_LOGARITHM", place):
+            assert abs(assert_slope_is_within_bounds(slope_around(y.exact), y)) > 2**15 * UNIT
+
+
+@given(st.fractions(Fraction(11, 10), Fraction(7, 5), max_denominator=10**6))
+def test_bounds_of_slope_follow_the_error_of_y(y):
+    rounded_up = Approximated(y, floor(y * ONE) + 2**30)
+    with patch.object(errors_of_exponentials, "ERROR_OF_Y", Interval(0, 2**30)):
+        inverse_of_one_plus.cache_clear()
+        slope = slope_around(y)
+    inverse_of_one_plus.cache_clear()
+    assert abs(assert_slope_is_within_bounds(slope, rounded_up)) > 2**25 * UNIT
+
+
+@given(st.fractions(1, 2, max_denominator=1000), st.integers(-(2**20), 2**20))
+def test_relative_error_of_an_inverse(number, units):
+    """(1 + e)/t with a relative error e, as a polynomial and as an integer."""
+    t = Variable("t", Interval(number, number + Fraction(1, 1000)))
+    exact_t = number + Fraction(1, 2000)
+    computed = floor(ONE / exact_t) + units
+    exact_error = computed * UNIT * exact_t - 1
+    approximation = near(
+        power_of(t, -1).scaled(ONE), Interval(computed - ONE / exact_t, computed - ONE / exact_t)
+    )
+    error = relative_error(approximation, power_of(t, 1), ONE)
+    assert exact_error in error
+    restarted = with_relative_error(power_of(t, -1), error, ONE)
+    assert computed in restarted.computed
+    assert computed in restarted.exact.range
+
+
+# E = P·k + B·p.
+
+
+@given(
+    st.integers(0, 62),
+    st.fractions(Fraction(1, 20), 20, max_denominator=100),
+    st.fractions(Fraction(-1, 2), Fraction(1, 2), max_denominator=100),
+    st.fractions(-100, 100, max_denominator=10),
+)
+def test_error_of_exponent_has_all_terms_and_no_other(k, p, octaves, of_product):
+    """With P off by half a unit, B by a relative error, the product, and digits lost at the end."""
+    b = Fraction(3, 2)
+    relative = Fraction(-1, 2**50), Fraction(1, 2**48)
+    slope = Slope(point(1), point(b), Interval(*relative), point(0), point(0))
+    exact = p * (k + octaves)
+    exponent = Exponent(point(exact), point(p), point(k), point(octaves), slope)
+    product = p * octaves / b
+    errors: list[Fraction] = []
+    for error_of_p in (Fraction(-1, 2), Fraction(1, 2)):
+        for relative_error_of_b in relative:
+            for lost in (ERROR_OF_EXPONENT.low, ERROR_OF_EXPONENT.high):
+                computed_p = p + error_of_p * UNIT
+                computed_b = b * (1 + relative_error_of_b)
+                computed_product = product + of_product * UNIT
+                computed = computed_p * k + computed_b * computed_product + lost * UNIT
+                errors.append((computed - exact) * ONE)
+    bounds = exponent.error(point(of_product))
+    hardly = Fraction(1, 2**40)
+    assert bounds.low <= min(errors) < bounds.low + hardly
+    assert bounds.high - hardly < max(errors) <= bounds.high
+
+
+def exponents_around(total: Fraction, p: Fraction, k: int, y: Fraction, family) -> list[Exponent]:
+    """Return the boxes of E that contain P, k and y."""
+    powers_of_family, most_k, sign = family
+    near_total = point(total) + Interval(-UNIT, UNIT)
+    boxes = exponents_in(near_total, powers_of_family, most_k, sign)
+    return [box for box in boxes if p in box.power and k in box.k and y in box.slope.y]
+
+
+def digits(whole: int, fraction: int) -> int:
+    return whole * ONE + fraction
+
+
+powers_of_x = st.fractions(*map(Fraction, PowerFromStart.powers), max_denominator=10**6)
+powers_of_t = st.fractions(*map(Fraction, InversePower.powers), max_denominator=10**6)
+
+
+@examples(200)
+@given(lengths, fractions_of_one, powers_of_x)
+def test_exponent_of_power_of_fraction(length, place, p):
+    """(j/L)^P is 2^(-E) with E = P·(k - log₂ y)."""
+    assume(length > 1)
+    steps = min(max(1, floor(length * place)), length - 1)
+    k, scaled = power_shapes._scale_near_length(PYTHON, steps, length)
+    y = Fraction(scaled, length)
+    total = p * (k - log2(y))
+    rate = cut_into_limbs(floor(p * INVERSE_ONE / length), 4)
+    product = steps_times_rate(length - scaled, rate)
+    half_slope = half_log_slope(PYTHON, ratio(scaled, inverse_of(length)))
+    computed = digits(*exponent_of_power(PYTHON, k, *product, half_slope, power_limbs(p)))
+    boxes = exponents_around(total, p, k, y, (POWERS_OF_X, MOST_K_OF_X, -1))
+    assert boxes
+    for box in boxes:
+        assert computed - total * ONE in error_of_power_exponent(box)
+
+
+@examples(200)
+@given(magnitudes(1, MAX_T), st.integers(0, ONE - 1), fractions_of_one, powers_of_t)
+def test_exponent_of_inverse_power(whole, fraction, rest, p):
+    """t^(-P) is 2^(-E) with E = P·(k + log₂ y), for a t that is off like a product with a rate."""
+    error = ERROR_OF_GROWTH.low * rest
+    t = whole + (fraction - error) * UNIT
+    assume(t <= MAX_T)
+    k, y_minus_1 = inverse_power._normalize(PYTHON, whole, fraction)
+    y = t / 2**k
+    total = p * (k + log2(y))
+    product = power_times(PYTHON, y_minus_1, power_limbs(p)) + inverse_power._CENTERING
+    half_slope = half_log_slope(PYTHON, ONE + y_minus_1)
+    parts = divmod(product, ONE)
+    computed = digits(*exponent_of_power(PYTHON, k, *parts, half_slope, power_limbs(p)))
+    boxes = exponents_around(total, p, k, y, (POWERS_OF_T, MOST_K_OF_T, 1))
+    assert boxes
+    for box in boxes:
+        assert computed - total * ONE in error_of_inverse_power_exponent(box)
+
+
+@given(powers_of_t, corners(-2 * ONE // 7, 3 * ONE // 7))
+def test_power_times(p, number):
+    units = floor(p * ONE + Fraction(1, 2))
+    assert power_times(PYTHON, number, power_limbs(p)) - Fraction(number * units, ONE) in Interval(
+        -2, 0
+    )
+
+
+@given(magnitudes(1, MAX_T - 1), st.integers(0, ONE - 1), fractions_of_one)
+def test_normalized_number(whole, fraction, rest):
+    """t/2ᵏ - 1 is off like t, and rounded down once more."""
+    k, y_minus_1 = inverse_power._normalize(PYTHON, whole, fraction)
+    assert y_minus_1 + ONE == digits(whole, fraction) >> k
+    t = whole * ONE + fraction - ERROR_OF_GROWTH.low * rest
+    error = y_minus_1 + ONE - t / 2**k
+    assert error in ERROR_OF_NORMALIZED
+    assert y_minus_1 * UNIT + 1 in NORMALIZED + Interval(-UNIT, UNIT)
+
+
+@given(powers_of_x, powers_of_x, rates, fractions_of_one)
+def test_powers_between(least, most, doublings, place):
+    """Each P with P·d in an interval is in the result, and the ends are."""
+    domain = Interval(min(least, most), max(least, most))
+    p = domain.low + (domain.high - domain.low) * place
+    d = Fraction(doublings, 2**118)
+    total = Interval(p * d, p * d + 1)
+    candidates = powers_between(total, Interval(d, d + Fraction(1, 10)), domain)
+    assert candidates
+    assert p in candidates
+    assert candidates.within(domain)
+
+
+# The number of steps that a shape scales.
+
+
+BY_FOURS = steps_scaled_by_fours()
+BY_TWOS = steps_scaled_by_twos()
+
+
+@examples(400)
+@given(
+    lengths,
+    st.sampled_from((Fraction(1), Fraction(5, 7))),
+    st.integers(0, MAX_STEP.bit_length()),
+    st.integers(-1, 2),
+)
+def test_steps_are_scaled_in_one_range(length, border, halvings, distance):
+    """The steps are next to a border between two ranges."""
+    steps = floor(length * border / 2**halvings) + distance
+    assume(1 <= steps < length)
+    fraction = Fraction(steps, length)
+    assert ranges_with(fraction, BY_FOURS) == [root._scale_by_fours(PYTHON, steps, length)[0]]
+    scale_near_length = power_shapes._scale_near_length
+    assert ranges_with(fraction, BY_TWOS) == [scale_near_length(PYTHON, steps, length)[0]]
+
+
+def ranges_with(fraction: Fraction, ranges: list[Multiple]) -> list[int]:
+    """Return the numbers of the ranges with a fraction of the length."""
+    return [k for k, steps in enumerate(ranges) if steps.least <= fraction <= steps.most]
+
+
+# The square root.
+
+
+@examples(50)
+@given(approximated(Interval(Fraction(1, 4), 1), ERROR_OF_SCALED_STEPS))
+def test_root_of_a_number(y):
+    exact = as_fraction(mp.sqrt(exactly(y.exact)))
+    assume(exact < 1 - Fraction(1, 2**32))
+    width = Fraction(1, 2**7)
+    low = floor(exact / width) * width
+    high = min(low + width, 1 - Fraction(1, 2**32))
+    t, bounds = root_of_square(Interval(low, high))
+    of_formula = (bounds.exact - power_of(t, 1).scaled(ONE)).range
+    assert root._root(PYTHON, y.computed) - exact * ONE in of_formula + bounds.error
+
+
+# The parabola between nearly equal levels.
+
+
+@dataclass(frozen=True)
+class Parabola:
+    """t^(-P) with t = 1 + g·x, and the parabola that replaces it."""
+
+    power: Fraction
+    growth: Fraction
+    x: Fraction
+
+    @property
+    def interpolant(self) -> Fraction:
+        """The exact S."""
+        power = exactly(self.power)
+        level = (1 + exactly(self.growth * self.x)) ** -power
+        last = (1 + exactly(self.growth)) ** -power
+        return as_fraction((1 - level) / (1 - last))
+
+    @property
+    def parabola(self) -> Fraction:
+        return self.x + (self.power + 1) / 2 * self.growth * self.x * (1 - self.x)
+
+
+parabolas = st.builds(
+    Parabola,
+    powers_of_t,
+    st.fractions(LEAST_GROWTH / 2**10, LEAST_GROWTH, max_denominator=2**60),
+    st.fractions(Fraction(1, 1000), 1, max_denominator=1000),
+)
+
+
+@given(parabolas)
+def test_terms_that_the_parabola_omits(curve):
+    bounds = omitted_from_parabola(point(curve.power), point(curve.x))
+    omitted = curve.interpolant - curve.parabola
+    assert_sharp(bounds, omitted / curve.x / curve.growth**2, Fraction(1, 10**4))
+
+
+@given(parabolas)
+def test_error_of_values_on_the_parabola(curve):
+    """From the level 1 down to (1 + g)^(-P), in units."""
+    distance = 1 - as_fraction((1 + exactly(curve.growth)) ** -exactly(curve.power))
+    omitted = (curve.parabola - curve.interpolant) * distance * ONE
+    assert omitted in omitted_from_values_on_parabola()
+
+
+@given(parabolas, fractions_of_one, fractions_of_one)
+def test_error_of_parabola(curve, rest_of_x, rest_of_growth):
+    x = floor(curve.x * ONE + ERROR_OF_SCALED_STEPS.low * rest_of_x)
+    growth = floor(curve.growth * curve.x * ONE + ERROR_OF_GROWTH.low * rest_of_growth)
+    assume(growth >= 0)
+    computed = inverse_power._parabola(PYTHON, x, growth, power_limbs(curve.power))
+    assert computed - curve.parabola * ONE in any_parabola().error

@@ -1,0 +1,244 @@
+"""The integers that a row of the table stores, against exact rationals and numbers of 600 bits.
+
+The proofs begin with these numbers, and with what each is off: `support.numerics.proven` has both.
+"""
+
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil, floor
+
+import mpmath
+from hypothesis import assume, given, strategies as st
+from support.curves.strategies import MAX_STEP, magnitudes
+from support.examples import examples
+from support.numerics.proven import (
+    ERROR_OF_HIGHER_LEVEL,
+    ERROR_OF_INVERSE,
+    ERROR_OF_LOWER_LEVEL,
+    ERROR_OF_RATE,
+    LEAST_GROWTH,
+    MAX_RATE,
+    MAX_T,
+    MOST_DOUBLINGS,
+)
+
+from plateau_jax.numerics import exact
+from plateau_jax.shapes.inverse_power import InversePower
+from plateau_jax.shapes.known_shapes import SHAPES, parse_shape
+from plateau_jax.table.exact_segments import ExactSegment
+from plateau_jax.table.segments import Segments, _encode_row
+
+ONE = 2**62
+INVERSE_ONE = 2**93
+
+precise = mpmath.MPContext()
+precise.prec = 600
+
+
+def encode(start, end, length, shape):
+    segment = ExactSegment("decay", 0, length, start, end, shape)
+    return _encode_row(segment)
+
+
+def joined_words(high, low):
+    """Return two words of 32 bits as one number."""
+    return high * 2**32 + low % 2**32
+
+
+def joined_limbs(limbs):
+    """Return limbs of 31 bits as one number."""
+    number = 0
+    for limb in limbs:
+        assert 0 <= limb < 2**31
+        number = number * 2**31 + limb
+    return number
+
+
+def levels_of(encoded: Segments):
+    start = joined_words(encoded.start_high, encoded.start_low)
+    end = joined_words(encoded.end_high, encoded.end_low)
+    return start, end
+
+
+def wide(number):
+    """Return a rational as a number of 600 bits."""
+    fraction = Fraction(number)
+    return precise.mpf(fraction.numerator) / fraction.denominator
+
+
+def as_fraction(number):
+    """Return a number of 600 bits as a fraction."""
+    return Fraction(int(precise.ldexp(number, 500)), 2**500)
+
+
+decimals = st.decimals(0, 1, places=50)
+floats = st.floats(0, 1).map(exact.as_level)
+
+
+@st.composite
+def levels_near_units(draw):
+    """Draw a level that is a unit of 2⁻⁶², or hardly above or below one."""
+    units = draw(magnitudes(1, ONE - 1))
+    distance = draw(st.sampled_from((0, 1, -1)))
+    return exact.to_decimal(Fraction(units, ONE) + Fraction(distance, 10**40))
+
+
+levels = st.one_of(decimals, floats, levels_near_units())
+lengths = magnitudes(1, MAX_STEP)
+
+
+def in_units(level):
+    """Return a level in units of 2⁻⁶², rounded to 224 bits."""
+    return Fraction(round(Fraction(level) * 2**224), 2 ** (224 - 62))
+
+
+@examples(200)
+@given(levels, levels, lengths)
+def test_levels_are_rounded_towards_each_other(start, end, length):
+    high = max(start, end)
+    low = min(start, end)
+    higher = floor(in_units(high))
+    lower = ceil(in_units(low))
+    stored = levels_of(encode(start, end, length, "linear"))
+    if start >= end:
+        assert stored == (higher, lower)
+    else:
+        assert stored == (lower, higher)
+    assert higher - Fraction(high) * ONE in ERROR_OF_HIGHER_LEVEL
+    assert lower - Fraction(low) * ONE in ERROR_OF_LOWER_LEVEL
+
+
+@given(levels, levels, st.integers(1, MOST_DOUBLINGS), lengths)
+def test_levels_above_1_are_divided_by_the_least_power_of_two(low, more, doublings, length):
+    for integer in (2 ** (doublings - 1), 2**doublings - 1):
+        high = exact.to_decimal(integer + Fraction(more))
+        encoded = encode(high, low, length, "linear")
+        if in_units(high) <= ONE:
+            assert encoded.shift is None
+        else:
+            divisor = 2**encoded.shift
+            assert divisor // 2 * ONE < in_units(high) <= divisor * ONE
+            higher = floor(in_units(high) / divisor)
+            lower = ceil(in_units(low) / divisor)
+            assert levels_of(encoded) == (higher, lower)
+
+
+@given(st.integers(0, ONE - 1), st.integers(1, 10**20), lengths)
+def test_row_is_flat_if_no_unit_is_between_its_levels(units, distance, length):
+    """Its levels are off a unit by 10⁻⁴⁰ and by up to five units."""
+    for side in (1, -1):
+        level = exact.to_decimal(Fraction(units, ONE) + Fraction(side, 10**40))
+        above = exact.to_decimal(Fraction(level) + Fraction(distance, 10**38))
+        encoded = encode(above, level, length, "linear")
+        is_flat = floor(in_units(above)) < ceil(in_units(level))
+        assert (encoded.length == 0) == is_flat
+
+
+@given(lengths)
+def test_inverse_of_length_is_rounded_down(length):
+    encoded = encode(Decimal(1), Decimal(0), length, "linear")
+    high = joined_words(encoded.inverse_high, encoded.inverse_middle)
+    inverse = high * 2**31 + encoded.inverse_low
+    assert inverse == INVERSE_ONE // length
+    assert inverse - Fraction(INVERSE_ONE, length) in ERROR_OF_INVERSE
+
+
+@given(st.sampled_from(("1-x^P", "(1-x)^P")), st.decimals("0.05", "20"), lengths)
+def test_rate_and_exponent_of_power(name, power, length):
+    """P/L is rounded down, and P to the nearest unit."""
+    assume(power not in (1, Decimal("0.5")))
+    shape = SHAPES[name](Fraction(power))
+    limbs = shape.parameters(Decimal(1), Decimal(0), length)
+    assert joined_limbs(limbs[:4]) == floor(Fraction(power) * INVERSE_ONE / length)
+    assert abs(joined_limbs(limbs[4:]) - Fraction(power) * ONE) <= Fraction(1, 2)
+
+
+@examples(200)
+@given(levels, levels, lengths)
+def test_rate_of_exponential_is_rounded_down(start, end, length):
+    """The rate is log₂(h/l)/L."""
+    assume(start != end and start and end)
+    limbs = parse_shape("exponential").parameters(start, end, length)
+    octaves = precise.log(wide(max(start, end)) / wide(min(start, end)), 2)
+    assert joined_limbs(limbs) - as_fraction(octaves * INVERSE_ONE) / length in ERROR_OF_RATE
+
+
+powers_of_t = st.decimals("0.25", "4", places=5)
+
+
+@examples(200)
+@given(levels, levels, lengths, powers_of_t)
+def test_rate_of_inverse_power_is_rounded_down(start, end, length, power):
+    """The rate is ((h/l)^(1/P) - 1)/L. Nearly equal levels are marked by the last number."""
+    assume(start != end and start and end)
+    ratio = (wide(max(start, end)) / wide(min(start, end))) ** (1 / wide(power))
+    assume(ratio <= MAX_T)
+    limbs = InversePower(Fraction(power)).parameters(start, end, length)
+    growth = as_fraction(ratio - 1)
+    assert joined_limbs(limbs[:5]) - growth * INVERSE_ONE / length in ERROR_OF_RATE
+    assert joined_limbs(limbs[:5]) * length <= MAX_RATE
+    assert abs(joined_limbs(limbs[5:8]) - Fraction(power) * ONE) <= Fraction(1, 2)
+    assert limbs[8] == (growth < LEAST_GROWTH)
+
+
+@given(st.integers(-(2**40), 2**40).filter(bool), lengths, powers_of_t)
+def test_levels_are_nearly_equal_up_to_the_least_growth(distance, length, power):
+    """t grows by the least growth and a little more or less."""
+    growth = LEAST_GROWTH + Fraction(distance, 2**80)
+    ratio = (1 + wide(growth)) ** wide(power)
+    start = exact.to_decimal(as_fraction(ratio))
+    limbs = InversePower(Fraction(power)).parameters(start, Decimal(1), length)
+    assert limbs[8] == (distance < 0)
+
+
+def test_levels_that_grow_by_exactly_the_least_growth():
+    assert Fraction("0.4194305") / Fraction("0.4194304") - 1 == LEAST_GROWTH
+    shape = InversePower(Fraction(1))
+    limbs = shape.parameters(Decimal("0.4194305"), Decimal("0.4194304"), 1000)
+    assert limbs[8] == 0
+
+
+# Exact levels.
+
+
+def test_pi_has_all_its_bits():
+    assert abs(exact._PI - precise.pi * 2**352) < 1
+
+
+def formula_of_level(shape, start, end, x, power):
+    """Return the level of a shape at x, from the formulas on the page."""
+    if shape == "linear":
+        return start + (end - start) * x
+    if shape == "cosine":
+        return start + (end - start) * (1 - precise.cos(precise.pi * x)) / 2
+    if shape == "1-sqrt":
+        return start + (end - start) * precise.sqrt(x)
+    if shape == "exponential":
+        return start ** (1 - x) * end**x
+    if shape == "1-x^P":
+        return start + (end - start) * x**power
+    if shape == "(1-x)^P":
+        return end + (start - end) * (1 - x) ** power
+    first, last = start ** (-1 / power), end ** (-1 / power)
+    return (first * (1 - x) + last * x) ** -power
+
+
+levels = st.decimals("1e-9", 1, places=12)
+powers = st.fractions(Fraction(1, 4), 4, max_denominator=100)
+
+
+@examples(20)
+@given(levels, levels, st.fractions(Fraction(1, 10**9), 1 - Fraction(1, 10**9)), powers)
+def test_levels_have_80_correct_digits(start, end, x, power):
+    """They are computed with 100 digits, of which each operation may lose some."""
+    for name, shape in SHAPES.items():
+        level = shape(power).level(start, end, x)
+        expected = formula_of_level(
+            name,
+            precise.mpf(str(start)),
+            precise.mpf(str(end)),
+            precise.mpf(x.numerator) / x.denominator,
+            precise.mpf(power.numerator) / power.denominator,
+        )
+        error = abs(precise.mpf(str(level)) - expected)
+        assert error < expected * precise.mpf(10) ** -80, name
