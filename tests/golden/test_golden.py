@@ -7,23 +7,33 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
+from support.distributed.processes import run
 from support.golden.curves import CURVES, DESCRIPTIONS, describe_learning_rates
-from support.golden.files import FILES, continue_program, load, read_json
+from support.golden.files import (
+    DIGESTS,
+    FILES,
+    add_digests,
+    continue_program,
+    digests_of,
+    load,
+    read_digests,
+    read_json,
+    save_state,
+    write_state,
+)
+from support.golden.integers import INTEGERS, SHAPES_OF_FILES, describe_integers
 from support.golden.programs import CASES
+from support.golden.saved import ATOL, RTOL, differences, read_saved
 from support.golden.write import missing_names, write
 
 from plateau_jax import Curve
 from plateau_jax.curves.serialization import CONSTRUCTORS, CURVE_CLASSES
 from plateau_jax.shapes.known_shapes import SHAPES
+from plateau_jax.shapes.shape import Shape
 
 _MAX_BYTES = 300_000
 _RECORDED = repr([curve.to_dict() for curve in CURVES.values()])
-
-# Other processors and other versions of torch may round differently (a fused multiply-add, the
-# order of a sum), by a float32 ulp of 6e-8 in each of some operations in 12 updates. Losses and
-# weights are around 1; a weight that cancels to nearly 0 keeps their absolute error.
-_RTOL = 1e-5
-_ATOL = 1e-6
 
 
 def _label(path: Path) -> str:
@@ -37,6 +47,13 @@ def test_curve_has_recorded_learning_rates(file: Path) -> None:
     assert describe_learning_rates(curve, expected.pop("peak")) == expected
     if file.stem in CURVES:
         assert curve == CURVES[file.stem]
+
+
+@pytest.mark.parametrize("file", sorted(FILES.glob("*/integers/*.json")), ids=_label)
+def test_curve_has_recorded_integers(file: Path) -> None:
+    """The learning rates above hide a change of a few units of 2⁻⁶²."""
+    assert file.stem in INTEGERS
+    assert describe_integers(file.stem) == read_json(file)
 
 
 @pytest.mark.parametrize("folder", sorted(FILES.glob("*/states/*")), ids=_label)
@@ -53,7 +70,56 @@ def test_saved_run_continues_as_recorded(folder: Path) -> None:
     updates = continue_program(case, program)
     for shown, expected in zip(updates, expected_updates, strict=True):
         assert shown["exact"] == expected["exact"]
-        assert shown["close"] == pytest.approx(expected["close"], rel=_RTOL, abs=_ATOL)
+        assert shown["close"] == pytest.approx(expected["close"], rel=RTOL, abs=ATOL)
+
+
+def _state_folders(*, several_processes: bool) -> list[Path]:
+    folders: list[Path] = []
+    for folder in sorted(FILES.glob("*/states/*")):
+        if (CASES[folder.name].processes > 1) == several_processes:
+            folders.append(folder)
+    return folders
+
+
+@pytest.mark.parametrize("folder", _state_folders(several_processes=False), ids=_label)
+def test_run_writes_the_recorded_state(folder: Path, tmp_path: Path) -> None:
+    """Equal, or equal but for entries with their defaults: an earlier version can read it."""
+    save_state(folder.name, tmp_path)
+    assert list(differences(read_saved(tmp_path), read_saved(folder))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", _state_folders(several_processes=True), ids=_label)
+def test_processes_write_the_recorded_state(folder: Path, tmp_path: Path) -> None:
+    run(write_state, folder.name, tmp_path, processes=CASES[folder.name].processes)
+    assert list(differences(read_saved(tmp_path), read_saved(folder))) == []
+
+
+def test_difference_is_named() -> None:
+    recorded = {"a": [{"curve": {"total_steps": 9}}], "b": torch.ones(2), "c": 0.5}
+    written = {"a": [{"curve": {"total_steps": 8}, "clock": None, "note": 1}], "b": torch.zeros(2)}
+    assert list(differences(written, recorded)) == [
+        ".a[0].curve.total_steps: 8, recorded 9",
+        ".a[0].note = 1 is only written",
+        ".b: tensor([0., 0.]), recorded tensor([1., 1.])",
+        ".c = 0.5 is only recorded",
+    ]
+
+
+@pytest.mark.parametrize("file", sorted(FILES.glob(f"*/{DIGESTS}")), ids=_label)
+def test_files_have_their_digests(file: Path) -> None:
+    assert read_digests(file.parent) == digests_of(file.parent)
+
+
+def test_digest_of_a_changed_file_stays(tmp_path: Path) -> None:
+    Path(tmp_path, "a.json").write_text("1")
+    add_digests(tmp_path)
+    before = read_digests(tmp_path)
+    Path(tmp_path, "a.json").write_text("2")
+    Path(tmp_path, "b.json").write_text("3")
+    add_digests(tmp_path)
+    assert read_digests(tmp_path) == before | {"b.json": digests_of(tmp_path)["b.json"]}
+    assert read_digests(tmp_path) != digests_of(tmp_path)
 
 
 def test_every_program_and_curve_has_a_file() -> None:
@@ -75,7 +141,14 @@ def test_every_shape_is_recorded(shape: str) -> None:
     assert f"'{shape.removesuffix('P')}" in _RECORDED
 
 
-@pytest.mark.parametrize("name", ["scheduler", "plateau"])
+@pytest.mark.parametrize("shape", SHAPES.values())
+def test_integers_of_every_power_at_its_ends_are_recorded(shape: type[Shape]) -> None:
+    recorded = [name for names in SHAPES_OF_FILES.values() for name in names]
+    for power in shape.powers or ("",):
+        assert shape.name.replace("P", power) in recorded
+
+
+@pytest.mark.parametrize("name", ["scheduler", "plateau", "plateau_integers"])
 def test_files_are_not_overwritten(name: str, tmp_path: Path) -> None:
     write(name, tmp_path)
     with pytest.raises(FileExistsError):

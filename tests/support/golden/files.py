@@ -1,5 +1,6 @@
 """Where the saved states lie, and how a program writes and reads them."""
 
+import hashlib
 import json
 import tomllib
 from dataclasses import asdict
@@ -13,7 +14,11 @@ from torch_bridge import Checkpoints
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "tests" / "golden"
-"""Has a folder for each version, with files `curves/NAME.json` and folders `states/NAME/`."""
+"""Has a folder for each version, with files `curves/NAME.json`, `integers/NAME.json` and folders
+`states/NAME/`."""
+
+DIGESTS = "SHA256SUMS"
+"""The file with the digests of all others in a version's folder."""
 
 
 def version() -> str:
@@ -44,17 +49,22 @@ def load(case: Case, program: Program, folder: Path) -> None:
     program.saved.load_state_dict(state)
 
 
-def write_state(name: str, folder: Path) -> list[dict[str, Any]]:
-    """Run a program, save it, continue, and return what it then shows.
-
-    Called on each of its processes.
-    """
+def save_state(name: str, folder: Path) -> Program:
+    """Run a program, and save it. Called on each of its processes."""
     case = CASES[name]
     program = case.build()
     for number in range(case.updates):
         program.update(number)
     save(case, program, folder)
-    return continue_program(case, program)
+    return program
+
+
+def write_state(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Run a program, save it, continue, and return what it then shows.
+
+    Called on each of its processes.
+    """
+    return continue_program(CASES[name], save_state(name, folder))
 
 
 def continue_program(case: Case, program: Program) -> list[dict[str, Any]]:
@@ -81,3 +91,31 @@ def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def digests_of(directory: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a version, by its path."""
+    digests: dict[str, str] = {}
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and path.name != DIGESTS:
+            name = path.relative_to(directory).as_posix()
+            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
+
+
+def read_digests(directory: Path) -> dict[str, str]:
+    """Return the recorded digests of a version, which `sha256sum -c` reads too."""
+    path = directory / DIGESTS
+    digests: dict[str, str] = {}
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            digest, name = line.split("  ")
+            digests[name] = digest
+    return digests
+
+
+def add_digests(directory: Path) -> None:
+    """Record the digests of new files. Those of other files stay, even if a file has changed."""
+    digests = digests_of(directory) | read_digests(directory)
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(digests.items())]
+    (directory / DIGESTS).write_text("".join(lines), encoding="utf-8", newline="\n")

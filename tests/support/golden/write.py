@@ -1,8 +1,8 @@
-"""Write saved states and curves of this version.
+"""Write saved states, curves and digests of integers of this version.
 
-`python -m support.golden.write [NAME …]`, in `tests/`, writes these programs and curves, by default
-those that no version has. After a change of a format, name the programs whose states have it: their
-files join the folder of this version. It never overwrites a file.
+`python -m support.golden.write [NAME …]`, in `tests/`, writes the files of these programs, curves
+and integers, by default those that no version has. After a change of a format, name the programs
+whose states have it: their files join the folder of this version. It never overwrites a file.
 """
 
 import sys
@@ -10,27 +10,31 @@ from pathlib import Path
 
 from support.distributed.processes import run
 from support.golden.curves import CURVES, DESCRIPTIONS, describe_curve
-from support.golden.files import FILES, version, write_json, write_state
+from support.golden.files import FILES, add_digests, version, write_json, write_state
+from support.golden.integers import INTEGERS, describe_integers
 from support.golden.programs import CASES
 
 
 def missing_names() -> list[str]:
-    """Return the names of the programs and curves that no version has."""
+    """Return the names of the programs, curves and integers that no version has."""
     written = {path.stem for path in FILES.glob("*/curves/*.json")}
+    written.update(path.stem for path in FILES.glob("*/integers/*.json"))
     written.update(path.name for path in FILES.glob("*/states/*"))
-    return [name for name in (*CURVES, *DESCRIPTIONS, *CASES) if name not in written]
+    names = (*CURVES, *DESCRIPTIONS, *INTEGERS, *CASES)
+    return [name for name in names if name not in written]
 
 
 def write(name: str, directory: Path) -> None:
-    """Write the files of a program or a curve into the folder of a version.
+    """Write the files of a program, a curve or integers into the folder of a version.
 
     Raises:
         FileExistsError: This version has them.
     """
+    if name in INTEGERS:
+        write_json(_file_in(directory / "integers", name), describe_integers(name))
+        return
     if name not in CASES:
-        folder = directory / "curves"
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / f"{name}.json", describe_curve(name))
+        write_json(_file_in(directory / "curves", name), describe_curve(name))
         return
     folder = directory / "states" / name
     folder.mkdir(parents=True)
@@ -41,6 +45,15 @@ def write(name: str, directory: Path) -> None:
     write_json(folder / "continued.json", shown)
 
 
+def _file_in(folder: Path, name: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.json"
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:] or missing_names():
-        write(name, FILES / version())
+    names = sys.argv[1:] or missing_names()
+    directory = FILES / version()
+    for name in names:
+        write(name, directory)
+    if names:
+        add_digests(directory)
