@@ -5,17 +5,18 @@ import math
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, example, given, strategies as st
 from support.clocks.holds import any_rule, rules
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
-from support.schedulers.runs import peaks
+from support.schedulers.runs import FLOAT32_MAX, peaks
 
 from plateau_jax import (
     BatchPlan,
@@ -350,3 +351,22 @@ def test_peaks_are_compared_if_both_records_have_one(
                 check_resume(record, now, 0)  # no update has used a peak
             else:
                 _rejected(message, record, now, 0)
+
+
+@example(FLOAT32_MAX)
+@given(st.floats(2.0**-126, FLOAT32_MAX, width=32))
+def test_record_has_the_shortest_decimal_of_the_peak(peak: float) -> None:
+    """It reads as the peak's float32, and no decimal of fewer digits does."""
+    recorded = resume_record(CURVE, peak)["peak_value"]
+    assert np.float32(recorded) == peak
+    digits = len(Decimal(repr(recorded)).normalize().as_tuple().digits)
+    if digits > 1:
+        assert peak not in _read_with_digits(peak, digits - 1)
+
+
+def _read_with_digits(number: float, digits: int) -> list[np.float32]:
+    """Return the float32 of the nearest decimals below and above that have so few digits."""
+    below = Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(number)
+    above = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(number)
+    with np.errstate(over="ignore"):
+        return [np.float32(float(below)), np.float32(float(above))]

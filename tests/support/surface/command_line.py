@@ -1,0 +1,110 @@
+"""The command line: its options, what they print, and the exit status."""
+
+import argparse
+import contextlib
+import csv
+import io
+import json
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from support.surface.states import entries
+
+from plateau_jax import PlateauCurve
+from plateau_jax.__main__ import main
+from plateau_jax.option_parser import command_line_parser
+
+NAME = "python -m plateau_jax"
+
+
+def command_line() -> Iterator[str]:
+    yield from _options()
+    with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+        yield from _output()
+
+
+def _options() -> Iterator[str]:
+    parser = command_line_parser()
+    for action in parser._actions:
+        if not isinstance(action, argparse._HelpAction):
+            name = ", ".join(action.option_strings) or action.dest
+            values = _values_of(action)
+            yield f"{NAME} {name}{values} (default: {action.default!r})"
+
+
+def _values_of(action: argparse.Action) -> str:
+    """Return how many values an option takes, and if it may be repeated."""
+    values = f" takes {action.nargs or 1}"
+    if action.nargs == 0:
+        values = ""
+    if isinstance(action, argparse._AppendAction):
+        values += ", may be repeated"
+    return values
+
+
+def _output() -> Iterator[str]:
+    """Yield what commands print; tables may change, JSON and CSV may not."""
+    Path("curve.json").write_text(json.dumps(PlateauCurve(8).to_dict()), encoding="utf-8")
+    yield _status("")
+    yield _status("8")
+    yield _status("8 --compare")
+    yield _status("8 --plot curve.png")
+    yield _status("--help")
+    yield _status("--from curve.json")
+    yield _status("--from missing.json")
+    yield _status("--unknown")
+    yield _status("8 --plateau 200 10")
+    yield from _json("8 --json")
+    yield from _json("8 --stage 4 1.0 --stage rest --json")
+    yield from _json("--from curve.json --cooldown 4 2 --json")
+    yield from _csv("8 --csv -")
+    yield from _csv("8 --peak 0.5 --csv -")
+
+
+def _status(arguments: str) -> str:
+    """Return the exit status, to which streams the command prints, and the files that it writes."""
+    status, printed, errors = _run(arguments)
+    line = f"{NAME} {arguments}".rstrip() + f" exits {status}"
+    if printed:
+        line += ", prints to standard output"
+    if errors:
+        line += ", prints to standard error"
+    if Path("curve.png").exists():
+        line += ", writes curve.png"
+        Path("curve.png").unlink()
+    return line
+
+
+def _json(arguments: str) -> Iterator[str]:
+    status, printed, _ = _run(arguments)
+    yield f"{NAME} {arguments} exits {status}"
+    yield from entries(f"{NAME} {arguments} prints", [json.loads(printed)])
+
+
+def _csv(arguments: str) -> Iterator[str]:
+    status, printed, _ = _run(arguments)
+    header, *rows = csv.reader(io.StringIO(printed))
+    yield f"{NAME} {arguments} exits {status}"
+    yield f"{NAME} {arguments} prints {len(rows)} rows of {','.join(header)}"
+    yield f"{NAME} {arguments} begins with {','.join(rows[0])}"
+
+
+def _run(arguments: str) -> tuple[Any, str, str]:
+    """Run the command in this process; return its status and what it prints."""
+    printed = io.StringIO()
+    errors = io.StringIO()
+    status: Any = None
+    with (
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(errors),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            status = main(arguments.split())
+        except SystemExit as error:
+            status = error.code
+    return status, printed.getvalue(), errors.getvalue()

@@ -1,0 +1,126 @@
+"""Names: a line per function, argument, default, result, attribute, field, error and warning."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+from support.surface import samples
+from support.surface.annotations import overloads, return_type, type_of_member
+from support.surface.shown import PACKAGES, RETURNED, is_of_this_project, type_of
+from torch.optim.lr_scheduler import LambdaLR
+
+from plateau_jax import Curve, CurveScheduler
+from torch_bridge import Checkpoints, MetricLog, follow, lambda_lr, prefetch
+from torch_bridge.data.resumable_loader import ResumableLoader
+
+
+def names() -> Iterator[str]:
+    for package in PACKAGES:
+        yield from _names_in(package)
+    for cls in RETURNED:
+        yield from _describe(f"value {cls.__name__}", cls)
+    yield from _members("value of make_loader", ResumableLoader)  # only make_loader builds it
+    yield from _attributes()
+
+
+def _names_in(package: Any) -> Iterator[str]:
+    """Yield the names of a package; for those of the first one in another, only that."""
+    first_package = PACKAGES[0]
+    for name in package.__all__:
+        value = getattr(package, name)
+        full_name = f"{package.__name__}.{name}"
+        if package is not first_package and value is getattr(first_package, name, None):
+            yield f"{full_name} is {first_package.__name__}.{name}"
+        else:
+            yield from _describe(full_name, value)
+
+
+def _attributes() -> Iterator[str]:
+    """Yield the attributes that constructors set, other than those of a torch scheduler."""
+    optimizer = samples.optimizer()
+    attributes_of_torch = vars(LambdaLR(optimizer, float))
+    instances: dict[str, Any] = {
+        "plateau_jax.CurveScheduler": CurveScheduler(samples.CURVE, 0.5),
+        "torch_bridge.Checkpoints": Checkpoints("checkpoints"),
+        "torch_bridge.MetricLog": MetricLog(),
+        "torch_bridge.TrainStep": samples.train_step(),
+        "torch_bridge.follow": follow(optimizer, "momentum", samples.CURVE),
+        "torch_bridge.lambda_lr": lambda_lr(optimizer, samples.CURVE),
+        "torch_bridge.prefetch": prefetch([], "cpu"),
+    }
+    for name, instance in instances.items():
+        attributes: dict[str, Any] = instance.__dict__
+        for attribute, value in attributes.items():
+            if not attribute.startswith("_") and attribute not in attributes_of_torch:
+                yield f"{name}.{attribute}: {type_of(value)}"
+
+
+def _describe(name: str, value: Any) -> Iterator[str]:
+    """Yield the signature and the errors of a function, or of a class and its members."""
+    if inspect.isclass(value):
+        yield name + _parameters(value)
+        yield from _errors(name, value)
+        yield from _members(name, value)
+    elif callable(value):
+        yield from _describe_function(name, value)
+    else:
+        yield f"{name}: {type_of(value)}"
+
+
+def _describe_function(name: str, function: Any) -> Iterator[str]:
+    yield f"{name}{_parameters(function)} -> {return_type(function)}"
+    for signature in overloads(function):
+        yield f"{name} overload {signature}"
+    yield from _errors(name, function)
+
+
+def _members(name: str, cls: type) -> Iterator[str]:
+    for member in sorted(_public_names(cls)):
+        value: Any = inspect.getattr_static(cls, member, None)
+        if isinstance(value, staticmethod | classmethod):
+            value = cast("Any", value).__func__
+        if inspect.isfunction(value):
+            yield from _describe_function(f"{name}.{member}", value)
+        else:
+            yield f"{name}.{member}: {type_of_member(cls, member)}"
+
+
+def _public_names(cls: type) -> set[str]:
+    """Return the members that this project defines, without those of `Curve` in its subclasses."""
+    names: set[str] = set()
+    for base in cls.__mro__:
+        if not is_of_this_project(base):
+            continue
+        if base is not Curve or cls is Curve:
+            names.update(vars(base))
+            names.update(inspect.get_annotations(base))
+    return {name for name in names if not name.startswith("_") or name == "__call__"}
+
+
+def _parameters(function: Any) -> str:
+    """Return the names, kinds and defaults of the parameters."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a class without one, such as a warning
+        return ""
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.name not in ("self", "cls"):
+            parameters.append(parameter.replace(annotation=inspect.Parameter.empty))
+    return str(inspect.Signature(parameters))
+
+
+def _errors(name: str, value: Any) -> Iterator[str]:
+    """Yield the types under "Raises" and "Warns" in a docstring."""
+    docstring = inspect.cleandoc(getattr(value, "__doc__", None) or "")
+    section = ""
+    for line in docstring.splitlines():
+        if line and not line.startswith(" "):
+            section = line
+        types = re.match(r"    ([A-Z]\w+(?:, [A-Z]\w+)*):", line)
+        if types is None or section not in ("Raises:", "Warns:"):
+            continue
+        verb = section.removesuffix(":").lower()
+        for error in types[1].split(", "):
+            yield f"{name} {verb} {error}"

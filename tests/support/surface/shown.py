@@ -1,0 +1,115 @@
+"""Values as text that is the same under all versions of Python, NumPy, JAX and torch."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+import torch
+
+import plateau_jax
+import torch_bridge
+from plateau_jax.curves.staged_curve import Stage
+from plateau_jax.drawing.segment_table import Segment
+from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
+from plateau_jax.schedules.transformation import CountedCurveState, ScaleByCurveState
+from plateau_jax.theory.comparison import Comparison
+from torch_bridge.training.result import StepResult
+
+PACKAGES: list[Any] = [plateau_jax, torch_bridge]
+
+RETURNED = [
+    Comparison,
+    CountedCurveState,
+    LossComparison,
+    LossDifference,
+    LossForecast,
+    ScaleByCurveState,
+    Segment,
+    Stage,
+    StepResult,
+]
+"""Classes that public functions return, and that have no public name."""
+
+_NAMES_OF_CLASSES = {cls.__name__ for cls in RETURNED}
+for _package in PACKAGES:
+    _NAMES_OF_CLASSES.update(_package.__all__)
+
+
+def is_of_this_project(value: Any) -> bool:
+    """Return True if a class or function is defined in one of the two packages."""
+    package = value.__module__.partition(".")[0]
+    return package in ("plateau_jax", "torch_bridge")
+
+
+def type_of(value: Any) -> str:
+    """Return the name of a type, with the dtype of an array and the types of a list's items."""
+    if value is None:
+        return "None"
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} tensor"
+    if isinstance(value, jax.Array):
+        return f"{value.dtype} jax.Array"
+    if isinstance(value, np.ndarray):
+        return f"{cast('Any', value).dtype} array"
+    if isinstance(value, np.generic):
+        return f"np.{value.dtype.name}"
+    if isinstance(value, Path):  # of a class for each system
+        return "Path"
+    name = public_class(value.__class__)
+    if hasattr(value, "_fields") and name == "tuple":
+        return "NamedTuple"
+    if name in ("list", "tuple") and value:
+        return f"{name}[{types_of(value)}]"
+    return name
+
+
+def types_of(values: Iterable[Any]) -> str:
+    return " | ".join(sorted({type_of(value) for value in values}))
+
+
+def public_class(cls: type) -> str:
+    """Return the name of the class, or of its first base that has no private name."""
+    public = "object"
+    for base in reversed(cls.__mro__):
+        if not is_of_this_project(base) or base.__name__ in _NAMES_OF_CLASSES:
+            public = base.__name__
+    return public
+
+
+def with_shape(value: Any) -> str:
+    """Return the type of a value, with the shape of an array."""
+    if isinstance(value, torch.Tensor | jax.Array | np.ndarray):
+        return f"{type_of(value)} of shape {tuple(cast('Any', value).shape)}"
+    return type_of(value)
+
+
+def argument_text(value: Any) -> str:
+    """Return plain values as a program writes them, and the type of any other object."""
+    if hasattr(value, "_fields"):
+        return type_of(value)
+    if isinstance(value, list):
+        return f"[{_items_text(value)}]"
+    if isinstance(value, tuple):
+        comma = "," * (len(cast("Any", value)) == 1)
+        return f"({_items_text(value)}{comma})"
+    if isinstance(value, dict):
+        return _dictionary_text(cast("dict[Any, Any]", value))
+    if isinstance(value, Path):
+        return repr(value.name)
+    if isinstance(value, str | int | float | range | None):
+        return repr(value)
+    return str(getattr(value, "__name__", with_shape(value)))
+
+
+def _items_text(items: Any) -> str:
+    return ", ".join(map(argument_text, items))
+
+
+def _dictionary_text(dictionary: dict[Any, Any]) -> str:
+    """Return the entries; of a saved state or record, only its kind."""
+    if "format" in dictionary:
+        return f"{{'kind': {dictionary['kind']!r}, …}}"
+    items = [f"{name!r}: {argument_text(item)}" for name, item in dictionary.items()]
+    return f"{{{', '.join(items)}}}"
