@@ -85,7 +85,7 @@ def compare(*curves: AnyCurve) -> Comparison: ...
 def compare(*curves: Any) -> Comparison:
     """Compare curves by the predictions of theory, each at its best peak.
 
-    The first curve is the reference.
+    The first curve is the reference. Its figures are provisional: a minor release may change them.
 
     With s₁ … s_T the multipliers curve(0) … curve(total_steps - 1), zeros left out, the
     last-iterate bound of convex optimization for SGD is least at this peak, if G bounds the

@@ -39,6 +39,8 @@ def find_batch_size(
 ) -> tuple[int, int]:
     """Find the largest micro-batch that fits in memory, and how many of them make the global batch.
 
+    Provisional: a minor release may change it.
+
         micro_batch · accumulation = global_batch
 
     The search bisects the divisors of `global_batch`: if a micro-batch does not fit, larger ones

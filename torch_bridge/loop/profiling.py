@@ -18,6 +18,8 @@ def profile(
 ) -> str:
     """Trace a few steady updates with `torch.profiler`.
 
+    Provisional: a minor release may change it.
+
     The first eight updates are not traced, since they include compilation and capture. The trace of
     the next five is written to `directory/trace.json`, for Perfetto or chrome://tracing.
 
