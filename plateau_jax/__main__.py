@@ -113,6 +113,8 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
         curves = [curve.cooldown(at, steps) for curve in curves]
     if len(curves) > 1 and (options.csv is not None or options.json):
         raise ValueError(f"--csv and --json take one curve, not {len(curves)}")
+    if len(curves) > 1 and options.segments:
+        raise ValueError(f"--segments takes one curve, not {len(curves)}")
     return curves
 
 
@@ -169,7 +171,22 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
     peak = None
     if options.peak is not None:
         peak = np.float32(options.peak)
-    return "\n\n".join(segment_table(curve._rows, peak).as_text() for curve in curves)
+    if options.segments:
+        return _segments_as_json(curves[0], peak)
+    return "\n\n".join(segment_table(curve.segments, peak).as_text() for curve in curves)
+
+
+def _segments_as_json(curve: Curve, peak: np.float32 | None) -> str:
+    """Return the segments as JSON; with a peak, levels are learning rates."""
+    segments: list[dict[str, Any]] = []
+    for segment in curve.segments:
+        if peak is not None:
+            segment = segment._replace(
+                start=float(peak * np.float32(segment.start)),
+                end=float(peak * np.float32(segment.end)),
+            )
+        segments.append(segment._asdict())
+    return json.dumps(segments)
 
 
 def _write_files(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> None:

@@ -129,6 +129,12 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     )
     add("--json", action="store_true", help="print the curve's arguments as JSON instead")
     add(
+        "--segments",
+        action="store_true",
+        help="print the table as JSON: the first and the last step of each segment, its kind, and "
+        "its levels at both ends, or with --peak its learning rates",
+    )
+    add(
         "--compare",
         action="store_true",
         help="print a table instead that compares TOTAL's curve, if there is one, and each --from "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plateau_jax.curves import averaging_weights, serialization
 from plateau_jax.drawing import axes, notebook, sampling
-from plateau_jax.drawing.segment_table import segment_table
+from plateau_jax.drawing.segment_table import Segment, list_segments, segment_table
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import NUMPY, DecodedSegments, DecodedTable
 from plateau_jax.table import exact_segments, fixed_point, segments
@@ -116,6 +116,21 @@ class Curve(ABC):
         """
         return tuple(exact_segments.flat_starts(self._rows))
 
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, those that `describe` prints: warmup, plateaus, decays, and the end.
+
+        Each is a named tuple of `first_step`, `last_step` (None for the end), `kind`, `start` and
+        `end`, the multipliers at its beginning and at its end, as float32 numbers. So
+        `curve(segment.first_step) == segment.start`.
+
+        >>> from plateau_jax import StagedCurve
+        >>> curve = StagedCurve.wsd(1000, warmup_steps=50, decay_steps="20%")
+        >>> [segment.first_step for segment in curve.segments]
+        [0, 50, 800, 1000]
+        """
+        return list_segments(self._rows, self)
+
     @overload
     def __call__(self, step: int | np.integer[Any]) -> float: ...
     @overload
@@ -184,6 +199,49 @@ class Curve(ABC):
         if isinstance(multiplier, float):
             return float(lr)
         return lr
+
+    @overload
+    def between(self, step: int | np.integer[Any], low: float, high: float) -> float: ...
+    @overload
+    def between(
+        self, step: NDArray[Any] | Sequence[Any], low: float, high: float
+    ) -> NDArray[np.float32]: ...
+    def between(self, step: Any, low: float, high: float) -> Any:
+        """Return a value at each step: `low` where the multiplier is 0, `high` where it is 1.
+
+            value(step) = float32(low + (high - low)·curve(step))
+
+        The exact value is rounded once, so the bits are the same wherever the host computes them.
+        Use it for what is not a learning rate: the weight of a loss, a dropout rate, the decay of
+        an average, a temperature. With `low > high` the value falls where the curve rises.
+
+        Args:
+            step: An integer of any size, or an array of integers of any shape and dtype.
+            low: The value at multiplier 0, any number that float32 can hold.
+            high: The value at multiplier 1, the same.
+
+        Returns:
+            A Python float for a single integer, Python's or NumPy's; else an array of dtype float32
+            and the step's shape.
+
+        Raises:
+            TypeError: As the curve itself; `low` or `high` is not a number.
+            ValueError: `low` or `high` is not finite, or too large for float32.
+
+        >>> from plateau_jax import PlateauCurve, StagedCurve
+        >>> cosine = PlateauCurve(100)
+        >>> cosine.between([0, 50, 100], 1.0, 0.996)  # the decay of an average, from 0.996 to 1
+        array([0.996, 0.998, 1.   ], dtype=float32)
+        >>> StagedCurve([(10, 1.0), (90,)]).between(5, -2.0, 1.0)
+        -0.5
+        """
+        lowest = float(checks.float32("low", low))
+        highest = float(checks.float32("high", high))
+        multipliers = np.asarray(self(step), np.float32)
+        values = exact.values_between(lowest, highest, multipliers)
+        if isinstance(step, int | np.integer):
+            return float(values)
+        return values[()]
 
     def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: str = "1-sqrt") -> "Curve":
         """Return a curve that leaves this one at step `at` and falls to `to` in `steps` steps.
@@ -408,7 +466,7 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        return segment_table(self._rows).as_text()
+        return segment_table(self.segments).as_text()
 
     def plot(self, *, peak_value: float = 1.0, ax: Any = None) -> Any:
         """Plot the learning rate, peak_value · curve(step), against the step. Needs matplotlib.

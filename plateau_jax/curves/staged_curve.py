@@ -145,15 +145,17 @@ class StagedCurve(Curve, kind="staged"):
         decay_steps: int | str,
         decay_shape: str = "1-sqrt",
         min_lr_ratio: float = 0.0,
+        start: float = 0.0,
     ) -> Self:
         """Return a warmup-stable-decay curve: a linear warmup, the peak, then a decay at the end.
 
-        With N = `total_steps`, W = `warmup_steps`, D = `decay_steps` and r = `min_lr_ratio`, it is
+        With N = `total_steps`, W = `warmup_steps`, D = `decay_steps`, r = `min_lr_ratio` and
+        s = `start`, it is
 
-            step/W            for step < W
-            1                 for W <= step < N - D
-            1 + (r - 1)·√x    for N - D <= step < N, with x = (step - (N - D))/D
-            r                 after that
+            s + (1 - s)·step/W    for step < W
+            1                     for W <= step < N - D
+            1 + (r - 1)·√x        for N - D <= step < N, with x = (step - (N - D))/D
+            r                     after that
 
         This is the default shape of the decay, `"1-sqrt"`; the class has the equations of the
         others. The curve has three stages: `[(W, 1.0), (N - D - W,), (D, r, decay_shape)]`.
@@ -168,14 +170,15 @@ class StagedCurve(Curve, kind="staged"):
                 1 up to `total_steps`, where it drops to `min_lr_ratio`.
             decay_shape: Any shape of a stage.
             min_lr_ratio: The level at the end, 0 to 1.
+            start: The level at step 0, 0 to 1, without effect if there is no warmup. With 0 the
+                first update changes nothing; with `1 / (W + 1)` the warmup is (step + 1)/(W + 1).
 
         Returns:
-            A curve of `total_steps` steps. For `start`, or for more stages, write the stages
-            yourself.
+            A curve of `total_steps` steps. For more stages, write the stages yourself.
 
         Raises:
-            TypeError: A length is neither an integer nor a percentage; `min_lr_ratio` is not a
-                number.
+            TypeError: A length is neither an integer nor a percentage; `min_lr_ratio` or `start` is
+                not a number.
             ValueError: A value is out of range; warmup and decay are longer than `total_steps`
                 together; an unknown shape; an exponential or `"t^-P"` decay to 0, or one that is
                 too steep.
@@ -204,7 +207,7 @@ class StagedCurve(Curve, kind="staged"):
 
         warn_of_small_end(lowest)
         stable = total - warmup - decay
-        return cls([(warmup, 1.0), (stable,), (decay, lowest, shape)])
+        return cls([(warmup, 1.0), (stable,), (decay, lowest, shape)], start=start)
 
     @classmethod
     def through(cls, points: Iterable[tuple[Any, Any]] | NDArray[Any]) -> Self:

@@ -209,7 +209,7 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
     """Return everything the page shows of a curve."""
     arguments = curve.to_dict()
     steps = thin_out(steps_to_draw(curve._rows), _MAX_POINTS)
-    table = segment_table(curve._rows, np.float32(peak), _MAX_ROWS)
+    table = segment_table(curve.segments, np.float32(peak), _MAX_ROWS)
     handles = curve_and_peak_handles(curve, peak)
     advice = list(advice_about(curve, ("curve",)))
     for remark in _remarks(peak, table.note, len(handles)):

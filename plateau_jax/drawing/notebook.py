@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from plateau_jax.drawing.sampling import FILLS, OPACITY, shaded_spans, thin_out
-from plateau_jax.drawing.segment_table import segment_table
+from plateau_jax.drawing.segment_table import list_segments, segment_table
 from plateau_jax.table.exact_segments import ExactSegment
 
 # In pixels: the size of the plot inside its axes, and its upper left corner.
@@ -32,7 +32,7 @@ def html(
     """Return the plot of a curve, its description, and the table of its segments.
 
     Args:
-        rows: The segments.
+        rows: The segments in exact numbers.
         values_at: The curve as a function from an array of steps to an array of multipliers.
         name: The kind of curve, for the title of the plot.
         description: The expression that builds the curve.
@@ -41,7 +41,7 @@ def html(
         description = description[:_MOST_CHARACTERS] + " …"
     plot = _svg(rows, values_at, name)
     legend = _legend(rows)
-    table = segment_table(rows, most=_MOST_ROWS).as_html()
+    table = segment_table(list_segments(rows, values_at), most=_MOST_ROWS).as_html()
     return f"<div>{plot}{legend}<div><code>{escape(description)}</code></div>{table}</div>"
 
 

@@ -1,17 +1,68 @@
-"""The table of a curve's segments, for text, notebooks and the design page.
+"""The segments of a curve as data, and as a table for text, notebooks and the design page.
 
 The columns are named here and nowhere else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from plateau_jax.drawing.tables import as_html, as_text
-from plateau_jax.numerics.exact import Level, from_decimal, nearest_float32
+from plateau_jax.numerics.exact import from_decimal, nearest_float32, rounded
 from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
+
+
+class Segment(NamedTuple):
+    """A segment of a curve.
+
+    >>> from plateau_jax import PlateauCurve
+    >>> warmup, decay, end = PlateauCurve(1000, warmup_steps=100).segments
+    >>> decay
+    Segment(first_step=100, last_step=999, kind='cosine decay', start=1.0, end=0.0)
+    """
+
+    first_step: int
+    last_step: int | None
+    """None for the end, at which the curve stays."""
+    kind: str
+    """Its shape, unless it was built to hold its level, and a word such as "warmup", "decay",
+    "plateau" or "end"."""
+    start: float
+    """The multiplier at `first_step`."""
+    end: float
+    """The multiplier that the segment leads to, one step after `last_step`. The next segment starts
+    there, unless the curve jumps."""
+
+
+def list_segments(
+    rows: Sequence[ExactSegment], values_at: Callable[[Any], Any]
+) -> tuple[Segment, ...]:
+    """Return the segments that are not empty.
+
+    Args:
+        rows: The segments in exact numbers.
+        values_at: The curve as a function from an array of steps to an array of multipliers.
+    """
+    described = list(nonempty_segments(rows))
+    starts: list[float] = values_at([row.begin for row, _ in described]).tolist()
+    segments: list[Segment] = []
+    for index, (row, after) in enumerate(described):
+        kind = row.kind
+        if row.shape is not None:
+            kind = f"{row.shape} {kind}"
+        if after is None:
+            segments.append(Segment(row.begin, None, kind, starts[index], starts[index]))
+            continue
+        level = row.at(after)
+        following, _ = described[index + 1]
+        end = starts[index + 1]
+        if rounded(level) != rounded(following.at(after)):  # the curve jumps
+            end = float(nearest_float32(from_decimal(level)))
+        segments.append(Segment(row.begin, after - 1, kind, starts[index], end))
+    return tuple(segments)
+
 
 Content = Literal["step", "text", "level"]
 
@@ -35,33 +86,27 @@ _COLUMNS = (
     Column("first_step", "first step", "step"),
     Column("last_step", "last step", "step"),
     Column("kind", "kind", "text"),
-    Column("from", "from", "level"),
-    Column("to", "to", "level"),
+    Column("start", "from", "level"),
+    Column("end", "to", "level"),
 )
 
 
-def _cells(segment: ExactSegment, after: int | None, peak: np.float32 | None) -> dict[str, str]:
-    """Return the text of each column; `after` is the first step after the segment, if it ends."""
-    kind = segment.kind
-    if segment.shape is not None:
-        kind = f"{segment.shape} {kind}"
-    if after is None:
-        last_step = "…"
-        end = segment.start
-    else:
-        last_step = str(after - 1)
-        end = segment.at(after)
+def _cells(segment: Segment, peak: np.float32 | None) -> dict[str, str]:
+    """Return the text of each column."""
+    last_step = "…"
+    if segment.last_step is not None:
+        last_step = str(segment.last_step)
     return {
-        "first_step": str(segment.begin),
+        "first_step": str(segment.first_step),
         "last_step": last_step,
-        "kind": kind,
-        "from": _format_level(segment.at(segment.begin), peak),
-        "to": _format_level(end, peak),
+        "kind": segment.kind,
+        "start": _format_level(segment.start, peak),
+        "end": _format_level(segment.end, peak),
     }
 
 
-def _format_level(level: Level, peak: np.float32 | None) -> str:
-    multiplier = nearest_float32(from_decimal(level))
+def _format_level(level: float, peak: np.float32 | None) -> str:
+    multiplier = np.float32(level)
     if peak is not None:
         multiplier = peak * multiplier
     return f"{multiplier:.6g}"
@@ -109,9 +154,9 @@ class SegmentTable:
 
 
 def segment_table(
-    segments: Sequence[ExactSegment], peak: np.float32 | None = None, most: int | None = None
+    segments: Sequence[Segment], peak: np.float32 | None = None, most: int | None = None
 ) -> SegmentTable:
-    """Describe the segments that are not empty, or the first `most` of them.
+    """Describe segments, or the first `most` of them.
 
     With a peak, levels are shown as learning rates.
     """
@@ -121,9 +166,8 @@ def segment_table(
             columns.append(column._replace(heading=f"lr {column.heading}"))
         else:
             columns.append(column)
-    described = list(nonempty_segments(segments))
-    rows = [_cells(segment, after, peak) for segment, after in described[:most]]
+    rows = [_cells(segment, peak) for segment in segments[:most]]
     note = ""
-    if len(rows) < len(described):
-        note = f"The table shows the first {len(rows)} of {len(described)} segments."
+    if len(rows) < len(segments):
+        note = f"The table shows the first {len(rows)} of {len(segments)} segments."
     return SegmentTable(tuple(columns), rows, note)

@@ -9,8 +9,10 @@ the runtime. So rounding it to either of them is, in effect, a single rounding o
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 BITS = 224
 ONE = 1 << BITS
@@ -162,3 +164,33 @@ def round_to_float32(value: int, bits: int) -> float:
         odd = (value >> dropped) & 1
         value = (value + (1 << (dropped - 1)) - 1 + odd) >> dropped
     return value * 2.0 ** (dropped - bits)
+
+
+def values_between(low: float, high: float, multipliers: NDArray[np.float32]) -> NDArray[Any]:
+    """Return low + (high - low)·m for each multiplier m, rounded to float32 once.
+
+    Args:
+        low: Any number that float32 can hold.
+        high: The same.
+        multipliers: float32, in [0, 1].
+    """
+    m = multipliers.astype(np.float64)
+    values = low * (1 - m) + high * m
+    # The four operations are off by less than this. Where both ends round to the same float32, so
+    # does the exact value.
+    margin = 2.0**-50 * (abs(low) + abs(high))
+    with np.errstate(over="ignore"):  # next to the largest float32
+        below = np.asarray(values - margin, np.float32)
+        above = np.asarray(values + margin, np.float32)
+    for m_near_border in np.unique(multipliers[below != above]).tolist():
+        exact_value = Fraction(low) + (Fraction(high) - Fraction(low)) * Fraction(m_near_border)
+        below[multipliers == m_near_border] = _nearest_float32_of(exact_value)
+    return below
+
+
+def _nearest_float32_of(number: Fraction) -> float:
+    """Return the float32 nearest to a number whose denominator is a power of two."""
+    magnitude = round_to_float32(abs(number.numerator), number.denominator.bit_length() - 1)
+    if number < 0:
+        return -magnitude
+    return magnitude

@@ -51,6 +51,7 @@ def check_no_file_is_written(folder, capsys, arguments, message):
             "--csv and --json take one curve, not 2",
         ),
         ("--from cosine.json --from run.json --json", "--csv and --json take one curve, not 2"),
+        ("--from cosine.json --from run.json --segments", "--segments takes one curve, not 2"),
         (
             "--compare --from cosine.json --min-lr-ratio 0.1",
             "total_steps is missing: PlateauCurve needs",

@@ -61,7 +61,7 @@ def test_segments_of_several_files_are_printed(folder, printed_by):
 
 @pytest.mark.parametrize("peak", ["3e-4", "1"])
 def test_peak_turns_levels_into_learning_rates(printed_by, peak):
-    table = segment_table(PLATEAUS._rows, np.float32(peak))
+    table = segment_table(PLATEAUS.segments, np.float32(peak))
     printed = printed_by(f"{OPTIONS} --peak {peak}")
     assert printed == f"{table.as_text()}\n"
 
@@ -69,6 +69,18 @@ def test_peak_turns_levels_into_learning_rates(printed_by, peak):
 def test_cooldown_of_stages(printed_by):
     printed = printed_by(f"1e4 {STAGES} --cooldown 5000 500")
     assert printed == f"{STAGED.cooldown(5000, 500).describe()}\n"
+
+
+def test_segments_as_json(printed_by):
+    printed = json.loads(printed_by(f"{OPTIONS} --segments"))
+    assert printed == [segment._asdict() for segment in PLATEAUS.segments]
+
+
+def test_segments_with_a_peak_as_json(printed_by):
+    printed = json.loads(printed_by(f"{OPTIONS} --segments --peak 3e-4"))
+    for segment, expected in zip(printed, PLATEAUS.segments, strict=True):
+        assert segment["start"] == PLATEAUS.learning_rate(expected.first_step, 3e-4)
+        assert segment["kind"] == expected.kind
 
 
 def test_json_of_numbers_in_any_spelling(printed_by):
@@ -247,7 +259,7 @@ FILES = "--from stairs.json --from then.json --from scaled.json"
 def test_several_files_are_drawn_together(folder, printed_by, drawn):
     printed = printed_by(f"{FILES} --cooldown 20 10 --plot new.svg --peak 0.5")
     curves = [saved(name).cooldown(20, 10) for name in ("stairs", "then", "scaled")]
-    tables = [segment_table(curve._rows, np.float32(0.5)).as_text() for curve in curves]
+    tables = [segment_table(curve.segments, np.float32(0.5)).as_text() for curve in curves]
     assert printed == "\n\n".join(tables) + "\n"
     assert drawn == [(curves, 0.5)]
 

@@ -97,6 +97,18 @@ def test_peak_that_float32_does_not_hold(curve: Curve, peak: float) -> None:
     curve.learning_rate(3, peak)
 
 
+@pytest.mark.parametrize("value", [True, "0.1", None, 1j, [0.1]], ids=repr)
+@wrong(TypeError, "high = {value}", "number")
+def test_end_of_a_range_that_is_not_a_number(curve: Curve, value: Any) -> None:
+    curve.between(3, 0.5, value)
+
+
+@pytest.mark.parametrize("value", [nan, inf, -inf, 1e39, -(10**150)])
+@wrong(ValueError, "low = {value}", "must")
+def test_end_of_a_range_that_float32_does_not_hold(curve: Curve, value: float) -> None:
+    curve.between(3, value, 0.5)
+
+
 @wrong(TypeError, "optax_schedule(curve, peak_value)")
 def test_jax_array_as_step(curve: Curve) -> None:
     curve.learning_rate(jnp.array(3), 0.1)

@@ -9,6 +9,7 @@ import pickle
 from collections import UserDict, UserList
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -21,7 +22,7 @@ from support.curves.descriptions import build, descriptions, descriptions_and_st
 from support.curves.reprs import from_repr
 from support.curves.strategies import arguments
 from support.examples import examples
-from support.numerics.oracle import Oracle
+from support.numerics.oracle import Oracle, are_equal, is_nearest_float32
 
 from plateau_jax import (
     BatchPlan,
@@ -348,16 +349,42 @@ def test_every_argument_matters_and_none_can_be_set(case):
             setattr(curve, name, 5)
 
 
+@given(descriptions(scaled=True))
+def test_segments_are_those_of_the_curve(description):
+    curve = build(description)
+    oracle = Oracle(description)
+    begins = sorted(set(oracle.borders))
+    segments = curve.segments
+    assert [segment.first_step for segment in segments] == begins
+    assert [segment.last_step for segment in segments[:-1]] == [begin - 1 for begin in begins[1:]]
+    assert segments[-1].last_step is None
+    assert segments[-1].end == segments[-1].start
+    assert [segment.start for segment in segments] == curve(begins).tolist()
+    for segment, following in pairwise(segments):
+        part = oracle.part_at(segment.first_step)
+        level = part.at(following.first_step)
+        if are_equal(level, oracle(following.first_step)):
+            assert segment.end == following.start
+        else:  # the curve jumps
+            assert is_nearest_float32(segment.end, level)
+
+
 @given(descriptions())
-def test_describe_lists_nonempty_segments(description):
+def test_describe_prints_the_segments(description):
     curve = build(description)
     header, *lines = curve.describe().splitlines()
-    begins = sorted(set(Oracle(description).borders))
-    lasts = [str(begin - 1) for begin in begins[1:]]
-    for line, begin, last in zip(lines, begins, [*lasts, "…"], strict=True):
+    for line, segment in zip(lines, curve.segments, strict=True):
+        last_step = "…"
+        if segment.last_step is not None:
+            last_step = str(segment.last_step)
         assert len(line) == len(header)
-        assert line.split()[:2] == [str(begin), last]
-        assert line.split()[-2] == f"{curve(begin):.6g}"
+        assert line.split() == [
+            str(segment.first_step),
+            last_step,
+            *segment.kind.split(),
+            f"{segment.start:.6g}",
+            f"{segment.end:.6g}",
+        ]
 
 
 def test_describe_names_stages_cooldown_and_continuation():

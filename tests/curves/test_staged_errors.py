@@ -101,6 +101,12 @@ def test_level_of_the_decay_that_is_not_a_number(ratio: Any) -> None:
     wsd(decay_steps=9, min_lr_ratio=ratio)
 
 
+@pytest.mark.parametrize("level", [-0.1, 1.5])
+@wrong(ValueError, "start = {level}", "lie in [0, 1]")
+def test_first_level_out_of_range(level: float) -> None:
+    wsd(warmup_steps=3, start=level)
+
+
 # Points.
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from support.curves.descriptions import SHAPES, build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
@@ -298,3 +298,38 @@ def test_torch_and_numpy_integers_are_steps_with_jax_loaded():
 
 def test_peak_of_minus_0_is_0():
     assert str(CURVE.learning_rate(3, -0.0)) == "0.0"
+
+
+# Values that are not learning rates.
+
+numbers = st.one_of(st.integers(-9, 9), st.floats(-3e38, 3e38), st.floats(-2, 2, width=32))
+
+
+@examples(200)
+@given(descriptions_and_steps(size=8), numbers, numbers)
+@example(({"stages": [(3, 1.0, "linear")], "start": 0.0}, [1]), -1.0, 2.0)
+@example(({"stages": [(2, 1.0, "linear")], "start": 0.0}, [1]), 3.4028234663852886e38, 3.4e38)
+@example(({"stages": [(2, 1.0, "linear")], "start": 0.0}, [1]), 1.0, 1 + 2.0**-23)
+@example(({"stages": [(2, 1.0, "linear")], "start": 0.0}, [1]), 2.0**-149, -(2.0**-149))
+def test_value_between_two_numbers_is_rounded_once(case, low, high):
+    description, steps = case
+    curve = build(description)
+    values = curve.between(steps, low, high)
+    assert values.dtype == np.float32
+    for step, value in zip(steps, values, strict=True):
+        multiplier = Fraction(curve(step))
+        exact_value = Fraction(low) * (1 - multiplier) + Fraction(high) * multiplier
+        error = abs(Fraction(float(value)) - exact_value)
+        for direction in (np.float32(-np.inf), np.float32(np.inf)):
+            neighbor = np.nextafter(value, direction)
+            if np.isfinite(neighbor):
+                assert error <= abs(Fraction(float(neighbor)) - exact_value)
+        assert curve.between(step, low, high) == value
+
+
+def test_values_between_have_the_shape_of_the_steps():
+    curve = PlateauCurve(10)
+    assert curve.between([[0, 5], [10, 11]], 1, 0).tolist() == [[0.0, 0.5], [1.0, 1.0]]
+    assert isinstance(curve.between(np.int64(5), 1, 0), float)
+    assert isinstance(curve.between(np.array(5), 1, 0), np.float32)
+    assert curve.between([], 1, 0).shape == (0,)

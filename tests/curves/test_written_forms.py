@@ -119,32 +119,34 @@ def test_replaced_curve_keeps_its_steps():
 # Warmup, stable, decay.
 
 
-@given(words(8), randoms)
+@given(words(10), randoms)
 def test_wsd_is_its_three_stages(drawn, random):
     read = Words(drawn)
     total = read.magnitude(1, MAX_STEP)
     warmup = read.one_of((0, total, read.magnitude(0, total)))
     decay = read.one_of((0, total - warmup, read.magnitude(0, total - warmup)))
     lowest = read.ratio()
+    start = read.one_of((0.0, read.ratio()))
     shape = shape_of(read, SHAPES)
     if lowest < 2.0**-15 and shape.startswith(("t", "e")):
         shape = "1-sqrt"  # these levels are too far apart for the shape
     stages = [(warmup, 1.0), (total - warmup - decay,), (decay, lowest, shape)]
-    expected = build({"stages": stages, "start": 0.0})
-    check_wsd(expected, total, warmup, decay, shape, lowest)
-    warmup_in_percent = percentage_of(warmup, total, random)
-    decay_in_percent = percentage_of(decay, total, random)
-    check_wsd(expected, total, warmup_in_percent, decay_in_percent, shape, lowest)
-
-
-def check_wsd(expected, total, warmup, decay, shape, lowest):
+    expected = build({"stages": stages, "start": start})
     options = {
         "total_steps": total,
         "warmup_steps": warmup,
         "decay_steps": decay,
         "decay_shape": shape,
         "min_lr_ratio": lowest,
+        "start": start,
     }
+    check_wsd(expected, options)
+    options["warmup_steps"] = percentage_of(warmup, total, random)
+    options["decay_steps"] = percentage_of(decay, total, random)
+    check_wsd(expected, options)
+
+
+def check_wsd(expected, options):
     as_text = {name: str(value) for name, value in options.items()}
     with suppress_warnings():  # about the drawn ratio
         assert_same(
