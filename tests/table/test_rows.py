@@ -198,6 +198,12 @@ def test_levels_that_grow_by_exactly_the_least_growth():
     assert limbs[8] == 0
 
 
+def test_greatest_rate_is_that_of_the_greatest_ratio():
+    least = exact.to_decimal(Fraction(1, MAX_T))
+    limbs = InversePower(Fraction(1)).parameters(Decimal(1), least, 1)
+    assert MAX_RATE / 2 < joined_limbs(limbs[:5]) <= MAX_RATE
+
+
 # Exact levels.
 
 
