@@ -23,7 +23,7 @@ from unittest.mock import Mock
 
 import pytest
 from support.numerics.bounded import BOUNDED, Bounded, integer, near
-from support.numerics.errors_of_exponentials import LN_2, MARGIN, Power, powers, slopes
+from support.numerics.errors_of_exponentials import LN_2, MARGIN, powers, slopes
 from support.numerics.errors_of_powers import (
     Exponent,
     around,
@@ -379,23 +379,27 @@ def test_boxes_contain_every_power(name):
     family = FAMILIES[name]
     least = family.powers.low
     most = family.powers.high
-    boxes: list[tuple[Power, list[Exponent]]] = []
+    boxes: list[tuple[Fraction, Fraction, list[Exponent]]] = []
     for power in powers():
-        boxes.append((power, list(family.exponents_near(power.exponent))))
-    for p, k in product((least, 3 * least, most), (0, 1, 2, 3, 5, family.most_k)):
-        for slope in slopes():
-            y = (slope.y.low + slope.y.high) / 2
-            total = p * (k + family.sign * Fraction(log2(y)))
-            if 0 <= total < FIXED_BITS + 2:
-                candidates = exponents_with(boxes, total)
-                assert any(is_in_box(p, k, y, exponent) for exponent in candidates)
+        exponents = list(family.exponents_near(power.exponent))
+        boxes.append((power.exponent.low, power.exponent.high, exponents))
+    middles = [(slope.y.low + slope.y.high) / 2 for slope in slopes()]
+    cases = [*product((0, 1, 2, 3, 5, family.most_k), middles)]
+    cases += product(range(family.most_k + 1), (NORMALIZED.low, Fraction(1), NORMALIZED.high))
+    for p, (k, y) in product((least, 3 * least, most), cases):
+        total = p * (k + family.sign * Fraction(log2(y)))
+        if 0 <= total < FIXED_BITS + 2:
+            candidates = exponents_with(boxes, total)
+            assert any(is_in_box(p, k, y, exponent) for exponent in candidates)
 
 
-def exponents_with(boxes: list[tuple[Power, list[Exponent]]], total: Fraction) -> list[Exponent]:
+def exponents_with(
+    boxes: list[tuple[Fraction, Fraction, list[Exponent]]], total: Fraction
+) -> list[Exponent]:
     """Return the boxes of all P, k and y that can have this E."""
     matching: list[Exponent] = []
-    for power, candidates in boxes:
-        if total in power.exponent:
+    for low, high, candidates in boxes:
+        if low <= total <= high:
             matching += candidates
     return matching
 
