@@ -64,7 +64,7 @@ OPERANDS = _UP_TO_ONE, (_ABOVE_ONE, _BELOW_ONE), (_BELOW_ONE, _ABOVE_ONE)
 # Errors of the numbers in the table, and of products with steps.
 
 _DIGITS = Fraction(100, 10**exact._RELIABLE.prec)
-"""More than any relative error of a level or of a rate that `exact` computes."""
+"""More than any error of a level, and of a rate as a fraction of `MAX_RATE`."""
 
 _FROM_224_BITS = HALF_A_UNIT.halved(exact.BITS - FIXED_BITS)
 
