@@ -6,10 +6,11 @@ import mpmath
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from proofs.arithmetic.bounded import ERROR_OF_PRODUCT
+from proofs.arithmetic.proven import ERRORS, LEAST_GROWTH
 from support.curves.descriptions import build
 from support.curves.strategies import MAX_STEP, Words, arguments, magnitudes, shape_of, words
 from support.examples import examples
-from support.numerics.bounded import ERROR_OF_PRODUCT
 from support.numerics.oracle import (
     Oracle,
     as_written,
@@ -18,7 +19,6 @@ from support.numerics.oracle import (
     power_of,
     share,
 )
-from support.numerics.proven import ERRORS, LEAST_GROWTH
 
 from plateau_jax import StagedCurve
 from plateau_jax.numerics import exact
@@ -90,7 +90,7 @@ def draw_elapsed(read, length):
 
 
 def assert_within(bounds, error):
-    """Compare with bounds in units of 2⁻⁶², which `test_proof_shapes` proves."""
+    """Compare with bounds in units of 2⁻⁶², which `proofs/test_shapes` proves."""
     assert exactly(bounds.low) <= error <= exactly(bounds.high)
 
 

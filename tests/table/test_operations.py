@@ -7,7 +7,7 @@ then look at what it does, and at whether the proofs cover it.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ CURVE = StagedCurve(STAGES, start=1.0)
 STEPS = np.arange(64, dtype=np.int32)
 
 
-def test_curve_has_every_shape():
+def test_curve_has_every_shape() -> None:
     assert {parse_shape(shape).name for shape in SHAPE_NAMES} == SHAPES.keys()
 
 
@@ -84,7 +84,7 @@ def traced_multiplier() -> Any:
     [(traced_multiplier, 1), (traced_schedule, 2)],
     ids=["multiplier", "schedule"],
 )
-def test_jax_executes_the_operations_of_the_proofs(trace, products):
+def test_jax_executes_the_operations_of_the_proofs(trace: Callable[[], Any], products: int) -> None:
     """The second product of a schedule is that with the peak, which rounds once more."""
     of_floats: Counter[str] = Counter()
     for name, operand, result in primitives(trace().jaxpr):
@@ -200,7 +200,9 @@ def compiled_operators() -> list[TorchOperator]:
     [eager_operators, pytest.param(compiled_operators, marks=pytest.mark.slow)],
     ids=["eager", "compiled"],
 )
-def test_torch_executes_the_operations_of_the_proofs(run):
+def test_torch_executes_the_operations_of_the_proofs(
+    run: Callable[[], list[TorchOperator]],
+) -> None:
     of_floats: Counter[str] = Counter()
     for operator in run():
         if operator.name in TORCH_MOVES:

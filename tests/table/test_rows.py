@@ -1,6 +1,6 @@
 """The integers that a row of the table stores, against exact rationals and numbers of 600 bits.
 
-The proofs begin with these numbers, and with what each is off: `support.numerics.proven` has both.
+The proofs begin with these numbers, and with what each is off: `proofs.arithmetic.proven` has both.
 """
 
 from decimal import Decimal
@@ -9,9 +9,7 @@ from math import ceil, floor
 
 import mpmath
 from hypothesis import assume, given, strategies as st
-from support.curves.strategies import MAX_STEP, magnitudes
-from support.examples import examples
-from support.numerics.proven import (
+from proofs.arithmetic.proven import (
     ERROR_OF_HIGHER_LEVEL,
     ERROR_OF_INVERSE,
     ERROR_OF_LOWER_LEVEL,
@@ -21,6 +19,8 @@ from support.numerics.proven import (
     MAX_T,
     MOST_DOUBLINGS,
 )
+from support.curves.strategies import MAX_STEP, magnitudes
+from support.examples import examples
 
 from plateau_jax.numerics import exact
 from plateau_jax.shapes.inverse_power import InversePower

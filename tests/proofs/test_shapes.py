@@ -1,6 +1,6 @@
 """How far each shape is off, proved for every x, every length and every P.
 
-The product's own functions run on numbers that carry bounds (`support.numerics.bounded`), over
+The product's own functions run on numbers that carry bounds (`proofs.arithmetic.bounded`), over
 boxes that cover all x. A bound has up to four parts, all in units of 2⁻⁶²:
 
     rounding        of each operation, followed through the formula
@@ -22,18 +22,18 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from support.numerics.bounded import BOUNDED, Bounded, integer, near
-from support.numerics.errors_of_exponentials import LN_2, MARGIN, powers, slopes
-from support.numerics.errors_of_powers import (
+from proofs.arithmetic.bounded import BOUNDED, Bounded, integer, near
+from proofs.arithmetic.errors_of_exponentials import LN_2, MARGIN, powers, slopes
+from proofs.arithmetic.errors_of_powers import (
     Exponent,
     around,
     error_of_inverse_power_exponent,
     error_of_power_exponent,
     exponents_in,
 )
-from support.numerics.errors_of_root import ROOTS, root_of_square
-from support.numerics.errors_of_sine import PHASES, at_x, cosine_at, phases, sine_coefficient
-from support.numerics.intervals import (
+from proofs.arithmetic.errors_of_root import ROOTS, root_of_square
+from proofs.arithmetic.errors_of_sine import PHASES, at_x, cosine_at, phases, sine_coefficient
+from proofs.arithmetic.intervals import (
     HALF_A_UNIT,
     NOTHING,
     ROUNDED_DOWN,
@@ -47,8 +47,8 @@ from support.numerics.intervals import (
     union,
     variable,
 )
-from support.numerics.multiples import LENGTH, steps_scaled_by_fours, steps_scaled_by_twos
-from support.numerics.proven import (
+from proofs.arithmetic.multiples import LENGTH, steps_scaled_by_fours, steps_scaled_by_twos
+from proofs.arithmetic.proven import (
     ERROR_OF_GROWTH,
     ERRORS,
     HALF_SLOPE,
@@ -384,13 +384,23 @@ def test_boxes_contain_every_power(name):
         exponents = list(family.exponents_near(power.exponent))
         boxes.append((power.exponent.low, power.exponent.high, exponents))
     middles = [(slope.y.low + slope.y.high) / 2 for slope in slopes()]
-    cases = [*product((0, 1, 2, 3, 5, family.most_k), middles)]
-    cases += product(range(family.most_k + 1), (NORMALIZED.low, Fraction(1), NORMALIZED.high))
-    for p, (k, y) in product((least, 3 * least, most), cases):
+    for p, k, y in product((least, 3 * least, most), (0, 1, 2, 3, 5, family.most_k), middles):
         total = p * (k + family.sign * Fraction(log2(y)))
         if 0 <= total < FIXED_BITS + 2:
             candidates = exponents_with(boxes, total)
             assert any(is_in_box(p, k, y, exponent) for exponent in candidates)
+
+
+@every_family
+def test_boxes_contain_the_greatest_k(name):
+    """For an E alone: k is greatest for the least P and a y at one of its ends."""
+    family = FAMILIES[name]
+    least = family.powers.low
+    for k, y in product(range(family.most_k + 1), (NORMALIZED.low, NORMALIZED.high)):
+        total = least * (k + family.sign * Fraction(log2(y)))
+        if total >= 0:
+            exponents = family.exponents_near(point(total))
+            assert any(is_in_box(least, k, y, exponent) for exponent in exponents)
 
 
 def exponents_with(

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from support.numerics.integers import INTEGERS, Integer, integer
-from support.numerics.intervals import (
+from proofs.arithmetic.integers import INTEGERS, Integer, integer
+from proofs.arithmetic.intervals import (
     Interval,
     Polynomial,
     Variable,
@@ -25,7 +25,7 @@ from support.numerics.intervals import (
     point,
     power_of,
 )
-from support.numerics.proven import (
+from proofs.arithmetic.proven import (
     ERROR_OF_EXPONENT,
     HALF_SLOPE,
     LEAST_GROWTH,

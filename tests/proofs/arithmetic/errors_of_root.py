@@ -3,10 +3,10 @@
 from fractions import Fraction
 from unittest.mock import Mock, patch
 
-from support.numerics.bounded import BOUNDED, Bounded, near
-from support.numerics.errors_of_exponentials import relative_error, with_relative_error
-from support.numerics.intervals import NOTHING, Interval, Polynomial, Variable, power_of, variable
-from support.numerics.proven import ERROR_OF_SCALED_STEPS, MAX_LENGTH
+from proofs.arithmetic.bounded import BOUNDED, Bounded, near
+from proofs.arithmetic.errors_of_exponentials import relative_error, with_relative_error
+from proofs.arithmetic.intervals import NOTHING, Interval, Polynomial, Variable, power_of, variable
+from proofs.arithmetic.proven import ERROR_OF_SCALED_STEPS, MAX_LENGTH
 
 from plateau_jax.numerics.arithmetic import ONE, Operations
 from plateau_jax.shapes import root

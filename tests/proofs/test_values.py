@@ -15,12 +15,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.examples import examples
-from support.numerics.bounded import BOUNDED, Bounded, as_bounded, integer, near
-from support.numerics.errors_of_powers import any_parabola, omitted_from_values_on_parabola
-from support.numerics.intervals import NOTHING, Interval, Polynomial, union, variable
-from support.numerics.oracle import exactly, half_ulp
-from support.numerics.proven import (
+from proofs.arithmetic.bounded import BOUNDED, Bounded, as_bounded, integer, near
+from proofs.arithmetic.errors_of_powers import any_parabola, omitted_from_values_on_parabola
+from proofs.arithmetic.intervals import NOTHING, Interval, Polynomial, union, variable
+from proofs.arithmetic.proven import (
     ERROR_OF_HIGHER_LEVEL,
     ERROR_OF_LOWER_LEVEL,
     ERROR_OF_PARABOLA,
@@ -32,6 +30,8 @@ from support.numerics.proven import (
     PROMISED,
     VALUE_ERRORS,
 )
+from support.examples import examples
+from support.numerics.oracle import exactly, half_ulp
 
 from plateau_jax.curves import scaled_curve
 from plateau_jax.numerics.arithmetic import LIMB, NUMPY, ONE, DecodedSegments

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from support.examples import examples
-from support.numerics import bounded, integers
-from support.numerics.bounded import BOUNDED, Bounded, near
-from support.numerics.integers import Integer
-from support.numerics.intervals import (
+from proofs.arithmetic import bounded, integers
+from proofs.arithmetic.bounded import BOUNDED, Bounded, near
+from proofs.arithmetic.integers import Integer
+from proofs.arithmetic.intervals import (
     Interval,
     Polynomial,
     Variable,
@@ -27,7 +26,8 @@ from support.numerics.intervals import (
     point,
     power_of,
 )
-from support.numerics.multiples import LENGTH, Multiple
+from proofs.arithmetic.multiples import LENGTH, Multiple
+from support.examples import examples
 from support.numerics.oracle import exactly, mp
 
 from plateau_jax.numerics.arithmetic import LIMB, ONE, multiply

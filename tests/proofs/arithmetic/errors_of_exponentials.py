@@ -7,8 +7,8 @@ from functools import cache
 from math import factorial
 from unittest.mock import Mock, patch
 
-from support.numerics.bounded import BOUNDED, Bounded, approximating, near, rounded
-from support.numerics.intervals import (
+from proofs.arithmetic.bounded import BOUNDED, Bounded, approximating, near, rounded
+from proofs.arithmetic.intervals import (
     NOTHING,
     Interval,
     Polynomial,
@@ -20,7 +20,7 @@ from support.numerics.intervals import (
     power_of,
     union,
 )
-from support.numerics.proven import ERROR_OF_Y, NORMALIZED
+from proofs.arithmetic.proven import ERROR_OF_Y, NORMALIZED
 
 from plateau_jax.numerics import exponents
 from plateau_jax.numerics.arithmetic import FIXED_BITS, LIMB_BITS, ONE, Operations

@@ -7,7 +7,7 @@ accepts more.
 from fractions import Fraction
 from math import ceil
 
-from support.numerics.intervals import HALF_A_UNIT, ROUNDED_DOWN, Interval
+from proofs.arithmetic.intervals import HALF_A_UNIT, ROUNDED_DOWN, Interval
 
 from plateau_jax.curves import scaled_curve
 from plateau_jax.numerics import exact

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NoReturn
 
-from support.numerics.bounded import INT64
-from support.numerics.proven import MAX_LENGTH, MOST_K_OF_ROOT, MOST_K_OF_X
+from proofs.arithmetic.bounded import INT64
+from proofs.arithmetic.proven import MAX_LENGTH, MOST_K_OF_ROOT, MOST_K_OF_X
 
 
 @dataclass(frozen=True, slots=True, eq=False)

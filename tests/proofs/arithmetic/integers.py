@@ -15,8 +15,8 @@ from fractions import Fraction
 from functools import cache
 from typing import ClassVar, NoReturn, Union
 
-from support.numerics.bounded import INT64
-from support.numerics.intervals import Interval, Monomial, Polynomial, constant, point, variable
+from proofs.arithmetic.bounded import INT64
+from proofs.arithmetic.intervals import Interval, Monomial, Polynomial, constant, point, variable
 
 from plateau_jax.numerics.arithmetic import PYTHON
 

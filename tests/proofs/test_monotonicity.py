@@ -10,22 +10,23 @@
   each other, so no value passes the exact level of an end, whose nearest float32 is in the table.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil
 
 import pytest
-from support.numerics import bounded
-from support.numerics.bounded import BOUNDED, Bounded, near
-from support.numerics.errors_of_exponentials import LN_2, powers
-from support.numerics.errors_of_powers import (
+from proofs.arithmetic import bounded
+from proofs.arithmetic.bounded import BOUNDED, Bounded, near
+from proofs.arithmetic.errors_of_exponentials import LN_2, powers
+from proofs.arithmetic.errors_of_powers import (
     Exponent,
     error_of_inverse_power_exponent,
     error_of_power_exponent,
     exponents_in,
 )
-from support.numerics.errors_of_sine import PI, cosine_at, phases
-from support.numerics.integers import integer
-from support.numerics.intervals import (
+from proofs.arithmetic.errors_of_sine import PI, cosine_at, phases
+from proofs.arithmetic.integers import integer
+from proofs.arithmetic.intervals import (
     NOTHING,
     Interval,
     assert_covered,
@@ -34,7 +35,7 @@ from support.numerics.intervals import (
     union,
     variable,
 )
-from support.numerics.proven import (
+from proofs.arithmetic.proven import (
     ERROR_OF_PARABOLA,
     ERRORS,
     LEAST_GROWTH,
@@ -57,12 +58,12 @@ def width(error: Interval) -> Fraction:
     return error.high - error.low
 
 
-def test_linear():
+def test_linear() -> None:
     """x = j/L grows by 1/L."""
     assert width(ERRORS["linear"]) < LEAST_STEP
 
 
-def test_root():
+def test_root() -> None:
     """√(j/L) grows by 1/(√(j + 1) + √j)/√L, which is more than 1/(2·L) for j + 1 <= L."""
     assert width(ERRORS["1-sqrt"]) < LEAST_STEP / 2
 
@@ -82,7 +83,7 @@ def error_of_sine(x: Bounded) -> Interval:
     return sine.error
 
 
-def test_cosine_up_to_the_middle():
+def test_cosine_up_to_the_middle() -> None:
     """S is the square of a sine, and near 0 S grows by less than its error. The sine does not.
 
     The derivative of sin(πx/2) is π/2·cos(πx/2), at least π/2·√(1/2) > π/2·0.7071 up to 1/2. So the
@@ -94,7 +95,7 @@ def test_cosine_up_to_the_middle():
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine"])
-def test_middle_of_a_segment(name):
+def test_middle_of_a_segment(name: str) -> None:
     """From step j, counted from the start, to a later step j', counted from the end.
 
     The value at j is a - D·S(x), the one at j' is b + D·S(x'), with D = a - b and x + x' <= 1 -
@@ -122,17 +123,19 @@ def least_change_of_exponent() -> Fraction:
 LEAST_CHANGE = 24
 
 
-def test_least_change_of_exponent():
+def test_least_change_of_exponent() -> None:
     change = least_change_of_exponent()
     print(f"2^(-E) is monotone if E changes by {float(change):.1f} units")
     assert change < LEAST_CHANGE
 
 
-def error_of_exponents(exponents: list[Exponent], error_of) -> Interval:
+def error_of_exponents(
+    exponents: list[Exponent], error_of: Callable[[Exponent], Interval]
+) -> Interval:
     return union([error_of(exponent) for exponent in exponents])
 
 
-def test_powers():
+def test_powers() -> None:
     """E = P·log₂(L/j) falls by P·log₂((j + 1)/j) > P/(L·ln 2). From E = 64 on, all values are 0."""
     total = Interval(0, FIXED_BITS + 2)
     exponents = list(exponents_in(total, POWERS_OF_X, MOST_K_OF_X, -1))
@@ -146,13 +149,13 @@ GROWTHS = Interval(LEAST_GROWTH, MAX_T)
 OCTAVES_OF_GROWTH = tuple(octaves(GROWTHS))
 
 
-def test_octaves_contain_every_power_and_growth():
+def test_octaves_contain_every_power_and_growth() -> None:
     assert_covered(POWERS_OF_T, OCTAVES_OF_P)
     assert_covered(GROWTHS, OCTAVES_OF_GROWTH)
 
 
 @pytest.mark.parametrize("powers_of_t", OCTAVES_OF_P, ids=repr)
-def test_inverse_power(powers_of_t):
+def test_inverse_power(powers_of_t: Interval) -> None:
     """E = P·log₂ t with t = 1 + g·j/L, for P and the growth g between two powers of two.
 
     From one step to the next E grows by more than P/ln 2·g/L/(1 + g). It is at most P·log₂(1 + g).
@@ -168,7 +171,7 @@ def test_inverse_power(powers_of_t):
         assert least_change - width(error) > least_change_of_exponent()
 
 
-def test_inverse_power_between_nearly_equal_levels():
+def test_inverse_power_between_nearly_equal_levels() -> None:
     """The parabola x + a·g·x·(1 - x) with a = (P + 1)/2 grows by at least (1 - a·g)/L.
 
     That is far above its error, which `test_error_of_parabola` shows.
@@ -192,7 +195,7 @@ MOST_E = LEAST_CHANGE // 2
 
 
 @pytest.mark.parametrize("h", range(LEAST_CHANGE))
-def test_last_product_of_a_slow_exponential(h):
+def test_last_product_of_a_slow_exponential(h: int) -> None:
     """multiply(1 - d, u) is u - Q/2³¹, rounded down, with Q = d·h + e·l.
 
     Here h and l are the limbs of u, and e is d/2³¹, rounded up: 2³¹ - e is the high limb of 1 - d.
@@ -238,7 +241,7 @@ def d_minus_half_u(u: Bounded) -> Interval:
     return distance.range - factor.error
 
 
-def test_slow_exponential():
+def test_slow_exponential() -> None:
     """The last product, u - Q/2³¹ rounded down, never falls: Q grows by less than 2³¹ at u + 1.
 
     Q = d·h + e·l, where h < 24 and l are the limbs of u, and e <= 12 is d/2³¹, rounded up. From u

@@ -5,9 +5,9 @@ from fractions import Fraction
 from functools import cache
 from unittest.mock import patch
 
-from support.numerics.bounded import BOUNDED, Bounded, near, rounded
-from support.numerics.intervals import Interval, pi
-from support.numerics.proven import ERROR_OF_X
+from proofs.arithmetic.bounded import BOUNDED, Bounded, near, rounded
+from proofs.arithmetic.intervals import Interval, pi
+from proofs.arithmetic.proven import ERROR_OF_X
 
 from plateau_jax.numerics.arithmetic import ONE, Operations
 from plateau_jax.shapes import cosine

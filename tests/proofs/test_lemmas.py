@@ -14,11 +14,9 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import assume, given, strategies as st
-from support.curves.strategies import MAX_STEP, magnitudes
-from support.examples import corners, examples
-from support.numerics import errors_of_exponentials
-from support.numerics.bounded import Bounded, near
-from support.numerics.errors_of_exponentials import (
+from proofs.arithmetic import errors_of_exponentials
+from proofs.arithmetic.bounded import Bounded, near
+from proofs.arithmetic.errors_of_exponentials import (
     HALF,
     Power,
     Slope,
@@ -32,7 +30,7 @@ from support.numerics.errors_of_exponentials import (
     slopes,
     with_relative_error,
 )
-from support.numerics.errors_of_powers import (
+from proofs.arithmetic.errors_of_powers import (
     Exponent,
     any_parabola,
     error_of_inverse_power_exponent,
@@ -42,12 +40,11 @@ from support.numerics.errors_of_powers import (
     omitted_from_values_on_parabola,
     powers_between,
 )
-from support.numerics.errors_of_root import root_of_square
-from support.numerics.errors_of_sine import cosine_at, phases, sine_coefficients
-from support.numerics.intervals import Interval, Variable, point, power_of
-from support.numerics.multiples import Multiple, steps_scaled_by_fours, steps_scaled_by_twos
-from support.numerics.oracle import exactly, mp
-from support.numerics.proven import (
+from proofs.arithmetic.errors_of_root import root_of_square
+from proofs.arithmetic.errors_of_sine import cosine_at, phases, sine_coefficients
+from proofs.arithmetic.intervals import Interval, Variable, point, power_of
+from proofs.arithmetic.multiples import Multiple, steps_scaled_by_fours, steps_scaled_by_twos
+from proofs.arithmetic.proven import (
     ERROR_OF_EXPONENT,
     ERROR_OF_GROWTH,
     ERROR_OF_INVERSE,
@@ -64,6 +61,9 @@ from support.numerics.proven import (
     POWERS_OF_X,
     error_of_steps_times,
 )
+from support.curves.strategies import MAX_STEP, magnitudes
+from support.examples import corners, examples
+from support.numerics.oracle import exactly, mp
 
 from plateau_jax.numerics import exponents
 from plateau_jax.numerics.arithmetic import ONE, PYTHON, cut_into_limbs, ratio

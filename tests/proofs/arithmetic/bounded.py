@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NoReturn, Union
 
-from support.numerics.intervals import (
+from proofs.arithmetic.intervals import (
     NOTHING,
     Interval,
     Polynomial,
     constant,
     point,
 )
-from support.numerics.proven import OPERANDS
+from proofs.arithmetic.proven import OPERANDS
 
 from plateau_jax.numerics.arithmetic import FIXED_BITS, PYTHON
 

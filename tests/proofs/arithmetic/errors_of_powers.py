@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-from support.numerics.bounded import BOUNDED, ERROR_OF_PRODUCT, Bounded, integer, near
-from support.numerics.errors_of_exponentials import (
+from proofs.arithmetic.bounded import BOUNDED, ERROR_OF_PRODUCT, Bounded, integer, near
+from proofs.arithmetic.errors_of_exponentials import (
     MARGIN,
     Slope,
     slopes,
     slopes_below_1,
     slopes_from_1,
 )
-from support.numerics.intervals import (
+from proofs.arithmetic.intervals import (
     HALF_A_UNIT,
     Interval,
     Variable,
@@ -23,7 +23,7 @@ from support.numerics.intervals import (
     power_of,
     union,
 )
-from support.numerics.proven import (
+from proofs.arithmetic.proven import (
     ERROR_OF_EXPONENT,
     ERROR_OF_GROWTH,
     ERROR_OF_INVERSE,
