@@ -1,7 +1,20 @@
-"""A learning-rate curve with warmup, cosine decay and plateaus: the same bits in every framework.
+"""A learning-rate schedule, described once: the same bits in NumPy, JAX and PyTorch.
 
-`PlateauCurve` describes the curve and needs only NumPy. Names that need JAX import it on first use;
-`from plateau_jax import *` includes them if JAX is installed.
+Begin with these names:
+
+    StagedCurve       any sequence of stages; StagedCurve.wsd is warmup–stable–decay in one line
+    PlateauCurve      a warmup, then a cosine or another decay with plateaus
+    optax_schedule    a curve as an optax schedule
+    scale_by_curve    a curve as an optax transformation, with a clock
+    resume_record     what to save with a run, so that a changed schedule is noticed
+    check_resume      raises an error if the schedule of a resumed run contradicts its past
+    DataClock         counts samples or tokens instead of updates
+    HoldUntilFlat     holds a plateau until the loss is flat
+    BatchPlan         batch sizes that grow, and learning rates that follow them
+    compare           bounds and best peaks of several curves, from theory
+
+Every curve has `describe`, `plot`, `cooldown`, `then` and `part`. For PyTorch, see
+`help(torch_bridge)`. Only the names that need JAX import it.
 """
 
 # Each kind of curve registers itself, so that `Curve.from_dict` and `Curve.cooldown` find it.

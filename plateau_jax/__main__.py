@@ -18,7 +18,6 @@ import numpy as np
 from plateau_jax.curves import plots
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
-from plateau_jax.curves.serialization import parse_numbers
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.drawing.segment_table import segment_table
 from plateau_jax.forecasts.loss_fit import fit_losses
@@ -28,6 +27,8 @@ from plateau_jax.theory import comparison
 from plateau_jax.theory.comparison import compare
 from plateau_jax.validation import checks
 from plateau_jax.validation.lazy_names import naming_missing_package
+
+_REPEAT_FIT = "To fit several logs, repeat --fit"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -109,7 +110,7 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
     for file in options.files:
         curves.append(_read_curve(file))
     if options.cooldown:
-        at, steps = parse_numbers(options.cooldown)
+        at, steps = options.cooldown
         curves = [curve.cooldown(at, steps) for curve in curves]
     if len(curves) > 1 and (options.csv is not None or options.json):
         raise ValueError(f"--csv and --json take one curve, not {len(curves)}")
@@ -121,7 +122,8 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
 def _curve_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of the curve that the options describe; empty if there is none."""
     arguments: dict[str, Any] = {}
-    for name in (*inspect.signature(PlateauCurve).parameters, "stages", "start"):
+    parameters = inspect.signature(PlateauCurve).parameters
+    for name in (*parameters, "kind", "decay_steps", "stages", "start"):
         value = getattr(options, name)
         if value is not None:
             arguments[name] = value
@@ -129,10 +131,10 @@ def _curve_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _read_curve(file: str) -> Curve:
-    """Read a curve that `to_dict` wrote. The file "-" is standard input."""
+    """Read the mapping that describes a curve. The file "-" is standard input."""
     text = _read_bytes(file)
     try:
-        return Curve.from_dict(json.loads(text))
+        return Curve.from_dict(_parse_mapping(file, text))
     except (RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from None
 
@@ -143,16 +145,34 @@ def _read_bytes(file: str) -> bytes:
     return Path(file).read_bytes()
 
 
+def _parse_mapping(file: str, text: bytes) -> Any:
+    """Parse YAML if the name of the file says so, else JSON."""
+    if Path(file).suffix.lower() not in (".yaml", ".yml"):
+        return json.loads(text)
+    try:
+        import yaml  # an optional dependency
+    except ModuleNotFoundError:
+        raise ValueError("to read YAML, pip install pyyaml") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"this is not YAML: {checks.short_text(str(error))}") from None
+
+
 def _read_run(fit: Sequence[str], peak: float | None) -> LossRun:
-    """Read the run of a --fit, from a log and perhaps the file of its curve."""
+    """Read the run of a --fit, from a log and optionally the file of its curve."""
     log, *curves = fit
     if len(curves) > 1:
-        raise ValueError(
-            f"--fit takes a log and its curve, not {len(curves)} curves: repeat --fit for each log"
-        )
+        problem = f"--fit takes a log and its curve, not {len(curves)} curves"
+        raise ValueError(f"{problem}. {_REPEAT_FIT}")
     if not curves:
         return LossRun.read(log)
-    return LossRun.read(log, _read_curve(curves[0]), peak)
+    try:
+        curve = _read_curve(curves[0])
+    except ValueError as error:
+        problem = f"the second file of --fit must be a curve ({error})"
+        raise ValueError(f"{problem}. {_REPEAT_FIT}") from None
+    return LossRun.read(log, curve, peak)
 
 
 def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> str:

@@ -7,6 +7,7 @@ _EXAMPLES = """\
 examples:
   python -m plateau_jax 10000 --warmup-steps 500 --plateau 50 30 --min-lr-ratio 0.1
   python -m plateau_jax 10000 --plateau 0 80 --peak 3e-4 --plot curve.png
+  python -m plateau_jax 10000 --wsd --warmup-steps 500 --decay-steps 20%
   python -m plateau_jax 10000 --stage 2% 1.0 --stage rest --stage 20% 0 1-sqrt
   python -m plateau_jax 10000 --peak 3e-4 --csv - | tail
   python -m plateau_jax 10000 --plateau 0 90 --json > curve.json
@@ -36,7 +37,12 @@ def command_line_parser() -> argparse.ArgumentParser:
 
 def _add_plateau_curve(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("a PlateauCurve").add_argument
-    add("total_steps", metavar="TOTAL", nargs="?", help="steps of the curve, warmup included")
+    add(
+        "total_steps",
+        metavar="TOTAL",
+        nargs="?",
+        help="steps of the curve, warmup included, as in 10000 or 10k",
+    )
     add("--warmup-steps", metavar="N", help="warmup steps, or a percentage of TOTAL, as in 2%% (0)")
     add("--warmup-shape", metavar="SHAPE", help="linear or cosine (linear)")
     add(
@@ -71,6 +77,15 @@ def _add_plateau_curve(parser: argparse.ArgumentParser) -> None:
 def _add_staged_curve(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("a StagedCurve").add_argument
     add(
+        "--wsd",
+        action="store_const",
+        const="wsd",
+        dest="kind",
+        help="a warmup, the peak, then a decay: with TOTAL, --warmup-steps, --decay-steps, and "
+        "optionally --decay-shape (1-sqrt), --min-lr-ratio and --start",
+    )
+    add("--decay-steps", metavar="N", help="decay steps of --wsd, or a percentage of TOTAL")
+    add(
         "--stage",
         metavar=("STEPS", "TO SHAPE"),
         nargs="+",
@@ -91,8 +106,9 @@ def _add_general_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         dest="files",
-        help="instead of TOTAL or --stage: a curve that --json or to_dict wrote; - is standard "
-        "input; may be repeated",
+        help="instead of TOTAL or --stage: a curve that --json or to_dict wrote, or its mapping in "
+        "a configuration: JSON, or YAML if FILE ends in .yaml or .yml (needs PyYAML); - is JSON "
+        "from standard input; may be repeated",
     )
     add(
         "--cooldown",
@@ -115,7 +131,7 @@ def _add_general_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="with --compare: forecast the losses of the curves from the log of a run. CURVE is a "
         "file as for --from, needed with --peak if the log has no learning rates; --peak is then "
-        "the peak of the run and of the curves. May be repeated for runs of one peak",
+        "the peak of the run and of the curves. Repeat --fit for several runs with the same peak",
     )
 
 

@@ -8,6 +8,7 @@ from plateau_jax.clocks.hold_rule import HoldRule
 from plateau_jax.clocks.known_rules import RULES, Rule
 from plateau_jax.curves.curve import Curve
 from plateau_jax.validation import checks
+from plateau_jax.validation.checks import Converted, ConvertedCount, Count
 from plateau_jax.validation.formats import written_arguments
 from plateau_jax.validation.storable import storable
 
@@ -28,6 +29,9 @@ class DataClock:
     The learning rate then depends on how much data was consumed, not on how it was divided into
     updates. A unit larger than a batch leaves the learning rate unchanged until a unit is full.
 
+    Both numbers may be text: `"64000"`, or with a letter, `"64k"`; `"1.5M"` is 1,500,000 and `"2B"`
+    2·10⁹.
+
     Pass a `DataClock` as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve` or `resume_record`.
 
     Args:
@@ -41,23 +45,28 @@ class DataClock:
         TypeError: A number is not an integer.
         ValueError: A number is out of range.
 
-    >>> from plateau_jax import DataClock
-    >>> DataClock(65_536)
-    DataClock(unit=65536, count=None)
+    >>> from plateau_jax import CurveScheduler, DataClock, PlateauCurve
+    >>> scheduler = CurveScheduler(PlateauCurve(1000), peak_value=0.1, clock=DataClock(100))
+    >>> for tokens in (150, 30, 70):
+    ...     scheduler.step(count=tokens)
+    ...     print(scheduler.consumed, scheduler.curve_step)
+    150 1
+    180 1
+    250 2
     >>> DataClock(64, count=512).to_dict()
     {'kind': 'data', 'unit': 64, 'count': 512}
     """
 
     _kind = "data"
 
-    unit: int
-    count: int | None = None
+    unit: ConvertedCount
+    count: Converted[Count | None, int | None] = cast("Any", None)
 
     def __post_init__(self) -> None:
-        unit = checks.in_range("unit", self.unit, 1, MAX_CONSUMED)
+        unit = checks.count("unit", self.unit, 1, MAX_CONSUMED)
         object.__setattr__(self, "unit", unit)
         if self.count is not None:
-            count = checks.in_range("count", self.count, 1, MAX_COUNT)
+            count = checks.count("count", self.count, 1, MAX_COUNT)
             object.__setattr__(self, "count", count)
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +112,7 @@ def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
     Raises:
         TypeError: It is neither a `DataClock` nor a rule nor a list of rules.
         ValueError: The list is empty; the curves follow a batch plan in a different unit; with
-            rules the curves differ, or a `HoldUntilFlat` finds no flat part.
+            rules the curves differ, or a `HoldUntilFlat` finds no plateau.
     """
     if clock is None:
         clock = _clock_of_batch_plan(curves)

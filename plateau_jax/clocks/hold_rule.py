@@ -52,7 +52,7 @@ class HoldRule(metaclass=ABCMeta):
         Args:
             xp: As in `decide`.
             state: The state before the update.
-            flat: bool: True if the step of this update is the first of a flat part.
+            flat: bool: True if the step of this update is the first of a plateau.
             metric: float32, finite: 0 in place of a metric that is not.
             finite: bool: True if the metric of the update was finite.
         """
@@ -63,7 +63,7 @@ class HoldRule(metaclass=ABCMeta):
         Args:
             xp: As in `decide`.
             state: The state that `_update` returned.
-            stays: bool: True if the step of this update is the first of a flat part, and a rule
+            stays: bool: True if the step of this update is the first of a plateau, and a rule
                 holds the curve there.
         """
         return state

@@ -22,11 +22,11 @@ ThresholdMode = Literal["rel", "abs"]
 class FlatState(NamedTuple):
     """The state of a `HoldUntilFlat`.
 
-    Its integers are initial unless the curve is held at the start of a flat part.
+    Its integers are initial unless the curve is held at the start of a plateau.
     """
 
     updates: Any
-    """int32: updates at this step so far; `limit` once the rule has released the flat part."""
+    """int32: updates at this step so far; `limit` once the rule has released the plateau."""
     stale: Any
     """int32: readings in a row without improvement; -1 before the first reading."""
     filled: Any
@@ -40,14 +40,13 @@ class FlatState(NamedTuple):
 @storable
 @dataclass(frozen=True)
 class HoldUntilFlat(HoldRule):
-    """Hold the curve at the first step of each flat part until a metric stops improving.
+    """Hold the curve at the first step of each plateau until a metric stops improving.
 
     Without a rule, each update moves the run to the next step of the curve. While a rule holds the
-    curve, updates continue at the same step. A flat part is a run of steps at one exact level: a
-    plateau, or a stage that stays at its level. The curve is held at the first step of the flat
-    part until `patience` readings in a row bring no improvement, but for at most `limit` updates at
-    that step. The remaining steps of the flat part then follow without another hold. With `limit=1`
-    the curve is never held.
+    curve, updates continue at the same step. A plateau is a run of steps at one exact level, in
+    whatever way the curve was written. The curve is held at its first step until `patience`
+    readings in a row bring no improvement, but for at most `limit` updates. The remaining steps of
+    the plateau then follow without another hold. With `limit=1` the curve is never held.
 
     Pass a rule, or a list of rules, as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve` or
     `resume_record`.
@@ -73,8 +72,15 @@ class HoldUntilFlat(HoldRule):
         TypeError: A count is not an integer, or a threshold is not a number.
         ValueError: A value is out of range.
 
-    >>> HoldUntilFlat(5, every=100, limit=20_000)
-    HoldUntilFlat(patience=5, threshold=0.0001, threshold_mode='rel', every=100, limit=20000)
+    A plateau at step 2 that lasts until the loss has not improved twice:
+
+    >>> from plateau_jax import CurveScheduler, HoldUntilFlat, PlateauCurve
+    >>> curve = PlateauCurve(10, warmup_steps=2, plateaus=[(0, 50)])
+    >>> scheduler = CurveScheduler(curve, peak_value=0.1, clock=HoldUntilFlat(2, limit=1000))
+    >>> for loss in (5.0, 4.0, 3.0, 2.0, 2.0, 2.0, 2.0):
+    ...     scheduler.step(metric=loss)
+    ...     print(scheduler.curve_step, end=" ")
+    1 2 2 2 2 3 4
     """
 
     _kind = "hold_until_flat"
@@ -115,7 +121,7 @@ class HoldUntilFlat(HoldRule):
         if not curve.flat_starts:
             shown_curve = checks.short_repr(curve)
             raise ValueError(
-                f"{self!r} needs a flat part to hold at, and {shown_curve} has none: add "
+                f"{self!r} needs a plateau to hold at, and {shown_curve} has none: add "
                 "plateaus=[(start %, duration %)], or, in a StagedCurve, a stage (steps,)"
             )
 
@@ -148,7 +154,7 @@ class HoldUntilFlat(HoldRule):
         return FlatState(updates, stale, reading.filled, reading.total, best), is_holding
 
     def _after_step(self, xp: Any, state: FlatState, stays: Any) -> FlatState:
-        # A rule that has released a flat part keeps its state while another rule holds the curve
+        # A rule that has released a plateau keeps its state while another rule holds the curve
         # there, so that it does not hold the same part again. It is reset at the next step.
         return state._replace(
             updates=xp.where(stays, state.updates, 0),

@@ -1,6 +1,6 @@
 """Batch-size schedules: pure functions of the number of samples or tokens consumed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
 from plateau_jax.numerics.exact import Level, scaled
 from plateau_jax.table.exact_segments import first_step_at_or_below, highest_level
 from plateau_jax.validation import checks
+from plateau_jax.validation.checks import ConvertedPairs, Count
 from plateau_jax.validation.formats import NEWER
 from plateau_jax.validation.storable import storable
 
@@ -53,7 +54,8 @@ class BatchPlan:
 
     Args:
         pairs: Pairs (threshold, batch): the first threshold is 0, and thresholds increase. A batch
-            is at least 1, and may be smaller than the previous one.
+            is at least 1, and may be smaller than the previous one. Both may be text: `"4000"`, or
+            with a letter, `"4k"`; `"1.5M"` is 1,500,000 and `"2B"` 2·10⁹.
 
     Raises:
         TypeError: A threshold or a batch is not an integer, or an item is not a pair.
@@ -67,7 +69,7 @@ class BatchPlan:
     (100, 1440)
     """
 
-    pairs: Sequence[tuple[int, int]]
+    pairs: ConvertedPairs
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pairs", check_pairs(self.pairs))
@@ -145,7 +147,9 @@ class BatchPlan:
             phases.append(_Phase(updates, consumed, batch))
         return phases
 
-    def scale(self, curve: AnyCurve, unit: int, *, reference: int, exponent: float = 0.5) -> Curve:
+    def scale(
+        self, curve: AnyCurve, unit: Count, *, reference: Count, exponent: float = 0.5
+    ) -> Curve:
         """Return the curve with its learning rates scaled by the batch sizes of the plan.
 
             scaled(step) = curve(step) · (plan(step · unit) / reference)^exponent
@@ -194,7 +198,7 @@ class BatchPlan:
         return ScaledCurve(curve, self.pairs, unit, reference=reference, exponent=exponent)
 
     @classmethod
-    def seesaw(cls, curve: AnyCurve, batch: int, *, unit: int, largest: int) -> "BatchPlan":
+    def seesaw(cls, curve: AnyCurve, batch: Count, *, unit: Count, largest: Count) -> "BatchPlan":
         """Return a plan that doubles the batch each time the curve has halved.
 
         The k-th doubling takes place at the first step from which the curve stays at or below 2⁻ᵏ
@@ -229,10 +233,10 @@ class BatchPlan:
         [(0, 32), (5000, 64), (6667, 128), (7700, 256)]
         """
         curve = as_curve("curve", curve)
-        batch = checks.at_least("batch", batch, 1)
-        unit = checks.at_least("unit", unit, 1)
+        batch = checks.count("batch", batch, 1)
+        unit = checks.count("unit", unit, 1)
         check_unit(curve, unit)
-        largest = checks.at_least("largest", largest, batch)
+        largest = checks.count("largest", largest, batch)
         highest = highest_level(curve._rows)
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")
@@ -347,7 +351,8 @@ class BatchPlan:
         """Build the plan that `to_dict` described.
 
         Args:
-            arguments: The result of `to_dict`.
+            arguments: The result of `to_dict`, or the same from a configuration file, in which
+                numbers may be strings.
 
         Returns:
             An equal plan.
@@ -360,6 +365,7 @@ class BatchPlan:
         >>> BatchPlan.from_dict(plan.to_dict()) == plan
         True
         """
+        arguments = checks.unwrap_config(arguments)
         if set(arguments) != {"pairs"}:
             one_key = f"have the one key 'pairs', as to_dict returns it; or the plan was {NEWER}"
             raise ValueError(checks.must("arguments", arguments, one_key))

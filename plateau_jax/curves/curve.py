@@ -18,7 +18,7 @@ from plateau_jax.table import exact_segments, fixed_point, segments
 from plateau_jax.table.exact_segments import ExactSegment
 from plateau_jax.table.segments import Segments
 from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP
+from plateau_jax.validation.checks import MAX_STEP, Count
 
 
 class Curve(ABC):
@@ -84,8 +84,10 @@ class Curve(ABC):
                 f"{cls.__name__} cannot be derived from a curve: write a function that returns the "
                 "curve, or a class that holds it"
             )
+        if Curve not in cls.__bases__:
+            return  # gin derives a class from a kind, but builds the kind itself
         cls._kind = kind
-        serialization.CURVE_CLASSES[kind] = cls
+        serialization.CURVE_CLASSES.setdefault(kind, cls)
 
     @abstractmethod
     def __post_init__(self) -> None:
@@ -99,6 +101,13 @@ class Curve(ABC):
         self, rows: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None
     ) -> None:
         """Set the other attributes of a curve, after its arguments have been checked and set."""
+        registered = serialization.CURVE_CLASSES[self._kind]
+        if type(self) is not registered:
+            known = f"plateau_jax.{registered.__name__}"
+            raise TypeError(
+                f"this {type(self).__name__} is not {known}, but a class derived from it, or the "
+                f"module was loaded twice: build the curve with {known}"
+            )
         rows = tuple(rows)
         object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
         self._set(_rows=rows, _depth=depth, unit=unit, total_steps=rows[-1].begin)
@@ -110,10 +119,7 @@ class Curve(ABC):
 
     @cached_property
     def flat_starts(self) -> tuple[int, ...]:
-        """The first step of each flat part.
-
-        A flat part is a maximal run of steps below `total_steps` at one exact level.
-        """
+        """The first step of each plateau, a run of steps at one exact level before the end."""
         return tuple(exact_segments.flat_starts(self._rows))
 
     @cached_property
@@ -243,7 +249,9 @@ class Curve(ABC):
             return float(values)
         return values[()]
 
-    def cooldown(self, at: int, steps: int, *, to: float = 0.0, shape: str = "1-sqrt") -> "Curve":
+    def cooldown(
+        self, at: Count, steps: Count, *, to: float = 0.0, shape: str = "1-sqrt"
+    ) -> "Curve":
         """Return a curve that leaves this one at step `at` and falls to `to` in `steps` steps.
 
         Use it to end a long run early, or to branch finished models off a run that continues.
@@ -322,7 +330,7 @@ class Curve(ABC):
         """
         return serialization.CURVE_CLASSES["then"](self, other, scale=scale)
 
-    def part(self, start: int = 0, stop: int | None = None) -> "Curve":
+    def part(self, start: Count = 0, stop: Count | None = None) -> "Curve":
         """Return the steps `start` … `stop` - 1 of this curve, as a curve.
 
             part(step) = curve(start + step)      for 0 <= step < stop - start
@@ -516,20 +524,23 @@ class Curve(ABC):
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
         """Build the curve that `to_dict` or a configuration file describes.
 
-        Every function that takes a curve takes such a mapping too.
+        Every function that takes a curve takes such a mapping too. An object with the methods
+        `keys` and `to_dict` that is not an array, such as the `ConfigDict` of ml_collections,
+        stands for what its `to_dict` returns.
 
         `Curve.from_dict` accepts every kind of curve, `PlateauCurve.from_dict` only a
         `PlateauCurve`, and `StagedCurve.from_dict` only a `StagedCurve`.
 
         A mapping without the key `"kind"` is a `StagedCurve` if it has the key `"stages"`, else a
         `PlateauCurve`. Sequences may be lists or tuples, and containers OmegaConf's. Numbers may be
-        strings: YAML reads `1e-4` as a string, and a command line passes nothing else. Lengths may
-        be percentages, and `"rest"` in the stages of a mapping with `"total_steps"`, as in the
+        strings: YAML reads `1e-4` as a string, and a command line passes nothing else. Numbers of
+        steps, samples and tokens may end in a letter: `"10k"`, `"1.5M"` or `"2B"`. Lengths may be
+        percentages, and `"rest"` in the stages of a mapping with `"total_steps"`, as in the
         constructors.
 
         Args:
             arguments: The arguments of the constructor, as `to_dict` returns them or as a YAML,
-                TOML or JSON file holds them. An argument that is left out has its default.
+                TOML or JSON file contains them. An argument that is left out has its default.
 
         Raises:
             TypeError: `arguments` is not a mapping, a value has the wrong type, or a key without a
@@ -584,6 +595,7 @@ def as_curve(path: checks.Path | str, value: Any) -> Curve:
     """
     if isinstance(value, Curve):
         return value
+    value = checks.unwrap_config(value)
     if not isinstance(value, Mapping):
         raise TypeError(checks.must(path, value, "be a Curve"))
     if isinstance(path, str):
@@ -596,6 +608,7 @@ def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve]:
 
     Return every other value as it is: the caller checks it.
     """
+    value = checks.unwrap_config(value)
     if isinstance(value, Mapping):
         return as_curve(path, cast("Mapping[str, Any]", value))
     if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):

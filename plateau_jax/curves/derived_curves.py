@@ -1,7 +1,7 @@
 """Curves that are derived from other curves: cooldowns, continuations and parts."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import final
+from typing import Any, cast, final
 
 from plateau_jax.curves.curve import Curve, as_curve
 from plateau_jax.curves.serialization import MAX_DEPTH
@@ -9,7 +9,7 @@ from plateau_jax.numerics.exact import as_level, from_decimal, nearest_float32, 
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
 from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP, Message
+from plateau_jax.validation.checks import MAX_STEP, Converted, ConvertedCount, Count, Message
 from plateau_jax.validation.curve_warning import warn
 from plateau_jax.validation.storable import storable
 
@@ -21,16 +21,16 @@ class Cooldown(Curve, kind="cooldown"):
     """The result of `Curve.cooldown`."""
 
     curve: Curve
-    at: int
-    steps: int
+    at: ConvertedCount
+    steps: ConvertedCount
     _: KW_ONLY
     to: float = 0.0
     shape: str = "1-sqrt"
 
     def __post_init__(self) -> None:
         curve = as_curve("curve", self.curve)
-        at = checks.step_count("at", self.at, 0)
-        steps = checks.step_count("steps", self.steps, 1)
+        at = checks.count("at", self.at, 0, MAX_STEP)
+        steps = checks.count("steps", self.steps, 1, MAX_STEP)
         checks.positive_int("at + steps", at + steps)
         to = checks.ratio("to", self.to)
         shape = known_shapes.canonical_shape("shape", self.shape, known_shapes.SHAPES)
@@ -69,7 +69,7 @@ def _rows_until(curve: Curve, step: int) -> list[ExactSegment]:
     # Empty ones are kept: the number of rows then does not depend on the step, which may change
     # without recompilation. A row that is cut off keeps its length, so its values keep their bits.
     rows = [row._replace(begin=min(row.begin, step)) for row in curve._rows]
-    rows[-1] = rows[-1]._replace(kind="hold")
+    rows[-1] = rows[-1]._replace(kind="plateau")
     return rows
 
 
@@ -122,16 +122,16 @@ class Part(Curve, kind="part"):
     """The result of `Curve.part`."""
 
     curve: Curve
-    start: int = 0
-    stop: int | None = None
+    start: ConvertedCount = cast("Any", 0)
+    stop: Converted[Count | None, int | None] = cast("Any", None)
 
     def __post_init__(self) -> None:
         curve = as_curve("curve", self.curve)
         total = curve.total_steps
         stop = total
         if self.stop is not None:
-            stop = checks.in_range("stop", self.stop, 1, total)
-        start = checks.in_range("start", self.start, 0, stop - 1)
+            stop = checks.count("stop", self.stop, 1, total)
+        start = checks.count("start", self.start, 0, stop - 1)
 
         self._set(curve=curve, start=start, stop=stop)
         cut = cut_segments(curve._rows, start, stop)

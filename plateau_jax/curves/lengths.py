@@ -1,11 +1,11 @@
-"""Lengths as fractions of all steps: `"2%"`, and `"rest"` for the steps that other stages leave."""
+"""Lengths in steps: a number, a fraction of all steps, `"2%"`, or what others leave, `"rest"`."""
 
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, TypeGuard
 
 from plateau_jax.numerics.exact import scaled
-from plateau_jax.validation.checks import Message, Path, check_not_tokens, integer, must, step_count
+from plateau_jax.validation.checks import A_COUNT, MAX_STEP, Message, Path, count, must
 from plateau_jax.validation.curve_warning import warn
 
 _REST = "rest"
@@ -38,11 +38,11 @@ def _parse_percentage(path: Path | str, written: str) -> Decimal:
 
 
 def length_in_steps(path: Path | str, length: Any, total_steps: int) -> int:
-    """Return a length in steps: an integer of any sign, or a percentage of the total."""
+    """Return a length in steps, at least 0: a number of steps, or a percentage of the total."""
     if _is_percentage(length):
         return _percentage_in_steps(path, length, total_steps)
-    check_not_tokens(path, length, 0)
-    return integer(path, length, "be an integer, or a percentage of total_steps such as '2%'")
+    allowed = f"{A_COUNT}, or a percentage of total_steps such as '2%'"
+    return count(path, length, 0, MAX_STEP, allowed)
 
 
 def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[int]:
@@ -52,13 +52,13 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
     """
     steps: list[int] = []
     rests: list[int] = []
-    allowed = "be an integer, or with total_steps a percentage such as '2%' or the word 'rest'"
-    requirement = f"{allowed}; a stage is (steps, to, shape)"
+    fractions = "or with total_steps a percentage such as '2%' or the word 'rest'"
+    requirement = f"{A_COUNT}, {fractions}; a stage is (steps, to, shape)"
     for index, length in enumerate(lengths):
         path = "stages", index, "steps"
         is_rest = isinstance(length, str) and length == _REST
         if not is_rest and not _is_percentage(length):
-            steps.append(step_count(path, length, 0, requirement))
+            steps.append(count(path, length, 0, MAX_STEP, requirement))
             continue
         if total_steps is None:
             problem = f" = {length!r} is a fraction of all steps, and needs total_steps"

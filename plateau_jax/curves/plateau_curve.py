@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final, get_args
+from typing import Any, Literal, NamedTuple, cast, final, get_args
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps
@@ -12,11 +12,13 @@ from plateau_jax.numerics import exact
 from plateau_jax.numerics.exact import Level, as_level
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, flat_segment
-from plateau_jax.validation import checks
 from plateau_jax.validation.checks import (
+    MAX_STEP,
+    ConvertedCount,
+    ConvertedPairs,
     Message,
     Path,
-    integer,
+    count,
     must,
     number,
     one_of,
@@ -28,14 +30,6 @@ from plateau_jax.validation.curve_warning import warn, warn_of_small_end
 from plateau_jax.validation.storable import storable
 
 WarmupShape = Literal["linear", "cosine"]
-
-if TYPE_CHECKING:
-
-    class _Steps:
-        """The type of a field that is a number of steps, but may be given as a percentage."""
-
-        def __get__(self, curve: object, cls: object) -> int: ...
-        def __set__(self, curve: object, value: int | str) -> None: ...
 
 
 @storable
@@ -55,24 +49,28 @@ class PlateauCurve(Curve):
         cosine    i + (1 - i)·(1 - cos(π·step/W))/2
 
     A plateau (p, d) starts s = floor(N·p/100) steps after the warmup and lasts l = floor(N·d/100)
-    steps. Its level is the one that a single cosine over all decaying steps, without the steps of
-    earlier plateaus, has reached there. With E = N - Σ l decaying steps, the level of the n-th
-    plateau is
+    steps. Between plateaus the curve falls from a level a to a level b:
 
-        r + (1 - r)·(1 + cos(π·(sₙ - l₁ - … - lₙ₋₁)/E))/2
+        b + (a - b)·S(x),    x = the fraction of the steps from a to b that are done
 
-    Between two levels a and b the curve falls along a half cosine from a to b. After j of its L
-    steps it is
+    with S by `decay_shape`:
 
-        b + (a - b)·(1 + cos(π·j/L))/2
+        cosine     (1 + cos(π·x))/2
+        linear     1 - x
+        1-sqrt     1 - √x
+        1-x^P      1 - x^P
+        (1-x)^P    (1 - x)^P
 
-    From `total_steps` on the value is r; before step 0 it is the value at step 0. With
-    `decay_shape="linear"` the last two equations have 1 - x in place of (1 + cos πx)/2; with
-    `decay_shape="1-sqrt"` they have 1 - √x, with `"1-x^P"` 1 - x^P, and with `"(1-x)^P"` (1 - x)^P.
-    Write P as a decimal from 0.05 to 20, as in `"1-x^2"`. Spellings of the same number are
-    equivalent: `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are
-    `"linear"`. Without warmup, `init_lr_ratio` has no effect. For warmup-stable-decay put the
-    plateau at 0 %: `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`.
+    The level of a plateau is the one that a single decay over all E = N - Σ l decaying steps has
+    reached there. For the n-th plateau it is
+
+        r + (1 - r)·S((sₙ - l₁ - … - lₙ₋₁)/E)
+
+    From `total_steps` on the value is r; before step 0 it is the value at step 0. P is a decimal
+    from 0.05 to 20, as in `"1-x^2"`. Without warmup, `init_lr_ratio` has no effect. For
+    warmup–stable–decay put the plateau at 0 %, as in
+    `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`, or write `StagedCurve.wsd`, whose
+    percentages are of all steps.
 
     Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half-cosine decay, SGDR,
     Loshchilov & Hutter 2017 (arXiv:1608.03983); linear decay to 0, Defazio et al. 2023
@@ -81,7 +79,8 @@ class PlateauCurve(Curve):
     (arXiv:2405.18392).
 
     Every percentage and ratio is read as the decimal that you write: 32.3 % of 1000 is 323, not 322
-    as in floating point.
+    as in floating point. A number of steps may be text: `"10000"`, or with a letter, `"10k"`;
+    `"1.5M"` is 1,500,000 and `"2B"` 2·10⁹. The curve stores the integer.
 
     Args:
         total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.
@@ -117,23 +116,21 @@ class PlateauCurve(Curve):
           dtype=float32)
     """
 
-    total_steps: int
+    # As an attribute it is the int that `Curve` declares.
+    total_steps: ConvertedCount  # pyright: ignore[reportIncompatibleVariableOverride]
     _: KW_ONLY
-    if TYPE_CHECKING:
-        warmup_steps: _Steps = _Steps()
-    else:
-        warmup_steps: int | str = 0
+    warmup_steps: ConvertedCount = cast("Any", 0)
     plateaus: Sequence[tuple[float, float]] = ()
-    absolute_plateaus: Sequence[tuple[int, int]] = ()
+    absolute_plateaus: ConvertedPairs = cast("Any", ())
     min_lr_ratio: float = 0.0
     init_lr_ratio: float = 0.0
     warmup_shape: WarmupShape = "linear"
     decay_shape: str = "cosine"
 
     def __post_init__(self) -> None:
-        total = checks.total_steps(self.total_steps)
+        total = count("total_steps", self.total_steps, 1, MAX_STEP)
         warmup = length_in_steps("warmup_steps", self.warmup_steps, total)
-        if not 0 <= warmup < total:
+        if warmup >= total:
             limits = f"lie in 0 … total_steps - 1 = {total - 1}, so that a step is left to decay"
             raise ValueError(must("warmup_steps", warmup, limits))
 
@@ -227,9 +224,8 @@ def _check_absolute(plateaus: Any, warmup_steps: int) -> list[tuple[int, int]]:
     """Check pairs (start, length) in steps."""
     checked: list[tuple[int, int]] = []
     for path, start, length in pairs("absolute_plateaus", plateaus, "(start, length) in steps"):
-        checks.check_not_tokens((*path, "start"), start, 0)
-        start = integer((*path, "start"), start)
-        length = checks.step_count((*path, "length"), length, 0)
+        start = count((*path, "start"), start, 0, MAX_STEP)
+        length = count((*path, "length"), length, 0, MAX_STEP)
         if start < warmup_steps:
             too_early = f"not start before the warmup ends, at step {warmup_steps}"
             raise ValueError(must(path, (start, length), too_early))

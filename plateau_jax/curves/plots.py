@@ -7,7 +7,7 @@ from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.serialization import describes_curve
 from plateau_jax.drawing import axes
 from plateau_jax.drawing.sampling import CurveToDraw
-from plateau_jax.validation.checks import short_repr
+from plateau_jax.validation.checks import short_repr, unwrap_config
 
 
 @overload
@@ -59,8 +59,10 @@ def curves_to_draw(curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
     The keys of a mapping become names.
     """
     given: Any = curves
-    if len(curves) == 1 and _is_collection(curves[0]):
-        given = curves[0]
+    if len(curves) == 1:
+        value = unwrap_config(curves[0])
+        if _is_collection(value):
+            given = value
     has_names = isinstance(given, Mapping)
     items: Iterable[tuple[Any, Any]]
     if has_names:

@@ -16,6 +16,7 @@ from plateau_jax.table.exact_segments import (
     nonempty_segments,
 )
 from plateau_jax.validation import checks
+from plateau_jax.validation.checks import Converted, ConvertedCount, ConvertedPairs, Count
 from plateau_jax.validation.storable import storable
 
 _MAX_FACTOR = 2**31
@@ -32,18 +33,19 @@ class ScaledCurve(Curve, kind="scaled"):
     """The result of `BatchPlan.scale`."""
 
     curve: Curve
-    pairs: Sequence[tuple[int, int]]
-    unit: int | None  # never None: the type is that of `Curve.unit`
+    pairs: ConvertedPairs
+    # As an attribute it is the int that `Curve` declares; here it is never None.
+    unit: Converted[Count, int | None]  # pyright: ignore[reportIncompatibleVariableOverride]
     _: KW_ONLY
-    reference: int
+    reference: ConvertedCount
     exponent: float = 0.5
 
     def __post_init__(self) -> None:
         curve = as_curve("curve", self.curve)
         pairs = check_pairs(self.pairs)
-        unit = checks.at_least("unit", self.unit, 1)
+        unit = checks.count("unit", self.unit, 1)
         check_unit(curve, unit)
-        reference = checks.at_least("reference", self.reference, 1)
+        reference = checks.count("reference", self.reference, 1)
         exponent = checks.number("exponent", self.exponent)
         if not 0 < exponent <= 2:
             raise ValueError(checks.must("exponent", exponent, "lie in (0, 2]"))
@@ -79,14 +81,14 @@ def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
     """Return the pairs (threshold, batch) of a schedule of batch sizes."""
     checked: list[tuple[int, int]] = []
     for path, threshold, batch in checks.pairs("pairs", pairs, "(threshold, batch)"):
-        threshold = checks.integer((*path, "threshold"), threshold)
-        batch = checks.at_least((*path, "batch"), batch, 1)
+        threshold = checks.count((*path, "threshold"), threshold, 0)
+        batch = checks.count((*path, "batch"), batch, 1)
         checked.append((threshold, batch))
 
     thresholds = [threshold for threshold, _ in checked]
     is_rising = all(before < after for before, after in pairwise(thresholds))
     if thresholds[:1] != [0] or not is_rising:
-        rising = "begin with a pair (0, batch), and hold rising thresholds"
+        rising = "begin with a pair (0, batch), and have rising thresholds"
         raise ValueError(checks.must("pairs", pairs, rising))
     return tuple(checked)
 

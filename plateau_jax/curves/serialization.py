@@ -7,7 +7,6 @@ under its kind: `class Cooldown(Curve, kind="cooldown")`.
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from decimal import Decimal
 from typing import Any, cast
 
 from plateau_jax.validation.checks import (
@@ -17,7 +16,9 @@ from plateau_jax.validation.checks import (
     is_ordered,
     message_of,
     must,
+    parse_number,
     short_repr,
+    unwrap_config,
 )
 from plateau_jax.validation.curve_warning import suppress_warnings
 from plateau_jax.validation.formats import NEWER, later_defaults, written_arguments
@@ -73,7 +74,8 @@ def describes_curve(value: Mapping[Any, Any]) -> bool:
     for build in (*CURVE_CLASSES.values(), *CONSTRUCTORS.values()):
         arguments.update(inspect.signature(build).parameters)
     for name, item in value.items():
-        is_curve = isinstance(item, Mapping) or type(item) in CURVE_CLASSES.values()
+        is_mapping = isinstance(unwrap_config(item), Mapping)
+        is_curve = is_mapping or type(item) in CURVE_CLASSES.values()
         if name in arguments and not is_curve:
             return True
     return False
@@ -88,6 +90,7 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = (), depth: int 
         path: The path of this curve, for messages.
         depth: The number of curves that this one is nested in.
     """
+    arguments = unwrap_config(arguments)
     if not isinstance(arguments, Mapping):
         raise TypeError(must(path or "arguments", arguments, "be a mapping, as to_dict returns it"))
     if depth > MAX_DEPTH:
@@ -96,7 +99,8 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = (), depth: int 
     given = dict(cast("Mapping[str, Any]", arguments))
     _pop_format(given, path)
     curve_class, build = _pop_kind(given, path)
-    if not issubclass(curve_class, cls):
+    # gin's subclass builds the original class.
+    if not issubclass(curve_class, cls) and not issubclass(cls, curve_class):
         mismatch = f"these are the arguments of a {curve_class.__name__}, not of a {cls.__name__}"
         raise ValueError(Message((), mismatch).within(path))
     parameters = inspect.signature(build).parameters
@@ -186,23 +190,10 @@ def parse_numbers(value: Any, depth: int = 2) -> Any:
     [[10000, '2%'], [0.0001, 'linear']]
     """
     if isinstance(value, str):
-        return _parse_number(value)
+        return parse_number(value)
     if depth and is_ordered(value):
         return [parse_numbers(item, depth - 1) for item in cast("Iterable[Any]", value)]
     return value
-
-
-def _parse_number(text: str) -> int | float | str:
-    """Return the number in a text, or else the text: YAML reads 1e-4 as a string."""
-    try:
-        number = Decimal(text)
-    except ArithmeticError:
-        return text
-    if not number.is_finite() or number.adjusted() >= 100:  # no endless digits
-        return text
-    if "." in text or number != number.to_integral_value():
-        return float(number)
-    return int(number)
 
 
 def rebuild_curve(cls: type[Any], values: Mapping[str, Any]) -> Any:

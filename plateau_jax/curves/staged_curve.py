@@ -17,9 +17,10 @@ from plateau_jax.table.exact_segments import ExactSegment, flat_segment
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import (
     MAX_STEP,
+    Count,
     Message,
     Path,
-    at_least,
+    count,
     is_ordered,
     must,
     number,
@@ -85,14 +86,15 @@ class StagedCurve(Curve, kind="staged"):
     2024 (arXiv:2405.18392); restarts, SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
     With `total_steps`, a length may be a percentage of it, rounded down, such as `"2%"`. One length
-    may be `"rest"`: the steps that the other stages leave. The curve holds the lengths in steps.
+    may be `"rest"`: the steps that the other stages leave. A number of steps may be text such as
+    `"10k"`, as in `PlateauCurve`. The curve stores the lengths in steps.
 
     Every level and percentage is read as the decimal that you write.
 
     Args:
         stages: A sequence of tuples (steps,), (steps, to) or (steps, to, shape): a stage reaches
             the level `to`, in [0, 1], after this number of steps. The steps of all stages add up to
-            1 … 2³¹ - 1. The curve holds each stage as a named tuple of `steps`, `to`, None if left
+            1 … 2³¹ - 1. The curve stores each stage as a named tuple of `steps`, `to`, None if left
             out, and `shape`, by default `"linear"`.
         start: The level at step 0, 0 to 1.
         total_steps: The steps of all stages, to which their lengths must add up. Needed for
@@ -131,7 +133,7 @@ class StagedCurve(Curve, kind="staged"):
         stages: Sequence[Stage | tuple[Any, ...]],
         *,
         start: float = 0.0,
-        total_steps: int | None = None,
+        total_steps: Count | None = None,
     ) -> None:
         self._set(stages=_check_stages(stages, total_steps), start=ratio("start", start))
         self.__post_init__()
@@ -139,10 +141,10 @@ class StagedCurve(Curve, kind="staged"):
     @classmethod
     def wsd(
         cls,
-        total_steps: int,
+        total_steps: Count,
         *,
-        warmup_steps: int | str,
-        decay_steps: int | str,
+        warmup_steps: Count,
+        decay_steps: Count,
         decay_shape: str = "1-sqrt",
         min_lr_ratio: float = 0.0,
         start: float = 0.0,
@@ -191,9 +193,9 @@ class StagedCurve(Curve, kind="staged"):
         >>> curve([250, 500, 8000, 8500, 10_000])
         array([0.5, 1. , 1. , 0.5, 0. ], dtype=float32)
         """
-        total = checks.total_steps(total_steps)
-        warmup = at_least("warmup_steps", length_in_steps("warmup_steps", warmup_steps, total), 0)
-        decay = at_least("decay_steps", length_in_steps("decay_steps", decay_steps, total), 0)
+        total = count("total_steps", total_steps, 1, MAX_STEP)
+        warmup = length_in_steps("warmup_steps", warmup_steps, total)
+        decay = length_in_steps("decay_steps", decay_steps, total)
         if warmup + decay > total:
             problem = f" = {warmup} + {decay} must be at most total_steps = {total}"
             raise ValueError(Message("warmup_steps + decay_steps", problem))
@@ -225,7 +227,7 @@ class StagedCurve(Curve, kind="staged"):
         holds it. Two points at one step are a jump to the second; of more than two, the last one
         counts.
 
-        A curve of 10 000 points takes about 0.2 seconds to build, one of a million 20 to 30 seconds
+        A curve of 10,000 points takes about 0.2 seconds to build, one of a million 20 to 30 seconds
         and 1 GB. A call with one step takes a few microseconds, whatever the number of points.
         Records and states hold all points, and resuming under a different curve takes twice as
         long as building one.
@@ -322,15 +324,14 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
         if isinstance(step, np.floating) and step.is_integer():
             # An array has one dtype: next to levels, steps are floats.
             step = int(cast("Any", step))
-        checks.check_not_tokens(path_of_step, step, 1)
-        step = at_least(path_of_step, step, previous)
-        if not checked and step != 0:
+        step = count(path_of_step, step, previous, MAX_STEP)
+        if step > 0 and not checked:
             raise ValueError(must(path_of_step, step, "be 0, the first step of the curve"))
         checked.append((step, ratio((*path, "level"), level)))
         previous = step
 
     if len(checked) < 2:
-        raise ValueError(must("points", checked, "hold at least two points (step, level)"))
+        raise ValueError(must("points", checked, "contain at least two points (step, level)"))
     positive_int(("points", len(checked) - 1, "step"), previous)  # the last one is total_steps
     return checked
 
@@ -344,7 +345,7 @@ def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
         raise TypeError(must("stages", stages, "be a sequence of stages (steps, to, shape)"))
     total = None
     if total_steps is not None:
-        total = checks.total_steps(total_steps)
+        total = count("total_steps", total_steps, 1, MAX_STEP)
     checked = [_check_stage(("stages", index), stage) for index, stage in enumerate(stages)]
     lengths = lengths_in_steps([stage.steps for stage in checked], total)
     return tuple(stage._replace(steps=steps) for stage, steps in zip(checked, lengths, strict=True))
@@ -373,7 +374,7 @@ def _rows(stages: Sequence[Stage], start: exact.Level) -> Iterator[ExactSegment]
     level = start
     for index, (steps, to, shape) in enumerate(stages):
         if to is None:
-            yield flat_segment("hold", begin, steps, level)
+            yield flat_segment("plateau", begin, steps, level)
         elif steps == 0:
             level = exact.as_level(to)
             yield flat_segment("jump", begin, 0, level)
@@ -390,7 +391,7 @@ def _rows(stages: Sequence[Stage], start: exact.Level) -> Iterator[ExactSegment]
 def _phrase(stage: Stage | tuple[Any, ...]) -> str:
     steps, to, shape = stage
     if to is None:
-        return f"hold {steps}"
+        return f"plateau of {steps}"
     if steps == 0:
         return f"jump to {to:g}"
     return f"{shape} to {to:g} in {steps}"

@@ -98,5 +98,5 @@ def _all_spans(rows: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
         rises_at_once = row.begin == 0 and row.end > row.start
         if row.kind == "warmup" or rises_at_once:
             yield "warmup", row.begin, after
-        elif row.kind in ("plateau", "hold"):
+        elif row.kind == "plateau":
             yield "plateau", row.begin, after

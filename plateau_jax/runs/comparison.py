@@ -16,6 +16,11 @@ from plateau_jax.validation.checks import Message, Path, short_repr
 
 _Value = TypeVar("_Value")
 
+_TRAIN_LONGER = (
+    "to train longer, keep the lengths of the phases so far, written in steps and not in percent, "
+    "or stretch a decay that is running (docs/cooldowns.md)"
+)
+
 
 class Schedule(NamedTuple):
     """What the program says about a parameter group. A `Record` is what a saved run said."""
@@ -187,7 +192,10 @@ def _compare_curves(
             values += f" of {policy.groups}[{index}]"
         arguments = _show_differing_arguments(saved_curve, curve)
         problem = f"it was saved with {arguments}, and the {values} differ from step {first} on"
-        yield Difference("curve", problem)
+        remedy = ""
+        if curve.total_steps > saved_curve.total_steps:
+            remedy = _TRAIN_LONGER
+        yield Difference("curve", problem, remedy=remedy)
         return
 
 

@@ -28,6 +28,8 @@ class Difference(NamedTuple):
     """For the kind "peak": the saved peak, or a list if the groups differ."""
     now: Any = None
     """The same for the present peak."""
+    remedy: str = ""
+    """How to avoid the difference; empty if there is no general advice."""
 
 
 _ERRORS_OF_STATES: tuple[Kind, ...] = ("clock", "curve", "unreadable curve")
@@ -60,14 +62,15 @@ class Policy:
         kind, problem = difference.kind, difference.problem
         if kind == "unreadable curve":
             return problem
-        return (
-            f"{self.subject} cannot resume at step {step}: {problem}; resume with the old {kind}, "
-            f"or {self.override}"
-        )
+        remedies = f"resume with the old {kind}, or {self.override}"
+        if difference.remedy:
+            remedies = f"{difference.remedy}; otherwise {remedies}"
+        return f"{self.subject} cannot resume at step {step}: {problem}; {remedies}"
 
     def warning_message(self, difference: Difference, step: int) -> str:
         """Return the warning for a run that resumes all the same."""
-        kind, problem, saved, now = difference
+        kind, problem = difference.kind, difference.problem
+        saved, now = difference.saved, difference.now
         if kind == "unknown curve":
             return (
                 f"{self.subject} was saved by a scheduler without a curve: this curve continues at "

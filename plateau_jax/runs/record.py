@@ -40,15 +40,16 @@ def resume_record(
 ) -> dict[str, Any]:
     """Return the record of a run for `check_resume` and `check_resume_file`.
 
-    Save it next to an optax state, or in the state of a trainer: they hold the step of the curve,
-    but neither the curve nor its clock nor the peak. A run that uses several curves, or a curve
-    with several peaks, needs a record of each. The states of `lambda_lr` and `TrainStep` contain
-    such a record for each parameter group, under `"records"`.
+    Save it next to an optax state, or in the state of a trainer: such a state contains the step of
+    the curve, but not the curve, its clock and the peak. A run that uses several curves, or a curve
+    with several peaks, needs a record of each. The states of `lambda_lr` and `TrainStep` contain a
+    record of each parameter group, under `"records"`.
 
     Args:
-        curve: The curve of the run, or a mapping that describes it.
+        curve: The curve of the run, or a mapping that `Curve.from_dict` reads.
         peak_value: The peak learning rate; None to leave it out of the comparison.
-        clock: As in `scale_by_curve`.
+        clock: The clock of the run: a `DataClock`, a `HoldUntilFlat`, a `HoldBelow`, or a list of
+            hold rules. By default the run counts updates.
 
     Returns:
         A dictionary of plain JSON values, with the keys `"kind"`, `"format"`, `"curve"`, and,
@@ -56,7 +57,12 @@ def resume_record(
         float32.
 
     Raises:
-        TypeError, ValueError: As `lambda_lr` for the same curve, peak and clock.
+        TypeError: `curve`, `peak_value` or `clock` has the wrong type.
+        ValueError: One of these:
+
+            - The peak is negative, not finite, or positive and below 2⁻¹²⁶.
+            - `clock` has a `HoldUntilFlat`, but the curve has no plateau.
+            - The curve is from `BatchPlan.scale`, and needs a different clock.
 
     >>> from plateau_jax import DataClock, StagedCurve, resume_record
     >>> curve = StagedCurve([(10, 1.0)])

@@ -17,26 +17,28 @@ Records = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool = True) -> None:
     """Raise an error if a run that was saved with one record cannot resume under another.
 
-    A different curve is accepted if both agree at every step below `step` (`Curve.same_until`),
-    such as a cooldown that leaves the saved curve there. With a clock they must agree at `step`
-    too, unless the saved curve ends there: updates may have used that step already. The peaks are
-    compared if both records have one and the run may have made updates. The clocks must be the
-    same, except for the `count` of a `DataClock`.
+    The curve may differ from `step` on, as a cooldown that starts there does. At every step below,
+    the two curves must be equal (`Curve.same_until`). With a clock, they must also be equal at
+    `step`, because updates may have used that step already, unless the saved curve ends there. The
+    peaks are compared if both records have one and the run may have made updates. The clocks must
+    be equal, except for the `count` of a `DataClock`.
 
-    Call it where the run has restored its step, in each trainer that saves the record with its
-    state. For a trainer whose state has no place for a record, use `check_resume_file`.
+    Call `check_resume` where the run has restored its step, before the next update. For a trainer
+    whose state has no place for a record, use `check_resume_file`.
 
     Args:
         saved: What `resume_record` returned for the saved run, from JSON, orbax (`JsonSave`),
             msgpack or pickle; or a record in the state of a `lambda_lr` or `TrainStep`; or a list
             of records, one for each parameter group. None if the run was saved without a record: a
-            warning then says that it is not compared.
+            warning then says that nothing was compared.
         now: What `resume_record` returns for the run that resumes, or a list of records.
-        step: The step of the curve in the saved state, which gives the next learning rate. An
-            integer, or an integer array without dimensions of NumPy or JAX. With `scale_by_curve`
-            it is the `curve_step` of its state, `optax.tree.get(state, "curve_step")`; with a
-            clock, this is not the number of updates. With `optax_schedule` it is optax's count of
-            updates, `optax.tree.get(state, "ScaleByScheduleState").count`.
+        step: The step of the curve that gives the next learning rate, from the saved state: an
+            integer, or an integer array without dimensions of NumPy or JAX.
+
+            - With `optax_schedule`: the number of updates that optax has counted,
+              `optax.tree.get(state, "ScaleByScheduleState").count`.
+            - With `scale_by_curve`: `optax.tree.get(state, "curve_step")`. With a clock, this is
+              not the number of updates.
         strict: False to warn instead of raising an error if the run differs from the saved one.
 
     Raises:
@@ -46,17 +48,24 @@ def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool
             saved by a newer version.
 
     Warns:
-        CurveWarning: As above.
+        CurveWarning: With `strict=False`, the run differs from the saved one; or `saved` is None.
 
-    >>> from plateau_jax import PlateauCurve, check_resume, resume_record
-    >>> curve = PlateauCurve(1000, warmup_steps=100)
-    >>> saved = resume_record(curve)
-    >>> check_resume(saved, resume_record(curve.cooldown(500, 100)), 400)
-    >>> longer = PlateauCurve(2000, warmup_steps=100)
-    >>> check_resume(saved, resume_record(longer), 400)  # doctest: +ELLIPSIS
+    >>> import numpy as np, optax
+    >>> from plateau_jax import PlateauCurve, check_resume, optax_schedule, resume_record
+    >>> curve = PlateauCurve(100, warmup_steps=10)
+    >>> optimizer = optax.sgd(optax_schedule(curve, 0.1))
+    >>> gradient = np.float32(1.0)
+    >>> state = optimizer.init(gradient)
+    >>> for _ in range(40):
+    ...     _, state = optimizer.update(gradient, state)
+    >>> saved = resume_record(curve, 0.1)  # to be saved with the state
+    >>> step = optax.tree.get(state, "ScaleByScheduleState").count
+    >>> check_resume(saved, resume_record(curve.cooldown(50, 10), 0.1), step)
+    >>> longer = PlateauCurve(200, warmup_steps=10)
+    >>> check_resume(saved, resume_record(longer, 0.1), step)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    ValueError: the run cannot resume at step 400: it was saved with total_steps=1000, now 2000, ...
+    ValueError: the run cannot resume at step 40: it was saved with total_steps=100, now 200, ...
     """
     step = check_step(step)
     current = read_checked_records("now", now)

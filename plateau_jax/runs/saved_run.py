@@ -84,12 +84,12 @@ def read_saved_run(
     return SavedRun(records, [*peaks], curve_step, is_step_used, updates, consumed, hold)
 
 
-def check_length(name: str, values: Sequence[Any], group_count: int) -> None:
-    """Raise a ValueError unless there is a value for each parameter group."""
+def check_length(
+    name: str, values: Sequence[Any], group_count: int, groups: str = "parameter groups"
+) -> None:
+    """Raise a ValueError unless there is a value for each of the groups."""
     if len(values) != group_count:
-        raise ValueError(
-            f"{name} has {len(values)} items; the number of parameter groups is {group_count}"
-        )
+        raise ValueError(f"{name} has {len(values)} items; the number of {groups} is {group_count}")
 
 
 def check_peaks(name: str, saved: SavedRun, change_peak: str) -> None:

@@ -47,13 +47,13 @@ class CurveScheduler:
     Args:
         curve: A curve, or a mapping that `Curve.from_dict` reads.
         peak_value: The learning rate at multiplier 1, rounded to float32.
-        clock: As in `lambda_lr`.
+        clock: As in `resume_record`.
 
     Attributes:
         updates: The number of updates.
 
     Raises:
-        TypeError, ValueError: As `lambda_lr` for the same curve, peak and clock.
+        TypeError, ValueError: As `resume_record` for the same curve, peak and clock.
 
     >>> from plateau_jax import CurveScheduler, PlateauCurve
     >>> scheduler = CurveScheduler(PlateauCurve(1000, warmup_steps=100), peak_value=3e-4)

@@ -40,7 +40,7 @@ class ScaleByCurveState(NamedTuple):
     curve_step: Any
     """int32: the step of the curve that gives the next update's learning rate."""
     hold: tuple[Any, ...]
-    """The state of each rule, int32 and float32; () without rules."""
+    """The state of each hold rule, int32 and float32; () without hold rules."""
     learning_rate: Any
     """float32: the learning rate of the last update, or of step 0 before the first."""
 
@@ -61,7 +61,7 @@ class CountedCurveState(NamedTuple):
     curve_step: Any
     """int32: the step of the curve that gives the next update's learning rate."""
     rest: Any
-    """int32: number of samples or tokens consumed beyond the last whole unit; below the unit."""
+    """int32: the samples or tokens consumed beyond the last whole unit; below the unit."""
     learning_rate: Any
     """float32: the learning rate of the last update, or of step 0 before the first."""
 
@@ -77,8 +77,8 @@ def scale_by_curve(
     `optax.adam(lr)`, which has a minus sign too.
 
     By default each update moves the run to the next step of the curve, up to 2³¹ - 1. While a hold
-    rule holds the curve, the run stays at its step. Pass the metric that the rules read, such as
-    the loss, to `update` as `value=`, as for `optax.contrib.reduce_on_plateau`. It is a real
+    rule holds the curve, the run stays at its step. Pass the metric that the hold rules read, such
+    as the loss, to `update` as `value=`, as for `optax.contrib.reduce_on_plateau`. It is a real
     scalar, traced or not, and is rounded to float32.
 
     With a `DataClock`, a step of the curve is `unit` samples or tokens:
@@ -88,13 +88,12 @@ def scale_by_curve(
     Pass what each update consumes to `update` as `count=`, unless it is always the clock's `count`:
     an integer from 0 to 2³⁰, traced or not. An array is not read on the host; instead it is clipped
     to 0 … 2³⁰. The step depends only on the total consumed, not on its division into updates; it
-    stops at 2³¹ - 1. Nothing needs x64.
+    stops at 2³¹ - 1. x64 is not needed.
 
-    Inside `optax.MultiSteps`, only the `count` and the `value` passed with the last micro-batch are
-    used: pass the sum of the counts and the mean of the values over all micro-batches of the update
-    there.
+    Inside `optax.MultiSteps`, only the `count` and the `value` of the last micro-batch of an update
+    are used: with it, pass the sum of the counts and the mean of the values over all micro-batches.
 
-    In several processes (`jax.distributed`), counts and values must be the same in each: compute
+    With several processes (`jax.distributed`), each must pass the same counts and values: compute
     them inside `jit` from the global batch.
 
     Updates keep their dtype.
@@ -103,35 +102,43 @@ def scale_by_curve(
         curve: The curve, or a mapping that `Curve.from_dict` reads.
         peak_value: As in `optax_schedule`.
         clock: A `DataClock`; or a `HoldUntilFlat`, a `HoldBelow` or a list of them, each of which
-            sees every update and counts independently. None: each update is a step of the curve;
-            for a curve from `BatchPlan.scale`, a step is its unit of samples or tokens.
+            sees every update and counts independently. By default each update is a step of the
+            curve; of a curve from `BatchPlan.scale`, a step is its unit of samples or tokens.
 
     Returns:
         The transformation. Its state is a named tuple of scalar arrays: `curve_step`, int32, the
         step that gives the next update's learning rate, and `learning_rate`, float32, the last
         update's. With a `DataClock` it also has `rest`, int32, the remainder below one unit;
-        otherwise `hold`, the states of the rules.
+        otherwise `hold`, the states of the hold rules.
 
     Raises:
-        TypeError: As for `optax_schedule`; `clock` is not a clock. From `update`: with rules,
-            `value` is missing or not a real scalar; with a `DataClock`, `count` is missing or not a
-            single integer; without one, there is a `count`.
-        ValueError: As for `optax_schedule`; a `HoldUntilFlat` is used with a curve without a flat
-            part; a `unit` or `count` of the clock is above 2³⁰; the curve, from `BatchPlan.scale`,
-            needs a different clock. From `update`: the state belongs to a different clock, or was
-            restored without its named tuples; `count` is out of range and not an array.
+        TypeError: As for `optax_schedule`; or `clock` is not a clock. From `update`:
+
+            - With a hold rule, `value` is missing or not a real scalar.
+            - With a `DataClock`, `count` is missing or not a single integer.
+            - There is a `count`, but no `DataClock`.
+        ValueError: As for `optax_schedule`; or one of these:
+
+            - `clock` has a `HoldUntilFlat`, but the curve has no plateau.
+            - A `unit` or `count` of the clock is above 2³⁰.
+            - The curve is from `BatchPlan.scale`, and needs a different clock.
+            - From `update`: the state belongs to a different clock, or was restored without its
+              named tuples; or `count` is out of range and not an array.
 
     >>> import optax
     >>> from plateau_jax import HoldUntilFlat, PlateauCurve, scale_by_curve
     >>> curve = PlateauCurve(10, plateaus=[(50, 20)], decay_shape="linear")
-    >>> rule = HoldUntilFlat(patience=3, limit=100)
-    >>> optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(curve, 0.1, rule))
+    >>> hold_rule = HoldUntilFlat(patience=3, limit=100)
+    >>> optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(curve, 0.1, hold_rule))
     >>> params = {"w": jnp.ones(2)}
     >>> state = optimizer.init(params)
     >>> for _ in range(9):
     ...     updates, state = optimizer.update(params, state, params, value=0.7)
     >>> state[1].curve_step, state[1].learning_rate
     (Array(6, dtype=int32), Array(0.0375, dtype=float32))
+
+    The 9 updates are 6 steps: after 5 updates the curve reached its plateau, at step 5, and the
+    hold rule held it there for 3 updates, because the loss did not improve.
 
     Here a step of the curve is 8 samples:
 

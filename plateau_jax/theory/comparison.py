@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -39,7 +39,10 @@ _LIMITS = (
     "rate at 0.95 and 0.93. If only the length changes, keep the peak."
 )
 
-NOTE = f"{_RATIOS} {_LIMITS}"
+_OF_SCALED = (
+    "compare treats each step as one update at a constant batch size. A run with BatchPlan.scale "
+    "makes fewer, larger updates, so this is not its bound."
+)
 
 
 class LeastBound(NamedTuple):
@@ -69,13 +72,15 @@ class Comparison:
     peaks: tuple[float, ...]
     bound: float
     peak: float
+    _is_scaled: bool = field(default=False, repr=False, kw_only=True)
+    """True if a curve follows a batch plan."""
 
     def __str__(self) -> str:
-        return tables.as_text(_table_rows(self, 1.0), NOTE)
+        return tables.as_text(_table_rows(self, 1.0), note(is_scaled=self._is_scaled))
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks."""
-        return tables.as_html(_table_rows(self, 1.0), NOTE)
+        return tables.as_html(_table_rows(self, 1.0), note(is_scaled=self._is_scaled))
 
 
 @overload
@@ -107,8 +112,9 @@ def compare(*curves: Any) -> Comparison:
     neither the loss itself, nor how curves compare at one fixed peak, nor how the best peak changes
     with the length. `docs/evidence.md` says how well it did in published runs.
 
-    Every step counts as one update with the same batch, even for a curve from `BatchPlan.scale`. Up
-    to 2²⁰ steps the numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵.
+    Each step counts as one update at a constant batch size. A run with `BatchPlan.scale` makes
+    fewer, larger updates, so this is not its bound: a note then says so. Up to 2²⁰ steps the
+    numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵.
 
     Source: Defazio et al. 2023, arXiv:2310.07831, theorem 10; Schaipp et al. 2025,
     arXiv:2501.18965.
@@ -146,7 +152,27 @@ def compare(*curves: Any) -> Comparison:
     for (curve, _), least in zip(checked, minima, strict=True):
         bounds.append(least.bound / first.bound)
         peaks.append(peak_at_equal_length(curve, least) / first_peak)
-    return Comparison(tuple(names), tuple(bounds), tuple(peaks), first.bound, first.peak)
+    is_scaled = any(curve.unit is not None for curve, _ in checked)
+    return Comparison(
+        tuple(names),
+        tuple(bounds),
+        tuple(peaks),
+        first.bound,
+        first.peak,
+        _is_scaled=is_scaled,
+    )
+
+
+def note(introduction: str = _RATIOS, *, is_scaled: bool) -> str:
+    """Return the text below a table of bounds.
+
+    Args:
+        introduction: What the columns are relative to.
+        is_scaled: True if a curve follows a batch plan.
+    """
+    if is_scaled:
+        return f"{introduction} {_OF_SCALED} {_LIMITS}"
+    return f"{introduction} {_LIMITS}"
 
 
 def _table_rows(comparison: Comparison, first_peak: float) -> list[tuple[str, ...]]:
@@ -161,8 +187,9 @@ def _table_rows(comparison: Comparison, first_peak: float) -> list[tuple[str, ..
 def as_text(comparison: Comparison, first_peak: float) -> str:
     """Return the table and its note as text, given the best peak of the first curve."""
     peaks = f"Best peaks, if {first_peak:g} is the first curve's."
-    note = f"Bounds relative to the first curve. {peaks} {_LIMITS}"
-    return tables.as_text(_table_rows(comparison, first_peak), note)
+    introduction = f"Bounds relative to the first curve. {peaks}"
+    text = note(introduction, is_scaled=comparison._is_scaled)
+    return tables.as_text(_table_rows(comparison, first_peak), text)
 
 
 def peak_at_equal_length(curve: Curve, least: LeastBound) -> float:

@@ -10,9 +10,10 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, MappingView, Set
+from collections.abc import Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -26,7 +27,39 @@ _LARGEST = float(np.finfo(np.float32).max)
 _UNIT = 65_536
 """The unit of the `DataClock` that a message suggests: samples or tokens per step."""
 
+_POWERS = {"k": 10**3, "M": 10**6, "B": 10**9}
+
+_COUNT = re.compile(r"([0-9]{1,20})(\.[0-9]{1,20})?\s*([kKmMbBgGtT])")
+"""A number with the letter of a power of 1000, or with one that may be meant as such."""
+
+Count = int | str
+"""The type of a number of steps, samples or tokens: an integer, or text such as "10k"."""
+
+A_COUNT = "be an integer or text such as '10k'"
+
 _Choice = TypeVar("_Choice", bound=str)
+_Given = TypeVar("_Given", contravariant=True)
+_Kept = TypeVar("_Kept", covariant=True)
+
+if TYPE_CHECKING:
+
+    class Converted(Generic[_Given, _Kept]):
+        """The type of a field that `__post_init__` converts from one type to another."""
+
+        def __get__(self, instance: object, owner: object) -> _Kept: ...
+        def __set__(self, instance: object, value: _Given) -> None: ...
+
+else:
+
+    class Converted:
+        # Tools such as jsonargparse and tyro read the types that an argument may have.
+        def __class_getitem__(cls, types):
+            given, _ = types
+            return given
+
+
+ConvertedCount = Converted[Count, int]
+ConvertedPairs = Converted[Sequence[tuple[Count, Count]], Sequence[tuple[int, int]]]
 
 Path = tuple[str | int, ...]
 """An argument, or an item or a part of it, such as `("plateaus", 1, "start")`."""
@@ -119,19 +152,54 @@ def at_least(path: Path | str, value: Any, least: int, requirement: str = "be an
     return value
 
 
-def step_count(path: Path | str, value: Any, least: int, requirement: str = "be an integer") -> int:
-    """Return a number of steps of a curve as a Python int in `least` … 2³¹ - 1."""
-    check_not_tokens(path, value, least)
-    return at_least(path, value, least, requirement)
+def count(
+    path: Path | str, value: Any, least: int, most: int | None = None, requirement: str = A_COUNT
+) -> int:
+    """Return a number of steps, samples or tokens as a Python int in `least` … `most`.
+
+    >>> count("count", "1.5M", 1), count("count", "1e4", 1), count("count", 5, 1)
+    (1500000, 10000, 5)
+    """
+    if isinstance(value, str):
+        value = _parse_count(path, value)
+    if most is None:
+        return at_least(path, value, least, requirement)
+    if most == MAX_STEP:
+        _check_not_tokens(path, value, least)
+    return in_range(path, value, least, most, requirement)
 
 
-def total_steps(value: Any) -> int:
-    """Return the argument `total_steps` as a Python int in 1 … 2³¹ - 1."""
-    check_not_tokens("total_steps", value, 1)
-    return positive_int("total_steps", value)
+def _parse_count(path: Path | str, text: str) -> int | float | str:
+    """Return the number in a text, also with a letter; else the text."""
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        return parse_number(text)
+    digits, decimals, letter = match.groups("")
+    if letter not in _POWERS:
+        # K may be 1024, m a thousandth and b a byte.
+        letters = "k for thousand, M for million or B for billion"
+        raise ValueError(must(path, text, f"end in {letters}"))
+    numerator = int(digits + decimals[1:]) * _POWERS[letter]
+    number, rest = divmod(numerator, 10 ** len(decimals[1:]))
+    if rest:
+        raise ValueError(must(path, text, f"be a whole number; {letter} is {_POWERS[letter]}"))
+    return number
 
 
-def check_not_tokens(path: Path | str, value: Any, least: int) -> None:
+def parse_number(text: str) -> int | float | str:
+    """Return the number in a text, or else the text: YAML reads 1e-4 as a string."""
+    try:
+        number = Decimal(text)
+    except ArithmeticError:
+        return text
+    if not number.is_finite() or number.adjusted() >= 100:  # no endless digits
+        return text
+    if "." in text or number != number.to_integral_value():
+        return float(number)
+    return int(number)
+
+
+def _check_not_tokens(path: Path | str, value: Any, least: int) -> None:
     """Raise a ValueError about a number of steps above 2³¹ - 1, which may be a number of tokens."""
     is_number = isinstance(value, int | float | np.integer | np.floating)
     if is_number and MAX_STEP < value < math.inf:
@@ -150,9 +218,11 @@ def advice_about_tokens(count: int) -> str:
     )
 
 
-def in_range(path: Path | str, value: Any, least: int, most: int) -> int:
-    """Return the value as a Python int in least … most."""
-    value = integer(path, value)
+def in_range(
+    path: Path | str, value: Any, least: int, most: int, requirement: str = "be an integer"
+) -> int:
+    """Return the value as a Python int in `least` … `most`."""
+    value = integer(path, value, requirement)
     if not least <= value <= most:
         raise ValueError(must(path, value, f"lie in {least} … {_show_limit(most)}"))
     return value
@@ -309,6 +379,17 @@ def unwrap_array(value: Any) -> Any:
     return convert()
 
 
+def unwrap_config(value: Any) -> Any:
+    """Return a configuration such as ml_collections' as a dict; any other value unchanged."""
+    # Duck-typed, so that ml_collections is not imported; `to_dict` also resolves references.
+    # A clock has `to_dict` without `keys`; tables of pandas have both, but are arrays.
+    cls = cast("type[object]", type(value))
+    is_mapping = hasattr(cls, "keys") and hasattr(cls, "to_dict")
+    if is_mapping and not hasattr(cls, "__array__"):
+        return value.to_dict()
+    return value
+
+
 def is_jax_array(value: Any) -> bool:
     """Return True for a JAX array, traced or not. Does not import JAX."""
     jax = sys.modules.get("jax")
@@ -328,7 +409,8 @@ def steps(step: Any, name: str = "step") -> np.ndarray:
     if is_jax_array(step) or hasattr(step, "__jax_array__"):
         raise TypeError(
             "step is a JAX array, which a curve does not accept: write optax_schedule(curve, "
-            "peak_value), or multiplier(curve.table, step) in your own function"
+            "peak_value), or multiplier(curve.table, step) in your own function; or on the host, "
+            "as in jax.debug.callback, pass int(step)"
         )
     if hasattr(step, "dtype") or isinstance(step, range):
         array = np.asarray(step)

@@ -10,7 +10,7 @@ from support.clocks.holds import BELOW, STAIRS, UNTIL, curves, holds, metrics
 from support.curves.descriptions import scaled
 from support.curves.strategies import magnitudes
 from support.examples import examples
-from support.training.steps import equal_trees
+from support.trees import equal_trees
 
 from plateau_jax import DataClock
 

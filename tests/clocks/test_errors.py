@@ -162,7 +162,7 @@ def test_unit_out_of_range(unit: int) -> None:
     DataClock(unit)
 
 
-@pytest.mark.parametrize("unit", [None, True, np.True_, 8.0, "8", math.nan])
+@pytest.mark.parametrize("unit", [None, True, np.True_, 8.0, "eight", math.nan])
 @wrong(TypeError, "unit = {unit}", "be an integer")
 def test_unit_that_is_not_an_integer(unit: Any) -> None:
     DataClock(unit)
@@ -174,7 +174,7 @@ def test_usual_count_out_of_range(count: int) -> None:
     DataClock(8, count)
 
 
-@pytest.mark.parametrize("count", [True, np.True_, 8.0, "8", math.nan])
+@pytest.mark.parametrize("count", [True, np.True_, 8.0, "eight", math.nan])
 @wrong(TypeError, "count = {count}", "be an integer")
 def test_usual_count_that_is_not_an_integer(count: Any) -> None:
     DataClock(8, count=count)

@@ -14,7 +14,8 @@ from support.clocks.holds import CURVE, PATIENT
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.schedulers.runs import learning_rate, optimizer_with
-from support.training.steps import equal_trees, make_step
+from support.training.steps import make_step
+from support.trees import equal_trees
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr

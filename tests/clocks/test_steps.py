@@ -16,7 +16,8 @@ from support.examples import examples
 from support.schedulers.runs import learning_rate, optimizer_with
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE, equal_trees, make_step, through_file, train
+from support.training.steps import CURVE, make_step, through_file, train
+from support.trees import equal_trees
 from torch.utils import _pytree as pytree
 
 from plateau_jax import DataClock, HoldBelow

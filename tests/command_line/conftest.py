@@ -35,7 +35,7 @@ def write_csv(name: str, **columns: np.ndarray) -> None:
     lines = [",".join(columns)]
     for row in zip(*columns.values(), strict=True):
         lines.append(",".join(map(str, row)))
-    Path(name).write_text("\n".join(lines))
+    Path(name).write_text("\n".join([*lines, ""]))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ Wrong options of a curve itself are in `curves/test_errors.py`.
 """
 
 import sys
+from pathlib import Path
 
 import pytest
 from support.commands import error_of, output_of
@@ -34,7 +35,20 @@ def check_no_file_is_written(folder, capsys, arguments, message):
             "100 --stage rest --warmup-steps 5",
             "'warmup_steps' is not an argument of StagedCurve, which has",
         ),
+        ("--wsd", "no curve: give TOTAL, --stage STEPS or --from FILE"),
+        ("100 --wsd", "warmup_steps is missing: StagedCurve.wsd needs total_steps, warmup_steps, "),
+        (
+            "100 --decay-steps 20%",
+            "'decay_steps' is not an argument of PlateauCurve, which has total_steps, warmup_steps",
+        ),
+        (
+            "100 --wsd --warmup-steps 5 --decay-steps 20% --plateau 50 30",
+            "'plateaus' is not an argument of StagedCurve.wsd, which has total_steps, warmup_steps",
+        ),
         ("100 --peak nan", "peak = nan must be"),
+        ("100 --min-lr-ratio 0,1", "min_lr_ratio = '0,1' must be a number"),
+        ("100 --warmup-steps 2,5%", "warmup_steps = '2,5%' must be a percentage"),
+        ("100 --plateau 50,5 10", "plateaus[0].start = '50,5' must be a number"),
         ("100 --cooldown 50 half", "steps = 'half' must be an integer"),
         ("--from missing.json", "No such file or directory: 'missing.json'"),
         ("--from .", "Is a directory: '.'"),
@@ -67,6 +81,31 @@ def test_wrong_arguments(folder, capsys, arguments, message):
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "arguments = None must be a mapping"),
+        ("total_steps: 10K", "total_steps = '10K' must end in k for thousand"),
+        ("total_steps: 100\nmin_lr_ratio: no", "min_lr_ratio = False must be a number"),
+        ("total_steps: 100\nwarmup_steps: 2026-01-01", "warmup_steps = datetime.date(2026, 1, 1)"),
+        ("peak: 1\ncurve: {total_steps: 100}", "'peak' is not an argument of PlateauCurve"),
+        ("total_steps: [100", "this is not YAML: while parsing a flow sequence"),
+        ("a: !!python/name:os.system", "this is not YAML: could not determine a constructor"),
+    ],
+)
+def test_wrong_yaml(folder, capsys, text, message):
+    pytest.importorskip("yaml")
+    Path("wrong.yaml").write_text(text)
+    check_no_file_is_written(folder, capsys, "--from wrong.yaml", f"wrong.yaml: {message}")
+
+
+def test_yaml_without_pyyaml(folder, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    Path("curve.yaml").write_text("total_steps: 100")
+    message = "curve.yaml: to read YAML, pip install pyyaml"
+    check_no_file_is_written(folder, capsys, "--from curve.yaml", message)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("1000 --fit log.csv", "--fit requires --compare"),
@@ -81,8 +120,18 @@ def test_wrong_arguments(folder, capsys, arguments, message):
         ),
         ("1000 --compare --fit several.csv", "with LossRun.read(..., loss=...)"),
         ("1000 --compare --fit none.csv", "No such file or directory: 'none.csv'"),
-        ("1000 --compare --fit log.csv run.json run.json", "not 2 curves: repeat --fit"),
-        ("1000 --compare --peak 1 --fit log.csv log.csv", "log.csv: Expecting value"),
+        (
+            "1000 --compare --fit log.csv run.json run.json",
+            "not 2 curves. To fit several logs, repeat",
+        ),
+        (
+            "1000 --compare --peak 1 --fit log.csv low.csv",
+            "(char 0)). To fit several logs, repeat --fit",
+        ),
+        (
+            "1000 --compare --peak 1 --fit log.csv low.csv",
+            "the second file of --fit must be a curve (low.csv: Expecting value:",
+        ),
         (
             "9000 --compare --peak 1 --fit log.csv run.json",
             "a forecast reaches at most 4 times",
@@ -103,6 +152,7 @@ def test_wrong_logs(folder, capsys, arguments, message):
     [
         ("100 --plateau 50", "expected 2 arguments"),
         ("100 --peak high", "invalid float value: 'high'"),
+        ("100 --peak 0,001", "invalid float value: '0,001'"),
         ("--from", "expected one argument"),
         ("100 --stage", "expected at least one argument"),
         ("100 --warmup_steps 50", "unrecognized arguments: --warmup_steps 50\n"),

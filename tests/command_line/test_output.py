@@ -71,6 +71,27 @@ def test_cooldown_of_stages(printed_by):
     assert printed == f"{STAGED.cooldown(5000, 500).describe()}\n"
 
 
+def test_wsd_of_options(printed_by):
+    curve = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="20%")
+    printed = printed_by("10000 --wsd --warmup-steps 500 --decay-steps 20%")
+    assert printed == f"{curve.describe()}\n"
+
+
+def test_wsd_of_every_option(printed_by):
+    curve = StagedCurve.wsd(
+        10_000,
+        warmup_steps="5%",
+        decay_steps=2000,
+        decay_shape="exponential",
+        min_lr_ratio=0.1,
+        start=0.25,
+    )
+    required = "10000 --wsd --warmup-steps 5% --decay-steps 2000"
+    optional = "--decay-shape exponential --min-lr-ratio 0.1 --start 0.25"
+    printed = printed_by(f"{required} {optional} --json")
+    assert Curve.from_dict(json.loads(printed)) == curve
+
+
 def test_segments_as_json(printed_by):
     printed = json.loads(printed_by(f"{OPTIONS} --segments"))
     assert printed == [segment._asdict() for segment in PLATEAUS.segments]
@@ -129,6 +150,29 @@ def test_curve_may_come_from_standard_input(folder, printed_by, monkeypatch):
     text = io.BytesIO(Path("then.json").read_bytes())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
     assert json.loads(printed_by("--from - --json")) == saved("then").to_dict()
+
+
+@pytest.mark.parametrize("name", ["curve.yaml", "curve.yml", "CURVE.YAML"])
+def test_curve_may_be_in_yaml(folder, printed_by, name):
+    pytest.importorskip("yaml")
+    Path(name).write_text(
+        "total_steps: 10k  # PyYAML reads 1e-3 as text\n"
+        "warmup_steps: 2%\n"
+        "plateaus: [[0, 40], [50, 1e1]]\n"
+        "min_lr_ratio: 1e-3\n"
+    )
+    curve = PlateauCurve(10_000, warmup_steps=200, plateaus=[(0, 40), (50, 10)], min_lr_ratio=0.001)
+    assert json.loads(printed_by(f"--from {name} --json")) == curve.to_dict()
+
+
+def test_options_take_numbers_with_letters(printed_by):
+    printed = printed_by("0.1M --warmup-steps 2k --absolute-plateau 10k 0.5k --json")
+    plateau = PlateauCurve(100_000, warmup_steps=2_000, absolute_plateaus=[(10_000, 500)])
+    assert json.loads(printed) == plateau.to_dict()
+    printed = printed_by("10k --stage 2% 1.0 --stage rest --stage 2k 0 1-sqrt --json")
+    assert json.loads(printed) == STAGED.to_dict()
+    printed = printed_by("10k --cooldown 5k 1k --json")
+    assert json.loads(printed) == PlateauCurve(10_000).cooldown(5_000, 1_000).to_dict()
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
@@ -283,7 +327,11 @@ def test_fit_prints_forecasts_of_all_curves(folder, capsys):
     assert printed.out == f"{fit.compare(curves, 2e-3)}\n"
     assert printed.err == "log.csv: 50 logged losses, up to step 1000\n"
     reason = "no run had so short a warmup: the loss may be higher by tenths of a nat"
-    assert " ".join(printed.out.split()).count(reason) == 2
+    text = " ".join(printed.out.split())
+    assert text.count(reason) == 2
+    tested = "and the intervals were tested on runs of 3000 to 201500 steps"
+    assert text.count(f"it has 1000 steps, {tested}") == 1
+    assert text.count(f"it has 2000 steps, {tested}") == 1
 
 
 def test_logged_learning_rates_suffice(folder, capsys):

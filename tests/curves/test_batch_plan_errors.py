@@ -53,6 +53,16 @@ def test_batch_that_is_not_an_integer(batch: Any) -> None:
     BatchPlan([(0, 8), (9, batch)])
 
 
+@wrong(ValueError, "pairs[1].threshold = '2b'", "B for billion")
+def test_threshold_with_a_wrong_letter() -> None:
+    BatchPlan([(0, 8), ("2b", 16)])
+
+
+@wrong(ValueError, "pairs[0].batch = '0.0001k'", "be a whole number; k is 1000")
+def test_batch_that_is_not_whole() -> None:
+    BatchPlan([(0, "0.0001k")])
+
+
 @pytest.mark.parametrize("batch", [0, -16])
 @wrong(ValueError, "pairs[1].batch = {batch}", "at least 1")
 def test_batch_below_1(batch: int) -> None:
@@ -64,7 +74,6 @@ def test_batch_below_1(batch: int) -> None:
     [
         [],
         [(1, 8)],
-        [(-1, 8)],
         [(0, 8), (20, 9), (20, 1)],
         [(0, 8), (20, 9), (2, 1)],
     ],
@@ -162,7 +171,7 @@ def test_micro_batch_larger_than_the_batch(plan: BatchPlan) -> None:
 # Scaled curves.
 
 
-@pytest.mark.parametrize("unit", [8.0, True, "8", None])
+@pytest.mark.parametrize("unit", [8.0, True, "eight", None])
 @wrong(TypeError, "unit = {unit}", "integer")
 def test_unit_that_is_not_an_integer(plan: BatchPlan, flat: Curve, unit: Any) -> None:
     plan.scale(flat, unit, reference=16)
@@ -173,7 +182,7 @@ def test_unit_below_1(plan: BatchPlan, flat: Curve) -> None:
     plan.scale(flat, 0, reference=16)
 
 
-@pytest.mark.parametrize("reference", [8.0, True, "8", None])
+@pytest.mark.parametrize("reference", [8.0, True, "eight", None])
 @wrong(TypeError, "reference = {reference}", "integer")
 def test_reference_that_is_not_an_integer(plan: BatchPlan, flat: Curve, reference: Any) -> None:
     plan.scale(flat, 8, reference=reference)

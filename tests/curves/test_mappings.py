@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from importlib import import_module
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -20,6 +21,7 @@ from plateau_jax import (
     BatchPlan,
     Curve,
     CurveWarning,
+    DataClock,
     LossRun,
     PlateauCurve,
     StagedCurve,
@@ -224,6 +226,41 @@ def test_omegaconf_writes_curves_in_lists_as_mappings(curve):
     assert BASE.then(config.other) == BASE.then(curve)
 
 
+@pytest.mark.parametrize("place", [*PLACES, in_compare, in_plot])
+def test_every_place_takes_a_config_dict(place):
+    collections = pytest.importorskip("ml_collections")
+    config = collections.ConfigDict({"steps": 1000, "curve": {"warmup_steps": "5%"}})
+    config.curve.total_steps = config.get_ref("steps")
+    expected = outcome(place, BASE)
+    assert outcome(place, config.curve) == expected
+    assert outcome(place, collections.FrozenConfigDict(config).curve) == expected
+
+
+def test_config_dict_of_several_curves():
+    collections = pytest.importorskip("ml_collections")
+    curves = {"base": BASE, "short": PlateauCurve(600)}
+    config = collections.ConfigDict({name: curve.to_dict() for name, curve in curves.items()})
+    assert compare(config).names == ("base", "short")
+    assert FIT.compare(config) == FIT.compare(curves)
+    assert FIT.compare(collections.ConfigDict(curves)) == FIT.compare(curves)
+
+
+def test_config_dict_of_a_batch_plan():
+    collections = pytest.importorskip("ml_collections")
+    assert BatchPlan.from_dict(collections.ConfigDict(PLAN.to_dict())) == PLAN
+
+
+def test_placeholders_of_ml_collections():
+    """One without a value counts as left out; a required one is their error."""
+    config_dict = pytest.importorskip("ml_collections.config_dict")
+    config = config_dict.ConfigDict({"total_steps": 1000, "warmup_steps": 50})
+    config.decay_shape = config_dict.placeholder(str)
+    assert Curve.from_dict(config) == BASE
+    config.total_steps = config_dict.required_placeholder(int)
+    with pytest.raises(config_dict.RequiredValueError):
+        lambda_lr(optimizer_of(), config)
+
+
 def check_scheduler_from(arguments):
     """Build a scheduler as trainers do, from the name of its class."""
     scheduler_class = import_module("torch_bridge").lambda_lr
@@ -261,7 +298,9 @@ def wrong_curve(argument):
         yield
     assert type(caught.value) is TypeError
     path = f"{argument}.curve.total_steps"
-    assert str(caught.value).startswith(f"{path} = 200000.0 must be an integer: write 200000")
+    assert str(caught.value).startswith(
+        f"{path} = 200000.0 must be an integer or text such as '10k': write 200000"
+    )
 
 
 def test_wrong_continuation():
@@ -382,6 +421,26 @@ def test_wrong_mapping_for_a_scheduler(mapping, error, message):
         lambda_lr(optimizer_of(), mapping)
     assert type(caught.value) is error
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pd.Series({"total_steps": 1000}),
+        pd.DataFrame({"total_steps": [1000]}),
+        nn.ModuleDict(),
+        nn.ParameterDict(),
+        DataClock(8),
+        PLAN,
+        PlateauCurve,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_only_resembles_a_mapping(value):
+    with pytest.raises(TypeError, match=r"^curve = .* must be a Curve"):
+        lambda_lr(optimizer_of(), value)
+    with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
+        Curve.from_dict(value)
 
 
 def test_number_of_tokens_for_a_scheduler():

@@ -109,7 +109,7 @@ def test_end_of_a_range_that_float32_does_not_hold(curve: Curve, value: float) -
     curve.between(3, value, 0.5)
 
 
-@wrong(TypeError, "optax_schedule(curve, peak_value)")
+@wrong(TypeError, "optax_schedule(curve, peak_value)", "in jax.debug.callback, pass int(step)")
 def test_jax_array_as_step(curve: Curve) -> None:
     curve.learning_rate(jnp.array(3), 0.1)
 
@@ -117,13 +117,13 @@ def test_jax_array_as_step(curve: Curve) -> None:
 # Cooldowns.
 
 
-@pytest.mark.parametrize("at", [True, 1.0, "1", None])
+@pytest.mark.parametrize("at", [True, 1.0, "one", None])
 @wrong(TypeError, "at = {at}", "integer")
 def test_start_of_a_cooldown_is_not_an_integer(curve: Curve, at: Any) -> None:
     curve.cooldown(at, 5)
 
 
-@wrong(ValueError, "at = -1", "at least 0")
+@wrong(ValueError, "at = -1", "lie in 0 … 2**31 - 1")
 def test_start_of_a_cooldown_is_negative(curve: Curve) -> None:
     curve.cooldown(-1, 5)
 
@@ -134,13 +134,13 @@ def test_start_of_a_cooldown_in_tokens(curve: Curve, at: Any) -> None:
     curve.cooldown(at, 5)
 
 
-@pytest.mark.parametrize("steps", [True, 1.0, "1", None])
+@pytest.mark.parametrize("steps", [True, 1.0, "one", None])
 @wrong(TypeError, "steps = {steps}", "integer")
 def test_steps_of_a_cooldown_are_not_an_integer(curve: Curve, steps: Any) -> None:
     curve.cooldown(5, steps)
 
 
-@wrong(ValueError, "steps = 0", "at least 1")
+@wrong(ValueError, "steps = 0", "lie in 1 … 2**31 - 1")
 def test_cooldown_without_steps(curve: Curve) -> None:
     curve.cooldown(5, 0)
 
@@ -226,7 +226,7 @@ def test_continuation_past_the_last_step() -> None:
 # Parts.
 
 
-@pytest.mark.parametrize("start", [True, 1.0, "1", None])
+@pytest.mark.parametrize("start", [True, 1.0, "one", None])
 @wrong(TypeError, "start = {start}", "integer")
 def test_start_of_a_part_is_not_an_integer(curve: Curve, start: Any) -> None:
     curve.part(start)
@@ -242,7 +242,7 @@ def test_part_without_steps(curve: Curve) -> None:
     curve.part(5, 5)
 
 
-@pytest.mark.parametrize("stop", [True, 1.0, "1"])
+@pytest.mark.parametrize("stop", [True, 1.0, "one"])
 @wrong(TypeError, "stop = {stop}", "integer")
 def test_stop_of_a_part_is_not_an_integer(curve: Curve, stop: Any) -> None:
     curve.part(0, stop)

@@ -48,11 +48,24 @@ def by_a_configuration(curve):
     return Curve.from_dict(rewrite(arguments, Random(repr(curve))))
 
 
+class Config:
+    """A configuration that is not a `Mapping`, as those of ml_collections."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def keys(self):
+        return self.items.keys()
+
+    def to_dict(self):
+        return dict(self.items)
+
+
 def rewrite(value, random):
     """Return the value in a form in which a configuration may hold it, at every depth."""
     match value:
         case dict():
-            form = random.choice([dict, MappingProxyType, UserDict])
+            form = random.choice([dict, MappingProxyType, UserDict, Config])
             items = {name: rewrite(item, random) for name, item in value.items()}
             if items.get("kind") == "staged" and random.random() < 0.5:
                 del items["kind"]
@@ -71,6 +84,16 @@ def rewrite(value, random):
 def by_omegaconf(curve):
     omegaconf = pytest.importorskip("omegaconf")
     return Curve.from_dict(omegaconf.OmegaConf.create(curve.to_dict()))
+
+
+def by_config_dict(curve):
+    collections = pytest.importorskip("ml_collections")
+    return Curve.from_dict(collections.ConfigDict(curve.to_dict()))
+
+
+def by_frozen_config_dict(curve):
+    collections = pytest.importorskip("ml_collections")
+    return Curve.from_dict(collections.FrozenConfigDict(curve.to_dict()))
 
 
 def by_asdict(curve):
@@ -115,7 +138,14 @@ def by_copied_fields(value):
 
 
 COPIES = [copy.copy, copy.deepcopy, by_pickle, by_pickle_0, by_weights, by_copied_fields]
-WRITTEN = [by_its_class, by_a_configuration, by_omegaconf, by_asdict]
+WRITTEN = [
+    by_its_class,
+    by_a_configuration,
+    by_omegaconf,
+    by_config_dict,
+    by_frozen_config_dict,
+    by_asdict,
+]
 BUILT_AGAIN = [from_repr, dataclasses.replace]
 
 
@@ -220,7 +250,7 @@ class Crafted:
     "crafted",
     [
         Crafted(PlateauCurve(9), "total_steps", -5, ValueError),
-        Crafted(PlateauCurve(9), "total_steps", "9", TypeError),
+        Crafted(PlateauCurve(9), "total_steps", 9.5, TypeError),
         Crafted(PlateauCurve(9).cooldown(3, 4), "curve", 5, TypeError),
         Crafted(PlateauCurve(9).cooldown(3, 4), "curve", {"total_steps": 0}, ValueError),
         Crafted(StagedCurve([(9, 1.0)]), "stages", ((5, 2.0),), ValueError),
@@ -394,10 +424,10 @@ def test_describe_names_stages_cooldown_and_continuation():
         "first step  last step  kind                     from          to",
         "         0          9  linear warmup               0           1",
         "        10         99  cosine decay                1         0.5",
-        "       100        119  hold                      0.5         0.5",
+        "       100        119  plateau                   0.5         0.5",
         "       120        129  1-sqrt cooldown           0.5           0",
         "       130        139  linear stage                1         0.5",
-        "       140        219  hold                      0.5         0.5",
+        "       140        219  plateau                   0.5         0.5",
         "       220        229  exponential stage         0.8         0.1",
         "       230          …  end                       0.1         0.1",
     ]

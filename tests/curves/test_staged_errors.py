@@ -43,7 +43,7 @@ of_each_length = pytest.mark.parametrize("argument", ["warmup_steps", "decay_ste
 
 
 @of_each_length
-@pytest.mark.parametrize("steps", [0.2, "rest", "2", None, True])
+@pytest.mark.parametrize("steps", [0.2, "rest", None, True])
 def test_length_that_is_not_an_integer(argument: str, steps: Any) -> None:
     with pytest.raises(TypeError, match="percentage of total_steps such as '2%'") as caught:
         wsd(**{argument: steps})
@@ -60,7 +60,7 @@ def test_length_that_is_not_a_percentage(argument: str, steps: str) -> None:
 
 @of_each_length
 def test_negative_length(argument: str) -> None:
-    with pytest.raises(ValueError, match=f"{argument} = -1 must be at least 0"):
+    with pytest.raises(ValueError, match=f"{argument} = -1 must lie in 0 … "):
         wsd(**{argument: -1})
 
 
@@ -128,14 +128,14 @@ def test_point_that_is_not_a_pair(point: Any) -> None:
     StagedCurve.through([(0, 1.0), point])
 
 
-@pytest.mark.parametrize("step", [True, 5.0, "5", None, nan, 0.5])
+@pytest.mark.parametrize("step", [True, 5.0, "five", None, nan, 0.5])
 @wrong(TypeError, "points[1].step = {step}", "integer")
 def test_step_of_a_point_is_not_an_integer(step: Any) -> None:
     StagedCurve.through([(0, 1.0), (step, 0.5)])
 
 
 @pytest.mark.parametrize("step", [2**31, 10**50])
-@wrong(ValueError, "points[1].step = {step}", "lie in 1 … 2**31 - 1 =")
+@wrong(ValueError, "points[1].step = {step}", "lie in 0 … 2**31 - 1 =")
 def test_step_of_a_point_past_the_last_step(step: int) -> None:
     StagedCurve.through([(0, 1.0), (step, 0.5)])
 
@@ -145,18 +145,14 @@ def test_all_points_at_step_0() -> None:
     StagedCurve.through([(0, 1.0), (0, 1.0), (0, 0.5)])
 
 
-@wrong(ValueError, "points[0].step = 5", "0, the first step")
-def test_first_point_after_step_0() -> None:
-    StagedCurve.through([(5, 1.0), (9, 0.5)])
-
-
-@wrong(ValueError, "points[0].step = -1", "at least 0")
-def test_first_point_before_step_0() -> None:
-    StagedCurve.through([(-1, 1.0), (9, 0.5)])
+@pytest.mark.parametrize("step", [1, 5, 2**31 - 1])
+@wrong(ValueError, "points[0].step = {step} must be 0, the first step of the curve")
+def test_first_point_that_is_not_at_step_0(step: int) -> None:
+    StagedCurve.through([(step, 1.0), (step + 9, 0.5)])
 
 
 @pytest.mark.parametrize("step", [4, -1])
-@wrong(ValueError, "points[2].step = {step}", "at least 5")
+@wrong(ValueError, "points[2].step = {step}", "lie in 5 … 2**31 - 1 =")
 def test_point_before_the_point_before_it(step: int) -> None:
     StagedCurve.through([(0, 1.0), (5, 1.0), (step, 0.5), (9, 1.0)])
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, strategies as st
 from support.curves.descriptions import SHAPES, build, descriptions
 from support.curves.strategies import MAX_STEP, Words, arguments, magnitudes, shape_of, words
+from support.curves.text_counts import sum_of_counts, with_integers, with_text
 from support.examples import examples
 from support.numerics.oracle import as_written, is_nearest_float32
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax import BatchPlan, Curve, DataClock, PlateauCurve, StagedCurve
 from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -114,6 +115,75 @@ def test_replaced_curve_keeps_its_steps():
     assert rewritten.stages[0].steps == 400
     shorter = dataclasses.replace(PlateauCurve(10_000, warmup_steps="2%"), total_steps=500)
     assert shorter.warmup_steps == 200
+
+
+# Letters.
+
+
+def in_letters(count, random):
+    """Return a number of steps, samples or tokens as text such as "1500000" or "1.5M"."""
+    letter, zeros = random.choice([("", 0), ("k", 3), ("M", 6), ("B", 9)])
+    number = f"{Decimal(count).scaleb(-zeros):f}"
+    return random.choice([f"{number}{letter}", f" {number} {letter}"])
+
+
+def with_letters(chosen, random):
+    """Return the arguments of a PlateauCurve with text for its numbers of steps."""
+    rewritten = dict(chosen)
+    for name in ("total_steps", "warmup_steps"):
+        rewritten[name] = in_letters(chosen[name], random)
+    plateaus = []
+    for start, length in chosen["absolute_plateaus"]:
+        plateaus.append((in_letters(start, random), in_letters(length, random)))
+    return {**rewritten, "absolute_plateaus": plateaus}
+
+
+@given(arguments(range(4)), randoms)
+def test_steps_with_letters_are_those_without(chosen, random):
+    rewritten = with_letters(chosen, random)
+    with suppress_warnings():  # about the drawn ratios
+        assert_same(build(chosen), PlateauCurve(**rewritten), Curve.from_dict(rewritten))
+
+
+@given(descriptions(kind="stages"), randoms)
+def test_stages_with_letters_are_those_without(description, random):
+    stages = [(in_letters(steps, random), *level) for steps, *level in description["stages"]]
+    rewritten = {**description, "stages": stages}
+    with suppress_warnings():  # about the drawn levels
+        assert_same(build(description), StagedCurve(**rewritten), Curve.from_dict(rewritten))
+
+
+def test_text_and_integers_are_equal():
+    assert with_text() == with_integers()
+    curve = PlateauCurve("10k", warmup_steps="2%", absolute_plateaus=[("6k", "100")])
+    plan = BatchPlan([(0, "4k")])
+    assert sum_of_counts(curve, plan, DataClock("64")) == 10_000 + 200 + 100 + 4_000 + 64
+
+
+def test_mappings_with_letters():
+    root = {"total_steps": "10k", "warmup_steps": "0.5k"}
+    curve = PlateauCurve(10_000, warmup_steps=500)
+    cooldown = {"kind": "cooldown", "curve": root, "at": "6k", "steps": "1.5k"}
+    assert_same(curve.cooldown(6_000, 1_500), Curve.from_dict(cooldown))
+    part = {"kind": "part", "curve": root, "start": "1k", "stop": "4k"}
+    assert_same(curve.part(1_000, 4_000), Curve.from_dict(part))
+    wsd = {"kind": "wsd", "total_steps": "10k", "warmup_steps": "1k", "decay_steps": "20%"}
+    assert_same(
+        StagedCurve.wsd(10_000, warmup_steps=1_000, decay_steps=2_000), Curve.from_dict(wsd)
+    )
+    through = {"kind": "through", "points": [["0k", 0], ["0.5k", 1], ["2M", 0]]}
+    assert_same(StagedCurve.through([(0, 0), (500, 1), (2_000_000, 0)]), Curve.from_dict(through))
+    plan = BatchPlan([(0, 500_000), (2 * 10**9, 4_000_000)])
+    scaled = {"kind": "scaled", "curve": root, "unit": "1M", "reference": "4M"}
+    scaled["pairs"] = [["0k", "0.5M"], ["2B", "4M"]]
+    assert_same(plan.scale(curve, 1_000_000, reference=4_000_000), Curve.from_dict(scaled))
+
+
+def test_text_is_read_alike_in_files_and_in_python():
+    pairs = [["0", "5e5"], ["2e9", "4_000_000"]]
+    plan = BatchPlan([(0, 500_000), (2 * 10**9, 4_000_000)])
+    assert BatchPlan.from_dict({"pairs": pairs}) == plan
+    assert BatchPlan(pairs) == plan
 
 
 # Warmup, stable, decay.

@@ -197,7 +197,7 @@ def test_legend_names_continuations(ax):
         "300 steps",
         "then 300–600 × 0.5",
         "then 300–600 × 0.5, then 600–900",
-        "then 300–400: from 0.2, hold 100",
+        "then 300–400: from 0.2, plateau of 100",
     ]
 
 

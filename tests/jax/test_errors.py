@@ -46,7 +46,7 @@ def test_number_as_curve_of_a_schedule() -> None:
     optax_schedule(5, 1.0)
 
 
-@wrong(ValueError, "peak_value = ", "be 0, or")
+@wrong(ValueError, "peak_value = ", "optax.scale_by_learning_rate(schedule) and scale_by_curve")
 def test_negative_array_as_peak() -> None:
     optax_schedule(CURVE, jnp.float32(-1))
 
@@ -167,7 +167,7 @@ def test_number_as_curve_of_a_transformation() -> None:
     scale_by_curve(3, PEAK)
 
 
-@wrong(ValueError, "peak_value = -1.0")
+@wrong(ValueError, "peak_value = -1.0", "scale_by_curve add the minus sign")
 def test_negative_peak_of_a_transformation() -> None:
     scale_by_curve(STAIRS, -1.0)
 
@@ -182,7 +182,7 @@ def test_empty_list_as_clock() -> None:
     scale_by_curve(STAIRS, PEAK, [])
 
 
-@wrong(ValueError, "needs a flat part")
+@wrong(ValueError, "needs a plateau")
 def test_rule_for_a_curve_without_a_flat_part() -> None:
     scale_by_curve(StagedCurve([(5, 1)]), PEAK, UNTIL)
 
@@ -419,7 +419,7 @@ def test_record_of_an_empty_list_as_clock() -> None:
     resume_record(CURVE, clock=[])
 
 
-@wrong(ValueError, "needs a flat part")
+@wrong(ValueError, "needs a plateau")
 def test_record_of_a_rule_without_a_flat_part() -> None:
     resume_record(StagedCurve([(5, 1)]), clock=UNTIL)
 

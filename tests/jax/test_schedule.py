@@ -64,6 +64,22 @@ def strictly():
         yield
 
 
+def test_learning_rate_in_a_callback_on_the_host():
+    seen = []
+
+    def log(step):
+        seen.append(CURVE.learning_rate(int(step), 0.1))
+
+    @jax.jit
+    def train(step):
+        jax.debug.callback(log, step)
+        return step
+
+    train(jnp.int32(40))
+    jax.effects_barrier()
+    assert seen == [CURVE.learning_rate(40, 0.1)]
+
+
 def curve_and_steps(case):
     description, steps = case
     return build(description), np.array(steps, np.int32)

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, strategies as st
 from support.examples import examples
+from support.runs.history import end_in_the_write, start_at_once
 
 from plateau_jax import (
     CurveWarning,
@@ -316,22 +317,6 @@ def test_failed_write_leaves_the_file(
 # Several processes.
 
 
-def _end_in_the_write(path: Path) -> None:
-    """Be killed when the new file is complete, but has not replaced the old one."""
-
-    def kill(*arguments: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with patch.object(Path, "replace", kill):
-        check_resume_file(path, record(), 0)
-
-
-def _start_at_once(path: Path, barrier: Any, records: list[Any]) -> None:
-    barrier.wait()
-    for one_record in records:
-        check_resume_file(path, one_record, 0)
-
-
 def in_processes(function: Callable[..., None], *arguments: tuple[Any, ...]) -> list[int | None]:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=function, args=values) for values in arguments]
@@ -345,7 +330,7 @@ def in_processes(function: Callable[..., None], *arguments: tuple[Any, ...]) -> 
 @pytest.mark.slow
 def test_killed_first_write_leaves_no_history(path: Path) -> None:
     """The lock of a process that was killed is free."""
-    assert in_processes(_end_in_the_write, (path,)) == [-signal.SIGKILL]
+    assert in_processes(end_in_the_write, (path, record())) == [-signal.SIGKILL]
     with pytest.warns(CurveWarning, match="no entry yet"):
         check_resume_file(path, record(), 40)
     assert steps_in(path) == [40]
@@ -356,7 +341,7 @@ def test_killed_first_write_leaves_no_history(path: Path) -> None:
 def test_processes_that_start_at_once_write_one_entry(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(4)
-    assert in_processes(_start_at_once, *[(path, barrier, [record()])] * 4) == [0] * 4
+    assert in_processes(start_at_once, *[(path, barrier, [record()])] * 4) == [0] * 4
     assert steps_in(path) == [0]
 
 

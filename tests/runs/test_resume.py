@@ -162,7 +162,7 @@ def test_resumes_exactly_if_steps_so_far_agree(
             different = new.first_difference(old)
             message = (
                 f"^the run cannot resume at step {saved_at}: "
-                f".* differ from step {different} on; resume"
+                f".* differ from step {different} on; .*resume with the old curve"
             )
             _rejected(message, saved, now, step)
     check_resume(saved, resume_record(old.cooldown(saved_at, 7), clock=clock), saved_at)
@@ -278,6 +278,33 @@ def test_message_names_both_clocks(old: Any, new: Any) -> None:
     with pytest.raises(ValueError, match="saved with clock=") as caught:
         check_resume(resume_record(CURVE, clock=old), resume_record(CURVE, clock=new), 3)
     assert f"saved with clock={_shown(old)}, now {_shown(new)};" in str(caught.value)
+
+
+# A longer run.
+
+
+def in_percent(total_steps: int) -> dict[str, Any]:
+    return resume_record(StagedCurve.wsd(total_steps, warmup_steps="5%", decay_steps="20%"))
+
+
+def in_steps(total_steps: int) -> dict[str, Any]:
+    return resume_record(StagedCurve.wsd(total_steps, warmup_steps=50, decay_steps=200))
+
+
+def test_longer_run_in_percent_is_told_to_write_steps() -> None:
+    saved = in_percent(1000)
+    _rejected(
+        "; to train longer, keep the lengths .*, written in steps and not in percent, or stretch a "
+        "decay.*; otherwise resume with the old curve, or pass strict=False",
+        saved,
+        in_percent(2000),
+        600,
+    )
+    check_resume(saved, in_steps(2000), 600)
+
+
+def test_shorter_run_is_not_told_how_to_train_longer() -> None:
+    _rejected("differ from step 1 on; resume", in_percent(1000), in_percent(500), 600)
 
 
 # Records of several groups, a state without a record, and a wanted change.

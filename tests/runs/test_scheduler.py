@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.docs.pages import program_named
+from support.docs.pages import assert_printed, program_named
 from support.lines import Lines, Stop
 from support.wrong import wrong
 
@@ -24,17 +24,21 @@ def weights_of(program: str) -> Any:
     return names["weights"]
 
 
-def test_stopped_program_ends_with_the_same_weights(tmp_path: Path) -> None:
+def test_stopped_program_ends_with_the_same_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stopping = PROGRAM.replace(
         "    scheduler.step(count=size)\n",
         "    scheduler.step(count=size)\n    if scheduler.updates == 50:\n        raise KeyError\n",
     )
     with chdir(tmp_path):
         uninterrupted = weights_of(PROGRAM)
+        assert_printed(PROGRAM, capsys.readouterr().out)
         Path("saved_numpy.json").unlink()
         with pytest.raises(KeyError):
             weights_of(stopping)
         assert np.array_equal(weights_of(PROGRAM), uninterrupted)
+        assert_printed(PROGRAM, capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("clock", [None, DataClock(64, count=100), HoldBelow(0.5, 3)], ids=str)

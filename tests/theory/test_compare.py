@@ -15,7 +15,7 @@ from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.wrong import wrong
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve, compare
+from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve, compare
 from plateau_jax.theory.comparison import Comparison
 from plateau_jax.theory.curve_parts import largest_multiplier
 
@@ -208,6 +208,17 @@ def test_notebook_shows_same_table() -> None:
         ["c", "1.032", "0.500"],
     ]
     check_limits("".join(root.itertext()))
+
+
+def test_note_on_curves_with_a_batch_plan() -> None:
+    """Their bounds count steps, which are not the updates of the run."""
+    curve = PlateauCurve(1000)
+    scaled = BatchPlan([(0, 8), (4000, 16)]).scale(curve, 8, reference=16)
+    text = "A run with BatchPlan.scale makes fewer, larger updates"
+    for comparison in (compare(curve, scaled), compare(scaled.cooldown(500, 100))):
+        assert text in " ".join(str(comparison).split())
+        assert text in comparison._repr_html_()
+    assert "BatchPlan" not in str(compare(curve))
 
 
 # Errors. `plot` has the same checks of its curves: `drawing/test_plots` has more.

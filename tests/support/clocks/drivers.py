@@ -23,7 +23,8 @@ from support.schedulers.driven import Driven
 from support.schedulers.runs import learning_rate
 from support.training.models import Net
 from support.training.optimizers import make_optimizer
-from support.training.steps import equal_trees, through_file
+from support.training.steps import through_file
+from support.trees import equal_trees
 
 from plateau_jax import (
     Curve,

@@ -19,7 +19,7 @@ from plateau_jax import Curve, DataClock, HoldBelow, HoldUntilFlat, StagedCurve
 def clocks(rules: Sequence[Any], starts: Iterable[int], metrics: Iterable[Any]) -> list[int]:
     """Return the clock of each update, and the clock after the last update.
 
-    `starts` are the first steps of the flat parts.
+    `starts` are the first steps of the plateaus.
     """
     simulations = [ORACLES[type(rule)](rule, set(starts)) for rule in rules]
     clock = 0
@@ -53,7 +53,7 @@ def _mean(group: Sequence[Any]) -> Any:
 
 
 class _UntilFlat:
-    """At the start of a flat part: holds until `patience` readings in a row are no better."""
+    """At the start of a plateau: holds until `patience` readings in a row are no better."""
 
     def __init__(self, rule: HoldUntilFlat, starts: set[int]) -> None:
         self.rule = rule
@@ -133,7 +133,7 @@ ORACLES: dict[type, Any] = {HoldUntilFlat: _UntilFlat, HoldBelow: _Below}
 SIZE = 48
 PEAK = 0.3
 STAIRS = StagedCurve([(2, 1), (3,), (2, 0.7), (1,), (0, 0.5), (2,), (4, 0.9), (3,), (5, 0)])
-"""A warmup, and flat parts that begin at `STARTS`; one follows a jump down, another a rise."""
+"""A warmup, and plateaus that begin at `STARTS`; one follows a jump down, another a rise."""
 STARTS = {2, 7, 8, 14}
 
 UNTIL = HoldUntilFlat(2, threshold=0.1, every=2, limit=9)
@@ -220,7 +220,7 @@ def _near(value: Any, bits: int) -> Any:
     return near
 
 
-# Small curves with flat parts, hold rules, and the clocks of a run by definition.
+# Small curves with plateaus, hold rules, and the clocks of a run by definition.
 
 CURVE = StagedCurve(
     [(3, 1.0), (6,), (0, 0.5), (4,), (5, 0.25, "cosine"), (3,), (4, 0.0)],
@@ -241,7 +241,7 @@ def _staged(before: list[Any], flat: Any, after: list[Any]) -> StagedCurve:
 
 
 def _from_the_first_flat_part_on(curve: Curve) -> Curve:
-    """Return the curve from inside its first flat part on, or from its last step."""
+    """Return the curve from inside its first plateau on, or from its last step."""
     return curve.part(min(curve.flat_starts[0] + 1, curve.total_steps - 1))
 
 
@@ -260,7 +260,7 @@ curves: st.SearchStrategy[Curve] = st.one_of(
     _staged_curves.map(_from_the_first_flat_part_on).filter(_is_partly_flat),
     st.builds(_with_plateaus, st.integers(8, 40), st.integers(0, 5)),
 )
-"""Each has a flat part."""
+"""Each has a plateau."""
 holds = st.one_of(rules, any_rule)
 """One rule, or a list."""
 

@@ -31,6 +31,18 @@ NOT_PAIRS = [
 ]
 VIEWS_OF_TWO = [{85: 0, 10: 0}.keys(), {0: 85, 1: 10}.values()]
 NOT_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
+NOT_COUNTS = [
+    "k",
+    ".5k",
+    "1,5k",
+    "-1k",
+    "1e3k",
+    "0x1B",
+    "1_0k",
+    "10kB",
+    "10 thousand",
+    "9" * 5000 + "k",
+]
 NOT_PERCENTAGES = [
     "-1%",
     "100.0001%",
@@ -84,4 +96,5 @@ A_DECAY_SHAPE = (
 A_SHAPE = (
     "one of 'linear', 'cosine', '1-sqrt', 'exponential', '1-x^P', '(1-x)^P', 't^-P', with a decimal"
 )
+A_LETTER = "end in k for thousand, M for million or B for billion"
 A_PERCENTAGE = "a percentage from 0% to 100%"

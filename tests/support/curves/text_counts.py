@@ -1,0 +1,44 @@
+"""The same values with text and with integers; pyright checks that the types accept both."""
+
+from plateau_jax import BatchPlan, Curve, DataClock, PlateauCurve, StagedCurve
+
+
+def with_text() -> list[Curve | DataClock | BatchPlan]:
+    curve = PlateauCurve("10k", warmup_steps="500", absolute_plateaus=[("6k", 100)])
+    plan = BatchPlan([(0, "500k"), ("2B", "4M")])
+    return [
+        curve,
+        curve.cooldown("6k", "1500"),
+        curve.part("1k", "4000"),
+        plan.scale(curve, "1M", reference="4M"),
+        StagedCurve([("2k", 1.0), ("rest",)], total_steps="10000"),
+        StagedCurve.wsd("10k", warmup_steps="1k", decay_steps="2000"),
+        StagedCurve.through([("0", 0), ("0.5k", 1), ("2M", 0)]),
+        plan,
+        BatchPlan.seesaw(curve, "4k", unit="4000", largest="1M"),
+        DataClock("64k", "500000"),
+    ]
+
+
+def with_integers() -> list[Curve | DataClock | BatchPlan]:
+    curve = PlateauCurve(10_000, warmup_steps=500, absolute_plateaus=[(6_000, 100)])
+    plan = BatchPlan([(0, 500_000), (2 * 10**9, 4_000_000)])
+    return [
+        curve,
+        curve.cooldown(6_000, 1_500),
+        curve.part(1_000, 4_000),
+        plan.scale(curve, 1_000_000, reference=4_000_000),
+        StagedCurve([(2_000, 1.0), (8_000,)]),
+        StagedCurve.wsd(10_000, warmup_steps=1_000, decay_steps=2_000),
+        StagedCurve.through([(0, 0), (500, 1), (2_000_000, 0)]),
+        plan,
+        BatchPlan.seesaw(curve, 4_000, unit=4_000, largest=1_000_000),
+        DataClock(64_000, 500_000),
+    ]
+
+
+def sum_of_counts(curve: PlateauCurve, plan: BatchPlan, clock: DataClock) -> int:
+    """Add attributes, which are integers."""
+    plateaus = sum(length for _, length in curve.absolute_plateaus)
+    batches = sum(batch for _, batch in plan.pairs)
+    return curve.total_steps + curve.warmup_steps + plateaus + batches + clock.unit

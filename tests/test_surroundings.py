@@ -1,0 +1,227 @@
+"""Curves in unusual surroundings: threads, forked processes, folders with spaces, locales."""
+
+import json
+import locale
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.commands import output_of
+from support.data.loaders import WORKERS
+from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
+from torch.utils.data import DataLoader, Dataset
+
+from plateau_jax import (
+    Curve,
+    LossRun,
+    PlateauCurve,
+    StagedCurve,
+    check_resume_file,
+    optax_schedule,
+    resume_record,
+)
+from torch_bridge import Checkpoints, lambda_lr
+
+pytestmark = WORKERS
+
+PEAK = 3e-4
+STEPS = range(61)
+THREADS = 4
+
+
+def new_curve() -> Curve:
+    """Return a curve that nothing has computed yet."""
+    cosine = PlateauCurve(60, warmup_steps=6, plateaus=[(10, 30)], min_lr_ratio=0.1)
+    return cosine.cooldown(45, 15, shape="1-x^1.5")
+
+
+CURVE = new_curve()
+MULTIPLIERS = [CURVE(step) for step in STEPS]
+LRS = [learning_rate(PEAK, CURVE, step) for step in STEPS]
+
+
+# Threads.
+
+
+def in_threads(function: Any) -> list[Any]:
+    """Call a function in several threads at the same time."""
+    barrier = Barrier(THREADS)
+
+    def call(_: int) -> Any:
+        barrier.wait()
+        return function()
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        return list(threads.map(call, range(THREADS)))
+
+
+def test_curve_that_several_threads_share() -> None:
+    """Also what it computes on first use."""
+    curve = new_curve()
+
+    def look() -> Any:
+        values = [curve(step) for step in STEPS]
+        return values, curve.flat_starts, curve.segments, curve.describe(), hash(curve)
+
+    expected = MULTIPLIERS, CURVE.flat_starts, CURVE.segments, CURVE.describe(), hash(CURVE)
+    assert in_threads(look) == [expected] * THREADS
+
+
+def test_curves_that_several_threads_build() -> None:
+    arguments = json.dumps(CURVE.to_dict())
+    assert in_threads(new_curve) == [CURVE] * THREADS
+    assert in_threads(lambda: Curve.from_dict(json.loads(arguments))) == [CURVE] * THREADS
+
+
+def lrs_of_a_run() -> list[float]:
+    """Train with a separate optimizer, and return its learning rates."""
+    optimizer = optimizer_with([PEAK])
+    scheduler = lambda_lr(optimizer, CURVE)
+    lrs = lrs_of(optimizer)
+    for _ in STEPS[1:]:
+        advance(optimizer, scheduler)
+        lrs += lrs_of(optimizer)
+    return lrs
+
+
+def test_schedulers_in_several_threads() -> None:
+    assert in_threads(lrs_of_a_run) == [LRS] * THREADS
+
+
+@pytest.mark.slow
+def test_schedule_that_several_threads_share() -> None:
+    schedule = optax_schedule(CURVE, PEAK)
+    steps = jnp.arange(len(STEPS))
+    for values in in_threads(lambda: schedule(steps)):
+        np.testing.assert_array_equal(values, LRS)
+
+
+# Forked processes. JAX does not support them, so they use NumPy and torch alone.
+
+forks = pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="the system does not fork"
+)
+
+
+class Multipliers(Dataset[float]):
+    """The multiplier of each step, as for a loss whose weight follows a curve."""
+
+    def __len__(self) -> int:
+        return len(STEPS)
+
+    def __getitem__(self, index: int) -> float:
+        return CURVE(index)
+
+
+@forks
+@pytest.mark.slow
+def test_curve_in_the_workers_of_a_loader() -> None:
+    """The scheduler of their parent goes on."""
+    optimizer = optimizer_with([PEAK])
+    scheduler = lambda_lr(optimizer, CURVE)
+    loader = DataLoader(Multipliers(), batch_size=16, num_workers=2, multiprocessing_context="fork")
+    multipliers: list[float] = []
+    for update, batch in enumerate(loader):
+        multipliers += batch.tolist()
+        assert lrs_of(optimizer) == [LRS[update]]
+        advance(optimizer, scheduler)
+    assert multipliers == MULTIPLIERS
+
+
+@forks
+@pytest.mark.slow
+def test_scheduler_in_a_forked_process() -> None:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(lrs_of_a_run).get(timeout=60) == LRS
+
+
+# Folders.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "My runs (2), größer 100%"
+    path.mkdir()
+    return path
+
+
+def test_checkpoints_in_a_folder_with_spaces(folder: Path) -> None:
+    optimizer = optimizer_with([PEAK])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 30)
+    checkpoints = Checkpoints(folder / "check points")
+    checkpoints.save(30, wait=True, optimizer=optimizer, scheduler=scheduler)
+
+    resumed_optimizer = optimizer_with([PEAK])
+    resumed = lambda_lr(resumed_optimizer, CURVE)
+    again = Checkpoints(folder / "check points")
+    assert again.load(optimizer=resumed_optimizer, scheduler=resumed) == 30
+    assert lrs_of(resumed_optimizer) == [LRS[30]]
+
+
+def test_history_in_a_folder_with_spaces(folder: Path) -> None:
+    path = folder / "the curve.json"
+    record = resume_record(CURVE, PEAK)
+    check_resume_file(path, record, 0)
+    check_resume_file(path, record, 50)
+    with pytest.raises(ValueError, match=r"the curve\.json: the run cannot resume at step 50"):
+        check_resume_file(path, resume_record(CURVE, 0.1), 50)
+
+
+@pytest.mark.slow
+def test_command_line_in_a_folder_with_spaces(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    curve = folder / "a curve.json"
+    curve.write_text(json.dumps(PlateauCurve(1000, warmup_steps=50).to_dict()))
+    log = folder / "a log.csv"
+    rows = [f"{step},{2.5 + (step / 300) ** -0.5}" for step in range(20, 1001, 20)]
+    log.write_text("\n".join(["step,loss", *rows, ""]))
+    values = folder / "learning rates.csv"
+    picture = folder / "a picture.png"
+    options = ["--from", curve, "--csv", values, "--plot", picture]
+    assert "linear warmup" in output_of(capsys, *map(str, options))
+    assert len(values.read_text().splitlines()) == 1002
+    assert picture.exists()
+    options = ["--from", curve, "--peak", PEAK, "--compare", "--fit", log, curve]
+    assert "1000 steps" in output_of(capsys, *map(str, options))
+
+
+# Decimal commas.
+
+
+@pytest.fixture
+def decimal_commas() -> Iterator[None]:
+    """A locale that writes 3,14."""
+    before = locale.setlocale(locale.LC_ALL)
+    for name in ("de_DE.UTF-8", "fr_FR.UTF-8", "German"):
+        try:
+            locale.setlocale(locale.LC_ALL, name)
+            break
+        except locale.Error:
+            continue
+    else:
+        pytest.skip("the system has no locale with decimal commas")
+    assert locale.localeconv()["decimal_point"] == ","
+    yield
+    locale.setlocale(locale.LC_ALL, before)
+
+
+@pytest.mark.usefixtures("decimal_commas")
+def test_numbers_are_written_with_points_in_every_locale(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    curve = StagedCurve([(20, 0.5), (80, 0.25)], start=0.125)
+    assert Curve.from_dict(json.loads(json.dumps(curve.to_dict()))) == curve
+    assert "start=0.125" in repr(curve)
+    assert "0.125" in curve.describe()
+    assert "0.125" in output_of(capsys, "8", "--init-lr-ratio", "0.125", "--warmup-steps", "4")
+    path = tmp_path / "log.csv"
+    path.write_text("step,loss\n50,3.14\n100,3.25\n")
+    assert LossRun.read(path, curve, PEAK).losses.tolist() == [3.14, 3.25]
