@@ -27,6 +27,9 @@ _MIN_HORIZON = 0.1
 _SHORT = 0.3
 _LONG = 2.0
 
+TESTED_STEPS = 3_000, 201_500
+"""The least and the greatest number of steps of the runs on which the intervals were tested."""
+
 _LONGER = 1.05
 """Above this ratio, a curve counts as longer than the longest run."""
 
@@ -85,6 +88,7 @@ def list_reasons(
         _reason_of_batch_plans(curve, runs),
         _reason_of_peak(peak, runs),
         _reason_of_length(curve, runs),
+        _reason_of_tested_steps(curve, runs),
         _reason_of_warmup(curve, runs),
         _reason_of_decay(curve, runs),
         _reason_of_start(terms),
@@ -137,6 +141,17 @@ def _reason_of_length(curve: Curve, runs: Sequence[LossRun]) -> str | None:
     if ratio < _SHORT:
         problem = "curves this short came out too high"
         return f"it has {ratio:.3g} times as many steps as the longest run: {problem}"
+    return None
+
+
+def _reason_of_tested_steps(curve: Curve, runs: Sequence[LossRun]) -> str | None:
+    least, most = TESTED_STEPS
+    tested = f"the intervals were tested on runs of {least} to {most} steps"
+    if not least <= curve.total_steps <= most:
+        return f"it has {curve.total_steps} steps, and {tested}"
+    for run in runs:
+        if not least <= _length_of(run) <= most:
+            return f"a run has {_length_of(run)} steps, and {tested}"
     return None
 
 

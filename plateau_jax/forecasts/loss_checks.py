@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.forecasts.logged_losses import (
     AFTER_WARMUP,
     falls_to_half,
@@ -19,13 +20,18 @@ from plateau_jax.forecasts.logged_losses import (
     second_differences,
 )
 from plateau_jax.forecasts.loss_law import (
-    PROGRESS_POWER,
     Law,
     LoggedLosses,
     fit_law,
     penalized_error,
 )
-from plateau_jax.forecasts.loss_run import LossRun, last_step_of, lrs_known_from
+from plateau_jax.forecasts.loss_run import (
+    LossRun,
+    advice_on_unit,
+    last_step_of,
+    lrs_known_from,
+)
+from plateau_jax.validation.curve_warning import suppress_warnings
 
 _Floats = NDArray[np.float64]
 
@@ -37,8 +43,8 @@ _MAX_MISFIT_OF_SEVERAL = 0.008
 
 # The limits below were chosen on published runs from eight sources. `_lags` raises one false alarm
 # in 472 fits of raw losses. It detects a fraction of 0.87 to 0.96 of EMAs, with factors of 0.9 and
-# 0.99, and of running means. `_START_FACTOR` rejects none of 776 fits of raw losses, and 0.9 of
-# the fits to runs without their beginning.
+# 0.99, and of running means. `_START_FACTOR` rejects none of 221 fits of raw losses, and 0.8 of
+# 438 fits to runs without their beginning.
 _FEWEST_TO_COMPARE_LAGS = 120
 _LAGS = 60
 _MAX_NOISE_FACTOR = 2.0
@@ -50,20 +56,26 @@ _ERROR_FACTOR = 2.0
 _NOISE_OF_FORMULA = 1e-7
 """Losses with less noise were computed from a formula, not measured."""
 
+_BEGINNING = 0.05
+"""A log must begin before this fraction of the run for its losses to tell how the run began."""
+
+_FEWEST_TO_JUDGE_START = 10
+
 _EARLIER_PROGRESS = 0.1, 0.25, 0.5, 1.0
 """The values of S at step 0 that are tried, as fractions of the S of the run."""
 
 _START_FACTOR = 1.5
 _LEAST_ERROR = 1e-12
 
-_MOST_MISSING = 0.1
-"""If a log lacks the learning rates of less than this fraction of a run, their S is estimated."""
-
 _LAG = (
     "the losses seem to lag, like an EMA or a running mean: log a validation loss, or means since "
     "the last logged loss"
 )
-_LATE = "the log seems to begin at a checkpoint: step 0 must be the first update of the run"
+_USE_LONGER_RUN = "use a longer run: the loss of this one may still be in its initial fast fall"
+_LATE = (
+    "the log seems to begin at a checkpoint. If it does, count steps from the first update of the "
+    f"run, and give the run's curve. If not, {_USE_LONGER_RUN}"
+)
 
 
 def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
@@ -73,9 +85,13 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
     with its name.
     """
     if not any(falls_to_half(run.curve, last_step_of(run)) for run in runs):
-        raise ValueError(
+        problem = (
             "there is no run whose learning rate falls to half its peak: log a run with a decay"
         )
+        scaled = [run.curve for run in runs if run.curve.unit is not None]
+        if scaled:
+            problem += f". {advice_on_unit(scaled[0])}"
+        raise ValueError(problem)
     advice: list[str] = []
     for run, name in zip(runs, names, strict=True):
         problem = _problem_of_run(run)
@@ -148,11 +164,12 @@ def _problem_of_rise(run: LossRun) -> str | None:
 
 
 def _problem_of_start(run: LossRun) -> str | None:
-    if _seems_to_lag(run) or not _begins_late(run):
-        return None
-    if lacks_lrs(run):
+    lrs_from = lrs_known_from(run)
+    if lrs_from is not None and lrs_from > _BEGINNING * last_step_of(run):
         return _missing_lrs(run)
-    return _LATE
+    if _begins_late(run):
+        return _LATE
+    return None
 
 
 def _missing_lrs(run: LossRun) -> str:
@@ -201,26 +218,39 @@ def _begins_late(run: LossRun) -> bool:
     """Return True if the losses of a run suggest that S was above 0 at step 0 already.
 
     The law is refitted with S + x·S_last for several x. Its least error is compared with that for
-    x = 0; if a log lacks its first learning rates, also with that for an estimate of their S.
+    x = 0. Return False for losses that lag: their fit says nothing about the start.
     """
-    logged = group_losses([run], AFTER_WARMUP)
-    error = penalized_error(logged, fit_alone(run))
-    lrs_from = lrs_known_from(run)
-    if lrs_from is not None and lrs_from < _MOST_MISSING * last_step_of(run):
-        first_lr = run.peak_value * run.curve(lrs_from)
-        missing = lrs_from * first_lr**PROGRESS_POWER
-        error = min(error, _least_error(logged, missing))
+    if run.steps[0] > _BEGINNING * last_step_of(run):
+        return False
+    later_run = _without_beginning(run)
+    if len(group_run(later_run, AFTER_WARMUP).losses) < _FEWEST_TO_JUDGE_START:
+        return False
+    if _seems_to_lag(later_run):
+        return False
+    logged = group_losses([later_run], AFTER_WARMUP)
+    error = penalized_error(logged, fit_alone(later_run))
     for fraction in _EARLIER_PROGRESS:
-        least_error = _least_error(logged, fraction * logged.progress_unit)
+        later = replace(logged, progress=logged.progress + fraction * logged.progress_unit)
+        least_error = penalized_error(later, fit_law(later))
         if error > _START_FACTOR * least_error + _LEAST_ERROR:
             return True
     return False
 
 
-def _least_error(logged: LoggedLosses, earlier: float) -> float:
-    """Return the error of the refitted law if S was already `earlier` at step 0."""
-    later = replace(logged, progress=logged.progress + earlier)
-    return penalized_error(later, fit_law(later))
+def _without_beginning(run: LossRun) -> LossRun:
+    """Return a run without its first 5 %.
+
+    So the result does not depend on how many early rows were logged. If the learning rates are
+    those of the log, the first ones are set to the one at which the beginning ends.
+    """
+    end = int(_BEGINNING * last_step_of(run))
+    curve = run.curve
+    with suppress_warnings():
+        if lrs_known_from(run) is not None:
+            beginning = StagedCurve([(end,)], start=float(curve(end)))
+            curve = beginning.then(curve.part(end, curve.total_steps))
+        is_later = run.steps > end
+        return LossRun(curve, run.peak_value, run.steps[is_later], run.losses[is_later])
 
 
 def problem_of_law(law: Law, relative_errors: _Floats, logged: LoggedLosses) -> str | None:
@@ -236,10 +266,10 @@ def problem_of_law(law: Law, relative_errors: _Floats, logged: LoggedLosses) -> 
     misfit = float(np.sqrt(max(0.0, products.mean())))
     if logged.runs[-1] == 0:
         most = _MAX_MISFIT_OF_ONE
-        advice = "log a longer run, past the first fast phase"
+        advice = _USE_LONGER_RUN
     else:
         most = _MAX_MISFIT_OF_SEVERAL
         advice = "fit runs of one model and one data set"
     if misfit <= most:
         return None
-    return f"the law misses these losses by {misfit:.2%}: {advice}"
+    return f"the law misses these losses by {misfit:.2%}. {advice.capitalize()}"

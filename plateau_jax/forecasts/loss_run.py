@@ -12,7 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.forecasts.logs import LogTable, curve_of, peak_of, read_losses, read_lrs
+from plateau_jax.forecasts.logs import (
+    Log,
+    LogTable,
+    curve_of,
+    peak_of,
+    read_log,
+    read_losses,
+    read_lrs,
+)
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.curve_warning import suppress_warnings, warn
@@ -43,6 +51,7 @@ class LossRun:
         curve: The curve of the learning rates, or a mapping that `Curve.from_dict` reads.
         peak_value: The peak learning rate, positive; the run used peak_value · curve(step).
         steps: Integers, shape (n,), increasing: the loss at step t was measured after t updates.
+            For a curve from `BatchPlan.scale` they are steps of the curve, not updates.
         losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats. A first loss
             above 15 looks like a perplexity and causes a `CurveWarning`.
 
@@ -105,17 +114,20 @@ class LossRun:
         """Read a run from a log.
 
         Leaves out rows without a step or a loss. Warns (`CurveWarning`) if it also leaves out
-        losses that are not finite, losses of 0 in a log with other losses, the loss at step 0, or
-        losses at steps that a resumed run logged again.
+        losses that are not finite, losses of 0 in a log with other losses, the loss at step 0,
+        losses at steps that a resumed run logged again, or a last line that may be incomplete; and
+        if the steps jump.
 
         Args:
-            source: The path of a CSV file with commas, or of JSON lines; or rows: a list of
-                dictionaries, such as that of a `MetricLog`, or a pandas data frame.
+            source: The path of a CSV file with commas, or of JSON lines, in UTF-8 or with a
+                byte-order mark, optionally compressed with gzip; or rows: a list of dictionaries,
+                such as that of a `MetricLog`, or a pandas data frame.
             curve: The curve of the run, or a mapping that describes it. Without it the learning
                 rates of the log are used, with straight lines between them; the sums of the law
                 then leave out the updates before the first logged learning rate.
             peak_value: The peak learning rate of the curve; by default, the one with which the
-                curve reaches the largest learning rate of the log.
+                curve reaches the largest learning rate of the log. The second largest must give
+                the same peak, within 5 %. If all others are 0, a `CurveWarning` says so.
             step: The column of steps, the numbers of updates: by default `step`, `global_step`,
                 `train/global_step`, `trainer/global_step`, `iter`, `_step` or `applied`.
             loss: The column of losses: `loss`, `train_loss` or `train/loss` by default.
@@ -125,8 +137,10 @@ class LossRun:
         Raises:
             TypeError: `source` is neither a path nor rows.
             ValueError: No column has a usual name, or several have: the message names them, and the
-                argument to pass. A cell is not a number. Half of the losses or more are at steps
-                that were logged again. `peak_value` is given without `curve`.
+                argument to pass. A cell is not a number, or a file is damaged: the message names
+                the file and the line. Half of the losses or more are at steps that were logged
+                again. Only one row has the peak, or learning rates are missing: pass `curve` and
+                `peak_value`. `peak_value` is given without `curve`.
             OSError: The file cannot be read.
 
         >>> from plateau_jax import LossRun, PlateauCurve
@@ -138,7 +152,20 @@ class LossRun:
             curve = as_curve("curve", curve)
         elif peak_value is not None:
             raise ValueError("peak_value= without curve=: give both, or neither")
-        table = LogTable.read(source, step)
+        return cls._from_log(read_log(source), curve, peak_value, step=step, loss=loss, lr=lr)
+
+    @classmethod
+    def _from_log(
+        cls,
+        log: Log,
+        curve: Curve | None,
+        peak_value: float | None,
+        *,
+        step: str | None,
+        loss: str | None,
+        lr: str | None,
+    ) -> Self:
+        table = LogTable.from_log(log, step)
         loss_by_step = read_losses(table, loss)
         lrs_from = None
         if curve is None:
@@ -220,11 +247,14 @@ def _problem_of_steps(steps: NDArray[np.integer], curve: Curve) -> str | None:
     if steps[0] < 1:
         return f"steps[0] = {steps[0]} must be at least 1: a logged loss needs an update before it"
     if steps[-1] > curve.total_steps:
-        return (
+        problem = (
             f"steps[-1] = {steps[-1]} lies after the end of the curve, which has total_steps = "
-            f"{curve.total_steps}: give the curve that the run was trained with, and count steps "
-            "in updates"
+            f"{curve.total_steps}"
         )
+        if curve.unit is not None:
+            return f"{problem}. {advice_on_unit(curve)}"
+        advice = "give the curve that the run was trained with, and count steps in updates"
+        return f"{problem}: {advice}"
     return None
 
 
@@ -241,6 +271,27 @@ def _checked_losses(losses: Any) -> NDArray[np.float64]:
         raise ValueError(checks.must(("losses", index), float(array[index]), requirement))
     array.flags.writeable = False
     return array
+
+
+def advice_on_unit(curve: Curve) -> str:
+    """Return what to log with a curve that follows a batch plan."""
+    return (
+        f"The curve follows a batch plan: its steps are units of {curve.unit} samples or tokens, "
+        "not updates. Log curve_step"
+    )
+
+
+def read_run(
+    log: Log,
+    curve: Curve | None,
+    peak_value: float | None,
+    *,
+    step: str | None,
+    loss: str | None,
+    lr: str | None,
+) -> LossRun:
+    """Read a run from a parsed log: see `LossRun.read`."""
+    return LossRun._from_log(log, curve, peak_value, step=step, loss=loss, lr=lr)
 
 
 def rebuild_run(

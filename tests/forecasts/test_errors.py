@@ -1,5 +1,6 @@
 """Wrong runs, logs, fits and forecasts: errors name the value, and say what to do instead."""
 
+import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from support.forecasts.logs import (
 )
 from support.wrong import wrong
 
-from plateau_jax import Curve, LossFit, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax import BatchPlan, Curve, LossFit, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.logs import UnclearLogError
 from plateau_jax.validation.curve_warning import suppress_warnings
 
@@ -75,6 +76,19 @@ def test_loss_before_the_first_update() -> None:
 @wrong(ValueError, "steps[-1] = 1001", "after the end", "total_steps = 1000")
 def test_loss_after_the_end_of_the_curve() -> None:
     make_run(steps=[1, 2, 1001])
+
+
+GROWING = BatchPlan([(0, 32), (8000, 64)])
+SCALED = GROWING.scale(CURVE, 32, reference=64)
+
+
+@wrong(
+    ValueError,
+    "steps[-1] = 1001 lies after the end of the curve, which has total_steps = 1000. The curve",
+    "its steps are units of 32 samples or tokens, not updates. Log curve_step",
+)
+def test_updates_after_the_end_of_a_scaled_curve() -> None:
+    make_run(SCALED, steps=[1, 2, 1001])
 
 
 @wrong(TypeError, "steps = [1.0, 2.0, 3.0]", "integers")
@@ -137,6 +151,53 @@ def test_boolean_among_integers(boolean: Any) -> None:
     make_run(losses=(3, 2, boolean))
 
 
+# Files: their encoding.
+
+
+def read_bytes(content: bytes) -> LossRun:
+    """Read a file of this content."""
+    Path("log").write_bytes(content)
+    return LossRun.read("log", CURVE, PEAK)
+
+
+SHORT_LOG = "step,loss,note\n1,3,é\n2,2,\n"
+
+
+@wrong(ValueError, "log, line 2: byte 0xe9 is not UTF-8: save the log as UTF-8, or pass its rows")
+def test_log_in_latin_1() -> None:
+    read_bytes(SHORT_LOG.encode("latin-1"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@wrong(ValueError, "log, line 1: a zero byte, as in UTF-16, but no byte-order mark: save")
+def test_log_without_its_byte_order_mark(encoding: str) -> None:
+    read_bytes(SHORT_LOG.replace("é", "").encode(encoding))
+
+
+@wrong(ValueError, "log, line 2: byte 0x00 is not UTF-16-LE: save the log as UTF-8")
+def test_half_of_a_character_in_utf_16() -> None:
+    read_bytes(SHORT_LOG.replace("é", "\ud800").encode("utf-16", "surrogatepass"))
+
+
+@pytest.mark.parametrize("tail", [b"", bytes(4096)])
+@wrong(ValueError, "log is a ")
+def test_gzip_file_that_is_cut_off(tail: bytes) -> None:
+    """The zeros are what a crash may leave: they would be decompressed to rows."""
+    read_bytes(gzip.compress(SHORT_LOG.encode())[:-8] + tail)
+
+
+@wrong(ValueError, "log is a damaged gzip file: CRC check failed")
+def test_damaged_gzip_file() -> None:
+    content = bytearray(gzip.compress(SHORT_LOG.encode()))
+    content[-5] ^= 1
+    read_bytes(bytes(content))
+
+
+@wrong(ValueError, "log is a damaged gzip file: Error -3 while decompressing data")
+def test_gzip_file_with_damaged_data() -> None:
+    read_bytes(gzip.compress(SHORT_LOG.encode())[:10] + bytes([7] * 100))
+
+
 # Files and their cells.
 
 
@@ -178,45 +239,72 @@ def test_empty_file() -> None:
     read_text("")
 
 
-@pytest.mark.parametrize("text", ['{"step": [', '{\n"loss": 3}'])
-@wrong(ValueError, "log, row 1: ", "JSON")
+@pytest.mark.parametrize("text", ["step,loss\n1,3", "step,loss", '{"step": 1, "lo'])
+@wrong(
+    ValueError,
+    "log has no rows: the last line has no line end and may be incomplete; if the row is complete, "
+    "end it with a newline",
+)
+def test_only_row_without_a_line_end(text: str) -> None:
+    read_text(text)
+
+
+@pytest.mark.parametrize("text", ['{"step": [\n', '{\n"loss": 3}\n'])
+@wrong(ValueError, "log, line 1: ", "JSON")
 def test_line_that_is_not_json(text: str) -> None:
     read_text(text)
 
 
-@wrong(ValueError, "log, row 1: ", "JSON")
+@wrong(ValueError, "log, line 1: ", "JSON")
 def test_line_nested_too_deeply() -> None:
-    read_text("{" * 100_000)
+    read_text("{" * 100_000 + "\n")
 
 
-@wrong(ValueError, "log, row 1: ", "not a JSON object; for other JSON, pass")
+@wrong(ValueError, "log, line 1: ", "not a JSON object; for other JSON, pass")
 def test_json_list() -> None:
     read_text('[{"step": 1}]')
 
 
-@wrong(ValueError, "log, row 2: ", "JSON")
+@wrong(ValueError, "log, line 2: ", "JSON")
 def test_number_among_json_objects() -> None:
     read_text('{"step": 1}\n3\n{}')
 
 
-@wrong(ValueError, "log is not a CSV file: unexpected end of data")
+@wrong(ValueError, "log, line 3: this row is not CSV (unexpected end of data)")
 def test_quotation_mark_that_is_not_closed() -> None:
     read_text('step,loss\n1,2\n2,"3\n')
 
 
-@wrong(ValueError, "log is not a CSV file: ")
+@wrong(ValueError, "log, line 2: this row is not CSV (field larger than")
 def test_cell_of_too_many_lines() -> None:
     read_text('step,loss\n1,"3\n' + "2,2\n" * 50_000)
 
 
-@wrong(ValueError, "log, row 2: more cells than columns; is this CSV")
+@wrong(ValueError, "log, line 3: more cells than columns; is this CSV")
 def test_more_cells_than_columns() -> None:
     read_text("step,loss\n1,3\n2,3,4\n")
 
 
+@pytest.mark.parametrize("loss", ["3,14", "1,000"])
+@wrong(ValueError, "log, line 3: loss = {loss} must be a number")
+def test_comma_in_a_number(loss: str) -> None:
+    read_text(f'step,loss\n1,3\n2,"{loss}"\n')
+
+
+@wrong(ValueError, "log, line 2: more cells than columns; is this CSV with commas?")
+def test_decimal_commas_between_semicolons() -> None:
+    read_text("step;loss\n1;3,14\n")
+
+
 @wrong(ValueError, "log has several columns named 'loss'")
 def test_columns_of_the_same_name() -> None:
-    read_text("step,loss, loss\n1,3,3")
+    read_text("step,loss, loss\n1,3,3\n")
+
+
+@pytest.mark.filterwarnings("error")  # pandas would warn, and keep one of the columns
+@wrong(ValueError, "the log has several columns named 'loss'")
+def test_columns_of_the_same_name_in_a_data_frame() -> None:
+    read_rows(pd.DataFrame([[1, 3, 2]], columns=["step", "loss", "loss"]))
 
 
 @wrong(ValueError, "the log has 100 losses at 50 steps: keep those of one split, rank or run")
@@ -240,7 +328,7 @@ def test_peak_without_a_curve() -> None:
 
 def read_with_last_row(**cells: Any) -> LossRun:
     """Read a log without a curve, whose last row has these cells."""
-    last_row = {"step": 2000, "loss": 1, "lr": 1, **cells}
+    last_row = {"step": 1020, "loss": 1, "lr": 1, **cells}
     return LossRun.read([*ROWS_WITH_LRS, last_row])
 
 
@@ -269,13 +357,13 @@ def test_learning_rate_that_is_not_a_number(cell: Any) -> None:
 
 
 @pytest.mark.parametrize("loss", ["true", "false", "True", "FALSE"])
-@wrong(ValueError, "log, row 2: loss = {loss} must be a number")
+@wrong(ValueError, "log, line 3: loss = {loss} must be a number")
 def test_boolean_in_csv(loss: str) -> None:
     read_text(f"step,loss\n10,3\n20,{loss}\n")
 
 
 @pytest.mark.parametrize("step", ["true", "false"])
-@wrong(ValueError, "log, row 2: step = ", "must be a number")
+@wrong(ValueError, "log, line 2: step = ", "must be a number")
 def test_boolean_in_json(step: str) -> None:
     read_text(f'{{"step": 10, "loss": 3}}\n{{"step": {step}, "loss": 2}}\n')
 
@@ -297,12 +385,12 @@ def test_step_that_is_not_a_number_of_updates(step: Any) -> None:
 
 
 @pytest.mark.parametrize("lr", [-1, float("inf")])
-@wrong(ValueError, "the log: lr = {lr}", "at step 2000 must be finite and not negative")
+@wrong(ValueError, "the log, row 51: lr = {lr}", "must be finite and not negative")
 def test_negative_or_infinite_learning_rate(lr: float) -> None:
     read_with_last_row(lr=lr)
 
 
-@wrong(ValueError, "the log: losses[1] = -2.0", "positive")
+@wrong(ValueError, "the log, row 2: loss = -2.0 must be positive")
 def test_negative_loss() -> None:
     read_rows(rows_of(step=[1, 2], loss=[3, -2.0]))
 
@@ -354,9 +442,52 @@ def test_no_column_of_learning_rates() -> None:
     LossRun.read(TWO_ROWS, CURVE)
 
 
-@wrong(UnclearLogError, "no learning rate where the curve is above 0")
+@wrong(UnclearLogError, "the learning rate 0.001 at step 0, where the curve is 0: give the run's")
 def test_learning_rate_where_the_curve_is_zero() -> None:
     LossRun.read([{"step": 0, "lr": PEAK}, *TWO_ROWS], CURVE)
+
+
+@wrong(UnclearLogError, "the learning rate 0 at step 500, where the curve is above 0: give the")
+def test_learning_rate_of_zero_where_the_curve_is_not() -> None:
+    LossRun.read(rows_of(step=[100, 500, 1000], loss=[4, 3, 2], lr=[PEAK, 0, 0]), CURVE)
+
+
+@wrong(UnclearLogError, "only one learning rate: give the run's curve and its peak")
+def test_peak_of_a_single_row() -> None:
+    LossRun.read(rows_of(step=[1], loss=[3], lr=[PEAK]))
+
+
+def with_damaged_lr(lr: float) -> list[dict[str, Any]]:
+    """Return a log in which one row has a different learning rate."""
+    damaged_row = {**ROWS_WITH_LRS[24], "lr": lr}
+    return [*ROWS_WITH_LRS[:24], damaged_row, *ROWS_WITH_LRS[25:]]
+
+
+@wrong(
+    UnclearLogError,
+    "the log: 1.6, at step 500, is more than twice every other learning rate: give the run's",
+)
+def test_peak_of_a_damaged_row() -> None:
+    LossRun.read(with_damaged_lr(1.6))
+
+
+@wrong(
+    UnclearLogError,
+    "the log: the learning rates at steps 500 and 60 imply different peaks, 0.00369",
+    " and 0.001: give the run's curve",
+)
+def test_peaks_of_a_damaged_row_and_a_curve() -> None:
+    LossRun.read(with_damaged_lr(2e-3), CURVE)
+
+
+@wrong(UnclearLogError, "no learning rates between steps 300 and 700: give the run's curve")
+def test_learning_rates_with_a_gap() -> None:
+    rows: list[Any] = []
+    for row in ROWS_WITH_LRS:
+        if 300 < row["step"] < 700:
+            row = {**row, "lr": None}
+        rows.append(row)
+    LossRun.read(rows)
 
 
 @wrong(UnclearLogError, "several", "'lr', 'learning_rate'")
@@ -445,6 +576,13 @@ def test_run_that_ended_before_its_decay() -> None:
     fit_losses(kept_losses(RUN, STEPS < 400))
 
 
+@wrong(ValueError, "no run whose", "its steps are units of 32 samples or tokens, not updates")
+def test_updates_of_a_growing_batch() -> None:
+    """The run has about half as many updates as its curve has steps."""
+    early = STEPS < 400
+    fit_losses(LossRun(SCALED, PEAK, STEPS[early], LOSSES[early]))
+
+
 @wrong(ValueError, "no run whose", "half its peak")
 def test_runs_at_constant_learning_rate() -> None:
     stable = logged(StagedCurve([(50, 1.0), (950,)]))
@@ -474,7 +612,7 @@ def test_losses_that_do_not_fall() -> None:
     fit_losses(with_these(np.full(50, 3.0)))
 
 
-@wrong(ValueError, "law misses these losses by ", "first fast phase")
+@wrong(ValueError, "law misses these losses by ", "initial fast fall")
 def test_losses_that_no_power_describes() -> None:
     # They fall slowly, then fast.
     drop = 0.6 / (1 + np.exp(-(STEPS - 500) / 40))

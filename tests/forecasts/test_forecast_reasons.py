@@ -11,9 +11,9 @@ from plateau_jax import BatchPlan, Curve, LossRun, PlateauCurve, StagedCurve, fi
 from plateau_jax.forecasts.forecast_reasons import list_reasons
 from plateau_jax.forecasts.loss_interval import ForecastTerms
 
-CURVE = PlateauCurve(1000, warmup_steps=50)
+CURVE = PlateauCurve(20_000, warmup_steps=1000)
 WSD = PlateauCurve(1500, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
-FIT = fit_losses(logged(CURVE))
+FIT = fit_losses(logged(CURVE, 400))
 
 NO_STAGE = (
     "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
@@ -35,15 +35,38 @@ def warm(total: int, warmup: int) -> PlateauCurve:
     ("curve", "reasons"),
     [
         (CURVE, []),
-        (warm(2049, 50), [NO_STAGE]),
-        (warm(3000, 50), [THREE_TIMES_AS_LONG, NO_STAGE]),
-        (PlateauCurve(3000), [THREE_TIMES_AS_LONG, NO_WARMUP, NO_STAGE]),
-        (warm(300, 50), []),
-        (warm(299, 50), [SHORT]),
+        (warm(40_980, 1000), [NO_STAGE]),
+        (warm(60_000, 1000), [THREE_TIMES_AS_LONG, NO_STAGE]),
+        (PlateauCurve(60_000), [THREE_TIMES_AS_LONG, NO_WARMUP, NO_STAGE]),
+        (warm(6000, 1000), []),
+        (warm(5980, 1000), [SHORT]),
     ],
 )
 def test_lengths_give_reasons(curve: Curve, reasons: list[str]) -> None:
     assert FIT.predict(curve).reasons == tuple(reasons)
+
+
+@pytest.mark.parametrize(
+    ("steps", "steps_of_run", "untested"),
+    [
+        (3000, 3000, None),
+        (201_500, 201_500, None),
+        (2999, 3000, "it has 2999 steps"),
+        (201_501, 201_500, "it has 201501 steps"),
+        (3000, 2999, "a run has 2999 steps"),
+        (201_500, 201_501, "a run has 201501 steps"),
+        (1500, 1500, "it has 1500 steps"),
+    ],
+)
+def test_untested_lengths_give_a_reason(
+    steps: int, steps_of_run: int, untested: str | None
+) -> None:
+    reasons = reasons_of(warm(steps, 100), [run_with(warm(steps_of_run, 100))])
+    if untested is None:
+        assert reasons == ()
+    else:
+        tested = "the intervals were tested on runs of 3000 to 201500 steps"
+        assert reasons == (f"{untested}, and {tested}",)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +232,7 @@ def logged_cosine(stage: int) -> StagedCurve:
 @pytest.mark.parametrize(
     ("curve_of_run", "has_stage"),
     [
-        (CURVE, False),
+        (PlateauCurve(1000, warmup_steps=50), False),
         (WSD, True),
         (PlateauCurve(1000, plateaus=[(20, 9.8)]), False),
         (PlateauCurve(1000, plateaus=[(20, 10)]), True),

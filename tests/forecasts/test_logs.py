@@ -1,5 +1,6 @@
 """`LossRun.read`: the columns and rows of a log that become a run, and its learning rates."""
 
+import gzip
 import json
 import math
 import pickle
@@ -7,7 +8,7 @@ import re
 import runpy
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,9 +17,17 @@ from hypothesis import given, strategies as st
 from markdown_it import MarkdownIt
 from support.docs.pages import ROOT
 from support.examples import examples
+from support.forecasts.damaged_logs import (
+    FORMATS,
+    INTERVAL,
+    Format,
+    damaged_logs,
+    rows_of_run,
+)
 from support.forecasts.logs import csv_of, logged, rows_of
 
-from plateau_jax import CurveWarning, LossRun, PlateauCurve, fit_losses
+from plateau_jax import CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax.forecasts.logs import UnclearLogError
 
 CURVE = PlateauCurve(300, warmup_steps=100)
 PEAK = 1e-3
@@ -60,11 +69,9 @@ def test_usual_columns_are_read(step: str, loss: str, lr: str, tmp_path: Path) -
 
 
 def test_columns_can_be_named() -> None:
-    rows = rows_of(
-        n=[20, 200, 300], eta=[0.1, 0.5, 0.2], loss=DIFFERENT_LOSSES, a=LOSSES, step=["?"] * 3
-    )
+    rows = rows_of(n=STEPS, eta=[0.25, 0.5, 0.2], loss=DIFFERENT_LOSSES, a=LOSSES, step=["?"] * 3)
     run = LossRun.read(rows, step="n", loss="a", lr="eta")
-    assert run.steps.tolist() == [20, 200, 300]
+    assert run.steps.tolist() == [100, 200, 300]
     assert run.losses.tolist() == LOSSES
     assert run.peak_value == 0.5
 
@@ -94,7 +101,7 @@ def test_learning_rate_of_the_first_parameter_group_counts() -> None:
 # Files.
 
 TEXTS = {
-    "byte-order mark": "\ufeffstep,loss\r\n100,3.5\r\n200,3.25\r\n300,3\r\n",
+    "line ends of Windows": "step,loss\r\n100,3.5\r\n200,3.25\r\n300,3\r\n",
     "blank lines, cells and spaces": (
         "\n\nstep, loss\n\n100, 3.5,,\n150,\n200 ,3.25\n300,3,\n,3\n"
     ),
@@ -115,10 +122,13 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_texts_give_the_same_run(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_texts_give_the_same_run(name: str, encoding: str, tmp_path: Path) -> None:
+    content = TEXTS[name].encode(encoding)
     file = tmp_path / "log"
-    file.write_text(TEXTS[name], newline="")
-    check_run(LossRun.read(file, CURVE, PEAK))
+    for written in (content, gzip.compress(content), gzip.compress(b"") + gzip.compress(content)):
+        file.write_bytes(written)
+        check_run(LossRun.read(file, CURVE, PEAK))
 
 
 # Files of other loggers, with the losses of this run next to others. The code in the table of
@@ -216,17 +226,16 @@ def test_line_of_the_page_reads_the_run(
 
 
 @examples(50)
-@given(st.sets(st.integers(2, 51), min_size=1, max_size=40), st.sampled_from([0, 1, 2]))
-def test_logged_learning_rates_are_those_of_the_curve(offsets: set[int], first: int) -> None:
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.sampled_from([0, 1, 2]))
+def test_logged_learning_rates_are_those_of_the_curve(intervals: list[int], first: int) -> None:
     """From the first one on: before it there is none. Between them the curve is a straight line."""
-    later_steps = {first + offset for offset in offsets}
-    steps = sorted({first, 60} | later_steps)
-    lrs = [1e-3 / (step + 1) for step in steps]
+    steps = np.cumsum([first, *intervals]).tolist()
+    lrs = [1e-3 / (1 + step / 10) ** 0.5 for step in steps]
     rows = rows_of(step=steps, loss=[3.0] * len(steps), lr=lrs)
     if first == 0:
         del rows[0]["loss"]
     run = LossRun.read(rows)
-    all_steps = np.arange(61)
+    all_steps = np.arange(steps[-1] + 1)
     expected = np.interp(all_steps, steps, lrs, left=0.0)
     actual = run.peak_value * run.curve(all_steps)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-9)
@@ -260,6 +269,40 @@ def test_peak_is_that_of_the_largest_learning_rate(offset: int, first: int) -> N
     assert LossRun.read(rows, curve, 2 * PEAK).peak_value == 2 * PEAK
 
 
+@examples(100)
+@given(
+    warmup=st.integers(1, 3),
+    has_warmup=st.booleans(),
+    power=st.sampled_from(["0.5", "1", "2", "4"]),
+    end=st.sampled_from([0.001, 0.01, 0.1, 0.5]),
+    damaged=st.integers(4, 27),
+    damaged_lr=st.sampled_from([2.5e-3, 9e-3, 0.1]),
+)
+def test_steep_fall_after_the_peak_is_not_damage(
+    warmup: int, has_warmup: bool, power: str, end: float, damaged: int, damaged_lr: float
+) -> None:
+    """But a learning rate of more than twice the peak is damage, wherever it stands in the fall."""
+    curve = StagedCurve([(100 * warmup, 1.0), (3000 - 100 * warmup, end, f"t^-{power}")])
+    steps = np.arange(0, 3001, 100)
+    rows = rows_of(step=steps, loss=[None, *[3.0] * 30], lr=PEAK * curve(steps))
+    if not has_warmup:
+        rows = rows[warmup:]
+    assert LossRun.read(rows).peak_value == pytest.approx(PEAK)
+
+    rows[damaged]["lr"] = damaged_lr
+    with pytest.raises(UnclearLogError, match="more than twice every other learning rate"):
+        LossRun.read(rows)
+
+
+@pytest.mark.parametrize("last_lr", [0.0, None])
+def test_peak_of_one_row_with_a_curve_warns(last_lr: float | None) -> None:
+    """The curve is 0 at the last step, so that row cannot confirm the peak."""
+    rows = rows_of(step=[200, 300], loss=[3.25, 3.0], lr=[PEAK / 2, last_lr])
+    message = "the log: only the learning rate at step 200 shows the peak, 0.001: if it is wrong"
+    with pytest.warns(CurveWarning, match=message):
+        assert LossRun.read(rows, CURVE).peak_value == PEAK
+
+
 TRAINED = logged(PlateauCurve(10_000, warmup_steps=300, plateaus=[(0, 60)]), 100, exponent=0.44)
 
 
@@ -285,26 +328,28 @@ def test_log_that_starts_late_is_used_from_there(first: int, has_reason: bool) -
 
 # Rows that are left out.
 
-ATTEMPT = st.sets(st.integers(1, 30), min_size=1, max_size=20).map(sorted)
+ATTEMPT = st.sets(st.integers(1, 9), min_size=1).map(sorted)
 
 
 def rows_of_attempts(attempts: list[list[int]]) -> list[dict[str, Any]]:
-    """Return the log of a run that was resumed; every attempt ended at step 310."""
+    """Return the log of a run that was resumed; every attempt ended at step 100.
+
+    No interval is long enough for a gap.
+    """
     rows: list[dict[str, Any]] = []
     for attempt, steps in enumerate(attempts):
-        for step in [*steps, 31]:
+        for step in [*steps, 10]:
             loss = 4 - attempt / 100
             lr = 1e-4 * (attempt + 1)
             rows.append({"step": 10 * step, "loss": loss, "lr": lr})
     return rows
 
 
-def rows_to_keep(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def rows_to_keep(rows: list[Any], steps: list[int]) -> list[Any]:
     """Return the rows after which no row has the same step or a lower one."""
-    kept: list[dict[str, Any]] = []
+    kept: list[Any] = []
     for index, row in enumerate(rows):
-        later_steps = [later["step"] for later in rows[index + 1 :]]
-        if row["step"] < min(later_steps, default=math.inf):
+        if steps[index] < min(steps[index + 1 :], default=math.inf):
             kept.append(row)
     return kept
 
@@ -314,7 +359,7 @@ def rows_to_keep(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_later_rows_replace_earlier_ones(attempts: list[list[int]]) -> None:
     """Lower steps are those of a resumed run."""
     rows = rows_of_attempts(attempts)
-    kept = rows_to_keep(rows)
+    kept = rows_to_keep(rows, [row["step"] for row in rows])
     count = len(rows) - len(kept)
     if 2 * count >= len(rows):
         message = f"{len(rows)} losses at .* steps: keep those of one split"
@@ -368,6 +413,97 @@ def test_losses_of_zero_replace_nothing() -> None:
         check_run(LossRun.read(rows, CURVE, PEAK))
 
 
+# Logs that are still written, or damaged.
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+class Reading(NamedTuple):
+    """What a log gives: a run, or an error; and the messages of its warnings."""
+
+    run: LossRun | None
+    error: str
+    messages: list[str]
+
+
+def read_content(file: Path, content: bytes) -> Reading:
+    file.write_bytes(content)
+    run = None
+    error = ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            run = LossRun.read(file)
+        except ValueError as exception:
+            error = str(exception)
+    assert {warning.category for warning in caught} <= {CurveWarning}
+    messages = [str(warning.message) for warning in caught]
+    for message in filter(None, [error, *messages]):
+        assert message.startswith(str(file))
+    return Reading(run, error, messages)
+
+
+def rows_in(run: LossRun | None) -> list[tuple[int, float, float]]:
+    """Return the steps, losses and learning rates of a run, rounded as in the log."""
+    assert run is not None
+    rows: list[tuple[int, float, float]] = []
+    for step, loss in zip(run.steps.tolist(), run.losses.tolist(), strict=True):
+        lr = run.peak_value * float(run.curve(step))
+        rows.append((step, loss, round(lr, 8)))
+    return rows
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_growing_log_has_its_complete_rows_at_every_byte(name: str, log_file: Path) -> None:
+    """A learning rate without a curve needs two rows. In silence, nothing is cut."""
+    log_format = FORMATS[name]
+    rows = rows_of_run(7)
+    content = log_format.content(log_format.lines(rows))
+    for length in range(len(content) + 1):
+        reading = read_content(log_file, content[:length])
+        if not log_format.is_readable(content[:length]):
+            assert reading.error
+            continue
+        text = log_format.text(content[:length])
+        written = log_format.rows(text)
+        assert written == rows[: len(written)]
+        if len(written) < 2:
+            assert reading.run is None
+            continue
+        assert rows_in(reading.run) == written
+        assert reading.messages or text.rstrip().endswith(log_format.line(written[-1]))
+    assert rows_in(read_content(log_file, content).run) == rows
+
+
+@examples(200)
+@given(damaged_logs())
+def test_damage_gives_rows_of_the_log_or_a_message(
+    tmp_path_factory: pytest.TempPathFactory, log: tuple[Format, bytes]
+) -> None:
+    """A run has the rows that no later row replaces, and warns unless these are all rows."""
+    log_format, content = log
+    reading = read_content(tmp_path_factory.getbasetemp() / "log", content)
+    if not log_format.is_readable(content):
+        assert reading.error
+        return
+    rows = log_format.rows(log_format.text(content))
+    if None in rows:
+        assert reading.error
+        return
+    kept = rows_to_keep(rows, [step for step, _, _ in rows])
+    # A row that is written twice counts once.
+    steps_of_all = [INTERVAL * (index + 1) for index in range(len(set(rows)))]
+    if len(kept) > 1 and [step for step, _, _ in kept] == steps_of_all:
+        assert reading.run is not None
+    elif len(kept) < 2 or len(kept) < len(set(rows)):
+        assert reading.error or reading.messages
+    if reading.run is not None:
+        assert rows_in(reading.run) == kept
+
+
 # Logs that warn.
 
 
@@ -381,16 +517,17 @@ def read_with_warning(log: Any, message: str) -> LossRun:
     return run
 
 
-@pytest.fixture
-def log_file(tmp_path: Path) -> Path:
-    return tmp_path / "log"
+LEFT_OUT = (
+    "log: the last line has no line end and may be incomplete: it is left out; if the row is "
+    "complete, end it with a newline"
+)
 
 
 @pytest.mark.parametrize("torn", ['{"step": 3, "lo', '{"step"', "{", "\0\0"])
 def test_torn_last_line_warns(log_file: Path, torn: str) -> None:
     """From a trainer that was stopped while it wrote."""
     log_file.write_text('{"step": 100, "loss": 3}\n\n{"step": 200, "loss": 2}\n' + torn)
-    run = read_with_warning(log_file, "log: the last line is incomplete and left out")
+    run = read_with_warning(log_file, LEFT_OUT)
     assert run.steps.tolist() == [100, 200]
 
 
@@ -404,6 +541,31 @@ METRICS = [
     }
     for step in range(20, 301, 20)
 ]
+
+
+@pytest.mark.parametrize("torn", ["300,3.01", "300,", "3", "300,3.0173", '300,"', "300,3\0"])
+def test_last_line_without_its_end_warns(log_file: Path, torn: str) -> None:
+    """Its last number may be cut."""
+    log_file.write_text(f"step,loss\n100,3\n\n200,2\n{torn}")
+    assert read_with_warning(log_file, LEFT_OUT).steps.tolist() == [100, 200]
+
+
+def test_half_of_a_character_at_the_end_warns(log_file: Path) -> None:
+    log_file.write_bytes("step,loss,note\n100,3,a\n200,2,é".encode()[:-1])
+    assert read_with_warning(log_file, LEFT_OUT).steps.tolist() == [100]
+
+
+@pytest.mark.parametrize("gap", [30, 1000])
+def test_gap_between_steps_warns(gap: int) -> None:
+    steps = [10, 20, 30, 30 + gap, 40 + gap, 50 + gap]
+    rows = rows_of(step=steps, loss=np.linspace(3, 2, 6))
+    curve = PlateauCurve(2000)
+    if gap == 30:
+        LossRun.read(rows, curve, PEAK)
+        return
+    message = "the log: the steps jump from 30 to 1030: if these are not steps of one run"
+    with pytest.warns(CurveWarning, match=re.escape(message)):
+        LossRun.read(rows, curve, PEAK)
 
 
 def test_resumed_run_warns() -> None:
@@ -425,7 +587,7 @@ def test_loss_of_a_skipped_update_warns() -> None:
     assert run.steps.tolist() == [20, 40, 60]
 
 
-@pytest.mark.parametrize("losses", [("1e39", "1e300"), ("nan", "inf")])
+@pytest.mark.parametrize("losses", [("1e39", "1e300"), ("nan", "inf"), ("-inf", "-1e300")])
 def test_losses_that_are_not_finite_warn(log_file: Path, losses: tuple[str, str]) -> None:
     second, third = losses
     log_file.write_text(f"step,loss\n100,3\n200,{second}\n300,{third}\n")

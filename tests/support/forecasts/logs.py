@@ -2,6 +2,7 @@
 
 import csv
 import json
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,15 +78,17 @@ RUN = LossRun(CURVE, PEAK, STEPS, LOSSES)
 
 
 def opened(
-    text: str, curve: Curve | None = CURVE, peak: float | None = PEAK, **columns: str
+    log: str | bytes, curve: Curve | None = CURVE, peak: float | None = PEAK, **columns: str
 ) -> dict[str, Any]:
     """Return the answer of the page about a log and what the user chose."""
+    if isinstance(log, str):
+        log = log.encode()
     described = None
     if curve is not None:
         described = curve.to_dict()
     question = {
         "name": "log.csv",
-        "text": text,
+        "content": b64encode(log).decode(),
         "curve": described,
         "peak": peak,
         "columns": columns,

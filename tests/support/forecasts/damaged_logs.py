@@ -1,0 +1,191 @@
+"""Logs with damage, as writers that stop, resume or run twice leave it."""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+Row = tuple[int, float, float]
+"""A step, its loss and its learning rate."""
+
+INTERVAL = 10
+
+
+def rows_of_run(count: int, level: float = 3.0) -> list[Row]:
+    """Return the rows of a run."""
+    rows: list[Row] = []
+    for index in range(count):
+        loss = level + 1.2345 / (index + 2)
+        lr = 1.2345e-3 * (1 - index / (2 * count))
+        rows.append(((index + 1) * INTERVAL, round(loss, 6), round(lr, 8)))
+    return rows
+
+
+SECOND_RUN = rows_of_run(60, 2.5)
+"""The rows of another run that may stand in the same file."""
+
+
+def csv_line(row: Row) -> str:
+    return ",".join(map(str, row))
+
+
+def quoted_line(row: Row) -> str:
+    return ",".join(f'"{cell}"' for cell in row)
+
+
+def json_line(row: Row) -> str:
+    step, loss, lr = row
+    return json.dumps({"step": step, "loss": loss, "lr": lr})
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a log is written: a header, a line per row, and what becomes of the text."""
+
+    header: str
+    line: Callable[[Row], str]
+    end: str = "\n"
+    encoding: str = "utf-8"
+    is_compressed: bool = False
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        """Return the lines of a whole log, with their ends."""
+        lines: list[str] = []
+        if self.header:
+            lines.append(self.header + self.end)
+        for row in rows:
+            lines.append(self.line(row) + self.end)
+        return lines
+
+    def content(self, lines: Sequence[str]) -> bytes:
+        content = "".join(lines).encode(self.encoding)
+        if self.is_compressed:
+            return gzip.compress(content, mtime=0)
+        return content
+
+    def is_readable(self, content: bytes) -> bool:
+        """Return False for a compressed content that is cut off."""
+        if not self.is_compressed or not content.startswith(b"\x1f\x8b"):
+            return not self.is_compressed
+        decompressor = zlib.decompressobj(31)
+        decompressor.decompress(content)
+        return decompressor.eof
+
+    def text(self, content: bytes) -> str:
+        """Return the text of a content; without compression, it may be cut off."""
+        if self.is_compressed:
+            content = gzip.decompress(content)
+        return content.decode(self.encoding, "ignore")
+
+    def rows(self, text: str) -> list[Row | None]:
+        """Return the rows of a text that may be damaged; None for a line that is not a row.
+
+        A last line without its end is left out, except an object of JSON, which has its brace.
+        """
+        lines = text.splitlines(keepends=True)
+        if self.header:
+            del lines[:1]
+        rows: list[Row | None] = []
+        for line in lines:
+            if line.strip() and line.endswith(("\r", "\n", "}")):
+                rows.append(self._row(line.strip()))
+        return rows
+
+    def _row(self, line: str) -> Row | None:
+        numbers = re.findall(r"\d[\d.e-]*", line)
+        if len(numbers) != 3:
+            return None
+        step, loss, lr = map(float, numbers)
+        row = int(step), loss, lr
+        if self.line(row) != line:
+            return None
+        return row
+
+
+CSV = Format("step,loss,lr", csv_line)
+JSON_LINES = Format("", json_line)
+FORMATS = {
+    "CSV": CSV,
+    "CSV from Windows": Format("step,loss,lr", csv_line, "\r\n", "utf-8-sig"),
+    "quoted CSV": Format('"step","loss","lr"', quoted_line),
+    "UTF-16": Format("step,loss,lr", csv_line, encoding="utf-16"),
+    "UTF-32": Format("step,loss,lr", csv_line, encoding="utf-32"),
+    "compressed CSV": Format("step,loss,lr", csv_line, is_compressed=True),
+    "JSON lines": JSON_LINES,
+    "JSON lines in UTF-16": Format("", json_line, encoding="utf-16"),
+    "compressed JSON lines": Format("", json_line, is_compressed=True),
+}
+
+
+# Each kind of damage returns lines.
+
+
+def lines_twice(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+    """A writer that flushes twice."""
+    lines = log_format.lines(rows)
+    first = draw(st.integers(1, len(lines) - 1))
+    last = draw(st.integers(first, len(lines) - 1))
+    return lines[: last + 1] + lines[first:]
+
+
+def second_run(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+    """A run that was started again, or resumed, with the same file; perhaps with a header."""
+    first = draw(st.integers(0, len(rows)))
+    last = draw(st.integers(first, len(SECOND_RUN) - 1))
+    later_lines = log_format.lines(SECOND_RUN[first : last + 1])
+    if log_format.header and draw(st.booleans()):
+        del later_lines[0]
+    return log_format.lines(rows) + later_lines
+
+
+def mixed_runs(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+    """Two processes that write one file."""
+    mixed: list[Row] = []
+    for row, other in zip(rows, SECOND_RUN, strict=False):
+        mixed += draw(st.permutations([row, other]))
+    return log_format.lines(mixed)
+
+
+def torn_line(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+    """A writer that was stopped within a line; the resumed run continues on this line."""
+    lines = log_format.lines(rows)
+    index = draw(st.integers(1, len(lines) - 1))
+    kept = draw(st.integers(0, len(lines[index]) - 1))
+    lines[index] = lines[index][:kept]
+    resumed_at = draw(st.integers(1, index))
+    return lines[: index + 1] + lines[resumed_at:]
+
+
+def jump_of_the_counter(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+    """A counter that starts again, or elsewhere, when the run resumes."""
+    index = draw(st.integers(2, len(rows) - 2))
+    jump = INTERVAL * draw(st.integers(-index, -1) | st.integers(20, 100_000))
+    jumped = [(step + jump, loss, lr) for step, loss, lr in rows[index:]]
+    return log_format.lines(rows[:index] + jumped)
+
+
+def late_row(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+    """A row that is written too late, or too early."""
+    lines = log_format.lines(rows)
+    line = lines.pop(draw(st.integers(1, len(lines) - 1)))
+    lines.insert(draw(st.integers(1, len(lines))), line)
+    return lines
+
+
+KINDS = [lines_twice, second_run, mixed_runs, torn_line, jump_of_the_counter, late_row]
+
+
+@st.composite
+def damaged_logs(draw: st.DrawFn) -> tuple[Format, bytes]:
+    """Return the format of a damaged file, and its content, perhaps cut at a byte."""
+    rows = rows_of_run(draw(st.integers(8, 40)))
+    log_format = draw(st.sampled_from(list(FORMATS.values())))
+    lines = draw(st.sampled_from(KINDS))(draw, log_format, rows)
+    content = log_format.content(lines)
+    if draw(st.booleans()):
+        content = content[: draw(st.integers(0, len(content)))]
+    return log_format, content
