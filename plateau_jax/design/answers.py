@@ -31,7 +31,7 @@ from plateau_jax.drawing.segment_table import segment_table
 from plateau_jax.forecasts.loss_comparison import NOTE as FORECAST_NOTE
 from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
 from plateau_jax.table.exact_segments import end_of_rise
-from plateau_jax.theory.comparison import NOTE, LeastBound, minimize_bound, peak_at_equal_length
+from plateau_jax.theory.comparison import LeastBound, minimize_bound, note, peak_at_equal_length
 from plateau_jax.theory.curve_parts import largest_multiplier
 from plateau_jax.validation import checks
 from plateau_jax.validation.checks import Message, message_of
@@ -159,7 +159,8 @@ def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
     if asked.runs is not None:
         check_count("runs", asked.runs, MAX_RUNS)
         answer["ratios"] = compare_curves(curves)
-        answer["note"] = NOTE
+        is_scaled = any(curve.unit is not None for curve, _ in curves)
+        answer["note"] = note(is_scaled=is_scaled)
         answer["forecasts"] = []
         if asked.runs:
             answer |= _forecasts(tuple(asked.runs), curves)

@@ -10,6 +10,7 @@ the sums of a long curve take tens of milliseconds, and one curve changes at a t
 import io
 import json
 import math
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -29,12 +30,13 @@ from plateau_jax.design.questions import (
     typed_peak,
 )
 from plateau_jax.forecasts.fitted_law import FittedLaw, Prediction, fit_named_runs
-from plateau_jax.forecasts.logs import UnclearLogError, parse_rows
+from plateau_jax.forecasts.logs import UnclearLogError, decode_log, parse_log
 from plateau_jax.forecasts.loss_run import (
     LossRun,
     group_by_peak,
     largest_lr_of,
     lrs_known_from,
+    read_run,
     rebuild_run,
 )
 from plateau_jax.theory.curve_parts import largest_multiplier
@@ -57,19 +59,20 @@ class _Columns:
 @dataclass(frozen=True)
 class _LogQuestion:
     name: str
-    text: str
+    content: str
     curve: dict[str, Any] | None = None
     peak: Any = None
     columns: _Columns = _Columns()
 
 
 def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"name", "text", "curve", "peak", "columns"} -> {"run", "largest_lr", "advice"}.
+    """{"name", "content", "curve", "peak", "columns"} -> {"run", "largest_lr", "advice"}.
 
-    `run` is JSON text for `_read_run`, and `largest_lr` the largest learning rate of the run.
-    Without a curve, the learning rates of the log are used. `columns` has the columns that the user
-    chose for `step`, `loss` and `lr`. Or -> {"fault", "argument", "columns"} after an error, with
-    the columns to choose from if an argument is unclear.
+    `content` is the file in base64. `run` is JSON text for `_read_run`, and `largest_lr` the
+    largest learning rate of the run. Without a curve, the learning rates of the log are used.
+    `columns` has the columns that the user chose for `step`, `loss` and `lr`. Or -> {"fault",
+    "argument", "columns"} after an error, with the columns to choose from if an argument is
+    unclear.
     """
     asked = parse_fields(_LogQuestion, question)
     name = asked.name
@@ -78,10 +81,10 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         curve = _read_curve(asked.curve, MAX_ITEMS)
         peak = typed_peak(asked.peak)
     try:
-        _check_lines(name, asked.text)
         with record_warnings() as advice:
-            rows = parse_rows(asked.text, name)
-            run = LossRun.read(rows, curve, peak, **asdict(asked.columns))
+            text = decode_log(_from_base64(asked.content), name)
+            _check_lines(name, text)
+            run = read_run(parse_log(text, name), curve, peak, **asdict(asked.columns))
     except UnclearLogError as error:
         return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:
@@ -91,6 +94,13 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         "largest_lr": largest_lr_of(run),
         "advice": advice,
     }
+
+
+def _from_base64(content: str) -> bytes:
+    try:
+        return b64decode(content, validate=True)
+    except ValueError as error:
+        raise ValueError(f"content is not in base64: {error}") from None
 
 
 def _check_lines(name: str, text: str) -> None:

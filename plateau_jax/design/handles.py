@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, NamedTuple, cast
 
+import numpy as np
+
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 from plateau_jax.curves.plateau_curve import PlateauCurve, place_plateaus
@@ -263,7 +265,8 @@ def _continuation_handles(curve: Then, path: Path) -> Iterator[Handle]:
     scale = float(curve.scale)
     other = curve.other
     # The handle of the scale is at the first step with the highest level.
-    highest = max((row.begin for row in other._rows), key=lambda step: (other(step), -step))
+    begins = [row.begin for row in other._rows]
+    highest = begins[np.argmax(other(begins))]
     level = other(highest)
     if level:
         handle = _level_handle(

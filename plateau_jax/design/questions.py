@@ -128,20 +128,31 @@ def errors_within(path: Path) -> Generator[None]:
 def check_size(arguments: Any, most: int = MAX_ITEMS) -> None:
     """Reject a curve with so many stages, plateaus or batches that the page would wait for seconds.
 
+    A derived curve has the segments of the curves within it. So each item also counts once for each
+    curve that is derived from its curve; the limit of this sum is twice as high.
+
     Raises:
-        ValueError: The curve has more than `most` of them.
+        ValueError: The curve has more than `most` of them, or they are nested too deeply.
     """
     items = 0
-    curves = [arguments]
+    segments = 0
+    curves = [(arguments, 1)]
     while curves:
-        curve = curves.pop()
+        curve, times = curves.pop()
         if isinstance(curve, Mapping):
             values = cast("Mapping[str, Any]", curve)
-            items += _count_items(values)
-            curves += [values.get(name) for name in NESTED]
+            count = _count_items(values)
+            items += count
+            segments += times * count
+            curves += [(values.get(name), times + 1) for name in NESTED]
     if items > most:
         raise ValueError(
             f"this curve has {items} stages, plateaus and batches; this page takes at most {most}"
+        )
+    if segments > 2 * most:
+        raise ValueError(
+            f"this curve has {items} stages, plateaus and batches, and they are nested so deeply "
+            f"that they count as {segments}; this page takes at most {2 * most}"
         )
 
 

@@ -16,8 +16,11 @@ from typing import Any
 from plateau_jax.design.answers import ANSWERS, answer_request, choices_per_field
 from plateau_jax.design.questions import MAX_CURVES
 
-MAX_BODY_BYTES = 64 << 20
-"""The largest question: 50 000 rows of a trainer's log take some 10 MB."""
+_MAX_LOG_BYTES = 64 << 20
+"""The largest log: 50,000 rows of a trainer take some 10 MB."""
+
+MAX_BODY_BYTES = 88 << 20
+"""The largest question: a log in base64, which is a third longer, with a curve."""
 
 _LOOPBACK = "127.0.0.1"
 
@@ -59,7 +62,7 @@ class Server(ThreadingHTTPServer):
         self.initial_state: dict[str, Any] = {
             "curves": list(curves),
             "max_curves": MAX_CURVES,
-            "max_log_bytes": MAX_BODY_BYTES,
+            "max_log_bytes": _MAX_LOG_BYTES,
             "shapes": choices_per_field(),
         }
         folder = files("plateau_jax.design") / "page"

@@ -296,6 +296,15 @@ def test_ratios_and_learning_rates_match_the_library() -> None:
         assert ratios["best_peak"] == 0.5 * peak
 
 
+def test_note_speaks_of_batch_plans_if_a_curve_has_one() -> None:
+    plan = BatchPlan([(0, 8), (4000, 16)])
+    curves = STABLE, plan.scale(STABLE, 8, reference=16)
+    answer = answer_page({"curves": entries_of(*curves), "runs": []})
+    assert "BatchPlan.scale" in answer["note"]
+    answer = answer_page({"curves": entries_of(STABLE), "runs": []})
+    assert "BatchPlan.scale" not in answer["note"]
+
+
 def test_curve_at_zero_has_no_ratio() -> None:
     zero = build({"stages": [(10,)], "start": 0.0})
     of_stable, of_zero = answer_page({"curves": entries_of(STABLE, zero), "runs": []})["ratios"]

@@ -7,7 +7,7 @@ import pytest
 from support.design.design import PEAK, answer_about, fault_of
 from support.forecasts.logs import LOSSES, STEPS, csv_of, opened
 
-from plateau_jax import PlateauCurve, StagedCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.design.answers import answer_page
 
 GOOD = PlateauCurve(300, warmup_steps=30, plateaus=[(0, 70)], min_lr_ratio=0.1).to_dict()
@@ -132,6 +132,26 @@ def test_curve_of_too_many_stages_is_rejected_at_once() -> None:
     assert "curve has 6000 stages, plateaus and batches; this page takes at most 5000" in message
 
 
+def restarted(curve: Curve) -> Curve:
+    """Return the curve and 64 repetitions of it."""
+    restarts = curve
+    for _ in range(64):
+        restarts = curve.then(restarts, scale=0.5)
+    return restarts
+
+
+def test_many_restarts_of_a_few_stages_are_described() -> None:
+    curve = restarted(StagedCurve.wsd(100, warmup_steps=5, decay_steps=20))
+    assert answer_about(curve)["total"] == 6500
+
+
+def test_many_restarts_of_many_stages_are_rejected_at_once() -> None:
+    curve = restarted(StagedCurve([(3, 1.0), (3, 0.5)] * 20))
+    message = fault_of({"curve": curve.to_dict(), "peak": PEAK})["message"]
+    assert "has 2600 stages, plateaus and batches, and they are nested so deeply" in message
+    assert "they count as 88360; this page takes at most 10000" in message
+
+
 def test_batch_plan_of_too_many_batches_is_rejected_at_once() -> None:
     pairs = [[step, 8] for step in range(5999)]
     scaled = {"kind": "scaled", "curve": GOOD, "pairs": pairs, "unit": 1, "reference": 8}
@@ -251,12 +271,12 @@ def test_log_with_learning_rates_of_zero() -> None:
 
 def test_log_without_a_usual_column_of_steps() -> None:
     answer = opened(csv_of(n=STEPS, loss=LOSSES))
-    message = "the log has no usual column for step"
+    message = "log.csv has no usual column for step"
     check_unclear(answer, message, argument="step", columns=["n", "loss"])
 
 
 def test_log_that_is_not_json() -> None:
-    check_unclear(opened("{"), "log.csv, row 1: this line is not JSON")
+    check_unclear(opened("{\n"), "log.csv, line 1: this line is not JSON")
 
 
 def test_log_of_too_many_lines() -> None:
@@ -265,7 +285,7 @@ def test_log_of_too_many_lines() -> None:
 
 
 def test_log_of_negative_losses() -> None:
-    check_unclear(opened(csv_of(step=STEPS, loss=-LOSSES)), "the log: losses[0] = -2.")
+    check_unclear(opened(csv_of(step=STEPS, loss=-LOSSES)), "log.csv, line 2: loss = -2.")
 
 
 def test_resumed_run_is_advice() -> None:

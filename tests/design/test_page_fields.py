@@ -1,5 +1,6 @@
 """The fields of the selected curve: what is typed, clicked and chosen gives the curve."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -93,6 +94,11 @@ def test_stage_is_added_and_another_removed(undone):
     check_edits(undone, STAGED, actions, curve)
 
 
+def test_plateau_at_a_chosen_level(undone):
+    curve = StagedCurve([RISE, (3_000, 0.5), (3_000,), FALL])
+    check_edits(undone, STAGED, ["+ Stage", ("Stage 2, to", "0.5")], curve)
+
+
 COOLDOWN: list[Action] = [
     "+ Cooldown",
     ("Cooldown: First step", "7000"),
@@ -141,6 +147,18 @@ def test_cooldown_in_percent(undone):
 def test_stage_in_percent(undone):
     curve = StagedCurve([RISE, HOLD, (1_625, 0.0, "1-sqrt")])
     check_edits(undone, STAGED, [("Stage 3, steps", "20%")], curve)
+
+
+def test_numbers_with_letters(undone):
+    actions: list[Action] = [
+        ("Total steps", "1.5M"),
+        ("Warmup steps", "20k"),
+        "+ in steps",
+        ("Plateau 1 in steps, start", "10%"),
+        ("Plateau 1 in steps, length", "2.5 k"),
+    ]
+    curve = replace(STABLE, total_steps=1_500_000, warmup_steps=20_000)
+    check_edits(undone, STABLE, actions, replace(curve, absolute_plateaus=[(150_000, 2_500)]))
 
 
 # Added curves have the selected length and warmup.
@@ -203,7 +221,10 @@ CHOOSE_FORMULA = ("Decay shape", "1-x^P")
             "warmup_steps = 'five hundred' must be an integer",
         ),
         Fault("Total steps", "0", "total_steps", "total_steps = 0 must lie"),
+        Fault("Total steps", "1.2345k", "total_steps", "'1.2345k' must be a whole number"),
+        Fault("Total steps", "0x1B", "total_steps", "total_steps = '0x1B' must be an integer"),
         Fault("Final LR / peak", "2", "min_lr_ratio", "min_lr_ratio = 2 must lie"),
+        Fault("Final LR / peak", "0.001k", "min_lr_ratio", "'0.001k' must be a number"),
         Fault(START, "200", "plateaus-0", "(200, 40) must lie in 0 … 100 %"),
         Fault(START, "", "plateaus-0", "must"),
         Fault(START, "0x10", "plateaus-0", "must"),
@@ -233,6 +254,11 @@ def test_wrong_fields_have_a_message_and_keep_the_curve(undone, fault: Fault):
 
 def test_wrong_peak_has_a_message_and_keeps_the_curve(undone):
     fault = Fault("Peak learning rate", "6e-", "peak", "peak = '6e-' must be a number")
+    check_fault(undone, fault, "fault-peak")
+
+
+def test_peak_has_no_letter(undone):
+    fault = Fault("Peak learning rate", "1k", "peak", "peak = '1k' must be a number")
     check_fault(undone, fault, "fault-peak")
 
 
@@ -334,6 +360,20 @@ def test_curve_added_during_a_pending_answer_has_what_was_typed(design, button, 
     (first,) = held
     first.continue_()
     design.check(expected)
+
+
+def test_curve_opened_during_a_pending_answer_has_the_typed_peak(design):
+    held = design.hold_the_next_answer()
+    design.field("Peak learning rate").fill("6e-4")
+    design.button("Open…").click()
+    design.dialog.get_by_role("textbox").fill(json.dumps(COSINE.to_dict()))
+    design.dialog.locator("button.primary").click()
+    expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
+    (first,) = held
+    first.continue_()
+    expect(design.dialog).to_be_hidden()
+    design.check(COSINE)
+    assert design.peak() == 6e-4
 
 
 TENTHS = [number / 10 for number in range(1001)]

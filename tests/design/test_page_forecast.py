@@ -1,5 +1,6 @@
 """Forecasts on the page in a browser: from opened logs, for every curve, those of `LossFit`."""
 
+import gzip
 import re
 from collections.abc import Iterator
 
@@ -185,13 +186,23 @@ def test_two_logs_are_fitted_together(design):
     expect(design.button("Open a log…")).to_be_focused()
 
 
+def test_compressed_log_is_opened(design):
+    design.choose(run=gzip.compress(TEXT.encode()))
+    design.set("Trained with", "Cosine")
+    design.accept()
+    expect_forecast(design, "Stable", FIT.predict(STABLE))
+    expect(design.notes).to_contain_text(
+        "the intervals were tested on runs of 3000 to 201500 steps"
+    )
+
+
 def test_rejected_logs_say_why(design):
     use = design.dialog.get_by_role("button", name="Use this log")
-    design.choose(binary=b"\xff\xfe\x00")
-    expect(design.status).to_contain_text("a text file in UTF-8")
+    design.choose(binary=b"\x89PNG")
+    expect(design.status).to_contain_text("binary.csv, line 1: byte 0x89 is not UTF-8")
     expect(use).to_be_disabled()
     design.press("Escape")
-    design.choose(wrong="{1, 2}")
+    design.choose(wrong="{1, 2}\n")
     expect(design.status).to_contain_text("is not JSON")
     expect(use).to_be_disabled()
 

@@ -11,7 +11,7 @@ from support.design.page import COSINE, CURVES, DROP, PEAK, STABLE, STAGED, Desi
 
 from plateau_jax import Curve, compare
 from plateau_jax.design.questions import MAX_CURVES
-from plateau_jax.theory.comparison import NOTE
+from plateau_jax.theory import comparison
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ def test_note_on_the_ratios_is_that_of_the_library(undone):
     expect(note).to_be_hidden()
     undone.page.get_by_text("Ratios to the first curve, each at its best peak").press("Enter")
     expect(note).to_be_visible()
-    expect(note).to_have_text(NOTE)
+    expect(note).to_have_text(comparison.note(is_scaled=False))
 
 
 def test_curves_of_other_length_are_marked(undone):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from support.design.design import request, served
-from support.design.questions import QUESTIONS, RUN, body_of, changed_questions
+from support.design.questions import QUESTIONS, RUN, body_of, changed_questions, in_base64
 
 from plateau_jax.design.answers import answer_request
 from plateau_jax.design.server import Server
@@ -115,7 +115,7 @@ def test_wrong_values_of_a_run(server: Server, values: dict[str, Any], message: 
     ("fields", "message"),
     [
         ({"name": 5}, "name = 5 must be a string"),
-        ({"text": ["step"]}, "text = ['step'] must be a string"),
+        ({"content": ["step"]}, "content = ['step'] must be a string"),
         ({"columns": 5}, "columns = 5 must be an object"),
         ({"columns": {"loss": 5}}, "columns.loss = 5 must be a string"),
         ({"curve": "curve"}, "curve = 'curve' must be an object"),
@@ -132,23 +132,23 @@ def test_wrong_values_of_a_run(server: Server, values: dict[str, Any], message: 
     ],
 )
 def test_wrong_values_of_a_log(server: Server, fields: dict[str, Any], message: str) -> None:
-    log = {"name": "log.csv", "text": "step,loss\n1,3\n"}
+    log = {"name": "log.csv", "content": in_base64("step,loss\n1,3\n")}
     check_rejected(server, "/log", {**log, **fields}, message)
 
 
 def test_log_without_a_name(server: Server) -> None:
-    check_rejected(server, "/log", {"text": ""}, "name is missing")
+    check_rejected(server, "/log", {"content": ""}, "name is missing")
 
 
-def test_log_without_a_text(server: Server) -> None:
-    check_rejected(server, "/log", {"name": ""}, "text is missing")
+def test_log_without_content(server: Server) -> None:
+    check_rejected(server, "/log", {"name": ""}, "content is missing")
 
 
 # Any change of a valid question.
 
 BEGINNINGS = {
     "/page": r"(curves|describe|step|runs)\b|this is nested",
-    "/log": r"(name|text|curve|peak|columns)\b|this is nested",
+    "/log": r"(name|content|curve|peak|columns)\b|this is nested",
 }
 """How a message begins: with a field of the question, which may be nested too deeply."""
 

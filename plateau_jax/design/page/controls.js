@@ -35,6 +35,10 @@ const LABELS = {
   reference: "Reference batch",
   exponent: "Exponent",
 };
+// The fields of numbers of steps, samples or tokens, besides those in lists and the start of a part.
+const COUNTS = ["total_steps", "warmup_steps", "at", "steps", "stop", "unit", "reference"];
+// The letters of counts such as 10k, as those of numbers in JavaScript.
+const POWERS = { k: "e3", M: "e6", B: "e9" };
 // The labels of the field for P next to a shape, by the shape's argument.
 const POWER_LABELS = {
   warmup_shape: "P of the warmup",
@@ -347,9 +351,23 @@ function structureOf(curve) {
   ];
 }
 
-// A percentage of the run as steps; null for an empty field; else the text, which the server reads.
+// A percentage of the run, or 10k, as a number; null for an empty field; else the text, which the
+// server reads.
 function parseField(text, path, entry) {
   if (path.at(-3) === "plateaus") return text.replace(/\s*%$/, "") || null;
-  const steps = text.endsWith("%") ? stepsOfRun(text.slice(0, -1), entry, path) : NaN;
-  return Number.isFinite(steps) ? steps : text || null;
+  const [, digits, letter] = text.match(/^(\d+(?:\.\d+)?)\s*([kMB])$/) ?? [];
+  let steps = NaN;
+  if (text.endsWith("%")) steps = stepsOfRun(text.slice(0, -1), entry, path);
+  if (letter && isCount(path, entry)) steps = Number(digits + POWERS[letter]);
+  return Number.isInteger(steps) ? steps : text || null;
+}
+
+// True for the field of a number of steps, samples or tokens.
+function isCount(path, entry) {
+  const name = path.at(-1);
+  const list = path.at(-3);
+  if (list === "stages") return name === 0;
+  if (list === "absolute_plateaus") return true;
+  if (name === "start") return valueAt(entry, path.slice(0, -1)).kind === "part";
+  return COUNTS.includes(name);
 }

@@ -190,7 +190,8 @@ function notesAbout({ fault, reasons = [] }) {
   return [];
 }
 
-const adviceAbout = ({ name, advice }) => advice.map((text) => `${name}: ${text.replace(/^the log: /, "")}`);
+const adviceAbout = ({ name, advice }) =>
+  advice.map((text) => (text.startsWith(`${name}: `) ? text : `${name}: ${text}`));
 
 function lineOf({ name, colour, isSelected }, { loss, line, low, high }) {
   const text = line ? `${loss.toFixed(3)} ${plusMinus(low, high)}` : "no forecast";

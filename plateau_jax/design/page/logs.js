@@ -72,13 +72,22 @@ function runOf({ run, largest_lr, advice }, curveName) {
   };
 }
 
-// One file: its text, the choices of the user, and the run that the server reads from them.
+function inBase64(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.addEventListener("load", () => resolve(reader.result.split(",")[1] ?? ""));
+    reader.addEventListener("error", () => reject(reader.error));
+    reader.readAsDataURL(file);
+  });
+}
+
+// One file: its content in base64, the choices of the user, and the run that the server reads from them.
 class OpenedLog {
   run = null;
   fields = byId("log-fields").content.firstElementChild.cloneNode(true);
   #file;
   #page;
-  #text;
+  #content;
   #changed;
 
   constructor(file, maxBytes, page, changed) {
@@ -104,15 +113,15 @@ class OpenedLog {
       return this.#showFault(`${name} has ${sizes}. Log the loss less often, or leave columns out`);
     }
     try {
-      this.#text = new TextDecoder("utf-8", { fatal: true }).decode(await this.#file.arrayBuffer());
-    } catch {
-      return this.#showFault(`${name} is not a text file in UTF-8`);
+      this.#content = await inBase64(this.#file);
+    } catch (error) {
+      return this.#showFault(`${name} cannot be read: ${error.message}`);
     }
     this.#ask();
   }
 
   #ask = latestOnly(async () => {
-    if (this.#text === undefined) return;
+    if (this.#content === undefined) return;
     this.#show(null, "Reading…");
     const entry = this.#page.entries().find(({ id }) => String(id) === this.#choice("curve"));
     const answer = await ask("/log", this.#question(entry));
@@ -131,7 +140,7 @@ class OpenedLog {
       loss: this.#choice("loss"),
       lr: this.#choice("lr"),
     };
-    return { name: this.#file.name, text: this.#text, columns, curve, peak };
+    return { name: this.#file.name, content: this.#content, columns, curve, peak };
   }
 
   // Show what is wrong, and the columns to choose from.

@@ -98,6 +98,7 @@ async function addFromTemplate(template) {
 // of an invalid one.
 async function openCurves(saved, name) {
   if (saved?.curves !== undefined) return openPage(saved.curves);
+  await refreshed;  // a peak that was typed last is valid only once it is answered
   if (isFull()) throw new Error(fullText());
   const asked = { curve: saved, peak: lastValid(selected()).peak };
   const { curves } = await ask("/page", { curves: [asked] });

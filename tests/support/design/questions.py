@@ -2,6 +2,7 @@
 
 import json
 import math
+from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -49,6 +50,11 @@ RUN = _run(_CURVES[1], None)
 """The values of a run that can be fitted."""
 
 
+def in_base64(text: str) -> str:
+    """Return the content of a log, as the page sends it."""
+    return b64encode(text.encode()).decode()
+
+
 def _csv() -> str:
     lines = ["step,loss,lr\n"]
     for step in _STEPS:
@@ -57,12 +63,12 @@ def _csv() -> str:
     return "".join(lines)
 
 
-_CSV_LOG = {"name": "log.csv", "text": _csv()}
+_CSV_LOG = {"name": "log.csv", "content": in_base64(_csv())}
 _JSON_LINES = """\
 {"step": 0, "loss": 0, "lr": [1.0]}
 {"step": 9, "loss": 3, "lr": [0.5]}
 """
-_JSON_LOG = {"name": "log.jsonl", "text": _JSON_LINES}
+_JSON_LOG = {"name": "log.jsonl", "content": in_base64(_JSON_LINES)}
 
 
 def _questions() -> list[tuple[str, dict[str, Any]]]:
