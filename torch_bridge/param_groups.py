@@ -67,17 +67,16 @@ def all_parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
     return parameters
 
 
-def curves_of(optimizer: Optimizer, curve: Curve | Sequence[Curve]) -> list[Curve]:
+def curves_of(groups: Sequence[dict[str, Any]], curve: Curve | Sequence[Curve]) -> list[Curve]:
     """Return a curve for each group, from one curve for all groups or a sequence of curves."""
-    group_count = len(groups_of(optimizer))
     if isinstance(curve, Curve):
-        return [curve] * group_count
+        return [curve] * len(groups)
     if not isinstance(curve, Sequence) or not all(isinstance(item, Curve) for item in curve):
         raise TypeError(
             f"curve = {checks.short_repr(curve)} must be a Curve, such as "
             "PlateauCurve(total_steps), or one for each parameter group"
         )
-    check_length("curve", curve, group_count)
+    check_length("curve", curve, len(groups))
     return list(curve)
 
 
@@ -188,14 +187,16 @@ def _is_nonzero(moment: Any) -> bool:
     return bool(shard.abs().sum())  # `any` rejects sparse momentum
 
 
-def bases_per_group(name: str, base: Any, group_count: int) -> list[float]:
+def bases_per_group(
+    name: str, base: Any, group_count: int, groups: str = "parameter groups"
+) -> list[float]:
     """Return the argument `name`, one value or a sequence, as a float32 value for each group."""
     if isinstance(base, Tensor) and base.dim() > 0:
         base = cast("list[float]", base.tolist())
     if not checks.is_ordered(base):
         return [base_value(name, base)] * group_count
     bases = list(cast("Sequence[Any]", base))
-    check_length(name, bases, group_count)
+    check_length(name, bases, group_count, groups)
     return [base_value(f"{name}[{index}]", value) for index, value in enumerate(bases)]
 
 
@@ -251,6 +252,14 @@ class GroupOption(NamedTuple):
             return group[self.name]
         return group[self.name][self.item]
 
+    def is_in(self, group: dict[str, Any]) -> bool:
+        """Return True if the group has this option."""
+        try:
+            self.read(group)
+        except (IndexError, KeyError, TypeError):
+            return False
+        return True
+
     def base_of(self, index: int, group: dict[str, Any]) -> float:
         """Return a group's base, in float32: `group[base_key]` if it has one, else its value."""
         value = self.value_of(index, group)
@@ -258,10 +267,9 @@ class GroupOption(NamedTuple):
 
     def value_of(self, index: int, group: dict[str, Any]) -> Any:
         """Return a group's value, or raise a ValueError that names the group."""
-        try:
-            return self.read(group)
-        except (IndexError, KeyError, TypeError):
-            raise ValueError(f"param_groups[{index}] has no {self}") from None
+        if not self.is_in(group):
+            raise ValueError(f"param_groups[{index}] has no {self}: its curve must be None")
+        return self.read(group)
 
     def warn_of_scales(self, groups: Sequence[dict[str, Any]]) -> None:
         """Warn if a group has a factor for this option, which this library does not apply."""
@@ -290,10 +298,8 @@ class GroupOption(NamedTuple):
 
     def is_held_by(self, defaults: dict[str, Any], value: Tensor) -> bool:
         """Return True if this very tensor is the option's value in an optimizer's defaults."""
-        try:
-            return self.read(defaults) is value
-        except (IndexError, KeyError, TypeError):
-            return False  # the groups may have options without a default
+        # The groups may have options without a default.
+        return self.is_in(defaults) and self.read(defaults) is value
 
     def replace(self, group: dict[str, Any], value: Any) -> None:
         """Replace the value in the group, even if it is a tensor."""

@@ -14,7 +14,8 @@ from support.examples import examples
 from support.lines import Lines, Stop
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.models import Net, mean_loss
-from support.training.steps import equal_trees, through_file
+from support.training.steps import through_file
+from support.trees import equal_trees
 from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import (

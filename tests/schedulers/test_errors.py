@@ -107,7 +107,7 @@ def test_different_curves_with_a_hold_rule(optimizer: Any) -> None:
 
 
 @pytest.mark.parametrize("clock", [PATIENT, [HoldBelow(0.5, 3), PATIENT]])
-@wrong(ValueError, "HoldUntilFlat", "a flat part to hold at", "(50, 0)")
+@wrong(ValueError, "HoldUntilFlat", "a plateau to hold at", "(50, 0)")
 def test_curve_without_a_flat_part_to_hold_at(optimizer: Any, clock: Any) -> None:
     lambda_lr(optimizer, PlateauCurve(30, plateaus=[(50, 0)]), clock=clock)
 
@@ -677,8 +677,8 @@ def resume(saved: Any, current: Any, name: str = "scheduler") -> None:
     ValueError,
     "state_dict cannot resume at step 40",
     " total_steps=64, now 96",
-    "learning rates differ from step 6 on; resume with the old curve, or",
-    "pass strict=False",
+    "learning rates differ from step 6 on; to train longer, keep the lengths of the phases so far",
+    "; otherwise resume with the old curve, or pass strict=False",
     "lambda_lr if",
 )
 def test_longer_curve() -> None:

@@ -25,7 +25,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.training.steps import equal_trees
+from support.trees import equal_trees
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import (

@@ -88,8 +88,9 @@ def steps_do_not_fit(times: str) -> str:
 
 
 def check_advice(message: str, build: Any, *, is_often: bool) -> None:
-    """Check that the message speaks of accelerate, and of a count, where these may be the cause."""
+    """Check that the message names accumulation, accelerate and a count if they may be causes."""
     is_counting = build is counting
+    assert ("gradient accumulation" in message) == (is_often and not is_counting)
     assert ("accelerator.num_processes" in message) == (is_often and not is_counting)
     assert ("step(count=n)" in message) == is_counting
 

@@ -58,7 +58,7 @@ class StartCheck:
         if made is not None:
             seen = describe_updates(made)
             number = str(made)
-        advice = "load the step's state, step.load_state_dict(state)"
+        advice = "load the TrainStep's state, train_step.load_state_dict(state)"
         checked = self._clock.checked
         if checked.unit is None or checked.count is not None:
             advice += f"; or build it with initial_updates={number}"

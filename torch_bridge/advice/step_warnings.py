@@ -447,9 +447,9 @@ def _steps_message(scheduler: WatchedScheduler, mistake: str, size: int) -> str:
         advice += ", with total_steps = count_updates(loader, epochs)"
     if mistake == "often" and unit is None:
         advice += (
-            ". Most often the reason is accelerate, which by default steps a prepared scheduler "
-            "once for each process: build the scheduler with clock="
-            "DataClock(accelerator.num_processes, count=1). With "
+            ". Under gradient accumulation, do not call it after each micro-batch. accelerate by "
+            "default steps a prepared scheduler once for each process: build the scheduler with "
+            "clock=DataClock(accelerator.num_processes, count=1). With "
             "step_scheduler_with_optimizer=False it steps at each call: call scheduler.step() only "
             "if accelerator.sync_gradients, without this clock"
         )

@@ -44,6 +44,7 @@ class GroupCurves:
         optimizer: The optimizer.
         option: The option that follows the curves.
         curve: One curve for all groups, also for those that are added later; or one for each.
+        skips_groups: True to leave groups that lack the option alone.
 
     Attributes:
         groups, curves, bases, written: Lists with one item per group, in the order that the
@@ -58,19 +59,25 @@ class GroupCurves:
     ahead: ValuesAhead
 
     def __init__(
-        self, optimizer: Optimizer, option: GroupOption, curve: Curve | Sequence[Curve]
+        self,
+        optimizer: Optimizer,
+        option: GroupOption,
+        curve: Curve | Sequence[Curve],
+        *,
+        skips_groups: bool = False,
     ) -> None:
         self.optimizer = optimizer
         self.option = option
+        self._skips_groups = skips_groups
         self.common_curve: Curve | None = None
         if isinstance(curve, Curve):
             self.common_curve = curve
         members: list[Member] = []
-        curves = curves_of(optimizer, curve)
-        for index, group in enumerate(optimizer.param_groups):
-            base = option.base_of(index, group)
-            members.append(Member(group, curves[index], base, option.read(group)))
-        option.warn_of_scales(optimizer.param_groups)
+        groups = self._followed_groups()
+        for group, group_curve in zip(groups, curves_of(groups, curve), strict=True):
+            base = option.base_of(self._index_of(group), group)
+            members.append(Member(group, group_curve, base, option.read(group)))
+        option.warn_of_scales(groups)
         self._set_members(members)
         self._keep_bases(members)
         self.lists = ShownLists(option, self.bases, self.curves)
@@ -100,6 +107,31 @@ class GroupCurves:
         for group in self.groups:
             values.append(as_number(self.option.read(group)))
         return repr(self.common_curve or self.curves), f"{self.option}={one_if_equal(values)!r}"
+
+    def _followed_groups(self) -> list[dict[str, Any]]:
+        """Return the optimizer's groups that follow the curves: all, or those with the option."""
+        groups = self.optimizer.param_groups
+        if not self._skips_groups:
+            return groups
+        return [group for group in groups if self.option.is_in(group)]
+
+    @property
+    def words_for_groups(self) -> str:
+        """The groups that follow the curves, in a message."""
+        if self._skips_groups:
+            return f"parameter groups with {self.option}"
+        return "parameter groups"
+
+    def indices(self) -> list[int]:
+        """Return the indices of the groups that follow the curves, in the optimizer's order."""
+        return [self._index_of(group) for group in self._followed_groups()]
+
+    def _index_of(self, group: dict[str, Any]) -> int:
+        """Return the index of one of the optimizer's groups."""
+        for index, candidate in enumerate(self.optimizer.param_groups):
+            if candidate is group:
+                return index
+        raise AssertionError("the group is one of the optimizer's")
 
     def _members(self) -> list[Member]:
         members: list[Member] = []
@@ -198,7 +230,7 @@ class GroupCurves:
         """Return True if `sync` has nothing to do."""
         lists = self.lists
         groups = self.groups
-        current = self.optimizer.param_groups
+        current = self._followed_groups()
         # As `has_current_groups` asks, but without the call: this runs at every step.
         return (
             lists.bases == self.bases
@@ -248,16 +280,16 @@ class GroupCurves:
 
     def has_current_groups(self) -> bool:
         """Return True if the optimizer has exactly the groups known here, in the same order."""
-        groups = self.optimizer.param_groups
+        groups = self._followed_groups()
         return len(groups) == len(self.groups) and all(map(is_, groups, self.groups))
 
     def unknown_groups(self) -> dict[int, dict[str, Any]]:
-        """Return the optimizer's groups that are not known here, by their index."""
+        """Return the groups that are not known here, by their place among those that follow."""
         known = set(map(id, self.groups))
         unknown: dict[int, dict[str, Any]] = {}
-        for index, group in enumerate(self.optimizer.param_groups):
+        for place, group in enumerate(self._followed_groups()):
             if id(group) not in known:
-                unknown[index] = group
+                unknown[place] = group
         return unknown
 
     def add_new_groups(self, *, writes: bool = True, are_accepted: bool = False) -> None:
@@ -278,10 +310,10 @@ class GroupCurves:
         if not new:
             return
         new_members: list[Member] = []
-        for index, group in new.items():
-            member = self._new_member(index, group, former)
+        for place, group in new.items():
+            member = self._new_member(place, group, former)
             if not are_accepted:
-                self._check_not_copied(index, member)
+                self._check_not_copied(member)
             new_members.append(member)
         is_in_charge = self.is_in_charge()
         self.option.warn_of_scales(list(new.values()))
@@ -300,47 +332,49 @@ class GroupCurves:
             for place in range(first, len(self.groups)):
                 self.written[place] = self.option.write(self.groups[place], values[place])
 
-    def _new_member(self, index: int, group: dict[str, Any], former: Sequence[Member]) -> Member:
+    def _new_member(self, place: int, group: dict[str, Any], former: Sequence[Member]) -> Member:
         """Return a new group with its curve and base; a removed group gets its former ones."""
-        written = self.option.read(group)
-        bases = self.lists.written_bases(len(self.optimizer.param_groups))
+        index = self._index_of(group)
+        written = self.option.value_of(index, group)
+        bases = self.lists.written_bases(len(self._followed_groups()))
         for removed in self._removed:
             if removed.group is group and bases is None:
                 return removed._replace(written=written)
-        curve = self._curve_of_new_group(index)
+        curve = self._curve_of_new_group(place)
         if bases is not None:
-            return Member(group, curve, bases[index], written)
+            return Member(group, curve, bases[place], written)
         if self._is_moved:
-            return self._moved_member(index, group, curve, former)
+            return self._moved_member(place, group, curve, former)
         return Member(group, curve, self.option.base_of(index, group), written)
 
     def _moved_member(
-        self, index: int, group: dict[str, Any], curve: Curve, former: Sequence[Member]
+        self, place: int, group: dict[str, Any], curve: Curve, former: Sequence[Member]
     ) -> Member:
         """Return a group of a new optimizer, whose parameters are new too.
 
         It keeps the base of the group in whose place it is, since its learning rate may be as
         decayed as that group's.
         """
-        groups = self.optimizer.param_groups
+        groups = self._followed_groups()
         if len(groups) == len(former):
-            return former[index]._replace(group=group, curve=curve)
+            return former[place]._replace(group=group, curve=curve)
+        index = self._index_of(group)
         if self.option.base_key in group:
             base = self.option.base_of(index, group)
             return Member(group, curve, base, self.option.read(group))
         raise ValueError(
-            f"the new optimizer has {len(groups)} parameter groups, and the one before had "
+            f"the new optimizer has {len(groups)} {self.words_for_groups}, and the one before had "
             f"{len(former)}: the base of param_groups[{index}] is not known, since its "
             f"{self.option} = {as_number(self.option.read(group))!r} may have decayed. Write "
             f"{self.option.bases_name} = [...], with an item for each group"
         )
 
-    def _check_not_copied(self, index: int, member: Member) -> None:
+    def _check_not_copied(self, member: Member) -> None:
         """Reject a new group whose base was copied from another group, but whose value was not."""
         option = self.option
         group = member.group
         base = member.base
-        is_given = self._is_moved or self.lists.written_bases(len(self.optimizer.param_groups))
+        is_given = self._is_moved or self.lists.written_bases(len(self._followed_groups()))
         is_known = any(removed.group is group for removed in self._removed)
         if is_given or is_known or option.base_key not in group:
             return
@@ -355,6 +389,7 @@ class GroupCurves:
         expected = [base, value_on_curve]
         expected += [as_number(option.read(known)) for known in with_same_base]
         if not any(is_same(value, number) for number in expected):
+            index = self._index_of(group)
             line = option.line_that_sets(group, shortest_decimal(value_on_curve))
             raise ValueError(
                 f"param_groups[{index}] was added with {option} = {value!r}, but its "
@@ -363,9 +398,9 @@ class GroupCurves:
                 f"the {option.base_word} {shortest_decimal(base)}, write {line}"
             )
 
-    def _curve_of_new_group(self, index: int) -> Curve:
-        groups = self.optimizer.param_groups
-        curve = self.lists.written_curve(index, len(groups))
+    def _curve_of_new_group(self, place: int) -> Curve:
+        groups = self._followed_groups()
+        curve = self.lists.written_curve(place, len(groups))
         if curve is not None:
             return curve
         if self.common_curve is not None:
@@ -373,11 +408,11 @@ class GroupCurves:
         are_replaced = len(self.unknown_groups()) == len(groups) == len(self.groups)
         if not are_replaced:
             raise ValueError(
-                f"the optimizer has {len(groups)} parameter groups, but "
+                f"the optimizer has {len(groups)} {self.words_for_groups}, but "
                 f"curves for {len(self.groups)} of them. Build this again with a curve for each "
                 "group, and load its state: new.load_state_dict(old.state_dict())"
             )
-        return self.curves[index]
+        return self.curves[place]
 
     def match_reloaded_groups(self) -> None:
         """Replace known groups by unknown dictionaries with their parameters, as after a load."""
@@ -410,10 +445,11 @@ class GroupCurves:
         """Keep the groups that the optimizer has, in its order; remember the removed ones."""
         members = {id(member.group): member for member in self._members()}
         kept: list[Member] = []
-        for group in self.optimizer.param_groups:
+        groups = self._followed_groups()
+        for group in groups:
             if id(group) in members:
                 kept.append(members[id(group)])
-        current = set(map(id, self.optimizer.param_groups))
+        current = set(map(id, groups))
         candidates = [*self._removed, *members.values()]
         self._removed = [member for member in candidates if id(member.group) not in current]
         self._set_members(kept)

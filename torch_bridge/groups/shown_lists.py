@@ -105,7 +105,7 @@ def _curve_message(option: GroupOption, index: int, curve: Any) -> str:
         f"new.load_state_dict({old}.state_dict())"
     )
     if isinstance(curve, Curve):
-        return f"{shown}but param_groups[{index}] follows a different curve. {advice}"
+        return f"{shown}but that group follows a different curve. {advice}"
     message = f"{shown}where only a curve has an effect, such as StagedCurve.through(points). "
     message += advice
     if option == LEARNING_RATE:

@@ -63,8 +63,11 @@ class lambda_lr(LambdaLR):
         lr = float32(float32(peak) · curve(n))
 
     This is the learning rate that `plateau_jax.optax_schedule` returns and `Curve.learning_rate`
-    computes for the same peak. The peak of a group is its `initial_lr` if it has one, else its
-    `lr`, as in torch. If `group["lr"]` is a tensor, the scheduler writes into that tensor.
+    computes for the same peak. Save `state_dict()` with each checkpoint: it contains the curve, so
+    `load_state_dict` notices a schedule that contradicts the run's past.
+
+    The peak of a group is its `initial_lr` if it has one, else its `lr`, as in torch. If
+    `group["lr"]` is a tensor, the scheduler writes into that tensor.
 
     Programs may write into `base_lrs`, `last_epoch` and `optimizer` as into those of a `LambdaLR`,
     with the same effect; with a `DataClock`, the next step rejects a changed `last_epoch`. A
@@ -99,27 +102,34 @@ class lambda_lr(LambdaLR):
 
     Attributes:
         curves: The curve of each group.
-        curve_step: The step of the curve that gives the learning rates; `last_epoch` counts the
-            calls of `step`.
+        curve_step: The step of the curve that gives the learning rates of the next update;
+            `last_epoch` counts the calls of `step`.
+        consumed: With a `DataClock`, the sum of the counts of all updates.
         count: The samples or tokens that the next `step()` counts if it is called without `count`;
             None after it. Set it on this scheduler, not on one that wraps it.
 
     Raises:
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.
-        ValueError: The numbers of curves and groups differ; a learning rate is negative, not
-            finite, or positive and below 2⁻¹²⁶; the optimizer updates no parameter itself, like
-            transformers' layer-wise ones; `last_epoch` is at least 0, but an optimizer that was
-            stepped has no `initial_lr`, so that its peak is unknown, or the `DataClock` has no
-            `count`; several curves with a hold rule, or a curve without a flat part for
-            `HoldUntilFlat`; the curve, from `BatchPlan.scale`, needs a different clock.
+        ValueError: One of these:
+
+            - The numbers of curves and groups differ.
+            - A learning rate is negative, not finite, or positive and below 2⁻¹²⁶.
+            - The optimizer updates no parameter itself, like transformers' layer-wise ones.
+            - With `last_epoch`, the peak is unknown, because the optimizer was stepped and has no
+              `initial_lr`; or the `DataClock` has no `count`.
+            - A hold rule with several curves, or `HoldUntilFlat` with a curve without a plateau.
+            - A curve from `BatchPlan.scale` with a different clock than it needs.
 
     Warns:
-        CurveWarning: A group has a factor of its learning rate that only other schedulers read,
-            such as timm's `lr_scale`. During training, once each: a group had an earlier scheduler,
-            and its `lr` was neither the peak nor what that scheduler wrote; `step()` is called much
-            more rarely or much more often than the optimizer's; training continues far past the
-            curve's end; the unit is so large that the curve stays at 0; the optimizer was loaded,
-            but this scheduler starts at step 0 without its state.
+        CurveWarning: When it is built, if a group has a factor of its learning rate that only other
+            schedulers read, such as timm's `lr_scale`. During training, once each, if:
+
+            - a group had an earlier scheduler, and its `lr` was neither the peak nor what that
+              scheduler wrote;
+            - `step()` is called much more rarely or much more often than the optimizer's;
+            - training continues far past the end of the curve;
+            - the unit is so large that the curve stays at 0;
+            - the optimizer was loaded, but this scheduler starts at step 0 without its state.
         UserWarning: As in torch: the scheduler is stepped before the optimizer.
 
     >>> import torch
@@ -168,7 +178,7 @@ class lambda_lr(LambdaLR):
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         curve = as_curves("curve", curve)
-        curves = curves_of(optimizer, curve)
+        curves = curves_of(groups_of(optimizer), curve)
         # A single curve sets the clock, even before there is a group.
         self._clock = new_clock(clock, [curve] if isinstance(curve, Curve) else curves)
         if last_epoch >= 0:

@@ -27,7 +27,7 @@ from torch_bridge.curve_api import (
     warn,
 )
 from torch_bridge.groups.group_curves import GroupCurves
-from torch_bridge.param_groups import GroupOption, bases_per_group, groups_of
+from torch_bridge.param_groups import GroupOption, as_number, bases_per_group, groups_of
 from torch_bridge.schedulers.scheduler_state import read_bases, read_flag
 from torch_bridge.schedulers.update_hook import hook_of
 
@@ -43,9 +43,11 @@ class _FollowerState(TypedDict):
     records: list[dict[str, Any]]
     base_value_was_set: NotRequired[bool]
     """Only if True: see `follow.state_dict`."""
+    groups: NotRequired[list[int] | None]
+    """Only if not None: see `follow.state_dict`."""
 
 
-_FORMAT = Format("follower", _FollowerState, defaults={"base_value_was_set": False})
+_FORMAT = Format("follower", _FollowerState, defaults={"base_value_was_set": False, "groups": None})
 
 
 # Named like a function, as `torch.no_grad` is, because programs call it like one.
@@ -71,16 +73,17 @@ class follow:
     Args:
         optimizer: Any torch optimizer.
         key: A key of the parameter groups, or a pair of a key and an index: `("betas", 0)`.
-        curve: As in `lambda_lr`.
+        curve: As in `lambda_lr`; in a sequence, None for each group that lacks the option. If
+            any item is None, groups without the option are ignored, also those added later.
 
     Attributes:
-        curves: The curve of each group.
+        curves: The curve of each group that has the option.
         curve_step: The step of the curve that gives the values.
 
     Raises:
-        TypeError, ValueError: As `lambda_lr`; or `key` is wrong: a group lacks it, its value is not
-            a number or out of the range of a peak, or it is the learning rate, which needs
-            `lambda_lr`.
+        TypeError, ValueError: As `lambda_lr`; or `key` is wrong: a group with a curve lacks it, its
+            value is not a number or out of the range of a peak, or it is the learning rate, which
+            needs `lambda_lr`; or a group that has it has None as its curve.
 
     Warns:
         CurveWarning: A group has a factor of its weight decay that only other schedulers read,
@@ -103,11 +106,19 @@ class follow:
     differ from the program's without a warning."""
 
     def __init__(
-        self, optimizer: Optimizer, key: str | tuple[str, int], curve: AnyCurve | Sequence[AnyCurve]
+        self,
+        optimizer: Optimizer,
+        key: str | tuple[str, int],
+        curve: AnyCurve | Sequence[AnyCurve | None],
     ) -> None:
-        groups_of(optimizer)  # checks it before the other arguments
+        groups = groups_of(optimizer)  # checks it before the other arguments
         curve = as_curves("curve", curve)
-        self._group_curves = GroupCurves(optimizer, _option(key), curve)
+        option = _option(key)
+        skips_groups = False
+        if isinstance(curve, Sequence) and None in curve:
+            skips_groups = True
+            curve = _curves_of_groups_with(option, groups, curve)
+        self._group_curves = GroupCurves(optimizer, option, curve, skips_groups=skips_groups)
         self._register()
         self._move_to(0)
 
@@ -128,19 +139,21 @@ class follow:
     def optimizer(self, optimizer: Optimizer) -> None:
         if optimizer is self.optimizer:
             return
-        groups_of(optimizer)  # checks it before anything changes
+        option = self._group_curves.option
+        if not any(option.is_in(group) for group in groups_of(optimizer)):
+            raise ValueError(f"no parameter group of the new optimizer has {option}")
         hook_of(self.optimizer).unregister(self._group_curves)
         self._group_curves.retarget(optimizer)
         self._register()
 
     @property
     def curves(self) -> list[Curve]:
-        """The curve of each group."""
+        """The curve of each group that has the option."""
         return self._group_curves.lists.curves
 
     @property
     def base_values(self) -> list[float]:
-        """Each group's base, in float32."""
+        """The base of each group that has the option, in float32."""
         return self._group_curves.lists.bases
 
     @property
@@ -186,8 +199,8 @@ class follow:
         The new base is part of the state. A load keeps the saved base, so call this after it.
 
         Args:
-            value: The value at multiplier 1: one number for all groups, or one for each, in the
-                order of the optimizer's groups.
+            value: The value at multiplier 1: one number for all groups, or one for each group that
+                has the option, in the order of the optimizer's groups.
 
         Raises:
             TypeError: A value is not a number.
@@ -206,7 +219,8 @@ class follow:
         """
         group_curves = self._group_curves
         group_curves.sync()
-        bases = bases_per_group("value", value, len(group_curves.groups))
+        groups = group_curves.words_for_groups
+        bases = bases_per_group("value", value, len(group_curves.groups), groups)
         self._is_base_set = True
         group_curves.set_bases(bases)
         self._move_to(self.curve_step)
@@ -216,18 +230,23 @@ class follow:
 
         `kind` and `format`; `curve_step`; `key`; `base_values`, each group's base; and `records`, a
         record of each group, as `plateau_jax.resume_record` returns it for the curve and the base.
-        `base_value_was_set`, only if `set_base_value` has set the bases.
+        `base_value_was_set`, only if `set_base_value` has set the bases. `groups`, only if a group
+        before one of these has no such option: the indices of the groups that have it.
         """
         # If this raises an error, an added group has no curve, and is left out.
         group_curves = self._group_curves
         with suppress(TypeError, ValueError):
             group_curves.sync_groups()
+        groups: list[int] | None = group_curves.indices()
+        if groups == list(range(len(groups))):
+            groups = None
         return _FORMAT.write(
             curve_step=self.curve_step,
             key=self._key,
             base_values=list(group_curves.bases),
             records=dump_records(group_curves.curves, group_curves.bases, CheckedClock()),
             base_value_was_set=self._is_base_set,
+            groups=groups,
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -241,9 +260,9 @@ class follow:
             state_dict: A state that `state_dict` returned.
 
         Raises:
-            ValueError: The keys differ; the state has more groups than the optimizer, contradicts
-                itself or was saved by a newer version; or `state_dict` is not the state of a
-                follower. Nothing was changed.
+            ValueError: The keys differ; the state has more groups than the optimizer, or other ones
+                with the option; it contradicts itself or was saved by a newer version; or
+                `state_dict` is not the state of a follower. Nothing was changed.
 
         Warns:
             CurveWarning: The saved curve has different values at an earlier step, or is damaged; or
@@ -265,6 +284,13 @@ class follow:
             curve_step = checks.at_least("curve_step", state["curve_step"], 0)
             bases = read_bases("base_values", state["base_values"], len(self.base_values))
             is_base_set = read_flag(state, "base_value_was_set")
+            saved_groups: Any = state.get("groups") or list(range(len(bases)))
+            groups = group_curves.indices()[: len(bases)]
+            if saved_groups != groups:
+                raise ValueError(
+                    f"state_dict has {group_curves.option} for param_groups {saved_groups}, and "
+                    f"this optimizer has it in {groups}"
+                )
             records = read_records("records", state["records"])
             check_length("state_dict['records']", records, len(bases))
             saved = SavedRun(records, shortest_decimals(bases), curve_step)
@@ -289,6 +315,27 @@ class follow:
         if item is None:
             return name
         return [name, item]
+
+
+def _curves_of_groups_with(
+    option: GroupOption, groups: Sequence[dict[str, Any]], curves: Sequence[Any]
+) -> list[Any]:
+    """Return the curves of the groups that have the option; the other groups have None."""
+    check_length("curve", curves, len(groups))
+    followed: list[Any] = []
+    for index, (group, curve) in enumerate(zip(groups, curves, strict=True)):
+        if curve is not None:
+            option.value_of(index, group)  # raises an error for a group without the option
+            followed.append(curve)
+        elif option.is_in(group):
+            raise ValueError(
+                f"curve[{index}] is None, but param_groups[{index}] has {option} = "
+                f"{as_number(option.read(group))!r}. To keep it constant, write "
+                "StagedCurve([(1,)], start=1.0)"
+            )
+    if not followed:
+        raise ValueError(f"curve has only None: no parameter group has {option}")
+    return followed
 
 
 def _option(key: Any) -> GroupOption:

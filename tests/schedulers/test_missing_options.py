@@ -1,0 +1,248 @@
+"""A follower of an option that only some parameter groups have, such as Muon's momentum."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from support.examples import examples
+from support.wrong import wrong
+from torch.optim import Optimizer
+
+from plateau_jax import Curve, PlateauCurve, StagedCurve
+from torch_bridge import follow, lambda_lr
+
+RISING = StagedCurve([(10, 1.0)], start=0.5)
+FALLING = PlateauCurve(8)
+
+WITH_MOMENTUM = {"momentum": 0.95}
+WITHOUT_MOMENTUM = {"betas": (0.9, 0.95)}
+
+
+class MuonWithAdam(Optimizer):
+    """Its groups have either a momentum, or Adam's betas."""
+
+    def __init__(self, options: list[dict[str, Any]]) -> None:
+        groups = [{"params": [torch.nn.Parameter(torch.ones(1))], **item} for item in options]
+        super().__init__(groups, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        pass
+
+
+def options_of(layout: list[Curve | None]) -> list[dict[str, Any]]:
+    options: list[dict[str, Any]] = []
+    for index, curve in enumerate(layout):
+        if curve is None:
+            options.append(dict(WITHOUT_MOMENTUM))
+        else:
+            options.append({"momentum": 0.95 - index / 16})
+    return options
+
+
+class Run:
+    """An optimizer with a follower of its momentum."""
+
+    def __init__(self, layout: list[Curve | None], options: list[dict[str, Any]]) -> None:
+        self.layout = layout
+        self.options = options
+        self.optimizer = MuonWithAdam(options)
+        self.follower = follow(self.optimizer, "momentum", layout)
+
+    def momentums(self) -> list[float]:
+        groups = self.optimizer.param_groups
+        return [group["momentum"] for group in groups if "momentum" in group]
+
+
+def step(run: Run) -> None:
+    run.optimizer.step()
+    run.follower.step()
+
+
+def load_optimizer(run: Run) -> None:
+    run.optimizer.load_state_dict(run.optimizer.state_dict())
+
+
+def reverse_groups(run: Run) -> None:
+    run.optimizer.param_groups.reverse()
+
+
+def add_group_without_momentum(run: Run) -> None:
+    if None in run.layout:
+        group = {"params": [torch.nn.Parameter(torch.ones(1))], **WITHOUT_MOMENTUM}
+        run.optimizer.add_param_group(group)
+
+
+def remove_groups_without_momentum(run: Run) -> None:
+    groups = run.optimizer.param_groups
+    groups[:] = [group for group in groups if "momentum" in group]
+
+
+def set_base(run: Run) -> None:
+    run.follower.set_base_value(0.75)
+
+
+def pickle_all(run: Run) -> None:
+    run.optimizer, run.follower = pickle.loads(pickle.dumps((run.optimizer, run.follower)))
+
+
+def copy_all(run: Run) -> None:
+    run.optimizer, run.follower = copy.deepcopy((run.optimizer, run.follower))
+
+
+def move_to_a_new_optimizer(run: Run) -> None:
+    run.optimizer = copy.deepcopy(run.optimizer)
+    run.follower.optimizer = run.optimizer
+
+
+CHANGES = (
+    step,
+    load_optimizer,
+    reverse_groups,
+    add_group_without_momentum,
+    remove_groups_without_momentum,
+    set_base,
+    pickle_all,
+    copy_all,
+    move_to_a_new_optimizer,
+)
+
+layouts = st.lists(st.sampled_from([None, RISING, FALLING]), min_size=1, max_size=4).filter(any)
+
+
+@examples(200)
+@given(layouts, st.lists(st.sampled_from(CHANGES), max_size=8))
+def test_groups_without_the_option_do_not_matter(
+    layout: list[Curve | None], changes: list[Callable[[Run], None]]
+) -> None:
+    """The others follow their curves as in an optimizer that has only those."""
+    options = options_of(layout)
+    run = Run(layout, options)
+    only_with_momentum = Run(
+        [curve for curve in layout if curve is not None],
+        [item for item in options if "momentum" in item],
+    )
+    for change in changes:
+        change(run)
+        change(only_with_momentum)
+        step(run)
+        step(only_with_momentum)
+        assert run.momentums() == only_with_momentum.momentums()
+    state = run.follower.state_dict()
+    has_momentum = ["momentum" in group for group in run.optimizer.param_groups]
+    indices = [index for index, has_it in enumerate(has_momentum) if has_it]
+    assert state.pop("groups", [*range(len(indices))]) == indices
+    assert state == only_with_momentum.follower.state_dict()
+    for group in run.optimizer.param_groups:
+        if "momentum" not in group:
+            assert "initial_momentum" not in group
+            assert group["betas"] == WITHOUT_MOMENTUM["betas"]
+
+
+@examples(50)
+@given(layouts, st.integers(0, 12))
+def test_follower_of_some_groups_resumes(layout: list[Curve | None], saved_at: int) -> None:
+    run = Run(layout, options_of(layout))
+    for _ in range(saved_at):
+        step(run)
+    resumed = Run(layout, options_of(layout))
+    resumed.follower.load_state_dict(run.follower.state_dict())
+    resumed.optimizer.load_state_dict(run.optimizer.state_dict())
+    for _ in range(3):
+        step(run)
+        step(resumed)
+        assert resumed.momentums() == run.momentums()
+
+
+@pytest.mark.parametrize("layout", [[RISING, RISING], [RISING, None]])
+def test_state_of_other_groups_is_rejected(layout: list[Curve | None]) -> None:
+    saved = Run([None, RISING], options_of([None, RISING]))
+    run = Run(layout, options_of(layout))
+    before = run.momentums()
+    message = r"state_dict has momentum for param_groups \[1\], and this optimizer has it in \[0\]"
+    with pytest.raises(ValueError, match=message):
+        run.follower.load_state_dict(saved.follower.state_dict())
+    assert run.momentums() == before
+
+
+def test_group_that_loses_the_option_is_left_alone() -> None:
+    run = Run([RISING, RISING, None], options_of([RISING, RISING, None]))
+    del run.optimizer.param_groups[0]["momentum"]
+    step(run)
+    assert len(run.follower.base_values) == len(run.momentums()) == 1
+    assert "momentum" not in run.optimizer.param_groups[0]
+
+
+def test_new_optimizer_without_the_option_is_rejected() -> None:
+    run = Run([RISING, None], options_of([RISING, None]))
+    with pytest.raises(ValueError, match="no parameter group of the new optimizer has momentum"):
+        run.follower.optimizer = MuonWithAdam([WITHOUT_MOMENTUM])
+    assert run.follower.optimizer is run.optimizer
+
+
+def test_item_that_only_some_groups_have() -> None:
+    optimizer = MuonWithAdam([WITH_MOMENTUM, {"betas": (0.9, 0.99)}])
+    follower = follow(optimizer, ("betas", 1), [None, StagedCurve([(4, 1.0)], start=0.95 / 0.99)])
+    assert optimizer.param_groups[1]["betas"] == (0.9, pytest.approx(0.95))
+    for _ in range(4):
+        follower.step()
+    assert optimizer.param_groups[1]["betas"] == (0.9, pytest.approx(0.99))
+    assert optimizer.param_groups[0].keys() == {"params", "lr", "momentum"}
+
+
+@pytest.fixture
+def optimizer() -> MuonWithAdam:
+    return MuonWithAdam([WITH_MOMENTUM, WITHOUT_MOMENTUM])
+
+
+@wrong(ValueError, "param_groups[1] has no momentum: its curve must be None")
+@pytest.mark.parametrize("curve", [RISING, [RISING, FALLING]])
+def test_curve_of_a_group_without_the_option(optimizer: MuonWithAdam, curve: Any) -> None:
+    follow(optimizer, "momentum", curve)
+
+
+@wrong(ValueError, "param_groups[1] has no momentum: its curve must be None")
+def test_curve_and_none_for_groups_without_the_option() -> None:
+    optimizer = MuonWithAdam([WITH_MOMENTUM, WITHOUT_MOMENTUM, WITHOUT_MOMENTUM])
+    follow(optimizer, "momentum", [RISING, FALLING, None])
+
+
+@wrong(ValueError, "param_groups[2] has no momentum: its curve must be None")
+def test_added_group_without_the_option() -> None:
+    optimizer = MuonWithAdam([WITH_MOMENTUM, WITH_MOMENTUM])
+    follower = follow(optimizer, "momentum", RISING)
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], **WITHOUT_MOMENTUM})
+    follower.step()
+
+
+@wrong(ValueError, "curve[0] is None, but param_groups[0] has momentum = 0.95", "StagedCurve([(1,)")
+def test_none_for_a_group_with_the_option(optimizer: MuonWithAdam) -> None:
+    follow(optimizer, "momentum", [None, None])
+
+
+@wrong(ValueError, "curve has only None", "nesterov")
+def test_option_that_no_group_has(optimizer: MuonWithAdam) -> None:
+    follow(optimizer, "nesterov", [None, None])
+
+
+@wrong(ValueError, "curve has 1 items", "parameter groups is 2")
+def test_too_few_curves_with_none(optimizer: MuonWithAdam) -> None:
+    follow(optimizer, "momentum", [None])
+
+
+@wrong(ValueError, "the optimizer has 2 parameter groups with momentum, but curves for 1 of them")
+def test_added_group_with_the_option_needs_a_curve() -> None:
+    optimizer = MuonWithAdam([WITH_MOMENTUM, WITHOUT_MOMENTUM])
+    follower = follow(optimizer, "momentum", [RISING, None])
+    group = {"params": [torch.nn.Parameter(torch.ones(1))], **WITH_MOMENTUM}
+    optimizer.add_param_group(group)
+    follower.step()
+
+
+@wrong(TypeError, "must be a Curve")
+def test_learning_rate_needs_a_curve_for_each_group(optimizer: MuonWithAdam) -> None:
+    curves: Any = [RISING, None]
+    lambda_lr(optimizer, curves)
