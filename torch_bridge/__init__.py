@@ -1,7 +1,20 @@
-"""The PyTorch side of plateau-jax: the curve as a scheduler, or within a whole training step.
+"""The PyTorch half of plateau-jax, with the curves and clocks of `plateau_jax`.
 
-Each public name is imported on first use, so `lambda_lr` does not import FSDP or
-`torch.distributed.checkpoint`. The curves are those of `plateau_jax`.
+Begin with these names:
+
+    StagedCurve      any sequence of stages; StagedCurve.wsd is warmup–stable–decay in one line
+    PlateauCurve     a warmup, then a cosine or another decay with plateaus
+    lambda_lr        a curve as a torch scheduler
+    follow           a curve for the weight decay, or another option of an optimizer
+    DataClock        counts samples or tokens instead of updates
+    HoldUntilFlat    holds a plateau until the loss is flat
+    count_updates    the number of updates in a run
+    Checkpoints      saves and resumes a run, on any number of ranks
+    make_loader      a data loader that resumes in the middle of an epoch
+    TrainStep        a whole update in one call, without waiting for the device
+
+Each name is imported on first use, so `lambda_lr` does not import FSDP or
+`torch.distributed.checkpoint`.
 """
 
 from contextlib import suppress

@@ -12,9 +12,10 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
         updates = ⌈batches / accumulation⌉ · epochs
 
     An update takes `accumulation` batches; the last update of an epoch may take fewer. A loop that
-    carries an incomplete accumulation into the next epoch, as PyTorch Ignite's does and
-    accelerate's with `sync_with_dataloader=False`, makes `batches * epochs // accumulation` updates
-    instead. Each rank counts the batches of its loader, and all ranks get the same number.
+    carries an incomplete accumulation into the next epoch makes `batches * epochs // accumulation`
+    updates instead. Examples: PyTorch Ignite, accelerate with `sync_with_dataloader=False`, and
+    `optax.MultiSteps`. Each rank counts the batches of its loader, and all ranks get the same
+    number.
 
     Args:
         loader: Anything whose length is its number of batches, such as a `DataLoader`; or this

@@ -238,6 +238,7 @@ def save_until_line(checkpoints: Checkpoints, stop_at: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(1, 7))
 def test_save_interrupted_at_any_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int

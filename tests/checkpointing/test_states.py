@@ -14,10 +14,10 @@ import torch
 from hypothesis import example, given, strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
-from support.checkpointing import moment_checks, rank_checks, world_sizes
+from support.checkpointing import world_sizes
 from support.checkpointing.checkpoints import Part, Rejecting, same_bits
 from support.checkpointing.wrapped_tensors import Quantizing, Wrapped, quantized
-from support.distributed.processes import run, run_checks
+from support.distributed.processes import run
 from support.examples import examples
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import Foreign
@@ -372,9 +372,9 @@ def check_part(directory: Path, make_optimizer: Callable[[Any], Optimizer]) -> N
     checkpoints = Checkpoints(directory)
     checkpoints.save(6, **saved.parts, rejecting=Rejecting(1))
     fresh = Run(make_optimizer, updates=0)
-    checkpoints.load(**fresh.parts)
+    checkpoints.load(**fresh.parts, partial=True)
     used = Run(make_optimizer, updates=2)
-    checkpoints.load(**used.parts)
+    checkpoints.load(**used.parts, partial=True)
     with pytest.raises(KeyError):
         checkpoints.load(**saved.parts, rejecting=Rejecting(2))
     for resumed in (fresh, used, saved):
@@ -450,21 +450,6 @@ def test_optimizer_may_name_a_wrapped_model(tmp_path: Path, saving: str, loading
 
 
 # Several ranks.
-
-
-@pytest.mark.slow
-def test_states_and_checkpoints_on_two_ranks(tmp_path: Path) -> None:
-    run_checks([rank_checks], tmp_path)
-    directory = tmp_path / rank_checks.check_values_of_each_rank_come_back.__name__
-    part = Part()
-    with pytest.warns(UserWarning, match=r"in part, part\.of_rank are dropped"):
-        Checkpoints(directory).load(part=part)
-    assert part.state["of_rank"].tolist() == [0, 0, 0]
-
-
-@pytest.mark.slow
-def test_moments_and_schedulers_on_two_ranks(tmp_path: Path) -> None:
-    run_checks([moment_checks], tmp_path)
 
 
 @pytest.mark.slow

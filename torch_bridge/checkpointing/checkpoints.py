@@ -20,9 +20,10 @@ from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir
 from torch_bridge.checkpointing.loading import SavedCheckpoint
 from torch_bridge.checkpointing.parts import Part, Stateful
 from torch_bridge.checkpointing.states import SplitState
-from torch_bridge.curve_api import checks
+from torch_bridge.curve_api import checks, warn
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.processes import collective_call
+from torch_bridge.random_states import RandomStates, set_states_of_process
 from torch_bridge.training.step import TrainStep
 
 Value = TypeVar("Value")
@@ -36,41 +37,28 @@ _finalizer: Finalize | None = None
 
 
 class Checkpoints:
-    """The checkpoints of a training run in a directory.
+    """The checkpoints of a training run, in a directory.
 
-    Each has a step, usually the number of updates, and holds parts, given by name. A part is an
-    object with `state_dict` and `load_state_dict` (a `TrainStep`, a loader, a `MetricLog`, a
-    module, an optimizer, a scheduler), or a dictionary or a list of plain values, which `load`
-    refills in place. Values may be those that `torch.load(weights_only=True)` reads, and NumPy
-    arrays; they are restored exactly, without gradients. So are tensor subclasses that define
-    `__tensor_flatten__`, such as torchao's 8-bit moments, if their class is in torch's list of safe
-    globals. Under FSDP2, only as many processes as saved such tensors can load them.
+    A checkpoint has a number, usually the number of updates, and contains parts, given by name. A
+    part is an object with `state_dict` and `load_state_dict`, such as a `TrainStep`, a loader, a
+    module, an optimizer or a scheduler. Or it is a dictionary or a list, which `load` refills in
+    place, of NumPy arrays and of values that `torch.load(weights_only=True)` reads.
 
-    `save` copies the current state and returns; the copy is written in the background, as
-    safetensors files in the layout of `torch.distributed.checkpoint`. If a process is killed, the
-    last complete checkpoint survives, and a later save removes the unfinished files. A program that
-    ends normally completes a pending save first. The next call raises an error from the background
-    (if that call is a `save`, it starts first); if there is no next call, the error is printed when
-    the program ends. Several threads of a single process may save: each waits for the others. With
-    several ranks, save from one thread.
+    `save` copies the current state and returns; a background thread writes the files. A checkpoint
+    is complete or absent, even if a process is killed. If writing fails, the next call raises the
+    error. End a program with `save(..., wait=True)`.
 
-    `load` compares the SHA-256 of every file, and never runs code from a checkpoint. One run at a
-    time may save to a directory; others may load from it meanwhile.
+    A checkpoint also contains the states of the default random number generators of Python, NumPy
+    and torch, on each rank. `load` restores them, so a loop with dropout resumes bit for bit.
 
-    With several processes, each of them calls `save` and `load`, with the same arguments, on a
-    directory that they share. Each rank writes its shards of DTensors; rank 0 writes everything
-    else, and other ranks only what differs from rank 0 (random numbers, for instance). Any number
-    of processes can load, under DDP, FSDP2 or on one process: each rank reads its shards of what is
-    sharded now. If fewer processes load than saved, the values of the missing ranks are dropped. If
-    more load, a `TrainStep` on a new rank keeps its random numbers and carry, and gets every other
-    value from rank 0. A warning says so. A save that is pending when
-    `torch.distributed.destroy_process_group` is called is lost: wait for the last one with
-    `save(..., wait=True)`.
+    With several processes, each of them calls `save` and `load` with the same arguments, on a
+    directory that all of them share. Any number of processes can load, under DDP, under FSDP2 or
+    unwrapped. Only one run at a time may save to a directory; other runs may load from it.
 
     Args:
-        directory: The directory; the first save creates it.
-        keep: Number of checkpoints to keep: the last saved ones. Anything in the directory that
-            this library has not written is left alone.
+        directory: The directory of the run; the first save creates it.
+        keep: Number of checkpoints to keep: those that were saved last. Anything in the directory
+            that this library has not written is left alone.
 
     Raises:
         NotADirectoryError: The directory is a file or a broken link, or lies in one.
@@ -106,9 +94,9 @@ class Checkpoints:
         self._key = os.path.realpath(self.directory)
 
     def steps(self) -> list[int]:
-        """Return the steps of the complete checkpoints, ascending.
+        """Return the numbers of the complete checkpoints, ascending.
 
-        This waits for a pending save of this rank: call `save(..., wait=True)` to wait for all.
+        This waits for a pending save of this rank. To wait for all ranks, save with `wait=True`.
         """
         self._finish()
         complete = checkpoint_dirs.list_complete(self.directory)
@@ -118,17 +106,22 @@ class Checkpoints:
         """Save the parts as they are now, after waiting for a pending save.
 
         Args:
-            step: The checkpoint's step, at least 0. An older checkpoint of the same step is
+            step: The number of the checkpoint, at least 0. An older checkpoint with this number is
                 replaced.
-            wait: If True, return only when the checkpoint is complete, on all ranks.
+            wait: If True, return only when the checkpoint is complete on all ranks. Without it,
+                `torch.distributed.destroy_process_group` loses a pending save.
             **parts_by_name: The parts.
 
         Raises:
             TypeError: `step` is not an integer; a part was passed without its name; a part has no
-                state, or its state holds a value that a checkpoint can't hold.
-            ValueError: There are no parts; the step is negative; the step, the names, the order of
-                sharded parameters in an optimizer, or a schedule (the step of its curve, its
-                counters, the states of its rules, its curves, its peaks) differ between ranks.
+                state, or its state contains a value that a checkpoint can't contain.
+            ValueError: There are no parts; the number is negative; or one of these differs between
+                ranks:
+
+                - the number, or the names of the parts;
+                - the order of sharded parameters in an optimizer;
+                - a schedule: the step of its curve, its counters, its hold rules, its curves or its
+                  peaks.
             Exception: An error of a part or of the system. The other ranks then raise RuntimeError.
                 An error of an earlier save is raised once this save has started.
         """
@@ -139,11 +132,12 @@ class Checkpoints:
             if isinstance(wait, Stateful | dict | list):  # this part would not be saved
                 raise TypeError(
                     f"wait = {checks.short_repr(wait)} must be True or False: pass parts by name, "
-                    "such as step=step"
+                    "such as step=train_step"
                 )
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 states[name] = parts.copy_state(name, part)
+            states[parts.RANDOM_STATES_PART] = parts.copy_random_states()
             digests = {name: parts.digest_of_names(state) for name, state in states.items()}
             structures = {name: state.structure for name, state in states.items()}
             return _Copied(
@@ -182,69 +176,102 @@ class Checkpoints:
                 self._finish()
 
     def load(
-        self, step: int | None = None, /, *, verify: bool = True, **parts_by_name: Part
+        self,
+        step: int | None = None,
+        /,
+        *,
+        verify: bool = True,
+        partial: bool = False,
+        **parts_by_name: Part,
     ) -> int | None:
-        """Load the saved states into the parts, one after the other.
+        """Load the saved states into the parts, one after the other, then the random states.
 
-        Everything is read and verified before the first part changes. If a part then rejects its
-        state, the parts before it are loaded already: stop, or load again. A `TrainStep` whose load
-        failed midway makes no update until a state is loaded.
+        Call it when everything is built, right before the training loop, so that nothing draws
+        random numbers in between.
+
+        Everything is read and verified before the first part changes; no code from a checkpoint
+        runs. If a part then rejects its state, the parts before it are loaded already: stop, or
+        load again. A `TrainStep` whose load failed midway makes no update until a state is loaded.
+
+        If fewer ranks load than saved, the values of the missing ranks are dropped. If more load, a
+        new rank keeps its random states and the carry of its `TrainStep`, and gets every other
+        value from rank 0. A warning says so.
 
         Args:
-            step: Which checkpoint; by default the last saved one that is not damaged. A warning
-                names the damaged ones that were skipped.
-            verify: Compare the SHA-256 of every file. With False, a load is faster, and a flipped
+            step: The number of the checkpoint. By default the checkpoint that was saved last and is
+                not damaged; a warning names the damaged ones that were skipped.
+            verify: Compare the SHA-256 of every file. With False, a load is faster, but a flipped
                 bit may go unnoticed.
-            **parts_by_name: The parts, or some of them, under the names that they were saved under.
+            partial: True to load values without resuming the run: parts may be left out, and the
+                random states stay as they are, except those in the state of a `TrainStep`.
+            **parts_by_name: The parts, under the names that they were saved under.
 
         Returns:
-            The step of the checkpoint; None if the directory has no checkpoint and `step` is None.
+            The number of the checkpoint; None if the directory has no checkpoint and `step` is
+            None.
 
         Raises:
             TypeError: `step` is not an integer; a part has no state.
-            ValueError: There are no parts; a part is on the meta device; no checkpoint has this
-                step; it has no part of a given name, or one of a different kind; the class of a
-                tensor is not in torch's list of safe globals, or its shards do not fit the sharding
-                here; the arguments, or a schedule, differ between ranks; a newer version saved it.
+            ValueError: One of these:
+
+                - There are no parts, or a part is on the meta device.
+                - No checkpoint has this number, or it lacks a part of this name and kind.
+                - The class of a tensor is not in torch's list of safe globals. Or the tensor is of
+                  a subclass, such as torchao's 8-bit moments, and was sharded differently.
+                - The arguments, or a schedule, differ between ranks.
+                - A newer version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: An error of a part that rejects its state.
+
+        Warns:
+            CurveWarning: The checkpoint has parts that were not passed, and `partial` is False.
+            UserWarning: A damaged checkpoint was skipped; or the number of ranks has changed, and
+                values that differ between ranks are dropped or copied.
         """
         names = list(parts_by_name)
 
-        def check_arguments() -> tuple[int | None, list[str]]:
+        def check_arguments() -> tuple[int | None, list[str], bool]:
             self._finish()
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 parts.check_memory(name, part)
-            return _checked_step(step), names
+            if not isinstance(partial, bool):  # a part of this name
+                raise TypeError(f"partial = {checks.short_repr(partial)} must be True or False")
+            return _checked_step(step), names, partial
 
-        def schedule_entries(value: tuple[SavedCheckpoint, list[Any]]) -> dict[str, str]:
-            _, states = value
-            return parts.schedule_entries(dict(zip(names, states, strict=True)))
+        def schedule_entries(loaded: _Loaded) -> dict[str, str]:
+            return parts.schedule_entries(loaded.states)
 
-        def read(checkpoints: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, list[Any]]:
+        def read(checkpoints: list[SavedCheckpoint]) -> _Loaded:
             [saved] = checkpoints
             _check_saved_parts(saved, names)
-            states: list[Any] = []
+            states: dict[str, Any] = {}
             for name, part in parts_by_name.items():
-                states.append(loading.read_part(saved, name, part))
-            return saved, states
+                states[name] = loading.read_part(saved, name, part)
+            random_states = None
+            if not partial:
+                random_states = loading.read_random_states(saved)
+            return _Loaded(saved, states, random_states)
 
         with torch.inference_mode(False), torch.no_grad():
             arguments = collective_call(check_arguments)
-            checked_step, _ = _agreed("load", "(step, parts)", arguments)
-            newest = self._read_newest(
+            checked_step, *_ = _agreed("load", "(step, parts, partial)", arguments)
+            loaded = self._read_newest(
                 checked_step, read, schedule_entries=schedule_entries, verify=verify
             )
-            if newest is None:
+            if loaded is None:
                 return None
-            saved, states = newest
+            saved, states, random_states = loaded
             # Before any part changes: under an error filter a warning raises.
-            message = _world_size_warning(saved, parts_by_name)
+            message = _world_size_warning(saved, parts_by_name, partial=partial)
             if message:
                 warnings.warn(message, UserWarning, stacklevel=2)
-            for part, state in zip(parts_by_name.values(), states, strict=True):
-                collective_call(lambda part=part, state=state: parts.set_state(part, state))
+            if not partial:
+                _warn_of_left_out_parts(saved, names)
+            for name, part in parts_by_name.items():
+                collective_call(lambda part=part, name=name: parts.set_state(part, states[name]))
+            # Last, because a part may draw random numbers while it loads its state.
+            collective_call(lambda: _restore_random_states(random_states))
             return saved.checkpoint.step
 
     def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
@@ -256,17 +283,22 @@ class Checkpoints:
 
         Args:
             model: The module. It has the names and shapes of the saved one; its dtypes may differ.
-            step: Which checkpoint; by default the one that `load` would choose.
+            step: The number of the checkpoint; by default the one that `load` would choose.
             part: The name of the part: a `TrainStep`, or a module.
 
         Returns:
-            The step of the checkpoint.
+            The number of the checkpoint.
 
         Raises:
             TypeError: `step` is not an integer.
-            ValueError: The directory has no checkpoint, or none of this step; it has no such part;
-                the part is neither a `TrainStep` nor a module, or of a different model; the model
-                has no memory; the arguments differ between ranks; a newer version saved it.
+            ValueError: One of these:
+
+                - The directory has no checkpoint, or none with this number.
+                - The checkpoint has no such part, or the part is neither a `TrainStep` nor a
+                  module, or it is of a different model.
+                - The model is on the meta device.
+                - The arguments differ between ranks.
+                - A newer version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
 
         >>> import tempfile, torch
@@ -288,7 +320,7 @@ class Checkpoints:
 
         def read(checkpoints: list[SavedCheckpoint]) -> tuple[int, Any]:
             [saved] = checkpoints
-            _check_saved_parts(saved, [part])
+            _check_saved_parts(saved, [part], advice=': pass the name of the model as part="…"')
             return saved.checkpoint.step, loading.read_model(saved, part, model)
 
         with torch.inference_mode(False), torch.no_grad():
@@ -323,7 +355,7 @@ class Checkpoints:
         SHA-256 of every file is verified.
 
         Args:
-            steps: The checkpoints, each once.
+            steps: The numbers of the checkpoints, each once.
             weights: A number for each checkpoint. They add up to 1 within 10⁻⁶, which leaves room
                 for float32 rounding, and may be negative. A checkpoint of weight 0 is verified, but
                 not summed.
@@ -334,12 +366,17 @@ class Checkpoints:
         Raises:
             TypeError: `steps` is not a sequence of integers, or `weights` is not a sequence of
                 numbers.
-            ValueError: `steps` is empty or names a checkpoint twice; there are more or fewer
-                weights than steps, one is not finite, or they don't add up to 1; a checkpoint is
-                missing, or has no such part; the part is neither a `TrainStep` nor a module, or of
-                a different model; a tensor is floating-point in one checkpoint, but not in another
-                or in the module; the module has no memory; the arguments differ between ranks; a
-                newer version saved one.
+            ValueError: One of these:
+
+                - `steps` is empty, or names a checkpoint twice.
+                - The numbers of weights and checkpoints differ, a weight is not finite, or the
+                  weights don't add up to 1.
+                - A checkpoint is missing, or was saved by a newer version.
+                - A checkpoint has no such part, or the part is neither a `TrainStep` nor a module,
+                  or it is of a different model.
+                - A tensor is floating-point in one checkpoint, but not in another or in the module.
+                - The module is on the meta device.
+                - The arguments differ between ranks.
             RuntimeError: A checkpoint is damaged; or another rank has failed.
             Exception: An error of the module that rejects the state.
 
@@ -347,9 +384,9 @@ class Checkpoints:
         >>> from torch_bridge import Checkpoints
         >>> directory, model = tempfile.TemporaryDirectory(), torch.nn.Linear(1, 1, bias=False)
         >>> checkpoints = Checkpoints(directory.name)
-        >>> for step in (10, 20):
-        ...     _ = model.weight.data.fill_(step)
-        ...     checkpoints.save(step, model=model)
+        >>> for number in (10, 20):
+        ...     _ = model.weight.data.fill_(number)
+        ...     checkpoints.save(number, model=model)
         >>> checkpoints.merge([10, 20], [0.25, 0.75], into=model, part="model")
         >>> model.weight.item()
         17.5
@@ -468,6 +505,16 @@ class _Copied(NamedTuple):
     """The id of the save; all ranks use that of rank 0."""
 
 
+class _Loaded(NamedTuple):
+    """A checkpoint as this rank has read it."""
+
+    saved: SavedCheckpoint
+    states: dict[str, Any]
+    """The state of each part, by its name."""
+    random_states: RandomStates | None
+    """None if they stay as they are."""
+
+
 def _checked_step(step: int | None) -> int | None:
     if step is None:
         return None
@@ -485,30 +532,51 @@ def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:
     return arguments[0]
 
 
-def _check_saved_parts(saved: SavedCheckpoint, names: Sequence[str]) -> None:
+def _check_saved_parts(saved: SavedCheckpoint, names: Sequence[str], advice: str = "") -> None:
     """Raise ValueError if the checkpoint lacks a part."""
     saved_names = list(saved.checkpoint.parts)
     unknown = sorted(set(names) - set(saved_names))
     if unknown:
-        raise ValueError(f"{saved.checkpoint.path} has the parts {saved_names}, and not {unknown}")
+        problem = f"has the parts {saved_names}, and not {unknown}"
+        raise ValueError(f"{saved.checkpoint.path} {problem}{advice}")
 
 
-def _world_size_warning(saved: SavedCheckpoint, parts_by_name: Mapping[str, Part]) -> str:
+def _restore_random_states(states: RandomStates | None) -> None:
+    if states is not None:
+        set_states_of_process(states)
+
+
+def _warn_of_left_out_parts(saved: SavedCheckpoint, names: Sequence[str]) -> None:
+    left_out = [name for name in saved.checkpoint.parts if name not in names]
+    if left_out:
+        warn(
+            f"{saved.checkpoint.path} also contains the parts {left_out}, which were not passed. "
+            "To resume the run, pass them too; to load only some parts, write partial=True"
+        )
+
+
+def _world_size_warning(
+    saved: SavedCheckpoint, parts_by_name: Mapping[str, Part], *, partial: bool
+) -> str:
     """Return a warning about values dropped or copied between ranks, or an empty string."""
     before = saved.checkpoint.world_size
     now = processes.world_size()
     message = f"{saved.checkpoint.path} was saved by {before} processes, and now there are {now}: "
+    names = [*parts_by_name]
+    if not partial:
+        names.append(parts.RANDOM_STATES_PART)
     if now < before:
-        dropped = saved.values_of_ranks(now, parts_by_name)
+        dropped = saved.values_of_ranks(now, names)
         if dropped:
             return (
                 f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
             )
     if now > before:
         has_step = any(isinstance(part, TrainStep) for part in parts_by_name.values())
-        if has_step or saved.values_of_ranks(1, parts_by_name):
+        keeps_random_states = has_step or (not partial and saved.has_random_states())
+        if keeps_random_states or saved.values_of_ranks(1, names):
             return (
-                f"{message}the new processes keep the random numbers and the carry of their "
+                f"{message}the new processes keep their random numbers and the carry of their "
                 "training steps, and get process 0's values of everything else"
             )
     return ""

@@ -40,6 +40,11 @@ from torch_bridge.distributed.dtensors import (
 )
 from torch_bridge.distributed.plain_names import plain_state, to_plain_names
 from torch_bridge.param_groups import all_parameters
+from torch_bridge.random_states import (
+    RANDOM_STATES_FORMAT,
+    RandomStates,
+    check_states_of_process,
+)
 from torch_bridge.training.optimizer_states import is_of_torch
 from torch_bridge.training.step import TrainStep
 from torch_bridge.training.step_state import PER_RANK_ENTRIES, TRAIN_STEP
@@ -70,6 +75,10 @@ class SavedCheckpoint:
                 if components[0] in names:
                     values.add(".".join(components[:2]))
         return sorted(values)
+
+    def has_random_states(self) -> bool:
+        """Return True if the ranks have saved their random states."""
+        return file_format.structure_name(parts.RANDOM_STATES_PART) in self._reader.shapes
 
     def read_structure(self, part: str, rank: int) -> Any:
         """Return a part's state as a rank saved it, with a `Stored` value for each tensor."""
@@ -114,6 +123,23 @@ def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
         for entry in PER_RANK_ENTRIES:
             state[entry] = current[entry]
     return state
+
+
+def read_random_states(saved: SavedCheckpoint) -> RandomStates | None:
+    """Return the random states that this rank gets: None if the checkpoint has none for it.
+
+    Raises:
+        ValueError: A newer version saved them; or a generator rejects them, such as NumPy's if the
+            program has replaced it by one of a different kind.
+    """
+    rank = processes.rank()
+    if rank >= saved.checkpoint.world_size or not saved.has_random_states():
+        return None
+    name = parts.RANDOM_STATES_PART
+    states = read_tensors(saved, saved.read_structure(name, rank), Targets(name, {}))
+    random_states = RANDOM_STATES_FORMAT.read(name, states)
+    check_states_of_process(random_states)
+    return random_states
 
 
 def read_model(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:

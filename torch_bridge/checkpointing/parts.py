@@ -14,6 +14,7 @@ from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import host_copier, mesh_of
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 from torch_bridge.param_groups import all_parameters
+from torch_bridge.random_states import get_states_of_process
 from torch_bridge.training.optimizer_states import load_optimizer
 from torch_bridge.training.step import TrainStep
 from torch_bridge.training.step_state import TRAIN_STEP
@@ -27,7 +28,11 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
-_RESERVED_NAMES = (*file_format.RESERVED_NAMES, "verify")  # `verify` is an argument of `load`
+RANDOM_STATES_PART = "random-states"
+"""The name of the random states, which are stored as a part is. No part can have it."""
+
+_ARGUMENTS_OF_LOAD = ("verify", "partial")
+_RESERVED_NAMES = (*file_format.RESERVED_NAMES, *_ARGUMENTS_OF_LOAD)
 
 _SAME_ON_ALL_RANKS = (
     *("last_epoch", "applied", "skipped", "curve_step", "consumed"),
@@ -41,7 +46,9 @@ Part = Stateful | dict[str, Any] | list[Any]
 def check_parts(parts: Mapping[str, Any]) -> None:
     """Check that there are parts, that their names are identifiers, and that each has a state."""
     if not parts:
-        raise ValueError("there are no parts: pass them by name, such as step=step, loader=loader")
+        raise ValueError(
+            "there are no parts: pass them by name, such as step=train_step, loader=loader"
+        )
     for name, part in parts.items():
         if not name.isidentifier() or name in _RESERVED_NAMES:
             raise ValueError(
@@ -122,6 +129,13 @@ def copy_state(name: str, part: Part) -> SplitState:
         # Its tensors are copies already.
         return split_state(name, part.state_dict(), copy_tensor=lambda tensor: tensor)
     return split_state(name, get_state(part), host_copier())
+
+
+def copy_random_states() -> SplitState:
+    """Return the current random states of this process."""
+    return split_state(
+        RANDOM_STATES_PART, get_states_of_process(), copy_tensor=lambda tensor: tensor
+    )
 
 
 def digest_of_names(state: SplitState) -> str | None:

@@ -200,7 +200,7 @@ class Clock:
             if count is not None:
                 raise TypeError(
                     f"count = {checks.short_repr(count)} needs a DataClock: leave it out, or build "
-                    "the step with clock=DataClock(unit)"
+                    "the TrainStep with clock=DataClock(unit)"
                 )
             return
         if count is None:
@@ -220,9 +220,9 @@ class Clock:
         total = self.checked.count
         if total is None:
             raise TypeError(
-                f"with DataClock({self._unit}), the step needs what this update consumes: write "
-                f"step(batch, count=n); or build it with DataClock({self._unit}, count=n), if all "
-                "ranks always consume n"
+                f"with DataClock({self._unit}), a TrainStep needs what this update consumes: write "
+                "train_step(batch, count=n); or, if all ranks always consume n, build it with "
+                f"DataClock({self._unit}, count=n)"
             )
         part, rest = divmod(total, size)
         has_one_more = rank < rest

@@ -44,18 +44,18 @@ def find_batch_size(
         micro_batch · accumulation = global_batch
 
     The search bisects the divisors of `global_batch`: if a micro-batch does not fit, larger ones
-    don't either. Each trial builds a step and makes five updates. An update holds all of its
+    don't either. Each trial builds a `TrainStep` and makes five updates. An update holds all of its
     micro-batches in memory and runs two of them, the second with the gradients of the first in
-    memory. The step is then discarded and its memory freed. The random states of torch, NumPy and
-    Python are restored at the end.
+    memory. The `TrainStep` is then discarded and its memory freed. The random states of torch,
+    NumPy and Python are restored at the end.
 
     The search runs in one process. For training on n ranks, run it beforehand with the global batch
     divided by n, and set `limit` below the result to leave memory for communication.
 
     Args:
         make_step: Builds a new model, a new optimizer and a `TrainStep` over them (or another
-            callable that takes micro-batches). Nothing else may hold the model. A `DataClock` of
-            the step needs a `count`.
+            callable that takes micro-batches). Nothing else may refer to the model. A `DataClock`
+            of the `TrainStep` needs a `count`.
         make_batch: `make_batch(n)` returns a micro-batch of n samples, on the device.
         global_batch: Samples in an update; at most 2³¹ - 1.
         limit: The largest micro-batch to try.
@@ -65,8 +65,8 @@ def find_batch_size(
 
     Raises:
         TypeError: A number is not an integer.
-        ValueError: `make_step` returned a step over a model that existed before; a number is out of
-            range.
+        ValueError: `make_step` returned a `TrainStep` over a model that existed before; a number is
+            out of range.
         RuntimeError: Not even one sample fits; or there are several processes.
 
     >>> from plateau_jax import PlateauCurve
@@ -130,9 +130,9 @@ def _check_model_is_new(make_step: Callable[[], Any]) -> None:
     _free_memory()
     if any(parameter() is not None for parameter in parameters):
         raise ValueError(
-            "the model of the step that make_step returned exists outside of it, and trials would "
-            "train it: build the model and its optimizer inside make_step, and keep no reference "
-            "to them"
+            "the model of the TrainStep that make_step returned exists outside of it, and trials "
+            "would train it: build the model and its optimizer inside make_step, and keep no "
+            "reference to them"
         )
 
 

@@ -52,11 +52,13 @@ class MetricLog:
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     >>> curve = PlateauCurve(4, decay_shape="linear")
-    >>> step = TrainStep(model, optimizer, lambda model, batch: model(batch).square().mean(), curve)
+    >>> def loss_fn(model, batch):
+    ...     return model(batch).square().mean()
+    >>> train_step = TrainStep(model, optimizer, loss_fn, curve)
     >>> log = MetricLog(every=2)
-    >>> log(step(torch.ones(3, 2))) is None
+    >>> log(train_step(torch.ones(3, 2))) is None
     True
-    >>> row = log(step(torch.ones(3, 2)))
+    >>> row = log(train_step(torch.ones(3, 2)))
     >>> row["applied"], row["lr"]
     (2, 0.375)
     """
@@ -90,7 +92,7 @@ class MetricLog:
         if not isinstance(result, StepResult):
             raise TypeError(
                 f"result = {checks.short_repr(result)} must be the whole result of an update, as "
-                "in result = step(batch); log(result)"
+                "in result = train_step(batch); log(result)"
             )
         self._pending.append(result[:4])  # without aux, which may be large
         self._since_flush += 1

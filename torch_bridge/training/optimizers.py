@@ -223,5 +223,5 @@ def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any)
             raise ValueError(f"curve has {len(entries)} entries for {len(optimizers)} optimizers")
     curves: list[Curve] = []
     for item, entry in zip(optimizers, entries, strict=True):
-        curves += curves_of(item, entry)
+        curves += curves_of(groups_of(item), entry)
     return curves

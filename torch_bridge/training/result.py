@@ -46,8 +46,9 @@ class StepResult(NamedTuple):
     def curve_step(self) -> Tensor:
         """The step of the curve that gave `lr`, an int64 scalar.
 
-        Each applied update moves it by one, unless a rule holds the curve. With a `DataClock` it is
-        the samples or tokens consumed before this update, divided by the unit and rounded down.
+        Each applied update moves it by one, unless a hold rule holds the curve. With a `DataClock`,
+        it is the samples or tokens consumed before this update, divided by the unit and rounded
+        down.
         """
         return self.counters[2]
 

@@ -59,7 +59,7 @@ CurvesOfGroups = AnyCurve | Sequence[AnyCurve]
 class TrainStep:
     """Run one training update per call, on one device or several.
 
-    Each micro-batch runs forward and backward under autocast. Then gradients are unscaled and
+    Each micro-batch runs forward and backward under autocast. Then the gradients are unscaled and
     clipped. If the loss and the gradient norm are finite, the optimizer steps and the update
     counts; otherwise it is skipped. With g the gradient of the loss:
 
@@ -67,10 +67,12 @@ class TrainStep:
         g ← g · min(1, max_norm / (‖g‖ + 10⁻⁶))
         lr = float32(float32(peak) · curve(curve_step))
 
-    `step(x, y)` is an update of two micro-batches, `step((x, y))` of one with two parts. Not
-    thread-safe. Cannot be copied or pickled: build a new step and load `state_dict()` there.
-    `print(step)` shows the curve, its current step and the learning rate, and synchronizes with the
-    device.
+    `train_step(x, y)` is an update with two micro-batches. `train_step((x, y))` is an update with
+    one micro-batch of two parts. `print(train_step)` shows the curve, its current step and the
+    learning rate, and synchronizes with the device.
+
+    Not thread-safe. Cannot be copied or pickled: build another `TrainStep`, and load this one's
+    state there.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -81,9 +83,9 @@ class TrainStep:
     ...     inputs, targets = batch
     ...     return torch.nn.functional.mse_loss(model(inputs), targets)
     >>> curve = PlateauCurve(100, warmup_steps=10)
-    >>> step = TrainStep(model, optimizer, loss_fn, curve, max_norm=1.0)
+    >>> train_step = TrainStep(model, optimizer, loss_fn, curve, max_norm=1.0)
     >>> for _ in range(5):
-    ...     result = step((torch.ones(8, 2), torch.ones(8, 1)))
+    ...     result = train_step((torch.ones(8, 2), torch.ones(8, 1)))
     >>> result.applied, result.lr
     (tensor(5), tensor([0.0400]))
 
@@ -99,17 +101,16 @@ class TrainStep:
             `Curve.from_dict` reads stands for a curve.
         precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling (arXiv:1710.03740).
         max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
-        on_nonfinite: `"skip"` the update, or `"raise"` an error, which synchronizes with the device
-            in every update.
+        on_nonfinite: `"skip"` the update; `"raise"` also raises an error, and synchronizes with the
+            device in every update.
         compile: Compile `loss_fn`, and the decision of hold rules, with `torch.compile`.
         cuda_graph: Capture the whole update in a CUDA graph, one for each shape of batch.
         carry: The initial recurrent state, any pytree of tensors: `loss_fn(model, batch, carry)`
             then returns (loss or pair, new carry).
-        clock: A `DataClock`, under which the curve counts samples or tokens: pass what each update
-            consumes, `step(batch, count=n)`. Or a `HoldUntilFlat`, a `HoldBelow`, or a list of
-            them, which read the loss of each update and may hold the curve. By default a step of
-            the curve is an update; of a curve from `BatchPlan.scale`, its unit of samples or
-            tokens.
+        clock: A `DataClock`, to count samples or tokens: pass what each update consumes,
+            `train_step(batch, count=n)`. Or a `HoldUntilFlat`, a `HoldBelow` or a list of them,
+            which read the loss of each update and may hold the curve. By default, a step of the
+            curve is an update; of a curve from `BatchPlan.scale`, its unit of samples or tokens.
         synchronize: Average gradients over the ranks once per `"update"`, or after every
             `"micro"`-batch, which takes less memory under `fully_shard`.
         strict: The default of `load_state_dict`'s `strict`.
@@ -127,15 +128,18 @@ class TrainStep:
         strict: As above.
 
     Raises:
-        TypeError, ValueError: A step cannot train with an argument, or with a combination of
-            arguments; the message names them. Nothing was changed.
+        TypeError, ValueError: An argument, or a combination of arguments, is not supported. The
+            message names them. Nothing was changed.
 
     Warns:
-        CurveWarning: Several ranks run and the model is not wrapped, so each rank trains alone;
-            `distribute(model, None)` marks this as intended. In the first update: the optimizer has
-            made updates, but the curve starts at 0. Later, once each: training continues far past
-            the curve's end; the unit is so large that the curve stays at 0; a weight in host memory
-            is not a whole number.
+        CurveWarning: When it is built, if several ranks run and the model is not wrapped, so that
+            each rank trains alone; `distribute(model, None)` marks this as intended. In the first
+            update, if the optimizer has made updates, but the curve starts at 0. Later, once each,
+            if:
+
+            - training continues far past the end of the curve;
+            - the unit is so large that the curve stays at 0;
+            - a weight in host memory is not a whole number.
     """
 
     # Tensors made under torch.inference_mode() could not be written to outside of it.
@@ -270,7 +274,7 @@ class TrainStep:
         """The torch optimizer, if it is the only one."""
         if len(self.optimizers) != 1:
             raise AttributeError(
-                f"this step has {len(self.optimizers)} optimizers: see step.optimizers"
+                f"this TrainStep has {len(self.optimizers)} optimizers: see train_step.optimizers"
             )
         return self.optimizers[0]
 
@@ -283,27 +287,36 @@ class TrainStep:
             batch: A batch for `loss_fn`.
             *more_micro_batches: Further micro-batches of the same update.
             count: With a `DataClock`, the samples or tokens in all micro-batches of this rank; the
-                ranks add theirs up. An integer of at least 0, or an integer scalar tensor, which
-                the host does not read. By default the `count` of the clock, for all ranks together.
+                counts of the ranks are added up. An integer of at least 0, or an integer scalar
+                tensor, which the host does not read. By default the `count` of the clock, which is
+                for all ranks together.
 
         Returns:
-            A named tuple of tensors on the device, which later updates do not overwrite: `loss`,
-            the loss of the whole update; `grad_norm`, the 2-norm of the gradients before clipping;
-            `lr`, float32 of shape (groups,), the learning rate of each parameter group; `counters`,
-            int64 of shape (4,), also as `applied` and `skipped`, the updates so far, `curve_step`,
-            the step of the curve that gave `lr`, and `consumed`, the samples or tokens so far; and
-            with `has_aux=True` `aux`, one pytree per micro-batch.
+            A named tuple of tensors on the device, which later updates do not overwrite:
+
+            - `loss`: the loss of the whole update.
+            - `grad_norm`: the 2-norm of the gradients before clipping.
+            - `lr`: the learning rate of each parameter group, float32 of shape (groups,).
+            - `applied`, `skipped`: the numbers of updates so far, int64.
+            - `curve_step`: the step of the curve that gave `lr`, int64.
+            - `consumed`: the samples or tokens so far, int64.
+            - `counters`: the last four in one tensor, int64 of shape (4,).
+            - `aux`: with `has_aux=True`, a tuple of one pytree per micro-batch.
 
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not
                 finite.
-            TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of a
-                different structure; `count` is missing or not an integer; the optimizer has a
-                scheduler, or different parameters from before. Unless the model is wrapped, the
-                step stays usable: after an error in `loss_fn` only random numbers that it drew, and
-                buffers that it changed, such as BatchNorm's, differ.
+            TypeError, ValueError: One of these:
+
+                - `loss_fn` returned neither a loss nor a pair, or a carry of a different structure.
+                - `count` is missing or not an integer.
+                - The optimizer has a scheduler, or different parameters from before.
+
+                Unless the model is wrapped, the `TrainStep` stays usable. After an error in
+                `loss_fn`, only random states and buffers that it changed, such as BatchNorm's,
+                differ.
             RuntimeError: An earlier update was interrupted after the optimizer's step began and
-                before the update was counted, or, if the model is wrapped, anywhere: the message
+                before the update was counted; or, if the model is wrapped, anywhere. The message
                 says how to resume. Or `DistributedDataParallel` did not average the gradients.
         """
         self._status.check()
@@ -336,7 +349,7 @@ class TrainStep:
         return result
 
     def reset_carry(self) -> None:
-        """Restore the initial carry, if the step was built with one."""
+        """Restore the initial carry, if the `TrainStep` was built with one."""
         if self._carry is not None:
             self._carry.reset()
 
@@ -344,8 +357,8 @@ class TrainStep:
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Use a different peak learning rate from the next update on.
 
-        The state includes it. A learning rate written into a parameter group is overwritten by the
-        next update.
+        The state includes the new peak. Don't write a learning rate into a parameter group: the
+        next update overwrites it.
 
         Args:
             peak: One peak for all parameter groups, or a sequence of one per group, in the order of
@@ -390,12 +403,11 @@ class TrainStep:
         that only choose an implementation (`fused`, `foreach`, `capturable`, `differentiable`).
 
         Args:
-            state_dict: The state that `state_dict` returned. If this step's parameters are sharded,
-                the saved tensors may be whole.
+            state_dict: The state that `state_dict` returned. If the parameters are sharded, the
+                saved tensors may be whole.
             strict: Reject the state of a curve that differs at a step so far, or of a different
-                clock, as `lambda_lr` does. With False the run resumes under this step's curve and
-                clock, at the saved step of the curve, with a warning. The default is the step's
-                `strict`.
+                clock, as `lambda_lr` does. With False, the run resumes at the saved step under the
+                curve and clock of this `TrainStep`, with a warning. The default is its `strict`.
 
         Raises:
             ValueError: The state is not that of a TrainStep, contradicts itself, or was saved by a
@@ -407,8 +419,8 @@ class TrainStep:
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises,
                 such as torch's RuntimeError for missing keys.
 
-        A state that is rejected before anything was written leaves the step as it was. After any
-        later error, the step makes no update until a state is loaded.
+        If a state is rejected before anything was written, nothing has changed. After any later
+        error, the `TrainStep` makes no update until a state is loaded.
         """
         self._status.check_loadable()
         self._steppers.check()  # `prepare` could fail on a setting that a damaged state left behind
@@ -428,7 +440,7 @@ class TrainStep:
                 self._graphs.drop()
 
     def _load_model(self, state: Any) -> None:
-        """Load the model. If torch rejects its state and writes nothing, the step stays usable."""
+        """Load the model. If torch rejects its state and writes nothing, updates may continue."""
         writes = count_writes(self._module)
         try:
             load_plain_state(self._module, state)
@@ -472,12 +484,12 @@ class TrainStep:
 
 
 def _note_micro_batches(error: Exception, micro_batches: Sequence[Any]) -> None:
-    """Add a note about the likely mistake `step(x, y)`, with which loss_fn gets x alone."""
+    """Add a note about the likely mistake `train_step(x, y)`, with which loss_fn gets x alone."""
     count = len(micro_batches)
     is_out_of_memory = isinstance(error, torch.OutOfMemoryError)
     are_tensors = all(isinstance(item, Tensor) for item in micro_batches)
     if count > 1 and are_tensors and not is_out_of_memory:
         error.add_note(
             f"{count} arguments are {count} micro-batches, and loss_fn gets one at a "
-            "time: pass a batch of several tensors as one argument, step((x, y))"
+            "time: pass a batch of several tensors as one argument, train_step((x, y))"
         )

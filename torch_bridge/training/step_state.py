@@ -34,6 +34,11 @@ from torch_bridge.curve_api import (
 from torch_bridge.distributed.dtensors import host_copier, mesh_coordinates
 from torch_bridge.distributed.plain_names import names_of_parameters, plain_state, to_plain_names
 from torch_bridge.param_groups import all_groups
+from torch_bridge.random_states import (
+    check_states_of_device,
+    get_states_of_device,
+    set_states_of_device,
+)
 from torch_bridge.training.loss_call import Carry
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.optimizer_states import (
@@ -54,8 +59,8 @@ class TrainStepState(TypedDict):
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     >>> def loss_fn(model, batch):
     ...     return model(batch).mean()
-    >>> step = TrainStep(model, optimizer, loss_fn, PlateauCurve(100))
-    >>> state: TrainStepState = step.state_dict()
+    >>> train_step = TrainStep(model, optimizer, loss_fn, PlateauCurve(100))
+    >>> state: TrainStepState = train_step.state_dict()
     >>> state["applied"], state["precision"], list(state["model"])
     (0, 'fp32', ['weight', 'bias'])
     """
@@ -92,13 +97,13 @@ class TrainStepState(TypedDict):
     """With `precision="fp16"` the loss scale, a float32 scalar, and its growth counter; then the
     divisor of sums, if the ranks have agreed on one. None if there is neither."""
     carry: list[Tensor] | None
-    """The leaves of the recurrent state, with its shapes and dtypes; None if the step has none."""
+    """The leaves of the recurrent state, with its shapes and dtypes; None if there is none."""
     random: dict[str, Tensor]
     """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU,
     `"cuda"`."""
     step_offset: NotRequired[int]
     """`curve_step - applied` when the run last changed its clock; absent if 0, or with a
-    `DataClock`. Afterwards, updates at which a rule held the curve lower the difference."""
+    `DataClock`. Afterwards, updates at which a hold rule held the curve lower the difference."""
 
 
 TRAIN_STEP = Format(
@@ -180,7 +185,7 @@ class StepState:
             hold=dump_hold_states(clock.checked.rules, clock.read_hold_states()),
             loss_scale=self._normalizer.state_tensors(),
             carry=carry,
-            random=_get_random_states(self._device),
+            random=get_states_of_device(self._device),
             step_offset=self._step_offset,
         )
         return cast("TrainStepState", state)
@@ -222,12 +227,12 @@ class StepState:
 
         step_offset = checks.integer("step_offset", state["step_offset"])
         saved = read_saved_run(state, applied, shortest_decimals(peaks), step_offset=step_offset)
-        check_peaks("initial_lr", saved, "step.set_peak")
+        check_peaks("initial_lr", saved, "train_step.set_peak")
         compared_peaks = None
         if not state["peak_was_set"] and not self.is_peak_set:
             compared_peaks = clock.peaks
         now = schedules_of(clock.curves, compared_peaks, clock.checked)
-        policy = state_policy("TrainStep", "step.set_peak")
+        policy = state_policy("TrainStep", "train_step.set_peak")
         outcome = compare_with_saved(saved, now, policy, strict=strict)
         position = position_on(clock.checked, saved, is_new_clock=outcome.is_new_clock)
         # A new clock begins at the step, but the updates are still those of the whole run.
@@ -249,7 +254,7 @@ class StepState:
         self._normalizer.write_state(saved["loss_scale"] or ())
         if self._carry is not None:
             self._carry.write(saved["carry"] or ())
-        _set_random_states(saved["random"], self._device)
+        set_states_of_device(saved["random"], self._device)
 
 
 def _one_or_list(items: list[Any]) -> Any:
@@ -302,29 +307,6 @@ def copy_to_host(state: TrainStepState) -> TrainStepState:
     return copied
 
 
-def _get_random_states(device: torch.device) -> dict[str, Tensor]:
-    """Return the states of torch's generators: the CPU's and, for a CUDA device, that device's."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def _set_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["cpu"].cpu())
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"].cpu(), device)
-
-
-def _check_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    if "cpu" not in states:
-        raise ValueError("state_dict has no random state of the CPU")
-    # A generator rejects a state of a different type or size.
-    torch.Generator("cpu").set_state(states["cpu"].cpu())
-    if device.type == "cuda" and "cuda" in states:
-        torch.Generator(device).set_state(states["cuda"].cpu())
-
-
 def _check_saved_state(current: TrainStepState, saved: Any, device: torch.device) -> None:
     """Reject a state that torch would load, but from which a run can't continue.
 
@@ -345,7 +327,7 @@ def _check_saved_state(current: TrainStepState, saved: Any, device: torch.device
                 f"state_dict was saved with {name} = {saved[name]}, and this step has "
                 f"{current[name]}"
             )
-    _check_random_states(saved["random"], device)
+    check_states_of_device(saved["random"], device)
     check_same_parameters(current["parameters"], saved["parameters"], "parameters")
     _check_shards(current, saved)
     _check_model(current["model"], to_plain_names(saved["model"], current["model"]))

@@ -1,7 +1,9 @@
 """Parts of checkpoints, their states, and the comparison of states."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints
+from torch_bridge.checkpointing import saving
 
 
 class Part:
@@ -75,6 +78,17 @@ def check_no_leftovers(directory: Path, steps: Sequence[int]) -> None:
     # A checkpoint that was saved again may be 2.1 instead of 2.
     steps_in_names = sorted(name.partition(".")[0] for name in names)
     assert steps_in_names == sorted(str(step) for step in steps), names
+
+
+@contextmanager
+def saving_is_busy() -> Generator[None]:
+    """Keep the worker from beginning any save of this process."""
+    may_start = Event()
+    saving._executor.submit(may_start.wait)
+    try:
+        yield
+    finally:
+        may_start.set()
 
 
 # Comparisons.

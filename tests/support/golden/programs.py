@@ -8,6 +8,7 @@ A program whose files are written never changes. Add another one instead.
 """
 
 import json
+import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from tempfile import mkdtemp
 from typing import Any, Literal, cast
 
 import jax
+import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 from torch.optim import SGD, AdamW, Optimizer
@@ -541,6 +543,31 @@ def checkpoint() -> Program:
 def checkpoint_of_two_processes() -> Program:
     """Each process has a shard of the weights, and half of each batch."""
     return _run_with_loader()
+
+
+@saved_after(7, "checkpoint")
+def checkpoint_of_a_plain_loop() -> Program:
+    """The checkpoint has the random numbers of Python, NumPy and torch."""
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002 (the global generator, as programs use it)
+    torch.manual_seed(7)
+    model = nn.Sequential(Scale(), nn.Dropout(0.5))
+    optimizer = SGD(model.parameters(), 0.125, momentum=0.5)
+    scheduler = lambda_lr(optimizer, CURVE)
+
+    def update(number: int) -> Shown:
+        shift = random.random()
+        factor = np.random.random()  # noqa: NPY002 (the global generator)
+        inputs, targets = _batch(number)
+        loss = _mean_loss(model, (inputs * factor + shift, targets))
+        optimizer.zero_grad()
+        loss.backward()
+        lrs = _lrs_of(optimizer)
+        optimizer.step()
+        scheduler.step()
+        return Shown([*lrs, shift.hex(), factor.hex()], [loss.item()])
+
+    return Program({"model": model, "optimizer": optimizer, "scheduler": scheduler}, update)
 
 
 # Optax states, next to their record.

@@ -1,0 +1,298 @@
+"""Loops without a `TrainStep` resume bit for bit: a checkpoint has the random states.
+
+Also which loads restore them, and which parts a load may leave out.
+"""
+
+import signal
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from support.checkpointing import plain_loop
+from support.checkpointing.checkpoints import Part, constant_model, saving_is_busy
+from support.checkpointing.plain_loop import UPDATES, Train, draw, seed
+from support.distributed.processes import run
+from support.golden.files import FILES
+from support.lines import Lines
+from support.programs import FORKSERVER
+from support.training.steps import make_step
+
+from plateau_jax import CurveWarning
+from torch_bridge import Checkpoints, random_states
+from torch_bridge.checkpointing import parts
+
+
+@pytest.fixture(autouse=True)
+def preserved_random_states() -> Generator[None]:
+    states: Any = random_states.get_states_of_process()
+    yield
+    random_states.set_states_of_process(states)
+
+
+# Loops.
+
+
+@pytest.mark.parametrize("stop", range(1, UPDATES))
+def test_loop_resumes_after_any_update(tmp_path: Path, stop: int) -> None:
+    expected = plain_loop.train(tmp_path / "uninterrupted", UPDATES)
+    plain_loop.train(tmp_path / "stopped", stop)
+    assert plain_loop.train(tmp_path / "stopped", UPDATES) == expected
+
+
+@pytest.mark.parametrize("stop", range(2, UPDATES, 2))
+def test_loop_with_a_loader_of_torch_resumes_after_epochs(tmp_path: Path, stop: int) -> None:
+    train = plain_loop.train_with_plain_loader
+    expected = train(tmp_path / "uninterrupted", UPDATES)
+    train(tmp_path / "stopped", stop)
+    assert train(tmp_path / "stopped", UPDATES) == expected
+
+
+@pytest.mark.slow
+def test_killed_loop_resumes_in_a_new_process(tmp_path: Path) -> None:
+    """Three processes are killed at different lines; each continues the one before."""
+    with Lines(None, plain_loop.__file__) as lines:
+        expected = plain_loop.train(tmp_path / "uninterrupted", UPDATES)
+    losses = tmp_path / "losses"
+    # Together they run fewer lines than a whole run, so each of them is killed.
+    for kill_at in (lines.count // 3, lines.count // 4, lines.count // 5, None):
+        process = FORKSERVER.Process(target=plain_loop.train_until_killed, args=(tmp_path, kill_at))
+        process.start()
+        process.join()
+        if kill_at is not None:
+            assert process.exitcode == -signal.SIGKILL
+            assert Checkpoints(tmp_path / "run").steps()
+    assert losses.read_text().split() == expected
+
+
+@pytest.mark.slow
+def test_loop_on_two_ranks_resumes(tmp_path: Path) -> None:
+    """Under DDP, each rank with its own random numbers; in new processes."""
+    train: Train = plain_loop.train
+    expected = run(train, tmp_path / "uninterrupted", UPDATES)
+    run(train, tmp_path / "stopped", 7)
+    assert run(train, tmp_path / "stopped", UPDATES) == expected
+    assert expected[0] != expected[1]
+
+
+# Which states are restored, and when.
+
+
+def test_states_are_those_of_the_call(tmp_path: Path) -> None:
+    """The program draws further numbers before the checkpoint is written."""
+    checkpoints = Checkpoints(tmp_path)
+    seed(1)
+    draw()
+    with saving_is_busy():
+        checkpoints.save(1, part=Part(1))
+        expected = draw()
+    checkpoints.load(part=Part())
+    assert draw() == expected
+
+
+def test_generator_of_numpy_may_be_replaced(tmp_path: Path) -> None:
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(3))
+    try:
+        checkpoints = Checkpoints(tmp_path)
+        checkpoints.save(1, part=Part(1))
+        expected = draw()
+        checkpoints.load(part=Part())
+        assert draw() == expected
+    finally:
+        np.random.set_bit_generator(before)
+
+
+class Drawing(Part):
+    """A part that draws random numbers when it is saved and when it is loaded."""
+
+    def state_dict(self) -> Any:
+        draw()
+        return self.state
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        draw()
+        self.state = state_dict
+
+
+def test_parts_may_draw_random_numbers(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    step = make_step()
+    checkpoints.save(1, step=step, part=Drawing(1))
+    expected = draw()
+    checkpoints.load(step=step, part=Drawing())
+    assert draw() == expected
+
+
+def test_reads_of_weights_leave_random_states(tmp_path: Path) -> None:
+    """Whoever evaluates, merges or branches off does not want those of the run."""
+    model = constant_model(1)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, model=model, progress={})
+    seed(2)
+    expected = draw()
+    seed(2)
+    checkpoints.load_model(model, part="model")
+    checkpoints.merge([1], [1.0], into=model, part="model")
+    checkpoints.load(model=model, partial=True)
+    assert draw() == expected
+
+
+def test_checkpoint_without_random_states_leaves_them() -> None:
+    """One of an earlier version."""
+    checkpoints = Checkpoints(FILES / "1.0.0" / "states" / "checkpoint" / "checkpoints")
+    seed(2)
+    expected = draw()
+    seed(2)
+    checkpoints.load(step=Part(), loader=Part(), log=Part(), progress={})
+    assert draw() == expected
+
+
+def test_random_states_of_a_newer_version_are_rejected(tmp_path: Path) -> None:
+    newer = random_states.get_states_of_process() | {"jax": 1}
+    checkpoints = Checkpoints(tmp_path)
+    with patch.object(parts, "get_states_of_process", lambda: newer):
+        checkpoints.save(1, part=Part(1), wait=True)
+    part = Part("as before")
+    with pytest.raises(ValueError, match=r"has the entry 'jax', .* saved by a newer version"):
+        checkpoints.load(part=part)
+    assert part.state == "as before"
+    checkpoints.load(part=part, partial=True)
+    assert part.state == 1
+
+
+# CUDA.
+
+
+class Cuda:
+    """Two to four CUDA devices, each with a random state of one byte."""
+
+    def __init__(self, states: list[int], current: int) -> None:
+        self.states = states
+        self.current = current
+
+    def get_rng_state(self, device: int) -> torch.Tensor:
+        return torch.tensor([self.states[device]], dtype=torch.uint8)
+
+    def set_rng_state(self, state: torch.Tensor, device: int) -> None:
+        self.states[device] = int(state)
+
+    def patched(self) -> Any:
+        return patch.multiple(
+            torch.cuda,
+            is_initialized=lambda: True,
+            is_available=lambda: True,
+            device_count=lambda: len(self.states),
+            current_device=lambda: self.current,
+            get_rng_state=self.get_rng_state,
+            set_rng_state=self.set_rng_state,
+        )
+
+
+@pytest.mark.parametrize(
+    ("loading", "expected"),
+    [
+        (Cuda([0, 0, 0], current=1), [5, 6, 7]),
+        (Cuda([0, 0, 0], current=2), [7, 5, 6]),
+        (Cuda([0, 0], current=0), [6, 7]),
+        (Cuda([0, 0, 0, 0], current=3), [7, 5, 0, 6]),
+    ],
+)
+def test_current_device_gets_state_of_saved_current_device(
+    tmp_path: Path, loading: Cuda, expected: list[int]
+) -> None:
+    """A rank may use a different device of its machine when it resumes."""
+    checkpoints = Checkpoints(tmp_path)
+    with Cuda([5, 6, 7], current=1).patched():
+        checkpoints.save(1, part=Part(1), wait=True)
+    with loading.patched():
+        checkpoints.load(part=Part())
+    assert loading.states == expected
+    checkpoints.load(part=Part())  # without CUDA
+
+
+@pytest.mark.gpu
+def test_random_numbers_of_cuda_resume(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    torch.rand(3, device="cuda")
+    checkpoints.save(1, part=Part(1))
+    expected = torch.rand(9, device="cuda")
+    checkpoints.load(part=Part())
+    assert torch.equal(torch.rand(9, device="cuda"), expected)
+
+
+# Numbers of ranks.
+
+
+@pytest.mark.slow
+def test_world_size_may_change(tmp_path: Path) -> None:
+    """Each rank gets its states, if there are any; a new rank keeps its own."""
+    saved = run(plain_loop.save_and_draw, tmp_path)
+    message = r"the values of the missing processes in .*random-states.* are dropped"
+    with pytest.warns(UserWarning, match=message):
+        assert plain_loop.load_and_draw(tmp_path) == saved[0]
+    seed(2)
+    assert run(plain_loop.load_on_more_ranks, tmp_path, processes=3) == [*saved, draw()]
+
+
+# Parts that a load leaves out.
+
+
+def test_left_out_parts_are_named(tmp_path: Path) -> None:
+    """Before anything is loaded."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, model=constant_model(1), optimizer=Part(1), progress={"epoch": 1})
+    progress = {"epoch": 0}
+    message = r"1 also contains the parts \['model', 'optimizer'\], .* partial=True"
+    with pytest.raises(CurveWarning, match=message):  # the filter of all tests
+        checkpoints.load(progress=progress)
+    assert progress == {"epoch": 0}
+    with pytest.warns(CurveWarning, match=message) as warned:
+        assert checkpoints.load(progress=progress) == 1
+    assert [warning.filename for warning in warned] == [__file__]
+    assert progress == {"epoch": 1}
+
+
+def test_load_without_some_parts_still_resumes(tmp_path: Path) -> None:
+    """The warning is about the parts alone."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, part=Part(1), progress={})
+    expected = draw()
+    with pytest.warns(CurveWarning, match=r"\['progress'\]"):
+        checkpoints.load(part=Part())
+    assert draw() == expected
+
+
+def test_partial_load_names_no_parts(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, model=constant_model(1), optimizer=Part(1))
+    optimizer = Part()
+    assert checkpoints.load(optimizer=optimizer, partial=True) == 1
+    assert optimizer.state == 1
+    with pytest.raises(ValueError, match=r"has the parts \['model', 'optimizer'\], and not"):
+        checkpoints.load(scheduler=Part(), partial=True)
+
+
+def test_states_of_a_replaced_generator_change_nothing(tmp_path: Path) -> None:
+    """They were saved with NumPy's usual generator; the program now has one of a different kind."""
+    model = torch.nn.Linear(2, 1)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, model=model, wait=True)
+    torch.nn.init.zeros_(model.weight)
+    usual = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(5))
+    try:
+        with pytest.raises(ValueError, match="PCG64"):
+            checkpoints.load(model=model)
+    finally:
+        np.random.set_bit_generator(usual)
+    assert not model.weight.any()
+
+
+def test_part_named_partial_is_rejected(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    with pytest.raises(TypeError, match="must be True or False"):
+        checkpoints.load(partial={"a": 1}, part={"b": 2})  # pyright: ignore[reportArgumentType] - wrong on purpose

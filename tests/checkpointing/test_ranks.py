@@ -1,0 +1,306 @@
+"""Checkpoints of two ranks: what each of them saved comes back, and an error of one is all's."""
+
+import time
+from collections import OrderedDict
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.checkpointing.checkpoints import (
+    Part,
+    Rejecting,
+    check_no_leftovers,
+    gathered,
+    same_bits,
+)
+from support.checkpointing.world_sizes import distributed_net
+from support.distributed.distributed_updates import wrapped
+from support.distributed.processes import error_of
+from support.training.models import Net, batches
+from support.training.steps import make_step
+from support.trees import equal_trees
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
+
+from torch_bridge import Checkpoints, TrainStep
+from torch_bridge.checkpointing import file_format
+from torch_bridge.distributed.processes import rank
+
+pytestmark = [pytest.mark.slow, pytest.mark.ranks(2)]
+
+
+def test_values_of_each_rank_come_back(tmp_path: Path) -> None:
+    """A value that is equal on all ranks is written once."""
+    common = torch.arange(1000.0)
+    of_rank = torch.full((3,), float(rank()))
+    state: dict[str, Any] = {"common": common, "of_rank": of_rank, "rank": [rank()], "e": {}}
+    part = Part(state)
+    values = {"rank": rank(), "all": [1]}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, part=part, values=values)
+    part.state = None
+    values.clear()
+    assert checkpoints.load(part=part, values=values) == 1
+    assert same_bits(part.state, state)
+    assert values == {"rank": rank(), "all": [1]}
+    size_of_rank_0 = (tmp_path / "1" / "rank-0.safetensors").stat().st_size
+    size_of_rank_1 = (tmp_path / "1" / "rank-1.safetensors").stat().st_size
+    assert size_of_rank_0 - size_of_rank_1 > common.nbytes
+    check_no_leftovers(tmp_path, [1])
+
+
+def test_one_process_drops_what_other_ranks_saved(tmp_path: Path) -> None:
+    part = Part({"of_rank": torch.full((3,), float(rank())), "rank": [rank()]})
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, part=part, wait=True)
+    distributed.destroy_process_group()
+    with pytest.warns(UserWarning, match=r"in part, part\.of_rank are dropped"):
+        Checkpoints(tmp_path).load(part=part, partial=True)
+    assert part.state["of_rank"].tolist() == [0, 0, 0]
+
+
+def test_tied_shards_are_saved(tmp_path: Path) -> None:
+    """Even of a tied weight of which rank 1 has no row."""
+    first = nn.Linear(3, 1)
+    nn.init.constant_(first.weight, 7.0)
+    second = nn.Linear(3, 1)
+    second.weight = first.weight
+    model = nn.Sequential(first, second)
+    fully_shard(model)
+    Checkpoints(tmp_path).save(1, step=make_step(model=model), model=model, wait=True)
+    for part in ("step", "model"):
+        plain = nn.Sequential(nn.Linear(3, 1), nn.Linear(3, 1))
+        Checkpoints(tmp_path).load_model(plain, part=part)
+        for layer in plain:
+            assert torch.equal(layer.get_parameter("weight"), torch.full((1, 3), 7.0))
+
+
+def step_in_a_different_order_on_each_rank(wrapper: str) -> TrainStep:
+    model = wrapped(wrapper, Net())
+    parameters = list(model.named_parameters())
+    optimizer = torch.optim.AdamW(parameters[rank() :] + parameters[: rank()])
+    step = make_step(model=model, optimizer=optimizer)
+    step(*batches(1))
+    return step
+
+
+def test_shards_in_other_orders_are_rejected(tmp_path: Path) -> None:
+    step = step_in_a_different_order_on_each_rank("fsdp")
+    checkpoints = Checkpoints(tmp_path)
+    message = "has its parameters in different orders on rank 0 and rank 1"
+    error = error_of(checkpoints.save, 1, step=step, wait=True)
+    assert f"step {message}" in error
+    error = error_of(checkpoints.save, 1, optimizer=step.optimizer, wait=True)
+    assert f"optimizer {message}" in error
+
+
+def test_each_rank_may_have_another_order_under_ddp(tmp_path: Path) -> None:
+    """It saves its whole state, and gets it back."""
+    step = step_in_a_different_order_on_each_rank("ddp")
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, step=step, wait=True)
+    assert checkpoints.load(step=step) == 1
+    checkpoints.save(1, optimizer=step.optimizer, wait=True)
+    assert checkpoints.load(optimizer=step.optimizer) == 1
+
+
+# Failures, after which the next save is complete.
+
+
+def check_error_of_rank_1(error: str, message: str) -> None:
+    assert message in error
+    assert error.startswith("RuntimeError: rank 1 failed: ") == (rank() == 0)
+
+
+def check_error_of_all_ranks(error: str, message: str) -> None:
+    assert message in error
+    assert not error.startswith("RuntimeError: rank 1 failed")
+
+
+def on_rank_1(holder: Any, name: str, error: Exception) -> AbstractContextManager[Any]:
+    """Let a function raise an error on rank 1."""
+    if rank() == 1:
+        return patch.object(holder, name, side_effect=error)
+    return nullcontext()
+
+
+class SavedParts:
+    """Two parts, and their checkpoint 1."""
+
+    def __init__(self, directory: Path) -> None:
+        self.part = Part({"a": rank()})
+        self.second = Part(OrderedDict(b=1))
+        self.checkpoints = Checkpoints(directory)
+        self.checkpoints.save(1, part=self.part, second=self.second, wait=True)
+
+    def check_unchanged(self) -> None:
+        assert self.part.state == {"a": rank()}
+        assert self.second.state == {"b": 1}
+        self.check_next_save()
+
+    def check_next_save(self) -> None:
+        distributed.barrier()
+        assert self.checkpoints.steps() == [1]
+        self.checkpoints.save(3, part=self.part, second=self.second, wait=True)
+        assert self.checkpoints.steps() == [1, 3]
+        check_no_leftovers(self.checkpoints.directory, [1, 3])
+
+
+def test_error_of_a_state_is_raised_on_all(tmp_path: Path) -> None:
+    saved = SavedParts(tmp_path)
+    with on_rank_1(Part, "state_dict", OSError("none")):
+        error = error_of(saved.checkpoints.save, 2, part=saved.part, second=saved.second)
+    check_error_of_rank_1(error, "OSError: none")
+    saved.check_unchanged()
+
+
+def test_error_of_writing_is_raised_on_all(tmp_path: Path) -> None:
+    saved = SavedParts(tmp_path)
+    different = Part({"a": torch.ones(2) * rank()})
+    with on_rank_1(file_format, "save_file", OSError("the disk is full")):
+        error = error_of(saved.checkpoints.save, 2, part=different, second=saved.second, wait=True)
+    check_error_of_rank_1(error, "OSError: the disk is full")
+    saved.check_unchanged()
+
+
+def test_different_steps_are_rejected(tmp_path: Path) -> None:
+    saved = SavedParts(tmp_path)
+    error = error_of(saved.checkpoints.save, 2 + rank(), part=saved.part, second=saved.second)
+    message = "rank 0 calls save with (step, parts) = (2, ['part', 'second']), and rank 1 with (3, "
+    check_error_of_all_ranks(error, message)
+    saved.check_unchanged()
+
+
+def test_different_names_are_rejected(tmp_path: Path) -> None:
+    saved = SavedParts(tmp_path)
+    parts: dict[str, Any] = {f"part{rank()}": saved.part}
+    error = error_of(saved.checkpoints.load, None, **parts)
+    message = (
+        "rank 0 calls load with (step, parts, partial) = (None, ['part0'], False), and rank 1 "
+    )
+    check_error_of_all_ranks(error, message)
+    saved.check_unchanged()
+
+
+def test_rejection_of_a_state_is_raised_on_all(tmp_path: Path) -> None:
+    """A part that rejects its state is not loaded; those before it are loaded."""
+    saved = SavedParts(tmp_path)
+    saved.part.state = {"a": 7}
+    saved.second.state = {"b": 7}
+    if rank() == 1:
+        rejecting = Rejecting({"a": 7})
+        error = error_of(saved.checkpoints.load, second=saved.second, part=rejecting)
+        assert saved.part.state == {"a": 7}
+    else:
+        error = error_of(saved.checkpoints.load, second=saved.second, part=saved.part)
+        assert saved.part.state == {"a": 0}
+    assert saved.second.state == {"b": 1}
+    check_error_of_rank_1(error, "KeyError: 'a different one'")
+    saved.check_next_save()
+
+
+def test_damage_is_known_to_all_ranks(tmp_path: Path) -> None:
+    """Each rank checks a share of the files."""
+    part = Part({"of_rank": torch.full((3,), float(rank()))})
+    model = distributed_net("blocks")
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, part=part, model=model, wait=True)
+    before = gathered(model.state_dict())
+    for path in sorted((tmp_path / "1").iterdir()):
+        content = path.read_bytes()
+        distributed.barrier()
+        if rank() == 0:
+            flipped = bytearray(content)
+            flipped[-3] ^= 1
+            path.write_bytes(flipped)
+        distributed.barrier()
+        error = error_of(checkpoints.load, part=part, model=model)
+        assert f"only damaged checkpoints: 1: {path.name} is damaged" in error
+        error = error_of(checkpoints.merge, [1], [1.0], into=model, part="model")
+        assert f"a damaged checkpoint: 1: {path.name} is damaged" in error
+        assert equal_trees(gathered(model.state_dict()), before)
+        distributed.barrier()
+        path.write_bytes(content)
+
+
+def test_unshared_folder_is_rejected(tmp_path: Path) -> None:
+    """As on several machines without a shared file system: no checkpoint would ever be complete."""
+    part = Part(torch.full((3,), float(rank())))
+    error = error_of(Checkpoints(tmp_path / str(rank())).save, 1, part=part, wait=True)
+    assert "rank-1.safetensors is missing in " in error
+    assert f"the ranks do not share {tmp_path / '0'}" in error
+
+
+# Merges that are rejected.
+
+
+def with_three_models(directory: Path) -> Checkpoints:
+    checkpoints = Checkpoints(directory)
+    for step in (1, 2, 3):
+        checkpoints.save(step, model=distributed_net("blocks", step), wait=True)
+    return checkpoints
+
+
+def error_of_merge(directory: Path, weights_of_rank_1: list[float]) -> str:
+    """Return the error of a merge, which leaves the model unchanged."""
+    checkpoints = with_three_models(directory)
+    model = distributed_net("blocks", 99)
+    before = gathered(model.state_dict())
+    weights = [0.5, 0.25, 0.25]
+    if rank() == 1:
+        weights = weights_of_rank_1
+    error = error_of(checkpoints.merge, [1, 2, 3], weights, into=model, part="model")
+    assert equal_trees(gathered(model.state_dict()), before)
+    return error
+
+
+def test_merge_with_different_weights_is_rejected(tmp_path: Path) -> None:
+    error = error_of_merge(tmp_path, [0.25, 0.5, 0.25])
+    message = "and rank 1 with ([1, 2, 3], [0.25, 0.5, 0.25], 'model')"
+    check_error_of_all_ranks(error, message)
+
+
+def test_merge_with_wrong_weights_on_one_rank_is_rejected(tmp_path: Path) -> None:
+    error = error_of_merge(tmp_path, [0.5, 0.5, 0.5])
+    check_error_of_rank_1(error, "ValueError: weights add up to 1.5")
+
+
+def test_error_of_a_merged_model_is_raised_on_all(tmp_path: Path) -> None:
+    """The model itself rejects what it has loaded."""
+    checkpoints = with_three_models(tmp_path)
+    model: Any = distributed_net("blocks", 99)
+    if rank() == 1:
+        model[2].register_load_state_dict_post_hook(reject)
+    weights = [0.5, 0.25, 0.25]
+    error = error_of(checkpoints.merge, [1, 2, 3], weights, into=model, part="model")
+    check_error_of_rank_1(error, "KeyError: 'not this one'")
+
+
+def reject(*_: object) -> None:
+    raise KeyError("not this one")
+
+
+def test_save_of_destroyed_group_is_lost(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "run")
+    part = Part(torch.full((3,), float(rank())))
+    signs = [tmp_path / "destroyed 0", tmp_path / "destroyed 1"]
+
+    def save_late(*arguments: Any) -> None:
+        while not (signs[0].exists() and signs[1].exists()):
+            time.sleep(0.01)
+        save_file(*arguments)
+
+    checkpoints.save(1, part=part, wait=True)
+    with patch.object(file_format, "save_file", save_late):
+        checkpoints.save(2, part=part)
+        sign_of_rank = signs[rank()]
+        distributed.destroy_process_group()
+        sign_of_rank.touch()
+        error = error_of(checkpoints.steps)
+    message = "checkpoint 2 is lost: the process group was destroyed before it was complete"
+    assert message in error
+    assert checkpoints.steps() == [1]
