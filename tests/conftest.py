@@ -11,14 +11,16 @@ import time
 from collections.abc import Generator, Iterator
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import settings, strategies
 
-collect_ignore = ["support"]  # no tests, and some import a trainer
+collect_ignore = ["support", "proofs/arithmetic"]  # no tests, and some import a trainer
 
 # Read when torch starts: its models here are so small that a second thread is waited for, not used.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -44,6 +46,7 @@ settings.register_profile("fast", settings.get_profile("all"), max_examples=25)
 # New examples in every run: `--hypothesis-profile explore`.
 settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
 
+_GROUPS = pytest.StashKey[dict[int, Any]]()
 _ALL_SLOW = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
 
 
@@ -116,6 +119,30 @@ def _slowdown() -> float:
     start = time.process_time()
     sum(number * number for number in range(1_000_000))
     return max(1.0, (time.process_time() - start) / 0.03)
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Call a test marked `ranks(n)` on each rank of a group of n processes, not in this one.
+
+    The tests of a file share the group. A test that fails ends it, and the next one starts another.
+    """
+    marker = pyfuncitem.get_closest_marker("ranks")
+    if marker is None:
+        return None
+    (size,) = marker.args
+    file = pyfuncitem.getparent(pytest.Module)
+    assert file is not None
+    groups = file.stash.setdefault(_GROUPS, {})
+    if size not in groups:
+        groups[size] = import_module("support.distributed.processes").Group(size)
+        file.addfinalizer(groups[size].close)
+    names = signature(pyfuncitem.function).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    try:
+        groups[size].call_test(pyfuncitem.path, pyfuncitem.originalname, arguments)
+    except AssertionError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,8 @@ from hypothesis import given, strategies as st
 from support.distributed.blocks import Block, Mixer, Stack, gradients_of
 from support.examples import examples
 from support.training.models import batches, carried_loss
-from support.training.steps import equal_trees, make_step
+from support.training.steps import make_step
+from support.trees import equal_trees
 from torch import Tensor, nn
 
 from torch_bridge import checkpoint_activations

@@ -24,7 +24,8 @@ from support.training.models import (
     nonfinite,
 )
 from support.training.reads import Reads
-from support.training.steps import CURVE, equal_trees, make_step
+from support.training.steps import CURVE, make_step
+from support.trees import equal_trees
 from torch import nn
 
 from plateau_jax import Curve, DataClock, HoldUntilFlat, StagedCurve

@@ -3,19 +3,18 @@
 import copy
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support import evaluated
 from support.data.loaders import process
-from support.distributed.processes import error_of, run_checks
+from support.distributed.distributed_updates import wrapped
+from support.distributed.processes import error_of
 from support.distributed.threads import on_ranks
-from support.evaluated import named_loss
+from support.evaluated import SPLITS, Sized, batches_of, named_loss
 from support.training.models import (
     Batch,
     Net,
@@ -27,7 +26,7 @@ from support.training.models import (
     pair_loss,
 )
 from support.training.reads import reads_of
-from support.training.steps import equal_trees
+from support.trees import equal_trees
 from support.wrong import wrong
 from torch import Tensor, nn
 
@@ -313,9 +312,44 @@ def test_wrong_losses(net: Net, case: WrongLosses) -> None:
 # Several ranks. `distributed/test_ranks` has the means over all of them, and the fillers.
 
 
+def sharded_loss(local: Iterable[Batch]) -> Any:
+    """Evaluate a model with FSDP on the batches of this rank."""
+    return evaluate(wrapped("fsdp", Net()), local, pair_loss)
+
+
 @pytest.mark.slow
-def test_ranks_make_the_same_passes(tmp_path: Path) -> None:
-    run_checks([evaluated], tmp_path, processes=3)
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("split", SPLITS)
+def test_ranks_make_the_same_passes(split: list[list[int]]) -> None:
+    """With an uncounted filler; without it, a rank would wait for the shards of the others."""
+    by_rank = batches_of(split)
+    all_batches: list[Batch] = []
+    for of_rank in by_rank:
+        all_batches.extend(of_rank)
+    expected = evaluate(Net(), all_batches, pair_loss)
+
+    local = by_rank[processes.rank()]
+    assert sharded_loss(local) == pytest.approx(expected)
+    assert sharded_loss(Sized(local, len(local) + 2)) == pytest.approx(expected)
+    one_without_length: Iterable[Batch] = local
+    if processes.rank() == 1:
+        one_without_length = iter(local)
+    assert sharded_loss(one_without_length) == pytest.approx(expected)
+
+
+def reads_with(most: int) -> int:
+    """Return the reads of an evaluation of `most` batches, and half as many on rank 0."""
+    local = batches(most)
+    if processes.rank() == 0:
+        local = local[: most // 2]
+    return reads_of(lambda: evaluate(Net(), local, pair_loss))
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(3)
+def test_reads_do_not_depend_on_the_number_of_batches() -> None:
+    """If the batches have a length, the ranks agree once on the number of passes."""
+    assert reads_with(2) == reads_with(20)
 
 
 def test_carry_stays_on_its_rank() -> None:

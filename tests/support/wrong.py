@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.training.steps import equal_trees
+from support.trees import equal_trees
 
 Program = Callable[..., object]
 

@@ -20,7 +20,8 @@ from support.training.models import (
     pair_loss,
 )
 from support.training.optimizers import SharpnessAware, make_optimizer
-from support.training.steps import CURVE, equal_trees, make_step, state_kept_by_skips
+from support.training.steps import CURVE, make_step, state_kept_by_skips
+from support.trees import equal_trees
 from support.wrong import wrong
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, AdamW, Optimizer

@@ -26,14 +26,8 @@ from support.training.models import (
 )
 from support.training.optimizers import FUSED, OPTIMIZERS, OTHERS, by_layer, make_optimizer
 from support.training.reads import reads_of
-from support.training.steps import (
-    CURVE,
-    check_resume,
-    equal_trees,
-    make_step,
-    state_kept_by_skips,
-    through_file,
-)
+from support.training.steps import CURVE, check_resume, make_step, state_kept_by_skips, through_file
+from support.trees import equal_trees
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.optim import Optimizer

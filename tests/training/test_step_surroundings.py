@@ -12,7 +12,8 @@ from support.clocks.holds import CURVE as HELD_CURVE, PATIENT
 from support.training.models import Net, batches, counting_loss, mean_loss, nonfinite
 from support.training.optimizers import FUSED, make_optimizer
 from support.training.reads import reads_of
-from support.training.steps import CURVE, equal_trees, make_step, train
+from support.training.steps import CURVE, make_step, train
+from support.trees import equal_trees
 from torch import Tensor
 
 from plateau_jax import DataClock, PlateauCurve
@@ -108,6 +109,19 @@ def test_carry_that_the_caller_changes() -> None:
     carry.fill_(7)
     step.reset_carry()
     reference.check(step, train(step, reference.data))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_deterministic_algorithms(name: str) -> None:
+    """Torch raises an error at an operation that has no deterministic one."""
+    reference = Reference(name=name, **CARRIED)
+    torch.use_deterministic_algorithms(True)
+    try:
+        step = reference.build()
+        results = train(step, reference.data)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    reference.check(step, results)
 
 
 def test_each_update_in_a_new_thread() -> None:

@@ -1,94 +1,111 @@
-"""Run a function in several processes, which are the ranks of a gloo group."""
+"""Processes that are the ranks of a gloo group, and functions and tests that each of them calls."""
 
 import os
+import random
+import shutil
 import signal
+import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from support.programs import FORKSERVER
 
 _LIMIT = 300  # seconds; less than the time after which pytest ends its own process
 
 
 def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> list[Any]:
-    """Call `function(*arguments)` on each rank, and return the results in the order of ranks.
+    """Call `function(*arguments)` on each rank of a new group, as `Group.call` does."""
+    group = Group(processes)
+    try:
+        return group.call(function, *arguments)
+    finally:
+        group.close()
 
-    Each process imports the function by name: define it in a module of `support`.
 
-    Raises:
-        AssertionError: A process raised, ended early, or took too long. Then all are killed.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        store = Path(folder, "store")
-        running: dict[Connection, tuple[int, Any]] = {}
-        for rank in range(processes):
+class Group:
+    """The ranks of a group. They start with the first call, and then wait for the next."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._workers: dict[Connection, Any] = {}
+        """The process of each rank, by the connection to it."""
+        self._folder = ""
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Call `function(*arguments)` on each rank, and return the results in the order of ranks.
+
+        Each process imports the function by name: define it in a module of `support`.
+
+        Raises:
+            AssertionError: A process raised, ended early, or took too long. Then all are killed,
+                and the next call starts new ones.
+        """
+        if not self._workers:
+            self._start()
+        try:
+            for connection in self._workers:
+                connection.send((function, arguments))
+            return self._receive()
+        except BaseException:
+            self.close()
+            raise
+
+    def call_test(self, path: Path, name: str, arguments: Mapping[str, Any]) -> None:
+        """Call the test of this name in this file on each rank, which may destroy the group."""
+        are_in_group = self.call(_call_test, path, name, arguments)
+        if not all(are_in_group):
+            self.close()
+
+    def close(self) -> None:
+        for connection, worker in self._workers.items():
+            worker.kill()
+            worker.join()
+            connection.close()
+        if self._workers:
+            shutil.rmtree(self._folder)
+        self._workers.clear()
+
+    def _start(self) -> None:
+        self._folder = tempfile.mkdtemp()
+        store = os.path.join(self._folder, "store")
+        for rank in range(self._size):
             parent_end, child_end = FORKSERVER.Pipe()
-            worker = FORKSERVER.Process(
-                target=_work, args=(child_end, rank, processes, str(store), function, arguments)
-            )
+            worker = FORKSERVER.Process(target=_work, args=(child_end, rank, self._size, store))
             worker.start()
             child_end.close()
-            running[parent_end] = rank, worker
-        workers = list(running.items())  # kept open: a process ends when its connection is closed
-        results: list[Any] = [None] * processes
+            self._workers[parent_end] = worker
+
+    def _receive(self) -> list[Any]:
+        waiting = {connection: rank for rank, connection in enumerate(self._workers)}
+        results: list[Any] = [None] * self._size
         deadline = time.monotonic() + _LIMIT
-        try:
-            while running:
-                ready = wait(list(running), timeout=max(0.0, deadline - time.monotonic()))
-                waiting = [rank for rank, _ in running.values()]
-                assert ready, f"processes {waiting} took over {_LIMIT} s"
-                for connection in ready:
-                    assert isinstance(connection, Connection)
-                    rank, worker = running.pop(connection)
-                    try:
-                        result, error = connection.recv()
-                    except EOFError:
-                        worker.join()
-                        raise AssertionError(
-                            f"process {rank} ended with {worker.exitcode}"
-                        ) from None
-                    assert error is None, f"process {rank} raised\n{error}"
-                    results[rank] = result
-        finally:
-            for connection, (_, worker) in workers:
-                worker.kill()
-                worker.join()
-                connection.close()
+        while waiting:
+            ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+            assert ready, f"processes {list(waiting.values())} took over {_LIMIT} s"
+            for connection in ready:
+                assert isinstance(connection, Connection)
+                rank = waiting.pop(connection)
+                try:
+                    result, error = connection.recv()
+                except EOFError:
+                    worker = self._workers[connection]
+                    worker.join()
+                    raise AssertionError(f"process {rank} ended with {worker.exitcode}") from None
+                assert error is None, f"process {rank} raised\n{error}"
+                results[rank] = result
         return results
-
-
-def run_checks(modules: Sequence[ModuleType], directory: Path, processes: int = 2) -> None:
-    """Call the functions `check_…` of these modules on each rank of one group, each with a folder.
-
-    Their assertions are the test. Starting the processes takes longer than most checks.
-    """
-    checks: list[Callable[[Path], object]] = []
-    for module in modules:
-        checks += _checks_in(module)
-    run(_call_all, checks, directory, processes=processes)
-
-
-def _checks_in(module: ModuleType) -> list[Callable[[Path], object]]:
-    checks: list[Callable[[Path], object]] = []
-    for name, value in vars(module).items():
-        is_imported = getattr(value, "__module__", None) != module.__name__
-        if name.startswith("check_") and not is_imported:
-            checks.append(value)
-    return checks
-
-
-def _call_all(checks: Sequence[Callable[[Path], object]], directory: Path) -> None:
-    for check in checks:
-        check(directory / check.__name__)
 
 
 def error_of(call: Callable[..., object], *arguments: Any, **options: Any) -> str:
@@ -100,14 +117,7 @@ def error_of(call: Callable[..., object], *arguments: Any, **options: Any) -> st
     return ""
 
 
-def _work(
-    connection: Connection,
-    rank: int,
-    processes: int,
-    store: str,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-) -> None:
+def _work(connection: Connection, rank: int, size: int, store: str) -> None:
     import torch
     from torch import distributed
 
@@ -117,22 +127,48 @@ def _work(
     warnings.filterwarnings("ignore", "Guards may run slower on Python 3.13.0", RuntimeWarning)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    result = None
-    error = None
-    try:
-        distributed.init_process_group(
-            "gloo",
-            init_method=f"file://{store}",
-            rank=rank,
-            world_size=processes,
-            timeout=timedelta(seconds=_LIMIT),
-        )
-        result = function(*arguments)
-    except BaseException:
-        error = traceback.format_exc()
-    connection.send((result, error))
-    # Other ranks may still need this one: wait for the test to end. Then leave without destroying
-    # the group, since gloo can abort the process there.
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=_LIMIT),
+    )
+    # Until the tests end, since other ranks may still need this one. Then leave without destroying
+    # the group: gloo can abort the process there.
     with suppress(EOFError):
-        connection.recv()
+        while True:
+            function, arguments = connection.recv()
+            result = None
+            error = None
+            try:
+                result = function(*arguments)
+            except BaseException:
+                error = traceback.format_exc()
+            connection.send((result, error))
     os._exit(0)
+
+
+def _call_test(path: Path, name: str, arguments: Mapping[str, Any]) -> bool:
+    """Call a test, and return True if this process is still in the group."""
+    import torch
+    from torch import distributed
+
+    test = getattr(_imported(path), name)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 -- the global generator, for code that draws from it
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        test(**arguments)
+    return distributed.is_initialized()
+
+
+@cache
+def _imported(path: Path) -> ModuleType:
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module  # for the pickles of its classes
+    spec.loader.exec_module(module)
+    return module

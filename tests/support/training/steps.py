@@ -1,4 +1,4 @@
-"""Training steps over the small models, the loop that they must match, and trees of tensors."""
+"""Training steps over the small models, and the loop that they must match."""
 
 import copy
 import io
@@ -12,7 +12,8 @@ import torch
 from hypothesis import strategies as st
 from support.training.models import Batch, Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
-from torch import Tensor, nn
+from support.trees import equal_trees
+from torch import nn
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep
@@ -172,26 +173,6 @@ def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:
 
 def train(step: TrainStep, updates: Iterable[Batch]) -> list[Any]:
     return [step(batch) for batch in updates]
-
-
-def equal_trees(one: Any, other: Any) -> bool:
-    """Return True if two trees are equal, tensors in values and dtypes (NaN equals NaN)."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if one.dtype != other.dtype or one.shape != other.shape:
-            return False
-        both_nan = (one != one) & (other != other)
-        return bool(((one == other) | both_nan).all())
-    if isinstance(one, dict) and isinstance(other, dict):
-        first = cast("dict[Any, Any]", one)
-        second = cast("dict[Any, Any]", other)
-        if first.keys() != second.keys():
-            return False
-        return all(equal_trees(first[key], second[key]) for key in first)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        items = cast("Sequence[Any]", one)
-        other_items = cast("Sequence[Any]", other)
-        return len(items) == len(other_items) and all(map(equal_trees, items, other_items))
-    return bool(one == other)
 
 
 def through_file(state: Any) -> Any:

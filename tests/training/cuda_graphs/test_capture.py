@@ -14,7 +14,7 @@ from support.training.cuda_graphs.graphs import (
     graphs_for,
     without_cuda,
 )
-from support.training.steps import equal_trees
+from support.trees import equal_trees
 from torch import Tensor
 
 MAX_GRAPHS = 8

@@ -23,7 +23,8 @@ from support.training.cuda_graphs.graphs import (
     without_cuda,
 )
 from support.training.models import Batch, Net, batches, mean_loss
-from support.training.steps import equal_trees, train
+from support.training.steps import train
+from support.trees import equal_trees
 from torch import Tensor, nn
 
 TESTS = Path(__file__).parents[2]

@@ -21,7 +21,8 @@ from support.training.kind import Kind
 from support.training.kinds_of_run import ON_DEVICE
 from support.training.losses import count_samples
 from support.training.models import Batch, Net, batches, mean_loss, nonfinite, pair_loss
-from support.training.steps import CURVE, equal_trees, set_loss_scale, through_file
+from support.training.steps import CURVE, set_loss_scale, through_file
+from support.trees import equal_trees
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 

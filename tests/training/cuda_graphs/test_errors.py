@@ -15,7 +15,8 @@ from support.training.cuda_graphs.graphs import (
 )
 from support.training.models import Net, batches
 from support.training.optimizers import OTHERS, make_optimizer
-from support.training.steps import equal_trees, train
+from support.training.steps import train
+from support.trees import equal_trees
 from support.wrong import wrong
 
 from torch_bridge.training.cuda_graphs import GraphedUpdate

@@ -13,7 +13,8 @@ from support.training.by_hand import ByHand
 from support.training.cuda_graphs.graphs import Tape, captured_step, gpu_step, graphs_of, on_gpu
 from support.training.kind import Kind
 from support.training.models import Net, batches, counting_loss, nonfinite, seeded
-from support.training.steps import equal_trees, through_file, train
+from support.training.steps import through_file, train
+from support.trees import equal_trees
 from torch import Tensor, nn
 
 from plateau_jax import DataClock, StagedCurve

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
-from support.training.steps import CURVE, equal_trees, make_step, train
+from support.training.steps import CURVE, make_step, train
+from support.trees import equal_trees
 from support.wrong import wrong
 from torch.optim import SGD, AdamW, NAdam, Optimizer, RMSprop, lr_scheduler
 

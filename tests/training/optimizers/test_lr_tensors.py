@@ -11,7 +11,8 @@ import pytest
 import torch
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import NeedsTensor
-from support.training.steps import CURVE, equal_trees, make_step, through_file
+from support.training.steps import CURVE, make_step, through_file
+from support.trees import equal_trees
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 

@@ -26,14 +26,8 @@ from support.training.optimizers import (
     make_optimizer,
 )
 from support.training.reads import reads_of
-from support.training.steps import (
-    CURVE,
-    equal_trees,
-    is_refused,
-    make_step,
-    state_kept_by_skips,
-    train,
-)
+from support.training.steps import CURVE, is_refused, make_step, state_kept_by_skips, train
+from support.trees import equal_trees
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from plateau_jax import PlateauCurve

@@ -11,7 +11,8 @@ from lightning_fabric import Fabric
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.reads import reads_of
-from support.training.steps import CURVE, equal_trees, make_step, train
+from support.training.steps import CURVE, make_step, train
+from support.trees import equal_trees
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import StepLR

@@ -13,7 +13,8 @@ from support.examples import examples
 from support.training.kinds_of_run import KINDS
 from support.training.models import Net, batches, mean_loss, seeded
 from support.training.optimizers import Foreign, make_optimizer
-from support.training.steps import CURVE, equal_trees, make_step, through_file, train
+from support.training.steps import CURVE, make_step, through_file, train
+from support.trees import equal_trees
 from torch import Tensor, nn
 
 from torch_bridge import Checkpoints, DataClock, TrainStep, lambda_lr

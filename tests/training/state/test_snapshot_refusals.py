@@ -20,7 +20,8 @@ from support.training.kinds_of_run import KINDS
 from support.training.losses import count_samples
 from support.training.models import Net, batches, counting_loss
 from support.training.optimizers import OPTIMIZERS
-from support.training.steps import equal_trees, is_refused, make_step, train
+from support.training.steps import is_refused, make_step, train
+from support.trees import equal_trees
 from torch import nn, tensor
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve

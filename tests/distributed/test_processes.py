@@ -1,0 +1,43 @@
+"""The group of processes that call the tests marked `ranks` outlives what a test does to it."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from support.distributed import processes
+from support.distributed.processes import Group
+from torch import distributed
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    group = Group(2)
+    yield group
+    group.close()
+
+
+@pytest.fixture(autouse=True)
+def next_test_runs(group: Group) -> Iterator[None]:
+    yield
+    assert group.call(distributed.get_rank) == [0, 1]
+
+
+def test_error_is_shown(group: Group) -> None:
+    with pytest.raises(AssertionError, match="ValueError: invalid literal for int"):
+        group.call(int, "one")
+
+
+def test_crash_is_an_error(group: Group) -> None:
+    with pytest.raises(AssertionError, match=r"process [01] ended with 7"):
+        group.call(os._exit, 7)
+
+
+def test_endless_call_is_an_error(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    group.call(distributed.barrier)
+    monkeypatch.setattr(processes, "_LIMIT", 0.1)
+    with pytest.raises(AssertionError, match=r"processes \[0, 1\] took over 0.1 s"):
+        group.call(signal.pause)
+    monkeypatch.undo()

@@ -1,0 +1,79 @@
+"""Models that two ranks distribute, and the states of steps over them."""
+
+import io
+import re
+
+import pytest
+import torch
+from support.checkpointing.checkpoints import gathered
+from support.checkpointing.world_sizes import distributed_net, net
+from support.distributed.processes import error_of
+from support.training.models import batches
+from support.training.steps import make_step
+from support.trees import equal_trees
+from torch import distributed
+
+from torch_bridge import TrainStep, is_main
+from torch_bridge.distributed.plain_names import plain_state
+from torch_bridge.distributed.processes import rank
+
+pytestmark = [pytest.mark.slow, pytest.mark.ranks(2)]
+
+in_every_way = pytest.mark.parametrize("parallelism", ["ddp", "fsdp", "blocks", "hybrid"])
+
+
+def test_rank_0_is_main() -> None:
+    assert is_main() == (rank() == 0)
+
+
+@in_every_way
+def test_every_rank_gets_the_weights_of_rank_0(parallelism: str) -> None:
+    """Each rank builds its model from another seed."""
+    model = distributed_net(parallelism, seed=10 * rank())
+    assert equal_trees(gathered(plain_state(model)), net(0).state_dict())
+
+
+def update(step: TrainStep, number: int) -> float:
+    (batch,) = batches(1, seed=2 * number + rank())
+    return step(batch).loss.item()
+
+
+@in_every_way
+def test_resume_matches_uninterrupted_run(parallelism: str) -> None:
+    """Also from a state with all DTensors gathered."""
+    step = make_step(model=distributed_net(parallelism))
+    for number in range(3):
+        update(step, number)
+    state = step.state_dict()
+    from_shards = make_step(model=distributed_net(parallelism))
+    from_shards.load_state_dict(state)
+    from_gathered = make_step(model=distributed_net(parallelism))
+    from_gathered.load_state_dict(gathered(state))
+    losses = [update(step, 3), update(step, 4)]
+    expected = gathered(step.state_dict())
+    for resumed in (from_shards, from_gathered):
+        assert [update(resumed, 3), update(resumed, 4)] == losses
+        assert equal_trees(gathered(resumed.state_dict()), expected)
+
+
+def test_shards_are_not_loaded_by_an_unsharded_model() -> None:
+    step = make_step(model=distributed_net("fsdp"))
+    update(step, 0)
+    error = error_of(make_step(model=distributed_net("ddp")).load_state_dict, step.state_dict())
+    placed = "shards of tensors, placed as .*Shard.*; save and load through Checkpoints"
+    assert re.search(placed, error)
+
+
+def test_shards_are_not_loaded_by_another_rank() -> None:
+    """Its state came through a file."""
+    step = make_step(model=distributed_net("fsdp"))
+    update(step, 0)
+    file = io.BytesIO()
+    torch.save(step.state_dict(), file)
+    files = [file.getvalue()]
+    distributed.broadcast_object_list(files)
+    state_of_rank_0 = torch.load(io.BytesIO(files[0]), weights_only=True)
+    before = gathered(step.state_dict())
+    error = error_of(step.load_state_dict, state_of_rank_0)
+    assert ("each rank must load its own state" in error) == (rank() == 1)
+    assert equal_trees(gathered(step.state_dict()), before)
