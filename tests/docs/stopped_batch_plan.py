@@ -13,14 +13,14 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def main():
+def main() -> None:
     sys.path.insert(0, str(EXAMPLES))
     import train_gpt
 
     last_question = int(sys.argv.pop(1))
     questions = itertools.count(1)
 
-    def stopped(stop, device):
+    def stopped(stop: object, device: object) -> bool:
         return next(questions) == last_question
 
     train_gpt.stopped = stopped

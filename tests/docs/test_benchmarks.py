@@ -14,7 +14,7 @@ from accelerate.state import AcceleratorState
 from support.docs.pages import all_sections
 from support.forecasts.logs import logged
 from support.programs import EXAMPLES, Program, finish, run
-from support.training.steps import equal_trees
+from support.trees import equal_trees
 from torch import nn
 
 pytestmark = pytest.mark.slow

@@ -6,6 +6,9 @@ import re
 import shlex
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
+import optax
 import pytest
 import torch
 from support.docs.pages import PAGES, all_blocks
@@ -13,7 +16,7 @@ from support.programs import EXAMPLES
 
 from plateau_jax import PlateauCurve, StagedCurve, compare
 from plateau_jax.__main__ import main
-from torch_bridge import Checkpoints, TrainStep
+from torch_bridge import Checkpoints, TrainStep, count_updates
 
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
@@ -32,6 +35,20 @@ def test_bounds_next_to_published_losses_match_curves():
         curves.append(StagedCurve([(300, 1.0), (stable_steps,), (decay_steps, 0.0, shape)]))
         figures.append(figure)
     assert [f"{bound:.3f}" for bound in compare(curves).bounds] == figures
+
+
+def test_updates_under_multi_steps():
+    """77 in 10 epochs of 31 micro-batches, 4 for an update; `count_updates` is for other loops."""
+    tx = optax.MultiSteps(optax.sgd(0.1), every_k_schedule=4)
+    weight = jnp.zeros(())
+
+    def micro_batch(state, _):
+        _, state = tx.update(weight, state, weight)
+        return state, None
+
+    state, _ = jax.lax.scan(micro_batch, tx.init(weight), length=10 * 31)
+    assert state.gradient_step == 10 * 31 // 4 == 77
+    assert count_updates(31, 10, accumulation=4) == 80
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +136,8 @@ def test_bytes_per_parameter(expected, dtype, tmp_path):
     Checkpoints(tmp_path).save(1, step=step, wait=True)
     written = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     in_checkpoint = expected.checkpoint * dtype.itemsize // 4
-    assert 0 <= written - in_checkpoint * size**2 < 20_000
+    # The random states, the structures and the digests take the same, whatever the model.
+    assert 0 <= written - in_checkpoint * size**2 < 32_000
 
 
 def commands_with_design():

@@ -73,10 +73,10 @@ def test_address_replaces_its_placeholder_everywhere(copy: Path) -> None:
     assert with_placeholder <= files_with(copy, ADDRESS)
 
 
-def test_readme_installs_from_pypi_and_clones_for_the_examples(published: Path) -> None:
+def test_readme_installs_from_pypi_and_clones_for_the_tests(published: Path) -> None:
     readme = (published / "README.md").read_text(encoding="utf-8")
     assert "pip install 'plateau-jax[jax]'" in readme
-    assert f"git clone {ADDRESS} && cd plateau-jax\npip install '.[examples]'" in readme
+    assert f"git clone {ADDRESS} && cd plateau-jax\npip install -e '.[test]'" in readme
 
 
 def test_pages_do_not_ask_for_a_clone(published: Path) -> None:
@@ -91,7 +91,7 @@ def test_only_sections_about_examples_install_from_a_clone(published: Path) -> N
     for page in [published / "README.md", *(published / "docs").rglob("*.md")]:
         for section in sections(page):
             commands = "\n".join(section.code_in("sh"))
-            if re.search(r"pip install [^#\n]*'\.\[", commands):
+            if re.search(r"pip install [^#\n]*(?<!-e )'\.\[", commands):
                 assert "examples/" in commands, (page, section.heading)
 
 

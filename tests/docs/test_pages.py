@@ -3,6 +3,9 @@
 A section is everything under a second-level heading. Its Python blocks run from top to bottom,
 after the blocks before the first such heading of the page. A program that writes files runs a
 second time in the same folder. `tests/trainers/` runs the programs that resume.
+
+A comment after a `print`, at any depth, shows the line that it prints. An error is shown in the
+same way: the `except` that catches it prints it, so nothing is printed if nothing is raised.
 """
 
 import ast
@@ -12,22 +15,27 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
+import numpy as np
 import pytest
 from support.checkpointing.checkpoints import Part
 from support.docs.pages import (
     PAGES,
     README,
     ROOT,
+    all_blocks,
     assert_printed,
     program_named,
     programs,
     sections,
+    shown_lines,
 )
-from support.training.steps import equal_trees
+from support.trainers.trainers import LIGHTNING_WARNING
+from support.trees import equal_trees
 from torch.nn import Linear
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -35,25 +43,29 @@ import plateau_jax
 import torch_bridge
 from torch_bridge import Checkpoints
 
-DCP_DROPS_INITIAL_LR = (
-    "`KeyError: \"param 'initial_lr' is not specified in param_groups[0]…\"`: "
-    "DCP drops `initial_lr`"
-)
-"""A heading."""
-
 IGNORED_WARNINGS = {
-    # torch.distributed.checkpoint in a single process.
-    DCP_DROPS_INITIAL_LR: "ignore:torch.distributed is disabled:UserWarning",
     "Continue a run that began with the Trainer's own scheduler": (
         "ignore:state_dict was saved by a scheduler without a curve:plateau_jax.CurveWarning"
     ),
+    "Grow the batch in Lightning": LIGHTNING_WARNING,
 }
-"""Warnings that a library causes in its own code, or that the page announces, by heading."""
+"""Warnings that the page announces, by heading."""
+
+PACKAGES = {"How do I export a training step (`jax.export`)?": "flatbuffers"}
+"""A package that a library needs for the section, which is skipped without it, by heading."""
 
 CODE_WIDTH = 88
 """The characters in a line of a code block of the README that GitHub shows without a scroll bar."""
 
-FIGURES_DIFFER = {"Train in JAX", "Train in PyTorch", "The same bits everywhere"}
+COMPARED_ELSEWHERE = {"Count samples, save and resume"}
+"""Headings of programs that resume, and whose output another test compares with comments."""
+
+FIGURES_DIFFER = {
+    "Train in JAX",
+    "Train in PyTorch",
+    "Branch off a cooldown",
+    "The same bits everywhere",
+}
 """Headings of programs that print losses or times, which depend on the machine."""
 
 
@@ -65,6 +77,9 @@ def program_parameters():
         marks = []
         if program.heading in IGNORED_WARNINGS:
             marks.append(pytest.mark.filterwarnings(IGNORED_WARNINGS[program.heading]))
+        package = PACKAGES.get(program.heading)
+        if package is not None and find_spec(package) is None:
+            marks.append(pytest.mark.skip(f"needs {package}: pip install -e '.[libraries]'"))
         parameters.append(pytest.param(program, id=program.name, marks=marks))
     return parameters
 
@@ -120,15 +135,53 @@ def test_sections_run(program, tmp_path, monkeypatch, capsys):
         assert_prints_what_it_shows(program, capsys.readouterr().out)
 
 
+def test_programs_show_errors_by_printing_them():
+    """`except ValueError as error: print(error)  # its message`, or the output below has it."""
+    for program in programs():
+        comments = shown_lines(program.code)
+        for node in ast.walk(ast.parse(program.code)):
+            if isinstance(node, ast.ExceptHandler) and node.name:
+                (statement,) = node.body
+                printed = ast.unparse(statement)
+                assert printed in (f"print({node.name})", f"print(fill(str({node.name}), 88))")
+                assert program.shown or statement.end_lineno in comments, program.name
+
+
+def test_no_other_comment_promises_an_error():
+    for block in all_blocks():
+        assert not re.search(r"# \w+(Error|Warning)\b", block.code)
+
+
+def test_comments_show_output_only_where_it_is_compared():
+    compared = set()
+    for program in programs():
+        if not program.resumes or program.heading in COMPARED_ELSEWHERE:
+            compared.update([*program.introduction, *program.blocks])
+    for block in all_blocks():
+        if block.code not in compared:
+            assert not re.search(r"print\(.*\)  # ", block.code)
+
+
+@pytest.mark.slow
 def test_readme_prints_what_it_shows(tmp_path, capsys):
-    """After the output on the page, the last program prints that two learning rates are equal."""
-    introduction, *rest = sections(README)
-    code = introduction.python()
-    for section in rest:
+    """After the output on the page, the last block prints that two learning rates are equal."""
+    code = ""
+    shown = ""
+    for section in sections(README):
         code += section.python()
+        shown += "".join(section.code_in("text"))
     run_program(code, tmp_path)
-    shown = "".join(introduction.code_in("text"))
     assert capsys.readouterr().out == shown + "True\n"
+
+
+@pytest.mark.slow
+def test_tutorial_reaches_the_same_losses_in_both_frameworks(tmp_path, capsys):
+    losses = {}
+    for heading in ("Train in JAX", "Train in PyTorch"):
+        run_program(program_named(heading).code, tmp_path)
+        printed = re.findall(r"loss (\S+),", capsys.readouterr().out)
+        losses[heading] = np.array(printed, float)
+    np.testing.assert_allclose(losses["Train in JAX"], losses["Train in PyTorch"], rtol=0.1)
 
 
 def test_readme_code_fits_the_box_on_github():
@@ -222,6 +275,31 @@ def anchors(page):
 def test_scripts_exist(page):
     for script in re.findall(r"(examples/[\w/]+\.\w+)", page.read_text(encoding="utf-8")):
         assert (ROOT / script).exists(), script
+
+
+def versions_on_pages():
+    """Return the releases or commits of each library that a page links with its version.
+
+    They follow its link or its name, or come later in the row of a table that its link begins.
+    """
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    release = r"\d+\.\d+\.\d+(?:\.?\w+)*"
+    commit = r"(?=[a-f]*\d)[0-9a-f]{7}\b"
+    linked = rf"\[([\w-]+)\]\([^)]+\)(?: \|.*?\|)? (?:commit )?({release}|{commit})"
+    versions = defaultdict(set)
+    for library, version in re.findall(linked, text):
+        versions[library].add(version)
+    for library in versions:
+        versions[library].update(re.findall(rf"\b{library} ({release})", text))
+    return versions
+
+
+def test_pages_name_one_version_of_each_library():
+    versions = versions_on_pages()
+    # Some of its features need a version.
+    del versions["optax"]
+    for library in versions:
+        assert len(versions[library]) == 1, f"{library} {versions[library]}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -1,11 +1,13 @@
 """The sections of the README and of the pages in `docs/`, with their code blocks and programs."""
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -190,6 +192,23 @@ def program_named(heading: str) -> Program:
     return program
 
 
+def shown_lines(code: str) -> dict[int, str]:
+    """Return the comments after the `print` calls of a program, by line number, in order.
+
+    Each shows the line that its call prints; at its end, … stands for the rest of the line.
+    """
+    lines = code.splitlines()
+    comments: dict[int, str] = {}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
+            end = cast(int, node.end_lineno)
+            after = lines[end - 1].encode()[node.end_col_offset :].decode()
+            comment = re.fullmatch(r"  # (.+)", after)
+            if comment is not None:
+                comments[end] = comment[1]
+    return dict(sorted(comments.items()))
+
+
 def assert_printed(code: str, output: str) -> str:
     """Check that a program has printed what comments after its `print` calls show, in this order.
 
@@ -197,9 +216,15 @@ def assert_printed(code: str, output: str) -> str:
     """
     lines = output.splitlines(keepends=True)
     begin = 0
-    for comment in re.findall(r"^print\(.*\)  # (.+)$", code, re.MULTILINE):
-        line = f"{comment}\n"
-        assert line in lines[begin:], comment
-        begin = lines.index(line, begin)
+    for comment in shown_lines(code).values():
+        matching = [line for line in lines[begin:] if _shows(comment, line)]
+        assert matching, comment
+        begin = lines.index(matching[0], begin)
         del lines[begin]
     return "".join(lines)
+
+
+def _shows(comment: str, line: str) -> bool:
+    if comment.endswith("…"):
+        return line.startswith(comment.removesuffix("…"))
+    return line == f"{comment}\n"
