@@ -1,25 +1,31 @@
-"""Writes the tutorial's training programs as files, each named by the extras that its imports need.
+"""Writes the first programs of the README and of the tutorial as files, one for each framework.
 
     python .ci/quickstarts.py FOLDER
 
-Their headings begin with "Train in".
+Each file is named by the extras that its imports need. In the README they are the Python blocks
+before the first heading, in the tutorial the sections whose headings begin with "Train in".
 """
 
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.docs.pages import ROOT, sections
+from support.docs.pages import README, ROOT, sections
 
 PACKAGES = {"jax": {"jax", "optax"}, "torch": {"torch", "torch_bridge"}}
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-programs = [
-    section.python() for section in sections(TUTORIAL) if section.heading.startswith("Train in")
-]
-assert len(programs) == 2, "the tutorial must have two sections whose headings begin with Train in"
+programs = sections(README)[0].code_in("python")
+for section in sections(TUTORIAL):
+    if section.heading.startswith("Train in"):
+        programs.append(section.python())
+files: dict[str, list[str]] = defaultdict(list)
 for program in programs:
     imported = set(re.findall(r"^(?:import|from) (\w+)", program, re.MULTILINE))
     extras = ",".join(extra for extra, packages in PACKAGES.items() if packages & imported)
-    Path(sys.argv[1], f"quickstart-{extras}.py").write_text(program, encoding="utf-8")
+    files[extras].append(program)
+assert {extras: len(texts) for extras, texts in files.items()} == {"jax": 2, "torch": 2}
+for extras, texts in files.items():
+    Path(sys.argv[1], f"quickstart-{extras}.py").write_text("\n".join(texts), encoding="utf-8")

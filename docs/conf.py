@@ -61,7 +61,8 @@ def mark_equations(app, what, name, obj, options, lines):
     for index, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())
         margin = len(before) - len(before.lstrip())
-        if line and not lines[index - 1] and before and indent >= margin + 4:
+        is_list = line.lstrip().startswith("- ")
+        if line and not lines[index - 1] and before and indent >= margin + 4 and not is_list:
             marked += [" " * margin + ".. code-block:: text", ""]
             before = " " * indent + "."
         elif line:
@@ -72,6 +73,11 @@ def mark_equations(app, what, name, obj, options, lines):
     lines[:] = ["..", "", *marked] if what in ("attribute", "property") else marked
 
 
+def split_lines(app, what, name, obj, options, lines):
+    """Split an entry of Raises, which napoleon joins into one line, so that a list stays a list."""
+    lines[:] = "\n".join(lines).split("\n")
+
+
 def link_to_site_pages(app, name, source):
     """Replace links to the files of notebook and changelog by links to their pages."""
     source[0] = source[0].replace("](../examples/choosing_a_curve.ipynb)", "](choosing_a_curve)")
@@ -80,4 +86,5 @@ def link_to_site_pages(app, name, source):
 
 def setup(app):
     app.connect("autodoc-process-docstring", mark_equations, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", split_lines, priority=600)  # after napoleon
     app.connect("source-read", link_to_site_pages)

@@ -64,7 +64,7 @@ class TrainingRun:
         adamw = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.95), fused=True)
         # A skipped update would get the same text again, so nonfinite values are errors.
         options = {"clock": DataClock(UNIT), "on_nonfinite": "raise"}
-        self.step = TrainStep(model, adamw, loss_fn, curve, max_norm=1.0, **options)
+        self.train_step = TrainStep(model, adamw, loss_fn, curve, max_norm=1.0, **options)
 
     def read_figures(self):
         """Return the tokens before each update, its tokens, its learning rate and its loss."""
@@ -89,7 +89,8 @@ def train(run, rows, args, stop, save):
         sequences = torch.arange(first, first + batch // CONTEXT) % len(rows)
         shape = plan.micro_batches(consumed, args.micro_batch, PROCESSES), PROCESSES, -1
         micro_batches = rows[sequences.view(shape)[:, RANK]].to(args.device)
-        run.log(run.step(*micro_batches, count=batch // PROCESSES))  # the ranks add their counts
+        # The ranks add up their counts.
+        run.log(run.train_step(*micro_batches, count=batch // PROCESSES))
         consumed, updates = consumed + batch, updates + 1
         bar.update(batch)
         if consumed * 10 // args.tokens > tenths:
@@ -222,7 +223,7 @@ def main() -> None:
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
     try:
         runs = [TrainingRun(name, plan, curve, args.device) for name, plan in plans.items()]
-        parts = {run.name: run.step for run in runs}
+        parts = {run.name: run.train_step for run in runs}
         parts |= {f"{run.name}_log": run.log for run in runs}
         checkpoints = Checkpoints(args.checkpoints)
 

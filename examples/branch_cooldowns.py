@@ -52,8 +52,9 @@ CONTEXT = 8  # bytes
 INTERVAL = (
     20  # updates between two evaluations on the held-out text, and between two checkpoints to merge
 )
-# Okabe and Ito's colours, safe for colour-blind readers, with marks for prints in black and white.
-LOOKS = ("#000000", "."), ("#0072B2", "^"), ("#009E73", "s"), ("#D55E00", "D"), ("#CC79A7", "v")
+# Okabe and Ito, safe for colour-blind readers.
+BLUE, GREEN, ORANGE, PINK = "#0072B2", "#009E73", "#D55E00", "#CC79A7"
+BLACK, GRAY = "#000000", "#888888"
 NAMES = {"constant": "constant lr", "merged": "merged", "cooled": "cooled down"}
 
 
@@ -159,8 +160,8 @@ def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoint
     first = 0
     if start:
         first = start.updates.stop
-        # The state in JAX does not hold the curve, so compare the past here; lambda_lr compares it
-        # itself.
+        # The state in JAX does not contain the curve, so compare the histories here. lambda_lr does
+        # so itself.
         state = start.jax_state
         curve_step = optax.tree_utils.tree_get(state, "curve_step")
         saved_record = resume_record(start.curve, args.peak)
@@ -289,64 +290,49 @@ def compare(seeds, args):
     print(f"largest difference between a merge in PyTorch and the same in JAX: {difference:.1e}")
 
 
-def draw_picture(path, seeds, held):
-    """Draw learning rates and losses of the first seed, and final losses of all seeds."""
-    figure = plt.figure(figsize=(12, 7), layout="constrained")
-    grid = figure.add_gridspec(2, 2, height_ratios=(2, 3), width_ratios=(3, 1))
-    above, right = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[:, 1])
-    below = figure.add_subplot(grid[1, 0], sharex=above)
-    above.tick_params(labelbottom=False)
-    first = seeds[0]
-    trunk, constant, *cooled = first.runs
-    looks = dict(zip([trunk.name, *(run.name for run in cooled), held.name], LOOKS, strict=True))
-    named = {}
-    for run in [held, *cooled[::-1], constant, trunk]:  # JAX first in each pair
-        color, marker = looks.get(run.name, LOOKS[0])
-        line = {"color": color, "lw": 4, "alpha": 0.45}
-        marks = {"color": color, "marker": marker, "ls": "", "ms": 4.5}
-        above.plot(run.updates, run.learning_rates[0], **line)
-        above.plot(run.updates[::INTERVAL], run.learning_rates[1, ::INTERVAL], **marks)
-        in_jax, in_torch = run.losses
-        named[f"{run.name}, {in_jax[-1]:.3f} at the end"] = (
-            *below.plot(run.evaluated_at, in_jax, **line),
-            *below.plot(run.evaluated_at, in_torch, **marks),
+def draw_picture(path, seed, held):
+    """Draw the learning rates and the losses in JAX of one seed."""
+    figure, (above, below) = plt.subplots(
+        2, 1, figsize=(7.2, 6), height_ratios=(2, 3), sharex=True, layout="constrained"
+    )
+
+    def label(axes, text, place, offset, align, color=BLACK):
+        """Write a text at an offset, in points, from a place."""
+        axes.annotate(
+            text, place, offset, textcoords="offset points", ha=align, va="center", color=color
         )
-    stars = {"marker": "*", "ms": 14, "ls": "", "mec": "white"}
-    for run, loss in zip(cooled, first.merged, strict=True):
-        color, _ = looks[run.name]
-        (star,) = below.plot(run.updates.stop, loss, color=color, **stars, zorder=5)
-        named[f"merged in place of the {run.name}, {loss:.3f}"] = (star,)
-    above.set_title(f"Learning rate, seed {first.number} (lines: JAX, marks: PyTorch)", loc="left")
-    below.set_title("Loss on the held-out text, nats per byte", loc="left")
+
+    trunk, constant, *cooled = seed.runs
+    colors = [BLUE, GREEN, ORANGE]
+    runs = [held, constant, trunk, *cooled]
+    for run, color in zip(runs, [PINK, GRAY, BLACK, *colors], strict=True):
+        above.plot(run.updates, run.learning_rates[0], color=color, lw=2)
+        below.plot(run.evaluated_at, run.losses[0], color=color, lw=2)
+    for run, color in zip([held, *cooled], [PINK, *colors], strict=True):
+        last = run.losses[0, -1]
+        label(below, f"{last:.3f}", (run.updates.stop, last), (2, -11), "right", color)
+    for run, merged, color in zip(cooled, seed.merged, colors, strict=True):
+        below.plot(run.updates.stop, merged, "o", color=color, mfc="white", ms=7, zorder=5)
+
+    peak = trunk.learning_rates.max()
+    branching = trunk.updates.stop
+    label(above, "stable phase", (0.7 * branching, peak), (0, 8), "center")
+    label(above, "constant learning rate", (constant.updates.stop, peak), (0, 8), "right", GRAY)
+    at_half = np.flatnonzero(held.learning_rates[0] > peak / 2)[-1]
+    label(above, "held until the\nloss is flat", (at_half, peak / 2), (8, 14), "left", PINK)
+    lengths = [str(len(run.updates)) for run in cooled]
+    text = f"cooldowns of\n{', '.join(lengths)}\nupdates"
+    label(above, text, (branching, peak / 2), (-8, 0), "right")
+    above.set_ylim(top=1.2 * peak)
+    above.set_title("Learning rate", loc="left")
+    below.set_title("Held-out loss, nats per byte (circles: merged checkpoints)", loc="left")
     below.set(xlabel="updates")
     # With the fall at the start in view, the differences at the end would be invisible.
-    lowest = min(run.losses.min() for run in [*first.runs, held])
-    below.set_ylim(lowest - 0.05, trunk.losses[0, len(trunk.evaluated_at) // 10] + 0.05)
-    below.legend([*named.values()][::-1], [*named][::-1], frameon=False, fontsize="small")
-
-    for index, run in enumerate(cooled):
-        color, marker = looks[run.name]
-        for number, seed in enumerate(seeds):
-            x = index + 0.12 * (number - (len(seeds) - 1) / 2)
-            right.plot(x, seed.constant[index], color=LOOKS[0][0], marker="_", ms=9)
-            right.plot(x, seed.merged[index], color=color, **stars)
-            right.plot(x, seed.cooled[index], color=color, marker=marker, ms=5)
-    right.set_title(f"Final losses, {len(seeds)} seeds", loc="left")
-    right.set_xticks(range(len(cooled)), [str(run.updates.stop) for run in cooled])
-    right.set(xlabel="updates", xlim=(-0.6, len(cooled) - 0.4))
-    handles = [
-        right.plot([], [], color="gray", **look)[0]
-        for look in (
-            {"marker": "_", "ls": "", "ms": 9},
-            {**stars},
-            {"marker": "o", "ls": "", "ms": 5},
-        )
-    ]
-    right.legend(handles, NAMES.values(), frameon=False)
-    for axes in (above, below, right):
-        axes.spines[["top", "right"]].set_visible(False)
+    lowest = min(run.losses[0].min() for run in runs)
+    below.set_ylim(lowest - 0.08, trunk.losses[0, len(trunk.evaluated_at) // 10] + 0.05)
     for axes in (above, below):
-        axes.margins(x=0.01)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.02)
     program.save_picture(figure, path)
 
 
@@ -389,7 +375,7 @@ def main() -> None:
     lasted = len(until_flat.updates) - held.total_steps + 1
     print(f"updates that the plateau of one step lasted: {lasted}")
     compare(seeds, args)
-    draw_picture(args.output, seeds, until_flat)
+    draw_picture(args.output, seeds[0], until_flat)
     print(f"picture: {args.output}")
 
 

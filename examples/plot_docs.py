@@ -32,17 +32,36 @@ def draw_curve(axes, curve, **style):
 
 def save_picture(name):
     PICTURES.mkdir(parents=True, exist_ok=True)
-    plt.savefig(PICTURES / f"{name}.png", dpi=90)
+    plt.savefig(PICTURES / f"{name}.png", dpi=180)  # sharp on screens with many pixels
     plt.close()
 
 
-def draw_shape(name, file):
-    """Draw a stage that falls and one that rises."""
-    axes = make_axes((2.4, 1.6), 200)
-    draw_curve(axes, StagedCurve([(100, 0.05, name), (100, 1.0, name)], start=1.0))
-    axes.set_xticks([0, 100, 200])
-    axes.set_yticks([0, 0.5, 1])
-    save_picture(f"shape-{file}")
+def draw_shapes():
+    """Draw each shape from 1 to 0.05; those with a power have their own panel."""
+    _, (without_power, with_power) = plt.subplots(
+        1, 2, figsize=(7.2, 3.5), sharey=True, layout="constrained"
+    )
+    steps = 1_000
+    for axes, name, color, place in (
+        (without_power, "linear", BLUE, (0.63, 0.44)),
+        (without_power, "cosine", ORANGE, (0.32, 0.83)),
+        (without_power, "1-sqrt", GREEN, (0.25, 0.54)),
+        (without_power, "exponential", "black", (0.03, 0.26)),
+        (with_power, "1-x^3", ORANGE, (0.62, 0.85)),
+        (with_power, "(1-x)^3", GREEN, (0.32, 0.40)),
+        (with_power, "t^-0.5", "black", (0.07, 0.21)),
+    ):
+        curve = StagedCurve([(steps, 0.05, name)], start=1.0)
+        x = np.arange(steps + 1) / steps
+        axes.plot(x, curve(range(steps + 1)), color=color, linewidth=2)
+        axes.annotate(f'"{name}"', place, color=color, family="monospace", fontsize=9)
+    for axes in (without_power, with_power):
+        axes.set(xlim=(0, 1), ylim=(0, 1.08), xlabel="x")
+        axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+        axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+        axes.spines[["top", "right"]].set_visible(False)
+    without_power.set_ylabel("multiplier")
+    save_picture("shapes")
 
 
 def draw_plateau_curve():
@@ -68,15 +87,13 @@ def draw_plateau_curve():
 def draw_early_and_late():
     """Draw the three curves of examples/choosing_a_curve.ipynb."""
     axes = make_axes((7.2, 2.8), 600)
-    for label, plateaus, style in (
-        ("no plateau", [], {"color": "0.5"}),
-        ("early plateau", [(0, 40)], {"color": GREEN}),
-        ("late plateau", [(55, 40)], {"color": ORANGE, "linestyle": "--"}),
+    for label, plateaus, color, place in (
+        ("no plateau", [], "0.4", (320, 0.57)),
+        ("early plateau", [(0, 40)], GREEN, (335, 0.95)),
+        ("late plateau", [(55, 40)], ORANGE, (350, 0.05)),
     ):
-        draw_curve(
-            axes, PlateauCurve(600, warmup_steps=30, plateaus=plateaus), label=label, **style
-        )
-    axes.legend(frameon=False, loc="upper right")
+        draw_curve(axes, PlateauCurve(600, warmup_steps=30, plateaus=plateaus), color=color)
+        axes.annotate(label, place, color=color)
     save_picture("early-and-late")
 
 
@@ -103,11 +120,7 @@ def draw_staged_curve():
     save_picture("staged-curve")
 
 
-for name in ("linear", "cosine", "1-sqrt", "exponential"):
-    draw_shape(name, name)
-draw_shape("1-x^3", "power-from-start")
-draw_shape("(1-x)^3", "power-from-end")
-draw_shape("t^-0.5", "inverse-power")
+draw_shapes()
 draw_plateau_curve()
 draw_early_and_late()
 draw_staged_curve()

@@ -206,15 +206,15 @@ def main() -> None:
         curve = PlateauCurve(
             updates, warmup_steps=updates // 20, plateaus=[(10, 40)], min_lr_ratio=0.01
         )
-        steps = {}
+        train_steps = {}
         for (name, model), peak in zip(models.items(), (args.peak, args.linear_peak), strict=True):
             optimizer = torch.optim.AdamW(
                 model.parameters(), lr=peak, weight_decay=1e-4, fused=True
             )
-            steps[name] = TrainStep(model, optimizer, loss_fn, curve)
+            train_steps[name] = TrainStep(model, optimizer, loss_fn, curve)
         if saved is not None:
-            for name, step in steps.items():
-                step.load_state_dict(saved["steps"][name])
+            for name, train_step in train_steps.items():
+                train_step.load_state_dict(saved["steps"][name])
             feed.load_state_dict(saved["feed"])
             done = saved["done"]
             print(f"resumed from {args.checkpoint} after update {done} of {updates}")
@@ -236,15 +236,15 @@ def main() -> None:
     batches = program.forever(feed)
     while done < updates and not stop.is_set():
         batch = next(batches)
-        for step in steps.values():
-            result = step(batch)
+        for train_step in train_steps.values():
+            result = train_step(batch)
         done += 1
         if done % args.every == 0 or done == updates:
             losses = [evaluate(model, checks, loss_fn) for model in models.values()]
             lr_ratio = result.lr.item() / args.linear_peak
             print(f"{done:6d}  {lr_ratio:13.4f}  {losses[0]:9.3f}  {losses[1]:12.3f}", flush=True)
     if done < updates:
-        states = {name: step.state_dict() for name, step in steps.items()}
+        states = {name: train_step.state_dict() for name, train_step in train_steps.items()}
         program.save_and_exit(args, done, steps=states, feed=feed.state_dict())
     program.leave_on_ctrl_c()
 

@@ -264,8 +264,8 @@ def main() -> None:
             args.batch_size, args.accumulation = find_batch_size(
                 make_step, make_batch, args.global_batch, limit=len(rows)
             )
-        step = make_step()
-        model = step.model
+        train_step = make_step()
+        model = train_step.model
         device = next(model.parameters()).device
         # No workers: reading rows from memory costs less than sending them between processes.
         loader = make_loader(
@@ -276,7 +276,7 @@ def main() -> None:
         )
         feed, held_out_feed = prefetch(loader, device), prefetch(held_out_loader, device)
         checkpoints = Checkpoints(args.checkpoints)
-        parts = {"step": step, "feed": feed, "log": log}
+        parts = {"step": train_step, "feed": feed, "log": log}
         if args.resume:
             done = checkpoints.load(**parts) or 0
             say(f"resumed from {args.checkpoints} after update {done}")
@@ -302,7 +302,7 @@ def main() -> None:
         total=args.steps * size, initial=done * size, unit="B", unit_scale=True, disable=hidden
     )
     while done < args.steps:
-        result = step(*(next(batches) for _ in range(args.accumulation)))
+        result = train_step(*(next(batches) for _ in range(args.accumulation)))
         done += 1
         if row := log(result):
             bar.set_postfix(loss=f"{row['loss']:.3f}", lr=f"{result.lr[0]:.2e}", refresh=False)

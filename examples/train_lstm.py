@@ -147,11 +147,11 @@ def main() -> None:
     try:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.peak, fused=True)
         curve = PlateauCurve(updates, warmup_steps=updates // 10, plateaus=[(20, 40)])
-        step = TrainStep(
+        train_step = TrainStep(
             model, optimizer, loss_fn, curve, precision=args.precision, max_norm=1.0, carry=carry
         )
         if saved is not None:
-            step.load_state_dict(saved["step"])
+            train_step.load_state_dict(saved["step"])
             done = saved["done"]
             print(f"resumed from {args.checkpoint} after update {done} of {updates}")
     except ValueError as error:
@@ -166,14 +166,14 @@ def main() -> None:
     while done < updates and not stop.is_set():
         index = done % len(training)
         if index == 0:
-            step.reset_carry()
-        result = step(training[index])
+            train_step.reset_carry()
+        result = train_step(training[index])
         done += 1
         if done % args.every == 0 or done == updates:
             lr, errors = result.lr.item(), (rmse(training), rmse(validation))
             print(f"{done:6d}  {lr:13.3e}  {errors[0]:14.4f}  {errors[1]:14.4f}", flush=True)
     if done < updates:
-        program.save_and_exit(args, done, step=step.state_dict())
+        program.save_and_exit(args, done, step=train_step.state_dict())
     program.leave_on_ctrl_c()
 
     with torch.no_grad():

@@ -1,7 +1,7 @@
 /* Sphinx's search finds only pages that contain every word of a query, so it finds nothing for most titles of
 issues. This ranks pages by the words that they contain: rare words count more than common ones, and words of
 a heading more than words of the text. A result is a section: a page has one for each of its headings that fit
-best, at most two. */
+best, at most two. Other search engines, such as Pagefind, fetch their index, so they need a web server. */
 
 "use strict";
 

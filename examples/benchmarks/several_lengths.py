@@ -119,39 +119,39 @@ class Seed:
             cuda_graph=on_gpu,
         )
 
-    def train(self, step: TrainStep, first: int, last: int) -> None:
+    def train(self, train_step: TrainStep, first: int, last: int) -> None:
         for starts in self.starts[first:last]:
-            step(self.text[starts[:, None] + self.offsets])
+            train_step(self.text[starts[:, None] + self.offsets])
 
-    def loss(self, step: TrainStep) -> float:
-        return evaluate(step.model, self.held_out, loss_fn)
+    def loss(self, train_step: TrainStep) -> float:
+        return evaluate(train_step.model, self.held_out, loss_fn)
 
-    def result(self, way: str, length: int, peak: float, step: TrainStep) -> Result:
-        found = Result(way, length, peak, self.number, self.loss(step))
+    def result(self, way: str, length: int, peak: float, train_step: TrainStep) -> Result:
+        found = Result(way, length, peak, self.number, self.loss(train_step))
         print(found, flush=True)
         return found
 
     def results(self, peak: float) -> Iterator[Result]:
         lengths, warmup = self.setting.lengths, self.setting.warmup
         for length in lengths:
-            step = self.begin(PlateauCurve(length, warmup_steps=warmup), peak)
-            self.train(step, 0, length)
-            yield self.result(COSINES, length, peak, step)
+            train_step = self.begin(PlateauCurve(length, warmup_steps=warmup), peak)
+            self.train(train_step, 0, length)
+            yield self.result(COSINES, length, peak, train_step)
         with tempfile.TemporaryDirectory() as folder:
             checkpoints = Checkpoints(folder, keep=len(lengths))
             stable = StagedCurve([(warmup, 1.0), (max(lengths) - warmup,)])
             starts = [2 * length // 3 for length in lengths]
-            step = self.begin(stable, peak)
+            train_step = self.begin(stable, peak)
             done = 0
             for start in starts:
-                self.train(step, done, start)
-                checkpoints.save(start, wait=True, step=step)
+                self.train(train_step, done, start)
+                checkpoints.save(start, wait=True, step=train_step)
                 done = start
             for start, length in zip(starts, lengths, strict=True):
-                step = self.begin(stable.cooldown(start, length - start), peak)
-                checkpoints.load(start, step=step)
-                self.train(step, start, length)
-                yield self.result(COOLDOWNS, length, peak, step)
+                train_step = self.begin(stable.cooldown(start, length - start), peak)
+                checkpoints.load(start, step=train_step)
+                self.train(train_step, start, length)
+                yield self.result(COOLDOWNS, length, peak, train_step)
 
 
 def results_of_seed(setting: Setting, number: int) -> list[Result]:
