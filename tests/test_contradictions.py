@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.steps import equal_trees
+from support.trees import equal_trees
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.training.steps import equal_trees
+from support.trees import equal_trees
 from torch import nn
 from torch.utils.data import TensorDataset
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from packaging.version import Version
 from support.trainers.trainers import FOLDER_WARNING, LIGHTNING_WARNING
-from support.training.steps import equal_trees
+from support.trees import equal_trees
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset

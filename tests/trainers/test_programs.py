@@ -22,6 +22,7 @@ from support.trainers.trainers import (
     NO_CHANGES,
     PAGE_CURVE,
     PAGE_PEAK,
+    TRAINER_CURVE,
     LearningRates,
     changes_to_hold,
     expected_lrs,
@@ -106,7 +107,7 @@ def test_program_resumes(heading, tmp_path):
 
 def test_trainer_resumes(tmp_path):
     """Its groups are the parameters with and without weight decay."""
-    assert_resumes(TRAINER, tmp_path, expected_lrs(PAGE_CURVE, range(200), groups=2))
+    assert_resumes(TRAINER, tmp_path, expected_lrs(TRAINER_CURVE, range(200), groups=2))
 
 
 def test_backbone_joins_later(tmp_path):
@@ -251,13 +252,15 @@ def record_lrs_and_decays() -> Generator[list[list[tuple[float, float]]]]:
         handle.remove()
 
 
-def assert_schedules_the_weight_decay(heading, folder, changes, biases_decay=True):
+def assert_schedules_the_weight_decay(
+    heading, folder, changes, *, curve=PAGE_CURVE, biases_decay=True
+):
     """The weight decay rises from 0.02 to 0.2. If biases have none, they are a second group."""
     uninterrupted, resumed = run_and_resume(heading, folder, record_lrs_and_decays, changes)
     rising = StagedCurve([(200, 1.0, "cosine")], start=0.1)
     expected = []
     for update in range(200):
-        lr = learning_rate(PAGE_PEAK, PAGE_CURVE, update)
+        lr = learning_rate(PAGE_PEAK, curve, update)
         weight_decay = learning_rate(0.2, rising, update)
         groups = [(lr, weight_decay)]
         if not biases_decay:
@@ -295,7 +298,9 @@ def test_weight_decay_is_scheduled_too_in_trainer(tmp_path):
             CHAINED.replace("optimizer,", "self.optimizer,")
         ),
     }
-    assert_schedules_the_weight_decay(TRAINER, tmp_path, changes, biases_decay=False)
+    assert_schedules_the_weight_decay(
+        TRAINER, tmp_path, changes, curve=TRAINER_CURVE, biases_decay=False
+    )
 
 
 @pytest.mark.parametrize("page", ["lightning.md", "hugging_face.md"])
@@ -341,9 +346,9 @@ def assert_trainer_resumes_in_mid_epoch(folder, changes, curve, groups):
 def test_trainer_without_a_subclass_resumes(tmp_path):
     build = f"""\
 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-curve = PlateauCurve(136, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
+curve = StagedCurve.wsd(136, warmup_steps=3, decay_steps="20%", min_lr_ratio=0.1)
 trainer = {NO_SUBCLASS}"""
-    curve = PlateauCurve(136, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
+    curve = StagedCurve([(3, 1.0), (106,), (27, 0.1, "1-sqrt")])
     assert_trainer_resumes_in_mid_epoch(tmp_path, {SUBCLASS: build}, curve, groups=1)
 
 

@@ -18,6 +18,7 @@ from support.trainers.trainers import (
     CURVE,
     PAGE_CURVE,
     PAGE_PEAK,
+    TRAINER_CURVE,
     changes_to_hold,
     losses,
     program,
@@ -205,7 +206,7 @@ def test_prepared_scheduler_moves_one_step_per_update(changes, curve, tmp_path):
 @pytest.mark.parametrize("heading", [DEVICES, "Different samples for each rank"])
 def test_ranks_share_each_epoch(heading, tmp_path):
     """Each epoch of eight batches has all 256 rows once, in a new order."""
-    call = "            result = step("
+    call = "            result = train_step("
     code = program(heading, {call: f'{" " * 12}print("rows", *batch[0][:, 0].tolist())\n{call}'})
     batches_of_ranks = []
     for rank in run_on_two_ranks(code, tmp_path):
@@ -280,6 +281,23 @@ def test_rule_has_the_same_losses_in_lightning(tmp_path):
     first, second = hold_states_on_two_ranks(code, tmp_path)
     assert first == second
     assert len(set(first)) > 1
+
+
+@pytest.mark.parametrize(
+    ("heading", "changes"),
+    [
+        ("Grow the batch in the Hugging Face Trainer", {}),
+        ("Grow the batch in Lightning", {"devices=1": "devices=2"}),
+    ],
+    ids=["Trainer", "Lightning"],
+)
+def test_growing_batch_is_split_between_ranks(heading, changes, tmp_path):
+    """Two processes make the updates of one, with the same number of samples."""
+    code = program(heading, changes)
+    printed_by_one = re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)
+    for rank in run_on_two_ranks(code, tmp_path):
+        for line in printed_by_one:
+            assert line in rank.lines
 
 
 # `.[libraries]` installs it on Linux.
@@ -367,26 +385,27 @@ CONFIG = (
 )
 PLUGIN = f"deepspeed_plugin=DeepSpeedPlugin(hf_ds_config={CONFIG})"
 THROUGH = {
-    "Hugging Face Trainer": ({"use_cpu=True": f"deepspeed={CONFIG}"}, 2),
+    "Hugging Face Trainer": ({"use_cpu=True": f"deepspeed={CONFIG}"}, TRAINER_CURVE, 2),
     "accelerate": (
         {
             "import Accelerator": "import Accelerator, DeepSpeedPlugin",
             "gradient_accumulation_steps=MICRO_BATCHES": PLUGIN,
         },
+        PAGE_CURVE,
         1,
     ),
 }
-"""Changes that make a program train in DeepSpeed's engine, and its number of groups."""
+"""Changes that make a program train in DeepSpeed's engine, its curve, and its number of groups."""
 
 
 @needs_deepspeed
 @pytest.mark.parametrize("heading", THROUGH)
 def test_other_trainers_use_the_curve_in_deepspeed(heading: str, tmp_path: Path) -> None:
-    changes, groups = THROUGH[heading]
+    changes, curve, groups = THROUGH[heading]
     ((used, state),) = run(run_program, program(heading, changes), tmp_path, processes=1)
     # The engine steps one group at a time.
     expected: list[list[float]] = []
     for step in range(200):
-        expected += [[learning_rate(PAGE_PEAK, PAGE_CURVE, step)]] * groups
+        expected += [[learning_rate(PAGE_PEAK, curve, step)]] * groups
     assert used == expected
     assert state["last_epoch"] == 200

@@ -12,7 +12,8 @@ from unittest.mock import patch
 import pytest
 import torch
 from hypothesis import strategies as st
-from support.training.steps import equal_trees, through_file
+from support.training.steps import through_file
+from support.trees import equal_trees
 from torch import Tensor
 
 from torch_bridge import make_loader, prefetch

@@ -76,7 +76,11 @@ def calls_of_curves() -> Iterator[str]:
     yield outcome(PlateauCurve, 100, plateaus=[50, 10])
     yield outcome(PlateauCurve, 100, plateaus=[(0.5, 0.1)])
     yield outcome(PlateauCurve, 100, min_lr_ratio=1e-5)
+    yield outcome(PlateauCurve, "1.5k")
+    yield outcome(PlateauCurve, "1.2345k")
+    yield outcome(PlateauCurve, "10K")
     yield outcome(StagedCurve, [(10, 1.0), (20,)])
+    yield outcome(StagedCurve, [("10k", 1.0)])
     yield outcome(StagedCurve, [(10, 1e-4)])
     yield outcome(StagedCurve, [("rest", 1.0)])
     yield outcome(StagedCurve, [("rest", 1.0)], total_steps=10)
@@ -119,7 +123,9 @@ def calls_of_runs() -> Iterator[str]:
     yield outcome(BatchPlan, [8])
     yield outcome(BatchPlan.from_dict, {"pairs": [[0, 8]]})
     yield outcome(BatchPlan.from_dict, {"pair": [[0, 8]]})
+    yield outcome(BatchPlan, [(0, "4k"), ("2B", "1M")])
     yield outcome(DataClock, 0.5)
+    yield outcome(DataClock, "64k", "0.5M")
     yield outcome(HoldUntilFlat, 3.0, limit=9)
     yield outcome(HoldBelow, [(0.5, 3), (0.6, 3)])
     yield outcome(HoldBelow, "0.5", 3)
@@ -179,7 +185,8 @@ def calls_of_losses() -> Iterator[str]:
     for loss in ("train_loss", "train/loss", "val_loss"):
         yield outcome(LossRun.read, [{"step": 50, loss: 3.0}], curve, 0.1)
     for lr in ("lr", "learning_rate", "train/lr", "train/learning_rate", "rate"):
-        yield outcome(LossRun.read, [{"step": 50, "loss": 3.0, lr: 0.05}], curve)
+        rows = [{"step": step, "loss": 3.0, lr: 0.05} for step in (50, 51)]
+        yield outcome(LossRun.read, rows, curve)
     yield outcome(LossRun.read, Path("missing.csv"))
     yield outcome(LossRun.read, 10)
     yield outcome(fit_losses, run)

@@ -262,3 +262,7 @@ def calls_of_checkpoints() -> Iterator[str]:
         yield noting("a file", outcome(Checkpoints, damaged))
         yield noting("damaged", outcome(checkpoints.load, 20, model=model))
         yield noting("the newest damaged", outcome(checkpoints.load, model=model))
+        checkpoints = Checkpoints(Path(directory, "of two parts"))
+        checkpoints.save(10, model=model, progress={"epoch": 1})
+        yield noting("of two parts", outcome(checkpoints.load, model=model))
+        yield noting("of two parts", outcome(checkpoints.load, model=model, partial=True))

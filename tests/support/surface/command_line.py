@@ -59,6 +59,7 @@ def _output() -> Iterator[str]:
     yield _status("8 --plateau 200 10")
     yield from _json("8 --json")
     yield from _json("8 --stage 4 1.0 --stage rest --json")
+    yield from _json("8 --wsd --warmup-steps 2 --decay-steps 3 --json")
     yield from _json("--from curve.json --cooldown 4 2 --json")
     yield from _csv("8 --csv -")
     yield from _csv("8 --peak 0.5 --csv -")

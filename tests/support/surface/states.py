@@ -30,14 +30,15 @@ from plateau_jax import (
 )
 from plateau_jax.validation.curve_warning import suppress_warnings
 from torch_bridge import Checkpoints, MetricLog, follow, lambda_lr, make_loader
+from torch_bridge.random_states import get_states_of_process
 
 State = Mapping[str, Any]
 
-_OF_TORCH = ("TrainStep model", "TrainStep optimizer")
-"""Entries whose own entries torch defines."""
+_OF_OTHERS = ("TrainStep model", "TrainStep optimizer", "random-states numpy")
+"""Entries whose own entries torch or NumPy defines."""
 
 _UPDATES = 12
-"""To the first steps of the flat part of the curve."""
+"""To the first steps of the plateau of the curve."""
 
 
 def states() -> Iterator[str]:
@@ -54,6 +55,7 @@ def states() -> Iterator[str]:
         "hold[] of HoldUntilFlat": _hold_states(UNTIL_FLAT),
         "lambda_lr": _scheduler_states(),
         "make_loader": _loader_states(),
+        "random-states": _random_states(),
         "resume_record": [resume_record(CURVE), resume_record(CURVE, 0.1, CLOCK)],
     }
     for kind, states_of_kind in kinds.items():
@@ -86,7 +88,7 @@ def entries(kind: str, states: list[State]) -> Iterator[str]:
 
 def _dictionaries(path: str, state: Any) -> Iterator[tuple[str, State]]:
     """Yield each dictionary or named tuple in a state, with the beginning of its entries' names."""
-    if path.rstrip(".") in _OF_TORCH:
+    if path.rstrip(".") in _OF_OTHERS:
         return
     if hasattr(state, "_asdict"):
         state = state._asdict()
@@ -236,6 +238,14 @@ def _history() -> State:
         path = Path(directory, "curve.json")
         check_resume_file(path, resume_record(CURVE, 0.1, UNTIL_FLAT), 0)
         return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _random_states() -> list[State]:
+    """Of a process without CUDA, and with it."""
+    # A test that has called `random.gauss` would change the types.
+    states = get_states_of_process()
+    states["python"]["gauss_next"] = None
+    return [states, {**states, "cuda": torch.zeros(1, 16, dtype=torch.uint8)}]
 
 
 def _manifest() -> State:

@@ -16,17 +16,19 @@ import pytest
 import torch
 from support.docs.pages import all_blocks, program_named
 from support.schedulers.runs import learning_rate
-from support.training.steps import equal_trees
+from support.trees import equal_trees
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import TensorDataset
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 CURVE = PlateauCurve(12, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
 PAGE_CURVE = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
 """The curve of most programs on the pages."""
+TRAINER_CURVE = StagedCurve([(10, 1.0), (150,), (40, 0.0, "1-sqrt")])
+"""The curve of the program for Hugging Face's Trainer."""
 PAGE_PEAK = 1e-2
 
 LIGHTNING_WARNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
