@@ -124,7 +124,11 @@ class GroupCurves:
 
     def indices(self) -> list[int]:
         """Return the indices of the groups that follow the curves, in the optimizer's order."""
-        return [self._index_of(group) for group in self._followed_groups()]
+        indices: list[int] = []
+        for index, group in enumerate(self.optimizer.param_groups):
+            if not self._skips_groups or self.option.is_in(group):
+                indices.append(index)
+        return indices
 
     def _index_of(self, group: dict[str, Any]) -> int:
         """Return the index of one of the optimizer's groups."""
@@ -230,8 +234,10 @@ class GroupCurves:
         """Return True if `sync` has nothing to do."""
         lists = self.lists
         groups = self.groups
-        current = self._followed_groups()
-        # As `has_current_groups` asks, but without the call: this runs at every step.
+        # As `has_current_groups` asks, but without the calls: this runs at every step.
+        current = self.optimizer.param_groups
+        if self._skips_groups:
+            current = self._followed_groups()
         return (
             lists.bases == self.bases
             and lists.curves == self.curves
