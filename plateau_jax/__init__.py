@@ -13,7 +13,7 @@ Begin with these names:
     BatchPlan         batch sizes that grow, and learning rates that follow them
     compare           bounds and best peaks of several curves, from theory
 
-Every curve has `describe`, `plot`, `cooldown`, `then` and `part`. For PyTorch, see
+Every curve has `describe`, `plot`, `cooldown`, `then`, `part` and `to_source`. For PyTorch, see
 `help(torch_bridge)`. Only the names that need JAX import it.
 """
 
@@ -24,9 +24,9 @@ from plateau_jax.curves import (
     scaled_curve as scaled_curve,
     staged_curve as staged_curve,
 )
-from plateau_jax.validation import lazy_names
+from plateau_jax.lazy_names import attach as _attach
 
-__all__, __getattr__, __dir__ = lazy_names.attach(
+__all__, __getattr__, __dir__ = _attach(
     __name__,
     "jax",
     {"plateau_jax.schedules.schedule": "jax", "plateau_jax.schedules.transformation": "optax"},

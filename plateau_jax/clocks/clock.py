@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Converted, ConvertedCount, Count
 from plateau_jax.clocks.hold_rule import HoldRule
 from plateau_jax.clocks.known_rules import RULES, Rule
 from plateau_jax.curves.curve import Curve
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import Converted, ConvertedCount, Count
-from plateau_jax.validation.formats import written_arguments
-from plateau_jax.validation.storable import storable
+from plateau_jax.saved_states.formats import written_arguments
+from plateau_jax.saved_states.storable import storable
 
 MAX_CONSUMED = 2**62
 """The largest unit, and the largest sum of counts: `TrainStep` counts in int64 on the device."""
@@ -27,19 +27,19 @@ class DataClock:
         curve_step = consumed // unit,    consumed = the sum of the counts of all earlier updates
 
     The learning rate then depends on how much data was consumed, not on how it was divided into
-    updates. A unit larger than a batch leaves the learning rate unchanged until a unit is full.
+    updates. If a unit is larger than a batch size, several updates use the same learning rate.
 
-    Both numbers may be text: `"64000"`, or with a letter, `"64k"`; `"1.5M"` is 1,500,000 and `"2B"`
-    2·10⁹.
+    `unit` and `count` may be text: `"64000"`, or with a letter, `"64k"`; `"1.5M"` is 1,500,000 and
+    `"2B"` 2·10⁹.
 
     Pass a `DataClock` as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve` or `resume_record`.
 
     Args:
         unit: Samples or tokens in one step of the curve: 1 to 2⁶², in JAX to 2³⁰.
-        count: What each update consumes on all ranks together, unless the update passes another
-            number (`step(count=n)`; `update(..., count=n)` in optax): 1 to 2⁶² - 1, in JAX to 2³⁰.
-            Without it, every update must pass its count. A resumed run may have a different
-            `count`, but not a different `unit`.
+        count: Samples or tokens that each update consumes, on all ranks together: 1 to 2⁶² - 1, in
+            JAX to 2³⁰. An update may pass a different number: `step(count=n)`, or in optax
+            `update(..., count=n)`. If you leave out `count` here, every update must pass it. A
+            resumed run may have a different `count`, but not a different `unit`.
 
     Raises:
         TypeError: A number is not an integer.

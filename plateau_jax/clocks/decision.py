@@ -19,9 +19,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from plateau_jax.clocks.hold_rule import HoldRule
-
-# Pickled optax states name the classes in this module.
-from plateau_jax.clocks.rules import BelowState as BelowState, FlatState as FlatState
 from plateau_jax.numerics.arithmetic import PYTHON
 
 HOST = PYTHON

@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
+from plateau_jax.arguments import checks
 from plateau_jax.clocks.hold_rule import HoldRule, add_to_reading
 from plateau_jax.curves.curve import Curve
-from plateau_jax.validation import checks
-from plateau_jax.validation.formats import written_arguments
-from plateau_jax.validation.storable import storable
+from plateau_jax.saved_states.formats import written_arguments
+from plateau_jax.saved_states.storable import storable
 
 ThresholdMode = Literal["rel", "abs"]
 
@@ -42,24 +42,26 @@ class FlatState(NamedTuple):
 class HoldUntilFlat(HoldRule):
     """Hold the curve at the first step of each plateau until a metric stops improving.
 
-    Without a rule, each update moves the run to the next step of the curve. While a rule holds the
-    curve, updates continue at the same step. A plateau is a run of steps at one exact level, in
-    whatever way the curve was written. The curve is held at its first step until `patience`
-    readings in a row bring no improvement, but for at most `limit` updates. The remaining steps of
-    the plateau then follow without another hold. With `limit=1` the curve is never held.
+    Without a hold rule, each update moves the run to the next step of the curve. While a hold rule
+    holds the curve, updates continue at the same step. A plateau is a sequence of steps at one
+    exact level, however the curve was written. The curve is held at its first step until `patience`
+    readings in a row bring no improvement, but for at most `limit` updates. Then the remaining
+    steps of the plateau follow, without another hold. With `limit=1` the curve is never held.
 
-    Pass a rule, or a list of rules, as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve` or
-    `resume_record`.
+    Pass a hold rule, or a list of them, as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve`
+    or `resume_record`.
 
-    A reading is the mean of `every` metrics, counted from the first update of the hold: their
-    float32 sum, in order, times float32(1/`every`). Each metric is first rounded to float32. One
-    that is not finite is left out of the mean, but its update still counts towards `limit`. A
-    reading improves if, in float32 and with t = `threshold`,
+    A metric is the number that an update passes to the hold rule, such as its loss. A reading is
+    the mean of `every` metrics, counted from the first update of the hold: their float32 sum, in
+    order, times float32(1/`every`). Each metric is first rounded to float32. A metric that is not
+    finite is left out of the mean, but its update still counts towards `limit`. A reading improves
+    if, in float32 and with t = `threshold`,
 
         reading < best·float32(1 - t)    for "rel", whose metric is never negative
         reading < best - float32(t)      for "abs"
 
-    Here best is the last reading that improved. The first reading of each hold improves.
+    Here best is the last reading that improved. The first reading of each hold counts as an
+    improvement.
 
     Args:
         patience: Number of readings in a row without improvement; 1 to 2³¹ - 1.
@@ -186,17 +188,18 @@ class HoldBelow(HoldRule):
         reading = float32(1/every) · Σ metrics ≤ value
 
     After this update, and after the next `steps` - 1 updates, the run stays at its step of the
-    curve. Otherwise each update moves it to the next step. For several values write
+    curve. Every other update moves it to the next step. For several values write
     `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached only once.
-    If several values are reached at once, or one during a hold, their steps are added.
+    If several values are reached at once, or one of them during a hold, their steps are added.
 
-    A reading consists of `every` metrics, counted from the first update of the run and summed in
-    order. Each metric is first rounded to float32; one that is not finite is left out of the mean.
+    A metric is the number that an update passes to the hold rule, such as its loss. A reading
+    consists of `every` metrics, counted from the first update of the run and summed in order. Each
+    metric is first rounded to float32. A metric that is not finite is left out of the mean.
 
     Args:
         value: A number, or pairs (value, steps) with decreasing values.
-        steps: Number of updates that the hold for a single `value` lasts. The steps of all pairs
-            add up to 1 … 2³¹ - 1.
+        steps: Number of updates that the hold lasts, if `value` is a single number. The steps of
+            all pairs add up to 1 … 2³¹ - 1.
         every: Number of metrics in a reading; 1 to 2³¹ - 1.
 
     Raises:

@@ -1,1 +1,6 @@
-"""Plots of curves: sampling, SVG for notebooks, matplotlib axes."""
+"""Pictures and tables of curves, from their segments and a function of the step.
+
+`sampling` (steps to draw, shaded spans, labels), `tables` (text and HTML), `segment_table` (the
+columns of `describe`, of notebooks and of the design page), `notebook` (SVG), `axes` (matplotlib).
+No file here knows the class `Curve`.
+"""

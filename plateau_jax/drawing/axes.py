@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from plateau_jax.arguments import checks
 from plateau_jax.drawing.sampling import (
     FILLS,
     OPACITY,
@@ -14,9 +15,8 @@ from plateau_jax.drawing.sampling import (
     shaded_spans,
     steps_to_draw,
 )
+from plateau_jax.lazy_names import naming_missing_package
 from plateau_jax.table.exact_segments import ExactSegment
-from plateau_jax.validation import checks
-from plateau_jax.validation.lazy_names import naming_missing_package
 
 # Different styles keep lines distinct in black and white.
 LINE_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
@@ -34,10 +34,10 @@ def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
     is_single = len(curves) == 1
     handles: list[Any] = []
     if is_single and not ax.lines:
-        handles += _shade_spans(ax, curves[0].rows)
+        handles += _shade_spans(ax, curves[0].segments)
     labels = legend_labels(curves)
     for curve, label, style in zip(curves, labels, cycle(LINE_STYLES), strict=False):
-        steps = steps_to_draw(curve.rows)
+        steps = steps_to_draw(curve.segments)
         handles += ax.plot(steps, peak * curve.values_at(steps), label=label, linestyle=style)
 
     ax.set_xlabel("step")
@@ -61,10 +61,10 @@ def current_axes() -> Any:
     return plt.gca()
 
 
-def _shade_spans(ax: Any, rows: Sequence[ExactSegment]) -> list[Any]:
+def _shade_spans(ax: Any, segments: Sequence[ExactSegment]) -> list[Any]:
     """Shade warmups and plateaus; return the first of each, for the legend."""
     first_of_each: dict[str, Any] = {}
-    for name, begin, after in shaded_spans(rows):
+    for name, begin, after in shaded_spans(segments):
         fill = FILLS[name]
         span = ax.axvspan(
             begin,

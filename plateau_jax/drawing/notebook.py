@@ -27,27 +27,27 @@ _LINE = "#3b82f6"
 
 
 def html(
-    rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str, description: str
+    segments: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str, description: str
 ) -> str:
     """Return the plot of a curve, its description, and the table of its segments.
 
     Args:
-        rows: The segments in exact numbers.
+        segments: The segments in exact numbers.
         values_at: The curve as a function from an array of steps to an array of multipliers.
         name: The kind of curve, for the title of the plot.
         description: The expression that builds the curve.
     """
     if len(description) > _MOST_CHARACTERS:
         description = description[:_MOST_CHARACTERS] + " …"
-    plot = _svg(rows, values_at, name)
-    legend = _legend(rows)
-    table = segment_table(list_segments(rows, values_at), most=_MOST_ROWS).as_html()
+    plot = _svg(segments, values_at, name)
+    legend = _legend(segments)
+    table = segment_table(list_segments(segments, values_at), most=_MOST_ROWS).as_html()
     return f"<div>{plot}{legend}<div><code>{escape(description)}</code></div>{table}</div>"
 
 
-def _svg(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str) -> str:
-    total = rows[-1].begin
-    steps = _steps_to_draw(rows)
+def _svg(segments: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str) -> str:
+    total = segments[-1].begin
+    steps = _steps_to_draw(segments)
     values = values_at(steps)
     top = float(values.max()) or 1.0  # a curve may be 0 everywhere
     xs = _LEFT + steps * (_WIDTH / total)
@@ -61,24 +61,24 @@ def _svg(rows: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: st
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style} role="img" font-size="11">'
         f"<title>{escape(name)}, {total} steps</title>"
-        f"{_shades(rows)}{_axes(total, top)}"
+        f"{_shades(segments)}{_axes(total, top)}"
         f'<polyline points="{points}" fill="none" stroke="{_LINE}" stroke-width="2"/></svg>'
     )
 
 
-def _steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
+def _steps_to_draw(segments: Sequence[ExactSegment]) -> np.ndarray:
     """Return a step for each pixel, and both sides of every border."""
-    pixels = np.linspace(0, rows[-1].begin, _WIDTH + 1).astype(np.int64)
-    begins = np.array([row.begin for row in rows])
+    pixels = np.linspace(0, segments[-1].begin, _WIDTH + 1).astype(np.int64)
+    begins = np.array([segment.begin for segment in segments])
     steps = np.unique(np.concatenate([pixels, begins - 1, begins]))
     return thin_out(steps[steps >= 0], _MOST_POINTS)
 
 
-def _shades(rows: Sequence[ExactSegment]) -> str:
+def _shades(segments: Sequence[ExactSegment]) -> str:
     """Return a rectangle for each warmup and plateau."""
-    scale = _WIDTH / rows[-1].begin
+    scale = _WIDTH / segments[-1].begin
     rectangles: list[str] = []
-    for name, begin, after in shaded_spans(rows):
+    for name, begin, after in shaded_spans(segments):
         fill = FILLS[name]
         x = _LEFT + begin * scale
         width = (after - begin) * scale
@@ -115,9 +115,9 @@ def _label(x: str, y: str, anchor: str, text: str) -> str:
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor">{text}</text>'
 
 
-def _legend(rows: Sequence[ExactSegment]) -> str:
+def _legend(segments: Sequence[ExactSegment]) -> str:
     opacity = f"{round(255 * OPACITY):02x}"  # CSS takes it in hexadecimal, behind the colour
-    names = sorted({name for name, _, _ in shaded_spans(rows)})
+    names = sorted({name for name, _, _ in shaded_spans(segments)})
     entries: list[str] = []
     for name in names:
         style = f"background:{FILLS[name]}{opacity};margin-right:1.5em"

@@ -21,7 +21,7 @@ MOST_SPANS = 200
 class CurveToDraw(NamedTuple):
     """The data of a curve that a plot needs."""
 
-    rows: Sequence[ExactSegment]
+    segments: Sequence[ExactSegment]
     values_at: Callable[[Any], Any]
     """The curve as a function from an array of steps to an array of multipliers."""
     phrases: list[str]
@@ -56,22 +56,22 @@ def _distinguishing_phrases(curves: Sequence[CurveToDraw]) -> list[str]:
     return descriptions
 
 
-def steps_to_draw(rows: Sequence[ExactSegment]) -> np.ndarray:
+def steps_to_draw(segments: Sequence[ExactSegment]) -> np.ndarray:
     """Return both sides of every segment border, and enough steps between for a smooth line."""
-    steps = [np.linspace(0, rows[-1].begin, 1001)]
-    segments = list(nonempty_segments(rows))
-    samples = max(50, 2000 // len(segments))
-    are_sampled = len(segments) <= 1000  # with more segments, their borders are smooth enough
-    for row, after in segments:
+    steps = [np.linspace(0, segments[-1].begin, 1001)]
+    drawn = list(nonempty_segments(segments))
+    samples = max(50, 2000 // len(drawn))
+    are_sampled = len(drawn) <= 1000  # with more segments, their borders are smooth enough
+    for segment, after in drawn:
         if after is None:
             continue
         last = after - 1
-        steps.append(np.array([row.begin, last]))
-        if last > row.begin and are_sampled:
+        steps.append(np.array([segment.begin, last]))
+        if last > segment.begin and are_sampled:
             # Some shapes are steep at an end, so samples lie at every order of magnitude of the
             # distance to both ends.
-            distances = np.geomspace(1, last - row.begin, samples)
-            steps.append(row.begin + distances)
+            distances = np.geomspace(1, last - segment.begin, samples)
+            steps.append(segment.begin + distances)
             steps.append(last - distances)
     return np.unique(np.concatenate(steps).astype(np.int64))
 
@@ -83,20 +83,20 @@ def thin_out(steps: np.ndarray, most: int) -> np.ndarray:
     return steps[np.linspace(0, len(steps) - 1, most).astype(np.int64)]
 
 
-def shaded_spans(rows: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
+def shaded_spans(segments: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
     """Yield (name, first step, first step after it) of each warmup and plateau.
 
     Only the first `MOST_SPANS` are yielded.
     """
-    return itertools.islice(_all_spans(rows), MOST_SPANS)
+    return itertools.islice(_all_spans(segments), MOST_SPANS)
 
 
-def _all_spans(rows: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
-    for row, after in nonempty_segments(rows):
+def _all_spans(segments: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
+    for segment, after in nonempty_segments(segments):
         if after is None:
             return
-        rises_at_once = row.begin == 0 and row.end > row.start
-        if row.kind == "warmup" or rises_at_once:
-            yield "warmup", row.begin, after
-        elif row.kind == "plateau":
-            yield "plateau", row.begin, after
+        rises_at_once = segment.begin == 0 and segment.end > segment.start
+        if segment.name == "warmup" or rises_at_once:
+            yield "warmup", segment.begin, after
+        elif segment.name == "plateau":
+            yield "plateau", segment.begin, after

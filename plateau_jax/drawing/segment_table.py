@@ -37,30 +37,30 @@ class Segment(NamedTuple):
 
 
 def list_segments(
-    rows: Sequence[ExactSegment], values_at: Callable[[Any], Any]
+    exact_segments: Sequence[ExactSegment], values_at: Callable[[Any], Any]
 ) -> tuple[Segment, ...]:
     """Return the segments that are not empty.
 
     Args:
-        rows: The segments in exact numbers.
+        exact_segments: The segments in exact numbers.
         values_at: The curve as a function from an array of steps to an array of multipliers.
     """
-    described = list(nonempty_segments(rows))
-    starts: list[float] = values_at([row.begin for row, _ in described]).tolist()
+    described = list(nonempty_segments(exact_segments))
+    starts: list[float] = values_at([exact.begin for exact, _ in described]).tolist()
     segments: list[Segment] = []
-    for index, (row, after) in enumerate(described):
-        kind = row.kind
-        if row.shape is not None:
-            kind = f"{row.shape} {kind}"
+    for index, (exact, after) in enumerate(described):
+        kind = exact.name
+        if exact.shape is not None:
+            kind = f"{exact.shape} {kind}"
         if after is None:
-            segments.append(Segment(row.begin, None, kind, starts[index], starts[index]))
+            segments.append(Segment(exact.begin, None, kind, starts[index], starts[index]))
             continue
-        level = row.at(after)
+        level = exact.at(after)
         following, _ = described[index + 1]
         end = starts[index + 1]
         if rounded(level) != rounded(following.at(after)):  # the curve jumps
             end = float(nearest_float32(from_decimal(level)))
-        segments.append(Segment(row.begin, after - 1, kind, starts[index], end))
+        segments.append(Segment(exact.begin, after - 1, kind, starts[index], end))
     return tuple(segments)
 
 

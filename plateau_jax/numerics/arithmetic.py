@@ -6,7 +6,7 @@ the few functions that have no operator.
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -98,60 +98,15 @@ PYTHON = Operations(
 """The same functions for single Python numbers."""
 
 
-class DecodedSegments(NamedTuple):
-    """Segments in the numbers that the arithmetic reads: a table with its words joined.
+def ratio(steps: Any, inverse: Any, inverse_rest: Any) -> Any:
+    """Return steps/L in 62 bits, for int64 steps.
 
-    A field holds one number per row of the table, one per step (gathered from the rows), or the
-    number of a single row (a Python number).
+    Args:
+        steps: A number of steps, int64.
+        inverse: 1/L in 62 bits, rounded down.
+        inverse_rest: The next 31 bits of 1/L.
     """
-
-    phase_begin: Any
-    """Step of the start level; it may lie before the first step of the segment."""
-    length: Any
-    """Number of steps L; 0 if the segment is flat."""
-    inverse: Any
-    """2⁶²/L, rounded down, int64."""
-    inverse_rest: Any
-    """The next 31 bits of the inverse, int64."""
-    start: Any
-    """Start level times 2⁶², int64."""
-    end: Any
-    """End level times 2⁶², int64."""
-    start_float32: Any
-    """Start level, float32."""
-    shape_number: Any
-    """Number of its shape; None if all are straight lines."""
-    parameters: dict[str, tuple[Any, ...]]
-    """By name, each curved shape in the table, with the limbs of its parameters, int64."""
-    shift: Any
-    """n, int64: the levels are stored divided by 2ⁿ. None if that is 0 everywhere."""
-
-    def map(self, change: Callable[[Any], Any]) -> "DecodedSegments":
-        """Apply a function to each column."""
-        return DecodedSegments(*(map_column(change, column) for column in self))
-
-
-class DecodedTable(NamedTuple):
-    """A whole table in the numbers that the arithmetic reads."""
-
-    begin: Any
-    """First step of each row, int32."""
-    segments: DecodedSegments
-
-
-def map_column(change: Callable[[Any], Any], column: Any) -> Any:
-    """Apply a function to a column of a table, or to each limb of the parameters of its shapes."""
-    if column is None:
-        return None
-    if isinstance(column, dict):
-        parameters = cast("dict[str, tuple[Any, ...]]", column)
-        return {name: tuple(map(change, limbs)) for name, limbs in parameters.items()}
-    return change(column)
-
-
-def ratio(steps: Any, segment: DecodedSegments) -> Any:
-    """Return steps/L in 62 bits, for int64 steps."""
     # 1/L has 93 fractional bits because 62 are not enough: the steps multiply its rounding error.
     # With 4-bit limbs, for 4 steps of L = 7: 2¹²/7 = 0x249, and
     #     4·0x24 + (4·0x9 >> 4) = 144 + 2 = 146 = 4·256/7, rounded down; 4·0x24 alone is 144
-    return steps * segment.inverse + ((steps * segment.inverse_rest) >> LIMB_BITS)
+    return steps * inverse + ((steps * inverse_rest) >> LIMB_BITS)

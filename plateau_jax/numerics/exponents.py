@@ -63,17 +63,17 @@ def steps_times_rate(steps: Any, rate: Sequence[Any]) -> tuple[Any, Any]:
 
 
 # 1/k!: up to ln 2 the first omitted term is (ln 2)¹⁹/19! < 2⁻⁶⁶.
-_EXPONENTIAL = tuple(ONE // factorial(k) for k in range(19))
-_LN_2 = exact.LN_2 >> (exact.BITS - FIXED_BITS)
+EXPONENTIAL = tuple(ONE // factorial(k) for k in range(19))
+LN_2 = exact.LN_2 >> (exact.BITS - FIXED_BITS)
 
 
 def two_to_minus(xp: Operations, whole: Any, fraction: Any) -> Any:
     """Return 2^(-whole - fraction/2⁶²), less than 5.6 units of 2⁻⁶² off."""
     # 2^(-f) = e⁻ᵘ with u = f·ln 2, by Horner's rule for the Taylor series of the exponential:
     # 1 - u·(1 - u·(1/2 - u·(1/6 - …)))
-    u = xp.multiply(fraction, _LN_2)
-    series = _EXPONENTIAL[-1]
-    for coefficient in reversed(_EXPONENTIAL[:-1]):
+    u = xp.multiply(fraction, LN_2)
+    series = EXPONENTIAL[-1]
+    for coefficient in reversed(EXPONENTIAL[:-1]):
         series = coefficient - xp.multiply(series, u)
     # To shift an int64 by 64 or more is undefined in C; 63 already leaves nothing of at most 2⁶².
     return series >> xp.minimum(whole, FIXED_BITS + 1)
@@ -81,7 +81,7 @@ def two_to_minus(xp: Operations, whole: Any, fraction: Any) -> Any:
 
 # 2/ln 2/(2k + 1)/4: log₂(y) = 2/ln 2·(z + z³/3 + …) with z = (y - 1)/(y + 1). For y in [5/7, 10/7]
 # this ∣z∣ is at most 3/17, and the first omitted term is below 2⁻⁶⁴ of the sum.
-_LOGARITHM = tuple((ONE << exact.BITS) // (2 * exact.LN_2 * (2 * k + 1)) for k in range(12))
+LOGARITHM = tuple((ONE << exact.BITS) // (2 * exact.LN_2 * (2 * k + 1)) for k in range(12))
 
 # The first guess for 1/s on [12/7, 17/7], with s = 1 + y: c·(29/7 - s) is within 1.6 %, the best
 # that a straight line can do. Here with 31 fractional bits, as a function of s/2.
@@ -91,16 +91,16 @@ _INTERCEPT = _SLOPE * 29 // 7
 
 def half_log_slope(xp: Operations, y: Any) -> Any:
     """Return B(y)/2 for y in [5/7, 10/7]: half, because B itself is above 1."""
-    inverse = _inverse_of_one_plus(xp, y)
+    inverse = inverse_of_one_plus(xp, y)
     z = xp.multiply(xp.abs(ONE - y), inverse)
     square = xp.multiply(z, z)
-    series = _LOGARITHM[-1]
-    for coefficient in reversed(_LOGARITHM[:-1]):
+    series = LOGARITHM[-1]
+    for coefficient in reversed(LOGARITHM[:-1]):
         series = coefficient + xp.multiply(series, square)
     return xp.multiply(inverse, series) << 1
 
 
-def _inverse_of_one_plus(xp: Operations, y: Any) -> Any:
+def inverse_of_one_plus(xp: Operations, y: Any) -> Any:
     """Return 1/(1 + y) for y in [5/7, 10/7]."""
     # Newton's method doubles the correct bits at each step: from 6 to 24 in 31-bit numbers, whose
     # products fit into int64, and to all of them in 62 bits.
@@ -108,20 +108,20 @@ def _inverse_of_one_plus(xp: Operations, y: Any) -> Any:
     short_half_sum = half_sum >> LIMB_BITS
     short = _INTERCEPT - ((short_half_sum * _SLOPE) >> (LIMB_BITS - 1))
     for _ in range(2):
-        short = _short_newton_step(short_half_sum, short)
+        short = short_newton_step(short_half_sum, short)
     inverse = short << LIMB_BITS
     for _ in range(2):
-        inverse = _newton_step(xp, half_sum, inverse)
+        inverse = newton_step(xp, half_sum, inverse)
     return inverse
 
 
-def _short_newton_step(half_sum: Any, inverse: Any) -> Any:
+def short_newton_step(half_sum: Any, inverse: Any) -> Any:
     """Return a better approximation of 1/(1 + y), in 31-bit numbers."""
     correction = (1 << LIMB_BITS) - ((half_sum * inverse) >> LIMB_BITS)
     return (inverse * correction) >> (LIMB_BITS - 1)
 
 
-def _newton_step(xp: Operations, half_sum: Any, inverse: Any) -> Any:
+def newton_step(xp: Operations, half_sum: Any, inverse: Any) -> Any:
     """Return a better approximation of 1/(1 + y), in 62-bit numbers."""
     # `half_sum` is at most 17/14, and its factor 1/(1 + y) at most 7/12: within the range of
     # `multiply`.

@@ -6,13 +6,13 @@ from dataclasses import MISSING, fields
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar, cast
 
+from plateau_jax.arguments.checks import Message, Path, short_repr
 from plateau_jax.clocks.clock import CLOCKS, CheckedClock
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.serialization import plain_arguments_of
 from plateau_jax.runs.policy import Difference, Policy
 from plateau_jax.runs.record import shortest_decimals
 from plateau_jax.runs.saved_run import SavedRun
-from plateau_jax.validation.checks import Message, Path, short_repr
 
 _Value = TypeVar("_Value")
 
@@ -75,10 +75,10 @@ def compare_with_saved(
     differences = list(_find_differences(saved, now, policy))
     step = saved.curve_step
     for difference in differences:
-        if strict and difference.kind in policy.errors:
+        if strict and difference.aspect in policy.errors:
             raise ValueError(policy.error_message(difference, step))
     warnings = [policy.warning_message(difference, step) for difference in differences]
-    is_new_clock = any(difference.kind == "clock" for difference in differences)
+    is_new_clock = any(difference.aspect == "clock" for difference in differences)
     return Outcome(warnings, is_new_clock)
 
 

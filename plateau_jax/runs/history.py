@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.runs.policy import record_policy
 from plateau_jax.runs.record import Record, read_records, record_to_dict
 from plateau_jax.runs.resume import (
@@ -19,9 +21,7 @@ from plateau_jax.runs.resume import (
     may_share_steps,
     read_checked_records,
 )
-from plateau_jax.validation import checks
-from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.formats import (
+from plateau_jax.saved_states.formats import (
     Format,
     check_known,
     describe_error,
@@ -54,23 +54,23 @@ def check_resume_file(
 ) -> None:
     """Raise an error if a run cannot resume under this record; keep the record in a file.
 
-    For trainers whose state has no place for a record. Call it on every process, once the trainer
-    has restored its step. The file is the history of the run, in JSON: a list of steps, each with
-    the record under which the run continued from that step on. What happens depends on the step
-    and on the record that the run had before it:
+    Use it for trainers whose state has no place for a record. Call it on every process, once the
+    trainer has restored its step. The file is the history of the run, in JSON: each entry has a
+    step, and the record under which the run continued from that step on. What a call does depends
+    on the step, and on the record that was in force before it:
 
-        step 0                      a new run begins: an entry
-        the current record          nothing
-        agrees below the step       an entry, as for a branch or an appended curve
-        any other record            an error; with strict=False a warning and an entry
+        step 0                      adds an entry: a new run begins
+        the current record          does nothing
+        equal below the step        adds an entry, as for a branch or an appended curve
+        any other record            raises an error; with strict=False warns, and adds an entry
 
     A run may go back to an earlier step. It is then compared with the record that was in force
     before that step. With a clock, a run may have made updates at step 0, so step 0 is compared
-    too. If a file is missing at a step above 0, a warning says so, and the history begins there.
+    too. If the file is missing at a step above 0, a warning says so, and the history begins there.
 
     The file is replaced as a whole, by one process at a time, so a process that is killed leaves
     the old file or the new one. No entry is ever removed. Give each run and each branch its own
-    file, in the folder of its checkpoints; copy the file into the folder of a branch.
+    file, in the folder of its checkpoints. A branch begins with a copy of the file of its run.
 
     Args:
         path: The file, on a file system that all processes see. Folders that do not exist are

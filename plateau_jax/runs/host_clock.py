@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import CheckedClock, check_clock, check_consumed
 from plateau_jax.clocks.decision import HOST, decide
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.saved_run import Position, States, initial_states
-from plateau_jax.validation import checks
 
 
 @dataclass(frozen=True)

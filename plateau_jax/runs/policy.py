@@ -14,34 +14,34 @@ argument `strict`, and has always continued under a different curve.
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-Kind = Literal["clock", "curve", "unreadable curve", "unknown curve", "peak", "number of records"]
+Aspect = Literal["clock", "curve", "unreadable curve", "unknown curve", "peak", "number of records"]
 """What differs. A curve is unknown if a scheduler without a curve has saved the run."""
 
 
 class Difference(NamedTuple):
     """A way in which a run differs from the saved one."""
 
-    kind: Kind
+    aspect: Aspect
     problem: str = ""
     """The saved value and the present one, as a part of a sentence."""
     saved: Any = None
-    """For the kind "peak": the saved peak, or a list if the groups differ."""
+    """For the aspect "peak": the saved peak, or a list if the groups differ."""
     now: Any = None
     """The same for the present peak."""
     remedy: str = ""
     """How to avoid the difference; empty if there is no general advice."""
 
 
-_ERRORS_OF_STATES: tuple[Kind, ...] = ("clock", "curve", "unreadable curve")
-_ERRORS_OF_RECORDS: tuple[Kind, ...] = (*_ERRORS_OF_STATES, "peak", "number of records")
+_ERRORS_OF_STATES: tuple[Aspect, ...] = ("clock", "curve", "unreadable curve")
+_ERRORS_OF_RECORDS: tuple[Aspect, ...] = (*_ERRORS_OF_STATES, "peak", "number of records")
 
 
 @dataclass(frozen=True)
 class Policy:
     """What the differences from a saved run lead to, and the words of the messages."""
 
-    errors: tuple[Kind, ...]
-    """The kinds that are errors, unless `strict` is False."""
+    errors: tuple[Aspect, ...]
+    """The differences that are errors, unless `strict` is False."""
     subject: str
     """What cannot resume."""
     override: str = ""
@@ -59,38 +59,38 @@ class Policy:
 
     def error_message(self, difference: Difference, step: int) -> str:
         """Return the error for a run that cannot resume at this step."""
-        kind, problem = difference.kind, difference.problem
-        if kind == "unreadable curve":
+        aspect, problem = difference.aspect, difference.problem
+        if aspect == "unreadable curve":
             return problem
-        remedies = f"resume with the old {kind}, or {self.override}"
+        remedies = f"resume with the old {aspect}, or {self.override}"
         if difference.remedy:
             remedies = f"{difference.remedy}; otherwise {remedies}"
         return f"{self.subject} cannot resume at step {step}: {problem}; {remedies}"
 
     def warning_message(self, difference: Difference, step: int) -> str:
         """Return the warning for a run that resumes all the same."""
-        kind, problem = difference.kind, difference.problem
+        aspect, problem = difference.aspect, difference.problem
         saved, now = difference.saved, difference.now
-        if kind == "unknown curve":
+        if aspect == "unknown curve":
             return (
                 f"{self.subject} was saved by a scheduler without a curve: this curve continues at "
                 f"step {step}, and nothing shows whether the {self.values} so far were its own"
             )
-        if kind == "unreadable curve":
+        if aspect == "unreadable curve":
             return f"the {self.values} so far are not compared: {problem}"
-        if kind == "clock" and not self.starts_clock:
+        if aspect == "clock" and not self.starts_clock:
             return f"{self.subject} belongs to a different clock: {problem}"
-        if kind == "clock":
+        if aspect == "clock":
             return (
                 f"{self.subject} belongs to a different clock: {problem}. The run continues at "
                 f"step {step} of the curve, with a fresh clock"
             )
-        if kind == "curve":
+        if aspect == "curve":
             return (
                 f"{self.subject} belongs to a different curve: {problem}. The run continues at "
                 f"step {step} of this curve"
             )
-        if kind == "number of records":
+        if aspect == "number of records":
             return f"{self.subject} differs: {problem}. The run continues at step {step}"
         message = f"{self.subject} has a different {self.peak}: {problem}. The run continues"
         if not self.change_peak:

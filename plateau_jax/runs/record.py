@@ -7,12 +7,12 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import short_repr
+from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.clocks.clock import CLOCKS, AnyClock, CheckedClock, check_clock
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import short_repr
-from plateau_jax.validation.curve_warning import suppress_warnings
-from plateau_jax.validation.formats import (
+from plateau_jax.saved_states.formats import (
     NEWER,
     Format,
     check_known,
@@ -40,10 +40,10 @@ def resume_record(
 ) -> dict[str, Any]:
     """Return the record of a run for `check_resume` and `check_resume_file`.
 
-    Save it next to an optax state, or in the state of a trainer: such a state contains the step of
-    the curve, but not the curve, its clock and the peak. A run that uses several curves, or a curve
-    with several peaks, needs a record of each. The states of `lambda_lr` and `TrainStep` contain a
-    record of each parameter group, under `"records"`.
+    Save it with an optax state, or in the state of a trainer: such a state contains the step of the
+    curve, but not the curve, its clock and the peak. If a run uses several curves, or a curve with
+    several peaks, save a record of each. The states of `lambda_lr` and `TrainStep` contain a record
+    of each parameter group, under `"records"`.
 
     Args:
         curve: The curve of the run, or a mapping that `Curve.from_dict` reads.
@@ -53,8 +53,8 @@ def resume_record(
 
     Returns:
         A dictionary of plain JSON values, with the keys `"kind"`, `"format"`, `"curve"`, and,
-        unless they are None, `"peak_value"` and `"clock"`. The peak is the shortest decimal of its
-        float32.
+        unless they are None, `"peak_value"` and `"clock"`. The peak is the shortest decimal that
+        rounds to its float32.
 
     Raises:
         TypeError: `curve`, `peak_value` or `clock` has the wrong type.

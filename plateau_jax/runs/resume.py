@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.runs.comparison import Schedule, compare_with_saved
 from plateau_jax.runs.policy import Policy, record_policy
 from plateau_jax.runs.record import Record, read_records
 from plateau_jax.runs.saved_run import SavedRun
-from plateau_jax.validation import checks
-from plateau_jax.validation.curve_warning import warn
 
 Records = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A record, or one for each parameter group."""
@@ -19,12 +19,12 @@ def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool
 
     The curve may differ from `step` on, as a cooldown that starts there does. At every step below,
     the two curves must be equal (`Curve.same_until`). With a clock, they must also be equal at
-    `step`, because updates may have used that step already, unless the saved curve ends there. The
-    peaks are compared if both records have one and the run may have made updates. The clocks must
-    be equal, except for the `count` of a `DataClock`.
+    `step` itself, because updates may have used it already (unless the saved curve ends there). The
+    peaks are compared if both records have one, and `step` is above 0 or there is a clock. The
+    clocks must be equal, except for the `count` of a `DataClock`.
 
-    Call `check_resume` where the run has restored its step, before the next update. For a trainer
-    whose state has no place for a record, use `check_resume_file`.
+    Call `check_resume` after the run has restored its step, and before the next update. For a
+    trainer whose state has no place for a record, use `check_resume_file`.
 
     Args:
         saved: What `resume_record` returned for the saved run, from JSON, orbax (`JsonSave`),

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock, check_consumed
 from plateau_jax.clocks.decision import initial_state
 from plateau_jax.clocks.known_rules import Rule
 from plateau_jax.runs.record import Record, read_records
-from plateau_jax.validation import checks
-from plateau_jax.validation.formats import check_known
+from plateau_jax.saved_states.formats import check_known
 
 States = tuple[Any, ...]
 """The state of each rule: a named tuple of NumPy's int32 and float32."""

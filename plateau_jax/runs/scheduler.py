@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock
 from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.runs.comparison import compare_with_saved, schedules_of
@@ -11,10 +13,8 @@ from plateau_jax.runs.policy import CURVE_SCHEDULER
 from plateau_jax.runs.record import dump_records, read_records
 from plateau_jax.runs.saved_run import dump_hold_states, position_on, read_saved_run
 from plateau_jax.runs.values_ahead import ValuesAhead
-from plateau_jax.validation import checks
-from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.formats import Format
-from plateau_jax.validation.state_errors import reading_state_of
+from plateau_jax.saved_states.formats import Format
+from plateau_jax.saved_states.state_errors import reading_state_of
 
 
 class _CurveSchedulerState(TypedDict):
@@ -35,14 +35,15 @@ _FORMAT = Format("curve_scheduler", _CurveSchedulerState)
 class CurveScheduler:
     """The learning rates of a run, for a training loop in NumPy, MLX, Keras or tinygrad.
 
-    In torch use `lambda_lr`, in JAX `optax_schedule` or `scale_by_curve`. All have the same bits:
+    In torch use `lambda_lr`, in JAX `optax_schedule` or `scale_by_curve`. All give learning rates
+    with the same bits:
 
         lr = float32(float32(peak_value) · curve(curve_step))
 
-    By default each call of `step()` moves to the next step of the curve. With a hold rule as
-    `clock`, the rule may hold the curve at its step: call `step(metric=loss)`. With a `DataClock`
-    the step is `consumed // unit`, where consumed is the sum of the counts of all updates: call
-    `step(count=n)`.
+    By default each call of `step()` moves to the next step of the curve. If `clock` is a hold rule,
+    call `step(metric=loss)`: the rule may hold the curve at its step. If `clock` is a `DataClock`,
+    call `step(count=n)`: the step is `consumed // unit`, and consumed is the sum of the counts of
+    all updates.
 
     Args:
         curve: A curve, or a mapping that `Curve.from_dict` reads.
@@ -111,9 +112,9 @@ class CurveScheduler:
     def state_dict(self) -> dict[str, Any]:
         """Return plain JSON values.
 
-        `kind` and `format`; `updates`, `curve_step` and `consumed`; `hold`, the states of the
-        rules; and `records`, a list with the record of the curve, the peak and the clock, as
-        `resume_record` returns it, which `load_state_dict` compares.
+        The keys are `kind` and `format`; `updates`, `curve_step` and `consumed`; `hold`, the states
+        of the hold rules; and `records`. The last is a list with the record of the curve, the peak
+        and the clock, as `resume_record` returns it, which `load_state_dict` compares.
         """
         checked = self._clock.checked
         return _FORMAT.write(
@@ -134,8 +135,8 @@ class CurveScheduler:
             state_dict: A state that `state_dict` returned.
             strict: If True, reject a state whose curve has a different history, or whose clock or
                 peak differs. If False, the run resumes at the saved step under this curve, clock
-                and peak, with a warning. A different clock starts afresh at this step: `updates`
-                and `consumed` are then what it takes to come there.
+                and peak, with a warning. A different clock starts afresh at this step, with the
+                `updates` and `consumed` that lead there.
 
         Raises:
             ValueError: As above; or the state contradicts itself, was saved by a newer version, or

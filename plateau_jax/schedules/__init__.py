@@ -1,1 +1,5 @@
-"""The curve in JAX: a pure function of the step, an optax schedule, and a transformation."""
+"""The curve in JAX.
+
+`schedule` (a pure function of the step, and the optax schedule), `transformation`
+(`scale_by_curve`). Only these files import JAX and optax.
+"""

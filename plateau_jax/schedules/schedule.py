@@ -11,17 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
-from plateau_jax.numerics.arithmetic import DecodedTable, Operations
+from plateau_jax.numerics.arithmetic import Operations
 from plateau_jax.table import fixed_point
-from plateau_jax.table.segments import Segments, decode_table
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP
+from plateau_jax.table.encoding import DecodedTable, Table, decode_table
 
 _JAX = Operations.of(jnp)
 
 
-def multiplier(table: Segments, step: Any) -> jax.Array:
+def multiplier(table: Table, step: Any) -> jax.Array:
     """Return the multiplier of a table at each step, as a pure function.
 
         multiplier(curve.table, step) = curve(step)
@@ -47,7 +47,7 @@ def multiplier(table: Segments, step: Any) -> jax.Array:
     >>> multiplier(curve.table, jnp.array([0, 5, 10, 55, 100]))
     Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
     """
-    if not isinstance(table, Segments) or jnp.ndim(table.begin) != 1:
+    if not isinstance(table, Table) or jnp.ndim(table.begin) != 1:
         raise TypeError("table must be one table, curve.table; a table from stack is for jax.vmap")
     for name, column in table.columns().items():
         if jnp.result_type(column) != np.int32:
@@ -58,10 +58,10 @@ def multiplier(table: Segments, step: Any) -> jax.Array:
 
 
 @jax.jit
-def _multiplier(table: Segments, step: Any) -> jax.Array:
+def _multiplier(table: Table, step: Any) -> jax.Array:
     # With x64 off, JAX truncates 64-bit arguments of a jitted function to 32 bits, so a traced
     # table arrives as int32 words, which are joined only here.
-    def evaluate(step: Any, table: Segments) -> jax.Array:
+    def evaluate(step: Any, table: Table) -> jax.Array:
         with jax.enable_x64(True):
             return _evaluate(decode_table(_JAX, table), step)
 

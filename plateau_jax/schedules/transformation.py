@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.decision import decide, initial_state
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
@@ -20,8 +22,6 @@ from plateau_jax.schedules.schedule import (
     check_peak,
     check_real_scalar,
 )
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP
 
 _MAX_JAX_COUNT = 2**30
 """The largest unit and the largest count: the sum of a count and a rest below the unit fits into
@@ -85,13 +85,14 @@ def scale_by_curve(
 
         curve_step = consumed // unit,    consumed = the sum of the counts of all earlier updates
 
-    Pass what each update consumes to `update` as `count=`, unless it is always the clock's `count`:
-    an integer from 0 to 2³⁰, traced or not. An array is not read on the host; instead it is clipped
-    to 0 … 2³⁰. The step depends only on the total consumed, not on its division into updates; it
-    stops at 2³¹ - 1. x64 is not needed.
+    Pass the number of samples or tokens of each update to `update` as `count=`, unless it is always
+    the clock's `count`. It is an integer from 0 to 2³⁰, traced or not. An array is not read on the
+    host, but clipped to 0 … 2³⁰. The step depends only on the total consumed, not on its division
+    into updates. It stops at 2³¹ - 1. x64 is not needed.
 
-    Inside `optax.MultiSteps`, only the `count` and the `value` of the last micro-batch of an update
-    are used: with it, pass the sum of the counts and the mean of the values over all micro-batches.
+    `optax.MultiSteps` passes on only the `count` and the `value` of the last micro-batch of an
+    update. So with the last micro-batch, pass the sum of the counts, and the mean of the values,
+    over all micro-batches.
 
     With several processes (`jax.distributed`), each must pass the same counts and values: compute
     them inside `jit` from the global batch.
@@ -101,15 +102,15 @@ def scale_by_curve(
     Args:
         curve: The curve, or a mapping that `Curve.from_dict` reads.
         peak_value: As in `optax_schedule`.
-        clock: A `DataClock`; or a `HoldUntilFlat`, a `HoldBelow` or a list of them, each of which
-            sees every update and counts independently. By default each update is a step of the
-            curve; of a curve from `BatchPlan.scale`, a step is its unit of samples or tokens.
+        clock: A `DataClock`; or a hold rule (`HoldUntilFlat`, `HoldBelow`) or a list of them, each
+            of which sees every update and counts independently. By default each update is a step of
+            the curve. For a curve from `BatchPlan.scale`, a step is its unit of samples or tokens.
 
     Returns:
         The transformation. Its state is a named tuple of scalar arrays: `curve_step`, int32, the
-        step that gives the next update's learning rate, and `learning_rate`, float32, the last
-        update's. With a `DataClock` it also has `rest`, int32, the remainder below one unit;
-        otherwise `hold`, the states of the hold rules.
+        step of the next update, and `learning_rate`, float32, that of the last update. With a
+        `DataClock` it also has `rest`, int32, the consumed samples or tokens that do not yet fill a
+        unit; otherwise `hold`, the states of the hold rules.
 
     Raises:
         TypeError: As for `optax_schedule`; or `clock` is not a clock. From `update`:

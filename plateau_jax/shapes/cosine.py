@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from plateau_jax.numerics import exact
-from plateau_jax.numerics.arithmetic import FIXED_BITS, DecodedSegments, Operations
+from plateau_jax.numerics.arithmetic import FIXED_BITS, Operations
 from plateau_jax.numerics.exact import Level
 from plateau_jax.shapes.shape import Interpolated, SegmentPosition
 
@@ -20,14 +20,12 @@ class Cosine(Interpolated):
         return exact.interpolate(start, end, exact.half_cosine(x))
 
     @staticmethod
-    def interpolant(
-        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
-    ) -> Any:
+    def interpolant(xp: Operations, at: SegmentPosition, parameters: Sequence[Any]) -> Any:
         """Return sin²(πx/2) for x in [0, 1/2], less than 12 units of 2⁻⁶² off."""
         square = xp.multiply(at.x, at.x)
         # Horner's rule. The alternating signs of the series keep every intermediate value positive.
-        series = _SINE[-1]
-        for coefficient in reversed(_SINE[:-1]):
+        series = SINE[-1]
+        for coefficient in reversed(SINE[:-1]):
             series = coefficient - xp.multiply(series, square)
         sine = xp.multiply(at.x, series) << 1
         return xp.multiply(sine, sine)
@@ -52,4 +50,4 @@ def _sine_coefficients(count: int) -> tuple[int, ...]:
 
 
 # On [0, 1/2] the first omitted term is (π/4)¹⁹/19! < 2⁻⁶³.
-_SINE = _sine_coefficients(9)
+SINE = _sine_coefficients(9)

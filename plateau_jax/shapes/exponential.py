@@ -7,14 +7,13 @@ Between the higher level h and the lower level l, falling or rising in L steps, 
 at j steps from the end with the higher level.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import (
     INVERSE_BITS,
-    DecodedSegments,
     Operations,
     cut_into_limbs,
     in_fixed_point,
@@ -33,7 +32,7 @@ class Exponential(Geometric):
     """The level a^(1 - x)·b^x."""
 
     name = "exponential"
-    num_limbs = RATE_LIMBS
+    limbs: ClassVar[Mapping[str, int]] = {"rate": RATE_LIMBS}
 
     def level(self, start: Level, end: Level, x: Fraction) -> Level:
         return exact.geometric_mean(start, end, x)
@@ -47,9 +46,7 @@ class Exponential(Geometric):
         return cut_into_limbs(in_fixed_point(octaves / length, INVERSE_BITS), RATE_LIMBS)
 
     @staticmethod
-    def fixed_level(
-        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
-    ) -> Any:
-        steps = steps_from_higher_level(xp, segment, at)
+    def fixed_level(xp: Operations, at: SegmentPosition, parameters: Sequence[Any]) -> Any:
+        steps = steps_from_higher_level(xp, at)
         whole, fraction = steps_times_rate(steps, parameters)
-        return level_below(xp, segment, two_to_minus(xp, whole, fraction))
+        return level_below(xp, at, two_to_minus(xp, whole, fraction))

@@ -7,10 +7,10 @@ Between the higher level h and the lower level l, falling or rising in L steps, 
 at j steps from the end with the higher level.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import (
@@ -18,7 +18,6 @@ from plateau_jax.numerics.arithmetic import (
     INVERSE_BITS,
     LIMB_BITS,
     ONE,
-    DecodedSegments,
     Operations,
     cut_into_limbs,
     in_fixed_point,
@@ -45,10 +44,10 @@ from plateau_jax.shapes.shape import (
 _MAX_RATIO = Decimal(2**62)
 """The greatest (h/l)^(1/P), so that t fits into 62 bits."""
 
-_LEAST_GROWTH = Fraction(1, 1 << 22)
-"""If t grows by less than this, a parabola replaces the power: see `_parabola`."""
+LEAST_GROWTH = Fraction(1, 1 << 22)
+"""If t grows by less than this, a parabola replaces the power: see `parabola_at`."""
 
-_CENTERING = 6
+CENTERING = 6
 """Units of 2⁻⁶² added to P·(y - 1). All products round down, which alone would make t^(-P) up to 19
 units too large, above the promised 16 (2⁻⁵⁸). With 6 it is less than 16 too large and less than 13
 too small."""
@@ -59,7 +58,12 @@ class InversePower(Geometric):
 
     name = "t^-P"
     powers = "0.25", "4"
-    num_limbs = 1 + RATE_LIMBS + POWER_LIMBS + 1
+    initial_power = "0.5"
+    limbs: ClassVar[Mapping[str, int]] = {
+        "rate": 1 + RATE_LIMBS,
+        "power": POWER_LIMBS,
+        "is_nearly_equal": 1,
+    }
 
     def level(self, start: Level, end: Level, x: Fraction) -> Level:
         first = exact.power(start, -1 / self.power)
@@ -85,38 +89,36 @@ class InversePower(Geometric):
         """Return r·2⁹³, P·2⁶², and 1 for nearly equal levels, else 0."""
         growth = Fraction(self._ratio_of_bases(start, end)) - 1
         rate = in_fixed_point(growth / length, INVERSE_BITS)
-        is_nearly_equal = int(growth < _LEAST_GROWTH)
+        is_nearly_equal = int(growth < LEAST_GROWTH)
         return *cut_into_limbs(rate, 1 + RATE_LIMBS), *power_limbs(self.power), is_nearly_equal
 
     @staticmethod
-    def fixed_level(
-        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
-    ) -> Any:
+    def fixed_level(xp: Operations, at: SegmentPosition, parameters: Sequence[Any]) -> Any:
         top, *rest, is_nearly_equal = parameters
         rate = rest[:RATE_LIMBS]
         power = rest[RATE_LIMBS:]
-        steps = steps_from_higher_level(xp, segment, at)
+        steps = steps_from_higher_level(xp, at)
         whole, fraction = steps_times_rate(steps, rate)
         t = 1 + steps * (top << LIMB_BITS) + whole
-        curved = level_below(xp, segment, _inverse_power(xp, t, fraction, power))
-        parabola = _parabola(xp, ratio(steps, segment), fraction, power)
-        high = xp.maximum(segment.start, segment.end)
-        flat = high - xp.multiply(xp.abs(segment.start - segment.end), parabola)
+        curved = level_below(xp, at, inverse_power_of(xp, t, fraction, power))
+        parabola = parabola_at(xp, ratio(steps, at.inverse, at.inverse_rest), fraction, power)
+        high = xp.maximum(at.start, at.end)
+        flat = high - xp.multiply(xp.abs(at.start - at.end), parabola)
         return xp.where(is_nearly_equal != 0, flat, curved)
 
 
-def _inverse_power(xp: Operations, whole: Any, fraction: Any, power: Sequence[Any]) -> Any:
+def inverse_power_of(xp: Operations, whole: Any, fraction: Any, power: Sequence[Any]) -> Any:
     """Return t^(-P) in 62 bits, less than 16 units off, for t = whole + fraction from 1 to 2⁶²."""
     # With t = 2ᵏ·y and y near 1, E = P·k + P·(y - 1)·B(y).
-    k, y_minus_1 = _normalize(xp, whole, fraction)
-    product = power_times(xp, y_minus_1, power) + _CENTERING
+    k, y_minus_1 = normalize(xp, whole, fraction)
+    product = power_times(xp, y_minus_1, power) + CENTERING
     whole = product >> FIXED_BITS
     fraction = product & (ONE - 1)
     half_slope = half_log_slope(xp, ONE + y_minus_1)
     return two_to_minus(xp, *exponent_of_power(xp, k, whole, fraction, half_slope, power))
 
 
-def _normalize(xp: Operations, whole: Any, fraction: Any) -> tuple[Any, Any]:
+def normalize(xp: Operations, whole: Any, fraction: Any) -> tuple[Any, Any]:
     """Return k and t/2ᵏ - 1, which lies in [-2/7, 3/7)."""
     # 11 = 2³·1.375 gives 3 and 0.375. 12 = 2³·1.5 is past 10/7, so 12 = 2⁴·0.75 gives 4 and -0.25.
     k = 0
@@ -132,7 +134,7 @@ def _normalize(xp: Operations, whole: Any, fraction: Any) -> tuple[Any, Any]:
     return k, xp.where(is_past, (fraction - ONE) >> 1, fraction)
 
 
-def _parabola(xp: Operations, x: Any, growth: Any, power: Sequence[Any]) -> Any:
+def parabola_at(xp: Operations, x: Any, growth: Any, power: Sequence[Any]) -> Any:
     """Return S between nearly equal levels: x + (P + 1)/2·growth·(1 - x), with growth = t - 1.
 
     With t = 1 + g·x from one level to the other and g < 2⁻²², the omitted terms are below 4·g², and

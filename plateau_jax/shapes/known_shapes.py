@@ -8,6 +8,7 @@ from functools import cache
 from sys import intern
 from typing import Any
 
+from plateau_jax.arguments.checks import Message, Path, must
 from plateau_jax.numerics.exact import Level
 from plateau_jax.shapes.cosine import Cosine
 from plateau_jax.shapes.exponential import Exponential
@@ -16,7 +17,6 @@ from plateau_jax.shapes.line import Linear
 from plateau_jax.shapes.power import PowerFromEnd, PowerFromStart
 from plateau_jax.shapes.root import SquareRoot
 from plateau_jax.shapes.shape import Geometric, Interpolated, Shape
-from plateau_jax.validation.checks import Message, Path, must
 
 _CLASSES: tuple[type[Shape], ...] = (
     Linear,
@@ -119,5 +119,5 @@ def check_defined(path: Path | str, shape: str, kind: str, start: Level, end: Le
     """Check that a "stage", "decay" or "cooldown" of this shape can join two levels."""
     reason = parse_shape(shape).why_undefined(start, end)
     if reason:
-        article = "an" if shape == "exponential" else "a"
+        article = "an" if shape[0] in "aeiou" else "a"
         raise ValueError(Message(path, f" = {shape!r}: {article} {shape} {kind} {reason}"))

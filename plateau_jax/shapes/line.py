@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from plateau_jax.numerics import exact
-from plateau_jax.numerics.arithmetic import DecodedSegments, Operations
+from plateau_jax.numerics.arithmetic import Operations
 from plateau_jax.numerics.exact import Level
 from plateau_jax.shapes.shape import Interpolated, SegmentPosition
 
@@ -20,7 +20,5 @@ class Linear(Interpolated):
         return exact.interpolate(start, end, exact.to_decimal(x))
 
     @staticmethod
-    def interpolant(
-        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
-    ) -> Any:
+    def interpolant(xp: Operations, at: SegmentPosition, parameters: Sequence[Any]) -> Any:
         return at.x  # as in `fixed_point`, which begins with it for every shape

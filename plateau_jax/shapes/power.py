@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import (
     INVERSE_BITS,
-    DecodedSegments,
     Operations,
     cut_into_limbs,
     in_fixed_point,
@@ -34,7 +33,8 @@ class _Power(Interpolated):
     """The parameters of both powers in the table."""
 
     powers = "0.05", "20"
-    num_limbs = RATE_LIMBS + POWER_LIMBS
+    initial_power = "2"
+    limbs: ClassVar[Mapping[str, int]] = {"rate": RATE_LIMBS, "power": POWER_LIMBS}
 
     def parameters(self, start: Level, end: Level, length: int) -> tuple[int, ...]:
         """Return r·2⁹³ with r = P/L, and P·2⁶²."""
@@ -53,10 +53,8 @@ class PowerFromStart(_Power):
         return exact.interpolate(start, end, exact.power(exact.to_decimal(x), self.power))
 
     @staticmethod
-    def interpolant(
-        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
-    ) -> Any:
-        return _power_of_fraction(xp, segment, at.elapsed, parameters)
+    def interpolant(xp: Operations, at: SegmentPosition, parameters: Sequence[Any]) -> Any:
+        return _power_of_fraction(xp, at, at.elapsed, parameters)
 
 
 class PowerFromEnd(_Power):
@@ -70,14 +68,12 @@ class PowerFromEnd(_Power):
         return exact.interpolate(end, start, exact.power(exact.to_decimal(1 - x), self.power))
 
     @staticmethod
-    def interpolant(
-        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
-    ) -> Any:
-        return _power_of_fraction(xp, segment, at.remaining, parameters)
+    def interpolant(xp: Operations, at: SegmentPosition, parameters: Sequence[Any]) -> Any:
+        return _power_of_fraction(xp, at, at.remaining, parameters)
 
 
 def _power_of_fraction(
-    xp: Operations, segment: DecodedSegments, steps: Any, parameters: Sequence[Any]
+    xp: Operations, at: SegmentPosition, steps: Any, parameters: Sequence[Any]
 ) -> Any:
     """Return (steps/L)^P in 62 bits, less than 14.2 units off."""
     # With steps/L = y/2ᵏ and y near 1, E = P·k + P·(1 - y)·B(y); `exponents` defines B. The product
@@ -89,14 +85,14 @@ def _power_of_fraction(
     # 2^(-E) = 0.4330 = √(3/16).
     rate = parameters[:RATE_LIMBS]
     power = parameters[RATE_LIMBS:]
-    length = xp.int64(segment.length)
-    k, scaled = _scale_near_length(xp, xp.int64(steps), length)
+    length = xp.int64(at.length)
+    k, scaled = scale_near_length(xp, xp.int64(steps), length)
     whole, fraction = steps_times_rate(length - scaled, rate)
-    half_slope = half_log_slope(xp, ratio(scaled, segment))
+    half_slope = half_log_slope(xp, ratio(scaled, at.inverse, at.inverse_rest))
     return two_to_minus(xp, *exponent_of_power(xp, k, whole, fraction, half_slope, power))
 
 
-def _scale_near_length(xp: Operations, steps: Any, length: Any) -> tuple[Any, Any]:
+def scale_near_length(xp: Operations, steps: Any, length: Any) -> tuple[Any, Any]:
     """Return k and steps·2ᵏ, the greatest below 10/7 of the length."""
     k = 0
     for bits in (16, 8, 4, 2, 1):

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from plateau_jax.numerics import exact
-from plateau_jax.numerics.arithmetic import LIMB_BITS, ONE, DecodedSegments, Operations, ratio
+from plateau_jax.numerics.arithmetic import LIMB_BITS, ONE, Operations, ratio
 from plateau_jax.numerics.exact import Level
 from plateau_jax.shapes.shape import Interpolated, SegmentPosition
 
@@ -20,16 +20,14 @@ class SquareRoot(Interpolated):
         return exact.interpolate(start, end, exact.square_root(x))
 
     @staticmethod
-    def interpolant(
-        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
-    ) -> Any:
+    def interpolant(xp: Operations, at: SegmentPosition, parameters: Sequence[Any]) -> Any:
         """Return √(j/L) for 0 <= j < L, less than 3.1 units of 2⁻⁶² off."""
         # With y = j·4ᵏ/L in [1/4, 1) this is √y/2ᵏ: for j = 3 and L = 100, k = 2 and y = 48/100.
-        k, scaled = _scale_by_fours(xp, xp.int64(at.elapsed), xp.int64(segment.length))
-        return _root(xp, ratio(scaled, segment)) >> k
+        k, scaled = scale_by_fours(xp, xp.int64(at.elapsed), xp.int64(at.length))
+        return square_root(xp, ratio(scaled, at.inverse, at.inverse_rest)) >> k
 
 
-def _scale_by_fours(xp: Operations, steps: Any, length: Any) -> tuple[Any, Any]:
+def scale_by_fours(xp: Operations, steps: Any, length: Any) -> tuple[Any, Any]:
     """Return k and steps·4ᵏ, the greatest below the length."""
     k = 0
     for bits in (16, 8, 4, 2):
@@ -46,21 +44,21 @@ _SLOPE = 39 * ONE // 64
 _INTERCEPT = 7 * _SLOPE // 4
 
 
-def _root(xp: Operations, y: Any) -> Any:
+def square_root(xp: Operations, y: Any) -> Any:
     """Return √y for y in [1/4, 1)."""
     h = _INTERCEPT - xp.multiply(y, _SLOPE)
     for _ in range(4):
-        h = _newton_step(xp, y, h)
-    return _heron_step(xp, y, h)
+        h = newton_step(xp, y, h)
+    return heron_step(xp, y, h)
 
 
-def _newton_step(xp: Operations, y: Any, h: Any) -> Any:
+def newton_step(xp: Operations, y: Any, h: Any) -> Any:
     """Return a better approximation of 1/(2√y)."""
     # Newton's method for h = 1/(2√y) needs no division.
     return xp.multiply(h, 3 * ONE // 4 - xp.multiply(y, xp.multiply(h, h))) << 1
 
 
-def _heron_step(xp: Operations, y: Any, h: Any) -> Any:
+def heron_step(xp: Operations, y: Any, h: Any) -> Any:
     """Return √y, from h near 1/(2√y)."""
     # Heron's step, s + (y - s²)·h, removes most of the rounding error of s = 2yh.
     root = xp.multiply(y, h) << 1

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from plateau_jax.numerics.arithmetic import DecodedSegments, Operations
+from plateau_jax.numerics.arithmetic import Operations
 from plateau_jax.numerics.exact import Level
 
 
 class SegmentPosition(NamedTuple):
-    """The position of each step in its segment of L steps."""
+    """The position of each step in its segment of L steps, and the numbers of this segment."""
 
     elapsed: Any
     """Steps since the start level."""
@@ -18,6 +18,16 @@ class SegmentPosition(NamedTuple):
     """Steps to the end level."""
     x: Any
     """The smaller of the two divided by L, in 62 bits."""
+    length: Any
+    """L."""
+    inverse: Any
+    """1/L in 62 bits, rounded down."""
+    inverse_rest: Any
+    """The next 31 bits of 1/L."""
+    start: Any
+    """Start level, in 62 bits."""
+    end: Any
+    """End level, in 62 bits."""
 
 
 class Shape(ABC):
@@ -31,11 +41,13 @@ class Shape(ABC):
     """The name that a user writes, with P in place of a number."""
     powers: ClassVar[tuple[str, str] | None] = None
     """The least and the greatest P, as decimals; None for a shape without P."""
+    initial_power: ClassVar[str | None] = None
+    """The P that the design page begins with; None for a shape without P."""
     equal_shapes: ClassVar[Mapping[str, str]] = {}
     """For some values of P, the simpler name of the same shape."""
 
-    num_limbs: ClassVar[int] = 0
-    """Number of limbs that `parameters` returns."""
+    limbs: ClassVar[Mapping[str, int]] = {}
+    """The numbers that `parameters` returns, by name, in order, with their numbers of limbs."""
 
     def __init__(self, power: Fraction = Fraction(1)) -> None:
         self.power = power
@@ -73,9 +85,7 @@ class Interpolated(Shape):
 
     @staticmethod
     @abstractmethod
-    def interpolant(
-        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
-    ) -> Any:
+    def interpolant(xp: Operations, at: SegmentPosition, parameters: Sequence[Any]) -> Any:
         """Return S in 62 bits, or 1 - S, as `counted_from` says."""
 
 
@@ -84,20 +94,18 @@ class Geometric(Shape):
 
     @staticmethod
     @abstractmethod
-    def fixed_level(
-        xp: Operations, segment: DecodedSegments, at: SegmentPosition, parameters: Sequence[Any]
-    ) -> Any:
+    def fixed_level(xp: Operations, at: SegmentPosition, parameters: Sequence[Any]) -> Any:
         """Return the level in 62 bits."""
 
 
-def steps_from_higher_level(xp: Operations, segment: DecodedSegments, at: SegmentPosition) -> Any:
+def steps_from_higher_level(xp: Operations, at: SegmentPosition) -> Any:
     """Return the steps from the end of the segment with the higher level, int64."""
-    return xp.int64(xp.where(segment.start < segment.end, at.remaining, at.elapsed))
+    return xp.int64(xp.where(at.start < at.end, at.remaining, at.elapsed))
 
 
-def level_below(xp: Operations, segment: DecodedSegments, factor: Any) -> Any:
+def level_below(xp: Operations, at: SegmentPosition, factor: Any) -> Any:
     """Return the higher level times a factor, but never less than the lower level."""
     # A factor may be a few units off.
-    high = xp.maximum(segment.start, segment.end)
-    low = xp.minimum(segment.start, segment.end)
+    high = xp.maximum(at.start, at.end)
+    low = xp.minimum(at.start, at.end)
     return xp.maximum(xp.multiply(high, factor), low)

@@ -18,7 +18,7 @@ class ExactSegment(NamedTuple):
     start level. Its last steps are cut off if the next segment begins earlier than its end.
     """
 
-    kind: str
+    name: str
     """A word such as "warmup"."""
     begin: int
     """First step."""
@@ -56,9 +56,9 @@ class ExactSegment(NamedTuple):
         )
 
 
-def flat_segment(kind: str, begin: int, length: int, level: Level) -> ExactSegment:
+def flat_segment(name: str, begin: int, length: int, level: Level) -> ExactSegment:
     """Build a segment that holds one level."""
-    return ExactSegment(kind, begin, length, start=level, end=level, shape=None)
+    return ExactSegment(name, begin, length, start=level, end=level, shape=None)
 
 
 def nonempty_segments(
@@ -192,7 +192,7 @@ def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | Exa
             begin += 1
         if not segment.holds and begin != after:
             whole = segment._replace(
-                kind="",
+                name="",
                 begin=segment.begin - segment.skipped,
                 start=start,
                 end=rounded(segment.end),

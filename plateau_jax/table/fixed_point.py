@@ -19,13 +19,12 @@ from plateau_jax.numerics.arithmetic import (
     NUMPY,
     ONE,
     PYTHON,
-    DecodedSegments,
-    DecodedTable,
     Operations,
     ratio,
 )
 from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, SHAPE_NUMBERS
 from plateau_jax.shapes.shape import SegmentPosition
+from plateau_jax.table.encoding import DecodedSegments, DecodedTable
 
 CHUNK = 3072
 """Steps that NumPy computes at once: a temporary array then takes 24 KiB. glibc returns the pages
@@ -98,6 +97,18 @@ def evaluate_many(table: DecodedTable, steps: NDArray[np.int32]) -> NDArray[np.f
     return multipliers.reshape(steps.shape)
 
 
+def fixed_values(table: DecodedTable, steps: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the integer that is rounded to float32 at each step, for steps of shape (steps,).
+
+    It means nothing at a step whose multiplier is the start level from the table: at the first step
+    of a whole segment, and all along a flat one.
+    """
+    index = np.searchsorted(table.begin, steps, side="right") - 1
+    segments = table.segments.map(lambda column: column[index])
+    _, values = _interpolate(NUMPY, segments, steps)
+    return values
+
+
 def _without_other_shapes(segments: DecodedSegments, index: NDArray[Any]) -> DecodedSegments:
     """Drop the parameters of shapes that none of the rows with these indices has."""
     if not segments.parameters:
@@ -150,11 +161,22 @@ def _interpolate(xp: Operations, segment: DecodedSegments, step: Any) -> tuple[A
     # step, and `where` selects. A shape that is not in the table at all costs nothing.
     elapsed = step - segment.phase_begin
     remaining = segment.length - elapsed
-    x = ratio(xp.int64(xp.minimum(elapsed, remaining)), segment)
+    nearer = xp.int64(xp.minimum(elapsed, remaining))
+    x = ratio(nearer, segment.inverse, segment.inverse_rest)
     interpolant = x
     is_from_start = elapsed < remaining
-    at = SegmentPosition(elapsed, remaining, x) if segment.parameters else None
-    if at is not None:
+    at = None
+    if segment.parameters:
+        at = SegmentPosition(
+            elapsed=elapsed,
+            remaining=remaining,
+            x=x,
+            length=segment.length,
+            inverse=segment.inverse,
+            inverse_rest=segment.inverse_rest,
+            start=segment.start,
+            end=segment.end,
+        )
         interpolant, is_from_start = _select_interpolant(xp, segment, at, is_from_start)
     # The product of absolute values, because with a negative factor `multiply` is not monotone.
     # With 4-bit limbs -209·255 >> 8 is -210, but -209·256 >> 8 is -209; 209·255 and 209·256 give
@@ -180,9 +202,7 @@ def _select_interpolant(
         if shape is None:
             continue
         is_shape = segment.shape_number == SHAPE_NUMBERS[name]
-        interpolant = xp.where(
-            is_shape, shape.interpolant(xp, segment, at, parameters), interpolant
-        )
+        interpolant = xp.where(is_shape, shape.interpolant(xp, at, parameters), interpolant)
         if shape.counted_from != "nearer end":
             is_from_start = xp.where(is_shape, shape.counted_from == "start", is_from_start)
     return interpolant, is_from_start
@@ -193,6 +213,6 @@ def _select_level(xp: Operations, segment: DecodedSegments, at: SegmentPosition,
     for name, parameters in segment.parameters.items():
         shape = GEOMETRIC.get(name)
         if shape is not None:
-            level = shape.fixed_level(xp, segment, at, parameters)
+            level = shape.fixed_level(xp, at, parameters)
             value = xp.where(segment.shape_number == SHAPE_NUMBERS[name], level, value)
     return value

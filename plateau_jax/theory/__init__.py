@@ -1,1 +1,4 @@
-"""Compare curves by their theoretical bounds, without a run."""
+"""Compare curves by a bound from theory, without a run.
+
+`curve_parts` (sums over many steps), `comparison` (the last-iterate bound).
+"""

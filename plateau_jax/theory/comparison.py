@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.curves.plots import curves_to_draw
 from plateau_jax.drawing import tables
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.theory.curve_parts import noise_sums, parts_before, suffix_sums
-from plateau_jax.validation import checks
 
 _Floats = NDArray[np.float64]
 
@@ -90,12 +90,12 @@ def compare(*curves: AnyCurve) -> Comparison: ...
 def compare(*curves: Any) -> Comparison:
     """Compare curves by the predictions of theory, each at its best peak.
 
-    The first curve is the reference. Its figures are provisional: a minor release may change them.
+    The first curve is the reference. The figures are provisional: a minor release may change them.
 
-    With s₁ … s_T the multipliers curve(0) … curve(total_steps - 1), zeros left out, the
-    last-iterate bound of convex optimization for SGD is least at this peak, if G bounds the
-    gradients, D is the distance from the start to a minimum, and G = D = 1 (ratios don't depend on
-    them):
+    Let s₁ … s_T be the multipliers curve(0) … curve(total_steps - 1) without zeros. Theory bounds
+    the loss of SGD on a convex problem after its last step. The bound depends on a bound G of the
+    gradients and on the distance D from the start to a minimum. Here G = D = 1, because ratios
+    don't depend on them. The bound is lowest at this peak:
 
         T₁ = 1 / (2 Σ s)
         T₂ = Σ s² / (2 Σ s) + ½ Σ_{k<T} (s_k / Σ_{t>k} s) · (Σ_{t≥k} s² / Σ_{t≥k} s)
@@ -104,8 +104,8 @@ def compare(*curves: Any) -> Comparison:
         peaks[i]  = peak of curve i · √total_steps / (peak of the first · √total_steps of the first)
 
     This bound is far too high if tiny multipliers follow large ones. So it is also computed for
-    each step E with s_E > Σ_{t>E} s, without the steps after E and with 4 Σ_{t>E} s added to T₂, a
-    bound on the effect of these steps. The lowest of the bounds is used.
+    each step E with s_E > Σ_{t>E} s: without the steps after E, but with 4 Σ_{t>E} s, a bound on
+    the effect of these steps, added to T₂. The lowest of the bounds is used.
 
     A curve with a smaller bound should reach a lower loss, once its peak is tuned. If you have
     tuned the peak of the first curve, try peaks[i] times that peak for curve i. The bound predicts
@@ -113,8 +113,8 @@ def compare(*curves: Any) -> Comparison:
     with the length. `docs/evidence.md` says how well it did in published runs.
 
     Each step counts as one update at a constant batch size. A run with `BatchPlan.scale` makes
-    fewer, larger updates, so this is not its bound: a note then says so. Up to 2²⁰ steps the
-    numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵.
+    fewer updates with larger batch sizes, so this is not its bound, and a note says so. Up to 2²⁰
+    steps the numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵.
 
     Source: Defazio et al. 2023, arXiv:2310.07831, theorem 10; Schaipp et al. 2025,
     arXiv:2501.18965.

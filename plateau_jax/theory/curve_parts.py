@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.curves.curve import Curve
 from plateau_jax.table.exact_segments import nonempty_segments
-from plateau_jax.validation.checks import MAX_STEP
 
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
@@ -82,7 +82,7 @@ def part_begins(curve: Curve) -> _Steps:
 @lru_cache(64)
 def segment_begins(curve: Curve) -> _Steps:
     """Return the first step of each segment that is not empty."""
-    begins = [segment.begin for segment, _ in nonempty_segments(curve._rows)]
+    begins = [segment.begin for segment, _ in nonempty_segments(curve._exact_segments)]
     return np.array(begins, np.int64)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
 
-from plateau_jax.validation.checks import Message
+from plateau_jax.arguments.checks import Message
 
 _SKIPPED_PACKAGES = {"plateau_jax", "torch_bridge", "torch", "copy", "dataclasses"}
 """Packages whose frames may lie between the user's line and the warning: `copy.replace` and

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar, cast
 
-from plateau_jax.validation import checks
+from plateau_jax.arguments import checks
 
 State = TypeVar("State", bound=Mapping[str, object])
 

@@ -13,7 +13,7 @@ An inverse, which has up to 94 bits, is two words and a limb.
 import struct
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +24,13 @@ from plateau_jax.numerics.arithmetic import (
     INVERSE_BITS,
     LIMB,
     LIMB_BITS,
-    DecodedSegments,
-    DecodedTable,
     Operations,
-    map_column,
 )
 from plateau_jax.shapes.known_shapes import SHAPE_NUMBERS, SHAPES, parse_shape
 from plateau_jax.table.exact_segments import ExactSegment
 
 
-class Segments(NamedTuple):
+class Table(NamedTuple):
     """One curve as a table with one row per segment; a pytree of int32 arrays of shape (rows,).
 
     A level v in [0, 1] and the inverse of a length L are integers, rounded, and split over several
@@ -79,7 +76,7 @@ class Segments(NamedTuple):
     """End level times 2⁶²: the low word."""
     start_float32: Any
     """Start level as the nearest float32: its bits."""
-    kind: Any
+    shape_number: Any
     """The number of the shape in `SHAPE_NUMBERS`; 0 for a straight line and for a flat segment."""
     parameters: dict[str, tuple[Any, ...]]
     """By name, each curved shape in the table, with the limbs of its parameters; 0 in other
@@ -89,9 +86,9 @@ class Segments(NamedTuple):
     `BatchPlan.scale` has an n above 0, in a segment with a start or end level above 1, which no
     step reaches."""
 
-    def map(self, change: Callable[[Any], Any]) -> "Segments":
+    def map(self, change: Callable[[Any], Any]) -> "Table":
         """Apply a function to each column."""
-        return Segments(*(map_column(change, column) for column in self))
+        return Table(*(map_column(change, column) for column in self))
 
     def columns(self) -> dict[str, Any]:
         """Return the columns by name; those of parameters are named like `t^-P[0]`."""
@@ -105,7 +102,17 @@ class Segments(NamedTuple):
         return columns
 
 
-def encode_table(segments: Sequence[ExactSegment]) -> Segments:
+def map_column(change: Callable[[Any], Any], column: Any) -> Any:
+    """Apply a function to a column of a table, or to each limb of the parameters of its shapes."""
+    if column is None:
+        return None
+    if isinstance(column, dict):
+        parameters = cast("dict[str, tuple[Any, ...]]", column)
+        return {name: tuple(map(change, limbs)) for name, limbs in parameters.items()}
+    return change(column)
+
+
+def encode_table(segments: Sequence[ExactSegment]) -> Table:
     """Encode segments as int32 columns, one row per segment."""
     # A flat segment keeps the columns of the shape that it was described with. So changing a level
     # never adds or removes a column, and a jitted function that takes the table is not recompiled.
@@ -114,7 +121,7 @@ def encode_table(segments: Sequence[ExactSegment]) -> Segments:
     return _join([_encode_row(segment) for segment in segments], shapes - {"linear"})
 
 
-def _encode_row(segment: ExactSegment) -> Segments:
+def _encode_row(segment: ExactSegment) -> Table:
     """Encode a segment as a row: a table of single ints."""
     start = exact.from_decimal(segment.start)
     end = exact.from_decimal(segment.end)
@@ -148,7 +155,7 @@ def _encode_row(segment: ExactSegment) -> Segments:
     inverse_high, inverse_middle = _split_words(inverse >> LIMB_BITS)
     start_high, start_low = _split_words(first)
     end_high, end_low = _split_words(last)
-    return Segments(
+    return Table(
         begin=segment.begin,
         phase_begin=phase_begin,
         length=length,
@@ -160,7 +167,7 @@ def _encode_row(segment: ExactSegment) -> Segments:
         end_high=end_high,
         end_low=end_low,
         start_float32=_float32_bits(exact.round_to_float32(start, exact.BITS)),
-        kind=shape_number,
+        shape_number=shape_number,
         parameters=parameters,
         shift=shift if shift and length else None,
     )
@@ -171,7 +178,7 @@ def _float32_bits(number: float) -> int:
     return bits
 
 
-def _join(tables: Sequence[Segments], shapes: Collection[str]) -> Segments:
+def _join(tables: Sequence[Table], shapes: Collection[str]) -> Table:
     """Join rows to a table, or tables with the same number of rows, along a new first axis.
 
     Args:
@@ -179,22 +186,23 @@ def _join(tables: Sequence[Segments], shapes: Collection[str]) -> Segments:
         shapes: The curved shapes that the result has parameters for.
     """
     columns: dict[str, Any] = {}
-    for name, column in zip(Segments._fields, zip(*tables, strict=True), strict=True):
+    for name, column in zip(Table._fields, zip(*tables, strict=True), strict=True):
         if name not in ("parameters", "shift"):
             columns[name] = _int32(column)
     parameters: dict[str, tuple[NDArray[np.int32], ...]] = {}
     for name in sorted(shapes):
         limbs: list[tuple[Any, ...]] = []
+        num_limbs = sum(SHAPES[name].limbs.values())
         for table in tables:
             # 0 * begin is 0 for a row, and an array of zeros for a table.
-            zeros = (0 * table.begin,) * SHAPES[name].num_limbs
+            zeros = (0 * table.begin,) * num_limbs
             limbs.append(table.parameters.get(name, zeros))
         parameters[name] = tuple(map(_int32, zip(*limbs, strict=True)))
     shift = None
     if any(table.shift is not None for table in tables):
         shifts = [0 * table.begin if table.shift is None else table.shift for table in tables]
         shift = _int32(shifts)
-    return Segments(**columns, parameters=parameters, shift=shift)
+    return Table(**columns, parameters=parameters, shift=shift)
 
 
 def _int32(column: Any) -> NDArray[np.int32]:
@@ -223,7 +231,48 @@ def _join_words(xp: Operations, high: Any, low: Any) -> Any:
     return (xp.int64(high) << _WORD_BITS) | (xp.int64(low) & _WORD)
 
 
-def decode_table(xp: Operations, table: Segments) -> DecodedTable:
+class DecodedSegments(NamedTuple):
+    """Table in the numbers that the arithmetic reads: a table with its words joined.
+
+    A field holds one number per row of the table, one per step (gathered from the rows), or the
+    number of a single row (a Python number).
+    """
+
+    phase_begin: Any
+    """Step of the start level; it may lie before the first step of the segment."""
+    length: Any
+    """Number of steps L; 0 if the segment is flat."""
+    inverse: Any
+    """2⁶²/L, rounded down, int64."""
+    inverse_rest: Any
+    """The next 31 bits of the inverse, int64."""
+    start: Any
+    """Start level times 2⁶², int64."""
+    end: Any
+    """End level times 2⁶², int64."""
+    start_float32: Any
+    """Start level, float32."""
+    shape_number: Any
+    """Number of its shape; None if all are straight lines."""
+    parameters: dict[str, tuple[Any, ...]]
+    """By name, each curved shape in the table, with the limbs of its parameters, int64."""
+    shift: Any
+    """n, int64: the levels are stored divided by 2ⁿ. None if that is 0 everywhere."""
+
+    def map(self, change: Callable[[Any], Any]) -> "DecodedSegments":
+        """Apply a function to each column."""
+        return DecodedSegments(*(map_column(change, column) for column in self))
+
+
+class DecodedTable(NamedTuple):
+    """The rows of a table as the arithmetic reads them: 64-bit integers instead of words."""
+
+    begin: Any
+    """First step of each row, int32."""
+    segments: DecodedSegments
+
+
+def decode_table(xp: Operations, table: Table) -> DecodedTable:
     """Join the words of a table. In JAX 64-bit integers must be on."""
     segments = DecodedSegments(
         phase_begin=table.phase_begin,
@@ -233,7 +282,7 @@ def decode_table(xp: Operations, table: Segments) -> DecodedTable:
         start=_join_words(xp, table.start_high, table.start_low),
         end=_join_words(xp, table.end_high, table.end_low),
         start_float32=table.start_float32.view(xp.float32),
-        shape_number=table.kind if table.parameters else None,
+        shape_number=table.shape_number if table.parameters else None,
         parameters=map_column(xp.int64, table.parameters),
         shift=map_column(xp.int64, table.shift),
     )
@@ -265,7 +314,7 @@ def _parameters_by_row(columns: DecodedSegments) -> list[dict[str, tuple[int, ..
     return by_row
 
 
-def stack_tables(tables: Sequence[Segments]) -> Segments:
+def stack_tables(tables: Sequence[Table]) -> Table:
     """Stack tables: a shorter one repeats its last row, and parameters of other shapes are zero."""
     rows = max(len(table.begin) for table in tables)
     padded = [table.map(partial(_pad, rows)) for table in tables]

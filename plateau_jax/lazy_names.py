@@ -47,7 +47,7 @@ def attach(
 
 def _modules_of_names(package: str) -> dict[str, str]:
     """Return the module of each public name of a package, from the stub of the package."""
-    stub = Path(__file__).parents[2] / package / "__init__.pyi"
+    stub = Path(__file__).parents[1] / package / "__init__.pyi"
     modules: dict[str, str] = {}
     for node in ast.parse(stub.read_text("utf-8")).body:
         if isinstance(node, ast.ImportFrom) and node.module:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, fields
 from typing import Any, TypeVar
 
-from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.arguments.curve_warning import suppress_warnings
 
 _Class = TypeVar("_Class", bound=type[Any])
 

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
-from plateau_jax.validation import checks
-from plateau_jax.validation.formats import describe_error
+from plateau_jax.arguments import checks
+from plateau_jax.saved_states.formats import describe_error
 
 
 @contextmanager
