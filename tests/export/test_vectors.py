@@ -1,0 +1,95 @@
+"""Test vectors: every value in them is the curve's, and they suffice to test an implementation."""
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from support.curves.descriptions import build, descriptions
+from support.examples import examples
+from support.export.ports import fixed_value
+from support.golden.curves import CURVES
+from support.numerics.oracle import is_nearest_float32, mp
+from support.schedulers.runs import peaks
+
+from plateau_jax import Curve
+from plateau_jax.arguments.curve_warning import suppress_warnings
+from plateau_jax.export.vectors import vectors_as_json
+
+PEAK = np.float32(3e-4)
+
+
+def written(*curves: Curve, peak: float = PEAK) -> dict[str, Any]:
+    """Return the content of a file of test vectors."""
+    return json.loads(
+        vectors_as_json([curve._vector_inputs() for curve in curves], np.float32(peak))
+    )
+
+
+def bits_of(number: float) -> int:
+    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+    return bits
+
+
+@examples(20)
+@given(st.lists(descriptions(scaled=True), min_size=1, max_size=3), peaks)
+def test_vectors_are_the_values_of_the_curve(cases, peak):
+    content = written(*map(build, cases), peak=peak)
+    assert content["format"] == 1
+    assert content["peak"] == np.float32(peak)
+    for description, entry in zip(cases, content["curves"], strict=True):
+        curve = build(description)
+        with suppress_warnings():
+            assert Curve.from_dict(entry["curve"]) == curve
+        vectors = entry["vectors"]
+        steps = [vector["step"] for vector in vectors]
+        assert [vector["multiplier"] for vector in vectors] == curve(steps).tolist()
+        lrs = [vector["learning_rate"] for vector in vectors]
+        assert lrs == curve.learning_rate(steps, peak).tolist()
+        for vector in vectors:
+            assert vector["bits"] == bits_of(vector["multiplier"])
+            assert vector["learning_rate_bits"] == bits_of(vector["learning_rate"])
+
+
+@examples(30)
+@given(descriptions(scaled=True))
+def test_segments_suffice_for_every_integer(description):
+    (entry,) = written(build(description))["curves"]
+    for vector in entry["vectors"]:
+        value = fixed_value(entry["segments"], vector["step"])
+        if value is None:
+            assert vector["fixed"] is None
+            levels = [segment["multiplier"] for segment in entry["segments"]]
+            assert vector["multiplier"] in levels
+        else:
+            assert value == int(vector["fixed"], 16)
+            assert is_nearest_float32(np.float32(vector["multiplier"]), mp.mpf(value) / 2**62)
+
+
+@examples(30)
+@given(descriptions(scaled=True))
+def test_vectors_cover_every_segment(description):
+    curve = build(description)
+    (entry,) = written(curve)["curves"]
+    steps = {vector["step"] for vector in entry["vectors"]}
+    assert {-1, 0, 2**31 - 1} <= steps
+    firsts = [segment["first_step"] for segment in entry["segments"]]
+    assert firsts[0] == 0
+    assert entry["segments"][-1]["shape"] == "flat"
+    assert firsts == sorted(set(curve.table.begin.tolist()))
+    for first, after in zip(firsts, [*firsts[1:], 2**31], strict=True):
+        assert {first, after - 1, (first + after) // 2} <= steps
+    assert len(entry["vectors"]) == len(steps)
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_each_segment_and_vector_has_a_line(name):
+    curve = CURVES[name]
+    text = vectors_as_json([curve._vector_inputs()], PEAK)
+    assert text.isascii()
+    (entry,) = json.loads(text)["curves"]
+    lines = text.splitlines()
+    for item in (*entry["segments"], *entry["vectors"]):
+        assert json.dumps(item) in [line.removesuffix(",") for line in lines]
