@@ -1,5 +1,6 @@
 """The public names: for type checkers, and for `lazy_names`, which imports each on first use."""
 
+from plateau_jax.arguments.curve_warning import CurveWarning as CurveWarning
 from plateau_jax.clocks.clock import DataClock as DataClock
 from plateau_jax.clocks.rules import (
     HoldBelow as HoldBelow,
@@ -18,6 +19,8 @@ from plateau_jax.forecasts.loss_fit import (
     fit_losses as fit_losses,
 )
 from plateau_jax.forecasts.loss_run import LossRun as LossRun
+from plateau_jax.logged_lrs.comparison import compare_log as compare_log
+from plateau_jax.logged_lrs.found_curve import find_curve as find_curve
 from plateau_jax.runs.history import check_resume_file as check_resume_file
 from plateau_jax.runs.record import resume_record as resume_record
 from plateau_jax.runs.resume import check_resume as check_resume
@@ -28,6 +31,5 @@ from plateau_jax.schedules.schedule import (
 )
 from plateau_jax.schedules.transformation import scale_by_curve as scale_by_curve
 from plateau_jax.theory.comparison import compare as compare
-from plateau_jax.validation.curve_warning import CurveWarning as CurveWarning
 
 __version__: str

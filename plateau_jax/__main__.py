@@ -15,18 +15,21 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from plateau_jax.arguments import checks
 from plateau_jax.curves import plots
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.drawing.sampling import legend_labels
 from plateau_jax.drawing.segment_table import segment_table
+from plateau_jax.export.vectors import vectors_as_json
 from plateau_jax.forecasts.loss_fit import fit_losses
 from plateau_jax.forecasts.loss_run import LossRun
+from plateau_jax.lazy_names import naming_missing_package
+from plateau_jax.logged_lrs.comparison import compare_log
+from plateau_jax.logged_lrs.found_curve import find_curve
 from plateau_jax.option_parser import command_line_parser
 from plateau_jax.theory import comparison
 from plateau_jax.theory.comparison import compare
-from plateau_jax.validation import checks
-from plateau_jax.validation.lazy_names import naming_missing_package
 
 _REPEAT_FIT = "To fit several logs, repeat --fit"
 
@@ -39,6 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.design:
             _serve_design_page(options)
             return 0
+        if options.log and not _has_curve(options):
+            print(find_curve(options.log))
+            return 0
         curves = _build_curves(options)
         runs = [_read_run(log, options.peak) for log in options.fit]
         text = _text(options, curves, runs)
@@ -48,6 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     if options.csv == "-":
         _write_values(curves[0], options.peak, sys.stdout)
+    elif options.export == "-":
+        print(curves[0].to_source(options.peak), end="")
     else:
         print(text)
     sys.stdout.flush()
@@ -63,6 +71,8 @@ def _check_options(options: argparse.Namespace) -> None:
         "--plot - must name a file, such as curve.png": options.plot == Path("-"),
     }
     _reject(problems)
+    if options.export is not None:
+        _check_export_name(options.export)
     if options.peak is not None:
         checks.peak("peak", options.peak)
 
@@ -112,11 +122,37 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
     if options.cooldown:
         at, steps = options.cooldown
         curves = [curve.cooldown(at, steps) for curve in curves]
-    if len(curves) > 1 and (options.csv is not None or options.json):
-        raise ValueError(f"--csv and --json take one curve, not {len(curves)}")
-    if len(curves) > 1 and options.segments:
-        raise ValueError(f"--segments takes one curve, not {len(curves)}")
+    if len(curves) > 1:
+        _reject_options_for_one_curve(options, len(curves))
     return curves
+
+
+def _reject_options_for_one_curve(options: argparse.Namespace, num_curves: int) -> None:
+    exports_python = options.export is not None and _is_python_file(options.export)
+    takes_one_curve = {
+        "--csv": options.csv is not None,
+        "--json": options.json,
+        f"--export {options.export}": exports_python,
+        "--segments": options.segments,
+        "--log": options.log,
+    }
+    for option, is_given in takes_one_curve.items():
+        if is_given:
+            raise ValueError(f"{option} takes one curve, not {num_curves}")
+
+
+def _has_curve(options: argparse.Namespace) -> bool:
+    return bool(_curve_arguments(options) or options.files)
+
+
+def _check_export_name(file: str) -> None:
+    if Path(file).suffix.lower() not in (".py", ".json") and file != "-":
+        raise ValueError(f"--export {file} must end in .py or .json; for values, use --csv")
+
+
+def _is_python_file(file: str) -> bool:
+    """Return True if --export writes a Python file, False if it writes test vectors."""
+    return Path(file).suffix.lower() != ".json"
 
 
 def _curve_arguments(options: argparse.Namespace) -> dict[str, Any]:
@@ -179,6 +215,9 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
     """Return what to print about the curves: JSON, a comparison, or their segments."""
     if options.json:
         return json.dumps(curves[0].to_dict())
+    if options.log:
+        _reject({"--log with a curve requires --peak": options.peak is None})
+        return str(compare_log(options.log, curves[0], options.peak))
     if runs:
         names = legend_labels([curve._to_draw() for curve in curves])
         named_curves = dict(zip(names, curves, strict=True))
@@ -220,6 +259,20 @@ def _write_files(options: argparse.Namespace, curves: list[Curve], runs: list[Lo
         with Path(options.csv).open("w", newline="") as file:
             _write_values(curves[0], options.peak, file)
         print(f"wrote {options.csv}", file=sys.stderr)
+    if options.export is not None and options.export != "-":
+        text = _exported_text(options, curves)
+        Path(options.export).write_text(text, encoding="ascii")
+        print(f"wrote {options.export}", file=sys.stderr)
+
+
+def _exported_text(options: argparse.Namespace, curves: list[Curve]) -> str:
+    """Return the text of the file that --export names."""
+    if _is_python_file(options.export):
+        return curves[0].to_source(options.peak)
+    peak = np.float32(1.0)
+    if options.peak is not None:
+        peak = checks.peak("peak", options.peak)
+    return vectors_as_json([curve._vector_inputs() for curve in curves], peak)
 
 
 def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:
@@ -240,13 +293,12 @@ def _write_values(curve: Curve, peak: float | None, file: TextIO) -> None:
     """Write the learning rate of every step as CSV."""
     if peak is None:
         peak = 1.0
-    lr = np.float32(peak)
     chunk = 1 << 16  # steps; a curve may have 2**31, too many for one array
     writer = csv.writer(file)
     writer.writerow(["step", "learning_rate"])
     for first in range(0, curve.total_steps + 1, chunk):
         steps = range(first, min(first + chunk, curve.total_steps + 1))
-        writer.writerows(zip(steps, map(str, lr * curve(steps)), strict=True))
+        writer.writerows(zip(steps, map(str, curve.learning_rate(steps, peak)), strict=True))
 
 
 def _format_warning(message: Warning | str, *_: object, **__: object) -> str:

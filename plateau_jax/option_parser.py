@@ -1,7 +1,10 @@
 """The options of the command line."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+
+from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED
 
 _EXAMPLES = """\
 examples:
@@ -11,6 +14,7 @@ examples:
   python -m plateau_jax 10000 --stage 2% 1.0 --stage rest --stage 20% 0 1-sqrt
   python -m plateau_jax 10000 --peak 3e-4 --csv - | tail
   python -m plateau_jax 10000 --plateau 0 90 --json > curve.json
+  python -m plateau_jax --from curve.json --export schedule.py
   python -m plateau_jax --from curve.json --cooldown 6000 500
   python -m plateau_jax 10000 --decay-shape linear --from curve.json --compare
   python -m plateau_jax --design
@@ -69,9 +73,14 @@ def _add_plateau_curve(parser: argparse.ArgumentParser) -> None:
     add(
         "--decay-shape",
         metavar="SHAPE",
-        help="cosine, linear, 1-sqrt, 1-x^P or (1-x)^P, with a decimal for P, as in 1-x^2 (cosine)",
+        help=f"{_listed([*INTERPOLATED])}, with a decimal for P, as in 1-x^2 (cosine)",
     )
     add("--min-lr-ratio", metavar="R", help="final learning rate, as a fraction of the peak (0)")
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
 
 
 def _add_staged_curve(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +102,7 @@ def _add_staged_curve(parser: argparse.ArgumentParser) -> None:
         dest="stages",
         help="a stage to the level TO; without TO the level stays. STEPS is a number, or with "
         "TOTAL also a percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, "
-        "exponential or t^-P (linear); repeat it for the next stage",
+        f"{_listed([*GEOMETRIC])} (linear); repeat it for the next stage",
     )
     add("--start", metavar="R", help="the level at step 0 (0)")
 
@@ -143,12 +152,27 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write step, learning_rate for every step; - for standard output, without the table",
     )
+    add(
+        "--export",
+        metavar="FILE",
+        help="write the curve for programs without this library. A FILE that ends in .py becomes a "
+        "Python file without dependencies; --peak is then the default peak of its learning_rate; - "
+        "prints it, without the table. A FILE that ends in .json becomes test vectors of one or "
+        "several curves",
+    )
     add("--json", action="store_true", help="print the curve's arguments as JSON instead")
     add(
         "--segments",
         action="store_true",
         help="print the table as JSON: the first and the last step of each segment, its kind, and "
         "its levels at both ends, or with --peak its learning rates",
+    )
+    add(
+        "--log",
+        metavar="FILE",
+        help="compare the learning rates in the log of a run with the curve and --peak, and print "
+        "the first that differs, and the fault that explains them; without a curve, print the "
+        "shortest one that explains them",
     )
     add(
         "--compare",

@@ -5,7 +5,7 @@ until `save` returns and training continues, the time until the checkpoint is on
 load, the size of the checkpoint, and the peak memory of the first save above the memory before it
 (only Linux measures it).
 
-Every contender has its own process, which has saved one number beforehand, so that no import is
+Every contender has its own process, which has made a small save beforehand, so that no import is
 measured. All contenders flush their files to the disk: `Checkpoints` and DCP do it in the
 background, and the script does it after `torch.save`, which blocks training until then. Only
 `Checkpoints` verifies digests in a load.
@@ -103,41 +103,41 @@ class Ours:
 
         self.checkpoints = Checkpoints(directory, keep=1)
 
-    def save(self, step: int, parts: Parts) -> Callable[[], object]:
+    def save(self, number: int, parts: Parts) -> Callable[[], object]:
         """Start a save, and return a function that waits until it is on disk."""
-        self.checkpoints.save(step, **parts)
+        self.checkpoints.save(number, **parts)
         return getattr(self.checkpoints, "steps", None) or self.checkpoints.counts
 
-    def load(self, step: int, parts: Parts) -> None:
-        self.checkpoints.load(step, **parts)
+    def load(self, number: int, parts: Parts) -> None:
+        self.checkpoints.load(number, **parts)
 
 
 class TorchDcp:
     def __init__(self, directory: Path, checkout: Path) -> None:
         self.directory = directory
 
-    def save(self, step: int, parts: Parts) -> Callable[[], object]:
-        return dcp.async_save(parts, checkpoint_id=self.directory / str(step)).result
+    def save(self, number: int, parts: Parts) -> Callable[[], object]:
+        return dcp.async_save(parts, checkpoint_id=self.directory / str(number)).result
 
-    def load(self, step: int, parts: Parts) -> None:
-        dcp.load(parts, checkpoint_id=self.directory / str(step))
+    def load(self, number: int, parts: Parts) -> None:
+        dcp.load(parts, checkpoint_id=self.directory / str(number))
 
 
 class TorchSave:
     def __init__(self, directory: Path, checkout: Path) -> None:
         self.directory = directory
 
-    def save(self, step: int, parts: Parts) -> Callable[[], object]:
+    def save(self, number: int, parts: Parts) -> Callable[[], object]:
         states = {name: state_of(part) for name, part in parts.items()}
         self.directory.mkdir(exist_ok=True)
-        with (self.directory / str(step)).open("wb") as file:
+        with (self.directory / str(number)).open("wb") as file:
             torch.save(states, file)
             file.flush()
             os.fsync(file.fileno())
         return bool
 
-    def load(self, step: int, parts: Parts) -> None:
-        states = torch.load(self.directory / str(step), weights_only=True)
+    def load(self, number: int, parts: Parts) -> None:
+        states = torch.load(self.directory / str(number), weights_only=True)
         for name, part in parts.items():
             if isinstance(part, dict):
                 part.update(states[name])
@@ -191,7 +191,7 @@ class Task:
     quick: bool
 
     def run(self, pipe: Connection) -> None:
-        """Send a description of the state, then an answer per step: a first save, timed rounds."""
+        """Send a description of the state, then an answer per save: a first one, timed rounds."""
         torch.set_num_threads(1)
         torch.manual_seed(0)
         warnings.filterwarnings("ignore", module="torch.distributed")
@@ -208,11 +208,11 @@ class Task:
             parts = make_parts(self.state, mesh, quick=self.quick)
         pipe.send(describe(parts))
         while True:
-            step = pipe.recv()
-            if step == 1:
-                answer = [measure_memory(contender, step, parts)]
+            number = pipe.recv()
+            if number == 1:
+                answer = [measure_memory(contender, number, parts)]
             else:
-                answer = [*measure_times(contender, step, parts), megabytes_in(self.directory)]
+                answer = [*measure_times(contender, number, parts), megabytes_in(self.directory)]
             barrier()
             if is_main():
                 shutil.rmtree(self.directory)
@@ -227,29 +227,31 @@ def describe(parts: Parts) -> str:
     return f"{len(tensors):,} tensors, {size / 1e6:.3g} MB"
 
 
-def measure_memory(contender: Ours | TorchDcp | TorchSave, step: int, parts: Parts) -> float | None:
+def measure_memory(
+    contender: Ours | TorchDcp | TorchSave, number: int, parts: Parts
+) -> float | None:
     """Save and load as a warmup; return by how many MB the save raises the peak memory."""
     forget_peak_memory()
     before = memory("VmRSS")
-    contender.save(step, parts)()
+    contender.save(number, parts)()
     peak = memory("VmHWM")
     barrier()
-    contender.load(step, parts)
+    contender.load(number, parts)
     if before is None or peak is None:
         return None
     return peak - before
 
 
-def measure_times(contender: Ours | TorchDcp | TorchSave, step: int, parts: Parts) -> list[float]:
+def measure_times(contender: Ours | TorchDcp | TorchSave, number: int, parts: Parts) -> list[float]:
     """Return milliseconds: until `save` returns, until the checkpoint is on disk, and of a load."""
     barrier()
     start = time.perf_counter()
-    wait = contender.save(step, parts)
+    wait = contender.save(number, parts)
     continued = time.perf_counter()
     wait()
     barrier()
     on_disk = time.perf_counter()
-    contender.load(step, parts)
+    contender.load(number, parts)
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     barrier()
@@ -279,9 +281,9 @@ class Worker:
             self.end()
             raise
 
-    def run(self, step: int, limit: float) -> None:
+    def run(self, number: int, limit: float) -> None:
         """Save and load once; keep the answer unless it takes longer than the limit in seconds."""
-        self._pipe.send(step)
+        self._pipe.send(number)
         if on_all_ranks(self._pipe.poll(limit)):
             self.answers.append(self._pipe.recv())
         else:
@@ -307,10 +309,10 @@ def compare(
             workers[name] = Worker(
                 Task(contender_class, checkout, state, files, args.device, args.quick)
             )
-        for step in range(1, args.rounds + 2):
+        for number in range(1, args.rounds + 2):
             for worker in workers.values():
                 if not worker.too_slow:
-                    worker.run(step, args.limit)
+                    worker.run(number, args.limit)
     finally:
         for worker in workers.values():
             worker.end()

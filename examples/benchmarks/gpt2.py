@@ -170,13 +170,13 @@ def lean(size: Size, batch: Tensor, *, compiled: bool) -> Update:
     return update
 
 
-def train_step(size: Size, batch: Tensor, *, blocks: Any = None, **options: Any) -> Update:
+def with_train_step(size: Size, batch: Tensor, *, blocks: Any = None, **options: Any) -> Update:
     model = build(size)
     if blocks:
         checkpoint_activations(model, blocks)
     optimizer = adamw(model, capturable=options.get("cuda_graph", False))
-    step = TrainStep(model, optimizer, loss_fn, CURVE, max_norm=MAX_NORM, **options)
-    return lambda: step(batch).loss
+    train_step = TrainStep(model, optimizer, loss_fn, CURVE, max_norm=MAX_NORM, **options)
+    return lambda: train_step(batch).loss
 
 
 def with_backward_of(
@@ -221,14 +221,14 @@ def accelerate(size: Size, batch: Tensor) -> Update:
 def ways(size: Size, host_batch: Tensor) -> dict[str, Callable[[], Update]]:
     """Return a function for each row that builds its model and returns its update."""
     batch = host_batch.to(DEVICE)
-    step = partial(train_step, size, batch)
+    update_with = partial(with_train_step, size, batch)
     fast: dict[str, Any] = {"precision": "bf16", "compile": True}
     rows: dict[str, Callable[[], Update]] = {
         "lean loop, bf16, compiled": partial(lean, size, batch, compiled=True),
-        "TrainStep, bf16, compiled": partial(step, **fast),
+        "TrainStep, bf16, compiled": partial(update_with, **fast),
     }
     if DEVICE == "cuda":
-        rows["TrainStep, bf16, compiled, captured"] = partial(step, cuda_graph=True, **fast)
+        rows["TrainStep, bf16, compiled, captured"] = partial(update_with, cuda_graph=True, **fast)
     if find_spec("lightning_fabric"):
         rows["Lightning Fabric, bf16, compiled"] = partial(fabric, size, batch)
     else:
@@ -239,9 +239,11 @@ def ways(size: Size, host_batch: Tensor) -> dict[str, Callable[[], Update]]:
         print("without accelerate, which is not installed")
     return rows | {
         "lean loop, bf16": partial(lean, size, batch, compiled=False),
-        "TrainStep, bf16": partial(step, precision="bf16"),
-        "TrainStep, bf16, checkpoint_activations": partial(step, blocks=Block, precision="bf16"),
-        "TrainStep, fp32": step,
+        "TrainStep, bf16": partial(update_with, precision="bf16"),
+        "TrainStep, bf16, checkpoint_activations": partial(
+            update_with, blocks=Block, precision="bf16"
+        ),
+        "TrainStep, fp32": update_with,
         "naive loop, fp32": partial(naive, size, host_batch),
         "naive loop, fp32 with TF32": lambda: with_tf32(naive(size, host_batch)),
     }

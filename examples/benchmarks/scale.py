@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 from side_by_side import medians, positive, repeat, seconds, show
-from step import CURVE, MAX_NORM, adamw, batch_for, mlp, train_step
+from step import CURVE, MAX_NORM, adamw, batch_for, make_train_step, mlp
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from updates_together import Size, run
@@ -105,18 +105,18 @@ def peak_memory(update: Callable[[], object]) -> int:
 
 def saves(width: int, updates: int, rounds: int) -> None:
     """Time the call that saves, and updates during the save."""
-    step = train_step(mlp(width), DEVICE)
-    train = partial(repeat, updates, step, batch_for(DEVICE, 16, width))
+    train_step = make_train_step(mlp(width), DEVICE)
+    train = partial(repeat, updates, train_step, batch_for(DEVICE, 16, width))
     numbers = count()
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = Checkpoints(f"{folder}/checkpoints", keep=1)
 
         def save(wait: bool) -> None:
-            checkpoints.save(next(numbers), wait, step=step)
+            checkpoints.save(next(numbers), wait, step=train_step)
 
         def torch_save(on_disk: bool) -> None:
             with Path(folder, "state.pt").open("wb") as file:
-                torch.save(step.state_dict(), file)
+                torch.save(train_step.state_dict(), file)
                 if on_disk:
                     file.flush()
                     os.fsync(file.fileno())

@@ -36,14 +36,14 @@ def text(rows: int) -> Tensor:
     return torch.randint(256, (rows, CONTEXT + 1), dtype=torch.uint8, device=DEVICE)
 
 
-def train_step(
+def make_train_step(
     layers: int,
     *,
     fused: bool | None = True,
     foreach: bool = False,
     blocks: Any = None,
     **options: Any,
-):
+) -> TrainStep:
     torch.manual_seed(0)
     model = GPT(layers, 128, CONTEXT).to(DEVICE)
     if blocks:
@@ -55,12 +55,12 @@ def train_step(
     return TrainStep(model, optimizer, loss_fn, CURVE, max_norm=1.0, **options)
 
 
-def read_each_loss(step: TrainStep, batch: Tensor) -> None:
-    step(batch).loss.item()
+def read_each_loss(train_step: TrainStep, batch: Tensor) -> None:
+    train_step(batch).loss.item()
 
 
 def updates(rounds: int, calls: int, rows: int, layers: int) -> None:
-    batch, build = text(rows), partial(train_step, layers)
+    batch, build = text(rows), partial(make_train_step, layers)
     quarters = batch.chunk(4)
     ways: dict[str, Callable[[], object]] = {
         "fp32, fused AdamW": partial(build(), batch),
@@ -104,11 +104,11 @@ class Compressed(Dataset[Tensor]):
 
 def epochs(rounds: int, samples: int, rows: int, layers: int) -> None:
     dataset = Compressed(samples)
-    step = train_step(layers)
+    train_step = make_train_step(layers)
 
     def epoch(batches: Iterable[Any]) -> None:
         for batch in batches:
-            step(batch.to(DEVICE))
+            train_step(batch.to(DEVICE))
 
     loaders = {
         f"num_workers={workers}": make_loader(

@@ -93,17 +93,17 @@ def batch_for(device: str, *shape: int) -> tuple[Tensor, Tensor]:
     return torch.randn(*shape, device=device), torch.randint(8, shape[:1], device=device)
 
 
-def train_step(model: nn.Module, device: str, **options: Any) -> TrainStep:
+def make_train_step(model: nn.Module, device: str, **options: Any) -> TrainStep:
     model = model.to(device)
     options = {"curve": CURVE, "max_norm": MAX_NORM} | options
     return TrainStep(model, adamw(model, device), loss_fn, **options)
 
 
 def counting_samples(model: nn.Module, device: str, **options: Any) -> Update:
-    step = train_step(model, device, clock=DataClock(64), **options)
+    train_step = make_train_step(model, device, clock=DataClock(64), **options)
 
     def update(batch: Any) -> Any:
-        return step(batch, count=len(batch[0]))
+        return train_step(batch, count=len(batch[0]))
 
     return update
 
@@ -221,10 +221,10 @@ def on_cpu(rounds: int, calls: int) -> None:
     compare(
         "tiny MLP, fp32, CPU, clipping",
         {
-            "TrainStep": train_step(mlp(), "cpu"),
-            "TrainStep, a hold rule": train_step(mlp(), "cpu", clock=HOLD),
+            "TrainStep": make_train_step(mlp(), "cpu"),
+            "TrainStep, a hold rule": make_train_step(mlp(), "cpu", clock=HOLD),
             "TrainStep, a clock of samples": counting_samples(mlp(), "cpu"),
-            "TrainStep, 10⁸ steps": train_step(mlp(), "cpu", curve=LONG),
+            "TrainStep, 10⁸ steps": make_train_step(mlp(), "cpu", curve=LONG),
             "hand-written, as lean as can be": ByHand(mlp(), "cpu"),
             "Lightning Fabric, LambdaLR": fabric(),
             "accelerate, LambdaLR": accelerate(),
@@ -234,7 +234,9 @@ def on_cpu(rounds: int, calls: int) -> None:
         calls=calls,
     )
     builds = {
-        steps: partial(train_step, mlp(), "cpu", curve=PlateauCurve(steps, plateaus=[(50, 30)]))
+        steps: partial(
+            make_train_step, mlp(), "cpu", curve=PlateauCurve(steps, plateaus=[(50, 30)])
+        )
         for steps in (1_000, 1_000_000)
     }
     times = seconds(min(rounds, 21), builds)
@@ -251,8 +253,8 @@ def on_gpu(rounds: int, calls: int) -> None:
         compare(
             f"{name}, fp32",
             {
-                "captured": train_step(make(), "cuda", cuda_graph=True),
-                "eager": train_step(make(), "cuda"),
+                "captured": make_train_step(make(), "cuda", cuda_graph=True),
+                "eager": make_train_step(make(), "cuda"),
             },
             batch_for("cuda", *shape),
             rounds=rounds,
@@ -261,26 +263,28 @@ def on_gpu(rounds: int, calls: int) -> None:
     compare(
         "transformer, 19 M parameters",
         {
-            "bf16, compiled": train_step(transformer(), "cuda", precision="bf16", compile=True),
-            "fp32, eager": train_step(transformer(), "cuda"),
+            "bf16, compiled": make_train_step(
+                transformer(), "cuda", precision="bf16", compile=True
+            ),
+            "fp32, eager": make_train_step(transformer(), "cuda"),
         },
         batch_for("cuda", 64, 128, 32),
         rounds=rounds,
         calls=max(1, calls // 10),
     )
     batch = batch_for("cuda", 64, 256)
-    captured_step = partial(train_step, device="cuda", cuda_graph=True)
+    make_captured = partial(make_train_step, device="cuda", cuda_graph=True)
     compare(
         "small MLP, captured",
         {
-            "TrainStep": captured_step(mlp(256, 3)),
-            "TrainStep, a hold rule": captured_step(mlp(256, 3), clock=HOLD),
-            "TrainStep, compiled": captured_step(mlp(256, 3), compile=True),
-            "TrainStep, compiled, a hold rule": captured_step(
+            "TrainStep": make_captured(mlp(256, 3)),
+            "TrainStep, a hold rule": make_captured(mlp(256, 3), clock=HOLD),
+            "TrainStep, compiled": make_captured(mlp(256, 3), compile=True),
+            "TrainStep, compiled, a hold rule": make_captured(
                 mlp(256, 3), compile=True, clock=HOLD
             ),
             "TrainStep, a clock of samples": counting_samples(mlp(256, 3), "cuda", cuda_graph=True),
-            "TrainStep, eager": train_step(mlp(256, 3), "cuda"),
+            "TrainStep, eager": make_train_step(mlp(256, 3), "cuda"),
             "TrainStep, eager, a clock of samples": counting_samples(mlp(256, 3), "cuda"),
             "hand-written": Captured(ByHand(mlp(256, 3), "cuda"), batch),
             "hand-written, constant rate": Captured(
@@ -298,13 +302,13 @@ def waiting_for_data() -> None:
     """Measure the share of an epoch during which the loop waits for its next batch."""
     torch.manual_seed(1)
     examples = TensorDataset(torch.randn(20_000, 128, 32), torch.randint(8, (20_000,)))
-    step = train_step(transformer(), "cuda", precision="bf16")
+    train_step = make_train_step(transformer(), "cuda", precision="bf16")
     batches = prefetch(make_loader(examples, 64, device="cuda"), "cuda")
     for _ in range(2):  # the first epoch starts the workers
         waited, start, before = 0.0, time.perf_counter(), time.perf_counter()
         for batch in batches:
             waited += time.perf_counter() - before
-            step(batch)
+            train_step(batch)
             before = time.perf_counter()
         torch.cuda.synchronize()
         total = time.perf_counter() - start

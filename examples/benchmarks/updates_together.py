@@ -38,11 +38,11 @@ class Size(NamedTuple):
 Update = Callable[[Sequence[Any]], Tensor]
 
 
-def train_step(mode: str, model: nn.Module, device: str, synchronize: str) -> Update:
+def with_train_step(mode: str, model: nn.Module, device: str, synchronize: str) -> Update:
     model = distribute(model, mode, blocks=nn.Linear, device=device)
     options = {"max_norm": MAX_NORM, "synchronize": synchronize}
-    step = TrainStep(model, adamw(model, device), loss_fn, CURVE, **options)
-    return lambda batches: step(*batches).loss
+    train_step = TrainStep(model, adamw(model, device), loss_fn, CURVE, **options)
+    return lambda batches: train_step(*batches).loss
 
 
 class ByHandTogether(ByHand):
@@ -144,11 +144,11 @@ def contenders(mode: str, size: Size, count: int) -> dict[str, Update]:
         return kind(mode, mlp(size.width, size.depth), DEVICE, *arguments)
 
     updates = {
-        "TrainStep": make(train_step, "update"),
+        "TrainStep": make(with_train_step, "update"),
         "hand-written, the same operations": make(ByHandTogether, "update"),
     }
     if count > 1:
-        updates['TrainStep, synchronize="micro"'] = make(train_step, "micro")
+        updates['TrainStep, synchronize="micro"'] = make(with_train_step, "micro")
         updates['hand-written, as synchronize="micro"'] = make(ByHandTogether, "micro")
     updates["Lightning Fabric, LambdaLR"] = make(fabric)
     if mode == "ddp" or DEVICE == "cuda":

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
-from plateau_jax.validation.checks import MAX_STEP, at_least, must
+from plateau_jax.arguments.checks import MAX_STEP, at_least, is_ordered, must
+from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments, segment_at
 
 _CHUNK = 2**16  # steps evaluated at once
 _UNIT = 2.0**-53  # of which all weights are multiples
@@ -16,51 +16,142 @@ _UNIT = 2.0**-53  # of which all weights are multiples
 Evaluate = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
-def weights(rows: Sequence[ExactSegment], evaluate: Evaluate, steps: Any) -> NDArray[np.float64]:
-    """Compute `Curve.merge_weights` from the segments and the values of a curve."""
-    steps = _check_steps(steps)
-    pieces = _cut_to_range(rows, steps[0], steps[-1])
-    levels = _levels_at_ends(evaluate, pieces)
+def weights(
+    segments: Sequence[ExactSegment], evaluate: Evaluate, steps: Any
+) -> NDArray[np.float64]:
+    """Compute `Curve.merge_weights` of checkpoints, from the segments and values of a curve."""
+    steps = _check_steps(steps, 2)
+    pieces = _cut_to_range(segments, steps[0], steps[-1])
+    levels = _levels_at_ends(evaluate, pieces, "steps[0]", "steps[-1]")
     sums = _interval_sums(evaluate, pieces, levels, steps)
     means = sums / np.diff(steps) / levels[0, 0]
-    # Every mean is rounded to a multiple of 2⁻⁵³. In [0, 1] float64 holds all of these, so the
+    return _differences(np.concatenate([[1.0], means]))
+
+
+def weights_of_means(
+    segments: Sequence[ExactSegment], evaluate: Evaluate, steps: Any, mean_of: Any
+) -> NDArray[np.float64]:
+    """Compute `Curve.merge_weights` of means, from the segments and values of a curve."""
+    steps = _check_steps(steps, 1)
+    begins = _check_blocks(steps, mean_of)
+    first = int(begins[0])
+    first_name = f"steps[0] - {_first_name(mean_of)}"
+    total = segments[-1].begin
+    _check_reach(first_name, first, int(steps[-1]), total)
+    pieces = _cut_to_range(segments, first, total)
+    levels = _levels_at_ends(evaluate, pieces, first_name, "total_steps")
+    _check_start(first_name, first, segment_at(segments, first))
+    # The weight of a block is the sum of those of its updates: only two levels of this sum don't
+    # cancel, those where the block begins and where the next one does.
+    at_begins = evaluate(begins).astype(np.float64)
+    at_begins[begins >= total] = 0
+    return _differences(at_begins / levels[0, 0])
+
+
+def _differences(levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far each level falls to the next one, and the last one to 0; the first is 1."""
+    # Every level is rounded to a multiple of 2⁻⁵³. In [0, 1] float64 holds all of these, so the
     # differences and all of their partial sums are exact: the weights add up to exactly 1, in any
-    # order. Rounding errors in the sums could make a mean exceed its predecessor, and a weight
-    # negative; `minimum` prevents that.
-    means = np.rint(means / _UNIT) * _UNIT
-    means = np.minimum.accumulate([1.0, *means])
-    return means - np.append(means[1:], 0.0)
+    # order. The level may be a mean, which rounding errors in its sum could lift above its
+    # predecessor, so that a weight were negative; `minimum` prevents that.
+    levels = np.rint(levels / _UNIT) * _UNIT
+    levels = np.minimum.accumulate(levels)
+    return levels - np.append(levels[1:], 0.0)
 
 
-def _cut_to_range(rows: Sequence[ExactSegment], start: int, stop: int) -> NDArray[np.int64]:
+def _cut_to_range(segments: Sequence[ExactSegment], start: int, stop: int) -> NDArray[np.int64]:
     """Return (first step, first step after) of each segment, cut to the steps start … stop - 1."""
-    borders = [(row.begin, after or MAX_STEP) for row, after in nonempty_segments(rows)]
+    borders = [(segment.begin, after or MAX_STEP) for segment, after in nonempty_segments(segments)]
     pieces = np.array(borders).clip(start, stop)
     is_empty = pieces[:, 0] == pieces[:, 1]
     return pieces[~is_empty]
 
 
-def _check_steps(steps: Any) -> NDArray[np.int64]:
+def _check_steps(steps: Any, least: int) -> NDArray[np.int64]:
     checked = [at_least(("steps", index), step, 0) for index, step in enumerate(steps)]
     is_rising = all(before < after for before, after in pairwise(checked))
-    if len(checked) < 2 or not is_rising or checked[-1] > MAX_STEP:
-        rising = f"be at least two rising integers, at most 2**31 - 1 = {MAX_STEP}"
+    if len(checked) < least or not is_rising or checked[-1] > MAX_STEP:
+        number = "at least two"
+        if least == 1:
+            number = "one or more"
+        rising = f"be {number} rising integers, at most 2**31 - 1 = {MAX_STEP}"
         raise ValueError(must("steps", checked, rising))
     return np.array(checked, np.int64)
 
 
-def _levels_at_ends(evaluate: Evaluate, pieces: NDArray[np.int64]) -> NDArray[np.float64]:
+def _first_name(mean_of: Any) -> str:
+    if is_ordered(mean_of):
+        return "mean_of[0]"
+    return "mean_of"
+
+
+def _check_lengths(mean_of: Any, num_blocks: int) -> list[int]:
+    """Return the number of updates in each block."""
+    if not is_ordered(mean_of):
+        return [at_least("mean_of", mean_of, 1)] * num_blocks
+    lengths = [at_least(("mean_of", index), length, 1) for index, length in enumerate(mean_of)]
+    if len(lengths) != num_blocks:
+        raise ValueError(
+            f"there are {num_blocks} steps and {len(lengths)} lengths in mean_of: give each step a "
+            "length, or one length for all"
+        )
+    return lengths
+
+
+def _check_blocks(steps: NDArray[np.int64], mean_of: Any) -> NDArray[np.int64]:
+    """Return the step at which each block begins, which is where the one before it ends."""
+    lengths = _check_lengths(mean_of, len(steps))
+    begins = steps - lengths
+    if begins[0] < 0:
+        at_most = f"be at most steps[0] = {steps[0]}"
+        raise ValueError(must(_first_name(mean_of), lengths[0], at_most))
+    for index, (before, after) in enumerate(pairwise(steps.tolist())):
+        begin = int(begins[index + 1])
+        blocks = f"the blocks of steps[{index}] = {before} and steps[{index + 1}] = {after}"
+        if begin < before:
+            common = f"{max(begin, begins[index]) + 1} to {before}"
+            raise ValueError(f"{blocks} overlap: both contain updates {common}")
+        if begin > before:
+            raise ValueError(f"{blocks} leave a gap: {_no_block(before, begin)}")
+    return begins
+
+
+def _check_reach(first_name: str, first: int, last: int, total: int) -> None:
+    """Check that the blocks begin before the end of the curve, and reach it."""
+    if first >= total:
+        below = f"be below the end of the curve, total_steps = {total}"
+        raise ValueError(must(first_name, first, below))
+    if last < total:
+        reach = f"be at least total_steps = {total}: {_no_block(last, total)}"
+        raise ValueError(must("steps[-1]", last, reach))
+
+
+def _check_start(first_name: str, first: int, segment: ExactSegment) -> None:
+    """Check that the curve has not begun to fall before the first block."""
+    if not segment.holds and segment.begin < first:
+        fall = f"be at most {segment.begin}, where the curve begins to fall"
+        raise ValueError(must(first_name, first, f"{fall}: {_no_block(segment.begin, first)}"))
+
+
+def _no_block(begin: int, end: int) -> str:
+    return f"no block contains updates {begin + 1} to {end}"
+
+
+def _levels_at_ends(
+    evaluate: Evaluate, pieces: NDArray[np.int64], first_name: str, last_name: str
+) -> NDArray[np.float64]:
     """Return the levels at the first and the last step of each piece; the curve must not rise."""
     ends = (pieces - [0, 1]).ravel()
     levels = evaluate(ends)
     if levels[0] == 0:
-        raise ValueError(f"the curve is 0 at steps[0] = {ends[0]}, and must be above 0 there")
+        raise ValueError(f"the curve is 0 at {first_name} = {ends[0]}, and must be above 0 there")
     # It is enough to check the ends, as each segment is monotone between them.
     rises = np.flatnonzero(np.diff(levels) > 0)
     if rises.size:
         before, after = ends[rises[0] : rises[0] + 2]
         rise = f"the curve rises from step {before} to step {after}"
-        raise ValueError(f"{rise}, and must not rise from steps[0] = {ends[0]} to steps[-1]")
+        must_not = f"and must not rise from {first_name} = {ends[0]} to {last_name}"
+        raise ValueError(f"{rise}, {must_not}")
     return levels.reshape(-1, 2).astype(np.float64)
 
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import ConvertedPairs, Count
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve, check_unit
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
 from plateau_jax.numerics.exact import Level, scaled
+from plateau_jax.saved_states.formats import NEWER
+from plateau_jax.saved_states.storable import storable
 from plateau_jax.table.exact_segments import first_step_at_or_below, highest_level
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import ConvertedPairs, Count
-from plateau_jax.validation.formats import NEWER
-from plateau_jax.validation.storable import storable
 
 _HALF = Level("0.5")
 
@@ -38,29 +38,29 @@ class _Phase(NamedTuple):
 @storable
 @dataclass(frozen=True)
 class BatchPlan:
-    """A schedule of batch sizes, by the number of samples or tokens consumed so far.
+    """A schedule of batch sizes: a function of the samples or tokens consumed so far.
 
-        plan(consumed) = the batch of the last pair whose threshold is at most consumed
+        plan(consumed) = the batch size of the last pair whose threshold is at most consumed
 
     An update consumes its whole batch. So after u updates
 
         consumed(0) = 0,    consumed(u + 1) = consumed(u) + plan(consumed(u))
 
-    A batch that begins below a threshold may end above it. Thresholds and batches are in the same
-    unit, samples or tokens. All numbers are Python integers of any size, and no method loops over
-    updates.
+    A batch that begins below a threshold may end above it. Thresholds and batch sizes both count
+    samples, or both count tokens. All numbers are Python integers of any size, and no method loops
+    over updates.
 
     Plans are frozen. Plans with equal pairs are equal and have the same hash.
 
     Args:
-        pairs: Pairs (threshold, batch): the first threshold is 0, and thresholds increase. A batch
-            is at least 1, and may be smaller than the previous one. Both may be text: `"4000"`, or
-            with a letter, `"4k"`; `"1.5M"` is 1,500,000 and `"2B"` 2·10⁹.
+        pairs: Pairs (threshold, batch size): the first threshold is 0, and thresholds increase. A
+            batch size is at least 1, and may be smaller than the previous one. Both may be text:
+            `"4000"`, or with a letter, `"4k"`; `"1.5M"` is 1,500,000 and `"2B"` 2·10⁹.
 
     Raises:
-        TypeError: A threshold or a batch is not an integer, or an item is not a pair.
+        TypeError: A threshold or a batch size is not an integer, or an item is not a pair.
         ValueError: No pair was given; the first threshold is not 0; the thresholds do not increase;
-            a batch is below 1.
+            a batch size is below 1.
 
     >>> plan = BatchPlan([(0, 8), (160, 16)])
     >>> plan(0), plan(159), plan(160)
@@ -75,13 +75,13 @@ class BatchPlan:
         object.__setattr__(self, "pairs", check_pairs(self.pairs))
 
     def __call__(self, consumed: int) -> int:
-        """Return the batch of the next update.
+        """Return the batch size of the next update.
 
         Args:
             consumed: Samples or tokens of all earlier updates; at least 0.
 
         Returns:
-            The batch of the last pair whose threshold is at most `consumed`.
+            The batch size of the last pair whose threshold is at most `consumed`.
 
         Raises:
             TypeError: `consumed` is not an integer.
@@ -114,7 +114,7 @@ class BatchPlan:
         return updates
 
     def consumed(self, updates: int) -> int:
-        """Return the samples or tokens that the first `updates` updates consume.
+        """Return the number of samples or tokens that the first `updates` updates consume.
 
         Args:
             updates: Number of updates from the start of the plan; at least 0.
@@ -155,16 +155,16 @@ class BatchPlan:
             scaled(step) = curve(step) · (plan(step · unit) / reference)^exponent
 
         A step of the curve is then `unit` samples or tokens, so each threshold falls on a step.
-        Each factor is the float64 nearest to the exact power, read as the decimal that it prints
-        as. The level held past the end is scaled for the last batch of the plan.
+        Each factor is the float64 nearest to the exact power, read as the decimal that Python
+        prints for it. Past its end, the curve is scaled for the last batch size of the plan.
 
-        If the factor is at most 1, values are as accurate as those of any curve. If it is above 1,
-        they are within half a unit in the last place plus 2⁻⁵⁷ times the factor (for nested
-        scalings, the product of the factors).
+        If the factor is at most 1, multipliers are as accurate as those of any curve. If it is
+        above 1, they are within half a unit in the last place plus 2⁻⁵⁷ times the factor. If a
+        scaled curve is scaled again, this is the product of the factors.
 
-        Scale last: the thresholds count from the first step of the curve. They move with the curve
-        if it follows another one (`then`) or loses its beginning (`part`), and a cooldown of a
-        scaled curve does not follow later batches.
+        Scale last: a cooldown of a scaled curve does not follow later batch sizes. The thresholds
+        count from the first step of the scaled curve, also if it is appended to another curve
+        (`then`) or loses its beginning (`part`).
 
         Sources: the square root, for Adam and similar optimizers, Malladi et al. 2022
         (arXiv:2205.10287); the exponent 1, for SGD, Goyal et al. 2017 (arXiv:1706.02677).
@@ -173,7 +173,7 @@ class BatchPlan:
             curve: The curve, or a mapping that `Curve.from_dict` reads, in steps of `unit` samples
                 or tokens.
             unit: Samples or tokens per step, at least 1; every threshold must be a multiple of it.
-            reference: The batch at which the peak was tuned, at least 1.
+            reference: The batch size at which the peak was tuned, at least 1.
             exponent: Above 0 and at most 2, read as the decimal that you write.
 
         Returns:
@@ -199,15 +199,16 @@ class BatchPlan:
 
     @classmethod
     def seesaw(cls, curve: AnyCurve, batch: Count, *, unit: Count, largest: Count) -> "BatchPlan":
-        """Return a plan that doubles the batch each time the curve has halved.
+        """Return a plan that doubles the batch size each time the curve has fallen by half.
 
         The k-th doubling takes place at the first step from which the curve stays at or below 2⁻ᵏ
-        of its largest value, also past its end. The batch never exceeds `largest`. Several
-        doublings at one step become one jump. Doublings at or past the end are left out.
+        of its largest multiplier, also past its end. The batch size never exceeds `largest`.
+        Several doublings at one step become one jump. Doublings at or past the end are left out.
 
         Train with `plan.scale(curve, unit, reference=batch)`. Its learning rate jumps up by a
-        factor of √2 at each doubling, then falls by half before the next. At every sample,
-        lr/√batch is the same as with `curve` and a constant batch.
+        factor of √2 at each doubling, then falls by half before the next. At every sample, the
+        learning rate divided by √(batch size) is the same as with `curve` and a constant batch
+        size.
 
         Source: Seesaw, Meterez et al. 2025 (arXiv:2510.14717), which reaches the loss of a cosine
         at equal FLOPs, below the critical batch size.
@@ -215,9 +216,9 @@ class BatchPlan:
         Args:
             curve: The curve, or a mapping that `Curve.from_dict` reads, in steps of `unit` samples
                 or tokens.
-            batch: The first batch, in samples or tokens, at least 1.
+            batch: The first batch size, in samples or tokens, at least 1.
             unit: Samples or tokens per step, at least 1.
-            largest: The largest batch allowed, at least `batch`.
+            largest: The largest batch size allowed, at least `batch`.
 
         Returns:
             A plan whose thresholds are multiples of `unit`.
@@ -237,7 +238,7 @@ class BatchPlan:
         unit = checks.count("unit", unit, 1)
         check_unit(curve, unit)
         largest = checks.count("largest", largest, batch)
-        highest = highest_level(curve._rows)
+        highest = highest_level(curve._exact_segments)
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")
 
@@ -245,7 +246,7 @@ class BatchPlan:
         doubled = 2 * batch
         level = scaled(highest, _HALF)
         while doubled <= largest:
-            step = first_step_at_or_below(curve._rows, level)
+            step = first_step_at_or_below(curve._exact_segments, level)
             if step is None or step >= curve.total_steps:
                 break
             pairs[step * unit] = doubled  # replaces a smaller batch at the same step
@@ -268,8 +269,8 @@ class BatchPlan:
 
         Raises:
             TypeError: A number is not an integer.
-            ValueError: `consumed` is below 0 or another number below 1, or
-                `micro_batch · processes` does not divide the batch.
+            ValueError: `consumed` is below 0; another number is below 1; or
+                `micro_batch · processes` does not divide the batch size.
 
         >>> BatchPlan([(0, 8), (160, 16)]).micro_batches(160, micro_batch=2, processes=4)
         2
@@ -319,7 +320,7 @@ class BatchPlan:
         return partial(_sum_until, np.array(starts, np.int32), np.array(changes, np.int32))
 
     def check(self, micro_batch: int, processes: int = 1) -> None:
-        """Check that `micro_batch · processes` divides every batch of the plan.
+        """Check that `micro_batch · processes` divides every batch size of the plan.
 
         Call it before a run: `micro_batches` would raise the error only once the threshold is
         reached.
@@ -330,7 +331,8 @@ class BatchPlan:
 
         Raises:
             TypeError: A number is not an integer.
-            ValueError: A number is below 1, or `micro_batch · processes` does not divide a batch.
+            ValueError: A number is below 1, or `micro_batch · processes` does not divide a batch
+                size.
         """
         self._count_micro_batches(micro_batch, processes)
 

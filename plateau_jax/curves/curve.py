@@ -3,26 +3,29 @@
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import MAX_STEP, Count
 from plateau_jax.curves import averaging_weights, serialization
 from plateau_jax.drawing import axes, notebook, sampling
 from plateau_jax.drawing.segment_table import Segment, list_segments, segment_table
+from plateau_jax.export.segments import exported_segments
+from plateau_jax.export.source import python_source
+from plateau_jax.export.vectors import VectorInputs
 from plateau_jax.numerics import exact
-from plateau_jax.numerics.arithmetic import NUMPY, DecodedSegments, DecodedTable
-from plateau_jax.table import exact_segments, fixed_point, segments
+from plateau_jax.numerics.arithmetic import NUMPY
+from plateau_jax.table import encoding, exact_segments, fixed_point
+from plateau_jax.table.encoding import DecodedSegments, DecodedTable, Table
 from plateau_jax.table.exact_segments import ExactSegment
-from plateau_jax.table.segments import Segments
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP, Count
 
 
 class Curve(ABC):
-    """A learning-rate curve. Called with a step, it is a multiplier in [0, 1].
+    """A learning-rate curve. Called with a step, it returns a multiplier in [0, 1].
 
         lr(step) = float32(float32(peak) · curve(step))
 
@@ -33,10 +36,10 @@ class Curve(ABC):
 
     Every multiplier is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the
     exact curve by at most half a unit in the last place plus 2⁻⁵⁸ (more if `BatchPlan.scale`
-    multiplies by a factor above 1). At the first step of a segment, and throughout a segment that
-    holds its level, it is the float32 nearest to the exact level. (A part, or a new batch, may
-    begin within a segment, where this does not hold.) Values never rise within a falling segment
-    and never fall within a rising one.
+    multiplies by a factor above 1). At the first step of a segment, and at every step of a plateau,
+    it is the float32 nearest to the exact level. Exception: if `part` or `BatchPlan.scale` cuts a
+    segment in two, this need not hold at the first step after the cut. Multipliers never rise
+    within a falling segment and never fall within a rising one.
 
     >>> from plateau_jax import Curve, PlateauCurve
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
@@ -54,7 +57,7 @@ class Curve(ABC):
     """Samples or tokens per step, for a curve from `BatchPlan.scale` or derived from one; else
     None."""
 
-    table: Segments
+    table: Table
     """The curve as a table, for `multiplier` and `stack`: a pytree of int32 arrays of shape
     (rows,).
 
@@ -63,7 +66,7 @@ class Curve(ABC):
     plateau changes numbers, but not the shape of an array. `table.begin` has the first step of each
     row; the other columns are internal, and may change in any release."""
 
-    _rows: tuple[ExactSegment, ...]
+    _exact_segments: tuple[ExactSegment, ...]
     """The segments in exact numbers; the last is the end."""
 
     _depth: int
@@ -91,14 +94,14 @@ class Curve(ABC):
 
     @abstractmethod
     def __post_init__(self) -> None:
-        """Check the arguments, set them, then call `_freeze` with the rows that they describe."""
+        """Check the arguments, set them, then call `_freeze` with their segments."""
 
     def _set(self, **attributes: Any) -> None:
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
     def _freeze(
-        self, rows: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None
+        self, segments: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None
     ) -> None:
         """Set the other attributes of a curve, after its arguments have been checked and set."""
         registered = serialization.CURVE_CLASSES[self._kind]
@@ -108,26 +111,27 @@ class Curve(ABC):
                 f"this {type(self).__name__} is not {known}, but a class derived from it, or the "
                 f"module was loaded twice: build the curve with {known}"
             )
-        rows = tuple(rows)
+        segments = tuple(segments)
         object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
-        self._set(_rows=rows, _depth=depth, unit=unit, total_steps=rows[-1].begin)
+        self._set(_exact_segments=segments, _depth=depth, unit=unit)
+        self._set(total_steps=segments[-1].begin)
         # Built here and not on first use: otherwise torch.compile would trace this construction in
         # the first call.
-        table = segments.encode_table(rows)
-        decoded = segments.decode_table(NUMPY, table)
-        self._set(table=table, _decoded=decoded, _decoded_rows=segments.python_rows(decoded))
+        table = encoding.encode_table(segments)
+        decoded = encoding.decode_table(NUMPY, table)
+        self._set(table=table, _decoded=decoded, _decoded_rows=encoding.python_rows(decoded))
 
     @cached_property
     def flat_starts(self) -> tuple[int, ...]:
-        """The first step of each plateau, a run of steps at one exact level before the end."""
-        return tuple(exact_segments.flat_starts(self._rows))
+        """The first step of each plateau, a sequence of steps at one exact level before the end."""
+        return tuple(exact_segments.flat_starts(self._exact_segments))
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """The segments, those that `describe` prints: warmup, plateaus, decays, and the end.
+        """The segments that `describe` prints: warmup, plateaus, decays, and the end.
 
         Each is a named tuple of `first_step`, `last_step` (None for the end), `kind`, `start` and
-        `end`, the multipliers at its beginning and at its end, as float32 numbers. So
+        `end`. The last two are the multipliers at its beginning and at its end, float32 numbers. So
         `curve(segment.first_step) == segment.start`.
 
         >>> from plateau_jax import StagedCurve
@@ -135,7 +139,7 @@ class Curve(ABC):
         >>> [segment.first_step for segment in curve.segments]
         [0, 50, 800, 1000]
         """
-        return list_segments(self._rows, self)
+        return list_segments(self._exact_segments, self)
 
     @overload
     def __call__(self, step: int | np.integer[Any]) -> float: ...
@@ -148,7 +152,7 @@ class Curve(ABC):
             step: An integer of any size, or an array of integers of any shape and dtype.
 
         Returns:
-            Values in [0, 1] of dtype float32: a Python float for a single integer, Python's or
+            Multipliers in [0, 1] of dtype float32: a Python float for a single integer, Python's or
             NumPy's; a NumPy scalar for an array without dimensions; else an array of the same
             shape.
 
@@ -217,9 +221,9 @@ class Curve(ABC):
 
             value(step) = float32(low + (high - low)·curve(step))
 
-        The exact value is rounded once, so the bits are the same wherever the host computes them.
-        Use it for what is not a learning rate: the weight of a loss, a dropout rate, the decay of
-        an average, a temperature. With `low > high` the value falls where the curve rises.
+        The exact value is rounded once, so every machine gets the same bits. Use it for what is not
+        a learning rate: the weight of a loss, a dropout rate, the decay factor of an average, a
+        temperature. If `low > high`, the value falls where the curve rises.
 
         Args:
             step: An integer of any size, or an array of integers of any shape and dtype.
@@ -256,7 +260,7 @@ class Curve(ABC):
 
         Use it to end a long run early, or to branch finished models off a run that continues.
         Before step `at` both curves have the same bits, so a checkpoint that was saved at or before
-        step `at` can be loaded under the new curve (check it with `same_until`).
+        step `at` can be loaded under the new curve.
 
         With the exact level a at step `at`, b = `to` and x = (step - at)/steps, the cooldown's
         level is
@@ -335,12 +339,12 @@ class Curve(ABC):
 
             part(step) = curve(start + step)      for 0 <= step < stop - start
 
-        These values have the same bits as those of the curve. After them the part holds the level
-        at `stop`; if the curve jumps there, this is the level after the jump.
+        These multipliers have the same bits as those of the curve. After them the part stays at the
+        level of the curve at `stop`; if the curve jumps there, this is the level after the jump.
 
-        Use it for a run that ends before its decay does. Or stretch a decay in progress: join the
-        part of this curve up to a step and the part of a longer curve that begins at the same
-        level.
+        Use it for a run that ends before its decay does. Or use it to stretch a decay in progress:
+        join the part of this curve up to a step to the part of a longer curve that begins at the
+        same level.
 
         Args:
             start: First step of the part.
@@ -364,11 +368,17 @@ class Curve(ABC):
         """
         return serialization.CURVE_CLASSES["part"](self, start, stop)
 
-    def merge_weights(self, steps: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    def merge_weights(
+        self,
+        steps: Sequence[int] | NDArray[np.integer[Any]],
+        *,
+        mean_of: int | Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    ) -> NDArray[np.float64]:
         """Return weights that turn checkpoints of a constant learning rate into a cooldown.
 
-        Keep training at the level of step `steps[0]`, and save checkpoints θ₀, …, θ_k after `steps`
-        updates. Their weighted mean Σ c_j θ_j then approximates the model that this curve leads to:
+        Instead of cooling down, keep training at the level of step `steps[0]`, and save checkpoints
+        θ₀, …, θ_k after `steps[0]`, …, `steps[k]` updates. Their weighted mean Σ c_j θ_j
+        approximates the model that a run under this curve would end with:
 
             w_j = mean of curve(steps[j-1]), …, curve(steps[j] - 1), divided by curve(steps[0])
             c₀ = 1 - w₁,    c_j = w_j - w_{j+1},    c_k = w_k
@@ -376,43 +386,75 @@ class Curve(ABC):
         With plain SGD, the same gradients and a checkpoint after every update, this is exact. With
         fewer checkpoints or a different optimizer, the mean is close to a cooldown. Whether its
         loss is as low depends on the problem: compare both once. `torch_bridge.Checkpoints.merge`
-        takes the mean of saved models.
+        computes the mean of saved models.
 
-        The time grows with the number of steps at which the curve moves: 0.1 s for a million.
+        A checkpoint may instead contain the mean of the weights after each of the last `mean_of`
+        updates, a block. Then start, length and shape of the cooldown can be chosen after the run,
+        and few checkpoints are enough. Block j begins at step b_j = steps[j] - mean_of. Its weight
+        is the sum of the weights that checkpoints after each of its updates would have:
+
+            w_j = curve(b_j) / curve(b₀), and 0 from total_steps on
+            c_j = w_j - w_{j+1},    c_k = w_k
+
+        This is exact for a linear cooldown to 0 that begins and ends with a block. Otherwise it
+        assumes that the mean of the weights hardly moves within a block. In particular, a block in
+        which the cooldown begins or ends counts in part, but with the mean of all of its updates. A
+        block outside the cooldown has weight 0.
+
+        The time grows with the number of steps at which the curve moves: 0.1 s for a million; with
+        `mean_of`, only with the number of checkpoints.
 
         Source: WSM, Tian et al. 2025 (arXiv:2507.17634).
 
         Args:
-            steps: The number of updates before each checkpoint: increasing integers, at least two.
-                The curve must not rise from the first to the last of them.
+            steps: The number of updates before each checkpoint: increasing integers, at least two,
+                or one with `mean_of`. The curve must not rise from the first to the last of them.
+            mean_of: If the checkpoints contain means, the number of updates in each block, at least
+                1, or a sequence with one number for each checkpoint. Each block begins where the
+                one before it ends, the first one at or before the first step of the cooldown, and
+                the last one ends at or after `total_steps`. The curve must not rise from the first
+                block on.
 
         Returns:
             An array of dtype float64 and shape (k + 1,) with one weight per checkpoint. No weight
-            is negative, and they add up to exactly 1.
+            is negative, and they add up to exactly 1. For consecutive `steps`, those of the
+            checkpoints and those of blocks of one update have the same bits.
 
         Raises:
-            TypeError: `steps` is not a sequence of integers.
-            ValueError: There are fewer than two steps; one is negative, above 2³¹ - 1, or not above
-                its predecessor; the curve is 0 at `steps[0]`, or rises between `steps[0]` and
-                `steps[-1]`.
+            TypeError: `steps` is not a sequence of integers, or `mean_of` neither an integer nor a
+                sequence of integers.
+            ValueError: One of these:
+
+                - There are too few steps; one is negative, above 2³¹ - 1, or not above its
+                  predecessor.
+                - The curve is 0 at its first step here, or rises later.
+                - A number in `mean_of` is below 1, or there is not one for each step.
+                - Two blocks overlap, or leave a gap.
+                - The blocks begin after the cooldown does, or end before it does.
 
         >>> from plateau_jax import StagedCurve
         >>> stable = StagedCurve([(100, 1.0), (900,)])
-        >>> stable.cooldown(600, 400, shape="linear").merge_weights([600, 700, 800, 900, 1000])
+        >>> branch = stable.cooldown(600, 400, shape="linear")
+        >>> branch.merge_weights([600, 700, 800, 900, 1000])
         array([0.12375, 0.25   , 0.25   , 0.25   , 0.12625])
+        >>> branch.merge_weights([600, 700, 800, 900, 1000], mean_of=100)
+        array([0.  , 0.25, 0.25, 0.25, 0.25])
         """
-        return averaging_weights.weights(self._rows, self, steps)
+        if mean_of is None:
+            return averaging_weights.weights(self._exact_segments, self, steps)
+        return averaging_weights.weights_of_means(self._exact_segments, self, steps, mean_of)
 
     def same_until(self, other: "AnyCurve", step: int) -> bool:
-        """Return True if both curves give the same float32 at every step below `step`.
+        """Return True if both curves have the same multiplier at every step below `step`.
 
-        Then a run that was saved under one of them at or before `step` can resume under the other.
-        With a clock it must have been saved before `step`, since several updates may use one step.
+        If so, a run that was saved under one of them at or before `step` can resume under the
+        other. With a `DataClock` or a hold rule, it must have been saved before `step`, because
+        several updates may use one step.
 
         Two levels are equal if they agree to 60 digits, and different otherwise, even if they round
-        to the same float32. Segments that hold the same level are equal, however they were
-        described. Segments that move are equal if they have the same first step, length, shape and
-        levels. For step 0 the result is True.
+        to the same float32. Plateaus at the same level are equal, however the curves were written.
+        Other segments are equal if they have the same first step, length, shape and levels. For
+        step 0 the result is True.
 
         Args:
             other: The curve to compare with, or a mapping that `from_dict` reads.
@@ -447,7 +489,7 @@ class Curve(ABC):
         (501, None)
         """
         other = as_curve("other", other)
-        for step, after in exact_segments.differences(self._rows, other._rows):
+        for step, after in exact_segments.differences(self._exact_segments, other._exact_segments):
             has_equal_levels = self._level_at(step) == other._level_at(step)
             if not has_equal_levels or self(step) != other(step):
                 return step
@@ -458,7 +500,7 @@ class Curve(ABC):
         return None
 
     def _level_at(self, step: int) -> exact.Level:
-        return exact.rounded(exact_segments.segment_at(self._rows, step).at(step))
+        return exact.rounded(exact_segments.segment_at(self._exact_segments, step).at(step))
 
     def describe(self) -> str:
         """Return a table of the segments as text: steps, kind, and level at both ends.
@@ -506,7 +548,7 @@ class Curve(ABC):
         phrases = self._legend_phrases()
         if self._depth == 0:  # derived curves name their last step in a phrase already
             phrases = [f"{self.total_steps} steps", *phrases]
-        return sampling.CurveToDraw(self._rows, self, phrases)
+        return sampling.CurveToDraw(self._exact_segments, self, phrases)
 
     @abstractmethod
     def _legend_phrases(self) -> list[str]:
@@ -514,29 +556,73 @@ class Curve(ABC):
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: a plot and the table of `describe`, without matplotlib."""
-        return notebook.html(self._rows, self, type(self).__name__, repr(self))
+        return notebook.html(self._exact_segments, self, type(self).__name__, repr(self))
 
     def to_dict(self) -> Mapping[str, Any]:
         """Return kind and arguments as plain JSON values."""
         return serialization.curve_to_dict(self)
 
+    def to_source(self, peak_value: float | None = None) -> str:
+        """Return the text of a Python file that computes this curve without this library.
+
+        The file defines two functions, which return the same bits as the methods of this class at
+        every step, any integer:
+
+            multiplier(step) = curve(step)
+            learning_rate(step, peak) = curve.learning_rate(step, peak)
+
+        It contains the table of the curve, and the arithmetic of the shapes that the curve has. It
+        needs Python 3.9 and nothing else. Run as a program, it checks itself, and fails if a bit of
+        a multiplier differs. Use it in a program that must not depend on this library, or for a run
+        that must be repeated years from now.
+
+        Args:
+            peak_value: The default of the argument `peak` of `learning_rate`: 0, or at least
+                2⁻¹²⁶. Without it `peak` has no default.
+
+        Raises:
+            TypeError: `peak_value` is not a real scalar.
+            ValueError: `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
+            OSError: The source files of this library are not installed.
+
+        >>> from plateau_jax import PlateauCurve
+        >>> source = PlateauCurve(1000, warmup_steps=100).to_source()
+        >>> schedule = {}
+        >>> exec(source, schedule)
+        >>> schedule["multiplier"](50), schedule["learning_rate"](50, 3e-4)
+        (0.5, 0.0001500000071246177)
+        """
+        if peak_value is not None:
+            checks.peak("peak_value", peak_value)
+            peak_value = float(peak_value)
+        segments = exported_segments(*self._decoded_rows)
+        return python_source(self.to_dict(), segments, self, unit=self.unit, peak=peak_value)
+
+    def _vector_inputs(self) -> VectorInputs:
+        return VectorInputs(
+            description=self.to_dict(),
+            segments=exported_segments(*self._decoded_rows),
+            multipliers=self,
+            fixed_values=partial(fixed_point.fixed_values, self._decoded),
+        )
+
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
         """Build the curve that `to_dict` or a configuration file describes.
 
-        Every function that takes a curve takes such a mapping too. An object with the methods
-        `keys` and `to_dict` that is not an array, such as the `ConfigDict` of ml_collections,
-        stands for what its `to_dict` returns.
+        Every function that takes a curve takes such a mapping too. If an object has the methods
+        `keys` and `to_dict` and is not an array, such as a `ConfigDict` of ml_collections, what its
+        `to_dict` returns is read instead.
 
         `Curve.from_dict` accepts every kind of curve, `PlateauCurve.from_dict` only a
         `PlateauCurve`, and `StagedCurve.from_dict` only a `StagedCurve`.
 
         A mapping without the key `"kind"` is a `StagedCurve` if it has the key `"stages"`, else a
-        `PlateauCurve`. Sequences may be lists or tuples, and containers OmegaConf's. Numbers may be
-        strings: YAML reads `1e-4` as a string, and a command line passes nothing else. Numbers of
-        steps, samples and tokens may end in a letter: `"10k"`, `"1.5M"` or `"2B"`. Lengths may be
-        percentages, and `"rest"` in the stages of a mapping with `"total_steps"`, as in the
-        constructors.
+        `PlateauCurve`. Sequences may be lists or tuples, and OmegaConf's containers are accepted.
+        Numbers may be strings: YAML reads `1e-4` as a string, and a command line passes only
+        strings. Numbers of steps, samples and tokens may end in a letter: `"10k"`, `"1.5M"` or
+        `"2B"`. As in the constructors, lengths may be percentages; in the stages of a mapping with
+        `"total_steps"`, one may be `"rest"`.
 
         Args:
             arguments: The arguments of the constructor, as `to_dict` returns them or as a YAML,
@@ -550,8 +636,8 @@ class Curve(ABC):
                 Messages name the value by its path, as in `curve.stages[1].to`.
 
         Warns:
-            CurveWarning: As the constructor, unless the keys are those that `to_dict` writes, all
-                of them and no other.
+            CurveWarning: As the constructor; but never if the keys are exactly those that `to_dict`
+                writes.
 
         >>> from plateau_jax import Curve, PlateauCurve
         >>> curve = PlateauCurve(1000).cooldown(500, 100)
@@ -564,8 +650,8 @@ class Curve(ABC):
         return serialization.curve_from_dict(cls, arguments)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Pickles and copies hold only the arguments, from which rows and tables are computed again.
-        # They are plain values, so `torch.load(weights_only=True)` needs to allow no other class.
+        # Pickles and copies hold only the arguments, from which the rest is computed. They are
+        # plain values, so `torch.load(weights_only=True)` needs to allow no other class.
         return serialization.plain_arguments_of(self)
 
 
@@ -621,23 +707,23 @@ def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve]:
     return curves
 
 
-def stack(curves: Iterable[AnyCurve]) -> Segments:
+def stack(curves: Iterable[AnyCurve]) -> Table:
     """Stack the tables of several curves for `vmap`: each column is of shape (curves, rows).
 
     A shorter table repeats its last row, which changes no value. A column that only some
     curves need is zero for the others.
 
     Args:
-        curves: At least one curve, or mapping that `Curve.from_dict` reads. The step that
-            `multiplier` gets counts the same for all: updates, or, for curves from
-            `BatchPlan.scale`, their unit of samples or tokens.
+        curves: At least one curve, or mapping that `Curve.from_dict` reads. A step is an update,
+            or, for curves from `BatchPlan.scale`, their unit of samples or tokens: stack only
+            curves whose steps mean the same.
 
     Returns:
         One table, a pytree of int32 arrays.
 
     Raises:
-        TypeError: `curves` is a single curve, or has no order (a set), or holds something that is
-            not a `Curve`.
+        TypeError: `curves` is a single curve, or has no order (a set), or contains something that
+            is not a `Curve`.
         ValueError: `curves` is empty.
 
     >>> from plateau_jax import PlateauCurve, stack
@@ -651,7 +737,7 @@ def stack(curves: Iterable[AnyCurve]) -> Segments:
     tables = [as_curve(("curves", index), curve).table for index, curve in enumerate(curves)]
     if not tables:
         raise ValueError("curves is empty; stack needs at least one Curve")
-    return segments.stack_tables(tables)
+    return encoding.stack_tables(tables)
 
 
 def check_unit(curve: Curve, unit: int) -> None:

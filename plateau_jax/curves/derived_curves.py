@@ -3,15 +3,15 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, cast, final
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import MAX_STEP, Converted, ConvertedCount, Count, Message
+from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import Curve, as_curve
 from plateau_jax.curves.serialization import MAX_DEPTH
 from plateau_jax.numerics.exact import as_level, from_decimal, nearest_float32, rounded
+from plateau_jax.saved_states.storable import storable
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import MAX_STEP, Converted, ConvertedCount, Count, Message
-from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.storable import storable
 
 
 @storable
@@ -35,7 +35,7 @@ class Cooldown(Curve, kind="cooldown"):
         to = checks.ratio("to", self.to)
         shape = known_shapes.canonical_shape("shape", self.shape, known_shapes.SHAPES)
 
-        start = segment_at(curve._rows, at).at(at)
+        start = segment_at(curve._exact_segments, at).at(at)
         end = as_level(to)
         if rounded(start) == rounded(end):
             # The level at step `at` may equal `to` but for its last digits. The same object at both
@@ -49,8 +49,8 @@ class Cooldown(Curve, kind="cooldown"):
 
         self._set(curve=curve, at=at, steps=steps, to=to, shape=shape)
         cooldown = ExactSegment("cooldown", at, steps, start, end, shape)
-        rows = [*_rows_until(curve, at), cooldown, flat_segment("end", at + steps, 0, end)]
-        self._freeze(rows, depth=depth_above(curve), unit=curve.unit)
+        segments = [*_segments_until(curve, at), cooldown, flat_segment("end", at + steps, 0, end)]
+        self._freeze(segments, depth=depth_above(curve), unit=curve.unit)
         if start == 0:
             advice = "Begin the cooldown at a step at which the curve is above 0"
             warn(Message("at", f" = {at}: the learning rate is 0 there already. {advice}"))
@@ -64,13 +64,16 @@ class Cooldown(Curve, kind="cooldown"):
         return f"{self.curve!r}.cooldown({arguments})"
 
 
-def _rows_until(curve: Curve, step: int) -> list[ExactSegment]:
+def _segments_until(curve: Curve, step: int) -> list[ExactSegment]:
     """Return the segments of a curve, cut off at a step; those after it are empty."""
-    # Empty ones are kept: the number of rows then does not depend on the step, which may change
-    # without recompilation. A row that is cut off keeps its length, so its values keep their bits.
-    rows = [row._replace(begin=min(row.begin, step)) for row in curve._rows]
-    rows[-1] = rows[-1]._replace(kind="plateau")
-    return rows
+    # Empty ones are kept: the number of segments then does not depend on the step, which may change
+    # without recompilation. A segment that is cut off keeps its length, so its values keep their
+    # bits.
+    segments = [
+        segment._replace(begin=min(segment.begin, step)) for segment in curve._exact_segments
+    ]
+    segments[-1] = segments[-1]._replace(name="plateau")
+    return segments
 
 
 @storable
@@ -97,8 +100,11 @@ class Then(Curve, kind="then"):
 
         self._set(curve=curve, other=other, scale=scale)
         factor = as_level(scale)
-        rows = [*curve._rows[:-1], *(row.shifted(first, factor) for row in other._rows)]
-        self._freeze(rows, depth=depth_above(curve, other), unit=_common_unit(curve, other))
+        segments = [
+            *curve._exact_segments[:-1],
+            *(segment.shifted(first, factor) for segment in other._exact_segments),
+        ]
+        self._freeze(segments, depth=depth_above(curve, other), unit=_common_unit(curve, other))
 
     def _legend_phrases(self) -> list[str]:
         phrases = self.curve._legend_phrases()
@@ -134,11 +140,11 @@ class Part(Curve, kind="part"):
         start = checks.count("start", self.start, 0, stop - 1)
 
         self._set(curve=curve, start=start, stop=stop)
-        cut = cut_segments(curve._rows, start, stop)
-        rows = [row._replace(begin=row.begin - start) for row in cut]
-        level = segment_at(curve._rows, stop).at(stop)
-        rows.append(flat_segment("end", stop - start, 0, level))
-        self._freeze(rows, depth=depth_above(curve), unit=curve.unit)
+        cut = cut_segments(curve._exact_segments, start, stop)
+        segments = [segment._replace(begin=segment.begin - start) for segment in cut]
+        level = segment_at(curve._exact_segments, stop).at(stop)
+        segments.append(flat_segment("end", stop - start, 0, level))
+        self._freeze(segments, depth=depth_above(curve), unit=curve.unit)
 
     def _legend_phrases(self) -> list[str]:
         return [*self.curve._legend_phrases(), f"steps {self.start}–{self.stop}"]

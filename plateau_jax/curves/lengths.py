@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, TypeGuard
 
+from plateau_jax.arguments.checks import A_COUNT, MAX_STEP, Message, Path, count, must
+from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.numerics.exact import scaled
-from plateau_jax.validation.checks import A_COUNT, MAX_STEP, Message, Path, count, must
-from plateau_jax.validation.curve_warning import warn
 
 _REST = "rest"
 

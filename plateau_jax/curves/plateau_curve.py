@@ -6,13 +6,7 @@ from fractions import Fraction
 from itertools import chain, pairwise
 from typing import Any, Literal, NamedTuple, cast, final, get_args
 
-from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.lengths import length_in_steps
-from plateau_jax.numerics import exact
-from plateau_jax.numerics.exact import Level, as_level
-from plateau_jax.shapes import known_shapes
-from plateau_jax.table.exact_segments import ExactSegment, flat_segment
-from plateau_jax.validation.checks import (
+from plateau_jax.arguments.checks import (
     MAX_STEP,
     ConvertedCount,
     ConvertedPairs,
@@ -26,8 +20,14 @@ from plateau_jax.validation.checks import (
     ratio,
     short_repr,
 )
-from plateau_jax.validation.curve_warning import warn, warn_of_small_end
-from plateau_jax.validation.storable import storable
+from plateau_jax.arguments.curve_warning import warn, warn_of_small_end
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.lengths import length_in_steps
+from plateau_jax.numerics import exact
+from plateau_jax.numerics.exact import Level, as_level
+from plateau_jax.saved_states.storable import storable
+from plateau_jax.shapes import known_shapes
+from plateau_jax.table.exact_segments import ExactSegment, flat_segment
 
 WarmupShape = Literal["linear", "cosine"]
 
@@ -38,8 +38,8 @@ WarmupShape = Literal["linear", "cosine"]
 class PlateauCurve(Curve):
     """A learning-rate curve with warmup, cosine decay and plateaus.
 
-    Called with a step, it is a multiplier, which rises to 1 during the warmup, then falls to
-    `min_lr_ratio` at `total_steps`. On a plateau it stays at the level that it has reached; after
+    Called with a step, it returns a multiplier, which rises to 1 during the warmup, then falls to
+    `min_lr_ratio` at `total_steps`. On a plateau it stays at the level that it has reached. After
     the plateau the decay continues. The learning rate is the peak times the multiplier.
 
     With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`, the
@@ -49,9 +49,9 @@ class PlateauCurve(Curve):
         cosine    i + (1 - i)·(1 - cos(π·step/W))/2
 
     A plateau (p, d) starts s = floor(N·p/100) steps after the warmup and lasts l = floor(N·d/100)
-    steps. Between plateaus the curve falls from a level a to a level b:
+    steps. Outside the plateaus the curve falls from a level a to the next level b:
 
-        b + (a - b)·S(x),    x = the fraction of the steps from a to b that are done
+        b + (a - b)·S(x),    x = the fraction of the steps from a to b that have passed
 
     with S by `decay_shape`:
 
@@ -61,15 +61,16 @@ class PlateauCurve(Curve):
         1-x^P      1 - x^P
         (1-x)^P    (1 - x)^P
 
-    The level of a plateau is the one that a single decay over all E = N - Σ l decaying steps has
-    reached there. For the n-th plateau it is
+    A plateau has the level that a single decay over the E = N - Σ l steps outside the plateaus has
+    reached there. For the n-th plateau this is
 
         r + (1 - r)·S((sₙ - l₁ - … - lₙ₋₁)/E)
 
-    From `total_steps` on the value is r; before step 0 it is the value at step 0. P is a decimal
-    from 0.05 to 20, as in `"1-x^2"`. Without warmup, `init_lr_ratio` has no effect. For
-    warmup–stable–decay put the plateau at 0 %, as in
-    `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`, or write `StagedCurve.wsd`, whose
+    From `total_steps` on the multiplier is r; before step 0 it is that of step 0. P is a decimal
+    from 0.05 to 20, as in `"1-x^2"`. Without a warmup, `init_lr_ratio` has no effect.
+
+    For warmup–stable–decay, let the plateau start at 0 %, as in
+    `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`, or use `StagedCurve.wsd`, whose
     percentages are of all steps.
 
     Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half-cosine decay, SGDR,
@@ -85,15 +86,15 @@ class PlateauCurve(Curve):
     Args:
         total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.
         warmup_steps: Steps from `init_lr_ratio` to 1, below `total_steps`; or a percentage of
-            `total_steps`, such as `"2%"`, which the curve rounds down to steps. Step `warmup_steps`
-            is the peak. The first update uses step 0: by default its learning rate is 0, and it
-            changes no weight. For a warmup of (step + 1)/W write
+            `total_steps`, such as `"2%"`, which the curve rounds down to steps. At step
+            `warmup_steps` the curve is at the peak. The first update uses step 0: by default its
+            learning rate is 0, and it changes no weight. For a warmup of (step + 1)/W write
             `PlateauCurve(total, warmup_steps=W - 1, init_lr_ratio=1 / W)`.
         plateaus: Pairs (start, duration) in percent, 0 to 100, of the steps after the warmup.
         absolute_plateaus: Pairs (first step, number of steps), counted from step 0 of the curve.
-            Can be combined with `plateaus`.
-        min_lr_ratio: The value at the end, 0 to 1.
-        init_lr_ratio: The value at step 0 if there is a warmup, 0 to 1.
+            You may pass both kinds of plateaus.
+        min_lr_ratio: The multiplier at the end, 0 to 1.
+        init_lr_ratio: The multiplier at step 0 if there is a warmup, 0 to 1.
         warmup_shape: `"linear"` or `"cosine"`.
         decay_shape: `"cosine"`, `"linear"`, `"1-sqrt"`, `"1-x^P"` or `"(1-x)^P"`.
 
@@ -154,7 +155,7 @@ class PlateauCurve(Curve):
             warmup_shape=warmup_shape,
             decay_shape=decay_shape,
         )
-        self._freeze(_rows(self, placed))
+        self._freeze(_exact_segments(self, placed))
 
         _warn_of_small_plateaus(plateaus, total - warmup)
         warn_of_small_end(min_lr_ratio)
@@ -181,7 +182,7 @@ class PlateauCurve(Curve):
         return phrases
 
 
-def _rows(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[ExactSegment]:
+def _exact_segments(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[ExactSegment]:
     """Yield the segments: warmup, decay, (plateau, decay) for each plateau, end.
 
     `plateaus` are valid pairs (first step, number of steps), sorted.

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, cast, overload
 
+from plateau_jax.arguments.checks import short_repr, unwrap_config
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.serialization import describes_curve
 from plateau_jax.drawing import axes
 from plateau_jax.drawing.sampling import CurveToDraw
-from plateau_jax.validation.checks import short_repr, unwrap_config
 
 
 @overload
@@ -23,9 +23,9 @@ def plot(*curves: AnyCurve, peak_value: float = 1.0, ax: Any = None) -> Any: ...
 def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
     """Plot learning rates, peak_value · curve(step), against the step. Needs matplotlib.
 
-    A single curve in Axes without lines is drawn with its warmup and plateaus shaded. For several
-    curves, a legend shows their names, or without names what sets each apart. Both are readable in
-    black and white.
+    If the Axes have no lines, a single curve is drawn with its warmup and plateaus shaded. For
+    several curves, a legend shows their names, or, if they have none, how they differ. Both are
+    readable in black and white.
 
     Args:
         curves: Curves, or one list of curves, or one mapping from names to curves. A mapping that

@@ -7,17 +7,17 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, final
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Converted, ConvertedCount, ConvertedPairs, Count
 from plateau_jax.curves.curve import Curve, as_curve, check_unit
 from plateau_jax.curves.derived_curves import depth_above
 from plateau_jax.numerics.exact import Level, as_level, as_written, nearest_power
+from plateau_jax.saved_states.storable import storable
 from plateau_jax.table.exact_segments import (
     ExactSegment,
     first_and_last_steps,
     nonempty_segments,
 )
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import Converted, ConvertedCount, ConvertedPairs, Count
-from plateau_jax.validation.storable import storable
 
 _MAX_FACTOR = 2**31
 
@@ -56,16 +56,16 @@ class ScaledCurve(Curve, kind="scaled"):
 
         begins = [threshold // unit for threshold, _ in pairs]
         factors = [_factor(batch, reference, exponent) for _, batch in pairs]
-        rows = _scaled_rows(curve, begins, factors)
-        highest = max(max(row.start, row.end) for row in rows)
+        segments = _scaled_segments(curve, begins, factors)
+        highest = max(max(segment.start, segment.end) for segment in segments)
         if highest > _MAX_FACTOR:
             limit = "not be scaled so often: the factors are above 2**31"
             raise ValueError(checks.must("curve", curve, limit))
         if max(factors) > 1:
-            _check_levels(rows, reference)
+            _check_levels(segments, reference)
 
         self._set(curve=curve, pairs=pairs, reference=reference, exponent=exponent)
-        self._freeze(rows, depth=depth_above(curve), unit=unit)
+        self._freeze(segments, depth=depth_above(curve), unit=unit)
 
     def _legend_phrases(self) -> list[str]:
         batches = [batch for _, batch in self.pairs]
@@ -93,7 +93,7 @@ def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
     return tuple(checked)
 
 
-def _scaled_rows(
+def _scaled_segments(
     curve: Curve, begins: Sequence[int], factors: Sequence[float]
 ) -> list[ExactSegment]:
     """Return the segments of a curve, cut where a batch begins, each scaled for its batch.
@@ -104,17 +104,17 @@ def _scaled_rows(
         factors: The factor of each batch.
     """
     scales = [as_level(factor) for factor in factors]
-    rows: list[ExactSegment] = []
-    for row, after in nonempty_segments(curve._rows):
+    segments: list[ExactSegment] = []
+    for segment, after in nonempty_segments(curve._exact_segments):
         if after is None:
             # One level is held past the end: that of the last batch.
-            rows.append(row.shifted(0, scales[-1]))
+            segments.append(segment.shifted(0, scales[-1]))
             break
-        cuts = begins[bisect_right(begins, row.begin) : bisect_left(begins, after)]
-        for begin in (row.begin, *cuts):
+        cuts = begins[bisect_right(begins, segment.begin) : bisect_left(begins, after)]
+        for begin in (segment.begin, *cuts):
             batch = bisect_right(begins, begin) - 1
-            rows.append(row.rest(begin).shifted(0, scales[batch]))
-    return rows
+            segments.append(segment.rest(begin).shifted(0, scales[batch]))
+    return segments
 
 
 def _factor(batch: int, reference: int, exponent: float) -> float:
@@ -128,13 +128,13 @@ def _factor(batch: int, reference: int, exponent: float) -> float:
     return factor
 
 
-def _check_levels(rows: Sequence[ExactSegment], reference: int) -> None:
-    for row, first, last in first_and_last_steps(rows):
+def _check_levels(segments: Sequence[ExactSegment], reference: int) -> None:
+    for segment, first, last in first_and_last_steps(segments):
         # A segment is monotone, so it is highest at one of its ends.
         step = first
-        if row.end > row.start:
+        if segment.end > segment.start:
             step = last
-        level = row.at(step)
+        level = segment.at(step)
         if level > _HIGHEST:
             # 16 digits, because a level may lie only a little above 1.
             limit = f"keep every multiplier at most 1; at step {step} it is {float(level):.16g}"

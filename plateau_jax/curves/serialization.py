@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, cast
 
-from plateau_jax.validation.checks import (
+from plateau_jax.arguments.checks import (
     Message,
     Path,
     at_least,
@@ -20,8 +20,8 @@ from plateau_jax.validation.checks import (
     short_repr,
     unwrap_config,
 )
-from plateau_jax.validation.curve_warning import suppress_warnings
-from plateau_jax.validation.formats import NEWER, later_defaults, written_arguments
+from plateau_jax.arguments.curve_warning import suppress_warnings
+from plateau_jax.saved_states.formats import NEWER, later_defaults, written_arguments
 
 FORMAT = 1
 """The current format. A description may state it as "format"; `to_dict` leaves it out.

@@ -8,14 +8,8 @@ from typing import Any, NamedTuple, Self, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.curves import serialization
-from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.lengths import length_in_steps, lengths_in_steps
-from plateau_jax.numerics import exact
-from plateau_jax.shapes import known_shapes
-from plateau_jax.table.exact_segments import ExactSegment, flat_segment
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import (
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import (
     MAX_STEP,
     Count,
     Message,
@@ -28,8 +22,14 @@ from plateau_jax.validation.checks import (
     positive_int,
     ratio,
 )
-from plateau_jax.validation.curve_warning import suppress_warnings, warn, warn_of_small_end
-from plateau_jax.validation.storable import storable
+from plateau_jax.arguments.curve_warning import suppress_warnings, warn, warn_of_small_end
+from plateau_jax.curves import serialization
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.lengths import length_in_steps, lengths_in_steps
+from plateau_jax.numerics import exact
+from plateau_jax.saved_states.storable import storable
+from plateau_jax.shapes import known_shapes
+from plateau_jax.table.exact_segments import ExactSegment, flat_segment
 
 
 class Stage(NamedTuple):
@@ -59,7 +59,7 @@ class Stage(NamedTuple):
 class StagedCurve(Curve, kind="staged"):
     """A learning-rate curve made of stages, each of which begins where the previous one ended.
 
-    `StagedCurve.wsd` writes the stages of warmup-stable-decay, `StagedCurve.through` those of
+    `StagedCurve.wsd` builds the stages of warmup-stable-decay, and `StagedCurve.through` those of
     straight lines through points.
 
     Levels are fractions of the peak. In a stage from level a to level b over L steps, the level
@@ -79,26 +79,26 @@ class StagedCurve(Curve, kind="staged"):
     is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are `"linear"`.
 
     A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. For both,
-    `shape` has no effect. After the last stage the curve stays at the last level; before step 0 it
-    has its value at step 0.
+    `shape` has no effect. After the last stage the curve stays at the last level; before step 0 its
+    multiplier is that of step 0.
 
     Sources: warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al.
     2024 (arXiv:2405.18392); restarts, SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
-    With `total_steps`, a length may be a percentage of it, rounded down, such as `"2%"`. One length
-    may be `"rest"`: the steps that the other stages leave. A number of steps may be text such as
-    `"10k"`, as in `PlateauCurve`. The curve stores the lengths in steps.
+    If you pass `total_steps`, a length may be a percentage of it, such as `"2%"`, which is rounded
+    down. One length may be `"rest"`: the steps that the other stages leave. A number of steps may
+    be text such as `"10k"`, as in `PlateauCurve`. The curve stores the lengths in steps.
 
     Every level and percentage is read as the decimal that you write.
 
     Args:
         stages: A sequence of tuples (steps,), (steps, to) or (steps, to, shape): a stage reaches
-            the level `to`, in [0, 1], after this number of steps. The steps of all stages add up to
-            1 … 2³¹ - 1. The curve stores each stage as a named tuple of `steps`, `to`, None if left
-            out, and `shape`, by default `"linear"`.
+            the level `to`, in [0, 1], after `steps` steps. The steps of all stages add up to 1 …
+            2³¹ - 1. The curve stores each stage as a named tuple (steps, to, shape), with None for
+            `to` and `"linear"` for `shape` if you leave them out.
         start: The level at step 0, 0 to 1.
-        total_steps: The steps of all stages, to which their lengths must add up. Needed for
-            percentages and `"rest"`.
+        total_steps: The number of steps of all stages together. Their lengths must add up to it.
+            Needed for percentages and `"rest"`.
 
     Raises:
         TypeError: `stages` is not a sequence of stages; a number of steps is not an integer, or a
@@ -159,15 +159,16 @@ class StagedCurve(Curve, kind="staged"):
             1 + (r - 1)·√x        for N - D <= step < N, with x = (step - (N - D))/D
             r                     after that
 
-        This is the default shape of the decay, `"1-sqrt"`; the class has the equations of the
-        others. The curve has three stages: `[(W, 1.0), (N - D - W,), (D, r, decay_shape)]`.
+        The third line is for the default shape of the decay, `"1-sqrt"`; the class has the
+        equations of the others. The curve has three stages:
+        `[(W, 1.0), (N - D - W,), (D, r, decay_shape)]`.
 
         Source: MiniCPM, Hu et al. 2024 (arXiv:2404.06395).
 
         Args:
             total_steps: Number of steps of the whole curve, 1 to 2³¹ - 1.
-            warmup_steps: Steps from 0 to 1, or a percentage of `total_steps` such as `"2%"`, which
-                is rounded down. With 0 the curve begins at 1.
+            warmup_steps: Steps from `start` to 1, or a percentage of `total_steps` such as `"2%"`,
+                which is rounded down. With 0 the curve begins at 1.
             decay_steps: Steps from 1 to `min_lr_ratio`, or a percentage. With 0 the curve stays at
                 1 up to `total_steps`, where it drops to `min_lr_ratio`.
             decay_shape: Any shape of a stage.
@@ -219,18 +220,17 @@ class StagedCurve(Curve, kind="staged"):
 
             a + (b - a)·(step - s)/(t - s)      for s <= step < t
 
-        At every point the curve is the float32 nearest to the level. So any function of the step,
-        and any table, becomes a curve: `through([(s, f(s)) for s in range(0, n + 1, k)])`. Between
-        the points of a smooth f it is at most k²·max∣f″∣/8 away from f.
+        At every point the curve is the float32 nearest to the level. So a table, or any function f
+        of the step, becomes a curve: `through([(s, f(s)) for s in range(0, n + 1, k)])`. If f is
+        smooth, the curve is at most k²·max∣f″∣/8 away from f between the points.
 
-        Each pair of neighboring points is one stage. Two points at the same level make a stage that
-        holds it. Two points at one step are a jump to the second; of more than two, the last one
-        counts.
+        Each pair of neighboring points is one stage. Two points at the same level make a plateau.
+        Two points at one step make a jump to the second; of more than two, the last one counts.
 
-        A curve of 10,000 points takes about 0.2 seconds to build, one of a million 20 to 30 seconds
-        and 1 GB. A call with one step takes a few microseconds, whatever the number of points.
-        Records and states hold all points, and resuming under a different curve takes twice as
-        long as building one.
+        A curve of 10,000 points takes about 0.2 seconds to build, and a curve of a million points
+        about 20 seconds and 1.3 GB. A call with one step takes a few microseconds, whatever the
+        number of points. Records and states contain all points, and resuming under a different
+        curve takes twice as long as building one.
 
         Args:
             points: At least two pairs of a step and a level in [0, 1]: a sequence, an iterator such
@@ -287,7 +287,7 @@ class StagedCurve(Curve, kind="staged"):
             if total > MAX_STEP:
                 advice = checks.advice_about_tokens(total)
             raise ValueError(Message("stages", f" add up to {total} steps, {limits}{advice}"))
-        self._freeze(_rows(stages, exact.as_level(self.start)))
+        self._freeze(_exact_segments(stages, exact.as_level(self.start)))
 
         highest = max(self.start, *(stage.to or 0 for stage in stages))
         if highest == 0:
@@ -366,7 +366,7 @@ def _check_stage(path: Path, stage: Any) -> Stage:
     return Stage(steps, to, shape)
 
 
-def _rows(stages: Sequence[Stage], start: exact.Level) -> Iterator[ExactSegment]:
+def _exact_segments(stages: Sequence[Stage], start: exact.Level) -> Iterator[ExactSegment]:
     """Yield one segment per stage and the end."""
     # A jump is an empty segment, so that the table's shape depends on the number of stages, but not
     # on their lengths.

@@ -41,7 +41,7 @@ pytestmark = WORKERS
 SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) / 54]
 
 
-class Run:
+class FullRun:
     """A training run with all the parts that a resume needs."""
 
     def __init__(self, seed: int) -> None:
@@ -73,14 +73,14 @@ class Run:
 
 
 def test_resume_matches_uninterrupted_run(tmp_path: Path) -> None:
-    expected = Run(0).train(9)
-    run = Run(0)
+    expected = FullRun(0).train(9)
+    run = FullRun(0)
     run.train(5)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(5, **run.parts)
     run.train(1)
 
-    resumed = Run(1)
+    resumed = FullRun(1)
     progress = resumed.progress
     assert Checkpoints(tmp_path).load(5, **resumed.parts) == 5
     assert resumed.progress is progress
@@ -321,15 +321,15 @@ PROGRAM = """
 import sys, torch
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import file_format
-class Part:
+class OneTensor:
     def state_dict(self): return torch.ones(2)
     def load_state_dict(self, state_dict): pass
-Checkpoints(sys.argv[1] + "/one").save(1, part=Part())
+Checkpoints(sys.argv[1] + "/one").save(1, part=OneTensor())
 def fails(*_): raise OSError("the disk is full")
 two = Checkpoints(sys.argv[1] + "/two")
-two.save(1, part=Part(), wait=True)
+two.save(1, part=OneTensor(), wait=True)
 file_format.save_file = fails
-two.save(2, part=Part())
+two.save(2, part=OneTensor())
 """
 
 

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from support.checkpointing import disk_operations
 from support.checkpointing.checkpoints import (
     Part,
     check_no_leftovers,
@@ -25,7 +26,6 @@ from support.checkpointing.checkpoints import (
     save_steps,
     state_of,
 )
-from support.checkpointing.disk_operations import AtOperation, Event, kill
 from support.lines import Lines, Stop
 from torch import nn
 
@@ -128,12 +128,16 @@ def run_and_catch(save: Save, directory: Path) -> BaseException | None:
 @pytest.mark.parametrize(
     ("save", "event"),
     [
-        pytest.param(FIRST, kill, id="first save killed"),
-        pytest.param(NEXT, kill, id="next save killed"),
-        pytest.param(SAME_STEP, kill, id="save of the same step killed"),
-        pytest.param(PRUNING, kill, id="pruning save killed"),
-        pytest.param(PRUNING_AFTER_ROLL_BACK, kill, id="pruning save after a roll back killed"),
-        pytest.param(AFTER_KILLS, kill, id="save after kills killed"),
+        pytest.param(FIRST, disk_operations.kill, id="first save killed"),
+        pytest.param(NEXT, disk_operations.kill, id="next save killed"),
+        pytest.param(SAME_STEP, disk_operations.kill, id="save of the same step killed"),
+        pytest.param(PRUNING, disk_operations.kill, id="pruning save killed"),
+        pytest.param(
+            PRUNING_AFTER_ROLL_BACK,
+            disk_operations.kill,
+            id="pruning save after a roll back killed",
+        ),
+        pytest.param(AFTER_KILLS, disk_operations.kill, id="save after kills killed"),
         pytest.param(NEXT, full_disk, id="disk full in the next save"),
         # Not after kills: an error while their remains are read may cost a checkpoint.
         pytest.param(FIRST, input_output_error, marks=pytest.mark.slow),
@@ -144,13 +148,13 @@ def run_and_catch(save: Save, directory: Path) -> BaseException | None:
     ],
 )
 def test_failed_save_leaves_complete_checkpoints(
-    tmp_path: Path, save: Save, event: Event, first: int
+    tmp_path: Path, save: Save, event: disk_operations.Event, first: int
 ) -> None:
     prepared = tmp_path / "prepared"
     save.prepare(prepared)
     for at in itertools.count(first, 3):
         directory = shutil.copytree(prepared, tmp_path / str(at))
-        with AtOperation(directory, at, event) as operation:
+        with disk_operations.AtOperation(directory, at, event) as operation:
             error = run_and_catch(save, directory)
         left = load_steps(directory)
         if not save.is_done(left):
@@ -199,7 +203,7 @@ def check_later_use(save: Save, directory: Path) -> None:
 def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
     """A power failure loses what was not flushed: never both checkpoints, nor only the content."""
     save_steps(tmp_path, [1], keep=1)
-    with AtOperation(tmp_path) as recorded:
+    with disk_operations.AtOperation(tmp_path) as recorded:
         save_steps(tmp_path, [2], keep=1)
     partial = next(file for name, file in recorded.operations if name == "mkdir")
     order: list[tuple[str, str]] = []
@@ -223,7 +227,7 @@ def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
 
 def test_operations_in_a_sibling_directory_do_not_count(tmp_path: Path) -> None:
     """Also if its name begins with that of the observed one."""
-    with AtOperation(tmp_path / "run") as recorded:
+    with disk_operations.AtOperation(tmp_path / "run") as recorded:
         save_steps(tmp_path / "run-2", [1], keep=1)
     assert recorded.operations == []
 
@@ -309,13 +313,13 @@ def result_of(read: Callable[..., int | None], directory: Path) -> Result:
 @pytest.mark.parametrize("event", [input_output_error, interrupt])
 @every_read
 def test_failed_read_loads_all_or_nothing(
-    saved: Path, read: Callable[..., Any], event: Event
+    saved: Path, read: Callable[..., Any], event: disk_operations.Event
 ) -> None:
     """An unreadable checkpoint is skipped, as a damaged one is."""
     results: list[Result] = []
     for at in itertools.count():
         with (
-            AtOperation(saved, at, event) as operation,
+            disk_operations.AtOperation(saved, at, event) as operation,
             # A RuntimeError, if all are damaged.
             suppress(OSError, RuntimeError, KeyboardInterrupt),
         ):
@@ -364,7 +368,7 @@ def test_read_while_another_process_saves(
     for at in itertools.count(first, 2):
         directory = shutil.copytree(saved, tmp_path / str(at))
         with (
-            AtOperation(directory, at, save) as operation,
+            disk_operations.AtOperation(directory, at, save) as operation,
             patch.object(checkpoints_module, "_lock", RLock()),  # that of another process
             suppress(*possible_errors),
         ):

@@ -24,7 +24,7 @@ from torch import nn
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import loading, numpy_values, states, stored_values
-from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir
+from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir, Manifest
 from torch_bridge.checkpointing.file_format import rank_file
 from torch_bridge.checkpointing.loading import SavedCheckpoint
 
@@ -244,8 +244,18 @@ def test_digests_are_sha256_of_files(saved: Path) -> None:
 def test_each_file_is_verified_by_one_rank(tmp_path: Path) -> None:
     """The order of a set differs between processes, so all ranks must share the sorted names."""
     files = {rank_file(number): "" for number in range(20)}
-    checkpoint = CheckpointDir(1, tmp_path, 0.0, files=files)
-    names = sorted(checkpoint.files)
+    manifest = Manifest(
+        kind="checkpoint",
+        format=1,
+        step=1,
+        save_index=1,
+        world_size=20,
+        parts={},
+        files=files,
+        sha256="",
+    )
+    checkpoint = CheckpointDir(1, tmp_path, manifest, 1)
+    names = sorted(files)
     expected = [names[0::3], names[1::3], names[2::3]]
     files_by_rank = on_each_rank(loading._files_to_verify, [checkpoint], processes=3)
     for files_of_rank, expected_names in zip(files_by_rank, expected, strict=True):

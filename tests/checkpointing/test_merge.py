@@ -26,17 +26,17 @@ from torch_bridge import Checkpoints
 STEPS = [10, 20, 30, 40]
 
 
-class Mixed(nn.Module):
+class MixedDtypes(nn.Module):
     """Parameters and buffers of many dtypes and shapes, drawn from a seed."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.random = torch.Generator().manual_seed(seed)
-        self.in_float64 = self._parameter(torch.float64)
-        self.in_float32 = self._parameter(torch.float32)
-        self.in_bfloat16 = self._parameter(torch.bfloat16)
-        self.in_float16 = self._parameter(torch.float16)
-        self.in_complex64 = self._parameter(torch.complex64)
+        self.in_float64 = self.parameter(torch.float64)
+        self.in_float32 = self.parameter(torch.float32)
+        self.in_bfloat16 = self.parameter(torch.bfloat16)
+        self.in_float16 = self.parameter(torch.float16)
+        self.in_complex64 = self.parameter(torch.complex64)
         self.scalar = nn.Parameter(torch.randn((), generator=self.random))
         self.nothing = nn.Parameter(torch.empty(0, 3))
         self.frozen = nn.Parameter(torch.randn(3, generator=self.random), requires_grad=False)
@@ -45,7 +45,7 @@ class Mixed(nn.Module):
         self.register_buffer("mask", torch.tensor([seed % 2 == 0, True]))
         self.register_buffer("hidden", torch.full((2,), float(seed)), persistent=False)
 
-    def _parameter(self, dtype: torch.dtype) -> nn.Parameter:
+    def parameter(self, dtype: torch.dtype) -> nn.Parameter:
         values = torch.randn(5, 3, generator=self.random, dtype=widest(dtype))
         return nn.Parameter(values.to(dtype))
 
@@ -66,7 +66,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four checkpoints of a module of many dtypes."""
     directory = tmp_path_factory.mktemp("saved")
     for step in STEPS:
-        Checkpoints(directory, keep=4).save(step, model=Mixed(step), wait=True)
+        Checkpoints(directory, keep=4).save(step, model=MixedDtypes(step), wait=True)
     return directory
 
 
@@ -114,8 +114,8 @@ def test_floating_tensors_are_averaged(
     first_weights = first_weights[:-1]
     weights = [*first_weights, 1 - math.fsum(first_weights)]
     steps = all_steps[: len(weights)]
-    states = [state_of(Mixed(step)) for step in steps]
-    module = Mixed(99)
+    states = [state_of(MixedDtypes(step)) for step in steps]
+    module = MixedDtypes(99)
     random = torch.get_rng_state()
     Checkpoints(saved).merge(steps, weights, into=module, part="model")
     assert torch.equal(torch.get_rng_state(), random)
@@ -130,11 +130,11 @@ def test_floating_tensors_are_averaged(
 
 
 def test_single_weighted_checkpoint_is_loaded_exactly(saved: Path) -> None:
-    module = Mixed(99)
+    module = MixedDtypes(99)
     weights = np.array([1, 0, 0], np.float32)
     Checkpoints(saved).merge([20, 10, 30], weights, into=module, part="model")
-    expected = state_of(Mixed(20))
-    last = state_of(Mixed(30))
+    expected = state_of(MixedDtypes(20))
+    last = state_of(MixedDtypes(30))
     expected["count"] = last["count"]
     expected["mask"] = last["mask"]
     assert same_bits(state_of(module), expected)
@@ -241,16 +241,16 @@ def test_merge_and_load_model_in_inference_mode(saved: Path, mode: Any, mode_of_
     """The tensors of a module that was built in inference mode may change only in that mode."""
     checkpoints = Checkpoints(saved)
     weights = [0.25, 0.25, 0.25, 0.25]
-    expected = Mixed(99)
+    expected = MixedDtypes(99)
     checkpoints.merge(STEPS, weights, into=expected, part="model")
     with mode_of_build():
-        merged = Mixed(99)
-        loaded = Mixed(99)
+        merged = MixedDtypes(99)
+        loaded = MixedDtypes(99)
     with mode():
         checkpoints.merge(STEPS, weights, into=merged, part="model")
         checkpoints.load_model(loaded, 10, part="model")
     assert same_bits(state_of(merged), state_of(expected))
-    assert same_bits(state_of(loaded), state_of(Mixed(10)))
+    assert same_bits(state_of(loaded), state_of(MixedDtypes(10)))
     assert merged.in_float32.is_inference() == (mode_of_build is torch.inference_mode)
 
 

@@ -346,7 +346,7 @@ def test_files_are_those_of_dcp(tmp_path: Path) -> None:
 BATCHES = [(inputs.bfloat16(), targets.bfloat16()) for inputs, targets in batches(9)]
 
 
-class Run:
+class Bfloat16Run:
     """A training run in bf16."""
 
     def __init__(self, make_optimizer: Callable[[Any], Optimizer], updates: int) -> None:
@@ -367,13 +367,13 @@ class Run:
 
 def check_part(directory: Path, make_optimizer: Callable[[Any], Optimizer]) -> None:
     """Compare a run with two that resume from a checkpoint, and with one that is rolled back."""
-    uninterrupted = Run(make_optimizer, updates=9)
-    saved = Run(make_optimizer, updates=6)
+    uninterrupted = Bfloat16Run(make_optimizer, updates=9)
+    saved = Bfloat16Run(make_optimizer, updates=6)
     checkpoints = Checkpoints(directory)
     checkpoints.save(6, **saved.parts, rejecting=Rejecting(1))
-    fresh = Run(make_optimizer, updates=0)
+    fresh = Bfloat16Run(make_optimizer, updates=0)
     checkpoints.load(**fresh.parts, partial=True)
-    used = Run(make_optimizer, updates=2)
+    used = Bfloat16Run(make_optimizer, updates=2)
     checkpoints.load(**used.parts, partial=True)
     with pytest.raises(KeyError):
         checkpoints.load(**saved.parts, rejecting=Rejecting(2))

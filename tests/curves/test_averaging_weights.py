@@ -1,4 +1,4 @@
-"""`merge_weights`: averaging weights that turn checkpoints into a cooldown."""
+"""`merge_weights`: averaging weights that turn checkpoints, or means, into a cooldown."""
 
 import math
 from fractions import Fraction
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import assume, example, given, strategies as st
 from support.curves.descriptions import build, descriptions_and_steps
 from support.curves.strategies import MAX_STEP, Words
 from support.examples import examples
@@ -104,3 +104,108 @@ def test_rounded_means_give_no_negative_weight(level, steps):
     assert sum(weights) == 1
     np.testing.assert_allclose(weights[:-1], 0, atol=1e-15)
     np.testing.assert_allclose(weights[-1], 1, atol=1e-15)
+
+
+# Means of blocks of updates.
+
+SHAPES = ["linear", "cosine", "1-sqrt", "1-x^2", "(1-x)^3"]
+
+
+def weights_of_updates(values):
+    """Compute the weight of the weights after each update; `values` are those of a cooldown."""
+    falls = [before - after for before, after in pairwise([*values, Fraction(0)])]
+    return [fall / values[0] for fall in falls]
+
+
+def exact_weights_of_blocks(values, begin, steps):
+    """Sum the weights of the updates in each block; `values` begin at step `begin`."""
+    of_updates = weights_of_updates(values)
+    sums = []
+    for first, after in pairwise([begin, *steps]):
+        sums.append(sum(of_updates[first - begin : after - begin], Fraction(0)))
+    return sums
+
+
+@st.composite
+def cooldowns_and_blocks(draw):
+    """Return a cooldown, the step where the first block begins, and those where blocks end."""
+    description, _ = draw(descriptions_and_steps(counts=range(6), size=1, depth=1, scaled=True))
+    parent = build(description)
+    begin = parent.total_steps
+    assume(begin < MAX_STEP - 5000)
+    at = begin + draw(st.sampled_from([0, 1, 7, 300]))
+    to = draw(st.sampled_from([0.0, 0.5])) * parent(begin)
+    steps = draw(st.integers(1, 600))
+    curve = parent.cooldown(at, steps, to=to, shape=draw(st.sampled_from(SHAPES)))
+    longest = draw(st.sampled_from([1, 40, 900]))
+    lengths = draw(st.lists(st.integers(1, longest), min_size=1, max_size=8))
+    ends = [begin + length for length in np.cumsum(lengths).tolist()]
+    while ends[-1] < curve.total_steps:
+        ends.append(ends[-1] + longest)
+    return curve, begin, ends
+
+
+@pytest.mark.filterwarnings("ignore:at = :plateau_jax.CurveWarning")  # from 0 to 0
+@given(cooldowns_and_blocks())
+@examples(80)
+def test_weights_of_blocks_match_definition(drawn):
+    curve, begin, ends = drawn
+    lengths = np.diff([begin, *ends])
+    values = [Fraction(float(value)) for value in curve(range(begin, curve.total_steps))]
+    if values[0] == 0:
+        at_0 = rf"the curve is 0 at steps\[0\] - mean_of\[0\] = {begin}, and must be above"
+        with pytest.raises(ValueError, match=at_0):
+            curve.merge_weights(ends, mean_of=lengths)
+        return
+    weights = curve.merge_weights(ends, mean_of=lengths)
+    assert weights.dtype == np.float64
+    check_sum(weights)
+    exact = exact_weights_of_blocks(values, begin, ends)
+    for weight, exact_weight in zip(weights, exact, strict=True):
+        assert abs(Fraction(float(weight)) - exact_weight) < Fraction(1, 2**51)
+    if len({*lengths}) == 1:
+        assert (weights == curve.merge_weights(np.array(ends), mean_of=lengths[0])).all()
+
+
+@examples(60)
+@given(
+    st.integers(0, 300),
+    st.integers(1, 400),
+    st.sampled_from([0.0, 0.3]),
+    st.sampled_from(SHAPES),
+    st.integers(1, 90),
+)
+def test_weight_of_block_is_sum_over_its_updates(before, steps, to, shape, length):
+    """Not a bit differs from the weights of checkpoints after every update."""
+    curve = StagedCurve([(10, 1.0), (990,)]).cooldown(500, steps, to=to, shape=shape)
+    begin = 500 - before
+    consecutive = range(begin, curve.total_steps + 1)
+    of_checkpoints = curve.merge_weights(consecutive)
+    of_updates = curve.merge_weights(consecutive[1:], mean_of=1)
+    assert of_checkpoints[0] == 0
+    assert (of_checkpoints[1:] == of_updates).all()
+    ends = range(begin + length, curve.total_steps + length, length)
+    of_blocks = curve.merge_weights(ends, mean_of=length)
+    for index, weight in enumerate(of_blocks):
+        assert weight == sum(of_updates[index * length : (index + 1) * length])
+
+
+def sgd(gradients, learning_rates):
+    """Return the weights after each update of SGD whose gradients don't depend on them."""
+    return -np.cumsum(gradients * learning_rates)
+
+
+@examples(40)
+@given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 9), st.integers(0, 5))
+def test_linear_cooldown_between_checkpoints_is_exact(seed, length, in_cooldown, outside):
+    """Its merge of block means is what the cooldown itself leads to."""
+    gradients = np.random.default_rng(seed).standard_normal((outside + in_cooldown) * length)
+    start = outside * length
+    curve = StagedCurve([(0, 1.0), (len(gradients),)]).cooldown(
+        start, in_cooldown * length, shape="linear"
+    )
+    cooled = sgd(gradients, curve(range(len(gradients))).astype(np.float64))
+    means = sgd(gradients, 1.0).reshape(-1, length).mean(1)
+    steps = range(length, len(gradients) + 1, length)
+    merged = curve.merge_weights(steps, mean_of=length) @ means
+    assert abs(merged - cooled[-1]) < 1e-5 * np.abs(cooled).max()

@@ -21,7 +21,7 @@ import re
 import shutil
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, TypedDict
@@ -48,7 +48,7 @@ class Manifest(TypedDict):
     world_size: int
     """The number of ranks that saved it."""
     parts: dict[str, str]
-    """The kind of each part, "state", "dict" or "list", by the part's name."""
+    """The form of each part, "state", "dict" or "list", by the part's name."""
     files: dict[str, str]
     """The SHA-256 of each file, by the file's name."""
     sha256: str
@@ -59,19 +59,24 @@ _FORMAT = Format("checkpoint", Manifest, number=FORMAT_NUMBER)
 
 @dataclass(frozen=True)
 class CheckpointDir:
-    """The directory of one checkpoint, with what its manifest says: see `Manifest`."""
+    """The directory of one checkpoint."""
 
     step: int
     path: Path
+    manifest: Manifest | None
+    """None if it is damaged."""
     save_index: float
     """Infinite if damage hides it, since the checkpoint could be the newest."""
-    world_size: int = 0
-    parts: dict[str, str] = field(default_factory=dict[str, str])
-    files: dict[str, str] = field(default_factory=dict[str, str])
     damage: str = ""
     """The fault of a damaged manifest, or an empty string."""
     is_newer: bool = False
     """True if the damage is that a newer version saved it."""
+
+    @property
+    def undamaged_manifest(self) -> Manifest:
+        """The manifest of a checkpoint whose `damage` is empty."""
+        assert self.manifest is not None
+        return self.manifest
 
 
 def partial_path(directory: Path, step: int, save_id: str) -> Path:
@@ -106,7 +111,7 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     """Return the checkpoint of this step, from its manifest."""
 
     def damaged(damage: str) -> CheckpointDir:
-        return CheckpointDir(step, path, inf, damage=f"{MANIFEST} {damage}")
+        return CheckpointDir(step, path, None, inf, damage=f"{MANIFEST} {damage}")
 
     try:
         content = (path / MANIFEST).read_bytes()
@@ -127,17 +132,10 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
         save_index = entries.get("save_index")
         if type(save_index) is not int:
             save_index = inf
-        return CheckpointDir(step, path, save_index, damage=str(error), is_newer=True)
+        return CheckpointDir(step, path, None, save_index, damage=str(error), is_newer=True)
     if manifest["step"] != step:
         return damaged(f"is that of checkpoint {manifest['step']}")
-    return CheckpointDir(
-        step,
-        path,
-        manifest["save_index"],
-        world_size=manifest["world_size"],
-        parts=manifest["parts"],
-        files=manifest["files"],
-    )
+    return CheckpointDir(step, path, manifest, manifest["save_index"])
 
 
 def check_run_directory(directory: Path) -> None:
@@ -175,9 +173,9 @@ def commit(
     Args:
         path: Its path from `partial_path`.
         step: Its step.
-        parts: See `CheckpointDir`.
-        files: See `CheckpointDir`.
-        world_size: See `CheckpointDir`.
+        parts: See `Manifest`.
+        files: See `Manifest`.
+        world_size: See `Manifest`.
         keep: The number of steps to keep, those saved last.
 
     Raises:

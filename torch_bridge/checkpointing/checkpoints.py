@@ -12,7 +12,9 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from torch_bridge.checkpointing import checkpoint_dirs, loading, merging, parts, saving
@@ -39,29 +41,31 @@ _finalizer: Finalize | None = None
 class Checkpoints:
     """The checkpoints of a training run, in a directory.
 
-    A checkpoint has a number, usually the number of updates, and contains parts, given by name. A
-    part is an object with `state_dict` and `load_state_dict`, such as a `TrainStep`, a loader, a
-    module, an optimizer or a scheduler. Or it is a dictionary or a list, which `load` refills in
-    place, of NumPy arrays and of values that `torch.load(weights_only=True)` reads.
+    A checkpoint has a number, usually the number of updates, and contains parts, which you pass by
+    name. A part is an object with `state_dict` and `load_state_dict`, such as a `TrainStep`, a
+    loader, a module, an optimizer or a scheduler. A dictionary or a list can be a part too, if it
+    contains only NumPy arrays and values that `torch.load(weights_only=True)` reads. `load` refills
+    it in place.
 
     `save` copies the current state and returns; a background thread writes the files. A checkpoint
     is complete or absent, even if a process is killed. If writing fails, the next call raises the
-    error. End a program with `save(..., wait=True)`.
+    error. Let the last save of a program be `save(..., wait=True)`.
 
     A checkpoint also contains the states of the default random number generators of Python, NumPy
     and torch, on each rank. `load` restores them, so a loop with dropout resumes bit for bit.
 
     With several processes, each of them calls `save` and `load` with the same arguments, on a
-    directory that all of them share. Any number of processes can load, under DDP, under FSDP2 or
-    unwrapped. Only one run at a time may save to a directory; other runs may load from it.
+    directory that all of them share. Any number of processes can load a checkpoint, whether the
+    model is wrapped in DDP, in FSDP2 or not at all. Only one run at a time may save to a directory;
+    other runs may load from it.
 
     Args:
         directory: The directory of the run; the first save creates it.
-        keep: Number of checkpoints to keep: those that were saved last. Anything in the directory
-            that this library has not written is left alone.
+        keep: Number of checkpoints to keep: those that were saved last. Files in the directory that
+            this library has not written are never removed.
 
     Raises:
-        NotADirectoryError: The directory is a file or a broken link, or lies in one.
+        NotADirectoryError: The directory, or one above it, is a file or a broken link.
         TypeError, ValueError: `keep` is not a positive integer; the directory is itself a
             checkpoint.
 
@@ -96,21 +100,21 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Return the numbers of the complete checkpoints, ascending.
 
-        This waits for a pending save of this rank. To wait for all ranks, save with `wait=True`.
+        Waits for a pending save of this rank. To wait for all ranks, save with `wait=True`.
         """
         self._finish()
         complete = checkpoint_dirs.list_complete(self.directory)
         return sorted({checkpoint.step for checkpoint in complete})
 
     def save(self, step: int, /, wait: bool = False, **parts_by_name: Part) -> None:
-        """Save the parts as they are now, after waiting for a pending save.
+        """Save the parts as they are now. Waits for an earlier save that is still pending.
 
         Args:
             step: The number of the checkpoint, at least 0. An older checkpoint with this number is
                 replaced.
             wait: If True, return only when the checkpoint is complete on all ranks. Without it,
                 `torch.distributed.destroy_process_group` loses a pending save.
-            **parts_by_name: The parts.
+            **parts_by_name: The parts, each under a name of your choice.
 
         Raises:
             TypeError: `step` is not an integer; a part was passed without its name; a part has no
@@ -122,8 +126,8 @@ class Checkpoints:
                 - the order of sharded parameters in an optimizer;
                 - a schedule: the step of its curve, its counters, its hold rules, its curves or its
                   peaks.
-            Exception: An error of a part or of the system. The other ranks then raise RuntimeError.
-                An error of an earlier save is raised once this save has started.
+            Exception: A part or the system raised an error; the other ranks raise RuntimeError.
+                Or an earlier save failed: its error is raised after this save has started.
         """
         states: dict[str, SplitState] = {}
 
@@ -131,8 +135,11 @@ class Checkpoints:
             checked_step = checks.at_least("step", step, 0)
             if isinstance(wait, Stateful | dict | list):  # this part would not be saved
                 raise TypeError(
-                    f"wait = {checks.short_repr(wait)} must be True or False: pass parts by name, "
-                    "such as step=train_step"
+                    checks.must(
+                        "wait",
+                        wait,
+                        "be True or False: pass parts by name, such as step=train_step",
+                    )
                 )
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
@@ -159,8 +166,8 @@ class Checkpoints:
                 parts.store_same_shards(states)
             earlier_error = self._wait()  # again: a signal handler may have saved meanwhile
             path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
-            kinds = {name: parts.kind_of(part) for name, part in parts_by_name.items()}
-            save = saving.Save(checked_step, states, kinds, path, self.keep)
+            forms = {name: parts.form_of(part) for name, part in parts_by_name.items()}
+            save = saving.Save(checked_step, states, forms, path, self.keep)
             _pending[self._key] = saving.start_save(save)
             _print_errors_at_end()
         try:
@@ -190,20 +197,22 @@ class Checkpoints:
         random numbers in between.
 
         Everything is read and verified before the first part changes; no code from a checkpoint
-        runs. If a part then rejects its state, the parts before it are loaded already: stop, or
-        load again. A `TrainStep` whose load failed midway makes no update until a state is loaded.
+        runs. If a part then rejects its state, the parts before it are already loaded: stop, or
+        load again. If a `TrainStep` fails in the middle of its load, it makes no update until a
+        state is loaded.
 
-        If fewer ranks load than saved, the values of the missing ranks are dropped. If more load, a
-        new rank keeps its random states and the carry of its `TrainStep`, and gets every other
-        value from rank 0. A warning says so.
+        If fewer ranks load a checkpoint than saved it, the values of the missing ranks are dropped.
+        If more ranks load it, a new rank keeps its random states and the carry of its `TrainStep`,
+        and gets every other value from rank 0. In both cases a warning says so.
 
         Args:
-            step: The number of the checkpoint. By default the checkpoint that was saved last and is
-                not damaged; a warning names the damaged ones that were skipped.
+            step: The number of the checkpoint. By default, the last one saved that is not damaged;
+                a warning names the damaged ones that were skipped.
             verify: Compare the SHA-256 of every file. With False, a load is faster, but a flipped
                 bit may go unnoticed.
-            partial: True to load values without resuming the run: parts may be left out, and the
-                random states stay as they are, except those in the state of a `TrainStep`.
+            partial: True to load some of the parts without resuming the run. You may then leave
+                parts out, and the random states stay as they are, except that a `TrainStep`
+                restores those of torch.
             **parts_by_name: The parts, under the names that they were saved under.
 
         Returns:
@@ -215,13 +224,13 @@ class Checkpoints:
             ValueError: One of these:
 
                 - There are no parts, or a part is on the meta device.
-                - No checkpoint has this number, or it lacks a part of this name and kind.
-                - The class of a tensor is not in torch's list of safe globals. Or the tensor is of
-                  a subclass, such as torchao's 8-bit moments, and was sharded differently.
+                - No checkpoint has this number, or it lacks a part of this name and form.
+                - The class of a tensor is not in torch's list of safe globals.
+                - A tensor of a subclass, such as torchao's 8-bit moments, was sharded differently.
                 - The arguments, or a schedule, differ between ranks.
                 - A newer version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
-            Exception: An error of a part that rejects its state.
+            Exception: The error that a part raises if it rejects its state.
 
         Warns:
             CurveWarning: The checkpoint has parts that were not passed, and `partial` is False.
@@ -236,7 +245,7 @@ class Checkpoints:
             for name, part in parts_by_name.items():
                 parts.check_memory(name, part)
             if not isinstance(partial, bool):  # a part of this name
-                raise TypeError(f"partial = {checks.short_repr(partial)} must be True or False")
+                raise TypeError(checks.must("partial", partial, "be True or False"))
             return _checked_step(step), names, partial
 
         def schedule_entries(loaded: _Loaded) -> dict[str, str]:
@@ -272,19 +281,21 @@ class Checkpoints:
                 collective_call(lambda part=part, name=name: parts.set_state(part, states[name]))
             # Last, because a part may draw random numbers while it loads its state.
             collective_call(lambda: _restore_random_states(random_states))
-            return saved.checkpoint.step
+            return saved.step
 
     def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
         """Load a model's weights and buffers from a checkpoint, without an optimizer.
 
-        The model may be plain or wrapped, on any number of ranks, however it was saved. If buffers
-        differed between ranks (running statistics under DDP, for instance), all ranks get those of
+        The model may be plain or wrapped, on any number of ranks, no matter how it was saved. If
+        buffers differed between ranks, such as running statistics under DDP, all ranks get those of
         rank 0.
 
         Args:
-            model: The module. It has the names and shapes of the saved one; its dtypes may differ.
+            model: The module to load into. Its parameters and buffers must have the names and
+                shapes of the saved ones; their dtypes may differ.
             step: The number of the checkpoint; by default the one that `load` would choose.
-            part: The name of the part: a `TrainStep`, or a module.
+            part: The name under which a `TrainStep` or a module was saved. An `AveragedModel` of
+                torch loads into the module that it averages, too.
 
         Returns:
             The number of the checkpoint.
@@ -321,7 +332,7 @@ class Checkpoints:
         def read(checkpoints: list[SavedCheckpoint]) -> tuple[int, Any]:
             [saved] = checkpoints
             _check_saved_parts(saved, [part], advice=': pass the name of the model as part="…"')
-            return saved.checkpoint.step, loading.read_model(saved, part, model)
+            return saved.step, loading.read_model(saved, part, model)
 
         with torch.inference_mode(False), torch.no_grad():
             arguments = collective_call(check_arguments)
@@ -338,7 +349,12 @@ class Checkpoints:
             return loaded_step
 
     def merge(
-        self, steps: Sequence[int], weights: Sequence[float], *, into: nn.Module, part: str = "step"
+        self,
+        steps: Sequence[int],
+        weights: Sequence[float] | NDArray[np.floating[Any]],
+        *,
+        into: nn.Module,
+        part: str = "step",
     ) -> None:
         """Load the weighted mean of a model's weights in several checkpoints.
 
@@ -346,22 +362,23 @@ class Checkpoints:
 
         All floating-point tensors are averaged, buffers included. Everything else, such as an
         integer buffer, comes from the last of `steps`. `Curve.merge_weights` returns the weights
-        that replace a cooldown.
+        that replace a cooldown, of the models themselves or of their means over blocks of updates.
 
-        A tensor that is float64 in any checkpoint is summed in float64, every other one in float32;
-        the sum is rounded to the module's dtype at the end. The result has the same bits on any
-        number of ranks. Tensors are read some megabytes at a time. In addition to the module, each
-        rank needs memory for one whole model, and for some copies of its largest tensor. The
-        SHA-256 of every file is verified.
+        A tensor that is float64 in any checkpoint is summed in float64, every other one in float32.
+        At the end, the sum is rounded to the module's dtype. The result has the same bits on any
+        number of ranks. In addition to the module, each rank needs memory for one more copy of it
+        (under FSDP2, of this rank's shards), and for some copies of its largest tensor. The SHA-256
+        of every file is verified.
 
         Args:
             steps: The numbers of the checkpoints, each once.
-            weights: A number for each checkpoint. They add up to 1 within 10⁻⁶, which leaves room
-                for float32 rounding, and may be negative. A checkpoint of weight 0 is verified, but
-                not summed.
-            into: The module, plain or wrapped, on any number of ranks, as for `load_model`. Its
-                `load_state_dict` loads the result.
-            part: The name of the part: a `TrainStep`, or a module.
+            weights: A number for each checkpoint; may be negative. They must add up to 1 within
+                10⁻⁶, which leaves room for float32 rounding. A checkpoint of weight 0 is verified,
+                but not summed.
+            into: The module to load into, plain or wrapped, on any number of ranks, as for
+                `load_model`.
+            part: The name under which a `TrainStep` or a module was saved. An `AveragedModel` of
+                torch merges into the module that it averages, too.
 
         Raises:
             TypeError: `steps` is not a sequence of integers, or `weights` is not a sequence of
@@ -378,7 +395,7 @@ class Checkpoints:
                 - The module is on the meta device.
                 - The arguments differ between ranks.
             RuntimeError: A checkpoint is damaged; or another rank has failed.
-            Exception: An error of the module that rejects the state.
+            Exception: The error that the module raises if it rejects the result.
 
         >>> import tempfile, torch
         >>> from torch_bridge import Checkpoints
@@ -534,11 +551,11 @@ def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:
 
 def _check_saved_parts(saved: SavedCheckpoint, names: Sequence[str], advice: str = "") -> None:
     """Raise ValueError if the checkpoint lacks a part."""
-    saved_names = list(saved.checkpoint.parts)
+    saved_names = list(saved.manifest["parts"])
     unknown = sorted(set(names) - set(saved_names))
     if unknown:
         problem = f"has the parts {saved_names}, and not {unknown}"
-        raise ValueError(f"{saved.checkpoint.path} {problem}{advice}")
+        raise ValueError(f"{saved.path} {problem}{advice}")
 
 
 def _restore_random_states(states: RandomStates | None) -> None:
@@ -547,10 +564,10 @@ def _restore_random_states(states: RandomStates | None) -> None:
 
 
 def _warn_of_left_out_parts(saved: SavedCheckpoint, names: Sequence[str]) -> None:
-    left_out = [name for name in saved.checkpoint.parts if name not in names]
+    left_out = [name for name in saved.manifest["parts"] if name not in names]
     if left_out:
         warn(
-            f"{saved.checkpoint.path} also contains the parts {left_out}, which were not passed. "
+            f"{saved.path} also contains the parts {left_out}, which were not passed. "
             "To resume the run, pass them too; to load only some parts, write partial=True"
         )
 
@@ -559,9 +576,9 @@ def _world_size_warning(
     saved: SavedCheckpoint, parts_by_name: Mapping[str, Part], *, partial: bool
 ) -> str:
     """Return a warning about values dropped or copied between ranks, or an empty string."""
-    before = saved.checkpoint.world_size
+    before = saved.manifest["world_size"]
     now = processes.world_size()
-    message = f"{saved.checkpoint.path} was saved by {before} processes, and now there are {now}: "
+    message = f"{saved.path} was saved by {before} processes, and now there are {now}: "
     names = [*parts_by_name]
     if not partial:
         names.append(parts.RANDOM_STATES_PART)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
@@ -39,13 +40,13 @@ from torch_bridge.distributed.dtensors import (
     placements_of,
 )
 from torch_bridge.distributed.plain_names import plain_state, to_plain_names
-from torch_bridge.param_groups import all_parameters
+from torch_bridge.groups.optimizers import all_parameters
+from torch_bridge.optimizer_traits import is_of_torch
 from torch_bridge.random_states import (
     RANDOM_STATES_FORMAT,
     RandomStates,
     check_states_of_process,
 )
-from torch_bridge.training.optimizer_states import is_of_torch
 from torch_bridge.training.step import TrainStep
 from torch_bridge.training.step_state import PER_RANK_ENTRIES, TRAIN_STEP
 
@@ -56,7 +57,9 @@ class SavedCheckpoint:
     """A checkpoint to read from. Its files may be damaged: see `read_verified`."""
 
     def __init__(self, checkpoint: CheckpointDir) -> None:
-        self.checkpoint = checkpoint
+        self.path = checkpoint.path
+        self.step = checkpoint.step
+        self.manifest = checkpoint.undamaged_manifest
         self._reader = file_format.TensorReader(checkpoint.path)
 
     def values_of_ranks(self, first: int, names: Collection[str]) -> list[str]:
@@ -65,7 +68,7 @@ class SavedCheckpoint:
         They differ from rank 0's. Each is named by up to two components, such as `step.random`.
         """
         values: set[str] = set()
-        for rank in range(first, self.checkpoint.world_size):
+        for rank in range(first, self.manifest["world_size"]):
             prefix = file_format.name_of_rank("", rank)
             for stored_name in self._reader.shapes:
                 if not stored_name.startswith(prefix):
@@ -108,17 +111,17 @@ def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
     """Return the state that a part gets on this rank.
 
     Raises:
-        ValueError: The part was of a different kind.
+        ValueError: The part was of a different form.
     """
-    kind = parts.kind_of(part)
-    saved_kind = saved.checkpoint.parts[name]
-    if saved_kind != kind:
-        raise ValueError(f"{name} was saved as a {saved_kind}, and here it is a {kind}")
+    form = parts.form_of(part)
+    saved_form = saved.manifest["parts"][name]
+    if saved_form != form:
+        raise ValueError(f"{name} was saved as a {saved_form}, and here it is a {form}")
 
     rank = processes.rank()
     structure = saved.read_structure(name, rank)
     state = read_tensors(saved, structure, Targets(name, part))
-    if isinstance(part, TrainStep) and rank >= saved.checkpoint.world_size:
+    if isinstance(part, TrainStep) and rank >= saved.manifest["world_size"]:
         current: Any = part._state.read()
         for entry in PER_RANK_ENTRIES:
             state[entry] = current[entry]
@@ -133,7 +136,7 @@ def read_random_states(saved: SavedCheckpoint) -> RandomStates | None:
             program has replaced it by one of a different kind.
     """
     rank = processes.rank()
-    if rank >= saved.checkpoint.world_size or not saved.has_random_states():
+    if rank >= saved.manifest["world_size"] or not saved.has_random_states():
         return None
     name = parts.RANDOM_STATES_PART
     states = read_tensors(saved, saved.read_structure(name, rank), Targets(name, {}))
@@ -155,11 +158,13 @@ def read_model(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[s
 def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
     """Return the structure of a saved module, or of a training step's, under plain names.
 
+    That of an `AveragedModel` also fits the module that it averages.
+
     Raises:
         ValueError: It is not that of a module with these names and shapes.
     """
     structure: Any = saved.read_structure(part, 0)
-    if not isinstance(structure, dict) or saved.checkpoint.parts[part] != "state":
+    if not isinstance(structure, dict) or saved.manifest["parts"][part] != "state":
         raise ValueError(f"{part} is neither a TrainStep nor a module")
     structure = cast("dict[str, Any]", structure)
     if TRAIN_STEP.is_of(structure):
@@ -167,12 +172,23 @@ def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapp
         structure = structure["model"]
 
     current = plain_state(model)
+    if "n_averaged" in structure and "n_averaged" not in current:
+        structure = _without_count(structure)
     named = to_plain_names(structure, current)
     differences = _differences(named, current)
     if differences:
-        owner = f"{part} of checkpoint {saved.checkpoint.step}"
+        owner = f"{part} of checkpoint {saved.step}"
         raise ValueError(f"{owner} was saved with a different model: {'; '.join(differences[:5])}")
     return named
+
+
+def _without_count(structure: dict[str, Any]) -> dict[str, Any]:
+    """Return the structure of an `AveragedModel` of torch without its number of averaged models."""
+    others = copy(structure)  # keeps torch's `_metadata`
+    del others["n_averaged"]
+    if all(str(name).startswith("module.") for name in others):
+        return others
+    return structure
 
 
 def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
@@ -466,7 +482,7 @@ def _files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[Checkpo
     for checkpoint in checkpoints:
         # Also a file that does not belong to it: `SavedCheckpoint` would read it too.
         present = file_format.list_files(checkpoint.path)
-        all_names = sorted({*present, *checkpoint.files})
+        all_names = sorted({*present, *checkpoint.undamaged_manifest["files"]})
         for name in all_names[processes.rank() :: processes.world_size()]:
             files.append((checkpoint, name))
     return files
@@ -474,7 +490,8 @@ def _files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[Checkpo
 
 def _find_damage(checkpoint: CheckpointDir, name: str, *, verify: bool) -> str:
     """Return what is wrong with a file, or an empty string."""
-    if name not in checkpoint.files:
+    files = checkpoint.undamaged_manifest["files"]
+    if name not in files:
         return f"{checkpoint.step}: {name} does not belong to it"
     try:
         with (checkpoint.path / name).open("rb") as file:
@@ -485,6 +502,6 @@ def _find_damage(checkpoint: CheckpointDir, name: str, *, verify: bool) -> str:
         return f"{checkpoint.step}: {name} is missing"
     except OSError as error:
         return f"{checkpoint.step}: {name} can't be read: {error}"
-    if digest != checkpoint.files[name]:
+    if digest != files[name]:
         return f"{checkpoint.step}: {name} is damaged: its SHA-256 differs"
     return ""

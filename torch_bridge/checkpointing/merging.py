@@ -33,7 +33,7 @@ def check_arguments(steps: Any, weights: Any) -> tuple[list[int], list[float]]:
     """
     for name, value, items in (("steps", steps, "integers"), ("weights", weights, "numbers")):
         if not checks.is_ordered(value):
-            raise TypeError(f"{name} = {checks.short_repr(value)} must be a sequence of {items}")
+            raise TypeError(checks.must(name, value, f"be a sequence of {items}"))
     checked_steps: list[int] = []
     for index, step in enumerate(steps):
         checked_steps.append(checks.at_least(f"steps[{index}]", step, 0))
@@ -66,7 +66,7 @@ class _Source:
 
     @property
     def step(self) -> int:
-        return self.saved.checkpoint.step
+        return self.saved.step
 
 
 def merge_states(

@@ -32,8 +32,8 @@ def is_of_numpy(value: Any) -> bool:
 
 def is_plain(value: Any) -> bool:
     """Return True for an array or a scalar of NumPy's own class, not of a subclass."""
-    kind = cast("type[Any]", type(value))
-    return kind is np.ndarray or kind is value.dtype.type
+    value_type = cast("type[Any]", type(value))
+    return value_type is np.ndarray or value_type is value.dtype.type
 
 
 def to_bytes(value: Any) -> tuple[str, Tensor]:

@@ -13,7 +13,7 @@ from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import host_copier, mesh_of
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
-from torch_bridge.param_groups import all_parameters
+from torch_bridge.groups.optimizers import all_parameters
 from torch_bridge.random_states import get_states_of_process
 from torch_bridge.training.optimizer_states import load_optimizer
 from torch_bridge.training.step import TrainStep
@@ -57,13 +57,14 @@ def check_parts(parts: Mapping[str, Any]) -> None:
             )
         if isinstance(part, type) or not isinstance(part, Stateful | dict | list):
             raise TypeError(
-                f"{name} = {checks.short_repr(part)} must have state_dict and load_state_dict, or "
-                "be a dictionary or a list"
+                checks.must(
+                    name, part, "have state_dict and load_state_dict, or be a dictionary or a list"
+                )
             )
 
 
-def kind_of(part: Part) -> str:
-    """Return the kind of a part: "state", "dict" or "list"."""
+def form_of(part: Part) -> str:
+    """Return the form of a part: "state", "dict" or "list"."""
     if isinstance(part, Stateful):
         return "state"
     if isinstance(part, dict):

@@ -40,8 +40,8 @@ class Save:
 
     step: int
     states: dict[str, SplitState]
-    kinds: dict[str, str]
-    """The kind of each part: see `CheckpointDir.parts`."""
+    forms: dict[str, str]
+    """The form of each part: see `Manifest`."""
     path: Path
     """The partial directory."""
     keep: int
@@ -123,7 +123,7 @@ def _write(save: Save, group: Any) -> None:
         checkpoint_dirs.commit(
             save.path,
             step=save.step,
-            parts=save.kinds,
+            parts=save.forms,
             files=files,
             world_size=save.world_size,
             keep=save.keep,

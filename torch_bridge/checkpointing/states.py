@@ -200,8 +200,8 @@ class _Splitter:
         for name, value in values.items():
             inner_path = f"{path}.{name}"
             if not isinstance(value, Tensor) or mesh_of(value) is not None:
-                kind = cast("type[Any]", type(value))
-                raise _unsupported(inner_path, f"of {_full_name(kind)}, within a tensor")
+                value_type = cast("type[Any]", type(value))
+                raise _unsupported(inner_path, f"of {_full_name(value_type)}, within a tensor")
             inner[name] = self._store(inner_path, value)
         context = map_leaves(f"the context of {path}", context, _copy_plain)
         return StoredSubclass(class_name, context, inner, empty_meta(tensor))
@@ -286,21 +286,21 @@ def _copy_plain(path: str, value: Any) -> Any:
 
 def _check_plain(path: str, value: Any) -> None:
     """Raise a TypeError if `torch.load(weights_only=True)` can't read a value."""
-    kind = cast("type[Any]", type(value))
-    if kind in (set, frozenset, tuple):
+    value_type = cast("type[Any]", type(value))
+    if value_type in (set, frozenset, tuple):
         for item in value:
             _check_plain(f"{checks.short_repr(item)} in {path}", item)
-    elif kind is int and value.bit_length() > _MAX_INT_BITS:
+    elif value_type is int and value.bit_length() > _MAX_INT_BITS:
         raise _unsupported(path, f"an integer of more than {_MAX_INT_BITS} bits")
-    elif kind not in _PLAIN_TYPES:
-        raise _unsupported(path, f"of {_full_name(kind)}")
+    elif value_type not in _PLAIN_TYPES:
+        raise _unsupported(path, f"of {_full_name(value_type)}")
 
 
 def _check_array(path: str, value: Any) -> None:
     """Raise a TypeError if NumPy's file format does not keep an array or a scalar."""
     if not numpy_values.is_plain(value):
-        kind = cast("type[Any]", type(value))
-        raise _unsupported(path, f"of {_full_name(kind)}")
+        value_type = cast("type[Any]", type(value))
+        raise _unsupported(path, f"of {_full_name(value_type)}")
     dtype = value.dtype
     is_from_elsewhere = dtype.isbuiltin == 2
     if dtype.kind not in numpy_values.KIND_CODES or is_from_elsewhere:
@@ -352,20 +352,20 @@ def _checked_class(path: str, tensor: Tensor) -> str:
     Raises:
         TypeError: It is not there.
     """
-    kind = type(tensor)
-    name = stored_values.name_in_safe_globals(kind)
+    value_type = type(tensor)
+    name = stored_values.name_in_safe_globals(value_type)
     if name is None:
         raise TypeError(
-            f"{path} is of {_full_name(kind)}, which is not in torch's list of safe globals: if "
-            "you trust the class, call "
-            f"torch.serialization.add_safe_globals([{kind.__name__}]) before you save and load, "
-            "or keep the tensor in a separate file, with torch.save"
+            f"{path} is of {_full_name(value_type)}, which is not in torch's list of safe globals: "
+            "if you trust the class, call "
+            f"torch.serialization.add_safe_globals([{value_type.__name__}]) before you save and "
+            "load, or keep the tensor in a separate file, with torch.save"
         )
     return name
 
 
-def _full_name(kind: type[Any]) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+def _full_name(value_type: type[Any]) -> str:
+    return f"{value_type.__module__}.{value_type.__qualname__}"
 
 
 def _unsupported(path: str, what: str) -> TypeError:

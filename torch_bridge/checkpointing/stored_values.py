@@ -122,10 +122,10 @@ def rebuild(leaf: Any, tensors: Mapping[str, Tensor]) -> Any:
             return with_flags_of(leaf.meta, tensor)
         return numpy_values.from_bytes(leaf.kind, tensor)
     if isinstance(leaf, StoredSubclass):
-        kind = class_in_safe_globals(leaf.class_name)
+        value_type = class_in_safe_globals(leaf.class_name)
         inner = {name: rebuild(value, tensors) for name, value in leaf.inner.items()}
         shape, stride = leaf.meta.shape, leaf.meta.stride()
-        tensor = kind.__tensor_unflatten__(inner, leaf.context, shape, stride)
+        tensor = value_type.__tensor_unflatten__(inner, leaf.context, shape, stride)
         return _with_flags_of_meta(leaf.meta, tensor)
     if isinstance(leaf, StoredShard):
         assert leaf.like is not None
@@ -186,10 +186,10 @@ def from_record(record: Any) -> "Stored | Tensor":
 # Torch's list of safe globals.
 
 
-def name_in_safe_globals(kind: type[Any]) -> str | None:
+def name_in_safe_globals(value_type: type[Any]) -> str | None:
     """Return the name of a class in torch's list of safe globals, or None if it is not there."""
     for name, safe in _safe_tensor_classes():
-        if safe is kind:
+        if safe is value_type:
             return name
     return None
 
@@ -208,9 +208,11 @@ def _safe_tensor_classes() -> list[tuple[str, Any]]:
     safe_globals = cast("list[Any]", torch.serialization.get_safe_globals())
     for safe in safe_globals:
         name = ""
-        kind = safe
+        value_type = safe
         if isinstance(safe, tuple):
-            kind, name = cast("tuple[Any, str]", safe)
-        if isinstance(kind, type) and issubclass(kind, Tensor):
-            classes.append((name or f"{kind.__module__}.{kind.__qualname__}", kind))
+            value_type, name = cast("tuple[Any, str]", safe)
+        if isinstance(value_type, type) and issubclass(value_type, Tensor):
+            classes.append(
+                (name or f"{value_type.__module__}.{value_type.__qualname__}", value_type)
+            )
     return classes

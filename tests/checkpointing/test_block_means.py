@@ -1,0 +1,149 @@
+"""Means of blocks of updates, saved with checkpoints and merged for a cooldown."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from support.checkpointing.block_means import (
+    LAST,
+    LENGTH,
+    STABLE,
+    BlockMeansRun,
+    train_on_ranks,
+)
+from support.checkpointing.checkpoints import same_bits
+from support.distributed.processes import run
+from support.examples import examples
+from support.training.models import Net
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from torch_bridge import Checkpoints
+
+RUNS: dict[str, dict[str, Any]] = {
+    "every update": {},
+    "every second update": {"every": 2},
+    "bfloat16": {"dtype": torch.bfloat16},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BlockMeansRun]:
+    trained: dict[str, BlockMeansRun] = {}
+    for name, options in RUNS.items():
+        trained[name] = BlockMeansRun(tmp_path_factory.mktemp("run"), **options)
+        trained[name].train(LAST)
+    return trained
+
+
+@given(
+    name=st.sampled_from([*RUNS]),
+    start=st.integers(LENGTH, LAST - 2),
+    length=st.integers(1, LAST),
+    shape=st.sampled_from(["linear", "1-sqrt", "cosine"]),
+)
+@examples(25)
+def test_merge_is_weighted_mean_of_block_means(
+    runs: dict[str, BlockMeansRun], name: str, start: int, length: int, shape: str
+) -> None:
+    """It is summed in float32, even if the weights are bfloat16."""
+    trained = runs[name]
+    length = min(length, LAST - start)
+    steps = trained.checkpoints.steps()[1:]
+    weights = STABLE.cooldown(start, length, shape=shape).merge_weights(steps, mean_of=LENGTH)
+    merged = Net(seed=9)
+    trained.checkpoints.merge(steps, weights, into=merged, part="mean")
+    for parameter, value in merged.state_dict().items():
+        expected: Any = 0
+        for step, weight in zip(steps, weights.tolist(), strict=True):
+            of_block = trained.weights[step - LENGTH : step]
+            averaged = of_block[trained.every - 1 :: trained.every]
+            expected += weight * sum(w[parameter] for w in averaged) / len(averaged)
+        torch.testing.assert_close(value.double(), expected, rtol=0, atol=1e-6)
+
+
+def test_mean_is_rounded_once_to_bfloat16(runs: dict[str, BlockMeansRun]) -> None:
+    checkpoints = runs["bfloat16"].checkpoints
+    in_float32 = Net()
+    in_bfloat16 = Net().bfloat16()
+    for model in (in_float32, in_bfloat16):
+        checkpoints.merge([8, 12], [0.25, 0.75], into=model, part="mean")
+    assert same_bits(in_float32.bfloat16().state_dict(), in_bfloat16.state_dict())
+
+
+def saved_mean(checkpoints: Checkpoints, step: int) -> AveragedModel:
+    mean = AveragedModel(Net())
+    checkpoints.load_model(mean, step, part="mean")
+    return mean
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("stop", [8, 9, 10, 11])
+def test_resume_within_a_block_keeps_its_mean(
+    tmp_path: Path, runs: dict[str, BlockMeansRun], stop: int, every: int
+) -> None:
+    """The state contains how many updates have been averaged."""
+    uninterrupted = runs["every update"]
+    if every == 2:
+        uninterrupted = runs["every second update"]
+    killed = BlockMeansRun(tmp_path, every=every)
+    killed.train(stop)
+    killed.save(stop)
+    resumed = BlockMeansRun(tmp_path, every=every)
+    resumed.load_newest()
+    resumed.train(LAST)
+    for step in uninterrupted.checkpoints.steps():
+        mean = saved_mean(resumed.checkpoints, step)
+        expected = saved_mean(uninterrupted.checkpoints, step)
+        assert same_bits(mean.state_dict(), expected.state_dict())
+        assert mean.n_averaged == LENGTH // every
+
+
+def test_averaged_model_loads_into_its_module(tmp_path: Path) -> None:
+    """The buffers of a batch normalization, which have a version, are among its state."""
+    model = nn.Sequential(Net(), nn.BatchNorm1d(2))
+    mean = AveragedModel(model)
+    mean.update_parameters(model)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, mean=mean)
+    for tensor in model.state_dict().values():
+        tensor.add_(1)
+    checkpoints.load_model(model, part="mean")
+    assert same_bits(model.state_dict(), mean.module.state_dict())
+    other = AveragedModel(model)
+    checkpoints.merge([1], [1.0], into=other, part="mean")
+    assert same_bits(other.state_dict(), mean.state_dict())
+
+
+def test_count_of_another_module_is_not_dropped(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    model.register_buffer("n_averaged", torch.tensor(3))
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, model=model)
+    with pytest.raises(ValueError, match=r"n_averaged: \(\) in the checkpoint, missing here"):
+        checkpoints.load_model(nn.Linear(2, 1), part="model")
+
+
+# Several ranks.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+@pytest.mark.parametrize("processes", [(1, 2), (2, 1), (2, 3)], ids=str)
+def test_block_continues_on_another_number_of_ranks(
+    tmp_path: Path, runs: dict[str, BlockMeansRun], processes: tuple[int, int], wrapper: str
+) -> None:
+    """The first block is killed in its middle."""
+    for size, last in zip(processes, (2 * LENGTH + 2, LAST), strict=True):
+        if size == 1:
+            train_on_ranks(tmp_path, "plain", last)
+        else:
+            run(train_on_ranks, tmp_path, wrapper, last, processes=size)
+    expected = runs["every update"].checkpoints
+    for step in expected.steps():
+        mean = saved_mean(Checkpoints(tmp_path, keep=LAST), step)
+        assert mean.n_averaged == LENGTH
+        for name, value in saved_mean(expected, step).state_dict().items():
+            torch.testing.assert_close(mean.state_dict()[name], value, rtol=0, atol=1e-6)
