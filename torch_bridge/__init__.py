@@ -19,7 +19,7 @@ Each name is imported on first use, so `lambda_lr` does not import FSDP or
 
 from contextlib import suppress
 
-from torch_bridge.curve_api import lazy_names
+from torch_bridge.curve_api import attach as _attach
 
 # At import, because a program may load a checkpoint before it uses any name of this package.
 # Without torch, curves work all the same, and every other name raises an error that says so.
@@ -28,4 +28,4 @@ with suppress(ModuleNotFoundError):
 
     allow_values()
 
-__all__, __getattr__, __dir__ = lazy_names.attach(__name__, "torch")
+__all__, __getattr__, __dir__ = _attach(__name__, "torch")

@@ -3,6 +3,8 @@
 from typing import Any
 
 from plateau_jax import BatchPlan, Curve, stack
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import (
     CLOCKS,
     MAX_CONSUMED,
@@ -16,6 +18,7 @@ from plateau_jax.clocks.decision import decide
 from plateau_jax.clocks.known_rules import Rule
 from plateau_jax.curves.curve import AnyCurve, as_curves
 from plateau_jax.curves.serialization import CURVE_CLASSES
+from plateau_jax.lazy_names import attach
 from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
 from plateau_jax.runs.comparison import compare_with_saved, one_if_equal, schedules_of
 from plateau_jax.runs.host_clock import HeldClock, UnitClock, UpdateClock, new_clock
@@ -33,18 +36,16 @@ from plateau_jax.runs.saved_run import (
     read_saved_run,
 )
 from plateau_jax.runs.values_ahead import ValuesAhead
-from plateau_jax.table.fixed_point import evaluate as evaluate_table
-from plateau_jax.table.segments import Segments, decode_table
-from plateau_jax.validation import checks, lazy_names
-from plateau_jax.validation.curve_warning import warn
-from plateau_jax.validation.formats import (
+from plateau_jax.saved_states.formats import (
     NEWER,
     Format,
     describe_error,
     is_of_newer_version,
     without_defaults,
 )
-from plateau_jax.validation.state_errors import reading_state_of
+from plateau_jax.saved_states.state_errors import reading_state_of
+from plateau_jax.table.encoding import Table, decode_table
+from plateau_jax.table.fixed_point import evaluate as evaluate_table
 
 __all__ = [
     "FOLLOWER",
@@ -62,12 +63,13 @@ __all__ = [
     "Position",
     "Rule",
     "SavedRun",
-    "Segments",
     "States",
+    "Table",
     "UnitClock",
     "UpdateClock",
     "ValuesAhead",
     "as_curves",
+    "attach",
     "check_clock",
     "check_consumed",
     "check_length",
@@ -82,7 +84,6 @@ __all__ = [
     "evaluate_table",
     "initial_states",
     "is_of_newer_version",
-    "lazy_names",
     "multiply_levels",
     "new_clock",
     "one_if_equal",

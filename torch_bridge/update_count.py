@@ -11,11 +11,10 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
 
         updates = ⌈batches / accumulation⌉ · epochs
 
-    An update takes `accumulation` batches; the last update of an epoch may take fewer. A loop that
-    carries an incomplete accumulation into the next epoch makes `batches * epochs // accumulation`
-    updates instead. Examples: PyTorch Ignite, accelerate with `sync_with_dataloader=False`, and
-    `optax.MultiSteps`. Each rank counts the batches of its loader, and all ranks get the same
-    number.
+    An update takes `accumulation` batches; the last update of an epoch may take fewer. PyTorch
+    Ignite, accelerate with `sync_with_dataloader=False` and `optax.MultiSteps` carry the remaining
+    batches into the next epoch instead. They make `batches * epochs // accumulation` updates. Each
+    rank counts the batches of its loader, and all ranks get the same number.
 
     Args:
         loader: Anything whose length is its number of batches, such as a `DataLoader`; or this
@@ -27,8 +26,8 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
         The number of updates.
 
     Raises:
-        TypeError: `loader` is not an integer and has no length, as over an `IterableDataset`;
-            `epochs` or `accumulation` is not an integer.
+        TypeError: `loader` is not an integer and has no length, like a loader over an
+            `IterableDataset`; `epochs` or `accumulation` is not an integer.
         ValueError: One of the three numbers is below 1.
 
     >>> from torch_bridge import count_updates

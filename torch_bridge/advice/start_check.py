@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 from torch_bridge.advice.position_warnings import describe_updates, start_message
 from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.curve_api import warn
-from torch_bridge.param_groups import updates_made
+from torch_bridge.optimizer_traits import updates_made
 
 
 class StartCheck:

@@ -47,7 +47,8 @@ from torch_bridge.curve_api import (
 )
 from torch_bridge.distributed.processes import world_size
 from torch_bridge.groups.group_curves import GroupCurves
-from torch_bridge.param_groups import as_number, is_same, updates_made
+from torch_bridge.groups.options import as_number, is_same
+from torch_bridge.optimizer_traits import updates_made
 
 _FIRST_WINDOW = 21
 _LONGEST_WINDOW = 1344

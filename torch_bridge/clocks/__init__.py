@@ -1,1 +1,5 @@
-"""Which step of the curve is next, on the host and on the device, and its learning rates."""
+"""The position of a run on the device.
+
+`table` (a curve's table as tensors, and `multiplier`), `learning_rates` (looked up on the device),
+`device_clock` (counts updates, samples or tokens, and applies hold rules).
+"""

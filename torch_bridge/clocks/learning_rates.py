@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torch_bridge.clocks.table import multiplier, tensors
-from torch_bridge.curve_api import Curve, Segments, ValuesAhead, stack
+from torch_bridge.curve_api import Curve, Table, ValuesAhead, stack
 
 MAX_TABLE_VALUES = 2**24
 """The most multipliers and learning rates that are kept on the device: 64 MiB."""
@@ -52,11 +52,11 @@ class LearningRates:
         num_steps = self.last_step + 1
         num_multipliers = num_steps * len(distinct)
         num_lrs = num_steps * len(curves)
-        self._segments: Segments | None = None
+        self._stacked_table: Table | None = None
         self._multipliers: Tensor | None = None
         self._table: Tensor | None = None
         if num_multipliers > MAX_TABLE_VALUES:
-            self._segments = tensors(stack(curves), device)
+            self._stacked_table = tensors(stack(curves), device)
             return
         steps = np.arange(num_steps)
         multipliers = np.stack([curve(steps) for curve in distinct], axis=1)
@@ -87,8 +87,8 @@ class LearningRates:
             of_curves = self._multipliers.index_select(0, step).view(-1)
             of_groups = of_curves.index_select(0, self._columns)
         else:
-            assert self._segments is not None
-            of_groups = multiplier(self._segments, step.squeeze(0))
+            assert self._stacked_table is not None
+            of_groups = multiplier(self._stacked_table, step.squeeze(0))
         torch.mul(of_groups, self._peaks, out=self.current)
 
     def at(self, step: int) -> list[float]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torch_bridge.curve_api import (
     Operations,
-    Segments,
+    Table,
     checks,
     decode_table,
     evaluate_table,
@@ -16,23 +16,23 @@ from torch_bridge.curve_api import (
 )
 
 
-def multiplier(table: Segments, step: Tensor) -> Tensor:
-    """Evaluate a table at each step, as a pure function, on the device of the step.
+def multiplier(table: Table, step: Tensor) -> Tensor:
+    """Evaluate the table of a curve at one or more steps, on their device. A pure function.
 
         multiplier(tensors(curve.table), step) = curve(step)
 
-    The bits are those of `curve(step)` on every device: eager, under
-    `torch.compile(fullgraph=True)`, under `torch.func.vmap` over steps and in a CUDA graph. It
-    never synchronizes with the device.
+    The bits are those of `curve(step)`, on every device, in eager mode, under
+    `torch.compile(fullgraph=True)`, under `torch.func.vmap` over steps, and in a CUDA graph. The
+    host never waits for the device.
 
-    The table is an ordinary input: compiled code accepts a different one with as many rows and the
-    same columns without a recompilation.
+    The table is an ordinary input: without a recompilation, compiled code accepts the table of a
+    different curve if it has as many rows and the same columns.
 
     Args:
         table: `tensors(curve.table, device)`: int32 of shape (rows,), on the device of the step;
             for a table from `stack`, of shape (curves, rows).
-        step: A tensor of integers, of any shape and dtype. Below 0 it counts as 0. It counts
-            updates, or, for a curve from `BatchPlan.scale`, its unit of samples or tokens.
+        step: A tensor of integers, of any shape and integer dtype. A step below 0 counts as 0. A
+            step is an update or, for a curve from `BatchPlan.scale`, its unit of samples or tokens.
 
     Returns:
         float32 in [0, 1], of the shape of `step`; for a table from `stack`, of shape (curves,) +
@@ -68,7 +68,7 @@ def multiplier(table: Segments, step: Tensor) -> Tensor:
     return multipliers.reshape(curves, *step.shape)
 
 
-def tensors(table: Segments, device: Any = None) -> Segments:
+def tensors(table: Table, device: Any = None) -> Table:
     """Copy a table to int32 tensors, for `multiplier`.
 
     Args:
@@ -91,10 +91,9 @@ def tensors(table: Segments, device: Any = None) -> Segments:
 
 
 def _check_table(table: Any) -> None:
-    if not isinstance(table, Segments):
+    if not isinstance(table, Table):
         raise TypeError(
-            f"table = {checks.short_repr(table)} must be a table: curve.table, or what stack or "
-            "tensors returns"
+            checks.must("table", table, "be a table: curve.table, or what stack or tensors returns")
         )
 
 
@@ -113,8 +112,12 @@ def _clamp_steps(step: Any) -> Tensor:
     """
     if not isinstance(step, Tensor):
         raise TypeError(
-            f"step = {checks.short_repr(step)} must be a tensor of integers; write "
-            "torch.tensor(step), or curve(step) for a number or a NumPy array"
+            checks.must(
+                "step",
+                step,
+                "be a tensor of integers; write "
+                "torch.tensor(step), or curve(step) for a number or a NumPy array",
+            )
         )
     if step.is_floating_point() and not step.numel():  # torch.tensor([]), as in `checks.steps`
         step = step.to(torch.int32)

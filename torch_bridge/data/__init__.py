@@ -1,1 +1,4 @@
-"""A loader that resumes in the middle of an epoch, and prefetching to the device."""
+"""Data for a training loop.
+
+`loader` and `resumable_loader` (resumes in the middle of an epoch), `prefetching` (to the device).
+"""

@@ -41,35 +41,35 @@ def make_loader(
     """Build a reproducible data loader that resumes in the middle of an epoch.
 
     Every iteration is an epoch. In training, each epoch has a new order, drawn from `seed`, and an
-    incomplete last batch is dropped; otherwise the whole dataset is loaded in the order of its
-    indices. Samples are loaded and collated on the CPU. The random states of torch, NumPy and
-    Python are not changed.
+    incomplete last batch is dropped. With `training=False`, the whole dataset is loaded in the
+    order of its indices. Samples are loaded and collated on the CPU. The random states of torch,
+    NumPy and Python are not changed.
 
-    With several processes (of the process group or, before there is one, torchrun's) each rank
-    loads its share of every batch: n ranks with batches of `batch_size` together load, in the order
-    of ranks, the samples that one process would load in batches of n · `batch_size`. An incomplete
-    last batch is split as evenly as possible. In evaluation a rank may get none of it, and then has
-    one batch fewer (see `evaluate`).
+    With several processes, each rank loads a different part of every batch. The batches of n ranks,
+    joined in the order of the ranks, are those that one process would load with n times the
+    `batch_size`. An incomplete last batch is split as evenly as possible. In evaluation a rank may
+    get none of it, and then has one batch fewer (see `evaluate`). The ranks are those of the
+    process group or, before there is one, of torchrun.
 
-    After `load_state_dict(loader.state_dict())` on a loader built with the same arguments, its next
-    iteration begins with the first batch that had not been handed out: the rest of that epoch, or
-    the next epoch if none is left. So if a loop leaves an epoch early, a resumed run first gets the
-    rest of that epoch, but an uninterrupted run begins the next one. To leave epochs early, take
-    the batches of all epochs from one iterator.
+    To resume, build a loader with the same arguments and load the state. The next iteration begins
+    with the first batch that had not been returned: the rest of that epoch or, if none is left, the
+    next epoch. So if a loop leaves an epoch early, a resumed run first gets the rest of that epoch,
+    but an uninterrupted run begins the next one. To leave epochs early, take the batches of all
+    epochs from one iterator.
 
-    The state is (epoch, batch). It is the same on every rank, except that a rank without samples of
-    the last batch counts that batch when its iteration ends. Any number of ranks and workers can
-    load it if the batch of all ranks together keeps its size. A loader has one position: a new
-    iteration, or loading a state, ends the iteration before. To repeat exactly after a resume,
-    augmentation must draw its random numbers from (seed, epoch, index).
+    The state is a position, (epoch, batch). It is the same on every rank, except that a rank
+    without samples of the last batch counts that batch when its iteration ends. Any number of ranks
+    and workers can load it if the batch of all ranks together keeps its size. A loader has one
+    position: a new iteration, or loading a state, ends the previous iteration. Augmentation repeats
+    exactly after a resume only if it draws its random numbers from (seed, epoch, index).
 
     Args:
         dataset: Samples by index, with a length.
         batch_size: Samples in a batch of one process.
         training: If True, shuffle and drop an incomplete last batch.
-        device: The device that the batches will be copied to (see `prefetch`). For CUDA they are
-            put in pinned memory.
-        num_workers: Number of loading processes, each with its own copy of the dataset, which live
+        device: The device that you will copy the batches to (see `prefetch`). For CUDA they are put
+            in pinned memory.
+        num_workers: Number of loading processes, each with its own copy of the dataset. They live
             through all epochs. By default one fewer than the cores that this process may use, at
             most 8; the processes on one machine (torchrun's `LOCAL_WORLD_SIZE`) share its cores. On
             systems that spawn workers, a script needs `if __name__ == "__main__":`.
@@ -82,14 +82,13 @@ def make_loader(
         A `torch.utils.data.DataLoader` with `state_dict` and `load_state_dict`.
 
     Raises:
-        TypeError: The dataset has no length or index (an `IterableDataset` keeps its own position
-            in its stream); a sampler was passed, or a keyword argument that `DataLoader` does not
-            have.
+        TypeError: The dataset has no length or can't be indexed, like an `IterableDataset`; a
+            sampler was passed, or a keyword argument that `DataLoader` does not have.
         ValueError: A number is out of range; the dataset is too small for a batch; in training with
-            `drop_last=False`, the last batch has fewer samples than ranks. From `load_state_dict`:
-            the state is of a loader that was built with different arguments.
-        RuntimeError: torch does not know the device. From an iteration: a newer one, or a loaded
-            state, has ended it; or the loader was built before the process group.
+            `drop_last=False`, the last batch has fewer samples than there are ranks. From
+            `load_state_dict`: the state is of a loader that was built with different arguments.
+        RuntimeError: torch does not know the device. During an iteration: a newer iteration, or a
+            loaded state, has ended it; or the loader was built before the process group.
 
     >>> from torch_bridge import make_loader
     >>> loader = make_loader(range(10), 4, num_workers=0)
@@ -102,9 +101,7 @@ def make_loader(
     True
     """
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Indexed):
-        raise TypeError(
-            f"dataset = {checks.short_repr(dataset)} must have a length and samples by index"
-        )
+        raise TypeError(checks.must("dataset", dataset, "have a length and samples by index"))
     for name in overrides.keys() & _ORDER_OPTIONS:
         raise TypeError(
             f"{name} = {checks.short_repr(overrides[name])} cannot be passed to make_loader: seed= "

@@ -28,32 +28,32 @@ class _Fetched(NamedTuple, Generic[Item]):
 class prefetch(Generic[Batch]):
     """A loader's batches on the device, copied while the device still works on earlier ones.
 
-    On CUDA the copies of the next `depth` batches run on a separate stream. The user's stream, the
-    current one when a batch is requested, waits for the copy of that batch; the memory of a batch
-    is reused only after the work that this stream has queued on it. The device does both waits:
-    with pinned memory (`make_loader(..., device=device)`) the host never synchronizes with it. On a
-    CPU the batches are returned unchanged.
+    On CUDA the copies of the next `depth` batches run on a separate stream. When you request a
+    batch, the current stream waits for its copy. The memory of the batch is reused only after the
+    work that this stream has queued on it. If the loader puts batches in pinned memory, as
+    `make_loader(..., device=device)` does, the host never waits for the device. On a CPU the
+    batches are returned unchanged.
 
-    Each iteration iterates over the loader once. An error in the loader is raised after the batches
-    before it. The state is the loader's state after the last batch handed out, however many were
-    fetched ahead. A loader with a state has one position: a new iteration, or loading a state, ends
-    the previous one.
+    Each iteration iterates over the loader once. If the loader raises an error, you first get the
+    batches before it. The state is that of the loader after the last batch that you got, even
+    though more were fetched ahead. If the loader has a state, it has one position: a new iteration,
+    or loading a state, ends the previous iteration.
 
     Args:
         loader: Any iterable of batches. A batch is a pytree (tuples, lists, dicts, named tuples) of
             dense or sparse tensors and packed sequences; other leaves are passed through. The
-            loader must not write to a batch after handing it out.
+            loader must not write to a batch that it has returned.
         device: A CUDA device or the CPU.
         depth: Number of batches copied ahead.
 
     Raises:
-        TypeError: `depth` is not an integer. From an iteration, on CUDA: a batch holds a nested or
-            quantized tensor, or one of an unsupported layout. From `state_dict`, `load_state_dict`
-            and `len`: the loader has no such method.
+        TypeError: `depth` is not an integer. During an iteration on CUDA: a batch contains a nested
+            or quantized tensor, or one of an unsupported layout. From `state_dict`,
+            `load_state_dict` and `len`: the loader has no such method.
         ValueError: `depth` is below 1; the device is neither a CUDA device nor the CPU, or CUDA is
             not available.
-        RuntimeError: torch does not know the device. From an iteration: a newer one, or a loaded
-            state, has ended it.
+        RuntimeError: torch does not know the device. During an iteration: a newer iteration, or a
+            loaded state, has ended it.
 
     >>> from torch_bridge import make_loader, prefetch
     >>> feed = prefetch(make_loader(range(6), 2, training=False, num_workers=0), "cpu")
@@ -68,16 +68,17 @@ class prefetch(Generic[Batch]):
         self, loader: Iterable[Batch], device: torch.device | str, *, depth: int = 2
     ) -> None:
         depth = checks.at_least("depth", depth, 1)
-        kind = torch.device(device).type
-        if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        device_type = torch.device(device).type
+        is_cuda = device_type == "cuda" and torch.cuda.is_available()
+        if device_type != "cpu" and not is_cuda:
             raise ValueError(
-                f"device = {checks.short_repr(device)} must be the CPU or an available CUDA device"
+                checks.must("device", device, "be the CPU or an available CUDA device")
             )
         self._loader = loader
         has_state = all(hasattr(loader, name) for name in ("state_dict", "load_state_dict"))
         self._stateful: Any = loader if has_state else None
-        self._stream = Stream(device) if kind == "cuda" else None
-        self._depth = depth if kind == "cuda" else 0
+        self._stream = Stream(device) if is_cuda else None
+        self._depth = depth if is_cuda else 0
         self._state: State | None = None
         self._iteration: object = None  # the iteration that the state belongs to
 
@@ -102,13 +103,13 @@ class prefetch(Generic[Batch]):
             self._state = self._loader_state()  # a loader may change its state when it ends
 
     def state_dict(self) -> State:
-        """Return the loader's state after the last batch handed out."""
+        """Return the loader's state after the last batch that the iteration returned."""
         if self._state is None:
             return self._stateful_loader().state_dict()
         return self._state
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Make the next iteration begin at the position in a state.
+        """Begin the next iteration at the position in a state.
 
         Args:
             state_dict: A state that `state_dict` returned.

@@ -19,44 +19,44 @@ _checkpoint: Callable[..., Any] = cast("Any", checkpoint.checkpoint)
 def checkpoint_activations(
     model: Model, blocks: type[nn.Module] | Sequence[type[nn.Module]]
 ) -> Model:
-    """Make each module of these classes keep only its inputs, and run again in the backward pass.
+    """Recompute the activations of modules of these classes in the backward pass, to save memory.
 
-    With n blocks, each with A bytes of activations and I bytes of inputs, and a backward pass that
-    needs one block at a time, one more forward pass reduces the memory of activations
+    Each of these modules, a block, keeps only its inputs, and runs again in the backward pass. With
+    n blocks, each with A bytes of activations and I bytes of inputs, the activations take
 
-        from n·A bytes to n·I + A
+        n·I + A bytes instead of n·A
 
-    Gradients and random numbers have the same bits as without it. Source: Chen et al. 2016,
-    Training Deep Nets with Sublinear Memory Cost (arXiv:1604.06174).
+    if the backward pass needs one block at a time. Gradients and random numbers have the same bits
+    as without it. Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost
+    (arXiv:1604.06174).
 
     `torch.utils.checkpoint` with `use_reentrant=False` makes the second pass, under the autocast
-    and the random state of the first. Only the `forward` of each of these modules changes: the
-    names of parameters and states stay, copies and pickles of the model are checkpointed too, and a
-    second call changes nothing. Without gradients, as in `evaluate`, nothing is kept and nothing
-    runs twice.
+    and the random state of the first. The names of parameters and states do not change. Copies and
+    pickles of the model recompute too, and a second call changes nothing. Without gradients, as in
+    `evaluate`, nothing is kept and nothing runs twice.
 
-    It composes with `torch.compile`, autocast, accumulation, and a carry that blocks take and
-    return. It composes with `DistributedDataParallel` and `fully_shard`, before or after wrapping,
-    for the same classes of blocks or different ones; a block that is sharded separately is gathered
+    It works with `torch.compile`, autocast, accumulation, and a carry that blocks take and return.
+    It works with `DistributedDataParallel` and `fully_shard`: call it before or after wrapping. The
+    blocks that `fully_shard` shards separately need not be these; a block that is both is gathered
     once for both passes.
 
-    It does not compose with
+    It does not work with
 
-    - `cuda_graph=True`, since torch's checkpoint reads the random state;
+    - `cuda_graph=True`, because torch's checkpoint reads the random state;
     - dropout under `torch.compile(backend="eager")`, which is for debugging: the second pass draws
       different random numbers;
     - before torch 2.11, a block that is used more than once if `fully_shard` was called on modules
       inside it: torch raises an error in the backward pass;
-    - on CUDA the dropout of `nn.LSTM`, `nn.GRU` and `nn.RNN`, since cuDNN has a separate random
+    - on CUDA, the dropout of `nn.LSTM`, `nn.GRU` and `nn.RNN`, because cuDNN has a separate random
       state.
 
-    A block must compute the same result twice. Its side effects, such as a list that it appends to,
-    happen twice, and its inputs must not be changed in place before the backward pass.
+    A block must compute the same result twice. Its side effects, such as appending to a list,
+    happen twice. Its inputs must not be changed in place before the backward pass.
 
     Args:
         model: The model, which is modified; it may be one of the blocks itself.
         blocks: A module class, such as a transformer's block, or a sequence of them. A block inside
-            another runs again within the second pass of the outer one.
+            another one also runs again, in the second pass of the outer one.
 
     Returns:
         The model.
@@ -74,7 +74,7 @@ def checkpoint_activations(
     """
     classes = classes_of(model, blocks)
     if not classes:
-        raise ValueError(f"blocks = {checks.short_repr(blocks)} must have a class of modules")
+        raise ValueError(checks.must("blocks", blocks, "have a class of modules"))
     matching = [module for module in model.modules() if isinstance(module, classes)]
     _check_buffers(model, matching)
     for block in matching:

@@ -43,11 +43,11 @@ def distribute(
 
     Under `torchrun` it starts the process group (NCCL for CUDA, gloo for a CPU) unless there is
     one, gives every rank the weights and buffers of rank 0, and wraps the model. An update of a
-    `TrainStep` over it is then one update over all ranks. With one process, or with `mode=None`,
-    the model is only moved; the arguments are checked nevertheless.
+    `TrainStep` over this model is then one update over all ranks. With one process, or with
+    `mode=None`, the model is only moved, but the arguments are still checked.
 
-    A model that is too large for one device may be passed in host memory: `"fsdp"` moves and shards
-    one block at a time. Build the optimizer afterwards, over `model.parameters()`, because sharding
+    If a model is too large for one device, pass it in host memory: `"fsdp"` moves and shards one
+    block at a time. Build the optimizer afterwards, over `model.parameters()`, because sharding
     replaces them.
 
     Sources: DDP, Li et al. 2020 (arXiv:2006.15704); sharded parameters, gradients and optimizer
@@ -56,10 +56,10 @@ def distribute(
 
     Args:
         model: A module that is not wrapped yet.
-        mode: `"ddp"`: `torch.nn.parallel.DistributedDataParallel`, every rank holds the whole
-            model. `"fsdp"`: `torch.distributed.fsdp.fully_shard`, every rank holds a shard of each
-            parameter. None: every rank trains its own model, and a `TrainStep` over it does not
-            warn about that.
+        mode: `"ddp"` wraps the model in `torch.nn.parallel.DistributedDataParallel`: every rank has
+            the whole model. `"fsdp"` applies `torch.distributed.fsdp.fully_shard`: every rank has a
+            shard of each parameter. With None, every rank trains its own model, and a `TrainStep`
+            does not warn about that.
         blocks: Module classes, such as a transformer's block. `"fsdp"` shards each module of these
             classes separately, and gathers it only while it computes. `"ddp"` ignores them.
         device: By default the CUDA device of this process's `LOCAL_RANK`, or the CPU if there is no
@@ -110,11 +110,11 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
     if isinstance(blocks, type | str):  # a string too: the error then shows all of it
         blocks = [blocks]
     classes: tuple[Any, ...] = tuple(blocks)
-    for kind in classes:
-        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-            raise TypeError(f"blocks has {checks.short_repr(kind)}; it must be a class of modules")
-        if not any(isinstance(module, kind) for module in model.modules()):
-            raise ValueError(f"blocks has {kind.__name__}, but no module of the model is one")
+    for block in classes:
+        if not (isinstance(block, type) and issubclass(block, nn.Module)):
+            raise TypeError(f"blocks has {checks.short_repr(block)}; it must be a class of modules")
+        if not any(isinstance(module, block) for module in model.modules()):
+            raise ValueError(f"blocks has {block.__name__}, but no module of the model is one")
     return classes
 
 
@@ -148,7 +148,7 @@ def _select_device(device: torch.device | str | None) -> torch.device:
     if target.type == "cpu":
         return target
     if target.type != "cuda" or not has_cuda:
-        raise ValueError(f"device = {device!r} must be the CPU or an available CUDA device")
+        raise ValueError(checks.must("device", device, "be the CPU or an available CUDA device"))
 
     count = torch.cuda.device_count()
     if target.index is None:  # pyright: ignore[reportUnnecessaryComparison]  (it is None for "cuda")
@@ -250,11 +250,11 @@ def check_unwrapped(model: nn.Module) -> None:
     """
     for module in model.modules():
         # By the class's name, since importing torch.distributed.fsdp takes most of a second.
-        for kind in type(module).__mro__:
-            if kind.__name__ in _WRAPPERS:
+        for base in type(module).__mro__:
+            if base.__name__ in _WRAPPERS:
                 raise ValueError(
                     "the model, or a part of it, is wrapped for several processes "
-                    f"({kind.__name__}). A TrainStep takes a model that is wrapped as a whole: by "
+                    f"({base.__name__}). A TrainStep takes a model that is wrapped as a whole: by "
                     "DistributedDataParallel(model), or by fully_shard of its blocks and then of "
                     "the model; distribute does either to a plain model"
                 )

@@ -114,10 +114,10 @@ def placements_of(tensor: Tensor) -> list[int | None] | None:
         return None
     dims: list[int | None] = []
     for placement in cast("Any", tensor).placements:
-        kind = type(placement).__name__
-        if kind == "Shard":
+        name = type(placement).__name__
+        if name == "Shard":
             dims.append(placement.dim)
-        elif kind == "Replicate":
+        elif name == "Replicate":
             dims.append(None)
         else:
             return None

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from torch_bridge.distributed.dtensors import mesh_of
 
@@ -29,10 +28,6 @@ _NOT_CALLED = (
     "micro-batch whose backward pass averages. In loss_fn call its argument, model(inputs); not "
     "model.module, no other module, and not under torch.no_grad() or no_sync()"
 )
-
-# Optimizers that, in torch 2.13, raise in the middle of an update if parameters are DTensors.
-_NOT_SHARDABLE = ("Adafactor", "Muon", "Rprop")
-_NOT_SHARDABLE_IF_FUSED = ("Adagrad", "SGD")
 
 
 class Parallelism:
@@ -251,30 +246,10 @@ def _place_of(parameter: nn.Parameter) -> str:
     return f"{placements} on {parameter.device.type}"
 
 
-def check_shardable(optimizer: Optimizer) -> None:
-    """Reject an optimizer that torch cannot run on sharded parameters.
-
-    Raises:
-        ValueError: Torch cannot run it; the message names the optimizer.
-    """
-    kind = type(optimizer).__name__
-    if kind in _NOT_SHARDABLE:
-        unsupported = kind
-    elif kind in _NOT_SHARDABLE_IF_FUSED and _is_fused(optimizer):
-        unsupported = f"{kind} with fused=True"
-    else:
-        return
-    raise ValueError(f"torch cannot run {unsupported} on parameters under fully_shard")
-
-
-def _is_fused(optimizer: Optimizer) -> bool:
-    return any(group.get("fused") for group in optimizer.param_groups)
-
-
 def is_sharded(module: nn.Module) -> bool:
     """Return True if `fully_shard` was called on this module itself."""
     # By the class's name, since importing torch.distributed.fsdp takes most of a second.
-    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+    return any(base.__name__ == "FSDPModule" for base in type(module).__mro__)
 
 
 def reshard(model: nn.Module) -> None:

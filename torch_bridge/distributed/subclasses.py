@@ -14,14 +14,15 @@ from torch import Tensor, nn
 
 def wraps_tensors(tensor: Tensor) -> bool:
     """Return True for a tensor of a class that wraps inner tensors."""
-    kind = type(tensor)
-    if kind is Tensor or kind is nn.Parameter:
+    value_type = type(tensor)
+    if value_type is Tensor or value_type is nn.Parameter:
         return False
     # Torch's nested tensors copy themselves, and so do the results of its asynchronous collectives,
     # which must wait first.
-    if tensor.is_nested or hasattr(kind, "trigger_wait"):
+    if tensor.is_nested or hasattr(value_type, "trigger_wait"):
         return False
-    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+    names = ("__tensor_flatten__", "__tensor_unflatten__")
+    return all(hasattr(value_type, name) for name in names)
 
 
 def flatten(tensor: Tensor) -> tuple[dict[str, Any], Any]:
@@ -37,6 +38,6 @@ def map_inner(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     for name, value in inner.items():
         if isinstance(value, Tensor):
             inner[name] = change(value)
-    kind = cast("Any", type(tensor))
-    changed: Tensor = kind.__tensor_unflatten__(inner, context, tensor.shape, tensor.stride())
+    value_type = cast("Any", type(tensor))
+    changed: Tensor = value_type.__tensor_unflatten__(inner, context, tensor.shape, tensor.stride())
     return changed.requires_grad_(False)

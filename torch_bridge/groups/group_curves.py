@@ -8,14 +8,9 @@ from typing import Any, NamedTuple
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, ValuesAhead, one_if_equal, shortest_decimal
+from torch_bridge.groups.curves_and_peaks import curves_of
+from torch_bridge.groups.options import GroupOption, as_number, is_same, unshare_tensors
 from torch_bridge.groups.shown_lists import ShownLists
-from torch_bridge.param_groups import (
-    GroupOption,
-    as_number,
-    curves_of,
-    is_same,
-    unshare_tensors,
-)
 
 
 class Member(NamedTuple):
@@ -350,10 +345,10 @@ class GroupCurves:
         if bases is not None:
             return Member(group, curve, bases[place], written)
         if self._is_moved:
-            return self._moved_member(place, group, curve, former)
+            return self._member_of_new_optimizer(place, group, curve, former)
         return Member(group, curve, self.option.base_of(index, group), written)
 
-    def _moved_member(
+    def _member_of_new_optimizer(
         self, place: int, group: dict[str, Any], curve: Curve, former: Sequence[Member]
     ) -> Member:
         """Return a group of a new optimizer, whose parameters are new too.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from torch_bridge.curve_api import Curve, checks
-from torch_bridge.param_groups import LEARNING_RATE, GroupOption, as_number, base_value
+from torch_bridge.groups.options import LEARNING_RATE, GroupOption, as_number, base_value
 
 
 class ShownLists:

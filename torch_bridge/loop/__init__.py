@@ -1,1 +1,4 @@
-"""The training loop around an update."""
+"""The training loop around an update.
+
+`evaluation`, `metric_log`, `profiling`, `batch_size`.
+"""

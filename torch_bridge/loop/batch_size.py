@@ -44,24 +44,25 @@ def find_batch_size(
         micro_batch · accumulation = global_batch
 
     The search bisects the divisors of `global_batch`: if a micro-batch does not fit, larger ones
-    don't either. Each trial builds a `TrainStep` and makes five updates. An update holds all of its
-    micro-batches in memory and runs two of them, the second with the gradients of the first in
-    memory. The `TrainStep` is then discarded and its memory freed. The random states of torch,
-    NumPy and Python are restored at the end.
+    don't either. Each trial builds a `TrainStep`, makes five updates, and frees its memory. To save
+    time, an update of a trial keeps all of its micro-batches in memory, but runs only two of them:
+    further ones need no more memory. At the end, the random states of torch, NumPy and Python are
+    restored.
 
-    The search runs in one process. For training on n ranks, run it beforehand with the global batch
-    divided by n, and set `limit` below the result to leave memory for communication.
+    The search runs in one process. To train on n ranks, run it beforehand with the global batch
+    divided by n, then again with a `limit` below the result, to leave memory for communication.
 
     Args:
-        make_step: Builds a new model, a new optimizer and a `TrainStep` over them (or another
-            callable that takes micro-batches). Nothing else may refer to the model. A `DataClock`
-            of the `TrainStep` needs a `count`.
+        make_step: Builds a new model and optimizer, and returns a `TrainStep` over them, or another
+            callable that takes micro-batches. Nothing else may refer to the model. If the
+            `TrainStep` has a `DataClock`, this needs a `count`.
         make_batch: `make_batch(n)` returns a micro-batch of n samples, on the device.
         global_batch: Samples in an update; at most 2³¹ - 1.
         limit: The largest micro-batch to try.
 
     Returns:
-        micro_batch and accumulation.
+        The pair (micro_batch, accumulation), with accumulation the number of micro-batches in an
+        update.
 
     Raises:
         TypeError: A number is not an integer.

@@ -63,20 +63,20 @@ def evaluate(
     at the end. Afterwards every module has its previous mode. `loss_fn` is not compiled: a step
     built with `compile=True` compiles its own copy.
 
-    With several ranks, every rank calls this with its own batches (those of `make_loader(...,
-    training=False)` hold every sample once). The sums run over all ranks, and every rank gets the
-    same loss. A sharded model must run equally often on all ranks, so a rank that has no more
+    With several ranks, every rank calls this with its own batches. A loader from `make_loader` with
+    `training=False` gives each sample to one rank. The sums run over all ranks, and every rank gets
+    the same loss. A sharded model must run equally often on all ranks, so a rank that has no more
     batches repeats its last one (or another rank's first) and ignores the result. If `batches` has
-    a length on every rank, the ranks agree once on the number of passes, otherwise before every
-    pass. After an error on one rank, the others wait until that rank ends, or until the timeout of
-    the process group.
+    a length on every rank, the ranks agree once on the number of passes. Otherwise they agree
+    before every pass. After an error on one rank, the others wait until that rank ends, or until
+    the timeout of the process group.
 
     Args:
         model: The module that `loss_fn` is called with; with several ranks, the wrapped model.
         batches: Any iterable of batches.
         loss_fn: As for `TrainStep`; or one that returns a dictionary of losses, accuracies and the
-            like, each a mean or a pair (sum, weight), the same names for every batch. (For a
-            `loss_fn` that returns aux pass `lambda model, batch: loss_fn(model, batch)[0]`.)
+            like, with the same names for every batch. Each value is a mean or a pair (sum, weight).
+            For a `loss_fn` that returns aux, pass `lambda model, batch: loss_fn(model, batch)[0]`.
         precision: As for `TrainStep`.
         carry: The initial recurrent state, as for `TrainStep`; it is passed from batch to batch on
             each rank.

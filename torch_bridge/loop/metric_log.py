@@ -31,14 +31,15 @@ _FEWEST_SKIPPED = 10
 class MetricLog:
     """A log that keeps results on the device, and copies them to rows of numbers now and then.
 
-    A call returns the newest row if it has made rows, else None: print it, or show it in a progress
-    bar. To make rows, the log copies all results from the device at once, which synchronizes with
-    it. `flush` makes rows immediately; `every` counts from then on. `state_dict` makes rows too,
-    but does not change which calls return one, also after a resume.
+    Call `log(result)` after each update. Every `every` calls, the log copies all kept results from
+    the device at once, which synchronizes with it, and makes a row of each. Such a call returns the
+    newest row, to print or to show in a progress bar; other calls return None. `flush` makes rows
+    immediately, and `every` counts from then on. `state_dict` makes rows too, but does not change
+    which later calls return a row.
 
     Args:
-        every: Number of updates between rows.
-        keep: Number of newest rows that are kept and saved; None for all, without bound.
+        every: Number of updates from one copy to the next.
+        keep: Number of rows that are kept and saved, the newest ones; None for all, without bound.
 
     Attributes:
         rows: A dictionary for each update, the newest last: "loss", "grad_norm", "lr" (a float, or
@@ -86,13 +87,17 @@ class MetricLog:
             TypeError: `result` is not the result of an update.
 
         Warns:
-            CurveWarning: Once, if the last `every` updates, at least 10, were all skipped when rows
-                are made.
+            CurveWarning: Once, when rows are made, if the last updates were all skipped: `every` of
+                them, and at least 10.
         """
         if not isinstance(result, StepResult):
             raise TypeError(
-                f"result = {checks.short_repr(result)} must be the whole result of an update, as "
-                "in result = train_step(batch); log(result)"
+                checks.must(
+                    "result",
+                    result,
+                    "be the whole result of an update, as "
+                    "in result = train_step(batch); log(result)",
+                )
             )
         self._pending.append(result[:4])  # without aux, which may be large
         self._since_flush += 1
@@ -161,7 +166,7 @@ class MetricLog:
         return _FORMAT.write(rows=rows, since_flush=self._since_flush)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue with the rows of `state_dict`; rows and kept results of this log are dropped.
+        """Continue with the rows of a state. Drops the rows and kept results of this log.
 
         Args:
             state_dict: A state that `state_dict` returned.

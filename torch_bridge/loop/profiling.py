@@ -29,9 +29,9 @@ def profile(
         directory: The directory for the trace, which is created if necessary.
 
     Returns:
-        A short table of averages per update: wall time; the host's time in the step; the time that
-        the device works; copies from, to and on the device; waits of the host for the device; the
-        time that the host waits for data. Without a GPU the rows of the device are zero.
+        A short table of averages per update: wall time; the host's time in the step; the time
+        during which the device works; copies from, to and on the device; the times that the host
+        waits for the device and for data. Without a GPU, the rows of the device are zero.
 
     Raises:
         TypeError: `step` can't be called, `batches` can't be iterated, or `directory` is not a

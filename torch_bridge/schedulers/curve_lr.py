@@ -34,16 +34,11 @@ from torch_bridge.curve_api import (
     state_policy,
     warn,
 )
+from torch_bridge.groups.curves_and_peaks import check_peaks_are_known, curves_of
 from torch_bridge.groups.group_curves import GroupCurves
-from torch_bridge.param_groups import (
-    LEARNING_RATE,
-    as_number,
-    bases_per_group,
-    check_peaks_are_known,
-    curves_of,
-    groups_of,
-    has_two_steps,
-)
+from torch_bridge.groups.optimizers import groups_of
+from torch_bridge.groups.options import LEARNING_RATE, as_number, bases_per_group
+from torch_bridge.optimizer_traits import has_two_steps
 from torch_bridge.schedulers.scheduler_state import (
     SCHEDULER,
     read_bases,
@@ -62,51 +57,49 @@ class lambda_lr(LambdaLR):
 
         lr = float32(float32(peak) · curve(n))
 
-    This is the learning rate that `plateau_jax.optax_schedule` returns and `Curve.learning_rate`
-    computes for the same peak. Save `state_dict()` with each checkpoint: it contains the curve, so
-    `load_state_dict` notices a schedule that contradicts the run's past.
+    `plateau_jax.optax_schedule` and `Curve.learning_rate` return the same learning rate for the
+    same peak. Save `state_dict()` with each checkpoint: it contains the curve, so `load_state_dict`
+    can reject a curve that differs at a step so far.
 
     The peak of a group is its `initial_lr` if it has one, else its `lr`, as in torch. If
     `group["lr"]` is a tensor, the scheduler writes into that tensor.
 
-    Programs may write into `base_lrs`, `last_epoch` and `optimizer` as into those of a `LambdaLR`,
-    with the same effect; with a `DataClock`, the next step rejects a changed `last_epoch`. A
-    scheduler writes into a group when it is built or stepped, when its peak is set or its state
-    loaded, and before the first update of an added group; never because the optimizer has loaded a
-    state.
+    As in a `LambdaLR`, programs may write into `base_lrs`, `last_epoch` and `optimizer`, with the
+    same effect. With a `DataClock`, the next step rejects a changed `last_epoch`. A scheduler
+    writes into a group when it is built or stepped, when you set its peak or load its state, and
+    before the first update of an added group. It does not write when the optimizer loads a state.
 
     The optimizer's groups may change. A group keeps its curve and peak if other groups are removed
-    or reordered. An added group follows the one curve given for all groups, from the next
-    `optimizer.step()` on; if that step is compiled, or is a wrapper's that does not run torch's
-    step hooks, from the next `scheduler.step()` on. With one curve per group, the next step of
-    either raises an error.
+    or reordered. If all groups follow one curve, an added group follows it too, from the next
+    `optimizer.step()` on (if that is compiled or wrapped, from the next `scheduler.step()` on).
+    With one curve per group, that call raises an error.
 
-    By default each call of `step()` moves to the next step of the curve. With a hold rule as
-    `clock`, the rule may hold the curve at its step while updates continue: call `step(metric)`.
-    With a `DataClock` the step is `consumed // unit`, where consumed is the sum of the counts of
-    all updates: call `step(count=n)`. If a trainer or another scheduler calls `step()`, set
-    `scheduler.count = n` before.
+    By default, each call of `step()` moves to the next step of the curve. With a hold rule as
+    `clock`, call `step(metric)`: the rule may hold the curve at its step while updates continue.
+    With a `DataClock`, call `step(count=n)`: the step is then `consumed // unit`, with consumed the
+    sum of the counts of all updates. If a trainer or another scheduler calls `step()`, set
+    `scheduler.count = n` before each call.
 
     Args:
         optimizer: Any torch optimizer.
         curve: One curve for all parameter groups, or a sequence with one for each. A mapping that
             `Curve.from_dict` reads stands for a curve.
-        last_epoch: Index of the last finished update, as in torch: after n scheduler steps, n - 1.
+        last_epoch: Index of the last finished update. To begin at step n, pass n - 1, as in torch;
+            the attribute is then n.
         strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
-        clock: A `DataClock`; or, under one curve for all groups, a `HoldUntilFlat`, a `HoldBelow`
-            or a list of them. By default a step of the curve is an update; of a curve from
+        clock: A `DataClock`; or, with one curve for all groups, a `HoldUntilFlat`, a `HoldBelow` or
+            a list of them. By default a step of the curve is an update or, for a curve from
             `BatchPlan.scale`, its unit of samples or tokens. A scheduler that steps other
             schedulers without a metric, such as `SequentialLR`, can't step one with a hold rule.
-        advise: False to turn off the warnings that come from watching the training loop: those
-            under `Warns` that come during training.
+        advise: False to turn off the warnings during training that are listed under `Warns`.
 
     Attributes:
         curves: The curve of each group.
         curve_step: The step of the curve that gives the learning rates of the next update;
             `last_epoch` counts the calls of `step`.
         consumed: With a `DataClock`, the sum of the counts of all updates.
-        count: The samples or tokens that the next `step()` counts if it is called without `count`;
-            None after it. Set it on this scheduler, not on one that wraps it.
+        count: The samples or tokens that the next `step()` counts if you call it without `count`.
+            That step resets it to None. Set it on this scheduler, not on one that wraps it.
 
     Raises:
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.
@@ -115,14 +108,17 @@ class lambda_lr(LambdaLR):
             - The numbers of curves and groups differ.
             - A learning rate is negative, not finite, or positive and below 2⁻¹²⁶.
             - The optimizer updates no parameter itself, like transformers' layer-wise ones.
-            - With `last_epoch`, the peak is unknown, because the optimizer was stepped and has no
-              `initial_lr`; or the `DataClock` has no `count`.
-            - A hold rule with several curves, or `HoldUntilFlat` with a curve without a plateau.
-            - A curve from `BatchPlan.scale` with a different clock than it needs.
+            - `last_epoch` is given, but the peak is unknown, because the optimizer was stepped and
+              has no `initial_lr`.
+            - `last_epoch` is given, but the `DataClock` has no `count`.
+            - There is a hold rule, but several curves; or a `HoldUntilFlat`, but a curve without a
+              plateau.
+            - The clock is not the one that a curve from `BatchPlan.scale` needs.
 
     Warns:
-        CurveWarning: When it is built, if a group has a factor of its learning rate that only other
-            schedulers read, such as timm's `lr_scale`. During training, once each, if:
+        CurveWarning: When you build the scheduler, if a group has a factor of its learning rate
+            that only other schedulers read, such as timm's `lr_scale`. During training, once each,
+            if:
 
             - a group had an earlier scheduler, and its `lr` was neither the peak nor what that
               scheduler wrote;
@@ -326,13 +322,15 @@ class lambda_lr(LambdaLR):
             UserWarning: As in torch: `epoch` is given, or the optimizer has not been stepped yet.
 
         Raises:
-            TypeError, ValueError: An argument is wrong or missing, or belongs to a different clock
-                (`count` to a `DataClock`, `metric` to a hold rule, `epoch` to neither); the total
-                consumed would be above 2⁶²; a group was added although each group has its own
-                curve, or with the `initial_lr` of another group but a different `lr`; or the
-                program has written what no curve can follow: into `base_lrs`, `lr_lambdas`,
-                `curves` or `optimizer`, or with a `DataClock` into `last_epoch`. Nothing was
-                changed.
+            TypeError, ValueError: One of these; nothing was changed:
+
+                - An argument is wrong or missing, or belongs to a different clock: `count` to a
+                  `DataClock`, `metric` to a hold rule, `epoch` to neither.
+                - The total consumed would be above 2⁶².
+                - A group was added although each group has its own curve, or with the `initial_lr`
+                  of another group but a different `lr`.
+                - The program has written something invalid into `base_lrs`, `lr_lambdas`, `curves`
+                  or `optimizer`; or, with a `DataClock`, anything into `last_epoch`.
         """
         if epoch is None and count is None and metric is None and self._step_as_usual():
             return
@@ -396,9 +394,13 @@ class lambda_lr(LambdaLR):
         is_integer = isinstance(epoch, SupportsIndex) and not isinstance(epoch, bool | Tensor)
         if not is_integer:
             raise TypeError(
-                f"epoch = {checks.short_repr(epoch)} must be an integer. The curve counts updates, "
-                "not parts of epochs: call step() after each; step() takes a loss only with a hold "
-                "rule, as in lambda_lr(optimizer, curve, clock=rule)"
+                checks.must(
+                    "epoch",
+                    epoch,
+                    "be an integer. The curve counts updates, "
+                    "not parts of epochs: call step() after each; step() takes a loss only with a "
+                    "hold rule, as in lambda_lr(optimizer, curve, clock=rule)",
+                )
             )
         return max(checks.integer("epoch", epoch), -1)
 
@@ -472,8 +474,8 @@ class lambda_lr(LambdaLR):
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak from the next update on. The new peak is part of the state.
 
-        Every learning rate is a fraction of its group's peak, including the final one. Called
-        before the second update, it also silences the warning about an optimizer that was loaded
+        Every learning rate is a fraction of its group's peak, including the final one. If you call
+        this before the second update, there is no warning about an optimizer that was loaded
         without its scheduler.
 
         Args:
@@ -507,12 +509,19 @@ class lambda_lr(LambdaLR):
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
 
-        `kind` and `format`; `last_epoch`, `curve_step` and `consumed`; `hold`, the states of the
-        rules; `base_lrs`, each group's peak, and `peak_was_set`, True if `set_peak` has set it;
-        `_last_lr`, the learning rates that this scheduler wrote last, and `in_charge`, True if the
-        groups held them; `base_lrs_are_new`, only if the program has written into `base_lrs` since
-        then, for the next step; and `records`, a record of each group, as
-        `plateau_jax.resume_record` returns it, which `load_state_dict` compares.
+        The entries are:
+
+        - `kind` and `format`;
+        - `last_epoch`, `curve_step` and `consumed`;
+        - `hold`: the states of the hold rules;
+        - `base_lrs`: the peak of each group;
+        - `peak_was_set`: True if `set_peak` has set the peaks;
+        - `base_lrs_are_new`, only if the program has written peaks into `base_lrs` that the next
+          step will use;
+        - `_last_lr`: the learning rates that this scheduler wrote last;
+        - `in_charge`: True if the groups have these learning rates;
+        - `records`: for each group, what `plateau_jax.resume_record` returns, which
+          `load_state_dict` compares.
         """
         group_curves = self._group_curves
         # What raises an error, such as an added group without a curve, is left out: the next step
@@ -544,25 +553,26 @@ class lambda_lr(LambdaLR):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Resume from the saved step, and write the learning rates into the groups.
 
-        The optimizer's own state may be loaded before or after. If after, it must come from the
-        same update, since the next update then uses the `lr` that it restores. If the groups held
-        the learning rates of a different scheduler when this one was saved, those of the
-        optimizer's state stay. If the state has fewer groups than the optimizer, it is
-        loaded into the first ones. Torch's own `LambdaLR` loads the state of a scheduler without a
-        clock too.
+        You may load the optimizer's own state before or after. If you load it after, it must come
+        from the same update, because the next update then uses the `lr` that it restores. If a
+        different scheduler had written the groups' learning rates when this one was saved, the
+        groups keep those of the optimizer's state. If the state has fewer groups than the
+        optimizer, it is loaded into the first ones. Torch's own `LambdaLR` can also load the state
+        of a scheduler without a clock.
 
         A different curve is accepted if it has the same values at every step before the saved one
-        (`Curve.same_until`), and at that step too if a unit is partly consumed or a rule has held
-        the curve, unless the saved curve ends there. A `DataClock` may have a different `count`.
-        The state of a scheduler without a curve, torch's or transformers', is accepted with a
-        warning: this curve continues at its step, with its peaks.
+        (`Curve.same_until`). If updates have been made at the saved step, because a unit is partly
+        consumed or a hold rule has held the curve, it must have the same value there too, unless
+        the saved curve ends there. A `DataClock` may have a different `count`. The state of a
+        scheduler without a curve, torch's or transformers', is accepted with a warning: the run
+        continues at the saved step of this curve, with the saved peaks.
 
         Args:
             state_dict: A state that `state_dict` returned.
             strict: If True, reject a state whose curve has a different history, or whose clock
                 differs. If False, the run resumes under this scheduler's curve and clock, at the
-                saved step of the curve and with the saved peaks. A warning names the first step
-                that differs, or both clocks; a different clock starts afresh. By default, the value
+                saved step of the curve and with the saved peaks; a different clock starts there. A
+                warning names the first step that differs, or both clocks. By default, the value
                 that the scheduler was built with.
 
         Raises:
@@ -572,8 +582,8 @@ class lambda_lr(LambdaLR):
                 `OneCycleLR`; or `state_dict` is not the state of a scheduler. Nothing was changed.
 
         Warns:
-            CurveWarning: As above; or the saved peaks, which are used, differ from those that the
-                scheduler was built with, and `set_peak` did not set them.
+            CurveWarning: As above. Or the saved peaks, with which the run continues, differ from
+                those that the scheduler was built with, and `set_peak` did not set them.
         """
         if strict is None:
             strict = self.strict
@@ -649,8 +659,11 @@ def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:
         raise TypeError("with a hold rule, step() takes one metric, as in step(loss)")
     if type(epoch) is int:  # DeepSpeed passes its batch size if step() has raised a TypeError
         raise TypeError(
-            f"metric = {checks.short_repr(epoch)} must be a real scalar, a float or a tensor: with "
-            "a hold rule, call step(loss)"
+            checks.must(
+                "metric",
+                epoch,
+                "be a real scalar, a float or a tensor: with a hold rule, call step(loss)",
+            )
         )
     return epoch
 

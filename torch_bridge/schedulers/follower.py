@@ -27,7 +27,8 @@ from torch_bridge.curve_api import (
     warn,
 )
 from torch_bridge.groups.group_curves import GroupCurves
-from torch_bridge.param_groups import GroupOption, as_number, bases_per_group, groups_of
+from torch_bridge.groups.optimizers import groups_of
+from torch_bridge.groups.options import GroupOption, as_number, bases_per_group
 from torch_bridge.schedulers.scheduler_state import read_bases, read_flag
 from torch_bridge.schedulers.update_hook import hook_of
 
@@ -59,31 +60,34 @@ class follow:
         group[key] = float32(float32(base) · curve(n))
 
     The base of a group is its `initial_<key>` if it has one, such as `initial_weight_decay`, else
-    its value. The follower writes the base there, where the next one finds it. If the value is a
-    tensor, the follower writes into that tensor.
+    its value. The follower writes the base into this entry, where a later follower finds it. If the
+    value is a tensor, the follower writes into that tensor.
 
-    An optimizer may have any number of followers, one for each option, besides a scheduler or a
-    `TrainStep`. `step()` moves to the next step of the curve. If the scheduler has a clock, call
-    `step(scheduler.curve_step)`. New groups join as in `lambda_lr`.
+    An optimizer may have any number of followers, one for each option, in addition to a scheduler
+    or a `TrainStep`. `step()` moves to the next step of the curve. If the scheduler has a clock,
+    call `step(scheduler.curve_step)`. Added groups join as in `lambda_lr`.
 
     A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)`,
-    updates run eagerly while the value changes, and are captured again once it has stayed the same
-    for three updates.
+    updates run eagerly while the value changes. Once it has stayed the same for three updates, they
+    are captured again.
 
     Args:
         optimizer: Any torch optimizer.
         key: A key of the parameter groups, or a pair of a key and an index: `("betas", 0)`.
-        curve: As in `lambda_lr`; in a sequence, None for each group that lacks the option. If
-            any item is None, groups without the option are ignored, also those added later.
+        curve: As in `lambda_lr`. In a sequence, write None for each group that lacks the option. If
+            any item is None, later groups without the option are ignored too.
 
     Attributes:
         curves: The curve of each group that has the option.
         curve_step: The step of the curve that gives the values.
 
     Raises:
-        TypeError, ValueError: As `lambda_lr`; or `key` is wrong: a group with a curve lacks it, its
-            value is not a number or out of the range of a peak, or it is the learning rate, which
-            needs `lambda_lr`; or a group that has it has None as its curve.
+        TypeError, ValueError: As for `lambda_lr`; or one of these:
+
+            - `key` is the learning rate, which needs `lambda_lr`.
+            - A group with a curve lacks the option, or a group with the option has None as its
+              curve.
+            - The value of the option is not a number, or is out of the range of a peak.
 
     Warns:
         CurveWarning: A group has a factor of its weight decay that only other schedulers read,
@@ -228,10 +232,15 @@ class follow:
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
 
-        `kind` and `format`; `curve_step`; `key`; `base_values`, each group's base; and `records`, a
-        record of each group, as `plateau_jax.resume_record` returns it for the curve and the base.
-        `base_value_was_set`, only if `set_base_value` has set the bases. `groups`, only if a group
-        before one of these has no such option: the indices of the groups that have it.
+        The entries are:
+
+        - `kind`, `format`, `key` and `curve_step`;
+        - `base_values`: the base of each group that has the option;
+        - `base_value_was_set`, only if `set_base_value` has set the bases;
+        - `groups`, only if a group before one of these lacks the option: the indices of the groups
+          that have it;
+        - `records`: for each of these groups, what `plateau_jax.resume_record` returns for the
+          curve and the base.
         """
         # If this raises an error, an added group has no curve, and is left out.
         group_curves = self._group_curves
@@ -252,22 +261,23 @@ class follow:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from the saved step and bases, and write the values into the groups.
 
-        The optimizer's own state may be loaded before or after. If after, it must come from the
-        same update and curve, since the next update then uses the values that it restores. If the
-        state has fewer groups than the optimizer, it is loaded into the first ones.
+        You may load the optimizer's own state before or after. If you load it after, it must come
+        from the same update and curve, because the next update then uses the values that it
+        restores. If the state has fewer groups than the optimizer, it is loaded into the first
+        ones.
 
         Args:
             state_dict: A state that `state_dict` returned.
 
         Raises:
-            ValueError: The keys differ; the state has more groups than the optimizer, or other ones
-                with the option; it contradicts itself or was saved by a newer version; or
-                `state_dict` is not the state of a follower. Nothing was changed.
+            ValueError: The state has a different `key`, more groups than the optimizer, or the
+                option in different groups; it contradicts itself or was saved by a newer version;
+                or `state_dict` is not the state of a follower. Nothing was changed.
 
         Warns:
-            CurveWarning: The saved curve has different values at an earlier step, or is damaged; or
-                the saved bases, which are used, differ from those that the follower was
-                built with, and `set_base_value` did not set them.
+            CurveWarning: The saved curve has different values at an earlier step, or is damaged. Or
+                the saved bases, with which the run continues, differ from those that the follower
+                was built with, and `set_base_value` did not set them.
         """
         group_curves = self._group_curves
         group_curves.sync()
@@ -349,8 +359,9 @@ def _option(key: Any) -> GroupOption:
     is_index = index is None or (type(index) is int and index >= 0)
     if not isinstance(name, str) or not is_index:
         raise TypeError(
-            f"key = {checks.short_repr(key)} must be a key of the parameter groups, or a key and "
-            'an index: ("betas", 0)'
+            checks.must(
+                "key", key, 'be a key of the parameter groups, or a key and an index: ("betas", 0)'
+            )
         )
     if name in ("lr", "initial_lr"):
         raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")

@@ -81,7 +81,7 @@ def _read_foreign_state(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
 def read_bases(name: str, saved: Any, group_count: int) -> list[float]:
     """Check the bases in a state's entry `name`, one for each of the first parameter groups."""
     bases = [float(checks.peak(f"{name}[{index}]", base)) for index, base in enumerate(saved)]
-    if not 1 <= len(bases) <= group_count:
+    if not min(1, group_count) <= len(bases) <= group_count:
         raise ValueError(f"state_dict has {len(bases)} {name} for {group_count} parameter groups")
     return bases
 

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.advice.step_warnings import StepWarnings
 from torch_bridge.groups.group_curves import GroupCurves
-from torch_bridge.param_groups import inner_optimizer
+from torch_bridge.groups.optimizers import inner_optimizer
 
 
 class UpdateHook:

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge.distributed.activation_checkpointing import is_checkpointed
 from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.param_groups import all_groups
+from torch_bridge.groups.optimizers import all_groups
 from torch_bridge.training.status import Status
 
 _WARM_UPS = 3
@@ -311,8 +311,11 @@ def _fault_of(leaf: Any, device: torch.device) -> str:
     if isinstance(leaf, _PLAIN_TYPES):
         return ""
     if not isinstance(leaf, Tensor):
-        kind = type(leaf).__name__
-        return f"a {kind}, whose first value every replay would use: give tensors and plain values"
+        class_name = type(leaf).__name__
+        return (
+            f"a {class_name}, whose first value every replay would use: give tensors and plain "
+            "values"
+        )
     if leaf.device != device:
         return (
             f"a tensor on {leaf.device}, whose first value every replay would use: put all "

@@ -9,7 +9,7 @@
    dampening, zeros would change the first update, so the host decides whether to skip.
 
 Once no supported version of torch has these defects, delete this file and `test_fused_sgd.py`, and
-remove `fused_sgd`, momentum and dampening from `steppers`.
+remove `fused_sgd` and momentum from `steppers`, and dampening from `optimizer_traits`.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from torch_bridge.optimizer_traits import MOMENTUM
 
 
 def check(optimizer: Optimizer) -> None:
@@ -34,11 +36,6 @@ def check(optimizer: Optimizer) -> None:
                     "parameters unchanged (github.com/pytorch/pytorch/issues/191763): build it "
                     "with fused=False"
                 )
-
-
-def has_dampening(optimizer: Optimizer) -> bool:
-    """Return True if a group has dampening: the host must then decide whether to skip."""
-    return any(group.get("dampening") for group in optimizer.param_groups)
 
 
 class Momentum:
@@ -66,7 +63,7 @@ class Momentum:
         that get their first gradient later.
         """
         for group in self._optimizer.param_groups:
-            if not group["momentum"] or not group["dampening"]:
+            if not group["momentum"] or not group["dampening"] or not group.get("fused"):
                 continue
             trained: list[Tensor] = []
             for parameter in group["params"]:
@@ -81,13 +78,13 @@ class Momentum:
         states = self._optimizer.state
         missing: list[Tensor] = []
         for parameter in parameters:
-            if states.get(parameter, {}).get("momentum_buffer") is None:
+            if states.get(parameter, {}).get(MOMENTUM) is None:
                 missing.append(parameter)
         return missing
 
     def _write_zeros(self, parameter: Tensor) -> None:
         zeros = torch.zeros_like(parameter, requires_grad=False)
-        self._optimizer.state[parameter]["momentum_buffer"] = zeros
+        self._optimizer.state[parameter][MOMENTUM] = zeros
 
 
 def momentum_of(optimizer: Optimizer) -> Momentum | None:

@@ -59,4 +59,4 @@ def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
 
 def check_max_norm(max_norm: Any) -> None:
     if max_norm is not None and not checks.number("max_norm", max_norm) > 0:
-        raise ValueError(f"max_norm = {max_norm!r} must be positive, or None for no clipping")
+        raise ValueError(checks.must("max_norm", max_norm, "be positive, or None for no clipping"))

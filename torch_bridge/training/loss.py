@@ -30,7 +30,7 @@ def check_loss_fn(loss_fn: Any) -> None:
         TypeError: It cannot be called, or is such a criterion.
     """
     if not callable(loss_fn):
-        raise TypeError(f"loss_fn = {checks.short_repr(loss_fn)} must be callable")
+        raise TypeError(checks.must("loss_fn", loss_fn, "be callable"))
     function = loss_fn
     if isinstance(loss_fn, nn.Module):
         # A user's subclass of a criterion may have a `forward` that takes a model.

@@ -25,9 +25,7 @@ class Carry:
         leaves, self._structure = pytree.tree_flatten(initial)
         are_tensors = all(isinstance(leaf, Tensor) for leaf in leaves)
         if not leaves or not are_tensors:
-            raise TypeError(
-                f"carry = {checks.short_repr(initial)} must be a tensor, or a pytree of tensors"
-            )
+            raise TypeError(checks.must("carry", initial, "be a tensor, or a pytree of tensors"))
         self._initial: list[Tensor] = []
         self.buffers: list[Tensor] = []
         for leaf in leaves:

@@ -15,9 +15,13 @@ from torch.utils import _pytree as pytree
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import clone, placements_of, shard_like
 from torch_bridge.distributed.plain_names import without_wrappers
+from torch_bridge.optimizer_traits import (
+    IMPLEMENTATION_OPTIONS,
+    STEP_COUNT,
+    derives_from_torch,
+    is_of_torch,
+)
 from torch_bridge.training.optimizers import group_sizes, layers_of
-
-_IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
 
 
 def load_optimizer(optimizer: Optimizer, state: Any) -> None:
@@ -48,9 +52,9 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
             `load_optimizer`.
     """
     if not _is_standard(optimizer, state):
-        kind = type(optimizer).__name__
+        class_name = type(optimizer).__name__
         raise ValueError(
-            f"state_dict['optimizer'] is not the state of {kind} with groups of "
+            f"state_dict['optimizer'] is not the state of {class_name} with groups of "
             f"{group_sizes(optimizer.param_groups)} parameters"
         )
     for saved in state["param_groups"]:
@@ -63,18 +67,6 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
                 )
     _check_param_names(optimizer.param_groups, state["param_groups"])
     _check_moments(optimizer, state)
-
-
-def is_of_torch(optimizer: Optimizer) -> bool:
-    return type(optimizer).__module__.startswith("torch.optim")
-
-
-def _derives_from_torch(optimizer: Optimizer) -> bool:
-    """Return True for torch's optimizers and their subclasses, which may run its fused kernels."""
-    for kind in type(optimizer).__mro__:
-        if kind.__module__.startswith("torch.optim") and kind is not Optimizer:
-            return True
-    return False
 
 
 def _is_standard(optimizer: Optimizer, state: Any) -> bool:
@@ -151,7 +143,7 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
     copied = pytree.tree_map(_copy_leaf, state)
     for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
         # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
-        for name in _IMPLEMENTATION_OPTIONS:
+        for name in IMPLEMENTATION_OPTIONS:
             if name in group:
                 saved[name] = group[name]
         saved.pop("param_names", None)  # torch then keeps this optimizer's
@@ -185,7 +177,7 @@ def _check_moments(optimizer: Optimizer, state: Any) -> None:
     if is_of_torch(optimizer):
         _check_owners(state)
         _check_names_and_dtypes(optimizer, state)
-    if _derives_from_torch(optimizer):
+    if derives_from_torch(optimizer):
         _check_shapes_for_fused(optimizer, state)
 
 
@@ -204,7 +196,7 @@ def _check_owners(state: Any) -> None:
 def _check_names_and_dtypes(optimizer: Optimizer, state: Any) -> None:
     for group, saved_group in zip(optimizer.param_groups, state["param_groups"], strict=True):
         options = dict(saved_group)
-        options.update({name: group[name] for name in _IMPLEMENTATION_OPTIONS if name in group})
+        options.update({name: group[name] for name in IMPLEMENTATION_OPTIONS if name in group})
         faults: dict[Any, str] = {}
         for parameter, number in zip(group["params"], saved_group["params"], strict=True):
             saved = state["state"].get(number)
@@ -251,7 +243,7 @@ def _find_fault(
             return f"no {name}"
         saved_dtype = dtypes[name]
         # Torch does not cast "step".
-        if name == "step" or not isinstance(moment, Tensor) or moment.dtype == saved_dtype:
+        if name == STEP_COUNT or not isinstance(moment, Tensor) or moment.dtype == saved_dtype:
             continue
         changes.append(f"{name} in {saved_dtype} instead of {moment.dtype}")
         moments[name] = None
@@ -265,12 +257,12 @@ def _find_fault(
     return ""
 
 
-def _optimizer_of(element: Tensor, kind: Any, options: Mapping[str, Any]) -> Optimizer:
+def _optimizer_of(element: Tensor, optimizer_class: Any, options: Mapping[str, Any]) -> Optimizer:
     """Return an optimizer of a single parameter, with these options."""
     group = {**options, "params": [element]}
     for name in ("lr", "initial_lr", "param_names"):
         group.pop(name, None)
-    return kind([group])
+    return optimizer_class([group])
 
 
 def _update_without_hooks(optimizer: Optimizer) -> None:
@@ -288,7 +280,7 @@ def _check_shapes_for_fused(optimizer: Optimizer, state: Any) -> None:
             continue
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             for name, value in state["state"].get(number, {}).items():
-                if name == "step" or not isinstance(value, Tensor):
+                if name == STEP_COUNT or not isinstance(value, Tensor):
                     continue
                 if value.shape != parameter.shape:
                     raise ValueError(
@@ -331,9 +323,9 @@ def _lay_out_moments(optimizer: Optimizer) -> None:
     # moments of a different one: a 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns
     # as 00, 10, 01, 11. Other optimizers may keep a tensor that merely has the parameter's shape;
     # a new layout could change the bits of their products.
-    derives_from_torch = _derives_from_torch(optimizer)
+    may_be_fused = derives_from_torch(optimizer)
     for group in optimizer.param_groups:
-        runs_fused_kernel = derives_from_torch and group.get("fused")
+        runs_fused_kernel = may_be_fused and group.get("fused")
         if not runs_fused_kernel and not is_of_torch(optimizer):
             continue
         for parameter in group["params"]:

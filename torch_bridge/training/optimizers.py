@@ -10,13 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, as_curves
-from torch_bridge.param_groups import (
-    all_parameters,
-    curves_of,
-    groups_of,
-    has_two_steps,
-    inner_optimizer,
-)
+from torch_bridge.groups.curves_and_peaks import curves_of
+from torch_bridge.groups.optimizers import all_parameters, groups_of, inner_optimizer
+from torch_bridge.optimizer_traits import has_two_steps
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
 
@@ -41,11 +37,11 @@ def check_model(model: nn.Module) -> None:
 
 def _has_base(value: object, name: str) -> bool:
     """Return True for an instance of a class of this name, whose package may be missing."""
-    return any(kind.__name__ == name for kind in type(value).__mro__)
+    return any(base.__name__ == name for base in type(value).__mro__)
 
 
 def _overrides_backward(precision: Any) -> bool:
-    base = next(kind for kind in type(precision).__mro__ if kind.__name__ == "Precision")
+    base = next(base for base in type(precision).__mro__ if base.__name__ == "Precision")
     return type(precision).backward is not base.backward
 
 
@@ -72,8 +68,8 @@ def layers_of(optimizer: Any) -> list[Any]:
 
 
 def _is_of_trainer(optimizer: Any) -> bool:
-    for kind in type(optimizer).__mro__:
-        package = kind.__module__.partition(".")[0]
+    for base in type(optimizer).__mro__:
+        package = base.__module__.partition(".")[0]
         if package in _TRAINERS:
             return True
     return False

@@ -21,14 +21,12 @@ from torch_bridge.curve_api import (
     warn,
 )
 from torch_bridge.distributed.distribution import parallelism_of
-from torch_bridge.distributed.parallelism import Sharded, check_shardable
+from torch_bridge.distributed.parallelism import Sharded
 from torch_bridge.distributed.plain_names import count_writes, load_plain_state
-from torch_bridge.param_groups import (
-    all_parameters,
-    bases_per_group,
-    check_peaks_are_known,
-    peaks_of,
-)
+from torch_bridge.groups.curves_and_peaks import check_peaks_are_known, peaks_of
+from torch_bridge.groups.optimizers import all_parameters
+from torch_bridge.groups.options import bases_per_group
+from torch_bridge.optimizer_traits import check_shardable
 from torch_bridge.training.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.gradients import check_max_norm
 from torch_bridge.training.loss import LossFunction, check_loss_fn, parse_loss
@@ -59,9 +57,9 @@ CurvesOfGroups = AnyCurve | Sequence[AnyCurve]
 class TrainStep:
     """Run one training update per call, on one device or several.
 
-    Each micro-batch runs forward and backward under autocast. Then the gradients are unscaled and
-    clipped. If the loss and the gradient norm are finite, the optimizer steps and the update
-    counts; otherwise it is skipped. With g the gradient of the loss:
+    Each micro-batch runs forward and backward, with bf16 or fp16 under autocast. Then the gradients
+    are unscaled and clipped. If the loss and the gradient norm are finite, the optimizer steps and
+    the update counts; otherwise it is skipped. With g the gradient of the loss:
 
         loss = Σ sum / Σ weight,  or the mean of the means
         g ← g · min(1, max_norm / (‖g‖ + 10⁻⁶))
@@ -91,33 +89,35 @@ class TrainStep:
 
     Args:
         model: A module, plain or wrapped as a whole by `DistributedDataParallel` or `fully_shard`.
-        optimizer: A torch optimizer over parameters of the model, or a sequence of several over
-            disjoint ones. The peak of a group is its `initial_lr` if it has one, else its `lr`.
-            Optimizers wrapped by Lightning, Fabric or accelerate are unwrapped.
+        optimizer: A torch optimizer over parameters of the model, or a sequence of optimizers over
+            disjoint parameters. The peak of a group is its `initial_lr` if it has one, else its
+            `lr`. Optimizers wrapped by Lightning, Fabric or accelerate are unwrapped.
         loss_fn: `loss_fn(model, batch)` returns a mean loss, a scalar, or a pair (sum, weight),
             such as (loss.sum(), number of tokens).
-        curve: One curve, or a sequence of one per parameter group. For several optimizers, one
-            curve for all, or a sequence with such an entry per optimizer. A mapping that
-            `Curve.from_dict` reads stands for a curve.
+        curve: One curve, or a sequence with one curve per parameter group. For several optimizers,
+            one curve for all, or a sequence with an entry of this kind for each optimizer. A
+            mapping that `Curve.from_dict` reads stands for a curve.
         precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling (arXiv:1710.03740).
         max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
-        on_nonfinite: `"skip"` the update; `"raise"` also raises an error, and synchronizes with the
-            device in every update.
+        on_nonfinite: What to do if the loss or the gradient norm is not finite: `"skip"` the
+            update, or `"raise"` an error too. `"raise"` synchronizes with the device in every
+            update.
         compile: Compile `loss_fn`, and the decision of hold rules, with `torch.compile`.
-        cuda_graph: Capture the whole update in a CUDA graph, one for each shape of batch.
-        carry: The initial recurrent state, any pytree of tensors: `loss_fn(model, batch, carry)`
+        cuda_graph: Capture the whole update in a CUDA graph, one for each shape of a batch.
+        carry: The initial recurrent state, any pytree of tensors. `loss_fn(model, batch, carry)`
             then returns (loss or pair, new carry).
         clock: A `DataClock`, to count samples or tokens: pass what each update consumes,
             `train_step(batch, count=n)`. Or a `HoldUntilFlat`, a `HoldBelow` or a list of them,
             which read the loss of each update and may hold the curve. By default, a step of the
-            curve is an update; of a curve from `BatchPlan.scale`, its unit of samples or tokens.
+            curve is an update or, for a curve from `BatchPlan.scale`, its unit of samples or
+            tokens.
         synchronize: Average gradients over the ranks once per `"update"`, or after every
             `"micro"`-batch, which takes less memory under `fully_shard`.
         strict: The default of `load_state_dict`'s `strict`.
         initial_updates: Updates already made by another training loop; the schedule resumes from
-            there. The groups then need their peaks in `initial_lr`. None: 0, with a warning if the
-            optimizer has made updates and no state is loaded.
-        has_aux: `loss_fn` returns (loss or pair, aux), with aux any pytree of tensors; see
+            there. The groups then need their peaks in `initial_lr`. By default 0, with a warning if
+            the optimizer has made updates and no state is loaded.
+        has_aux: If True, `loss_fn` returns (loss or pair, aux), with aux any pytree of tensors; see
             `result.aux`.
         advise: False to turn off the warnings about an optimizer that was resumed without its
             curve, a run past the end of the curve, and a unit that is too large.
@@ -125,17 +125,17 @@ class TrainStep:
     Attributes:
         model: The module.
         optimizers: The torch optimizers, a tuple.
-        strict: As above.
+        strict: The argument `strict`.
 
     Raises:
         TypeError, ValueError: An argument, or a combination of arguments, is not supported. The
             message names them. Nothing was changed.
 
     Warns:
-        CurveWarning: When it is built, if several ranks run and the model is not wrapped, so that
-            each rank trains alone; `distribute(model, None)` marks this as intended. In the first
-            update, if the optimizer has made updates, but the curve starts at 0. Later, once each,
-            if:
+        CurveWarning: When you build it, if there are several ranks but the model is not wrapped, so
+            that each rank trains alone; `distribute(model, None)` marks this as intended. In the
+            first update, if the optimizer has made updates, but the curve starts at 0. Later, once
+            each, if:
 
             - training continues far past the end of the curve;
             - the unit is so large that the curve stays at 0;
@@ -286,10 +286,10 @@ class TrainStep:
         Args:
             batch: A batch for `loss_fn`.
             *more_micro_batches: Further micro-batches of the same update.
-            count: With a `DataClock`, the samples or tokens in all micro-batches of this rank; the
-                counts of the ranks are added up. An integer of at least 0, or an integer scalar
-                tensor, which the host does not read. By default the `count` of the clock, which is
-                for all ranks together.
+            count: With a `DataClock`, the samples or tokens in all micro-batches of this rank. The
+                `TrainStep` adds up the counts of the ranks. An integer of at least 0, or an integer
+                scalar tensor, which the host does not read. By default the `count` of the clock,
+                which is for all ranks together.
 
         Returns:
             A named tuple of tensors on the device, which later updates do not overwrite:
@@ -310,14 +310,17 @@ class TrainStep:
 
                 - `loss_fn` returned neither a loss nor a pair, or a carry of a different structure.
                 - `count` is missing or not an integer.
-                - The optimizer has a scheduler, or different parameters from before.
+                - A scheduler was attached to the optimizer, or its parameters have changed.
 
-                Unless the model is wrapped, the `TrainStep` stays usable. After an error in
-                `loss_fn`, only random states and buffers that it changed, such as BatchNorm's,
-                differ.
-            RuntimeError: An earlier update was interrupted after the optimizer's step began and
-                before the update was counted; or, if the model is wrapped, anywhere. The message
-                says how to resume. Or `DistributedDataParallel` did not average the gradients.
+                Unless the model is wrapped, you can call the `TrainStep` again. An error in
+                `loss_fn` leaves everything unchanged except random states, and buffers that the
+                forward pass has changed, such as BatchNorm's.
+            RuntimeError: One of these:
+
+                - An earlier update was interrupted after the optimizer's step began and before the
+                  update was counted. If the model is wrapped, it was interrupted anywhere. The
+                  message says how to resume.
+                - `DistributedDataParallel` did not average the gradients.
         """
         self._status.check()
         self._status.begin_update()
@@ -367,7 +370,7 @@ class TrainStep:
         Raises:
             TypeError: `peak` is neither a number nor a sequence of numbers.
             ValueError: A peak is negative, not finite, or positive and below 2⁻¹²⁶; or the number
-                of peaks differs from that of groups. Nothing was changed.
+                of peaks differs from the number of groups. Nothing was changed.
         """
         peaks = bases_per_group("peak", peak, len(self._clock.peaks))
         self._steppers.prepare()
@@ -379,15 +382,16 @@ class TrainStep:
     def state_dict(self) -> TrainStepState:
         """Return a snapshot in host memory, which later updates do not change.
 
-        Synchronizes with the device. The snapshot contains the model, optimizers, loss scale,
-        carry, the position on the curve, and torch's random-number states, as tensors and plain
-        values, so that `torch.load(weights_only=True)` can read it. `state["applied"]` and
-        `state["skipped"]` count the updates so far, and `state["curve_step"]` is the step of the
-        curve. To resume a run, also save the state of its loader. As in torch, non-persistent
-        buffers are not saved, so a buffer that forward changes must be persistent.
+        Synchronizes with the device. The snapshot contains the states of the model and the
+        optimizers, the loss scale, the carry, the position on the curve, and torch's random states.
+        It consists of tensors and plain values, so that `torch.load(weights_only=True)` can read
+        it. `state["applied"]` and `state["skipped"]` are the numbers of updates so far, and
+        `state["curve_step"]` is the step of the curve. To resume a run, also save the state of its
+        loader. As in torch, non-persistent buffers are not saved, so a buffer that the forward pass
+        changes must be persistent.
 
-        On several ranks, each rank calls it and gets its own state: its random numbers and carry,
-        and under `fully_shard` its shards. `Checkpoints` resumes from such states with a different
+        On several ranks, each rank calls it and gets its own random states and carry and, under
+        `fully_shard`, its own shards. `Checkpoints` can resume from such states with a different
         number of ranks.
         """
         self._status.check()
@@ -399,28 +403,31 @@ class TrainStep:
     ) -> None:
         """Resume, bit for bit, from a snapshot. Copies what it loads.
 
-        The peak learning rates and the optimizers' settings become the saved ones, except for those
-        that only choose an implementation (`fused`, `foreach`, `capturable`, `differentiable`).
+        The run continues with the saved peaks and the saved settings of the optimizers, except for
+        settings that only choose an implementation (`fused`, `foreach`, `capturable`,
+        `differentiable`). If a state is rejected before anything was written, nothing has changed.
+        After any later error, the `TrainStep` makes no update until a state is loaded.
 
         Args:
             state_dict: The state that `state_dict` returned. If the parameters are sharded, the
                 saved tensors may be whole.
-            strict: Reject the state of a curve that differs at a step so far, or of a different
-                clock, as `lambda_lr` does. With False, the run resumes at the saved step under the
-                curve and clock of this `TrainStep`, with a warning. The default is its `strict`.
+            strict: If True, reject the state of a different clock, or of a curve that differs at a
+                step so far, as `lambda_lr` does. If False, the run resumes at the saved step, under
+                the curve and clock of this `TrainStep`, with a warning. By default, the value that
+                the `TrainStep` was built with.
 
         Raises:
-            ValueError: The state is not that of a TrainStep, contradicts itself, or was saved by a
-                newer version; it belongs to a different curve or clock (unless `strict` is False),
-                optimizer, precision or carry, or to a model of different shapes or dtypes; a moment
-                of a torch optimizer is missing or has a wrong dtype; the parameters are different
-                ones, in a different order or in different groups; or a scheduler is attached to the
-                optimizer.
+            ValueError: One of these:
+
+                - The state is not that of a `TrainStep`, contradicts itself, or was saved by a
+                  newer version.
+                - It belongs to a different curve or clock (unless `strict` is False), optimizer,
+                  precision or carry, or to a model of different shapes or dtypes.
+                - The optimizer's parameters are different ones, in a different order or in
+                  different groups; or a moment is missing or has a wrong dtype.
+                - A scheduler is attached to the optimizer.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises,
                 such as torch's RuntimeError for missing keys.
-
-        If a state is rejected before anything was written, nothing has changed. After any later
-        error, the `TrainStep` makes no update until a state is loaded.
         """
         self._status.check_loadable()
         self._steppers.check()  # `prepare` could fail on a setting that a damaged state left behind

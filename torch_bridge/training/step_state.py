@@ -33,7 +33,7 @@ from torch_bridge.curve_api import (
 )
 from torch_bridge.distributed.dtensors import host_copier, mesh_coordinates
 from torch_bridge.distributed.plain_names import names_of_parameters, plain_state, to_plain_names
-from torch_bridge.param_groups import all_groups
+from torch_bridge.groups.optimizers import all_groups
 from torch_bridge.random_states import (
     check_states_of_device,
     get_states_of_device,

@@ -20,13 +20,12 @@ from torch.optim import Optimizer
 
 from torch_bridge.advice.start_check import StartCheck
 from torch_bridge.clocks.device_clock import Clock
-from torch_bridge.param_groups import LEARNING_RATE, all_groups, unshare_tensors
+from torch_bridge.groups.optimizers import all_groups
+from torch_bridge.groups.options import LEARNING_RATE, unshare_tensors
+from torch_bridge.optimizer_traits import SKIP_ATTRIBUTES, skip_attribute
 from torch_bridge.training import fused_sgd
 from torch_bridge.training.optimizers import check_no_scheduler
 from torch_bridge.training.status import Status
-
-_WITH_FOUND_INF = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
-"""Optimizers whose fused kernels read a tensor `found_inf`, and change nothing if it is 1."""
 
 
 class _GroupSettings(NamedTuple):
@@ -43,14 +42,19 @@ class _Attached(NamedTuple):
     optimizer: Any
     groups: list[dict[str, Any]]
     settings: list[_GroupSettings]
-    is_on_device: bool
-    """True if the optimizer's kernels read the decision to skip, and the learning rates."""
+    skip_attribute: str | None
+    """The attribute from which the optimizer's kernels read the decision to skip. They then read
+    the learning rates on the device too. None if the host decides, and steps the optimizer."""
     lrs: Sequence[Tensor | None]
     """The tensors that the groups hold as `lr`; None if the host writes a float."""
     clock_groups: slice
     """The positions of its groups among those of the clock."""
     momentum: fused_sgd.Momentum | None
     """For fused SGD, creates missing momentum; else None."""
+
+    @property
+    def is_on_device(self) -> bool:
+        return self.skip_attribute is not None
 
 
 class OptimizerSteppers:
@@ -139,7 +143,7 @@ class OptimizerSteppers:
         self.prepare()
 
     def _restore_lr_tensors(self) -> None:
-        """Put the tensors back into groups that a load has replaced.
+        """Restore the tensors of groups that a load has replaced.
 
         Groups that share a tensor get separate ones if their peaks or curves differ.
         """
@@ -161,15 +165,15 @@ class OptimizerSteppers:
         for group in groups:
             params = group["params"]
             settings.append(_GroupSettings(params, len(params), group.get("fused")))
-        is_on_device = takes_found_inf(optimizer)
+        attribute = skip_attribute(optimizer)
         lrs: Sequence[Tensor | None] = self._lr_tensors[clock_groups]
-        if is_on_device:
+        if attribute is not None:
             lrs = self._attach_device_lrs(clock_groups)
         return _Attached(
             optimizer,
             groups,
             settings,
-            is_on_device,
+            attribute,
             lrs,
             clock_groups,
             momentum=fused_sgd.momentum_of(optimizer),
@@ -239,8 +243,8 @@ class OptimizerSteppers:
             ids_by_group.append(list(map(id, group["params"])))
         return ids_by_group
 
-    def step(self, skip: Tensor, found_inf: Tensor) -> None:
-        """Step all optimizers unless `skip`, a bool scalar; `found_inf` is the same in float32."""
+    def step(self, skip: Tensor, skip_number: Tensor) -> None:
+        """Step all optimizers unless `skip`, a bool scalar; `skip_number` has it in float32."""
         is_skipped = False
         for lr, clock_lr in self._device_lrs:
             lr.detach().copy_(clock_lr)  # the user's tensor may be a leaf of autograd
@@ -260,17 +264,18 @@ class OptimizerSteppers:
             return
         for attached in self._attached:
             optimizer = attached.optimizer
-            if not attached.is_on_device:
+            attribute = attached.skip_attribute
+            if attribute is None:
                 if attached.momentum is not None:
                     attached.momentum.complete_dampened()
                 optimizer.step()
                 continue
             try:
-                optimizer.found_inf = found_inf
+                setattr(optimizer, attribute, skip_number)
                 optimizer.step()
             finally:
                 # A leftover attribute would affect the user's later calls of `optimizer.step`.
-                vars(optimizer).pop("found_inf", None)
+                vars(optimizer).pop(attribute, None)
 
     def fill_lr_tensors(self, curve_step: int) -> None:
         """Fill the tensors that the groups hold with the learning rates at a step of the curve."""
@@ -294,13 +299,6 @@ class OptimizerSteppers:
                     tensor.detach().fill_(lr)
 
 
-def takes_found_inf(optimizer: Optimizer) -> bool:
-    """Return True if the optimizer, with its groups, reads the decision to skip from a tensor."""
-    if type(optimizer) not in _WITH_FOUND_INF or fused_sgd.has_dampening(optimizer):
-        return False
-    return all(group.get("fused") for group in optimizer.param_groups)
-
-
 def check_capturable(optimizer: Optimizer) -> None:
     """Reject an optimizer that a CUDA graph cannot capture.
 
@@ -308,13 +306,15 @@ def check_capturable(optimizer: Optimizer) -> None:
         ValueError: The optimizer is not fused, or not capturable.
     """
     groups = optimizer.param_groups
-    kind = type(optimizer).__name__
-    if not takes_found_inf(optimizer):
-        names = ", ".join([known.__name__ for known in _WITH_FOUND_INF])
+    class_name = type(optimizer).__name__
+    if skip_attribute(optimizer) is None:
+        names = ", ".join([known.__name__ for known in SKIP_ATTRIBUTES])
         fused = [group.get("fused") for group in groups]
         raise ValueError(
-            f"cuda_graph=True needs {names} with fused=True; the optimizer is {kind} with "
+            f"cuda_graph=True needs {names} with fused=True; the optimizer is {class_name} with "
             f"fused={fused}, and SGD must have no dampening"
         )
     if not all(group.get("capturable", True) for group in groups):
-        raise ValueError(f"cuda_graph=True needs {kind} with capturable=True next to fused=True")
+        raise ValueError(
+            f"cuda_graph=True needs {class_name} with capturable=True next to fused=True"
+        )

@@ -1,83 +1,13 @@
-"""The parameter groups of optimizers: their curves, peaks and options."""
+"""Options of parameter groups: how a group keeps a value, its base, and how both are changed."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, check_length, checks, warn
-
-
-def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the parameter groups of an optimizer.
-
-    Raises:
-        TypeError: It is not an optimizer.
-        ValueError: It updates no parameter itself, like transformers' layer-wise optimizers.
-    """
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"optimizer = {checks.short_repr(optimizer)} must be a torch.optim.Optimizer"
-        )
-    # Transformers' layer-wise optimizers have this attribute, and as their only parameter a tensor
-    # that needs no gradient.
-    is_layer_wise = hasattr(optimizer, "optimizer_dict")
-    if is_layer_wise and not any(item.requires_grad for item in all_parameters([optimizer])):
-        raise ValueError(
-            f"{type(optimizer).__name__} updates no parameter: the optimizers in its "
-            "optimizer_dict do so during the backward pass. Build a scheduler for each of them"
-        )
-    return optimizer.param_groups
-
-
-def has_two_steps(optimizer: object) -> bool:
-    """Return True for SAM and its relatives, which need two backward passes per update.
-
-    Programs call `first_step` and `second_step` instead of `step`, which needs a closure.
-    """
-    kind = type(optimizer)
-    names = ("first_step", "second_step")
-    return all(callable(getattr(kind, name, None)) for name in names)
-
-
-def inner_optimizer(wrapper: object) -> Optimizer | None:
-    """Return the optimizer that a wrapper keeps as an attribute, or None."""
-    base = getattr(wrapper, "_base_optimizer", None)  # of timm's wrappers
-    inner = getattr(wrapper, "optimizer", base)
-    if isinstance(inner, Optimizer):
-        return inner
-    return None
-
-
-def all_groups(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
-    """Return the parameter groups of several optimizers in one list."""
-    groups: list[dict[str, Any]] = []
-    for optimizer in optimizers:
-        groups += optimizer.param_groups
-    return groups
-
-
-def all_parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
-    """Return the parameters of several optimizers, in the order of their groups."""
-    parameters: list[nn.Parameter] = []
-    for group in all_groups(optimizers):
-        parameters += group["params"]
-    return parameters
-
-
-def curves_of(groups: Sequence[dict[str, Any]], curve: Curve | Sequence[Curve]) -> list[Curve]:
-    """Return a curve for each group, from one curve for all groups or a sequence of curves."""
-    if isinstance(curve, Curve):
-        return [curve] * len(groups)
-    if not isinstance(curve, Sequence) or not all(isinstance(item, Curve) for item in curve):
-        raise TypeError(
-            f"curve = {checks.short_repr(curve)} must be a Curve, such as "
-            "PlateauCurve(total_steps), or one for each parameter group"
-        )
-    check_length("curve", curve, len(groups))
-    return list(curve)
 
 
 def as_number(value: Any) -> Any:
@@ -96,95 +26,8 @@ def is_same(a: float, b: float) -> bool:
 def base_value(name: str, value: Any) -> float:
     """Return an option's value, rounded to float32, as the base that multipliers are applied to."""
     if isinstance(value, Tensor) and not value.is_floating_point():
-        raise TypeError(f"{name} = {checks.short_repr(value)} must be a floating-point tensor")
+        raise TypeError(checks.must(name, value, "be a floating-point tensor"))
     return float(checks.peak(name, as_number(value)))
-
-
-def peaks_of(optimizer: Optimizer) -> list[float]:
-    """Return each group's peak learning rate, rounded to float32."""
-    groups = groups_of(optimizer)
-    peaks = [LEARNING_RATE.base_of(index, group) for index, group in enumerate(groups)]
-    LEARNING_RATE.warn_of_scales(groups)
-    return peaks
-
-
-def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str = "") -> None:
-    """Reject a resumed curve if a decayed learning rate could be mistaken for the peak.
-
-    The message names `argument`, which resumes the curve, and ends with an `alternative` to it.
-    """
-    groups = groups_of(optimizer)
-    # A scheduler writes `initial_lr` into all groups. A group without it was added later, and its
-    # learning rate is not decayed.
-    if any("initial_lr" in group for group in groups):
-        return
-    if not groups or updates_made(optimizer) == 0:
-        return
-    raise ValueError(
-        f"{argument}, but param_groups[0] of an optimizer that was stepped, or loaded, has no "
-        f"initial_lr: its lr = {as_number(groups[0]['lr'])!r} may be decayed. First set "
-        f'optimizer.param_groups[0]["initial_lr"] = peak, and so for each group{alternative}'
-    )
-
-
-def updates_made(optimizer: Optimizer) -> int | None:
-    """Return the number of updates that an optimizer's state shows, the most of any parameter.
-
-    None if the state shows that there were updates, but not how many, as for SGD with momentum.
-    Steps on a device are read, which synchronizes with it: call this when something is built or
-    loaded, not per update.
-    """
-    states: list[dict[str, Any]] = []
-    for entry in getattr(optimizer, "state", {}).values():
-        if isinstance(entry, dict):
-            states.append(cast("dict[str, Any]", entry))
-    most = 0
-    for state in states:
-        most = max(most, _steps_in(state))
-    # Values other than momentum prove nothing: some optimizers create theirs when they are built.
-    if most == 0 and any(_is_nonzero(state.get("momentum_buffer")) for state in states):
-        return None
-    return most
-
-
-def _steps_in(state: dict[str, Any]) -> int:
-    """Return the number of updates in a parameter's state; 0 if it has none."""
-    step = state.get("step")
-    if isinstance(step, Tensor) and (step.is_meta or step.numel() != 1):
-        return 0
-    step = as_number(step)
-    if not isinstance(step, int | float):
-        return 0
-    # To create the states, torch's `get_optimizer_state_dict` steps once with gradients of zero.
-    if step == 1 and _has_seen_only_zeros(state):
-        return 0
-    return max(int(step), 0)
-
-
-_MOMENTS = ("exp_avg", "exp_avg_sq", "square_avg", "row_var", "col_var", "variance", "prev")
-"""Entries of torch's optimizers that stay zero until the first gradient that is not."""
-
-
-def _has_seen_only_zeros(state: dict[str, Any]) -> bool:
-    """Return True if a parameter's state has moments, and all are zero."""
-    moments: list[Any] = []
-    for name in _MOMENTS:
-        if name in state:
-            moments.append(state[name])
-    for moment in moments:
-        # Quantized moments, as of torchao, have no sum.
-        if type(getattr(moment, "_local_tensor", moment)) is not Tensor or _is_nonzero(moment):
-            return False
-    return bool(moments)
-
-
-def _is_nonzero(moment: Any) -> bool:
-    """Return False for None and for zeros, with which a `TrainStep` starts fused SGD."""
-    if not isinstance(moment, Tensor) or moment.is_meta:
-        return moment is not None
-    # For a DTensor, this rank's shard: a sum over ranks would be a collective.
-    shard = getattr(moment, "_local_tensor", moment)
-    return bool(shard.abs().sum())  # `any` rejects sparse momentum
 
 
 def bases_per_group(

@@ -1,0 +1,54 @@
+"""The curve and the peak of each parameter group, when a schedule is built."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+
+from torch_bridge.curve_api import Curve, check_length, checks
+from torch_bridge.groups.optimizers import groups_of
+from torch_bridge.groups.options import LEARNING_RATE, as_number
+from torch_bridge.optimizer_traits import updates_made
+
+
+def curves_of(groups: Sequence[dict[str, Any]], curve: Curve | Sequence[Curve]) -> list[Curve]:
+    """Return a curve for each group, from one curve for all groups or a sequence of curves."""
+    if isinstance(curve, Curve):
+        return [curve] * len(groups)
+    if not isinstance(curve, Sequence) or not all(isinstance(item, Curve) for item in curve):
+        raise TypeError(
+            checks.must(
+                "curve",
+                curve,
+                "be a Curve, such as PlateauCurve(total_steps), or one for each parameter group",
+            )
+        )
+    check_length("curve", curve, len(groups))
+    return list(curve)
+
+
+def peaks_of(optimizer: Optimizer) -> list[float]:
+    """Return each group's peak learning rate, rounded to float32."""
+    groups = groups_of(optimizer)
+    peaks = [LEARNING_RATE.base_of(index, group) for index, group in enumerate(groups)]
+    LEARNING_RATE.warn_of_scales(groups)
+    return peaks
+
+
+def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str = "") -> None:
+    """Reject a resumed curve if a decayed learning rate could be mistaken for the peak.
+
+    The message names `argument`, which resumes the curve, and ends with an `alternative` to it.
+    """
+    groups = groups_of(optimizer)
+    # A scheduler writes `initial_lr` into all groups. A group without it was added later, and its
+    # learning rate is not decayed.
+    if any("initial_lr" in group for group in groups):
+        return
+    if not groups or updates_made(optimizer) == 0:
+        return
+    raise ValueError(
+        f"{argument}, but param_groups[0] of an optimizer that was stepped, or loaded, has no "
+        f"initial_lr: its lr = {as_number(groups[0]['lr'])!r} may be decayed. First set "
+        f'optimizer.param_groups[0]["initial_lr"] = peak, and so for each group{alternative}'
+    )
