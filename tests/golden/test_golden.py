@@ -9,22 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from support.distributed.processes import run
-from support.golden.curves import CURVES, DESCRIPTIONS, describe_learning_rates
-from support.golden.files import (
-    DIGESTS,
-    FILES,
-    add_digests,
-    continue_program,
-    digests_of,
-    load,
-    read_digests,
-    read_json,
-    save_state,
-    write_state,
-)
+from support.golden import curves, files, saved
 from support.golden.integers import INTEGERS, SHAPES_OF_FILES, describe_integers
 from support.golden.programs import CASES
-from support.golden.saved import ATOL, RTOL, differences, read_saved
 from support.golden.write import missing_names, write
 
 from plateau_jax import Curve
@@ -33,30 +20,30 @@ from plateau_jax.shapes.known_shapes import SHAPES
 from plateau_jax.shapes.shape import Shape
 
 _MAX_BYTES = 300_000
-_RECORDED = repr([curve.to_dict() for curve in CURVES.values()])
+_RECORDED = repr([curve.to_dict() for curve in curves.CURVES.values()])
 
 
 def _label(path: Path) -> str:
-    return path.relative_to(FILES).as_posix()
+    return path.relative_to(files.FILES).as_posix()
 
 
-@pytest.mark.parametrize("file", sorted(FILES.glob("*/curves/*.json")), ids=_label)
+@pytest.mark.parametrize("file", sorted(files.FILES.glob("*/curves/*.json")), ids=_label)
 def test_curve_has_recorded_learning_rates(file: Path) -> None:
-    expected = read_json(file)
+    expected = files.read_json(file)
     curve = Curve.from_dict(expected.pop("curve"))
-    assert describe_learning_rates(curve, expected.pop("peak")) == expected
-    if file.stem in CURVES:
-        assert curve == CURVES[file.stem]
+    assert curves.describe_learning_rates(curve, expected.pop("peak")) == expected
+    if file.stem in curves.CURVES:
+        assert curve == curves.CURVES[file.stem]
 
 
-@pytest.mark.parametrize("file", sorted(FILES.glob("*/integers/*.json")), ids=_label)
+@pytest.mark.parametrize("file", sorted(files.FILES.glob("*/integers/*.json")), ids=_label)
 def test_curve_has_recorded_integers(file: Path) -> None:
     """The learning rates above hide a change of a few units of 2⁻⁶²."""
     assert file.stem in INTEGERS
-    assert describe_integers(file.stem) == read_json(file)
+    assert describe_integers(file.stem) == files.read_json(file)
 
 
-@pytest.mark.parametrize("folder", sorted(FILES.glob("*/states/*")), ids=_label)
+@pytest.mark.parametrize("folder", sorted(files.FILES.glob("*/states/*")), ids=_label)
 def test_saved_run_continues_as_recorded(folder: Path) -> None:
     case = CASES[folder.name]
     program = case.build()
@@ -65,17 +52,17 @@ def test_saved_run_continues_as_recorded(folder: Path) -> None:
             # One process takes over from several, and has only the random numbers of the first.
             message = ".* was saved by 2 processes, and now there are 1"
             warnings.filterwarnings("ignore", message, UserWarning)
-        load(case, program, folder)
-    expected_updates = read_json(folder / "continued.json")
-    updates = continue_program(case, program)
+        files.load(case, program, folder)
+    expected_updates = files.read_json(folder / "continued.json")
+    updates = files.continue_program(case, program)
     for shown, expected in zip(updates, expected_updates, strict=True):
         assert shown["exact"] == expected["exact"]
-        assert shown["close"] == pytest.approx(expected["close"], rel=RTOL, abs=ATOL)
+        assert shown["close"] == pytest.approx(expected["close"], rel=saved.RTOL, abs=saved.ATOL)
 
 
 def _state_folders(*, several_processes: bool) -> list[Path]:
     folders: list[Path] = []
-    for folder in sorted(FILES.glob("*/states/*")):
+    for folder in sorted(files.FILES.glob("*/states/*")):
         if (CASES[folder.name].processes > 1) == several_processes:
             folders.append(folder)
     return folders
@@ -84,21 +71,21 @@ def _state_folders(*, several_processes: bool) -> list[Path]:
 @pytest.mark.parametrize("folder", _state_folders(several_processes=False), ids=_label)
 def test_run_writes_the_recorded_state(folder: Path, tmp_path: Path) -> None:
     """Equal, or equal but for entries with their defaults: an earlier version can read it."""
-    save_state(folder.name, tmp_path)
-    assert list(differences(read_saved(tmp_path), read_saved(folder))) == []
+    files.save_state(folder.name, tmp_path)
+    assert list(saved.differences(saved.read_saved(tmp_path), saved.read_saved(folder))) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", _state_folders(several_processes=True), ids=_label)
 def test_processes_write_the_recorded_state(folder: Path, tmp_path: Path) -> None:
-    run(write_state, folder.name, tmp_path, processes=CASES[folder.name].processes)
-    assert list(differences(read_saved(tmp_path), read_saved(folder))) == []
+    run(files.write_state, folder.name, tmp_path, processes=CASES[folder.name].processes)
+    assert list(saved.differences(saved.read_saved(tmp_path), saved.read_saved(folder))) == []
 
 
 def test_difference_is_named() -> None:
     recorded = {"a": [{"curve": {"total_steps": 9}}], "b": torch.ones(2), "c": 0.5}
     written = {"a": [{"curve": {"total_steps": 8}, "clock": None, "note": 1}], "b": torch.zeros(2)}
-    assert list(differences(written, recorded)) == [
+    assert list(saved.differences(written, recorded)) == [
         ".a[0].curve.total_steps: 8, recorded 9",
         ".a[0].note = 1 is only written",
         ".b: tensor([0., 0.]), recorded tensor([1., 1.])",
@@ -106,20 +93,20 @@ def test_difference_is_named() -> None:
     ]
 
 
-@pytest.mark.parametrize("file", sorted(FILES.glob(f"*/{DIGESTS}")), ids=_label)
+@pytest.mark.parametrize("file", sorted(files.FILES.glob(f"*/{files.DIGESTS}")), ids=_label)
 def test_files_have_their_digests(file: Path) -> None:
-    assert read_digests(file.parent) == digests_of(file.parent)
+    assert files.read_digests(file.parent) == files.digests_of(file.parent)
 
 
 def test_digest_of_a_changed_file_stays(tmp_path: Path) -> None:
     Path(tmp_path, "a.json").write_text("1")
-    add_digests(tmp_path)
-    before = read_digests(tmp_path)
+    files.add_digests(tmp_path)
+    before = files.read_digests(tmp_path)
     Path(tmp_path, "a.json").write_text("2")
     Path(tmp_path, "b.json").write_text("3")
-    add_digests(tmp_path)
-    assert read_digests(tmp_path) == before | {"b.json": digests_of(tmp_path)["b.json"]}
-    assert read_digests(tmp_path) != digests_of(tmp_path)
+    files.add_digests(tmp_path)
+    assert files.read_digests(tmp_path) == before | {"b.json": files.digests_of(tmp_path)["b.json"]}
+    assert files.read_digests(tmp_path) != files.digests_of(tmp_path)
 
 
 def test_every_program_and_curve_has_a_file() -> None:
@@ -127,7 +114,7 @@ def test_every_program_and_curve_has_a_file() -> None:
 
 
 def test_every_kind_of_a_written_curve_is_recorded() -> None:
-    written_kinds = {description.get("kind") for description in DESCRIPTIONS.values()}
+    written_kinds = {description.get("kind") for description in curves.DESCRIPTIONS.values()}
     assert CONSTRUCTORS.keys() <= written_kinds
 
 
@@ -157,7 +144,7 @@ def test_files_are_not_overwritten(name: str, tmp_path: Path) -> None:
 
 def test_files_are_small() -> None:
     num_bytes = 0
-    for path in FILES.glob("*/*/**/*"):
+    for path in files.FILES.glob("*/*/**/*"):
         if path.is_file():
             num_bytes += path.stat().st_size
     assert num_bytes < _MAX_BYTES

@@ -44,6 +44,7 @@ from proofs.arithmetic.errors_of_root import root_of_square
 from proofs.arithmetic.errors_of_sine import cosine_at, phases, sine_coefficients
 from proofs.arithmetic.intervals import Interval, Variable, point, power_of
 from proofs.arithmetic.multiples import Multiple, steps_scaled_by_fours, steps_scaled_by_twos
+from proofs.arithmetic.positions import position
 from proofs.arithmetic.proven import (
     ERROR_OF_EXPONENT,
     ERROR_OF_GROWTH,
@@ -79,7 +80,6 @@ from plateau_jax.shapes import cosine, inverse_power, power as power_shapes, roo
 from plateau_jax.shapes.cosine import Cosine
 from plateau_jax.shapes.inverse_power import InversePower
 from plateau_jax.shapes.power import PowerFromStart
-from plateau_jax.shapes.shape import SegmentPosition
 
 UNIT = Fraction(1, ONE)
 INVERSE_ONE = 2**93
@@ -100,7 +100,7 @@ def two_to_the_minus(exponent: Fraction) -> Fraction:
 
 
 @dataclass(frozen=True)
-class Approximated:
+class ApproximatedNumber:
     """An exact number, and the integer that approximates it in units of 2⁻⁶²."""
 
     exact: Fraction
@@ -111,7 +111,7 @@ fractions_of_one = st.fractions(0, 1, max_denominator=10**6)
 
 
 @st.composite
-def approximated(draw: st.DrawFn, domain: Interval, error: Interval) -> Approximated:
+def approximated(draw: st.DrawFn, domain: Interval, error: Interval) -> ApproximatedNumber:
     """Draw a number in the domain, and an integer that is off by an error in the interval."""
     place = draw(fractions_of_one)
     exact = domain.low + (domain.high - domain.low) * place
@@ -119,7 +119,7 @@ def approximated(draw: st.DrawFn, domain: Interval, error: Interval) -> Approxim
     most = exact * ONE + error.high
     computed = floor(least + (most - least) * draw(fractions_of_one))
     assume(computed >= least)
-    return Approximated(exact, computed)
+    return ApproximatedNumber(exact, computed)
 
 
 normalized = approximated(NORMALIZED, ERROR_OF_Y)
@@ -134,16 +134,9 @@ def box_of_y(y: Fraction) -> Slope:
 lengths = corners(1, MAX_STEP) | magnitudes(1, MAX_STEP)
 
 
-@dataclass(frozen=True)
-class Inverse:
-    """1/L in the fields of a segment that `ratio` reads."""
-
-    inverse: int
-    inverse_rest: int
-
-
-def inverse_of(length: int) -> Inverse:
-    return Inverse(*divmod(INVERSE_ONE // length, HALF))
+def inverse_of(length: int) -> tuple[int, int]:
+    """Return 1/L as a row of the table has it: 62 bits, and the next 31."""
+    return divmod(INVERSE_ONE // length, HALF)
 
 
 @examples(200)
@@ -154,7 +147,7 @@ def test_ratio_of_steps(length, place):
         (floor(length * place), ERROR_OF_SCALED_STEPS),
         (floor(length * place * 10 / 7), ERROR_OF_Y),
     ):
-        assert ratio(steps, inverse_of(length)) - Fraction(steps, length) * ONE in error
+        assert ratio(steps, *inverse_of(length)) - Fraction(steps, length) * ONE in error
 
 
 rates = corners(0, 2**124 - 1) | magnitudes(0, 2**124 - 1)
@@ -226,14 +219,14 @@ def test_coefficients_of_logarithm_have_its_omitted_terms(z):
 
 
 def cosine_of(x: int) -> int:
-    return Cosine.interpolant(PYTHON, None, SegmentPosition(None, None, x), ())
+    return Cosine.interpolant(PYTHON, position(x=x), ())
 
 
 def box_of_phase(x: Fraction) -> Bounded:
     return next(box for box in phases(64) if x * ONE in box.exact.range)
 
 
-def assert_cosine_is_within_bounds(x: Approximated) -> Fraction:
+def assert_cosine_is_within_bounds(x: ApproximatedNumber) -> Fraction:
     """Return the error of the cosine, which lies within the bounds of the box."""
     bounds = cosine_at(box_of_phase(x.exact))
     exact = as_fraction((1 - mp.cospi(exactly(x.exact))) / 2)
@@ -277,10 +270,10 @@ far_from_0 = approximated(Interval(Fraction(2, 5), Fraction(1, 2)), ERROR_OF_X)
 
 @given(far_from_0)
 def test_bounds_of_cosine_follow_its_coefficients(x):
-    with shortened(cosine, "_SINE", 4):
+    with shortened(cosine, "SINE", 4):
         assert abs(assert_cosine_is_within_bounds(x)) > 2**30
     for place in (0, 1, 2):
-        with changed(cosine, "_SINE", place):
+        with changed(cosine, "SINE", place):
             assert abs(assert_cosine_is_within_bounds(x)) > 2**20
 
 
@@ -321,12 +314,12 @@ fractions_of_octave = st.integers(ONE // 2, ONE - 1)
 def test_bounds_of_power_of_two_follow_its_constants(fraction):
     """The number u is about 2/3 of ln 2 or more."""
     box = Interval(fraction - 2**40, fraction + 2**40)
-    with shortened(exponents, "_EXPONENTIAL", 7):
+    with shortened(exponents, "EXPONENTIAL", 7):
         assert abs(assert_power_is_within_bounds(power_between(0, box), 0, fraction)) > 2**30
     for place in (0, 1, 2):
-        with changed(exponents, "_EXPONENTIAL", place):
+        with changed(exponents, "EXPONENTIAL", place):
             assert abs(assert_power_is_within_bounds(power_between(0, box), 0, fraction)) > 2**20
-    with patch.object(exponents, "_LN_2", exponents._LN_2 + 2**30):
+    with patch.object(exponents, "LN_2", exponents.LN_2 + 2**30):
         assert abs(assert_power_is_within_bounds(power_between(0, box), 0, fraction)) > 2**25
 
 
@@ -357,13 +350,13 @@ def slope_of(y: Fraction) -> Fraction:
 
 @given(normalized)
 def test_inverse_of_one_plus(y):
-    computed = exponents._inverse_of_one_plus(PYTHON, y.computed)
+    computed = exponents.inverse_of_one_plus(PYTHON, y.computed)
     box = box_of_y(y.exact).y
     error = computed * UNIT * (1 + y.exact) - 1
     assert error in inverse_of_one_plus((box.low + 1, box.high + 1))
 
 
-def assert_slope_is_within_bounds(slope: Slope, y: Approximated) -> Fraction:
+def assert_slope_is_within_bounds(slope: Slope, y: ApproximatedNumber) -> Fraction:
     """Return the relative error of `half_log_slope`, which lies within the bounds of the box."""
     computed = half_log_slope(PYTHON, y.computed)
     exact = slope_of(y.exact)
@@ -390,16 +383,16 @@ far_from_1 = approximated(Interval(Fraction(13, 10), Fraction(7, 5)), ERROR_OF_Y
 
 @given(far_from_1)
 def test_bounds_of_slope_follow_its_constants(y):
-    with shortened(exponents, "_LOGARITHM", 5):
+    with shortened(exponents, "LOGARITHM", 5):
         assert abs(assert_slope_is_within_bounds(slope_around(y.exact), y)) > 2**20 * UNIT
     for place in (0, 1, 2):
-        with changed(exponents, "_LOGARITHM", place):
+        with changed(exponents, "LOGARITHM", place):
             assert abs(assert_slope_is_within_bounds(slope_around(y.exact), y)) > 2**15 * UNIT
 
 
 @given(st.fractions(Fraction(11, 10), Fraction(7, 5), max_denominator=10**6))
 def test_bounds_of_slope_follow_the_error_of_y(y):
-    rounded_up = Approximated(y, floor(y * ONE) + 2**30)
+    rounded_up = ApproximatedNumber(y, floor(y * ONE) + 2**30)
     with patch.object(errors_of_exponentials, "ERROR_OF_Y", Interval(0, 2**30)):
         inverse_of_one_plus.cache_clear()
         slope = slope_around(y)
@@ -478,12 +471,12 @@ def test_exponent_of_power_of_fraction(length, place, p):
     """(j/L)^P is 2^(-E) with E = P·(k - log₂ y)."""
     assume(length > 1)
     steps = min(max(1, floor(length * place)), length - 1)
-    k, scaled = power_shapes._scale_near_length(PYTHON, steps, length)
+    k, scaled = power_shapes.scale_near_length(PYTHON, steps, length)
     y = Fraction(scaled, length)
     total = p * (k - log2(y))
     rate = cut_into_limbs(floor(p * INVERSE_ONE / length), 4)
     product = steps_times_rate(length - scaled, rate)
-    half_slope = half_log_slope(PYTHON, ratio(scaled, inverse_of(length)))
+    half_slope = half_log_slope(PYTHON, ratio(scaled, *inverse_of(length)))
     computed = digits(*exponent_of_power(PYTHON, k, *product, half_slope, power_limbs(p)))
     boxes = exponents_around(total, p, k, y, (POWERS_OF_X, MOST_K_OF_X, -1))
     assert boxes
@@ -498,10 +491,10 @@ def test_exponent_of_inverse_power(whole, fraction, rest, p):
     error = ERROR_OF_GROWTH.low * rest
     t = whole + (fraction - error) * UNIT
     assume(t <= MAX_T)
-    k, y_minus_1 = inverse_power._normalize(PYTHON, whole, fraction)
+    k, y_minus_1 = inverse_power.normalize(PYTHON, whole, fraction)
     y = t / 2**k
     total = p * (k + log2(y))
-    product = power_times(PYTHON, y_minus_1, power_limbs(p)) + inverse_power._CENTERING
+    product = power_times(PYTHON, y_minus_1, power_limbs(p)) + inverse_power.CENTERING
     half_slope = half_log_slope(PYTHON, ONE + y_minus_1)
     parts = divmod(product, ONE)
     computed = digits(*exponent_of_power(PYTHON, k, *parts, half_slope, power_limbs(p)))
@@ -522,7 +515,7 @@ def test_power_times(p, number):
 @given(magnitudes(1, MAX_T - 1), st.integers(0, ONE - 1), fractions_of_one)
 def test_normalized_number(whole, fraction, rest):
     """t/2ᵏ - 1 is off like t, and rounded down once more."""
-    k, y_minus_1 = inverse_power._normalize(PYTHON, whole, fraction)
+    k, y_minus_1 = inverse_power.normalize(PYTHON, whole, fraction)
     assert y_minus_1 + ONE == digits(whole, fraction) >> k
     t = whole * ONE + fraction - ERROR_OF_GROWTH.low * rest
     error = y_minus_1 + ONE - t / 2**k
@@ -562,8 +555,8 @@ def test_steps_are_scaled_in_one_range(length, border, halvings, distance):
     steps = floor(length * border / 2**halvings) + distance
     assume(1 <= steps < length)
     fraction = Fraction(steps, length)
-    assert ranges_with(fraction, BY_FOURS) == [root._scale_by_fours(PYTHON, steps, length)[0]]
-    scale_near_length = power_shapes._scale_near_length
+    assert ranges_with(fraction, BY_FOURS) == [root.scale_by_fours(PYTHON, steps, length)[0]]
+    scale_near_length = power_shapes.scale_near_length
     assert ranges_with(fraction, BY_TWOS) == [scale_near_length(PYTHON, steps, length)[0]]
 
 
@@ -585,7 +578,7 @@ def test_root_of_a_number(y):
     high = min(low + width, 1 - Fraction(1, 2**32))
     t, bounds = root_of_square(Interval(low, high))
     of_formula = (bounds.exact - power_of(t, 1).scaled(ONE)).range
-    assert root._root(PYTHON, y.computed) - exact * ONE in of_formula + bounds.error
+    assert root.square_root(PYTHON, y.computed) - exact * ONE in of_formula + bounds.error
 
 
 # The parabola between nearly equal levels.
@@ -640,5 +633,5 @@ def test_error_of_parabola(curve, rest_of_x, rest_of_growth):
     x = floor(curve.x * ONE + ERROR_OF_SCALED_STEPS.low * rest_of_x)
     growth = floor(curve.growth * curve.x * ONE + ERROR_OF_GROWTH.low * rest_of_growth)
     assume(growth >= 0)
-    computed = inverse_power._parabola(PYTHON, x, growth, power_limbs(curve.power))
+    computed = inverse_power.parabola_at(PYTHON, x, growth, power_limbs(curve.power))
     assert computed - curve.parabola * ONE in any_parabola().error

@@ -4,17 +4,9 @@ from fractions import Fraction
 
 import pytest
 from proofs.arithmetic.intervals import Interval
-from proofs.arithmetic.proven import ERRORS, VALUE_ERRORS
+from proofs.shapes.spec import ShapeSpec
+from proofs.shapes.specs import SPECS
 from support.docs.pages import section_named
-
-SHAPES_OF_ROWS = {
-    "linear": ["linear"],
-    "cosine": ["cosine"],
-    "square root": ["1-sqrt"],
-    "exponential": ["exponential"],
-    "powers x^P and (1 − x)^P": ["1-x^P", "(1-x)^P"],
-    "inverse power t^−P": ["t^-P"],
-}
 
 
 def read_interval(text: str) -> Interval:
@@ -31,14 +23,11 @@ def rows_of_page() -> dict[str, list[Interval]]:
 
 
 def test_page_has_every_shape() -> None:
-    assert rows_of_page().keys() == SHAPES_OF_ROWS.keys()
-    shapes = [shape for names in SHAPES_OF_ROWS.values() for shape in names]
-    assert sorted(shapes) == sorted(ERRORS)
+    titles = {spec.title for spec in SPECS.values()}
+    assert rows_of_page().keys() == titles
 
 
-@pytest.mark.parametrize("name", SHAPES_OF_ROWS)
-def test_page_has_the_proven_bounds(name: str) -> None:
-    of_shape, of_value = rows_of_page()[name]
-    for shape in SHAPES_OF_ROWS[name]:
-        assert of_shape == ERRORS[shape].outward(10)
-        assert of_value == VALUE_ERRORS[shape].outward(10)
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_page_has_the_proven_bounds(spec: ShapeSpec) -> None:
+    bounds = [spec.error.outward(10), spec.value_error.outward(10)]
+    assert rows_of_page()[spec.title] == bounds

@@ -1,6 +1,6 @@
 """The value of a curve: within 2⁻⁵⁸ of the exact curve, and then rounded to float32 once.
 
-`ERRORS` has what an interpolant or a power of two is off. Here it passes through the whole of
+A spec says how far its integers are off. Here this error passes through the whole of
 `_evaluate_rows`, in a table that has every shape, with levels in 62 bits. 2⁻⁵⁸ is 16 units of 2⁻⁶².
 
 Where x is 0, the multiplier is the start level from the table, the nearest float32.
@@ -18,36 +18,35 @@ from hypothesis import given, strategies as st
 from proofs.arithmetic.bounded import BOUNDED, Bounded, as_bounded, integer, near
 from proofs.arithmetic.errors_of_powers import any_parabola, omitted_from_values_on_parabola
 from proofs.arithmetic.intervals import NOTHING, Interval, Polynomial, union, variable
+from proofs.arithmetic.positions import position
 from proofs.arithmetic.proven import (
     ERROR_OF_HIGHER_LEVEL,
     ERROR_OF_LOWER_LEVEL,
-    ERROR_OF_PARABOLA,
-    ERRORS,
-    LARGEST,
     LEAST_GROWTH,
     MOST_DOUBLINGS,
     POWERS_OF_T,
     PROMISED,
-    VALUE_ERRORS,
 )
+from proofs.shapes.spec import InterpolatedSpec, ReplacedFactor, ShapeSpec
+from proofs.shapes.specs import GEOMETRIC_SPECS, INTERPOLATED_SPECS, SPECS
+from proofs.shapes.test_inverse_power import InversePowerSpec
 from support.examples import examples
 from support.numerics.oracle import exactly, half_ulp
 
 from plateau_jax.curves import scaled_curve
-from plateau_jax.numerics.arithmetic import LIMB, NUMPY, ONE, DecodedSegments
-from plateau_jax.shapes import exponential, inverse_power
+from plateau_jax.numerics.arithmetic import NUMPY, ONE
 from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED, SHAPE_NUMBERS, SHAPES
-from plateau_jax.shapes.shape import SegmentPosition
 from plateau_jax.table import fixed_point
+from plateau_jax.table.encoding import DecodedSegments
 
 WITHIN_PROMISE = Interval(-PROMISED, PROMISED)
 
 
-def show(name: str, error: Interval) -> None:
-    """Compare with the recorded bound."""
-    print(f"{name}: value - exact lies in {error} units")
-    assert error.within(WITHIN_PROMISE), f"{name} is off by {error}"
-    assert error.outward(1000) == VALUE_ERRORS[name]
+def show(spec: ShapeSpec, error: Interval) -> None:
+    """Compare with the bound of the spec."""
+    print(f"{spec.name}: value - exact lies in {error} units")
+    assert error.within(WITHIN_PROMISE), f"{spec.name} is off by {error}"
+    assert error.outward(1000) == spec.value_error
 
 
 def levels(middle: Fraction, largest_distance: Fraction) -> tuple[Bounded, Bounded]:
@@ -85,10 +84,12 @@ BEGIN = 10
 NEAR_START, MIDDLE, NEAR_END = BEGIN + 1, BEGIN + 2, BEGIN + 3
 """Steps of a segment of four steps. Only which end is nearer counts."""
 
+IN_FOUR_STEPS = position(length=4, inverse=ONE // 4, inverse_rest=0)
+
 POSITIONS = {
-    NEAR_START: SegmentPosition(elapsed=1, remaining=3, x=ONE // 4),
-    MIDDLE: SegmentPosition(elapsed=2, remaining=2, x=ONE // 2),
-    NEAR_END: SegmentPosition(elapsed=3, remaining=1, x=ONE // 4),
+    NEAR_START: IN_FOUR_STEPS._replace(elapsed=1, remaining=3, x=ONE // 4),
+    MIDDLE: IN_FOUR_STEPS._replace(elapsed=2, remaining=2, x=ONE // 2),
+    NEAR_END: IN_FOUR_STEPS._replace(elapsed=3, remaining=1, x=ONE // 4),
 }
 
 
@@ -148,7 +149,8 @@ class Table:
         assert multiplier.factor == 2.0**-62
         for name, function in self.functions.items():
             parameters = self.parameters[name]
-            function.assert_called_once_with(ROUNDING, segment, POSITIONS[step], parameters)
+            at = POSITIONS[step]._replace(start=start, end=end)
+            function.assert_called_once_with(ROUNDING, at, parameters)
         return multiplier.number
 
     def segment(self, start: Any, end: Any, shift: int | None = None) -> DecodedSegments:
@@ -180,9 +182,7 @@ class StraightTable(Table):
         self.ratio.reset_mock()
         value = super().value(start, end, step, shift)
         at = POSITIONS[step]
-        self.ratio.assert_called_once_with(
-            min(at.elapsed, at.remaining), self.segment(start, end, shift)
-        )
+        self.ratio.assert_called_once_with(min(at.elapsed, at.remaining), ONE // 4, 0)
         return value
 
 
@@ -220,60 +220,42 @@ def test_curved_shapes_do_not_change_a_straight_line(step, monkeypatch):
 
 # Shapes with an interpolant.
 
-IS_FROM_START = [
-    ("linear", NEAR_START, True),
-    ("linear", MIDDLE, False),
-    ("linear", NEAR_END, False),
-    ("cosine", NEAR_START, True),
-    ("cosine", MIDDLE, False),
-    ("cosine", NEAR_END, False),
-    ("1-sqrt", NEAR_START, True),
-    ("1-sqrt", MIDDLE, True),
-    ("1-sqrt", NEAR_END, True),
-    ("1-x^P", NEAR_START, True),
-    ("1-x^P", MIDDLE, True),
-    ("1-x^P", NEAR_END, True),
-    ("(1-x)^P", NEAR_START, False),
-    ("(1-x)^P", MIDDLE, False),
-    ("(1-x)^P", NEAR_END, False),
-]
-"""A shape, a step, and whether the value at the step is counted from the start.
-
-In the middle either end would do, but the bits would differ.
-"""
-
-
-def test_every_shape_is_counted_from_an_end():
-    cases = {(shape, step) for shape, step, _ in IS_FROM_START}
-    assert cases == set(product(INTERPOLATED, POSITIONS))
+every_interpolated_shape = pytest.mark.parametrize(
+    "spec", INTERPOLATED_SPECS.values(), ids=INTERPOLATED_SPECS
+)
 
 
 @falling_and_rising
-@pytest.mark.parametrize(("shape", "step", "is_from_start"), IS_FROM_START)
-def test_formula_of_interpolated_value(shape, step, is_from_start, rises, table_of):
+@pytest.mark.parametrize("step", POSITIONS)
+@every_interpolated_shape
+def test_formula_of_interpolated_value(spec: InterpolatedSpec, step, rises, table_of):
     """a - (a - b)·S counted from the start level a; b + (a - b)·S from the end level b."""
     low, low_in_units, high, high_in_units = unknown_levels()
     s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
-    table = table_of(shape, near(s.scaled(ONE), NOTHING))
+    table = table_of(spec.name, near(s.scaled(ONE), NOTHING))
     value = table.value(*start_and_end(low_in_units, high_in_units, rises), step)
     a, b = start_and_end(low, high, rises)
-    if is_from_start:
+    at = POSITIONS[step]
+    if spec.counts_from_start(at.elapsed, at.remaining):
         assert value.exact == (a - (a - b) * s).scaled(ONE)
     else:
         assert value.exact == (b + (a - b) * s).scaled(ONE)
 
 
-@pytest.mark.parametrize("shape", INTERPOLATED)
-def test_interpolated_value(shape, table_of):
+@every_interpolated_shape
+def test_interpolated_value(spec: InterpolatedSpec, table_of):
     """Between any two levels, counted from the start or from the end, falling or rising."""
-    least = int(shape == "linear")  # an x of 0 is the first step
-    interpolant = near(Interval(0, LARGEST[shape] * ONE), ERRORS[shape], at_least=least)
-    table = table_of(shape, interpolant)
+    least = int(spec.name == "linear")  # an x of 0 is the first step
+    interpolant = near(Interval(0, spec.largest * ONE), spec.error, at_least=least)
+    table = table_of(spec.name, interpolant)
     errors: list[Interval] = []
     for rises, step in product(DIRECTIONS.values(), POSITIONS):
         value = table.value(*start_and_end(*ANY_LEVELS, rises), step)
         errors.append(value.error)
-    show(shape, union(errors))
+    show(spec, union(errors))
+
+
+POWER = SPECS["1-x^P"]
 
 
 def test_doublings_contain_every_factor():
@@ -288,7 +270,7 @@ def test_value_that_a_batch_plan_scales(shift, step, table_of):
     The product is at most 1 at every step that is reached, so `value << n` is at most 2⁶² + 16·2ⁿ.
     Here both levels are at most 2⁻ⁿ, so that all products are.
     """
-    table = table_of("1-x^P", near(Interval(0, ONE), ERRORS["1-x^P"], at_least=0))
+    table = table_of("1-x^P", near(Interval(0, ONE), POWER.error, at_least=0))
     low, high = levels(Fraction(1, 2 ** (shift + 1)), Fraction(1, 2**shift))
     value = table.value(high, low, step, shift)
     assert value.error.within(WITHIN_PROMISE.scaled(2**shift))
@@ -299,7 +281,7 @@ def test_value_that_a_batch_plan_scales(shift, step, table_of):
 def test_scaled_value_is_at_most_1(shift, table_of):
     """From 2ⁿ down to 0, at all steps with a product of at most 1, whatever the error of S."""
     largest = 1 - Fraction(1, 2**shift)
-    table = table_of("1-x^P", near(Interval(largest * ONE, ONE), ERRORS["1-x^P"]))
+    table = table_of("1-x^P", near(Interval(largest * ONE, ONE), POWER.error))
     value = table.value(integer(ONE, ONE), integer(0, 0), NEAR_START, shift)
     assert value.error.within(WITHIN_PROMISE.scaled(2**shift))
     assert value.computed.high == ONE
@@ -308,66 +290,45 @@ def test_scaled_value_is_at_most_1(shift, table_of):
 # Shapes whose levels are the higher level times 2^(-E).
 
 
-ANY_NUMBER = integer(0, ONE)
-NO_RATE = 0, 0, 0, 0
-ANY_POWER = integer(0, int(POWERS_OF_T.high)), integer(0, LIMB), integer(0, LIMB)
-
-
 class GeometricTable(Table):
-    """A table with a shape whose power of two, or parabola, is any number.
+    """A table with a shape whose factor of the higher level is any number."""
 
-    Both are computed for t^(-P), and one of them is selected.
-    """
-
-    def __init__(self, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, shape: str, replaced: ReplacedFactor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         super().__init__(shape, monkeypatch)
-        self.two_to_minus = Mock(return_value=ANY_NUMBER)
-        self.inverse_power = Mock(return_value=ANY_NUMBER)
-        self.parabola = Mock(return_value=ANY_NUMBER)
-        monkeypatch.setattr(exponential, "two_to_minus", self.two_to_minus)
-        monkeypatch.setattr(inverse_power, "_inverse_power", self.inverse_power)
-        monkeypatch.setattr(inverse_power, "_parabola", self.parabola)
-
-    def with_factor(self, factor: Bounded) -> "GeometricTable":
-        """Return the table with this 2^(-E)."""
-        self.two_to_minus.return_value = factor
-        self.inverse_power.return_value = factor
-        self.parameters[self.shape] = NO_RATE
-        if self.shape == "t^-P":
-            self.parameters[self.shape] = 0, *NO_RATE, *ANY_POWER, 0
-        return self
-
-    def with_parabola(self, parabola: Bounded) -> "GeometricTable":
-        """Return the table with nearly equal levels and this parabola."""
-        self.parabola.return_value = parabola
-        self.parameters[self.shape] = 0, *NO_RATE, *ANY_POWER, 1
-        return self
+        self.replaced = replaced
+        self.parameters[shape] = replaced.parameters
 
     def value(self, start: Bounded, end: Bounded, step: int, shift: int | None = None) -> Bounded:
-        for function in (self.two_to_minus, self.inverse_power, self.parabola):
-            function.reset_mock()
         value = super().value(start, end, step, shift)
-        if self.shape == "exponential":
-            self.two_to_minus.assert_called_once_with(ROUNDING, 0, 0)
-            return value
-        steps = POSITIONS[step].elapsed
-        if start < end:
-            steps = POSITIONS[step].remaining
-        power = list(ANY_POWER)
-        self.inverse_power.assert_called_once_with(ROUNDING, 1, 0, power)
-        self.parabola.assert_called_once_with(ROUNDING, steps * ONE // 4, 0, power)
+        self.replaced.check(ROUNDING, POSITIONS[step]._replace(start=start, end=end))
         return value
 
 
 @pytest.fixture
 def geometric_table(monkeypatch):
-    def make(shape: str) -> GeometricTable:
-        return GeometricTable(shape, monkeypatch)
+    """Return a function that makes a table with a shape and its factor."""
+
+    def make(shape: str, factor: Bounded) -> GeometricTable:
+        replaced = GEOMETRIC_SPECS[shape].replace_factor(factor, monkeypatch)
+        return GeometricTable(shape, replaced, monkeypatch)
 
     return make
 
 
-every_geometric_shape = pytest.mark.parametrize("shape", GEOMETRIC)
+@pytest.fixture
+def table_of_parabola(monkeypatch):
+    """Return a function that makes a table with t^(-P) between nearly equal levels."""
+
+    def make(parabola: Bounded) -> GeometricTable:
+        replaced = InversePowerSpec().replace_parabola(parabola, monkeypatch)
+        return GeometricTable(InversePowerSpec.name, replaced, monkeypatch)
+
+    return make
+
+
+every_geometric_shape = pytest.mark.parametrize("shape", GEOMETRIC_SPECS)
 
 
 @falling_and_rising
@@ -376,7 +337,7 @@ def test_formula_of_geometric_level(shape, rises, geometric_table):
     """h·2^(-E), where that is above the lower level."""
     _, low_in_units, high, high_in_units = unknown_levels()
     factor = variable("2^(-E)", Interval(Fraction(1, 2), Fraction(3, 4)))
-    table = geometric_table(shape).with_factor(near(factor.scaled(ONE), NOTHING))
+    table = geometric_table(shape, near(factor.scaled(ONE), NOTHING))
     value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
     assert value.exact == (high * factor).scaled(ONE)
 
@@ -386,7 +347,7 @@ def test_formula_of_geometric_level(shape, rises, geometric_table):
 def test_geometric_level_is_not_below_the_lower_level(shape, rises, geometric_table):
     low, low_in_units, _, high_in_units = unknown_levels()
     factor = variable("2^(-E)", Interval(Fraction(1, 8), Fraction(1, 4)))
-    table = geometric_table(shape).with_factor(near(factor.scaled(ONE), NOTHING))
+    table = geometric_table(shape, near(factor.scaled(ONE), NOTHING))
     value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
     assert value.exact == low.scaled(ONE)
 
@@ -394,42 +355,38 @@ def test_geometric_level_is_not_below_the_lower_level(shape, rises, geometric_ta
 @every_geometric_shape
 def test_geometric_level(shape, geometric_table):
     """The higher level times 2^(-E), and not below the lower level."""
-    factor = near(Interval(0, ONE), ERRORS[shape], at_least=0)
-    table = geometric_table(shape).with_factor(factor)
+    spec = SPECS[shape]
+    table = geometric_table(shape, near(Interval(0, ONE), spec.error, at_least=0))
     errors: list[Interval] = []
     for rises, step in product(DIRECTIONS.values(), POSITIONS):
         value = table.value(*start_and_end(*ANY_LEVELS, rises), step)
         errors.append(value.error)
-    show(shape, union(errors))
+    show(spec, union(errors))
 
 
 # t^(-P) between nearly equal levels, which is a parabola.
 
 
 @falling_and_rising
-def test_formula_between_nearly_equal_levels(rises, geometric_table):
+def test_formula_between_nearly_equal_levels(rises, table_of_parabola):
     """h - (h - l)·S, with the parabola S."""
     low, low_in_units, high, high_in_units = unknown_levels()
     s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
-    table = geometric_table("t^-P").with_parabola(near(s.scaled(ONE), NOTHING))
+    table = table_of_parabola(near(s.scaled(ONE), NOTHING))
     value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
     assert value.exact == (high - (high - low) * s).scaled(ONE)
 
 
-def test_error_of_parabola():
-    assert any_parabola().error.outward(1000) == ERROR_OF_PARABOLA
-
-
 @falling_and_rising
-def test_inverse_power_between_nearly_equal_levels(rises, geometric_table):
+def test_inverse_power_between_nearly_equal_levels(rises, table_of_parabola):
     """The levels are at most P·g apart, and the parabola omits a multiple of g²."""
     nearly_equal = levels(Fraction(1, 2), POWERS_OF_T.high * LEAST_GROWTH)
     parabola = any_parabola()
-    table = geometric_table("t^-P").with_parabola(parabola)
+    table = table_of_parabola(parabola)
     value = table.value(*start_and_end(*nearly_equal, rises), NEAR_START)
     error = value.error + omitted_from_values_on_parabola()
     print(f"parabola: value - exact lies in {error} units")
-    assert error.within(VALUE_ERRORS["t^-P"])
+    assert error.within(InversePowerSpec.value_error)
 
 
 # The rounding to float32.

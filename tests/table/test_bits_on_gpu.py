@@ -19,15 +19,7 @@ from numpy.typing import NDArray
 from support.curves.descriptions import build, descriptions_and_steps
 from support.curves.strategies import SMALLEST_NORMAL
 from support.examples import examples
-from support.jax.jax_cases import (
-    MANY,
-    NESTED,
-    STEPS,
-    assert_equal_bits,
-    in_one_of_two_forms,
-    product,
-    x64_both_ways,
-)
+from support.jax import jax_cases
 from support.numerics.oracle import Description
 from torch import Tensor, nn
 
@@ -51,15 +43,15 @@ def curve_and_steps(drawn: tuple[Description, list[int]]) -> Case:
 sizes = (0, 1, 2, 18, 30)
 cases = descriptions_and_steps(sizes, SIZE, scaled=True).map(curve_and_steps)
 cases_in_updates = descriptions_and_steps(sizes, SIZE).map(curve_and_steps)
-every_shape = example((NESTED, STEPS[300 : 300 + SIZE]))
-many_rows = example((MANY, STEPS[300 : 300 + SIZE]))
+every_shape = example((jax_cases.NESTED, jax_cases.STEPS[300 : 300 + SIZE]))
+many_rows = example((jax_cases.MANY, jax_cases.STEPS[300 : 300 + SIZE]))
 
 
 class Compared(Counter[str]):
     """The number of equal values, by mode."""
 
     def check(self, mode: str, actual: Any, expected: NDArray[Any]) -> None:
-        assert_equal_bits(actual, expected)
+        jax_cases.assert_equal_bits(actual, expected)
         self[mode] += expected.size
 
 
@@ -130,7 +122,9 @@ def compiled() -> Iterator[Callable[..., Tensor]]:
 @many_rows
 def test_torch_compiled(compared: Compared, compiled: Callable[..., Tensor], case: Case) -> None:
     curve, steps = case
-    table = tensors(in_one_of_two_forms(curve), "cuda")  # each form is compiled, for seconds
+    table = tensors(
+        jax_cases.in_one_of_two_forms(curve), "cuda"
+    )  # each form is compiled, for seconds
     compared.check(
         "torch compiled", compiled(table, torch.from_numpy(steps).cuda()).cpu(), curve(steps)
     )
@@ -153,7 +147,7 @@ def mean_of_squares(model: nn.Module, batch: Tensor) -> Tensor:
 @given(
     descriptions_and_steps((0, 1, 2, 18), 4).map(curve_and_steps), st.sampled_from((3e-4, 0.1, 1.0))
 )
-@example((NESTED, STEPS[300::200]), 3e-4)
+@example((jax_cases.NESTED, jax_cases.STEPS[300::200]), 3e-4)
 def test_train_step(
     compared: Compared, mode: str, cuda_graph: bool, case: Case, peak: float
 ) -> None:
@@ -195,7 +189,7 @@ def every_mode_of_a_traced_table(table: Any, steps: jax.Array) -> dict[str, jax.
 
 
 @pytest.mark.gpu("jax")
-@x64_both_ways
+@jax_cases.x64_both_ways
 @examples(50)
 @given(cases)
 @every_shape
@@ -204,14 +198,14 @@ def test_jax_compiled(compared: Compared, x64: bool, case: Case) -> None:
     curve, steps = case
     with jax.enable_x64(x64):
         modes: dict[str, Any] = every_mode_of_a_traced_table(
-            in_one_of_two_forms(curve), jnp.asarray(steps)
+            jax_cases.in_one_of_two_forms(curve), jnp.asarray(steps)
         )
         for mode, multipliers in modes.items():
             compared.check(f"JAX {mode}, x64 {x64}", multipliers, curve(steps))
 
 
 @pytest.mark.gpu("jax")
-@x64_both_ways
+@jax_cases.x64_both_ways
 @examples(8)  # every number of rows is compiled
 @given(cases)
 @every_shape
@@ -224,14 +218,14 @@ def test_jax_eager(compared: Compared, x64: bool, case: Case) -> None:
 
 
 @pytest.mark.gpu("jax")
-@x64_both_ways
+@jax_cases.x64_both_ways
 @examples(8)
 @given(cases_in_updates)
 @every_shape
 @many_rows
 def test_jax_optax_schedule(compared: Compared, x64: bool, case: Case) -> None:
     curve, steps = case
-    expected = product(curve, 3e-4, steps)
+    expected = jax_cases.product(curve, 3e-4, steps)
     # XLA flushes float32 below 2⁻¹²⁶ to zero.
     is_promised: NDArray[np.bool] = (expected == 0) | (expected >= SMALLEST_NORMAL)
     with jax.enable_x64(x64):

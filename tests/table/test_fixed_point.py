@@ -1,13 +1,17 @@
 """The integer arithmetic, its table and its 224-bit numbers, against functions in 300 bits."""
 
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from proofs.arithmetic.bounded import ERROR_OF_PRODUCT
-from proofs.arithmetic.proven import ERRORS, LEAST_GROWTH
+from proofs.arithmetic.proven import LEAST_GROWTH
+from proofs.shapes.spec import GeometricSpec, InterpolatedSpec
+from proofs.shapes.specs import GEOMETRIC_SPECS, INTERPOLATED_SPECS, SPECS, spec_and_power
+from proofs.shapes.test_inverse_power import InversePowerSpec
 from support.curves.descriptions import build
 from support.curves.strategies import MAX_STEP, Words, arguments, magnitudes, shape_of, words
 from support.examples import examples
@@ -16,8 +20,8 @@ from support.numerics.oracle import (
     as_written,
     exactly,
     is_nearest_float32,
-    power_of,
-    share,
+    lowest_level,
+    mp,
 )
 
 from plateau_jax import StagedCurve
@@ -73,13 +77,29 @@ def first_segment(length, low, shape):
 def evaluate(function, segment, elapsed):
     """Return a shape's values in NumPy; check that Python computes the same at both ends."""
     (parameters,) = segment.parameters.values()
-    remaining = segment.length - elapsed
-    fraction = ratio(np.minimum(elapsed, remaining), segment)
-    values = function(NUMPY, segment, SegmentPosition(elapsed, remaining, fraction), parameters)
+    values = function(NUMPY, position_in(segment, elapsed), parameters)
     for index in (0, -1):
-        position = SegmentPosition(int(elapsed[index]), int(remaining[index]), int(fraction[index]))
-        assert function(PYTHON, segment, position, parameters) == values[index]
+        at = position_in(segment, int(elapsed[index]))
+        assert function(PYTHON, at, parameters) == values[index]
     return values
+
+
+def position_in(segment, elapsed):
+    remaining = segment.length - elapsed
+    if isinstance(elapsed, int):
+        nearer = min(elapsed, remaining)
+    else:
+        nearer = np.minimum(elapsed, remaining)
+    return SegmentPosition(
+        elapsed=elapsed,
+        remaining=remaining,
+        x=ratio(nearer, segment.inverse, segment.inverse_rest),
+        length=segment.length,
+        inverse=segment.inverse,
+        inverse_rest=segment.inverse_rest,
+        start=segment.start,
+        end=segment.end,
+    )
 
 
 def draw_elapsed(read, length):
@@ -90,93 +110,87 @@ def draw_elapsed(read, length):
 
 
 def assert_within(bounds, error):
-    """Compare with bounds in units of 2⁻⁶², which `proofs/test_shapes` proves."""
+    """Compare with bounds in units of 2⁻⁶², which a spec proves."""
     assert exactly(bounds.low) <= error <= exactly(bounds.high)
 
 
-def counts_from_end(name, elapsed, length):
-    """Return True if the integers of a shape count from the end at this step."""
-    counted_from = INTERPOLATED[name].counted_from
-    if counted_from == "nearer end":
-        return 2 * elapsed > length
-    return counted_from == "end"
+CURVED = [spec for name, spec in INTERPOLATED_SPECS.items() if name != "linear"]
+every_curved_shape = pytest.mark.parametrize("spec", CURVED, ids=[spec.name for spec in CURVED])
 
 
-@pytest.mark.parametrize("name", sorted(INTERPOLATED.keys() - {"linear"}))
+@every_curved_shape
 @examples(500)
 @given(drawn=words(8))
-def test_interpolant_stays_within_its_units(name, drawn):
+def test_interpolant_stays_within_its_units(spec: InterpolatedSpec, drawn: list[int]) -> None:
     read = Words(drawn)
-    shape = shape_of(read, (name,))
+    shape = shape_of(read, (spec.name,))
     length = read.magnitude(2, MAX_STEP)
     elapsed = draw_elapsed(read, length)
     segment = first_segment(length, 0, shape)
-    if name not in segment.parameters:
+    if spec.name not in segment.parameters:
         return  # a line or a root
-    (value,) = evaluate(INTERPOLATED[name].interpolant, segment, np.array([elapsed]))
-    expected = share(shape, exactly(Fraction(elapsed, length)))
-    if counts_from_end(name, elapsed, length):
+    (value,) = evaluate(INTERPOLATED[spec.name].interpolant, segment, np.array([elapsed]))
+    _, power = spec_and_power(shape)
+    x = exactly(Fraction(elapsed, length))
+    expected = spec.formula(mp, x, exactly(power))
+    if spec.counted_from == "nearer end" and 2 * elapsed > length:
         expected = 1 - expected
-    assert_within(ERRORS[name], int(value) - expected * ONE)
+    assert_within(spec.error, int(value) - expected * ONE)
 
 
-@pytest.mark.parametrize("name", ["cosine", "1-sqrt"])
+@every_curved_shape
 @given(first=st.integers(1, MAX_STEP // 2 - 64))
-def test_interpolant_never_decreases(name, first):
-    segment = first_segment(MAX_STEP, 0, name)
-    values = evaluate(INTERPOLATED[name].interpolant, segment, np.arange(first, first + 64))
-    assert (np.diff(values) >= 0).all()
+def test_interpolant_never_goes_the_wrong_way(spec: InterpolatedSpec, first: int) -> None:
+    for shape in spec.samples:
+        segment = first_segment(MAX_STEP, 0, shape)
+        interpolant = INTERPOLATED[spec.name].interpolant
+        values = evaluate(interpolant, segment, np.arange(first, first + 64))
+        if spec.counted_from == "end":
+            values = -values
+        assert (np.diff(values) >= 0).all()
 
 
-def exact_level(shape, low, x):
-    """Return the level at the fraction x of a stage from 1 to `low`."""
-    _, power = power_of(shape)
-    if power is None:
-        return low**x
-    return (1 - x + low ** (-1 / power) * x) ** -power
+def exact_level(shape: str, low: float, elapsed: int, length: int) -> Any:
+    """Return the level after some steps of a stage from 1 to `low`."""
+    spec, power = spec_and_power(shape)
+    x = exactly(Fraction(elapsed, length))
+    return spec.level(mp, exactly(1), as_written(low), x, exactly(power))
 
 
-def lowest_level(shape):
-    """Return the lowest level that a shape can join to 1."""
-    _, power = power_of(shape)
-    if power is None or power > 1:
-        return 2.0**-62
-    return 2.0 ** -int(62 * power)
-
-
-@pytest.mark.parametrize("name", GEOMETRIC)
+@pytest.mark.parametrize("spec", GEOMETRIC_SPECS.values(), ids=GEOMETRIC_SPECS)
 @examples(500)
 @given(drawn=words(8))
-def test_geometric_level_stays_within_its_units(name, drawn):
+def test_geometric_level_stays_within_its_units(spec: GeometricSpec, drawn: list[int]) -> None:
     read = Words(drawn)
-    shape = shape_of(read, (name,))
+    shape = shape_of(read, (spec.name,))
     length = read.magnitude(2, MAX_STEP)
     low = max(read.ratio(), lowest_level(shape))
     elapsed = draw_elapsed(read, length)
     segment = first_segment(length, low, shape)
     if not segment.parameters:
         return  # between equal levels
-    (value,) = evaluate(GEOMETRIC[name].fixed_level, segment, np.array([elapsed]))
-    expected = exact_level(shape, as_written(low), exactly(Fraction(elapsed, length)))
-    assert_within(ERRORS[name] + ERROR_OF_PRODUCT, int(value) - expected * ONE)
+    (value,) = evaluate(GEOMETRIC[spec.name].fixed_level, segment, np.array([elapsed]))
+    expected = exact_level(shape, low, elapsed, length)
+    assert_within(spec.error + ERROR_OF_PRODUCT, int(value) - expected * ONE)
 
 
 @examples(500)
 @given(words(6))
-def test_parabola_between_nearly_equal_levels(drawn):
+def test_parabola_between_nearly_equal_levels(drawn: list[int]) -> None:
     read = Words(drawn)
-    shape = shape_of(read, ("t^-P",))
+    name = InversePowerSpec.name
+    shape = shape_of(read, (name,))
     length = read.magnitude(2, MAX_STEP)
-    _, power = power_of(shape)
+    _, power = spec_and_power(shape)
     elapsed = read.magnitude(1, length - 1)
     less = read.magnitude(1, 2**20 - 1)  # often only a little less than the least growth
     growth = exactly(LEAST_GROWTH * (1 - Fraction(less, 2**20)))
-    low = float((1 + growth) ** -power)
+    low = float((1 + growth) ** -exactly(power))
     segment = first_segment(length, low, shape)
-    *_, is_nearly_equal = segment.parameters["t^-P"]
+    *_, is_nearly_equal = segment.parameters[name]
     assert is_nearly_equal
-    (value,) = evaluate(GEOMETRIC["t^-P"].fixed_level, segment, np.array([elapsed]))
-    expected = exact_level(shape, as_written(low), exactly(Fraction(elapsed, length)))
+    (value,) = evaluate(GEOMETRIC[name].fixed_level, segment, np.array([elapsed]))
+    expected = exact_level(shape, low, elapsed, length)
     assert abs(int(value) - expected * ONE) <= 4
 
 
@@ -199,20 +213,16 @@ def test_table_has_a_row_per_stage():
 
 
 CURVED_STAGES = [
-    (9, 1, "cosine"),
-    (9, 0.5, "1-sqrt"),
-    (9, 0.1, "exponential"),
-    (9, 0.2, "t^-2"),
-    (9, 0, "1-x^2"),
+    (9, 0.9**number, spec.samples[-1]) for number, spec in enumerate(SPECS.values(), 1)
 ]
 
 
 def test_table_has_columns_of_its_shapes():
     linear = StagedCurve([(10, 1)]).table.columns()
-    curved = StagedCurve(CURVED_STAGES).table.columns()
+    curved = StagedCurve(CURVED_STAGES, start=1.0).table.columns()
     assert linear.keys() < curved.keys()
     for column in curved.values():
-        assert column.shape == (6,)
+        assert column.shape == (len(SPECS) + 1,)
 
 
 def test_stage_that_holds_or_jumps_adds_no_column():
@@ -224,7 +234,7 @@ def test_stage_that_holds_or_jumps_adds_no_column():
 
 
 def test_stage_between_equal_levels_keeps_the_columns_of_its_shape():
-    curved = StagedCurve(CURVED_STAGES)
+    curved = StagedCurve(CURVED_STAGES, start=1.0)
     flat = StagedCurve([(9, 1, shape) for _, _, shape in CURVED_STAGES], start=1)
     assert flat.table.columns().keys() == curved.table.columns().keys()
 

@@ -17,20 +17,15 @@ import numpy as np
 import pytest
 import torch
 from jax.extend.core import ClosedJaxpr
+from proofs.shapes.specs import SPECS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from plateau_jax import StagedCurve, multiplier, optax_schedule
-from plateau_jax.shapes.known_shapes import SHAPES, parse_shape
 from torch_bridge import multiplier as torch_multiplier, tensors
 
-SHAPE_NAMES = "linear", "cosine", "1-sqrt", "exponential", "1-x^2", "(1-x)^3", "t^-2"
-STAGES = [(9, 0.9 - 0.1 * number, shape) for number, shape in enumerate(SHAPE_NAMES)]
+STAGES = [(9, 0.9**number, spec.samples[-1]) for number, spec in enumerate(SPECS.values(), 1)]
 CURVE = StagedCurve(STAGES, start=1.0)
-STEPS = np.arange(64, dtype=np.int32)
-
-
-def test_curve_has_every_shape() -> None:
-    assert {parse_shape(shape).name for shape in SHAPE_NAMES} == SHAPES.keys()
+STEPS = np.arange(CURVE.total_steps + 1, dtype=np.int32)
 
 
 # JAX: the primitives of the traced function, with the dtype of the result.

@@ -19,14 +19,15 @@ from proofs.arithmetic.proven import (
     MAX_T,
     MOST_DOUBLINGS,
 )
+from proofs.shapes.specs import SPECS
 from support.curves.strategies import MAX_STEP, magnitudes
 from support.examples import examples
 
 from plateau_jax.numerics import exact
 from plateau_jax.shapes.inverse_power import InversePower
 from plateau_jax.shapes.known_shapes import SHAPES, parse_shape
+from plateau_jax.table.encoding import Table, _encode_row
 from plateau_jax.table.exact_segments import ExactSegment
-from plateau_jax.table.segments import Segments, _encode_row
 
 ONE = 2**62
 INVERSE_ONE = 2**93
@@ -54,7 +55,7 @@ def joined_limbs(limbs):
     return number
 
 
-def levels_of(encoded: Segments):
+def levels_of(encoded: Table):
     start = joined_words(encoded.start_high, encoded.start_low)
     end = joined_words(encoded.end_high, encoded.end_low)
     return start, end
@@ -211,24 +212,6 @@ def test_pi_has_all_its_bits():
     assert abs(exact._PI - precise.pi * 2**352) < 1
 
 
-def formula_of_level(shape, start, end, x, power):
-    """Return the level of a shape at x, from the formulas on the page."""
-    if shape == "linear":
-        return start + (end - start) * x
-    if shape == "cosine":
-        return start + (end - start) * (1 - precise.cos(precise.pi * x)) / 2
-    if shape == "1-sqrt":
-        return start + (end - start) * precise.sqrt(x)
-    if shape == "exponential":
-        return start ** (1 - x) * end**x
-    if shape == "1-x^P":
-        return start + (end - start) * x**power
-    if shape == "(1-x)^P":
-        return end + (start - end) * (1 - x) ** power
-    first, last = start ** (-1 / power), end ** (-1 / power)
-    return (first * (1 - x) + last * x) ** -power
-
-
 levels = st.decimals("1e-9", 1, places=12)
 powers = st.fractions(Fraction(1, 4), 4, max_denominator=100)
 
@@ -239,8 +222,8 @@ def test_levels_have_80_correct_digits(start, end, x, power):
     """They are computed with 100 digits, of which each operation may lose some."""
     for name, shape in SHAPES.items():
         level = shape(power).level(start, end, x)
-        expected = formula_of_level(
-            name,
+        expected = SPECS[name].level(
+            precise,
             precise.mpf(str(start)),
             precise.mpf(str(end)),
             precise.mpf(x.numerator) / x.denominator,

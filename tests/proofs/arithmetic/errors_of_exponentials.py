@@ -48,7 +48,7 @@ def with_relative_error(inverse: Polynomial, error: Interval, one: int) -> Bound
 
 @cache
 def inverse_of_one_plus(sums: tuple[Rational, Rational]) -> Interval:
-    """Return the relative error of `_inverse_of_one_plus` if 1 + y lies in this interval.
+    """Return the relative error of `inverse_of_one_plus` if 1 + y lies in this interval.
 
     Each Newton step starts from a number of which only the relative error e is known: (1 + e)/(1 +
     y). The formula of the step is then (1 - e²)/(1 + y) as a polynomial in e and 1/(1 + y), and its
@@ -59,8 +59,8 @@ def inverse_of_one_plus(sums: tuple[Rational, Rational]) -> Interval:
     exact = power_of(one_plus_y, 1)
     inverse = power_of(one_plus_y, -1)
     y = near((exact - constant(1)).scaled(ONE), ERROR_OF_Y)
-    short_step = exponents._short_newton_step
-    step = exponents._newton_step
+    short_step = exponents.short_newton_step
+    step = exponents.newton_step
 
     def restarted_short_step(half_sum: Bounded, approximation: Bounded) -> Bounded:
         error = relative_error(approximation, exact, HALF)
@@ -73,10 +73,10 @@ def inverse_of_one_plus(sums: tuple[Rational, Rational]) -> Interval:
     short_steps = Mock(side_effect=restarted_short_step)
     steps = Mock(side_effect=restarted_step)
     with (
-        patch.object(exponents, "_short_newton_step", short_steps),
-        patch.object(exponents, "_newton_step", steps),
+        patch.object(exponents, "short_newton_step", short_steps),
+        patch.object(exponents, "newton_step", steps),
     ):
-        approximation = exponents._inverse_of_one_plus(BOUNDED, y)
+        approximation = exponents.inverse_of_one_plus(BOUNDED, y)
     assert (short_steps.call_count, steps.call_count) == (2, 2)
     return relative_error(approximation, exact, ONE)
 
@@ -100,12 +100,12 @@ def logarithm_coefficients(square: Interval) -> tuple[Bounded, ...]:
     The last one stands for the terms that the product omits, too. For z² in the interval they lie
     below a geometric series.
     """
-    count = len(exponents._LOGARITHM)
+    count = len(exponents.LOGARITHM)
     exact = [point(ONE) / LN_2.scaled(2 * (2 * k + 1)) for k in range(count + 1)]
     first_omitted = exact.pop() * square
     omitted = first_omitted / (point(1) - square)
     exact[-1] += Interval(0, omitted.high)
-    return tuple(map(rounded, exponents._LOGARITHM, exact))
+    return tuple(map(rounded, exponents.LOGARITHM, exact))
 
 
 def slope_between(low: Rational, high: Rational) -> Slope:
@@ -118,8 +118,8 @@ def slope_between(low: Rational, high: Rational) -> Slope:
     inverse = Mock(return_value=near(exact, error * exact))
     z = (y - point(1)) / one_plus_y
     with (
-        patch.object(exponents, "_inverse_of_one_plus", inverse),
-        patch.object(exponents, "_LOGARITHM", logarithm_coefficients(z**2)),
+        patch.object(exponents, "inverse_of_one_plus", inverse),
+        patch.object(exponents, "LOGARITHM", logarithm_coefficients(z**2)),
     ):
         half = exponents.half_log_slope(BOUNDED, y_in_units)
     inverse.assert_called_once_with(BOUNDED, y_in_units)
@@ -167,11 +167,11 @@ def exponential_coefficients(u: Interval) -> tuple[Bounded, ...]:
     The last one stands for the terms that the product omits, too. For u in the interval, which ends
     below 1, the series alternates, so they lie between 0 and the first of them.
     """
-    count = len(exponents._EXPONENTIAL)
+    count = len(exponents.EXPONENTIAL)
     exact = [point(Fraction(ONE, factorial(k))) for k in range(count + 1)]
     first_omitted = exact.pop() * u
     exact[-1] -= Interval(0, first_omitted.high)
-    return tuple(map(rounded, exponents._EXPONENTIAL, exact))
+    return tuple(map(rounded, exponents.EXPONENTIAL, exact))
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def power_between(whole: int, box: Interval) -> Power:
     after it, by the mean value theorem: the derivative of e⁻ᵘ is -e⁻ᵘ.
     """
     fraction = approximating(box, NOTHING)
-    ln_2_in_units = rounded(exponents._LN_2, LN_2.scaled(ONE))
+    ln_2_in_units = rounded(exponents.LN_2, LN_2.scaled(ONE))
     u = BOUNDED.multiply(fraction, ln_2_in_units)
     # All u, computed or exact, and all between them.
     any_u = approximating(u.computed.union(u.exact.range), NOTHING)
@@ -214,8 +214,8 @@ def power_between(whole: int, box: Interval) -> Power:
     products = Mock(side_effect=multiply)
     coefficients = exponential_coefficients(any_u.exact.range.scaled(Fraction(1, ONE)))
     with (
-        patch.object(exponents, "_LN_2", ln_2_in_units),
-        patch.object(exponents, "_EXPONENTIAL", coefficients),
+        patch.object(exponents, "LN_2", ln_2_in_units),
+        patch.object(exponents, "EXPONENTIAL", coefficients),
     ):
         recording = BOUNDED._replace(multiply=products)
         result = exponents.two_to_minus(recording, whole, fraction)
@@ -243,3 +243,15 @@ def _boxes_of(whole: int) -> int:
     if whole < 6:
         return 4
     return 1
+
+
+@cache
+def least_change_of_exponent() -> Fraction:
+    """Return the units by which E must change so that 2^(-E) never goes the wrong way.
+
+    Before the shift by the whole part, 2^(-f) lies in [1/2, 1] and changes by at least ln 2/2 times
+    as much as E. Its error has this width. With a larger whole part the error is shifted too, and
+    becomes smaller.
+    """
+    first = [power.error for power in powers() if power.exponent.high <= 1]
+    return union(first).width / (LN_2.low / 2)

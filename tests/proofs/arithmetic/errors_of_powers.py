@@ -1,6 +1,6 @@
 """The errors of the exponents E = P·(k + log₂ y) and E = P·(k - log₂ y), box by box."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -9,6 +9,7 @@ from proofs.arithmetic.bounded import BOUNDED, ERROR_OF_PRODUCT, Bounded, intege
 from proofs.arithmetic.errors_of_exponentials import (
     MARGIN,
     Slope,
+    powers as powers_of_two,
     slopes,
     slopes_below_1,
     slopes_from_1,
@@ -30,7 +31,10 @@ from proofs.arithmetic.proven import (
     ERROR_OF_NORMALIZED,
     ERROR_OF_SCALED_STEPS,
     LEAST_GROWTH,
+    MOST_K_OF_T,
+    MOST_K_OF_X,
     POWERS_OF_T,
+    POWERS_OF_X,
     error_of_steps_times,
 )
 
@@ -112,7 +116,7 @@ def error_of_power_exponent(exponent: Exponent) -> Interval:
     return exponent.error(error_of_steps_times(ERROR_OF_INVERSE, distance))
 
 
-CENTERED = point(inverse_power._CENTERING)
+CENTERED = point(inverse_power.CENTERING)
 
 
 def error_of_inverse_power_exponent(exponent: Exponent) -> Interval:
@@ -121,6 +125,43 @@ def error_of_inverse_power_exponent(exponent: Exponent) -> Interval:
     of_power = (y_minus_1 + ERROR_OF_NORMALIZED.scaled(UNIT)) * HALF_A_UNIT
     of_y = exponent.power * ERROR_OF_NORMALIZED
     return exponent.error(of_power + of_y + ERROR_OF_PRODUCT + CENTERED)
+
+
+@dataclass(frozen=True)
+class PowerFamily:
+    """Powers 2^(-E) with E = P·(k + sign·log₂ y)."""
+
+    powers: Interval
+    most_k: int
+    sign: int
+    error_of_exponent: Callable[[Exponent], Interval]
+
+    def exponents_near(self, box: Interval) -> Iterator[Exponent]:
+        """Yield boxes that cover every exact E that is rounded to one in the box."""
+        return exponents_in(around(box), self.powers, self.most_k, self.sign)
+
+    def error(self) -> Interval:
+        """Return the error of the powers, for every P.
+
+        From E = 64 on, a power is below a unit, and 0 is computed.
+        """
+        errors: list[Interval] = []
+        for power in powers_of_two():
+            for exponent in self.exponents_near(power.exponent):
+                errors.append(power.error_for(self.error_of_exponent(exponent)))
+        return union(errors)
+
+    def error_of_exponents(self, total: Interval, powers: Interval) -> Interval:
+        """Return the error of every E in an interval, for some of the P."""
+        exponents = exponents_in(total, powers, self.most_k, self.sign)
+        return union(self.error_of_exponent(exponent) for exponent in exponents)
+
+
+POWERS_OF_FRACTIONS = PowerFamily(POWERS_OF_X, MOST_K_OF_X, -1, error_of_power_exponent)
+"""x^P and (1 - x)^P are both w^P, with w = steps/L = y/2ᵏ from 1/L to 1 - 1/L."""
+
+INVERSE_POWERS = PowerFamily(POWERS_OF_T, MOST_K_OF_T, 1, error_of_inverse_power_exponent)
+"""t^(-P), with t = 1 + j·r = 2ᵏ·y."""
 
 
 # The parabola that replaces t^(-P) between nearly equal levels.
@@ -135,7 +176,7 @@ def any_parabola() -> Bounded:
     growth = near(Interval(0, LEAST_GROWTH * ONE), ERROR_OF_GROWTH, at_least=0)
     limb = integer(0, LIMB)
     power = integer(0, int(POWERS_OF_T.high)), limb, limb
-    parabola = inverse_power._parabola(BOUNDED, x, growth, power)
+    parabola = inverse_power.parabola_at(BOUNDED, x, growth, power)
     of_power = HALF_A_UNIT * Interval(0, LEAST_GROWTH / 2)
     return Bounded(parabola.exact, parabola.error + of_power, parabola.computed)
 

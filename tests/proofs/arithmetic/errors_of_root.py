@@ -30,7 +30,7 @@ NAMING = BOUNDED._replace(multiply=_named_product)
 
 
 def root_of_square(roots: Interval) -> tuple[Variable, Bounded]:
-    """Return an unknown t in an interval, and what `_root` computes from y = t² with its error.
+    """Return an unknown t in an interval, and what `square_root` makes of y = t², with its error.
 
     Each step starts from h = (1 + e)/(2t), of which only the range of e is known. The formula of
     Newton's step is then (1 - 3/2·e² - 1/2·e³)/(2t), as a polynomial, and e almost vanishes from
@@ -40,8 +40,8 @@ def root_of_square(roots: Interval) -> tuple[Variable, Bounded]:
     y = near(power_of(t, 2).scaled(ONE), ERROR_OF_SCALED_STEPS)
     twice_t = power_of(t, 1).scaled(2)
     inverse = power_of(t, -1).scaled(Fraction(1, 2))
-    newton_step = root._newton_step
-    heron_step = root._heron_step
+    newton_step = root.newton_step
+    heron_step = root.heron_step
 
     def known_relatively(h: Bounded) -> Bounded:
         return with_relative_error(inverse, relative_error(h, twice_t, ONE), ONE)
@@ -57,9 +57,9 @@ def root_of_square(roots: Interval) -> tuple[Variable, Bounded]:
     newton_steps = Mock(side_effect=restarted_newton_step)
     heron_steps = Mock(side_effect=restarted_heron_step)
     with (
-        patch.object(root, "_newton_step", newton_steps),
-        patch.object(root, "_heron_step", heron_steps),
+        patch.object(root, "newton_step", newton_steps),
+        patch.object(root, "heron_step", heron_steps),
     ):
-        computed = root._root(BOUNDED, y)
+        computed = root.square_root(BOUNDED, y)
     assert (newton_steps.call_count, heron_steps.call_count) == (4, 1)
     return t, computed

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 from proofs.arithmetic.bounded import BOUNDED, Bounded, near, rounded
 from proofs.arithmetic.intervals import Interval, pi
+from proofs.arithmetic.positions import position
 from proofs.arithmetic.proven import ERROR_OF_X
 
 from plateau_jax.numerics.arithmetic import ONE, Operations
@@ -19,7 +20,7 @@ PHASES = Interval(0, Fraction(1, 2))
 
 
 def at_x(x: Bounded) -> SegmentPosition:
-    return SegmentPosition(None, None, x)
+    return position(x=x)
 
 
 def phases(count: int) -> Iterator[Bounded]:
@@ -44,15 +45,15 @@ def sine_coefficients(x: Interval) -> tuple[Bounded, ...]:
     The last one stands for the terms that the product omits, too. The series alternates, so they
     lie between 0 and the first of them.
     """
-    count = len(cosine._SINE)
+    count = len(cosine.SINE)
     exact = [sine_coefficient(k) for k in range(count)]
     first_omitted = sine_coefficient(count) * x**2
     exact[-1] -= Interval(0, first_omitted.high)
-    return tuple(map(rounded, cosine._SINE, exact))
+    return tuple(map(rounded, cosine.SINE, exact))
 
 
 def cosine_at(x: Bounded, xp: Operations = BOUNDED) -> Bounded:
     """Return S at x, with the exact S and all of its error."""
     coefficients = sine_coefficients(x.exact.range.scaled(Fraction(1, ONE)))
-    with patch.object(cosine, "_SINE", coefficients):
-        return Cosine.interpolant(xp, None, at_x(x), ())  # pyright: ignore[reportArgumentType]
+    with patch.object(cosine, "SINE", coefficients):
+        return Cosine.interpolant(xp, at_x(x), ())

@@ -19,54 +19,58 @@ _GRAIN = 1 << _GRAIN_BITS
 class Interval:
     """All real numbers between two multiples of 2⁻¹²⁸."""
 
-    __slots__ = "_high", "_low"
+    __slots__ = "high_units", "low_units"
 
     def __init__(self, low: Rational, high: Rational) -> None:
         """Round both ends outward to multiples of 2⁻¹²⁸: so they stay short."""
-        self._low = floor(low * _GRAIN)
-        self._high = ceil(high * _GRAIN)
-        assert self._low <= self._high, "an interval without numbers"
+        self.low_units = floor(low * _GRAIN)
+        self.high_units = ceil(high * _GRAIN)
+        assert self.low_units <= self.high_units, "an interval without numbers"
 
     @property
     def low(self) -> Fraction:
-        return Fraction(self._low, _GRAIN)
+        return Fraction(self.low_units, _GRAIN)
 
     @property
     def high(self) -> Fraction:
-        return Fraction(self._high, _GRAIN)
+        return Fraction(self.high_units, _GRAIN)
+
+    @property
+    def width(self) -> Fraction:
+        return self.high - self.low
 
     @property
     def is_not_negative(self) -> bool:
-        return self._low >= 0
+        return self.low_units >= 0
 
     @property
     def is_point(self) -> bool:
-        return self._low == self._high
+        return self.low_units == self.high_units
 
     def __repr__(self) -> str:
         return f"[{float(self.low)}, {float(self.high)}]"
 
     def __add__(self, other: "Interval") -> "Interval":
-        return _interval(self._low + other._low, self._high + other._high)
+        return _interval(self.low_units + other.low_units, self.high_units + other.high_units)
 
     def __neg__(self) -> "Interval":
-        return _interval(-self._high, -self._low)
+        return _interval(-self.high_units, -self.low_units)
 
     def __sub__(self, other: "Interval") -> "Interval":
-        return _interval(self._low - other._high, self._high - other._low)
+        return _interval(self.low_units - other.high_units, self.high_units - other.low_units)
 
     def __mul__(self, other: "Interval") -> "Interval":
         corners = (
-            self._low * other._low,
-            self._low * other._high,
-            self._high * other._low,
-            self._high * other._high,
+            self.low_units * other.low_units,
+            self.low_units * other.high_units,
+            self.high_units * other.low_units,
+            self.high_units * other.high_units,
         )
         # -(-v >> n) rounds up.
         return _interval(min(corners) >> _GRAIN_BITS, -(-max(corners) >> _GRAIN_BITS))
 
     def __truediv__(self, other: "Interval") -> "Interval":
-        assert other._low > 0, "a divisor that may be 0"
+        assert other.low_units > 0, "a divisor that may be 0"
         return self * Interval(1 / other.high, 1 / other.low)
 
     def __pow__(self, exponent: int) -> "Interval":
@@ -74,16 +78,16 @@ class Interval:
             return point(1) / self**-exponent
         if exponent == 0:
             return point(1)
-        ends = self._low**exponent, self._high**exponent
+        ends = self.low_units**exponent, self.high_units**exponent
         low = min(ends)
-        if exponent % 2 == 0 and self._low <= 0 <= self._high:
+        if exponent % 2 == 0 and self.low_units <= 0 <= self.high_units:
             low = 0
         extra_bits = _GRAIN_BITS * (exponent - 1)
         return _interval(low >> extra_bits, -(-max(ends) >> extra_bits))
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, Interval)
-        return self._low == other._low and self._high == other._high
+        return self.low_units == other.low_units and self.high_units == other.high_units
 
     def __contains__(self, number: Rational) -> bool:
         return self.low <= number <= self.high
@@ -94,28 +98,34 @@ class Interval:
 
     def halved(self, times: int) -> "Interval":
         """Return the interval divided by a power of two."""
-        return _interval(self._low >> times, -(-self._high >> times))
+        return _interval(self.low_units >> times, -(-self.high_units >> times))
 
     def union(self, other: "Interval") -> "Interval":
         """Return the shortest interval that contains both."""
-        return _interval(min(self._low, other._low), max(self._high, other._high))
+        return _interval(
+            min(self.low_units, other.low_units), max(self.high_units, other.high_units)
+        )
 
     def intersection(self, other: "Interval") -> "Interval":
         """Return the numbers in both."""
-        return _interval(max(self._low, other._low), min(self._high, other._high))
+        return _interval(
+            max(self.low_units, other.low_units), min(self.high_units, other.high_units)
+        )
 
     def is_below(self, other: "Interval") -> bool:
         """Return True if each number here is below each number there."""
-        return self._high < other._low
+        return self.high_units < other.low_units
 
     def larger(self, other: "Interval") -> "Interval":
         """Return the larger one of a number here and a number there."""
-        return _interval(max(self._low, other._low), max(self._high, other._high))
+        return _interval(
+            max(self.low_units, other.low_units), max(self.high_units, other.high_units)
+        )
 
     def integers(self) -> "Interval":
         """Return the interval from its first to its last integer."""
-        first = -(-self._low >> _GRAIN_BITS) << _GRAIN_BITS
-        last = self._high >> _GRAIN_BITS << _GRAIN_BITS
+        first = -(-self.low_units >> _GRAIN_BITS) << _GRAIN_BITS
+        last = self.high_units >> _GRAIN_BITS << _GRAIN_BITS
         return _interval(first, last)
 
     def outward(self, units: int) -> "Interval":
@@ -127,7 +137,7 @@ class Interval:
 
     def within(self, other: "Interval") -> bool:
         """Return True if the other interval contains this one."""
-        return other._low <= self._low and self._high <= other._high
+        return other.low_units <= self.low_units and self.high_units <= other.high_units
 
     @property
     def magnitude(self) -> Fraction:
@@ -150,8 +160,8 @@ def _interval(low: int, high: int) -> Interval:
     """Return an interval from its ends times 2¹²⁸."""
     assert low <= high, "an interval without numbers"
     interval = Interval.__new__(Interval)
-    interval._low = low
-    interval._high = high
+    interval.low_units = low
+    interval.high_units = high
     return interval
 
 

@@ -9,6 +9,7 @@ from math import ceil
 
 from proofs.arithmetic.intervals import HALF_A_UNIT, ROUNDED_DOWN, Interval
 
+from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.curves import scaled_curve
 from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import FIXED_BITS, INVERSE_BITS, LIMB_BITS, ONE
@@ -16,18 +17,24 @@ from plateau_jax.shapes import inverse_power
 from plateau_jax.shapes.inverse_power import InversePower
 from plateau_jax.shapes.power import PowerFromEnd, PowerFromStart
 from plateau_jax.shapes.shape import Shape
-from plateau_jax.validation.checks import MAX_STEP
 
 # Ranges.
 
 MAX_LENGTH = MAX_STEP
 """The longest segment."""
 
+LEAST_STEP = Fraction(ONE, MAX_LENGTH)
+"""1/L in units of 2⁻⁶², for the longest segment: 2³¹ and a little more."""
+
 OCTAVES_OF_LENGTH = range(MAX_LENGTH.bit_length())
 """n: all lengths from 2ⁿ to 2ⁿ⁺¹."""
 
 NORMALIZED = Interval(Fraction(5, 7), Fraction(10, 7))
 """All y whose logarithm is computed."""
+
+
+Y_MINUS_1 = Interval(-2 * ONE // 7, 3 * ONE // 7)
+"""All y - 1 in units, rounded down."""
 
 
 def powers_of(shape: type[Shape]) -> Interval:
@@ -41,7 +48,7 @@ POWERS_OF_X = powers_of(PowerFromStart).union(powers_of(PowerFromEnd))
 POWERS_OF_T = powers_of(InversePower)
 
 MAX_T = int(inverse_power._MAX_RATIO)
-LEAST_GROWTH = inverse_power._LEAST_GROWTH
+LEAST_GROWTH = inverse_power.LEAST_GROWTH
 
 MOST_K_OF_ROOT = ((MAX_LENGTH - 1).bit_length() + 1) // 2 - 1
 """The least k for which 4ᵏ⁺¹ >= L, so that no step is scaled further."""
@@ -121,40 +128,6 @@ ERROR_OF_EXPONENT = Interval(-4, 0)
 
 ERROR_OF_PARABOLA = Interval(Fraction("-11.501"), Fraction("0.001"))
 """The error of the parabola between nearly equal levels: `test_error_of_parabola`."""
-
-# What is proved of each shape. All ends are rounded outward to thousandths, and a proof fails if it
-# shows a smaller bound, too: it may have lost a part of the error.
-
-ERRORS = {
-    "linear": Interval(Fraction("-1.5"), 0),
-    "cosine": Interval(Fraction("-11.875"), Fraction("4.714")),
-    "1-sqrt": Interval(Fraction("-3.001"), Fraction("2.001")),
-    "exponential": Interval(Fraction("-2.129"), Fraction("6.158")),
-    "1-x^P": Interval(Fraction("-10.908"), Fraction("13.936")),
-    "(1-x)^P": Interval(Fraction("-10.908"), Fraction("13.936")),
-    "t^-P": Interval(Fraction("-12.151"), Fraction("15.822")),
-}
-"""By shape, what S in 62 bits, or 1 - S, or the level as a fraction of the higher level, is off."""
-
-VALUE_ERRORS = {
-    "linear": Interval(Fraction("-4.5"), Fraction("4.5")),
-    "cosine": Interval(Fraction("-14.875"), Fraction("14.875")),
-    "1-sqrt": Interval(Fraction("-7.001"), Fraction("7.001")),
-    "exponential": Interval(Fraction("-5.129"), Fraction("6.158")),
-    "1-x^P": Interval(Fraction("-14.936"), Fraction("14.936")),
-    "(1-x)^P": Interval(Fraction("-14.936"), Fraction("14.936")),
-    "t^-P": Interval(Fraction("-15.151"), Fraction("15.822")),
-}
-"""By shape, what a value between any two levels is off before it is rounded to float32."""
-
-LARGEST = {
-    "linear": Fraction(1, 2),
-    "cosine": Fraction(1, 2),
-    "1-sqrt": Fraction(1),
-    "1-x^P": Fraction(1),
-    "(1-x)^P": Fraction(1),
-}
-"""By shape, the largest S or 1 - S that is computed."""
 
 PROMISED = 16
 """2⁻⁵⁸: what a value may be off before it is rounded to float32."""

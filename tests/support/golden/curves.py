@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from proofs.shapes.specs import STAGES
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 
@@ -50,17 +51,8 @@ CURVES: dict[str, Curve] = {
         500, warmup_steps=20, decay_shape="(1-x)^0.9", min_lr_ratio=0.01
     ),
     # Stages.
-    "staged_linear": _stage("linear"),
-    "staged_cosine": _stage("cosine"),
-    "staged_root": _stage("1-sqrt"),
-    "staged_exponential": _stage("exponential"),
-    "staged_least_power_from_start": _stage("1-x^0.05"),
-    "staged_power_from_start": _stage("1-x^2.5"),
-    "staged_power_from_end": _stage("(1-x)^2"),
-    "staged_greatest_power_from_end": _stage("(1-x)^20"),
-    "staged_least_inverse_power": _stage("t^-0.25"),
+    **{name: _stage(shape) for name, shape in STAGES.items()},
     "staged_inverse_square_root": StagedCurve([(100, 1.0), (900, 0.1**0.5, "t^-0.5")]),
-    "staged_greatest_inverse_power": _stage("t^-4"),
     "staged_jumps": StagedCurve([(50,), (0, 0.5), (50,), (0, 0.9), (50, 0.0)], start=1.0),
     "staged_in_percent": StagedCurve([("3.7%", 1.0), ("rest",), ("20%", 0.0)], total_steps=777),
     "wsd": StagedCurve.wsd(900, warmup_steps=30, decay_steps="20%", decay_shape="(1-x)^1.5"),

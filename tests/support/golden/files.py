@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.golden.programs import CASES, Case, Program
+from support.golden.programs import CASES, GoldenProgram, SavedProgram
 
 from torch_bridge import Checkpoints
 
@@ -27,7 +27,7 @@ def version() -> str:
     return project["project"]["version"]
 
 
-def save(case: Case, program: Program, folder: Path) -> None:
+def save(case: SavedProgram, program: GoldenProgram, folder: Path) -> None:
     """Save the state of a program, as users do."""
     if case.file == "checkpoint":
         Checkpoints(folder / "checkpoints").save(case.updates, wait=True, **program.saved)
@@ -37,7 +37,7 @@ def save(case: Case, program: Program, folder: Path) -> None:
         write_json(folder / "state.json", program.saved.state_dict())
 
 
-def load(case: Case, program: Program, folder: Path) -> None:
+def load(case: SavedProgram, program: GoldenProgram, folder: Path) -> None:
     """Load a saved state into a program, as users do."""
     if case.file == "checkpoint":
         Checkpoints(folder / "checkpoints").load(**program.saved)
@@ -49,7 +49,7 @@ def load(case: Case, program: Program, folder: Path) -> None:
     program.saved.load_state_dict(state)
 
 
-def save_state(name: str, folder: Path) -> Program:
+def save_state(name: str, folder: Path) -> GoldenProgram:
     """Run a program, and save it. Called on each of its processes."""
     case = CASES[name]
     program = case.build()
@@ -67,7 +67,7 @@ def write_state(name: str, folder: Path) -> list[dict[str, Any]]:
     return continue_program(CASES[name], save_state(name, folder))
 
 
-def continue_program(case: Case, program: Program) -> list[dict[str, Any]]:
+def continue_program(case: SavedProgram, program: GoldenProgram) -> list[dict[str, Any]]:
     """Return what a saved or loaded program shows in its next updates."""
     first = case.updates
     return [asdict(program.update(first + index)) for index in range(case.continued)]

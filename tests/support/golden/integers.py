@@ -13,15 +13,16 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+from proofs.shapes.specs import SPECS
 from support.golden.curves import CURVES, DESCRIPTIONS
 
 from plateau_jax import BatchPlan, Curve, StagedCurve
+from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.numerics.arithmetic import NUMPY
 from plateau_jax.shapes.known_shapes import parse_shape
 from plateau_jax.shapes.shape import Interpolated
-from plateau_jax.table.fixed_point import _interpolate
-from plateau_jax.table.segments import decode_table
-from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.table.encoding import decode_table
+from plateau_jax.table.fixed_point import fixed_values
 
 _LENGTHS = 1_000, 2**20, 2**31 - 1
 
@@ -34,19 +35,8 @@ _LEVELS: dict[str, list[tuple[float, float]]] = {
 }
 """Pairs of levels, higher and lower, by how close they are in 62 bits."""
 
-SHAPES_OF_FILES = {
-    "long_linear": ("linear", "1-x^1", "(1-x)^1"),
-    "long_cosine": ("cosine",),
-    "long_root": ("1-sqrt", "1-x^0.5"),
-    "long_exponential": ("exponential",),
-    "long_power_from_start": ("1-x^0.05", "1-x^0.3", "1-x^3", "1-x^20"),
-    "long_power_from_end": ("(1-x)^0.05", "(1-x)^0.3", "(1-x)^3", "(1-x)^20"),
-    "long_inverse_power": ("t^-0.25", "t^-0.7", "t^-2", "t^-4"),
-}
-"""The shapes of the long segments in a file, with every P at an end of its range.
-
-Equal shapes with two names are there twice.
-"""
+SHAPES_OF_FILES = {spec.file_name: (*spec.samples, *spec.other_names) for spec in SPECS.values()}
+"""The shapes of the long segments in a file; a shape with several names is there several times."""
 
 PARTS: dict[str, Curve] = {
     # The last shift of Heron's step drops bits of h = 1/(2√y). One more of them changes one integer
@@ -143,9 +133,9 @@ def _integers(curve: Curve) -> NDArray[np.int64]:
     steps = _steps_of(curve)
     table = decode_table(NUMPY, curve.table)
     index = np.searchsorted(table.begin, steps, side="right") - 1
-    segments = table.segments.map(lambda column: column[index])
-    x, integers = _interpolate(NUMPY, segments, steps)
-    return np.where(x == 0, 0, integers).astype("<i8")
+    is_flat = table.segments.length[index] == 0
+    is_start = table.segments.phase_begin[index] == steps
+    return np.where(is_flat | is_start, 0, fixed_values(table, steps)).astype("<i8")
 
 
 def _steps_of(curve: Curve) -> NDArray[np.int32]:

@@ -39,7 +39,7 @@ from torch_bridge.training.result import StepResult
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownUpdate:
     """What a program shows after an update."""
 
     exact: list[Any]
@@ -49,12 +49,12 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Program:
+class GoldenProgram:
     """A program that runs."""
 
     saved: Any
     """The object whose state is saved; for a checkpoint, the parts by name."""
-    update: Callable[[int], Shown]
+    update: Callable[[int], ShownUpdate]
     """`update(n)` runs update n, counted from 0."""
 
 
@@ -62,10 +62,10 @@ File = Literal["json", "pt", "checkpoint"]
 
 
 @dataclass(frozen=True)
-class Case:
+class SavedProgram:
     """A program whose state is saved."""
 
-    build: Callable[[], Program]
+    build: Callable[[], GoldenProgram]
     updates: int
     """The number of updates before the save."""
     file: File
@@ -75,17 +75,17 @@ class Case:
     """The number of updates that are recorded after the save."""
 
 
-CASES: dict[str, Case] = {}
+CASES: dict[str, SavedProgram] = {}
 """Every case by the name of its function."""
 
 
 def saved_after(
     updates: int, file: File, *, processes: int = 1, continued: int = 12
-) -> Callable[[Callable[[], Program]], Callable[[], Program]]:
+) -> Callable[[Callable[[], GoldenProgram]], Callable[[], GoldenProgram]]:
     """Add the function below to `CASES`."""
 
-    def add(build: Callable[[], Program]) -> Callable[[], Program]:
-        CASES[build.__name__] = Case(build, updates, file, processes, continued)
+    def add(build: Callable[[], GoldenProgram]) -> Callable[[], GoldenProgram]:
+        CASES[build.__name__] = SavedProgram(build, updates, file, processes, continued)
         return build
 
     return add
@@ -111,93 +111,93 @@ def _lrs_of(optimizer: Optimizer) -> list[str]:
     return [float(group["lr"]).hex() for group in optimizer.param_groups]
 
 
-def _stepped(scheduler: lambda_lr, *arguments: Any, **options: Any) -> Shown:
+def _stepped(scheduler: lambda_lr, *arguments: Any, **options: Any) -> ShownUpdate:
     """Run an update of the optimizer and the scheduler; show the learning rates that it used."""
     lrs = _lrs_of(scheduler.optimizer)
     scheduler.optimizer.step()
     scheduler.step(*arguments, **options)
-    return Shown([*lrs, scheduler.last_epoch, scheduler.curve_step, scheduler.consumed], [])
+    return ShownUpdate([*lrs, scheduler.last_epoch, scheduler.curve_step, scheduler.consumed], [])
 
 
 @saved_after(7, "json")
-def scheduler() -> Program:
+def scheduler() -> GoldenProgram:
     scheduler = lambda_lr(_optimizer(), CURVE)
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _stepped(scheduler)
 
-    return Program(scheduler, update)
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(7, "pt")
-def scheduler_with_lr_tensor() -> Program:
+def scheduler_with_lr_tensor() -> GoldenProgram:
     """The learning rate in the state is a tensor, as in the optimizer."""
     scheduler = lambda_lr(AdamW([nn.Parameter(torch.ones(1))], lr=torch.tensor(0.3)), CURVE)
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _stepped(scheduler)
 
-    return Program(scheduler, update)
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(7, "json")
-def scheduler_with_new_peak() -> Program:
+def scheduler_with_new_peak() -> GoldenProgram:
     scheduler = lambda_lr(_optimizer(), CURVE)
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         if number == 5:
             scheduler.set_peak(0.7)
         return _stepped(scheduler)
 
-    return Program(scheduler, update)
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(16, "json")
-def scheduler_held_until_flat() -> Program:
+def scheduler_held_until_flat() -> GoldenProgram:
     """Saved in the hold at step 11, in the middle of a reading."""
     scheduler = lambda_lr(_optimizer(), CURVE, clock=UNTIL_FLAT)
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _stepped(scheduler, _loss(number))
 
-    return Program(scheduler, update)
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(13, "json")
-def scheduler_held_by_two_rules() -> Program:
+def scheduler_held_by_two_rules() -> GoldenProgram:
     """Saved while `HoldBelow` holds it, which `HoldUntilFlat` does next."""
     scheduler = lambda_lr(_optimizer(), CURVE, clock=[UNTIL_FLAT, BELOW])
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _stepped(scheduler, _loss(number))
 
-    return Program(scheduler, update)
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(7, "json")
-def scheduler_in_samples() -> Program:
+def scheduler_in_samples() -> GoldenProgram:
     """Saved after 49 samples, at step 6 and one eighth."""
     scheduler = lambda_lr(_optimizer(), CURVE, clock=DataClock(8))
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _stepped(scheduler, count=4 + number)
 
-    return Program(scheduler, update)
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(5, "json")
-def scheduler_under_batch_plan() -> Program:
+def scheduler_under_batch_plan() -> GoldenProgram:
     plan = BatchPlan([(0, 12), (64, 20), (160, 36)])
     scheduler = lambda_lr(_optimizer(), plan.scale(CURVE, 8, reference=36))
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _stepped(scheduler, count=plan(scheduler.consumed))
 
-    return Program(scheduler, update)
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(25, "pt")
-def scheduler_under_nested_curves() -> Program:
+def scheduler_under_nested_curves() -> GoldenProgram:
     """Two groups: one under a cooldown of a continued curve, one under a stretched decay."""
     longer = PlateauCurve(72, warmup_steps=4)
     stretched = PlateauCurve(40, warmup_steps=4).part(0, 20).then(longer.part(32))
@@ -208,55 +208,55 @@ def scheduler_under_nested_curves() -> Program:
     optimizer = SGD([{"params": weights, "lr": 0.3}, {"params": biases, "lr": 0.7}])
     scheduler = lambda_lr(optimizer, [cooled, stretched])
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _stepped(scheduler)
 
-    return Program(scheduler, update)
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(9, "json")
-def follower() -> Program:
+def follower() -> GoldenProgram:
     optimizer = _optimizer(weight_decay=0.3)
     decay = follow(optimizer, "weight_decay", CURVE.cooldown(20, 10))
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         optimizer.step()
         decay.step()
         (group,) = optimizer.param_groups
-        return Shown([group["weight_decay"].hex(), decay.curve_step], [])
+        return ShownUpdate([group["weight_decay"].hex(), decay.curve_step], [])
 
-    return Program(decay, update)
+    return GoldenProgram(decay, update)
 
 
 @saved_after(9, "json")
-def follower_with_a_new_base() -> Program:
+def follower_with_a_new_base() -> GoldenProgram:
     optimizer = _optimizer(weight_decay=0.3)
     decay = follow(optimizer, "weight_decay", CURVE)
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         optimizer.step()
         decay.step()
         if number == 5:
             decay.set_base_value(0.2)
         (group,) = optimizer.param_groups
-        return Shown([group["weight_decay"].hex(), decay.curve_step], [])
+        return ShownUpdate([group["weight_decay"].hex(), decay.curve_step], [])
 
-    return Program(decay, update)
+    return GoldenProgram(decay, update)
 
 
 @saved_after(9, "json")
-def follower_of_a_pair() -> Program:
+def follower_of_a_pair() -> GoldenProgram:
     optimizer = AdamW([nn.Parameter(torch.ones(1))], betas=(0.9, 0.95))
     beta = follow(optimizer, ("betas", 0), CURVE)
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         optimizer.step()
         beta.step()
         (group,) = optimizer.param_groups
         first, second = group["betas"]
-        return Shown([first.hex(), second.hex(), beta.curve_step], [])
+        return ShownUpdate([first.hex(), second.hex(), beta.curve_step], [])
 
-    return Program(beta, update)
+    return GoldenProgram(beta, update)
 
 
 # Loaders and logs.
@@ -269,62 +269,62 @@ def _endless(loader: Any) -> Iterator[Any]:
 
 
 @saved_after(7, "json")
-def loader() -> Program:
+def loader() -> GoldenProgram:
     """Saved in the second epoch."""
     loader = make_loader(range(23), 4, num_workers=0, seed=5)
     batches = _endless(loader)
 
-    def update(number: int) -> Shown:
-        return Shown(next(batches).tolist(), [])
+    def update(number: int) -> ShownUpdate:
+        return ShownUpdate(next(batches).tolist(), [])
 
-    return Program(loader, update)
+    return GoldenProgram(loader, update)
 
 
 @saved_after(1100, "json")
-def loader_after_many_epochs() -> Program:
+def loader_after_many_epochs() -> GoldenProgram:
     """Saved in an epoch whose order is drawn from the second seed."""
     loader = make_loader(range(8), 8, num_workers=0)
     batches = _endless(loader)
 
-    def update(number: int) -> Shown:
-        return Shown(next(batches).tolist(), [])
+    def update(number: int) -> ShownUpdate:
+        return ShownUpdate(next(batches).tolist(), [])
 
-    return Program(loader, update)
+    return GoldenProgram(loader, update)
 
 
 @saved_after(4, "json")
-def loader_in_order() -> Program:
+def loader_in_order() -> GoldenProgram:
     """Saved in the first epoch; the last batch of an epoch has three samples."""
     loader = make_loader(range(23), 4, training=False, num_workers=0)
     batches = _endless(loader)
 
-    def update(number: int) -> Shown:
-        return Shown(next(batches).tolist(), [])
+    def update(number: int) -> ShownUpdate:
+        return ShownUpdate(next(batches).tolist(), [])
 
-    return Program(loader, update)
+    return GoldenProgram(loader, update)
 
 
 @saved_after(8, "json")
-def metric_log() -> Program:
+def metric_log() -> GoldenProgram:
     """Saved with 5 of 8 rows, one update before the next row is returned."""
     log = MetricLog(every=3, keep=5)
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         loss = torch.tensor(1 / (number + 1))
         lr = torch.tensor([0.5**number])
         counters = torch.tensor([number + 1, 0, number, number + 1])
         row = log(StepResult(loss, loss / 2, lr, counters))
         if row is None:
-            return Shown([None], [])
+            return ShownUpdate([None], [])
         lrs = [row["lr"].hex() for row in log.rows]
         exact = [row["applied"], row["curve_step"], *lrs]
-        return Shown(exact, [row["loss"], row["grad_norm"]])
+        return ShownUpdate(exact, [row["loss"], row["grad_norm"]])
 
-    return Program(log, update)
+    return GoldenProgram(log, update)
 
 
 @saved_after(0, "pt", continued=1)
-def values() -> Program:
+def values() -> GoldenProgram:
     """Curves, clocks, rules and batch plans as pickles for `torch.load(weights_only=True)`."""
     plan = BatchPlan([(0, 12), (64, 20)])
     stages = StagedCurve([(10, 1.0), (20, 0.2, "t^-0.5")])
@@ -333,10 +333,10 @@ def values() -> Program:
     expected = [*curves, scaled, plan, DataClock(8, count=64), UNTIL_FLAT, BELOW]
     saved = _Values(list(expected))
 
-    def update(number: int) -> Shown:
-        return Shown([saved.items == expected], [])
+    def update(number: int) -> ShownUpdate:
+        return ShownUpdate([saved.items == expected], [])
 
-    return Program(saved, update)
+    return GoldenProgram(saved, update)
 
 
 class _Values:
@@ -395,31 +395,31 @@ def _exact(result: StepResult) -> list[Any]:
     return [*lrs, *cast("list[int]", result.counters.tolist())]
 
 
-def _shown(result: StepResult, model: nn.Module) -> Shown:
+def _shown(result: StepResult, model: nn.Module) -> ShownUpdate:
     weights: list[float] = []
     for parameter in model.parameters():
         weights += parameter.tolist()
-    return Shown(_exact(result), [result.loss.item(), result.grad_norm.item(), *weights])
+    return ShownUpdate(_exact(result), [result.loss.item(), result.grad_norm.item(), *weights])
 
 
-def _train(step: TrainStep, **options: Any) -> Program:
+def _train(step: TrainStep, **options: Any) -> GoldenProgram:
     """Return the program that trains on one batch in each update."""
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _shown(step(_batch(number), **options), step.model)
 
-    return Program(step, update)
+    return GoldenProgram(step, update)
 
 
 @saved_after(6, "pt")
-def step_with_lr_tensor() -> Program:
+def step_with_lr_tensor() -> GoldenProgram:
     model = Scale()
     optimizer = AdamW(model.parameters(), lr=torch.tensor(0.125))
     return _train(TrainStep(model, optimizer, _mean_loss, CURVE, max_norm=1.0))
 
 
 @saved_after(6, "pt")
-def step_with_fused_adamw() -> Program:
+def step_with_fused_adamw() -> GoldenProgram:
     """The state has torch's random numbers, which decide what is dropped."""
     torch.manual_seed(7)
     model = nn.Sequential(Scale(), nn.Dropout(0.5))
@@ -428,26 +428,26 @@ def step_with_fused_adamw() -> Program:
 
 
 @saved_after(9, "pt")
-def step_in_fp16() -> Program:
+def step_in_fp16() -> GoldenProgram:
     """Saved after two skipped updates, each of which has halved the loss scale."""
     model = Scale()
     optimizer = SGD(model.parameters(), 0.125, momentum=0.5)
     step = TrainStep(model, optimizer, _mean_loss, CURVE, precision="fp16")
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         inputs, targets = _batch(number)
         if number in (3, 5):
             # The loss is finite in float32, but times the loss scale it is not.
             inputs = inputs * 2.0**60
         shown = _shown(step((inputs, targets)), model)
         loss_scale, good_updates = cast("list[Tensor]", step.state_dict()["loss_scale"])
-        return Shown([*shown.exact, loss_scale.item(), good_updates.item()], shown.close)
+        return ShownUpdate([*shown.exact, loss_scale.item(), good_updates.item()], shown.close)
 
-    return Program(step, update)
+    return GoldenProgram(step, update)
 
 
 @saved_after(16, "pt")
-def step_held() -> Program:
+def step_held() -> GoldenProgram:
     """Saved in the hold at step 11; the loss is that of `_loss`."""
     model = Scale()
 
@@ -457,14 +457,14 @@ def step_held() -> Program:
     optimizer = SGD(model.parameters(), 0.125)
     step = TrainStep(model, optimizer, loss_fn, CURVE, clock=[UNTIL_FLAT, BELOW])
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _shown(step(torch.tensor(_loss(number))), model)
 
-    return Program(step, update)
+    return GoldenProgram(step, update)
 
 
 @saved_after(6, "pt")
-def step_with_carry() -> Program:
+def step_with_carry() -> GoldenProgram:
     """A tree of tensors is carried: the number of updates, and a mean of the inputs."""
     model = Scale()
 
@@ -481,7 +481,7 @@ def step_with_carry() -> Program:
 
 
 @saved_after(6, "pt")
-def step_with_two_optimizers() -> Program:
+def step_with_two_optimizers() -> GoldenProgram:
     model = Shifted()
     momentum = SGD([model.weight], 0.125, momentum=0.5)
     adamw = AdamW([model.bias], 0.0625)
@@ -490,24 +490,24 @@ def step_with_two_optimizers() -> Program:
 
 
 @saved_after(6, "pt")
-def step_in_samples() -> Program:
+def step_in_samples() -> GoldenProgram:
     """Saved in the middle of a unit, with a new peak."""
     model = Scale()
     optimizer = SGD(model.parameters(), 0.125)
     step = TrainStep(model, optimizer, _mean_loss, CURVE, clock=DataClock(8))
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         if number == 5:
             step.set_peak(0.1)
         return _shown(step(_batch(number), count=5 + number), model)
 
-    return Program(step, update)
+    return GoldenProgram(step, update)
 
 
 # Checkpoints.
 
 
-def _run_with_loader() -> Program:
+def _run_with_loader() -> GoldenProgram:
     """Return a training run over all processes, with the parts that a resume needs."""
     processes = 1
     if distributed.is_initialized():
@@ -524,29 +524,29 @@ def _run_with_loader() -> Program:
     log = MetricLog(every=3)
     progress: dict[str, Any] = {"updates": 0, "best": [1.0]}
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         result = step(next(batches))
         row = log(result)
         progress["updates"] += 1
         exact = [*_exact(result), progress["updates"], row is not None, len(log.rows)]
-        return Shown(exact, [result.loss.item(), result.grad_norm.item()])
+        return ShownUpdate(exact, [result.loss.item(), result.grad_norm.item()])
 
-    return Program({"step": step, "loader": loader, "log": log, "progress": progress}, update)
+    return GoldenProgram({"step": step, "loader": loader, "log": log, "progress": progress}, update)
 
 
 @saved_after(7, "checkpoint")
-def checkpoint() -> Program:
+def checkpoint() -> GoldenProgram:
     return _run_with_loader()
 
 
 @saved_after(7, "checkpoint", processes=2)
-def checkpoint_of_two_processes() -> Program:
+def checkpoint_of_two_processes() -> GoldenProgram:
     """Each process has a shard of the weights, and half of each batch."""
     return _run_with_loader()
 
 
 @saved_after(7, "checkpoint")
-def checkpoint_of_a_plain_loop() -> Program:
+def checkpoint_of_a_plain_loop() -> GoldenProgram:
     """The checkpoint has the random numbers of Python, NumPy and torch."""
     random.seed(7)
     np.random.seed(7)  # noqa: NPY002 (the global generator, as programs use it)
@@ -555,7 +555,7 @@ def checkpoint_of_a_plain_loop() -> Program:
     optimizer = SGD(model.parameters(), 0.125, momentum=0.5)
     scheduler = lambda_lr(optimizer, CURVE)
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         shift = random.random()
         factor = np.random.random()  # noqa: NPY002 (the global generator)
         inputs, targets = _batch(number)
@@ -565,9 +565,9 @@ def checkpoint_of_a_plain_loop() -> Program:
         lrs = _lrs_of(optimizer)
         optimizer.step()
         scheduler.step()
-        return Shown([*lrs, shift.hex(), factor.hex()], [loss.item()])
+        return ShownUpdate([*lrs, shift.hex(), factor.hex()], [loss.item()])
 
-    return Program({"model": model, "optimizer": optimizer, "scheduler": scheduler}, update)
+    return GoldenProgram({"model": model, "optimizer": optimizer, "scheduler": scheduler}, update)
 
 
 # Optax states, next to their record.
@@ -581,16 +581,16 @@ class _OptaxRun:
         self.state: Any = self.transformation.init({})
         self.record = resume_record(CURVE, peak, clock)
 
-    def update(self, **options: Any) -> Shown:
+    def update(self, **options: Any) -> ShownUpdate:
         _, self.state = self.transformation.update({}, self.state, {}, **options)
-        return Shown([float(self.state.learning_rate).hex(), int(self.state.curve_step)], [])
+        return ShownUpdate([float(self.state.learning_rate).hex(), int(self.state.curve_step)], [])
 
     def state_dict(self) -> dict[str, Any]:
-        arrays = {name: array.item() for name, array in self._arrays().items()}
+        arrays = {name: array.item() for name, array in self.arrays().items()}
         return {"record": self.record, "state": arrays}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        arrays = self._arrays()
+        arrays = self.arrays()
         saved = state_dict["state"]
         assert saved.keys() == arrays.keys()
         leaves: list[jax.Array] = []
@@ -599,7 +599,7 @@ class _OptaxRun:
         self.state = jax.tree.unflatten(cast("Any", jax.tree.structure(self.state)), leaves)
         check_resume(state_dict["record"], self.record, int(self.state.curve_step))
 
-    def _arrays(self) -> dict[str, Any]:
+    def arrays(self) -> dict[str, Any]:
         tree_util: Any = jax.tree_util
         arrays: dict[str, Any] = {}
         for path, array in tree_util.tree_leaves_with_path(self.state):
@@ -608,72 +608,72 @@ class _OptaxRun:
 
 
 @saved_after(7, "json")
-def optax_state() -> Program:
+def optax_state() -> GoldenProgram:
     run = _OptaxRun(0.3, None)
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return run.update()
 
-    return Program(run, update)
+    return GoldenProgram(run, update)
 
 
 @saved_after(16, "json")
-def optax_state_held() -> Program:
+def optax_state_held() -> GoldenProgram:
     run = _OptaxRun(0.3, [UNTIL_FLAT, BELOW])
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return run.update(value=_loss(number))
 
-    return Program(run, update)
+    return GoldenProgram(run, update)
 
 
 @saved_after(7, "json")
-def optax_state_in_samples() -> Program:
+def optax_state_in_samples() -> GoldenProgram:
     run = _OptaxRun(0.3, DataClock(8, count=16))
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return run.update(count=4 + number)
 
-    return Program(run, update)
+    return GoldenProgram(run, update)
 
 
 # Runs without JAX or torch.
 
 
-def _scheduled(scheduler: CurveScheduler, **options: Any) -> Shown:
+def _scheduled(scheduler: CurveScheduler, **options: Any) -> ShownUpdate:
     lr = scheduler.lr
     scheduler.step(**options)
-    return Shown([lr.hex(), scheduler.updates, scheduler.curve_step, scheduler.consumed], [])
+    return ShownUpdate([lr.hex(), scheduler.updates, scheduler.curve_step, scheduler.consumed], [])
 
 
 @saved_after(7, "json")
-def curve_scheduler() -> Program:
+def curve_scheduler() -> GoldenProgram:
     scheduler = CurveScheduler(CURVE.then(CURVE), 0.3)
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _scheduled(scheduler)
 
-    return Program(scheduler, update)
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(16, "json")
-def curve_scheduler_held() -> Program:
+def curve_scheduler_held() -> GoldenProgram:
     scheduler = CurveScheduler(CURVE, 0.3, clock=[UNTIL_FLAT, BELOW])
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _scheduled(scheduler, metric=_loss(number))
 
-    return Program(scheduler, update)
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(7, "json")
-def curve_scheduler_in_samples() -> Program:
+def curve_scheduler_in_samples() -> GoldenProgram:
     scheduler = CurveScheduler(CURVE, 0.3, clock=DataClock(8, count=16))
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         return _scheduled(scheduler, count=4 + number)
 
-    return Program(scheduler, update)
+    return GoldenProgram(scheduler, update)
 
 
 class _History:
@@ -690,16 +690,16 @@ class _History:
 
 
 @saved_after(2, "json", continued=3)
-def resume_history() -> Program:
+def resume_history() -> GoldenProgram:
     history = _History()
     branch = CURVE.cooldown(20, 10)
     starts = [(0, CURVE), (20, branch), (25, branch), (20, CURVE), (30, CURVE)]
 
-    def update(number: int) -> Shown:
+    def update(number: int) -> ShownUpdate:
         step, curve = starts[number]
         records = [resume_record(curve, 0.3), resume_record(CURVE, 0.1, DataClock(8))]
         check_resume_file(history.path, records, step)
         steps = [entry["step"] for entry in history.state_dict()["entries"]]
-        return Shown(steps, [])
+        return ShownUpdate(steps, [])
 
-    return Program(history, update)
+    return GoldenProgram(history, update)

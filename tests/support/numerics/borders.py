@@ -8,13 +8,24 @@ continued fractions, is the length L of the stage and the step j.
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from hypothesis import assume, strategies as st
 from support.curves.descriptions import SHAPES
 from support.curves.strategies import MAX_STEP, Words, shape_of, words
-from support.numerics.oracle import Description, Oracle, Part, exactly, mp, power_of, share
+from support.numerics.oracle import (
+    CurvePart,
+    Description,
+    Oracle,
+    can_join,
+    exactly,
+    lowest_level,
+    mp,
+)
+
+from plateau_jax.curves.plateau_curve import WarmupShape
+from plateau_jax.shapes.known_shapes import INTERPOLATED
 
 PROMISED = Fraction(1, 2**58)
 """The promised error of a value before it is rounded: an exact value closer to a border than this
@@ -42,35 +53,9 @@ def simplest_between(low: Fraction, high: Fraction) -> Fraction:
     return integer + 1 / simplest_between(1 / high, 1 / low)
 
 
-def _place_of_value(part: Part, value: Any) -> Fraction:
+def _place_of_value(part: CurvePart, value: Any) -> Fraction:
     """Return the x in [0, 1] at which a part reaches a value."""
-    share_reached = (value - part.start) / (part.end - part.start)
-    formula, power = power_of(part.shape)
-    if formula == "1-x^":
-        x = share_reached ** (1 / power)
-    elif formula == "(1-x)^":
-        x = 1 - (1 - share_reached) ** (1 / power)
-    elif formula == "t^-":
-        first = part.start ** (-1 / power)
-        last = part.end ** (-1 / power)
-        x = (value ** (-1 / power) - first) / (last - first)
-    elif part.shape == "exponential":
-        x = mp.log(value / part.start) / mp.log(part.end / part.start)
-    else:
-        x = _bisect(part.shape, share_reached)
-    return Fraction(int(mp.ldexp(x, 280)), 2**280)
-
-
-def _bisect(shape: str, share_reached: Any) -> Any:
-    low = mp.mpf(0)
-    high = mp.mpf(1)
-    for _ in range(285):
-        middle = (low + high) / 2
-        if share(shape, middle) < share_reached:
-            low = middle
-        else:
-            high = middle
-    return low
+    return Fraction(int(mp.ldexp(part.place_of(value), 280)), 2**280)
 
 
 def _border(value: Any) -> Fraction:
@@ -105,15 +90,13 @@ def _curve_with_stage(read: Words, length: int, shape: str) -> tuple[Description
     start, end = _levels(read)
     kind = read.below(8)
     before = read.magnitude(1, _BEFORE)
-    formula, power = power_of(shape)
-    interpolated = shape
-    if shape == "exponential":
-        interpolated = "1-sqrt"
+    decay_shape = shape
+    if shape not in INTERPOLATED:
+        decay_shape = "1-sqrt"
         start = start or 1e-6
         end = end or 1e-6
-    elif formula == "t^-":
-        interpolated = "1-sqrt"
-        lowest = 2.0 ** -int(61 * power)
+    if not can_join(shape, start, end):
+        lowest = 2 * lowest_level(shape)
         start = max(start, lowest)
         end = max(end, lowest)
     low = min(start, end)
@@ -127,7 +110,7 @@ def _curve_with_stage(read: Words, length: int, shape: str) -> tuple[Description
                 "total_steps": before + length,
                 "warmup_steps": before,
                 "min_lr_ratio": low,
-                "decay_shape": interpolated,
+                "decay_shape": decay_shape,
             }
             return decay, -2
         case 3:
@@ -137,14 +120,14 @@ def _curve_with_stage(read: Words, length: int, shape: str) -> tuple[Description
                 "init_lr_ratio": low,
                 "warmup_shape": "linear",
             }
-            if shape == "cosine":
-                warmup["warmup_shape"] = "cosine"
+            if shape in get_args(WarmupShape):
+                warmup["warmup_shape"] = shape
             return warmup, 0
         case 4:
             parent = {
                 "total_steps": 2 * before,
                 "min_lr_ratio": low,
-                "decay_shape": interpolated,
+                "decay_shape": decay_shape,
             }
             cooldown = {
                 "cooldown": parent,

@@ -1,6 +1,7 @@
 """An oracle for curves: their formulas evaluated in exact rationals and numbers of 300 bits.
 
-It shares no code with the product, and is slow. A curve is described in plain data, which
+It shares no code with the product, and is slow. The formulas of the shapes are in
+`proofs.shapes`. A curve is described in plain data, which
 `support.curves.descriptions` draws and turns into curves:
 
 - the arguments of a `PlateauCurve`: `{"total_steps": …, …}`;
@@ -13,7 +14,7 @@ It shares no code with the product, and is slow. A curve is described in plain d
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -22,6 +23,8 @@ from typing import Any
 
 import mpmath  # pyright: ignore[reportMissingTypeStubs]  (it has none)
 import numpy as np
+from proofs.shapes.spec import GeometricSpec
+from proofs.shapes.specs import spec_and_power
 
 Description = Mapping[str, Any]
 
@@ -49,36 +52,22 @@ def are_equal(one: Any, other: Any) -> bool:
     return abs(one - other) <= _SAME
 
 
-_SHAPES: dict[str, Callable[[Any], Any]] = {
-    "linear": lambda x: x,
-    "cosine": lambda x: (1 - mp.cospi(x)) / 2,
-    "1-sqrt": lambda x: mp.sqrt(x),
-}
-"""The share of the way from start to end at x in [0, 1], for each word except "exponential"."""
+def can_join(shape: str, start: Any, end: Any) -> bool:
+    """Return True if a shape is defined between two levels."""
+    spec, power = spec_and_power(shape)
+    return spec.can_join(mp, start, end, exactly(power))
 
 
-def share(shape: str, x: Any) -> Any:
-    """Return the share of the way from start to end at x in [0, 1]."""
-    formula, power = power_of(shape)
-    if formula == "1-x^":
-        return x**power
-    if formula == "(1-x)^":
-        return 1 - (1 - x) ** power
-    return _SHAPES[shape](x)
-
-
-def power_of(shape: str) -> tuple[str, Any]:
-    """Return a formula up to its P, and P; ("", None) for a shape that is a word."""
-    formula, _, power = shape.rpartition("^")
-    if formula == "t":
-        return "t^-", exactly(Fraction(power.removeprefix("-")))
-    if formula:
-        return f"{formula}^", exactly(Fraction(power))
-    return "", None
+def lowest_level(shape: str) -> float:
+    """Return 0, or about the lowest level that a shape can join to 1."""
+    spec, power = spec_and_power(shape)
+    if isinstance(spec, GeometricSpec):
+        return 2.0 ** -int(min(spec.most_octaves(power), 62))
+    return 0.0
 
 
 @dataclass(frozen=True)
-class Part:
+class CurvePart:
     """A part of a curve, from one level to another in `length` steps; a later one may cut it."""
 
     begin: int
@@ -95,20 +84,15 @@ class Part:
         if self.shape == "flat":
             return self.start
         x = exactly(Fraction(step - self.begin + self.skipped, self.length))
-        if self.shape == "exponential":
-            return self.start * (self.end / self.start) ** x
-        formula, power = power_of(self.shape)
-        if formula == "t^-":
-            first = self.start ** (-1 / power)
-            last = self.end ** (-1 / power)
-            return (first + (last - first) * x) ** -power
-        if (
-            formula == "(1-x)^"
-        ):  # counted from the end, which is exact to the last digit even if it is 0
-            return self.end + (self.start - self.end) * (1 - x) ** power
-        return self.start + (self.end - self.start) * share(self.shape, x)
+        spec, power = spec_and_power(self.shape)
+        return spec.level(mp, self.start, self.end, x, exactly(power))
 
-    def times(self, factor: Any) -> "Part":
+    def place_of(self, level: Any) -> Any:
+        """Return the fraction of the part's steps at which it reaches a level."""
+        spec, power = spec_and_power(self.shape)
+        return spec.place(mp, self.start, self.end, level, exactly(power))
+
+    def times(self, factor: Any) -> "CurvePart":
         start = self.start * factor
         end = self.end * factor
         above_1 = max(factor * self.factor, self.factor)
@@ -119,8 +103,8 @@ class Part:
         return are_equal(self.start, self.end)
 
 
-def _flat_part(begin: int, level: Any, length: int = 0) -> Part:
-    return Part(begin, length, level, level, "flat")
+def _flat_part(begin: int, level: Any, length: int = 0) -> CurvePart:
+    return CurvePart(begin, length, level, level, "flat")
 
 
 class Oracle:
@@ -135,16 +119,16 @@ class Oracle:
     def __call__(self, step: int) -> Any:
         return self.part_at(step).at(max(step, 0))
 
-    def part_at(self, step: int) -> Part:
+    def part_at(self, step: int) -> CurvePart:
         return self.parts[bisect_right(self.borders, max(step, 0)) - 1]
 
     def largest_error(self, step: int) -> Any:
         """Return the promised bound: half a unit in the last place, plus 2⁻⁵⁸ times a factor."""
         return half_ulp(self(step)) + self.part_at(step).factor * exactly(2.0**-58)
 
-    def spans(self) -> list[tuple[int, int, Part]]:
+    def spans(self) -> list[tuple[int, int, CurvePart]]:
         """Return (first step, first step after it, part) of each nonempty part before the end."""
-        spans: list[tuple[int, int, Part]] = []
+        spans: list[tuple[int, int, CurvePart]] = []
         for part, following in pairwise(self.parts):
             if part.begin < following.begin:
                 spans.append((part.begin, following.begin, part))
@@ -162,7 +146,7 @@ class Oracle:
         return [(begin, end - begin) for begin, end, _ in runs]
 
 
-def _parse_description(description: Description) -> tuple[int, list[Part]]:
+def _parse_description(description: Description) -> tuple[int, list[CurvePart]]:
     """Return the total steps of a description, and its parts."""
     match description:
         case {"stages": stages, "start": start}:
@@ -193,17 +177,17 @@ def complete_stage(written: tuple[Any, ...]) -> tuple[int, float | None, str]:
     return steps, to, shape
 
 
-def _staged_parts(stages: Any, start: float) -> tuple[int, list[Part]]:
+def _staged_parts(stages: Any, start: float) -> tuple[int, list[CurvePart]]:
     begin = 0
     level = as_written(start)
-    parts: list[Part] = []
+    parts: list[CurvePart] = []
     for steps, to, shape in map(complete_stage, stages):
         if to is None:
             parts.append(_flat_part(begin, level, steps))
         else:
             goal = as_written(to)
             if steps:
-                parts.append(Part(begin, steps, level, goal, shape))
+                parts.append(CurvePart(begin, steps, level, goal, shape))
             level = goal
         begin += steps
     return begin, [*parts, _flat_part(begin, level)]
@@ -211,14 +195,14 @@ def _staged_parts(stages: Any, start: float) -> tuple[int, list[Part]]:
 
 def _cooldown_parts(
     parent: Oracle, at: int, steps: int, to: Any, shape: str
-) -> tuple[int, list[Part]]:
+) -> tuple[int, list[CurvePart]]:
     parts = [part for part in parent.parts if part.begin < at]
-    parts.append(Part(at, steps, parent(at), to, shape))
+    parts.append(CurvePart(at, steps, parent(at), to, shape))
     parts.append(_flat_part(at + steps, to))
     return at + steps, parts
 
 
-def _continued_parts(first: Oracle, other: Oracle, scale: Any) -> tuple[int, list[Part]]:
+def _continued_parts(first: Oracle, other: Oracle, scale: Any) -> tuple[int, list[CurvePart]]:
     shift = first.total_steps
     parts = [part for part in first.parts if part.begin < shift]
     for part in other.parts:
@@ -228,8 +212,8 @@ def _continued_parts(first: Oracle, other: Oracle, scale: Any) -> tuple[int, lis
     return shift + other.total_steps, parts
 
 
-def _cut_parts(parent: Oracle, start: int, stop: int) -> list[Part]:
-    parts: list[Part] = []
+def _cut_parts(parent: Oracle, start: int, stop: int) -> list[CurvePart]:
+    parts: list[CurvePart] = []
     for begin, end, part in parent.spans():
         first = max(begin, start)
         if first < min(end, stop):
@@ -239,9 +223,9 @@ def _cut_parts(parent: Oracle, start: int, stop: int) -> list[Part]:
 
 def _scaled_parts(
     parent: Oracle, batches: list[tuple[int, int]], reference: int, exponent: float
-) -> tuple[int, list[Part]]:
+) -> tuple[int, list[CurvePart]]:
     total = parent.total_steps
-    parts: list[Part] = []
+    parts: list[CurvePart] = []
     factor = exactly(1)
     for (start, batch), (end, _) in pairwise([*batches, (total, 0)]):
         factor = scale_factor(batch, reference, exponent)
@@ -267,7 +251,7 @@ def _plateau_parts(
     init_lr_ratio: float = 0.0,
     warmup_shape: str = "linear",
     decay_shape: str = "cosine",
-) -> list[Part]:
+) -> list[CurvePart]:
     """Return the parts: warmup, decays and plateaus by turns, a decay, the end."""
     after_warmup = total_steps - warmup_steps
     least = as_written(min_lr_ratio)
@@ -278,19 +262,19 @@ def _plateau_parts(
         holds.append((start_step, percent_of(after_warmup, duration)))
     decaying = after_warmup - sum(length for _, length in holds)
 
-    parts = [Part(0, warmup_steps, as_written(init_lr_ratio), one, warmup_shape)]
+    parts = [CurvePart(0, warmup_steps, as_written(init_lr_ratio), one, warmup_shape)]
     begin = warmup_steps
     level = one
     held = 0
     for start, length in sorted(holds):
         # The level of the global decay, not counting the steps of earlier plateaus.
-        next_level = Part(warmup_steps + held, decaying, one, least, decay_shape).at(start)
-        parts.append(Part(begin, start - begin, level, next_level, decay_shape))
+        next_level = CurvePart(warmup_steps + held, decaying, one, least, decay_shape).at(start)
+        parts.append(CurvePart(begin, start - begin, level, next_level, decay_shape))
         parts.append(_flat_part(start, next_level, length))
         begin = start + length
         level = next_level
         held += length
-    parts.append(Part(begin, total_steps - begin, level, least, decay_shape))
+    parts.append(CurvePart(begin, total_steps - begin, level, least, decay_shape))
     return [*parts, _flat_part(total_steps, least)]
 
 
