@@ -134,7 +134,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     assert file is not None
     groups = file.stash.setdefault(_GROUPS, {})
     if size not in groups:
-        groups[size] = import_module("support.distributed.processes").Group(size)
+        groups[size] = import_module("support.distributed.processes").RankGroup(size)
         file.addfinalizer(groups[size].close)
     names = signature(pyfuncitem.function).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in names}

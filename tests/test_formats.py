@@ -29,7 +29,7 @@ from plateau_jax import (
     resume_record,
 )
 from plateau_jax.clocks.clock import CLOCKS
-from plateau_jax.validation.formats import Format, added_later
+from plateau_jax.saved_states.formats import Format, added_later
 from torch_bridge import MetricLog, TrainStep, follow, lambda_lr, make_loader, prefetch
 from torch_bridge.data import resumable_loader
 from torch_bridge.loop import metric_log

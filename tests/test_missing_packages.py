@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plateau_jax.validation.lazy_names import missing_package_error
+from plateau_jax.lazy_names import missing_package_error
 
 NAMES_THAT_NEED_JAX = ["optax_schedule", "multiplier", "scale_by_curve"]
 NAMES_THAT_NEED_TORCH = [
@@ -26,7 +26,7 @@ NAMES_THAT_NEED_TORCH = [
 
 
 @dataclass(frozen=True)
-class Case:
+class MissingPackage:
     """A program that needs a module."""
 
     name: str
@@ -36,14 +36,14 @@ class Case:
     message: str
 
 
-CASES: list[Case] = []
+CASES: list[MissingPackage] = []
 
 
 def without(module: str, message: str) -> Callable[[Callable[[], object]], None]:
     """Add a case: the program below ends with this message if the module is missing."""
 
     def add(program: Callable[[], object]) -> None:
-        CASES.append(Case(program.__name__, program, module, message))
+        CASES.append(MissingPackage(program.__name__, program, module, message))
 
     return add
 
@@ -54,11 +54,11 @@ def look_up(package: str, name: str) -> object:
 
 for name in NAMES_THAT_NEED_JAX:
     message = f"{name} needs jax: pip install 'plateau-jax[jax]'"
-    CASES.append(Case(name, partial(look_up, "plateau_jax", name), "jax", message))
+    CASES.append(MissingPackage(name, partial(look_up, "plateau_jax", name), "jax", message))
 
 for name in NAMES_THAT_NEED_TORCH:
     message = f"{name} needs torch: pip install 'plateau-jax[torch]'"
-    CASES.append(Case(name, partial(look_up, "torch_bridge", name), "torch", message))
+    CASES.append(MissingPackage(name, partial(look_up, "torch_bridge", name), "torch", message))
 
 
 @without("jax", "optax_schedule needs jax: pip install 'plateau-jax[jax]'")
@@ -91,8 +91,8 @@ def plot() -> object:
 
 
 @without(
-    "plateau_jax.table.segments",
-    "import of plateau_jax.table.segments halted; None in sys.modules",
+    "plateau_jax.table.encoding",
+    "import of plateau_jax.table.encoding halted; None in sys.modules",
 )
 def schedule_without_a_file_of_this_package() -> object:
     return look_up("plateau_jax", "optax_schedule")
@@ -111,7 +111,7 @@ def scheduler_without_a_file_of_this_package() -> object:
     return look_up("torch_bridge", "lambda_lr")
 
 
-def error_of(case: Case) -> list[str | None] | None:
+def error_of(case: MissingPackage) -> list[str | None] | None:
     """Run the program of a case; return the error's message and the name of its module."""
     for module in list(sys.modules):
         if module.partition(".")[0] in ("plateau_jax", "torch_bridge"):
@@ -139,7 +139,7 @@ def errors() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_missing_package_is_named_with_its_extra(case: Case, errors: Any) -> None:
+def test_missing_package_is_named_with_its_extra(case: MissingPackage, errors: Any) -> None:
     assert errors[case.name] == [case.message, case.missing]
 
 

@@ -5,11 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.clocks.drivers import Definition, Eager, NumPy, Scanned, Step
 from support.clocks.holds import BELOW, STAIRS, UNTIL, curves, holds, metrics
 from support.curves.descriptions import scaled
 from support.curves.strategies import magnitudes
 from support.examples import examples
+from support.runs.definition import Definition
+from support.runs.numpy_run import NumPyRun
+from support.runs.optax_run import OptaxRun, ScannedRun
+from support.runs.run import Run
+from support.runs.step_run import StepRun
 from support.trees import equal_trees
 
 from plateau_jax import DataClock
@@ -69,27 +73,26 @@ def draw_updates(
     return list(zip(drawn_counts, drawn_metrics, strict=True))
 
 
-def check(driver: Any, case: Any, counts: st.SearchStrategy[int], data: st.DataObject) -> None:
+def check(kind: type[Run], case: Any, counts: st.SearchStrategy[int], data: st.DataObject) -> None:
     """Run a drawn program: updates, and between them a resume from a saved state, or a new peak."""
     curve, clock = data.draw(case)
     moves = st.lists(st.sampled_from(["none", "resume", "peak"]), min_size=1, max_size=3)
-    with driver.context():
-        run = driver(curve, 0.3, clock)
-        definition = Definition(curve, 0.3, clock, skips_nonfinite=driver.skips_nonfinite)
+    with kind.context():
+        run = kind(curve, [0.3], clock)
+        definition = Definition(curve, [0.3], clock, skips_nonfinite=run.skips_nonfinite)
         for move in data.draw(moves):
             if move == "resume":
                 state = run.save()
-                run.start()
-                run.load(state)
+                run.restart()
                 assert equal_trees(run.save(), state)
-            if move == "peak" and not run.keeps_peak:
-                definition.peak = 1.3 - definition.peak
-                run.set_peak(definition.peak)
-            updates = draw_updates(data, counts, driver.skips_nonfinite)
+            if move == "peak" and not run.keeps_peaks:
+                definition.peaks = [1.3 - peak for peak in definition.peaks]
+                run.set_peaks(definition.peaks)
+            updates = draw_updates(data, counts, run.skips_nonfinite)
             assert run.run(updates) == definition.run(updates)
             curve_step = definition.curve_steps()[-1]
-            assert run.curve_step() == min(curve_step, driver.last_step)
-            if run.counts_data and run.curve_step() < driver.last_step:
+            assert run.curve_step() == min(curve_step, run.last_step)
+            if run.unit is not None and run.curve_step() < run.last_step:
                 assert run.consumed() == sum(definition.counts)
 
 
@@ -97,22 +100,24 @@ def check(driver: Any, case: Any, counts: st.SearchStrategy[int], data: st.DataO
 @examples(60)
 @given(data=st.data())
 def test_training_step_follows_its_definition(clock: str, data: st.DataObject) -> None:
-    check(Step, cases(2**40)[clock], st.integers(0, 300) | magnitudes(0, 2**45), data)
+    check(StepRun, cases(2**40)[clock], st.integers(0, 300) | magnitudes(0, 2**45), data)
 
 
 @pytest.mark.parametrize("clock", COMPILED)
 @examples(60)
 @given(data=st.data())
 def test_numpy_scheduler_follows_its_definition(clock: str, data: st.DataObject) -> None:
-    check(NumPy, cases(2**40)[clock], st.integers(0, 300) | magnitudes(0, 2**45), data)
+    check(NumPyRun, cases(2**40)[clock], st.integers(0, 300) | magnitudes(0, 2**45), data)
 
 
-@pytest.mark.parametrize("driver", [Eager, Scanned])
+@pytest.mark.parametrize("kind", [OptaxRun, ScannedRun])
 @pytest.mark.parametrize("clock", COMPILED)
 @examples(40)
 @given(data=st.data())
-def test_jax_driver_follows_its_definition(driver: Any, clock: str, data: st.DataObject) -> None:
-    check(driver, COMPILED[clock], jax_counts, data)
+def test_jax_transformation_follows_its_definition(
+    kind: type[Run], clock: str, data: st.DataObject
+) -> None:
+    check(kind, COMPILED[clock], jax_counts, data)
 
 
 @pytest.mark.slow
@@ -120,4 +125,4 @@ def test_jax_driver_follows_its_definition(driver: Any, clock: str, data: st.Dat
 @examples(10)
 @given(data=st.data())
 def test_scan_of_any_clock_follows_its_definition(clock: str, data: st.DataObject) -> None:
-    check(Scanned, cases(2**30)[clock], jax_counts, data)
+    check(ScannedRun, cases(2**30)[clock], jax_counts, data)

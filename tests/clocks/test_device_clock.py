@@ -35,7 +35,7 @@ CPU = torch.device("cpu")
 LOSS = torch.tensor(0.5)
 
 
-class Run:
+class CheckedDeviceClock:
     """A clock, and what it must count.
 
     Args:
@@ -129,7 +129,7 @@ def test_clock_follows_its_curves(
     random.shuffle(pairs)
     curves = [curve for curve, _ in pairs]
     with patch.object(learning_rates, "MAX_TABLE_VALUES", room):
-        run = Run(curves, [peak for _, peak in pairs], unit)
+        run = CheckedDeviceClock(curves, [peak for _, peak in pairs], unit)
     for skip in skips:
         run.update(skip, random.randrange(2 ** random.randrange(42)))
 
@@ -181,7 +181,7 @@ def test_memory_stays_below_the_limit(
 ) -> None:
     monkeypatch.setattr(learning_rates, "MAX_TABLE_VALUES", 2**12)
     peaks_of_groups = [(index + 1) / 64 for index in range(len(curves))]
-    run = Run(curves, peaks_of_groups, unit=1)
+    run = CheckedDeviceClock(curves, peaks_of_groups, unit=1)
     num_values = sum(value.numel() for value in tensors_of(run.clock))
     assert at_least < num_values < 2**12 + 200
     run.update(False, 400)

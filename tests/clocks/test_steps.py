@@ -3,16 +3,17 @@
 import copy
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.clocks.drivers import Scheduler, Step
 from support.clocks.holds import CURVE as STAGES, told
 from support.examples import examples
+from support.runs.run import Run
+from support.runs.step_run import StepRun
+from support.runs.torch_run import SchedulerRun
 from support.schedulers.runs import learning_rate, optimizer_with
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.optimizers import make_optimizer
@@ -89,17 +90,16 @@ def test_rebuilt_result_keeps_its_attributes(rebuild: Any) -> None:
     assert equal_trees(list(rebuilt.aux), list(result.aux))
 
 
-@pytest.mark.parametrize("driver", [Scheduler, Step])
-def test_sum_is_exact_up_to_2_to_the_62(driver: Any) -> None:
-    run = driver(CURVE, 0.25, DataClock(2**61 // 15 + 1))
+@pytest.mark.parametrize("kind", [SchedulerRun, StepRun])
+def test_sum_is_exact_up_to_2_to_the_62(kind: type[Run]) -> None:
+    run = kind(CURVE, [0.25], DataClock(2**61 // 15 + 1))
     run.run([(2**58 - 1, 1.0)] * 16)
     for count in (16, 0):
-        assert run.update(count, 1.0) == learning_rate(0.25, CURVE, run.curve_step())
+        lr = learning_rate(0.25, CURVE, run.curve_step())
+        assert run.update(count, 1.0) == [lr]
         assert run.consumed() == 2**62
         assert run.curve_step() == 29
-        state = run.save()
-        run.start()
-        run.load(state)
+        run.restart()
 
 
 @pytest.fixture
@@ -205,33 +205,12 @@ def test_tensor_lr_in_defaults_stays_the_peak(name: str) -> None:
     assert equal_trees(step.optimizer.defaults["lr"], torch.tensor(0.01))
 
 
-@dataclass
-class FollowingRun:
-    """A training step whose optimizer has two more scheduled options."""
-
-    step: TrainStep
-    weight_decay: follow
-    beta: follow
-
-    @classmethod
-    def start(cls, fused: bool) -> "FollowingRun":
-        model = Net()
-        step = make_step(model=model, optimizer=adamw(model, fused), curve=STAGES)
-        weight_decay = follow(step.optimizer, "weight_decay", CURVE)
-        return cls(step, weight_decay, follow(step.optimizer, ("betas", 0), CURVE))
-
-    def saved(self) -> list[Any]:
-        parts = (self.step, self.weight_decay, self.beta)
-        return through_file([part.state_dict() for part in parts])
-
-    def load(self, states: list[Any], *, step_first: bool) -> None:
-        state, state_of_weight_decay, state_of_beta = states
-        if step_first:
-            self.step.load_state_dict(state)
-        self.beta.load_state_dict(state_of_beta)
-        self.weight_decay.load_state_dict(state_of_weight_decay)
-        if not step_first:
-            self.step.load_state_dict(state)
+def step_with_followers(fused: bool) -> list[Any]:
+    """Return a training step, and followers of its weight decay and of a beta."""
+    model = Net()
+    step = make_step(model=model, optimizer=adamw(model, fused), curve=STAGES)
+    decay = follow(step.optimizer, "weight_decay", CURVE)
+    return [step, decay, follow(step.optimizer, ("betas", 0), CURVE)]
 
 
 def adamw(model: Net, fused: bool) -> torch.optim.Optimizer:
@@ -239,25 +218,27 @@ def adamw(model: Net, fused: bool) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("step_first", [True, False])
-def test_training_step_uses_followed_values(fused: bool, step_first: bool) -> None:
+@pytest.mark.parametrize("loading_order", [(0, 2, 1), (2, 1, 0)])
+def test_training_step_uses_followed_values(fused: bool, loading_order: tuple[int, ...]) -> None:
     """Each update uses the value that is in the group when it is made, also after a resume."""
     model = Net()
     optimizer = adamw(model, fused)
     (group,) = optimizer.param_groups
-    run = FollowingRun.start(fused)
+    parts = step_with_followers(fused)
     applied = 0
     for number, batch in enumerate(batches(20)):
         if number == 8:
-            states = run.saved()
-            run = FollowingRun.start(fused)
-            run.load(states, step_first=step_first)
+            states = through_file([part.state_dict() for part in parts])
+            parts = step_with_followers(fused)
+            for index in loading_order:
+                parts[index].load_state_dict(states[index])
         is_skipped = number in (0, 7, 8, 15)
         if is_skipped:
             batch = nonfinite(batch)
-        run.step(batch)
-        run.weight_decay.step()
-        run.beta.step()
+        step, *followers = parts
+        step(batch)
+        for follower in followers:
+            follower.step()
         if is_skipped:
             continue
         lr = learning_rate(0.01, STAGES, applied)
@@ -271,4 +252,4 @@ def test_training_step_uses_followed_values(fused: bool, step_first: bool) -> No
         mean_loss(model, batch).backward()
         optimizer.step()
         applied += 1
-    assert equal_trees(run.step.model.state_dict(), model.state_dict())
+    assert equal_trees(parts[0].model.state_dict(), model.state_dict())

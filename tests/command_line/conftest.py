@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
-from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.arguments.curve_warning import suppress_warnings
 
 RUN = PlateauCurve(1000, warmup_steps=50)
 PLATEAUS = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)

@@ -62,9 +62,9 @@ def check_no_file_is_written(folder, capsys, arguments, message):
         ),
         (
             "--from cosine.json --from run.json --csv new.csv",
-            "--csv and --json take one curve, not 2",
+            "--csv takes one curve, not 2",
         ),
-        ("--from cosine.json --from run.json --json", "--csv and --json take one curve, not 2"),
+        ("--from cosine.json --from run.json --json", "--json takes one curve, not 2"),
         ("--from cosine.json --from run.json --segments", "--segments takes one curve, not 2"),
         (
             "--compare --from cosine.json --min-lr-ratio 0.1",
@@ -72,6 +72,17 @@ def check_no_file_is_written(folder, capsys, arguments, message):
         ),
         ("--compare --from cosine.json --from zero.json", "has no positive learning rate"),
         ("100 --design", "--design opens a page: leave --plot out"),
+        (
+            "100 --export new.txt",
+            "--export new.txt must end in .py or .json; for values, use --csv",
+        ),
+        ("100 --export new", "--export new must end in .py or .json; for values, use --csv"),
+        ("100 --export new.py --peak nan", "peak = nan must be"),
+        (
+            "--from cosine.json --from run.json --export new.py",
+            "--export new.py takes one curve, not 2",
+        ),
+        ("--from cosine.json --from run.json --export -", "--export - takes one curve, not 2"),
         ("100 --plot -", "--plot - must name a file, such as curve.png"),
     ],
 )
@@ -118,6 +129,10 @@ def test_yaml_without_pyyaml(folder, capsys, monkeypatch):
             "1000 --compare --fit log.csv run.json",
             "no usual column for lr among 'step', 'loss': give",
         ),
+        ("1000 --log low.csv", "--log with a curve requires --peak"),
+        ("1000 --peak 1 --log log.csv", "with compare_log(..., lr=...)"),
+        ("1000 --peak 1 --log none.csv", "No such file or directory: 'none.csv'"),
+        ("--from run.json --from cosine.json --peak 1 --log low.csv", "--log takes one curve"),
         ("1000 --compare --fit several.csv", "with LossRun.read(..., loss=...)"),
         ("1000 --compare --fit none.csv", "No such file or directory: 'none.csv'"),
         (
@@ -157,6 +172,7 @@ def test_wrong_logs(folder, capsys, arguments, message):
         ("100 --stage", "expected at least one argument"),
         ("100 --warmup_steps 50", "unrecognized arguments: --warmup_steps 50\n"),
         ("100 --min-lr 1e-5", "unrecognized arguments: --min-lr 1e-5\n"),
+        ("100 --export new.py --csv new.csv", "argument --csv: not allowed with argument --export"),
         ("100 --json --csv -", "argument --csv: not allowed with argument --json"),
         (
             "--from cosine.json --compare --json",
@@ -249,6 +265,15 @@ def test_unwritable_file_is_rejected(tmp_path, capsys, option, name):
     path = tmp_path / name
     assert f"'{path}'\n" in error_of(capsys, "100", option, str(path))
     assert [file.name for file in tmp_path.rglob("*")] == ["directory.png"]
+
+
+@pytest.mark.parametrize("suffix", ["py", "json"])
+@pytest.mark.parametrize("name", ["missing/file", "directory", "n" * 300])
+def test_unwritable_export_is_rejected(tmp_path, capsys, suffix, name):
+    (tmp_path / f"directory.{suffix}").mkdir()
+    path = tmp_path / f"{name}.{suffix}"
+    assert f"'{path}'\n" in error_of(capsys, "100", "--export", str(path))
+    assert [file.name for file in tmp_path.rglob("*")] == [f"directory.{suffix}"]
 
 
 def test_full_disk_is_reported(capsys):

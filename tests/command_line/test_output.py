@@ -15,7 +15,16 @@ from support.curves.strategies import arguments as curve_arguments
 from support.examples import examples
 from support.schedulers.runs import peaks
 
-from plateau_jax import LossRun, PlateauCurve, StagedCurve, compare, fit_losses, plot
+from plateau_jax import (
+    LossRun,
+    PlateauCurve,
+    StagedCurve,
+    compare,
+    compare_log,
+    find_curve,
+    fit_losses,
+    plot,
+)
 from plateau_jax.__main__ import main
 from plateau_jax.curves import plots
 from plateau_jax.curves.curve import Curve
@@ -271,10 +280,40 @@ def check_csv(curve, peak):
     np.testing.assert_array_equal(lrs.astype(np.float32), expected)
 
 
+@pytest.mark.parametrize("name", ["stairs", "then", "scaled"])
+def test_exported_file_is_the_source(folder, printed_by, name):
+    printed = printed_by(f"--from {name}.json --export new.py")
+    assert printed == f"{saved(name).describe()}\n"
+    assert Path("new.py").read_text() == saved(name).to_source()
+
+
+def test_export_replaces_a_file(folder, printed_by):
+    Path("new.PY").write_text("x" * 10**5)
+    printed_by("--from stairs.json --cooldown 25 5 --export new.PY --peak 3e-4")
+    assert Path("new.PY").read_text() == saved("stairs").cooldown(25, 5).to_source(3e-4)
+
+
+def test_exported_file_on_standard_output(printed_by):
+    assert printed_by(f"{OPTIONS} --export -") == PLATEAUS.to_source()
+    assert printed_by(f"{OPTIONS} --export - --peak 0.1") == PLATEAUS.to_source(0.1)
+
+
+@pytest.mark.parametrize(("option", "peak"), [("", 1.0), ("--peak 3e-4", float(np.float32(3e-4)))])
+def test_exported_vectors(folder, printed_by, option, peak):
+    printed = printed_by(f"--from stairs.json --from scaled.json --export new.json {option}")
+    assert printed.count("first step") == 2
+    content = json.loads(Path("new.json").read_text())
+    assert content["peak"] == peak
+    curves = [Curve.from_dict(entry["curve"]) for entry in content["curves"]]
+    assert curves == [saved("stairs"), saved("scaled")]
+
+
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_written_files_are_reported(folder, capsys, suffix):
     assert main(["100", "--plot", f"new.{suffix}", "--csv", "new.csv"]) == 0
     assert capsys.readouterr().err == f"wrote new.{suffix}\nwrote new.csv\n"
+    assert main(["100", "--export", "new.py"]) == 0
+    assert capsys.readouterr().err == "wrote new.py\n"
 
 
 def test_pictures_have_their_format(folder, printed_by):
@@ -342,3 +381,14 @@ def test_logged_learning_rates_suffice(folder, capsys):
     printed = capsys.readouterr()
     assert printed.err == "middle.csv: 50 logged losses, up to step 1000\n" * 2
     assert f" {loss:.3f} " in printed.out.splitlines()[1]
+
+
+def test_log_is_compared_with_the_curve(printed_by, folder):
+    curve = saved("run")
+    text = printed_by("--from run.json --peak 1e-3 --log low.csv")
+    assert text == f"{compare_log('low.csv', curve, 1e-3)}\n"
+    assert "the peak is 0.0005, 0.5 times the given one" in text
+
+
+def test_log_without_a_curve_is_searched_for_one(printed_by, folder):
+    assert printed_by("--log low.csv") == f"{find_curve('low.csv')}\n"

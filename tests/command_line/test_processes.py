@@ -146,7 +146,11 @@ def test_examples_in_help_run(tmp_path, monkeypatch):
             num_designs += 1
         else:
             run_in_a_shell(f"{sys.executable} {example}")
-    assert {path.name for path in tmp_path.iterdir()} == {"curve.png", "curve.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "curve.png",
+        "curve.json",
+        "schedule.py",
+    }
     assert num_designs
     assert len(served) == num_designs
 

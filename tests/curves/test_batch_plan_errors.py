@@ -10,7 +10,7 @@ import pytest
 from support.wrong import wrong
 
 from plateau_jax import BatchPlan, Curve, StagedCurve
-from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.arguments.curve_warning import suppress_warnings
 
 NOT_INTEGERS = [nan, 3.0, True, "3", None, Fraction(3), np.float32(3)]
 

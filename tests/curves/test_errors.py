@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from proofs.shapes.specs import FORMULAS
 from support.commands import error_of
 from support.curves.strategies import MAX_STEP
 from support.curves.wrong_values import (
@@ -32,7 +33,7 @@ from support.curves.wrong_values import (
 from support.design.design import fault_of
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
-from plateau_jax.validation.checks import Message, message_of
+from plateau_jax.arguments.checks import Message, message_of
 
 # Where the arguments of a curve are written.
 PYTHON = "Python"
@@ -534,10 +535,10 @@ def test_shape_of_a_stage(check: Check, wrong: WrongValue) -> None:
     check(arguments, wrong.error, wrong.beginning("stages[0].shape"), wrong.requirement)
 
 
-@pytest.mark.parametrize("formula", ["1-x^", "(1-x)^", "t^-"])
+@pytest.mark.parametrize("formula", FORMULAS)
 @pytest.mark.parametrize("power", NOT_POWERS, ids="{:.20}".format)
 def test_power_of_a_shape(formula: str, power: str) -> None:
-    wrong = WrongValue(f"{formula}{power}", ValueError, "a decimal for P")
+    wrong = WrongValue(formula.replace("P", power), ValueError, "a decimal for P")
     arguments = {"stages": [(5, 0.5, wrong.value)]}
     check_in_python(arguments, ValueError, wrong.beginning("stages[0].shape"), wrong.requirement)
 

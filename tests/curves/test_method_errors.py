@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from proofs.shapes.specs import GEOMETRIC_SAMPLES
 from support.curves.reprs import from_repr
 from support.curves.strategies import MAX_STEP
 from support.curves.wrong_values import A_SHAPE, NOT_SHAPES
@@ -184,7 +185,7 @@ def test_power_of_a_cooldown(curve: Curve, shape: str) -> None:
     curve.cooldown(5, 5, shape=shape)
 
 
-@pytest.mark.parametrize("shape", ["exponential", "t^-2"])
+@pytest.mark.parametrize("shape", GEOMETRIC_SAMPLES)
 @wrong(ValueError, "shape = {shape}", "cooldown from or to 0")
 def test_shape_of_a_cooldown_to_0(shape: str) -> None:
     StagedCurve([(10,)], start=1).cooldown(5, 5, shape=shape)
@@ -323,6 +324,90 @@ def test_merged_curve_rises(branch: Curve) -> None:
 @wrong(ValueError, "the curve is 0 at steps[0] = {start}")
 def test_merged_curve_begins_at_0(branch: Curve, start: int) -> None:
     branch.merge_weights([start, 1001])
+
+
+# Averaging weights of means.
+
+
+@pytest.mark.parametrize("length", [50.0, True, "50", {50}], ids=repr)
+@wrong(TypeError, "mean_of = {length}", "integer")
+def test_length_that_is_not_an_integer(branch: Curve, length: Any) -> None:
+    branch.merge_weights([1000], mean_of=length)
+
+
+@wrong(TypeError, "mean_of[1] = 50.0", "integer")
+def test_one_length_that_is_not_an_integer(branch: Curve) -> None:
+    branch.merge_weights([700, 800], mean_of=[100, 50.0])  # type: ignore[list-item]
+
+
+@wrong(ValueError, "mean_of = 0", "at least 1")
+def test_mean_of_no_update(branch: Curve) -> None:
+    branch.merge_weights([1000], mean_of=0)
+
+
+@wrong(ValueError, "mean_of[0] = 1001", "at most steps[0] = 1000")
+def test_mean_of_more_updates_than_there_were(branch: Curve) -> None:
+    branch.merge_weights([1000], mean_of=[1001])
+
+
+@wrong(ValueError, "2 steps and 3 lengths in mean_of")
+def test_wrong_number_of_lengths(branch: Curve) -> None:
+    branch.merge_weights([700, 800], mean_of=[100, 100, 100])
+
+
+@wrong(ValueError, "steps = []", "one or more rising integers")
+def test_no_means(branch: Curve) -> None:
+    branch.merge_weights([], mean_of=50)
+
+
+@wrong(ValueError, "steps[1] = 700 and steps[2] = 780 overlap: both contain updates 681 to 700")
+def test_blocks_that_overlap(branch: Curve) -> None:
+    branch.merge_weights([600, 700, 780, 1000], mean_of=[100, 100, 100, 220])
+
+
+@wrong(ValueError, "steps[0] = 700 and steps[1] = 800 overlap: both contain updates 601 to 700")
+def test_block_within_the_next_one(branch: Curve) -> None:
+    branch.merge_weights([700, 800], mean_of=[100, 300])
+
+
+@wrong(
+    ValueError,
+    "steps[0] = 600 and steps[1] = 700 leave a gap: no block contains updates 601 to 650",
+)
+def test_gap_between_blocks(branch: Curve) -> None:
+    branch.merge_weights([600, 700, 800], mean_of=50)
+
+
+@wrong(
+    ValueError,
+    "steps[-1] = 750 must be at least total_steps = 1000: no block contains updates 751 to 1000",
+)
+def test_blocks_that_do_not_reach_the_end(branch: Curve) -> None:
+    branch.merge_weights([600, 650, 700, 750], mean_of=50)
+
+
+@wrong(
+    ValueError,
+    "steps[0] - mean_of = 650 must be at most 600, where the curve begins to fall: no block ",
+    "contains updates 601 to 650",
+)
+def test_blocks_that_begin_within_the_cooldown(branch: Curve) -> None:
+    branch.merge_weights(range(700, 1001, 50), mean_of=50)
+
+
+@wrong(ValueError, "steps[0] - mean_of = 1000 must be below the end of the curve", "= 1000")
+def test_blocks_after_the_end(branch: Curve) -> None:
+    branch.merge_weights([1050, 1100], mean_of=50)
+
+
+@wrong(ValueError, "rises from step 50 to step 99", "from steps[0] - mean_of = 50 to total_steps")
+def test_blocks_that_begin_in_the_warmup(branch: Curve) -> None:
+    branch.merge_weights(range(100, 1001, 50), mean_of=50)
+
+
+@wrong(ValueError, "the curve is 0 at steps[0] - mean_of[0] = 0")
+def test_blocks_that_begin_at_0(branch: Curve) -> None:
+    branch.merge_weights([100, 1000], mean_of=[100, 900])
 
 
 # Stacks.

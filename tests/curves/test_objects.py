@@ -48,7 +48,7 @@ def by_a_configuration(curve):
     return Curve.from_dict(rewrite(arguments, Random(repr(curve))))
 
 
-class Config:
+class ConfigDict:
     """A configuration that is not a `Mapping`, as those of ml_collections."""
 
     def __init__(self, items):
@@ -65,7 +65,7 @@ def rewrite(value, random):
     """Return the value in a form in which a configuration may hold it, at every depth."""
     match value:
         case dict():
-            form = random.choice([dict, MappingProxyType, UserDict, Config])
+            form = random.choice([dict, MappingProxyType, UserDict, ConfigDict])
             items = {name: rewrite(item, random) for name, item in value.items()}
             if items.get("kind") == "staged" and random.random() < 0.5:
                 del items["kind"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from proofs.shapes.specs import GEOMETRIC_SAMPLES
 from support.curves.wrong_values import (
     A_PERCENTAGE,
     A_SHAPE,
@@ -75,7 +76,7 @@ def test_shape_of_the_decay(shape: Any) -> None:
     wsd(decay_steps=9, decay_shape=shape)
 
 
-@pytest.mark.parametrize("shape", ["exponential", "t^-2"])
+@pytest.mark.parametrize("shape", GEOMETRIC_SAMPLES)
 @wrong(ValueError, "decay_shape = {shape}", "decay from or to 0")
 def test_shape_of_a_decay_to_0(shape: str) -> None:
     wsd(decay_steps=9, decay_shape=shape)

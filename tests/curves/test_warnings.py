@@ -18,7 +18,7 @@ from hypothesis import example, given, strategies as st
 from support.schedulers.runs import optimizer_with
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
-from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.arguments.curve_warning import suppress_warnings
 from torch_bridge import lambda_lr
 
 

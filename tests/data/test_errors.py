@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.damage import damage
+from support.damage import damaged
 from support.data.loaders import build, epoch, process, saved_after
 from support.examples import examples
 from support.wrong import wrong
@@ -190,15 +190,15 @@ def test_damaged_state_changes_nothing(depth: int, data: st.DataObject) -> None:
     next(iter(feed))
     next(iter(untouched))
     saved = saved_after(build(arguments), data.draw(st.integers(0, 9)))
-    (damaged,) = damage(data, [saved])
+    state = damaged(data.draw, saved)
     try:
-        feed.load_state_dict(damaged)
+        feed.load_state_dict(state)
     except ValueError:
         assert feed.state_dict() == untouched.state_dict()
         assert epoch(feed) == epoch(untouched)
     else:  # the damage may give another sound state, or one with an unknown entry
         loaded = feed.state_dict()
-        assert loaded == {name: damaged[name] for name in loaded}
+        assert loaded == {name: state[name] for name in loaded}
 
 
 # Prefetching.

@@ -105,7 +105,7 @@ def _storages(tree: Any) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     layout: torch.layout
     num_parts: int
     options: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -119,18 +119,18 @@ class Layout:
 
 BLOCKS = {"blocksize": (2, 2)}
 LAYOUTS = [
-    Layout(torch.strided, 1),
-    Layout(torch.sparse_coo, 2),
-    Layout(torch.sparse_csr, 3),
-    Layout(torch.sparse_csc, 3),
-    Layout(torch.sparse_bsr, 3, BLOCKS),
-    Layout(torch.sparse_bsc, 3, BLOCKS),
+    TensorLayout(torch.strided, 1),
+    TensorLayout(torch.sparse_coo, 2),
+    TensorLayout(torch.sparse_csr, 3),
+    TensorLayout(torch.sparse_csc, 3),
+    TensorLayout(torch.sparse_bsr, 3, BLOCKS),
+    TensorLayout(torch.sparse_bsc, 3, BLOCKS),
 ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.filterwarnings("ignore:Sparse [A-Z]+ tensor support is in beta state:UserWarning")
-def test_dense_parts_cover_tensor_memory(layout: Layout) -> None:
+def test_dense_parts_cover_tensor_memory(layout: TensorLayout) -> None:
     """Unknown memory could be reused before the work on it is done."""
     tensor = layout.tensor()
     parts = _dense_parts(tensor)
@@ -190,7 +190,7 @@ class Packed(Dense):
         return batch.data
 
 
-class Mixed(Dense):
+class MixedLayouts(Dense):
     def build(self, values: Tensor) -> Any:
         return {"a": [values, "name"], "b": (None, values + 1)}
 
@@ -203,7 +203,7 @@ class Mixed(Dense):
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("late", ["copies", "work"])
-@pytest.mark.parametrize("kind", [Dense(), Subclass(), Sparse(), Packed(), Mixed()])
+@pytest.mark.parametrize("kind", [Dense(), Subclass(), Sparse(), Packed(), MixedLayouts()])
 def test_copies_and_work_wait_for_each_other(kind: Dense, late: str, depth: int) -> None:
     """One of the streams is delayed; the work on each batch still finds that batch and no other."""
 

@@ -18,6 +18,7 @@ from support.examples import examples
 from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
+from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.design.answers import (
     answer_page,
     choices_per_field,
@@ -25,7 +26,6 @@ from plateau_jax.design.answers import (
     warmup_arguments,
 )
 from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
-from plateau_jax.validation.curve_warning import suppress_warnings
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
 STAGED = StagedCurve([(4, 1.0), (16,), (0, 0.5), (10, 0.1, "exponential"), (10, 0.0, "1-sqrt")])

@@ -192,7 +192,7 @@ def test_added_stages_have_the_selected_warmup(undone):
 
 
 @dataclass(frozen=True)
-class Fault:
+class FieldFault:
     """A field with a wrong text, and the place and the text of the message about it."""
 
     label: str
@@ -213,31 +213,33 @@ CHOOSE_FORMULA = ("Decay shape", "1-x^P")
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(WARMUP, "20000", "warmup_steps", "warmup_steps = 20000 must lie"),
-        Fault(
+        FieldFault(WARMUP, "20000", "warmup_steps", "warmup_steps = 20000 must lie"),
+        FieldFault(
             WARMUP,
             "five hundred",
             "warmup_steps",
             "warmup_steps = 'five hundred' must be an integer",
         ),
-        Fault("Total steps", "0", "total_steps", "total_steps = 0 must lie"),
-        Fault("Total steps", "1.2345k", "total_steps", "'1.2345k' must be a whole number"),
-        Fault("Total steps", "0x1B", "total_steps", "total_steps = '0x1B' must be an integer"),
-        Fault("Final LR / peak", "2", "min_lr_ratio", "min_lr_ratio = 2 must lie"),
-        Fault("Final LR / peak", "0.001k", "min_lr_ratio", "'0.001k' must be a number"),
-        Fault(START, "200", "plateaus-0", "(200, 40) must lie in 0 … 100 %"),
-        Fault(START, "", "plateaus-0", "must"),
-        Fault(START, "0x10", "plateaus-0", "must"),
-        Fault(START, "1e300", "plateaus-0", "must"),
-        Fault(LENGTH, "", "plateaus-0", "must"),
-        Fault(LENGTH, "0x10", "plateaus-0", "must"),
-        Fault(LENGTH, "1e300", "plateaus-0", "must"),
-        Fault(POWER, "", "decay_shape", "must", (CHOOSE_FORMULA,)),
-        Fault(POWER, "-1", "decay_shape", "must", (CHOOSE_FORMULA,)),
-        Fault(POWER, "99", "decay_shape", "must", (CHOOSE_FORMULA,)),
-        Fault(POWER, "two", "decay_shape", "must", (CHOOSE_FORMULA,)),
-        Fault("Cooldown: Steps", "0", "steps", "steps = 0 must", (CHOOSE_FORMULA, "+ Cooldown")),
-        Fault(
+        FieldFault("Total steps", "0", "total_steps", "total_steps = 0 must lie"),
+        FieldFault("Total steps", "1.2345k", "total_steps", "'1.2345k' must be a whole number"),
+        FieldFault("Total steps", "0x1B", "total_steps", "total_steps = '0x1B' must be an integer"),
+        FieldFault("Final LR / peak", "2", "min_lr_ratio", "min_lr_ratio = 2 must lie"),
+        FieldFault("Final LR / peak", "0.001k", "min_lr_ratio", "'0.001k' must be a number"),
+        FieldFault(START, "200", "plateaus-0", "(200, 40) must lie in 0 … 100 %"),
+        FieldFault(START, "", "plateaus-0", "must"),
+        FieldFault(START, "0x10", "plateaus-0", "must"),
+        FieldFault(START, "1e300", "plateaus-0", "must"),
+        FieldFault(LENGTH, "", "plateaus-0", "must"),
+        FieldFault(LENGTH, "0x10", "plateaus-0", "must"),
+        FieldFault(LENGTH, "1e300", "plateaus-0", "must"),
+        FieldFault(POWER, "", "decay_shape", "must", (CHOOSE_FORMULA,)),
+        FieldFault(POWER, "-1", "decay_shape", "must", (CHOOSE_FORMULA,)),
+        FieldFault(POWER, "99", "decay_shape", "must", (CHOOSE_FORMULA,)),
+        FieldFault(POWER, "two", "decay_shape", "must", (CHOOSE_FORMULA,)),
+        FieldFault(
+            "Cooldown: Steps", "0", "steps", "steps = 0 must", (CHOOSE_FORMULA, "+ Cooldown")
+        ),
+        FieldFault(
             "Continuation: Scale",
             "2",
             "scale",
@@ -247,22 +249,22 @@ CHOOSE_FORMULA = ("Decay shape", "1-x^P")
     ],
     ids=lambda fault: f"{fault.label}: {fault.text}",
 )
-def test_wrong_fields_have_a_message_and_keep_the_curve(undone, fault: Fault):
+def test_wrong_fields_have_a_message_and_keep_the_curve(undone, fault: FieldFault):
     undone.do(*fault.before)
     check_fault(undone, fault, f"fault-curve-{fault.place}")
 
 
 def test_wrong_peak_has_a_message_and_keeps_the_curve(undone):
-    fault = Fault("Peak learning rate", "6e-", "peak", "peak = '6e-' must be a number")
+    fault = FieldFault("Peak learning rate", "6e-", "peak", "peak = '6e-' must be a number")
     check_fault(undone, fault, "fault-peak")
 
 
 def test_peak_has_no_letter(undone):
-    fault = Fault("Peak learning rate", "1k", "peak", "peak = '1k' must be a number")
+    fault = FieldFault("Peak learning rate", "1k", "peak", "peak = '1k' must be a number")
     check_fault(undone, fault, "fault-peak")
 
 
-def check_fault(design, fault: Fault, message_id: str) -> None:
+def check_fault(design, fault: FieldFault, message_id: str) -> None:
     valid = design.curve
     drawn = design.drawn()
     design.do((fault.label, fault.text))
@@ -422,7 +424,8 @@ def test_every_decay_shape_can_be_chosen(undone):
     assert decay.locator("option").all_text_contents() == list(INTERPOLATED)
     for name in INTERPOLATED:
         undone.do(("Decay shape", name))
-        assert undone.curve == replace(STABLE, decay_shape=name.replace("P", "2"))
+        written = name.replace("P", SHAPES[name].initial_power or "")
+        assert undone.curve == replace(STABLE, decay_shape=written)
         expect(undone.field("P of the decay")).to_be_visible(visible="P" in name)
 
 
@@ -432,8 +435,5 @@ def test_every_shape_of_a_stage_can_be_chosen(undone):
     assert shape.locator("option").all_text_contents() == list(SHAPES)
     for name in SHAPES:
         undone.do(("Stage 2, shape", name))
-        power = "2"
-        if name == "t^-P":
-            power = "0.5"
-        written = name.replace("P", power)
+        written = name.replace("P", SHAPES[name].initial_power or "")
         assert undone.curve == StagedCurve([RISE, (6_000, 0.5, written), FALL])

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.distributed.blocks import Block, Mixer, Stack, gradients_of
+from support.distributed.blocks import DebugBlock, Mixer, Stack, gradients_of
 from support.examples import examples
 from support.training.models import batches, carried_loss
 from support.training.steps import make_step
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch_bridge import checkpoint_activations
 
 blocks_of_a_stack = st.sampled_from(
-    [Block, Mixer, (Block, Mixer), [nn.Linear, Mixer], nn.LSTMCell, Stack]
+    [DebugBlock, Mixer, (DebugBlock, Mixer), [nn.Linear, Mixer], nn.LSTMCell, Stack]
 )
 
 
@@ -59,8 +59,8 @@ class Passes:
 
 
 def test_block_reruns_once_and_only_for_gradients() -> None:
-    model = checkpoint_activations(Stack(), Block)
-    checkpoint_activations(model, (Block,))
+    model = checkpoint_activations(Stack(), DebugBlock)
+    checkpoint_activations(model, (DebugBlock,))
     passes = Passes(model)
     gradients_of(model, updates=1)
     assert passes.count == 6  # three in the forward pass, and three in the backward pass
@@ -73,10 +73,10 @@ def test_block_reruns_once_and_only_for_gradients() -> None:
 
 
 def test_second_call_wraps_no_block_again() -> None:
-    model = checkpoint_activations(Stack(), Block)
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    model = checkpoint_activations(Stack(), DebugBlock)
+    blocks = [module for module in model.modules() if isinstance(module, DebugBlock)]
     forwards = [block.forward for block in blocks]
-    checkpoint_activations(model, Block)
+    checkpoint_activations(model, DebugBlock)
     for block, forward in zip(blocks, forwards, strict=True):
         assert block.forward is forward
 
@@ -119,14 +119,14 @@ def through_pickle(model: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle])
 def test_copies_are_checkpointed_and_independent(copied: Callable[[nn.Module], nn.Module]) -> None:
-    original = checkpoint_activations(Stack(), Block)
+    original = checkpoint_activations(Stack(), DebugBlock)
     copied_model = copied(original)
     passes = Passes(copied_model)
     passes_of_original = Passes(original)
     assert equal_trees(gradients_of(copied_model), gradients_of(Stack()))
     assert passes.count == 12
     assert passes_of_original.count == 0
-    checkpoint_activations(copied_model, Block)  # changes nothing
+    checkpoint_activations(copied_model, DebugBlock)  # changes nothing
     assert equal_trees(gradients_of(original), gradients_of(Stack()))
 
 
@@ -153,4 +153,4 @@ def train_compiled(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
 @pytest.mark.slow
 def test_compiled_step_has_same_bits() -> None:
     expected = train_compiled(Stack())
-    assert equal_trees(train_compiled(checkpoint_activations(Stack(), Block)), expected)
+    assert equal_trees(train_compiled(checkpoint_activations(Stack(), DebugBlock)), expected)

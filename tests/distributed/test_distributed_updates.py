@@ -1,14 +1,15 @@
 """An update over several ranks equals the update of one process over the rows of all ranks."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from support.distributed.distributed_updates import (
-    Case,
-    Run,
+    RankCase,
+    RankResults,
     assert_same_run,
     record_reads,
     train_all,
@@ -22,7 +23,7 @@ NAN = float("nan")
 INF = float("inf")  # rows times inf have a finite loss, but not a finite gradient
 
 
-def run_on_ranks(cases: Sequence[Case]) -> list[Run]:
+def run_on_ranks(cases: Sequence[RankCase]) -> list[RankResults]:
     """Return the run of each case, which must be the same on all ranks."""
     first_rank, *other_ranks = run(train_all, cases, processes=cases[0].processes)
     for runs in other_ranks:
@@ -36,16 +37,16 @@ def assert_close(values: Sequence[Any], expected: Sequence[Any], **tolerance: fl
         np.testing.assert_allclose(value, expected_value, **tolerance)
 
 
-def combinations(**options: Iterable[Any]) -> list[Case]:
+def combinations(**options: Iterable[Any]) -> list[RankCase]:
     """Return a case for each combination of these options, each with a different seed."""
-    cases: list[Case] = []
+    cases: list[RankCase] = []
     for values in product(*options.values()):
-        case = Case(**dict(zip(options, values, strict=True)), seed=len(cases))
+        case = RankCase(**dict(zip(options, values, strict=True)), seed=len(cases))
         cases.append(case)
     return cases
 
 
-def every_loss() -> list[Case]:
+def every_loss() -> list[RankCase]:
     return combinations(
         wrapper=["ddp", "fsdp"],
         synchronize=["update", "micro"],
@@ -56,15 +57,15 @@ def every_loss() -> list[Case]:
     )
 
 
-def static_graph() -> list[Case]:
-    return [Case("static ddp", accumulation=3)]
+def static_graph() -> list[RankCase]:
+    return [RankCase("static ddp", accumulation=3)]
 
 
-def averages_that_were_switched_off() -> list[Case]:
-    return [Case("fsdp left off", accumulation=3)]
+def averages_that_were_switched_off() -> list[RankCase]:
+    return [RankCase("fsdp left off", accumulation=3)]
 
 
-def not_finite_on_one_rank() -> list[Case]:
+def not_finite_on_one_rank() -> list[RankCase]:
     return combinations(
         wrapper=["ddp", "fsdp"],
         synchronize=["update", "micro"],
@@ -79,7 +80,7 @@ def not_finite_on_one_rank() -> list[Case]:
     )
 
 
-def ranks_and_updates_without_rows() -> list[Case]:
+def ranks_and_updates_without_rows() -> list[RankCase]:
     return combinations(
         wrapper=["ddp", "fsdp"],
         synchronize=["update", "micro"],
@@ -94,7 +95,7 @@ def ranks_and_updates_without_rows() -> list[Case]:
     )
 
 
-def hybrid_sharding() -> list[Case]:
+def hybrid_sharding() -> list[RankCase]:
     return combinations(
         wrapper=["hybrid"],
         synchronize=["update", "micro"],
@@ -117,7 +118,7 @@ def hybrid_sharding() -> list[Case]:
         hybrid_sharding,
     ],
 )
-def test_updates_match_one_process(cases_of: Callable[[], list[Case]]) -> None:
+def test_updates_match_one_process(cases_of: Callable[[], list[RankCase]]) -> None:
     cases = cases_of()
     for case, actual in zip(cases, run_on_ranks(cases), strict=True):
         expected = train_in_one_process(case)
@@ -144,8 +145,8 @@ def test_fp16_collectives_match_one_process() -> None:
         loss=["pair", "device pair"],
         max_norm=[0.1],
     )
-    cases = [case._replace(accumulation=1, growth=1e6) for case in same_for_all]
-    cases += [case._replace(accumulation=3, growth=1e2) for case in same_for_all]
+    cases = [replace(case, accumulation=1, growth=1e6) for case in same_for_all]
+    cases += [replace(case, accumulation=3, growth=1e2) for case in same_for_all]
     for case, actual in zip(cases, run_on_ranks(cases), strict=True):
         expected = train_in_one_process(case)
         assert actual.counts == expected.counts
@@ -154,7 +155,7 @@ def test_fp16_collectives_match_one_process() -> None:
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
 def test_update_of_two_ranks_reads_nothing(wrapper: str) -> None:
-    assert run(record_reads, Case(wrapper, loss="mean", max_norm=0.1)) == [set(), set()]
+    assert run(record_reads, RankCase(wrapper, loss="mean", max_norm=0.1)) == [set(), set()]
 
 
 def test_overflow_on_one_rank_is_skipped_on_all() -> None:
@@ -168,9 +169,9 @@ def test_overflow_on_one_rank_is_skipped_on_all() -> None:
         precision=["fp16"],
         updates=[8],
     )
-    cases = [case._replace(seed=0) for case in overflows]
-    once = run_on_ranks([case._replace(synchronize="update") for case in cases])
-    each_time = run_on_ranks([case._replace(synchronize="micro") for case in cases])
+    cases = [replace(case, seed=0) for case in overflows]
+    once = run_on_ranks([replace(case, synchronize="update") for case in cases])
+    each_time = run_on_ranks([replace(case, synchronize="micro") for case in cases])
     for case, by_update, by_micro_batch in zip(cases, once, each_time, strict=True):
         expected = train_in_one_process(case)
         assert by_update.counts == by_micro_batch.counts

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.distributed.blocks import Block, Mixer, Stack
+from support.distributed.blocks import DebugBlock, Mixer, Stack
 from support.training.models import Net
 from support.training.steps import CURVE
 from support.wrong import wrong
@@ -83,8 +83,10 @@ def test_missing_device(model: nn.Module) -> None:
 @every_mode
 def test_one_process_gets_its_model_back(mode: Any) -> None:
     model = Stack()
-    assert distribute(model, mode, blocks=Block, device="cpu") is model
-    assert distribute(model, mode, blocks=[Block, nn.Linear], device=torch.device("cpu")) is model
+    assert distribute(model, mode, blocks=DebugBlock, device="cpu") is model
+    assert (
+        distribute(model, mode, blocks=[DebugBlock, nn.Linear], device=torch.device("cpu")) is model
+    )
     options = {"reshard_after_forward": False}
     if mode == "ddp":
         options = {"find_unused_parameters": True}
@@ -112,12 +114,12 @@ def test_no_blocks(stack: nn.Module) -> None:
 
 @wrong(ValueError, "blocks has GRU")
 def test_block_that_the_model_has_not(stack: nn.Module) -> None:
-    checkpoint_activations(stack, (Block, nn.GRU))
+    checkpoint_activations(stack, (DebugBlock, nn.GRU))
 
 
 @wrong(ValueError, "cuda_graph=True", "checkpoint_activations")
 def test_captured_step_of_a_checkpointed_model(stack: nn.Module) -> None:
-    checkpoint_activations(stack, Block)
+    checkpoint_activations(stack, DebugBlock)
     optimizer = torch.optim.AdamW(stack.parameters(), fused=True)
     TrainStep(stack, optimizer, lambda *_: torch.zeros(()), CURVE, cuda_graph=True)
 
@@ -126,7 +128,7 @@ def test_captured_step_of_a_checkpointed_model(stack: nn.Module) -> None:
 
 
 def model_with_a_layer_in_its_block(layer: nn.Module) -> nn.Module:
-    block = Block(4)
+    block = DebugBlock(4)
     block.extra = layer
     return nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})
 
@@ -165,7 +167,7 @@ def spectral_norm_by_parametrization() -> nn.Module:
 def test_layer_that_changes_its_state(layer: Callable[[], nn.Module]) -> None:
     model = model_with_a_layer_in_its_block(layer())
     with pytest.raises(ValueError, match=r"deep\.1\.extra.*inside a block"):
-        checkpoint_activations(model, Block)
+        checkpoint_activations(model, DebugBlock)
 
 
 @wrong(ValueError, "the model (BatchNorm1d)")
@@ -177,7 +179,7 @@ def test_rejected_model_is_not_checkpointed() -> None:
     """Other blocks may be, next to the layer."""
     model = model_with_a_layer_in_its_block(batch_norm())
     with pytest.raises(ValueError, match="inside a block"):
-        checkpoint_activations(model, Block)
+        checkpoint_activations(model, DebugBlock)
     for module in model.modules():
         assert "forward" not in vars(module)
     checkpoint_activations(model, Mixer)

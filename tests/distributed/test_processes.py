@@ -6,36 +6,36 @@ from collections.abc import Iterator
 
 import pytest
 from support.distributed import processes
-from support.distributed.processes import Group
+from support.distributed.processes import RankGroup
 from torch import distributed
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def group() -> Iterator[Group]:
-    group = Group(2)
+def group() -> Iterator[RankGroup]:
+    group = RankGroup(2)
     yield group
     group.close()
 
 
 @pytest.fixture(autouse=True)
-def next_test_runs(group: Group) -> Iterator[None]:
+def next_test_runs(group: RankGroup) -> Iterator[None]:
     yield
     assert group.call(distributed.get_rank) == [0, 1]
 
 
-def test_error_is_shown(group: Group) -> None:
+def test_error_is_shown(group: RankGroup) -> None:
     with pytest.raises(AssertionError, match="ValueError: invalid literal for int"):
         group.call(int, "one")
 
 
-def test_crash_is_an_error(group: Group) -> None:
+def test_crash_is_an_error(group: RankGroup) -> None:
     with pytest.raises(AssertionError, match=r"process [01] ended with 7"):
         group.call(os._exit, 7)
 
 
-def test_endless_call_is_an_error(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_call_is_an_error(group: RankGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     group.call(distributed.barrier)
     monkeypatch.setattr(processes, "_LIMIT", 0.1)
     with pytest.raises(AssertionError, match=r"processes \[0, 1\] took over 0.1 s"):

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -11,8 +12,8 @@ from unittest.mock import patch
 import pytest
 import torch
 from support.checkpointing.checkpoints import gathered
-from support.distributed.blocks import Block, Mixer, Stack, gradients_of
-from support.distributed.distributed_updates import Case, assert_same_run, train, wrapped
+from support.distributed.blocks import DebugBlock, Mixer, Stack, gradients_of
+from support.distributed.distributed_updates import RankCase, assert_same_run, train, wrapped
 from support.distributed.processes import error_of
 from support.training.models import Net, batches, seeded
 from support.training.optimizers import OPTIMIZERS
@@ -71,7 +72,7 @@ def test_wrapping_changes_no_bits() -> None:
         ("fp32", "bf16", "fp16"),
         ("update", "micro"),
     ):
-        case = Case(
+        case = RankCase(
             wrapper,
             loss=loss,
             accumulation=3,
@@ -82,7 +83,7 @@ def test_wrapping_changes_no_bits() -> None:
             updates=4,
             processes=1,
         )
-        assert_same_run(train(case), train(case._replace(wrapper="plain")))
+        assert_same_run(train(case), train(replace(case, wrapper="plain")))
 
 
 # Models that a step rejects.
@@ -418,13 +419,13 @@ def ddp_with_unused_layers(model: nn.Module) -> nn.Module:
 
 
 def fsdp_of_blocks(model: nn.Module) -> nn.Module:
-    shard_each(model, Block)
+    shard_each(model, DebugBlock)
     return sharded(model)
 
 
 def fsdp_within_blocks(model: nn.Module) -> nn.Module:
     shard_each(model, Mixer)
-    shard_each(model, Block)
+    shard_each(model, DebugBlock)
     return sharded(model)
 
 
@@ -434,11 +435,11 @@ def fsdp_within_blocks_alone(model: nn.Module) -> nn.Module:
 
 
 def fsdp_that_keeps_parameters(model: nn.Module) -> nn.Module:
-    shard_each(model, Block, reshard_after_forward=False)
+    shard_each(model, DebugBlock, reshard_after_forward=False)
     return sharded(model, reshard_after_forward=False)
 
 
-@pytest.mark.parametrize("blocks", [Block, (Block, Mixer)])
+@pytest.mark.parametrize("blocks", [DebugBlock, (DebugBlock, Mixer)])
 @pytest.mark.parametrize(
     "wrap",
     [

@@ -55,6 +55,9 @@ QUICK = [
     ),
     Benchmark("checkpoints.py", "--quick", ["Checkpoints", "DCP", "torch.save"]),
     Benchmark(
+        "block_means.py", "--width 32 --rounds 1", ["PyTorch", "JAX", "every tenth", "Bytes per"]
+    ),
+    Benchmark(
         "speedups.py",
         "--rounds 1 --calls 1 --rows 4 --samples 8 --layers 1",
         [
@@ -158,11 +161,11 @@ def test_estimate_matches_its_formula(monkeypatch, capsys):
 def test_hand_written_loop_matches_train_step(monkeypatch):
     benchmark = load("step.py", monkeypatch)
     batch = benchmark["batch_for"]("cpu", 16, 32)
-    step = benchmark["train_step"](benchmark["mlp"](), "cpu")
+    train_step = benchmark["make_train_step"](benchmark["mlp"](), "cpu")
     by_hand = benchmark["ByHand"](benchmark["mlp"](), "cpu")
     curve_step = 0
     for _ in range(20):
-        result = step(batch)
+        result = train_step(batch)
         *values, counts = by_hand(batch)
         following_step, applied, skipped = counts.tolist()
         assert equal_trees(list(result[:3]), values)

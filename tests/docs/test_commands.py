@@ -39,12 +39,13 @@ warnings.simplefilter("error", CurveWarning)
 
 
 def imported_packages(section: Section) -> set[str]:
+    """Return the packages that the files of a section import, without these files."""
     packages: set[str] = set()
     for block in section.blocks:
         if block.file.endswith(".py"):
             for node in ast.walk(ast.parse(block.code)):
                 packages |= packages_of(node)
-    return packages
+    return packages - {Path(block.file).stem for block in section.blocks}
 
 
 def packages_of(statement: ast.AST) -> set[str]:

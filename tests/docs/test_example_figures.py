@@ -129,21 +129,67 @@ def test_merge_beats_the_constant_learning_rate(ran):
     assert number_after(in_both, lines) < 1e-2
 
 
-def losses_after(name, lines):
-    """Return the numbers with three decimals in the last line that begins with a name."""
-    *_, line = [line for line in lines if line.startswith(name)]
-    return [float(number) for number in re.findall(r"\d+\.\d{3}", line)]
+@dataclass(frozen=True)
+class Compared:
+    """A line of a table of `cooldowns_afterwards.py`: a loss, and differences from two others."""
+
+    loss: float
+    minus_cooled: float
+    lowest_minus_every: float
+    highest_minus_every: float
 
 
-def test_running_averages_replace_a_cooldown(ran):
-    """Each third loss of the averages and of the constant learning rate has a cooldown."""
-    _, lines = ran("running_averages.py")
-    cooldown = losses_after("cooled down", lines)
-    average = losses_after("running average", lines)[::3]
-    constant = losses_after("constant lr", lines)[::3]
-    for cooled, averaged, uncooled in zip(cooldown, average, constant, strict=True):
-        assert abs(averaged - cooled) < 0.2 * (uncooled - cooled)
-    assert number_after("largest difference between a running average and the merge:", lines) < 1e-5
+def compared_losses(lines):
+    losses = {}
+    for line in lines:
+        cells = re.fullmatch(
+            r"(.+?) +(\d\.\d{4}) +([+-][\d.]+) ± [\d.]+ +([+-][\d.]+) ([+-][\d.]+)", line
+        )
+        if cells:
+            name, *numbers = cells.groups()
+            losses[name.strip()] = Compared(*[float(number) for number in numbers])
+    return losses
+
+
+def test_block_means_replace_cooldowns_drawn_afterwards(ran):
+    """They come closer to the merge of every update than as many checkpoints do."""
+    _, lines = ran("cooldowns_afterwards.py")
+    losses = compared_losses(lines)
+    uncooled = losses["no cooldown"].minus_cooled
+    assert abs(losses["block means"].minus_cooled) < 0.2 * uncooled
+    for count in (3, 4, 6, 8, 12, 20):
+        means = losses[f"{count} block means"]
+        assert abs(means.minus_cooled) < 0.2 * uncooled
+        assert -0.02 < means.lowest_minus_every <= means.highest_minus_every < 0.01
+    assert losses["3 block means"].loss < losses["3 checkpoints"].loss
+
+
+@pytest.mark.parametrize("task", ["regression", "text"])
+def test_other_tasks_learn(task, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = runpy.run_path(str(EXAMPLES / "cooldowns_afterwards.py"))
+    make_task, _ = example["TASKS"][task]
+    task_of_seed = make_task(0, 400)
+    losses = example["losses_of_seed"](task_of_seed, example["draw"](1, 400))
+    at_start = float(task_of_seed.held_out_loss(task_of_seed.weights))
+    for name in ("cooled down", "block means", "every update", "no cooldown"):
+        assert 0 < losses[name].item() < 0.8 * at_start
+
+
+def test_averaging_weights_are_those_of_an_average(monkeypatch):
+    """The weights of a merge and of an EMA add up to 1, and an EMA is the one of its recursion."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = runpy.run_path(str(EXAMPLES / "cooldowns_afterwards.py"))
+    stable = StagedCurve([(30, 1.0), (370,)])
+    cooldowns = example["draw"](5, 400)
+    for weights in example["all_averaging_weights"](stable, cooldowns).values():
+        np.testing.assert_allclose(np.sum(weights, 1), 1, rtol=1e-12)
+    values = np.random.default_rng(0).normal(size=401)
+    average = values[0]
+    for value in values[1:101]:
+        average = 0.9 * average + 0.1 * value
+    weights = example["moving_average"](stable, 100, 0.9)
+    np.testing.assert_allclose(weights @ values, average, rtol=1e-12)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ WITH_PICTURE = [
     "train_digits",
     "sweep",
     "branch_cooldowns",
+    "cooldowns_afterwards",
     "train_lstm",
     "train_bloom",
     "batch_plan",
@@ -186,7 +187,8 @@ WRONG = [
         "--output /dev/null/a.png",
         "a.png can't be written: Not a directory",
     ),
-    WrongArguments("running_averages.py", "--seeds 1", "--seeds 1 must be at least 2"),
+    WrongArguments("cooldowns_afterwards.py", "--seeds 1", "--seeds 1 and --cooldowns"),
+    WrongArguments("cooldowns_afterwards.py", "--updates 410", "--updates 410 must be a multiple"),
     WrongArguments("train_flax.py", "--resume", f"{NO_CHECKPOINT} in train_flax"),
     WrongArguments("train_flax.py", "--mesh 2 2 --width 7", "--width of 2, for --mesh 2 2"),
     WrongArguments(

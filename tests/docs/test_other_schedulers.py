@@ -169,7 +169,7 @@ SHORTENING = {row.library: row for row in ALL_ROWS if row.shortens}
 
 
 @dataclass(frozen=True)
-class Case:
+class RowValues:
     """Values for the names of a row, and the levels of the original."""
 
     library: str
@@ -267,12 +267,12 @@ def in_samples(settings: dict[str, Any]) -> dict[str, Any]:
 SOURCES, LINES = read_record()
 
 
-def recorded_cases() -> list[Case]:
-    cases: list[Case] = []
+def recorded_cases() -> list[RowValues]:
+    cases: list[RowValues] = []
     for line in LINES:
         original = dict(line)
         for number, case in enumerate(original.pop("cases")):
-            cases.append(Case(number=number, **original, **case))
+            cases.append(RowValues(number=number, **original, **case))
     return cases
 
 
@@ -284,7 +284,7 @@ CASES = [case for case in RECORDED if case is not ROUNDS_PERCENTAGES]
 # The tests.
 
 
-def levels_of_curve(case: Case, curve: Curve) -> np.ndarray:
+def levels_of_curve(case: RowValues, curve: Curve) -> np.ndarray:
     """Return the multiplier of each update, or the value of an option that follows the curve."""
     if "highest_value" in case.row.definitions:
         return curve.learning_rate(case.steps, case.names()["highest_value"])
@@ -293,7 +293,7 @@ def levels_of_curve(case: Case, curve: Curve) -> np.ndarray:
     return curve.learning_rate(case.steps, case.peak) / case.peak
 
 
-def levels_of_scheduler(case: Case, curve: Curve) -> np.ndarray:
+def levels_of_scheduler(case: RowValues, curve: Curve) -> np.ndarray:
     """Step in the order of the pages."""
     optimizer = optimizer_with([case.peak])
     lrs: list[float] = []
@@ -312,7 +312,7 @@ def levels_of_scheduler(case: Case, curve: Curve) -> np.ndarray:
     return np.array(lrs) / case.peak
 
 
-def error_of(case: Case) -> float:
+def error_of(case: RowValues) -> float:
     """Return the error of an original that computes in float32."""
     if case.library not in IN_FLOAT32:
         return 0.0
@@ -330,7 +330,7 @@ def error_of(case: Case) -> float:
     return roundings * 2.0**-24
 
 
-def assert_recorded(case: Case) -> None:
+def assert_recorded(case: RowValues) -> None:
     assert case.is_allowed(), "the row excludes these arguments"
     curves = case.curves()
     computed = np.stack([levels_of_curve(case, curve) for curve in curves], axis=1)
@@ -354,7 +354,7 @@ def test_curves_give_the_recorded_learning_rates(case):
     assert_recorded(case)
 
 
-def short_cases(row: Row) -> Iterator[Case]:
+def short_cases(row: Row) -> Iterator[RowValues]:
     """Yield the cases of a row with every combination of short lengths that the row allows."""
     drawn: list[dict[str, Any]] = []
     for case in RECORDED:
@@ -408,9 +408,9 @@ def test_short_curves_give_the_learning_rates_of_the_original(row):
         assert_recorded(replace(case, **recorded))
 
 
-def cases_with_a_constant_batch() -> list[Case]:
+def cases_with_a_constant_batch() -> list[RowValues]:
     """Return those of Megatron-LM for which a step of the curve may be an update."""
-    cases: list[Case] = []
+    cases: list[RowValues] = []
     for case in CASES:
         if case.library != "Megatron-LM" or len(set(case.counts)) > 1:
             continue
@@ -427,7 +427,7 @@ def test_a_step_may_be_an_update(case):
     assert_recorded(case)
 
 
-def differs_past_the_end(case: Case) -> bool:
+def differs_past_the_end(case: RowValues) -> bool:
     """Return whether the original does not stay at the last level of the curve."""
     if case.raises:
         return True

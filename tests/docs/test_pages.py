@@ -23,17 +23,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from support.checkpointing.checkpoints import Part
-from support.docs.pages import (
-    PAGES,
-    README,
-    ROOT,
-    all_blocks,
-    assert_printed,
-    program_named,
-    programs,
-    sections,
-    shown_lines,
-)
+from support.docs import pages
 from support.trainers.trainers import LIGHTNING_WARNING
 from support.trees import equal_trees
 from torch.nn import Linear
@@ -71,7 +61,7 @@ FIGURES_DIFFER = {
 
 def program_parameters():
     parameters = []
-    for program in programs():
+    for program in pages.programs():
         if program.resumes:
             continue
         marks = []
@@ -93,7 +83,7 @@ def run_program(code, folder):
 
 def run_commands(commands):
     """Run a shell block with this Python; return what it prints."""
-    commands = commands.replace("python -m", f"{sys.executable} -m")
+    commands = re.sub(r"^python ", f"{sys.executable} ", commands, flags=re.MULTILINE)
     ended = subprocess.run(commands, shell=True, check=True, capture_output=True, encoding="utf-8")
     return ended.stdout
 
@@ -107,7 +97,7 @@ def assert_prints_what_it_shows(program, printed):
 
     The output on the page has all lines, or only those that no comment in the code shows.
     """
-    without_comments = assert_printed(program.code, printed)
+    without_comments = pages.assert_printed(program.code, printed)
     if not program.shown:
         return
     of_commands = "".join(run_commands(commands) for commands in program.commands)
@@ -125,7 +115,7 @@ def assert_prints_what_it_shows(program, printed):
 @pytest.mark.parametrize("program", program_parameters())
 def test_sections_run(program, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # programs save files here
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(pages.ROOT))
     monkeypatch.setenv("PYTHONUTF8", "1")
     run_program(program.code, tmp_path)
     assert_prints_what_it_shows(program, capsys.readouterr().out)
@@ -137,8 +127,8 @@ def test_sections_run(program, tmp_path, monkeypatch, capsys):
 
 def test_programs_show_errors_by_printing_them():
     """`except ValueError as error: print(error)  # its message`, or the output below has it."""
-    for program in programs():
-        comments = shown_lines(program.code)
+    for program in pages.programs():
+        comments = pages.shown_lines(program.code)
         for node in ast.walk(ast.parse(program.code)):
             if isinstance(node, ast.ExceptHandler) and node.name:
                 (statement,) = node.body
@@ -148,16 +138,16 @@ def test_programs_show_errors_by_printing_them():
 
 
 def test_no_other_comment_promises_an_error():
-    for block in all_blocks():
+    for block in pages.all_blocks():
         assert not re.search(r"# \w+(Error|Warning)\b", block.code)
 
 
 def test_comments_show_output_only_where_it_is_compared():
     compared = set()
-    for program in programs():
+    for program in pages.programs():
         if not program.resumes or program.heading in COMPARED_ELSEWHERE:
             compared.update([*program.introduction, *program.blocks])
-    for block in all_blocks():
+    for block in pages.all_blocks():
         if block.code not in compared:
             assert not re.search(r"print\(.*\)  # ", block.code)
 
@@ -167,7 +157,7 @@ def test_readme_prints_what_it_shows(tmp_path, capsys):
     """After the output on the page, the last block prints that two learning rates are equal."""
     code = ""
     shown = ""
-    for section in sections(README):
+    for section in pages.sections(pages.README):
         code += section.python()
         shown += "".join(section.code_in("text"))
     run_program(code, tmp_path)
@@ -178,14 +168,14 @@ def test_readme_prints_what_it_shows(tmp_path, capsys):
 def test_tutorial_reaches_the_same_losses_in_both_frameworks(tmp_path, capsys):
     losses = {}
     for heading in ("Train in JAX", "Train in PyTorch"):
-        run_program(program_named(heading).code, tmp_path)
+        run_program(pages.program_named(heading).code, tmp_path)
         printed = re.findall(r"loss (\S+),", capsys.readouterr().out)
         losses[heading] = np.array(printed, float)
     np.testing.assert_allclose(losses["Train in JAX"], losses["Train in PyTorch"], rtol=0.1)
 
 
 def test_readme_code_fits_the_box_on_github():
-    for section in sections(README):
+    for section in pages.sections(pages.README):
         for block in section.blocks:
             for line in block.code.splitlines():
                 assert len(line) <= CODE_WIDTH, line
@@ -215,7 +205,7 @@ def final_states():
 @pytest.mark.slow
 def test_run_saved_on_ctrl_c_trains_on_every_batch(tmp_path, monkeypatch, capsys):
     """Stopped twice in the middle of an update, it ends like an uninterrupted run."""
-    code = program_named("Save on Ctrl-C").code
+    code = pages.program_named("Save on Ctrl-C").code
     handler = signal.getsignal(signal.SIGINT)
     uninterrupted = tmp_path / "uninterrupted"
     uninterrupted.mkdir()
@@ -238,8 +228,8 @@ def test_run_saved_on_ctrl_c_trains_on_every_batch(tmp_path, monkeypatch, capsys
 def imported_names(package):
     """Return the names that a page imports from a package, and uses."""
     names = set()
-    for page in PAGES:
-        code = "\n".join(section.python() for section in sections(page))
+    for page in pages.PAGES:
+        code = "\n".join(section.python() for section in pages.sections(page))
         nodes = list(ast.walk(ast.parse(code)))
         used = {node.id for node in nodes if isinstance(node, ast.Name)}
         for node in nodes:
@@ -271,10 +261,10 @@ def anchors(page):
     return numbered
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
 def test_scripts_exist(page):
     for script in re.findall(r"(examples/[\w/]+\.\w+)", page.read_text(encoding="utf-8")):
-        assert (ROOT / script).exists(), script
+        assert (pages.ROOT / script).exists(), script
 
 
 def versions_on_pages():
@@ -282,7 +272,7 @@ def versions_on_pages():
 
     They follow its link or its name, or come later in the row of a table that its link begins.
     """
-    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages.PAGES)
     release = r"\d+\.\d+\.\d+(?:\.?\w+)*"
     commit = r"(?=[a-f]*\d)[0-9a-f]{7}\b"
     linked = rf"\[([\w-]+)\]\([^)]+\)(?: \|.*?\|)? (?:commit )?({release}|{commit})"
@@ -302,7 +292,7 @@ def test_pages_name_one_version_of_each_library():
         assert len(versions[library]) == 1, f"{library} {versions[library]}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
 def test_links_resolve(page):
     """Those to files of the repository, and to headings of its pages."""
     links = r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)"

@@ -15,7 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 TWO_PLATEAUS = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20), (80, 10)], min_lr_ratio=0.1)
 
 
-class Shown:
+class ParsedHtml:
     """The HTML of a curve, parsed."""
 
     def __init__(self, curve):
@@ -51,7 +51,7 @@ def described(curve):
 @given(descriptions(scaled=True))
 def test_line_and_table_match_the_curve(description):
     curve = build(description)
-    shown = Shown(curve)
+    shown = ParsedHtml(curve)
     assert shown.rows == described(curve)
     points = shown.points
     assert np.all(np.diff(points[:, 0]) >= 0)
@@ -77,7 +77,7 @@ def check_points(points, curve):
 
 
 def test_warmup_and_plateaus_are_shaded_in_place():
-    warmup, first, second = Shown(TWO_PLATEAUS).elements("rect")
+    warmup, first, second = ParsedHtml(TWO_PLATEAUS).elements("rect")
     check_span(warmup, "warmup", 0, 100)
     check_span(first, "plateau", 550, 180)
     check_span(second, "plateau", 820, 90)
@@ -106,7 +106,7 @@ STABLE = StagedCurve([(500, 1.0), (9_500,)])
     ],
 )
 def test_stages_and_branches_are_shaded_too(curve, kinds):
-    rectangles = Shown(curve).elements("rect")
+    rectangles = ParsedHtml(curve).elements("rect")
     assert [rectangle.get("class") for rectangle in rectangles] == kinds
 
 
@@ -115,7 +115,7 @@ def test_long_curve_has_short_html():
     levels = np.random.default_rng(0).random(1500).repeat(2)
     steps = np.arange(3000) // 2 * 10 + 5 * (np.arange(3000) % 2)
     curve = StagedCurve.through(zip(steps, levels, strict=True))
-    shown = Shown(curve)
+    shown = ParsedHtml(curve)
     assert len(shown.html) < 200_000
     assert shown.rows == described(curve)[:201]
     text = "".join(shown.root.itertext())
@@ -127,7 +127,7 @@ def test_long_curve_has_short_html():
 
 
 def test_text_and_axes_use_page_colour():
-    shown = Shown(TWO_PLATEAUS)
+    shown = ParsedHtml(TWO_PLATEAUS)
     texts = shown.elements("text")
     assert {text.text for text in texts} == {"0", "500", "1000", "1", "0.5"}
     assert {text.get("fill") for text in texts} == {"currentColor"}

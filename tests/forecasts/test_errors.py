@@ -21,8 +21,8 @@ from support.forecasts.logs import (
 from support.wrong import wrong
 
 from plateau_jax import BatchPlan, Curve, LossFit, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.forecasts.logs import UnclearLogError
-from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.arguments.curve_warning import suppress_warnings
+from plateau_jax.logged_lrs.logs import UnclearLogError
 
 RUN = logged(CURVE)
 LOSSES = RUN.losses

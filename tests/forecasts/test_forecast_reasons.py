@@ -139,7 +139,7 @@ def test_peak_is_compared_with_the_nearest_run() -> None:
 
 
 @dataclass(frozen=True)
-class Warmup:
+class WarmupAfterOthers:
     """A warmup to forecast, after runs with these warmups, and the reason that it gives."""
 
     steps: int
@@ -167,26 +167,26 @@ def run_from_lrs(curve: PlateauCurve, interval: int) -> LossRun:
 @pytest.mark.parametrize(
     "warmup",
     [
-        Warmup(0, reason=NO_WARMUP),
-        Warmup(12, reason=NO_WARMUP),
-        Warmup(12, 2000, TWO_RUNS, reason=NO_WARMUP),
-        Warmup(40, 2000, TWO_RUNS),
-        Warmup(60),
-        Warmup(90),
-        Warmup(240),
-        Warmup(27, 300),  # the same percentage
-        Warmup(90, 300),  # the same number of steps
-        Warmup(90, 4000),
-        Warmup(360, 4000),
-        Warmup(400, reason=LONG_WARMUP),
-        Warmup(400, runs=WITHOUT_WARMUP, reason=LONG_WARMUP),
-        Warmup(0, runs=WITHOUT_WARMUP),
-        Warmup(0, 4000, WITHOUT_WARMUP),
-        Warmup(0, runs=WITH_AND_WITHOUT),
-        Warmup(90, runs=WITH_AND_WITHOUT),
+        WarmupAfterOthers(0, reason=NO_WARMUP),
+        WarmupAfterOthers(12, reason=NO_WARMUP),
+        WarmupAfterOthers(12, 2000, TWO_RUNS, reason=NO_WARMUP),
+        WarmupAfterOthers(40, 2000, TWO_RUNS),
+        WarmupAfterOthers(60),
+        WarmupAfterOthers(90),
+        WarmupAfterOthers(240),
+        WarmupAfterOthers(27, 300),  # the same percentage
+        WarmupAfterOthers(90, 300),  # the same number of steps
+        WarmupAfterOthers(90, 4000),
+        WarmupAfterOthers(360, 4000),
+        WarmupAfterOthers(400, reason=LONG_WARMUP),
+        WarmupAfterOthers(400, runs=WITHOUT_WARMUP, reason=LONG_WARMUP),
+        WarmupAfterOthers(0, runs=WITHOUT_WARMUP),
+        WarmupAfterOthers(0, 4000, WITHOUT_WARMUP),
+        WarmupAfterOthers(0, runs=WITH_AND_WITHOUT),
+        WarmupAfterOthers(90, runs=WITH_AND_WITHOUT),
     ],
 )
-def test_different_warmups_give_a_reason(warmup: Warmup, interval: int | None) -> None:
+def test_different_warmups_give_a_reason(warmup: WarmupAfterOthers, interval: int | None) -> None:
     """Also those of learning rates from a log, of which only the logged ones are known."""
     if interval is None:
         runs = [run_with(curve) for curve in warmup.runs]

@@ -26,8 +26,8 @@ from support.forecasts.damaged_logs import (
 )
 from support.forecasts.logs import csv_of, logged, rows_of
 
-from plateau_jax import CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.forecasts.logs import UnclearLogError
+from plateau_jax import Curve, CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax.logged_lrs.logs import UnclearLogError
 
 CURVE = PlateauCurve(300, warmup_steps=100)
 PEAK = 1e-3
@@ -266,7 +266,48 @@ def test_peak_is_that_of_the_largest_learning_rate(offset: int, first: int) -> N
     steps = np.arange(first, 1001, 20)
     rows = rows_of(step=steps, loss=[3.0] * len(steps), lr=PEAK * curve(steps + offset))
     assert LossRun.read(rows, curve).peak_value == pytest.approx(PEAK, rel=0.005)
-    assert LossRun.read(rows, curve, 2 * PEAK).peak_value == 2 * PEAK
+    with pytest.warns(CurveWarning, match=re.escape("the peak is 0.001, 0.5 times the given one")):
+        assert LossRun.read(rows, curve, 2 * PEAK).peak_value == 2 * PEAK
+
+
+STABLE = StagedCurve([(300, 1.0), (49_700,)])
+LOGGED_CURVE = STABLE.cooldown(20_000, 5_000, shape="linear")
+
+
+def logged_lrs(offset: int) -> list[dict[str, Any]]:
+    """Return the rows of a run whose learning rates are logged before or after each update."""
+    steps = np.arange(600, 25_000, 600)
+    losses = np.linspace(4, 3, len(steps))
+    return rows_of(step=steps, loss=losses, lr=LOGGED_CURVE.learning_rate(steps + offset, 2e-3))
+
+
+@pytest.mark.parametrize("offset", [-1, 0])
+@pytest.mark.parametrize(
+    ("curve", "peak", "step", "fault"),
+    [
+        (STABLE.cooldown(20_000, 5_000), 2e-3, 20_400, ". Give the run's curve and its peak"),
+        (STABLE.cooldown(21_000, 4_000, shape="linear"), 2e-3, 20_400, ". Give"),
+        (STABLE.cooldown(20_000, 5_000, to=0.1, shape="linear"), None, 20_400, ". Give"),
+        (LOGGED_CURVE, 1.4e-3, 600, ": the peak is 0.002, 1.429 times the given one"),
+    ],
+)
+def test_rates_of_a_different_curve_warn(
+    offset: int, curve: Curve, peak: float | None, step: int, fault: str
+) -> None:
+    rows = logged_lrs(offset)
+    message = re.escape(f"the log: the learning rate at step {step} is ")
+    with pytest.warns(CurveWarning, match=f"{message}.*{re.escape(fault)}"):
+        LossRun.read(rows, curve, peak)
+    LossRun.read(rows, LOGGED_CURVE, 2e-3)
+    LossRun.read(rows, LOGGED_CURVE)
+
+
+def test_rates_that_cannot_be_read_are_not_compared() -> None:
+    """With a curve and its peak, a run needs no learning rates."""
+    rows = [{"step": 10, "loss": 3.0, "lr": "n/a"}, {"step": 20, "loss": 2.9, "lr": "n/a"}]
+    assert len(LossRun.read(rows, CURVE, PEAK).steps) == 2
+    with pytest.raises(ValueError, match="row 1: lr = 'n/a' must be a number"):
+        LossRun.read(rows, CURVE, PEAK, lr="lr")
 
 
 @examples(100)

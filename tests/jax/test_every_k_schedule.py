@@ -67,7 +67,7 @@ def test_compiled_function_is_that_of_single_calls():
     assert_equal_bits(every_k(jnp.int32(40)), np.int32(4))
 
 
-class Variable:
+class WrappedArray:
     """A wrapper of an array, like those of flax."""
 
     def __jax_array__(self):
@@ -81,7 +81,7 @@ def type_name(value):
     return type(value).__name__
 
 
-@pytest.mark.parametrize("update", [*ON_HOST, Variable()], ids=type_name)
+@pytest.mark.parametrize("update", [*ON_HOST, WrappedArray()], ids=type_name)
 def test_update_may_be_an_integer_of_any_type(update):
     every_k = BatchPlan([(0, 8), (160, 16)]).every_k_schedule(8)
     assert_equal_bits(every_k(update), np.int32(2))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx, serialization
 from orbax import checkpoint
-from support.clocks.holds import BELOW, PEAK, STAIRS, UNTIL, WORST
+from support.clocks import holds
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
 from support.wrong import wrong
 
@@ -58,13 +58,13 @@ def test_variable_as_step_of_a_curve():
 @pytest.mark.parametrize(
     ("clock", "name", "values"),
     [
-        (None, "value", WORST[4]),
-        ([UNTIL, BELOW], "value", WORST[4]),
+        (None, "value", holds.WORST[4]),
+        ([holds.UNTIL, holds.BELOW], "value", holds.WORST[4]),
         (DataClock(24), "count", np.resize([8, 8, 16], 60)),
     ],
 )
 def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, clock, name, values):
-    optimizer = scale_by_curve(STAIRS, PEAK, clock)
+    optimizer = scale_by_curve(holds.STAIRS, holds.PEAK, clock)
     update = jax.jit(optimizer.update)
     uninterrupted = optimizer.init(None)
     for step, value in enumerate(values):
@@ -85,13 +85,13 @@ def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, clock, name, values
     [
         (None, None, DataClock(1)),
         (DataClock(24, count=8), DataClock(24), DataClock(8)),
-        (UNTIL, [UNTIL], BELOW),
+        (holds.UNTIL, [holds.UNTIL], holds.BELOW),
         # Orbax and Flax return its pairs as lists, or by index.
-        ([UNTIL, BELOW], (UNTIL, BELOW), [UNTIL]),
+        ([holds.UNTIL, holds.BELOW], (holds.UNTIL, holds.BELOW), [holds.UNTIL]),
     ],
 )
 def test_record_survives_orbax_and_flax(tmp_path, clock, same, different):
-    record = resume_record(STAIRS, PEAK, clock)
+    record = resume_record(holds.STAIRS, holds.PEAK, clock)
     with checkpoint.CheckpointManager(tmp_path) as manager:
         saved = checkpoint.args.Composite(record=checkpoint.args.JsonSave(record))
         manager.save(1, args=saved)
@@ -100,6 +100,8 @@ def test_record_survives_orbax_and_flax(tmp_path, clock, same, different):
         by_orbax = manager.restore(1, args=restore).record
     by_flax = serialization.msgpack_restore(serialization.to_bytes(record))
     for saved_record in (by_orbax, by_flax):
-        check_resume(saved_record, resume_record(STAIRS, PEAK, same), jnp.int32(12))
+        check_resume(saved_record, resume_record(holds.STAIRS, holds.PEAK, same), jnp.int32(12))
         with pytest.raises(ValueError, match="saved with clock="):
-            check_resume(saved_record, resume_record(STAIRS, PEAK, different), jnp.int32(12))
+            check_resume(
+                saved_record, resume_record(holds.STAIRS, holds.PEAK, different), jnp.int32(12)
+            )

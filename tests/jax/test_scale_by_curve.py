@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.clocks.holds import BELOW, PEAK, STAIRS, STARTS, UNTIL, WORST, clocks
+from support.clocks.holds import BELOW, PEAK, STAIRS, STARTS, UNTIL, WORST, curve_steps_with_rules
 from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.jax.jax_cases import CURVE, assert_equal_bits, mostly_x64, product, x64_both_ways
 
@@ -29,7 +29,7 @@ ONE = jnp.ones(())
 
 def learning_rates_under(rules, metrics):
     """Return the learning rate of each update, by the oracle of the rules."""
-    curve_steps = clocks(rules, STARTS, metrics)[:-1]
+    curve_steps = curve_steps_with_rules(rules, STARTS, metrics)[:-1]
     return product(STAIRS, PEAK, np.array(curve_steps))
 
 

@@ -34,7 +34,7 @@ def _result(loss: float, norm: float, lrs: list[float], *counts: int) -> StepRes
 
 
 @dataclass(frozen=True)
-class Update:
+class LoggedUpdate:
     """The results of an update as numbers."""
 
     loss: float
@@ -72,11 +72,11 @@ class Update:
 
 
 @st.composite
-def updates_of_a_run(draw: st.DrawFn) -> list[Update]:
+def updates_of_a_run(draw: st.DrawFn) -> list[LoggedUpdate]:
     groups = draw(st.integers(1, 3))
     floats = st.floats(width=32, allow_nan=False)
     update = st.builds(
-        Update,
+        LoggedUpdate,
         loss=st.floats(allow_nan=False),
         norm=floats,
         lrs=st.lists(floats, min_size=groups, max_size=groups),
@@ -96,7 +96,7 @@ def _newest(logged: list[Any], keep: int | None) -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore:the last .* updates were all skipped:plateau_jax.CurveWarning")
 @given(updates_of_a_run(), st.integers(1, 7), st.none() | st.integers(1, 25))
-def test_rows_hold_every_value(updates: list[Update], every: int, keep: int | None) -> None:
+def test_rows_hold_every_value(updates: list[LoggedUpdate], every: int, keep: int | None) -> None:
     """All rows, or the newest `keep`; each call returns the newest row if it added rows."""
     log = MetricLog(every, keep=keep)
     logged: list[dict[str, Any]] = []

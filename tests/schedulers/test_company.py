@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from support.curves.descriptions import scaled
 from support.examples import examples
 from support.lines import Lines, Stop
@@ -47,10 +47,10 @@ def learning_rates(peaks: Sequence[float], curve: Curve, step: int) -> list[floa
     return [learning_rate(peak, curve, step) for peak in peaks]
 
 
-# Groups that come, go and move.
+# NumberedGroups that come, go and move.
 
 
-class Groups:
+class NumberedGroups:
     """An optimizer whose groups change, and the value that each of them must have.
 
     A group keeps its number when it moves, or is copied, saved or loaded.
@@ -63,6 +63,7 @@ class Groups:
         curves: The curve of each group, by number.
         step: The step of the curve.
         dropped: The group that may come back.
+        returned: The number of the group that came back, if no update has seen it yet.
     """
 
     def __init__(self, kind: str, has_common_curve: bool) -> None:
@@ -86,6 +87,7 @@ class Groups:
             self.part = self.build([CURVE, LINEAR, RISING])
         self.step = 0
         self.dropped: list[Any] = []
+        self.returned: list[int] = []
 
     def build(self, curve: Any) -> Any:
         if self.kind == "scheduler":
@@ -111,6 +113,7 @@ class Groups:
         hook.remove()
         self.part.step()
         self.step += 1
+        self.returned = []
         self.check()
         if self.kind == "scheduler":
             assert self.part.get_last_lr() == lrs_of(self.optimizer)
@@ -121,6 +124,7 @@ class Groups:
 
     def come_back(self) -> None:
         self.groups.extend(self.dropped)
+        self.returned = [group["number"] for group in self.dropped]
         self.dropped = []
 
     def reverse(self) -> None:
@@ -130,9 +134,15 @@ class Groups:
         """Replace the dictionaries of all groups, and let the scheduler or follower see them.
 
         A group that was replaced and dropped before it was seen is not known when it comes back.
-        The same is true of one that was split.
+        The same is true of one that was split, and of one that is replaced or split when it has
+        just come back.
         """
-        self.optimizer.param_groups = [dict(group) for group in self.groups]
+        groups: list[Any] = []
+        for group in self.groups:
+            if group["number"] not in self.returned:
+                group = dict(group)
+            groups.append(group)
+        self.optimizer.param_groups = groups
         self.part.state_dict()
 
     def split(self) -> None:
@@ -140,6 +150,8 @@ class Groups:
         if not self.groups or len(self.groups[0]["params"]) == 1:
             return
         group = self.groups[0]
+        if group["number"] in self.returned:
+            return
         number = len(self.bases)
         first, second = group["params"]
         self.groups[:1] = [
@@ -197,37 +209,39 @@ class Groups:
 
 
 MOVES = [
-    Groups.update,
-    Groups.update,
-    Groups.drop,
-    Groups.come_back,
-    Groups.reverse,
-    Groups.replace,
-    Groups.split,
-    Groups.add,
-    Groups.load,
-    Groups.save,
-    Groups.set_peak,
-    Groups.copy,
-    Groups.pickle,
+    NumberedGroups.update,
+    NumberedGroups.update,
+    NumberedGroups.drop,
+    NumberedGroups.come_back,
+    NumberedGroups.reverse,
+    NumberedGroups.replace,
+    NumberedGroups.split,
+    NumberedGroups.add,
+    NumberedGroups.load,
+    NumberedGroups.save,
+    NumberedGroups.set_peak,
+    NumberedGroups.copy,
+    NumberedGroups.pickle,
 ]
-Move = Callable[[Groups], None]
+Move = Callable[[NumberedGroups], None]
 
 
 @pytest.mark.parametrize("kind", ["scheduler", "follower"])
 @pytest.mark.parametrize("has_common_curve", [True, False])
 @examples(40)
+@example(moves=[NumberedGroups.copy, NumberedGroups.add])
+@example(moves=[NumberedGroups.pickle, NumberedGroups.add])
 @given(moves=st.lists(st.sampled_from(MOVES), max_size=12))
 def test_groups_keep_their_curves_and_peaks(
     kind: str, has_common_curve: bool, moves: list[Move]
 ) -> None:
-    run = Groups(kind, has_common_curve)
+    run = NumberedGroups(kind, has_common_curve)
     for move in moves:
         move(run)
     run.update()
 
 
-def is_interrupted(run: Groups, line: int) -> bool:
+def is_interrupted(run: NumberedGroups, line: int) -> bool:
     """Return True if this line is reached, and interrupted, while the groups are followed."""
     try:
         with Lines(line):
@@ -237,8 +251,8 @@ def is_interrupted(run: Groups, line: int) -> bool:
     return False
 
 
-def changed_groups(kind: str) -> Groups:
-    run = Groups(kind, has_common_curve=False)
+def changed_groups(kind: str) -> NumberedGroups:
+    run = NumberedGroups(kind, has_common_curve=False)
     run.update()
     run.reverse()
     run.drop()
@@ -262,7 +276,7 @@ def test_interrupt_while_groups_are_followed(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["scheduler", "follower"])
 def test_curve_per_group_is_built_again_for_a_new_group(kind: str) -> None:
     """The error comes before the update; its advice works, and the old hook raises no more."""
-    run = Groups(kind, has_common_curve=False)
+    run = NumberedGroups(kind, has_common_curve=False)
     for _ in range(20):
         run.update()
     old = run.part

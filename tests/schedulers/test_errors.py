@@ -13,11 +13,12 @@ import torch
 from hypothesis import given, strategies as st
 from support.clocks.holds import CURVE, PATIENT
 from support.curves.descriptions import CURVES_IN_UNITS_OF_8
-from support.damage import damage
+from support.damage import damaged
 from support.examples import examples
-from support.schedulers.driven import Driven
+from support.runs.torch_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import optimizer_with
 from support.training.steps import through_file
+from support.trees import equal_trees
 from support.wrong import wrong
 from torch.optim import Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, OneCycleLR
@@ -299,20 +300,14 @@ def test_accumulation_of_a_wrong_type(value: Any) -> None:
 
 # Steps and states. A state is saved after five updates, and loaded after six.
 
-CLOCKS: dict[str, dict[str, Any]] = {
-    "scheduler": {},
-    "held": {"clock": PATIENT},
-    "counted": {"clock": DataClock(8)},
-    "follower": {},
-}
-SCHEDULERS = ["scheduler", "held", "counted"]
+CLOCKS: dict[str, Any] = {"scheduler": None, "held": PATIENT, "counted": DataClock(8)}
+KINDS = [*CLOCKS, "follower"]
 
 
-def run_of(name: str, curve: Any = CURVE, bases: Any = (0.25, 0.7), **options: Any) -> Driven:
-    kind = "scheduler"
-    if name == "follower":
-        kind = "follower"
-    return Driven(kind, curve, bases, **CLOCKS[name], **options)
+def run_of(kind: str, curve: Any = CURVE, peaks: Any = (0.25, 0.7), **options: Any) -> SchedulerRun:
+    if kind == "follower":
+        return FollowerRun(curve, peaks, **options)
+    return SchedulerRun(curve, peaks, CLOCKS[kind], **options)
 
 
 @dataclass
@@ -324,16 +319,16 @@ class Saved:
 
     def __post_init__(self) -> None:
         self.run = run_of(self.name, **self.options)
-        self.run.advance(5)
+        self.run.train(5)
         self.state = copy.deepcopy(self.run.part.state_dict())
-        self.run.advance(1)
+        self.run.train(1)
 
     def load(self, **entries: Any) -> None:
         """Load the state with these entries instead of its own."""
         self.run.part.load_state_dict(self.state | entries)
 
 
-@pytest.fixture(params=[*SCHEDULERS, "follower"])
+@pytest.fixture(params=KINDS)
 def saved(request: pytest.FixtureRequest) -> Iterator[Saved]:
     """Each kind of run; it must be unharmed at the end."""
     yield from unharmed(Saved(request.param))
@@ -367,7 +362,7 @@ def follower() -> Iterator[Saved]:
 def unharmed(saved: Saved) -> Iterator[Saved]:
     before = saved.run.shown()
     yield saved
-    assert saved.run.shown() == before
+    assert equal_trees(saved.run.shown(), before)
 
 
 # Wrong steps.
@@ -424,7 +419,7 @@ def test_value_that_is_not_a_state(saved: Saved, value: Any) -> None:
         saved.run.part.load_state_dict(value)
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("name", CLOCKS)
 def test_state_of_a_follower(name: str, strict: bool, follower: Saved) -> None:
     run = run_of(name, strict=strict)
     run.rejects(ValueError, "state_dict", lambda: run.part.load_state_dict(follower.state))
@@ -631,16 +626,16 @@ def test_any_damage_is_rejected_or_harmless(
     name: str, options: dict[str, Any], data: st.DataObject
 ) -> None:
     run = run_of(name, **options)
-    run.advance(5)
-    (damaged,) = damage(data, [copy.deepcopy(run.part.state_dict())])
-    run.advance(1)
+    run.train(5)
+    state = damaged(data.draw, copy.deepcopy(run.part.state_dict()))
+    run.train(1)
     before = run.shown()
     try:
-        run.part.load_state_dict(damaged)
+        run.part.load_state_dict(state)
     except ValueError:
-        assert run.shown() == before
+        assert equal_trees(run.shown(), before)
     else:
-        run.advance(1)
+        run.train(1)
         assert np.isfinite(np.array(run.values(), dtype=float)).all()
 
 
@@ -668,7 +663,7 @@ def resume(saved: Any, current: Any, name: str = "scheduler") -> None:
     if isinstance(saved, list):
         groups = len(saved)
     old = run_of(name, saved, [0.1] * groups)
-    old.advance(40)
+    old.train(40)
     new = run_of(name, current, [0.1] * groups)
     new.part.load_state_dict(through_file(old.part.state_dict()))
 
@@ -739,43 +734,43 @@ NEWER_CURVES = [
 ]
 
 
-def unreadable_state(run: Driven, curve: Any) -> dict[str, Any]:
+def unreadable_state(run: SchedulerRun, curve: Any) -> dict[str, Any]:
     state = run.part.state_dict()
     records = [record | {"curve": curve} for record in state["records"]]
     return state | {"records": records}
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("name", CLOCKS)
 @pytest.mark.parametrize("curve", DAMAGED_CURVES, ids=str)
 def test_damaged_curve_is_an_error_if_strict(name: str, curve: Any) -> None:
     run = run_of(name)
-    run.advance(5)
+    run.train(5)
     state = unreadable_state(run, curve)
-    run.advance(1)
+    run.train(1)
     run.rejects(ValueError, "cannot be read", lambda: run.part.load_state_dict(state))
 
 
-@pytest.mark.parametrize("name", CLOCKS)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("curve", NEWER_CURVES, ids=str)
 def test_curve_of_a_newer_version_is_always_an_error(name: str, curve: Any) -> None:
     """Nothing was compared: neither a follower nor `strict=False` accepts it."""
     run = run_of(name)
-    run.advance(5)
+    run.train(5)
     state = unreadable_state(run, curve)
-    run.advance(1)
+    run.train(1)
     run.part.strict = False
     message = "saved by a newer version: update plateau-jax"
     run.rejects(ValueError, message, lambda: run.part.load_state_dict(state))
 
 
-@pytest.mark.parametrize("name", CLOCKS)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("curve", DAMAGED_CURVES, ids=str)
 def test_damaged_curve_is_a_warning_if_not_strict(name: str, curve: Any) -> None:
     run = run_of(name)
-    run.advance(5)
+    run.train(5)
     saved_step = run.part.curve_step
     state = unreadable_state(run, curve)
-    run.advance(1)
+    run.train(1)
     run.part.strict = False
     with pytest.warns(CurveWarning, match=r"so far are not compared: records\[0\] has a curve"):
         run.part.load_state_dict(state)

@@ -1,7 +1,7 @@
 """What programs do to a scheduler that `isinstance(scheduler, LambdaLR)` accepts.
 
-Each function with a decorator is such a program. It runs under torch's `LambdaLR` and under
-`lambda_lr`, with the same curve, and the learning rates of all updates agree to one unit in the
+Each test is such a program. It runs under torch's `LambdaLR` and under `lambda_lr`, with the same
+curve, and the learning rates of all updates agree to one unit in the
 last place of float32. Torch computes base · curve(step) in double, and an update rounds the
 product; `lambda_lr` computes float32(float32(base) · curve(step)).
 
@@ -25,6 +25,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
+from support.runs.run import Run
+from support.runs.torch_run import TorchRun
 from support.trees import equal_trees
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
@@ -36,7 +38,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
+from plateau_jax import CurveWarning, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -49,48 +51,49 @@ def new_groups(lrs: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"params": [Parameter(torch.zeros(1))], "lr": lr} for lr in lrs]
 
 
-class Run:
-    """A training run that notes the learning rates of its updates.
+class LambdaRun(TorchRun):
+    """A run whose updates note the learning rates that they used.
 
     Attributes:
-        kind: The class of the scheduler, `LambdaLR` or `lambda_lr`.
-        curve: One curve for all groups, or a list with one for each.
+        scheduler_class: `LambdaLR` or `lambda_lr`.
         lrs: The learning rate of each group in each update; None if it is not compared.
         added: The parameters of groups that were added since the last update.
     """
 
-    def __init__(self, kind: Any, curve: Curve | list[Curve], peaks: Sequence[Any]) -> None:
-        self.kind = kind
-        self.curve = curve
-        self.optimizer: Any = SGD(new_groups(peaks))
-        self.scheduler: Any = kind(self.optimizer, curve)
+    def __init__(self, scheduler_class: Any, curve: Any, lrs: Sequence[Any]) -> None:
+        self.scheduler_class = scheduler_class
         self.lrs: list[list[float | None]] = []
         self.added: list[Parameter] = []
+        Run.__init__(self, copy.copy(curve), copy.deepcopy(lrs))
+
+    def build(self) -> None:
+        self.rebuild_optimizer(self.peaks)
+        self.use(self.scheduler_class(self.optimizer, self.curve))
 
     @property
-    def groups(self) -> list[dict[str, Any]]:
-        return self.optimizer.param_groups
+    def scheduler(self) -> Any:
+        return self.schedulers[0]
 
-    def update(self) -> None:
+    @scheduler.setter
+    def scheduler(self, scheduler: Any) -> None:
+        self.use(scheduler)
+
+    def step_optimizer(self, times: int = 1) -> None:
         """From 0 and with a gradient of -1, the new weight is the learning rate."""
-        parameters = [group["params"][0] for group in self.groups]
-        for parameter in parameters:
-            parameter.data.zero_()
-            parameter.grad = -torch.ones(1)
-        self.optimizer.step()
-        lrs: list[float | None] = []
-        for parameter in parameters:
-            if any(parameter is added for added in self.added):
-                lrs.append(None)
-            else:
-                lrs.append(parameter.item())
-        self.added.clear()
-        self.lrs.append(lrs)
-
-    def train(self, updates: int) -> None:
-        for _ in range(updates):
-            self.update()
-            self.scheduler.step()
+        for _ in range(times):
+            parameters = [group["params"][0] for group in self.groups]
+            for parameter in parameters:
+                parameter.data.zero_()
+                parameter.grad = -torch.ones(1)
+            self.optimizer.step()
+            lrs: list[float | None] = []
+            for parameter in parameters:
+                if any(parameter is added for added in self.added):
+                    lrs.append(None)
+                else:
+                    lrs.append(parameter.item())
+            self.added.clear()
+            self.lrs.append(lrs)
 
     def unfreeze(self, **options: Any) -> None:
         """Add a group. Its first update is not compared.
@@ -114,9 +117,11 @@ class Run:
         return [group["lr"] for group in self.groups]
 
 
-Program = Callable[[Run], None]
+# The decorators, which make a test of a program.
+
+Program = Callable[[LambdaRun], None]
 Multiplier = Callable[[int], float]
-Decorator = Callable[[Program], Program]
+Decorator = Callable[[Program], Callable[..., None]]
 
 ONE_GROUP = "one group"
 TWO_GROUPS = "two groups"
@@ -125,58 +130,157 @@ ALL_SETUPS = (ONE_GROUP, TWO_GROUPS, CURVE_PER_GROUP)
 COMMON_CURVE = (ONE_GROUP, TWO_GROUPS)
 SEVERAL_GROUPS = (TWO_GROUPS, CURVE_PER_GROUP)
 
+peaks = st.sampled_from((0.5, 0.1, 3e-4, 1.0)) | st.floats(1e-4, 1.0)
+curves = st.sampled_from((CURVE, LINEAR, STAGED))
+forms: Any = st.sampled_from((float, torch.tensor))
+
 
 @dataclass(frozen=True)
-class Idiom:
-    """A program, and what it must do.
+class Setup:
+    """The curve, or the curves, the groups' learning rates, and the updates before a program."""
 
-    Attributes:
-        program: The program.
-        setups: The groups and curves that it is run with.
-        under_torch: The program that gives the right learning rates under a LambdaLR, if it is a
-            different one.
-        message: What the error or the warning contains.
-    """
+    curve: Any
+    lrs: list[Any]
+    updates: int
 
-    program: Program
-    setups: Sequence[str]
-    under_torch: Program | None = None
-    message: Sequence[str] = ()
+    def run(self, scheduler_class: Any, program: Program) -> LambdaRun:
+        """Return a run that the program interrupts, and that then continues."""
+        run = LambdaRun(scheduler_class, self.curve, self.lrs)
+        run.train(self.updates)
+        program(run)
+        run.train(12)
+        return run
 
 
-SAME: list[Idiom] = []
-WARNING: list[Idiom] = []
-REJECTED: list[Idiom] = []
+@st.composite
+def setups_of(draw: st.DrawFn, name: str) -> Setup:
+    curve: Any = draw(curves)
+    form = draw(forms)
+    lrs = [form(draw(peaks))]
+    if name != ONE_GROUP:
+        lrs.append(form(draw(peaks)))
+    if name == CURVE_PER_GROUP:
+        curve = [curve, draw(curves)]
+    return Setup(curve, lrs, draw(st.integers(0, 30)))
+
+
+def in_each_setup(
+    names: Sequence[str], program: Program, check: Callable[[Setup], None]
+) -> Callable[..., None]:
+    """Return a test, which has the name of the program."""
+
+    @pytest.mark.parametrize("name", names)
+    @examples(8)
+    @given(data=st.data())
+    def test(name: str, data: st.DataObject) -> None:
+        with catch_warnings():
+            simplefilter("ignore")  # the checks record those that they read
+            check(data.draw(setups_of(name)))
+
+    test.__name__ = program.__name__
+    test.__doc__ = program.__doc__
+    return test
 
 
 def same(setups: Sequence[str] = ALL_SETUPS, under_torch: Program | None = None) -> Decorator:
-    """The program has the same learning rates under both schedulers, and nothing warns."""
+    """The program has the same learning rates under both schedulers, and nothing warns.
 
-    def add(program: Program) -> Program:
-        SAME.append(Idiom(program, setups, under_torch))
-        return program
+    Args:
+        setups: The groups and curves that it is run with.
+        under_torch: The program that gives the right learning rates under a LambdaLR, if it is a
+            different one.
+    """
 
-    return add
+    def as_test(program: Program) -> Callable[..., None]:
+        def check(setup: Setup) -> None:
+            messages = compare(setup, program, under_torch or program)
+            assert not messages
+            check_without_advice(setup, program)
+
+        return in_each_setup(setups, program, check)
+
+    return as_test
 
 
-def warns(*message: str) -> Decorator:
+def warns(*parts: str) -> Decorator:
     """The program has the same learning rates under both, and one warning, with these parts."""
 
-    def add(program: Program) -> Program:
-        WARNING.append(Idiom(program, ALL_SETUPS, message=message))
-        return program
+    def as_test(program: Program) -> Callable[..., None]:
+        def check(setup: Setup) -> None:
+            (message,) = compare(setup, program, program)
+            for part in parts:
+                assert part in message
+            for message in check_without_advice(setup, program):
+                assert "advise=False" not in message
 
-    return add
+        return in_each_setup(ALL_SETUPS, program, check)
+
+    return as_test
 
 
-def rejected(*message: str, setups: Sequence[str] = ALL_SETUPS) -> Decorator:
+def rejected(*parts: str, setups: Sequence[str] = ALL_SETUPS) -> Decorator:
     """The program is an error under `lambda_lr`, at once or at the next step, with these parts."""
 
-    def add(program: Program) -> Program:
-        REJECTED.append(Idiom(program, setups, message=message))
-        return program
+    def as_test(program: Program) -> Callable[..., None]:
+        def check(setup: Setup) -> None:
+            with pytest.raises((TypeError, ValueError)) as caught:
+                setup.run(lambda_lr, program)
+            for part in parts:
+                assert part in str(caught.value)
+            check_without_advice(setup, program)
 
-    return add
+        return in_each_setup(setups, program, check)
+
+    return as_test
+
+
+def compare(setup: Setup, program: Program, under_torch: Program) -> list[str]:
+    """Run the programs under both schedulers, compare all updates; return the CurveWarnings."""
+    with catch_warnings(record=True) as caught:
+        # Torch's own warnings, about the order of steps and epochs, are the same.
+        simplefilter("always")
+        reference = setup.run(LambdaLR, under_torch)
+        run = setup.run(lambda_lr, program)
+    assert_same_learning_rates(run, reference)
+    return [str(item.message) for item in caught if issubclass(item.category, CurveWarning)]
+
+
+def assert_same_learning_rates(run: LambdaRun, reference: LambdaRun) -> None:
+    assert len(run.lrs) == len(reference.lrs)
+    for update, (lrs, expected_lrs) in enumerate(zip(run.lrs, reference.lrs, strict=True)):
+        message = f"update {update}: {lrs}, expected {expected_lrs}"
+        assert len(lrs) == len(expected_lrs), message
+        for lr, expected in zip(lrs, expected_lrs, strict=True):
+            if lr is None or expected is None:
+                assert lr is expected, message
+            else:
+                unit_in_last_place = np.spacing(np.float32(max(lr, expected)))
+                assert abs(lr - expected) <= unit_in_last_place, message
+
+
+class without_advice(lambda_lr):
+    def __init__(self, *arguments: Any, advise: bool = False, **options: Any) -> None:
+        super().__init__(*arguments, advise=advise, **options)
+
+
+def check_without_advice(setup: Setup, program: Program) -> list[str]:
+    """Check that advice changes nothing; return the warnings without it."""
+    advised = outcome(setup, lambda_lr, program)
+    with catch_warnings(record=True) as caught:
+        simplefilter("always")
+        assert equal_trees(outcome(setup, without_advice, program), advised)
+    return [str(item.message) for item in caught]
+
+
+def outcome(setup: Setup, scheduler_class: Any, program: Program) -> Any:
+    """Return what a program did: its learning rates, and the states or the error at the end."""
+    try:
+        run = setup.run(scheduler_class, program)
+    except (TypeError, ValueError) as error:
+        return type(error), re.sub("0x[0-9a-f]+", "", str(error))  # a function's address
+    state = run.scheduler.state_dict()
+    state.pop("after", None)  # the scheduler itself that `Warmup` steps
+    return run.lrs, run.optimizer.state_dict(), state
 
 
 def through_torch_save(value: Any) -> Any:
@@ -186,7 +290,7 @@ def through_torch_save(value: Any) -> Any:
     return torch.load(file, weights_only=True)
 
 
-def writes_the_learning_rates_of_the_step(run: Run) -> None:
+def writes_the_learning_rates_of_the_step(run: LambdaRun) -> None:
     for group, base, multiplier in zip(
         run.groups, run.scheduler.base_lrs, run.multipliers(), strict=True
     ):
@@ -197,13 +301,13 @@ def writes_the_learning_rates_of_the_step(run: Run) -> None:
 
 
 @same()
-def sets_last_epoch(run: Run) -> None:
+def test_sets_last_epoch(run: LambdaRun) -> None:
     """As after `scheduler = LambdaLR(…)` in a resumed run."""
     run.scheduler.last_epoch = 29
 
 
 @same()
-def restores_position_and_learning_rates(run: Run) -> None:
+def test_restores_position_and_learning_rates(run: LambdaRun) -> None:
     """As for a checkpoint that has no state of the scheduler."""
     scheduler = run.scheduler
     scheduler.last_epoch = 30
@@ -213,13 +317,13 @@ def restores_position_and_learning_rates(run: Run) -> None:
 
 
 @same()
-def restores_learning_rates_alone(run: Run) -> None:
+def test_restores_learning_rates_alone(run: LambdaRun) -> None:
     run.scheduler.last_epoch = 40
     writes_the_learning_rates_of_the_step(run)
 
 
 @same()
-def restores_from_get_lr(run: Run) -> None:
+def test_restores_from_get_lr(run: LambdaRun) -> None:
     run.scheduler.last_epoch = 35
     run.scheduler._last_lr = run.scheduler.get_lr()
     for group, lr in zip(run.groups, run.scheduler._last_lr, strict=True):
@@ -227,72 +331,72 @@ def restores_from_get_lr(run: Run) -> None:
 
 
 @same()
-def clears_last_lr_before_a_step(run: Run) -> None:
+def test_clears_last_lr_before_a_step(run: LambdaRun) -> None:
     run.scheduler._last_lr = None
     run.scheduler.step()
 
 
 @same()
-def replays_steps(run: Run) -> None:
+def test_replays_steps(run: LambdaRun) -> None:
     """As in a resumed run; nothing warns that there were no updates."""
     for _ in range(60):
         run.scheduler.step()
 
 
 @same()
-def skips_ahead(run: Run) -> None:
+def test_skips_ahead(run: LambdaRun) -> None:
     run.scheduler.last_epoch += 25
 
 
 @same()
-def divides_by_accumulation_steps(run: Run) -> None:
+def test_divides_by_accumulation_steps(run: LambdaRun) -> None:
     run.scheduler.last_epoch = run.scheduler.last_epoch // 2
 
 
 @same()
-def jumps_to_an_epoch(run: Run) -> None:
+def test_jumps_to_an_epoch(run: LambdaRun) -> None:
     run.scheduler.step(40)
 
 
 @same()
-def passes_the_epoch_to_every_step(run: Run) -> None:
+def test_passes_the_epoch_to_every_step(run: LambdaRun) -> None:
     for epoch in range(20, 25):
-        run.update()
+        run.step_optimizer()
         run.scheduler.step(epoch=epoch)
 
 
 @same()
-def undoes_a_step(run: Run) -> None:
+def test_undoes_a_step(run: LambdaRun) -> None:
     run.scheduler.step()
     run.scheduler.last_epoch -= 1
 
 
 @same()
-def restarts_with_a_step(run: Run) -> None:
+def test_restarts_with_a_step(run: LambdaRun) -> None:
     run.scheduler.last_epoch = -1
     run.scheduler.step()
 
 
 @same()
-def restarts_from_the_bases(run: Run) -> None:
+def test_restarts_from_the_bases(run: LambdaRun) -> None:
     for group, base in zip(run.groups, run.scheduler.base_lrs, strict=True):
         group["lr"] = float(base)
     run.scheduler.last_epoch = 0
 
 
 @same()
-def restarts_with_the_initial_step(run: Run) -> None:
+def test_restarts_with_the_initial_step(run: LambdaRun) -> None:
     run.scheduler.last_epoch = -1
     run.scheduler._initial_step()
 
 
 @same()
-def restarts_with_update_lr(run: Run) -> None:
+def test_restarts_with_update_lr(run: LambdaRun) -> None:
     run.scheduler._update_lr(0)
 
 
 @same()
-def restarts_after_a_count_of_0(run: Run) -> None:
+def test_restarts_after_a_count_of_0(run: LambdaRun) -> None:
     run.scheduler.last_epoch = -1
     run.scheduler._step_count = 0
     run.scheduler._get_lr_called_within_step = False
@@ -300,60 +404,60 @@ def restarts_after_a_count_of_0(run: Run) -> None:
 
 
 @same()
-def counts_steps_that_it_skips(run: Run) -> None:
+def test_counts_steps_that_it_skips(run: LambdaRun) -> None:
     """As with gradient accumulation, where the scheduler is not stepped."""
     for _ in range(3):
-        run.update()
+        run.step_optimizer()
         run.scheduler._step_count += 1
 
 
 @same()
-def writes_an_epoch_after_each_step(run: Run) -> None:
+def test_writes_an_epoch_after_each_step(run: LambdaRun) -> None:
     for epoch in range(7, 12):
-        run.update()
+        run.step_optimizer()
         run.scheduler.step()
         run.scheduler.last_epoch = epoch
 
 
 @same()
-def builds_again_from_its_functions(run: Run) -> None:
+def test_builds_again_from_its_functions(run: LambdaRun) -> None:
     kind = type(run.scheduler)
     last_epoch = run.scheduler.last_epoch - 1
     run.scheduler = kind(run.optimizer, run.scheduler.lr_lambdas, last_epoch=last_epoch)
 
 
 @same()
-def builds_again(run: Run) -> None:
+def test_builds_again(run: LambdaRun) -> None:
     """The peak is `initial_lr`."""
-    run.scheduler = run.kind(run.optimizer, run.curve)
+    run.scheduler = run.scheduler_class(run.optimizer, run.curve)
 
 
 @same()
-def removes_initial_lr_and_builds_again(run: Run) -> None:
+def test_removes_initial_lr_and_builds_again(run: LambdaRun) -> None:
     """The peak is `lr`."""
     for group in run.groups:
         group["lr"] = 0.1171875
         group.pop("initial_lr")
-    run.scheduler = run.kind(run.optimizer, run.curve)
+    run.scheduler = run.scheduler_class(run.optimizer, run.curve)
 
 
 @warns("lr = 0.1171875", "initial_lr = ", "set_peak(0.1171875)", 'del group["initial_lr"]')
-def changes_lr_and_builds_again(run: Run) -> None:
+def test_changes_lr_and_builds_again(run: LambdaRun) -> None:
     """As a notebook's cell that is run again: the first build has left `initial_lr`, the peak."""
     for group in run.groups:
         group["lr"] = 0.1171875
-    run.scheduler = run.kind(run.optimizer, run.curve)
+    run.scheduler = run.scheduler_class(run.optimizer, run.curve)
 
 
 @warns("param_groups[0] had lr = ", "initial_lr = ")
-def scales_a_group_and_builds_again(run: Run) -> None:
+def test_scales_a_group_and_builds_again(run: LambdaRun) -> None:
     run.train(1)
     run.groups[0]["lr"] = run.groups[0]["lr"] * 0.25
-    run.scheduler = run.kind(run.optimizer, run.curve)
+    run.scheduler = run.scheduler_class(run.optimizer, run.curve)
 
 
 @same()
-def runs_the_constructor_of_the_base_class(run: Run) -> None:
+def test_runs_the_constructor_of_the_base_class(run: LambdaRun) -> None:
     """As Lightning did for wrapped optimizers."""
     state = run.scheduler.state_dict()
     LRScheduler.__init__(run.scheduler, run.optimizer)
@@ -365,22 +469,22 @@ def runs_the_constructor_of_the_base_class(run: Run) -> None:
 
 
 @same()
-def scales_bases_by_the_world_size(run: Run) -> None:
+def test_scales_bases_by_the_world_size(run: LambdaRun) -> None:
     run.scheduler.base_lrs = [base * 4 for base in run.scheduler.base_lrs]
 
 
 @same()
-def gives_bases_as_a_tuple(run: Run) -> None:
+def test_gives_bases_as_a_tuple(run: LambdaRun) -> None:
     run.scheduler.base_lrs = tuple(base / 2 for base in run.scheduler.base_lrs)
 
 
 @same()
-def halves_the_first_base(run: Run) -> None:
+def test_halves_the_first_base(run: LambdaRun) -> None:
     run.scheduler.base_lrs[0] *= 0.5
 
 
 @same()
-def replaces_each_base_and_last_lr(run: Run) -> None:
+def test_replaces_each_base_and_last_lr(run: LambdaRun) -> None:
     scheduler = run.scheduler
     for group in run.groups:
         group["lr"] = 0.125
@@ -391,12 +495,12 @@ def replaces_each_base_and_last_lr(run: Run) -> None:
 
 
 @same()
-def replaces_all_bases_in_place(run: Run) -> None:
+def test_replaces_all_bases_in_place(run: LambdaRun) -> None:
     run.scheduler.base_lrs[:] = [0.25] * len(run.groups)
 
 
 @same()
-def lowers_everything(run: Run) -> None:
+def test_lowers_everything(run: LambdaRun) -> None:
     """As after a loss that is not finite."""
     for group in run.groups:
         group["lr"] = group["lr"] * 0.5
@@ -406,7 +510,7 @@ def lowers_everything(run: Run) -> None:
 
 
 @same()
-def reads_bases_from_initial_lr(run: Run) -> None:
+def test_reads_bases_from_initial_lr(run: LambdaRun) -> None:
     for index, group in enumerate(run.groups):
         group["initial_lr"] = 0.5 ** (index + 1)
     run.scheduler.base_lrs = [group["initial_lr"] for group in run.groups]
@@ -414,20 +518,20 @@ def reads_bases_from_initial_lr(run: Run) -> None:
 
 
 @same()
-def changes_initial_lr_alone(run: Run) -> None:
+def test_changes_initial_lr_alone(run: LambdaRun) -> None:
     """It has no effect until the next scheduler is built."""
     for group in run.groups:
         group["initial_lr"] = 0.75
 
 
 @same()
-def removes_initial_lr(run: Run) -> None:
+def test_removes_initial_lr(run: LambdaRun) -> None:
     for group in run.groups:
         del group["initial_lr"]
 
 
 @same()
-def freezes_a_group_for_a_while(run: Run) -> None:
+def test_freezes_a_group_for_a_while(run: LambdaRun) -> None:
     group = run.groups[-1]
     run.scheduler.base_lrs[-1] = 0.0
     group["lr"] = 0.0
@@ -436,7 +540,7 @@ def freezes_a_group_for_a_while(run: Run) -> None:
 
 
 @same(setups=COMMON_CURVE)
-def adds_a_group_while_another_is_frozen(run: Run) -> None:
+def test_adds_a_group_while_another_is_frozen(run: LambdaRun) -> None:
     group = run.groups[-1]
     run.scheduler.base_lrs[-1] = 0.0
     run.unfreeze(lr=0.25)
@@ -447,7 +551,7 @@ def adds_a_group_while_another_is_frozen(run: Run) -> None:
 
 
 @same()
-def restarts_from_the_current_learning_rate(run: Run) -> None:
+def test_restarts_from_the_current_learning_rate(run: LambdaRun) -> None:
     scheduler = run.scheduler
     scheduler._step_count = 0
     scheduler.last_epoch = 0
@@ -456,7 +560,7 @@ def restarts_from_the_current_learning_rate(run: Run) -> None:
 
 
 @same()
-def keeps_its_own_list_of_bases(run: Run) -> None:
+def test_keeps_its_own_list_of_bases(run: LambdaRun) -> None:
     bases = run.scheduler.base_lrs
     run.scheduler.base_lrs = [base * 2 for base in bases]
     run.train(2)
@@ -464,21 +568,21 @@ def keeps_its_own_list_of_bases(run: Run) -> None:
 
 
 @same()
-def changes_the_peak_at_every_update(run: Run) -> None:
+def test_changes_the_peak_at_every_update(run: LambdaRun) -> None:
     """As a warmup that the scheduler does not know."""
     for update in range(1, 5):
-        run.update()
+        run.step_optimizer()
         run.scheduler.base_lrs[0] = 0.125 * update
         run.scheduler.step()
 
 
 @rejected("not iterable")
-def assigns_a_number_for_the_bases(run: Run) -> None:
+def test_assigns_a_number_for_the_bases(run: LambdaRun) -> None:
     run.scheduler.base_lrs = 0.1
 
 
 @rejected("base_lrs[0]", "nan")
-def assigns_a_base_that_is_not_finite(run: Run) -> None:
+def test_assigns_a_base_that_is_not_finite(run: LambdaRun) -> None:
     run.scheduler.base_lrs[0] = float("nan")
 
 
@@ -486,16 +590,16 @@ def assigns_a_base_that_is_not_finite(run: Run) -> None:
 
 
 @same()
-def writes_learning_rates_for_some_updates(run: Run) -> None:
+def test_writes_learning_rates_for_some_updates(run: LambdaRun) -> None:
     for lr in (0.01, 0.02, 0.03):
         for group in run.groups:
             group["lr"] = lr
-        run.update()
+        run.step_optimizer()
     run.scheduler.step()
 
 
 @same()
-def warms_up_from_initial_lr(run: Run) -> None:
+def test_warms_up_from_initial_lr(run: LambdaRun) -> None:
     """As trainers that interpolate up to `initial_lr · function(epoch)`; one step per epoch."""
     for epoch in range(2):
         for batch in range(4):
@@ -503,27 +607,27 @@ def warms_up_from_initial_lr(run: Run) -> None:
                 update = 4 * epoch + batch
                 lr_after_warmup = 0.5 * multiplier(epoch)
                 group["lr"] = float(np.interp(update, [0, 8], [0.0, lr_after_warmup]))
-            run.update()
+            run.step_optimizer()
         run.scheduler.step()
 
 
 @same()
-def writes_the_last_learning_rates(run: Run) -> None:
+def test_writes_the_last_learning_rates(run: LambdaRun) -> None:
     for group, lr in zip(run.groups, run.scheduler.get_last_lr(), strict=True):
         group["lr"] = lr
 
 
 @same()
-def multiplies_what_the_scheduler_wrote(run: Run) -> None:
+def test_multiplies_what_the_scheduler_wrote(run: LambdaRun) -> None:
     """As a factor for one group, at each update."""
     for _ in range(4):
         run.groups[-1]["lr"] = run.groups[-1]["lr"] * 0.5
-        run.update()
+        run.step_optimizer()
         run.scheduler.step()
 
 
 @same()
-def reads_everything(run: Run) -> None:
+def test_reads_everything(run: LambdaRun) -> None:
     scheduler = run.scheduler
     assert isinstance(scheduler, LambdaLR)
     assert not hasattr(scheduler, "_get_closed_form_lr")
@@ -539,44 +643,44 @@ def reads_everything(run: Run) -> None:
 # Groups that are added.
 
 
-def adds_a_group_and_tells_a_lambda_lr(run: Run) -> None:
+def adds_a_group_and_tells_a_lambda_lr(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs.append(0.25)
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
 
 
 @same(setups=COMMON_CURVE, under_torch=adds_a_group_and_tells_a_lambda_lr)
-def adds_a_group(run: Run) -> None:
+def test_adds_a_group(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
 
 
 @same(setups=COMMON_CURVE, under_torch=adds_a_group_and_tells_a_lambda_lr)
-def appends_a_base(run: Run) -> None:
+def test_appends_a_base(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs.append(0.25)
 
 
 @same(setups=COMMON_CURVE)
-def appends_a_base_and_a_function(run: Run) -> None:
+def test_appends_a_base_and_a_function(run: LambdaRun) -> None:
     adds_a_group_and_tells_a_lambda_lr(run)
 
 
 @same(setups=COMMON_CURVE)
-def appends_a_base_that_is_not_the_groups_lr(run: Run) -> None:
+def test_appends_a_base_that_is_not_the_groups_lr(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs.append(0.75)
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[0])
 
 
 @same(setups=COMMON_CURVE)
-def appends_before_the_group(run: Run) -> None:
+def test_appends_before_the_group(run: LambdaRun) -> None:
     run.scheduler.base_lrs.append(0.25)
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[0])
     run.unfreeze(lr=0.25)
 
 
 @same(setups=COMMON_CURVE)
-def extends_bases_and_functions(run: Run) -> None:
+def test_extends_bases_and_functions(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
     run.unfreeze(lr=0.5)
     run.scheduler.base_lrs.extend([0.25, 0.5])
@@ -584,7 +688,7 @@ def extends_bases_and_functions(run: Run) -> None:
 
 
 @same(setups=COMMON_CURVE)
-def extends_by_the_groups_that_are_missing(run: Run) -> None:
+def test_extends_by_the_groups_that_are_missing(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
     scheduler = run.scheduler
     scheduler.base_lrs.extend(group["lr"] for group in run.groups[len(scheduler.base_lrs) :])
@@ -593,21 +697,21 @@ def extends_by_the_groups_that_are_missing(run: Run) -> None:
 
 
 @same(setups=COMMON_CURVE)
-def adds_lists_in_place(run: Run) -> None:
+def test_adds_lists_in_place(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs += [0.25]
     run.scheduler.lr_lambdas += [run.scheduler.lr_lambdas[0]]
 
 
 @same(setups=COMMON_CURVE)
-def assigns_longer_lists(run: Run) -> None:
+def test_assigns_longer_lists(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs = [*run.scheduler.base_lrs, 0.25]
     run.scheduler.lr_lambdas = [*run.scheduler.lr_lambdas, run.scheduler.lr_lambdas[0]]
 
 
 @same(setups=COMMON_CURVE)
-def assigns_a_base_and_a_function_for_each_group(run: Run) -> None:
+def test_assigns_a_base_and_a_function_for_each_group(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
     for group in run.groups:
         group.setdefault("initial_lr", group["lr"])
@@ -616,20 +720,20 @@ def assigns_a_base_and_a_function_for_each_group(run: Run) -> None:
 
 
 @same(setups=COMMON_CURVE)
-def appends_last_lr_too(run: Run) -> None:
+def test_appends_last_lr_too(run: LambdaRun) -> None:
     adds_a_group_and_tells_a_lambda_lr(run)
     run.scheduler._last_lr.append(0.25)
 
 
 @same(setups=COMMON_CURVE)
-def saves_after_the_append(run: Run) -> None:
+def test_saves_after_the_append(run: LambdaRun) -> None:
     adds_a_group_and_tells_a_lambda_lr(run)
     state = run.scheduler.state_dict()
     assert len(state["base_lrs"]) == len(run.groups)
 
 
 @same(setups=COMMON_CURVE)
-def adds_a_group_at_its_current_learning_rate(run: Run) -> None:
+def test_adds_a_group_at_its_current_learning_rate(run: LambdaRun) -> None:
     """`lr` is what the curve gives for `initial_lr` now."""
     base = 0.25
     run.unfreeze(lr=base * run.multipliers()[-1], initial_lr=base)
@@ -638,7 +742,7 @@ def adds_a_group_at_its_current_learning_rate(run: Run) -> None:
 
 
 @same(setups=COMMON_CURVE)
-def gives_a_base_besides_a_decayed_initial_lr(run: Run) -> None:
+def test_gives_a_base_besides_a_decayed_initial_lr(run: LambdaRun) -> None:
     """As a finetuning callback that scales the new group's `lr` and `initial_lr`."""
     lr = 0.25 * run.multipliers()[-1]
     run.unfreeze(lr=lr, initial_lr=lr)
@@ -646,42 +750,42 @@ def gives_a_base_besides_a_decayed_initial_lr(run: Run) -> None:
     run.scheduler.lr_lambdas.extend([run.scheduler.lr_lambdas[-1]])
 
 
-def options_of_an_old_group(run: Run) -> dict[str, Any]:
+def options_of_an_old_group(run: LambdaRun) -> dict[str, Any]:
     return {key: value for key, value in run.groups[0].items() if key not in ("params", "lr")}
 
 
-def copies_options_and_tells_a_lambda_lr(run: Run) -> None:
+def copies_options_and_tells_a_lambda_lr(run: LambdaRun) -> None:
     run.unfreeze(**options_of_an_old_group(run), lr=0.0078125)
     run.scheduler.base_lrs.append(0.0078125)
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
 
 
 @rejected("lr = 0.0078125", 'del group["initial_lr"]', 'group["lr"] = ', setups=COMMON_CURVE)
-def adds_a_group_with_the_options_of_another(run: Run) -> None:
+def test_adds_a_group_with_the_options_of_another(run: LambdaRun) -> None:
     """`initial_lr` is the other group's, and up to a hundred times `lr`."""
     run.unfreeze(**options_of_an_old_group(run), lr=0.0078125)
 
 
 @rejected("lr = 0.0078125", 'del group["initial_lr"]', 'group["lr"] = ', setups=COMMON_CURVE)
-def appends_a_dictionary_to_param_groups(run: Run) -> None:
+def test_appends_a_dictionary_to_param_groups(run: LambdaRun) -> None:
     parameter = Parameter(torch.zeros(1))
     run.added.append(parameter)
     run.groups.append({**run.groups[0], "params": [parameter], "lr": 0.0078125})
 
 
 @same(setups=COMMON_CURVE)
-def copies_options_and_appends_a_base(run: Run) -> None:
+def test_copies_options_and_appends_a_base(run: LambdaRun) -> None:
     copies_options_and_tells_a_lambda_lr(run)
 
 
-def copies_everything_and_tells_a_lambda_lr(run: Run) -> None:
+def copies_everything_and_tells_a_lambda_lr(run: LambdaRun) -> None:
     run.unfreeze(**options_of_an_old_group(run), lr=run.groups[0]["lr"])
     run.scheduler.base_lrs.append(run.groups[0]["initial_lr"])
     run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
 
 
 @same(setups=COMMON_CURVE, under_torch=copies_everything_and_tells_a_lambda_lr)
-def adds_a_group_like_another(run: Run) -> None:
+def test_adds_a_group_like_another(run: LambdaRun) -> None:
     """With its current `lr` too: `initial_lr` is the peak."""
     run.unfreeze(**options_of_an_old_group(run), lr=run.groups[0]["lr"])
 
@@ -690,65 +794,65 @@ def adds_a_group_like_another(run: Run) -> None:
 
 
 @same(setups=SEVERAL_GROUPS)
-def removes_a_group_with_its_base(run: Run) -> None:
+def test_removes_a_group_with_its_base(run: LambdaRun) -> None:
     del run.groups[0]
     del run.scheduler.base_lrs[0]
     del run.scheduler.lr_lambdas[0]
 
 
 @same(setups=SEVERAL_GROUPS)
-def pops_a_group_with_its_base(run: Run) -> None:
+def test_pops_a_group_with_its_base(run: LambdaRun) -> None:
     for values in (run.groups, run.scheduler.base_lrs, run.scheduler.lr_lambdas):
         values.pop()
 
 
 @same(setups=SEVERAL_GROUPS)
-def assigns_shorter_lists(run: Run) -> None:
+def test_assigns_shorter_lists(run: LambdaRun) -> None:
     run.groups[:] = run.groups[1:]
     run.scheduler.base_lrs = run.scheduler.base_lrs[1:]
     run.scheduler.lr_lambdas = run.scheduler.lr_lambdas[1:]
     run.scheduler._last_lr = run.current_lrs()
 
 
-def removes_and_tells_a_lambda_lr(run: Run) -> None:
+def removes_and_tells_a_lambda_lr(run: LambdaRun) -> None:
     for values in (run.groups, run.scheduler.base_lrs, run.scheduler.lr_lambdas):
         del values[0]
 
 
 @same(setups=SEVERAL_GROUPS, under_torch=removes_and_tells_a_lambda_lr)
-def removes_a_group(run: Run) -> None:
+def test_removes_a_group(run: LambdaRun) -> None:
     del run.groups[0]
 
 
 @same(setups=SEVERAL_GROUPS, under_torch=removes_and_tells_a_lambda_lr)
-def removes_a_group_with_its_base_alone(run: Run) -> None:
+def test_removes_a_group_with_its_base_alone(run: LambdaRun) -> None:
     del run.groups[0]
     del run.scheduler.base_lrs[0]
 
 
 @same()
-def leaves_a_group_out_of_an_update(run: Run) -> None:
+def test_leaves_a_group_out_of_an_update(run: LambdaRun) -> None:
     group = run.groups.pop()
     run.optimizer.step()
     run.groups.append(group)
 
 
 @same()
-def puts_new_parameters_into_a_group(run: Run) -> None:
+def test_puts_new_parameters_into_a_group(run: LambdaRun) -> None:
     """As a model that gets new heads."""
     run.groups[0]["params"] = [Parameter(torch.zeros(1))]
     run.optimizer.state = defaultdict(dict)
 
 
 @same(setups=(ONE_GROUP,))
-def puts_all_parameters_into_a_new_group(run: Run) -> None:
+def test_puts_all_parameters_into_a_new_group(run: LambdaRun) -> None:
     parameters = run.groups[0]["params"]
     run.groups.clear()
     run.optimizer.add_param_group({"params": [*parameters, Parameter(torch.zeros(1))], "lr": 0.125})
 
 
 @same(setups=COMMON_CURVE)
-def regroups_with_layerwise_learning_rates(run: Run) -> None:
+def test_regroups_with_layerwise_learning_rates(run: LambdaRun) -> None:
     scheduler = run.scheduler
     (multiplier, *_) = run.multipliers()
     groups: list[dict[str, Any]] = []
@@ -765,7 +869,7 @@ def regroups_with_layerwise_learning_rates(run: Run) -> None:
 
 
 @same(setups=(ONE_GROUP,))
-def empties_the_optimizer_for_a_first_phase(run: Run) -> None:
+def test_empties_the_optimizer_for_a_first_phase(run: LambdaRun) -> None:
     """As a finetuning callback that trains other parameters than `configure_optimizers` said."""
     run.optimizer.param_groups = []
     run.scheduler.last_epoch = -1
@@ -777,12 +881,12 @@ def empties_the_optimizer_for_a_first_phase(run: Run) -> None:
 
 
 @rejected("3", "2", setups=SEVERAL_GROUPS)
-def appends_a_base_without_a_group(run: Run) -> None:
+def test_appends_a_base_without_a_group(run: LambdaRun) -> None:
     run.scheduler.base_lrs.append(0.25)
 
 
 @rejected("4", "3", setups=(TWO_GROUPS,))
-def appends_a_base_twice(run: Run) -> None:
+def test_appends_a_base_twice(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs.append(0.25)
     run.scheduler.base_lrs.append(0.25)
@@ -790,12 +894,12 @@ def appends_a_base_twice(run: Run) -> None:
 
 
 @rejected("1", "2", setups=SEVERAL_GROUPS)
-def removes_a_base_without_a_group(run: Run) -> None:
+def test_removes_a_base_without_a_group(run: LambdaRun) -> None:
     run.scheduler.base_lrs.pop()
 
 
 @rejected("3 parameter groups", "curves for 2", setups=(CURVE_PER_GROUP,))
-def adds_a_group_under_a_curve_for_each(run: Run) -> None:
+def test_adds_a_group_under_a_curve_for_each(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
 
 
@@ -807,48 +911,48 @@ def with_floor(multiplier: Multiplier) -> Multiplier:
 
 
 @rejected("StagedCurve.through", "LambdaLR")
-def replaces_the_functions(run: Run) -> None:
+def test_replaces_the_functions(run: LambdaRun) -> None:
     """As a floor under a schedule."""
     run.scheduler.lr_lambdas = list(map(with_floor, run.scheduler.lr_lambdas))
 
 
 @rejected("StagedCurve.through", "LambdaLR")
-def replaces_the_first_function(run: Run) -> None:
+def test_replaces_the_first_function(run: LambdaRun) -> None:
     """As the level of a run that was extended."""
     level = run.multipliers()[0]
     run.scheduler.lr_lambdas[0] = lambda step: level
 
 
 @rejected("StagedCurve.through", "LambdaLR")
-def replaces_a_function_by_a_partial(run: Run) -> None:
+def test_replaces_a_function_by_a_partial(run: LambdaRun) -> None:
     run.scheduler.lr_lambdas[-1] = partial(max, 0.5)
 
 
 @rejected("StagedCurve.through", "LambdaLR", setups=COMMON_CURVE)
-def appends_a_different_function(run: Run) -> None:
+def test_appends_a_different_function(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
     run.scheduler.base_lrs.append(0.25)
     run.scheduler.lr_lambdas.append(lambda step: 1.0)
 
 
 @rejected("load_state_dict")
-def replaces_a_function_by_a_curve(run: Run) -> None:
+def test_replaces_a_function_by_a_curve(run: LambdaRun) -> None:
     run.scheduler.lr_lambdas[0] = LINEAR.cooldown(150, 20)
 
 
 @rejected("load_state_dict")
-def replaces_all_functions_by_curves(run: Run) -> None:
+def test_replaces_all_functions_by_curves(run: LambdaRun) -> None:
     run.scheduler.lr_lambdas = [LINEAR.cooldown(150, 20)] * len(run.groups)
 
 
 @same()
-def replaces_the_functions_by_themselves(run: Run) -> None:
+def test_replaces_the_functions_by_themselves(run: LambdaRun) -> None:
     run.scheduler.lr_lambdas = [*run.scheduler.lr_lambdas]
     run.scheduler.lr_lambdas[0] = run.scheduler.lr_lambdas[0]
 
 
 @rejected("load_state_dict")
-def replaces_a_curve(run: Run) -> None:
+def test_replaces_a_curve(run: LambdaRun) -> None:
     """Only `lambda_lr` has `curves`."""
     run.scheduler.curves[0] = LINEAR.cooldown(150, 20)
 
@@ -857,7 +961,7 @@ def replaces_a_curve(run: Run) -> None:
 
 
 @same()
-def moves_to_an_optimizer_with_the_current_learning_rate(run: Run) -> None:
+def test_moves_to_an_optimizer_with_the_current_learning_rate(run: LambdaRun) -> None:
     """Twice, as a model that is pruned again."""
     for _ in range(2):
         run.rebuild_optimizer(run.current_lrs())
@@ -866,13 +970,13 @@ def moves_to_an_optimizer_with_the_current_learning_rate(run: Run) -> None:
 
 
 @same()
-def moves_to_an_optimizer_with_the_first_learning_rate(run: Run) -> None:
+def test_moves_to_an_optimizer_with_the_first_learning_rate(run: LambdaRun) -> None:
     run.rebuild_optimizer(run.scheduler.base_lrs)
     run.scheduler.optimizer = run.optimizer
 
 
 @same()
-def moves_to_an_optimizer_with_current_learning_rates_as_initial_ones(run: Run) -> None:
+def test_moves_to_an_optimizer_with_current_initial_lrs(run: LambdaRun) -> None:
     """As a finetuning callback that changes the optimizer, and gives each group an `initial_lr`."""
     run.rebuild_optimizer(run.current_lrs())
     for group in run.groups:
@@ -881,7 +985,7 @@ def moves_to_an_optimizer_with_current_learning_rates_as_initial_ones(run: Run) 
 
 
 @same()
-def moves_to_an_optimizer_that_loaded_the_state(run: Run) -> None:
+def test_moves_to_an_optimizer_that_loaded_the_state(run: LambdaRun) -> None:
     old = run.optimizer
     run.rebuild_optimizer([1.0] * len(run.groups))
     run.optimizer.load_state_dict(old.state_dict())
@@ -889,7 +993,7 @@ def moves_to_an_optimizer_that_loaded_the_state(run: Run) -> None:
 
 
 @same()
-def moves_to_an_optimizer_after_a_change_of_the_base(run: Run) -> None:
+def test_moves_to_an_optimizer_after_a_change_of_the_base(run: LambdaRun) -> None:
     old = run.optimizer
     run.scheduler.base_lrs[0] *= 0.5
     run.rebuild_optimizer([1.0] * len(run.groups))
@@ -898,7 +1002,7 @@ def moves_to_an_optimizer_after_a_change_of_the_base(run: Run) -> None:
 
 
 @same()
-def moves_to_another_optimizer_of_the_same_parameters(run: Run) -> None:
+def test_moves_to_another_optimizer_of_the_same_parameters(run: LambdaRun) -> None:
     groups: list[dict[str, Any]] = []
     for group in run.groups:
         groups.append({"params": group["params"], "lr": group["lr"]})
@@ -907,13 +1011,13 @@ def moves_to_another_optimizer_of_the_same_parameters(run: Run) -> None:
 
 
 @same()
-def moves_to_a_copy_of_the_optimizer(run: Run) -> None:
+def test_moves_to_a_copy_of_the_optimizer(run: LambdaRun) -> None:
     run.optimizer = copy.deepcopy(run.optimizer)
     run.scheduler.optimizer = run.optimizer
 
 
 @same(setups=(TWO_GROUPS,))
-def moves_and_keeps_some_parameters(run: Run) -> None:
+def test_moves_and_keeps_some_parameters(run: LambdaRun) -> None:
     kept = run.groups[1]["params"]
     lrs = run.current_lrs()
     new_group = {"params": [Parameter(torch.zeros(1))], "lr": lrs[0]}
@@ -923,12 +1027,12 @@ def moves_and_keeps_some_parameters(run: Run) -> None:
 
 
 @same()
-def runs_the_optimizers_constructor_again(run: Run) -> None:
+def test_runs_the_optimizers_constructor_again(run: LambdaRun) -> None:
     run.optimizer.__init__(new_groups(run.current_lrs()))
 
 
 @same()
-def replaces_all_groups_by_new_ones(run: Run) -> None:
+def test_replaces_all_groups_by_new_ones(run: LambdaRun) -> None:
     """The optimizer stays; its groups and parameters are new."""
     groups: list[dict[str, Any]] = []
     for group in run.groups:
@@ -937,21 +1041,21 @@ def replaces_all_groups_by_new_ones(run: Run) -> None:
 
 
 @same()
-def clears_the_optimizers_state(run: Run) -> None:
+def test_clears_the_optimizers_state(run: LambdaRun) -> None:
     run.optimizer.state.clear()
     run.optimizer.state = defaultdict(dict)
     run.optimizer.__setstate__({"state": defaultdict(dict)})
 
 
 @same()
-def says_that_the_optimizer_was_stepped(run: Run) -> None:
+def test_says_that_the_optimizer_was_stepped(run: LambdaRun) -> None:
     run.optimizer._step_count = 1
     run.optimizer._opt_called = True
     run.scheduler.step()
 
 
 @same()
-def builds_another_optimizer_and_does_not_tell(run: Run) -> None:
+def test_builds_another_optimizer_and_does_not_tell(run: LambdaRun) -> None:
     """The scheduler writes into the groups of the optimizer that it was given."""
     run.train(1)
     run.rebuild_optimizer(run.current_lrs())
@@ -959,7 +1063,7 @@ def builds_another_optimizer_and_does_not_tell(run: Run) -> None:
 
 
 @rejected("3", "2", setups=SEVERAL_GROUPS)
-def moves_to_an_optimizer_with_another_number_of_groups(run: Run) -> None:
+def test_moves_to_an_optimizer_with_another_number_of_groups(run: LambdaRun) -> None:
     run.rebuild_optimizer([0.5, 0.25, 0.125])
     run.scheduler.optimizer = run.optimizer
 
@@ -973,11 +1077,11 @@ class States:
     scheduler: dict[str, Any]
 
 
-def states_of(run: Run) -> States:
+def states_of(run: LambdaRun) -> States:
     return copy.deepcopy(States(run.optimizer.state_dict(), run.scheduler.state_dict()))
 
 
-def load(run: Run, states: States, *, optimizer_first: bool) -> None:
+def load(run: LambdaRun, states: States, *, optimizer_first: bool) -> None:
     if optimizer_first:
         run.optimizer.load_state_dict(states.optimizer)
     run.scheduler.load_state_dict(states.scheduler)
@@ -985,19 +1089,19 @@ def load(run: Run, states: States, *, optimizer_first: bool) -> None:
         run.optimizer.load_state_dict(states.optimizer)
 
 
-def fresh_run(run: Run, peaks: Sequence[Any] | None = None) -> Run:
+def fresh_run(run: LambdaRun, peaks: Sequence[Any] | None = None) -> LambdaRun:
     """Return a run as the same program builds it when it is started again."""
-    return Run(run.kind, run.curve, copy.deepcopy(peaks or run.scheduler.base_lrs))
+    return LambdaRun(run.scheduler_class, run.curve, copy.deepcopy(peaks or run.scheduler.base_lrs))
 
 
-def restart(run: Run, peaks: Sequence[Any] | None = None) -> None:
+def restart(run: LambdaRun, peaks: Sequence[Any] | None = None) -> None:
     """Replace the optimizer and the scheduler by those of a fresh run."""
     fresh = fresh_run(run, peaks)
     run.optimizer = fresh.optimizer
     run.scheduler = fresh.scheduler
 
 
-def resumes(run: Run, *, optimizer_first: bool) -> None:
+def resumes(run: LambdaRun, *, optimizer_first: bool) -> None:
     checkpoint = {
         "optimizer": run.optimizer.state_dict(),
         "scheduler": run.scheduler.state_dict(),
@@ -1008,30 +1112,30 @@ def resumes(run: Run, *, optimizer_first: bool) -> None:
 
 
 @same()
-def resumes_the_optimizer_first(run: Run) -> None:
+def test_resumes_the_optimizer_first(run: LambdaRun) -> None:
     resumes(run, optimizer_first=True)
 
 
 @same()
-def resumes_the_scheduler_first(run: Run) -> None:
+def test_resumes_the_scheduler_first(run: LambdaRun) -> None:
     resumes(run, optimizer_first=False)
 
 
 @same()
-def resumes_and_writes_the_learning_rates_again(run: Run) -> None:
+def test_resumes_and_writes_the_learning_rates_again(run: LambdaRun) -> None:
     resumes(run, optimizer_first=False)
     run.scheduler.step(run.scheduler.last_epoch)
 
 
 @rejected("peak_value", "scheduler.set_peak")
-def changes_the_bases_in_a_state(run: Run) -> None:
+def test_changes_the_bases_in_a_state(run: LambdaRun) -> None:
     state = run.scheduler.state_dict()
     state["base_lrs"] = [0.125] * len(run.groups)
     run.scheduler.load_state_dict(state)
 
 
 @same()
-def changes_the_last_learning_rates_in_a_state(run: Run) -> None:
+def test_changes_the_last_learning_rates_in_a_state(run: LambdaRun) -> None:
     """As a run that keeps its moments and restarts its learning rates."""
     for group, base in zip(run.groups, run.scheduler.base_lrs, strict=True):
         group["lr"] = float(base)
@@ -1041,7 +1145,7 @@ def changes_the_last_learning_rates_in_a_state(run: Run) -> None:
 
 
 @same()
-def updates_the_attributes_with_a_state(run: Run) -> None:
+def test_updates_the_attributes_with_a_state(run: LambdaRun) -> None:
     state = run.scheduler.state_dict()
     del state["lr_lambdas"]
     optimizer_state = run.optimizer.state_dict()
@@ -1052,7 +1156,7 @@ def updates_the_attributes_with_a_state(run: Run) -> None:
 
 
 @warns("without a curve", "step 30")
-def loads_a_state_that_it_wrote(run: Run) -> None:
+def test_loads_a_state_that_it_wrote(run: LambdaRun) -> None:
     bases = [float(base) for base in run.scheduler.base_lrs]
     state = {"last_epoch": 30, "_step_count": 31, "base_lrs": bases, "_last_lr": bases}
     run.scheduler.load_state_dict({**state, "lr_lambdas": [None] * len(run.groups)})
@@ -1060,20 +1164,20 @@ def loads_a_state_that_it_wrote(run: Run) -> None:
 
 
 @rejected("base_lrs")
-def loads_only_a_step(run: Run) -> None:
+def test_loads_only_a_step(run: LambdaRun) -> None:
     """Torch keeps all that the state does not have."""
     run.scheduler.load_state_dict({"last_epoch": 30, "lr_lambdas": [None] * len(run.groups)})
 
 
 @rejected("curve_step")
-def changes_the_step_in_a_state(run: Run) -> None:
+def test_changes_the_step_in_a_state(run: LambdaRun) -> None:
     state = run.scheduler.state_dict()
     state["last_epoch"] += 7
     run.scheduler.load_state_dict(state)
 
 
 @same()
-def loads_one_state_into_several_schedulers(run: Run) -> None:
+def test_loads_one_state_into_several_schedulers(run: LambdaRun) -> None:
     """As a container of optimizers that are alike."""
     states = states_of(run)
     first = fresh_run(run)
@@ -1085,7 +1189,7 @@ def loads_one_state_into_several_schedulers(run: Run) -> None:
 
 
 @same()
-def goes_back_to_its_first_states(run: Run) -> None:
+def test_goes_back_to_its_first_states(run: LambdaRun) -> None:
     first_states = states_of(fresh_run(run))
     for _ in range(2):
         run.train(3)
@@ -1093,11 +1197,11 @@ def goes_back_to_its_first_states(run: Run) -> None:
 
 
 @same()
-def goes_back_to_its_first_states_scheduler_first(run: Run) -> None:
+def test_goes_back_to_its_first_states_scheduler_first(run: LambdaRun) -> None:
     load(run, states_of(fresh_run(run)), optimizer_first=False)
 
 
-def loads_an_older_optimizer(run: Run, *, optimizer_first: bool) -> None:
+def loads_an_older_optimizer(run: LambdaRun, *, optimizer_first: bool) -> None:
     """The optimizer's state was taken ten updates before the scheduler's."""
     older = states_of(run).optimizer
     run.train(10)
@@ -1106,23 +1210,23 @@ def loads_an_older_optimizer(run: Run, *, optimizer_first: bool) -> None:
     load(run, States(older, newer), optimizer_first=optimizer_first)
 
 
-def loads_an_older_optimizer_and_writes(run: Run) -> None:
+def loads_an_older_optimizer_and_writes(run: LambdaRun) -> None:
     loads_an_older_optimizer(run, optimizer_first=True)
     writes_the_learning_rates_of_the_step(run)
 
 
 @same(under_torch=loads_an_older_optimizer_and_writes)
-def loads_an_older_optimizer_first(run: Run) -> None:
+def test_loads_an_older_optimizer_first(run: LambdaRun) -> None:
     loads_an_older_optimizer(run, optimizer_first=True)
 
 
 @same()
-def loads_an_older_optimizer_last(run: Run) -> None:
+def test_loads_an_older_optimizer_last(run: LambdaRun) -> None:
     """The next update uses the learning rate of the optimizer's state."""
     loads_an_older_optimizer(run, optimizer_first=False)
 
 
-def resumes_a_group_that_was_not_updated(run: Run, *, optimizer_first: bool) -> None:
+def resumes_a_group_that_was_not_updated(run: LambdaRun, *, optimizer_first: bool) -> None:
     run.unfreeze(lr=0.25)
     states = states_of(run)
     old_groups = len(run.groups) - 1
@@ -1132,24 +1236,24 @@ def resumes_a_group_that_was_not_updated(run: Run, *, optimizer_first: bool) -> 
     load(run, states, optimizer_first=optimizer_first)
 
 
-def adds_a_group_and_writes(run: Run) -> None:
+def adds_a_group_and_writes(run: LambdaRun) -> None:
     adds_a_group_and_tells_a_lambda_lr(run)
     run.added.clear()
     writes_the_learning_rates_of_the_step(run)
 
 
 @same(setups=COMMON_CURVE, under_torch=adds_a_group_and_writes)
-def resumes_a_new_group_optimizer_first(run: Run) -> None:
+def test_resumes_a_new_group_optimizer_first(run: LambdaRun) -> None:
     resumes_a_group_that_was_not_updated(run, optimizer_first=True)
 
 
-def adds_a_group_and_compares_its_first_update(run: Run) -> None:
+def adds_a_group_and_compares_its_first_update(run: LambdaRun) -> None:
     adds_a_group_and_tells_a_lambda_lr(run)
     run.added.clear()
 
 
 @same(setups=COMMON_CURVE, under_torch=adds_a_group_and_compares_its_first_update)
-def resumes_a_new_group_scheduler_first(run: Run) -> None:
+def test_resumes_a_new_group_scheduler_first(run: LambdaRun) -> None:
     """The optimizer's state was saved before the scheduler has written into the new group."""
     resumes_a_group_that_was_not_updated(run, optimizer_first=False)
 
@@ -1158,7 +1262,7 @@ def resumes_a_new_group_scheduler_first(run: Run) -> None:
 
 
 @same()
-def plots_with_a_copy(run: Run) -> None:
+def test_plots_with_a_copy(run: LambdaRun) -> None:
     """The run continues with its own scheduler, which the plot leaves alone."""
     plotted = copy.deepcopy(run.scheduler)
     for _ in range(30):
@@ -1166,7 +1270,7 @@ def plots_with_a_copy(run: Run) -> None:
 
 
 @same()
-def plots_with_copies_of_both(run: Run) -> None:
+def test_plots_with_copies_of_both(run: LambdaRun) -> None:
     optimizer = copy.deepcopy(run.optimizer)
     scheduler = copy.deepcopy(run.scheduler)
     scheduler.optimizer = optimizer
@@ -1179,7 +1283,7 @@ def plots_with_copies_of_both(run: Run) -> None:
 
 
 @same()
-def simulates_and_restores(run: Run) -> None:
+def test_simulates_and_restores(run: LambdaRun) -> None:
     states = states_of(run)
     for _ in range(30):
         run.scheduler.step()
@@ -1187,13 +1291,13 @@ def simulates_and_restores(run: Run) -> None:
 
 
 @same()
-def continues_with_a_copy(run: Run) -> None:
+def test_continues_with_a_copy(run: LambdaRun) -> None:
     run.scheduler = copy.deepcopy(run.scheduler)
     run.optimizer = run.scheduler.optimizer
 
 
 @same()
-def pickles_the_scheduler_and_gives_it_an_optimizer(run: Run) -> None:
+def test_pickles_the_scheduler_and_gives_it_an_optimizer(run: LambdaRun) -> None:
     """A scheduler that was saved whole, in a process with a new model."""
     bases = run.scheduler.base_lrs
     run.scheduler = pickle.loads(pickle.dumps(run.scheduler))
@@ -1207,7 +1311,7 @@ def pickles_the_scheduler_and_gives_it_an_optimizer(run: Run) -> None:
 
 
 @same()
-def sets_attributes(run: Run) -> None:
+def test_sets_attributes(run: LambdaRun) -> None:
     scheduler = run.scheduler
     scheduler.verbose = False
     scheduler.total_steps = 200
@@ -1217,14 +1321,14 @@ def sets_attributes(run: Run) -> None:
 
 
 @same()
-def reads_get_lr_as_if_within_a_step(run: Run) -> None:
+def test_reads_get_lr_as_if_within_a_step(run: LambdaRun) -> None:
     run.scheduler._get_lr_called_within_step = True
     run.scheduler.get_lr()
     run.scheduler._get_lr_called_within_step = False
 
 
 @same()
-def wraps_step(run: Run) -> None:
+def test_wraps_step(run: LambdaRun) -> None:
     step = run.scheduler.step
     steps: list[int] = []
 
@@ -1245,13 +1349,13 @@ def fixed_for(lrs: Callable[[], list[Any]], index: int, lr: float) -> list[Any]:
 
 
 @same()
-def replaces_get_lr_for_a_group(run: Run) -> None:
+def test_replaces_get_lr_for_a_group(run: LambdaRun) -> None:
     """As self-supervised methods that keep the learning rate of a predictor."""
     run.scheduler.get_lr = partial(fixed_for, run.scheduler.get_lr, -1, 0.0625)
 
 
 @same()
-def replaces_get_lr_by_a_method(run: Run) -> None:
+def test_replaces_get_lr_by_a_method(run: LambdaRun) -> None:
     def get_lr(self: Any) -> list[float]:
         return [base / (1 + self.last_epoch) for base in self.base_lrs]
 
@@ -1259,8 +1363,8 @@ def replaces_get_lr_by_a_method(run: Run) -> None:
 
 
 @same()
-def derives_a_class_with_a_floor(run: Run) -> None:
-    class WithFloor(run.kind):
+def test_derives_a_class_with_a_floor(run: LambdaRun) -> None:
+    class WithFloor(run.scheduler_class):
         def get_lr(self) -> list[Any]:
             return [max(lr, 0.0625) for lr in super().get_lr()]
 
@@ -1268,8 +1372,8 @@ def derives_a_class_with_a_floor(run: Run) -> None:
 
 
 @same()
-def derives_a_class_with_its_own_step(run: Run) -> None:
-    class EverySecond(run.kind):
+def test_derives_a_class_with_its_own_step(run: LambdaRun) -> None:
+    class EverySecond(run.scheduler_class):
         calls = 0
 
         def step(self, epoch: int | None = None) -> None:
@@ -1281,8 +1385,8 @@ def derives_a_class_with_its_own_step(run: Run) -> None:
 
 
 @same()
-def derives_a_class_with_another_attribute(run: Run) -> None:
-    class Frozen(run.kind):
+def test_derives_a_class_with_another_attribute(run: LambdaRun) -> None:
+    class Frozen(run.scheduler_class):
         """Keeps the learning rates from a step on."""
 
         def __init__(self, optimizer: Any, curve: Any, steps: int) -> None:
@@ -1325,29 +1429,29 @@ class Warmup(LRScheduler):
 
 
 @same()
-def warms_up_by_another_scheduler(run: Run) -> None:
+def test_warms_up_by_another_scheduler(run: LambdaRun) -> None:
     after = run.scheduler
     after.last_epoch = 0
     run.scheduler = Warmup(run.optimizer, 4, after)
 
 
-def start_sequence(run: Run) -> None:
+def start_sequence(run: LambdaRun) -> None:
     """Build a fresh optimizer, and a sequence of two schedulers."""
     run.optimizer = fresh_run(run).optimizer
-    first = run.kind(run.optimizer, run.curve)
-    second = run.kind(run.optimizer, run.curve)
+    first = run.scheduler_class(run.optimizer, run.curve)
+    second = run.scheduler_class(run.optimizer, run.curve)
     run.scheduler = SequentialLR(run.optimizer, [first, second], milestones=[6])
 
 
 @same()
-def changes_bases_inside_a_sequence(run: Run) -> None:
+def test_changes_bases_inside_a_sequence(run: LambdaRun) -> None:
     start_sequence(run)
     run.train(3)
     for part in run.scheduler._schedulers:
         part.base_lrs = [base * 0.5 for base in part.base_lrs]
 
 
-def resumes_a_sequence(run: Run, updates: int, *, optimizer_first: bool) -> None:
+def resumes_a_sequence(run: LambdaRun, updates: int, *, optimizer_first: bool) -> None:
     start_sequence(run)
     run.train(updates)
     states = states_of(run)
@@ -1357,179 +1461,35 @@ def resumes_a_sequence(run: Run, updates: int, *, optimizer_first: bool) -> None
 
 
 @same()
-def resumes_in_the_first_part_of_a_sequence(run: Run) -> None:
+def test_resumes_in_the_first_part_of_a_sequence(run: LambdaRun) -> None:
     resumes_a_sequence(run, 3, optimizer_first=True)
 
 
 @same()
-def resumes_in_the_second_part_of_a_sequence(run: Run) -> None:
+def test_resumes_in_the_second_part_of_a_sequence(run: LambdaRun) -> None:
     resumes_a_sequence(run, 9, optimizer_first=True)
 
 
 @same()
-def resumes_a_sequence_scheduler_first(run: Run) -> None:
+def test_resumes_a_sequence_scheduler_first(run: LambdaRun) -> None:
     resumes_a_sequence(run, 9, optimizer_first=False)
 
 
 @same()
-def halves_the_learning_rates_in_a_chain(run: Run) -> None:
+def test_halves_the_learning_rates_in_a_chain(run: LambdaRun) -> None:
     run.scheduler = ChainedScheduler([run.scheduler, ExponentialLR(run.optimizer, 0.5)])
 
 
 @same()
-def takes_turns_with_another_scheduler(run: Run) -> None:
+def test_takes_turns_with_another_scheduler(run: LambdaRun) -> None:
     """Two phases, each with its own scheduler of the same optimizer."""
     first = run.scheduler
-    run.scheduler = run.kind(run.optimizer, run.curve)
+    run.scheduler = run.scheduler_class(run.optimizer, run.curve)
     run.train(3)
     run.scheduler = first
     run.train(3)
 
 
 @rejected("must be an integer")
-def steps_by_parts_of_an_epoch(run: Run) -> None:
+def test_steps_by_parts_of_an_epoch(run: LambdaRun) -> None:
     run.scheduler.step(1.5)
-
-
-# Runs under both.
-
-peaks = st.sampled_from((0.5, 0.1, 3e-4, 1.0)) | st.floats(1e-4, 1.0)
-curves = st.sampled_from((CURVE, LINEAR, STAGED))
-forms: Any = st.sampled_from((float, torch.tensor))
-
-
-@st.composite
-def curve_and_lrs(draw: st.DrawFn, setup: str) -> tuple[Any, list[Any]]:
-    """Draw the curve, or the curves, and the groups' learning rates."""
-    curve: Any = draw(curves)
-    form = draw(forms)
-    lrs = [form(draw(peaks))]
-    if setup != ONE_GROUP:
-        lrs.append(form(draw(peaks)))
-    if setup == CURVE_PER_GROUP:
-        curve = [curve, draw(curves)]
-    return curve, lrs
-
-
-def in_all_setups(idioms: Sequence[Idiom]) -> pytest.MarkDecorator:
-    parameters: list[Any] = []
-    for idiom in idioms:
-        for setup in idiom.setups:
-            name = f"{idiom.program.__name__}-{setup}"
-            parameters.append(pytest.param(idiom, setup, id=name))
-    return pytest.mark.parametrize(("idiom", "setup"), parameters)
-
-
-def trained(kind: Any, program: Program, curve: Any, lrs: list[Any], updates: int) -> Run:
-    """Return a run that the program interrupts after some updates, and that then continues."""
-    run = Run(kind, copy.copy(curve), copy.deepcopy(lrs))
-    run.train(updates)
-    program(run)
-    run.train(12)
-    return run
-
-
-def assert_same_learning_rates(run: Run, reference: Run) -> None:
-    assert len(run.lrs) == len(reference.lrs)
-    for update, (lrs, expected_lrs) in enumerate(zip(run.lrs, reference.lrs, strict=True)):
-        message = f"update {update}: {lrs}, expected {expected_lrs}"
-        assert len(lrs) == len(expected_lrs), message
-        for lr, expected in zip(lrs, expected_lrs, strict=True):
-            if lr is None or expected is None:
-                assert lr is expected, message
-            else:
-                unit_in_last_place = np.spacing(np.float32(max(lr, expected)))
-                assert abs(lr - expected) <= unit_in_last_place, message
-
-
-def compare(idiom: Idiom, setup: str, data: st.DataObject, updates: int) -> list[str]:
-    """Run the program under both, compare all updates, and return the CurveWarnings."""
-    curve, lrs = data.draw(curve_and_lrs(setup))
-    with catch_warnings(record=True) as caught:
-        # Torch's own warnings, about the order of steps and epochs, are the same.
-        simplefilter("always")
-        reference = trained(LambdaLR, idiom.under_torch or idiom.program, curve, lrs, updates)
-        run = trained(lambda_lr, idiom.program, curve, lrs, updates)
-    assert_same_learning_rates(run, reference)
-    messages: list[str] = []
-    for warning in caught:
-        if issubclass(warning.category, CurveWarning):
-            messages.append(str(warning.message))
-    return messages
-
-
-@in_all_setups(SAME)
-@examples(8)
-@given(updates=st.integers(0, 30), data=st.data())
-def test_idiom_has_the_learning_rates_of_lambda_lr(
-    idiom: Idiom, setup: str, updates: int, data: st.DataObject
-) -> None:
-    assert not compare(idiom, setup, data, updates)
-
-
-@in_all_setups(WARNING)
-@examples(8)
-@given(updates=st.integers(0, 30), data=st.data())
-def test_idiom_warns_and_has_the_learning_rates(
-    idiom: Idiom, setup: str, updates: int, data: st.DataObject
-) -> None:
-    (message,) = compare(idiom, setup, data, updates)
-    for part in idiom.message:
-        assert part in message
-
-
-@pytest.mark.filterwarnings("ignore")
-@in_all_setups(REJECTED)
-@examples(8)
-@given(updates=st.integers(0, 30), data=st.data())
-def test_idiom_is_an_error(idiom: Idiom, setup: str, updates: int, data: st.DataObject) -> None:
-    curve, lrs = data.draw(curve_and_lrs(setup))
-    with pytest.raises((TypeError, ValueError)) as caught:
-        trained(lambda_lr, idiom.program, curve, lrs, updates)
-    for part in idiom.message:
-        assert part in str(caught.value)
-
-
-# Advice changes nothing.
-
-
-class without_advice(lambda_lr):
-    def __init__(self, *arguments: Any, advise: bool = False, **options: Any) -> None:
-        super().__init__(*arguments, advise=advise, **options)
-
-
-def outcome(kind: Any, idiom: Idiom, curve: Any, lrs: list[Any], updates: int) -> Any:
-    """Return what a program did: its learning rates, and the states or the error at the end."""
-    try:
-        run = trained(kind, idiom.program, curve, lrs, updates)
-    except (TypeError, ValueError) as error:
-        return type(error), re.sub("0x[0-9a-f]+", "", str(error))  # a function's address
-    state = run.scheduler.state_dict()
-    state.pop("after", None)  # the scheduler itself that `Warmup` steps
-    return run.lrs, run.optimizer.state_dict(), state
-
-
-@pytest.mark.filterwarnings("ignore")
-@in_all_setups([*SAME, *WARNING, *REJECTED])
-@examples(2)
-@given(updates=st.integers(0, 30), data=st.data())
-def test_idiom_without_advice_does_the_same(
-    idiom: Idiom, setup: str, updates: int, data: st.DataObject
-) -> None:
-    curve, lrs = data.draw(curve_and_lrs(setup))
-    advised = outcome(lambda_lr, idiom, curve, lrs, updates)
-    assert equal_trees(outcome(without_advice, idiom, curve, lrs, updates), advised)
-
-
-@in_all_setups(WARNING)
-@examples(4)
-@given(updates=st.integers(0, 30), data=st.data())
-def test_idiom_without_advice_is_silent(
-    idiom: Idiom, setup: str, updates: int, data: st.DataObject
-) -> None:
-    curve, lrs = data.draw(curve_and_lrs(setup))
-    with catch_warnings(record=True) as caught:
-        simplefilter("always")
-        trained(without_advice, idiom.program, curve, lrs, updates)
-    advice = [item for item in caught if "advise=False" in str(item.message)]
-    assert not advice

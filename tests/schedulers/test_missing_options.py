@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
+from support.runs.run import Run
+from support.runs.torch_run import TorchRun
 from support.wrong import wrong
 from torch.optim import Optimizer
 
@@ -43,63 +45,59 @@ def options_of(layout: list[Curve | None]) -> list[dict[str, Any]]:
     return options
 
 
-class Run:
+class MomentumRun(TorchRun):
     """An optimizer with a follower of its momentum."""
 
     def __init__(self, layout: list[Curve | None], options: list[dict[str, Any]]) -> None:
-        self.layout = layout
         self.options = options
-        self.optimizer = MuonWithAdam(options)
-        self.follower = follow(self.optimizer, "momentum", layout)
+        Run.__init__(self, layout, [])
 
-    def momentums(self) -> list[float]:
-        groups = self.optimizer.param_groups
-        return [group["momentum"] for group in groups if "momentum" in group]
+    def build(self) -> None:
+        self.optimizer = MuonWithAdam(self.options)
+        self.use(follow(self.optimizer, "momentum", self.curve))
 
-
-def step(run: Run) -> None:
-    run.optimizer.step()
-    run.follower.step()
+    def values(self) -> list[float]:
+        return [group["momentum"] for group in self.groups if "momentum" in group]
 
 
-def load_optimizer(run: Run) -> None:
+def load_optimizer(run: MomentumRun) -> None:
     run.optimizer.load_state_dict(run.optimizer.state_dict())
 
 
-def reverse_groups(run: Run) -> None:
-    run.optimizer.param_groups.reverse()
+def reverse_groups(run: MomentumRun) -> None:
+    run.groups.reverse()
 
 
-def add_group_without_momentum(run: Run) -> None:
-    if None in run.layout:
+def add_group_without_momentum(run: MomentumRun) -> None:
+    if None in run.curve:
         group = {"params": [torch.nn.Parameter(torch.ones(1))], **WITHOUT_MOMENTUM}
         run.optimizer.add_param_group(group)
 
 
-def remove_groups_without_momentum(run: Run) -> None:
-    groups = run.optimizer.param_groups
+def remove_groups_without_momentum(run: MomentumRun) -> None:
+    groups = run.groups
     groups[:] = [group for group in groups if "momentum" in group]
 
 
-def set_base(run: Run) -> None:
-    run.follower.set_base_value(0.75)
+def set_base(run: MomentumRun) -> None:
+    run.part.set_base_value(0.75)
 
 
-def pickle_all(run: Run) -> None:
-    run.optimizer, run.follower = pickle.loads(pickle.dumps((run.optimizer, run.follower)))
+def pickle_all(run: MomentumRun) -> None:
+    run.optimizer, run.schedulers = pickle.loads(pickle.dumps((run.optimizer, run.schedulers)))
 
 
-def copy_all(run: Run) -> None:
-    run.optimizer, run.follower = copy.deepcopy((run.optimizer, run.follower))
+def copy_all(run: MomentumRun) -> None:
+    run.optimizer, run.schedulers = copy.deepcopy((run.optimizer, run.schedulers))
 
 
-def move_to_a_new_optimizer(run: Run) -> None:
+def move_to_a_new_optimizer(run: MomentumRun) -> None:
     run.optimizer = copy.deepcopy(run.optimizer)
-    run.follower.optimizer = run.optimizer
+    run.part.optimizer = run.optimizer
 
 
 CHANGES = (
-    step,
+    MomentumRun.update,
     load_optimizer,
     reverse_groups,
     add_group_without_momentum,
@@ -116,27 +114,27 @@ layouts = st.lists(st.sampled_from([None, RISING, FALLING]), min_size=1, max_siz
 @examples(200)
 @given(layouts, st.lists(st.sampled_from(CHANGES), max_size=8))
 def test_groups_without_the_option_do_not_matter(
-    layout: list[Curve | None], changes: list[Callable[[Run], None]]
+    layout: list[Curve | None], changes: list[Callable[[MomentumRun], None]]
 ) -> None:
     """The others follow their curves as in an optimizer that has only those."""
     options = options_of(layout)
-    run = Run(layout, options)
-    only_with_momentum = Run(
+    run = MomentumRun(layout, options)
+    only_with_momentum = MomentumRun(
         [curve for curve in layout if curve is not None],
         [item for item in options if "momentum" in item],
     )
     for change in changes:
         change(run)
         change(only_with_momentum)
-        step(run)
-        step(only_with_momentum)
-        assert run.momentums() == only_with_momentum.momentums()
-    state = run.follower.state_dict()
-    has_momentum = ["momentum" in group for group in run.optimizer.param_groups]
+        run.update()
+        only_with_momentum.update()
+        assert run.values() == only_with_momentum.values()
+    state = run.part.state_dict()
+    has_momentum = ["momentum" in group for group in run.groups]
     indices = [index for index, has_it in enumerate(has_momentum) if has_it]
     assert state.pop("groups", [*range(len(indices))]) == indices
-    assert state == only_with_momentum.follower.state_dict()
-    for group in run.optimizer.param_groups:
+    assert state == only_with_momentum.part.state_dict()
+    for group in run.groups:
         if "momentum" not in group:
             assert "initial_momentum" not in group
             assert group["betas"] == WITHOUT_MOMENTUM["betas"]
@@ -145,42 +143,42 @@ def test_groups_without_the_option_do_not_matter(
 @examples(50)
 @given(layouts, st.integers(0, 12))
 def test_follower_of_some_groups_resumes(layout: list[Curve | None], saved_at: int) -> None:
-    run = Run(layout, options_of(layout))
-    for _ in range(saved_at):
-        step(run)
-    resumed = Run(layout, options_of(layout))
-    resumed.follower.load_state_dict(run.follower.state_dict())
-    resumed.optimizer.load_state_dict(run.optimizer.state_dict())
+    run = MomentumRun(layout, options_of(layout))
+    run.train(saved_at)
+    resumed = MomentumRun(layout, options_of(layout))
+    state = run.save()
+    resumed.load_schedulers(state)
+    resumed.load_optimizer(state)
     for _ in range(3):
-        step(run)
-        step(resumed)
-        assert resumed.momentums() == run.momentums()
+        run.update()
+        resumed.update()
+        assert resumed.values() == run.values()
 
 
 @pytest.mark.parametrize("layout", [[RISING, RISING], [RISING, None]])
 def test_state_of_other_groups_is_rejected(layout: list[Curve | None]) -> None:
-    saved = Run([None, RISING], options_of([None, RISING]))
-    run = Run(layout, options_of(layout))
-    before = run.momentums()
+    saved = MomentumRun([None, RISING], options_of([None, RISING]))
+    run = MomentumRun(layout, options_of(layout))
+    before = run.values()
     message = r"state_dict has momentum for param_groups \[1\], and this optimizer has it in \[0\]"
     with pytest.raises(ValueError, match=message):
-        run.follower.load_state_dict(saved.follower.state_dict())
-    assert run.momentums() == before
+        run.part.load_state_dict(saved.part.state_dict())
+    assert run.values() == before
 
 
 def test_group_that_loses_the_option_is_left_alone() -> None:
-    run = Run([RISING, RISING, None], options_of([RISING, RISING, None]))
-    del run.optimizer.param_groups[0]["momentum"]
-    step(run)
-    assert len(run.follower.base_values) == len(run.momentums()) == 1
-    assert "momentum" not in run.optimizer.param_groups[0]
+    run = MomentumRun([RISING, RISING, None], options_of([RISING, RISING, None]))
+    del run.groups[0]["momentum"]
+    run.update()
+    assert len(run.part.base_values) == len(run.values()) == 1
+    assert "momentum" not in run.groups[0]
 
 
 def test_new_optimizer_without_the_option_is_rejected() -> None:
-    run = Run([RISING, None], options_of([RISING, None]))
+    run = MomentumRun([RISING, None], options_of([RISING, None]))
     with pytest.raises(ValueError, match="no parameter group of the new optimizer has momentum"):
-        run.follower.optimizer = MuonWithAdam([WITHOUT_MOMENTUM])
-    assert run.follower.optimizer is run.optimizer
+        run.part.optimizer = MuonWithAdam([WITHOUT_MOMENTUM])
+    assert run.part.optimizer is run.optimizer
 
 
 def test_item_that_only_some_groups_have() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import pytorch_optimizer
 import torch
-from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
-from support.training.steps import through_file
+from support.runs.torch_run import SchedulerRun
+from support.schedulers.runs import learning_rate, lrs_of, optimizer_with
 from support.wrong import wrong
 from torch.optim import SGD
 from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
@@ -22,51 +22,53 @@ SAVED_AFTER = 9
 UPDATES = 20
 
 
-class Run:
-    """SGD, a wrapper around it, a scheduler of the wrapper, and the learning rates of updates."""
+class WrappedRun(SchedulerRun):
+    """SGD in a wrapper, a scheduler of the wrapper, and the learning rates of the updates."""
 
     def __init__(self, wrapper: str) -> None:
+        self.wrapper = wrapper
+        super().__init__(CURVE, PEAKS)
+
+    def build(self) -> None:
+        self.lrs: list[list[float]] = []
         self.inner = optimizer_with(PEAKS, momentum=0.5, weight_decay=0.5)
-        self.optimizer: Any = getattr(pytorch_optimizer, wrapper)(self.inner)
+        self.optimizer = getattr(pytorch_optimizer, self.wrapper)(self.inner)
         if hasattr(self.optimizer, "train"):  # a schedule-free optimizer
             self.optimizer.train()
-        self.scheduler = lambda_lr(self.optimizer, CURVE)
-        self.lrs: list[list[float]] = []
+        self.use(self.new_part(-1))
         # The scheduler's own hook, if it has one, comes first.
-        self.inner.register_step_pre_hook(self._note_learning_rates)
+        self.inner.register_step_pre_hook(self.note_learning_rates)
 
-    def _note_learning_rates(self, *_: Any) -> None:
+    def note_learning_rates(self, *_: Any) -> None:
         self.lrs.append(lrs_of(self.inner))
-
-    def advance(self, updates: int) -> None:
-        advance(self.optimizer, self.scheduler, updates)
 
 
 @pytest.mark.parametrize(
     "wrapper", ["Lookahead", "OrthoGrad", "ScheduleFreeWrapper", "PCGrad", "TRAC"]
 )
 def test_wrapped_optimizer_trains_with_the_curve(wrapper: str) -> None:
-    run = Run(wrapper)
-    run.advance(SAVED_AFTER)
-    resumed = Run(wrapper)
-    resumed.optimizer.load_state_dict(through_file(run.optimizer.state_dict()))
-    resumed.scheduler.load_state_dict(through_file(run.scheduler.state_dict()))
-    run.advance(UPDATES - SAVED_AFTER)
-    resumed.advance(UPDATES - SAVED_AFTER)
+    run = WrappedRun(wrapper)
+    run.train(SAVED_AFTER)
+    resumed = WrappedRun(wrapper)
+    state = run.save()
+    resumed.load_optimizer(state)
+    resumed.load_schedulers(state)
+    run.train(UPDATES - SAVED_AFTER)
+    resumed.train(UPDATES - SAVED_AFTER)
 
     expected: list[list[float]] = []
     for step in range(UPDATES):
         expected.append([learning_rate(peak, CURVE, step) for peak in PEAKS])
     assert run.lrs == expected
     assert resumed.lrs == expected[SAVED_AFTER:]
-    assert run.scheduler.get_last_lr() == lrs_of(run.inner)
+    assert run.part.get_last_lr() == lrs_of(run.inner)
 
     follow(run.optimizer, "weight_decay", CURVE).step()
     assert run.inner.param_groups[0]["weight_decay"] == learning_rate(0.5, CURVE, 1)
     if wrapper == "TRAC":
         return  # it raises an error at the step after a group was added
     run.optimizer.add_param_group(optimizer_with([1.0]).param_groups[0])
-    run.advance(1)
+    run.train(1)
     assert lrs_of(run.inner) == [learning_rate(peak, CURVE, UPDATES + 1) for peak in (*PEAKS, 1.0)]
 
 

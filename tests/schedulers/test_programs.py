@@ -5,8 +5,9 @@ Then states, which programs load, and the printed form.
 
 import copy
 import io
+import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,14 @@ import torch
 from hypothesis import given, strategies as st
 from support.clocks.holds import VALUES, curves as held_curves, holds
 from support.curves.descriptions import build, descriptions
-from support.curves.strategies import magnitudes
+from support.curves.strategies import SMALLEST_NORMAL, magnitudes
 from support.examples import examples
-from support.schedulers.driven import FOLLOWED, ROUTES, Driven
+from support.runs.definition import Definition
+from support.runs.options import FOLLOWED, option_of, set_option
+from support.runs.torch_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import modest_peaks, optimizer_with
 from support.training.optimizers import ADAGRAD_RECREATES_STATES
+from support.training.steps import through_file
 from torch import Tensor
 from torch.optim import SGD, Adagrad, AdamW
 
@@ -54,6 +58,123 @@ VALUE_FORMS: dict[str, Any] = {
 # Runs.
 
 
+class CheckedRun:
+    """A run of a scheduler or follower, and its definition.
+
+    Attributes:
+        updates: The number of updates. A jump sets it.
+        num_new: The number of groups added since the last update, which keep their values until
+            then.
+        num_listed: The number of groups at the last step, which `base_lrs` or `base_values` lists.
+    """
+
+    def __init__(self, run: SchedulerRun, last_epoch: int = -1) -> None:
+        self.run = run
+        self.definition = Definition(run.curve, run.peaks, run.clock)
+        self.updates = int(last_epoch) + 1
+        self.num_new = 0
+        self.num_listed = len(run.peaks)
+
+    @property
+    def is_follower(self) -> bool:
+        return isinstance(self.run, FollowerRun)
+
+    @property
+    def counts_updates(self) -> bool:
+        return self.run.unit is None and not self.run.is_held
+
+    def start(self, optimizer_state: Any = None, last_epoch: int = -1) -> None:
+        """Build the optimizer and the scheduler, as a new process does."""
+        self.run.start(optimizer_state, last_epoch)
+        self.num_listed = len(self.run.peaks)
+
+    def curve_step(self) -> int:
+        if self.counts_updates:
+            return self.updates
+        return self.definition.curve_steps()[-1]
+
+    def update(self, count: Any = 20, metric: Any = 0.5) -> None:
+        self.num_new = 0
+        self.num_listed = len(self.run.peaks)
+        expected = self.expected_values()
+        assert self.run.update(count, metric) == expected, "the update has used other values"
+        self.updates += 1
+        if isinstance(metric, Tensor):
+            metric = metric.item()  # `float` would warn for a leaf of autograd
+        self.definition.count(int(count), float(metric))
+
+    def train(self, updates: int) -> None:
+        for _ in range(updates):
+            self.update()
+
+    def add_group(self, peak: float) -> None:
+        self.run.add_group(peak)
+        self.num_new += 1
+
+    def set_peak(self, peak: float, *, one_for_each: bool) -> None:
+        run = self.run
+        peaks = [run.peak_of(peak / 2**index) for index in range(len(run.peaks))]
+        if one_for_each:
+            run.set_peaks(peaks)
+        else:
+            run.set_peaks(peaks[0])
+        self.num_new = 0
+        self.num_listed = len(peaks)
+
+    def jump(self, epoch: Any) -> None:
+        with pytest.warns(UserWarning, match="epoch parameter|Detected call") as caught:
+            self.run.part.step(epoch)
+        # Before the first update there is a second one, as in torch, about the order of the calls.
+        assert {warning.filename for warning in caught} == {__file__}, "the line of the call"
+        self.updates = max(int(epoch), -1)
+        self.num_new = 0
+        self.num_listed = len(self.run.peaks)
+
+    def expected_values(self) -> list[float]:
+        self.definition.peaks = list(self.run.peaks)
+        numbers = self.definition.values_at(self.curve_step())
+        first_new = len(numbers) - self.num_new
+        numbers[first_new:] = self.run.peaks[first_new:]
+        return [float(self.run.form(number)) for number in numbers]
+
+    def check(self) -> None:
+        run = self.run
+        part = run.part
+        assert run.values() == self.expected_values()
+        assert part.curve_step == self.curve_step()
+        assert type(part.curve_step) is int
+        old_values = run.raw_values()[: len(run.peaks) - self.num_new]
+        if self.is_follower:
+            assert part.base_values == run.peaks[: self.num_listed]
+        else:
+            self.check_scheduler(part)
+            old_values = run.raw_values()
+        value_type: type[Any] = float
+        if isinstance(run.form(0.5), Tensor):
+            value_type = Tensor
+        for value in old_values:
+            assert type(value) is value_type
+        for group in run.groups:
+            options = {name: group[name] for name in run.fresh_options}
+            set_option(options, run.key, option_of(run.fresh_options, run.key))
+            assert options == run.fresh_options, "it has changed another option"
+
+    def check_scheduler(self, scheduler: lambda_lr) -> None:
+        run = self.run
+        consumed = max(self.updates, 0)
+        if run.unit is not None:
+            consumed = sum(self.definition.counts)
+        assert scheduler.last_epoch == self.updates
+        assert type(scheduler.last_epoch) is int
+        assert scheduler.consumed == consumed
+        assert type(scheduler.consumed) is int
+        assert scheduler.unit == run.unit
+        assert scheduler.base_lrs == run.peaks[: self.num_listed]
+        assert scheduler.get_last_lr() == [group["lr"] for group in run.groups]
+        self.num_new = 0  # the call has given them their learning rates
+        assert run.values() == self.expected_values()
+
+
 @st.composite
 def curves_with_clocks(draw: st.DrawFn, clock_kind: str) -> tuple[Curve, Any]:
     """Draw a curve, and a clock or None."""
@@ -76,7 +197,7 @@ last_epochs = st.one_of(
 
 
 @st.composite
-def runs(draw: st.DrawFn, kind: str, clock_kind: str, form: str) -> Driven:
+def runs(draw: st.DrawFn, kind: str, clock_kind: str, form: str) -> CheckedRun:
     """Draw a scheduler or follower of one to three groups."""
     num_groups = draw(st.integers(1, 3))
     curve, clock = draw(curves_with_clocks(clock_kind))
@@ -85,31 +206,117 @@ def runs(draw: st.DrawFn, kind: str, clock_kind: str, form: str) -> Driven:
         curves = [curve]
         while len(curves) < num_groups:
             curves.append(build(draw(descriptions(range(4)))))
-    if kind == "scheduler":
-        optimizer_kind = draw(st.sampled_from(OPTIMIZERS))
-        key: Any = "lr"
-    else:
+    if kind == "follower":
         optimizer_kind, key = draw(st.sampled_from(FOLLOWED))
+        peaks = draw(peaks_of(key, num_groups))
+        value_form = draw(VALUE_FORMS[form])
+        return CheckedRun(FollowerRun(curves, peaks, key=key, form=value_form, kind=optimizer_kind))
+    optimizer_kind = draw(st.sampled_from(OPTIMIZERS))
     last_epoch = -1
-    if kind == "scheduler" and clock_kind == "updates":
+    if clock_kind == "updates":
         last_epoch = draw(last_epochs)
-    return Driven(
-        kind,
+    run = SchedulerRun(
         curves,
-        draw(st.lists(bases_of(key), min_size=num_groups, max_size=num_groups)),
-        clock=clock,
+        draw(peaks_of("lr", num_groups)),
+        clock,
         form=draw(VALUE_FORMS[form]),
-        optimizer_kind=optimizer_kind,
-        key=key,
+        kind=optimizer_kind,
         last_epoch=last_epoch,
     )
+    return CheckedRun(run, last_epoch)
 
 
-def bases_of(key: Any) -> st.SearchStrategy[float]:
+def peaks_of(key: Any, count: int) -> st.SearchStrategy[list[float]]:
     """Draw values of an option with which the weights stay finite."""
-    if isinstance(key, str):
-        return modest_peaks
-    return st.sampled_from((0.0, 0.3, 0.5, 0.9))  # a beta of 1 would divide by zero
+    values: st.SearchStrategy[float] = modest_peaks
+    if not isinstance(key, str):
+        values = st.sampled_from((0.0, 0.3, 0.5, 0.9))  # a beta of 1 would divide by zero
+    return st.lists(values, min_size=count, max_size=count)
+
+
+# Every way to resume.
+
+
+def resumes_from_a_file(checked: CheckedRun) -> None:
+    run = checked.run
+    state = run.save()
+    checked.num_new = 0
+    checked.start()
+    run.load_optimizer(state)
+    run.load_schedulers(state)
+
+
+def resumes_scheduler_first(checked: CheckedRun) -> None:
+    run = checked.run
+    state = run.save()
+    checked.num_new = 0
+    checked.start()
+    run.load_schedulers(state)
+    run.load_optimizer(state)
+
+
+def resumes_before_building(checked: CheckedRun) -> None:
+    run = checked.run
+    # A new follower takes the loaded values as its bases at first, and rejects small ones.
+    if any(0 < value < SMALLEST_NORMAL for value in run.values()):
+        return
+    state = run.save()
+    checked.num_new = 0
+    checked.start(state["optimizer"])
+    run.load_schedulers(state)
+
+
+def resumes_from_json(checked: CheckedRun) -> None:
+    run = checked.run
+    state = json.loads(json.dumps(run.part.state_dict()))
+    checked.num_new = 0
+    checked.start()
+    run.part.load_state_dict(state)
+
+
+def rolls_back(checked: CheckedRun) -> None:
+    run = checked.run
+    state = run.save()
+    checked.num_new = 0
+    run.run([(3, 0.1), (0, 0.7), (2**20, float("nan"))])
+    checked.num_listed = len(run.peaks)
+    run.load_optimizer(state)
+    run.load_schedulers(state)
+
+
+def continues_with_a_copy(checked: CheckedRun) -> None:
+    run = checked.run
+    run.optimizer, run.schedulers = copy.deepcopy((run.optimizer, run.schedulers))
+
+
+def continues_with_a_pickle(checked: CheckedRun) -> None:
+    run = checked.run
+    pickled = pickle.dumps((run.optimizer, run.schedulers))
+    run.optimizer, run.schedulers = pickle.loads(pickled)
+
+
+def passes_last_epoch(checked: CheckedRun, optimizer_state: Any = None) -> None:
+    is_possible = checked.counts_updates and not checked.is_follower and not checked.num_new
+    if is_possible and checked.updates >= 0:
+        checked.start(optimizer_state, checked.updates - 1)
+
+
+def passes_last_epoch_after_the_optimizer(checked: CheckedRun) -> None:
+    if checked.updates > 0:  # else it would start at step 0 with a loaded optimizer, which warns
+        passes_last_epoch(checked, through_file(checked.run.optimizer.state_dict()))
+
+
+ROUTES: Sequence[Callable[[CheckedRun], None]] = [
+    resumes_from_a_file,
+    resumes_scheduler_first,
+    resumes_before_building,
+    resumes_from_json,
+    rolls_back,
+    continues_with_a_copy,
+    continues_with_a_pickle,
+    passes_last_epoch,
+    passes_last_epoch_after_the_optimizer,
+]
 
 
 # All that can happen in a run.
@@ -126,35 +333,36 @@ metrics = st.sampled_from((*VALUES, float("nan"), float("inf")))
 updates_with_metrics = st.lists(st.tuples(counts, metrics), min_size=1, max_size=6)
 
 
-def trains(run: Driven, draw: st.DrawFn) -> None:
+def trains(checked: CheckedRun, draw: st.DrawFn) -> None:
     count_form = draw(count_forms)
     metric_form = draw(metric_forms)
     for count, metric in draw(updates_with_metrics):
-        run.update(count_form(count), metric_form(metric), check=True)
-        run.check()
+        checked.update(count_form(count), metric_form(metric))
+        checked.check()
 
 
-def resumes(run: Driven, draw: st.DrawFn) -> None:
+def resumes(checked: CheckedRun, draw: st.DrawFn) -> None:
     route = draw(st.sampled_from(ROUTES))
-    getattr(run, route)()
+    route(checked)
 
 
-def sets_peak(run: Driven, draw: st.DrawFn) -> None:
-    if run.updates >= 0:
-        run.set_peak(draw(bases_of(run.key)), one_for_each=draw(st.booleans()))
+def sets_peak(checked: CheckedRun, draw: st.DrawFn) -> None:
+    if checked.updates >= 0:
+        (peak,) = draw(peaks_of(checked.run.key, 1))
+        checked.set_peak(peak, one_for_each=draw(st.booleans()))
 
 
-def adds_group(run: Driven, draw: st.DrawFn) -> None:
-    has_common_curve = isinstance(run.curve, Curve)
+def adds_group(checked: CheckedRun, draw: st.DrawFn) -> None:
+    has_common_curve = isinstance(checked.run.curve, Curve)
     if has_common_curve:
-        run.add_group(draw(bases_of(run.key)))
+        (peak,) = draw(peaks_of(checked.run.key, 1))
+        checked.add_group(peak)
 
 
-def jumps(run: Driven, draw: st.DrawFn) -> None:
-    counts_updates = run.unit is None and not run.is_held
-    if run.kind == "scheduler" and counts_updates:
+def jumps(checked: CheckedRun, draw: st.DrawFn) -> None:
+    if checked.counts_updates and not checked.is_follower:
         epoch_form: Any = draw(st.sampled_from((int, np.int64)))
-        run.jump(epoch_form(draw(st.sampled_from(range(-80, 281, 40)))))
+        checked.jump(epoch_form(draw(st.sampled_from(range(-80, 281, 40)))))
 
 
 MOVES = [trains, trains, resumes, sets_peak, adds_group, jumps]
@@ -175,34 +383,48 @@ MOVES = [trains, trains, resumes, sets_peak, adds_group, jumps]
 def test_any_program_follows_the_curve(
     kind: str, clock_kind: str, form: str, data: st.DataObject
 ) -> None:
-    run = data.draw(runs(kind, clock_kind, form))
-    run.check()
+    checked = data.draw(runs(kind, clock_kind, form))
+    checked.check()
     for move in data.draw(st.lists(st.sampled_from(MOVES), max_size=6)):
-        move(run, data.draw)
-        run.check()
+        move(checked, data.draw)
+        checked.check()
+
+
+@pytest.mark.parametrize("epoch", [-80, -1, 0, 40])
+def test_jump_goes_to_the_epoch(epoch: int) -> None:
+    """Values below -1 count as -1."""
+    checked = CheckedRun(SchedulerRun(CURVE))
+    checked.train(3)
+    checked.jump(epoch)
+    checked.check()
+    checked.train(1)
+    checked.check()
 
 
 # States.
 
 
-@pytest.mark.parametrize("follow_up", [Driven.check, Driven.by_copy, Driven.by_pickle])
-def test_trainer_loads_by_builders_strict(follow_up: Callable[[Driven], None]) -> None:
-    saved = Driven("scheduler", CURVE)
-    saved.advance(40)
-    _, state = saved.saved()
-    run = Driven("scheduler", LINEAR, strict=False)
-    follow_up(run)
-    strict_load = partial(run.part.load_state_dict, state, strict=True)
+@pytest.mark.parametrize(
+    "follow_up", [CheckedRun.check, continues_with_a_copy, continues_with_a_pickle]
+)
+def test_trainer_loads_by_builders_strict(follow_up: Callable[[CheckedRun], None]) -> None:
+    saved = SchedulerRun(CURVE)
+    saved.train(40)
+    state = saved.save()
+    checked = CheckedRun(SchedulerRun(LINEAR, strict=False))
+    follow_up(checked)
+    run = checked.run
+    strict_load = partial(run.load_schedulers, state, strict=True)
     run.rejects(ValueError, "cannot resume at step 40", strict_load)
     with pytest.warns(CurveWarning, match=r"differ from step 0 on\. .* continues at step 40"):
-        run.part.load_state_dict(state)  # as a trainer does
-    run.updates = 40
-    run.check()
+        run.load_schedulers(state)  # as a trainer does
+    checked.updates = 40
+    checked.check()
 
 
 def test_state_and_pickle_are_small() -> None:
-    run = Driven("scheduler", CURVE)
-    run.advance(2000)
+    run = SchedulerRun(CURVE)
+    run.train(2000)
     file = io.BytesIO()
     torch.save(run.part.state_dict(), file)
     assert file.tell() < 10_000
@@ -210,21 +432,21 @@ def test_state_and_pickle_are_small() -> None:
 
 
 def test_state_shares_nothing() -> None:
-    saved = Driven("scheduler", CURVE)
-    saved.advance(20)
-    state = saved.part.state_dict()
+    saved = CheckedRun(SchedulerRun(CURVE))
+    saved.train(20)
+    state = saved.run.part.state_dict()
     state_before = copy.deepcopy(state)
-    resumed = Driven("scheduler", CURVE)
-    resumed.part.load_state_dict(state)
+    resumed = CheckedRun(SchedulerRun(CURVE))
+    resumed.run.part.load_state_dict(state)
     resumed.updates = 20
-    assert resumed.part.state_dict() == state_before
-    resumed.advance(3)
+    assert resumed.run.part.state_dict() == state_before
+    resumed.train(3)
     assert state == state_before
     for name in ("base_lrs", "records", "_last_lr"):
         state[name].clear()
-    for run in (saved, resumed):
-        run.advance(1)
-        run.check()
+    for checked in (saved, resumed):
+        checked.train(1)
+        checked.check()
 
 
 # The printed form.

@@ -13,21 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.runs.torch_run import TorchRun
+from support.schedulers import kinds
 from support.schedulers.runs import optimizer_with
-from support.schedulers.training import (
-    CURVE,
-    FLOOR,
-    KINDS,
-    LONG,
-    MOMENTUM,
-    SHORT,
-    WARMUP,
-    Training,
-    every_kind,
-    sequence,
-    states_after_20_updates,
-    with_arguments,
-)
 from torch.optim import SGD, Adagrad, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, ReduceLROnPlateau
 from torch.optim.swa_utils import SWALR
@@ -44,54 +32,54 @@ pytestmark = [
 
 
 @pytest.fixture(params=[(SGD, float), (AdamW, torch.tensor)], ids=["SGD", "AdamW"])
-def run(request: pytest.FixtureRequest) -> Training:
+def run(request: pytest.FixtureRequest) -> TorchRun:
     """A run on plain SGD, and one on AdamW with learning rates in tensors."""
-    return Training(*request.param)
+    return TorchRun(*request.param)
 
 
 # Scheduler steps that fit the updates.
 
 
-@every_kind
-def test_step_after_every_update(build: Any, run: Training) -> None:
-    run.use(build(run.optimizer, CURVE))
+@kinds.every_kind
+def test_step_after_every_update(build: Any, run: TorchRun) -> None:
+    run.use(build(run.optimizer, kinds.CURVE))
     run.train(105)
 
 
 @pytest.mark.parametrize("world_size", ["1", "4"])
 def test_four_steps_for_each_update(
-    world_size: str, run: Training, monkeypatch: pytest.MonkeyPatch
+    world_size: str, run: TorchRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", world_size)
-    run.use(lambda_lr(run.optimizer, LONG, clock=DataClock(4, count=1)))
+    run.use(lambda_lr(run.optimizer, kinds.LONG, clock=DataClock(4, count=1)))
     run.repeat(700, updates=1, steps=4)
 
 
-def test_no_steps_after_the_end_at_a_floor(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, FLOOR))
+def test_no_steps_after_the_end_at_a_floor(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.FLOOR))
     run.train(15)
-    run.update(700)
+    run.step_optimizer(700)
 
 
-def test_unit_of_20_updates(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, CURVE, clock=DataClock(200, count=10)))
+def test_unit_of_20_updates(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.CURVE, clock=DataClock(200, count=10)))
     run.train(100)
 
 
-def test_range_test_of_learning_rates(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, LONG))
+def test_range_test_of_learning_rates(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.train(30)
-    before = run.lr()
+    before = run.values()[0]
     for update in range(200):
         run.write(lr=1e-6 * 1.01**update)
-        run.update()
+        run.step_optimizer()
     run.write(lr=before)
     run.train(60)
 
 
-def test_averaging_of_weights(run: Training) -> None:
+def test_averaging_of_weights(run: TorchRun) -> None:
     averaging = SWALR(run.optimizer, swa_lr=0.05, anneal_epochs=3)
-    scheduler = lambda_lr(run.optimizer, CURVE)
+    scheduler = lambda_lr(run.optimizer, kinds.CURVE)
     for _ in range(4):
         run.use(scheduler)
         run.train(20)
@@ -99,37 +87,37 @@ def test_averaging_of_weights(run: Training) -> None:
         run.repeat(1, updates=20)
 
 
-def test_plots_of_the_learning_rates_to_come(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, CURVE))
+def test_plots_of_the_learning_rates_to_come(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.CURVE))
     for updates in (0, 2, 30, 1):
         run.train(updates)
-        run.step(50)
+        run.step_schedulers(50)
 
 
-def test_sequence_that_fades(run: Training) -> None:
+def test_sequence_that_fades(run: TorchRun) -> None:
     fading = LinearLR(run.optimizer, start_factor=1.0, end_factor=0.0, total_iters=1)
-    run.use(sequence(run.optimizer, fading, lambda_lr(run.optimizer, CURVE), at=3))
+    run.use(kinds.sequence(run.optimizer, fading, lambda_lr(run.optimizer, kinds.CURVE), at=3))
     run.repeat(1, updates=31)
 
 
-def test_skipped_updates_of_fp16(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, CURVE))
+def test_skipped_updates_of_fp16(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.CURVE))
     for update in range(100):
         if update not in (10, 12, 30, 31, 32, 50):
-            run.update()
-        run.step()
+            run.step_optimizer()
+        run.step_schedulers()
 
 
-def test_two_epochs_above_0(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, LONG))
+def test_two_epochs_above_0(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.repeat(2, updates=30)
-    run.use(lambda_lr(run.optimizer, [CURVE, LONG]))
+    run.use(lambda_lr(run.optimizer, [kinds.CURVE, kinds.LONG]))
     run.repeat(2, updates=30)
 
 
-def test_too_many_steps_now_and_then(run: Training) -> None:
+def test_too_many_steps_now_and_then(run: TorchRun) -> None:
     """In windows that do not follow each other: they end after 21, 42, 84 and 168 updates."""
-    run.use(lambda_lr(run.optimizer, LONG))
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.train(21)
     run.repeat(21, updates=1, steps=2)
     run.train(42)
@@ -137,82 +125,82 @@ def test_too_many_steps_now_and_then(run: Training) -> None:
     run.train(168)
 
 
-def test_too_many_steps_of_one_scheduler_and_then_of_the_next(run: Training) -> None:
+def test_too_many_steps_of_one_scheduler_and_then_of_the_next(run: TorchRun) -> None:
     """In one window of each: it ends when the 22nd update begins."""
     for _ in range(2):
-        run.use(lambda_lr(run.optimizer, LONG))
+        run.use(lambda_lr(run.optimizer, kinds.LONG))
         run.repeat(22, updates=1, steps=2)
     run.train(60)
 
 
-def test_frozen_past_the_end(run: Training) -> None:
+def test_frozen_past_the_end(run: TorchRun) -> None:
     run.write(lr=0.0)
-    run.use(lambda_lr(run.optimizer, SHORT))
+    run.use(lambda_lr(run.optimizer, kinds.SHORT))
     run.train(200)
 
 
-def test_step_that_is_late_now_and_then(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, LONG))
+def test_step_that_is_late_now_and_then(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     for _ in range(60):
         run.repeat(1, updates=12)
         run.train(1)
 
 
-def test_accumulation(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, LONG))
+def test_accumulation(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.repeat(150, updates=9)
 
 
-def test_iterations_of_ppo(run: Training) -> None:
+def test_iterations_of_ppo(run: TorchRun) -> None:
     """Each makes many updates, and one step of the curve: the updates outnumber its steps."""
     run.use(lambda_lr(run.optimizer, PlateauCurve(100)))
     run.repeat(20, updates=320)
 
 
-def test_plateau_without_steps(run: Training) -> None:
+def test_plateau_without_steps(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, PlateauCurve(10_000, plateaus=[(0, 50)])))
-    run.update(1350)
+    run.step_optimizer(1350)
 
 
-def test_plateau_of_the_first_in_a_sequence(run: Training) -> None:
+def test_plateau_of_the_first_in_a_sequence(run: TorchRun) -> None:
     first = lambda_lr(run.optimizer, StagedCurve([(5000, 1.0)], start=1.0))
-    second = lambda_lr(run.optimizer, LONG)
-    run.use(sequence(run.optimizer, first, second, at=5000))
-    run.update(1350)
+    second = lambda_lr(run.optimizer, kinds.LONG)
+    run.use(kinds.sequence(run.optimizer, first, second, at=5000))
+    run.step_optimizer(1350)
 
 
-def test_unit_that_lasts(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, LONG, clock=DataClock(10**6, count=1)))
+def test_unit_that_lasts(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.LONG, clock=DataClock(10**6, count=1)))
     run.repeat(9, updates=60)
 
 
-def test_curve_held_for_long(run: Training) -> None:
-    scheduler = lambda_lr(run.optimizer, LONG, clock=HoldBelow(1.0, 99))
-    run.use(with_arguments(scheduler, metric=0.5))
+def test_curve_held_for_long(run: TorchRun) -> None:
+    scheduler = lambda_lr(run.optimizer, kinds.LONG, clock=HoldBelow(1.0, 99))
+    run.use(kinds.with_arguments(scheduler, metric=0.5))
     run.repeat(9, updates=60)
 
 
-def test_curve_that_ends_at_its_highest_level(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, [FLOOR, StagedCurve([(5, 1.0)])]))
+def test_curve_that_ends_at_its_highest_level(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, [kinds.FLOOR, StagedCurve([(5, 1.0)])]))
     run.train(1350)
 
 
-def test_constant_learning_rate(run: Training) -> None:
+def test_constant_learning_rate(run: TorchRun) -> None:
     """Its curve stays at its highest level from the first step on."""
     run.use(lambda_lr(run.optimizer, StagedCurve([(10,)], start=1.0)))
     run.train(1350)
 
 
-def test_jump_past_the_end(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, FLOOR, last_epoch=5000))
+def test_jump_past_the_end(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.FLOOR, last_epoch=5000))
     run.train(90)
 
 
-def test_resume_past_the_end(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, FLOOR, last_epoch=5000))
+def test_resume_past_the_end(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.FLOOR, last_epoch=5000))
     run.train(1)
-    resumed = run.resumed()
-    resumed.use(lambda_lr(resumed.optimizer, FLOOR))
+    resumed = run.in_a_new_process()
+    resumed.use(lambda_lr(resumed.optimizer, kinds.FLOOR))
     resumed.load(run.save())
     resumed.train(90)
 
@@ -220,53 +208,53 @@ def test_resume_past_the_end(run: Training) -> None:
 # Several schedulers, and groups that change.
 
 
-def test_phases(run: Training) -> None:
+def test_phases(run: TorchRun) -> None:
     to_a_plateau = StagedCurve([(5, 1.0), (9000,)])
-    for curve in (LONG, WARMUP, to_a_plateau):
+    for curve in (kinds.LONG, kinds.WARMUP, to_a_plateau):
         run.use(lambda_lr(run.optimizer, curve))
         run.train(700)
 
 
-def test_phases_between_those_of_torch(run: Training) -> None:
+def test_phases_between_those_of_torch(run: TorchRun) -> None:
     run.use(CosineAnnealingLR(run.optimizer, T_max=2000))
     run.train(20)
-    run.use(lambda_lr(run.optimizer, LONG))
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.train(20)
-    run.use(lambda_lr(run.optimizer, WARMUP))
+    run.use(lambda_lr(run.optimizer, kinds.WARMUP))
     run.train(20)
     run.use(LinearLR(run.optimizer, start_factor=0.5, total_iters=9))
     run.train(20)
 
 
-def test_phases_built_at_once(run: Training) -> None:
+def test_phases_built_at_once(run: TorchRun) -> None:
     first = lambda_lr(run.optimizer, StagedCurve([(100, 1.0), (900,)]))
-    second = lambda_lr(run.optimizer, LONG)
+    second = lambda_lr(run.optimizer, kinds.LONG)
     run.use(first)
     run.train(1000)
     run.use(second)
     run.train(1000)
 
 
-def test_second_phase_that_begins_when_the_first_ends(run: Training) -> None:
+def test_second_phase_that_begins_when_the_first_ends(run: TorchRun) -> None:
     first = lambda_lr(run.optimizer, StagedCurve([(50, 1.0)]))
-    second = lambda_lr(run.optimizer, LONG)
+    second = lambda_lr(run.optimizer, kinds.LONG)
     run.use(first)
     run.train(50)
     run.use(first, second)
     run.train(850)
 
 
-def test_reduce_on_plateau_takes_over(run: Training) -> None:
+def test_reduce_on_plateau_takes_over(run: TorchRun) -> None:
     warmup = lambda_lr(run.optimizer, StagedCurve([(20, 1.0)]))
-    reduce_on_plateau = with_arguments(ReduceLROnPlateau(run.optimizer), metrics=0.5)
+    reduce_on_plateau = kinds.with_arguments(ReduceLROnPlateau(run.optimizer), metrics=0.5)
     run.use(warmup)
     run.train(20)
     run.use(reduce_on_plateau)
     run.train(1100)
 
 
-def test_group_that_is_added(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, LONG))
+def test_group_that_is_added(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.train(50)
     run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1e-3})
     run.train(600)
@@ -274,17 +262,17 @@ def test_group_that_is_added(run: Training) -> None:
     run.train(600)
 
 
-def test_updates_before_the_scheduler(run: Training) -> None:
-    run.update(30)
-    run.use(lambda_lr(run.optimizer, LONG))
+def test_updates_before_the_scheduler(run: TorchRun) -> None:
+    run.step_optimizer(30)
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.train(60)
 
 
-def test_set_peak_of_a_second_phase(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, LONG))
+def test_set_peak_of_a_second_phase(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.train(30)
     run.write(lr=1e-4)
-    scheduler = lambda_lr(run.optimizer, WARMUP)
+    scheduler = lambda_lr(run.optimizer, kinds.WARMUP)
     scheduler.set_peak(1e-4)
     run.use(scheduler)
     run.train(60)
@@ -293,9 +281,9 @@ def test_set_peak_of_a_second_phase(run: Training) -> None:
 # States.
 
 
-def test_best_state_comes_back(run: Training) -> None:
+def test_best_state_comes_back(run: TorchRun) -> None:
     """With the learning rate of its time; and another phase begins."""
-    scheduler = lambda_lr(run.optimizer, LONG)
+    scheduler = lambda_lr(run.optimizer, kinds.LONG)
     run.use(scheduler)
     run.train(20)
     scheduler.set_peak(0.5)
@@ -303,56 +291,56 @@ def test_best_state_comes_back(run: Training) -> None:
     best = run.save()
     run.train(20)
     run.load_optimizer(best)
-    run.use(lambda_lr(run.optimizer, WARMUP))
+    run.use(lambda_lr(run.optimizer, kinds.WARMUP))
     run.train(30)
-    run.use(lambda_lr(run.optimizer, LONG))
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.load_optimizer(best)
     run.train(30)
 
 
-def test_initial_state_comes_back(run: Training) -> None:
+def test_initial_state_comes_back(run: TorchRun) -> None:
     states = run.save()
-    run.use(lambda_lr(run.optimizer, WARMUP))
+    run.use(lambda_lr(run.optimizer, kinds.WARMUP))
     run.load_optimizer(states)
     run.train(60)
 
 
-def test_optimizer_that_loads_its_own_state(run: Training) -> None:
+def test_optimizer_that_loads_its_own_state(run: TorchRun) -> None:
     """As accelerate does."""
-    run.use(lambda_lr(run.optimizer, LONG))
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.load_optimizer(run.save())
     run.train(60)
 
 
-def test_last_epoch_of_a_loaded_optimizer(run: Training) -> None:
-    run.load_optimizer(states_after_20_updates(run.kind))
-    run.use(lambda_lr(run.optimizer, LONG, last_epoch=19))
+def test_last_epoch_of_a_loaded_optimizer(run: TorchRun) -> None:
+    run.load_optimizer(kinds.states_after_20_updates(run.kind))
+    run.use(lambda_lr(run.optimizer, kinds.LONG, last_epoch=19))
     run.train(60)
 
 
-def test_fast_forward(run: Training) -> None:
-    run.load_optimizer(states_after_20_updates(run.kind))
-    run.use(lambda_lr(run.optimizer, LONG))
-    run.step(20)
+def test_fast_forward(run: TorchRun) -> None:
+    run.load_optimizer(kinds.states_after_20_updates(run.kind))
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
+    run.step_schedulers(20)
     run.train(60)
 
 
-def test_new_peaks_of_a_loaded_optimizer(run: Training) -> None:
-    run.load_optimizer(states_after_20_updates(run.kind))
-    first = lambda_lr(run.optimizer, LONG)
-    second = lambda_lr(run.optimizer, LONG)
-    run.use(sequence(run.optimizer, first, second, at=15))
+def test_new_peaks_of_a_loaded_optimizer(run: TorchRun) -> None:
+    run.load_optimizer(kinds.states_after_20_updates(run.kind))
+    first = lambda_lr(run.optimizer, kinds.LONG)
+    second = lambda_lr(run.optimizer, kinds.LONG)
+    run.use(kinds.sequence(run.optimizer, first, second, at=15))
     first.set_peak(1.0)
     second.set_peak(1.0)
     run.train(60)
 
 
-def test_scheduler_that_is_loaded_after_an_update(run: Training) -> None:
-    states = states_after_20_updates(run.kind)
-    resumed = Training(run.kind, run.form, lr=0.01)
-    resumed.use(lambda_lr(resumed.optimizer, LONG))
+def test_scheduler_that_is_loaded_after_an_update(run: TorchRun) -> None:
+    states = kinds.states_after_20_updates(run.kind)
+    resumed = TorchRun(run.kind, run.form, lr=0.01)
+    resumed.use(lambda_lr(resumed.optimizer, kinds.LONG))
     resumed.load_optimizer(states)
-    resumed.update()
+    resumed.step_optimizer()
     resumed.load_schedulers(states)
     resumed.train(60)
 
@@ -363,9 +351,9 @@ def pickled(value: Any) -> Any:
 
 @pytest.mark.parametrize("updates", [0, 3])
 @pytest.mark.parametrize("copy_of", [copy.deepcopy, pickled])
-def test_copies_are_not_watched(copy_of: Any, updates: int, run: Training) -> None:
+def test_copies_are_not_watched(copy_of: Any, updates: int, run: TorchRun) -> None:
     """Torch does not note the steps of a copied optimizer either."""
-    run.use(lambda_lr(run.optimizer, LONG))
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.train(updates)
     run.optimizer, run.schedulers = copy_of((run.optimizer, run.schedulers))
     run.repeat(9, updates=60)
@@ -379,9 +367,9 @@ class Resume:
 
 
 RESUMES = [
-    *(Resume(build, AdamW) for build in KINDS),
+    *(Resume(build, AdamW) for build in kinds.KINDS),
     Resume(lambda_lr, Adagrad),
-    Resume(lambda_lr, MOMENTUM),
+    Resume(lambda_lr, kinds.MOMENTUM),
 ]
 
 
@@ -389,24 +377,24 @@ RESUMES = [
 @pytest.mark.parametrize("updates", [0, 1, 20])
 def test_run_that_loads_its_states_is_silent(resume: Resume, updates: int) -> None:
     """In every order."""
-    run = Training(resume.optimizer)
-    run.use(resume.build(run.optimizer, CURVE))
+    run = TorchRun(resume.optimizer)
+    run.use(resume.build(run.optimizer, kinds.CURVE))
     run.train(updates)
     states = run.save()
 
-    built_after_loading = run.resumed()
+    built_after_loading = run.in_a_new_process()
     built_after_loading.load_optimizer(states)
-    built_after_loading.use(resume.build(built_after_loading.optimizer, CURVE))
+    built_after_loading.use(resume.build(built_after_loading.optimizer, kinds.CURVE))
     built_after_loading.load_schedulers(states)
     built_after_loading.train(30)
 
-    built_before_loading = run.resumed()
-    built_before_loading.use(resume.build(built_before_loading.optimizer, CURVE))
+    built_before_loading = run.in_a_new_process()
+    built_before_loading.use(resume.build(built_before_loading.optimizer, kinds.CURVE))
     built_before_loading.load(states)
     built_before_loading.train(30)
 
-    optimizer_last = run.resumed()
-    optimizer_last.use(resume.build(optimizer_last.optimizer, CURVE))
+    optimizer_last = run.in_a_new_process()
+    optimizer_last.use(resume.build(optimizer_last.optimizer, kinds.CURVE))
     optimizer_last.load_schedulers(states)
     optimizer_last.load_optimizer(states)
     optimizer_last.train(30)
@@ -422,7 +410,7 @@ def test_collected_schedulers_are_not_kept() -> None:
 
     optimizer.register_step_post_hook(collect_garbage)  # while the hooks are iterated over
     for _ in range(3):
-        scheduler: Any = lambda_lr(optimizer, CURVE)
+        scheduler: Any = lambda_lr(optimizer, kinds.CURVE)
         reference = weakref.ref(scheduler)
         assert len(optimizer._optimizer_step_pre_hooks) == 1
         scheduler.cycle = scheduler

@@ -13,22 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.schedulers import training
+from support.runs import torch_run
+from support.runs.torch_run import TorchRun
+from support.schedulers import kinds
 from support.schedulers.runs import lrs_of
-from support.schedulers.training import (
-    CURVE,
-    FLOOR,
-    LONG,
-    MOMENTUM,
-    SHORT,
-    Training,
-    constant,
-    counting,
-    curve_per_group,
-    every_kind,
-    sequence,
-    states_after_20_updates,
-)
 from torch.optim import SGD, AdamW
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve, StagedCurve
@@ -44,13 +32,13 @@ pytestmark = [
 
 
 @pytest.fixture
-def run() -> Training:
-    return Training(form=torch.tensor)
+def run() -> TorchRun:
+    return TorchRun(form=torch.tensor)
 
 
 @pytest.fixture
-def adamw_run() -> Training:
-    return Training(AdamW, torch.tensor)
+def adamw_run() -> TorchRun:
+    return TorchRun(AdamW, torch.tensor)
 
 
 @contextmanager
@@ -68,7 +56,7 @@ def warns_once(pattern: str) -> Iterator[list[str]]:
     (warning,) = curve_warnings
     message = str(warning.message)
     assert re.search(pattern, message), message
-    assert warning.filename in (__file__, training.__file__)
+    assert warning.filename in (__file__, torch_run.__file__)
     messages.append(message)
 
 
@@ -89,93 +77,93 @@ def steps_do_not_fit(times: str) -> str:
 
 def check_advice(message: str, build: Any, *, is_often: bool) -> None:
     """Check that the message names accumulation, accelerate and a count if they may be causes."""
-    is_counting = build is counting
+    is_counting = build is kinds.counting
     assert ("gradient accumulation" in message) == (is_often and not is_counting)
     assert ("accelerator.num_processes" in message) == (is_often and not is_counting)
     assert ("step(count=n)" in message) == is_counting
 
 
-@every_kind
+@kinds.every_kind
 def test_scheduler_that_is_never_stepped(build: Any) -> None:
-    run = Training()
-    run.use(build(run.optimizer, LONG))
+    run = TorchRun()
+    run.use(build(run.optimizer, kinds.LONG))
     with warns_once(steps_do_not_fit("0")) as messages:
-        run.update(520)
+        run.step_optimizer(520)
     check_advice(messages[0], build, is_often=False)
 
 
 def test_short_curve_that_is_never_stepped() -> None:
     """Its updates soon outnumber its steps, as those of PPO do."""
-    run = Training()
-    run.use(lambda_lr(run.optimizer, CURVE))
+    run = TorchRun()
+    run.use(lambda_lr(run.optimizer, kinds.CURVE))
     with warns_once(steps_do_not_fit("0")):
-        run.update(4100)
+        run.step_optimizer(4100)
 
 
-@every_kind
+@kinds.every_kind
 def test_scheduler_that_is_stepped_once_an_epoch(build: Any) -> None:
-    run = Training()
-    run.use(build(run.optimizer, LONG))
+    run = TorchRun()
+    run.use(build(run.optimizer, kinds.LONG))
     with warns_once(steps_do_not_fit("[012]")) as messages:
         run.repeat(5, updates=60)
     check_advice(messages[0], build, is_often=False)
 
 
-@every_kind
+@kinds.every_kind
 def test_scheduler_that_is_stepped_in_one_of_ten_updates(build: Any) -> None:
-    run = Training()
-    run.use(build(run.optimizer, LONG))
+    run = TorchRun()
+    run.use(build(run.optimizer, kinds.LONG))
     run.train(5)
     with warns_once(steps_do_not_fit(r"\d+")) as messages:
         run.repeat(70, updates=10)
     check_advice(messages[0], build, is_often=False)
 
 
-@every_kind
+@kinds.every_kind
 def test_scheduler_that_is_stepped_three_times_in_two_updates(build: Any) -> None:
-    run = Training()
-    run.use(build(run.optimizer, LONG))
+    run = TorchRun()
+    run.use(build(run.optimizer, kinds.LONG))
     with warns_once(steps_do_not_fit(r"\d+")) as messages:
         run.repeat(60, updates=2, steps=3)
     check_advice(messages[0], build, is_often=True)
 
 
-@every_kind
+@kinds.every_kind
 def test_scheduler_that_is_never_stepped_after_a_resume(build: Any) -> None:
-    run = Training()
-    run.use(build(run.optimizer, LONG))
+    run = TorchRun()
+    run.use(build(run.optimizer, kinds.LONG))
     run.train(3)
     run.load(run.save())
     with warns_once(steps_do_not_fit("0")) as messages:
-        run.update(520)
+        run.step_optimizer(520)
     check_advice(messages[0], build, is_often=False)
 
 
 def test_scheduler_that_is_never_stepped_in_a_run_that_rolls_back() -> None:
     """Each update counts, although the load before it has replaced the groups."""
-    run = Training()
-    run.use(lambda_lr(run.optimizer, LONG))
+    run = TorchRun()
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.train(3)
     states = run.save()
     with warns_once(steps_do_not_fit("0")):
         for _ in range(170):
-            run.update()
+            run.step_optimizer()
             run.load_optimizer(states)
 
 
-@pytest.mark.parametrize("build", [lambda_lr, curve_per_group])
+@pytest.mark.parametrize("build", [lambda_lr, kinds.curve_per_group])
 def test_copy_does_not_repeat_the_warning(build: Any) -> None:
-    run = Training()
-    run.use(build(run.optimizer, LONG))
+    run = TorchRun()
+    run.use(build(run.optimizer, kinds.LONG))
     with warns_once(steps_do_not_fit("0")):
-        run.update(520)
+        run.step_optimizer(520)
     run.optimizer, run.schedulers = copy.deepcopy((run.optimizer, run.schedulers))
     run.repeat(9, updates=60)
     run.repeat(90, updates=1, steps=2)
 
 
-def test_unit_that_is_too_large(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, CURVE, clock=DataClock(10**6, count=10)))
+def test_unit_that_is_too_large(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.CURVE, clock=DataClock(10**6, count=10)))
     stuck = (
         ", and the curve stays at step 0, where every learning rate is 0, so no weight changes: "
         "the updates consumed 420 in all, with unit = 1000000. Choose a"
@@ -185,34 +173,34 @@ def test_unit_that_is_too_large(run: Training) -> None:
 
 
 def test_clock_of_processes_that_is_stepped_once(
-    run: Training, monkeypatch: pytest.MonkeyPatch
+    run: TorchRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by accelerate with `split_batches=True`."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    run.use(lambda_lr(run.optimizer, LONG, clock=DataClock(2, count=1)))
+    run.use(lambda_lr(run.optimizer, kinds.LONG, clock=DataClock(2, count=1)))
     with warns_once(called(r"\d+") + r", but DataClock\(2, count=1\) needs 2 calls .*accelerate"):
         run.train(400)
 
 
-def test_scheduler_that_counts_epochs_on_a_plateau(run: Training) -> None:
+def test_scheduler_that_counts_epochs_on_a_plateau(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, PlateauCurve(10_000, plateaus=[(0, 40)])))
     with warns_once(called(r"\d")):
         run.repeat(25, updates=250)
 
 
-def test_sequence_that_counts_epochs(run: Training) -> None:
-    first = lambda_lr(run.optimizer, LONG)
-    second = lambda_lr(run.optimizer, LONG)
-    run.use(sequence(run.optimizer, first, second, at=3))
+def test_sequence_that_counts_epochs(run: TorchRun) -> None:
+    first = lambda_lr(run.optimizer, kinds.LONG)
+    second = lambda_lr(run.optimizer, kinds.LONG)
+    run.use(kinds.sequence(run.optimizer, first, second, at=3))
     with warns_once(called(r"\d")):
         run.repeat(9, updates=60)
 
 
-def test_curve_that_never_reaches_its_spike(run: Training) -> None:
+def test_curve_that_never_reaches_its_spike(run: TorchRun) -> None:
     spike = StagedCurve([(100,), (100, 1.0), (0, 0.5), (9000,)], start=0.5)
     run.use(lambda_lr(run.optimizer, spike))
     with warns_once(called("0")):
-        run.update(520)
+        run.step_optimizer(520)
 
 
 # Training past the end.
@@ -220,21 +208,21 @@ def test_curve_that_never_reaches_its_spike(run: Training) -> None:
 PAST = r"^the curve has total_steps = 10, but training continues at step \d+, with every learning "
 
 
-def test_training_past_the_end(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, SHORT))
+def test_training_past_the_end(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.SHORT))
     with warns_once(f"{PAST}rate at 0"):
         run.train(170)
 
 
-def test_training_past_the_end_at_a_floor(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, FLOOR))
+def test_training_past_the_end_at_a_floor(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.FLOOR))
     question = "rate at its final value since step 10: does the curve count epochs.*"
     with warns_once(PAST + question + WAY_OUT):
         run.train(1350)
 
 
-def test_training_past_the_end_at_a_floor_in_units(run: Training) -> None:
-    run.use(lambda_lr(run.optimizer, FLOOR, clock=DataClock(8, count=8)))
+def test_training_past_the_end_at_a_floor_in_units(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, kinds.FLOOR, clock=DataClock(8, count=8)))
     with warns_once("is the unit too small"):
         run.train(1350)
 
@@ -255,7 +243,7 @@ def test_end_at_0_is_past_after_ten_steps_and_one_percent(total: int, unit: int 
 @pytest.mark.parametrize("unit", [None, 40])
 def test_floor_is_past_at_ten_times_the_steps(total: int, unit: int | None) -> None:
     """And after 1000 updates at the floor."""
-    floor = [PlateauCurve(total, min_lr_ratio=0.1), SHORT]
+    floor = [PlateauCurve(total, min_lr_ratio=0.1), kinds.SHORT]
     for step in (10 * total, 10 * total + 20, 1001 * total, 1002 * total):
         for updates in (step, step // 7):
             updates_at_the_floor = updates * (step - total) / step
@@ -282,39 +270,39 @@ def lacks_state(seen: str, peak: str, alternative: str = ".*") -> str:
     )
 
 
-@every_kind
+@kinds.every_kind
 def test_lost_state(build: Any) -> None:
-    run = Training(AdamW, torch.tensor, lr=1e-5)
-    run.load_optimizer(states_after_20_updates(AdamW))
+    run = TorchRun(AdamW, torch.tensor, lr=1e-5)
+    run.load_optimizer(kinds.states_after_20_updates(AdamW))
     alternative = "; or pass last_epoch=19"
-    if build is counting:
+    if build is kinds.counting:
         alternative = ""
     with warns_once(lacks_state("has made 20 updates", r"0\.01", alternative)):
-        run.use(build(run.optimizer, LONG))
+        run.use(build(run.optimizer, kinds.LONG))
         run.train(60)
 
 
 def test_lost_state_of_an_optimizer_that_is_loaded_later() -> None:
-    run = Training(AdamW, torch.tensor, lr=1e-5)
-    run.use(lambda_lr(run.optimizer, LONG))
-    run.load_optimizer(states_after_20_updates(AdamW))
+    run = TorchRun(AdamW, torch.tensor, lr=1e-5)
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
+    run.load_optimizer(kinds.states_after_20_updates(AdamW))
     with warns_once(lacks_state("has made 20 updates", "1e-05", "; or pass last_epoch=19")):
         run.train(60)
 
 
 def test_lost_state_of_momentum() -> None:
     """SGD does not count its updates."""
-    run = Training(MOMENTUM, torch.tensor)
-    run.load_optimizer(states_after_20_updates(MOMENTUM))
+    run = TorchRun(kinds.MOMENTUM, torch.tensor)
+    run.load_optimizer(kinds.states_after_20_updates(kinds.MOMENTUM))
     with warns_once(lacks_state("was loaded", r"0\.01", "")):
-        run.use(lambda_lr(run.optimizer, LONG))
+        run.use(lambda_lr(run.optimizer, kinds.LONG))
         run.train(9)
 
 
 def test_lost_state_of_sgd_that_is_loaded_later() -> None:
-    run = Training(SGD, torch.tensor, lr=0.01)
-    run.use(lambda_lr(run.optimizer, LONG))
-    run.load_optimizer(states_after_20_updates(SGD))
+    run = TorchRun(SGD, torch.tensor, lr=0.01)
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
+    run.load_optimizer(kinds.states_after_20_updates(SGD))
     with warns_once(lacks_state("was loaded", r"0\.01", "")):
         run.train(9)
 
@@ -322,111 +310,111 @@ def test_lost_state_of_sgd_that_is_loaded_later() -> None:
 def test_lost_state_that_shows_no_updates_and_no_scheduler() -> None:
     """SGD without momentum has no state: only its learning rate shows that it was trained."""
     plain_sgd = partial(SGD, momentum=0.0)
-    earlier = Training(plain_sgd, lr=0.01)
-    earlier.update(20)
-    run = Training(plain_sgd, torch.tensor, lr=0.1)
-    run.use(lambda_lr(run.optimizer, LONG))
+    earlier = TorchRun(plain_sgd, lr=0.01)
+    earlier.step_optimizer(20)
+    run = TorchRun(plain_sgd, torch.tensor, lr=0.1)
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.load_optimizer(earlier.save())
     with warns_once(lacks_state("was loaded", r"0\.1", "")):
         run.train(9)
 
 
-def test_lost_state_of_groups_whose_options_change_their_order(adamw_run: Training) -> None:
+def test_lost_state_of_groups_whose_options_change_their_order(adamw_run: TorchRun) -> None:
     """As torch.distributed.checkpoint loads them."""
     run = adamw_run
-    run.load_optimizer(states_after_20_updates(AdamW))
+    run.load_optimizer(kinds.states_after_20_updates(AdamW))
     for group in run.optimizer.param_groups:
         group["params"] = group.pop("params")
         group["initial_lr"] = group.pop("initial_lr")
     with warns_once(lacks_state("has made 20 updates", ".*")):
-        run.use(lambda_lr(run.optimizer, LONG))
+        run.use(lambda_lr(run.optimizer, kinds.LONG))
         run.train(9)
 
 
-def test_lost_state_of_an_older_torch(adamw_run: Training) -> None:
+def test_lost_state_of_an_older_torch(adamw_run: TorchRun) -> None:
     """Its groups have fewer options."""
     run = adamw_run
-    states = states_after_20_updates(AdamW)
+    states = kinds.states_after_20_updates(AdamW)
     for group in states["optimizer"]["param_groups"]:
         del group["maximize"]
     run.load_optimizer(states)
     with warns_once(lacks_state("has made 20 updates", ".*")):
-        run.use(lambda_lr(run.optimizer, LONG))
+        run.use(lambda_lr(run.optimizer, kinds.LONG))
         run.train(9)
 
 
-def test_lost_state_and_a_peak_set_by_hand(run: Training) -> None:
-    run.load_optimizer(states_after_20_updates(SGD))
+def test_lost_state_and_a_peak_set_by_hand(run: TorchRun) -> None:
+    run.load_optimizer(kinds.states_after_20_updates(SGD))
     run.write(lr=0.1, initial_lr=0.1)
     with warns_once(lacks_state("was loaded", r"0\.1", "")):
-        run.use(lambda_lr(run.optimizer, LONG))
+        run.use(lambda_lr(run.optimizer, kinds.LONG))
         run.train(60)
 
 
-def test_lost_state_of_the_second_in_a_sequence(adamw_run: Training) -> None:
+def test_lost_state_of_the_second_in_a_sequence(adamw_run: TorchRun) -> None:
     run = adamw_run
-    run.load_optimizer(states_after_20_updates(AdamW))
-    first = constant(run.optimizer)
-    second = lambda_lr(run.optimizer, LONG)
-    run.use(sequence(run.optimizer, first, second, at=15))
+    run.load_optimizer(kinds.states_after_20_updates(AdamW))
+    first = kinds.constant(run.optimizer)
+    second = lambda_lr(run.optimizer, kinds.LONG)
+    run.use(kinds.sequence(run.optimizer, first, second, at=15))
     with warns_once(lacks_state("has made 20 updates", ".*")):
         run.train(20)
 
 
-def test_lost_state_and_a_new_peak_of_the_first_in_a_sequence(adamw_run: Training) -> None:
+def test_lost_state_and_a_new_peak_of_the_first_in_a_sequence(adamw_run: TorchRun) -> None:
     run = adamw_run
-    run.load_optimizer(states_after_20_updates(AdamW))
-    first = lambda_lr(run.optimizer, LONG)
-    second = lambda_lr(run.optimizer, LONG)
-    run.use(sequence(run.optimizer, first, second, at=10))
+    run.load_optimizer(kinds.states_after_20_updates(AdamW))
+    first = lambda_lr(run.optimizer, kinds.LONG)
+    second = lambda_lr(run.optimizer, kinds.LONG)
+    run.use(kinds.sequence(run.optimizer, first, second, at=10))
     first.set_peak(1.0)
     with warns_once(lacks_state("has made 20 updates", ".*")):
         run.train(20)
 
 
-def resumed_without_scheduler(states: Any) -> Training:
-    run = Training(AdamW, lr=1e-5)
+def resumed_without_scheduler(states: Any) -> TorchRun:
+    run = TorchRun(AdamW, lr=1e-5)
     run.load_optimizer(states)
     return run
 
 
 def test_advice_to_load_the_state_works() -> None:
-    states = states_after_20_updates(AdamW)
+    states = kinds.states_after_20_updates(AdamW)
     run = resumed_without_scheduler(states)
-    run.use(lambda_lr(run.optimizer, LONG))
+    run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.load_schedulers(states)
     run.train(5)
-    assert run.lr() == pytest.approx(0.01 * LONG(25))
+    assert run.values()[0] == pytest.approx(0.01 * kinds.LONG(25))
 
 
 def test_advice_to_pass_last_epoch_works() -> None:
-    run = resumed_without_scheduler(states_after_20_updates(AdamW))
-    run.use(lambda_lr(run.optimizer, LONG, last_epoch=19))
+    run = resumed_without_scheduler(kinds.states_after_20_updates(AdamW))
+    run.use(lambda_lr(run.optimizer, kinds.LONG, last_epoch=19))
     run.train(5)
-    assert run.lr() == pytest.approx(0.01 * LONG(25))
+    assert run.values()[0] == pytest.approx(0.01 * kinds.LONG(25))
 
 
 def test_advice_to_set_the_peak_works() -> None:
-    run = resumed_without_scheduler(states_after_20_updates(AdamW))
-    scheduler = lambda_lr(run.optimizer, LONG)
+    run = resumed_without_scheduler(kinds.states_after_20_updates(AdamW))
+    scheduler = lambda_lr(run.optimizer, kinds.LONG)
     scheduler.set_peak(1e-5)
     run.use(scheduler)
     run.train(5)
-    assert run.lr() == pytest.approx(1e-5 * LONG(5))
+    assert run.values()[0] == pytest.approx(1e-5 * kinds.LONG(5))
 
 
 # Without advice.
 
 
-def never_stepped(run: Training) -> None:
-    run.update(520)
+def never_stepped(run: TorchRun) -> None:
+    run.step_optimizer(520)
 
 
-def stepped_often(run: Training) -> None:
+def stepped_often(run: TorchRun) -> None:
     run.repeat(60, updates=2, steps=3)
 
 
-def past_the_end(run: Training) -> None:
+def past_the_end(run: TorchRun) -> None:
     run.train(170)
 
 
@@ -434,9 +422,9 @@ def past_the_end(run: Training) -> None:
 @pytest.mark.parametrize("clock", [None, DataClock(1, count=1), DataClock(10**6, count=1)])
 def test_scheduler_without_advice_is_silent(program: Any, clock: Any) -> None:
     """After a load without its state, too."""
-    run = Training(AdamW)
-    run.use(lambda_lr(run.optimizer, SHORT, clock=clock, advise=False))
-    run.load_optimizer(states_after_20_updates(AdamW))
+    run = TorchRun(AdamW)
+    run.use(lambda_lr(run.optimizer, kinds.SHORT, clock=clock, advise=False))
+    run.load_optimizer(kinds.states_after_20_updates(AdamW))
     program(run)
 
 
@@ -445,17 +433,17 @@ def test_scheduler_without_advice_is_silent(program: Any, clock: Any) -> None:
 
 @pytest.mark.parametrize(
     ("curve", "updates", "steps", "last_epoch"),
-    [(LONG, 60, 1, -1), (FLOOR, 1, 2, -1), (FLOOR, 1, 1, 1000)],
+    [(kinds.LONG, 60, 1, -1), (kinds.FLOOR, 1, 2, -1), (kinds.FLOOR, 1, 1, 1000)],
     ids=["rarely", "often", "past the end"],
 )
 def test_warning_as_error_changes_nothing(
     curve: PlateauCurve, updates: int, steps: int, last_epoch: int
 ) -> None:
-    run = Training()
+    run = TorchRun()
     scheduler = lambda_lr(run.optimizer, curve, last_epoch)
-    follower = follow(run.optimizer, "weight_decay", LONG)
+    follower = follow(run.optimizer, "weight_decay", kinds.LONG)
     run.use(scheduler, follower)
-    events = [run.update] * updates + [run.step] * steps
+    events = [run.step_optimizer] * updates + [run.step_schedulers] * steps
     for event in events * 300:
         before = run.save()["schedulers"], lrs_of(run.optimizer)
         try:

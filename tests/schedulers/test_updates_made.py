@@ -26,7 +26,7 @@ from torch.optim import (
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, lambda_lr
-from torch_bridge.param_groups import updates_made
+from torch_bridge.optimizer_traits import updates_made
 
 CURVE = PlateauCurve(10)
 FUSED_ADAMW: Any = partial(AdamW, fused=True)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
+from support.schedulers.kinds import with_arguments
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
-from support.schedulers.training import with_arguments
 from support.training.steps import through_file
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR, SequentialLR

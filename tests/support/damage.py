@@ -1,6 +1,6 @@
-"""Damage to a saved state, drawn by hypothesis."""
+"""Damage to one entry of a tree of dictionaries and lists: a saved state, or a value of JSON."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -9,7 +9,8 @@ import torch
 from hypothesis import strategies as st
 
 Change = Callable[[Any], Any]
-Path = tuple[Any, ...]
+"""Returns what replaces an entry; or `REMOVED`, which removes it."""
+REMOVED = object()
 
 # Values that may replace any other.
 _VALUES: list[Any] = [
@@ -74,7 +75,11 @@ def without_the_last_item(values: Any) -> Any:
     return values[:-1]
 
 
-def _replacement(value: Any) -> Change:
+def removed(_: Any) -> Any:
+    return REMOVED
+
+
+def replaced_by(value: Any) -> Change:
     def replaced(_: Any) -> Any:
         return value
 
@@ -92,39 +97,51 @@ _CHANGES: list[Change] = [
     with_values_in_reverse,
     with_the_first_item_again,
     without_the_last_item,
-    *map(_replacement, _VALUES),
+    removed,
+    *map(replaced_by, _VALUES),
 ]
+any_change = st.sampled_from(_CHANGES)
+"""Changes that suit any state."""
 
 
-def paths_in(tree: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield the path of each entry; that of the whole tree is empty."""
-    yield path
-    items: Any = ()
-    if isinstance(tree, dict):
-        items = cast("dict[Any, Any]", tree).items()
-    elif isinstance(tree, list | tuple):
-        items = enumerate(cast("list[Any]", tree))
-    for key, value in items:
-        yield from paths_in(value, (*path, key))
-
-
-def damage(data: st.DataObject, state: Any, changes: Sequence[Change] = ()) -> Any:
-    """Change one entry of a state in place, and return the state.
+def damage(draw: st.DrawFn, tree: Any, changes: st.SearchStrategy[Change]) -> Any:
+    """Change one entry of a tree in place, and return the tree.
 
     Args:
-        data: Draws the entry and the change.
-        state: The state, or the list that holds it, so that the whole state may be replaced too.
-        changes: Changes that suit this kind of state, in addition to those that suit any.
+        draw: Draws the entry, at any depth, and the change.
+        tree: A dictionary or a list that is not empty.
+        changes: Draws the change.
     """
-    paths = list(paths_in(state))[1:]
-    *path, last = data.draw(st.sampled_from(paths))
-    change = data.draw(st.sampled_from([*changes, *_CHANGES]))
-    holder = state
-    for key in path:
+    holder = tree
+    key = draw(st.sampled_from(_keys_of(tree)))
+    # Deeper three times in four, since most entries are inside of others.
+    while _keys_of(holder[key]) and draw(st.integers(0, 3)) > 0:
         if isinstance(holder[key], tuple):
             holder[key] = list(holder[key])
         holder = holder[key]
+        key = draw(st.sampled_from(_keys_of(holder)))
+    change = draw(changes)
     # Not every change applies to every value.
     with suppress(AttributeError, LookupError, TypeError, ValueError, RuntimeError):
-        holder[last] = change(holder[last])
-    return state
+        changed = change(holder[key])
+        if changed is REMOVED:
+            del holder[key]
+        else:
+            holder[key] = changed
+    return tree
+
+
+def damaged(draw: st.DrawFn, state: Any) -> Any:
+    """Change one entry of a state, or all of it: None stands for no state."""
+    holder = damage(draw, [state], any_change)
+    if not holder:
+        return None
+    return holder[0]
+
+
+def _keys_of(value: Any) -> Sequence[Any]:
+    if isinstance(value, dict):
+        return list(cast("dict[Any, Any]", value))
+    if isinstance(value, list | tuple):
+        return range(len(cast("list[Any]", value)))
+    return ()

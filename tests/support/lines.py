@@ -27,26 +27,26 @@ class Lines:
 
     def __init__(self, stop_at: int | None = None, *traced: str) -> None:
         self.count = 0
-        self._stop_at = stop_at
-        self._traced = (*_PRODUCT, *traced)
+        self.stop_at = stop_at
+        self.traced = (*_PRODUCT, *traced)
 
     def __enter__(self) -> "Lines":
-        self._before = sys.gettrace()
-        sys.settrace(self._enter)
+        self.before = sys.gettrace()
+        sys.settrace(self.enter)
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
+        sys.settrace(self.before)
         torch.set_grad_enabled(True)  # torch may have been interrupted before doing so
 
-    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename.startswith(self._traced):
-            return self._line
+    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename.startswith(self.traced):
+            return self.line
         return None
 
-    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
+    def line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":
             self.count += 1
-            if self.count == self._stop_at:
+            if self.count == self.stop_at:
                 raise Stop
-        return self._line
+        return self.line

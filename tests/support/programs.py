@@ -26,7 +26,7 @@ SMALL_RUNS = {
     "branch_cooldowns.py": (
         "--warmup 20 --stable 120 --cooldowns 10 30 60 --every 5 --seeds 2 --output new/runs.png"
     ),
-    "running_averages.py": "--seeds 3 --interval 20",
+    "cooldowns_afterwards.py": ("--seeds 3 --cooldowns 4 --updates 800 --output new/cooldowns.png"),
     "train_gpt.py": (
         "--steps 200 --every 20 --precision bf16 --accumulation 2 --batch-size 4 --context 32"
         " --width 32 --layers 2 --device cpu"
@@ -88,24 +88,24 @@ class Program:
         output, child_output = FORKSERVER.Pipe(duplex=False)
         errors, child_errors = FORKSERVER.Pipe(duplex=False)
         words = [str(argument) for argument in arguments]
-        self._process = FORKSERVER.Process(
+        self.process = FORKSERVER.Process(
             target=_run,
             args=(script, words, folder, dict(environment), child_output, child_errors),
         )
-        self._process.start()
+        self.process.start()
         child_output.close()
         child_errors.close()
-        self._output = os.fdopen(os.dup(output.fileno()))
-        self._errors = os.fdopen(os.dup(errors.fileno()))
+        self.output = os.fdopen(os.dup(output.fileno()))
+        self.errors = os.fdopen(os.dup(errors.fileno()))
 
     def lines(self) -> Iterator[str]:
         """Iterate over the lines that it prints from now on."""
-        return iter(self._output)
+        return iter(self.output)
 
     @property
     def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
+        assert self.process.pid is not None
+        return self.process.pid
 
     def interrupt(self) -> None:
         """Send a Ctrl-C."""
@@ -113,11 +113,11 @@ class Program:
 
     def finish(self) -> tuple[int | None, str, str]:
         """Wait; return the exit status, the rest of the output, and what went to standard error."""
-        with self._output, self._errors:
-            output = self._output.read()
-            errors = self._errors.read()
-        self._process.join()
-        return self._process.exitcode, output, errors
+        with self.output, self.errors:
+            output = self.output.read()
+            errors = self.errors.read()
+        self.process.join()
+        return self.process.exitcode, output, errors
 
 
 def run(script: Path, *arguments: object, folder: Path) -> str:

@@ -62,7 +62,7 @@ def lambda_lr_of_torch(optimizer: Any, curve: PlateauCurve) -> LambdaLR:
     return LambdaLR(optimizer, lambda step: curve(step))
 
 
-class Net(lightning.LightningModule):
+class ThreeLayers(lightning.LightningModule):
     """Three layers.
 
     Args:
@@ -117,7 +117,7 @@ class InterruptBeforeEpoch(lightning.Callback):
             raise InterruptedError
 
 
-def fit(module: Net, folder: Path, *callbacks: lightning.Callback, **options: Any) -> None:
+def fit(module: ThreeLayers, folder: Path, *callbacks: lightning.Callback, **options: Any) -> None:
     """Train through all phases, or continue from `ckpt_path`; each epoch saves `last.ckpt`."""
     inputs = torch.linspace(-1, 1, 128).reshape(32, 4)
     loader: Any = DataLoader(TensorDataset(inputs), batch_size=32 // UPDATES_OF_EPOCH)
@@ -143,9 +143,9 @@ def fit(module: Net, folder: Path, *callbacks: lightning.Callback, **options: An
 
 @pytest.mark.parametrize("optimizes_all", [False, True])
 def test_phases_have_the_learning_rates_of_torch(optimizes_all: bool, tmp_path: Path) -> None:
-    module = Net(lambda_lr, optimizes_all=optimizes_all)
+    module = ThreeLayers(lambda_lr, optimizes_all=optimizes_all)
     fit(module, tmp_path / "curve")
-    reference = Net(lambda_lr_of_torch, optimizes_all=optimizes_all)
+    reference = ThreeLayers(lambda_lr_of_torch, optimizes_all=optimizes_all)
     fit(reference, tmp_path / "torch")
     assert [len(lrs) for lrs in module.lrs] == [1] * 8 + [2] * 8 + [3] * 8
     for lrs, expected in zip(module.lrs, reference.lrs, strict=True):
@@ -159,14 +159,14 @@ def test_phases_have_the_learning_rates_of_torch(optimizes_all: bool, tmp_path: 
 @pytest.mark.parametrize("optimizes_all", [False, True])
 def test_phases_resume(optimizes_all: bool, tmp_path: Path) -> None:
     """The run is interrupted between the two unfreezings."""
-    uninterrupted = Net(lambda_lr, optimizes_all=optimizes_all)
+    uninterrupted = ThreeLayers(lambda_lr, optimizes_all=optimizes_all)
     fit(uninterrupted, tmp_path / "uninterrupted")
 
     folder = tmp_path / "interrupted"
-    interrupted = Net(lambda_lr, optimizes_all=optimizes_all)
+    interrupted = ThreeLayers(lambda_lr, optimizes_all=optimizes_all)
     with pytest.raises(InterruptedError):
         fit(interrupted, folder, InterruptBeforeEpoch(3))
-    resumed = Net(lambda_lr, optimizes_all=optimizes_all)
+    resumed = ThreeLayers(lambda_lr, optimizes_all=optimizes_all)
     fit(resumed, folder, ckpt_path=folder / "last.ckpt", weights_only=False)
     assert interrupted.lrs + resumed.lrs == uninterrupted.lrs
     assert equal_trees(list(resumed.parameters()), list(uninterrupted.parameters()))

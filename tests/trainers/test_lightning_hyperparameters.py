@@ -30,7 +30,7 @@ CLOCK = DataClock(20, count=20)
 """With the samples of one step of the curve in each update."""
 
 
-class Regression(lightning.LightningModule):
+class StoringRegression(lightning.LightningModule):
     """A module that stores its arguments, as Lightning's manual does."""
 
     def __init__(self, curve: Any, clock: AnyClock, lr: float = PEAK, batch_size: int = 16) -> None:
@@ -80,15 +80,15 @@ def only_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 def assert_resumes_and_loads(curve: Any, lrs: list[float], folder: Path) -> None:
     """Train ten updates, read the checkpoint as a module, and train ten more, with these `lrs`."""
     trainer = trainer_of(10, folder)
-    trainer.fit(Regression(curve, CLOCK))
+    trainer.fit(StoringRegression(curve, CLOCK))
     checkpoint = folder / "saved.ckpt"
     trainer.save_checkpoint(checkpoint)
     assert (folder / "lightning_logs" / "version_0" / "hparams.yaml").exists()
 
-    loaded = Regression.load_from_checkpoint(checkpoint)
+    loaded = StoringRegression.load_from_checkpoint(checkpoint)
     assert loaded.hparams["curve"] == curve
     assert loaded.hparams["clock"] == CLOCK
-    resumed = Regression(curve, CLOCK)
+    resumed = StoringRegression(curve, CLOCK)
     trainer_of(20, folder).fit(resumed, ckpt_path=checkpoint)
     assert resumed.lrs == lrs
 
@@ -120,7 +120,7 @@ def test_run_under_a_mapping_resumes_and_is_loaded(tmp_path: Path) -> None:
 
 
 def test_finders_restore_their_checkpoint(tmp_path: Path) -> None:
-    model = Regression(PLATEAU, CLOCK)
+    model = StoringRegression(PLATEAU, CLOCK)
     tuner = Tuner(trainer_of(40, tmp_path))
     assert tuner.lr_find(model, num_training=20) is not None
     batch_size = tuner.scale_batch_size(model, max_trials=2, steps_per_trial=2, init_val=2)

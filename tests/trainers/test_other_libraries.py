@@ -39,7 +39,7 @@ KILLED_AFTER = 70
 
 
 def set_up() -> str:
-    """Return the lines that "complete programs start with": data, a model, a curve."""
+    """Return the lines in front of every complete program: data, a model, a curve."""
     introduction, *_ = sections(ROOT / "docs" / "other_libraries.md")
     (block,) = introduction.blocks
     return block.code
@@ -121,14 +121,14 @@ LIBRARY_PROGRAMS = [
 
 
 @dataclass(frozen=True)
-class ProgramRun:
+class LearningRatesOfProgram:
     lrs: list[float]
     """The learning rates that it has recorded."""
     results: list[str]
     """The lines that it has printed about its final loss."""
 
 
-def run(program: LibraryProgram, folder: Path, killed_after: int = -1) -> ProgramRun:
+def run(program: LibraryProgram, folder: Path, killed_after: int = -1) -> LearningRatesOfProgram:
     """Run a program in a separate process, which may be killed after a number of records."""
     folder.mkdir(exist_ok=True)
     lrs = folder / "lrs.txt"
@@ -151,7 +151,9 @@ def run(program: LibraryProgram, folder: Path, killed_after: int = -1) -> Progra
     else:
         assert status == 0, errors
     results = [line for line in output.splitlines() if line.startswith("final ")]
-    return ProgramRun([float.fromhex(line) for line in lrs.read_text().splitlines()], results)
+    return LearningRatesOfProgram(
+        [float.fromhex(line) for line in lrs.read_text().splitlines()], results
+    )
 
 
 @pytest.mark.parametrize("program", LIBRARY_PROGRAMS, ids=str)

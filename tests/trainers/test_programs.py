@@ -392,14 +392,14 @@ def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):
 
 
 @dataclass
-class Updates:
+class UpdatesOfPages:
     lrs: LearningRates
     batches: list[Tensor]
     """The rows of each micro-batch."""
 
 
 @contextmanager
-def record_lrs_and_batches() -> Generator[Updates]:
+def record_lrs_and_batches() -> Generator[UpdatesOfPages]:
     """Record the learning rates, and the rows that the first layer gets of each micro-batch."""
     batches: list[Tensor] = []
 
@@ -410,7 +410,7 @@ def record_lrs_and_batches() -> Generator[Updates]:
     handle = register_module_forward_pre_hook(note)
     try:
         with record_lrs() as lrs:
-            yield Updates(lrs, batches)
+            yield UpdatesOfPages(lrs, batches)
     finally:
         handle.remove()
 

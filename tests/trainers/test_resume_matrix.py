@@ -12,34 +12,21 @@ from typing import Any
 
 import pytest
 from support.docs.pages import all_blocks
-from support.trainers.protocols import (
-    GptNeoX,
-    HuggingFace,
-    Levanter,
-    Litgpt,
-    MaxText,
-    MegatronLM,
-    Nanochat,
-    OLMoCore,
-    Options,
-    Protocol,
-    Torchtitan,
-    Verl,
-)
+from support.trainers import protocols
 
 from plateau_jax import Curve, CurveWarning
 
-TRAINERS: dict[str, type[Protocol]] = {
-    "curve_schedulers.py": Torchtitan,
-    "curve_gpt.py": MegatronLM,
-    "curve_olmo.py": OLMoCore,
-    "curve_schedule.py": Levanter,
-    "curve_litgpt.py": Litgpt,
-    "curve_train.py": Nanochat,
-    "curve_neox.py": GptNeoX,
-    "curve_maxtext.py": MaxText,
-    "curve_trainer.py": HuggingFace,
-    "curve_verl.py": Verl,
+TRAINERS: dict[str, type[protocols.Protocol]] = {
+    "curve_schedulers.py": protocols.Torchtitan,
+    "curve_gpt.py": protocols.MegatronLM,
+    "curve_olmo.py": protocols.OLMoCore,
+    "curve_schedule.py": protocols.Levanter,
+    "curve_litgpt.py": protocols.Litgpt,
+    "curve_train.py": protocols.Nanochat,
+    "curve_neox.py": protocols.GptNeoX,
+    "curve_maxtext.py": protocols.MaxText,
+    "curve_trainer.py": protocols.HuggingFace,
+    "curve_verl.py": protocols.Verl,
 }
 """Each trainer by the file that a page gives for it."""
 
@@ -64,7 +51,7 @@ IN_PERCENT = Job(stages=(("10%", 1.0), ("40%",), ("30%", 0.0), ("rest",)))
 
 
 @dataclass(frozen=True)
-class Change:
+class TrainerChange:
     """What changes after some updates."""
 
     before: Job
@@ -77,44 +64,46 @@ class Change:
 
 
 REFUSED = {
-    "peak": Change(JOB, replace(JOB, peak=0.4, other_peak=0.2)),
-    "peak of one group": Change(JOB, replace(JOB, other_peak=0.2)),
-    "order of groups": Change(JOB, replace(JOB, peak=0.25, other_peak=0.5)),
-    "length": Change(IN_PERCENT, replace(IN_PERCENT, length=120)),
-    "warmup": Change(JOB, replace(JOB, stages=((20, 1.0), (30,), (30, 0.0), ("rest",)))),
-    "shape": Change(JOB, replace(JOB, stages=((10, 1.0), (40,), (30, 0.0, "cosine"), ("rest",)))),
-    "cooldown": Change(JOB, replace(JOB, stages=((10, 1.0), (20,), (30, 0.0), ("rest",)))),
+    "peak": TrainerChange(JOB, replace(JOB, peak=0.4, other_peak=0.2)),
+    "peak of one group": TrainerChange(JOB, replace(JOB, other_peak=0.2)),
+    "order of groups": TrainerChange(JOB, replace(JOB, peak=0.25, other_peak=0.5)),
+    "length": TrainerChange(IN_PERCENT, replace(IN_PERCENT, length=120)),
+    "warmup": TrainerChange(JOB, replace(JOB, stages=((20, 1.0), (30,), (30, 0.0), ("rest",)))),
+    "shape": TrainerChange(
+        JOB, replace(JOB, stages=((10, 1.0), (40,), (30, 0.0, "cosine"), ("rest",)))
+    ),
+    "cooldown": TrainerChange(JOB, replace(JOB, stages=((10, 1.0), (20,), (30, 0.0), ("rest",)))),
 }
 """Changes after which an earlier learning rate would have been different."""
 
 LEGAL = {
-    "none": Change(JOB, JOB),
-    "none, at an earlier checkpoint": Change(JOB, JOB, saved_at=30),
-    "branch on the plateau": Change(
+    "none": TrainerChange(JOB, JOB),
+    "none, at an earlier checkpoint": TrainerChange(JOB, JOB, saved_at=30),
+    "branch on the plateau": TrainerChange(
         JOB, replace(JOB, stages=((10, 1.0), (20,), (20, 0.0), ("rest",))), saved_at=30
     ),
-    "longer plateau": Change(
+    "longer plateau": TrainerChange(
         JOB, replace(JOB, stages=((10, 1.0), (60,), (30, 0.0), ("rest",))), saved_at=30
     ),
-    "appended curve": Change(
+    "appended curve": TrainerChange(
         JOB, replace(JOB, stages=((10, 1.0), (40,), (30, 0.0), (5,), (0, 0.5), ("rest",)))
     ),
 }
 
 
-def has_meaning(trainer: type[Protocol], change: Change) -> bool:
+def has_meaning(trainer: type[protocols.Protocol], change: TrainerChange) -> bool:
     """Return False for a change of a second group under a trainer that has one peak."""
     is_of_groups = change.before.peaks != change.after.peaks
     is_of_groups = is_of_groups and change != REFUSED["peak"]
     return trainer.has_groups or not is_of_groups
 
 
-def can_be_wanted(trainer: type[Protocol], change: Change) -> bool:
+def can_be_wanted(trainer: type[protocols.Protocol], change: TrainerChange) -> bool:
     """Return False for a peak where `strict=False` does not change it: see the trainer's page."""
     return has_meaning(trainer, change) and (trainer.can_change_peak or not change.changes_peak)
 
 
-def cells(changes: dict[str, Change], is_in: Callable[..., bool] = has_meaning) -> Any:
+def cells(changes: dict[str, TrainerChange], is_in: Callable[..., bool] = has_meaning) -> Any:
     """Return cells of the matrix as parameters of a test."""
     parameters: list[Any] = []
     for file, trainer in TRAINERS.items():
@@ -155,7 +144,7 @@ def imported(modules: dict[str, Any]) -> Iterator[None]:
 @contextmanager
 def new_process(
     file: str, job: Job, folder: Path, code: str | None = None, flag: str = ""
-) -> Iterator[Protocol]:
+) -> Iterator[protocols.Protocol]:
     """Start a trainer in a new process. The code is that on the page; "" is the trainer alone."""
     if code is None:
         code = code_of(file)
@@ -176,11 +165,11 @@ def new_process(
         else:
             hook = ModuleType("")
         names = {name: value for name, value in vars(hook).items() if not name.startswith("_")}
-        trainer.start(Options(folder, peaks, job.length, flag), names)
+        trainer.start(protocols.Options(folder, peaks, job.length, flag), names)
         yield trainer
 
 
-def saved(file: str, change: Change, folder: Path, code: str | None = None) -> Any:
+def saved(file: str, change: TrainerChange, folder: Path, code: str | None = None) -> Any:
     """Return the checkpoint of a run, which then continues to update 60."""
     with new_process(file, change.before, folder, code) as trainer:
         trainer.train(change.saved_at)
@@ -189,7 +178,9 @@ def saved(file: str, change: Change, folder: Path, code: str | None = None) -> A
         return checkpoint
 
 
-def check_next_update(trainer: Protocol, file: str, change: Change, folder: Path) -> None:
+def check_next_update(
+    trainer: protocols.Protocol, file: str, change: TrainerChange, folder: Path
+) -> None:
     """Compare with a run that was under the new configuration from the start."""
     folder.mkdir()
     with new_process(file, change.after, folder) as uninterrupted:
@@ -200,7 +191,7 @@ def check_next_update(trainer: Protocol, file: str, change: Change, folder: Path
 
 
 @cells(REFUSED)
-def test_changed_schedule_is_refused(file: str, change: Change, tmp_path: Path) -> None:
+def test_changed_schedule_is_refused(file: str, change: TrainerChange, tmp_path: Path) -> None:
     """By an error, or by a warning if the run continues with the saved peak."""
     checkpoint = saved(file, change, tmp_path)
     expected: Any = ValueError
@@ -214,7 +205,7 @@ def test_changed_schedule_is_refused(file: str, change: Change, tmp_path: Path) 
 
 
 @cells(REFUSED, can_be_wanted)
-def test_wanted_change_is_applied(file: str, change: Change, tmp_path: Path) -> None:
+def test_wanted_change_is_applied(file: str, change: TrainerChange, tmp_path: Path) -> None:
     """Under `strict=False`, with one warning."""
     checkpoint = saved(file, change, tmp_path)
     code = with_override(code_of(file))
@@ -227,7 +218,9 @@ def test_wanted_change_is_applied(file: str, change: Change, tmp_path: Path) -> 
 
 
 @cells(LEGAL)
-def test_legal_change_passes_without_a_word(file: str, change: Change, tmp_path: Path) -> None:
+def test_legal_change_passes_without_a_word(
+    file: str, change: TrainerChange, tmp_path: Path
+) -> None:
     """Warnings are errors."""
     checkpoint = saved(file, change, tmp_path)
     with new_process(file, change.after, tmp_path) as trainer:

@@ -25,30 +25,19 @@ NAMES = ["adamw", "momentum", "plain adam"]
 # Each test trains in unusual surroundings, and the run must equal one in usual ones.
 
 
-class Reference:
-    """A run over seven batches, of which the fourth is skipped.
+DATA = batches(7)
+DATA[3] = nonfinite(DATA[3])
 
-    Args:
-        options: The arguments of `make_step`.
-    """
 
-    def __init__(self, **options: Any) -> None:
-        self.options = options
-        self.data = batches(7)
-        self.data[3] = nonfinite(self.data[3])
-        step = make_step(**options)
-        self.results = train(step, self.data)
-        self.state = step.state_dict()
+def outcome(step: TrainStep, results: list[Any]) -> Any:
+    """Return all that the updates of a step have returned and changed."""
+    return [tuple(result) for result in results], step.state_dict()
 
-    def build(self, **more: Any) -> TrainStep:
-        return make_step(**self.options | more)
 
-    def check_results(self, results: list[Any]) -> None:
-        assert equal_trees(list(map(tuple, results)), list(map(tuple, self.results)))
-
-    def check(self, step: TrainStep, results: list[Any]) -> None:
-        self.check_results(results)
-        assert equal_trees(step.state_dict(), self.state)
+def usual(**options: Any) -> Any:
+    """Return the outcome in usual surroundings; the options are those of `make_step`."""
+    step = make_step(**options)
+    return outcome(step, train(step, DATA))
 
 
 CARRIED: dict[str, Any] = {
@@ -62,99 +51,92 @@ CARRIED: dict[str, Any] = {
 @pytest.mark.parametrize("name", NAMES)
 def test_step_built_in_inference_mode(name: str) -> None:
     """Only the step is built there: a model would have no gradients."""
-    reference = Reference(name=name, **CARRIED)
     model = Net()
     with torch.inference_mode():
-        step = reference.build(model=model)
+        step = make_step(name=name, **CARRIED, model=model)
         step.reset_carry()
-    reference.check(step, train(step, reference.data))
+    assert equal_trees(outcome(step, train(step, DATA)), usual(name=name, **CARRIED))
 
 
-def check_with_another_default_device(reference: Reference, device_of_updates: str) -> None:
+def check_with_another_default_device(device_of_updates: str, **options: Any) -> None:
     model = Net()
     with torch.device("meta"):
-        step = reference.build(model=model)
+        step = make_step(model=model, **options)
     with torch.device(device_of_updates):
-        results = train(step, reference.data[:5])
+        results = train(step, DATA[:5])
     with torch.device("meta"):
         step.load_state_dict(step.state_dict())
-        results += train(step, reference.data[5:])
-    reference.check(step, results)
+        results += train(step, DATA[5:])
+    assert equal_trees(outcome(step, results), usual(**options))
 
 
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_another_default_device(name: str, precision: str) -> None:
-    reference = Reference(name=name, precision=precision, max_norm=0.5)
-    check_with_another_default_device(reference, "meta")
+    check_with_another_default_device("meta", name=name, precision=precision, max_norm=0.5)
 
 
 @pytest.mark.parametrize("name", ["plain adam", "plain momentum"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_another_default_device_with_host_stepper(name: str, precision: str) -> None:
     """Torch's own Adam creates its counters on the default device."""
-    reference = Reference(name=name, precision=precision, max_norm=0.5)
-    check_with_another_default_device(reference, "cpu")
+    check_with_another_default_device("cpu", name=name, precision=precision, max_norm=0.5)
 
 
 def test_another_default_device_with_held_clock() -> None:
-    check_with_another_default_device(Reference(curve=HELD_CURVE, clock=PATIENT), "meta")
+    check_with_another_default_device("meta", curve=HELD_CURVE, clock=PATIENT)
 
 
 def test_carry_that_the_caller_changes() -> None:
     """The step has a copy."""
-    reference = Reference(**CARRIED)
     carry = torch.zeros(2)
-    step = reference.build(carry=carry)
+    step = make_step(**CARRIED | {"carry": carry})
     carry.fill_(7)
     step.reset_carry()
-    reference.check(step, train(step, reference.data))
+    assert equal_trees(outcome(step, train(step, DATA)), usual(**CARRIED))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_deterministic_algorithms(name: str) -> None:
     """Torch raises an error at an operation that has no deterministic one."""
-    reference = Reference(name=name, **CARRIED)
     torch.use_deterministic_algorithms(True)
     try:
-        step = reference.build()
-        results = train(step, reference.data)
+        step = make_step(name=name, **CARRIED)
+        results = train(step, DATA)
     finally:
         torch.use_deterministic_algorithms(False)
-    reference.check(step, results)
+    assert equal_trees(outcome(step, results), usual(name=name, **CARRIED))
 
 
 def test_each_update_in_a_new_thread() -> None:
-    reference = Reference()
-    step = reference.build()
+    step = make_step()
     results: list[Any] = []
-    for batch in reference.data:
+    for batch in DATA:
         with ThreadPoolExecutor(1) as thread:
             results.append(thread.submit(step, batch).result())
-    reference.check(step, results)
+    assert equal_trees(outcome(step, results), usual())
 
 
 def test_another_step_in_another_thread() -> None:
-    reference = Reference()
-    step = reference.build()
+    step = make_step()
     another_step = make_step(model=Net(1))
     with ThreadPoolExecutor(2) as threads:
-        results = threads.submit(train, step, reference.data * 5)
-        other_results = threads.submit(train, another_step, reference.data * 5)
+        results = threads.submit(train, step, DATA * 5)
+        other_results = threads.submit(train, another_step, DATA * 5)
     assert len(other_results.result()) == 35
-    reference.check_results(results.result()[: len(reference.data)])
+    expected, _ = usual()
+    assert equal_trees([tuple(result) for result in results.result()[: len(DATA)]], expected)
 
 
 def test_updates_and_evaluation_in_autocast() -> None:
     """Otherwise torch would use the weights that it cast first until the loop ends."""
-    reference = Reference(precision="bf16")
-    step = reference.build()
-    data = reference.data[:3]
+    step = make_step(precision="bf16")
+    data = DATA[:3]
     with torch.autocast("cpu", torch.bfloat16):
-        results = train(step, reference.data)
+        results = train(step, DATA)
         loss = evaluate(step.model, data, mean_loss, precision="bf16")
     assert loss == evaluate(step.model, data, mean_loss, precision="bf16")
-    reference.check(step, results)
+    assert equal_trees(outcome(step, results), usual(precision="bf16"))
 
 
 class Marked(Tensor):
@@ -162,23 +144,21 @@ class Marked(Tensor):
 
 
 def test_batches_of_a_tensor_subclass() -> None:
-    reference = Reference()
-    step = reference.build()
+    step = make_step()
     data: list[Any] = []
-    for inputs, targets in reference.data:
+    for inputs, targets in DATA:
         data.append((inputs.as_subclass(Marked), targets.as_subclass(Marked)))
-    reference.check(step, train(step, data))
+    assert equal_trees(outcome(step, train(step, data)), usual())
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_compiled_model() -> None:
-    reference = Reference()
     model = Net()
     compiled = torch.compile(model, backend="eager")
-    step = reference.build(model=compiled, optimizer=make_optimizer("adamw", model))
-    results = train(step, reference.data)
+    step = make_step(model=compiled, optimizer=make_optimizer("adamw", model))
+    results = train(step, DATA)
     step.load_state_dict(step.state_dict())
-    reference.check(step, results)
+    assert equal_trees(outcome(step, results), usual())
 
 
 class MeanOfModel(torch.nn.MSELoss):
@@ -187,34 +167,31 @@ class MeanOfModel(torch.nn.MSELoss):
 
 
 def test_subclass_of_a_criterion_that_takes_a_model() -> None:
-    reference = Reference()
-    step = reference.build(loss_fn=MeanOfModel())
-    reference.check(step, train(step, reference.data))
+    step = make_step(loss_fn=MeanOfModel())
+    assert equal_trees(outcome(step, train(step, DATA)), usual())
 
 
 def test_numpy_number_as_option() -> None:
-    reference = Reference(max_norm=0.25)
-    step = reference.build(max_norm=np.float32(0.25))
-    reference.check(step, train(step, reference.data))
+    step = make_step(max_norm=np.float32(0.25))
+    assert equal_trees(outcome(step, train(step, DATA)), usual(max_norm=0.25))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_snapshot_writes_to_no_tensor(name: str, precision: str) -> None:
-    reference = Reference(name=name, precision=precision)
-    step = reference.build()
+    step = make_step(name=name, precision=precision)
     clock_tensors = [value for value in vars(step._clock).values() if isinstance(value, Tensor)]
     tensors = [*clock_tensors, *step.model.parameters()]
     group = step.optimizer.param_groups[0]
     results: list[Any] = []
-    for batch in reference.data:
+    for batch in DATA:
         versions = [tensor._version for tensor in tensors]
         lr = group["lr"]
         step.state_dict()
         assert [tensor._version for tensor in tensors] == versions
         assert group["lr"] is lr
         results.append(step(batch))
-    reference.check(step, results)
+    assert equal_trees(outcome(step, results), usual(name=name, precision=precision))
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])

@@ -58,76 +58,76 @@ class AtOperation:
     def __init__(self, directory: Path, at: float = inf, event: Event = kill) -> None:
         self.operations: list[tuple[str, str]] = []
         """The name of each operation, and that of its file."""
-        self._directory = directory
-        self._at = at
-        self._event = event
-        self._patches = ExitStack()
-        self._paths: dict[int, str] = {}
+        self.directory = directory
+        self.at = at
+        self.event = event
+        self.patches = ExitStack()
+        self.paths: dict[int, str] = {}
         """The path of each open file."""
-        self._is_in_event = False
-        self._killed: Killed | None = None
+        self.is_in_event = False
+        self.killed: Killed | None = None
 
     @property
     def happened(self) -> bool:
-        return self._at < len(self.operations)
+        return self.at < len(self.operations)
 
     def __enter__(self) -> "AtOperation":
         for module, name in _OPERATIONS:
             observed = self._observed(name, getattr(module, name))
-            self._patches.enter_context(patch.object(module, name, observed))
+            self.patches.enter_context(patch.object(module, name, observed))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._patches.close()
+        self.patches.close()
 
     def _observed(self, name: str, operation: Any) -> Any:
         def observed(*arguments: Any, **options: Any) -> Any:
-            path = self._path_of(name, arguments, options)
-            if path is None or self._is_in_event:
+            path = self.path_of(name, arguments, options)
+            if path is None or self.is_in_event:
                 return operation(*arguments, **options)
             error = self.next_error(name, path)
             if error is None:
                 result = operation(*arguments, **options)
                 if name == "open":
-                    return self._opened(result, path)
+                    return self.opened(result, path)
                 return result
             if name == "save_file":
-                raise self._half_of_save(operation, arguments, error)
+                raise self.half_of_save(operation, arguments, error)
             if name == "fsync":
-                self._halve_file(arguments[0])
+                self.halve_file(arguments[0])
             elif isinstance(error, OSError):
                 error.filename = path  # as the system does if it gets a path
             raise error
 
         return observed
 
-    def _path_of(self, name: str, arguments: Any, options: Any) -> str | None:
+    def path_of(self, name: str, arguments: Any, options: Any) -> str | None:
         """Return the path that an operation is about; None if it is not in the directory."""
         if options.get("dir_fd") is not None:
             # shutil.rmtree removes files by their names, relative to an open folder.
             return str(arguments[0])
         if name == "fsync":
-            path = self._paths.get(arguments[0], "")
+            path = self.paths.get(arguments[0], "")
         elif name == "save_file":
             path = arguments[1]
         elif name == "fill_tensors":
-            path = arguments[0].checkpoint.path
+            path = arguments[0].path
         elif "filename" in options:
             path = options["filename"]
         else:
             path = next(iter(arguments), "")
-        if Path(str(path)).is_relative_to(self._directory):
+        if Path(str(path)).is_relative_to(self.directory):
             return str(path)
         return None
 
-    def _opened(self, file: Any, path: str) -> Any:
+    def opened(self, file: Any, path: str) -> Any:
         """Remember the path of an open file, and observe what is written to it."""
         if isinstance(file, int):
-            self._paths[file] = path
+            self.paths[file] = path
             return file
         if isinstance(file, io.BufferedWriter):
             file = _ObservedFile(cast("Any", file), path, self)
-        self._paths[file.fileno()] = path
+        self.paths[file.fileno()] = path
         return file
 
     def observe(self, name: str, path: str) -> None:
@@ -140,18 +140,18 @@ class AtOperation:
         """Count an operation, and return the error that it must raise."""
         index = len(self.operations)
         self.operations.append((name, Path(path).name))
-        if self._killed is not None:
-            return self._killed
-        if index != self._at:
+        if self.killed is not None:
+            return self.killed
+        if index != self.at:
             return None
-        self._is_in_event = True
-        error = self._event(self._directory)
-        self._is_in_event = False
+        self.is_in_event = True
+        error = self.event(self.directory)
+        self.is_in_event = False
         if isinstance(error, Killed):
-            self._killed = error
+            self.killed = error
         return error
 
-    def _half_of_save(self, save_file: Any, arguments: Any, error: BaseException) -> BaseException:
+    def half_of_save(self, save_file: Any, arguments: Any, error: BaseException) -> BaseException:
         """Write half of a file of tensors; return the error as safetensors raises it."""
         save_file(*arguments)
         os.truncate(arguments[1], os.path.getsize(arguments[1]) // 2)
@@ -159,7 +159,7 @@ class AtOperation:
             return SafetensorError(f"I/O error: {error.strerror} (os error {error.errno})")
         return error
 
-    def _halve_file(self, descriptor: int) -> None:
+    def halve_file(self, descriptor: int) -> None:
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode):
             os.ftruncate(descriptor, status.st_size // 2)
@@ -171,13 +171,13 @@ class _ObservedFile(io.BufferedWriter):
     def __init__(self, file: io.BufferedWriter, path: str, observer: AtOperation) -> None:
         file.close()
         super().__init__(io.FileIO(path, "ab"))
-        self._path = path
-        self._observer = observer
+        self.path = path
+        self.observer = observer
 
     def write(self, content: Any) -> int:
-        self._observer.observe("write", self._path)
+        self.observer.observe("write", self.path)
         return super().write(content)
 
     def flush(self) -> None:
-        self._observer.observe("flush", self._path)
+        self.observer.observe("flush", self.path)
         super().flush()

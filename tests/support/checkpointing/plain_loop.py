@@ -134,12 +134,12 @@ def load_on_more_ranks(directory: Path) -> list[float]:
 class _Killing(Lines):
     """Kills the process at a line of the loop, or of the product."""
 
-    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
+    def line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line":
             self.count += 1
-            if self.count == self._stop_at:
+            if self.count == self.stop_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-        return self._line
+        return self.line
 
 
 def train_until_killed(directory: Path, line: int | None) -> None:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import torch
 from support.checkpointing.checkpoints import gathered
-from support.distributed.distributed_updates import Case, batch_of, step_of, wrapped
+from support.distributed.distributed_updates import RankCase, batch_of, step_of, wrapped
 from support.training.models import seeded
 from support.trees import equal_trees
 from torch import Tensor, nn
@@ -102,9 +102,9 @@ class ShardedState(Optimizer):
                 gradient = parameter.grad.double()
                 parameter.sub_((group["lr"] * gradient).float())
                 if parameter.ndim == 2:
-                    self.state[parameter] = self._state_of(parameter, gradient)
+                    self.state[parameter] = self.state_of(parameter, gradient)
 
-    def _state_of(self, parameter: Tensor, gradient: Tensor) -> dict[str, Any]:
+    def state_of(self, parameter: Tensor, gradient: Tensor) -> dict[str, Any]:
         across = _sharded_along(gradient, parameter, 1)
         return {
             "sums": [gradient / 3, [gradient.sum(1).to(torch.bfloat16)]],
@@ -119,7 +119,7 @@ class ShardedState(Optimizer):
         }
 
 
-# None is the optimizer of a `Case`, AdamW.
+# None is the optimizer of a `RankCase`, AdamW.
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer] | None] = {
     "adamw": None,
     "sharded state": ShardedState,
@@ -127,7 +127,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer] | None] = {
 
 
 def _step(wrapper: str, optimizer: str) -> TrainStep:
-    return step_of(Case(wrapper), OPTIMIZERS[optimizer])
+    return step_of(RankCase(wrapper), OPTIMIZERS[optimizer])
 
 
 # Saving.
@@ -162,7 +162,7 @@ def save_all(directory: Path) -> None:
         for optimizer in OPTIMIZERS:
             step = _step(wrapper, optimizer)
             for update in range(3):
-                step(batch_of(Case(wrapper), update, rank(), 0))
+                step(batch_of(RankCase(wrapper), update, rank(), 0))
             checkpoints = Checkpoints(run / optimizer)
             checkpoints.save(3, step=step, optimizer=step.optimizer, wait=True)
             content = run / f"{optimizer} {rank()}.pkl"
@@ -176,7 +176,7 @@ def save_all(directory: Path) -> None:
 
 
 @dataclass
-class Saved:
+class SavedStep:
     """A step that was saved with one optimizer."""
 
     checkpoints: Checkpoints
@@ -185,13 +185,13 @@ class Saved:
     """Of each rank that saved it."""
 
 
-def _saved(run: Path, optimizer: str) -> Saved:
+def _saved(run: Path, optimizer: str) -> SavedStep:
     world_size_of_save, wrapper = run.name.split()
     content: list[Content] = []
     for number in range(int(world_size_of_save)):
         file = run / f"{optimizer} {number}.pkl"
         content.append(pickle.loads(file.read_bytes()))
-    return Saved(Checkpoints(run / optimizer), wrapper, content)
+    return SavedStep(Checkpoints(run / optimizer), wrapper, content)
 
 
 def load_all(directory: Path) -> None:
@@ -206,7 +206,7 @@ def load_all(directory: Path) -> None:
         _check_merge(Checkpoints(run / "models"), wrapper)
 
 
-def _check_step(saved: Saved, wrapper: str, optimizer: str) -> None:
+def _check_step(saved: SavedStep, wrapper: str, optimizer: str) -> None:
     """Check a load; under FSDP2 a rank reads only its shards."""
     step = _step(wrapper, optimizer)
     random = torch.get_rng_state().clone()
@@ -247,11 +247,11 @@ class _Elements:
                     self.count += local_shard(tensor).numel()
             self._fill_tensors(saved, targets)
 
-        self._patch = patch.object(SavedCheckpoint, "fill_tensors", fill_tensors)
-        self._patch.start()
+        self.patch = patch.object(SavedCheckpoint, "fill_tensors", fill_tensors)
+        self.patch.start()
 
     def __exit__(self, *_: object) -> None:
-        self._patch.stop()
+        self.patch.stop()
 
 
 def _check_warnings(messages: list[str], ranks_before: int, ranks: int) -> None:
@@ -266,7 +266,7 @@ def _check_warnings(messages: list[str], ranks_before: int, ranks: int) -> None:
         assert messages == []
 
 
-def _check_optimizer(saved: Saved, wrapper: str, optimizer: str) -> None:
+def _check_optimizer(saved: SavedStep, wrapper: str, optimizer: str) -> None:
     """Check a load of the optimizer alone, before its first step."""
     loaded = _step(wrapper, optimizer).optimizer
     with warnings.catch_warnings(action="ignore"):

@@ -1,6 +1,7 @@
 """Hold rules as documented: a simulation that keeps all metrics.
 
-`clocks` is slow, and shares no code with the product. Below it are strategies and samples.
+`curve_steps_with_rules` is slow, and shares no code with the product. Below it are strategies and
+samples.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,22 +17,24 @@ from torch import Tensor, nn
 from plateau_jax import Curve, DataClock, HoldBelow, HoldUntilFlat, StagedCurve
 
 
-def clocks(rules: Sequence[Any], starts: Iterable[int], metrics: Iterable[Any]) -> list[int]:
-    """Return the clock of each update, and the clock after the last update.
+def curve_steps_with_rules(
+    rules: Sequence[Any], starts: Iterable[int], metrics: Iterable[Any]
+) -> list[int]:
+    """Return the curve step of each update, and that after the last update.
 
     `starts` are the first steps of the plateaus.
     """
     simulations = [ORACLES[type(rule)](rule, set(starts)) for rule in rules]
-    clock = 0
-    history = [clock]
+    curve_step = 0
+    history = [curve_step]
     for metric in metrics:
         with np.errstate(over="ignore"):
             rounded = np.float32(metric)
         # Each is asked, since each must see the metric.
-        holding = [simulation.holds(clock, rounded) for simulation in simulations]
+        holding = [simulation.holds(curve_step, rounded) for simulation in simulations]
         if not any(holding):
-            clock += 1
-        history.append(clock)
+            curve_step += 1
+        history.append(curve_step)
     return history
 
 
@@ -58,36 +61,36 @@ class _UntilFlat:
     def __init__(self, rule: HoldUntilFlat, starts: set[int]) -> None:
         self.rule = rule
         self.starts = starts
-        self.clock = -1
+        self.curve_step = -1
         self.metrics: list[Any] = []
-        """The metrics of the updates at this clock."""
+        """The metrics of the updates at this curve_step."""
         self.released: set[int] = set()
 
-    def holds(self, clock: int, metric: Any) -> bool:
-        if clock not in self.starts or clock in self.released:
+    def holds(self, curve_step: int, metric: Any) -> bool:
+        if curve_step not in self.starts or curve_step in self.released:
             return False
-        if clock != self.clock:
-            self.clock = clock
+        if curve_step != self.curve_step:
+            self.curve_step = curve_step
             self.metrics = []
         self.metrics.append(metric)
-        is_flat = self._readings_without_improvement() == self.rule.patience
+        is_flat = self.readings_without_improvement() == self.rule.patience
         if is_flat or len(self.metrics) == self.rule.limit:
-            self.released.add(clock)
+            self.released.add(curve_step)
             return False
         return True
 
-    def _readings_without_improvement(self) -> int:
+    def readings_without_improvement(self) -> int:
         best = None
         count = 0
         for reading in _readings(self.metrics, self.rule.every):
-            if best is None or self._improves(reading, best):
+            if best is None or self.improves(reading, best):
                 best = reading
                 count = 0
             else:
                 count += 1
         return count
 
-    def _improves(self, reading: Any, best: Any) -> bool:
+    def improves(self, reading: Any, best: Any) -> bool:
         with np.errstate(over="ignore", invalid="ignore"):
             if self.rule.threshold_mode == "abs":
                 bound = np.float32(best - np.float32(self.rule.threshold))
@@ -105,18 +108,18 @@ class _Below:
         self.reached: set[tuple[float, int]] = set()
         self.steps_left = 0
 
-    def holds(self, clock: int, metric: Any) -> bool:
+    def holds(self, curve_step: int, metric: Any) -> bool:
         readings_before = _readings(self.metrics, self.rule.every)
         self.metrics.append(metric)
         readings = _readings(self.metrics, self.rule.every)
         for reading in readings[len(readings_before) :]:
-            self._add_steps(reading)
+            self.add_steps(reading)
         if self.steps_left == 0:
             return False
         self.steps_left -= 1
         return True
 
-    def _add_steps(self, reading: Any) -> None:
+    def add_steps(self, reading: Any) -> None:
         for pair in self.rule.pairs:
             value, steps = pair
             if reading <= np.float32(value) and pair not in self.reached:
@@ -125,7 +128,7 @@ class _Below:
 
 
 ORACLES: dict[type, Any] = {HoldUntilFlat: _UntilFlat, HoldBelow: _Below}
-"""The simulation of each rule: `holds(clock, metric)` is True if it holds the curve at `clock`."""
+"""The simulation of each rule: `holds(curve_step, metric)` is True if it holds the curve there."""
 
 
 # Rules and awkward metrics: strategies that draw them, and fixed ones.
@@ -220,7 +223,7 @@ def _near(value: Any, bits: int) -> Any:
     return near
 
 
-# Small curves with plateaus, hold rules, and the clocks of a run by definition.
+# Small curves with plateaus, hold rules, and the curve steps of a run by definition.
 
 CURVE = StagedCurve(
     [(3, 1.0), (6,), (0, 0.5), (4,), (5, 0.25, "cosine"), (3,), (4, 0.0)],
@@ -280,7 +283,7 @@ def curve_steps_of(
     all_rules: Any = clock
     if isinstance(clock, HoldUntilFlat | HoldBelow):
         all_rules = [clock]
-    return clocks(all_rules, curve.flat_starts, metrics)
+    return curve_steps_with_rules(all_rules, curve.flat_starts, metrics)
 
 
 def told(model: nn.Module, batch: Tensor) -> Tensor:

@@ -14,12 +14,12 @@ from support.curves.strategies import (
     shape_of,
     words,
 )
-from support.numerics.oracle import Description, Oracle, are_equal, as_written, mp, power_of
+from support.numerics.oracle import Description, Oracle, are_equal, as_written, can_join
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
+from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.shapes import known_shapes
-from plateau_jax.validation.curve_warning import suppress_warnings
 
 UNIT = 4
 """The unit of every scaled curve, so that any two can be combined."""
@@ -64,15 +64,6 @@ def _level_near(read: Words, level: float) -> float:
     return anywhere
 
 
-def _is_defined(shape: str, start: Any, end: Any) -> bool:
-    formula, power = power_of(shape)
-    if shape != "exponential" and formula != "t^-":
-        return True
-    if not (start and end):
-        return False
-    return formula != "t^-" or abs(mp.log(start / end, 2)) < 62 * power
-
-
 def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
     count = 1 + read.below(most_stages)
     start = level = read.ratio()
@@ -91,7 +82,7 @@ def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
             steps = min(left, 1)
         elif kind == 4:
             to = level
-        if to is not None and steps and not _is_defined(shape, as_written(level), as_written(to)):
+        if to is not None and steps and not can_join(shape, as_written(level), as_written(to)):
             shape = "1-sqrt"
         if kind == 0:
             stages.append((steps,))
@@ -126,7 +117,7 @@ def _cooldown(read: Words, parent: Description, most_steps: int) -> Description:
         to = float(np.nextafter(to, 0))  # the level may differ by less than the oracle's last bit
     if not _promised(to):
         to = 0.0
-    if not _is_defined(shape, level, as_written(to)):
+    if not can_join(shape, level, as_written(to)):
         shape = "1-sqrt"
     return {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from support.numerics.oracle import percent_of
 
-from plateau_jax.shapes.known_shapes import INTERPOLATED
+from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
 
 MAX_STEP = 2**31 - 1
 SMALLEST_NORMAL = 2.0**-126
@@ -26,10 +26,10 @@ class Words:
     """A reader of words, one after the other; it reads zeros after the last."""
 
     def __init__(self, words: Sequence[int]) -> None:
-        self._left = iter(words)
+        self.left = iter(words)
 
     def __call__(self) -> int:
-        return next(self._left, 0)
+        return next(self.left, 0)
 
     def take(self, count: int) -> list[int]:
         return [self() for _ in range(count)]
@@ -57,17 +57,14 @@ class Words:
         return max((1 + rest % 2**52 / 2**52) * 2.0 ** (-1 - exponent), SMALLEST_NORMAL)
 
 
-FORMULAS = {"1-x^P": (5, 2000), "(1-x)^P": (5, 2000), "t^-P": (25, 400)}
-"""Each formula, with the range of its P in hundredths."""
-
-
 def shape_of(read: Words, names: Sequence[str]) -> str:
     """Return one of the shapes, with a decimal for P in formulas; reads two words."""
     name = read.one_of(names)
     rest, kind = divmod(read(), 4)
-    if name not in FORMULAS:
+    powers = SHAPES[name].powers
+    if powers is None:
         return name
-    low, high = FORMULAS[name]
+    low, high = (int(100 * Decimal(power)) for power in powers)
     hundredths = low + rest % (high - low + 1)
     if kind == 0:
         decimals = ("0.5", "1", "2", "3.0", "0.25", "4", "1.5", "0.3333333333333333", "0.50")

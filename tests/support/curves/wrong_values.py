@@ -1,9 +1,11 @@
 """Values that are wrong for several arguments of curves, and what their messages say."""
 
+from collections.abc import Iterable
 from fractions import Fraction
 from math import nan
 
 import numpy as np
+from proofs.shapes.specs import INTERPOLATED_SPECS, SPECS
 
 NOT_INTEGERS = [
     True,
@@ -90,11 +92,12 @@ NOT_SHAPES = [
     ["linear"],
 ]
 
-A_DECAY_SHAPE = (
-    "one of 'linear', 'cosine', '1-sqrt', '1-x^P', '(1-x)^P', with a decimal for P, such as '1-x^2'"
-)
-A_SHAPE = (
-    "one of 'linear', 'cosine', '1-sqrt', 'exponential', '1-x^P', '(1-x)^P', 't^-P', with a decimal"
-)
+
+def _one_of(names: Iterable[str]) -> str:
+    return f"one of {', '.join(map(repr, names))}, with a decimal for P, such as '1-x^2'"
+
+
+A_SHAPE = _one_of(SPECS)
+A_DECAY_SHAPE = _one_of(INTERPOLATED_SPECS)
 A_LETTER = "end in k for thousand, M for million or B for billion"
 A_PERCENTAGE = "a percentage from 0% to 100%"

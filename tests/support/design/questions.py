@@ -3,11 +3,11 @@
 import json
 import math
 from base64 import b64encode
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from hypothesis import strategies as st
+from support.damage import Change, damage, removed, replaced_by
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
 
@@ -160,55 +160,18 @@ _values = st.one_of(
 )
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A place of a value."""
+def _added(name: str, value: Any) -> Change:
+    """Return the change that adds an entry to an object, or an item to a list."""
 
-    holder: Any
-    """An object or a list."""
-    key: Any
-    """A key of the object, or an index of the list."""
+    def added(holder: Any) -> Any:
+        if isinstance(holder, dict):
+            return {**cast("dict[str, Any]", holder), name: value}
+        return [value, *holder]
 
-
-def _place_in(draw: st.DrawFn, question: dict[str, Any]) -> _Place:
-    """Draw a place at any depth; in an empty object or list, a new one."""
-    value: Any = question
-    while True:
-        key = draw(st.sampled_from(_keys_of(value)))
-        place = _Place(value, key)
-        if not _is_container(place):
-            return place
-        if draw(st.integers(0, 3)) == 0:
-            return place
-        value = value[key]
+    return added
 
 
-def _keys_of(holder: Any) -> list[Any]:
-    if isinstance(holder, dict):
-        return list(cast("dict[str, Any]", holder)) or ["x"]
-    return list(range(len(holder))) or [0]
-
-
-def _is_container(place: _Place) -> bool:
-    """Return True if the value at a place is an object or a list."""
-    if not place.holder:
-        return False
-    value: Any = place.holder[place.key]
-    return isinstance(value, dict | list)
-
-
-def _change(draw: st.DrawFn, place: _Place) -> None:
-    """Replace the value at a place, delete it, or add one next to it."""
-    holder = place.holder
-    action = draw(st.sampled_from(["replace", "delete", "add"]))
-    if action == "delete" and holder:
-        del holder[place.key]
-    elif action == "replace" and holder:
-        holder[place.key] = draw(_values)
-    elif isinstance(holder, list):
-        holder.insert(place.key, draw(_values))
-    else:
-        holder[draw(_names)] = draw(_values)
+_changes = st.one_of(_values.map(replaced_by), st.just(removed), st.builds(_added, _names, _values))
 
 
 @st.composite
@@ -217,7 +180,7 @@ def changed_questions(draw: st.DrawFn) -> tuple[str, bytes]:
     path, valid = draw(st.sampled_from(QUESTIONS))
     question = json.loads(json.dumps(valid))
     for _ in range(draw(st.sampled_from([1, 1, 2, 3]))):
-        _change(draw, _place_in(draw, question))
+        damage(draw, question, _changes)
     return path, body_of(question)
 
 

@@ -21,7 +21,7 @@ class Mixer(nn.Module):
         return self.narrow(self.dropout(hidden)) * debug
 
 
-class Block(nn.Module):
+class DebugBlock(nn.Module):
     """Torch's checkpoint has a keyword `debug` too."""
 
     def __init__(self, width: int) -> None:
@@ -48,7 +48,7 @@ class Stack(nn.Module):
         self.order = order
         with seeded(seed):
             self.first = nn.Linear(3, width)
-            self.blocks = nn.ModuleList([Block(width), Block(width)])
+            self.blocks = nn.ModuleList([DebugBlock(width), DebugBlock(width)])
             self.last = nn.Linear(width, 2)
 
     def forward(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -26,7 +27,8 @@ from torch_bridge import TrainStep
 Batch = tuple[Tensor, Tensor, Tensor]
 
 
-class Case(NamedTuple):
+@dataclass(frozen=True)
+class RankCase:
     """A training run over several ranks."""
 
     wrapper: str = "ddp"
@@ -47,7 +49,7 @@ class Case(NamedTuple):
     processes: int = 2
 
 
-class Run(NamedTuple):
+class RankResults(NamedTuple):
     """The results of the updates, and the weights at the end."""
 
     losses: list[float]
@@ -58,7 +60,7 @@ class Run(NamedTuple):
     weights: list[np.ndarray]
 
 
-def assert_same_run(run: Run, expected: Run) -> None:
+def assert_same_run(run: RankResults, expected: RankResults) -> None:
     """Check that two runs are equal to the bit."""
     np.testing.assert_array_equal(run.losses, expected.losses)
     np.testing.assert_array_equal(run.norms, expected.norms)
@@ -68,7 +70,7 @@ def assert_same_run(run: Run, expected: Run) -> None:
         assert np.array_equal(weight, expected_weight)
 
 
-def batch_of(case: Case, update: int, rank: int, micro_batch: int) -> Batch:
+def batch_of(case: RankCase, update: int, rank: int, micro_batch: int) -> Batch:
     """Return the rows of one rank for a micro-batch."""
     seed = ((case.seed * 50 + update) * 8 + rank) * 8 + micro_batch
     generator = torch.Generator().manual_seed(seed)
@@ -89,7 +91,7 @@ def batch_of(case: Case, update: int, rank: int, micro_batch: int) -> Batch:
     return inputs, targets, weights
 
 
-def loss_fn_of(case: Case) -> Callable[[nn.Module, Batch], Any]:
+def loss_fn_of(case: RankCase) -> Callable[[nn.Module, Batch], Any]:
     """Return a loss function of the mean, or of a sum and its weight as a number or a tensor."""
 
     def row_losses(model: nn.Module, batch: Batch) -> Tensor:
@@ -142,7 +144,7 @@ def wrapped(wrapper: str, model: nn.Module) -> nn.Module:
     return sharded
 
 
-def step_of(case: Case, optimizer_class: Callable[[Any], Optimizer] | None = None) -> TrainStep:
+def step_of(case: RankCase, optimizer_class: Callable[[Any], Optimizer] | None = None) -> TrainStep:
     """Return the step of a case, with this optimizer instead of that of the case."""
     # Fractions of rows are drawn on purpose.
     warnings.filterwarnings("ignore", "loss_fn returned a weight that is not a whole number")
@@ -162,7 +164,7 @@ def step_of(case: Case, optimizer_class: Callable[[Any], Optimizer] | None = Non
     )
 
 
-def train(case: Case) -> Run:
+def train(case: RankCase) -> RankResults:
     """Train over all ranks, and return the results on this rank."""
     step = step_of(case)
     rank = distributed.get_rank()
@@ -174,11 +176,11 @@ def train(case: Case) -> Run:
     return _run_of(results, gathered(list(step.model.parameters())))
 
 
-def train_all(cases: Sequence[Case]) -> list[Run]:
+def train_all(cases: Sequence[RankCase]) -> list[RankResults]:
     return [train(case) for case in cases]
 
 
-def record_reads(case: Case) -> set[str]:
+def record_reads(case: RankCase) -> set[str]:
     """Return the names of the device reads of an update over all ranks that is not the first."""
     step = step_of(case)
     rank = distributed.get_rank()
@@ -189,7 +191,7 @@ def record_reads(case: Case) -> set[str]:
     return set(reads.names) - {"untyped_storage"}  # by which FSDP2 frees and allocates memory
 
 
-def train_in_one_process(case: Case) -> Run:
+def train_in_one_process(case: RankCase) -> RankResults:
     """Make the same updates by hand: the micro-batches of all ranks."""
     model = Net()
     kind = Kind(case.optimizer, loss_fn_of(case), model=lambda: model, max_norm=case.max_norm)
@@ -204,8 +206,8 @@ def train_in_one_process(case: Case) -> Run:
     return _run_of(results, list(model.parameters()))
 
 
-def _run_of(results: Sequence[Any], parameters: Sequence[Tensor]) -> Run:
-    run = Run([], [], [], [], [])
+def _run_of(results: Sequence[Any], parameters: Sequence[Tensor]) -> RankResults:
+    run = RankResults([], [], [], [], [])
     for loss, norm, lrs, counters, *_ in results:
         applied, skipped, *_ = counters
         run.losses.append(loss.item())

@@ -26,22 +26,22 @@ _LIMIT = 300  # seconds; less than the time after which pytest ends its own proc
 
 
 def run(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> list[Any]:
-    """Call `function(*arguments)` on each rank of a new group, as `Group.call` does."""
-    group = Group(processes)
+    """Call `function(*arguments)` on each rank of a new group, as `RankGroup.call` does."""
+    group = RankGroup(processes)
     try:
         return group.call(function, *arguments)
     finally:
         group.close()
 
 
-class Group:
+class RankGroup:
     """The ranks of a group. They start with the first call, and then wait for the next."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._workers: dict[Connection, Any] = {}
+        self.size = size
+        self.workers: dict[Connection, Any] = {}
         """The process of each rank, by the connection to it."""
-        self._folder = ""
+        self.folder = ""
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Call `function(*arguments)` on each rank, and return the results in the order of ranks.
@@ -52,12 +52,12 @@ class Group:
             AssertionError: A process raised, ended early, or took too long. Then all are killed,
                 and the next call starts new ones.
         """
-        if not self._workers:
-            self._start()
+        if not self.workers:
+            self.start()
         try:
-            for connection in self._workers:
+            for connection in self.workers:
                 connection.send((function, arguments))
-            return self._receive()
+            return self.receive()
         except BaseException:
             self.close()
             raise
@@ -69,27 +69,27 @@ class Group:
             self.close()
 
     def close(self) -> None:
-        for connection, worker in self._workers.items():
+        for connection, worker in self.workers.items():
             worker.kill()
             worker.join()
             connection.close()
-        if self._workers:
-            shutil.rmtree(self._folder)
-        self._workers.clear()
+        if self.workers:
+            shutil.rmtree(self.folder)
+        self.workers.clear()
 
-    def _start(self) -> None:
-        self._folder = tempfile.mkdtemp()
-        store = os.path.join(self._folder, "store")
-        for rank in range(self._size):
+    def start(self) -> None:
+        self.folder = tempfile.mkdtemp()
+        store = os.path.join(self.folder, "store")
+        for rank in range(self.size):
             parent_end, child_end = FORKSERVER.Pipe()
-            worker = FORKSERVER.Process(target=_work, args=(child_end, rank, self._size, store))
+            worker = FORKSERVER.Process(target=_work, args=(child_end, rank, self.size, store))
             worker.start()
             child_end.close()
-            self._workers[parent_end] = worker
+            self.workers[parent_end] = worker
 
-    def _receive(self) -> list[Any]:
-        waiting = {connection: rank for rank, connection in enumerate(self._workers)}
-        results: list[Any] = [None] * self._size
+    def receive(self) -> list[Any]:
+        waiting = {connection: rank for rank, connection in enumerate(self.workers)}
+        results: list[Any] = [None] * self.size
         deadline = time.monotonic() + _LIMIT
         while waiting:
             ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
@@ -100,7 +100,7 @@ class Group:
                 try:
                     result, error = connection.recv()
                 except EOFError:
-                    worker = self._workers[connection]
+                    worker = self.workers[connection]
                     worker.join()
                     raise AssertionError(f"process {rank} ended with {worker.exitcode}") from None
                 assert error is None, f"process {rank} raised\n{error}"

@@ -20,29 +20,29 @@ _LIMIT = 30  # seconds that a rank waits for the others
 class _Group:
     def __init__(self, size: int) -> None:
         self.size = size
-        self._of_thread = threading.local()
-        self._values: list[Any] = [None] * size
-        self._barrier = threading.Barrier(size, timeout=_LIMIT)
+        self.of_thread = threading.local()
+        self.values: list[Any] = [None] * size
+        self.barrier = threading.Barrier(size, timeout=_LIMIT)
 
     def rank(self) -> int:
-        return self._of_thread.rank
+        return self.of_thread.rank
 
     def gather(self, value: Any, group: Any = None) -> list[Any]:
-        self._values[self.rank()] = value
-        self._barrier.wait()
-        values = list(self._values)
-        self._barrier.wait()
+        self.values[self.rank()] = value
+        self.barrier.wait()
+        values = list(self.values)
+        self.barrier.wait()
         return values
 
     def broadcast(self, objects: list[Any], source: int) -> None:
         objects[:] = self.gather(list(objects))[source]
 
     def call(self, rank: int, function: Callable[[], Any]) -> Any:
-        self._of_thread.rank = rank
+        self.of_thread.rank = rank
         try:
             return function()
         except BaseException:
-            self._barrier.abort()  # otherwise the other ranks would wait for this one
+            self.barrier.abort()  # otherwise the other ranks would wait for this one
             raise
 
 

@@ -126,7 +126,7 @@ def _read_cell(inline: Token) -> Cell:
 
 
 @dataclass(frozen=True)
-class Program:
+class PageProgram:
     """The Python blocks of a section, and before them those above the first heading of its page."""
 
     page: Path
@@ -152,7 +152,7 @@ class Program:
         return bool(re.search(r'(Path|Checkpoints)\("saved_', self.code))
 
 
-def programs() -> Iterator[Program]:
+def programs() -> Iterator[PageProgram]:
     """Yield one program for each section with Python code or with commands and their output.
 
     A page without sections is one program. `test_commands` runs sections with files.
@@ -175,8 +175,8 @@ def _is_program(section: Section) -> bool:
     return bool(section.code_in("sh") and section.code_in("text"))
 
 
-def _program(section: Section, introduction: list[str]) -> Program:
-    return Program(
+def _program(section: Section, introduction: list[str]) -> PageProgram:
+    return PageProgram(
         section.page,
         section.heading,
         introduction,
@@ -186,7 +186,7 @@ def _program(section: Section, introduction: list[str]) -> Program:
     )
 
 
-def program_named(heading: str) -> Program:
+def program_named(heading: str) -> PageProgram:
     """Return the only program under this heading."""
     (program,) = [program for program in programs() if program.heading == heading]
     return program

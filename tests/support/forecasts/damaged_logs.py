@@ -92,10 +92,10 @@ class Format:
         rows: list[Row | None] = []
         for line in lines:
             if line.strip() and line.endswith(("\r", "\n", "}")):
-                rows.append(self._row(line.strip()))
+                rows.append(self.row(line.strip()))
         return rows
 
-    def _row(self, line: str) -> Row | None:
+    def row(self, line: str) -> Row | None:
         numbers = re.findall(r"\d[\d.e-]*", line)
         if len(numbers) != 3:
             return None

@@ -11,9 +11,9 @@ import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  (pandas has none
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax import Curve, LossRun, PlateauCurve
+from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.design.forecasts import open_log
 from plateau_jax.forecasts.loss_law import schedule_sums
-from plateau_jax.validation.curve_warning import suppress_warnings
 
 LARGEST_LOSS = 12.0
 """In nats; a larger one could be a perplexity."""

@@ -70,7 +70,7 @@ def falls_to_half(run: LossRun) -> bool:
 
 
 @dataclass(frozen=True)
-class Group:
+class LossGroup:
     """Some successive logged losses of a run."""
 
     loss: float
@@ -81,7 +81,7 @@ class Group:
     N: float
 
 
-def groups_of_run(run: LossRun, start: float, weight: float) -> list[Group]:
+def groups_of_run(run: LossRun, start: float, weight: float) -> list[LossGroup]:
     """Average the losses after the warmup and this fraction of a run, in at most 60 groups.
 
     Args:
@@ -95,10 +95,10 @@ def groups_of_run(run: LossRun, start: float, weight: float) -> list[Group]:
     count = min(60, int(is_used.sum()))
     steps = [float(part.mean()) for part in np.array_split(run.steps[is_used], count)]
     losses = [float(part.mean()) for part in np.array_split(run.losses[is_used], count)]
-    groups: list[Group] = []
+    groups: list[LossGroup] = []
     for t, loss, fraction in zip(steps, losses, weights_of(steps, last), strict=True):
         lrs_before = lrs[: round(t)]
-        groups.append(Group(loss, fraction * weight, S(lrs_before), N(lrs_before)))
+        groups.append(LossGroup(loss, fraction * weight, S(lrs_before), N(lrs_before)))
     return groups
 
 
@@ -119,7 +119,7 @@ class Groups:
 def groups_of(runs: Sequence[LossRun], start: float) -> Groups:
     """Average the losses of each run; its weight is the square of its number of steps."""
     squares = [int(run.steps[-1]) ** 2 for run in runs]
-    groups: list[Group] = []
+    groups: list[LossGroup] = []
     counts: list[int] = []
     for run, square in zip(runs, squares, strict=True):
         groups_of_one = groups_of_run(run, start, square / sum(squares))

@@ -9,7 +9,7 @@ from support.curves.descriptions import SHAPES
 from support.curves.strategies import SMALLEST_NORMAL
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve, stack
-from plateau_jax.table.segments import Segments
+from plateau_jax.table.encoding import Table
 
 CURVE = PlateauCurve(
     1000,
@@ -61,7 +61,7 @@ def every_shape(segments: int) -> Curve:
     return StagedCurve(stages, start=0.5).then(doubled)
 
 
-def in_one_of_two_forms(curve: Curve) -> Segments:
+def in_one_of_two_forms(curve: Curve) -> Table:
     """Pad a table to one of two lengths, with the columns of every shape."""
     if len(curve.table.begin) < 40:
         longer = every_shape(39)

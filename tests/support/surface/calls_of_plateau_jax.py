@@ -28,6 +28,8 @@ from plateau_jax import (
     check_resume,
     check_resume_file,
     compare,
+    compare_log,
+    find_curve,
     fit_losses,
     multiplier,
     optax_schedule,
@@ -59,6 +61,9 @@ def calls_of_curves() -> Iterator[str]:
     yield outcome(CURVE.part, 0.5)
     yield outcome(CURVE.merge_weights, [30, 60, 90])
     yield outcome(CURVE.merge_weights, [0.5, 1.5])
+    yield outcome(CURVE.merge_weights, [60, 90, 120], mean_of=30)
+    yield outcome(CURVE.merge_weights, [60, 100], mean_of=[30, 40])
+    yield outcome(CURVE.merge_weights, [100], mean_of="70")
     yield outcome(CURVE.same_until, CURVE, 10)
     yield outcome(CURVE.same_until, CURVE, 0.5)
     yield outcome(CURVE.first_difference, CURVE)
@@ -66,6 +71,9 @@ def calls_of_curves() -> Iterator[str]:
     yield outcome(CURVE.first_difference, None)
     yield outcome(CURVE.describe)
     yield outcome(CURVE.to_dict)
+    yield outcome(CURVE.to_source)
+    yield outcome(CURVE.to_source, 0.1)
+    yield outcome(CURVE.to_source, "0.1")
     yield outcome(Curve.from_dict, {"total_steps": 10})
     yield outcome(Curve.from_dict, {"stages": [[10, 1.0]]})
     yield outcome(Curve.from_dict, {})
@@ -166,6 +174,22 @@ def _calls_of_records() -> Iterator[str]:
         yield outcome(check_resume_file, path, record, 0.5)
         yield outcome(check_resume_file, "gs://bucket/curve.json", record, 0)
     yield entry_of("clock", resume_record, SCALED_CURVE)
+
+
+def calls_of_logs() -> Iterator[str]:
+    """Logged learning rates, against a curve and without one."""
+    rows = [{"step": 0, "lr": 0.1}, {"step": 50, "lr": "5.00e-02"}]
+    curve = PlateauCurve(100)
+    yield outcome(compare_log, rows, curve, 0.1)
+    yield outcome(compare_log, rows, curve, 0.2, groups=[(curve, 0.1)])
+    yield outcome(compare_log, rows, curve, 0)
+    yield outcome(compare_log, rows, 100, 0.1)
+    yield outcome(compare_log, [{"step": 1, "rate": 0.1}], curve, 0.1)
+    yield outcome(compare_log, [{"step": 1, "lr": -0.1}], curve, 0.1)
+    yield outcome(compare_log, Path("missing.csv"), curve, 0.1)
+    yield outcome(find_curve, rows)
+    yield outcome(find_curve, [{"step": 1, "rate": 0.1}])
+    yield outcome(find_curve, 10)
 
 
 def calls_of_losses() -> Iterator[str]:

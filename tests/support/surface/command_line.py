@@ -3,8 +3,10 @@
 import argparse
 import contextlib
 import csv
+import inspect
 import io
 import json
+import runpy
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -63,6 +65,10 @@ def _output() -> Iterator[str]:
     yield from _json("--from curve.json --cooldown 4 2 --json")
     yield from _csv("8 --csv -")
     yield from _csv("8 --peak 0.5 --csv -")
+    yield _status("8 --export schedule.txt")
+    yield from _exported_names("8 --export schedule.py")
+    yield from _exported_names("8 --peak 0.5 --export schedule.py")
+    yield from _vectors("8 --wsd --warmup-steps 3 --decay-steps 4 --export vectors.json")
 
 
 def _status(arguments: str) -> str:
@@ -91,6 +97,22 @@ def _csv(arguments: str) -> Iterator[str]:
     yield f"{NAME} {arguments} exits {status}"
     yield f"{NAME} {arguments} prints {len(rows)} rows of {','.join(header)}"
     yield f"{NAME} {arguments} begins with {','.join(rows[0])}"
+
+
+def _exported_names(arguments: str) -> Iterator[str]:
+    """Yield the signatures of the two functions of an exported file."""
+    status, _, _ = _run(arguments)
+    yield f"{NAME} {arguments} exits {status}"
+    schedule = runpy.run_path("schedule.py")
+    for name in ("multiplier", "learning_rate"):
+        yield f"{NAME} {arguments} defines {name}{inspect.signature(schedule[name])}"
+
+
+def _vectors(arguments: str) -> Iterator[str]:
+    status, _, _ = _run(arguments)
+    yield f"{NAME} {arguments} exits {status}"
+    content = json.loads(Path("vectors.json").read_text(encoding="ascii"))
+    yield from entries(f"{NAME} {arguments} writes", [content])
 
 
 def _run(arguments: str) -> tuple[Any, str, str]:

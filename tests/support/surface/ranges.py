@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from proofs.shapes.specs import FORMULAS, GEOMETRIC_SPECS
 from support.surface import samples
 from support.surface.limits import Varied, accepted, accepted_by
 from support.surface.samples import CURVE, PLAN, mean_loss
@@ -21,6 +22,7 @@ from plateau_jax import (
     PlateauCurve,
     StagedCurve,
     check_resume,
+    compare_log,
     resume_record,
     scale_by_curve,
 )
@@ -46,16 +48,9 @@ def ranges_of_curves() -> Iterator[str]:
     yield accepted(PlateauCurve, 100, absolute_plateaus=[(50, Varied(10))])
     yield accepted(PlateauCurve, 100, min_lr_ratio=Varied(0.5))
     yield accepted(PlateauCurve, 100, init_lr_ratio=Varied(0.5))
-    yield accepted(PlateauCurve, 100, decay_shape=Varied(2.0, "1-x^{}"))
-    yield accepted(PlateauCurve, 100, decay_shape=Varied(2.0, "(1-x)^{}"))
     yield accepted(StagedCurve, [(Varied(10), 1.0)])
     yield accepted(StagedCurve, [(10, 1.0), (Varied(10), 0.5)])
     yield accepted(StagedCurve, [(10, Varied(0.5))])
-    yield accepted(StagedCurve, [(10, 0.5, Varied(2.0, "1-x^{}"))])
-    yield accepted(StagedCurve, [(10, 0.5, Varied(2.0, "(1-x)^{}"))])
-    yield accepted(StagedCurve, [(10, 0.5, Varied(2.0, "t^-{}"))], start=1.0)
-    yield accepted(StagedCurve, [(10, Varied(0.5), "t^-1")], start=1.0)
-    yield accepted(StagedCurve, [(10, Varied(0.5), "exponential")], start=1.0)
     yield accepted(StagedCurve, [(10, 0.5)], start=Varied(0.5))
     yield accepted(StagedCurve.wsd, Varied(100), warmup_steps=10, decay_steps=10)
     yield accepted(StagedCurve.wsd, 100, warmup_steps=Varied(10), decay_steps=10)
@@ -63,6 +58,7 @@ def ranges_of_curves() -> Iterator[str]:
     yield accepted(StagedCurve.through, [(0, 0.0), (Varied(10), 1.0)])
     yield accepted(CURVE.learning_rate, Varied(10), 0.1)
     yield accepted(CURVE.learning_rate, 10, Varied(0.1))
+    yield accepted(CURVE.to_source, Varied(0.1))
     yield accepted(CURVE.cooldown, Varied(50), 10)
     yield accepted(CURVE.cooldown, 50, Varied(10))
     yield accepted(CURVE.cooldown, 50, 10, to=Varied(0.5))
@@ -71,8 +67,24 @@ def ranges_of_curves() -> Iterator[str]:
     yield accepted(CURVE.part, 50, Varied(60))
     yield accepted(CURVE.merge_weights, [Varied(30), 60])
     yield accepted(CURVE.merge_weights, [30, Varied(60)])
+    yield accepted(CURVE.merge_weights, [Varied(120)], mean_of=90)
+    yield accepted(CURVE.merge_weights, [120], mean_of=Varied(90))
     yield accepted(CURVE.same_until, CURVE, Varied(10))
+    yield from ranges_of_shapes()
     yield f"plateau_jax.Curve.part(), nested at most {_greatest_depth()} deep"
+
+
+def ranges_of_shapes() -> Iterator[str]:
+    for name in FORMULAS:
+        power = Varied(2.0, name.replace("P", "{}"))
+        if name in GEOMETRIC_SPECS:
+            yield accepted(StagedCurve, [(10, 0.5, power)], start=1.0)
+        else:
+            yield accepted(StagedCurve, [(10, 0.5, power)])
+            yield accepted(PlateauCurve, 100, decay_shape=power)
+    for name in GEOMETRIC_SPECS:
+        shape = name.replace("P", "1")
+        yield accepted(StagedCurve, [(10, Varied(0.5), shape)], start=1.0)
 
 
 def _greatest_depth() -> int:
@@ -107,6 +119,7 @@ def ranges_of_runs() -> Iterator[str]:
     yield accepted(HoldUntilFlat, 3, limit=9, every=Varied(3))
     yield accepted(HoldUntilFlat, 3, limit=Varied(9))
     yield accepted(CurveScheduler, CURVE, Varied(0.1))
+    yield accepted(compare_log, [{"step": 1, "lr": 0.1}], CURVE, Varied(0.1))
     yield accepted(LossRun, CURVE, Varied(0.1), [50], [3.0])
     yield accepted(LossRun, CURVE, 0.1, [Varied(50)], [3.0])
     yield accepted(LossRun, CURVE, 0.1, [50], [Varied(3.0)])

@@ -13,6 +13,7 @@ SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     "Names, with arguments, defaults, annotated types, and errors": names,
     "Calls of curves": calls_of_plateau_jax.calls_of_curves,
     "Calls of batch plans, clocks, schedulers and records": calls_of_plateau_jax.calls_of_runs,
+    "Calls with logs": calls_of_plateau_jax.calls_of_logs,
     "Calls of forecasts": calls_of_plateau_jax.calls_of_losses,
     "Calls of schedules in JAX": calls_of_plateau_jax.calls_of_schedules,
     "Calls of scale_by_curve": calls_of_plateau_jax.calls_of_transformations,

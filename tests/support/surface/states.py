@@ -28,7 +28,7 @@ from plateau_jax import (
     resume_record,
     scale_by_curve,
 )
-from plateau_jax.validation.curve_warning import suppress_warnings
+from plateau_jax.arguments.curve_warning import suppress_warnings
 from torch_bridge import Checkpoints, MetricLog, follow, lambda_lr, make_loader
 from torch_bridge.random_states import get_states_of_process
 

@@ -315,7 +315,7 @@ class Levanter(Protocol):
             learning_rate: float
             lr_scheduler: Any
 
-        class Trainer:
+        class LevanterTrainer:
             run_id = "run"
             config: Any
 
@@ -325,9 +325,9 @@ class Levanter(Protocol):
                     yield state
 
         self.config_class = OptimizerConfig
-        self.trainer_class = Trainer
+        self.trainer_class = LevanterTrainer
         self.module("levanter.optim", OptimizerConfig=OptimizerConfig)
-        self.module("levanter.trainer", Trainer=Trainer)
+        self.module("levanter.trainer", Trainer=LevanterTrainer)
 
     def start(self, options: Options, hook: dict[str, Any]) -> None:
         self.state = SimpleNamespace(opt_state=SimpleNamespace(count=0))
@@ -540,15 +540,15 @@ class HuggingFace(Protocol):
     def __init__(self) -> None:
         super().__init__()
 
-        class Trainer:
+        class TransformersTrainer:
             lr_scheduler: Any = None
 
             def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
                 self.lr_scheduler = LambdaLR(optimizer, constant)
                 return self.lr_scheduler
 
-        self.trainer_class = Trainer
-        self.module("transformers", Trainer=Trainer)
+        self.trainer_class = TransformersTrainer
+        self.module("transformers", Trainer=TransformersTrainer)
 
     def start(self, options: Options, hook: dict[str, Any]) -> None:
         self.optimizer = optimizer_of(options.peaks)

@@ -111,17 +111,17 @@ class Printer:
 
     def __init__(self, interrupt_after: int | None) -> None:
         self.lines: list[str] = []
-        self._interrupt_after = interrupt_after
-        self._line = ""
+        self.interrupt_after = interrupt_after
+        self.line = ""
 
     def __call__(self, *values: object, end: str = "\n", **_: object) -> None:
-        self._line += " ".join(map(str, values)) + end
+        self.line += " ".join(map(str, values)) + end
         if end == "\n":
             # Trainers also print other lines, and finally a loss with the run's time.
-            if "loss" in self._line and "runtime" not in self._line:
-                self.lines.append(self._line)
-            self._line = ""
-        if len(self.lines) == self._interrupt_after:
+            if "loss" in self.line and "runtime" not in self.line:
+                self.lines.append(self.line)
+            self.line = ""
+        if len(self.lines) == self.interrupt_after:
             raise KeyboardInterrupt
 
 

@@ -48,7 +48,7 @@ class ByHand:
         self.optimizers = kind.optimizers(self.model)
         self.groups: list[dict[str, Any]] = []
         self.curves: list[Curve] = []
-        for optimizer, entry in zip(self.optimizers, self._curves_by_optimizer(), strict=True):
+        for optimizer, entry in zip(self.optimizers, self.curves_by_optimizer(), strict=True):
             groups = optimizer.param_groups
             self.groups += groups
             if isinstance(entry, Curve):
@@ -74,7 +74,7 @@ class ByHand:
         self.losses: list[float] = []
         self.counts = [1] * self.applied
 
-    def _curves_by_optimizer(self) -> Sequence[Any]:
+    def curves_by_optimizer(self) -> Sequence[Any]:
         curve = self.kind.curve
         if len(self.optimizers) == 1 or isinstance(curve, Curve):
             return [curve] * len(self.optimizers)
@@ -87,16 +87,16 @@ class ByHand:
             lrs.append(learning_rate(peak, curve, curve_step))
 
         self.model.zero_grad()
-        loss, aux, carry = self._forward_and_backward(micro_batches)
-        parameters = self._parameters_with_gradients()
+        loss, aux, carry = self.forward_and_backward(micro_batches)
+        parameters = self.parameters_with_gradients()
         norm = nn.utils.get_total_norm([_values(p.grad) for p in parameters])
 
         if loss.isfinite() and norm.isfinite():
             max_norm = self.options.get("max_norm")
             if max_norm is not None:
                 nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
-            self._step_optimizers(lrs)
-            self._advance_clock(loss, micro_batches)
+            self.step_optimizers(lrs)
+            self.advance_clock(loss, micro_batches)
             self.carry = carry
         else:
             self.skipped += 1
@@ -109,20 +109,20 @@ class ByHand:
         lr = torch.tensor(lrs, dtype=torch.float32)
         return Update(loss, norm, lr, torch.tensor(counters), tuple(aux))
 
-    def _parameters_with_gradients(self) -> list[Any]:
+    def parameters_with_gradients(self) -> list[Any]:
         parameters: list[Any] = []
         for group in self.groups:
             parameters += [p for p in group["params"] if p.grad is not None]
         return parameters
 
-    def _forward_and_backward(self, micro_batches: Sequence[Any]) -> tuple[Tensor, list[Any], Any]:
+    def forward_and_backward(self, micro_batches: Sequence[Any]) -> tuple[Tensor, list[Any], Any]:
         """Leave the gradients in the parameters; return the loss, the aux outputs and the carry."""
         losses: list[Tensor] = []
         weights: list[Any] = []
         aux: list[Any] = []
         carry = pytree.tree_map_only(Tensor, torch.clone, self.carry)
         for batch in micro_batches:
-            forward = self._forward(batch, carry)
+            forward = self.forward(batch, carry)
             loss = forward.loss / self._divisor(forward.weight, len(micro_batches))
             self.scaler.scale(loss).backward()
             # In float32 at least.
@@ -140,7 +140,7 @@ class ByHand:
             # Only now the sum of the weights is known.
             factor = torch.tensor(self.divisor or 1.0) / sum(weights)
             total = total * factor
-            for parameter in self._parameters_with_gradients():
+            for parameter in self.parameters_with_gradients():
                 parameter.grad.mul_(factor)
         return total, aux, carry
 
@@ -149,14 +149,14 @@ class ByHand:
             return num_micro_batches
         if num_micro_batches == 1:
             return float(weight)
-        if self.divisor is None and self._can_overflow():
+        if self.divisor is None and self.can_overflow():
             self.divisor = float(weight) or 1.0
         return self.divisor or 1.0
 
-    def _can_overflow(self) -> bool:
+    def can_overflow(self) -> bool:
         return self.is_fp16 or any(p.dtype == torch.float16 for p in self.model.parameters())
 
-    def _forward(self, batch: Any, carry: Any) -> Forward:
+    def forward(self, batch: Any, carry: Any) -> Forward:
         torch.clear_autocast_cache()
         arguments = [self.model, batch]
         if carry is not None:
@@ -176,7 +176,7 @@ class ByHand:
         total, weight = outputs
         return Forward(total, weight, aux, carry)
 
-    def _step_optimizers(self, lrs: list[float]) -> None:
+    def step_optimizers(self, lrs: list[float]) -> None:
         for group, tensor, lr in zip(self.groups, self.lr_tensors, lrs, strict=True):
             if isinstance(tensor, Tensor):
                 group["lr"] = torch.full_like(tensor, lr)
@@ -187,15 +187,15 @@ class ByHand:
         for optimizer in self.optimizers:
             self.scaler.step(optimizer)
 
-    def _advance_clock(self, loss: Tensor, micro_batches: Sequence[Any]) -> None:
+    def advance_clock(self, loss: Tensor, micro_batches: Sequence[Any]) -> None:
         self.applied += 1
         self.losses.append(loss.item())
-        self.counts.append(self._count(micro_batches))
+        self.counts.append(self.count(micro_batches))
         clock = self.options.get("clock")
         curve_steps = curve_steps_of(clock, self.curves[0], self.counts, self.losses)
         self.curve_step = curve_steps[-1]
 
-    def _count(self, micro_batches: Sequence[Any]) -> int:
+    def count(self, micro_batches: Sequence[Any]) -> int:
         count_of_batch: Any = self.options.get("count")
         clock = self.options.get("clock")
         if count_of_batch is not None:

@@ -39,12 +39,12 @@ class Reads:
 
     def __init__(self, host: Iterable[Tensor] = ()) -> None:
         self.names: list[str] = []
-        self._host = {tensor.untyped_storage().data_ptr() for tensor in host}
-        self._contexts = ExitStack()
+        self.host = {tensor.untyped_storage().data_ptr() for tensor in host}
+        self.contexts = ExitStack()
 
     def __enter__(self) -> Self:
-        self._contexts.enter_context(_Methods(self))
-        self._contexts.enter_context(_Operators(self))
+        self.contexts.enter_context(_Methods(self))
+        self.contexts.enter_context(_Operators(self))
         return self
 
     def __exit__(
@@ -53,20 +53,20 @@ class Reads:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._contexts.close()
+        self.contexts.close()
 
     def is_on_device(self, value: Any) -> bool:
         value = getattr(value, "_local_tensor", value)  # of a DTensor
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             if not isinstance(value, Tensor):
                 return False
-            return value.untyped_storage().data_ptr() not in self._host
+            return value.untyped_storage().data_ptr() not in self.host
 
 
 class _Methods(TorchFunctionMode):
     def __init__(self, reads: Reads) -> None:
         super().__init__()
-        self._reads = reads
+        self.reads = reads
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -76,36 +76,36 @@ class _Methods(TorchFunctionMode):
         is_read = name in _METHODS
         if name == "to" and not caller.startswith("torch.optim."):
             is_read = any(map(_names_host, [*args[1:], *kwargs.values()]))
-        if is_read and self._reads.is_on_device(args[0]):
-            self._reads.names.append(name)
+        if is_read and self.reads.is_on_device(args[0]):
+            self.reads.names.append(name)
         return func(*args, **kwargs)
 
 
 class _Operators(TorchDispatchMode):
     def __init__(self, reads: Reads) -> None:
         super().__init__()
-        self._reads = reads
+        self.reads = reads
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.name().removeprefix("aten::")
-        if self._is_read(name, args, kwargs):
-            self._reads.names.append(name)
+        if self.is_read(name, args, kwargs):
+            self.reads.names.append(name)
         return func(*args, **kwargs)
 
-    def _is_read(self, name: str, args: Any, kwargs: Any) -> bool:
+    def is_read(self, name: str, args: Any, kwargs: Any) -> bool:
         """Return True if the host waits for the result, and an argument is on the device."""
         if not (
             name.startswith(_OPERATORS)
             or _takes_a_mask(name, args)
-            or self._copies(name, args, kwargs)
+            or self.copies(name, args, kwargs)
         ):
             return False
-        return any(map(self._reads.is_on_device, pytree.tree_leaves((args, kwargs))))
+        return any(map(self.reads.is_on_device, pytree.tree_leaves((args, kwargs))))
 
-    def _copies(self, name: str, args: Any, kwargs: Any) -> bool:
+    def copies(self, name: str, args: Any, kwargs: Any) -> bool:
         """Return True if the call waits for a copy into host memory."""
-        if name != "copy_" or self._reads.is_on_device(args[0]):
+        if name != "copy_" or self.reads.is_on_device(args[0]):
             return False
         if len(args) > 2:
             return not args[2]

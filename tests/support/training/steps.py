@@ -31,10 +31,10 @@ class CountingStep(TrainStep):
 
     def __init__(self, *arguments: Any, count: Callable[[Any], Any], **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._count_of = count
+        self.count_of = count
 
     def __call__(self, *micro_batches: Any, **options: Any) -> Any:
-        count = sum(map(self._count_of, micro_batches))
+        count = sum(map(self.count_of, micro_batches))
         return super().__call__(*micro_batches, count=count, **options)
 
 

@@ -10,18 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.cuda_graphs import aborted_captures
-from support.training.cuda_graphs.graphs import (
-    CPU,
-    WARM_UPS,
-    Sums,
-    captured_step,
-    gpu_step,
-    graphs_for,
-    graphs_of,
-    on_gpu,
-    without_cuda,
-)
+from support.training.cuda_graphs import aborted_captures, graphs
 from support.training.models import Batch, Net, batches, mean_loss
 from support.training.steps import train
 from support.trees import equal_trees
@@ -36,17 +25,17 @@ class OfTheUser(Exception):
     pass
 
 
-class FailingSums(Sums):
+class FailingSums(graphs.Sums):
     """Sums whose captures raise the error while it is in a list."""
 
     def __init__(self, *errors: BaseException) -> None:
         super().__init__()
         self.errors = [*errors]
-        for _ in range(WARM_UPS):
+        for _ in range(graphs.WARM_UPS):
             self.graphs(BATCH)
 
     def __call__(self, micro_batches: Any) -> tuple[Tensor, ...]:
-        if self.runs >= WARM_UPS and self.errors:
+        if self.runs >= graphs.WARM_UPS and self.errors:
             raise self.errors[0]
         return super().__call__(micro_batches)
 
@@ -54,7 +43,7 @@ class FailingSums(Sums):
 @pytest.fixture
 def at_end_of_capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], None]], None]:
     """Replace captures by nothing but a call with their pool at the end."""
-    without_cuda(monkeypatch)
+    graphs.without_cuda(monkeypatch)
 
     def replace(end: Callable[[Any], None]) -> None:
         @contextmanager
@@ -139,7 +128,7 @@ def test_pool_of_failed_capture_is_not_reused(
 class RecordedStream:
     """Records for which stream this one waits."""
 
-    device = CPU
+    device = graphs.CPU
 
     def __init__(self, name: str, events: list[str]) -> None:
         self.name = name
@@ -152,7 +141,7 @@ class RecordedStream:
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which streams, and the updates of a test, append what happens."""
-    without_cuda(monkeypatch)
+    graphs.without_cuda(monkeypatch)
     events: list[str] = []
     side = RecordedStream("side", events)
     caller = RecordedStream("caller", events)
@@ -169,7 +158,7 @@ def test_streams_are_ordered_around_warm_up(events: list[str]) -> None:
         events.append("update")
         return ()
 
-    graphs_for(update)(BATCH)
+    graphs.graphs_for(update)(BATCH)
     assert events == ORDER
 
 
@@ -181,7 +170,7 @@ def test_streams_are_ordered_around_interrupted_warm_up(events: list[str]) -> No
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        graphs_for(update)(BATCH)
+        graphs.graphs_for(update)(BATCH)
     assert events == ORDER
 
 
@@ -193,14 +182,14 @@ class Keeping(Net):
         return self.last_output
 
 
-@pytest.mark.parametrize("at", [1, WARM_UPS, WARM_UPS + 1])
+@pytest.mark.parametrize("at", [1, graphs.WARM_UPS, graphs.WARM_UPS + 1])
 @pytest.mark.parametrize("kind", [OfTheUser, KeyboardInterrupt])
 def test_step_continues_after_error_of_loss(
     device: str, kind: type[BaseException], at: int
 ) -> None:
     """In a warm-up as in the capture."""
     error = kind("mine")
-    data = on_gpu(batches(9), device)
+    data = graphs.on_gpu(batches(9), device)
     calls = itertools.count(1)
 
     def failing(model: nn.Module, batch: Batch) -> Tensor:
@@ -209,18 +198,18 @@ def test_step_continues_after_error_of_loss(
             raise error
         return loss
 
-    captured = captured_step(device, model=Keeping(), loss_fn=failing)
-    eager = gpu_step(model=Keeping(), device=device)
+    captured = graphs.captured_step(device, model=Keeping(), loss_fn=failing)
+    eager = graphs.gpu_step(model=Keeping(), device=device)
     assert equal_trees(train(captured, data[: at - 1]), train(eager, data[: at - 1]))
     with pytest.raises(kind) as raised:
         captured(data[0])
     assert raised.value is error
-    assert len(getattr(error, "__notes__", [])) == (at > WARM_UPS and kind is OfTheUser)
+    assert len(getattr(error, "__notes__", [])) == (at > graphs.WARM_UPS and kind is OfTheUser)
     assert all(parameter.grad is None for parameter in captured.model.parameters())
     if device == "cuda":
         assert torch.cuda.current_stream() == torch.cuda.default_stream()
     assert equal_trees(train(captured, data[at - 1 :]), train(eager, data[at - 1 :]))
-    assert len(graphs_of(captured).captured) == 1
+    assert len(graphs.graphs_of(captured).captured) == 1
     assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
@@ -230,15 +219,19 @@ def test_failed_capture_leaves_no_partial_update(device: str) -> None:
     def fail(*_: Any) -> None:
         raise OfTheUser
 
-    captured = captured_step(device)
-    eager = gpu_step(device=device)
-    data = on_gpu(batches(9), device)
-    assert equal_trees(train(captured, data[:WARM_UPS]), train(eager, data[:WARM_UPS]))
+    captured = graphs.captured_step(device)
+    eager = graphs.gpu_step(device=device)
+    data = graphs.on_gpu(batches(9), device)
+    assert equal_trees(
+        train(captured, data[: graphs.WARM_UPS]), train(eager, data[: graphs.WARM_UPS])
+    )
     hook = captured.optimizer.register_step_pre_hook(fail)
     with pytest.raises(OfTheUser):
         captured(data[0])
     hook.remove()
-    assert equal_trees(train(captured, data[WARM_UPS:]), train(eager, data[WARM_UPS:]))
+    assert equal_trees(
+        train(captured, data[graphs.WARM_UPS :]), train(eager, data[graphs.WARM_UPS :])
+    )
     assert equal_trees(captured.state_dict(), eager.state_dict())
 
 

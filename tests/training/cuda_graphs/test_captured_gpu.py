@@ -47,7 +47,7 @@ def unchanged(batch: Batch) -> Batch:
 
 
 @dataclass
-class Case:
+class CapturedCase:
     kind: Kind
     form: Callable[[Batch], Any] = unchanged
     """Returns a batch in another form."""
@@ -55,17 +55,18 @@ class Case:
 
 
 @dataclass
-class Update:
+class UpdateWithPeaks:
     result: Any
     peaks: list[float]
     """At that time."""
 
 
-class Run:
-    def __init__(self, case: Case, *, captured: bool) -> None:
+class CapturedRun:
+    def __init__(self, case: CapturedCase, *, captured: bool) -> None:
         torch.cuda.synchronize()
         torch.manual_seed(0)
         self.case = case
+        self.is_captured = captured
         self.number = 0
         kind = case.kind
         options: dict[str, Any] = {"max_norm": 0.5, "cuda_graph": captured} | kind.options
@@ -78,7 +79,7 @@ class Run:
         self.state: Any = None
         self.save()
         self.evaluations: list[Any] = []
-        self.updates: list[Update] = []
+        self.updates: list[UpdateWithPeaks] = []
         """They are kept to the end: no later replay may write there."""
 
     def next_micro_batches(self, rows: int = SHORT, *, is_bad: bool = False) -> list[Any]:
@@ -97,7 +98,7 @@ class Run:
         peaks: list[float] = []
         for optimizer in self.step.optimizers:
             peaks += [group["initial_lr"] for group in optimizer.param_groups]
-        self.updates.append(Update(self.step(*micro_batches), peaks))
+        self.updates.append(UpdateWithPeaks(self.step(*micro_batches), peaks))
 
     def save(self) -> None:
         self.state = through_file(self.step.state_dict())
@@ -124,63 +125,62 @@ class Run:
 # Actions between or around updates.
 
 
-def one_update(run: Run) -> None:
+def one_update(run: CapturedRun) -> None:
     run.update(run.next_micro_batches())
 
 
-def updates(run: Run) -> None:
+def updates(run: CapturedRun) -> None:
     for _ in range(4):
         run.update(run.next_micro_batches())
 
 
-def longer_updates(run: Run) -> None:
+def longer_updates(run: CapturedRun) -> None:
     for _ in range(4):
         run.update(run.next_micro_batches(LONG))
 
 
-def one_micro_batch(run: Run) -> None:
+def one_micro_batch(run: CapturedRun) -> None:
     for _ in range(2):
         run.update(run.next_micro_batches()[:1])
 
 
-def skipped(run: Run) -> None:
+def skipped(run: CapturedRun) -> None:
     run.update(run.next_micro_batches(is_bad=True))
 
 
-def longer_skipped(run: Run) -> None:
+def longer_skipped(run: CapturedRun) -> None:
     run.update(run.next_micro_batches(LONG, is_bad=True))
 
 
-def save(run: Run) -> None:
+def save(run: CapturedRun) -> None:
     run.save()
 
 
-def load(run: Run) -> None:
+def load(run: CapturedRun) -> None:
     run.step.load_state_dict(run.state)
 
 
-def evaluation(run: Run) -> None:
+def evaluation(run: CapturedRun) -> None:
     model = run.step.model
     if isinstance(model, Net) and model.first.weight.dtype == torch.float32:
         run.evaluations.append(evaluate(model, on_gpu(batches(3)), mean_loss))
 
 
-def reset_carry(run: Run) -> None:
-    if run.step._carry is not None:
+def reset_carry(run: CapturedRun) -> None:
+    if "carry" in run.case.kind.options:
         run.step.reset_carry()
 
 
-def new_peak(run: Run) -> None:
-    graphs = run.step._graphs
+def new_peak(run: CapturedRun) -> None:
     captured: dict[Any, Any] = {}
-    if graphs is not None:
-        captured = dict(graphs.captured)
+    if run.is_captured:
+        captured = dict(graphs_of(run.step).captured)
     run.step.set_peak(0.05 / (run.number + 1))
-    if graphs is not None:
-        assert graphs.captured == captured, "captured anew for a peak"
+    if run.is_captured:
+        assert graphs_of(run.step).captured == captured, "captured anew for a peak"
 
 
-def change_setting(run: Run) -> None:
+def change_setting(run: CapturedRun) -> None:
     run.step.optimizers[0].param_groups[0]["weight_decay"] = 0.01 * (run.number % 3)
 
 
@@ -200,10 +200,10 @@ ACTIONS = [
 ]
 
 
-def updates_without_waiting(run: Run) -> None:
+def updates_without_waiting(run: CapturedRun) -> None:
     """Go past a copy of the counters."""
-    if run.step._graphs is not None:  # for short and for long batches: a capture would wait
-        assert len(run.step._graphs.captured) == 2
+    if run.is_captured:  # for short and for long batches: a capture would wait
+        assert len(graphs_of(run.step).captured) == 2
     data: list[Any] = []
     for number in range(17):
         data.append(run.next_micro_batches(is_bad=number % 3 == 1))
@@ -212,7 +212,7 @@ def updates_without_waiting(run: Run) -> None:
             run.update(micro_batches)
 
 
-def program(run: Run) -> None:
+def program(run: CapturedRun) -> None:
     """Actions that no option forbids; in the end both lengths are steady since the last load."""
     skipped(run)
     updates(run)
@@ -231,10 +231,10 @@ def program(run: Run) -> None:
     updates_without_waiting(run)
 
 
-def compare_with_eager(case: Case, *actions: Callable[[Run], None]) -> None:
+def compare_with_eager(case: CapturedCase, *actions: Callable[[CapturedRun], None]) -> None:
     outcomes: list[Any] = []
     for captured in (True, False):
-        run = Run(case, captured=captured)
+        run = CapturedRun(case, captured=captured)
         torch.cuda.synchronize()
         torch.manual_seed(0)
         for action in actions:
@@ -286,24 +286,24 @@ def four_on_the_host(batch: Batch) -> Tensor:
     return torch.tensor(4)
 
 
-CASES: dict[str, Case] = {}
+CASES: dict[str, CapturedCase] = {}
 for name, kind in ON_DEVICE.items():
     if not name.startswith("adagrad") or "adagrad" in FUSED_ON_GPU:
-        CASES[name] = Case(kind)
-CASES["pair on the device"] = Case(Kind(loss_fn=widely_weighted, accumulation=2))
-CASES["aux by length"] = Case(Kind(loss_fn=aux_by_length, accumulation=2, has_aux=True))
-CASES["rows without a table"] = Case(
+        CASES[name] = CapturedCase(kind)
+CASES["pair on the device"] = CapturedCase(Kind(loss_fn=widely_weighted, accumulation=2))
+CASES["aux by length"] = CapturedCase(Kind(loss_fn=aux_by_length, accumulation=2, has_aux=True))
+CASES["rows without a table"] = CapturedCase(
     Kind(loss_fn=pair_loss, clock=DataClock(3), count=count_samples), table_values=0
 )
-CASES["count on the host"] = Case(Kind(clock=DataClock(3), count=four_on_the_host))
-CASES["penalized, batches that require gradients"] = Case(
+CASES["count on the host"] = CapturedCase(Kind(clock=DataClock(3), count=four_on_the_host))
+CASES["penalized, batches that require gradients"] = CapturedCase(
     Kind(loss_fn=penalized), form=that_requires_grad
 )
-CASES["a batch that is written to"] = Case(Kind(loss_fn=writing_to_batch, accumulation=2))
+CASES["a batch that is written to"] = CapturedCase(Kind(loss_fn=writing_to_batch, accumulation=2))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_every_kind_of_run_matches_eager(case: Case) -> None:
+def test_every_kind_of_run_matches_eager(case: CapturedCase) -> None:
     compare_with_eager(case, program)
 
 
@@ -313,7 +313,7 @@ def test_every_kind_of_run_matches_eager(case: Case) -> None:
     st.lists(st.sampled_from(ACTIONS), min_size=8, max_size=16),
 )
 def test_actions_between_updates_match_eager(
-    case: Case, actions: list[Callable[[Run], None]]
+    case: CapturedCase, actions: list[Callable[[CapturedRun], None]]
 ) -> None:
     compare_with_eager(case, *actions)
 
@@ -321,7 +321,7 @@ def test_actions_between_updates_match_eager(
 def test_captured_runs_on_any_stream() -> None:
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
-        compare_with_eager(Case(Kind(accumulation=2)), program)
+        compare_with_eager(CapturedCase(Kind(accumulation=2)), program)
     torch.cuda.synchronize()
 
 
@@ -329,16 +329,16 @@ def test_captured_runs_on_any_stream() -> None:
 def test_prefetched_batches_match_eager(loss_fn: Any) -> None:
     data = [*batches(8), *batches(4, rows=7), *batches(8, seed=1)]
 
-    def train(run: Run) -> None:
-        if run.step._graphs is None:
+    def train(run: CapturedRun) -> None:
+        if not run.is_captured:
             for batch in on_gpu(data):
                 run.update([batch])
             return
         for batch in prefetch(data, "cuda"):
             run.update([batch])
-        assert run.step._graphs.captured
+        assert graphs_of(run.step).captured
 
-    compare_with_eager(Case(Kind(loss_fn=loss_fn, precision="fp16")), train)
+    compare_with_eager(CapturedCase(Kind(loss_fn=loss_fn, precision="fp16")), train)
 
 
 # Layouts of a batch: inputs of shape (4, 3) and targets of shape (4, 2).

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.training import models, optimizers
 from support.training.cuda_graphs.graphs import (
     Sums,
     captured_step,
@@ -13,8 +14,6 @@ from support.training.cuda_graphs.graphs import (
     on_gpu,
     without_cuda,
 )
-from support.training.models import Net, batches
-from support.training.optimizers import OTHERS, make_optimizer
 from support.training.steps import train
 from support.trees import equal_trees
 from support.wrong import wrong
@@ -65,12 +64,12 @@ def test_set_in_a_batch(graphs: GraphedUpdate) -> None:
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 @wrong(ValueError, "cuda_graph=True needs", "capturable=True")
 def test_fused_optimizer_that_is_not_capturable(name: str) -> None:
-    check_capturable(make_optimizer(name, Net()))
+    check_capturable(optimizers.make_optimizer(name, models.Net()))
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", optimizers.OTHERS)
 def test_optimizer_that_is_not_fused(name: str) -> None:
-    optimizer = make_optimizer(name, Net())
+    optimizer = optimizers.make_optimizer(name, models.Net())
     with pytest.raises(ValueError, match=r"cuda_graph=True needs") as caught:
         check_capturable(optimizer)
     assert "fused=True" in str(caught.value)
@@ -79,13 +78,13 @@ def test_optimizer_that_is_not_fused(name: str) -> None:
 
 @wrong(ValueError, "cuda_graph=True needs", "dampening")
 def test_dampening() -> None:
-    check_capturable(make_optimizer("momentum", Net(), dampening=0.5))
+    check_capturable(optimizers.make_optimizer("momentum", models.Net(), dampening=0.5))
 
 
 def test_step_rejects_uncapturable_settings(device: str) -> None:
     captured = captured_step(device)
     eager = gpu_step(device=device)
-    data: list[Any] = on_gpu(batches(3), device)
+    data: list[Any] = on_gpu(models.batches(3), device)
     group = captured.optimizer.param_groups[0]
     for name in ("fused", "capturable", "fused"):
         group[name] = False

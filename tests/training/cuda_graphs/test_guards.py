@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
+from support.training import models
 from support.training.by_hand import ByHand
-from support.training.cuda_graphs.graphs import Tape, captured_step, gpu_step, graphs_of, on_gpu
+from support.training.cuda_graphs import graphs
 from support.training.kind import Kind
-from support.training.models import Net, batches, counting_loss, nonfinite, seeded
 from support.training.steps import through_file, train
 from support.trees import equal_trees
 from torch import Tensor, nn
@@ -22,12 +22,12 @@ from torch_bridge import follow
 from torch_bridge.training.cuda_graphs import Guards
 
 
-class Parts(Net):
+class Parts(models.Net):
     """A net with buffers, and with modules in a list, of which the first one's mode matters."""
 
     def __init__(self) -> None:
         super().__init__()
-        with seeded(1):
+        with models.seeded(1):
             self.more = nn.ModuleList([nn.LayerNorm(2), nn.Linear(2, 2)])
         self.register_buffer("calls", torch.zeros(()))
         self.register_buffer("shift", torch.zeros(3))
@@ -47,108 +47,133 @@ class Parts(Net):
 Change = Callable[[Any], Any]
 """A change to a step between two updates."""
 
-NOTICED: list[Change] = []
-"""A captured update must notice these, with every optimizer."""
-NOTICED_WITH_ADAMW: list[Change] = []
-UNNOTICED: list[Change] = []
-"""The graph sees these without being captured again."""
+
+def check_change(device: str, name: str, change: Change, *, is_noticed: bool) -> None:
+    """Check that the run equals an eager one, and that an update is captured again if needed."""
+    options: dict[str, Any] = {"loss_fn": models.counting_loss, "carry": torch.zeros(2)}
+    captured = graphs.captured_step(device, name, Parts(), **options)
+    eager = graphs.gpu_step(name, Parts(), device=device, **options)
+
+    def train_on(seed: int) -> Any:
+        """Return the graph that is in use in the end."""
+        data = models.batches(6, seed=seed)
+        data[4] = models.nonfinite(data[4])
+        for batch in graphs.on_gpu(data, device):
+            assert equal_trees(captured(batch), eager(batch))
+        (recorded,) = graphs.graphs_of(captured).captured.values()
+        return recorded.graph
+
+    graph = train_on(seed=0)
+    with torch.no_grad():
+        change(captured)
+        change(eager)
+    next_graph = train_on(seed=1)
+    assert (next_graph is not graph) == is_noticed
+    assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
-def noticed(change: Change) -> Change:
-    NOTICED.append(change)
-    return change
+def change_test(*names: str, is_noticed: bool) -> Callable[[Change], Callable[..., None]]:
+    """Return the decorator that makes a test of a change, for these optimizers."""
+
+    def as_test(change: Change) -> Callable[..., None]:
+        @pytest.mark.parametrize("name", names)
+        def test(device: str, name: str) -> None:
+            check_change(device, name, change, is_noticed=is_noticed)
+
+        test.__name__ = change.__name__
+        test.__doc__ = change.__doc__
+        return test
+
+    return as_test
 
 
-def noticed_with_adamw(change: Change) -> Change:
-    NOTICED_WITH_ADAMW.append(change)
-    return change
-
-
-def unnoticed(change: Change) -> Change:
-    UNNOTICED.append(change)
-    return change
+noticed = change_test("adamw", "momentum", is_noticed=True)
+"""A captured update must notice the change."""
+noticed_with_adamw = change_test("adamw", is_noticed=True)
+unnoticed = change_test("adamw", is_noticed=False)
+"""The graph sees the change without being captured again."""
 
 
 # Modules, parameters and buffers.
 
 
 @noticed
-def evaluation_mode(step: Any) -> None:
+def test_evaluation_mode(step: Any) -> None:
     step.model.eval()
 
 
 @noticed
-def evaluation_mode_of_a_module(step: Any) -> None:
+def test_evaluation_mode_of_a_module(step: Any) -> None:
     step.model.more[0].eval()
 
 
 @noticed
-def frozen_parameter(step: Any) -> None:
+def test_frozen_parameter(step: Any) -> None:
     step.model.first.weight.requires_grad_(False)
 
 
 @noticed
-def new_parameter(step: Any) -> None:
+def test_new_parameter(step: Any) -> None:
     step.model.first.bias = nn.Parameter(torch.ones_like(step.model.first.bias))
 
 
 @noticed
-def new_data_of_a_parameter(step: Any) -> None:
+def test_new_data_of_a_parameter(step: Any) -> None:
     step.model.first.bias.data = torch.ones_like(step.model.first.bias)
 
 
 @noticed
-def new_buffer(step: Any) -> None:
+def test_new_buffer(step: Any) -> None:
     step.model.shift = torch.ones_like(step.model.shift)
 
 
 @noticed
-def new_data_of_a_buffer(step: Any) -> None:
+def test_new_data_of_a_buffer(step: Any) -> None:
     step.model.shift.data = torch.ones_like(step.model.shift)
 
 
 @noticed
-def no_buffer(step: Any) -> None:
+def test_no_buffer(step: Any) -> None:
     step.model.shift = None
 
 
 @noticed
-def buffer_that_was_none(step: Any) -> None:
+def test_buffer_that_was_none(step: Any) -> None:
     step.model.scale = torch.full_like(step.model.shift, 2.0)
 
 
 @noticed
-def new_module(step: Any) -> None:
+def test_new_module(step: Any) -> None:
     step.model.last = copy.deepcopy(step.model.last)
 
 
 @noticed
-def appended_module(step: Any) -> None:
+def test_appended_module(step: Any) -> None:
     step.model.more.append(nn.Tanh())
 
 
 @noticed
-def removed_module(step: Any) -> None:
+def test_removed_module(step: Any) -> None:
     step.model.more.pop(1)
 
 
 @noticed
-def swapped_modules(step: Any) -> None:
+def test_swapped_modules(step: Any) -> None:
     step.model.more.insert(0, step.model.more.pop(1))
 
 
 @noticed
-def tied_parameters(step: Any) -> None:
+def test_tied_parameters(step: Any) -> None:
     step.model.more[0].bias = step.model.more[0].weight
 
 
 @unnoticed
-def values_of_a_buffer(step: Any) -> None:
+def test_values_of_a_buffer(step: Any) -> None:
     step.model.shift.add_(1)
 
 
 @unnoticed
-def load_of_the_model(step: Any) -> None:
+def test_load_of_the_model(step: Any) -> None:
     step.model.load_state_dict(through_file(step.model.state_dict()))
 
 
@@ -164,54 +189,54 @@ def moments_of(step: Any) -> dict[str, Any]:
 
 
 @noticed
-def weight_decay(step: Any) -> None:
+def test_weight_decay(step: Any) -> None:
     settings_of(step)["weight_decay"] = 0.5
 
 
 @noticed
-def maximize(step: Any) -> None:
+def test_maximize(step: Any) -> None:
     settings_of(step)["maximize"] = True
 
 
 @noticed
-def name_of_a_group(step: Any) -> None:
+def test_name_of_a_group(step: Any) -> None:
     settings_of(step)["name"] = "x"
 
 
 @noticed
-def cleared_states(step: Any) -> None:
+def test_cleared_states(step: Any) -> None:
     step.optimizer.state.clear()
 
 
 @noticed
-def load_of_the_optimizer(step: Any) -> None:
+def test_load_of_the_optimizer(step: Any) -> None:
     step.optimizer.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
 
 
 @noticed_with_adamw
-def betas(step: Any) -> None:
+def test_betas(step: Any) -> None:
     settings_of(step)["betas"] = (0.5, 0.9)
 
 
 @noticed_with_adamw
-def removed_state(step: Any) -> None:
+def test_removed_state(step: Any) -> None:
     step.optimizer.state.popitem()
 
 
 @noticed_with_adamw
-def new_moment(step: Any) -> None:
+def test_new_moment(step: Any) -> None:
     moments = moments_of(step)
     moments["exp_avg"] = moments["exp_avg"] * 2
 
 
 @noticed_with_adamw
-def new_data_of_a_moment(step: Any) -> None:
+def test_new_data_of_a_moment(step: Any) -> None:
     moment = moments_of(step)["exp_avg"]
     moment.data = moment * 2
 
 
 @noticed_with_adamw
-def swapped_moments(step: Any) -> None:
+def test_swapped_moments(step: Any) -> None:
     moments = moments_of(step)
     first = moments["exp_avg"]
     moments["exp_avg"] = moments["exp_avg_sq"]
@@ -219,17 +244,17 @@ def swapped_moments(step: Any) -> None:
 
 
 @unnoticed
-def values_of_a_moment(step: Any) -> None:
+def test_values_of_a_moment(step: Any) -> None:
     moments_of(step)["exp_avg"].mul_(2)
 
 
 @unnoticed
-def lr_as_a_number(step: Any) -> None:
+def test_lr_as_a_number(step: Any) -> None:
     settings_of(step)["lr"] = 0.3
 
 
 @unnoticed
-def lr_as_a_tensor(step: Any) -> None:
+def test_lr_as_a_tensor(step: Any) -> None:
     settings_of(step)["lr"] = torch.tensor(0.3)
 
 
@@ -237,57 +262,18 @@ def lr_as_a_tensor(step: Any) -> None:
 
 
 @noticed
-def load_of_the_step(step: Any) -> None:
+def test_load_of_the_step(step: Any) -> None:
     step.load_state_dict(through_file(step.state_dict()))
 
 
 @unnoticed
-def new_peak(step: Any) -> None:
+def test_new_peak(step: Any) -> None:
     step.set_peak(0.5)
 
 
 @unnoticed
-def reset_carry(step: Any) -> None:
+def test_reset_carry(step: Any) -> None:
     step.reset_carry()
-
-
-def check_change(device: str, name: str, change: Change, *, is_noticed: bool) -> None:
-    """Check that the run equals an eager one, and that an update is captured again if needed."""
-    options: dict[str, Any] = {"loss_fn": counting_loss, "carry": torch.zeros(2)}
-    captured = captured_step(device, name, Parts(), **options)
-    eager = gpu_step(name, Parts(), device=device, **options)
-
-    def train_on(seed: int) -> Any:
-        """Return the graph that is in use in the end."""
-        data = batches(6, seed=seed)
-        data[4] = nonfinite(data[4])
-        for batch in on_gpu(data, device):
-            assert equal_trees(captured(batch), eager(batch))
-        (recorded,) = graphs_of(captured).captured.values()
-        return recorded.graph
-
-    graph = train_on(seed=0)
-    with torch.no_grad():
-        change(captured)
-        change(eager)
-    next_graph = train_on(seed=1)
-    assert (next_graph is not graph) == is_noticed
-    assert equal_trees(captured.state_dict(), eager.state_dict())
-
-
-@pytest.mark.parametrize("change", NOTICED + NOTICED_WITH_ADAMW)
-def test_change_is_noticed(device: str, change: Change) -> None:
-    check_change(device, "adamw", change, is_noticed=True)
-
-
-@pytest.mark.parametrize("change", NOTICED)
-def test_change_is_noticed_with_momentum(device: str, change: Change) -> None:
-    check_change(device, "momentum", change, is_noticed=True)
-
-
-@pytest.mark.parametrize("change", UNNOTICED)
-def test_graph_sees_change_without_a_capture(device: str, change: Change) -> None:
-    check_change(device, "adamw", change, is_noticed=False)
 
 
 def test_graph_reads_the_tensor_of_a_group_that_shared_one(device: str) -> None:
@@ -297,30 +283,30 @@ def test_graph_reads_the_tensor_of_a_group_that_shared_one(device: str) -> None:
         groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
         return torch.optim.Adam(groups, lr=torch.tensor(0.1), fused=True, capturable=True)
 
-    captured = captured_step(device, optimizers=build)
-    eager = gpu_step(device=device, optimizers=build)
+    captured = graphs.captured_step(device, optimizers=build)
+    eager = graphs.gpu_step(device=device, optimizers=build)
     first, last = captured.optimizer.param_groups
     assert first["lr"] is last["lr"]
     for peaks in ([0.1, 0.1], [0.05, 0.2]):
         for step in (captured, eager):
             step.set_peak(peaks)
-        for batch in on_gpu(batches(6), device):
+        for batch in graphs.on_gpu(models.batches(6), device):
             result = captured(batch)
             assert equal_trees(result, eager(batch))
             assert [group["lr"].item() for group in (first, last)] == result.lr.tolist()
-        assert len(graphs_of(captured).captured) == 1
+        assert len(graphs.graphs_of(captured).captured) == 1
     assert first["lr"] is not last["lr"]
     assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
 def test_guards_run_no_operator() -> None:
     """Neither on a tensor in a list of settings, which a comparison by value would read."""
-    step = gpu_step(device="cpu")
-    train(step, batches(1))
+    step = graphs.gpu_step(device="cpu")
+    train(step, models.batches(1))
     betas = step.optimizer.param_groups[0]["betas"] = [0.9, torch.tensor(0.99)]
     changes = [(0, 0.5), (1, torch.tensor(0.99))]
     guards = Guards(step.model, step.optimizers)
-    with Tape() as tape:
+    with graphs.Tape() as tape:
         for index, value in changes:
             assert not guards.failed()
             betas[index] = value
@@ -331,7 +317,7 @@ def test_guards_run_no_operator() -> None:
 
 def test_recorded_tensor_of_a_setting_is_kept() -> None:
     """So no new tensor gets its `id`."""
-    step = gpu_step(device="cpu")
+    step = graphs.gpu_step(device="cpu")
     betas = step.optimizer.param_groups[0]["betas"] = [0.9, torch.tensor(0.99)]
     recorded = weakref.ref(betas[1])
     guards = Guards(step.model, step.optimizers)
@@ -348,18 +334,18 @@ def test_followed_settings_match_hand_written_loop(device: str) -> None:
         return torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.5, fused=True, capturable=True)
 
     def build_model() -> nn.Module:
-        return Net().to(device)
+        return models.Net().to(device)
 
-    step = captured_step(device, optimizers=build)
+    step = graphs.captured_step(device, optimizers=build)
     by_hand = ByHand(Kind(build, model=build_model))
     stairs = StagedCurve([(4,), (4, 0.5), (8,), (0, 0.25), (8,)], start=1.0)
     constant = StagedCurve([(30,)], start=0.5)
     weight_decay = follow(step.optimizer, "weight_decay", stairs)
     beta = follow(step.optimizer, ("betas", 0), constant)
     num_graphs: list[int] = []
-    for number, batch in enumerate(on_gpu(batches(26), device)):
+    for number, batch in enumerate(graphs.on_gpu(models.batches(26), device)):
         step(batch)
-        num_graphs.append(len(graphs_of(step).captured))
+        num_graphs.append(len(graphs.graphs_of(step).captured))
         weight_decay.step()
         beta.step()
         by_hand.groups[0]["weight_decay"] = 0.5 * stairs(number)
@@ -376,9 +362,11 @@ def test_new_count_needs_no_capture(
     device: str, form: Callable[[int], Any], counts: list[int]
 ) -> None:
     """Nor does a count of the other form; a replay reads what was written before it."""
-    step = captured_step(device, clock=DataClock(3))
+    step = graphs.captured_step(device, clock=DataClock(3))
     consumed = 0
-    for count, batch in zip(counts, on_gpu(batches(len(counts)), device), strict=True):
+    for count, batch in zip(
+        counts, graphs.on_gpu(models.batches(len(counts)), device), strict=True
+    ):
         passed: Any = count
         if count % 2 == 1:
             passed = form(count)
@@ -388,4 +376,4 @@ def test_new_count_needs_no_capture(
         assert int(result.curve_step) == consumed // 3
         consumed += count
         assert int(result.consumed) == consumed
-    assert len(graphs_of(step).captured) == 1
+    assert len(graphs.graphs_of(step).captured) == 1

@@ -10,7 +10,7 @@ from support.wrong import wrong
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from torch_bridge import TrainStep
+from torch_bridge import StagedCurve, TrainStep
 
 
 @pytest.fixture(params=[torch.bfloat16, torch.float16], ids=str)
@@ -78,3 +78,22 @@ def test_momentum_of_a_parameter_that_joins_later(name: str, factor: float) -> N
     momentum = step.optimizer.state[bias]["momentum_buffer"]
     expected = factor * gradients[0]
     assert momentum.abs().tolist() == expected.abs().tolist()
+
+
+def test_momentum_of_a_parameter_that_joins_an_unfused_group() -> None:
+    """It starts from its first gradient, although another group of the optimizer is fused."""
+    fused, unfused, late = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+    model = torch.nn.ParameterList([fused, unfused, late])
+    groups = [{"params": [fused], "fused": True}, {"params": [unfused, late], "dampening": 0.5}]
+    optimizer = SGD(groups, lr=0.25, momentum=0.5)
+
+    def total(parameters: torch.nn.ParameterList, uses_late: bool) -> Tensor:
+        loss = parameters[0].sum() + parameters[1].sum()
+        if uses_late:
+            loss = loss + parameters[2].sum()
+        return loss
+
+    step = TrainStep(model, optimizer, total, StagedCurve([(100,)], start=1.0))
+    step(False)
+    step(True)
+    assert late.tolist() == [0.75, 0.75]

@@ -155,114 +155,102 @@ POSITION = ["curve_step", "consumed", "hold", "records"]
 """The entries that the states of a scheduler and of a step have in common."""
 
 
-def model_and_optimizer(name: str) -> tuple[nn.Module, Any]:
-    model = Net()
-    if name == "adamw":
-        return model, make_optimizer(name, model, lr=torch.tensor(0.01))
-    return model, make_optimizer(name, model)
-
-
-class ByScheduler:
+class LoopRun:
     """A training loop with a scheduler."""
 
     def __init__(self, name: str, clock: str) -> None:
-        self.model, self.optimizer = model_and_optimizer(name)
-        self.clock = clock
-        self.scheduler: Any = None
+        self.model = Net()
+        options: dict[str, Any] = {}
+        if name == "adamw":
+            options["lr"] = torch.tensor(0.01)
+        self.optimizer: Any = make_optimizer(name, self.model, **options)
+        self.options = CLOCKS[clock]
+        self.is_held = clock == "held"
+        self.part: Any = None
+        """The scheduler, or the step."""
 
-    def start(self, **options: Any) -> None:
-        self.scheduler = lambda_lr(self.optimizer, **CLOCKS[self.clock], **options)
+    def build(self, updates: int = 0) -> None:
+        """Build the scheduler after this number of updates."""
+        self.part = lambda_lr(self.optimizer, **self.options, last_epoch=updates - 1)
+
+    def update(self, batch: Any) -> None:
+        self.optimizer.zero_grad()
+        loss = mean_loss(self.model, batch)
+        loss.backward()
+        self.optimizer.step()
+        if self.is_held:
+            self.part.step(loss.detach())
+        else:
+            self.part.step()
 
     def train(self, data: list[Any]) -> None:
         for batch in data:
-            self.optimizer.zero_grad()
-            loss = mean_loss(self.model, batch)
-            loss.backward()
-            self.optimizer.step()
-            if self.clock == "held":
-                self.scheduler.step(loss.detach())
-            else:
-                self.scheduler.step()
+            self.update(batch)
+
+    def save(self) -> Any:
+        model = self.model.state_dict()
+        return self.part.state_dict(), model, self.optimizer.state_dict()
 
 
-class ByStep:
+class BatchRun(LoopRun):
     """A training loop with a step."""
 
-    def __init__(self, name: str, clock: str) -> None:
-        self.model, self.optimizer = model_and_optimizer(name)
-        self.clock = clock
-        self.step: Any = None
+    def build(self, updates: int = 0) -> None:
+        options = self.options | {"initial_updates": updates}
+        self.part = make_step(model=self.model, optimizer=self.optimizer, **options)
 
-    def start(self, **options: Any) -> None:
-        options = {**CLOCKS[self.clock], **options}
-        self.step = make_step(model=self.model, optimizer=self.optimizer, **options)
+    def update(self, batch: Any) -> None:
+        self.part(batch)
 
-    def train(self, data: list[Any]) -> None:
-        train(self.step, data)
-
-
-any_clock = pytest.mark.parametrize("clock", CLOCKS)
-any_optimizer = pytest.mark.parametrize("name", ["adamw", "foreach adamw", "plain momentum"])
+    def save(self) -> Any:
+        state = self.part.state_dict()
+        return state, state["model"], state["optimizer"]
 
 
-@any_clock
-@any_optimizer
-def test_run_continues_in_a_step(clock: str, name: str) -> None:
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("name", ["adamw", "foreach adamw", "plain momentum"])
+@pytest.mark.parametrize(
+    ("before", "after", "updates_key", "message"),
+    [
+        (LoopRun, BatchRun, "last_epoch", r"it is the state of a scheduler\."),
+        (BatchRun, LoopRun, "applied", r"it is the state of a TrainStep\."),
+    ],
+)
+def test_run_changes_between_step_and_scheduler(
+    before: type[LoopRun],
+    after: type[LoopRun],
+    updates_key: str,
+    message: str,
+    clock: str,
+    name: str,
+) -> None:
     data = batches(16)
-    uninterrupted = ByStep(name, clock)
-    uninterrupted.start()
+    uninterrupted = after(name, clock)
+    uninterrupted.build()
     uninterrupted.train(data)
-    first = ByScheduler(name, clock)
-    first.start()
+    first = before(name, clock)
+    first.build()
     first.train(data[:9])
-    saved = first.scheduler.state_dict()
+    saved, model_state, optimizer_state = copy.deepcopy(first.save())
 
-    rejecting = ByStep(name, clock)
-    rejecting.start()
-    with pytest.raises(ValueError, match=r"it is the state of a scheduler\."):
-        rejecting.step.load_state_dict(saved)
+    rejecting = after(name, clock)
+    rejecting.build()
+    with pytest.raises(ValueError, match=message):
+        rejecting.part.load_state_dict(saved)
 
-    resumed = ByStep(name, clock)
-    resumed.model.load_state_dict(copy.deepcopy(first.model.state_dict()))
-    resumed.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+    resumed = after(name, clock)
+    resumed.model.load_state_dict(model_state)
+    resumed.optimizer.load_state_dict(optimizer_state)
     if clock == "updates":
-        resumed.start(initial_updates=saved["last_epoch"])
+        resumed.build(saved[updates_key])
     else:
-        resumed.start()
-        position = {entry: saved[entry] for entry in POSITION}
-        position["applied"] = saved["last_epoch"]
-        resumed.step.load_state_dict(resumed.step.state_dict() | position)
-    resumed.train(data[9:])
-    assert equal_trees(resumed.model.state_dict(), uninterrupted.model.state_dict())
-
-
-@any_clock
-@any_optimizer
-def test_run_continues_under_a_scheduler(clock: str, name: str) -> None:
-    data = batches(16)
-    uninterrupted = ByScheduler(name, clock)
-    uninterrupted.start()
-    uninterrupted.train(data)
-    first = ByStep(name, clock)
-    first.start()
-    first.train(data[:9])
-    saved = first.step.state_dict()
-
-    rejecting = ByScheduler(name, clock)
-    rejecting.start()
-    with pytest.raises(ValueError, match=r"it is the state of a TrainStep\."):
-        rejecting.scheduler.load_state_dict(saved)
-
-    resumed = ByScheduler(name, clock)
-    resumed.model.load_state_dict(saved["model"])
-    resumed.optimizer.load_state_dict(copy.deepcopy(saved["optimizer"]))
-    if clock == "updates":
-        resumed.start(last_epoch=saved["applied"] - 1)
-    else:
-        resumed.start()
-        position = {entry: saved[entry] for entry in POSITION}
-        position["last_epoch"] = saved["applied"]
-        resumed.scheduler.load_state_dict(resumed.scheduler.state_dict() | position)
+        resumed.build()
+        state = resumed.part.state_dict()
+        for key in ("applied", "last_epoch"):
+            if key in state:
+                state[key] = saved[updates_key]
+        state.update({entry: saved[entry] for entry in POSITION})
+        resumed.part.load_state_dict(state)
     resumed.train(data[9:])
     assert equal_trees(resumed.model.state_dict(), uninterrupted.model.state_dict())
 

@@ -68,7 +68,7 @@ class FakeGraph(Tape):
 
     def __init__(self) -> None:
         super().__init__()
-        self._overwritten: list[tuple[Tensor, Tensor]] = []
+        self.overwritten: list[tuple[Tensor, Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         parameters = func._schema.arguments
@@ -77,20 +77,20 @@ class FakeGraph(Tape):
             arguments[parameter.name] = argument
         for parameter in parameters:
             if parameter.alias_info is not None and parameter.alias_info.is_write:
-                self._keep(arguments.get(parameter.name))
+                self.keep(arguments.get(parameter.name))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def _keep(self, argument: Any) -> None:
+    def keep(self, argument: Any) -> None:
         for tensor in pytree.tree_leaves(argument):
             if tensor is not None:
-                self._overwritten.append((tensor, tensor.clone()))
+                self.overwritten.append((tensor, tensor.clone()))
 
     def undo(self) -> None:
         """Restore what the recorded operators overwrote, since a capture executes nothing."""
         with torch.no_grad():
-            for tensor, value in reversed(self._overwritten):
+            for tensor, value in reversed(self.overwritten):
                 tensor.detach().copy_(value)
-        self._overwritten.clear()
+        self.overwritten.clear()
 
 
 def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,17 +143,17 @@ class Sums:
     """An update that adds up its batches and counts how often Python ran it."""
 
     def __init__(self) -> None:
-        self._total = torch.zeros(())
-        self._count = torch.zeros((), dtype=torch.int64)
+        self.total = torch.zeros(())
+        self.count = torch.zeros((), dtype=torch.int64)
         self.runs = 0
         self.graphs = graphs_for(self)
 
     def __call__(self, micro_batches: Sequence[Any]) -> tuple[Tensor, ...]:
         self.runs += 1
         for batch in micro_batches:
-            self._total.add_(batch["x"].sum() * batch.get("times", 1))
-        self._count.add_(1)
-        return self._total * 1, self._count * 1
+            self.total.add_(batch["x"].sum() * batch.get("times", 1))
+        self.count.add_(1)
+        return self.total * 1, self.count * 1
 
 
 # Training steps whose updates a CUDA graph can hold, on a GPU, and a guard against waiting for it.

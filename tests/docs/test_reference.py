@@ -1,0 +1,70 @@
+"""The reference as files, as GitHub shows them: signatures in its index, links to docstrings."""
+
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.docs.pages import ROOT, sections
+from support.surface.sections import recorded_lines
+
+import plateau_jax
+import torch_bridge
+
+REFERENCE = ROOT / "docs" / "reference"
+PACKAGES: dict[str, ModuleType] = {"plateau_jax": plateau_jax, "torch_bridge": torch_bridge}
+CHAPTERS = sorted(set(REFERENCE.glob("*.md")) - {REFERENCE / "index.md"})
+
+
+def recorded_signatures() -> set[str]:
+    """Return those in `surface.txt`, such as `plateau_jax.DataClock(unit, count=None)`."""
+    signatures: set[str] = set()
+    for line in recorded_lines()["Names, with arguments, defaults, annotated types, and errors"]:
+        signature, _, _ = line.partition(" -> ")
+        if re.fullmatch(r"(plateau_jax|torch_bridge)\.[\w.]+\(.*\)", signature):
+            signatures.add(signature)
+    return signatures - {"plateau_jax.Curve()"}  # it is abstract
+
+
+def shown_signatures() -> set[str]:
+    """Return those in the index, where a method stands below its class, without its name."""
+    signatures: set[str] = set()
+    owner = ""
+    for section in sections(REFERENCE / "index.md"):
+        for block in section.code_in("text"):
+            # An indented line that does not begin with a period continues the line above.
+            unwrapped = re.sub(r"\n +(?! |\.)", " ", block)
+            for line in unwrapped.splitlines():
+                if line.startswith("    ."):
+                    signatures.add(owner + line.strip())
+                else:
+                    owner, _, _ = line.partition("(")
+                    signatures.add(line)
+    return {signature for signature in signatures if "(" in signature}
+
+
+def test_index_shows_every_signature() -> None:
+    assert shown_signatures() == recorded_signatures()
+
+
+def described_names(chapter: Path) -> dict[str, str]:
+    """Return the names that a chapter describes, each with the link above its description."""
+    text = chapter.read_text(encoding="utf-8")
+    pattern = r"\]\((\S+)\)\n\n```\{eval-rst\}\n\.\. auto\w+:: (\S+)"
+    return {name: link for link, name in re.findall(pattern, text)}
+
+
+def object_named(full_name: str) -> Any:
+    package, _, name = full_name.partition(".")
+    return getattr(PACKAGES[package], name)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.stem)
+def test_chapters_link_to_docstrings(chapter: Path) -> None:
+    names = described_names(chapter)
+    headings = [section.heading for section in sections(chapter)[1:]]
+    assert [name.partition(".")[2] for name in names] == headings
+    for name, link in names.items():
+        assert (REFERENCE / link).resolve() == Path(inspect.getfile(object_named(name))), name

@@ -1,0 +1,258 @@
+"""`compare_log`: planted faults are named, and never a wrong one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, strategies as st
+from numpy.typing import NDArray
+from support.examples import examples
+from support.forecasts.logs import rows_of
+
+from plateau_jax import Curve, PlateauCurve, StagedCurve, compare_log
+from plateau_jax.logged_lrs.comparison import LogComparison
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Displacement = Callable[[Ints, int], Ints]
+
+PEAK = 6e-4
+
+
+def formatted(digits: int, rates: Floats) -> list[str]:
+    return [f"{rate:.{digits - 1}e}" for rate in rates.tolist()]
+
+
+def compared(
+    curve: Curve, updates: Ints, rates: Floats, digits: int = 4, peak: float = PEAK, **options: Any
+) -> LogComparison:
+    rows = rows_of(step=updates.tolist(), lr=formatted(digits, rates))
+    return compare_log(rows, curve, peak, **options)
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> Curve:
+    """Curves without a part in which a fault would be invisible for long."""
+    total = draw(st.sampled_from([200, 1_000, 5_000]))
+    warmup = draw(st.sampled_from([total // 20, total // 10]))
+    floor = draw(st.sampled_from([0.0, 0.1]))
+    decay = draw(st.sampled_from(["cosine", "linear", "1-sqrt", "(1-x)^2"]))
+    cosine = PlateauCurve(total, warmup_steps=warmup, min_lr_ratio=floor, decay_shape=decay)
+    wsd = StagedCurve.wsd(
+        total,
+        warmup_steps=warmup,
+        decay_steps=total // 2,
+        min_lr_ratio=floor,
+        decay_shape=decay,
+    )
+    return draw(st.sampled_from([cosine, wsd]))
+
+
+digits = st.sampled_from([3, 4, 6])
+intervals = st.sampled_from([1, 10])
+
+
+def updates_of(curve: Curve, interval: int) -> Ints:
+    return np.arange(0, curve.total_steps, interval)
+
+
+@examples(60)
+@given(curves(), digits, intervals)
+def test_learning_rates_of_the_curve_are_on_it(curve: Curve, digits: int, interval: int) -> None:
+    updates = updates_of(curve, interval)
+    comparison = compared(curve, updates, curve.learning_rate(updates, PEAK), digits)
+    assert comparison.first_difference is None
+    assert comparison.faults == ()
+    assert str(comparison).endswith("all are on the curve")
+
+
+def late(updates: Ints, number: int) -> Ints:
+    return updates - number
+
+
+def early(updates: Ints, number: int) -> Ints:
+    return updates + number
+
+
+def too_fast(updates: Ints, number: int) -> Ints:
+    return number * updates
+
+
+def too_slow(updates: Ints, number: int) -> Ints:
+    return updates // number
+
+
+def restarted(updates: Ints, number: int) -> Ints:
+    begin = 30 * number
+    return np.where(updates < begin, updates, updates - begin)
+
+
+def stopped(updates: Ints, number: int) -> Ints:
+    return np.minimum(updates, 30 * number)
+
+
+@pytest.mark.slow
+@examples(150)
+@given(
+    curves(),
+    digits,
+    intervals,
+    st.sampled_from([late, early, too_fast, too_slow, restarted, stopped]),
+    st.integers(2, 6),
+)
+def test_a_planted_displacement_is_named(
+    curve: Curve, digits: int, interval: int, displacement: Displacement, number: int
+) -> None:
+    """Or the difference is not printed, or other faults explain the same rows."""
+    updates = updates_of(curve, interval)
+    rates = curve.learning_rate(displacement(updates, number), PEAK)
+    differs = formatted(digits, rates) != formatted(digits, curve.learning_rate(updates, PEAK))
+    comparison = compared(curve, updates, rates, digits)
+    if not differs:
+        assert comparison.first_difference is None
+        return
+    kinds = [fault.name for fault in comparison.faults]
+    kind = displacement.__name__.replace("_", " ")
+    if comparison.fault is not None:
+        assert kinds == [kind]
+        planted = number
+        if displacement in (restarted, stopped):
+            planted = 30 * number
+        assert comparison.fault.least <= planted <= comparison.fault.most
+
+
+@pytest.mark.slow
+@examples(100)
+@given(curves(), digits, intervals, st.integers(0, 199))
+def test_a_named_fault_gives_every_row(curve: Curve, digits: int, interval: int, seed: int) -> None:
+    """Rates of a different curve: a fault may be named only if it gives all of them."""
+    generator = np.random.default_rng(seed)
+    total = int(curve.total_steps * generator.uniform(0.7, 1.4))
+    other = PlateauCurve(total, warmup_steps=total // 20)
+    updates = updates_of(curve, interval)
+    rates = other.learning_rate(updates, PEAK)
+    comparison = compared(curve, updates, rates, digits)
+    positions = {"late": late, "early": early, "too fast": too_fast, "too slow": too_slow}
+    for fault in comparison.faults:
+        assume(fault.name in positions)
+        steps = positions[fault.name](updates, int(fault.least))
+        explained = curve.learning_rate(steps, PEAK)
+        np.testing.assert_allclose(explained, rates, rtol=0.6 * 10.0 ** (1 - digits), atol=3e-10)
+
+
+CURVE = PlateauCurve(1_000, warmup_steps=100, min_lr_ratio=0.1)
+UPDATES = np.arange(0, 1_000, 5)
+RATES = CURVE.learning_rate(UPDATES, PEAK)
+
+
+def test_a_different_peak() -> None:
+    fault = compared(CURVE, UPDATES, RATES, peak=3e-4).fault
+    assert fault.name == "peak"
+    assert fault.least < PEAK < fault.most
+    assert fault.text.startswith("the peak is 0.0006, 2 times the given one")
+
+
+def test_the_learning_rates_of_another_group() -> None:
+    head = PlateauCurve(1_000, decay_shape="linear")
+    rates = head.learning_rate(UPDATES, 1e-3)
+    groups = [({"total_steps": 500}, 1e-3), (head, 1e-3)]
+    fault = compared(CURVE, UPDATES, rates, groups=groups).fault
+    assert fault.name == "group"
+    assert fault.most == 1
+
+
+@pytest.mark.parametrize("warmup", [25, 50, 200, 400])
+def test_a_warmup_counted_in_micro_batches(warmup: int) -> None:
+    longer = PlateauCurve(1_000, warmup_steps=warmup, min_lr_ratio=0.1)
+    fault = compared(CURVE, UPDATES, longer.learning_rate(UPDATES, PEAK)).fault
+    assert fault.name == "warmup"
+    assert fault.least == fault.most == warmup
+
+
+def test_a_longer_warmup_takes_steps_of_the_plateau() -> None:
+    stages = [(50, 1.0), (0, 0.9), (650,), (300, 0.0, "1-sqrt")]
+    longer = StagedCurve([(200, 1.0), (0, 0.9), (500,), (300, 0.0, "1-sqrt")])
+    fault = compared(StagedCurve(stages), UPDATES, longer.learning_rate(UPDATES, PEAK)).fault
+    assert fault.name == "warmup"
+    assert fault.most == 200
+
+
+def test_a_scheduler_that_never_steps() -> None:
+    fault = compared(CURVE, UPDATES, np.zeros(len(UPDATES))).fault
+    assert fault.name == "stopped"
+    assert fault.text.startswith("the learning rate never leaves its first value")
+
+
+def test_rows_past_the_end() -> None:
+    updates = np.arange(0, 1_500, 5)
+    climbing = np.where(updates < 1_000, updates, 2_000 - updates)
+    for rates in (CURVE.learning_rate(updates, PEAK), CURVE.learning_rate(climbing, PEAK)):
+        fault = compared(CURVE, updates, rates).fault
+        assert fault.name == "past the end"
+        assert fault.most == 495
+
+
+def test_a_log_that_counts_from_one() -> None:
+    """The learning rate is late; another fault is found all the same."""
+    assert compared(CURVE, UPDATES + 1, RATES).fault.name == "late"
+    rates = CURVE.learning_rate(4 * UPDATES, PEAK)
+    fault = compared(CURVE, UPDATES + 1, rates).fault
+    assert fault.name == "too fast"
+    assert fault.most == 4
+
+
+def test_two_faults_are_unknown() -> None:
+    rates = CURVE.learning_rate(np.minimum(2 * UPDATES, 600), PEAK)
+    comparison = compared(CURVE, UPDATES, rates)
+    assert comparison.first_difference == 5
+    assert comparison.faults == ()
+    assert "no fault that this function knows" in str(comparison)
+
+
+def test_too_few_rows_are_unknown() -> None:
+    """Two rows with twice the learning rate could have any cause."""
+    updates = np.array([0, 20, 50])
+    rates = CURVE.learning_rate(2 * updates, PEAK)
+    comparison = compared(CURVE, updates, rates)
+    assert comparison.first_difference == 20
+    assert comparison.faults == ()
+
+
+def test_several_faults() -> None:
+    """In the warmup, twice the peak cannot be distinguished from two steps per update."""
+    updates = np.arange(0, 50)
+    comparison = compared(CURVE, updates, CURVE.learning_rate(2 * updates, PEAK))
+    assert comparison.fault is None
+    assert [fault.name for fault in comparison.faults] == ["peak", "too fast", "warmup"]
+    assert "3 faults explain all of them" in str(comparison)
+
+
+def test_trailing_zeros_may_be_missing() -> None:
+    """A data frame has 0.0003 for 3.00e-04, and 0.0 for 0.00e+00."""
+    rates = [float(text) for text in formatted(3, RATES)]
+    comparison = compare_log(rows_of(step=UPDATES.tolist(), lr=rates), CURVE, PEAK)
+    assert comparison.first_difference is None
+    assert comparison.digits == 3
+
+
+def test_decimals_of_a_column() -> None:
+    """The smallest learning rate has one significant digit."""
+    rates = [f"{rate:.5f}" for rate in RATES.tolist()]
+    comparison = compare_log(rows_of(step=UPDATES.tolist(), lr=rates), CURVE, PEAK)
+    assert comparison.first_difference is None
+
+
+def test_a_column_of_zeros_with_two_decimals() -> None:
+    """It says nothing about a peak of 6e-4."""
+    rows = rows_of(step=UPDATES.tolist(), lr=["0.00"] * len(UPDATES))
+    assert compare_log(rows, CURVE, PEAK).first_difference is None
+
+
+def test_floats_are_compared_to_float32() -> None:
+    """A trainer may compute in float64."""
+    exact = PEAK * (0.1 + 0.9 * (1 + np.cos(np.pi * (UPDATES[20:] - 100) / 900)) / 2)
+    rows = rows_of(step=UPDATES[20:].tolist(), lr=exact.tolist())
+    assert compare_log(rows, CURVE, PEAK).first_difference is None
+    rows = rows_of(step=UPDATES[20:].tolist(), lr=(exact * (1 + 2e-6)).tolist())
+    assert compare_log(rows, CURVE, PEAK).fault.name == "peak"

@@ -1,0 +1,129 @@
+"""`find_curve`: the curves that it finds give every logged learning rate, with few stages."""
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from numpy.typing import NDArray
+from support.examples import examples
+from support.forecasts.logs import rows_of
+
+from plateau_jax import Curve, PlateauCurve, StagedCurve, find_curve
+from plateau_jax.logged_lrs.found_curve import LoggedCurve
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32] | float
+
+PEAK = 3e-4
+
+
+def printed(digits: int, rates: Floats) -> list[str]:
+    return [f"{rate:.{digits - 1}e}" for rate in np.atleast_1d(rates).tolist()]
+
+
+def found(curve: Curve, updates: Ints, digits: int = 4, peak: float = PEAK) -> LoggedCurve:
+    rates = printed(digits, curve.learning_rate(updates, peak))
+    return find_curve(rows_of(step=updates.tolist(), lr=rates))
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> StagedCurve:
+    """Curves from the stages of the search, whose stages end at multiples of 10."""
+    warmup = 10 * draw(st.integers(1, 20))
+    plateau = 10 * draw(st.sampled_from([0, 15, 60]))
+    decay = 10 * draw(st.integers(10, 60))
+    floor = draw(st.sampled_from([0.0, 0.1, 0.25]))
+    shapes = ["cosine", "linear", "1-sqrt", "(1-x)^2"]
+    if floor:
+        shapes += ["exponential", "t^-0.5"]
+    shape = draw(st.sampled_from(shapes))
+    stages = [(warmup, 1.0), (plateau,), (decay, floor, shape)]
+    return StagedCurve([stage for stage in stages if stage[0]])
+
+
+@pytest.mark.slow
+@examples(60)
+@given(curves(), st.sampled_from([3, 4, 6]), st.sampled_from([1, 10]), st.booleans())
+def test_found_curves_print_like_the_log(
+    curve: Curve, digits: int, interval: int, is_whole: bool
+) -> None:
+    """And are no longer than the curve that was logged."""
+    end = curve.total_steps
+    if not is_whole:
+        end -= end // 4
+    updates = np.arange(0, end, interval)
+    result = found(curve, updates, digits)
+    assert result.curve is not None
+    assert len(result.curve.stages) <= len(curve.stages)
+    logged = curve.learning_rate(updates, PEAK).astype(float)
+    for other, peak in [(result.curve, result.peak_value), *result.alternatives]:
+        rates = other.learning_rate(updates, peak).astype(float)
+        # Half a unit of each last digit, and a little for float32.
+        np.testing.assert_allclose(rates, logged, rtol=1.05 * 10.0 ** (1 - digits), atol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["cosine", "linear", "1-sqrt", "(1-x)^2", "(1-x)^0.5"])
+def test_the_logged_curve_itself_is_found(shape: str) -> None:
+    curve = StagedCurve([(500, 1.0), (3_500,), (1_000, 0.0, shape)])
+    result = found(curve, np.arange(0, 5_000, 10))
+    assert result.curve == curve
+    assert result.peak_value == PEAK
+    assert result.alternatives == ()
+
+
+def test_a_warmup_that_ends_between_two_rows() -> None:
+    curve = StagedCurve([(207, 1.0), (9_793, 0.1, "cosine")])
+    result = found(curve, np.arange(0, 10_000, 100), digits=6)
+    assert result.curve == curve
+
+
+@pytest.mark.slow
+def test_restarts() -> None:
+    cycle = [(0, 1.0), (40, 0.0, "cosine")]
+    curve = StagedCurve([(10, 1.0), (40, 0.0, "cosine"), *cycle, *cycle])
+    assert found(curve, np.arange(130)).curve == curve
+
+
+def test_a_run_that_is_still_going() -> None:
+    """Its length and its last level are known only within a range."""
+    curve = StagedCurve([(500, 1.0), (9_500, 0.1, "cosine")])
+    result = found(curve, np.arange(0, 6_000, 50), digits=3)
+    first, last = result.ends
+    assert 9_000 < first <= 10_000 <= last < 11_000
+    assert f"at any step from {first} to {last}" in str(result)
+
+
+def test_a_plateau_that_is_still_going() -> None:
+    curve = StagedCurve([(500, 1.0), (9_500,)])
+    result = found(curve, np.arange(0, 2_000, 50))
+    assert result.curve == StagedCurve([(500, 1.0)])
+    assert result.ends is None
+
+
+def test_alternatives_are_told_apart_by_a_later_update() -> None:
+    """After three rows of an exponential fall it may be another one."""
+    curve = StagedCurve([(100, 0.5, "exponential")], start=1.0)
+    result = found(curve, np.array([0, 10, 20]), digits=3)
+    assert result.alternatives
+    step = result.decisive_step
+    other, peak = result.alternatives[0]
+    rate = result.curve.learning_rate(step, result.peak_value)
+    assert printed(3, rate) != printed(3, other.learning_rate(step, peak))
+    assert "as short, and possible too" in str(result)
+    assert "log more of them" in str(result)
+
+
+@pytest.mark.slow
+def test_nothing_is_found_for_noise() -> None:
+    rates = PEAK * np.random.default_rng(0).uniform(0.5, 1, 100)
+    result = find_curve(rows_of(step=list(range(100)), lr=rates.tolist()))
+    assert result.curve is None
+    assert result.alternatives == ()
+    assert "no curve of few stages" in str(result)
+
+
+@pytest.mark.slow
+def test_a_part_of_a_cosine_is_not_found() -> None:
+    """No stage begins after the start of its shape."""
+    curve = PlateauCurve(1_000).part(300)
+    assert found(curve, np.arange(0, 700, 10), digits=6).curve is None

@@ -1,0 +1,117 @@
+"""`compare_log` with curves of every kind, and with logs that count from 1.
+
+A log that leaves a curve gets a report, not an error.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from numpy.typing import NDArray
+from support.curves.strategies import arguments
+from support.examples import examples
+from support.forecasts.logs import rows_of
+
+from plateau_jax import BatchPlan, Curve, LossRun, PlateauCurve, StagedCurve, compare_log
+from plateau_jax.arguments.curve_warning import CurveWarning, suppress_warnings
+
+PEAK = 6e-4
+
+
+def log_of(curve: Curve, updates: NDArray[np.int64]) -> list[dict[str, Any]]:
+    lrs = curve.learning_rate(updates, PEAK).tolist()
+    return rows_of(step=updates, lr=[f"{lr:.3e}" for lr in lrs])
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> Curve:
+    """Draw a curve, or a continuation, a cooldown or a part of it, of at least two steps."""
+    with suppress_warnings():
+        curve = PlateauCurve(**draw(arguments(range(4))))
+        if curve.total_steps > 100_000 or curve.total_steps < 4:
+            curve = PlateauCurve(1000, warmup_steps=10, absolute_plateaus=[(50, 100)])
+        middle = curve.total_steps // 2
+        last = StagedCurve([(50, 0.5), (0, 0.9), (50, 0.1, "t^-0.5")], start=1.0)
+        kinds = [curve, last, curve.then(last), curve.cooldown(middle, 20), curve.part(middle)]
+        kinds.append(last.then(curve).cooldown(middle + 100, 20).part(1))
+        return draw(st.sampled_from(kinds))
+
+
+@pytest.mark.slow
+@examples(30)
+@given(curves(), st.integers(0, 199))
+def test_a_log_that_leaves_a_curve_of_any_kind(curve: Curve, seed: int) -> None:
+    """Learning rates at random: no warmup, and no other fault, gives them."""
+    generator = np.random.default_rng(seed)
+    updates = np.unique(np.linspace(0, curve.total_steps, 40).astype(np.int64))
+    lrs = generator.uniform(0, 2 * PEAK, len(updates)).tolist()
+    comparison = compare_log(rows_of(step=updates, lr=lrs), curve, PEAK)
+    assert comparison.first_difference is not None
+
+
+def test_a_plateau_that_would_start_within_a_longer_warmup() -> None:
+    curve = PlateauCurve(1000, warmup_steps=10, absolute_plateaus=[(50, 100)])
+    followed = PlateauCurve(700, decay_shape="linear")
+    updates = np.arange(0, 600, 20)
+    comparison = compare_log(log_of(followed, updates), curve, PEAK)
+    assert comparison.faults == ()
+    rows = [row | {"loss": 3.0} for row in log_of(followed, updates)]
+    with pytest.warns(CurveWarning) as warnings:
+        LossRun.read(rows, curve, PEAK)
+    assert "as on the curve. Give the run's curve" in str(warnings[-1].message)
+
+
+@pytest.mark.parametrize("reference", [2, 4])
+def test_a_curve_that_counts_samples(reference: int) -> None:
+    """`compare_log` rejects it; a run with it is not compared."""
+    plan = BatchPlan([(0, 1), (400, 2)])
+    curve = plan.scale(PlateauCurve(1000, warmup_steps=10), 1, reference=reference)
+    rows = log_of(PlateauCurve(700, decay_shape="linear"), np.arange(20, 600, 20))
+    with pytest.raises(ValueError, match=r"^curve is from BatchPlan.scale: a step is 1 samples"):
+        compare_log(rows, curve, PEAK)
+    with pytest.raises(ValueError, match=r"^groups\[0\]\.curve is from BatchPlan.scale"):
+        compare_log(rows, PlateauCurve(1000), PEAK, groups=[(curve, PEAK)])
+    run = LossRun.read([row | {"loss": 3.0} for row in rows], curve, PEAK)
+    assert run.curve is curve
+
+
+@pytest.mark.parametrize("groups", [[PlateauCurve(1000)], [(PlateauCurve(1000),)], 3])
+def test_groups_that_are_not_pairs(groups: Any) -> None:
+    rows = rows_of(step=[0], lr=[0.0])
+    with pytest.raises(TypeError, match=r"groups.* must be a .*pair.* \(curve, peak_value\)"):
+        compare_log(rows, PlateauCurve(1000), PEAK, groups=groups)
+
+
+@pytest.mark.slow
+@examples(30)
+@given(st.integers(10, 80), st.integers(1, 10))
+def test_a_log_that_counts_from_one_and_restarts(place: int, interval: int) -> None:
+    """The report and the warning have the same step, one more than the update of the fault."""
+    curve = PlateauCurve(1000, warmup_steps=100)
+    updates = np.arange(0, 1000, interval)
+    begin = int(updates[place])
+    lrs = curve.learning_rate(np.where(updates < begin, updates, updates - begin), PEAK)
+    rows = rows_of(step=updates + 1, lr=[f"{lr:.5e}" for lr in lrs], loss=[3.0] * len(lrs))
+    comparison = compare_log(rows, curve, PEAK)
+    assert comparison.counts_from == 1
+    assert comparison.first_difference == begin + 1
+    assert comparison.expected == curve.learning_rate(begin, PEAK)
+    assert comparison.fault is not None
+    assert comparison.fault.most == begin
+    message = rf"at step {begin + 1} is .* \(if the log counts updates from 1\): the curve starts"
+    with pytest.warns(CurveWarning, match=message):
+        LossRun.read(rows, curve, PEAK)
+
+
+def test_an_unknown_fault_in_a_log_that_counts_from_one() -> None:
+    """No fault explains it, but the report has the first update that differs."""
+    curve = PlateauCurve(1000, warmup_steps=100)
+    updates = np.arange(0, 1000, 10)
+    factors = np.where(updates < 500, 1.0, updates % 30 / 30)
+    lrs = factors * curve.learning_rate(updates, PEAK)
+    rows = rows_of(step=updates + 1, lr=[f"{lr:.5e}" for lr in lrs])
+    comparison = compare_log(rows, curve, PEAK)
+    assert comparison.faults == ()
+    assert comparison.first_difference == 501
+    assert "if the log counts updates from 1, the first that is not" in str(comparison)

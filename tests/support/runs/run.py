@@ -1,0 +1,110 @@
+"""A training run, as tests use it: built, updated, saved, resumed in a new process, and read.
+
+Each product part that moves along a curve has an adapter in this folder: `torch_run` (schedulers
+and followers, also torch's own), `step_run` (a `TrainStep`), `optax_run`, and `numpy_run`.
+`definition` is the oracle that any of them must equal.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+from support.trees import equal_trees
+
+from plateau_jax import Curve, DataClock
+
+Update = tuple[Any, Any]
+"""The count of an update, and its metric."""
+
+
+class Run(ABC):
+    """A training run, which can stop and resume in a new process.
+
+    Args:
+        curve: One curve for all groups, or one for each.
+        peaks: The value of each group at multiplier 1: its learning rate, or another option.
+        clock: As in `lambda_lr`.
+    """
+
+    skips_nonfinite = False
+    """An update whose metric is not finite does not count."""
+    keeps_peaks = False
+    """It has no `set_peaks`."""
+    last_step = 2**62
+    """At this step of the curve the clock stops."""
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Everything that a run does takes place in it."""
+
+    def __init__(self, curve: Any, peaks: Sequence[float], clock: Any = None) -> None:
+        self.curve = curve
+        self.peaks: list[float] = list(peaks)
+        self.clock = clock
+        self.build()
+
+    @property
+    def unit(self) -> int | None:
+        """The unit of the clock, or of the curve; None if it does not count data."""
+        if isinstance(self.clock, DataClock):
+            return self.clock.unit
+        if isinstance(self.curve, Curve):
+            return self.curve.unit
+        return None
+
+    @property
+    def is_held(self) -> bool:
+        """True if the clock consists of hold rules."""
+        return self.clock is not None and not isinstance(self.clock, DataClock)
+
+    @abstractmethod
+    def build(self) -> None:
+        """Build everything, as a new process does."""
+
+    @abstractmethod
+    def update(self, count: Any = 1, metric: Any = 0.5) -> list[float]:
+        """Make an update; return the values that it used, one for each group."""
+
+    @abstractmethod
+    def curve_step(self) -> int:
+        """Return the step of the curve for the next update."""
+
+    @abstractmethod
+    def consumed(self) -> int:
+        """Return how much data all updates have consumed."""
+
+    @abstractmethod
+    def save(self) -> Any:
+        """Return the state as it comes back from a file."""
+
+    @abstractmethod
+    def load(self, state: Any, **options: Any) -> None:
+        """Resume from a state."""
+
+    def set_peaks(self, peaks: Any) -> None:
+        """Use different peaks from the next update on, one for each group."""
+        raise NotImplementedError
+
+    def run(self, updates: Sequence[Update]) -> list[list[float]]:
+        """Make these updates; return the values that each used."""
+        return [self.update(count, metric) for count, metric in updates]
+
+    def shown(self) -> Any:
+        """Return all that an error must not change, also as text, where 1 is not 1.0."""
+        state = self.save()
+        return state, repr(state)
+
+    def rejects(self, error: type[Exception], message: str, call: Callable[[], Any]) -> str:
+        """Check that the call raises this error and changes nothing; return the message."""
+        before = self.shown()
+        with pytest.raises(error, match=message) as caught:
+            call()
+        assert type(caught.value) is error
+        assert equal_trees(self.shown(), before)
+        return str(caught.value)
+
+    def restart(self) -> None:
+        """Stop, and resume in a new process."""
+        state = self.save()
+        self.build()
+        self.load(state)
