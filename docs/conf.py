@@ -1,6 +1,7 @@
 """Sphinx configuration of the site. Build it with `python -m sphinx -W docs build/site`."""
 
 import os
+import re
 
 import plateau_jax
 
@@ -79,9 +80,13 @@ def split_lines(app, what, name, obj, options, lines):
 
 
 def link_to_site_pages(app, name, source):
-    """Replace links to the files of notebook and changelog by links to their pages."""
+    """Replace links to the files of notebook and changelog by links to their pages.
+
+    Leaves out the links to docstrings: the site shows these.
+    """
     source[0] = source[0].replace("](../examples/choosing_a_curve.ipynb)", "](choosing_a_curve)")
     source[0] = source[0].replace("](../CHANGELOG.md)", "](changelog)")
+    source[0] = re.sub(r"^\[Docstring in the source\].*\n", "", source[0], flags=re.MULTILINE)
 
 
 def setup(app):
