@@ -9,6 +9,9 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Message, message_of
+from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
 from plateau_jax.curves.staged_curve import StagedCurve
@@ -33,9 +36,6 @@ from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
 from plateau_jax.table.exact_segments import end_of_rise
 from plateau_jax.theory.comparison import LeastBound, minimize_bound, note, peak_at_equal_length
 from plateau_jax.theory.curve_parts import largest_multiplier
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import Message, message_of
-from plateau_jax.validation.curve_warning import suppress_warnings
 
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
@@ -44,13 +44,6 @@ _SHAPE_STEPS = 32
 """Number of steps in the small picture of a shape."""
 
 _DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 80)], decay_shape="1-sqrt")
-
-_INITIAL_POWER = {
-    "1-x^P": "2",
-    "(1-x)^P": "2",
-    "t^-P": "0.5",
-}
-"""The initial P of each formula."""
 
 
 # The beginning
@@ -82,7 +75,7 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
     if isinstance(curve, PlateauCurve):
         names = "warmup_steps", "init_lr_ratio", "warmup_shape"
         return {name: getattr(curve, name) for name in names}
-    end = end_of_rise(curve._rows)
+    end = end_of_rise(curve._exact_segments)
     if curve(end) == 0:  # a curve of zeros has no warmup
         return {"warmup_steps": 0}
     return {"warmup_steps": min(end, curve.total_steps - 1)}  # a step must remain to decay
@@ -99,7 +92,7 @@ def choices_per_field() -> dict[str, list[dict[str, Any]]]:
 
 def _describe_shape(name: str) -> dict[str, Any]:
     """Return a shape, the initial P of a formula, and levels of a stage that falls or rises."""
-    power = _INITIAL_POWER.get(name)
+    power = SHAPES[name].initial_power
     shape = name.replace("P", power or "")
     reaches_zero = name in INTERPOLATED
     low = 0.0 if reaches_zero else 0.1
@@ -209,7 +202,7 @@ def _describe(text: str) -> _Described:
 def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
     """Return everything the page shows of a curve."""
     arguments = curve.to_dict()
-    steps = thin_out(steps_to_draw(curve._rows), _MAX_POINTS)
+    steps = thin_out(steps_to_draw(curve._exact_segments), _MAX_POINTS)
     table = segment_table(curve.segments, np.float32(peak), _MAX_ROWS)
     handles = curve_and_peak_handles(curve, peak)
     advice = list(advice_about(curve, ("curve",)))
@@ -223,7 +216,7 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "warmup": warmup_arguments(curve),
         "steps": steps.tolist(),
         "levels": _rounded(curve(steps), 6),
-        "spans": list(shaded_spans(curve._rows)),
+        "spans": list(shaded_spans(curve._exact_segments)),
         "segments": {
             "columns": [column._asdict() for column in table.columns],
             "rows": table.rows,

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.curve import Curve, as_curve
 from plateau_jax.design.questions import (
     MAX_ITEMS,
@@ -30,7 +31,6 @@ from plateau_jax.design.questions import (
     typed_peak,
 )
 from plateau_jax.forecasts.fitted_law import FittedLaw, Prediction, fit_named_runs
-from plateau_jax.forecasts.logs import UnclearLogError, decode_log, parse_log
 from plateau_jax.forecasts.loss_run import (
     LossRun,
     group_by_peak,
@@ -39,8 +39,8 @@ from plateau_jax.forecasts.loss_run import (
     read_run,
     rebuild_run,
 )
+from plateau_jax.logged_lrs.logs import UnclearLogError, decode_log, parse_log
 from plateau_jax.theory.curve_parts import largest_multiplier
-from plateau_jax.validation.curve_warning import suppress_warnings
 
 _MAX_DRAWN = 600
 """The most logged losses of a run that the page draws."""

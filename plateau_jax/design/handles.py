@@ -8,12 +8,12 @@ from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
+from plateau_jax.arguments.checks import MAX_STEP, Path
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 from plateau_jax.curves.plateau_curve import PlateauCurve, place_plateaus
 from plateau_jax.curves.scaled_curve import ScaledCurve
 from plateau_jax.curves.staged_curve import Stage, StagedCurve
-from plateau_jax.validation.checks import MAX_STEP, Path
 
 MAX_HANDLES = 200
 """A curve with more handles gets none, since they would cover one another."""
@@ -265,7 +265,7 @@ def _continuation_handles(curve: Then, path: Path) -> Iterator[Handle]:
     scale = float(curve.scale)
     other = curve.other
     # The handle of the scale is at the first step with the highest level.
-    begins = [row.begin for row in other._rows]
+    begins = [segment.begin for segment in other._exact_segments]
     highest = begins[np.argmax(other(begins))]
     level = other(highest)
     if level:

@@ -9,11 +9,11 @@ from threading import Lock
 from types import UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Message, Path, message_of
+from plateau_jax.arguments.curve_warning import CurveWarning
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.serialization import NESTED, parse_numbers
-from plateau_jax.validation import checks
-from plateau_jax.validation.checks import Message, Path, message_of
-from plateau_jax.validation.curve_warning import CurveWarning
 
 MAX_CURVES = 12
 MAX_RUNS = 64
@@ -96,23 +96,23 @@ _REQUIREMENTS = {
 }
 
 
-def _parse_field(kind: Any, value: Any, path: Path) -> Any:
+def _parse_field(annotation: Any, value: Any, path: Path) -> Any:
     """Check a value that is not None, and build the dataclasses in it."""
-    if isinstance(kind, UnionType):
-        kind, _ = get_args(kind)  # the type, and None
-    if kind is Any:
+    if isinstance(annotation, UnionType):
+        annotation, _ = get_args(annotation)  # the type, and None
+    if annotation is Any:
         return value
-    if is_dataclass(kind):
-        return parse_fields(cast("type[Any]", kind), value, path)
-    if kind is int:
+    if is_dataclass(annotation):
+        return parse_fields(cast("type[Any]", annotation), value, path)
+    if annotation is int:
         return checks.integer(path, value)
-    container = get_origin(kind) or kind
+    container = get_origin(annotation) or annotation
     if not isinstance(value, container):
         raise TypeError(checks.must(path, value, _REQUIREMENTS[container]))
     if container is not list:
         return value
-    (item_kind,) = get_args(kind)
-    return [_parse_field(item_kind, item, (*path, index)) for index, item in enumerate(value)]
+    (item_annotation,) = get_args(annotation)
+    return [_parse_field(item_annotation, item, (*path, index)) for index, item in enumerate(value)]
 
 
 @contextmanager

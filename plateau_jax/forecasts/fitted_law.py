@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import Curve
 from plateau_jax.drawing.axes import LossLine, RunToDraw
 from plateau_jax.forecasts.forecast_reasons import check_length, list_reasons
@@ -26,8 +28,6 @@ from plateau_jax.forecasts.loss_run import (
     octaves_to_runs,
 )
 from plateau_jax.theory.curve_parts import largest_multiplier
-from plateau_jax.validation import checks
-from plateau_jax.validation.curve_warning import warn
 
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]

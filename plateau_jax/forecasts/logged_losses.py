@@ -62,7 +62,7 @@ class GroupMeans(NamedTuple):
 
 def law_holds_after(curve: Curve, last_step: int) -> float:
     """Return the step after which the law describes the losses, some time after the warmup."""
-    return end_of_rise(curve._rows) + AFTER_WARMUP * last_step
+    return end_of_rise(curve._exact_segments) + AFTER_WARMUP * last_step
 
 
 def lacks_lrs(run: LossRun) -> bool:
@@ -114,7 +114,7 @@ def fit_alone(run: LossRun) -> Law:
 @lru_cache(256)
 def group_run(run: LossRun, fraction: float) -> GroupMeans:
     """Average the losses after the warmup and this fraction of the run, without spikes."""
-    warmup_end = end_of_rise(run.curve._rows)
+    warmup_end = end_of_rise(run.curve._exact_segments)
     last_step = last_step_of(run)
     is_spike = _find_spikes(run, run.steps > warmup_end + AFTER_WARMUP * last_step)
     is_late = run.steps > warmup_end + fraction * last_step

@@ -1,58 +1,26 @@
-"""Read the steps, losses and learning rates of a log: see `LossRun.read`."""
+"""The losses of a log, and the curve and the peak that its learning rates show."""
 
-import codecs
-import csv
-import gzip
-import io
-import json
 import math
-import os
-import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any
 
 import numpy as np
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import suppress_warnings, warn
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.validation import checks
-from plateau_jax.validation.curve_warning import suppress_warnings, warn
-
-_NAMES = {
-    "step": (
-        "step",
-        "global_step",
-        "train/global_step",
-        "trainer/global_step",
-        "iter",
-        "_step",
-        "applied",
-    ),
-    "loss": ("loss", "train_loss", "train/loss"),
-    "lr": ("lr", "learning_rate", "train/lr", "train/learning_rate"),
-}
-"""The usual column names for each argument. A `MetricLog` has `applied`."""
+from plateau_jax.logged_lrs.comparison import difference_from
+from plateau_jax.logged_lrs.logs import (
+    Cell,
+    LogTable,
+    UnclearLogError,
+    read_lr_cells,
+    without_replaced,
+)
 
 _GIVE_CURVE = "give the run's curve and its peak"
-
-_LONGEST_LIST = 1000
-"""Number of characters of a list of columns in a message."""
-
-_GZIP = b"\x1f\x8b"
-
-_BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF8: "UTF-8",
-    # Before those of UTF-16, which they begin with.
-    codecs.BOM_UTF32_LE: "UTF-32-LE",
-    codecs.BOM_UTF32_BE: "UTF-32-BE",
-    codecs.BOM_UTF16_LE: "UTF-16-LE",
-    codecs.BOM_UTF16_BE: "UTF-16-BE",
-}
 
 _GAP_FACTOR = 10.0
 """A gap is more than this many times as long as the intervals before and after it."""
@@ -69,120 +37,15 @@ _STEEP_FALL = 0.8
 A fall like t^-P to less than half continues by (2 - 2^(-1/P))^-P: 0.67 for P = 1, 0.76 for 0.5.
 """
 
-_NEWLINE_ADVICE = "if the row is complete, end it with a newline"
-
 _PEAK_TOLERANCE = 0.05
 """Relative: a log may have the learning rate of the update before its step, or of that after it."""
-
-_Row = Mapping[str, Any]
-
-
-class UnclearLogError(ValueError):
-    """The log leaves an argument of `LossRun.read` unclear.
-
-    Attributes:
-        problem: What is missing or unclear.
-        argument: The argument to pass.
-        columns: The columns that it may name; empty for `curve`.
-    """
-
-    def __init__(self, problem: str, argument: str, columns: Sequence[str] = ()) -> None:
-        super().__init__(problem, argument, columns)
-        self.problem = problem
-        self.argument = argument
-        self.columns = tuple(columns)
-
-    def __str__(self) -> str:
-        if self.argument == "curve":
-            return f"{self.problem}: {_GIVE_CURVE}"
-        advice = f"name one with LossRun.read(..., {self.argument}=...)"
-        if self.argument == "lr":
-            advice = f"{_GIVE_CURVE}; or {advice}"
-        return f"{self.problem}: {advice}"
-
-
-@dataclass(frozen=True)
-class Log:
-    """The rows of a file, of a data frame, or of a list.
-
-    Attributes:
-        name: Its name in messages.
-        rows: Mappings from columns to cells.
-        lines: The line of each row in the file; None for rows that are not from a file.
-    """
-
-    name: str
-    rows: Sequence[_Row]
-    lines: Sequence[int] | None = None
-
-    def place(self, index: int) -> str:
-        """Return where a row is, for messages."""
-        if self.lines is None:
-            return f"{self.name}, row {index + 1}"
-        return f"{self.name}, line {self.lines[index]}"
-
-
-class Cell(NamedTuple):
-    """A number in a row with a step.
-
-    Attributes:
-        step: The step of the row.
-        value: The number.
-        place: The row and the column, for messages.
-    """
-
-    step: int
-    value: float
-    place: str
-
-
-@dataclass(frozen=True)
-class LogTable:
-    """A log with its column of steps."""
-
-    log: Log
-    step: str
-
-    @classmethod
-    def from_log(cls, log: Log, step: str | None) -> Self:
-        """Find the column of steps: the one that the user chose, or the usual one."""
-        return cls(log, _find_column(log, "step", step))
-
-    @property
-    def name(self) -> str:
-        return self.log.name
-
-    def find_column(self, argument: str, chosen: str | None) -> str:
-        return _find_column(self.log, argument, chosen)
-
-    def cells(self, column: str, *, reads_lists: bool = False) -> list[Cell]:
-        """Return the numbers in a column, without missing cells and rows without a step.
-
-        Args:
-            column: The column.
-            reads_lists: Read the first item of a cell that is a list.
-        """
-        cells: list[Cell] = []
-        for index, row in enumerate(self.log.rows):
-            step = row.get(self.step)
-            cell = row.get(column)
-            if reads_lists and isinstance(cell, list) and cell:
-                cell = cast("list[Any]", cell)[0]
-            if _is_missing(step) or _is_missing(cell):
-                continue
-            row_place = self.log.place(index)
-            place = f"{row_place}: {_shown(column)}"
-            value = _number(cell, place)
-            checked_step = _checked_step(step, f"{row_place}: {_shown(self.step)}")
-            cells.append(Cell(checked_step, value, place))
-        return cells
 
 
 def read_losses(table: LogTable, loss: str | None) -> dict[int, float]:
     """Return the losses by number of updates; warn of those that are left out."""
     column = table.find_column("loss", loss)
     logged = _without_zeros(table, _finite_losses(table, column))
-    losses = _without_replaced(logged)
+    losses = {cell.step: cell.value for cell in without_replaced(logged)}
     # A repeated value replaces nothing: some trainers evaluate twice after the last update.
     replaced = [cell.step for cell in logged if losses.get(cell.step) != cell.value]
     if 2 * len(replaced) >= len(logged) > 0:
@@ -263,238 +126,37 @@ def _find_gap(steps: Sequence[int], last: int) -> tuple[int, int] | None:
 
 def read_lrs(table: LogTable, lr: str | None) -> dict[int, float]:
     """Return the learning rate at each logged step; of several groups, that of the first."""
-    column = table.find_column("lr", lr)
-    cells: list[Cell] = []
-    for cell in table.cells(column, reads_lists=True):
-        if math.isnan(cell.value):
-            continue
-        if not 0 <= cell.value < math.inf:
-            raise ValueError(f"{cell.place} = {cell.value} must be finite and not negative")
-        cells.append(cell)
-    return _without_replaced(cells)
+    try:
+        cells = read_lr_cells(table, lr)
+    except UnclearLogError as error:
+        advice = f"{_GIVE_CURVE}; or {error.advice}"
+        raise UnclearLogError(error.problem, error.argument, error.columns, advice) from None
+    return {cell.step: cell.value for cell in cells}
 
 
-def read_log(source: Any) -> Log:
-    """Read a file, a data frame, or a list."""
-    name = "the log"
-    if isinstance(source, str | os.PathLike):
-        path = Path(cast("str", source))
-        return parse_log(decode_log(path.read_bytes(), str(path)), str(path))
-    if hasattr(source, "to_dict"):
-        _check_columns(getattr(source, "columns", ()), name)
-        with suppress(TypeError):  # raised by other libraries' data frames
-            return Log(name, [_without_missing(row) for row in source.to_dict("records")])
-    if checks.is_ordered(source):
-        rows: list[Any] = list(source)
-        if all(isinstance(row, Mapping) for row in rows):
-            return Log(name, rows)
-    requirement = "be a path, a pandas data frame, or a list of dictionaries"
-    raise TypeError(checks.must("source", source, requirement))
+def _unclear_curve(problem: str) -> UnclearLogError:
+    return UnclearLogError(problem, "curve", (), _GIVE_CURVE)
 
 
-def decode_log(content: bytes, name: str) -> str:
-    """Return the text of a file, decompressed if it is in gzip.
+def warn_of_other_lrs(
+    table: LogTable, lr: str | None, curve: Curve, peak: float, *, has_peak_from_log: bool
+) -> None:
+    """Warn if the log has learning rates that are not those of the curve.
 
-    It is UTF-8, or has a byte-order mark. A character that is cut off at the end is left out.
+    Those of a curve from `BatchPlan.scale` are not compared, because its steps are not updates.
     """
-    if content.startswith(_GZIP):
-        content = _decompress(content, name)
-    encoding = "UTF-8"
-    for mark, marked_encoding in _BYTE_ORDER_MARKS.items():
-        if content.startswith(mark):
-            encoding = marked_encoding
-            content = content[len(mark) :]
-            break
-    advice = "save the log as UTF-8, or pass its rows"
+    if curve.unit is not None:
+        return
     try:
-        text = codecs.getincrementaldecoder(encoding)().decode(content)
-    except UnicodeDecodeError as error:
-        line = content[: error.start].decode(encoding).count("\n") + 1
-        problem = f"byte 0x{content[error.start]:02x} is not {encoding}"
-        raise ValueError(f"{name}, line {line}: {problem}: {advice}") from None
-    if "\0" in text[:2]:
-        problem = "a zero byte, as in UTF-16, but no byte-order mark"
-        raise ValueError(f"{name}, line 1: {problem}: {advice}")
-    return text
-
-
-def _decompress(content: bytes, name: str) -> bytes:
-    """Return what a gzip file contains. One that is cut off has no checksum, so it is rejected."""
-    try:
-        return gzip.decompress(content)
-    except EOFError:
-        advice = "read it when it is complete, or decompress it yourself"
-        raise ValueError(f"{name} is a gzip file that is cut off: {advice}") from None
-    except (OSError, zlib.error) as error:
-        raise ValueError(f"{name} is a damaged gzip file: {error}") from None
-
-
-def parse_log(text: str, name: str) -> Log:
-    """Parse the text of a file: JSON lines, if it begins with a brace or bracket, or else CSV."""
-    # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
-    lines = list(io.StringIO(text, newline=None))
-    parse = _parse_csv
-    is_complete = _has_line_end
-    if text.lstrip().startswith(("{", "[")):
-        parse = _parse_json_lines
-        is_complete = _is_complete_json
-    if not lines or not lines[-1].strip() or is_complete(lines[-1]):
-        return parse(lines, name)
-    # The trainer was stopped while it wrote, or is writing now.
-    log = parse(lines[:-1], name)
-    problem = "the last line has no line end and may be incomplete"
-    if not log.rows:
-        raise ValueError(f"{name} has no rows: {problem}; {_NEWLINE_ADVICE}")
-    warn(f"{name}: {problem}: it is left out; {_NEWLINE_ADVICE}")
-    return log
-
-
-def _has_line_end(line: str) -> bool:
-    """Return True if a line has its end: without it, its last number may be cut."""
-    return line.endswith("\n")
-
-
-def _is_complete_json(line: str) -> bool:
-    """Return True if a line has its end, or the bracket that closes a JSON object or list."""
-    if _has_line_end(line):
-        return True
-    with suppress(ValueError, RecursionError):
-        return isinstance(json.loads(line), dict | list)
-    return False
-
-
-def _parse_json_lines(lines: Sequence[str], name: str) -> Log:
-    rows: list[_Row] = []
-    numbers: list[int] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row: Any = json.loads(line)
-            problem = f"{checks.short_repr(row)} is not a JSON object"
-        except (ValueError, RecursionError) as error:
-            row = None
-            problem = f"this line is not JSON ({error})"
-        if not isinstance(row, Mapping):
-            advice = "for other JSON, pass the rows, json.loads(...)"
-            raise ValueError(f"{name}, line {number}: {problem}; {advice}")
-        rows.append(cast("_Row", row))
-        numbers.append(number)
-    return Log(name, rows, numbers)
-
-
-def _parse_csv(lines: Sequence[str], name: str) -> Log:
-    columns: Sequence[str] = ()
-    rows: list[_Row] = []
-    numbers: list[int] = []
-    for number, cells in _read_csv(lines, name):
-        if not columns:
-            columns = cells
-            _check_columns(columns, name)
-            continue
-        # Decimal commas would split a number into two cells.
-        if any(cells[len(columns) :]):
-            problem = "more cells than columns; is this CSV with commas?"
-            raise ValueError(f"{name}, line {number}: {problem}")
-        rows.append(dict(zip(columns, cells, strict=False)))
-        numbers.append(number)
-    return Log(name, rows, numbers)
-
-
-def _read_csv(lines: Sequence[str], name: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line at which each row begins, and its cells; skip blank lines."""
-    reader = csv.reader(lines, skipinitialspace=True, strict=True)
-    number = 1
-    try:
-        for cells in reader:
-            if len(cells) > 1 or any(cells):
-                yield number, cells
-            number = reader.line_num + 1
-    except csv.Error as error:
-        raise ValueError(f"{name}, line {number}: this row is not CSV ({error})") from None
-
-
-def _check_columns(columns: Iterable[Any], name: str) -> None:
-    """Reject columns with the same name, such as two runs in a chart of Weights & Biases."""
-    for column, count in Counter(columns).items():
-        if column and count > 1:
-            raise ValueError(f"{name} has several columns named {checks.short_repr(column)}")
-
-
-def _find_column(log: Log, argument: str, chosen: str | None) -> str:
-    """Return the column that the user chose, or else the only one with a usual name."""
-    name = log.name
-    if not log.rows:
-        raise ValueError(f"{name} has no rows")
-    columns: dict[str, None] = {}
-    for row in log.rows:
-        columns.update(dict.fromkeys(row))
-    if chosen is None:
-        matching = [column for column in _NAMES[argument] if column in columns]
-    else:
-        matching = [column for column in columns if column == chosen]
-    if len(matching) == 1:
-        return matching[0]
-
-    candidates = matching or list(columns)
-    if matching:
-        problem = f"{name} has several columns for {argument}, {_listed(candidates)}"
-    elif chosen is not None:
-        shown = checks.short_repr(chosen)
-        problem = f"{name} has no column {argument} = {shown}, only {_listed(candidates)}"
-    else:
-        problem = f"{name} has no usual column for {argument} among {_listed(candidates)}"
-    raise UnclearLogError(problem, argument, candidates)
-
-
-def _listed(columns: Iterable[Any]) -> str:
-    return checks.short_text(", ".join(map(checks.short_repr, columns)), _LONGEST_LIST)
-
-
-def _shown(column: Any) -> str:
-    return checks.short_text(str(column))
-
-
-def _checked_step(cell: Any, place: str) -> int:
-    step = _number(cell, place)
-    if not (step.is_integer() and 0 <= step <= checks.MAX_STEP):
-        raise ValueError(
-            f"{place} = {checks.short_repr(cell)} must be an integer in 0 … 2**31 - 1, a number of "
-            "updates, not of samples or epochs"
-        )
-    return int(step)
-
-
-def _is_missing(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, str) and not cell.strip())
-
-
-def _without_missing(row: _Row) -> _Row:
-    """Return a row of a data frame without missing cells: NaN, also as text, or pandas' NA."""
-    return {column: cell for column, cell in row.items() if str(cell) not in ("nan", "<NA>")}
-
-
-def _number(cell: Any, place: str) -> float:
-    if isinstance(cell, str) or not checks.is_not_real(cell):
-        try:
-            return float(cell)
-        except (TypeError, ValueError, OverflowError):
-            pass
-    raise ValueError(f"{place} = {checks.short_repr(cell)} must be a number")
-
-
-def _without_replaced(cells: Iterable[Cell]) -> dict[int, float]:
-    """Return the value of each step, without those that a resumed run logged again.
-
-    A run that resumes before step 300 logs some steps again: 100 200 300 400 | 300 400 500. The
-    earlier values at step 300 and later are dropped.
-    """
-    kept: dict[int, float] = {}
-    for step, value, _ in cells:
-        while kept and next(reversed(kept)) >= step:
-            kept.popitem()
-        kept[step] = value
-    return kept
+        cells = read_lr_cells(table, lr)
+    except ValueError:
+        if lr is not None:
+            raise
+        return  # a fit needs none of them
+    if cells:
+        difference = difference_from(cells, curve, peak, has_peak_from_log=has_peak_from_log)
+        if difference:
+            warn(f"{table.name}: {difference}. Give the run's curve and its peak, or neither")
 
 
 def curve_of(table: LogTable, lrs: Mapping[int, float], last_loss: int) -> tuple[Curve, float]:
@@ -505,18 +167,18 @@ def curve_of(table: LogTable, lrs: Mapping[int, float], last_loss: int) -> tuple
     """
     peak = max(lrs.values(), default=0.0)
     if not peak > 0:
-        raise UnclearLogError(f"{table.name} has no learning rate above 0", "curve")
+        raise _unclear_curve(f"{table.name} has no learning rate above 0")
     _check_peak(table, lrs)
     first = min(lrs)
     last = max(lrs)
     end = max(last_loss, last)
     if end - last > _logging_interval(lrs):
         problem = f"{table.name} has learning rates only from step {first} to {last} of {end}"
-        raise UnclearLogError(problem, "curve")
+        raise _unclear_curve(problem)
     gap = _find_gap(list(lrs), end)
     if gap is not None:
         problem = f"{table.name} has no learning rates between steps {gap[0]} and {gap[1]}"
-        raise UnclearLogError(problem, "curve")
+        raise _unclear_curve(problem)
 
     levels = {step: lr / peak for step, lr in lrs.items()}
     stages: list[Any] = []
@@ -541,11 +203,11 @@ def _logging_interval(lrs: Mapping[int, float]) -> float:
 def _check_peak(table: LogTable, lrs: Mapping[int, float]) -> None:
     """Reject a peak that only one row has, unless a steep fall begins there: it may be damaged."""
     if len(lrs) == 1:
-        raise UnclearLogError(f"{table.name} has only one learning rate", "curve")
+        raise _unclear_curve(f"{table.name} has only one learning rate")
     second, first = sorted(lrs, key=lambda step: lrs[step])[-2:]
     if lrs[first] > _PEAK_FACTOR * lrs[second] and not _begins_a_steep_fall(lrs, first):
         problem = f"{lrs[first]:g}, at step {first}, is more than twice every other learning rate"
-        raise UnclearLogError(f"{table.name}: {problem}", "curve")
+        raise _unclear_curve(f"{table.name}: {problem}")
 
 
 def _begins_a_steep_fall(lrs: Mapping[int, float], peak_step: int) -> bool:
@@ -584,10 +246,10 @@ def peak_of(table: LogTable, lrs: Mapping[int, float], curve: Curve) -> float:
         multiplier = float(curve(step))
         if multiplier == 0:
             problem = f"{table.name} has the learning rate {lrs[step]:g} at step {step}"
-            raise UnclearLogError(f"{problem}, where the curve is 0", "curve")
+            raise _unclear_curve(f"{problem}, where the curve is 0")
         peaks[step] = lrs[step] / multiplier
     if not peaks:
-        raise UnclearLogError(f"{table.name} has no learning rate above 0", "curve")
+        raise _unclear_curve(f"{table.name} has no learning rate above 0")
     (step, peak), *others = peaks.items()
     if not others:
         _check_zeros(table, lrs, curve)
@@ -596,7 +258,7 @@ def peak_of(table: LogTable, lrs: Mapping[int, float], curve: Curve) -> float:
     for other_step, other_peak in others:
         if not math.isclose(peak, other_peak, rel_tol=_PEAK_TOLERANCE):
             problem = f"the learning rates at steps {step} and {other_step} imply different peaks"
-            raise UnclearLogError(f"{table.name}: {problem}, {peak:g} and {other_peak:g}", "curve")
+            raise _unclear_curve(f"{table.name}: {problem}, {peak:g} and {other_peak:g}")
     return peak
 
 
@@ -605,4 +267,4 @@ def _check_zeros(table: LogTable, lrs: Mapping[int, float], curve: Curve) -> Non
     for step, lr in lrs.items():
         if lr == 0 and float(curve(step)) > 0:
             problem = f"{table.name} has the learning rate 0 at step {step}"
-            raise UnclearLogError(f"{problem}, where the curve is above 0", "curve")
+            raise _unclear_curve(f"{problem}, where the curve is above 0")

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.forecasts.logged_losses import (
     AFTER_WARMUP,
@@ -31,7 +32,6 @@ from plateau_jax.forecasts.loss_run import (
     last_step_of,
     lrs_known_from,
 )
-from plateau_jax.validation.curve_warning import suppress_warnings
 
 _Floats = NDArray[np.float64]
 

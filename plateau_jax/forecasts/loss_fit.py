@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.curves.plots import curves_to_draw
 from plateau_jax.drawing.axes import LossLine, draw_losses
@@ -17,7 +18,6 @@ from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, group_losses
 from plateau_jax.forecasts.loss_comparison import LossComparison, LossForecast
 from plateau_jax.forecasts.loss_law import Law
 from plateau_jax.forecasts.loss_run import LossRun
-from plateau_jax.validation import checks
 
 _Floats = NDArray[np.float64]
 
@@ -40,13 +40,13 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
     (0.02·(α - 0.44))², with α in [0.05, 1.5]. For each α, floor, scale and noise follow by
     non-negative least squares.
 
-    The fit uses the losses after the warmup and 3 % of the run, without spikes: one or two losses
-    that exceed both neighbors by 1 % plus six times the noise. It averages them in at most 60
-    groups per run. The weight of a run is proportional to the square of its last logged step, and
-    the last 5 % of its steps have half of it.
+    The fit uses the losses after the warmup and a further 3 % of the run. It leaves out spikes: one
+    or two losses that exceed both neighbors by 1 % plus six times the noise. It averages the losses
+    in at most 60 groups per run. The weight of a run is proportional to the square of its last
+    logged step, and the losses in the last 5 % of its steps have half of this weight.
 
-    Warns of spikes, and of losses that seem to lag, like an EMA. `docs/forecast.md` says what to
-    log.
+    Warns (`CurveWarning`) of spikes, and of losses that seem to lag, like an EMA.
+    `docs/forecast.md` says what to log.
 
     Sources: S^-α as in Tissue et al. 2024, arXiv:2408.11029, and Luo et al. 2025, arXiv:2503.12811.
     N is the term T₂ of the bound in `compare`, with m/10 added to one denominator. The powers and
@@ -62,9 +62,9 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
 
     Raises:
         TypeError: A run is not a `LossRun`.
-        ValueError: The law does not describe these losses, they are too few or too noisy, or a log
-            seems to begin at a checkpoint: the message says what to log instead. The runs have
-            different peaks.
+        ValueError: The law does not describe these losses, there are too few, they are too noisy,
+            or a log seems to begin at a checkpoint: the message says what to log instead. The runs
+            have different peaks.
 
     >>> import numpy as np
     >>> from plateau_jax import LossRun, PlateauCurve, fit_losses
@@ -146,12 +146,12 @@ class LossFit:
 
             loss ± 2 √(sd² + a² + q² + (1.5 c)² + d² + (0.003 loss)² + k²)
 
-        sd is `residual_sd`. a and q are half the difference between the forecasts of two refits:
-        with the exponents α ± 0.06, and with the powers 0.6 and 1.0 of N instead of 0.8. c is the
-        change of the forecast if the fit leaves out the first 20 % of each run after its warmup, or
-        0 if a run then has fewer than 8 averages. d is the largest abs(δ) of the runs with a decay,
-        where δ is the forecast of a fit to that run alone minus that of the fit to all runs; with
-        one run, d is 0. k is 0.01 loss ∣log₂(peak/peak of the nearest run)∣.
+        sd is `residual_sd`. a and q are half the difference between the forecasts of two further
+        fits: a with the exponents α ± 0.06, q with the powers 0.6 and 1.0 of N instead of 0.8. c is
+        the change of the forecast if the fit leaves out the first 20 % of each run after its
+        warmup, or 0 if a run then has fewer than 8 averages. d is the largest abs(δ) of the runs
+        with a decay: δ is the forecast of a fit to that run alone minus the forecast of the fit to
+        all runs. With one run, d is 0. k is 0.01 loss ∣log₂(peak/peak of the nearest run)∣.
 
         Args:
             curve: Any curve, or a mapping that describes it, with more than a tenth of the steps of
@@ -162,8 +162,8 @@ class LossFit:
         Returns:
             A named tuple of `loss`, `low`, `high` and `reasons`: the forecast, the limits of its
             interval, and a tuple of texts, the known reasons why it is less certain. `print` also
-            says on which runs the intervals were tested, and shows the interval as unknown if no
-            run had such a warmup.
+            says on which runs the intervals were tested. If the warmup differs too much from that
+            of every run, it shows the interval as unknown.
 
         Raises:
             TypeError: `curve` is not a `Curve`, or `peak_value` not a number.
@@ -205,12 +205,12 @@ class LossFit:
 
         Returns:
             Three tuples with an entry per curve: `names`; `forecasts`, as `predict` returns them;
-            and `differences`, named tuples of `difference`, the loss of this curve minus that of
-            the first, and the limits of its interval, `low` and `high`. Their `is_distinguishable`
-            is True if the interval excludes 0. All three numbers are 0 for the same curve as the
-            first. The interval is unknown if one of the two curves has a warmup that no run had:
-            see the `reasons` of both forecasts. `print` and notebooks show a table, and say on
-            which runs the intervals were tested.
+            and `differences`. A difference is a named tuple of `difference`, the loss of this curve
+            minus that of the first, and the limits of its interval, `low` and `high`. Its
+            `is_distinguishable` is True if the interval excludes 0. If a curve equals the first,
+            all three numbers are 0. If the warmup of one of the two curves differs too much from
+            that of every run, the interval is unknown: see the `reasons` of both forecasts. `print`
+            and notebooks show a table, and say on which runs the intervals were tested.
 
         Raises:
             TypeError, ValueError: As `predict`; `curves` is not a mapping, or is empty.

@@ -10,20 +10,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import suppress_warnings, warn
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.forecasts.logs import (
-    Log,
-    LogTable,
-    curve_of,
-    peak_of,
-    read_log,
-    read_losses,
-    read_lrs,
-)
+from plateau_jax.forecasts.logs import curve_of, peak_of, read_losses, read_lrs, warn_of_other_lrs
+from plateau_jax.logged_lrs.logs import Log, LogTable, read_log
 from plateau_jax.theory.curve_parts import largest_multiplier
-from plateau_jax.validation import checks
-from plateau_jax.validation.curve_warning import suppress_warnings, warn
 
 _LARGEST_FIRST_LOSS = 15
 """In nats; a uniform distribution over a million tokens has 14."""
@@ -115,8 +108,9 @@ class LossRun:
 
         Leaves out rows without a step or a loss. Warns (`CurveWarning`) if it also leaves out
         losses that are not finite, losses of 0 in a log with other losses, the loss at step 0,
-        losses at steps that a resumed run logged again, or a last line that may be incomplete; and
-        if the steps jump.
+        losses at steps that a resumed run logged again, or a last line that may be incomplete; if
+        the steps jump; and if the log has learning rates that are not those of `curve`, with the
+        first that differs and the fault that explains them, as in `compare_log`.
 
         Args:
             source: The path of a CSV file with commas, or of JSON lines, in UTF-8 or with a
@@ -165,9 +159,11 @@ class LossRun:
         loss: str | None,
         lr: str | None,
     ) -> Self:
-        table = LogTable.from_log(log, step)
+        table = LogTable.from_log(log, step, "LossRun.read")
         loss_by_step = read_losses(table, loss)
         lrs_from = None
+        is_given = curve is not None
+        has_peak_from_log = peak_value is None
         if curve is None:
             lrs = read_lrs(table, lr)
             curve, peak_value = curve_of(table, lrs, max(loss_by_step))
@@ -181,6 +177,8 @@ class LossRun:
         except ValueError as error:
             raise ValueError(f"{table.name}: {error}") from None
         run._set(_lrs_from=lrs_from)
+        if is_given:
+            warn_of_other_lrs(table, lr, curve, run.peak_value, has_peak_from_log=has_peak_from_log)
         return run
 
     def __repr__(self) -> str:

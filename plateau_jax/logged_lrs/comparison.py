@@ -1,0 +1,254 @@
+"""`compare_log`: the learning rates of a log against a curve."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Message
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.logged_lrs.faults import (
+    Fault,
+    Group,
+    factor_limits,
+    find_faults,
+    past_the_end,
+)
+from plateau_jax.logged_lrs.logs import Cell, LogTable, read_log, read_lr_cells
+from plateau_jax.logged_lrs.printed import PrintedLrs
+
+
+@dataclass(frozen=True)
+class LogComparison:
+    """How the learning rates of a log compare with a curve: see `compare_log`.
+
+    Attributes:
+        num_lrs: The number of logged learning rates.
+        digits: The number of significant digits that the log prints.
+        counts_from: 1 if the log is explained only if it counts updates from 1, or if it is then on
+            the curve for longer; else 0. Updates in the texts of the faults count from 0.
+        first_difference: The first step in the log at which the learning rate is not on the curve;
+            None if all are.
+        logged, expected: The learning rate there in the log, and that of the curve; None if all are
+            on the curve.
+        faults: Each fault that explains every learning rate of the log; empty if all are on the
+            curve, or if no known fault explains them. A fault is a named tuple of `name`, `text`,
+            and `least` and `most`, the limits of its number.
+    """
+
+    num_lrs: int
+    digits: int
+    counts_from: int
+    first_difference: int | None
+    logged: float | None
+    expected: float | None
+    faults: tuple[Fault, ...]
+
+    @property
+    def fault(self) -> Fault | None:
+        """The fault, if exactly one explains the log."""
+        if len(self.faults) == 1:
+            return self.faults[0]
+        return None
+
+    def __str__(self) -> str:
+        rates = f"{self.num_lrs} learning rates with up to {self.digits} digits"
+        texts = [fault.text for fault in self.faults]
+        if self.first_difference is None:
+            lines = [f"{rates}: all are on the curve", *texts]
+            return "\n".join(lines)
+        difference = f"the first that is not on the curve is at step {self.first_difference}"
+        if self.counts_from == 1:
+            difference = f"if the log counts updates from 1, {difference}"
+        lines = [f"{rates}: {difference}, {self.logged!r} instead of {self.expected:.6g}"]
+        if not texts:
+            lines.append("no fault that this function knows explains all of them")
+        elif len(texts) == 1:
+            lines.append(f"this fault explains all of them: {texts[0]}")
+        else:
+            lines.append(f"{len(texts)} faults explain all of them, and later rows may decide:")
+            lines += [f"- {text}" for text in texts]
+        return "\n".join(lines)
+
+
+def compare_log(
+    source: str | PathLike[str] | Iterable[Mapping[str, Any]],
+    curve: AnyCurve,
+    peak_value: float,
+    *,
+    groups: Sequence[tuple[AnyCurve, float]] = (),
+    step: str | None = None,
+    lr: str | None = None,
+) -> LogComparison:
+    """Compare the learning rates of a log with a curve, and find the fault that explains them.
+
+    A learning rate r of the log is on the curve if
+
+        |r - lr(step)| <= u/2 + 3·2^-24·r + 4·2^-24·r_max
+
+    with lr(step) = float32(float32(peak_value) · curve(step)), and u the place of the last digit of
+    r: the column has a number of significant digits, that of the cell with the most, and a last
+    decimal, that of the cell with the most decimals; the larger place counts. The other terms allow
+    for float32, in the multiplier and in the schedules of other libraries; r_max is the largest
+    learning rate of the log. Provisional: a minor release may change this function.
+
+    If some rows are not on the curve, these faults are tried, each at every row, with the learning
+    rate lr(m) at update n:
+
+        late, early          m = n - k, n + k
+        too fast, too slow   m = k·n, n // k
+        restarted            m = n, from update k on n - k
+        stopped              m = n, from update k on k
+        peak                 m = n, with a different peak
+        group                the curve and the peak of a different parameter group
+        warmup               a warmup k times as long, or as short
+        past the end         m = n up to the end of the curve
+
+    A fault is named only if it explains every row, and at least three rows are not on the curve.
+    The exception is "past the end": it is named if the log continues after the end of the curve and
+    all rows before it are on the curve, unless a different fault explains the log. If no fault
+    does, the result says so.
+
+    Args:
+        source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
+            updates: the row of step n should have the learning rate at step n of the curve. If the
+            log counts from 1, the result says that the learning rates are one update late.
+        curve: The curve that the run should have followed, or a mapping that describes it.
+        peak_value: Its peak learning rate.
+        groups: The curves and the peaks of the other parameter groups, if there are any.
+        step: The column of steps, as in `LossRun.read`.
+        lr: The column of learning rates, as in `LossRun.read`. If a cell is a list, its first item
+            is used.
+
+    Returns:
+        A `LogComparison` with the attributes `first_difference`, `logged` and `expected`, `fault`
+        (None if there is none, or if several explain the log), `faults`, `counts_from`, `num_lrs`
+        and `digits`. As text it is a report.
+
+    Raises:
+        TypeError: `source` is neither a path nor rows; `curve` is not a curve; `groups` is not a
+            sequence of pairs.
+        ValueError: The log has no learning rates, or no column or several have a usual name: the
+            message says which argument to pass. A cell is not a number, or a file is damaged.
+            `peak_value` is not positive. A curve is from `BatchPlan.scale`: its steps are samples
+            or tokens.
+        OSError: The file cannot be read.
+
+    >>> from plateau_jax import PlateauCurve, compare_log
+    >>> curve = PlateauCurve(1000, warmup_steps=100)
+    >>> rows = []
+    >>> for update in range(0, 250, 10):
+    ...     lr = curve.learning_rate(4 * update, 3e-4)  # as on four processes under accelerate
+    ...     rows.append({"step": update, "lr": f"{lr:.2e}"})
+    >>> comparison = compare_log(rows, curve, 3e-4)
+    >>> comparison.first_difference, comparison.fault.name, comparison.fault.most
+    (10, 'too fast', 4)
+    """
+    curve = _checked_curve("curve", curve)
+    peak = _checked_peak("peak_value", peak_value)
+    checked: list[Group] = []
+    for path, group_curve, group_peak in checks.pairs("groups", groups, "(curve, peak_value)"):
+        group_curve = _checked_curve((*path, "curve"), group_curve)
+        checked.append(Group(group_curve, _checked_peak((*path, "peak_value"), group_peak)))
+    table = LogTable.from_log(read_log(source), step, "compare_log")
+    cells = read_lr_cells(table, lr)
+    if not cells:
+        raise ValueError(f"{table.name} has no learning rates")
+    rates = PrintedLrs.from_cells(cells)
+    if rates.are_too_coarse:
+        raise ValueError(
+            f"the learning rates of {table.name} are all {cells[0].text}, which may stand for "
+            "different numbers: log them with more digits, as in f'{lr:.3e}'"
+        )
+    return compare_lrs(rates, curve, peak, checked)
+
+
+def _checked_curve(path: checks.Path | str, curve: Any) -> Curve:
+    curve = as_curve(path, curve)
+    if curve.unit is not None:
+        unit = f"a step is {curve.unit} samples or tokens, but a log counts updates"
+        raise ValueError(Message(path, f" is from BatchPlan.scale: {unit}"))
+    return curve
+
+
+def _checked_peak(path: checks.Path | str, value: Any) -> float:
+    if not checks.peak(path, value) > 0:
+        raise ValueError(checks.must(path, value, "be positive"))
+    return float(checks.number(path, value))  # without float32's digits in the report
+
+
+def compare_lrs(
+    rates: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group] = ()
+) -> LogComparison:
+    """Compare printed learning rates with a curve; the log may count updates from 0 or from 1."""
+    from_zero = _compare(rates, curve, peak, groups, counts_from=0)
+    if from_zero.first_difference is None or from_zero.faults or rates.steps[0] == 0:
+        return from_zero
+    from_one = _compare(rates, curve, peak, groups, counts_from=1)
+    if from_one.first_difference is None:
+        return from_zero  # fewer rows differ than a fault needs
+    if from_one.faults or from_one.first_difference > from_zero.first_difference:
+        return from_one
+    return from_zero
+
+
+def _compare(
+    rates: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group], counts_from: int
+) -> LogComparison:
+    updates = replace(rates, steps=rates.steps - counts_from)
+    expected = curve.learning_rate(updates.steps, peak).astype(np.float64)
+    is_off = ~rates.contain(expected)
+    if not is_off.any():
+        faults: list[Fault] = []
+        last = int(updates.steps[-1])
+        if last > curve.total_steps:
+            faults.append(past_the_end(last, curve.total_steps))
+        return LogComparison(len(rates), rates.digits, counts_from, None, None, None, tuple(faults))
+    row = int(np.argmax(is_off))
+    return LogComparison(
+        len(rates),
+        rates.digits,
+        counts_from,
+        int(rates.steps[row]),
+        float(rates.values[row]),
+        float(expected[row]),
+        tuple(find_faults(updates, curve, peak, groups)),
+    )
+
+
+def difference_from(
+    cells: Sequence[Cell], curve: Curve, peak: float, *, has_peak_from_log: bool
+) -> str:
+    """Return how logged learning rates differ from a curve; "" if they do not.
+
+    The log may count updates from 0 or from 1.
+
+    Args:
+        cells: The learning rates, at least one.
+        curve: The curve.
+        peak: Its peak.
+        has_peak_from_log: The peak was read from the log, so a different one is no difference.
+    """
+    rates = PrintedLrs.from_cells(cells)
+    if rates.are_too_coarse:
+        return ""
+    from_one = replace(rates, steps=rates.steps - 1)
+    for counted in (rates, from_one):
+        values = curve.learning_rate(counted.steps, peak).astype(np.float64)
+        if counted.contain(values).all():
+            return ""
+        if has_peak_from_log and factor_limits(counted, values) is not None:
+            return ""
+    comparison = compare_lrs(rates, curve, peak)
+    text = (
+        f"the learning rate at step {comparison.first_difference} is "
+        f"{comparison.logged:.6g}, not {comparison.expected:.6g} as on the curve"
+    )
+    if comparison.counts_from == 1:
+        text += " (if the log counts updates from 1)"
+    if comparison.fault is not None:
+        text += f": {comparison.fault.text}"
+    return text

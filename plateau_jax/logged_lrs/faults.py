@@ -1,0 +1,429 @@
+"""Faults that explain why logged learning rates leave a curve.
+
+Most faults are about the step: the log has the learning rate of a different step of the curve,
+which follows from the number of the update and one unknown integer. Each row allows some values of
+this integer, and a fault explains the log if one value remains for all rows.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from plateau_jax.arguments.checks import MAX_STEP
+from plateau_jax.arguments.curve_warning import suppress_warnings
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.plateau_curve import PlateauCurve
+from plateau_jax.curves.staged_curve import Stage, StagedCurve
+from plateau_jax.logged_lrs.printed import PrintedLrs, Steps, simplest_between
+from plateau_jax.logged_lrs.step_ranges import (
+    CurveLrs,
+    Range,
+    Ranges,
+    intersect,
+    nonempty,
+)
+from plateau_jax.table.exact_segments import nonempty_segments
+
+_FEWEST_ROWS = 3
+"""One row finds the unknown number of a fault. At least two more must confirm it."""
+
+_MOST_CUTS = 100
+_MOST_RANGES = 8
+_TRIED = 5
+"""Numbers that are tried in each range that remains: its ends, and some between."""
+_MOST_FACTOR = 64
+_SAMPLE = 24
+
+
+class Fault(NamedTuple):
+    """A fault that explains every learning rate of a log.
+
+    Attributes:
+        name: `"late"`, `"early"`, `"too fast"`, `"too slow"`, `"restarted"`, `"stopped"`, `"peak"`,
+            `"group"`, `"warmup"` or `"past the end"`.
+        text: A sentence about it.
+        least, most: The limits of its number: of updates, of the update at which it happened, of
+            the peak, or the place of the group.
+    """
+
+    name: str
+    text: str
+    least: float
+    most: float
+
+
+class _Displacement(ABC):
+    """The curve is at a different step, which depends on the update n and an integer k."""
+
+    @abstractmethod
+    def positions(self, steps: Steps, k: int) -> Steps:
+        """Return the step of the curve at each update."""
+
+    @abstractmethod
+    def values_for(self, step: int, first: int, last: int) -> list[Range]:
+        """Return each k for which the step of the curve at an update lies in first … last."""
+
+    @abstractmethod
+    def domain(self, rates: PrintedLrs) -> Ranges:
+        """Return each k that the log can show."""
+
+    @abstractmethod
+    def fault(self, least: int, most: int) -> Fault:
+        """Describe the fault for the k that remain."""
+
+
+class _Shift(_Displacement):
+    """n + k."""
+
+    def positions(self, steps: Steps, k: int) -> Steps:
+        return steps + k
+
+    def values_for(self, step: int, first: int, last: int) -> list[Range]:
+        return [Range(first - step, last - step)]
+
+    def domain(self, rates: PrintedLrs) -> Ranges:
+        # Later by more, all rows would be at step 0.
+        return [*nonempty(1 - int(rates.steps[-1]), -1), Range(1, MAX_STEP)]
+
+    def fault(self, least: int, most: int) -> Fault:
+        if most < 0:
+            count = _count(-most, -least, "update")
+            text = (
+                f"the learning rates are {count} late: the scheduler starts late, or the log does "
+                "not count from 0 as the curve does"
+            )
+            return Fault("late", text, -most, -least)
+        count = _count(least, most, "update")
+        text = (
+            f"the learning rates are {count} early: the scheduler steps before the optimizer, or "
+            "the log begins at a checkpoint"
+        )
+        return Fault("early", text, least, most)
+
+
+class _Multiple(_Displacement):
+    """k·n."""
+
+    def positions(self, steps: Steps, k: int) -> Steps:
+        return np.minimum(steps * k, MAX_STEP)
+
+    def values_for(self, step: int, first: int, last: int) -> list[Range]:
+        if step == 0:
+            if first <= 0 <= last:
+                return [Range(2, MAX_STEP)]
+            return []
+        return nonempty(-(-first // step), last // step)
+
+    def domain(self, rates: PrintedLrs) -> Ranges:
+        return [Range(2, 1 << 20)]
+
+    def fault(self, least: int, most: int) -> Fault:
+        times = _count(least, most, "time")
+        text = (
+            f"the scheduler steps {times} per update (once for each process, micro-batch or "
+            "caller), or the curve of the run is as many times shorter"
+        )
+        return Fault("too fast", text, least, most)
+
+
+class _Quotient(_Displacement):
+    """n // k."""
+
+    def positions(self, steps: Steps, k: int) -> Steps:
+        return steps // k
+
+    def values_for(self, step: int, first: int, last: int) -> list[Range]:
+        most = MAX_STEP
+        if first > 0:
+            most = step // first
+        if last < 0:
+            return []
+        return nonempty(step // (last + 1) + 1, most)
+
+    def domain(self, rates: PrintedLrs) -> Ranges:
+        return nonempty(2, int(rates.steps[-1]))
+
+    def fault(self, least: int, most: int) -> Fault:
+        count = _count(least, most, "update")
+        text = (
+            f"the scheduler steps once in {count} (once per epoch, or with a wrong condition), or "
+            "the curve of the run is as many times longer"
+        )
+        return Fault("too slow", text, least, most)
+
+
+class _Restart(_Displacement):
+    """n before update k, then n - k."""
+
+    def positions(self, steps: Steps, k: int) -> Steps:
+        return np.where(steps < k, steps, steps - k)
+
+    def values_for(self, step: int, first: int, last: int) -> list[Range]:
+        values = nonempty(max(1, step - last), min(step, step - first))
+        if first <= step <= last:
+            values += nonempty(step + 1, MAX_STEP)
+        return values
+
+    def domain(self, rates: PrintedLrs) -> Ranges:
+        return nonempty(int(rates.steps[0]) + 1, int(rates.steps[-1]))
+
+    def fault(self, least: int, most: int) -> Fault:
+        place = _place(least, most)
+        text = f"the curve starts again at {place}, as if a resumed run had not loaded its state"
+        return Fault("restarted", text, least, most)
+
+
+class _Stop(_Displacement):
+    """n before update k, then k."""
+
+    def positions(self, steps: Steps, k: int) -> Steps:
+        return np.minimum(steps, k)
+
+    def values_for(self, step: int, first: int, last: int) -> list[Range]:
+        if first <= step <= last:
+            return nonempty(max(0, first), MAX_STEP)
+        if last < step:
+            return nonempty(max(0, first), last)
+        return []
+
+    def domain(self, rates: PrintedLrs) -> Ranges:
+        return nonempty(0, int(rates.steps[-1]) - 1)
+
+    def fault(self, least: int, most: int) -> Fault:
+        text = f"the learning rate stands still from {_place(least, most)} on"
+        if most == 0:
+            text = "the learning rate never leaves its first value"
+        text += ", as if the scheduler did not step, or stepped for a different optimizer"
+        return Fault("stopped", text, least, most)
+
+
+def _count(least: int, most: int, thing: str) -> str:
+    if least == most == 1:
+        return f"1 {thing}"
+    if least == most:
+        return f"{least} {thing}s"
+    return f"{least} to {most} {thing}s"
+
+
+def _place(least: int, most: int) -> str:
+    if least == most:
+        return f"update {least}"
+    return f"an update between {least} and {most}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The curve of a different parameter group, and its peak."""
+
+    curve: Curve
+    peak: float
+
+
+def find_faults(
+    rates: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group] = ()
+) -> list[Fault]:
+    """Return each of the simplest faults that explain every learning rate.
+
+    A fault that all updates have in common, such as a different peak, is simpler than one that
+    begins at some update. Past the end, the learning rates may be any, so that this counts only if
+    nothing else explains them.
+
+    Args:
+        rates: The learning rates of the log, of which some are not on the curve.
+        curve: The curve that the run should follow.
+        peak: Its peak.
+        groups: The other parameter groups of the run.
+    """
+    curve_lrs = CurveLrs(curve, peak)
+    is_off = ~rates.contain(curve_lrs(rates.steps))
+    if np.count_nonzero(is_off) < _FEWEST_ROWS:
+        return _past_the_end(rates, curve, is_off)
+    faults = [*_of_groups(rates, groups), *_of_first_value(rates, curve_lrs)]
+    faults += _of_peak(rates, curve_lrs)
+    for displacement in (_Shift(), _Multiple(), _Quotient()):
+        faults += _of_displacement(displacement, rates, curve_lrs, is_off)
+    faults += _of_warmup(rates, curve, peak)
+    if faults:
+        return faults
+    for displacement in (_Restart(), _Stop()):
+        faults += _of_displacement(displacement, rates, curve_lrs, is_off)
+    return faults or _past_the_end(rates, curve, is_off)
+
+
+def _past_the_end(rates: PrintedLrs, curve: Curve, is_off: np.ndarray) -> list[Fault]:
+    """Explain rows that differ only from the curve's end on."""
+    end = curve.total_steps
+    last = int(rates.steps[-1])
+    if last <= end or np.any(is_off & (rates.steps < end)):
+        return []
+    return [past_the_end(last, end)]
+
+
+def past_the_end(last: int, end: int) -> Fault:
+    text = f"the log continues to update {last}, past the end of the curve at {end}"
+    return Fault("past the end", text, last - end, last - end)
+
+
+def _of_groups(rates: PrintedLrs, groups: Sequence[Group]) -> Iterator[Fault]:
+    for place, group in enumerate(groups):
+        values = CurveLrs(group.curve, group.peak)(rates.steps)
+        if rates.contain(values).all():
+            text = f"the learning rates are those of groups[{place}]"
+            yield Fault("group", text, place, place)
+
+
+def _of_first_value(rates: PrintedLrs, curve_lrs: CurveLrs) -> Iterator[Fault]:
+    if rates.contain(curve_lrs(np.zeros_like(rates.steps))).all():
+        yield _Stop().fault(0, 0)
+
+
+def _of_peak(rates: PrintedLrs, curve_lrs: CurveLrs) -> Iterator[Fault]:
+    limits = factor_limits(rates, curve_lrs(rates.steps))
+    if limits is None:
+        return
+    low, high = limits
+    peak = simplest_between(low * curve_lrs.peak, high * curve_lrs.peak)
+    factor = peak / curve_lrs.peak
+    times = f"{factor:.4g} times the given one"
+    text = f"the peak is {peak:g}, {times}: a different peak, or a different group"
+    yield Fault("peak", text, low * curve_lrs.peak, high * curve_lrs.peak)
+
+
+def factor_limits(rates: PrintedLrs, values: np.ndarray) -> tuple[float, float] | None:
+    """Return the least and the greatest factor between values and the logged learning rates.
+
+    None if no factor above 0 explains all rows.
+    """
+    is_zero = values == 0
+    if not rates.part(is_zero.nonzero()[0]).contain(values[is_zero]).all() or is_zero.all():
+        return None
+    low = float(np.max(rates.low[~is_zero] / values[~is_zero]))
+    high = float(np.min(rates.high[~is_zero] / values[~is_zero]))
+    if not 0 < low <= high:
+        return None
+    return low, high
+
+
+def _of_displacement(
+    displacement: _Displacement,
+    rates: PrintedLrs,
+    curve_lrs: CurveLrs,
+    is_off: np.ndarray,
+) -> Iterator[Fault]:
+    """Find the values of k that explain all rows: each row removes the k that it does not allow."""
+    remaining = displacement.domain(rates)
+    row = int(np.argmax(is_off))
+    for _ in range(_MOST_CUTS):
+        allowed: list[Range] = []
+        for first, last in curve_lrs.between(rates.low[row], rates.high[row]):
+            allowed += displacement.values_for(int(rates.steps[row]), first, last)
+        remaining = intersect(remaining, sorted(allowed))
+        if not remaining:
+            return
+        tried: list[int] = []
+        for first, last in remaining[:_MOST_RANGES]:
+            tried += np.linspace(first, last, _TRIED, dtype=np.int64).tolist()
+        unexplained = _unexplained_row(displacement, tried, rates, curve_lrs)
+        if unexplained is None:
+            # Two ranges are two answers, such as one update late and fifteen early.
+            if len(remaining) == 1:
+                yield displacement.fault(tried[0], tried[-1])
+            return
+        row = unexplained
+
+
+def _unexplained_row(
+    displacement: _Displacement,
+    numbers: Sequence[int],
+    rates: PrintedLrs,
+    curve_lrs: CurveLrs,
+) -> int | None:
+    """Return the row that the first k that fails misses by most; None if each k explains all."""
+    for k in numbers:
+        values = curve_lrs(displacement.positions(rates.steps, k))
+        excess = np.maximum(rates.low - values, values - rates.high)
+        row = len(excess) - 1 - int(np.argmax(excess[::-1]))  # the last: it removes the most
+        if excess[row] > 0:
+            return row
+    return None
+
+
+def _of_warmup(rates: PrintedLrs, curve: Curve, peak: float) -> Iterator[Fault]:
+    """Find the factor by which the warmup of the run is longer or shorter."""
+    warmup, _ = next(nonempty_segments(curve._exact_segments))
+    length = warmup.length
+    if not warmup.start < warmup.end or length >= curve.total_steps:
+        return
+    for steps in _lengths_in_micro_batches(length):
+        if any(_explains(changed, peak, rates) for changed in _with_warmup(curve, steps)):
+            takes = f"the warmup takes {steps} updates instead of {length}"
+            text = f"{takes}, as if one of the two were counted in micro-batches"
+            yield Fault("warmup", text, steps, steps)
+
+
+def _lengths_in_micro_batches(length: int) -> Iterator[int]:
+    for factor in range(2, _MOST_FACTOR + 1):
+        yield factor * length
+        if length % factor == 0:
+            yield length // factor
+
+
+def _explains(curve: Curve, peak: float, rates: PrintedLrs) -> bool:
+    curve_lrs = CurveLrs(curve, peak)
+    # First at some rows, because most curves fail there.
+    rows = np.linspace(0, len(rates) - 1, min(_SAMPLE, len(rates))).astype(np.int64)
+    sample = rates.part(rows)
+    if not sample.contain(curve_lrs(sample.steps)).all():
+        return False
+    return bool(rates.contain(curve_lrs(rates.steps)).all())
+
+
+def _with_warmup(curve: Curve, steps: int) -> Iterator[Curve]:
+    """Yield the curve with a different warmup, in each way in which programs change it."""
+    for change_warmup in (_with_a_shift, _with_a_shorter_decay, _with_a_shorter_stage):
+        with suppress_warnings():
+            try:
+                changed = change_warmup(curve, steps)
+            except ValueError:
+                continue  # a plateau may start within the new warmup, for example
+        if changed is not None:
+            yield changed
+
+
+def _warmup_stage(curve: Curve, steps: int) -> Stage:
+    warmup, _ = next(nonempty_segments(curve._exact_segments))
+    return Stage(steps, float(warmup.end), warmup.shape or "linear")
+
+
+def _with_a_shift(curve: Curve, steps: int) -> Curve | None:
+    """Move everything after the warmup."""
+    warmup, after = next(nonempty_segments(curve._exact_segments))
+    if after is None or steps + curve.total_steps > MAX_STEP:
+        return None
+    changed = StagedCurve([_warmup_stage(curve, steps)], start=float(warmup.start))
+    return changed.then(curve.part(after))
+
+
+def _with_a_shorter_decay(curve: Curve, steps: int) -> Curve | None:
+    """Keep the total: the decay becomes shorter, or longer."""
+    if not isinstance(curve, PlateauCurve) or steps >= curve.total_steps:
+        return None
+    return replace(curve, warmup_steps=steps)
+
+
+def _with_a_shorter_stage(curve: Curve, steps: int) -> Curve | None:
+    """Keep the total: the second stage becomes shorter, or longer."""
+    if not isinstance(curve, StagedCurve):
+        return None
+    stages = list(cast("tuple[Stage, ...]", curve.stages))
+    places = [place for place, stage in enumerate(stages) if stage.steps]
+    first, second = places[:2]
+    rest = stages[first].steps + stages[second].steps - steps
+    if rest <= 0:
+        return None
+    stages[first] = _warmup_stage(curve, steps)
+    stages[second] = stages[second]._replace(steps=rest)
+    return replace(curve, stages=stages)

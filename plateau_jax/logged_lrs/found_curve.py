@@ -1,0 +1,311 @@
+"""`find_curve`: the shortest curve that explains the learning rates of a log."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plateau_jax.arguments.curve_warning import suppress_warnings
+from plateau_jax.curves.staged_curve import Stage, StagedCurve
+from plateau_jax.logged_lrs.logs import LogTable, read_log, read_lr_cells
+from plateau_jax.logged_lrs.printed import Floats, PrintedLrs, Steps, simplest_between
+from plateau_jax.logged_lrs.search import State, shortest_paths
+
+_MOST_FOUND = 8
+_ROUNDS = 3
+_EVEN_ROWS = 40
+_BENDS = 12
+_PLATEAUS = 6
+_ROUND_STEPS = 24
+_ROWS_PER_STAGE = 4
+"""With fewer rows than this for each stage, other curves usually explain the log too."""
+
+
+class FoundCurve(NamedTuple):
+    """A curve that explains a log.
+
+    Attributes:
+        curve: The curve.
+        peak_value: Its peak.
+        ends: The first and the last step at which it may end, if it ends after the log.
+    """
+
+    curve: StagedCurve
+    peak_value: float
+    ends: tuple[int, int] | None
+
+    def learning_rates(self, steps: Steps) -> Floats:
+        return self.curve.learning_rate(steps, self.peak_value).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class LoggedCurve:
+    """The shortest curves that explain a log: see `find_curve`.
+
+    Attributes:
+        curve: A curve with the fewest stages; None if none was found.
+        peak_value: Its peak, the simplest number that the digits of the log allow; None if none was
+            found.
+        alternatives: Pairs (curve, peak_value) of other curves with as many stages, which explain
+            the log too.
+        decisive_step: A step, if possible after the log, at which the learning rates of the curve
+            and of the first alternative print differently; None if there is none.
+        ends: If the last stage ends after the log, the first and the last step at which it may end,
+            each with a different last level; otherwise None.
+        num_lrs: The number of logged learning rates.
+        digits: The number of significant digits that the log prints.
+        last_step: The last step of the log.
+    """
+
+    curve: StagedCurve | None
+    peak_value: float | None
+    alternatives: tuple[tuple[StagedCurve, float], ...]
+    decisive_step: int | None
+    ends: tuple[int, int] | None
+    num_lrs: int
+    digits: int
+    last_step: int
+
+    def __str__(self) -> str:
+        rates = f"{self.num_lrs} learning rates with up to {self.digits} digits"
+        if self.curve is None:
+            return f"{rates}: no curve of few stages that end at logged steps explains them"
+        lines = [f"{rates}: the shortest curve found that explains all of them", repr(self.curve)]
+        lines.append(f"with peak_value={self.peak_value!r}")
+        lines.append(self.curve.describe())
+        if self.ends is not None:
+            first, last = self.ends
+            lines.append(
+                f"the log stops at step {self.last_step}, before the end of the curve, which may "
+                f"be at any step from {first} to {last}, each with its last level"
+            )
+        elif self.curve.total_steps >= self.last_step:
+            lines.append(f"the log ends at step {self.last_step}: what follows is not known")
+        if self.alternatives:
+            decided = ""
+            if self.decisive_step is not None:
+                decided = f"; the learning rate at step {self.decisive_step} would tell"
+            lines.append(f"as short, and possible too{decided}:")
+            lines += [f"{curve!r} with peak_value={peak!r}" for curve, peak in self.alternatives]
+        if self.num_lrs < _ROWS_PER_STAGE * len(self.curve.stages):
+            lines.append("so few rows for so many stages fit other curves too: log more of them")
+        return "\n".join(lines)
+
+
+def find_curve(
+    source: str | PathLike[str] | Iterable[Mapping[str, Any]],
+    *,
+    step: str | None = None,
+    lr: str | None = None,
+) -> LoggedCurve:
+    """Find the shortest curve that explains the learning rates of a log.
+
+    A curve explains a learning rate r of the log if
+
+        |r - lr(step)| <= u/2 + 3·2^-24·r + 4·2^-24·r_max
+
+    with lr(step) = float32(float32(peak_value) · curve(step)), and u and r_max as in `compare_log`.
+    Among the curves that explain all rows, those with the fewest stages are returned: first the one
+    whose levels have the fewest digits. Provisional: a minor release may change this function.
+
+    Stages may be plateaus, jumps, `"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^2"`,
+    `"t^-0.5"`, `"t^-1"` and `"(1-x)^P"` with P = 0.5, 0.9, 1.5, 2, 2.5, 3 and 4; at most nine. They
+    end at logged steps, except that a warmup may end at the peak between two of them, a plateau at
+    a round step, and the last stage anywhere. A part of a stage that begins after its start is not
+    found. If nothing is found, the result says so.
+
+    Args:
+        source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
+            updates, counted from 0.
+        step: The column of steps, as in `LossRun.read`.
+        lr: The column of learning rates, as in `LossRun.read`. If a cell is a list, its first item
+            is used.
+
+    Returns:
+        A `LoggedCurve` with the attributes `curve` and `peak_value` (None if nothing was found),
+        `alternatives`, `decisive_step`, `ends`, `num_lrs`, `digits` and `last_step`. As text
+        it is a report, with the line of code and the segments of the curve.
+
+    Raises:
+        TypeError: `source` is neither a path nor rows.
+        ValueError: The log has no learning rates, or no column or several have a usual name: the
+            message says which argument to pass. A cell is not a number, or a file is damaged.
+        OSError: The file cannot be read.
+
+    >>> from plateau_jax import StagedCurve, find_curve
+    >>> curve = StagedCurve([(500, 1.0), (9500, 0.1, "cosine")])
+    >>> rows = []
+    >>> for update in range(0, 10_000, 100):
+    ...     rows.append({"step": update, "lr": f"{curve.learning_rate(update, 3e-4):.2e}"})
+    >>> found = find_curve(rows)
+    >>> found.curve
+    StagedCurve(stages=((500, 1.0, 'linear'), (9500, 0.1, 'cosine')), start=0.0)
+    >>> found.peak_value
+    0.0003
+    """
+    table = LogTable.from_log(read_log(source), step, "find_curve")
+    cells = read_lr_cells(table, lr)
+    if not cells:
+        raise ValueError(f"{table.name} has no learning rates")
+    rates = PrintedLrs.from_cells(cells)
+    found = discover(rates)
+    last_step = int(rates.steps[-1])
+    if not found:
+        return LoggedCurve(None, None, (), None, None, len(rates), rates.digits, last_step)
+    best, *others = found
+    return LoggedCurve(
+        best.curve,
+        best.peak_value,
+        tuple((other.curve, other.peak_value) for other in others),
+        _decisive_step(rates, best, others),
+        best.ends,
+        len(rates),
+        rates.digits,
+        last_step,
+    )
+
+
+def _decisive_step(rates: PrintedLrs, best: FoundCurve, others: list[FoundCurve]) -> int | None:
+    """Return a step at which two curves print differently: the first after the log, if any."""
+    if not others:
+        return None
+    other = others[0]
+    last = int(rates.steps[-1])
+    horizon = max(2 * last, best.curve.total_steps, other.curve.total_steps) + 1
+    steps = np.unique(np.linspace(0, horizon, 4 * 1024).astype(np.int64))
+    values = best.learning_rates(steps)
+    other_values = other.learning_rates(steps)
+    unit = 10.0 ** (1 - rates.digits) * np.maximum(values, other_values)
+    differing = steps[np.abs(values - other_values) > 2 * unit]
+    after = differing[differing > last]
+    for candidates in (after, differing):
+        if len(candidates):
+            return int(candidates[0])
+    return None
+
+
+def discover(rates: PrintedLrs) -> list[FoundCurve]:
+    """Return the shortest curves that explain all rows: one for each sequence of shapes.
+
+    They are searched with few rows, then checked with all. Rows that a curve misses are added to
+    the few.
+    """
+    rows = _telling_rows(rates)
+    for _ in range(_ROUNDS):
+        found: dict[tuple[str | None, ...], FoundCurve] = {}
+        missed: set[int] = set()
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            paths = shortest_paths(rates.part(rows))
+        for path in paths:
+            candidate = None
+            if path.shapes not in found:
+                candidate = _curve_of(path)
+            if candidate is None:
+                continue
+            worst = _missed_row(rates, candidate)
+            if worst is not None:
+                missed.add(worst)
+            else:
+                found[path.shapes] = _without_needless_stages(rates, path, candidate)
+            if _MOST_FOUND in (len(found), len(missed)):
+                break
+        if found:
+            fewest = min(len(candidate.curve.stages) for candidate in found.values())
+            return [curve for curve in found.values() if len(curve.curve.stages) == fewest]
+        more_rows = np.union1d(rows, sorted(missed))
+        if len(more_rows) == len(rows):
+            return []
+        rows = more_rows
+    return []
+
+
+def _missed_row(rates: PrintedLrs, candidate: FoundCurve) -> int | None:
+    """Return the row that a curve misses by most; None if it explains all."""
+    values = candidate.learning_rates(rates.steps)
+    excess = np.maximum(rates.low - values, values - rates.high)
+    worst = int(np.argmax(excess))
+    if excess[worst] > 0:
+        return worst
+    return None
+
+
+def _without_needless_stages(rates: PrintedLrs, path: State, candidate: FoundCurve) -> FoundCurve:
+    """Return the curve with fewer stages, if two of the same shape can be one."""
+    for place in range(1, len(path.knots) - 1):
+        if path.knots[place].shape != path.knots[place + 1].shape:
+            continue
+        knots = path.knots[:place] + path.knots[place + 1 :]
+        joined = State(knots, path.row, path.ends)
+        shorter = _curve_of(joined)
+        if shorter is not None and _missed_row(rates, shorter) is None:
+            return _without_needless_stages(rates, joined, shorter)
+    return candidate
+
+
+def _telling_rows(rates: PrintedLrs) -> Steps:
+    """Return rows at which stages may end, and rows in between."""
+    count = len(rates)
+    if count <= 2 * _EVEN_ROWS:
+        return np.arange(count)
+    values = rates.values
+    slopes = np.diff(values) / np.diff(rates.steps)
+    bends = np.abs(np.diff(slopes))
+    rows = [np.linspace(0, count - 1, _EVEN_ROWS).astype(np.int64)]
+    for largest in (np.argsort(-np.abs(slopes))[:_BENDS], np.argsort(-bends)[:_BENDS] + 1):
+        rows += [largest, np.minimum(largest + 1, count - 1)]
+    rows += _ends_of_plateaus(values)
+    at_peak = np.flatnonzero(values == values.max())
+    at_end = np.flatnonzero(values != values[-1])
+    rows.append(at_peak[[0, -1]])
+    if len(at_end):
+        rows.append(at_end[-1:] + 1)
+    unit = 10 ** int(np.log10(rates.steps[-1]))
+    while unit > 1:
+        round_rows = np.flatnonzero(rates.steps % unit == 0)
+        if len(round_rows) > _ROUND_STEPS:
+            break
+        rows.append(round_rows)
+        unit //= 10
+    return np.unique(np.concatenate(rows))
+
+
+def _ends_of_plateaus(values: Floats) -> list[Steps]:
+    """Return the first and the last rows of the longest runs of one value."""
+    borders = np.flatnonzero(np.diff(values)) + 1
+    begins = np.concatenate([[0], borders])
+    ends = np.concatenate([borders, [len(values)]]) - 1
+    longest = np.argsort(begins - ends)[:_PLATEAUS]
+    return [begins[longest], ends[longest]]
+
+
+def _curve_of(path: State) -> FoundCurve | None:
+    peak = max(knot.value for knot in path.knots)
+    if peak <= 0:
+        return None
+    start, *ends = path.knots
+    stages: list[Stage] = []
+    step = start.step
+    value = start.value
+    for knot in ends:
+        if knot.value == value and knot.shape is None:
+            stages.append(Stage(knot.step - step))
+        else:
+            stages.append(Stage(knot.step - step, _level(knot.value, peak), knot.shape or "linear"))
+        step = knot.step
+        value = knot.value
+    try:
+        with suppress_warnings():
+            curve = StagedCurve(stages, start=_level(start.value, peak))
+    except ValueError:  # a shape that cannot join two levels
+        return None
+    return FoundCurve(curve, peak, path.ends)
+
+
+def _level(value: float, peak: float) -> float:
+    """Return the simplest fraction of the peak."""
+    level = value / peak
+    if level in (0, 1):
+        return level
+    return simplest_between(level * (1 - 1e-9), min(1.0, level * (1 + 1e-9)))
