@@ -337,7 +337,7 @@ def test_length_that_is_not_an_integer(branch: Curve, length: Any) -> None:
 
 @wrong(TypeError, "mean_of[1] = 50.0", "integer")
 def test_one_length_that_is_not_an_integer(branch: Curve) -> None:
-    branch.merge_weights([700, 800], mean_of=[100, 50.0])  # type: ignore[list-item]
+    branch.merge_weights([700, 800], mean_of=[100, 50.0])
 
 
 @wrong(ValueError, "mean_of = 0", "at least 1")
