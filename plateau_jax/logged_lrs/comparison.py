@@ -15,10 +15,10 @@ from plateau_jax.logged_lrs.faults import (
     Group,
     factor_limits,
     find_faults,
-    past_the_end,
 )
-from plateau_jax.logged_lrs.logs import Cell, LogTable, read_log, read_lr_cells
+from plateau_jax.logged_lrs.logs import Cell, open_lrs
 from plateau_jax.logged_lrs.printed import PrintedLrs
+from plateau_jax.logged_lrs.step_ranges import lrs_at
 
 
 @dataclass(frozen=True)
@@ -153,14 +153,11 @@ def compare_log(
     for path, group_curve, group_peak in checks.pairs("groups", groups, "(curve, peak_value)"):
         group_curve = _checked_curve((*path, "curve"), group_curve)
         checked.append(Group(group_curve, _checked_peak((*path, "peak_value"), group_peak)))
-    table = LogTable.from_log(read_log(source), step, "compare_log")
-    cells = read_lr_cells(table, lr)
-    if not cells:
-        raise ValueError(f"{table.name} has no learning rates")
+    name, cells = open_lrs(source, step, lr, "compare_log")
     rates = PrintedLrs.from_cells(cells)
     if rates.are_too_coarse:
         raise ValueError(
-            f"the learning rates of {table.name} are all {cells[0].text}, which may stand for "
+            f"the learning rates of {name} are all {cells[0].text}, which may stand for "
             "different numbers: log them with more digits, as in f'{lr:.3e}'"
         )
     return compare_lrs(rates, curve, peak, checked)
@@ -199,14 +196,11 @@ def _compare(
     rates: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group], counts_from: int
 ) -> LogComparison:
     updates = replace(rates, steps=rates.steps - counts_from)
-    expected = curve.learning_rate(updates.steps, peak).astype(np.float64)
+    expected = lrs_at(updates.steps, curve, peak)
+    faults = tuple(find_faults(updates, expected, curve, peak, groups))
     is_off = ~rates.contain(expected)
     if not is_off.any():
-        faults: list[Fault] = []
-        last = int(updates.steps[-1])
-        if last > curve.total_steps:
-            faults.append(past_the_end(last, curve.total_steps))
-        return LogComparison(len(rates), rates.digits, counts_from, None, None, None, tuple(faults))
+        return LogComparison(len(rates), rates.digits, counts_from, None, None, None, faults)
     row = int(np.argmax(is_off))
     return LogComparison(
         len(rates),
@@ -215,7 +209,7 @@ def _compare(
         int(rates.steps[row]),
         float(rates.values[row]),
         float(expected[row]),
-        tuple(find_faults(updates, curve, peak, groups)),
+        faults,
     )
 
 
@@ -237,7 +231,7 @@ def difference_from(
         return ""
     from_one = replace(rates, steps=rates.steps - 1)
     for counted in (rates, from_one):
-        values = curve.learning_rate(counted.steps, peak).astype(np.float64)
+        values = lrs_at(counted.steps, curve, peak)
         if counted.contain(values).all():
             return ""
         if has_peak_from_log and factor_limits(counted, values) is not None:

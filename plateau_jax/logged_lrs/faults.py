@@ -17,12 +17,13 @@ from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.staged_curve import Stage, StagedCurve
-from plateau_jax.logged_lrs.printed import PrintedLrs, Steps, simplest_between
+from plateau_jax.logged_lrs.printed import Floats, PrintedLrs, Steps, simplest_between
 from plateau_jax.logged_lrs.step_ranges import (
     CurveLrs,
     Range,
     Ranges,
     intersect,
+    lrs_at,
     nonempty,
 )
 from plateau_jax.table.exact_segments import nonempty_segments
@@ -223,7 +224,7 @@ class Group:
 
 
 def find_faults(
-    rates: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group] = ()
+    rates: PrintedLrs, expected: Floats, curve: Curve, peak: float, groups: Sequence[Group] = ()
 ) -> list[Fault]:
     """Return each of the simplest faults that explain every learning rate.
 
@@ -232,17 +233,18 @@ def find_faults(
     nothing else explains them.
 
     Args:
-        rates: The learning rates of the log, of which some are not on the curve.
+        rates: The learning rates of the log.
+        expected: Those of the curve at the same steps.
         curve: The curve that the run should follow.
         peak: Its peak.
         groups: The other parameter groups of the run.
     """
-    curve_lrs = CurveLrs(curve, peak)
-    is_off = ~rates.contain(curve_lrs(rates.steps))
+    is_off = ~rates.contain(expected)
     if np.count_nonzero(is_off) < _FEWEST_ROWS:
         return _past_the_end(rates, curve, is_off)
+    curve_lrs = CurveLrs(curve, peak)
     faults = [*_of_groups(rates, groups), *_of_first_value(rates, curve_lrs)]
-    faults += _of_peak(rates, curve_lrs)
+    faults += _of_peak(rates, expected, peak)
     for displacement in (_Shift(), _Multiple(), _Quotient()):
         faults += _of_displacement(displacement, rates, curve_lrs, is_off)
     faults += _of_warmup(rates, curve, peak)
@@ -259,18 +261,13 @@ def _past_the_end(rates: PrintedLrs, curve: Curve, is_off: np.ndarray) -> list[F
     last = int(rates.steps[-1])
     if last <= end or np.any(is_off & (rates.steps < end)):
         return []
-    return [past_the_end(last, end)]
-
-
-def past_the_end(last: int, end: int) -> Fault:
     text = f"the log continues to update {last}, past the end of the curve at {end}"
-    return Fault("past the end", text, last - end, last - end)
+    return [Fault("past the end", text, last - end, last - end)]
 
 
 def _of_groups(rates: PrintedLrs, groups: Sequence[Group]) -> Iterator[Fault]:
     for place, group in enumerate(groups):
-        values = CurveLrs(group.curve, group.peak)(rates.steps)
-        if rates.contain(values).all():
+        if rates.contain(lrs_at(rates.steps, group.curve, group.peak)).all():
             text = f"the learning rates are those of groups[{place}]"
             yield Fault("group", text, place, place)
 
@@ -280,16 +277,15 @@ def _of_first_value(rates: PrintedLrs, curve_lrs: CurveLrs) -> Iterator[Fault]:
         yield _Stop().fault(0, 0)
 
 
-def _of_peak(rates: PrintedLrs, curve_lrs: CurveLrs) -> Iterator[Fault]:
-    limits = factor_limits(rates, curve_lrs(rates.steps))
+def _of_peak(rates: PrintedLrs, expected: Floats, given: float) -> Iterator[Fault]:
+    limits = factor_limits(rates, expected)
     if limits is None:
         return
     low, high = limits
-    peak = simplest_between(low * curve_lrs.peak, high * curve_lrs.peak)
-    factor = peak / curve_lrs.peak
-    times = f"{factor:.4g} times the given one"
+    peak = simplest_between(low * given, high * given)
+    times = f"{peak / given:.4g} times the given one"
     text = f"the peak is {peak:g}, {times}: a different peak, or a different group"
-    yield Fault("peak", text, low * curve_lrs.peak, high * curve_lrs.peak)
+    yield Fault("peak", text, low * given, high * given)
 
 
 def factor_limits(rates: PrintedLrs, values: np.ndarray) -> tuple[float, float] | None:
@@ -344,7 +340,7 @@ def _unexplained_row(
     """Return the row that the first k that fails misses by most; None if each k explains all."""
     for k in numbers:
         values = curve_lrs(displacement.positions(rates.steps, k))
-        excess = np.maximum(rates.low - values, values - rates.high)
+        excess = rates.excess(values)
         row = len(excess) - 1 - int(np.argmax(excess[::-1]))  # the last: it removes the most
         if excess[row] > 0:
             return row
@@ -372,13 +368,12 @@ def _lengths_in_micro_batches(length: int) -> Iterator[int]:
 
 
 def _explains(curve: Curve, peak: float, rates: PrintedLrs) -> bool:
-    curve_lrs = CurveLrs(curve, peak)
     # First at some rows, because most curves fail there.
     rows = np.linspace(0, len(rates) - 1, min(_SAMPLE, len(rates))).astype(np.int64)
     sample = rates.part(rows)
-    if not sample.contain(curve_lrs(sample.steps)).all():
+    if not sample.contain(lrs_at(sample.steps, curve, peak)).all():
         return False
-    return bool(rates.contain(curve_lrs(rates.steps)).all())
+    return bool(rates.contain(lrs_at(rates.steps, curve, peak)).all())
 
 
 def _with_warmup(curve: Curve, steps: int) -> Iterator[Curve]:

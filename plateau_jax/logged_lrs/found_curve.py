@@ -9,9 +9,10 @@ import numpy as np
 
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage, StagedCurve
-from plateau_jax.logged_lrs.logs import LogTable, read_log, read_lr_cells
+from plateau_jax.logged_lrs.logs import open_lrs
 from plateau_jax.logged_lrs.printed import Floats, PrintedLrs, Steps, simplest_between
 from plateau_jax.logged_lrs.search import State, shortest_paths
+from plateau_jax.logged_lrs.step_ranges import lrs_at
 
 _MOST_FOUND = 8
 _ROUNDS = 3
@@ -37,7 +38,7 @@ class FoundCurve(NamedTuple):
     ends: tuple[int, int] | None
 
     def learning_rates(self, steps: Steps) -> Floats:
-        return self.curve.learning_rate(steps, self.peak_value).astype(np.float64)
+        return lrs_at(steps, self.curve, self.peak_value)
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,7 @@ def find_curve(
     >>> found.peak_value
     0.0003
     """
-    table = LogTable.from_log(read_log(source), step, "find_curve")
-    cells = read_lr_cells(table, lr)
-    if not cells:
-        raise ValueError(f"{table.name} has no learning rates")
+    _, cells = open_lrs(source, step, lr, "find_curve")
     rates = PrintedLrs.from_cells(cells)
     found = discover(rates)
     last_step = int(rates.steps[-1])
@@ -223,8 +221,7 @@ def discover(rates: PrintedLrs) -> list[FoundCurve]:
 
 def _missed_row(rates: PrintedLrs, candidate: FoundCurve) -> int | None:
     """Return the row that a curve misses by most; None if it explains all."""
-    values = candidate.learning_rates(rates.steps)
-    excess = np.maximum(rates.low - values, values - rates.high)
+    excess = rates.excess(candidate.learning_rates(rates.steps))
     worst = int(np.argmax(excess))
     if excess[worst] > 0:
         return worst

@@ -172,6 +172,22 @@ def read_lr_cells(table: LogTable, lr: str | None) -> list[Cell]:
     return without_replaced(cells)
 
 
+def open_lrs(source: Any, step: str | None, lr: str | None, reader: str) -> tuple[str, list[Cell]]:
+    """Return the name of a log and its learning rates, at least one.
+
+    Args:
+        source: The path of the log, or its rows.
+        step: The column of steps.
+        lr: The column of learning rates.
+        reader: The function that users call, for messages.
+    """
+    table = LogTable.from_log(read_log(source), step, reader)
+    cells = read_lr_cells(table, lr)
+    if not cells:
+        raise ValueError(f"{table.name} has no learning rates")
+    return table.name, cells
+
+
 def read_log(source: Any) -> Log:
     """Read a file, a data frame, or a list."""
     name = "the log"

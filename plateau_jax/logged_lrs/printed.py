@@ -16,10 +16,11 @@ Steps = NDArray[np.int64]
 _ROUNDED = 3 * 2.0**-24
 """Relative: the peak, the multiplier and their product are rounded to float32."""
 
-_FEWEST_DIGITS = 3
-
 _IN_FLOAT32 = 4 * 2.0**-24
 """As a fraction of the peak: the error of libraries that compute a schedule in float32."""
+
+_FEWEST_DIGITS = 3
+"""A constant column with fewer digits may stand for learning rates that move."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,16 @@ class PrintedLrs:
     @property
     def are_too_coarse(self) -> bool:
         """True for a constant column such as 0.001, which shows no precision."""
-        is_constant = len(self) > 1 and len(set(self.values)) == 1 and self.values[0] > 0
-        return is_constant and self.digits < _FEWEST_DIGITS
+        is_constant = len(self) > 1 and 0 < self.values.min() == self.values.max()
+        return bool(is_constant) and self.digits < _FEWEST_DIGITS
 
-    def contain(self, values: Floats) -> NDArray[np.bool_]:
+    def contain(self, values: Floats | float) -> NDArray[np.bool_]:
         """Return True for each value that lies in the interval of its row."""
         return (self.low <= values) & (values <= self.high)
+
+    def excess(self, values: Floats) -> Floats:
+        """Return how far each value lies outside of the interval of its row; within, below 0."""
+        return np.maximum(self.low - values, values - self.high)
 
     def part(self, rows: slice | NDArray[np.integer]) -> Self:
         return type(self)(

@@ -120,8 +120,7 @@ def _most_advanced(states: Iterable[State]) -> list[State]:
 def _holds_to_the_end(rates: PrintedLrs, state: State) -> bool:
     """Return True if all later rows are at the end of the last stage, at which a curve stays."""
     rest = rates.part(slice(state.row, None))
-    value = state.last.value
-    return bool(np.all((rest.low <= value) & (value <= rest.high)))
+    return bool(rest.contain(state.last.value).all())
 
 
 def _starts(rates: PrintedLrs) -> Iterator[State]:
@@ -164,8 +163,7 @@ def _expand(rates: PrintedLrs, state: State) -> Iterator[State]:
 
 def _plateaus(rates: PrintedLrs, rest: PrintedLrs, state: State) -> Iterator[State]:
     step, value = state.last.step, state.last.value
-    holds = (rest.low <= value) & (value <= rest.high)
-    reach = _reach(holds)
+    reach = _reach(rest.contain(value))
     for row in _knot_rows(rest, reach):
         yield state.then(Knot(int(rest.steps[row]), value), state.row + row + 1)
     for end in _round_ends(rest, step, reach):
@@ -248,10 +246,8 @@ def _open_stages(
         return
     for row in _knot_rows(rest, reach):
         length = int(rest.steps[row]) - step
-        ends = sorted(family.at(value, float(c), length) for c in (low[row], high[row]))
-        for end in _values(ends[0], ends[1]):
-            if end > 0 or not family.needs_positive:
-                yield state.then(Knot(step + length, end, family.shape), state.row + row + 1)
+        for end in _end_values(family, value, (float(low[row]), float(high[row])), length):
+            yield state.then(Knot(step + length, end, family.shape), state.row + row + 1)
     yield from _ends_before_the_floor(rest, state, family)
     limits = float(low[reach - 1]), float(high[reach - 1])
     if family is LINE:
@@ -261,12 +257,20 @@ def _open_stages(
     if reach < len(rest):
         # It ends at the next row, at which the learning rate jumps.
         length = int(rest.steps[reach]) - step
-        limits = low[reach - 1], high[reach - 1]
-        ends = sorted(family.at(value, float(c), length) for c in limits)
-        for end in _values(ends[0], ends[1]):
-            if end > 0 or not family.needs_positive:
-                ended = state.then(Knot(step + length, end, family.shape), state.row + reach)
-                yield from _jumps(rates, ended)
+        for end in _end_values(family, value, limits, length):
+            ended = state.then(Knot(step + length, end, family.shape), state.row + reach)
+            yield from _jumps(rates, ended)
+
+
+def _end_values(
+    family: OpenFamily, value: float, limits: tuple[float, float], length: int
+) -> list[float]:
+    """Return the values at which a stage may end, from the limits of c."""
+    low, high = sorted(family.at(value, c, length) for c in limits)
+    values = _values(low, high)
+    if family.needs_positive:
+        return [end for end in values if end > 0]
+    return values
 
 
 def _ends_before_the_floor(

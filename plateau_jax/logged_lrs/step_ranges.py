@@ -66,6 +66,11 @@ def intersect(ranges: Ranges, others: Ranges) -> list[Range]:
     return common
 
 
+def lrs_at(steps: Steps, curve: Curve, peak: float) -> Floats:
+    """Return the learning rate at each step, as float64; steps may lie outside of the curve."""
+    return curve.learning_rate(steps, peak).astype(np.float64)
+
+
 class CurveLrs:
     """The learning rates of a curve, and the steps at which they lie in an interval."""
 
@@ -82,8 +87,7 @@ class CurveLrs:
         self._rises = at_firsts < at_lasts
 
     def __call__(self, steps: Steps) -> Floats:
-        """Return the learning rate at each step; steps may lie outside of the curve."""
-        return self.curve.learning_rate(steps, self.peak).astype(np.float64)
+        return lrs_at(steps, self.curve, self.peak)
 
     def between(self, low: float, high: float) -> Ranges:
         """Return the steps whose learning rate lies from `low` to `high`.
