@@ -35,7 +35,7 @@ def weights_of_means(
     steps = _check_steps(steps, 1)
     begins = _check_blocks(steps, mean_of)
     first = int(begins[0])
-    first_name = f"steps[0] - {_first_name(mean_of)}"
+    first_name = f"steps[0] - {_name_of_first_length(mean_of)}"
     total = segments[-1].begin
     _check_reach(first_name, first, int(steps[-1]), total)
     pieces = _cut_to_range(segments, first, total)
@@ -53,7 +53,7 @@ def _differences(levels: NDArray[np.float64]) -> NDArray[np.float64]:
     # Every level is rounded to a multiple of 2⁻⁵³. In [0, 1] float64 holds all of these, so the
     # differences and all of their partial sums are exact: the weights add up to exactly 1, in any
     # order. The level may be a mean, which rounding errors in its sum could lift above its
-    # predecessor, so that a weight were negative; `minimum` prevents that.
+    # predecessor, and a weight would be negative; `minimum` prevents that.
     levels = np.rint(levels / _UNIT) * _UNIT
     levels = np.minimum.accumulate(levels)
     return levels - np.append(levels[1:], 0.0)
@@ -79,7 +79,7 @@ def _check_steps(steps: Any, least: int) -> NDArray[np.int64]:
     return np.array(checked, np.int64)
 
 
-def _first_name(mean_of: Any) -> str:
+def _name_of_first_length(mean_of: Any) -> str:
     if is_ordered(mean_of):
         return "mean_of[0]"
     return "mean_of"
@@ -104,7 +104,7 @@ def _check_blocks(steps: NDArray[np.int64], mean_of: Any) -> NDArray[np.int64]:
     begins = steps - lengths
     if begins[0] < 0:
         at_most = f"be at most steps[0] = {steps[0]}"
-        raise ValueError(must(_first_name(mean_of), lengths[0], at_most))
+        raise ValueError(must(_name_of_first_length(mean_of), lengths[0], at_most))
     for index, (before, after) in enumerate(pairwise(steps.tolist())):
         begin = int(begins[index + 1])
         blocks = f"the blocks of steps[{index}] = {before} and steps[{index + 1}] = {after}"

@@ -1,6 +1,5 @@
 """The segments of a table as they are exported: whole integers, without words and limbs."""
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -92,12 +91,6 @@ def _join_limbs(shape: str, limbs: Sequence[int]) -> Iterator[tuple[str, int]]:
 def hexadecimal(value: int) -> str:
     """Return the literal of an integer, for languages with `0x`."""
     return f"0x{value:X}"
-
-
-def float32_bits(number: float) -> int:
-    """Return the bits of a float32 as an unsigned integer."""
-    (bits,) = struct.unpack("<I", struct.pack("<f", number))
-    return bits
 
 
 def steps_to_check(segments: Sequence[ExportedSegment]) -> list[int]:

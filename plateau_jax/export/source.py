@@ -15,10 +15,10 @@ from plateau_jax.export import template
 from plateau_jax.export.segments import (
     FLAT,
     ExportedSegment,
-    float32_bits,
     hexadecimal,
     steps_to_check,
 )
+from plateau_jax.numerics.exact import float32_bits
 
 _SELF_CHECK = ""
 """The key of the statement that defines nothing: `if __name__ == "__main__"`."""

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.arguments.checks import MAX_STEP
-from plateau_jax.export.segments import FLAT, ExportedSegment, float32_bits, hexadecimal
+from plateau_jax.export.segments import FLAT, ExportedSegment, hexadecimal
+from plateau_jax.numerics.exact import float32_bits
 
 FORMAT = 1
 """Incremented if programs that read earlier files would misread new ones."""

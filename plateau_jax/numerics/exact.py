@@ -6,6 +6,7 @@ This is far finer than float32, whose smallest number is 2⁻¹⁴⁹, and than 
 the runtime. So rounding it to either of them is, in effect, a single rounding of the exact level.
 """
 
+import struct
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -164,6 +165,12 @@ def round_to_float32(value: int, bits: int) -> float:
         odd = (value >> dropped) & 1
         value = (value + (1 << (dropped - 1)) - 1 + odd) >> dropped
     return value * 2.0 ** (dropped - bits)
+
+
+def float32_bits(number: float) -> int:
+    """Return the bits of a float32, as an integer without a sign."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+    return bits
 
 
 def values_between(low: float, high: float, multipliers: NDArray[np.float32]) -> NDArray[Any]:

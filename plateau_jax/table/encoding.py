@@ -10,7 +10,6 @@ arrays that a jitted function receives to 32 bits, so wider numbers are cut in o
 An inverse, which has up to 94 bits, is two words and a limb.
 """
 
-import struct
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -166,16 +165,11 @@ def _encode_row(segment: ExactSegment) -> Table:
         start_low=start_low,
         end_high=end_high,
         end_low=end_low,
-        start_float32=_float32_bits(exact.round_to_float32(start, exact.BITS)),
+        start_float32=exact.float32_bits(exact.round_to_float32(start, exact.BITS)),
         shape_number=shape_number,
         parameters=parameters,
         shift=shift if shift and length else None,
     )
-
-
-def _float32_bits(number: float) -> int:
-    (bits,) = struct.unpack("<i", struct.pack("<f", number))
-    return bits
 
 
 def _join(tables: Sequence[Table], shapes: Collection[str]) -> Table:

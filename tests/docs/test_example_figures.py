@@ -130,7 +130,7 @@ def test_merge_beats_the_constant_learning_rate(ran):
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedLosses:
     """A line of a table of `cooldowns_afterwards.py`: a loss, and differences from two others."""
 
     loss: float
@@ -147,7 +147,7 @@ def compared_losses(lines):
         )
         if cells:
             name, *numbers = cells.groups()
-            losses[name.strip()] = Compared(*[float(number) for number in numbers])
+            losses[name.strip()] = ComparedLosses(*[float(number) for number in numbers])
     return losses
 
 
