@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.csv == "-":
         _write_values(curves[0], options.peak, sys.stdout)
     elif options.export == "-":
-        print(curves[0].to_source(options.peak), end="")
+        print(_exported_text(options, curves), end="")
     else:
         print(text)
     sys.stdout.flush()
