@@ -417,8 +417,8 @@ class Curve(ABC):
 
         Returns:
             An array of dtype float64 and shape (k + 1,) with one weight per checkpoint. No weight
-            is negative, and they add up to exactly 1. For consecutive `steps`, those of the
-            checkpoints and those of blocks of one update have the same bits.
+            is negative, and they add up to exactly 1. For consecutive `steps` up to `total_steps`,
+            those of the checkpoints and those of blocks of one update have the same bits.
 
         Raises:
             TypeError: `steps` is not a sequence of integers, or `mean_of` neither an integer nor a
@@ -430,7 +430,8 @@ class Curve(ABC):
                 - The curve is 0 at its first step here, or rises later.
                 - A number in `mean_of` is below 1, or there is not one for each step.
                 - Two blocks overlap, or leave a gap.
-                - The blocks begin after the cooldown does, or end before it does.
+                - The first block begins within a segment in which the curve falls, or the last one
+                  ends before `total_steps`.
 
         >>> from plateau_jax import StagedCurve
         >>> stable = StagedCurve([(100, 1.0), (900,)])
