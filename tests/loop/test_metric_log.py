@@ -155,6 +155,15 @@ def test_load_drops_results_that_are_no_rows_yet() -> None:
     assert log.rows == []
 
 
+def test_log_that_keeps_fewer_rows_loads_the_newest() -> None:
+    log = MetricLog(every=1)
+    for number in range(5):
+        log(_result(0.5, 0.5, [0.5], number, 0, number, number))
+    shorter = MetricLog(every=1, keep=2)
+    shorter.load_state_dict(log.state_dict())
+    assert shorter.rows == log.rows[-2:]
+
+
 def test_log_is_bounded_and_drops_aux() -> None:
     log = MetricLog(every=10)
     aux = torch.ones(3)

@@ -129,6 +129,18 @@ def test_override_holds_only_from_its_step_on(path: Path) -> None:
         check_resume_file(path, record(), 30)
 
 
+def test_override_can_be_taken_back_at_its_step(path: Path) -> None:
+    """The checkpoint there was made under the old record."""
+    check_resume_file(path, record(), 0)
+    with pytest.warns(CurveWarning):
+        check_resume_file(path, record(peak=0.25), 40, strict=False)
+    check_resume_file(path, record(), 40)
+    check_resume_file(path, record(), 60)
+    with pytest.raises(ValueError, match=r"peak_value=0\.5, now 0\.25"):
+        check_resume_file(path, record(peak=0.25), 40)
+    assert steps_in(path) == [0, 40, 40]
+
+
 def test_run_with_a_clock_may_have_made_updates_at_step_0(path: Path) -> None:
     flat = PlateauCurve(100, plateaus=[(0, 60)])
     rule = HoldUntilFlat(10, limit=500)

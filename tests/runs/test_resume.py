@@ -324,6 +324,17 @@ def test_records_of_groups(transport: Callable[[Any], Any]) -> None:
     _rejected(r"the values of records\[1\] differ from step", saved, changed, 200)
 
 
+def test_clock_of_one_record_means_that_the_step_was_used() -> None:
+    """As for a learning rate under a `DataClock`, and a weight decay without one."""
+    old = StagedCurve([(100, 1.0), (100,), (100, 0.0)])
+    new = StagedCurve([(100, 1.0), (100,), (0, 0.5), (100, 0.0)])
+    without_clock = resume_record(CURVE, 0.5)
+    saved = [without_clock, resume_record(old, 0.1, DataClock(64))]
+    now = [without_clock, resume_record(new, 0.1, DataClock(64))]
+    check_resume(saved, now, 199)
+    _rejected(r"the values of records\[1\] differ from step 200 on", saved, now, 200)
+
+
 def test_state_without_a_record_is_not_compared() -> None:
     with pytest.warns(CurveWarning, match="at step 200 from a state without a record"):
         check_resume(None, resume_record(CURVE), 200)

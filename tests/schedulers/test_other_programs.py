@@ -158,6 +158,18 @@ def test_last_epoch_under_a_data_clock_is_an_error(last_epoch: int) -> None:
     assert lrs_of(built_there.optimizer) == lrs_of(optimizer)
 
 
+def test_second_turn_in_a_sequence_counts_samples_from_0() -> None:
+    optimizer = optimizer_with([0.5])
+    falling = lambda_lr(optimizer, FALLING, clock=DataClock(8, count=8))
+    constant = LambdaLR(optimizer, lambda step: 1.0)
+    sequence = SequentialLR(optimizer, [falling, constant, falling], [3, 5])
+    advance(optimizer, sequence, 5)
+    for step in range(10):
+        assert falling.consumed == 8 * step
+        assert lrs_of(optimizer) == [learning_rate(0.5, FALLING, step)]
+        advance(optimizer, sequence)
+
+
 # Schedulers that are stepped without updates of their optimizer.
 
 

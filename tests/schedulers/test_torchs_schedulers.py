@@ -182,6 +182,18 @@ def test_clock_inside_torchs_schedulers(
         stepped.step()
 
 
+def test_count_before_the_turn_of_a_scheduler_is_not_used_in_it() -> None:
+    """Also if the program sets no count afterwards, because that of the clock is right again."""
+    optimizer = optimizer_with([0.5])
+    first = constant(optimizer, 1.0)
+    scheduler = lambda_lr(optimizer, CURVE, clock=DataClock(8, count=4))
+    sequence = torchs.SequentialLR(optimizer, [first, scheduler], [1])
+    scheduler.count = 80
+    for consumed in (0, 4, 8):
+        advance(optimizer, sequence)
+        assert scheduler.consumed == consumed
+
+
 class _InTorchsPattern(lambda_lr):
     def get_lr(self) -> Any:
         _warn_get_lr_called_within_step(self)
