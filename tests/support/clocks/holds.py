@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from support.curves.descriptions import build
-from support.curves.strategies import words
+from support.curves.strategies import Words, words
 from torch import Tensor, nn
 
 from plateau_jax import Curve, DataClock, HoldBelow, HoldUntilFlat, StagedCurve
@@ -184,8 +184,8 @@ def metrics(count: int) -> st.SearchStrategy[list[Any]]:
     return words(count).map(_metrics)
 
 
-def _metrics(words: list[int]) -> list[Any]:
-    return [_metric(bits) for bits in words]
+def _metrics(read: Words) -> list[Any]:
+    return [_metric(bits) for bits in read.words]
 
 
 def _metric(bits: int) -> Any:
