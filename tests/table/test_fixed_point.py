@@ -1,7 +1,6 @@
 """The integer arithmetic and the table of a curve, against functions in 300 bits."""
 
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from support.curves.strategies import MAX_STEP, Words, words
 from support.examples import examples
 from support.numerics.oracle import (
     Oracle,
-    as_written,
     exactly,
     lowest_level,
     mp,
@@ -138,13 +136,6 @@ def test_interpolant_never_goes_the_wrong_way(spec: InterpolatedSpec, first: int
         assert (np.diff(values) >= 0).all()
 
 
-def exact_level(shape: str, low: float, elapsed: int, length: int) -> Any:
-    """Return the level after some steps of a stage from 1 to `low`."""
-    spec, power = spec_and_power(shape)
-    x = exactly(Fraction(elapsed, length))
-    return spec.level(mp, exactly(1), as_written(low), x, exactly(power))
-
-
 @pytest.mark.parametrize("spec", GEOMETRIC_SPECS.values(), ids=GEOMETRIC_SPECS)
 @examples(500)
 @given(read=words(8))
@@ -157,7 +148,7 @@ def test_geometric_level_stays_within_its_units(spec: GeometricSpec, read: Words
     if not segment.parameters:
         return  # between equal levels
     (value,) = evaluate(GEOMETRIC[spec.name].fixed_level, segment, np.array([elapsed]))
-    expected = exact_level(shape, low, elapsed, length)
+    expected = Oracle({"stages": [(length, low, shape)], "start": 1})(elapsed)
     assert_within(spec.error + ERROR_OF_PRODUCT, int(value) - expected * ONE)
 
 
@@ -176,7 +167,7 @@ def test_parabola_between_nearly_equal_levels(read: Words) -> None:
     *_, is_nearly_equal = segment.parameters[name]
     assert is_nearly_equal
     (value,) = evaluate(GEOMETRIC[name].fixed_level, segment, np.array([elapsed]))
-    expected = exact_level(shape, low, elapsed, length)
+    expected = Oracle({"stages": [(length, low, shape)], "start": 1})(elapsed)
     assert abs(int(value) - expected * ONE) <= 4
 
 
