@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from support.commands import output_of
 from support.curves.descriptions import build, descriptions
-from support.curves.strategies import arguments as curve_arguments
 from support.examples import examples
 from support.schedulers.runs import peaks
 
@@ -186,7 +185,7 @@ def test_options_take_numbers_with_letters(printed_by):
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @settings(**DRAWN)
-@given(curve_arguments())
+@given(descriptions(depth=0, kind="plateaus"))
 def test_every_argument_has_an_option(capsys, arguments):
     words = [str(arguments["total_steps"])]
     for start, duration in arguments["plateaus"]:

@@ -25,7 +25,7 @@ def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more):
     description, steps = data.draw(descriptions_and_steps(kind=kind))
     parent = build(description[first])
     end = description.get("at", parent.total_steps)
-    steps = np.minimum([*steps, *steps_of(description[first], more)], end - 1)
+    steps = np.minimum([*steps, *steps_of(description[first], more.take(16))], end - 1)
     np.testing.assert_array_equal(build(description)(steps), parent(steps))
 
 
@@ -52,7 +52,7 @@ def test_part_keeps_bits_and_holds_level_at_stop(case, more):
     stop = description["stop"]
     part = build(description)
     curve = build(description["part"])
-    steps_of_curve = np.array(steps_of(description["part"], more))
+    steps_of_curve = np.array(steps_of(description["part"], more.take(16)))
     inside = np.clip([*steps, *(steps_of_curve - start)], 0, stop - start - 1)
     np.testing.assert_array_equal(part(inside), curve(inside + start))
     assert part.total_steps == stop - start
@@ -63,9 +63,9 @@ def test_part_keeps_bits_and_holds_level_at_stop(case, more):
 
 
 @given(descriptions(scaled=True), words(4))
-def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, drawn):
+def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, read):
     curve = build(description)
-    first, second, at, stop = sorted(word % (curve.total_steps + 1) for word in drawn)
+    first, second, at, stop = sorted(word % (curve.total_steps + 1) for word in read.take(4))
     if 0 < at < curve.total_steps:
         joined = curve.part(0, at).then(curve.part(at))
         assert joined.first_difference(curve) is None

@@ -6,6 +6,7 @@ import pickle
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from math import inf, nan
 from pathlib import Path
@@ -18,17 +19,11 @@ from support.commands import error_of
 from support.curves.strategies import MAX_STEP
 from support.curves.wrong_values import (
     A_DECAY_SHAPE,
-    A_LETTER,
     A_PERCENTAGE,
     A_SHAPE,
-    NOT_COUNTS,
-    NOT_INTEGERS,
     NOT_PAIRS,
     NOT_PERCENTAGES,
-    NOT_POWERS,
-    NOT_SEQUENCES,
     NOT_SHAPES,
-    VIEWS_OF_TWO,
 )
 from support.design.design import fault_of
 
@@ -206,6 +201,21 @@ def check_design_page(arguments: Any, message: Message) -> None:
 
 # Steps.
 
+NOT_INTEGERS = [True, np.True_, 10.5, 10.0, None, nan, 3j, np.float32(10), [10], Fraction(10)]
+NOT_COUNTS = [
+    "k",
+    ".5k",
+    "1,5k",
+    "-1k",
+    "1e3k",
+    "0x1B",
+    "1_0k",
+    "10kB",
+    "10 thousand",
+    "9" * 5000 + "k",
+]
+A_LETTER = "end in k for thousand, M for million or B for billion"
+
 
 @each_value(
     Values(NOT_INTEGERS, TypeError, "integer or text such as '10k'", [PYTHON]),
@@ -322,6 +332,9 @@ def test_decay_shape(check: Check, wrong: WrongValue) -> None:
 
 
 # Plateaus.
+
+VIEWS_OF_TWO = [{85: 0, 10: 0}.keys(), {0: 85, 1: 10}.values()]
+NOT_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
 
 
 @each_value(
@@ -533,6 +546,30 @@ def test_start(check: Check, wrong: WrongValue) -> None:
 def test_shape_of_a_stage(check: Check, wrong: WrongValue) -> None:
     arguments = {"stages": [(5, 0.5, wrong.value)]}
     check(arguments, wrong.error, wrong.beginning("stages[0].shape"), wrong.requirement)
+
+
+NOT_POWERS = [
+    "",
+    "P",
+    "1e-1",
+    "+2",
+    "-2",
+    " 2",
+    "2 ",
+    "2\n",
+    "1/2",
+    "1,5",
+    "1_0",
+    "½",
+    "٢",
+    ".",
+    "1.5.2",
+    "inf",
+    "nan",
+    "0x2",
+    "2" * 10**6,
+    "0.5" + "0" * 30,
+]
 
 
 @pytest.mark.parametrize("formula", FORMULAS)

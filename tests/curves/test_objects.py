@@ -20,7 +20,6 @@ import torch
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.curves.reprs import from_repr
-from support.curves.strategies import arguments
 from support.examples import examples
 from support.numerics.oracle import Oracle, are_equal, is_nearest_float32
 
@@ -176,7 +175,7 @@ def test_every_route_gives_the_same_curve(route, case):
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
-@given(arguments(), st.randoms())
+@given(descriptions(depth=0, kind="plateaus"), st.randoms())
 def test_equality_ignores_order_and_number_types(chosen, random):
     curve = build(chosen)
     plateaus = random.sample(chosen["plateaus"], len(chosen["plateaus"]))
@@ -199,7 +198,7 @@ def test_equality_ignores_order_and_number_types(chosen, random):
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
-@given(arguments())
+@given(descriptions(depth=0, kind="plateaus"))
 def test_arguments_that_a_dictionary_lacks_have_their_defaults(chosen):
     saved = json.loads(json.dumps(chosen))
     assert Curve.from_dict(saved) == build(chosen)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from support.curves.descriptions import build, descriptions_and_steps, steps_of
-from support.curves.strategies import MAX_STEP, Words, words
+from support.curves.strategies import MAX_STEP, words
 from support.examples import examples
 from support.numerics.oracle import Oracle, are_equal, complete_stage
 
@@ -121,9 +121,10 @@ def change_cooldown(description, read):
 
 @examples(200)
 @given(descriptions_and_steps(size=16), words(40))
-def test_same_until_true_is_a_proof(case, drawn):
+def test_same_until_true_is_a_proof(case, read):
     description, steps = case
-    changed = change(description, Words(drawn[16:]))
+    words_of_steps = read.take(16)
+    changed = change(description, read)
     curve = build(description)
     try:
         changed_curve = build(changed)
@@ -132,7 +133,7 @@ def test_same_until_true_is_a_proof(case, drawn):
         raise
     exact = Oracle(description)
     changed_exact = Oracle(changed)
-    steps = sorted({max(step, 0) for step in [*steps, *steps_of(changed, drawn[:16])]})
+    steps = sorted({max(step, 0) for step in [*steps, *steps_of(changed, words_of_steps)]})
     answers = [curve.same_until(changed_curve, step) for step in steps]
     assert answers == [changed_curve.same_until(curve, step) for step in steps]
     assert answers == sorted(answers, reverse=True)
@@ -148,10 +149,10 @@ def test_same_until_true_is_a_proof(case, drawn):
 
 @examples(200)
 @given(descriptions_and_steps(size=4), words(100))
-def test_curve_described_differently_is_same_at_every_step(case, drawn):
+def test_curve_described_differently_is_same_at_every_step(case, read):
     description, steps = case
     curve = build(description)
-    rewritten = build(rewrite(description, Words(drawn)))
+    rewritten = build(rewrite(description, read))
     assert curve.first_difference(rewritten) is None
     assert rewritten.first_difference(curve) is None
     assert curve.same_until(rewritten, MAX_STEP)

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from proofs.shapes.specs import FORMULAS, INTERPOLATED_SPECS, SAMPLES
-from support.curves.descriptions import SHAPES, build, descriptions
-from support.curves.strategies import MAX_STEP, Words, arguments, magnitudes, shape_of, words
-from support.curves.text_counts import sum_of_counts, with_integers, with_text
+from support.curves.descriptions import build, descriptions
+from support.curves.strategies import MAX_STEP, magnitudes, words
+from support.curves.text_counts import sum_of_counts, text_and_integers
 from support.examples import examples
 from support.numerics.oracle import as_written, is_nearest_float32
 
 from plateau_jax import BatchPlan, Curve, DataClock, PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage
+from plateau_jax.shapes.known_shapes import SHAPES
 
 randoms = st.randoms(use_true_random=False)
 
@@ -84,7 +85,7 @@ def test_stages_in_shares_are_those_in_steps(description, random):
         assert_same(build(description), curve, Curve.from_dict(saved))
 
 
-@given(arguments(range(4)), randoms)
+@given(descriptions(range(4), depth=0, kind="plateaus"), randoms)
 def test_warmup_in_percent_is_that_in_steps(chosen, random):
     percentage = percentage_of(chosen["warmup_steps"], chosen["total_steps"], random)
     rewritten = {**chosen, "warmup_steps": percentage}
@@ -139,7 +140,7 @@ def with_letters(chosen, random):
     return {**rewritten, "absolute_plateaus": plateaus}
 
 
-@given(arguments(range(4)), randoms)
+@given(descriptions(range(4), depth=0, kind="plateaus"), randoms)
 def test_steps_with_letters_are_those_without(chosen, random):
     rewritten = with_letters(chosen, random)
     with suppress_warnings():  # about the drawn ratios
@@ -155,7 +156,8 @@ def test_stages_with_letters_are_those_without(description, random):
 
 
 def test_text_and_integers_are_equal():
-    assert with_text() == with_integers()
+    for with_text, with_integers in text_and_integers():
+        assert with_text == with_integers
     curve = PlateauCurve("10k", warmup_steps="2%", absolute_plateaus=[("6k", "100")])
     plan = BatchPlan([(0, "4k")])
     assert sum_of_counts(curve, plan, DataClock("64")) == 10_000 + 200 + 100 + 4_000 + 64
@@ -191,14 +193,13 @@ def test_text_is_read_alike_in_files_and_in_python():
 
 
 @given(words(10), randoms)
-def test_wsd_is_its_three_stages(drawn, random):
-    read = Words(drawn)
+def test_wsd_is_its_three_stages(read, random):
     total = read.magnitude(1, MAX_STEP)
     warmup = read.one_of((0, total, read.magnitude(0, total)))
     decay = read.one_of((0, total - warmup, read.magnitude(0, total - warmup)))
     lowest = read.ratio()
     start = read.one_of((0.0, read.ratio()))
-    shape = shape_of(read, SHAPES)
+    shape = read.shape(SHAPES)
     if lowest < 2.0**-15 and shape.startswith(("t", "e")):
         shape = "1-sqrt"  # these levels are too far apart for the shape
     stages = [(warmup, 1.0), (total - warmup - decay,), (decay, lowest, shape)]
@@ -241,9 +242,8 @@ def test_wsd_decays_to_0_along_1_sqrt_by_default():
 # Points.
 
 
-def read_points(drawn):
+def read_points(read):
     """Return points with levels of every magnitude, of which some are equal, and with jumps."""
-    read = Words(drawn)
     points = [(0, float(read.ratio()))]
     for _ in range(1 + read.below(60)):
         step, level = points[-1]

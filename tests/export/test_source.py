@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
-from support.curves.descriptions import SHAPES, build, descriptions, descriptions_and_steps
+from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.golden.curves import CURVES
@@ -27,6 +27,7 @@ from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.curve import Curve as AnyKind
 from plateau_jax.export import template
+from plateau_jax.shapes.known_shapes import SHAPES
 from plateau_jax.table.fixed_point import fixed_values
 
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.clocks.holds import BELOW, PEAK, STAIRS, STARTS, UNTIL, WORST, curve_steps_with_rules
+from support.clocks.holds import BELOW, STAIRS, UNTIL, WORST, curve_steps_of
 from support.curves.descriptions import CURVES_IN_UNITS_OF_8
-from support.jax.jax_cases import CURVE, assert_equal_bits, mostly_x64, product, x64_both_ways
+from support.jax.jax_cases import assert_equal_bits, mostly_x64, product, x64_both_ways
 
 from plateau_jax import (
     DataClock,
@@ -22,6 +22,7 @@ from plateau_jax import (
 )
 from plateau_jax.schedules.transformation import CountedCurveState, ScaleByCurveState
 
+PEAK = 0.3
 MAX_COUNT = 2**30
 MAX_STEP = 2**31 - 1
 ONE = jnp.ones(())
@@ -29,7 +30,7 @@ ONE = jnp.ones(())
 
 def learning_rates_under(rules, metrics):
     """Return the learning rate of each update, by the oracle of the rules."""
-    curve_steps = curve_steps_with_rules(rules, STARTS, metrics)[:-1]
+    curve_steps = curve_steps_of(rules, STAIRS, (), metrics)[:-1]
     return product(STAIRS, PEAK, np.array(curve_steps))
 
 
@@ -40,7 +41,7 @@ def assert_equal_leaves(actual, expected):
 @pytest.mark.parametrize("clock", [None, DataClock(8), BELOW])
 def test_no_two_entries_of_a_state_are_one_array(clock):
     """Otherwise a jitted update could not donate the state."""
-    leaves = jax.tree.leaves(scale_by_curve(CURVE, PEAK, clock=clock).init(ONE))
+    leaves = jax.tree.leaves(scale_by_curve(STAIRS, PEAK, clock=clock).init(ONE))
     assert len({id(leaf) for leaf in leaves}) == len(leaves)
 
 
@@ -55,8 +56,8 @@ def test_without_rules_updates_match_optax(x64):
             "widest": jnp.asarray(values),
             "nothing": None,
         }
-        optimizer = scale_by_curve(CURVE, PEAK)
-        of_optax = optax.scale_by_learning_rate(optax_schedule(CURVE, PEAK))
+        optimizer = scale_by_curve(STAIRS, PEAK)
+        of_optax = optax.scale_by_learning_rate(optax_schedule(STAIRS, PEAK))
         state = optimizer.init(params)
         state_of_optax = of_optax.init(params)
         assert state.hold == ()
@@ -71,7 +72,7 @@ def test_without_rules_updates_match_optax(x64):
             updates, state = result
             expected, state_of_optax = result_of_optax
             assert_equal_leaves(updates, expected)
-            assert_equal_bits(state.learning_rate, product(CURVE, PEAK, np.array(step)))
+            assert_equal_bits(state.learning_rate, product(STAIRS, PEAK, np.array(step)))
 
 
 @x64_both_ways
@@ -106,7 +107,7 @@ def test_state_keeps_structure_shapes_and_dtypes(x64, clock):
 
 
 def test_state_saved_without_x64_resumes_with_it():
-    optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(CURVE, PEAK))
+    optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(STAIRS, PEAK))
     params = jnp.ones(3)
     state = optimizer.init(params)
     with jax.enable_x64(True):
@@ -185,7 +186,7 @@ def test_count_of_any_integer_type_is_clipped(x64, dtypes):
             # Of the last, int32 would keep 5.
             for count in (low, high, 5, max(low, 5 - 2**33)):
                 counts.append(jnp.array(count, dtype))
-        optimizer = scale_by_curve(CURVE, PEAK, DataClock(3))
+        optimizer = scale_by_curve(STAIRS, PEAK, DataClock(3))
         state = optimizer.init(None)
         traces = []
 
@@ -206,8 +207,8 @@ def test_count_of_any_integer_type_is_clipped(x64, dtypes):
 @pytest.mark.parametrize("usual", [1, 8, 20, MAX_COUNT])
 def test_count_of_an_update_replaces_that_of_the_clock(usual):
     """And 0 is a count too."""
-    optimizer = scale_by_curve(CURVE, PEAK, DataClock(8, count=usual))
-    without_usual_count = scale_by_curve(CURVE, PEAK, DataClock(8))
+    optimizer = scale_by_curve(STAIRS, PEAK, DataClock(8, count=usual))
+    without_usual_count = scale_by_curve(STAIRS, PEAK, DataClock(8))
     state = optimizer.init(None)
     expected = without_usual_count.init(None)
     consumed = 0

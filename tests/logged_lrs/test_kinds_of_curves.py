@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from numpy.typing import NDArray
-from support.curves.strategies import arguments
+from support.curves.descriptions import descriptions
 from support.examples import examples
 from support.forecasts.logs import rows_of
 
@@ -28,7 +28,7 @@ def log_of(curve: Curve, updates: NDArray[np.int64]) -> list[dict[str, Any]]:
 def curves(draw: st.DrawFn) -> Curve:
     """Draw a curve, or a continuation, a cooldown or a part of it, of at least two steps."""
     with suppress_warnings():
-        curve = PlateauCurve(**draw(arguments(range(4))))
+        curve = PlateauCurve(**draw(descriptions(range(4), depth=0, kind="plateaus")))
         if curve.total_steps > 100_000 or curve.total_steps < 4:
             curve = PlateauCurve(1000, warmup_steps=10, absolute_plateaus=[(50, 100)])
         middle = curve.total_steps // 2

@@ -1,31 +1,26 @@
-"""The integer arithmetic, its table and its 224-bit numbers, against functions in 300 bits."""
+"""The integer arithmetic and the table of a curve, against functions in 300 bits."""
 
 from fractions import Fraction
-from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import given, strategies as st
 from proofs.arithmetic.bounded import ERROR_OF_PRODUCT
 from proofs.arithmetic.proven import LEAST_GROWTH
 from proofs.shapes.spec import GeometricSpec, InterpolatedSpec
 from proofs.shapes.specs import GEOMETRIC_SPECS, INTERPOLATED_SPECS, SPECS, spec_and_power
 from proofs.shapes.test_inverse_power import InversePowerSpec
-from support.curves.descriptions import build
-from support.curves.strategies import MAX_STEP, Words, arguments, magnitudes, shape_of, words
+from support.curves.descriptions import build, descriptions
+from support.curves.strategies import MAX_STEP, Words, words
 from support.examples import examples
 from support.numerics.oracle import (
     Oracle,
-    as_written,
     exactly,
-    is_nearest_float32,
     lowest_level,
     mp,
 )
 
 from plateau_jax import StagedCurve
-from plateau_jax.numerics import exact
 from plateau_jax.numerics.arithmetic import NUMPY, PYTHON, multiply, ratio
 from plateau_jax.numerics.exponents import power_limbs
 from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED
@@ -59,14 +54,6 @@ def test_power_is_rounded_to_the_nearest_unit(power):
     high, middle, low = power_limbs(exact)
     units = (high << 62) + (middle << 31) + low
     assert abs(units - exact * ONE) <= Fraction(1, 2)
-
-
-@given(st.integers(2**52, 2**53 - 1))
-def test_power_halfway_between_two_float64_is_rounded_to_even(number):
-    """Python divides two integers to the nearest float64."""
-    halfway = Fraction(2 * number + 1, 2**54)
-    assert exact.nearest_power(halfway, Fraction(1)) == float(halfway)
-    assert exact.nearest_power(halfway**2, Fraction(1, 2)) == float(halfway)
 
 
 def first_segment(length, low, shape):
@@ -120,10 +107,9 @@ every_curved_shape = pytest.mark.parametrize("spec", CURVED, ids=[spec.name for 
 
 @every_curved_shape
 @examples(500)
-@given(drawn=words(8))
-def test_interpolant_stays_within_its_units(spec: InterpolatedSpec, drawn: list[int]) -> None:
-    read = Words(drawn)
-    shape = shape_of(read, (spec.name,))
+@given(read=words(8))
+def test_interpolant_stays_within_its_units(spec: InterpolatedSpec, read: Words) -> None:
+    shape = read.shape((spec.name,))
     length = read.magnitude(2, MAX_STEP)
     elapsed = draw_elapsed(read, length)
     segment = first_segment(length, 0, shape)
@@ -150,19 +136,11 @@ def test_interpolant_never_goes_the_wrong_way(spec: InterpolatedSpec, first: int
         assert (np.diff(values) >= 0).all()
 
 
-def exact_level(shape: str, low: float, elapsed: int, length: int) -> Any:
-    """Return the level after some steps of a stage from 1 to `low`."""
-    spec, power = spec_and_power(shape)
-    x = exactly(Fraction(elapsed, length))
-    return spec.level(mp, exactly(1), as_written(low), x, exactly(power))
-
-
 @pytest.mark.parametrize("spec", GEOMETRIC_SPECS.values(), ids=GEOMETRIC_SPECS)
 @examples(500)
-@given(drawn=words(8))
-def test_geometric_level_stays_within_its_units(spec: GeometricSpec, drawn: list[int]) -> None:
-    read = Words(drawn)
-    shape = shape_of(read, (spec.name,))
+@given(read=words(8))
+def test_geometric_level_stays_within_its_units(spec: GeometricSpec, read: Words) -> None:
+    shape = read.shape((spec.name,))
     length = read.magnitude(2, MAX_STEP)
     low = max(read.ratio(), lowest_level(shape))
     elapsed = draw_elapsed(read, length)
@@ -170,16 +148,15 @@ def test_geometric_level_stays_within_its_units(spec: GeometricSpec, drawn: list
     if not segment.parameters:
         return  # between equal levels
     (value,) = evaluate(GEOMETRIC[spec.name].fixed_level, segment, np.array([elapsed]))
-    expected = exact_level(shape, low, elapsed, length)
+    expected = Oracle({"stages": [(length, low, shape)], "start": 1})(elapsed)
     assert_within(spec.error + ERROR_OF_PRODUCT, int(value) - expected * ONE)
 
 
 @examples(500)
 @given(words(6))
-def test_parabola_between_nearly_equal_levels(drawn: list[int]) -> None:
-    read = Words(drawn)
+def test_parabola_between_nearly_equal_levels(read: Words) -> None:
     name = InversePowerSpec.name
-    shape = shape_of(read, (name,))
+    shape = read.shape((name,))
     length = read.magnitude(2, MAX_STEP)
     _, power = spec_and_power(shape)
     elapsed = read.magnitude(1, length - 1)
@@ -190,14 +167,14 @@ def test_parabola_between_nearly_equal_levels(drawn: list[int]) -> None:
     *_, is_nearly_equal = segment.parameters[name]
     assert is_nearly_equal
     (value,) = evaluate(GEOMETRIC[name].fixed_level, segment, np.array([elapsed]))
-    expected = exact_level(shape, low, elapsed, length)
+    expected = Oracle({"stages": [(length, low, shape)], "start": 1})(elapsed)
     assert abs(int(value) - expected * ONE) <= 4
 
 
 # The table of a curve: its rows and its columns.
 
 
-@given(arguments())
+@given(descriptions(depth=0, kind="plateaus"))
 def test_table_has_a_row_for_each_segment(chosen):
     table = build(chosen).table
     assert table.begin.tolist() == Oracle(chosen).borders
@@ -237,86 +214,3 @@ def test_stage_between_equal_levels_keeps_the_columns_of_its_shape():
     curved = StagedCurve(CURVED_STAGES, start=1.0)
     flat = StagedCurve([(9, 1, shape) for _, _, shape in CURVED_STAGES], start=1)
     assert flat.table.columns().keys() == curved.table.columns().keys()
-
-
-# The 224-bit numbers, compared with rationals and with functions in 300 bits.
-
-positive = st.floats(5e-324, 1).map(exact.as_written)
-fractions = st.fractions(0, 1, max_denominator=MAX_STEP)
-
-
-def relative_error(number, expected):
-    return abs(exactly(Fraction(number)) / expected - 1)
-
-
-def absolute_error(number, expected):
-    return abs(exactly(Fraction(number)) - expected)
-
-
-@given(positive, positive, fractions)
-@example(Fraction(1), Fraction(1, 2), Fraction(0))
-@example(Fraction(1), Fraction(1, 2), Fraction(1))
-def test_decimal_functions_of_two_levels_match_mpmath(start, end, x):
-    start_decimal = exact.to_decimal(start)
-    end_decimal = exact.to_decimal(end)
-    with mpmath.workprec(400):
-        start = exactly(start)
-        end = exactly(end)
-        weight = exactly(x)
-        geometric_mean = exact.geometric_mean(start_decimal, end_decimal, x)
-        expected = start ** (1 - weight) * end**weight
-        assert relative_error(geometric_mean, expected) < mpmath.ldexp(1, -290)
-        interpolated = exact.interpolate(start_decimal, end_decimal, exact.to_decimal(x))
-        expected = start * (1 - weight) + end * weight
-        assert relative_error(interpolated, expected) < mpmath.ldexp(1, -250)
-        logarithm = exact.log2_ratio(start_decimal, end_decimal)
-        expected = mpmath.log(start / end, 2)
-        assert absolute_error(logarithm, expected) < mpmath.ldexp(1, -230)
-
-
-@given(fractions)
-@example(Fraction(0))
-@example(Fraction(1))
-def test_decimal_functions_of_a_fraction_match_mpmath(x):
-    with mpmath.workprec(400):
-        root = exact.square_root(x)
-        assert absolute_error(root, mpmath.sqrt(exactly(x))) < mpmath.ldexp(1, -290)
-        cosine = exact.half_cosine(x)
-        expected = (1 - mpmath.cospi(exactly(x))) / 2
-        assert absolute_error(cosine, expected) < mpmath.ldexp(1, -290)
-    if x in (0, 1):
-        assert cosine == x
-
-
-@given(positive, fractions)
-def test_powers_match_mpmath(level, x):
-    decimal = exact.to_decimal(level)
-    with mpmath.workprec(400):
-        power = exact.power(decimal, x - Fraction(1, 3))
-        expected = exactly(level) ** (exactly(x) - exactly(Fraction(1, 3)))
-        assert relative_error(power, expected) < mpmath.ldexp(1, -290)
-        assert abs(exact.from_decimal(decimal) - mpmath.ldexp(exactly(level), 224)) < 0.51
-
-
-numbers_of_bits = st.integers(24, 224)
-
-
-@given(numbers_of_bits.flatmap(lambda bits: st.tuples(magnitudes(0, 2**bits), st.just(bits))))
-def test_rounded_is_nearest_for_any_number_of_bits(case):
-    value, bits = case
-    rounded = exact.round_to_float32(value, bits)
-    assert type(rounded) is float
-    assert rounded == float(np.float32(rounded))
-    assert is_nearest_float32(np.float32(rounded), exactly(Fraction(value, 2**bits)))
-
-
-@given(st.floats(0, 1, width=32, exclude_max=True))
-def test_ties_round_to_even(level):
-    below = np.float32(level)
-    above = np.nextafter(below, np.float32(2))
-    middle = (Fraction(float(below)) + Fraction(float(above))) / 2
-    nearest = exact.nearest_float32(int(middle * 2**224))
-    if below.view(np.int32) % 2 == 0:
-        assert nearest == below
-    else:
-        assert nearest == above

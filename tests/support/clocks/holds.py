@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from support.curves.descriptions import build
-from support.curves.strategies import words
+from support.curves.strategies import Words, words
 from torch import Tensor, nn
 
 from plateau_jax import Curve, DataClock, HoldBelow, HoldUntilFlat, StagedCurve
@@ -136,8 +136,7 @@ ORACLES: dict[type, Any] = {HoldUntilFlat: _UntilFlat, HoldBelow: _Below}
 SIZE = 48
 PEAK = 0.3
 STAIRS = StagedCurve([(2, 1), (3,), (2, 0.7), (1,), (0, 0.5), (2,), (4, 0.9), (3,), (5, 0)])
-"""A warmup, and plateaus that begin at `STARTS`; one follows a jump down, another a rise."""
-STARTS = {2, 7, 8, 14}
+"""A warmup, and plateaus that begin at 2, 7, 8 and 14; one follows a jump down, another a rise."""
 
 UNTIL = HoldUntilFlat(2, threshold=0.1, every=2, limit=9)
 BELOW = HoldBelow([(0.7, 3), (0.1, 6)], every=3)
@@ -184,8 +183,8 @@ def metrics(count: int) -> st.SearchStrategy[list[Any]]:
     return words(count).map(_metrics)
 
 
-def _metrics(words: list[int]) -> list[Any]:
-    return [_metric(bits) for bits in words]
+def _metrics(read: Words) -> list[Any]:
+    return [_metric(bits) for bits in read.words]
 
 
 def _metric(bits: int) -> Any:

@@ -11,7 +11,6 @@ from support.curves.strategies import (
     Words,
     magnitude,
     read_arguments,
-    shape_of,
     words,
 )
 from support.numerics.oracle import Description, Oracle, are_equal, as_written, can_join
@@ -19,12 +18,10 @@ from support.numerics.oracle import Description, Oracle, are_equal, as_written, 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage
-from plateau_jax.shapes import known_shapes
+from plateau_jax.shapes.known_shapes import SHAPES
 
 UNIT = 4
 """The unit of every scaled curve, so that any two can be combined."""
-SHAPES = tuple(known_shapes.SHAPES)
-"""Every shape; a formula takes a decimal for P."""
 
 
 # Drawn levels and percentages may look like mistakes, and a cooldown may begin at 0.
@@ -71,7 +68,7 @@ def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
     stages: list[tuple[Any, ...]] = []
     for _ in range(count):
         kind = read.below(8)
-        shape = shape_of(read, SHAPES)
+        shape = read.shape(SHAPES)
         steps = read.magnitude(0, left)
         to = _level_near(read, level)
         if kind <= 1:
@@ -105,7 +102,7 @@ def _cooldown(read: Words, parent: Description, most_steps: int) -> Description:
         at = 0  # A part starts here.
     level = oracle(at)
     steps = read.magnitude(1, most_steps - at)
-    shape = shape_of(read, SHAPES)
+    shape = read.shape(SHAPES)
     to = min(1.0, float(level) * read.one_of((0.0, 1.0, 0.5, 0.1, 1 - 1e-7)))
     if read.below(4) == 0:
         to = min(to, read.ratio())
@@ -235,10 +232,10 @@ def descriptions(
         scaled: Batch plans scale some of the curves, which then need a clock with the unit `UNIT`.
     """
 
-    def read(drawn: list[int]) -> Description:
-        return _description(Words(drawn), counts, depth, kind=kind, scaled=scaled)
+    def describe(read: Words) -> Description:
+        return _description(read, counts, depth, kind=kind, scaled=scaled)
 
-    return words(_count(counts, depth)).map(read)
+    return words(_count(counts, depth)).map(describe)
 
 
 def _step(word: int, oracle: Oracle) -> int:
@@ -278,11 +275,12 @@ def descriptions_and_steps(
 ) -> st.SearchStrategy[tuple[Description, list[int]]]:
     """Draw `descriptions`, each with `size` int32 steps worth testing."""
 
-    def read(drawn: list[int]) -> tuple[Description, list[int]]:
-        description = _description(Words(drawn[size:]), counts, depth, kind=kind, scaled=scaled)
-        return description, steps_of(description, drawn[:size])
+    def describe(read: Words) -> tuple[Description, list[int]]:
+        words_of_steps = read.take(size)
+        description = _description(read, counts, depth, kind=kind, scaled=scaled)
+        return description, steps_of(description, words_of_steps)
 
-    return words(size + _count(counts, depth)).map(read)
+    return words(size + _count(counts, depth)).map(describe)
 
 
 def scaled(exponent: float = 0.5) -> Curve:

@@ -6,7 +6,7 @@ of the right kind.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from random import Random
 from typing import Any, TypeVar
@@ -26,7 +26,11 @@ class Words:
     """A reader of words, one after the other; it reads zeros after the last."""
 
     def __init__(self, words: Sequence[int]) -> None:
+        self.words = words
         self.left = iter(words)
+
+    def __repr__(self) -> str:
+        return f"Words({self.words})"
 
     def __call__(self) -> int:
         return next(self.left, 0)
@@ -56,27 +60,26 @@ class Words:
         rest, exponent = divmod(rest, 126)
         return max((1 + rest % 2**52 / 2**52) * 2.0 ** (-1 - exponent), SMALLEST_NORMAL)
 
-
-def shape_of(read: Words, names: Sequence[str]) -> str:
-    """Return one of the shapes, with a decimal for P in formulas; reads two words."""
-    name = read.one_of(names)
-    rest, kind = divmod(read(), 4)
-    powers = SHAPES[name].powers
-    if powers is None:
-        return name
-    low, high = (int(100 * Decimal(power)) for power in powers)
-    hundredths = low + rest % (high - low + 1)
-    if kind == 0:
-        decimals = ("0.5", "1", "2", "3.0", "0.25", "4", "1.5", "0.3333333333333333", "0.50")
-        power = decimals[rest % len(decimals)]
-    elif kind == 1:
-        near_an_end = (low, high, low + 1, high - 1)[rest % 4]
-        power = f"{near_an_end / 100:g}"
-    elif kind == 2 or hundredths == high:
-        power = f"{hundredths / 100:g}"
-    else:
-        power = f"{hundredths / 100:.2f}{rest % 10**15:015}"
-    return name.replace("P", power)
+    def shape(self, names: Iterable[str]) -> str:
+        """Return one of the shapes, with a decimal for P in formulas; reads two words."""
+        name = self.one_of(tuple(names))
+        rest, kind = divmod(self(), 4)
+        powers = SHAPES[name].powers
+        if powers is None:
+            return name
+        low, high = (int(100 * Decimal(power)) for power in powers)
+        hundredths = low + rest % (high - low + 1)
+        if kind == 0:
+            decimals = ("0.5", "1", "2", "3.0", "0.25", "4", "1.5", "0.3333333333333333", "0.50")
+            power = decimals[rest % len(decimals)]
+        elif kind == 1:
+            near_an_end = (low, high, low + 1, high - 1)[rest % 4]
+            power = f"{near_an_end / 100:g}"
+        elif kind == 2 or hundredths == high:
+            power = f"{hundredths / 100:g}"
+        else:
+            power = f"{hundredths / 100:.2f}{rest % 10**15:015}"
+        return name.replace("P", power)
 
 
 _RATIOS = [
@@ -108,12 +111,12 @@ def magnitude(word: int, low: int, high: int) -> int:
     return low + min(least + rest % max(1, least), width)
 
 
-def words(count: int) -> st.SearchStrategy[list[int]]:
-    """Draw `count` 64-bit integers at once."""
+def words(count: int) -> st.SearchStrategy[Words]:
+    """Draw `count` 64-bit integers at once, to be read one after the other."""
     size = 8 * count
 
-    def unpack(raw: bytes) -> list[int]:
-        return list(struct.unpack(f"<{count}Q", raw))
+    def unpack(raw: bytes) -> Words:
+        return Words(struct.unpack(f"<{count}Q", raw))
 
     return st.binary(min_size=size, max_size=size).map(unpack)
 
@@ -186,10 +189,5 @@ def read_arguments(
         "min_lr_ratio": read.ratio(),
         "init_lr_ratio": read.ratio(),
         "warmup_shape": ("linear", "cosine")[flags >> 3 & 1],
-        "decay_shape": shape_of(read, (*INTERPOLATED,)),
+        "decay_shape": read.shape(INTERPOLATED),
     }
-
-
-def arguments(counts: Sequence[int] = range(31)) -> st.SearchStrategy[dict[str, Any]]:
-    """Draw the arguments of a valid `PlateauCurve` with one of these numbers of plateaus."""
-    return words(9 + 3 * max(counts)).map(lambda drawn: read_arguments(Words(drawn), counts))

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.curves.descriptions import SHAPES
 from support.curves.strategies import SMALLEST_NORMAL
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve, stack
+from plateau_jax.shapes.known_shapes import SHAPES
 from plateau_jax.table.encoding import Table
 
 CURVE = PlateauCurve(

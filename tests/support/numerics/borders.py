@@ -6,14 +6,13 @@ the border, but not closer than promised, are an interval. The simplest fraction
 continued fractions, is the length L of the stage and the step j.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, get_args
 
 import numpy as np
 from hypothesis import assume, strategies as st
-from support.curves.descriptions import SHAPES
-from support.curves.strategies import MAX_STEP, Words, shape_of, words
+from support.curves.strategies import MAX_STEP, Words, words
 from support.numerics.oracle import (
     CurvePart,
     Description,
@@ -25,7 +24,7 @@ from support.numerics.oracle import (
 )
 
 from plateau_jax.curves.plateau_curve import WarmupShape
-from plateau_jax.shapes.known_shapes import INTERPOLATED
+from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
 
 PROMISED = Fraction(1, 2**58)
 """The promised error of a value before it is rounded: an exact value closer to a border than this
@@ -189,15 +188,16 @@ def _fit_stage(drawn: list[int], shape: str, least: Fraction) -> tuple[Descripti
 
 
 def steps_at_borders(
-    shapes: Sequence[str] = SHAPES, least: Fraction = PROMISED
+    shapes: Iterable[str] = SHAPES, least: Fraction = PROMISED
 ) -> st.SearchStrategy[tuple[Description, int]]:
     """Draw curves, each with a step at `least` to 4 · `least` from a rounding border."""
 
-    def fit_curve(drawn: list[int]) -> tuple[Description, int]:
-        shape = shape_of(Words(drawn[-2:]), shapes)
+    def fit_curve(read: Words) -> tuple[Description, int]:
+        tries = [read.take(_WORDS_PER_TRY) for _ in range(_TRIES)]
+        shape = read.shape(shapes)
         fitted = None
-        for first in range(0, _TRIES * _WORDS_PER_TRY, _WORDS_PER_TRY):
-            fitted = fitted or _fit_stage(drawn[first : first + _WORDS_PER_TRY], shape, least)
+        for drawn in tries:
+            fitted = fitted or _fit_stage(drawn, shape, least)
         assume(fitted)
         assert fitted
         return fitted

@@ -1,0 +1,141 @@
+"""The sums of the law of the loss equal their formulas, summed term by term."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, strategies as st
+from proofs.shapes.specs import SAMPLES
+from support.curves.descriptions import build, descriptions
+from support.examples import examples
+from support.forecasts.loss_oracle import N, S, lrs_of
+from support.numerics.oracle import can_join
+
+from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.arguments.curve_warning import suppress_warnings
+from plateau_jax.forecasts.loss_law import schedule_sums
+from plateau_jax.theory.curve_parts import largest_multiplier
+
+
+def check_sums(curve: Curve, peak: float, steps: Any, tolerance: float) -> None:
+    """Compare with sums up to each step, term by term."""
+    lrs = lrs_of(curve, peak)
+    step_array = np.array(steps)
+    expected_progress = [S(lrs[:step]) for step in step_array.flat]
+    expected_noise = [N(lrs[:step]) for step in step_array.flat]
+    progress, noise = schedule_sums(curve, peak, step_array)
+    assert progress.shape == step_array.shape
+    assert noise.shape == step_array.shape
+    np.testing.assert_allclose(progress.flat, expected_progress, rtol=tolerance)
+    np.testing.assert_allclose(noise.flat, expected_noise, rtol=tolerance)
+
+
+@examples(60)
+@given(
+    descriptions(range(4), scaled=True),
+    st.lists(st.floats(0, 1), min_size=1, max_size=4),
+    st.floats(1e-6, 10),
+)
+def test_sums_equal_their_formula(description: Any, fractions: list[float], peak: float) -> None:
+    curve = build(description)
+    assume(curve.total_steps <= 20_000)
+    steps = [max(1, round(fraction * curve.total_steps)) for fraction in fractions]
+    check_sums(curve, peak, steps, 1e-11)
+
+
+LEVELS = st.sampled_from([1.0, 0.1, 1e-3, 1e-6, 1e-12])
+SHAPES = st.sampled_from([shape for shape in SAMPLES if can_join(shape, 1.0, 1e-12)])
+STAGES = st.tuples(st.sampled_from([1, 90]), LEVELS, SHAPES)
+
+
+@examples(60)
+@given(st.lists(STAGES, min_size=12, max_size=40), LEVELS)
+def test_sums_of_levels_of_every_magnitude(stages: list[Any], start: float) -> None:
+    """A learning rate may be larger than the sum of all that come after it."""
+    curve = StagedCurve(stages, start=start)
+    check_sums(curve, 1.0, [curve.total_steps], 1e-11)
+
+
+def lines_between(total: int, count: int) -> StagedCurve:
+    """Return straight lines between noisy levels with jumps, as a log of many rates gives."""
+    rng = np.random.default_rng(0)
+    levels = np.cos(np.linspace(0, 1.55, count)) + 1e-3 * rng.standard_normal(count)
+    levels = np.abs(levels) / 2
+    levels[rng.integers(0, count, 5)] *= 1e-3
+    levels[count // 2 :] *= 0.05
+    steps = np.diff(np.linspace(0, total, count + 1).astype(int))
+    with suppress_warnings():
+        return StagedCurve(list(zip(steps.tolist(), levels.tolist(), strict=True)))
+
+
+def one_drop() -> StagedCurve:
+    """Return a cosine of many lines, which falls to a tenth at once."""
+    levels = np.cos(np.linspace(0, 1.5, 2_000))
+    levels[1_200:] *= 0.1
+    return StagedCurve([(20, level) for level in levels.tolist()])
+
+
+LONG_CURVES = {
+    "cosine": PlateauCurve(160_000, warmup_steps=3_000),
+    "plateaus": PlateauCurve(
+        120_000, warmup_steps=100, plateaus=[(10, 20), (55, 40)], min_lr_ratio=0.1
+    ),
+    "jumps": StagedCurve(
+        [
+            (5_000, 1.0),
+            (20_000,),
+            (0, 0.01),
+            (40_000,),
+            (0, 0.7),
+            (20_000, 0.0),
+        ]
+    ),
+    "pauses": StagedCurve(
+        [
+            (0, 1.0),
+            (20_000,),
+            (0, 0.0),
+            (5_000,),
+            (0, 0.5),
+            (50_000, 0.0, "1-sqrt"),
+        ]
+    ),
+    "exponential": StagedCurve(
+        [
+            (100, 1.0),
+            (80_000, 1e-6, "exponential"),
+            (30_000, 0.0),
+        ]
+    ),
+    "sawteeth": PlateauCurve(12_000, warmup_steps=99)
+    .then(PlateauCurve(12_000))
+    .then(PlateauCurve(59_999)),
+    "one drop": one_drop(),
+    "300 lines": lines_between(140_000, 300),
+    "5000 lines": lines_between(150_000, 5_000),
+}
+
+
+@pytest.mark.parametrize("name", LONG_CURVES)
+def test_sums_of_long_curves_equal_their_formula(name: str) -> None:
+    """Parts of several steps stand for single ones. The steps may have any order and shape."""
+    curve = LONG_CURVES[name]
+    fractions = np.array([1.0, 0.33, 0.85, 0.999])
+    first_border, second_border = curve.table.begin[1:3].tolist()
+    borders = [
+        first_border - 1,
+        first_border + 50,
+        second_border - 1,
+        second_border + 50,
+    ]
+    within = (fractions * curve.total_steps).astype(int)
+    check_sums(curve, 2e-3, np.array([within, np.maximum(borders, 1)]), 1e-5)
+
+
+@examples(40)
+@given(descriptions(range(4), scaled=True), st.floats(0, 1))
+def test_largest_multiplier_is_that_of_all_steps(description: Any, fraction: float) -> None:
+    curve = build(description)
+    assume(curve.total_steps <= 100_000)
+    updates = max(1, round(fraction * curve.total_steps))
+    assert largest_multiplier(curve, updates) == curve(np.arange(updates)).max()
