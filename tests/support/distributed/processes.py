@@ -104,7 +104,7 @@ class RankGroup:
                     worker.join()
                     raise AssertionError(f"process {rank} ended with {worker.exitcode}") from None
                 assert error is None, f"process {rank} raised\n{error}"
-                results[rank] = result
+                results[rank] = pickle.loads(result)
                 are_in_group[rank] = is_in_group
         return results, are_in_group
 
@@ -143,7 +143,7 @@ def _work(connection: Connection, rank: int, size: int, store: str) -> None:
             result = None
             error = None
             try:
-                result = _call(module, file, call)
+                result = pickle.dumps(_call(module, file, call))
             except BaseException:
                 error = traceback.format_exc()
             connection.send((result, distributed.is_initialized(), error))
