@@ -139,7 +139,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = signature(pyfuncitem.function).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
     try:
-        groups[size].call_test(pyfuncitem.path, pyfuncitem.originalname, arguments)
+        groups[size].call(pyfuncitem.function, **arguments)
     except AssertionError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
     return True

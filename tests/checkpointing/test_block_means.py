@@ -1,26 +1,90 @@
 """Means of blocks of updates, saved with checkpoints and merged for a cooldown."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.checkpointing.block_means import (
-    LAST,
-    LENGTH,
-    STABLE,
-    BlockMeansRun,
-    train_on_ranks,
-)
-from support.checkpointing.checkpoints import same_bits
+from support.checkpointing.checkpoints import gathered, same_bits
+from support.distributed.models import wrapped
 from support.distributed.processes import run
 from support.examples import examples
-from support.training.models import Net
-from torch import nn
-from torch.optim.swa_utils import AveragedModel
+from support.training.models import Net, seeded
+from torch import Tensor, distributed, nn
+from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 
+from plateau_jax import StagedCurve
 from torch_bridge import Checkpoints
+from torch_bridge.distributed.plain_names import plain_state
+from torch_bridge.distributed.processes import rank, world_size
+
+LENGTH = 4
+"""Updates in a block."""
+LAST = 24
+"""Updates of the run."""
+STABLE = StagedCurve([(2, 1.0), (LAST - 2,)])
+
+
+class BlockMeansRun:
+    """Trains two layers; all ranks together see the batches that a single process sees.
+
+    Args:
+        directory: Of the checkpoints.
+        wrapper: As for `wrapped`.
+        dtype: Of the model.
+        every: Updates between two that are averaged.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        wrapper: str = "plain",
+        dtype: torch.dtype = torch.float32,
+        every: int = 1,
+    ) -> None:
+        model = Net().to(dtype)
+        self.mean = AveragedModel(model, avg_fn=get_swa_avg_fn()).float()
+        self.model = wrapped(wrapper, model)
+        if wrapper == "fsdp":
+            wrapped(wrapper, self.mean.module)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.every = every
+        self.num_updates = 0
+        self.weights: list[dict[str, Tensor]] = []
+        """The weights after each update, in float64."""
+        self.checkpoints = Checkpoints(directory, keep=LAST)
+
+    def train(self, last: int) -> None:
+        for update in range(self.num_updates + 1, last + 1):
+            with seeded(update):
+                inputs = torch.randn(12, 3)
+            inputs = inputs[rank() :: world_size()].to(next(self.model.parameters()).dtype)
+            self.model(inputs).sub(inputs[:, :2].sin()).square().mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            state = self.model.state_dict()
+            self.weights.append({name: weight.double() for name, weight in state.items()})
+            if update % LENGTH == 1:
+                self.mean.n_averaged.zero_()
+            if update % self.every == 0:
+                self.mean.update_parameters(self.model)
+            if update % LENGTH == 0:
+                self.save(update)
+            self.num_updates = update
+
+    def save(self, update: int) -> None:
+        self.checkpoints.save(update, wait=True, **self.parts())
+
+    def parts(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer, "mean": self.mean}
+
+    def load_newest(self) -> None:
+        # The random states of a rank that is gone, or new, are not needed here.
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            self.num_updates = self.checkpoints.load(**self.parts()) or 0
+
 
 RUNS: dict[str, dict[str, Any]] = {
     "every update": {},
@@ -129,6 +193,14 @@ def test_count_of_another_module_is_not_dropped(tmp_path: Path) -> None:
 # Several ranks.
 
 
+def train_on_ranks(directory: Path, wrapper: str, last: int) -> None:
+    """Continue the run in a directory, or begin it, until after some updates; then save it."""
+    run = BlockMeansRun(directory, wrapper)
+    run.load_newest()
+    run.train(last)
+    run.save(last)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
 @pytest.mark.parametrize("processes", [(1, 2), (2, 1), (2, 3)], ids=str)
@@ -147,3 +219,24 @@ def test_block_continues_on_another_number_of_ranks(
         assert mean.n_averaged == LENGTH
         for name, value in saved_mean(expected, step).state_dict().items():
             torch.testing.assert_close(mean.state_dict()[name], value, rtol=0, atol=1e-6)
+
+
+def merged_weights(run: BlockMeansRun) -> dict[str, Tensor]:
+    """Train, and merge the block means into the model for a cooldown within two blocks."""
+    run.train(LAST)
+    steps = run.checkpoints.steps()[1:]
+    weights = STABLE.cooldown(LENGTH + 1, LAST - LENGTH - 2).merge_weights(steps, mean_of=LENGTH)
+    run.checkpoints.merge(steps, weights, into=run.model, part="mean")
+    return gathered(plain_state(run.model))
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+def test_merge_of_block_means_matches_one_process(tmp_path: Path, wrapper: str) -> None:
+    directory_of_rank = tmp_path / str(rank())
+    merged = merged_weights(BlockMeansRun(tmp_path / "ranks", wrapper))
+    distributed.destroy_process_group()
+    expected = merged_weights(BlockMeansRun(directory_of_rank))
+    for name, weight in expected.items():
+        torch.testing.assert_close(merged[name], weight, rtol=0, atol=1e-6)

@@ -2,13 +2,16 @@
 
 import errno
 import gc
+import io
 import itertools
+import math
 import os
 import resource
 import shutil
 import signal
+import stat
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -16,8 +19,9 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
+import safetensors
 import torch
-from support.checkpointing import disk_operations
+from safetensors import SafetensorError
 from support.checkpointing.checkpoints import (
     Part,
     check_no_leftovers,
@@ -30,17 +34,36 @@ from support.lines import Lines, Stop
 from torch import nn
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import checkpoints as checkpoints_module
+from torch_bridge.checkpointing import checkpoints as checkpoints_module, file_format
+from torch_bridge.checkpointing.loading import SavedCheckpoint
+
+# Something happens at the n-th operation on the disk.
+
+OPERATIONS: list[tuple[Any, str]] = [
+    (os, "open"),
+    (os, "listdir"),
+    (os, "mkdir"),
+    (os, "rename"),
+    (os, "unlink"),
+    (os, "rmdir"),
+    (os, "chmod"),
+    (os, "fsync"),
+    (io, "open"),
+    (file_format, "save_file"),
+    (safetensors, "safe_open"),
+    (SavedCheckpoint, "fill_tensors"),
+]
+
+# Is called with the directory, and returns the exception to raise.
+Event = Callable[[Path], BaseException | None]
 
 
-@pytest.fixture(autouse=True)
-def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a power failure a flush only takes time, and so does the search for garbage."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(gc, "collect", lambda: 0)
+class Killed(BaseException):
+    """Stands in for SIGKILL: no operation after it reaches the disk."""
 
 
-# What happens instead of an operation on the disk.
+def kill(_: Path) -> Killed:
+    return Killed()
 
 
 def full_disk(_: Path) -> OSError:
@@ -53,6 +76,153 @@ def input_output_error(_: Path) -> OSError:
 
 def interrupt(_: Path) -> KeyboardInterrupt:
     return KeyboardInterrupt()
+
+
+class AtOperation:
+    """Call a function just before one of the operations on a directory's files.
+
+    The exception that it returns is raised instead of the operation, after half of a write. A
+    `Killed` is raised at every later operation too.
+
+    Args:
+        directory: The operations on anything inside it count, those of all threads.
+        at: The index of the operation, from 0. By default all take place.
+        event: The function.
+    """
+
+    def __init__(self, directory: Path, at: float = math.inf, event: Event = kill) -> None:
+        self.operations: list[tuple[str, str]] = []
+        """The name of each operation, and that of its file."""
+        self.directory = directory
+        self.at = at
+        self.event = event
+        self.patches = ExitStack()
+        self.paths: dict[int, str] = {}
+        """The path of each open file."""
+        self.is_in_event = False
+        self.killed: Killed | None = None
+
+    @property
+    def happened(self) -> bool:
+        return self.at < len(self.operations)
+
+    def __enter__(self) -> "AtOperation":
+        for module, name in OPERATIONS:
+            observed = self.observed_form_of(name, getattr(module, name))
+            self.patches.enter_context(patch.object(module, name, observed))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.patches.close()
+
+    def observed_form_of(self, name: str, operation: Any) -> Any:
+        def observed(*arguments: Any, **options: Any) -> Any:
+            path = self.path_of(name, arguments, options)
+            if path is None or self.is_in_event:
+                return operation(*arguments, **options)
+            error = self.next_error(name, path)
+            if error is None:
+                result = operation(*arguments, **options)
+                if name == "open":
+                    return self.opened(result, path)
+                return result
+            if name == "save_file":
+                raise self.half_of_save(operation, arguments, error)
+            if name == "fsync":
+                self.halve_file(arguments[0])
+            elif isinstance(error, OSError):
+                error.filename = path  # as the system does if it gets a path
+            raise error
+
+        return observed
+
+    def path_of(self, name: str, arguments: Any, options: Any) -> str | None:
+        """Return the path that an operation is about; None if it is not in the directory."""
+        if options.get("dir_fd") is not None:
+            # shutil.rmtree removes files by their names, relative to an open folder.
+            return str(arguments[0])
+        if name == "fsync":
+            path = self.paths.get(arguments[0], "")
+        elif name == "save_file":
+            path = arguments[1]
+        elif name == "fill_tensors":
+            path = arguments[0].path
+        elif "filename" in options:
+            path = options["filename"]
+        else:
+            path = next(iter(arguments), "")
+        if Path(str(path)).is_relative_to(self.directory):
+            return str(path)
+        return None
+
+    def opened(self, file: Any, path: str) -> Any:
+        """Remember the path of an open file, and observe what is written to it."""
+        if isinstance(file, int):
+            self.paths[file] = path
+            return file
+        if isinstance(file, io.BufferedWriter):
+            file = ObservedFile(file, path, self)
+        self.paths[file.fileno()] = path
+        return file
+
+    def observe(self, name: str, path: str) -> None:
+        """Count an operation, and raise its error instead of it."""
+        error = self.next_error(name, path)
+        if error is not None:
+            raise error
+
+    def next_error(self, name: str, path: str) -> BaseException | None:
+        """Count an operation, and return the error that it must raise."""
+        index = len(self.operations)
+        self.operations.append((name, Path(path).name))
+        if self.killed is not None:
+            return self.killed
+        if index != self.at:
+            return None
+        self.is_in_event = True
+        error = self.event(self.directory)
+        self.is_in_event = False
+        if isinstance(error, Killed):
+            self.killed = error
+        return error
+
+    def half_of_save(self, save_file: Any, arguments: Any, error: BaseException) -> BaseException:
+        """Write half of a file of tensors; return the error as safetensors raises it."""
+        save_file(*arguments)
+        os.truncate(arguments[1], os.path.getsize(arguments[1]) // 2)
+        if isinstance(error, OSError):
+            return SafetensorError(f"I/O error: {error.strerror} (os error {error.errno})")
+        return error
+
+    def halve_file(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            os.ftruncate(descriptor, status.st_size // 2)
+
+
+class ObservedFile(io.BufferedWriter):
+    """A file whose writes are operations on the disk too."""
+
+    def __init__(self, file: io.BufferedWriter, path: str, observer: AtOperation) -> None:
+        file.close()
+        super().__init__(io.FileIO(path, "ab"))
+        self.path = path
+        self.observer = observer
+
+    def write(self, content: Any) -> int:
+        self.observer.observe("write", self.path)
+        return super().write(content)
+
+    def flush(self) -> None:
+        self.observer.observe("flush", self.path)
+        super().flush()
+
+
+@pytest.fixture(autouse=True)
+def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a power failure a flush only takes time, and so does the search for garbage."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(gc, "collect", lambda: 0)
 
 
 # Saves that fail.
@@ -128,16 +298,16 @@ def run_and_catch(save: Save, directory: Path) -> BaseException | None:
 @pytest.mark.parametrize(
     ("save", "event"),
     [
-        pytest.param(FIRST, disk_operations.kill, id="first save killed"),
-        pytest.param(NEXT, disk_operations.kill, id="next save killed"),
-        pytest.param(SAME_STEP, disk_operations.kill, id="save of the same step killed"),
-        pytest.param(PRUNING, disk_operations.kill, id="pruning save killed"),
+        pytest.param(FIRST, kill, id="first save killed"),
+        pytest.param(NEXT, kill, id="next save killed"),
+        pytest.param(SAME_STEP, kill, id="save of the same step killed"),
+        pytest.param(PRUNING, kill, id="pruning save killed"),
         pytest.param(
             PRUNING_AFTER_ROLL_BACK,
-            disk_operations.kill,
+            kill,
             id="pruning save after a roll back killed",
         ),
-        pytest.param(AFTER_KILLS, disk_operations.kill, id="save after kills killed"),
+        pytest.param(AFTER_KILLS, kill, id="save after kills killed"),
         pytest.param(NEXT, full_disk, id="disk full in the next save"),
         # Not after kills: an error while their remains are read may cost a checkpoint.
         pytest.param(FIRST, input_output_error, marks=pytest.mark.slow),
@@ -148,13 +318,13 @@ def run_and_catch(save: Save, directory: Path) -> BaseException | None:
     ],
 )
 def test_failed_save_leaves_complete_checkpoints(
-    tmp_path: Path, save: Save, event: disk_operations.Event, first: int
+    tmp_path: Path, save: Save, event: Event, first: int
 ) -> None:
     prepared = tmp_path / "prepared"
     save.prepare(prepared)
     for at in itertools.count(first, 3):
         directory = shutil.copytree(prepared, tmp_path / str(at))
-        with disk_operations.AtOperation(directory, at, event) as operation:
+        with AtOperation(directory, at, event) as operation:
             error = run_and_catch(save, directory)
         left = load_steps(directory)
         if not save.is_done(left):
@@ -203,7 +373,7 @@ def check_later_use(save: Save, directory: Path) -> None:
 def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
     """A power failure loses what was not flushed: never both checkpoints, nor only the content."""
     save_steps(tmp_path, [1], keep=1)
-    with disk_operations.AtOperation(tmp_path) as recorded:
+    with AtOperation(tmp_path) as recorded:
         save_steps(tmp_path, [2], keep=1)
     partial = next(file for name, file in recorded.operations if name == "mkdir")
     order: list[tuple[str, str]] = []
@@ -227,7 +397,7 @@ def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
 
 def test_operations_in_a_sibling_directory_do_not_count(tmp_path: Path) -> None:
     """Also if its name begins with that of the observed one."""
-    with disk_operations.AtOperation(tmp_path / "run") as recorded:
+    with AtOperation(tmp_path / "run") as recorded:
         save_steps(tmp_path / "run-2", [1], keep=1)
     assert recorded.operations == []
 
@@ -313,13 +483,13 @@ def result_of(read: Callable[..., int | None], directory: Path) -> Result:
 @pytest.mark.parametrize("event", [input_output_error, interrupt])
 @every_read
 def test_failed_read_loads_all_or_nothing(
-    saved: Path, read: Callable[..., Any], event: disk_operations.Event
+    saved: Path, read: Callable[..., Any], event: Event
 ) -> None:
     """An unreadable checkpoint is skipped, as a damaged one is."""
     results: list[Result] = []
     for at in itertools.count():
         with (
-            disk_operations.AtOperation(saved, at, event) as operation,
+            AtOperation(saved, at, event) as operation,
             # A RuntimeError, if all are damaged.
             suppress(OSError, RuntimeError, KeyboardInterrupt),
         ):
@@ -368,7 +538,7 @@ def test_read_while_another_process_saves(
     for at in itertools.count(first, 2):
         directory = shutil.copytree(saved, tmp_path / str(at))
         with (
-            disk_operations.AtOperation(directory, at, save) as operation,
+            AtOperation(directory, at, save) as operation,
             patch.object(checkpoints_module, "_lock", RLock()),  # that of another process
             suppress(*possible_errors),
         ):

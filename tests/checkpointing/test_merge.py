@@ -1,10 +1,10 @@
 """`Checkpoints.merge`: the weighted mean of the models in several checkpoints."""
 
 import copy
+import ctypes
+import gc
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.checkpointing import merge_memory
 from support.checkpointing.checkpoints import same_bits
 from support.examples import examples
 from support.training.models import Net
@@ -257,9 +256,39 @@ def test_merge_and_load_model_in_inference_mode(saved: Path, mode: Any, mode_of_
 # Memory.
 
 
+def large_model(kind: str) -> nn.Module:
+    """Return a model of 32 MB."""
+    if kind == "one tensor":
+        return nn.Linear(2896, 2896, bias=False)
+    if kind == "tied":
+        embedding = nn.Embedding(2048, 1024)
+        head = nn.Linear(1024, 2048, bias=False)
+        head.weight = embedding.weight
+        return nn.Sequential(embedding, *layers(6), head)
+    if kind == "bfloat16":
+        return nn.Sequential(*layers(8)).to(torch.bfloat16)
+    return nn.Sequential(*layers(8))
+
+
+def layers(number: int) -> list[nn.Module]:
+    return [nn.Linear(1024, 1024, bias=False) for _ in range(number)]
+
+
+def memory(entry: str) -> int:
+    """Return an entry of the process's status in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == entry:
+            kilobytes, _ = value.split()
+            return int(kilobytes) * 1024
+    raise LookupError(entry)
+
+
 @pytest.mark.slow
+@pytest.mark.ranks(1)  # in a new process, whose memory other tests have not used
 @pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="the system does not tell a process's memory"
+    not os.access("/proc/self/clear_refs", os.W_OK),
+    reason="the system does not reset the peak of a process's memory",
 )
 @pytest.mark.parametrize(
     ("kind", "limit"),
@@ -271,17 +300,22 @@ def test_merge_needs_memory_of_one_model_and_some_tensors(
     """A few megabytes of tensors are summed at a time; bfloat16 ones in float32.
 
     The largest tensor is there three times: the sum, what DCP reads from the file, and what it
-    returns.
+    returns. The limits are in units of a model, and include the memory of one.
     """
-    model = merge_memory.large_model(kind)
+    # Freed memory returns to the system at once, so that its figure is that of the tensors.
+    mmap_threshold = -3
+    ctypes.CDLL(None).mallopt(mmap_threshold, 65536)
+    model = large_model(kind)
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    checkpoints = Checkpoints(tmp_path, keep=9)
     for step in range(8):
-        Checkpoints(tmp_path, keep=8).save(step, model=model, wait=True)
-    command = [sys.executable, "-m", merge_memory.__name__, str(tmp_path), kind]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        # Freed memory returns to the system at once, so that its figure is that of the tensors.
-        "MALLOC_MMAP_THRESHOLD_": "65536",
-    }
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert 1 < float(ended.stdout) < limit
+        checkpoints.save(step, model=model, wait=True)
+    small = nn.Linear(2, 2)
+    checkpoints.save(8, model=small, wait=True)
+    checkpoints.merge([8], [1.0], into=small, part="model")  # imports what a merge needs
+    gc.collect()
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is that from here on
+    checkpoints.merge(range(8), [1 / 8] * 8, into=model, part="model")
+    peak = memory("VmHWM") - before
+    assert 1 < peak / size < limit, peak / size

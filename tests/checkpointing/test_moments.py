@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.checkpointing.checkpoints import Part, gathered, same_bits
 from support.checkpointing.wrapped_tensors import Quantizing, Wrapped
-from support.distributed.distributed_updates import wrapped
+from support.distributed.models import wrapped
 from support.distributed.processes import error_of
 from support.training.models import seeded
 from torch import Tensor, distributed, nn

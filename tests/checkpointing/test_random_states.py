@@ -3,27 +3,124 @@
 Also which loads restore them, and which parts a load may leave out.
 """
 
+import os
+import random
 import signal
 from collections.abc import Generator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from support.checkpointing import plain_loop
 from support.checkpointing.checkpoints import Part, constant_model, saving_is_busy
-from support.checkpointing.plain_loop import UPDATES, Train, draw, seed
 from support.distributed.processes import run
 from support.golden.files import FILES
 from support.lines import Lines
-from support.programs import FORKSERVER
+from support.training.models import Net
 from support.training.steps import make_step
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from plateau_jax import CurveWarning
-from torch_bridge import Checkpoints, random_states
+from torch_bridge import (
+    Checkpoints,
+    PlateauCurve,
+    distribute,
+    lambda_lr,
+    make_loader,
+    random_states,
+)
 from torch_bridge.checkpointing import parts
+from torch_bridge.distributed.processes import rank, world_size
+
+UPDATES = 12
+
+
+def draw() -> list[float]:
+    """Draw from each generator; some numbers are drawn in pairs, of which one is kept for later."""
+    return [
+        random.random(),
+        random.gauss(0, 1),
+        np.random.normal(),  # noqa: NPY002 (the global generator, as programs use it)
+        torch.randn(()).item(),
+    ]
+
+
+def seed(number: int) -> None:
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002 (the global generator)
+    torch.manual_seed(number)
+
+
+class Augmented(Dataset[tuple[Tensor, Tensor]]):
+    """Samples that differ each time they are read."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        shift, *noise = draw()
+        return torch.tensor(noise) / 9 + index / 20, torch.full((2,), shift)
+
+
+class Run:
+    """The parts of a run; each rank has different random numbers."""
+
+    def __init__(self) -> None:
+        seed(rank())
+        self.model: nn.Module = Net(dropout=0.5)
+        if world_size() > 1:
+            self.model = distribute(self.model, "ddp", device="cpu")
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        self.scheduler = lambda_lr(self.optimizer, PlateauCurve(UPDATES, warmup_steps=3))
+        self.losses: list[str] = []
+        """Of all updates, to the bit."""
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        return vars(self)
+
+    def update(self, inputs: Tensor, targets: Tensor) -> None:
+        loss = nn.functional.mse_loss(self.model(inputs), targets)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        self.losses.append(float(loss.detach()).hex())
+
+
+def train(directory: Path, updates: int) -> list[str]:
+    """Save after every other update, also in the middle of an epoch; return all losses."""
+    run = Run()
+    loader = make_loader(Augmented(), 4 // world_size(), num_workers=0)
+    checkpoints = Checkpoints(directory)
+    checkpoints.load(**run.parts, loader=loader)
+    while len(run.losses) < updates:
+        for inputs, targets in loader:
+            run.update(inputs, targets)
+            done = len(run.losses)
+            if done % 2 == 0 or done == updates:
+                checkpoints.save(done, **run.parts, loader=loader, wait=done == updates)
+            if done == updates:
+                break
+    return run.losses
+
+
+def train_with_plain_loader(directory: Path, updates: int) -> list[str]:
+    """Save after every epoch; torch's loader draws its order from torch's random numbers."""
+    run = Run()
+    loader = DataLoader(Augmented(), batch_size=10, shuffle=True)
+    checkpoints = Checkpoints(directory)
+    checkpoints.load(**run.parts)
+    while len(run.losses) < updates:
+        for inputs, targets in loader:
+            run.update(inputs, targets)
+        done = len(run.losses)
+        checkpoints.save(done, **run.parts, wait=done == updates)
+    return run.losses
 
 
 @pytest.fixture(autouse=True)
@@ -33,45 +130,55 @@ def preserved_random_states() -> Generator[None]:
     random_states.set_states_of_process(states)
 
 
-# Loops.
+# Loops that are interrupted.
 
 
 @pytest.mark.parametrize("stop", range(1, UPDATES))
 def test_loop_resumes_after_any_update(tmp_path: Path, stop: int) -> None:
-    expected = plain_loop.train(tmp_path / "uninterrupted", UPDATES)
-    plain_loop.train(tmp_path / "stopped", stop)
-    assert plain_loop.train(tmp_path / "stopped", UPDATES) == expected
-
-
-@pytest.mark.parametrize("stop", range(2, UPDATES, 2))
-def test_loop_with_a_loader_of_torch_resumes_after_epochs(tmp_path: Path, stop: int) -> None:
-    train = plain_loop.train_with_plain_loader
     expected = train(tmp_path / "uninterrupted", UPDATES)
     train(tmp_path / "stopped", stop)
     assert train(tmp_path / "stopped", UPDATES) == expected
 
 
+@pytest.mark.parametrize("stop", range(2, UPDATES, 2))
+def test_loop_with_a_loader_of_torch_resumes_after_epochs(tmp_path: Path, stop: int) -> None:
+    expected = train_with_plain_loader(tmp_path / "uninterrupted", UPDATES)
+    train_with_plain_loader(tmp_path / "stopped", stop)
+    assert train_with_plain_loader(tmp_path / "stopped", UPDATES) == expected
+
+
+class Killing(Lines):
+    """Kills the process at a line of the loop, or of the product."""
+
+    def line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            self.count += 1
+            if self.count == self.stop_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self.line
+
+
+def train_until_killed(directory: Path, line: int) -> None:
+    with Killing(line, __file__):
+        train(directory, UPDATES)
+
+
 @pytest.mark.slow
 def test_killed_loop_resumes_in_a_new_process(tmp_path: Path) -> None:
     """Three processes are killed at different lines; each continues the one before."""
-    with Lines(None, plain_loop.__file__) as lines:
-        expected = plain_loop.train(tmp_path / "uninterrupted", UPDATES)
-    losses = tmp_path / "losses"
+    with Lines(None, __file__) as lines:
+        expected = train(tmp_path / "uninterrupted", UPDATES)
     # Together they run fewer lines than a whole run, so each of them is killed.
-    for kill_at in (lines.count // 3, lines.count // 4, lines.count // 5, None):
-        process = FORKSERVER.Process(target=plain_loop.train_until_killed, args=(tmp_path, kill_at))
-        process.start()
-        process.join()
-        if kill_at is not None:
-            assert process.exitcode == -signal.SIGKILL
-            assert Checkpoints(tmp_path / "run").steps()
-    assert losses.read_text().split() == expected
+    for kill_at in (lines.count // 3, lines.count // 4, lines.count // 5):
+        with pytest.raises(AssertionError, match=f"ended with -{signal.SIGKILL:d}"):
+            run(train_until_killed, tmp_path / "run", kill_at, processes=1)
+        assert Checkpoints(tmp_path / "run").steps()
+    assert run(train, tmp_path / "run", UPDATES, processes=1) == [expected]
 
 
 @pytest.mark.slow
 def test_loop_on_two_ranks_resumes(tmp_path: Path) -> None:
     """Under DDP, each rank with its own random numbers; in new processes."""
-    train: Train = plain_loop.train
     expected = run(train, tmp_path / "uninterrupted", UPDATES)
     run(train, tmp_path / "stopped", 7)
     assert run(train, tmp_path / "stopped", UPDATES) == expected
@@ -227,15 +334,32 @@ def test_random_numbers_of_cuda_resume(tmp_path: Path) -> None:
 # Numbers of ranks.
 
 
+def save_and_draw(directory: Path) -> list[float]:
+    seed(rank())
+    Checkpoints(directory).save(1, values=[1], wait=True)
+    return draw()
+
+
+def load_and_draw(directory: Path) -> list[float]:
+    Checkpoints(directory).load(values=[])
+    return draw()
+
+
+def load_on_more_ranks(directory: Path) -> list[float]:
+    seed(rank())
+    with pytest.warns(UserWarning, match="the new processes keep their random numbers"):
+        return load_and_draw(directory)
+
+
 @pytest.mark.slow
 def test_world_size_may_change(tmp_path: Path) -> None:
     """Each rank gets its states, if there are any; a new rank keeps its own."""
-    saved = run(plain_loop.save_and_draw, tmp_path)
+    saved = run(save_and_draw, tmp_path)
     message = r"the values of the missing processes in .*random-states.* are dropped"
     with pytest.warns(UserWarning, match=message):
-        assert plain_loop.load_and_draw(tmp_path) == saved[0]
+        assert load_and_draw(tmp_path) == saved[0]
     seed(2)
-    assert run(plain_loop.load_on_more_ranks, tmp_path, processes=3) == [*saved, draw()]
+    assert run(load_on_more_ranks, tmp_path, processes=3) == [*saved, draw()]
 
 
 # Parts that a load leaves out.

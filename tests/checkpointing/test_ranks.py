@@ -17,8 +17,7 @@ from support.checkpointing.checkpoints import (
     gathered,
     same_bits,
 )
-from support.checkpointing.world_sizes import distributed_net
-from support.distributed.distributed_updates import wrapped
+from support.distributed.models import distributed_net, wrapped
 from support.distributed.processes import error_of
 from support.training.models import Net, batches
 from support.training.steps import make_step

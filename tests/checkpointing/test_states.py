@@ -14,10 +14,8 @@ import torch
 from hypothesis import example, given, strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
-from support.checkpointing import world_sizes
 from support.checkpointing.checkpoints import Part, Rejecting, same_bits
 from support.checkpointing.wrapped_tensors import Quantizing, Wrapped, quantized
-from support.distributed.processes import run
 from support.examples import examples
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import Foreign
@@ -447,16 +445,3 @@ def test_optimizer_may_name_a_wrapped_model(tmp_path: Path, saving: str, loading
     checkpoints.save(1, optimizer=saved)
     checkpoints.load(optimizer=loaded)
     assert same_bits(loaded.state_dict()["state"], saved.state_dict()["state"])
-
-
-# Several ranks.
-
-
-@pytest.mark.slow
-def test_loads_and_merges_under_other_world_size(tmp_path: Path) -> None:
-    """From every wrapper to every other, with optimizers that have not stepped yet; to the bit."""
-    for function in (world_sizes.save_all, world_sizes.load_all):
-        function(tmp_path)
-        run(function, tmp_path, processes=2)
-        run(function, tmp_path, processes=4)
-    run(world_sizes.load_all, tmp_path, processes=3)

@@ -2,39 +2,36 @@
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
-from typing import Any
+from itertools import islice, zip_longest
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.data.loaders import (
-    WORKERS,
-    Arguments,
-    Stage,
-    build,
-    check_stages,
-    depths,
-    epoch,
-    expected_epochs,
-    join_shares,
-    loaders_for_ranks,
-    on_each_rank,
-    seeds,
-    split,
-    with_and_without_workers,
-)
-from support.distributed import processes as real
+from support.data.loaders import WORKERS, Arguments, build, epoch, on_each_rank
+from support.distributed.processes import run
 from support.examples import examples
+from support.training.steps import through_file
+from support.trees import equal_trees
 from torch.utils.data import DataLoader
 
 from torch_bridge import count_updates, make_loader
 
 pytestmark = WORKERS
+
+two_workers = pytest.param(2, marks=pytest.mark.slow)
+with_and_without_workers = pytest.mark.parametrize("num_workers", [0, two_workers])
+
+Epoch = list[list[int]]
+"""The batches of an epoch, or of its rest: the indices of their samples."""
+
+seeds = st.integers(0, 2**32 - 1)
+depths = st.integers(0, 3)
 
 
 @with_and_without_workers
@@ -274,12 +271,69 @@ def test_count_updates_equals_updates_of_a_loop(
 
 # The loader on several ranks: their joined shares are the batches of a single process.
 
+
+def join_shares(shares: list[Epoch]) -> Epoch:
+    """Join the batches of all ranks into global batches."""
+    global_batches: Epoch = []
+    for batches in zip_longest(*shares, fillvalue=[]):
+        global_batches.append([index for batch in batches for index in batch])
+    return global_batches
+
+
+def split(arguments: Arguments, processes: int) -> Arguments:
+    """Return the arguments on one rank, for those with the global batch size."""
+    return {**arguments, "batch_size": arguments["batch_size"] // processes}
+
+
+@st.composite
+def loaders_for_ranks(draw: st.DrawFn, worlds: int = 1) -> tuple[Arguments, list[int]]:
+    """Draw arguments with a global batch size, and numbers of processes that divide it."""
+    batch_size = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12]))
+    training = draw(st.booleans())
+    arguments: Arguments = {"training": training, "seed": draw(seeds), "batch_size": batch_size}
+    for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
+        arguments[name] = draw(st.booleans())
+    divisors = [processes for processes in range(1, 5) if batch_size % processes == 0]
+    processes = draw(st.lists(st.sampled_from(divisors), min_size=worlds, max_size=worlds))
+    if arguments.get("drop_last", training):
+        lengths = list(range(batch_size, 41))
+    elif training:
+        # Each process also needs a sample of the last batch.
+        lengths = [
+            n for n in range(1, 41) if n % batch_size == 0 or n % batch_size >= max(processes)
+        ]
+    else:
+        lengths = list(range(1, 41))
+    arguments["dataset"] = range(draw(st.sampled_from(lengths)))
+    return arguments, processes
+
+
+def expected_epochs(arguments: Arguments, count: int) -> list[Epoch]:
+    """Compute the global batches of each epoch."""
+    samples = len(arguments["dataset"])
+    batch_size = arguments["batch_size"]
+    training = arguments["training"]
+    generator = torch.Generator().manual_seed(arguments["seed"])
+    epochs: list[Epoch] = []
+    for _ in range(count):
+        order = list(range(samples))
+        if arguments.get("shuffle", training):
+            order = torch.randperm(samples, generator=generator).tolist()
+        if arguments.get("drop_last", training):
+            order = order[: samples // batch_size * batch_size]
+        batches: Epoch = []
+        for first in range(0, len(order), batch_size):
+            batches.append(order[first : first + batch_size])
+        epochs.append(batches)
+    return epochs
+
+
 Shared = tuple[Arguments, list[int]]
 # Its last batch has one sample.
 RAGGED: Arguments = {"dataset": range(9), "batch_size": 4, "training": False, "seed": 0}
 
 
-def _epochs(arguments: Arguments) -> tuple[list[Any], int]:
+def two_epochs(arguments: Arguments) -> tuple[list[Any], int]:
     loader = make_loader(**arguments, num_workers=0)
     return [epoch(loader), epoch(loader)], len(loader)
 
@@ -289,7 +343,7 @@ def _epochs(arguments: Arguments) -> tuple[list[Any], int]:
 @examples(200)
 def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
     arguments, (count,) = case
-    by_rank = on_each_rank(_epochs, split(arguments, count), processes=count)
+    by_rank = on_each_rank(two_epochs, split(arguments, count), processes=count)
     for index, expected_epoch in enumerate(expected_epochs(arguments, 2)):
         shares = [epochs[index] for epochs, _ in by_rank]
         assert join_shares(shares) == expected_epoch
@@ -298,14 +352,89 @@ def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
             # A rank has no sample of a last batch with fewer samples than ranks.
             is_ragged = not arguments["training"] and len(expected_epoch[-1]) < count
             assert length == len(expected_epoch) or is_ragged
-        for sizes in zip_longest(*map(_sizes, shares), fillvalue=0):
+        for sizes in zip_longest(*map(sizes_of, shares), fillvalue=0):
             assert max(sizes) - min(sizes) <= 1
             assert sizes[0] == max(sizes)
             assert max(sizes) <= arguments["batch_size"] // count
 
 
-def _sizes(share: list[Any]) -> list[int]:
+def sizes_of(share: list[Any]) -> list[int]:
     return [len(batch) for batch in share]
+
+
+# Runs that are interrupted and resumed, each time by a different number of processes.
+
+
+class Stage(NamedTuple):
+    """What the processes load before a run is interrupted."""
+
+    processes: int
+    epochs: int
+    """The number of epochs that they load to the end."""
+    batches: int
+    """The number of batches after them."""
+    depth: int
+    """The number of batches that are fetched ahead."""
+
+
+@dataclass
+class Loaded:
+    """What a process has loaded in a stage."""
+
+    epochs: list[Epoch]
+    batches: Epoch
+    state: Any
+
+
+def load(arguments: Arguments, state: Any, stage: Stage) -> Loaded:
+    """Resume from a state, and load what belongs to a stage."""
+    feed = build(arguments, stage.depth)
+    if state is not None:
+        feed.load_state_dict(through_file(state))
+    epochs = [epoch(feed) for _ in range(stage.epochs)]
+    batches: Epoch = []
+    if stage.batches > 0:
+        batches = epoch(islice(feed, stage.batches))
+    return Loaded(epochs, batches, feed.state_dict())
+
+
+def check_stages(
+    arguments: Arguments,
+    stages: list[Stage],
+    run: Callable[..., list[Any]] = on_each_rank,
+    **options: Any,
+) -> None:
+    """Resume each stage from the one before; compare the batches of all ranks with the expected.
+
+    Args:
+        arguments: With the global batch size.
+        stages: The stages.
+        run: `run(function, *arguments, processes=)` → what the function returns on each rank.
+        options: Further arguments of the loaders.
+    """
+    epochs = expected_epochs(arguments, 3 * len(stages))
+    number = 0  # of the epoch
+    begin = 0  # the batch of the epoch that comes next
+    state = None
+    for stage in stages:
+        arguments_of_rank = split(arguments, stage.processes) | options
+        ranks = run(load, arguments_of_rank, state, stage, processes=stage.processes)
+        for index in range(stage.epochs):
+            loaded = join_shares([rank.epochs[index] for rank in ranks])
+            assert loaded == epochs[number][begin:]
+            number += 1
+            begin = 0
+        end = begin + stage.batches
+        loaded = join_shares([rank.batches for rank in ranks])
+        assert loaded == epochs[number][begin:end]
+        begin = end
+        if end >= len(epochs[number]):
+            number += 1
+            begin = 0
+        last = ranks[-1]
+        for rank in ranks:
+            assert equal_trees(rank.state, last.state)
+        state = last.state
 
 
 @st.composite
@@ -335,7 +464,7 @@ ONE_PROCESS = [Stage(1, 0, 2, 0), Stage(1, 0, 3, 0), Stage(1, 2, 0, 3)]
 @example((RAGGED, FROM_FOUR_PROCESSES_TO_ONE))
 @example((RAGGED | {"training": True}, ONE_PROCESS))
 @examples(300)
-def test_resume_twice_with_other_world_sizes(run: tuple[Arguments, list[Stage]]) -> None:
+def test_resume_twice_with_other_worldsizes_of(run: tuple[Arguments, list[Stage]]) -> None:
     check_stages(*run, num_workers=0)
 
 
@@ -358,4 +487,4 @@ def test_workers_start_as_on_windows() -> None:
 def test_resume_twice_in_process_groups() -> None:
     arguments: Arguments = {"dataset": range(31), "batch_size": 6, "training": False, "seed": 2}
     stages = [Stage(2, 0, 2, 1), Stage(1, 0, 1, 0), Stage(3, 2, 0, 1)]
-    check_stages({**arguments, "shuffle": True}, stages, real.run, num_workers=0)
+    check_stages({**arguments, "shuffle": True}, stages, run, num_workers=0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.data.loaders import WORKERS, Counted, ahead, depths, epoch, saved_after
+from support.data.loaders import WORKERS, ahead, epoch, saved_after
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils import _pytree as pytree
@@ -20,17 +20,49 @@ from torch_bridge.data.prefetching import _dense_parts
 
 pytestmark = WORKERS
 
+depths = st.integers(0, 3)
+
+
+class Counted:
+    """A loader that counts the batches it hands out, and fails at one of them."""
+
+    def __init__(
+        self, length: int, fails_at: int | None = None, error: type[BaseException] = OSError
+    ) -> None:
+        self.length = length
+        self.fails_at = fails_at
+        self.error = error
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for index in range(self.length):
+            if index == self.fails_at:
+                raise self.error(index)
+            self.count = index + 1
+            yield torch.tensor(index)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.count = state_dict["count"]
+
 
 @given(st.integers(0, 8), st.integers(0, 4))
 def test_state_is_of_last_batch_handed_out(length: int, depth: int) -> None:
     loader = Counted(length)
-    assert prefetch(loader, "cpu")._depth == 0  # nothing is copied, so nothing is fetched ahead
     feed = ahead(loader, depth)
     for index, batch in enumerate(feed):
         assert batch.item() == index
         assert feed.state_dict() == {"count": index + 1}
         assert loader.count == min(index + 1 + depth, length)
     assert feed.state_dict() == {"count": length}
+
+
+def test_nothing_is_fetched_ahead_on_a_cpu() -> None:
+    loader = Counted(3)
+    next(iter(prefetch(loader, "cpu")))
+    assert loader.count == 1
 
 
 class Rewinding(Counted):

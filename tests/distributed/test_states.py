@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from support.checkpointing.checkpoints import gathered
-from support.checkpointing.world_sizes import distributed_net, net
+from support.distributed.models import distributed_net, net
 from support.distributed.processes import error_of
 from support.training.models import batches
 from support.training.steps import make_step

@@ -3,8 +3,6 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -13,7 +11,7 @@ import pytest
 import torch
 from support.checkpointing.checkpoints import gathered
 from support.distributed.blocks import DebugBlock, Mixer, Stack, gradients_of
-from support.distributed.distributed_updates import RankCase, assert_same_run, train, wrapped
+from support.distributed.models import wrapped
 from support.distributed.processes import error_of
 from support.training.models import Net, batches, seeded
 from support.training.optimizers import OPTIMIZERS
@@ -62,28 +60,6 @@ def test_versions_of_modules_are_under_plain_names() -> None:
     versions = cast("Any", model.state_dict())._metadata
     state: Any = plain_state(under_ddp(model))
     assert state._metadata == versions
-
-
-@pytest.mark.slow
-def test_wrapping_changes_no_bits() -> None:
-    for wrapper, loss, precision, synchronize in product(
-        ("ddp", "fsdp"),
-        ("mean", "pair", "device pair"),
-        ("fp32", "bf16", "fp16"),
-        ("update", "micro"),
-    ):
-        case = RankCase(
-            wrapper,
-            loss=loss,
-            accumulation=3,
-            max_norm=0.1,
-            precision=precision,
-            synchronize=synchronize,
-            corrupted=((2, 0, float("nan")),),
-            updates=4,
-            processes=1,
-        )
-        assert_same_run(train(case), train(replace(case, wrapper="plain")))
 
 
 # Models that a step rejects.

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.data.loaders import process
-from support.distributed.distributed_updates import wrapped
+from support.distributed.models import wrapped
 from support.distributed.processes import error_of
 from support.distributed.threads import on_ranks
 from support.evaluated import SPLITS, Sized, batches_of, named_loss

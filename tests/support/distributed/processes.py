@@ -1,6 +1,7 @@
-"""Processes that are the ranks of a gloo group, and functions and tests that each of them calls."""
+"""Processes that are the ranks of a gloo group, and call functions and tests."""
 
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -9,14 +10,11 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,10 +41,11 @@ class RankGroup:
         """The process of each rank, by the connection to it."""
         self.folder = ""
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Call `function(*arguments)` on each rank, and return the results in the order of ranks.
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
+        """Call a function on each rank, and return the results in the order of ranks.
 
-        Each process imports the function by name: define it in a module of `support`.
+        Each process imports the function by name, from a test file or any other module. The call
+        may destroy the group; the next one then starts another.
 
         Raises:
             AssertionError: A process raised, ended early, or took too long. Then all are killed,
@@ -54,19 +53,18 @@ class RankGroup:
         """
         if not self.workers:
             self.start()
+        file = getattr(sys.modules[function.__module__], "__file__", None)
+        call = pickle.dumps((function, arguments, options))
         try:
             for connection in self.workers:
-                connection.send((function, arguments))
-            return self.receive()
+                connection.send((function.__module__, file, call))
+            results, are_in_group = self.receive()
         except BaseException:
             self.close()
             raise
-
-    def call_test(self, path: Path, name: str, arguments: Mapping[str, Any]) -> None:
-        """Call the test of this name in this file on each rank, which may destroy the group."""
-        are_in_group = self.call(_call_test, path, name, arguments)
         if not all(are_in_group):
             self.close()
+        return results
 
     def close(self) -> None:
         for connection, worker in self.workers.items():
@@ -87,9 +85,11 @@ class RankGroup:
             child_end.close()
             self.workers[parent_end] = worker
 
-    def receive(self) -> list[Any]:
+    def receive(self) -> tuple[list[Any], list[bool]]:
+        """Return the result of each rank, and whether it is still in the group."""
         waiting = {connection: rank for rank, connection in enumerate(self.workers)}
         results: list[Any] = [None] * self.size
+        are_in_group = [False] * self.size
         deadline = time.monotonic() + _LIMIT
         while waiting:
             ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
@@ -98,14 +98,15 @@ class RankGroup:
                 assert isinstance(connection, Connection)
                 rank = waiting.pop(connection)
                 try:
-                    result, error = connection.recv()
+                    result, is_in_group, error = connection.recv()
                 except EOFError:
                     worker = self.workers[connection]
                     worker.join()
                     raise AssertionError(f"process {rank} ended with {worker.exitcode}") from None
                 assert error is None, f"process {rank} raised\n{error}"
-                results[rank] = result
-        return results
+                results[rank] = pickle.loads(result)
+                are_in_group[rank] = is_in_group
+        return results, are_in_group
 
 
 def error_of(call: Callable[..., object], *arguments: Any, **options: Any) -> str:
@@ -138,37 +139,37 @@ def _work(connection: Connection, rank: int, size: int, store: str) -> None:
     # the group: gloo can abort the process there.
     with suppress(EOFError):
         while True:
-            function, arguments = connection.recv()
+            module, file, call = connection.recv()
             result = None
             error = None
             try:
-                result = function(*arguments)
+                result = pickle.dumps(_call(module, file, call))
             except BaseException:
                 error = traceback.format_exc()
-            connection.send((result, error))
+            connection.send((result, distributed.is_initialized(), error))
     os._exit(0)
 
 
-def _call_test(path: Path, name: str, arguments: Mapping[str, Any]) -> bool:
-    """Call a test, and return True if this process is still in the group."""
+def _call(module: str, file: str | None, call: bytes) -> Any:
+    """Call a pickled function of a module, with the same random states each time."""
     import torch
-    from torch import distributed
 
-    test = getattr(_imported(path), name)
+    if module not in sys.modules:
+        _import_file(module, file)
+    function, arguments, options = pickle.loads(call)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 -- the global generator, for code that draws from it
     torch.manual_seed(0)
     with warnings.catch_warnings():
-        test(**arguments)
-    return distributed.is_initialized()
+        return function(*arguments, **options)
 
 
-@cache
-def _imported(path: Path) -> ModuleType:
-    spec = spec_from_file_location(path.stem, path)
+def _import_file(name: str, file: str | None) -> None:
+    """Import a file under a name, as pytest imports test files: they are not on the import path."""
+    assert file is not None
+    spec = spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules[path.stem] = module  # for the pickles of its classes
+    sys.modules[name] = module
     spec.loader.exec_module(module)
-    return module

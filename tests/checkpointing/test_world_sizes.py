@@ -1,0 +1,264 @@
+"""Steps and models saved on some number of ranks, and loaded or merged on another; to the bit."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+from unittest.mock import patch
+
+import pytest
+import torch
+from support.checkpointing.checkpoints import gathered
+from support.distributed.models import net, wrapped
+from support.distributed.processes import run
+from support.training.models import Net, batches, pair_loss
+from support.training.steps import make_step
+from support.trees import equal_trees
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from torch_bridge import Checkpoints, TrainStep
+from torch_bridge.checkpointing.loading import SavedCheckpoint
+from torch_bridge.distributed.dtensors import local_shard
+from torch_bridge.distributed.plain_names import plain_state
+from torch_bridge.distributed.processes import rank, world_size
+
+pytestmark = pytest.mark.slow
+
+SHARDED = ("fsdp", "hybrid")
+MERGED_STEPS = [1, 2, 3]
+WEIGHTS = [0.5, 0.2, 0.3]
+
+
+# Optimizers.
+
+
+def sharded_along(tensor: Tensor, parameter: Tensor, dim: int) -> Tensor:
+    """Return the tensor sharded along a dimension if the parameter is sharded."""
+    return placed(tensor, parameter, Shard(dim))
+
+
+def replicated(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """Return the tensor whole on each rank."""
+    return placed(tensor, parameter, Replicate())
+
+
+def placed(tensor: Tensor, parameter: Tensor, placement: Placement) -> Tensor:
+    if not isinstance(parameter, DTensor):
+        return tensor
+    placements: list[Placement] = []
+    for placement_of_parameter in parameter.placements:
+        if placement_of_parameter.is_shard():
+            placements.append(placement)
+        else:
+            placements.append(Replicate())
+    return cast("DTensor", tensor).redistribute(placements=placements)
+
+
+class ShardedState(Optimizer):
+    """Keeps tensors for each matrix: alone, in lists and in dictionaries.
+
+    Some have the matrix's shape, dtype and placements, others do not, and one is plain.
+    """
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.25})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad.double()
+                parameter.sub_((group["lr"] * gradient).float())
+                if parameter.ndim == 2:
+                    self.state[parameter] = self.state_of(parameter, gradient)
+
+    def state_of(self, parameter: Tensor, gradient: Tensor) -> dict[str, Any]:
+        across = sharded_along(gradient, parameter, 1)
+        return {
+            "sums": [gradient / 3, [gradient.sum(1).to(torch.bfloat16)]],
+            "more": {
+                "whole": replicated(gradient, parameter),
+                "across": (across,),
+                "columns": sharded_along(across.sum(0), parameter, 0),
+            },
+            "rows": gradient.sum(1).float(),
+            "turned": across.float(),
+            "plain": [torch.ones(2, dtype=torch.int64)],
+        }
+
+
+optimizers = pytest.mark.parametrize("optimizer", ["adamw", "sharded state"])
+
+
+def step_of(wrapper: str, optimizer: str) -> TrainStep:
+    model = wrapped(wrapper, Net())
+    if optimizer == "sharded state":
+        sharded_state = ShardedState(model.parameters())
+        return make_step(model=model, loss_fn=pair_loss, optimizer=sharded_state)
+    return make_step(optimizer, model, pair_loss)
+
+
+# Saving.
+
+
+class Content(NamedTuple):
+    """What a checkpoint of a step gives back."""
+
+    state: dict[str, Any]
+    """Its model, its optimizer and its counts."""
+    placements: dict[str, list[int]]
+    """The dimension along which each tensor of the optimizer is sharded; none if replicated."""
+    random: Tensor
+
+
+def content_of(step: TrainStep) -> Content:
+    state: Any = step.state_dict()
+    placements: dict[str, list[int]] = {}
+    leaves = cast("list[tuple[Any, Any]]", pytree.tree_leaves_with_path(state["optimizer"]))
+    for path, leaf in leaves:
+        if isinstance(leaf, DTensor):
+            shards = [place for place in leaf.placements if isinstance(place, Shard)]
+            placements[pytree.keystr(path)] = [shard.dim for shard in shards]
+    kept = {key: state[key] for key in ("model", "optimizer", "applied", "curve_step")}
+    return Content(gathered(kept), placements, state["random"]["cpu"])
+
+
+@dataclass
+class SavedRun:
+    """A directory with a trained step for each optimizer, and models to merge."""
+
+    directory: Path
+    wrapper: str
+    content: list[dict[str, Content]]
+    """What each rank must get back, by optimizer."""
+
+
+def save_run(directory: Path, wrapper: str) -> dict[str, Content]:
+    torch.manual_seed(10 + rank())
+    content: dict[str, Content] = {}
+    for optimizer in ("adamw", "sharded state"):
+        step = step_of(wrapper, optimizer)
+        for batch in batches(3, seed=rank()):
+            step(batch)
+        checkpoints = Checkpoints(directory / optimizer)
+        checkpoints.save(3, step=step, optimizer=step.optimizer, wait=True)
+        content[optimizer] = content_of(step)
+    checkpoints = Checkpoints(directory / "models")
+    for number in MERGED_STEPS:
+        checkpoints.save(number, model=wrapped(wrapper, net(number)), wait=True)
+    return content
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(1, "plain"), (2, "ddp"), (2, "fsdp"), (4, "hybrid")],
+    ids="saved under {0[1]} on {0[0]}".format,
+)
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    size, wrapper = request.param
+    directory = tmp_path_factory.mktemp("run")
+    content = run(save_run, directory, wrapper, processes=size)
+    return SavedRun(directory, wrapper, content)
+
+
+# Loading.
+
+
+def on_ranks(size: int, wrapper: str) -> Any:
+    name = f"loaded under {wrapper} on {size}"
+    return pytest.param(wrapper, marks=pytest.mark.ranks(size), id=name)
+
+
+WRAPPED = [
+    on_ranks(1, "plain"),
+    on_ranks(2, "ddp"),
+    on_ranks(2, "fsdp"),
+    on_ranks(3, "fsdp"),
+    on_ranks(4, "hybrid"),
+]
+UNWRAPPED = [on_ranks(2, "plain"), on_ranks(3, "plain"), on_ranks(4, "plain")]
+
+
+@optimizers
+@pytest.mark.parametrize("wrapper", WRAPPED)
+def test_step_gets_its_state(saved: SavedRun, wrapper: str, optimizer: str) -> None:
+    """Under FSDP2 a rank reads only its shards."""
+    step = step_of(wrapper, optimizer)
+    random = torch.get_rng_state().clone()
+    num_read = 0
+    fill_tensors = SavedCheckpoint.fill_tensors
+
+    def count_and_fill(checkpoint: SavedCheckpoint, targets: Mapping[str, Tensor]) -> None:
+        nonlocal num_read
+        for name, tensor in targets.items():
+            if "random" not in name and "/structure" not in name:
+                num_read += local_shard(tensor).numel()
+        fill_tensors(checkpoint, targets)
+
+    with (
+        warnings.catch_warnings(record=True) as warned,
+        patch.object(SavedCheckpoint, "fill_tensors", count_and_fill),
+    ):
+        warnings.simplefilter("always")
+        assert Checkpoints(saved.directory / optimizer).load(step=step, partial=True) == 3
+    new_random = torch.get_rng_state()
+    content = content_of(step)
+    expected = [of_rank[optimizer] for of_rank in saved.content]
+    assert equal_trees(content.state, expected[0].state)
+    if rank() < len(expected):
+        assert torch.equal(content.random, expected[rank()].random)
+    else:
+        assert torch.equal(new_random, random)
+    if wrapper in SHARDED and saved.wrapper in SHARDED:
+        assert content.placements == expected[0].placements
+    if optimizer == "adamw":
+        num_saved = 0
+        for leaf in pytree.tree_leaves(content.state):
+            if isinstance(leaf, Tensor):
+                num_saved += leaf.numel()
+        assert (num_read < 0.8 * num_saved) == (wrapper in SHARDED), (num_read, num_saved)
+    check_warnings([str(warning.message) for warning in warned], len(expected))
+
+
+def check_warnings(messages: list[str], ranks_before: int) -> None:
+    if world_size() < ranks_before:
+        for message in messages:
+            assert "step.random are dropped" in message
+    elif world_size() > ranks_before:
+        (message,) = messages
+        assert f"saved by {ranks_before} processes, and now there are {world_size()}" in message
+        assert "the new processes keep their random numbers" in message
+    else:
+        assert messages == []
+
+
+@optimizers
+@pytest.mark.parametrize("wrapper", WRAPPED)
+def test_optimizer_gets_its_state(saved: SavedRun, wrapper: str, optimizer: str) -> None:
+    """It is loaded alone, before its first step."""
+    loaded = step_of(wrapper, optimizer).optimizer
+    with warnings.catch_warnings(action="ignore"):
+        Checkpoints(saved.directory / optimizer).load(optimizer=loaded, partial=True)
+    expected = saved.content[0][optimizer].state["optimizer"]["state"]
+    assert equal_trees(gathered(loaded.state_dict()["state"]), expected)
+
+
+@pytest.mark.parametrize("wrapper", [*WRAPPED, *UNWRAPPED])
+def test_model_is_merged(saved: SavedRun, wrapper: str) -> None:
+    model = wrapped(wrapper, net(99))
+    Checkpoints(saved.directory / "models").merge(MERGED_STEPS, WEIGHTS, into=model, part="model")
+    assert equal_trees(gathered(plain_state(model)), merged_by_hand())
+
+
+def merged_by_hand() -> dict[str, Tensor]:
+    """Sum in float32, the last one first, each product rounded before it is added."""
+    first, second, last = (net(number).state_dict() for number in MERGED_STEPS)
+    merged = dict(last)
+    for name, tensor in last.items():
+        if tensor.is_floating_point():
+            merged[name] = tensor * 0.3 + first[name] * 0.5 + second[name] * 0.2
+    return merged
