@@ -308,7 +308,7 @@ def test_updates_read_nothing_from_the_device(kind: Kind) -> None:
         for micro_batches in updates:
             log(step(*micro_batches))
 
-    host_memory = [step._clock._host_counters]
+    host_memory = [step._clock.host_counters]
     expected_reads = 0
     if kind.loss_fn in (device_pair_loss, weighted_loss, half_loss):
         # A weight may be in host memory on a CPU, and the first one above 1 is read.
