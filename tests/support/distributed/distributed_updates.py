@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from support.checkpointing.checkpoints import gathered
+from support.training.by_hand import ByHand
 from support.training.kind import Kind
 from support.training.models import Net
 from support.training.optimizers import make_optimizer
@@ -194,7 +195,7 @@ def train_in_one_process(case: RankCase) -> RankResults:
     """Make the same updates by hand: the micro-batches of all ranks."""
     model = Net()
     kind = Kind(case.optimizer, loss_fn_of(case), model=lambda: model, max_norm=case.max_norm)
-    by_hand = kind.by_hand()
+    by_hand = ByHand(kind)
     results: list[Any] = []
     for update in range(case.updates):
         micro_batches: list[Batch] = []

@@ -84,10 +84,7 @@ class ByHand:
 
     def update(self, micro_batches: Sequence[Any]) -> Update:
         curve_step = self.curve_step
-        lrs: list[float] = []
-        for peak, curve in zip(self.peaks, self.curves, strict=True):
-            lrs.append(learning_rate(peak, curve, curve_step))
-
+        lrs = self.lrs_at(curve_step)
         self.model.zero_grad()
         loss, aux, carry = self.forward_and_backward(micro_batches)
         parameters = self.parameters_with_gradients()
@@ -110,6 +107,13 @@ class ByHand:
         counters = [self.applied, self.skipped, curve_step, sum(self.counts)]
         lr = torch.tensor(lrs, dtype=torch.float32)
         return Update(loss, norm, lr, torch.tensor(counters), tuple(aux))
+
+    def lrs_at(self, curve_step: int) -> list[float]:
+        """Return the learning rate of each group at a step of the curve."""
+        lrs: list[float] = []
+        for peak, curve in zip(self.peaks, self.curves, strict=True):
+            lrs.append(learning_rate(peak, curve, curve_step))
+        return lrs
 
     def parameters_with_gradients(self) -> list[Any]:
         parameters: list[Any] = []

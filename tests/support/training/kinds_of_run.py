@@ -37,6 +37,7 @@ from support.training.models import (
     Net,
     Recurrent,
     carried_loss,
+    counting_loss,
     device_pair_loss,
     mean_loss,
     pair_loss,
@@ -227,6 +228,14 @@ KINDS["GRU, accumulated"] = recurrent("GRU", "rmsprop", accumulation=3)
 KINDS["GRU, bf16"] = recurrent("GRU", precision="bf16")
 KINDS["GRU that restarts"] = recurrent("GRU", "sgd", restarting_loss)
 KINDS["a tree as the carry"] = Kind(loss_fn=loss_with_tree, carry=TREE, accumulation=2)
+KINDS["a count as the carry, held"] = Kind(
+    by_layer("adamw", "plain momentum"),
+    counting_loss,
+    curve=HELD_CURVE,
+    clock=PATIENT,
+    precision="fp16",
+    carry=torch.zeros(2),
+)
 KINDS["a parameter as the carry"] = Kind("sgd", carried_bias, model=Level, carry=torch.zeros(2))
 
 

@@ -176,6 +176,9 @@ def device_pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     return total, torch.tensor(weight)
 
 
+LOSSES: dict[str, Any] = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss}
+
+
 def carried_loss(model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, Any]:
     inputs = batch[0]
     targets = batch[1]
