@@ -154,7 +154,7 @@ def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
 
 def tensors_of(clock: Clock) -> list[Tensor]:
     """Return the tensors of a clock, each once."""
-    values = [*vars(clock).values(), *vars(clock._learning_rates).values()]
+    values = [*vars(clock).values(), *vars(clock.learning_rates).values()]
     tensors = {id(value): value for value in values if isinstance(value, Tensor)}
     return list(tensors.values())
 
@@ -238,7 +238,7 @@ def test_clock_reads_nothing_and_keeps_its_tensors(
 
     update()
     before = addresses()
-    assert reads_of(updates, [clock._host_counters]) == 0
+    assert reads_of(updates, [clock.host_counters]) == 0
     clock.write_state(Position(updates=3, curve_step=3, consumed=3, skipped=1), clock.peaks)
     clock.set_peaks([0.5])
     assert addresses() == before

@@ -3,25 +3,19 @@
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.data.loaders import process
-from support.distributed.models import wrapped
-from support.distributed.processes import error_of
-from support.distributed.threads import on_ranks
-from support.evaluated import SPLITS, Sized, batches_of, named_loss
 from support.training.models import (
-    Batch,
+    LOSSES,
     Net,
     Recurrent,
     batches,
     carried_loss,
-    device_pair_loss,
     mean_loss,
     pair_loss,
 )
@@ -31,9 +25,8 @@ from support.wrong import wrong
 from torch import Tensor, nn
 
 from torch_bridge import evaluate
-from torch_bridge.distributed import processes
 
-LOSSES: dict[str, Any] = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss}
+Batch = tuple[Tensor, Tensor]
 
 
 def _right_rows(model: nn.Module, batch: Batch) -> Tensor:
@@ -42,12 +35,8 @@ def _right_rows(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def _named_losses(model: nn.Module, batch: Batch) -> dict[str, Any]:
-    return {
-        "mean": mean_loss(model, batch),
-        "pair": pair_loss(model, batch),
-        "device pair": device_pair_loss(model, batch),
-        "accuracy": (_right_rows(model, batch), len(batch[0])),
-    }
+    losses = {name: loss_fn(model, batch) for name, loss_fn in LOSSES.items()}
+    return {**losses, "accuracy": (_right_rows(model, batch), len(batch[0]))}
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=6))
@@ -154,7 +143,7 @@ def test_evaluation_synchronizes_once(loss_fn: Any, precision: Any) -> None:
 @pytest.mark.parametrize("loss_fn", LOSSES.values())
 def test_evaluation_waits_for_gpu_once(loss_fn: Any) -> None:
     model = Net().cuda()
-    data = [(inputs.cuda(), targets.cuda()) for inputs, targets in batches(3)]
+    data = batches(3, device="cuda")
     expected = evaluate(model, data, loss_fn)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -309,98 +298,8 @@ def test_wrong_losses(net: Net, case: WrongLosses) -> None:
         assert part in str(caught.value)
 
 
-# Several ranks. `distributed/test_ranks` has the means over all of them, and the fillers.
-
-
-def sharded_loss(local: Iterable[Batch]) -> Any:
-    """Evaluate a model with FSDP on the batches of this rank."""
-    return evaluate(wrapped("fsdp", Net()), local, pair_loss)
-
-
-@pytest.mark.slow
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("split", SPLITS)
-def test_ranks_make_the_same_passes(split: list[list[int]]) -> None:
-    """With an uncounted filler; without it, a rank would wait for the shards of the others."""
-    by_rank = batches_of(split)
-    all_batches: list[Batch] = []
-    for of_rank in by_rank:
-        all_batches.extend(of_rank)
-    expected = evaluate(Net(), all_batches, pair_loss)
-
-    local = by_rank[processes.rank()]
-    assert sharded_loss(local) == pytest.approx(expected)
-    assert sharded_loss(Sized(local, len(local) + 2)) == pytest.approx(expected)
-    one_without_length: Iterable[Batch] = local
-    if processes.rank() == 1:
-        one_without_length = iter(local)
-    assert sharded_loss(one_without_length) == pytest.approx(expected)
-
-
-def reads_with(most: int) -> int:
-    """Return the reads of an evaluation of `most` batches, and half as many on rank 0."""
-    local = batches(most)
-    if processes.rank() == 0:
-        local = local[: most // 2]
-    return reads_of(lambda: evaluate(Net(), local, pair_loss))
-
-
-@pytest.mark.slow
-@pytest.mark.ranks(3)
-def test_reads_do_not_depend_on_the_number_of_batches() -> None:
-    """If the batches have a length, the ranks agree once on the number of passes."""
-    assert reads_with(2) == reads_with(20)
-
-
-def test_carry_stays_on_its_rank() -> None:
-    """The mean is that of four batches, three of the first rank and one of the second."""
-    data = [batches(3, time=4, seed=3), batches(1, time=4, seed=1)]
-    models = [Recurrent(), Recurrent()]
-    initial = models[0].initial()
-
-    def evaluate_rank() -> float:
-        rank = processes.rank()
-        return evaluate(models[rank], data[rank], carried_loss, carry=initial)
-
-    first = evaluate(models[0], data[0], carried_loss, carry=initial)
-    second = evaluate(models[0], data[1], carried_loss, carry=initial)
-    mean = (3 * first + second) / 4
-    assert on_ranks(evaluate_rank, 2) == pytest.approx([mean, mean])
-
-
-def _named_by_rank(model: nn.Module, batch: Any) -> dict[str, Any]:
-    return {f"loss of {processes.rank()}": mean_loss(model, batch)}
-
-
-def _errors_of_ranks(count: int, *loss_fns: Any) -> list[str]:
-    """Evaluate `count` batches with one loss_fn per rank; return the errors of the ranks."""
-    models = [Net() for _ in loss_fns]
-
-    def evaluate_rank() -> str:
-        rank = processes.rank()
-        return error_of(evaluate, models[rank], batches(count), loss_fns[rank])
-
-    return on_ranks(evaluate_rank, len(loss_fns))
-
-
-def test_no_batches_on_all_ranks() -> None:
-    for error in _errors_of_ranks(0, pair_loss, pair_loss):
-        assert error.startswith("ValueError: batches is empty")
-
-
-@pytest.mark.parametrize(
-    "loss_fns",
-    [(mean_loss, pair_loss), (_named_by_rank, _named_by_rank), (pair_loss, named_loss)],
-)
-def test_different_losses_on_ranks(loss_fns: Any) -> None:
-    for error in _errors_of_ranks(2, *loss_fns):
-        assert error.startswith(
-            "TypeError: loss_fn returned different names on different ranks, "
-            "or a mean on one and a pair"
-        )
-
-
-@wrong(RuntimeError, "WORLD_SIZE = 2, but there is no process group")
-def test_several_processes_need_a_group(net: Net) -> None:
-    with process(1, 2):
+def test_several_processes_need_a_group(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match="WORLD_SIZE = 2, but there is no process group"):
         evaluate(net, batches(2), mean_loss)

@@ -2,45 +2,26 @@
 
 import copy
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
-from support.examples import examples
-from support.training.by_hand import ByHand
 from support.training.cuda_graphs.graphs import Tape
 from support.training.kind import Kind
-from support.training.kinds_of_run import ENDING, KINDS, ON_DEVICE
-from support.training.losses import count_samples, half_loss, weighted_loss, with_aux
-from support.training.models import (
-    Batch,
-    Net,
-    batches,
-    device_pair_loss,
-    mean_loss,
-    nonfinite,
-    pair_loss,
-)
-from support.training.optimizers import FUSED, OPTIMIZERS, OTHERS, by_layer, make_optimizer
-from support.training.reads import reads_of
-from support.training.steps import CURVE, check_resume, make_step, state_kept_by_skips, through_file
+from support.training.kinds_of_run import KINDS, ON_DEVICE
+from support.training.losses import half_loss
+from support.training.steps import check_resume, state_kept_by_skips, through_file
 from support.trees import equal_trees
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from plateau_jax import DataClock, HoldBelow, PlateauCurve
-from torch_bridge import MetricLog, TrainStep
+from torch_bridge import TrainStep
 
 # Runs may continue past the end of a curve; the warning has separate tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-on_device = pytest.mark.parametrize("kind", ON_DEVICE.values(), ids=ON_DEVICE)
 
 
 # A run equals the loop by hand.
@@ -87,7 +68,7 @@ def set_gradients_of_an_earlier_loop(model: nn.Module) -> None:
 
 def check_equals_loop_by_hand(kind: Kind) -> None:
     updates = kind.updates(10, bad={0, 3, 4, 8})
-    by_hand = ByHand(kind)
+    by_hand = kind.by_hand()
     with torch.random.fork_rng(devices=[]):
         expected = [by_hand.update(micro_batches) for micro_batches in updates]
         next_random_numbers = torch.rand(3)
@@ -291,54 +272,6 @@ def test_error_of_loss_changes_nothing(kind: Kind) -> None:
         step(*micro_batches)
 
 
-# Reads of the device.
-
-
-@on_device
-def test_updates_read_nothing_from_the_device(kind: Kind) -> None:
-    """Neither does the first, a bad one, one past a copy of the counters, nor one after a load."""
-    step = kind.build()
-    log = MetricLog(every=100)
-    bad = {5, 6}
-    if kind.accumulation > 1:
-        bad = {0, 5}
-    updates = kind.updates(18, bad)
-
-    def train(updates: Any) -> None:
-        for micro_batches in updates:
-            log(step(*micro_batches))
-
-    host_memory = [step._clock._host_counters]
-    expected_reads = 0
-    if kind.loss_fn in (device_pair_loss, weighted_loss, half_loss):
-        # A weight may be in host memory on a CPU, and the first one above 1 is read.
-        expected_reads = 1
-    assert reads_of(lambda: train(updates[:17]), host_memory) == expected_reads
-    for optimizer in step.optimizers:
-        optimizer.load_state_dict(optimizer.state_dict())
-    assert reads_of(lambda: train(updates[17:]), host_memory) == 0
-
-
-@pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize(
-    "options", [{}, {"clock": KINDS["held"].options["clock"]}], ids=["plain", "held"]
-)
-def test_host_stepper_adds_one_read(name: str, options: dict[str, Any]) -> None:
-    (batch,) = batches(1)
-    model = Net()
-    optimizer = make_optimizer(name, model)
-
-    def update_by_hand() -> None:
-        mean_loss(model, batch).backward()
-        optimizer.step()
-
-    update_by_hand()
-    step = make_step(name, curve=KINDS["held"].curve, max_norm=0.1, **options)
-    step(batch)
-    assert reads_of(lambda: step(batch)) == reads_of(update_by_hand) + 1
-    assert reads_of(lambda: step(nonfinite(batch))) == 1
-
-
 # Graphs and compilers.
 
 KINDS_THAT_DRAW = {"mixed", "mixed, momentum", "dropout"}
@@ -364,115 +297,3 @@ def test_replayed_update_equals_eager(name: str) -> None:
         tape.replay()
         assert equal_trees(tuple(result), tuple(eager(*micro_batches)))
     assert equal_trees(recorded.state_dict(), eager.state_dict())
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-def test_loss_fn_compiles_once() -> None:
-    """No update recompiles. The backend is a fast one that generates no C++."""
-    quick = partial(torch.compile, backend="aot_eager")
-    eager = make_step("adamw", max_norm=1.0)
-    with patch.object(torch, "compile", quick):
-        compiled = make_step("adamw", max_norm=1.0, compile=True)
-        first, *rest = batches(45)
-        graphs_before = counters["stats"]["unique_graphs"]
-        compiled(first)
-        eager(first)
-        graphs = counters["stats"]["unique_graphs"]
-        assert graphs > graphs_before
-        for batch in rest:
-            torch.testing.assert_close(compiled(batch), eager(batch), rtol=1e-5, atol=1e-7)
-            compiled(nonfinite(batch))
-            eager(nonfinite(batch))
-    assert counters["stats"]["unique_graphs"] == graphs
-    assert compiled.state_dict()["applied"] == 45 > CURVE.total_steps
-    parameters = dict(compiled.model.named_parameters())
-    expected = dict(eager.model.named_parameters())
-    torch.testing.assert_close(parameters, expected, rtol=1e-5, atol=1e-6)
-
-
-# Random programs of a training step equal a loop by hand, bit for bit, with any options.
-
-FLAT = PlateauCurve(200, plateaus=[(20, 30)], min_lr_ratio=0.1)
-CLOCKS: dict[str, dict[str, Any]] = {
-    "updates": {},
-    "samples": {"clock": DataClock(8), "count": count_samples},
-    "held": {"clock": HoldBelow([(2.0, 2), (0.9, 3)], every=2)},
-}
-
-
-def with_carry(loss_fn: Any) -> Any:
-    def carried(model: nn.Module, batch: Batch, carry: torch.Tensor) -> Any:
-        inputs, targets = batch
-        mean_outputs = model(inputs).detach().float().mean(0)
-        return loss_fn(model, (inputs, targets + carry)), carry / 2 + mean_outputs
-
-    return carried
-
-
-@st.composite
-def kinds(draw: st.DrawFn) -> Kind:
-    all_but_muon = [name for name in OPTIMIZERS if name != "muon"]
-    names = st.sampled_from(list(FUSED)) | st.sampled_from(all_but_muon)
-    loss_fn = draw(st.sampled_from([mean_loss, pair_loss, device_pair_loss]))
-    clock = draw(st.sampled_from(list(CLOCKS)))
-    curves = [ENDING, FLAT]  # programs continue past the end
-    if clock == "held":
-        curves = [FLAT]
-    options: dict[str, Any] = {
-        "precision": draw(st.sampled_from(["fp32", "bf16", "fp16"])),
-        "max_norm": draw(st.sampled_from([None, 1.0, 0.05])),
-        "has_aux": draw(st.booleans()),
-        **CLOCKS[clock],
-    }
-    if options["has_aux"]:
-        loss_fn = with_aux(loss_fn)
-    if draw(st.booleans()):
-        loss_fn = with_carry(loss_fn)
-        options["carry"] = torch.zeros(2)
-    optimizers = by_layer(*draw(st.lists(names, min_size=1, max_size=2)))
-    curve = [draw(st.sampled_from(curves)), draw(st.sampled_from(curves))]
-    return Kind(optimizers, loss_fn, curve=curve, **options)
-
-
-def micro_batches_of(number: int, sizes: list[int], event: str) -> list[Batch]:
-    micro_batches: list[Batch] = []
-    for size in sizes:
-        micro_batches += batches(1, size, seed=10 * number + size)
-    if event == "bad":
-        micro_batches[-1] = nonfinite(micro_batches[-1])
-    elif event == "overflow":
-        micro_batches = [(inputs, targets * 1000) for inputs, targets in micro_batches]
-    return micro_batches
-
-
-@examples(40)
-@given(kind=kinds(), data=st.data())
-def test_programs_equal_loop_by_hand(kind: Kind, data: st.DataObject) -> None:
-    step = kind.build()
-    by_hand = ByHand(kind)
-    event_names = ["none", "none", "bad", "overflow", "resume", "peaks", "reset"]
-    events = data.draw(st.lists(st.sampled_from(event_names), min_size=1, max_size=12))
-    for number, event in enumerate(events):
-        sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
-        micro_batches = micro_batches_of(number, sizes, event)
-        if event == "resume":
-            state = through_file(step.state_dict())
-            step = kind.build()
-            step(*batches(1, seed=number))
-            step.load_state_dict(state)
-        elif event == "peaks":
-            by_hand.peaks = [1 / (number + index + 3) for index in range(len(by_hand.peaks))]
-            step.set_peak(by_hand.peaks)
-        elif event == "reset" and "carry" in kind.options:
-            step.reset_carry()
-            by_hand.carry = kind.options["carry"]
-        assert equal_trees(tuple(step(*micro_batches)), by_hand.update(micro_batches))
-        assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())
-        assert equal_trees(step.state_dict()["carry"], by_hand.carry_leaves())
-    loss_scale = step.state_dict()["loss_scale"] or []
-    assert list(map(float, loss_scale)) == by_hand.loss_scale()
-    if by_hand.applied:  # a first update that a fused kernel skips leaves zeros as its state
-        for optimizer, reference in zip(step.optimizers, by_hand.optimizers, strict=True):
-            expected_states = reference.state_dict()["state"]
-            assert equal_trees(optimizer.state_dict()["state"], expected_states)

@@ -1,23 +1,22 @@
-"""The training step in unusual surroundings: copies, devices, modes, threads, `print`, reads."""
+"""The training step in unusual surroundings: copies, devices, modes, threads, compilers."""
 
 import copy
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from support.clocks.holds import CURVE as HELD_CURVE, PATIENT
 from support.training.models import Net, batches, counting_loss, mean_loss, nonfinite
 from support.training.optimizers import FUSED, make_optimizer
-from support.training.reads import reads_of
-from support.training.steps import CURVE, make_step, train
+from support.training.steps import make_step, train
 from support.trees import equal_trees
 from torch import Tensor
 
-from plateau_jax import DataClock, PlateauCurve
-from torch_bridge import TrainStep, evaluate, lambda_lr
+from plateau_jax import HoldUntilFlat, StagedCurve
+from torch_bridge import TrainStep, evaluate
 
 NAMES = ["adamw", "momentum", "plain adam"]
 
@@ -84,7 +83,9 @@ def test_another_default_device_with_host_stepper(name: str, precision: str) -> 
 
 
 def test_another_default_device_with_held_clock() -> None:
-    check_with_another_default_device("meta", curve=HELD_CURVE, clock=PATIENT)
+    curve = StagedCurve([(3, 1.0), (9,)])
+    clock = HoldUntilFlat(3, limit=9)
+    check_with_another_default_device("meta", curve=curve, clock=clock)
 
 
 def test_carry_that_the_caller_changes() -> None:
@@ -211,104 +212,31 @@ def test_lazy_model_trains_after_a_dummy_batch() -> None:
     assert make_step(model=model)((inputs, targets)).applied == 1
 
 
-def test_print_shows_curve_step_and_lr() -> None:
-    def five(batch: Any) -> int:
-        return 5
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_loss_fn_compiles_once() -> None:
+    """No update recompiles, also past the end of the curve."""
+    graphs: list[Any] = []
 
-    step = make_step(clock=DataClock(2), count=five)
-    data = batches(4)
-    data[3] = nonfinite(data[3])
-    assert reads_of(lambda: repr(step)) == 0
-    assert repr(step) == f"TrainStep({CURVE})"
-    train(step, data)
-    lr = float(f"{CURVE(7) * 0.01:.6g}")
-    counts = "applied=3, skipped=1, consumed=15, unit=2"
-    assert str(step) == f"TrainStep({CURVE}, curve_step=7, lr={lr}, {counts})"
-    shown = f"TrainStep({CURVE}, curve_step=0, lr=0.005, applied=0, skipped=0)"
-    assert str(make_step()) == shown
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
 
-
-def test_print_of_several_curves_is_one_line() -> None:
-    model = Net()
-    other = PlateauCurve(500)
-    optimizers = [
-        torch.optim.SGD(model.first.parameters(), lr=0.5),
-        torch.optim.SGD(model.last.parameters(), lr=0.5),
-    ]
-    same = TrainStep(model, optimizers, mean_loss, other)
-    assert str(same).startswith(f"TrainStep({other}, curve_step=0, lr=0.5, ")
-    assert "lr=[0.25, 0.5], " in str(TrainStep(model, optimizers, mean_loss, [CURVE, other]))
-    plateaus = [(number, 0.1) for number in range(90)]
-    step = make_step(curve=PlateauCurve(10**6, plateaus=plateaus))
-    for shown in (repr(step), str(step)):
-        assert len(shown) < 400
-        assert "\n" not in shown
-
-
-# The counter of device reads: it notices every way of reading, and nothing else.
-
-SCALAR = torch.ones((), dtype=torch.int64)
-LINE = torch.ones(1, dtype=torch.int64)
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda: SCALAR.item(),
-        lambda: SCALAR.tolist(),
-        lambda: np.asarray(SCALAR),
-        lambda: np.from_dlpack(SCALAR),
-        lambda: SCALAR.to("cpu"),
-        lambda: SCALAR.to(device="cpu", copy=True),
-        lambda: LINE.nonzero(),
-        lambda: LINE[LINE > 0],
-        lambda: torch.repeat_interleave(LINE),
-        lambda: SCALAR.untyped_storage()[0],
-    ],
-    ids=range(10),
-)
-def test_every_way_of_reading_is_counted(read: Callable[[], Any]) -> None:
-    assert reads_of(read) >= 1
-
-
-def test_use_of_host_memory_is_not_counted() -> None:
-    device = torch.ones(3)
-    host = torch.zeros(3)
-    assert reads_of(lambda: host.tolist(), [host]) == 0
-    assert reads_of(lambda: host[0].item(), [host]) == 0
-    assert reads_of(lambda: host.copy_(device, non_blocking=True), [host]) == 0
-    assert reads_of(lambda: host.copy_(device), [host]) == 1
-    assert reads_of(lambda: host[:1].copy_(device[:1]), [host]) == 1
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_hook_of_the_optimizer_clips_by_value(fused: bool) -> None:
-    """As docs/training_step.md says: the hook sees the sum of the micro-batches, unscaled."""
-    limit = 0.01
-
-    def clip_by_value(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        for group in optimizer.param_groups:
-            torch.nn.utils.clip_grad_value_(group["params"], limit)
-
-    data = batches(6)
-    by_step, by_hand = Net(), Net()
-    by_hand.load_state_dict(by_step.state_dict())
-    optimizer = torch.optim.AdamW(by_step.parameters(), lr=0.01, fused=fused)
-    optimizer.register_step_pre_hook(clip_by_value)
-    step = TrainStep(by_step, optimizer, mean_loss, CURVE)
-    for first, second in zip(data[::2], data[1::2], strict=True):
-        step(first, second)
-
-    lr: Any = 0.01
-    if fused:  # its kernels round a float differently
-        lr = torch.tensor(lr)
-    optimizer = torch.optim.AdamW(by_hand.parameters(), lr=lr, fused=fused)
-    scheduler = lambda_lr(optimizer, CURVE)
-    for first, second in zip(data[::2], data[1::2], strict=True):
-        for batch in (first, second):
-            (mean_loss(by_hand, batch) / 2).backward()
-        torch.nn.utils.clip_grad_value_(by_hand.parameters(), limit)
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad()
-    assert equal_trees(by_step.state_dict(), by_hand.state_dict())
+    eager = make_step("adamw", max_norm=1.0)
+    with patch.object(torch, "compile", partial(torch.compile, backend=backend)):
+        compiled = make_step("adamw", max_norm=1.0, compile=True)
+        first, *rest = batches(45)
+        compiled(first)
+        eager(first)
+        num_graphs = len(graphs)
+        assert num_graphs > 0
+        for batch in rest:
+            torch.testing.assert_close(compiled(batch), eager(batch), rtol=1e-5, atol=1e-7)
+            compiled(nonfinite(batch))
+            eager(nonfinite(batch))
+    assert len(graphs) == num_graphs
+    assert compiled.state_dict()["applied"] == 45
+    parameters = dict(compiled.model.named_parameters())
+    expected = dict(eager.model.named_parameters())
+    torch.testing.assert_close(parameters, expected, rtol=1e-5, atol=1e-6)

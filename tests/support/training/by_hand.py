@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from support.clocks.holds import curve_steps_of
 from support.schedulers.runs import learning_rate
-from support.training.kind import Kind
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from plateau_jax import Curve, DataClock
+
+if TYPE_CHECKING:
+    from support.training.kind import Kind
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -41,7 +43,7 @@ class Forward:
 class ByHand:
     """A training run that reads every decision on the host."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: "Kind") -> None:
         self.kind = kind
         self.options = kind.options
         self.model = kind.model()
@@ -82,10 +84,7 @@ class ByHand:
 
     def update(self, micro_batches: Sequence[Any]) -> Update:
         curve_step = self.curve_step
-        lrs: list[float] = []
-        for peak, curve in zip(self.peaks, self.curves, strict=True):
-            lrs.append(learning_rate(peak, curve, curve_step))
-
+        lrs = self.lrs_at(curve_step)
         self.model.zero_grad()
         loss, aux, carry = self.forward_and_backward(micro_batches)
         parameters = self.parameters_with_gradients()
@@ -109,6 +108,13 @@ class ByHand:
         lr = torch.tensor(lrs, dtype=torch.float32)
         return Update(loss, norm, lr, torch.tensor(counters), tuple(aux))
 
+    def lrs_at(self, curve_step: int) -> list[float]:
+        """Return the learning rate of each group at a step of the curve."""
+        lrs: list[float] = []
+        for peak, curve in zip(self.peaks, self.curves, strict=True):
+            lrs.append(learning_rate(peak, curve, curve_step))
+        return lrs
+
     def parameters_with_gradients(self) -> list[Any]:
         parameters: list[Any] = []
         for group in self.groups:
@@ -123,7 +129,7 @@ class ByHand:
         carry = pytree.tree_map_only(Tensor, torch.clone, self.carry)
         for batch in micro_batches:
             forward = self.forward(batch, carry)
-            loss = forward.loss / self._divisor(forward.weight, len(micro_batches))
+            loss = forward.loss / self.divisor_for(forward.weight, len(micro_batches))
             self.scaler.scale(loss).backward()
             # In float32 at least.
             losses.append(
@@ -144,7 +150,7 @@ class ByHand:
                 parameter.grad.mul_(factor)
         return total, aux, carry
 
-    def _divisor(self, weight: Any, num_micro_batches: int) -> float:
+    def divisor_for(self, weight: Any, num_micro_batches: int) -> float:
         if weight is None:
             return num_micro_batches
         if num_micro_batches == 1:

@@ -5,9 +5,10 @@ from itertools import cycle
 from typing import Any, cast
 
 import torch
+from support.training.by_hand import ByHand
 from support.training.models import Batch, Net, batches, mean_loss, nonfinite
 from support.training.optimizers import FUSED, make_optimizer
-from support.training.steps import CURVE, set_loss_scale, step_over
+from support.training.steps import CURVE, make_step, set_loss_scale
 from torch import nn
 from torch.optim import Optimizer
 
@@ -72,17 +73,31 @@ class Kind:
             return cast("list[Optimizer]", built)
         return [built]
 
-    def build(self, loss_fn: Any = None, **options: Any) -> TrainStep:
-        """Return a new step of this kind, with these options in place of its own."""
-        model = self.model()
+    def build(
+        self, loss_fn: Any = None, device: torch.device | str | None = None, **options: Any
+    ) -> TrainStep:
+        """Return a new step of this kind, with these options in place of its own.
+
+        On a device that is given, a CUDA graph could capture its updates.
+        """
+        model = self.model().to(device=device)
         optimizer: Any = self.optimizers(model)
+        if device is not None:
+            for built in optimizer:
+                for group in built.param_groups:
+                    if "capturable" in group:
+                        group["capturable"] = True
         if len(optimizer) == 1:
             (optimizer,) = optimizer
         options = self.options | options
-        step = step_over(model, optimizer, loss_fn or self.loss_fn, self.curve, **options)
+        step = make_step("", model, loss_fn or self.loss_fn, self.curve, optimizer, **options)
         if self.loss_scale != DEFAULT_LOSS_SCALE or self.good_updates != 0:
             set_loss_scale(step, self.loss_scale, self.good_updates)
         return step
+
+    def by_hand(self) -> ByHand:
+        """Return the loop that a step of this kind must equal."""
+        return ByHand(self)
 
     def updates(
         self,
@@ -90,9 +105,10 @@ class Kind:
         bad: Iterable[int] = (),
         values: Sequence[float] = (torch.nan, torch.inf),
         seed: int = 0,
+        device: str = "cpu",
     ) -> list[list[Batch]]:
         """Return the micro-batches of each update; bad updates have these values in turn."""
-        data = batches(count * self.accumulation, seed=seed, time=self.time)
+        data = batches(count * self.accumulation, seed=seed, time=self.time, device=device)
         updates: list[list[Batch]] = []
         for start in range(0, len(data), self.accumulation):
             updates.append(data[start : start + self.accumulation])

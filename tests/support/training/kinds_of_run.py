@@ -30,35 +30,31 @@ from support.training.losses import (
     with_aux,
 )
 from support.training.models import (
+    Embedded,
     Growing,
     Level,
     Mixed,
     Net,
     Recurrent,
     carried_loss,
+    counting_loss,
     device_pair_loss,
     mean_loss,
-    net_in,
     pair_loss,
-    sparse_embedding,
 )
 from support.training.optimizers import (
     OPTIMIZERS,
     Foreign,
     NeedsTensor,
-    adam_with_beta_tensors,
-    by_dimension,
     by_layer,
-    over_all,
-    sparse_adam,
+    dimensions_of,
+    layers_of,
+    over,
     three_groups,
     two_optimizers_with_shared_lr,
-    with_float64_lr,
-    with_lr_tensor,
-    with_shared_lr,
 )
 from support.training.steps import CURVE
-from torch.optim import ASGD, SGD, Adam, AdamW, NAdam, RMSprop
+from torch.optim import ASGD, SGD, Adam, AdamW, NAdam, RMSprop, SparseAdam
 
 from plateau_jax import BatchPlan, DataClock, HoldBelow, PlateauCurve
 
@@ -80,29 +76,35 @@ for name in OPTIMIZERS:
 
 # Optimizers with special arguments, states and gradients.
 
-KINDS["betas as tensors"] = Kind(adam_with_beta_tensors)
-KINDS["foreign"] = Kind(over_all(Foreign))
-KINDS["sparse"] = Kind(sparse_adam, embedded_loss, model=sparse_embedding, max_norm=0.5, rtol=1e-6)
+BETAS = (torch.tensor(0.8), torch.tensor(0.9))
+
+KINDS["betas as tensors"] = Kind(over(Adam, lr=0.1, betas=BETAS, foreach=False))
+KINDS["foreign"] = Kind(over(Foreign))
+KINDS["sparse"] = Kind(over(SparseAdam), embedded_loss, model=Embedded, max_norm=0.5, rtol=1e-6)
 
 
-# The learning rate is a tensor.
+# The learning rate is a tensor; two groups, each under a curve, share it.
 
-KINDS["lr as a tensor"] = Kind(with_lr_tensor(Adam))
-KINDS["lr as a tensor, float64"] = Kind(with_float64_lr(NeedsTensor), precision="bf16")
+LR = torch.tensor(0.1)
+FLOAT64_LR = torch.tensor([0.1], dtype=torch.float64)
+
+KINDS["lr as a tensor"] = Kind(over(Adam, lr=LR))
+KINDS["lr as a tensor, float64"] = Kind(over(NeedsTensor, lr=FLOAT64_LR), precision="bf16")
 KINDS["lr as a tensor, fused"] = Kind(
-    with_lr_tensor(AdamW, fused=True), precision="fp16", is_on_device=True
+    over(AdamW, lr=LR, fused=True), precision="fp16", is_on_device=True
 )
-KINDS["lr as a tensor, fused, float64"] = Kind(with_float64_lr(SGD, fused=True), is_on_device=True)
-
-# Two groups, each under a curve, share one tensor.
-
-KINDS["one lr tensor"] = Kind(with_shared_lr(NeedsTensor), curve=CURVE_PER_LAYER, precision="fp16")
+KINDS["lr as a tensor, fused, float64"] = Kind(
+    over(SGD, lr=FLOAT64_LR, fused=True), is_on_device=True
+)
+KINDS["one lr tensor"] = Kind(
+    over(NeedsTensor, layers_of, lr=LR), curve=CURVE_PER_LAYER, precision="fp16"
+)
 KINDS["one lr tensor, fused"] = Kind(
-    with_shared_lr(Adam, fused=True), curve=CURVE_PER_LAYER, is_on_device=True
+    over(Adam, layers_of, lr=LR, fused=True), curve=CURVE_PER_LAYER, is_on_device=True
 )
 KINDS["one lr tensor, two optimizers"] = Kind(two_optimizers_with_shared_lr, curve=CURVE_PER_LAYER)
 KINDS["one lr tensor, held"] = Kind(
-    with_shared_lr(NeedsTensor, momentum=0.9), curve=HELD_CURVE, clock=TWO_RULES
+    over(NeedsTensor, layers_of, lr=LR, momentum=0.9), curve=HELD_CURVE, clock=TWO_RULES
 )
 
 
@@ -118,20 +120,19 @@ for name in ("adamw", "sgd", "rmsprop"):
 
 # Parameters of another dtype; an optimizer may keep its state in a different one.
 
-
-float64_net = partial(net_in, torch.float64)
-bfloat16_net = partial(net_in, torch.bfloat16)
-half_net = partial(net_in, torch.float16)
+float64_net = partial(Net, dtype=torch.float64)
+bfloat16_net = partial(Net, dtype=torch.bfloat16)
+half_net = partial(Net, dtype=torch.float16)
 
 
 def in_float64(optimizer: Any) -> Kind:
-    return Kind(over_all(optimizer), loss_in(torch.float64), model=float64_net)
+    return Kind(over(optimizer), loss_in(torch.float64), model=float64_net)
 
 
 def in_bfloat16(optimizer: Any, **options: Any) -> Kind:
     loss_fn = loss_in(torch.bfloat16)
     rtol = 0.05  # torch's own loop computes the norm in bfloat16
-    return Kind(over_all(optimizer), loss_fn, model=bfloat16_net, rtol=rtol, **options)
+    return Kind(over(optimizer), loss_fn, model=bfloat16_net, rtol=rtol, **options)
 
 
 for optimizer in (Adam, NAdam, ASGD, Foreign):
@@ -168,15 +169,15 @@ KINDS["a view as the loss"] = Kind("plain momentum", view_loss, model=Level)
 
 mixed_float64 = partial(Mixed, torch.float64)
 mixed_bfloat16 = partial(Mixed, torch.bfloat16)
-adamw_by_dimension = by_dimension(AdamW, lr=0.01, fused=True)
-momentum_by_dimension = by_dimension(SGD, lr=0.1, momentum=0.9, fused=True)
+mixed_adamw = over(AdamW, dimensions_of, lr=0.01, fused=True)
+mixed_momentum = over(SGD, dimensions_of, lr=0.1, momentum=0.9, fused=True)
+mixed_rmsprop = over(RMSprop, dimensions_of, lr=0.01)
+mixed_adam = over(Adam, dimensions_of, lr=0.01)
 
-KINDS["mixed"] = Kind(adamw_by_dimension, model=Mixed, is_on_device=True)
-KINDS["mixed, momentum"] = Kind(
-    momentum_by_dimension, model=Mixed, max_norm=0.05, is_on_device=True
-)
-KINDS["mixed, float64"] = Kind(by_dimension(RMSprop, lr=0.01), model=mixed_float64)
-KINDS["mixed, bfloat16"] = Kind(by_dimension(Adam, lr=0.01), model=mixed_bfloat16, rtol=0.05)
+KINDS["mixed"] = Kind(mixed_adamw, model=Mixed, is_on_device=True)
+KINDS["mixed, momentum"] = Kind(mixed_momentum, model=Mixed, max_norm=0.05, is_on_device=True)
+KINDS["mixed, float64"] = Kind(mixed_rmsprop, model=mixed_float64)
+KINDS["mixed, bfloat16"] = Kind(mixed_adam, model=mixed_bfloat16, rtol=0.05)
 KINDS["dropout"] = Kind(model=partial(Net, dropout=0.5))
 KINDS["extra state"] = Kind("plain adam", model=Growing)
 
@@ -187,7 +188,11 @@ KINDS["two optimizers"] = Kind(by_layer("adamw", "nadam"), curve=(CURVE, [LINEAR
 KINDS["two fused optimizers"] = Kind(
     by_layer("adamw", "momentum"), curve=[[LINEAR], CURVE], precision="fp16", is_on_device=True
 )
-KINDS["groups"] = Kind(three_groups, curve=[CURVE, LINEAR, ENDING], is_on_device=True)
+KINDS["groups"] = Kind(
+    over(AdamW, three_groups, lr=0.02, fused=True),
+    curve=[CURVE, LINEAR, ENDING],
+    is_on_device=True,
+)
 
 
 # Clocks: rules that hold, and data that is counted in each batch or is constant.
@@ -223,6 +228,14 @@ KINDS["GRU, accumulated"] = recurrent("GRU", "rmsprop", accumulation=3)
 KINDS["GRU, bf16"] = recurrent("GRU", precision="bf16")
 KINDS["GRU that restarts"] = recurrent("GRU", "sgd", restarting_loss)
 KINDS["a tree as the carry"] = Kind(loss_fn=loss_with_tree, carry=TREE, accumulation=2)
+KINDS["a count as the carry, held"] = Kind(
+    by_layer("adamw", "plain momentum"),
+    counting_loss,
+    curve=HELD_CURVE,
+    clock=PATIENT,
+    precision="fp16",
+    carry=torch.zeros(2),
+)
 KINDS["a parameter as the carry"] = Kind("sgd", carried_bias, model=Level, carry=torch.zeros(2))
 
 

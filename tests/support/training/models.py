@@ -19,12 +19,15 @@ def seeded(seed: int) -> Generator[None]:
 class Net(nn.Module):
     """Two layers, whose weights follow from the seed."""
 
-    def __init__(self, seed: int = 0, dropout: float = 0.0) -> None:
+    def __init__(
+        self, seed: int = 0, dropout: float = 0.0, dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__()
         with seeded(seed):
             self.first = nn.Linear(3, 8)
             self.last = nn.Linear(8, 2)
         self.dropout = nn.Dropout(dropout)
+        self.to(dtype=dtype)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.last(self.dropout(torch.tanh(self.first(inputs))))
@@ -87,6 +90,14 @@ class Mixed(nn.Module):
         return self.last(hidden) + self.transposed.sum(0) + self.empty.sum()
 
 
+class Embedded(nn.Embedding):
+    """An embedding whose gradients are sparse."""
+
+    def __init__(self) -> None:
+        with seeded(0):
+            super().__init__(9, 3, sparse=True)
+
+
 class Growing(nn.Module):
     """A module in its second version, whose extra state grows with every call."""
 
@@ -118,22 +129,14 @@ class Growing(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args, **kwargs)
 
 
-def sparse_embedding() -> nn.Module:
-    """Return an embedding whose gradients are sparse."""
-    with seeded(0):
-        return nn.Embedding(9, 3, sparse=True)
-
-
-def net_in(dtype: torch.dtype) -> nn.Module:
-    return Net().to(dtype)
-
-
 # Batches.
 
 Batch = tuple[Tensor, Tensor]
 
 
-def batches(count: int, rows: int = 4, seed: int = 0, time: int | None = None) -> list[Batch]:
+def batches(
+    count: int, rows: int = 4, seed: int = 0, time: int | None = None, device: str = "cpu"
+) -> list[Batch]:
     generator = torch.Generator().manual_seed(seed)
     shape = [rows]
     if time is not None:
@@ -142,7 +145,7 @@ def batches(count: int, rows: int = 4, seed: int = 0, time: int | None = None) -
     for _ in range(count):
         inputs = torch.randn(*shape, 3, generator=generator)
         targets = torch.randn(*shape, 2, generator=generator)
-        data.append((inputs, targets))
+        data.append((inputs.to(device), targets.to(device)))
     return data
 
 
@@ -171,6 +174,9 @@ def pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
 def device_pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     total, weight = pair_loss(model, batch)
     return total, torch.tensor(weight)
+
+
+LOSSES: dict[str, Any] = {"mean": mean_loss, "pair": pair_loss, "device pair": device_pair_loss}
 
 
 def carried_loss(model: nn.Module, batch: Batch, carry: Any) -> tuple[Tensor, Any]:

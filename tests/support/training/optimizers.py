@@ -1,12 +1,13 @@
 """The optimizers that tests train with: by name, and as functions of the model."""
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.optim import Optimizer, SparseAdam
+from torch.optim import Optimizer
 from torch.torch_version import TorchVersion
 
 optim = torch.optim
@@ -151,52 +152,46 @@ Builder = Callable[[nn.Module], Any]
 """Returns an optimizer or a list of optimizers."""
 
 
-def over_all(optimizer: Any, **options: Any) -> Builder:
-    """Return a constructor of an optimizer of all parameters."""
+Groups = Callable[[Any], list[Any]]
+"""Returns the parameters of a model, or groups of them."""
+
+
+def all_parameters(model: nn.Module) -> list[Any]:
+    return list(model.parameters())
+
+
+def layers_of(model: Any) -> list[Any]:
+    """Return a group per layer of `Net`."""
+    return [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
+
+
+def dimensions_of(model: nn.Module) -> list[Any]:
+    """Return groups of `Mixed`: the matrices, with options, and the vectors."""
+    matrices: list[nn.Parameter] = []
+    vectors: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if name.startswith("left_out"):
+            continue
+        if parameter.dim() > 1:
+            matrices.append(parameter)
+        else:
+            vectors.append(parameter)
+    return [{"params": matrices, "lr": 0.02, "weight_decay": 0.1}, {"params": vectors}]
+
+
+def three_groups(model: Any) -> list[Any]:
+    return [
+        {"params": model.first.parameters(), "lr": 0.1, "weight_decay": 0.3},
+        {"params": [model.last.weight], "lr": 1 / 3},
+        {"params": [model.last.bias], "lr": 0.0},
+    ]
+
+
+def over(optimizer: Any, groups: Groups = all_parameters, **options: Any) -> Builder:
+    """Return a constructor of an optimizer of these groups, with copies of these options."""
 
     def build(model: nn.Module) -> Optimizer:
-        return optimizer(model.parameters(), **options)
-
-    return build
-
-
-def adam_with_beta_tensors(model: nn.Module) -> Optimizer:
-    betas: Any = (torch.tensor(0.8), torch.tensor(0.9))
-    return optim.Adam(model.parameters(), lr=0.1, betas=betas, foreach=False)
-
-
-def sparse_adam(model: nn.Module) -> Optimizer:
-    return SparseAdam(model.parameters())
-
-
-# Learning rates that are tensors, in one group or shared by several.
-
-
-def with_lr_tensor(optimizer: Any, **options: Any) -> Builder:
-    """Return a constructor of an optimizer whose learning rate is a float32 scalar."""
-
-    def build(model: nn.Module) -> Optimizer:
-        lr = torch.tensor(0.1, dtype=torch.float32)
-        return optimizer(model.parameters(), lr=lr, **options)
-
-    return build
-
-
-def with_float64_lr(optimizer: Any, **options: Any) -> Builder:
-    """Return a constructor of an optimizer whose learning rate is a float64 tensor of one value."""
-
-    def build(model: nn.Module) -> Optimizer:
-        lr = torch.tensor([0.1], dtype=torch.float64)
-        return optimizer(model.parameters(), lr=lr, **options)
-
-    return build
-
-
-def with_shared_lr(optimizer: Any, **options: Any) -> Builder:
-    """Return a constructor of an optimizer of two groups, one per layer, with one tensor."""
-
-    def build(model: nn.Module) -> Optimizer:
-        return optimizer(layers_of(model), lr=torch.tensor(0.1), **options)
+        return optimizer(groups(model), **copy.deepcopy(options))
 
     return build
 
@@ -206,14 +201,6 @@ def two_optimizers_with_shared_lr(model: Any) -> list[Optimizer]:
     first = optim.Adam(model.first.parameters(), lr=lr, fused=True)
     last = NeedsTensor(model.last.parameters(), lr=lr)
     return [first, last]
-
-
-# Several groups, or several optimizers.
-
-
-def layers_of(model: Any) -> list[dict[str, Any]]:
-    """Return a group per layer of `Net`."""
-    return [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
 
 
 def by_layer(*names: str) -> Builder:
@@ -233,33 +220,5 @@ def by_layer(*names: str) -> Builder:
         for name, group in zip(names, groups, strict=True):
             optimizers.append(OPTIMIZERS[name]([group]))
         return optimizers
-
-    return build
-
-
-def three_groups(model: Any) -> Optimizer:
-    groups = [
-        {"params": model.first.parameters(), "lr": 0.1, "weight_decay": 0.3},
-        {"params": [model.last.weight], "lr": 1 / 3},
-        {"params": [model.last.bias], "lr": 0.0},
-    ]
-    return optim.AdamW(groups, lr=0.02, fused=True)
-
-
-def by_dimension(optimizer: Any, **options: Any) -> Builder:
-    """Return a constructor of an optimizer of `Mixed`: the matrices have their own options."""
-
-    def build(model: nn.Module) -> Optimizer:
-        matrices: list[nn.Parameter] = []
-        vectors: list[nn.Parameter] = []
-        for name, parameter in model.named_parameters():
-            if name.startswith("left_out"):
-                continue
-            if parameter.dim() > 1:
-                matrices.append(parameter)
-            else:
-                vectors.append(parameter)
-        groups = [{"params": matrices, "lr": 0.02, "weight_decay": 0.1}, {"params": vectors}]
-        return optimizer(groups, **options)
 
     return build

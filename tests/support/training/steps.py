@@ -38,13 +38,6 @@ class CountingStep(TrainStep):
         return super().__call__(*micro_batches, count=count, **options)
 
 
-def step_over(*arguments: Any, **options: Any) -> TrainStep:
-    """Return a step, which counts its micro-batches if there is an option `count`."""
-    if "count" in options:
-        return CountingStep(*arguments, **options)
-    return TrainStep(*arguments, **options)
-
-
 def make_step(
     name: str = "adamw",
     model: nn.Module | None = None,
@@ -53,11 +46,14 @@ def make_step(
     optimizer: Any = None,
     **options: Any,
 ) -> TrainStep:
+    """Return a step, which counts its micro-batches if there is an option `count`."""
     if model is None:
         model = Net()
     if optimizer is None:
         optimizer = make_optimizer(name, model)
-    return step_over(model, optimizer, loss_fn, curve, **options)
+    if "count" in options:
+        return CountingStep(model, optimizer, loss_fn, curve, **options)
+    return TrainStep(model, optimizer, loss_fn, curve, **options)
 
 
 def set_loss_scale(step: TrainStep, scale: float, good_updates: int = 0) -> None:

@@ -7,23 +7,14 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.training.cuda_graphs.graphs import (
-    WARM_UPS,
-    FakeGraph,
-    Sums,
-    graphs_for,
-    without_cuda,
-)
+from support.training.cuda_graphs.graphs import WARM_UPS, Sums, graphs_for
 from support.trees import equal_trees
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("without_cuda")
+
 MAX_GRAPHS = 8
 MAX_SHAPES = 64
-
-
-@pytest.fixture(autouse=True)
-def _without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_cuda(monkeypatch)
 
 
 # The number of captures, and of the runs in Python: each shape has warm-ups, and then a capture.
@@ -47,7 +38,7 @@ def check_captures(updates: list[list[Any]], *, captures: int, runs: int) -> Non
         total += sum(map(sum_of, micro_batches))
         expected.append((torch.tensor(total), torch.tensor(count)))
     assert equal_trees(results, expected)
-    assert FakeGraph.captures == captures
+    assert len(sums.graphs.captured) == captures
     assert sums.runs == runs
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.training.cuda_graphs import aborted_captures, graphs
+from support.training.kind import Kind
 from support.training.models import Batch, Net, batches, mean_loss
 from support.training.steps import train
 from support.trees import equal_trees
@@ -41,9 +42,10 @@ class FailingSums(graphs.Sums):
 
 
 @pytest.fixture
-def at_end_of_capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], None]], None]:
+def at_end_of_capture(
+    without_cuda: None, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[Any], None]], None]:
     """Replace captures by nothing but a call with their pool at the end."""
-    graphs.without_cuda(monkeypatch)
 
     def replace(end: Callable[[Any], None]) -> None:
         @contextmanager
@@ -139,9 +141,8 @@ class RecordedStream:
 
 
 @pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def events(without_cuda: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which streams, and the updates of a test, append what happens."""
-    graphs.without_cuda(monkeypatch)
     events: list[str] = []
     side = RecordedStream("side", events)
     caller = RecordedStream("caller", events)
@@ -189,7 +190,7 @@ def test_step_continues_after_error_of_loss(
 ) -> None:
     """In a warm-up as in the capture."""
     error = kind("mine")
-    data = graphs.on_gpu(batches(9), device)
+    data = batches(9, device=device)
     calls = itertools.count(1)
 
     def failing(model: nn.Module, batch: Batch) -> Tensor:
@@ -198,8 +199,8 @@ def test_step_continues_after_error_of_loss(
             raise error
         return loss
 
-    captured = graphs.captured_step(device, model=Keeping(), loss_fn=failing)
-    eager = graphs.gpu_step(model=Keeping(), device=device)
+    captured = graphs.captured_step(Kind(loss_fn=failing, model=Keeping), device)
+    eager = Kind(model=Keeping).build(device=device)
     assert equal_trees(train(captured, data[: at - 1]), train(eager, data[: at - 1]))
     with pytest.raises(kind) as raised:
         captured(data[0])
@@ -219,9 +220,9 @@ def test_failed_capture_leaves_no_partial_update(device: str) -> None:
     def fail(*_: Any) -> None:
         raise OfTheUser
 
-    captured = graphs.captured_step(device)
-    eager = graphs.gpu_step(device=device)
-    data = graphs.on_gpu(batches(9), device)
+    captured = graphs.captured_step(Kind(), device)
+    eager = Kind().build(device=device)
+    data = batches(9, device=device)
     assert equal_trees(
         train(captured, data[: graphs.WARM_UPS]), train(eager, data[: graphs.WARM_UPS])
     )

@@ -1,5 +1,6 @@
 """Captured updates on a GPU have the bits of eager ones and wait for nothing, with every option."""
 
+import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -9,21 +10,13 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.schedulers.runs import learning_rate
-from support.training.cuda_graphs.graphs import (
-    FUSED_ON_GPU,
-    gpu_step,
-    graphs_of,
-    no_waiting,
-    on_gpu,
-)
+from support.training.cuda_graphs.graphs import graphs_of, no_waiting
 from support.training.kind import Kind
 from support.training.kinds_of_run import ON_DEVICE
-from support.training.losses import count_samples
-from support.training.models import Batch, Net, batches, mean_loss, nonfinite, pair_loss
-from support.training.steps import CURVE, set_loss_scale, through_file
+from support.training.models import Net, batches, mean_loss, nonfinite
 from support.trees import equal_trees
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
 
 from torch_bridge import DataClock, evaluate, prefetch
@@ -40,6 +33,8 @@ pytestmark = [
 
 SHORT = 4
 LONG = 6
+
+Batch = tuple[Tensor, Tensor]
 
 
 def unchanged(batch: Batch) -> Batch:
@@ -68,14 +63,9 @@ class CapturedRun:
         self.case = case
         self.is_captured = captured
         self.number = 0
-        kind = case.kind
-        options: dict[str, Any] = {"max_norm": 0.5, "cuda_graph": captured} | kind.options
+        options: dict[str, Any] = {"max_norm": 0.5, "cuda_graph": captured} | case.kind.options
         with patch.object(learning_rates, "MAX_TABLE_VALUES", case.table_values):
-            self.step = gpu_step(
-                "", kind.model(), kind.loss_fn, kind.optimizers, kind.curve, **options
-            )
-        if options.get("precision") == "fp16":
-            set_loss_scale(self.step, kind.loss_scale, kind.good_updates)
+            self.step = case.kind.build(device="cuda", **options)
         self.state: Any = None
         self.save()
         self.evaluations: list[Any] = []
@@ -86,13 +76,13 @@ class CapturedRun:
         """Return those of the next update; of sequences, `rows` is the length."""
         self.number += 1
         kind = self.case.kind
-        if kind.time is None:
-            data = batches(kind.accumulation, rows, seed=self.number)
-        else:
-            data = batches(kind.accumulation, 4, seed=self.number, time=rows)
+        shape = {"rows": rows}
+        if kind.time is not None:
+            shape = {"time": rows}
+        data = batches(kind.accumulation, seed=self.number, device="cuda", **shape)
         if is_bad:
             data[-1] = nonfinite(data[-1])
-        return [self.case.form(batch) for batch in on_gpu(data)]
+        return list(map(self.case.form, data))
 
     def update(self, micro_batches: Iterable[Any]) -> None:
         peaks: list[float] = []
@@ -101,14 +91,13 @@ class CapturedRun:
         self.updates.append(UpdateWithPeaks(self.step(*micro_batches), peaks))
 
     def save(self) -> None:
-        self.state = through_file(self.step.state_dict())
+        self.state = copy.deepcopy(self.step.state_dict())
 
     def check_lrs(self) -> None:
+        by_hand = self.case.kind.by_hand()
         for update in self.updates:
-            curve_step = int(update.result.curve_step)
-            expected: list[float] = []
-            for peak, curve in zip(update.peaks, self.step._clock.curves, strict=True):
-                expected.append(learning_rate(peak, curve, curve_step))
+            by_hand.peaks = update.peaks
+            expected = by_hand.lrs_at(int(update.result.curve_step))
             assert update.result.lr.tolist() == expected
 
     def outcome(self) -> list[Any]:
@@ -163,7 +152,7 @@ def load(run: CapturedRun) -> None:
 def evaluation(run: CapturedRun) -> None:
     model = run.step.model
     if isinstance(model, Net) and model.first.weight.dtype == torch.float32:
-        run.evaluations.append(evaluate(model, on_gpu(batches(3)), mean_loss))
+        run.evaluations.append(evaluate(model, batches(3, device="cuda"), mean_loss))
 
 
 def reset_carry(run: CapturedRun) -> None:
@@ -258,7 +247,7 @@ def aux_by_length(model: nn.Module, batch: Batch) -> Any:
 def widely_weighted(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return a loss weight computed on the device, whose size varies widely."""
     inputs, targets = batch
-    total, _ = pair_loss(model, batch)
+    total = (model(inputs).float() - targets).square().sum()
     weight = (inputs.square().sum() * 100).nan_to_num(1.0)
     return total * weight, weight * targets.numel()
 
@@ -282,18 +271,26 @@ def that_requires_grad(batch: Batch) -> Batch:
     return inputs.requires_grad_(), targets
 
 
+def rows_of(batch: Batch) -> int:
+    inputs, _ = batch
+    return len(inputs)
+
+
 def four_on_the_host(batch: Batch) -> Tensor:
     return torch.tensor(4)
 
 
+HAS_FUSED_ADAGRAD = TorchVersion(torch.__version__) >= "2.13"
+"""Before, it did not take CUDA tensors."""
+
 CASES: dict[str, CapturedCase] = {}
 for name, kind in ON_DEVICE.items():
-    if not name.startswith("adagrad") or "adagrad" in FUSED_ON_GPU:
+    if HAS_FUSED_ADAGRAD or not name.startswith("adagrad"):
         CASES[name] = CapturedCase(kind)
 CASES["pair on the device"] = CapturedCase(Kind(loss_fn=widely_weighted, accumulation=2))
 CASES["aux by length"] = CapturedCase(Kind(loss_fn=aux_by_length, accumulation=2, has_aux=True))
 CASES["rows without a table"] = CapturedCase(
-    Kind(loss_fn=pair_loss, clock=DataClock(3), count=count_samples), table_values=0
+    Kind(loss_fn=ON_DEVICE["pair"].loss_fn, clock=DataClock(3), count=rows_of), table_values=0
 )
 CASES["count on the host"] = CapturedCase(Kind(clock=DataClock(3), count=four_on_the_host))
 CASES["penalized, batches that require gradients"] = CapturedCase(
@@ -331,8 +328,8 @@ def test_prefetched_batches_match_eager(loss_fn: Any) -> None:
 
     def train(run: CapturedRun) -> None:
         if not run.is_captured:
-            for batch in on_gpu(data):
-                run.update([batch])
+            for inputs, targets in data:
+                run.update([(inputs.cuda(), targets.cuda())])
             return
         for batch in prefetch(data, "cuda"):
             run.update([batch])
@@ -368,11 +365,11 @@ def misaligned(wide: Tensor, tall: Tensor) -> Batch:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 def test_compiled_and_captured_matches_eager(layout: Callable[[Tensor, Tensor], Batch]) -> None:
-    torch._dynamo.reset()
-    both = gpu_step(compile=True, cuda_graph=True)
-    eager = gpu_step()
+    torch.compiler.reset()
+    both = Kind().build(device="cuda", compile=True, cuda_graph=True)
+    eager = Kind().build(device="cuda")
     for number in range(8):
-        ((_, targets),) = on_gpu(batches(1, seed=number))
+        ((_, targets),) = batches(1, seed=number, device="cuda")
         values = targets.flatten()
         wide = torch.outer(values[:6], values[:6])
         tall = torch.outer(values[:8], values[:3])
@@ -387,10 +384,10 @@ def test_compiled_and_captured_matches_eager(layout: Callable[[Tensor, Tensor], 
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_lrs_match_on_lagging_device(cuda_graph: bool) -> None:
     """The host copies counters and sets a peak while the device is several updates behind."""
-    step = gpu_step(cuda_graph=cuda_graph)
-    (good,) = on_gpu(batches(1))
+    step = Kind().build(device="cuda", cuda_graph=cuda_graph)
+    by_hand = Kind().by_hand()
+    (good,) = batches(1, device="cuda")
     bad = nonfinite(good)
-    peak = step.optimizer.param_groups[0]["initial_lr"]
     applied = 0
     results: list[Any] = []
     expected: list[float] = []
@@ -398,9 +395,9 @@ def test_lrs_match_on_lagging_device(cuda_graph: bool) -> None:
         if number % 7 == 3:
             torch.cuda._sleep(2_000_000)
         if number in (33, 34):
-            peak = 1 / number
-            step.set_peak(peak)
-        expected.append(learning_rate(peak, CURVE, applied))
+            by_hand.peaks = [1 / number]
+            step.set_peak(by_hand.peaks)
+        expected += by_hand.lrs_at(applied)
         if number % 3 == 0:
             results.append(step(bad))
         else:
@@ -421,8 +418,8 @@ def test_lr_tensor_of_a_fused_optimizer_moves_to_the_gpu(
     def build(model: nn.Module) -> Any:
         return torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
 
-    step = gpu_step(optimizers=build, cuda_graph=captured)
-    data = on_gpu(batches(8))
+    step = Kind(build).build(device="cuda", cuda_graph=captured)
+    data = batches(8, device="cuda")
     for batch in data[:6]:
         result = step(batch)
         assert lr.item() == result.lr.item()

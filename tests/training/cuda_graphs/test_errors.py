@@ -7,13 +7,8 @@ import numpy as np
 import pytest
 import torch
 from support.training import models, optimizers
-from support.training.cuda_graphs.graphs import (
-    Sums,
-    captured_step,
-    gpu_step,
-    on_gpu,
-    without_cuda,
-)
+from support.training.cuda_graphs.graphs import Sums, captured_step
+from support.training.kind import Kind
 from support.training.steps import train
 from support.trees import equal_trees
 from support.wrong import wrong
@@ -25,9 +20,8 @@ ONES = torch.ones(2)
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[GraphedUpdate]:
+def graphs(without_cuda: None) -> Iterator[GraphedUpdate]:
     """An update that has not run, and must make its first run when the test ends."""
-    without_cuda(monkeypatch)
     sums = Sums()
     yield sums.graphs
     assert sums.runs == 0
@@ -82,9 +76,9 @@ def test_dampening() -> None:
 
 
 def test_step_rejects_uncapturable_settings(device: str) -> None:
-    captured = captured_step(device)
-    eager = gpu_step(device=device)
-    data: list[Any] = on_gpu(models.batches(3), device)
+    captured = captured_step(Kind(), device)
+    eager = Kind().build(device=device)
+    data: list[Any] = models.batches(3, device=device)
     group = captured.optimizer.param_groups[0]
     for name in ("fused", "capturable", "fused"):
         group[name] = False

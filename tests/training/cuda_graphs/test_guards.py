@@ -10,10 +10,9 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training import models
-from support.training.by_hand import ByHand
 from support.training.cuda_graphs import graphs
 from support.training.kind import Kind
-from support.training.steps import through_file, train
+from support.training.steps import make_step, through_file, train
 from support.trees import equal_trees
 from torch import Tensor, nn
 
@@ -50,15 +49,15 @@ Change = Callable[[Any], Any]
 
 def check_change(device: str, name: str, change: Change, *, is_noticed: bool) -> None:
     """Check that the run equals an eager one, and that an update is captured again if needed."""
-    options: dict[str, Any] = {"loss_fn": models.counting_loss, "carry": torch.zeros(2)}
-    captured = graphs.captured_step(device, name, Parts(), **options)
-    eager = graphs.gpu_step(name, Parts(), device=device, **options)
+    kind = Kind(name, models.counting_loss, model=Parts, carry=torch.zeros(2))
+    captured = graphs.captured_step(kind, device)
+    eager = kind.build(device=device)
 
     def train_on(seed: int) -> Any:
         """Return the graph that is in use in the end."""
-        data = models.batches(6, seed=seed)
+        data = models.batches(6, seed=seed, device=device)
         data[4] = models.nonfinite(data[4])
-        for batch in graphs.on_gpu(data, device):
+        for batch in data:
             assert equal_trees(captured(batch), eager(batch))
         (recorded,) = graphs.graphs_of(captured).captured.values()
         return recorded.graph
@@ -283,14 +282,14 @@ def test_graph_reads_the_tensor_of_a_group_that_shared_one(device: str) -> None:
         groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
         return torch.optim.Adam(groups, lr=torch.tensor(0.1), fused=True, capturable=True)
 
-    captured = graphs.captured_step(device, optimizers=build)
-    eager = graphs.gpu_step(device=device, optimizers=build)
+    captured = graphs.captured_step(Kind(build), device)
+    eager = Kind(build).build(device=device)
     first, last = captured.optimizer.param_groups
     assert first["lr"] is last["lr"]
     for peaks in ([0.1, 0.1], [0.05, 0.2]):
         for step in (captured, eager):
             step.set_peak(peaks)
-        for batch in graphs.on_gpu(models.batches(6), device):
+        for batch in models.batches(6, device=device):
             result = captured(batch)
             assert equal_trees(result, eager(batch))
             assert [group["lr"].item() for group in (first, last)] == result.lr.tolist()
@@ -301,7 +300,7 @@ def test_graph_reads_the_tensor_of_a_group_that_shared_one(device: str) -> None:
 
 def test_guards_run_no_operator() -> None:
     """Neither on a tensor in a list of settings, which a comparison by value would read."""
-    step = graphs.gpu_step(device="cpu")
+    step = make_step()
     train(step, models.batches(1))
     betas = step.optimizer.param_groups[0]["betas"] = [0.9, torch.tensor(0.99)]
     changes = [(0, 0.5), (1, torch.tensor(0.99))]
@@ -317,7 +316,7 @@ def test_guards_run_no_operator() -> None:
 
 def test_recorded_tensor_of_a_setting_is_kept() -> None:
     """So no new tensor gets its `id`."""
-    step = graphs.gpu_step(device="cpu")
+    step = make_step()
     betas = step.optimizer.param_groups[0]["betas"] = [0.9, torch.tensor(0.99)]
     recorded = weakref.ref(betas[1])
     guards = Guards(step.model, step.optimizers)
@@ -336,14 +335,15 @@ def test_followed_settings_match_hand_written_loop(device: str) -> None:
     def build_model() -> nn.Module:
         return models.Net().to(device)
 
-    step = graphs.captured_step(device, optimizers=build)
-    by_hand = ByHand(Kind(build, model=build_model))
+    kind = Kind(build, model=build_model)
+    step = graphs.captured_step(kind, device)
+    by_hand = kind.by_hand()
     stairs = StagedCurve([(4,), (4, 0.5), (8,), (0, 0.25), (8,)], start=1.0)
     constant = StagedCurve([(30,)], start=0.5)
     weight_decay = follow(step.optimizer, "weight_decay", stairs)
     beta = follow(step.optimizer, ("betas", 0), constant)
     num_graphs: list[int] = []
-    for number, batch in enumerate(graphs.on_gpu(models.batches(26), device)):
+    for number, batch in enumerate(models.batches(26, device=device)):
         step(batch)
         num_graphs.append(len(graphs.graphs_of(step).captured))
         weight_decay.step()
@@ -362,11 +362,10 @@ def test_new_count_needs_no_capture(
     device: str, form: Callable[[int], Any], counts: list[int]
 ) -> None:
     """Nor does a count of the other form; a replay reads what was written before it."""
-    step = graphs.captured_step(device, clock=DataClock(3))
+    step = graphs.captured_step(Kind(clock=DataClock(3)), device)
     consumed = 0
-    for count, batch in zip(
-        counts, graphs.on_gpu(models.batches(len(counts)), device), strict=True
-    ):
+    data = models.batches(len(counts), device=device)
+    for count, batch in zip(counts, data, strict=True):
         passed: Any = count
         if count % 2 == 1:
             passed = form(count)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from support.training.by_hand import ByHand
 from support.training.kind import Kind
 from support.training.models import Net, batches, nonfinite
 from support.training.steps import make_step
@@ -47,7 +46,7 @@ def test_momentum_starts_after_skipped_updates(name: str) -> None:
     """Torch's kernel would leave it uninitialized. The loop by hand has one that is not fused."""
     kind = Kind(name)
     step = kind.build()
-    by_hand = ByHand(kind)
+    by_hand = kind.by_hand()
     by_hand.groups[0]["fused"] = False
     first, second, *rest = batches(5)
     for batch in (nonfinite(first), nonfinite(second), *rest):

@@ -64,7 +64,7 @@ def test_torchaos_optimizers_follow_the_curve(name: str) -> None:
     losses: list[list[float]] = []
     with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")):
         for train in (train_with_step, train_with_scheduler):
-            torch._dynamo.reset()
+            torch.compiler.reset()
             model, optimizer = build(name)
             lr = optimizer.param_groups[0]["lr"]
             before = counters["stats"]["unique_graphs"]

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 import torch
-from support.training.cuda_graphs.graphs import gpu_step, graphs_of, on_gpu
+from support.training.cuda_graphs.graphs import graphs_of
+from support.training.kind import Kind
 from support.training.models import Batch, Net, batches, mean_loss
 from torch import Tensor, nn
 from torch.torch_version import TorchVersion
@@ -25,8 +26,8 @@ def loss_that_reads(model: nn.Module, batch: Batch) -> Tensor:
 def message_of_aborted_capture(model: nn.Module, loss_fn: Any) -> str:
     """Train until the capture fails; return the message of its error, with the notes."""
     stream = torch.cuda.current_stream()
-    step = gpu_step(model=model, loss_fn=loss_fn, cuda_graph=True)
-    data = on_gpu(batches(4))
+    step = Kind(loss_fn=loss_fn, model=lambda: model).build(device="cuda", cuda_graph=True)
+    data = batches(4, device="cuda")
     for batch in data[:3]:
         step(batch)
     message = ""
@@ -41,10 +42,10 @@ def message_of_aborted_capture(model: nn.Module, loss_fn: Any) -> str:
 
 
 def check_process_is_sound(model: nn.Module) -> None:
-    step = gpu_step(model=model, cuda_graph=True)
+    step = Kind(model=lambda: model).build(device="cuda", cuda_graph=True)
     torch.manual_seed(0)
     torch.rand(3, device="cuda")
-    for batch in on_gpu(batches(9)):
+    for batch in batches(9, device="cuda"):
         step(batch)
     assert len(graphs_of(step).captured) == 1
 
@@ -59,7 +60,7 @@ def read_during_capture() -> None:
 def keep_a_loss() -> None:
     """A loss that was computed outside of the step, and with it its graph, are still alive."""
     model = Net().cuda()
-    (batch,) = on_gpu(batches(1))
+    (batch,) = batches(1, device="cuda")
     loss = mean_loss(model, batch)
     print(message_of_aborted_capture(model, mean_loss))
     del loss

@@ -1,19 +1,13 @@
-"""CUDA graphs without CUDA: a capture records operators, a replay runs them; steps on a GPU."""
+"""Tapes of operators; captured updates, on a GPU or with a stand-in; a guard against waiting."""
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import torch
-from support.training.models import Batch, Net, mean_loss
-from support.training.optimizers import FUSED, make_optimizer
-from support.training.steps import CURVE, step_over
+from support.training.kind import Kind
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -61,82 +55,10 @@ class Tape(TorchDispatchMode):
                     old.copy_(new)
 
 
-class FakeGraph(Tape):
-    """Records the operators of a capture, and what they overwrite."""
-
-    captures = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.overwritten: list[tuple[Tensor, Tensor]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        parameters = func._schema.arguments
-        arguments: dict[str, Any] = dict(kwargs or {})
-        for parameter, argument in zip(parameters, args, strict=False):
-            arguments[parameter.name] = argument
-        for parameter in parameters:
-            if parameter.alias_info is not None and parameter.alias_info.is_write:
-                self.keep(arguments.get(parameter.name))
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-    def keep(self, argument: Any) -> None:
-        for tensor in pytree.tree_leaves(argument):
-            if tensor is not None:
-                self.overwritten.append((tensor, tensor.clone()))
-
-    def undo(self) -> None:
-        """Restore what the recorded operators overwrote, since a capture executes nothing."""
-        with torch.no_grad():
-            for tensor, value in reversed(self.overwritten):
-                tensor.detach().copy_(value)
-        self.overwritten.clear()
-
-
-def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace CUDA's streams and graphs by fakes."""
-
-    @contextmanager
-    def graph(graph: FakeGraph, **_: Any) -> Generator[None]:
-        FakeGraph.captures += 1
-        try:
-            with graph:
-                yield
-        finally:
-            graph.undo()
-
-    def nothing(*_: Any) -> None: ...
-
-    def the_stream(_: Any) -> SimpleNamespace:
-        return stream
-
-    stream = SimpleNamespace(device=CPU, wait_stream=nothing)
-    FakeGraph.captures = 0
-    monkeypatch.setattr(torch.cuda, "Stream", the_stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", the_stream)
-    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(Tensor, "record_stream", nothing)
-
-
 def graphs_for(update: Callable[[Sequence[Any]], tuple[Any, ...]]) -> GraphedUpdate:
     """Return the graphed form of an update that does not depend on a model."""
     status = Status(is_distributed=False)
     return GraphedUpdate(update, status, Guards(nn.Identity(), []), CPU)
-
-
-def captured_step(device: str, *arguments: Any, **options: Any) -> TrainStep:
-    """Return a step with captured updates; on the CPU, captured by the fakes."""
-    step = gpu_step(*arguments, device=device, cuda_graph=device == "cuda", **options)
-    if device == "cpu":
-        step._steppers._cuda_graph = True
-        step._clock._is_captured = True
-        step._clock._updates_within_table = 0
-        guards = Guards(step.model, step.optimizers)
-        step._graphs = GraphedUpdate(step._update, step._status, guards, CPU)
-    return step
 
 
 class Sums:
@@ -156,44 +78,16 @@ class Sums:
         return self.total * 1, self.count * 1
 
 
-# Training steps whose updates a CUDA graph can hold, on a GPU, and a guard against waiting for it.
-
-# Before torch 2.13, fused Adagrad does not take CUDA tensors.
-FUSED_ON_GPU = list(FUSED)
-if TorchVersion(torch.__version__) < "2.13":
-    FUSED_ON_GPU.remove("adagrad")
-
-
-def on_gpu(data: Iterable[Batch], device: str = "cuda") -> list[Batch]:
-    return [(inputs.to(device), targets.to(device)) for inputs, targets in data]
-
-
-def gpu_step(
-    name: str = "adamw",
-    model: nn.Module | None = None,
-    loss_fn: Any = mean_loss,
-    optimizers: Callable[[nn.Module], Any] | None = None,
-    curve: Any = CURVE,
-    device: str = "cuda",
-    **options: Any,
-) -> TrainStep:
-    """Return a step over optimizers of this constructor, or the one of this name."""
-    if model is None:
-        model = Net()
-    model = model.to(device)
-    built: Any
-    if optimizers is None:
-        built = make_optimizer(name, model)
-    else:
-        built = optimizers(model)
-    if not isinstance(built, Optimizer) and len(built) == 1:
-        (built,) = built
-    step_optimizers: Sequence[Any] = [built] if isinstance(built, Optimizer) else built
-    for optimizer in step_optimizers:
-        for group in optimizer.param_groups:
-            if "capturable" in group:
-                group["capturable"] = True
-    return step_over(model, built, loss_fn, curve, **options)
+def captured_step(kind: Kind, device: str) -> TrainStep:
+    """Return a step with captured updates; on the CPU, captured by the stand-in."""
+    step = kind.build(device=device, cuda_graph=device == "cuda")
+    if device == "cpu":
+        step._steppers._cuda_graph = True
+        step._clock._is_captured = True
+        step._clock._updates_within_table = 0
+        guards = Guards(step.model, step.optimizers)
+        step._graphs = GraphedUpdate(step._update, step._status, guards, CPU)
+    return step
 
 
 def graphs_of(step: TrainStep) -> GraphedUpdate:

@@ -1,0 +1,124 @@
+"""A run changes from a step to a loop with a scheduler, or back, as docs/training_step.md says."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from support.clocks.holds import CURVE as HELD_CURVE, PATIENT
+from support.training.models import Net, batches, mean_loss
+from support.training.optimizers import make_optimizer
+from support.training.steps import CURVE, make_step
+from support.trees import equal_trees
+
+from torch_bridge import DataClock, lambda_lr
+
+CLOCKS: dict[str, dict[str, Any]] = {
+    "updates": {"curve": CURVE},
+    "samples": {"curve": CURVE, "clock": DataClock(3, count=4)},
+    "held": {"curve": HELD_CURVE, "clock": PATIENT},
+}
+
+
+POSITION = ["curve_step", "consumed", "hold", "records"]
+"""The entries that the states of a scheduler and of a step have in common."""
+
+
+class LoopRun:
+    """A training loop with a scheduler."""
+
+    def __init__(self, name: str, clock: str) -> None:
+        self.model = Net()
+        options: dict[str, Any] = {}
+        if name == "adamw":
+            options["lr"] = torch.tensor(0.01)
+        self.optimizer: Any = make_optimizer(name, self.model, **options)
+        self.options = CLOCKS[clock]
+        self.is_held = clock == "held"
+        self.part: Any = None
+        """The scheduler, or the step."""
+
+    def build(self, updates: int = 0) -> None:
+        """Build the scheduler after this number of updates."""
+        self.part = lambda_lr(self.optimizer, **self.options, last_epoch=updates - 1)
+
+    def update(self, batch: Any) -> None:
+        self.optimizer.zero_grad()
+        loss = mean_loss(self.model, batch)
+        loss.backward()
+        self.optimizer.step()
+        if self.is_held:
+            self.part.step(loss.detach())
+        else:
+            self.part.step()
+
+    def train(self, data: list[Any]) -> None:
+        for batch in data:
+            self.update(batch)
+
+    def save(self) -> Any:
+        model = self.model.state_dict()
+        return self.part.state_dict(), model, self.optimizer.state_dict()
+
+
+class BatchRun(LoopRun):
+    """A training loop with a step."""
+
+    def build(self, updates: int = 0) -> None:
+        options = self.options | {"initial_updates": updates}
+        self.part = make_step(model=self.model, optimizer=self.optimizer, **options)
+
+    def update(self, batch: Any) -> None:
+        self.part(batch)
+
+    def save(self) -> Any:
+        state = self.part.state_dict()
+        return state, state["model"], state["optimizer"]
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("name", ["adamw", "foreach adamw", "plain momentum"])
+@pytest.mark.parametrize(
+    ("before", "after", "updates_key", "message"),
+    [
+        (LoopRun, BatchRun, "last_epoch", r"it is the state of a scheduler\."),
+        (BatchRun, LoopRun, "applied", r"it is the state of a TrainStep\."),
+    ],
+)
+def test_run_changes_between_step_and_scheduler(
+    before: type[LoopRun],
+    after: type[LoopRun],
+    updates_key: str,
+    message: str,
+    clock: str,
+    name: str,
+) -> None:
+    data = batches(16)
+    uninterrupted = after(name, clock)
+    uninterrupted.build()
+    uninterrupted.train(data)
+    first = before(name, clock)
+    first.build()
+    first.train(data[:9])
+    saved, model_state, optimizer_state = copy.deepcopy(first.save())
+
+    rejecting = after(name, clock)
+    rejecting.build()
+    with pytest.raises(ValueError, match=message):
+        rejecting.part.load_state_dict(saved)
+
+    resumed = after(name, clock)
+    resumed.model.load_state_dict(model_state)
+    resumed.optimizer.load_state_dict(optimizer_state)
+    if clock == "updates":
+        resumed.build(saved[updates_key])
+    else:
+        resumed.build()
+        state = resumed.part.state_dict()
+        for key in ("applied", "last_epoch"):
+            if key in state:
+                state[key] = saved[updates_key]
+        state.update({entry: saved[entry] for entry in POSITION})
+        resumed.part.load_state_dict(state)
+    resumed.train(data[9:])
+    assert equal_trees(resumed.model.state_dict(), uninterrupted.model.state_dict())

@@ -1,0 +1,164 @@
+"""States name their parameters: no parameter gets the moments of another one."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from support.examples import examples
+from support.training.models import seeded
+from support.training.steps import make_step, through_file
+from support.trees import equal_trees
+from torch import Tensor, nn
+
+from torch_bridge import TrainStep
+
+
+def square_loss(model: nn.Module, batch: Tensor) -> Tensor:
+    return model(batch).square().mean()
+
+
+Layout = list[list[list[str]]]
+"""By optimizer and group, the names of the parameters."""
+
+
+NAMES = [
+    "0.weight",
+    "0.bias",
+    "1.weight",
+    "1.bias",
+    "2.weight",
+    "2.bias",
+    "3.weight",
+    "3.bias",
+]
+
+
+def step_of(layout: Layout, prefix: str | None = None) -> TrainStep:
+    """Return a step over groups of this layout, with `param_names` if there is a prefix."""
+    with seeded(0):
+        model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4)))
+
+    def group_of(names: list[str]) -> dict[str, Any]:
+        params: list[Any] = [model.get_parameter(name) for name in names]
+        if prefix is not None:
+            prefixed_names = [f"{prefix}{name}" for name in names]
+            params = list(zip(prefixed_names, params, strict=True))
+        return {"params": params}
+
+    optimizers: list[Any] = []
+    for groups in layout:
+        optimizers.append(torch.optim.AdamW(list(map(group_of, groups)), lr=0.01))
+    return make_step(model=model, optimizer=optimizers, loss_fn=square_loss)
+
+
+def split(names: list[str], sizes: list[list[int]]) -> Layout:
+    """Return a layout with groups of these sizes."""
+    remaining = iter(names)
+    layout: Layout = []
+    for group_sizes in sizes:
+        layout.append([list(itertools.islice(remaining, size)) for size in group_sizes])
+    return layout
+
+
+SIZES = [[[8]], [[4, 4]], [[1, 7]], [[2, 2], [4]], [[4], [4]], [[3, 1], [3, 1]]]
+
+
+@st.composite
+def pairs_of_layouts(draw: st.DrawFn) -> tuple[Layout, Layout]:
+    """Draw a layout, and the same one or one in a different order."""
+    names = draw(st.permutations(NAMES))
+    sizes = draw(st.sampled_from(SIZES))
+    layout = split(names, sizes)
+    permuted_names = draw(st.permutations(names))
+    change = draw(st.sampled_from(["none", "names", "sorted groups", "groups", "optimizers"]))
+    if change == "names":
+        return layout, split(permuted_names, sizes)
+    if change == "sorted groups":
+        return layout, [list(map(sorted, groups)) for groups in layout]
+    if change == "groups":
+        return layout, [groups[::-1] for groups in layout]
+    if change == "optimizers":
+        return layout, layout[::-1]
+    return layout, layout
+
+
+def sizes_of(layout: Layout) -> list[list[int]]:
+    return [list(map(len, groups)) for groups in layout]
+
+
+def names_in(layout: Layout) -> list[str]:
+    groups = itertools.chain.from_iterable(layout)
+    return list(itertools.chain.from_iterable(groups))
+
+
+prefixes = st.sampled_from([None, "", "module.", "_orig_mod.", "module._orig_mod."])
+
+
+def difference_of(saved: Layout, current: Layout) -> str:
+    """Return a pattern for what the error says about two layouts."""
+    if sizes_of(saved) != sizes_of(current):
+        return "group"
+    wrappers = r"(module\.)?(_orig_mod\.)?"
+    for saved_name, name in zip(names_in(saved), names_in(current), strict=True):
+        if saved_name != name:
+            return f"is {wrappers}{saved_name} in the state and {wrappers}{name} here"
+    raise AssertionError("the layouts are equal")
+
+
+@examples(60)
+@given(layouts=pairs_of_layouts(), saved_prefix=prefixes, prefix=prefixes)
+def test_other_order_of_parameters_is_rejected(
+    layouts: tuple[Layout, Layout], saved_prefix: str | None, prefix: str | None
+) -> None:
+    saved_layout, layout = layouts
+    saving = step_of(saved_layout, saved_prefix)
+    loading = step_of(layout, prefix)
+    batch = torch.ones(2, 3)
+    saving(batch)
+    state: Any = through_file(saving.state_dict())
+    if saved_layout == layout:
+        loading.load_state_dict(state)
+        saving(batch)
+        loading(batch)
+        assert equal_trees(loading.state_dict()["model"], saving.state_dict()["model"])
+        return
+    before = loading.state_dict()
+    with pytest.raises(ValueError, match=difference_of(saved_layout, layout)):
+        loading.load_state_dict(state, strict=False)
+    assert equal_trees(loading.state_dict(), before)
+
+
+@pytest.mark.parametrize("prefix", [None, "", "_orig_mod."])
+def test_optimizer_keeps_its_own_names_of_parameters(prefix: str | None) -> None:
+    """The state is from a model wrapped in DDP."""
+    layout = split(NAMES, [[8]])
+    saving = step_of(layout, "module.")
+    saving(torch.ones(2, 3))
+    loading = step_of(layout, prefix)
+    (optimizer,) = loading.optimizers
+    names = optimizer.param_groups[0].get("param_names")
+    loading.load_state_dict(saving.state_dict())
+    assert optimizer.param_groups[0].get("param_names") == names
+
+
+def step_with_tied_layers(*names: str) -> TrainStep:
+    """Return a step over layers of these names that share a weight."""
+    with seeded(0):
+        layer = nn.Linear(3, 3, bias=False)
+    model = nn.Sequential()
+    for name in names:
+        model.add_module(name, nn.Linear(3, 3, bias=False))
+        model.get_submodule(name).weight = layer.weight
+    optimizer = torch.optim.AdamW([layer.weight])
+    return make_step(model=model, optimizer=optimizer, loss_fn=square_loss)
+
+
+def test_tied_parameter_has_one_name_in_any_order() -> None:
+    """Modules in a different order, and an optimizer over the same parameters."""
+    saving = step_with_tied_layers("a", "b")
+    loading = step_with_tied_layers("b", "a")
+    saving(torch.ones(2, 3))
+    loading.load_state_dict(saving.state_dict())
+    assert loading.state_dict()["parameters"] == [["a.weight"]]

@@ -1,0 +1,196 @@
+"""An interrupted update or load took place, changed nothing, or makes the step ask for a state."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.lines import Lines, Stop
+from support.training.kinds_of_run import KINDS
+from support.training.models import batches
+from support.training.steps import CURVE, is_refused, make_step, state_kept_by_skips, train
+from support.trees import equal_trees
+
+from torch_bridge import TrainStep
+
+TORCHS_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
+
+
+def interrupted(
+    build: Callable[[], TrainStep], action: Callable[[TrainStep], Any], every: int = 1
+) -> Iterator[TrainStep]:
+    """Yield steps whose action was interrupted at each line, or at each n-th."""
+    for stop_at in itertools.count(1, every):
+        step = build()
+        try:
+            with Lines(stop_at, TORCHS_OPTIMIZERS):
+                action(step)
+        except Stop:
+            # Python does not leave a `with` that is interrupted at its end.
+            while torch.is_autocast_enabled("cpu"):
+                torch.set_autocast_enabled("cpu", False)
+                torch.autocast_decrement_nesting()
+            yield step
+        else:
+            return
+
+
+def updates_of(step: TrainStep) -> int:
+    state = step.state_dict()
+    return state["applied"] + state["skipped"]
+
+
+def check_interrupted_update(name: str, updates: int, precision: str, every: int) -> set[str]:
+    """Interrupt the update after `updates`, and return what the interrupts led to."""
+    data = batches(updates + 2)
+    if precision == "fp16":
+        # Its gradients overflow, so it is skipped, and the loss scale is halved.
+        inputs, targets = data[updates]
+        data[updates] = inputs, targets * 1e4
+
+    def build() -> TrainStep:
+        step = KINDS[name].build(precision=precision)
+        train(step, data[:updates])
+        return step
+
+    uninterrupted = build()
+    saved = uninterrupted.state_dict()
+    before = state_kept_by_skips(uninterrupted)
+    result = uninterrupted(data[updates])
+    after = state_kept_by_skips(uninterrupted)
+    next_result = uninterrupted(data[updates + 1])
+
+    outcomes: set[str] = set()
+    for step in interrupted(build, lambda step: step(data[updates]), every):
+        is_rejected = is_refused(step)
+        if is_rejected:
+            step.load_state_dict(saved)
+        took_place = updates_of(step) > updates
+        if took_place:
+            outcomes.add("took place")
+            assert equal_trees(state_kept_by_skips(step), after)
+            assert equal_trees(step(data[updates + 1]), next_result)
+            continue
+        if is_rejected:
+            outcomes.add("rejected")
+        else:
+            outcomes.add("nothing changed")
+        assert equal_trees(state_kept_by_skips(step), before)
+        assert equal_trees(step(data[updates]), result)
+    return outcomes
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "every"), [("held", "fp16", 12), ("aux, bf16", "bf16", 16)]
+)
+def test_update_interrupted_at_some_lines(name: str, precision: str, every: int) -> None:
+    check_interrupted_update(name, 1, precision, every)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "updates", "precision"),
+    [
+        ("adamw", 2, "fp32"),
+        ("adamw", 1, "fp16"),
+        ("momentum", 0, "fp32"),
+        ("plain adam", 1, "fp16"),
+        ("two optimizers", 2, "fp32"),
+    ],
+)
+def test_update_interrupted_at_any_line(name: str, updates: int, precision: str) -> None:
+    outcomes = check_interrupted_update(name, updates, precision, every=1)
+    assert outcomes == {"took place", "nothing changed", "rejected"}
+
+
+@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_set_peak_keeps_an_interrupted_update(every: int) -> None:
+    """A new peak makes no step usable, and no usable step unusable."""
+    *data, last = batches(3)
+
+    def build() -> TrainStep:
+        step = make_step("adamw")
+        train(step, data)
+        return step
+
+    for step in interrupted(build, lambda step: step(last), every):
+        refused_before = is_refused(step)
+        step.set_peak(0.25)
+        assert is_refused(step) == refused_before
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["adamw", "two optimizers"])
+def test_new_groups_are_attached_after_an_interrupt(name: str, every: int) -> None:
+    """A load replaces the groups, and the interrupt comes while the step attaches to them."""
+    *data, last = batches(3)
+
+    def build() -> TrainStep:
+        step = KINDS[name].build()
+        train(step, data)
+        for optimizer in step.optimizers:
+            optimizer.load_state_dict(optimizer.state_dict())
+        return step
+
+    reference = build()
+    result = reference(last)
+    for step in interrupted(build, lambda step: step._steppers.prepare(), every):
+        assert not is_refused(step)
+        assert equal_trees(step(last), result)
+        states = step.optimizers[0].state_dict()["state"]
+        assert equal_trees(states, reference.optimizers[0].state_dict()["state"])
+
+
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_set_peak_interrupted_at_any_line(every: int) -> None:
+    *data, last = batches(4)
+
+    def build() -> TrainStep:
+        step = make_step("adamw")
+        train(step, data)
+        return step
+
+    saved = build().state_dict()
+    for step in interrupted(build, lambda step: step.set_peak(0.25), every):
+        if is_refused(step):
+            step.load_state_dict(saved)
+        peak = step.state_dict()["optimizer"]["param_groups"][0]["initial_lr"]
+        assert step(last).lr.item() == torch.tensor(CURVE(3) * peak).item()
+
+
+def trained_step(updates: int) -> TrainStep:
+    """Return a trained step with two optimizers, fp16, a carry and a hold."""
+    step = KINDS["a count as the carry, held"].build()
+    train(step, batches(updates))
+    return step
+
+
+@pytest.mark.slow
+def test_load_interrupted_at_any_line() -> None:
+    """In this library, in torch's optimizers or its modules."""
+    modules = str(Path(torch.nn.modules.module.__file__))
+    state = trained_step(5).state_dict()
+    reference = trained_step(3)
+    before = reference.state_dict()
+    (batch,) = batches(1)
+    result = reference(batch)
+    after = reference.state_dict()
+    step = trained_step(3)
+    step.load_state_dict(before)
+    for stop_at in itertools.count(1):
+        try:
+            with Lines(stop_at, TORCHS_OPTIMIZERS, modules):
+                step.load_state_dict(state)
+        except Stop:
+            if is_refused(step):
+                step.load_state_dict(before)
+            assert equal_trees(step.state_dict(), before), f"at line {stop_at}"
+        else:
+            break
+        if stop_at % 50 == 0:
+            assert equal_trees(step(batch), result), f"after line {stop_at}"
+            assert equal_trees(step.state_dict(), after), f"after line {stop_at}"
+            step.load_state_dict(before)
+    assert equal_trees(step.state_dict(), state)

@@ -1,0 +1,113 @@
+"""Random programs of a training step equal a loop by hand, bit for bit, with any options."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from support.examples import examples
+from support.training.kind import Kind
+from support.training.losses import with_aux
+from support.training.models import LOSSES, batches
+from support.training.optimizers import FUSED, OPTIMIZERS, by_layer
+from support.training.steps import through_file
+from support.trees import equal_trees
+from torch import nn
+
+from plateau_jax import DataClock, HoldBelow, PlateauCurve
+
+# Runs may continue past the end of a curve; the warning has separate tests.
+pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+
+ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)
+FLAT = PlateauCurve(200, plateaus=[(20, 30)], min_lr_ratio=0.1)
+
+
+def rows_of(batch: Any) -> int:
+    inputs, _ = batch
+    return len(inputs)
+
+
+CLOCKS: dict[str, dict[str, Any]] = {
+    "updates": {},
+    "samples": {"clock": DataClock(8), "count": rows_of},
+    "held": {"clock": HoldBelow([(2.0, 2), (0.9, 3)], every=2)},
+}
+
+
+def with_carry(loss_fn: Any) -> Any:
+    def carried(model: nn.Module, batch: Any, carry: torch.Tensor) -> Any:
+        inputs, targets = batch
+        mean_outputs = model(inputs).detach().float().mean(0)
+        return loss_fn(model, (inputs, targets + carry)), carry / 2 + mean_outputs
+
+    return carried
+
+
+@st.composite
+def kinds(draw: st.DrawFn) -> Kind:
+    all_but_muon = [name for name in OPTIMIZERS if name != "muon"]
+    names = st.sampled_from(list(FUSED)) | st.sampled_from(all_but_muon)
+    loss_fn = draw(st.sampled_from(list(LOSSES.values())))
+    clock = draw(st.sampled_from(list(CLOCKS)))
+    curves = [ENDING, FLAT]  # programs continue past the end
+    if clock == "held":
+        curves = [FLAT]
+    options: dict[str, Any] = {
+        "precision": draw(st.sampled_from(["fp32", "bf16", "fp16"])),
+        "max_norm": draw(st.sampled_from([None, 1.0, 0.05])),
+        "has_aux": draw(st.booleans()),
+        **CLOCKS[clock],
+    }
+    if options["has_aux"]:
+        loss_fn = with_aux(loss_fn)
+    if draw(st.booleans()):
+        loss_fn = with_carry(loss_fn)
+        options["carry"] = torch.zeros(2)
+    optimizers = by_layer(*draw(st.lists(names, min_size=1, max_size=2)))
+    curve = [draw(st.sampled_from(curves)), draw(st.sampled_from(curves))]
+    return Kind(optimizers, loss_fn, curve=curve, **options)
+
+
+def micro_batches_of(number: int, sizes: list[int], event: str) -> list[Any]:
+    micro_batches: list[Any] = []
+    for size in sizes:
+        micro_batches += batches(1, size, seed=10 * number + size)
+    if event == "bad":
+        inputs, targets = micro_batches[-1]
+        micro_batches[-1] = inputs * torch.nan, targets
+    elif event == "overflow":
+        micro_batches = [(inputs, targets * 1000) for inputs, targets in micro_batches]
+    return micro_batches
+
+
+@examples(40)
+@given(kind=kinds(), data=st.data())
+def test_programs_equal_loop_by_hand(kind: Kind, data: st.DataObject) -> None:
+    step = kind.build()
+    by_hand = kind.by_hand()
+    event_names = ["none", "none", "bad", "overflow", "resume", "peaks", "reset"]
+    events = data.draw(st.lists(st.sampled_from(event_names), min_size=1, max_size=12))
+    for number, event in enumerate(events):
+        sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+        micro_batches = micro_batches_of(number, sizes, event)
+        if event == "resume":
+            state = through_file(step.state_dict())
+            step = kind.build()
+            step(*batches(1, seed=number))
+            step.load_state_dict(state)
+        elif event == "peaks":
+            by_hand.peaks = [1 / (number + index + 3) for index in range(len(by_hand.peaks))]
+            step.set_peak(by_hand.peaks)
+        elif event == "reset" and "carry" in kind.options:
+            step.reset_carry()
+            by_hand.carry = kind.options["carry"]
+        assert equal_trees(tuple(step(*micro_batches)), by_hand.update(micro_batches))
+        assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())
+        assert equal_trees(step.state_dict()["carry"], by_hand.carry_leaves())
+    loss_scale = step.state_dict()["loss_scale"] or []
+    assert list(map(float, loss_scale)) == by_hand.loss_scale()
+    if by_hand.applied:  # a first update that a fused kernel skips leaves zeros as its state
+        for optimizer, reference in zip(step.optimizers, by_hand.optimizers, strict=True):
+            expected_states = reference.state_dict()["state"]
+            assert equal_trees(optimizer.state_dict()["state"], expected_states)

@@ -1,0 +1,197 @@
+"""Which updates wait for the device: they read it, here on a CPU that stands in for it."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.training.kind import Kind
+from support.training.kinds_of_run import KINDS, ON_DEVICE
+from support.training.models import Net, batches, nonfinite
+from support.training.optimizers import OTHERS
+from support.training.reads import reads_of
+from support.training.steps import make_step
+from support.trees import equal_trees
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer, RMSprop
+
+from torch_bridge import MetricLog
+
+# Runs may continue past the end of a curve; the warning has separate tests.
+pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
+
+
+# The counter of reads notices every way of reading, and nothing else.
+
+SCALAR = torch.ones((), dtype=torch.int64)
+
+
+LINE = torch.ones(1, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: SCALAR.item(),
+        lambda: SCALAR.tolist(),
+        lambda: np.asarray(SCALAR),
+        lambda: np.from_dlpack(SCALAR),
+        lambda: SCALAR.to("cpu"),
+        lambda: SCALAR.to(device="cpu", copy=True),
+        lambda: LINE.nonzero(),
+        lambda: LINE[LINE > 0],
+        lambda: torch.repeat_interleave(LINE),
+        lambda: SCALAR.untyped_storage()[0],
+    ],
+    ids=range(10),
+)
+def test_every_way_of_reading_is_counted(read: Callable[[], Any]) -> None:
+    assert reads_of(read) >= 1
+
+
+def test_use_of_host_memory_is_not_counted() -> None:
+    device = torch.ones(3)
+    host = torch.zeros(3)
+    assert reads_of(lambda: host.tolist(), [host]) == 0
+    assert reads_of(lambda: host[0].item(), [host]) == 0
+    assert reads_of(lambda: host.copy_(device, non_blocking=True), [host]) == 0
+    assert reads_of(lambda: host.copy_(device), [host]) == 1
+    assert reads_of(lambda: host[:1].copy_(device[:1]), [host]) == 1
+
+
+# Reads of an update.
+
+WITH_DEVICE_WEIGHTS = {
+    "device pair, fp16",
+    "device weights, fp32",
+    "device weights, bf16",
+    "device weights, fp16",
+    "half parameters",
+}
+"""On a CPU, a weight may be in host memory, and the first one above 1 is read."""
+
+
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_updates_read_nothing_from_the_device(name: str) -> None:
+    """Neither does the first, a bad one, one past a copy of the counters, nor one after a load."""
+    kind = ON_DEVICE[name]
+    step = kind.build()
+    log = MetricLog(every=100)
+    bad = {5, 6}
+    if kind.accumulation > 1:
+        bad = {0, 5}
+    updates = kind.updates(18, bad)
+
+    def train(updates: Any) -> None:
+        for micro_batches in updates:
+            log(step(*micro_batches))
+
+    host_memory = [step._clock.host_counters]
+    reads = reads_of(lambda: train(updates[:17]), host_memory)
+    assert reads == int(name in WITH_DEVICE_WEIGHTS)
+    for optimizer in step.optimizers:
+        optimizer.load_state_dict(optimizer.state_dict())
+    assert reads_of(lambda: train(updates[17:]), host_memory) == 0
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "options", [{}, {"clock": KINDS["held"].options["clock"]}], ids=["plain", "held"]
+)
+def test_host_stepper_adds_one_read(name: str, options: dict[str, Any]) -> None:
+    kind = Kind(name, curve=KINDS["held"].curve, max_norm=0.1, **options)
+    (batch,) = batches(1)
+    model = kind.model()
+    (optimizer,) = kind.optimizers(model)
+
+    def update_by_hand() -> None:
+        kind.loss_fn(model, batch).backward()
+        optimizer.step()
+
+    update_by_hand()
+    step = kind.build()
+    step(batch)
+    assert reads_of(lambda: step(batch)) == reads_of(update_by_hand) + 1
+    assert reads_of(lambda: step(nonfinite(batch))) == 1
+
+
+def test_reads_follow_the_fused_setting() -> None:
+    step = make_step("adamw")
+    (batch,) = batches(1)
+
+    def check_reads_nothing() -> None:
+        step.optimizer.param_groups[0]["fused"] = True
+        step(batch)
+        assert reads_of(lambda: step(batch)) == 0
+        assert reads_of(lambda: step(nonfinite(batch))) == 0
+
+    check_reads_nothing()
+    for not_fused in (False, None):
+        step.optimizer.param_groups[0]["fused"] = not_fused
+        step(batch)
+        assert reads_of(lambda: step(batch)) > 0
+        assert reads_of(lambda: step(nonfinite(batch))) == 1
+        check_reads_nothing()
+
+
+class Derived(Adam):
+    """A subclass may do anything, so the host steps it."""
+
+
+FUSED_ADAM = partial(Adam, fused=True)
+
+
+FUSED_MOMENTUM = partial(SGD, lr=0.1, momentum=0.9, fused=True)
+
+
+def states_of(optimizers: list[Optimizer]) -> list[Any]:
+    """Return copies of the states of each optimizer."""
+    return [copy.deepcopy(optimizer.state_dict()["state"]) for optimizer in optimizers]
+
+
+def loss_with_root(model: Any, batch: Any) -> Tensor:
+    """Add a value whose derivative is infinite if the switch is 1 and the last bias is zero.
+
+    The loss is finite, and so are the derivatives with respect to the other parameters.
+    """
+    inputs, targets, switch = batch
+    root = (model.last.bias * switch + 1 - switch).sqrt()
+    return nn.functional.mse_loss(model(inputs), targets) + root.sum()
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "reads"),
+    [
+        (FUSED_ADAM, FUSED_MOMENTUM, 0),
+        (FUSED_ADAM, RMSprop, 1),
+        (partial(Derived, fused=True), FUSED_ADAM, 1),
+    ],
+    ids=["fused", "one on the host", "a subclass"],
+)
+def test_optimizers_share_one_read_and_one_decision(first: Any, last: Any, reads: int) -> None:
+    """A bad gradient of one parameter skips the other optimizer too."""
+    model = Net()
+    optimizers = [first(model.first.parameters()), last(model.last.parameters())]
+    step = make_step(model=model, optimizer=optimizers, loss_fn=loss_with_root)
+    ((inputs, targets),) = batches(1)
+    results: list[Any] = []
+
+    def bad_update() -> None:
+        results.append(step((inputs, targets, 1.0)))
+
+    for skipped in (1, 2):
+        nn.init.zeros_(model.last.bias)
+        before = copy.deepcopy(model.state_dict())
+        states = states_of(optimizers)
+        assert reads_of(bad_update) == reads
+        result = results[-1]
+        assert result.loss.isfinite()
+        assert result.applied == skipped - 1
+        assert result.skipped == skipped
+        assert equal_trees(model.state_dict(), before)
+        if skipped > 1:  # the first one may have created states, as zeros
+            assert equal_trees(states_of(optimizers), states)
+        step((inputs, targets, 0.0))

@@ -1,0 +1,236 @@
+"""An update rejects results of loss_fn and changed parameters with one error; nothing changes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.training.models import (
+    Recurrent,
+    batches,
+    carried_loss,
+    counting_loss,
+    mean_loss,
+    pair_loss,
+)
+from support.training.steps import make_step, state_kept_by_skips
+from support.trees import equal_trees
+from support.wrong import wrong
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+# The results of a loss function with aux or a carry; `test_loss` has the losses.
+
+
+@wrong(TypeError, "loss_fn returned")
+def test_loss_without_aux() -> None:
+    make_step(loss_fn=mean_loss, has_aux=True)(*batches(1))
+
+
+@wrong(TypeError, "loss_fn returned")
+def test_number_in_aux() -> None:
+    def loss_fn(model: nn.Module, batch: Any) -> Any:
+        return mean_loss(model, batch), {"n": 3}
+
+    make_step(loss_fn=loss_fn, has_aux=True)(*batches(1))
+
+
+def update_lstm(loss_fn: Callable[..., Any]) -> None:
+    step = make_step(model=Recurrent(), loss_fn=loss_fn, carry=Recurrent().initial())
+    step(*batches(1, time=3))
+
+
+@wrong(TypeError, "must return (loss, carry)")
+def test_loss_without_carry() -> None:
+    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
+        loss, _ = carried_loss(model, batch, carry)
+        return loss
+
+    update_lstm(loss_fn)
+
+
+def fewer_rows(hidden: Tensor, cell: Tensor) -> Any:
+    return hidden[:, :2], cell
+
+
+def another_dimension(hidden: Tensor, cell: Tensor) -> Any:
+    return hidden[None], cell
+
+
+def list_for_a_tuple(hidden: Tensor, cell: Tensor) -> Any:
+    return [hidden, cell]
+
+
+def number_for_a_tensor(hidden: Tensor, cell: Tensor) -> Any:
+    return hidden, 1.0
+
+
+def another_device(hidden: Tensor, cell: Tensor) -> Any:
+    return hidden, cell.to("meta")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [fewer_rows, another_dimension, list_for_a_tuple, number_for_a_tensor, another_device],
+)
+@wrong(ValueError, "loss_fn returned a carry")
+def test_carry_of_a_different_form(change: Callable[..., Any]) -> None:
+    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Any:
+        loss, new_carry = carried_loss(model, batch, carry)
+        return loss, change(*new_carry)
+
+    update_lstm(loss_fn)
+
+
+# Errors between the backward passes of an update.
+
+
+def no_loss(model: nn.Module, batch: Any) -> Any:
+    return None
+
+
+def loss_and_aux(model: nn.Module, batch: Any) -> Any:
+    return mean_loss(model, batch), ()
+
+
+def shorter_carry(model: nn.Module, batch: Any, carry: Tensor) -> Any:
+    loss, new_carry = counting_loss(model, batch, carry)
+    return loss, new_carry[:1]
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "wrong_loss_fn", "options", "error"),
+    [
+        (mean_loss, no_loss, {}, TypeError),
+        (loss_and_aux, mean_loss, {"has_aux": True}, TypeError),
+        (counting_loss, shorter_carry, {"carry": torch.zeros(2)}, ValueError),
+    ],
+)
+def test_wrong_value_changes_nothing(
+    loss_fn: Any, wrong_loss_fn: Any, options: dict[str, Any], error: type[Exception]
+) -> None:
+    """It is returned for the last of two micro-batches: the first one has made gradients."""
+    first, last, bad = batches(3)
+
+    def wrong_for_one_batch(model: nn.Module, batch: Any, *carry: Any) -> Any:
+        if batch is bad:
+            return wrong_loss_fn(model, batch, *carry)
+        return loss_fn(model, batch, *carry)
+
+    step = make_step(loss_fn=wrong_for_one_batch, **options)
+    reference = make_step(loss_fn=loss_fn, **options)
+    assert equal_trees(step(first, last), reference(first, last))
+    before = step.state_dict()
+    with pytest.raises(error, match="loss_fn"):
+        step(first, bad)
+    assert equal_trees(step.state_dict(), before)
+    assert all(parameter.grad is None for parameter in step.model.parameters())
+    assert equal_trees(step(first, last), reference(first, last))
+
+
+@pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_update_without_gradients_changes_nothing(loss_fn: Any, mode: Any) -> None:
+    step = make_step(loss_fn=loss_fn)
+    reference = make_step(loss_fn=loss_fn)
+    (batch,) = batches(1)
+    with mode(), pytest.raises(ValueError, match="the loss has no gradient with respect to any"):
+        step(batch)
+    assert equal_trees(step(batch), reference(batch))
+
+
+# Parameters that change after the step was built.
+
+
+def append_parameter(optimizer: Optimizer) -> None:
+    optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(1)))
+
+
+def remove_parameter(optimizer: Optimizer) -> None:
+    optimizer.param_groups[0]["params"].pop()
+
+
+def replace_parameters(optimizer: Optimizer) -> None:
+    optimizer.param_groups[0]["params"] = [nn.Parameter(torch.ones(1))]
+
+
+def add_group(optimizer: Optimizer) -> None:
+    optimizer.add_param_group({"params": nn.Parameter(torch.ones(1))})
+
+
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (append_parameter, "different parameters"),
+        (remove_parameter, "different parameters"),
+        (replace_parameters, "different parameters"),
+        (add_group, "different groups"),
+    ],
+)
+def test_changed_parameters_are_rejected(
+    name: str, change: Callable[[Optimizer], None], message: str
+) -> None:
+    step = make_step(name)
+    (batch,) = batches(1)
+    step(batch)
+    group = step.optimizer.param_groups[0]
+    before = state_kept_by_skips(step)
+    params = list(group["params"])
+    change(step.optimizer)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"{message}.* the step was built for"):
+            step(batch)
+    del step.optimizer.param_groups[1:]
+    group["params"] = params
+    assert equal_trees(state_kept_by_skips(step), before)
+    assert step(batch).applied == 2
+
+
+# Inputs and targets in two arguments are taken for two micro-batches.
+
+
+def indexing_loss(model: Any, batch: Any) -> Any:
+    return (model(batch[0]) - batch[1]).square().mean()
+
+
+def unpacking_loss(model: Any, batch: Any) -> Any:
+    inputs, targets = batch
+    return (model(inputs) - targets).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "rows", "error"),
+    [
+        (indexing_loss, 1, IndexError),
+        (unpacking_loss, 2, RuntimeError),
+        (unpacking_loss, 3, ValueError),
+    ],
+)
+def test_error_hints_at_two_micro_batches(loss_fn: Any, rows: int, error: type[Exception]) -> None:
+    step = make_step(loss_fn=loss_fn)
+    ((inputs, targets),) = batches(1, rows=rows)
+    with pytest.raises(error) as caught:
+        step(inputs, targets)
+    assert "2 arguments are 2 micro-batches" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    "micro_batches", [batches(1, rows=1)[0][:1], (None, None)], ids=["one tensor", "no tensors"]
+)
+@pytest.mark.parametrize("loss_fn", [indexing_loss, unpacking_loss])
+def test_error_of_other_arguments_has_no_hint(loss_fn: Any, micro_batches: Any) -> None:
+    step = make_step(loss_fn=loss_fn)
+    with pytest.raises((TypeError, RuntimeError, ValueError, IndexError)) as caught:
+        step(*micro_batches)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_lack_of_memory_has_no_hint() -> None:
+    def exhausted(model: Any, batch: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    ((inputs, targets),) = batches(1)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        make_step(loss_fn=exhausted)(inputs, targets)
+    assert not hasattr(caught.value, "__notes__")
