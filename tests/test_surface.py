@@ -1,20 +1,36 @@
-"""The public surface is the one in `surface.txt`, which a release must not change by accident."""
+"""The public surface, which a release must not change by accident, is the recorded one.
+
+`surface.txt` has names, entries of states and the command line, and `surface/` has calls.
+"""
+
+from difflib import ndiff
+from pathlib import Path
 
 import pytest
-from support.surface.sections import SECTIONS, recorded_lines
+from support.surface.programs import PROGRAMS, with_outcomes
+from support.surface.sections import FILE, SECTIONS, current_lines, recorded_lines
 
 
-@pytest.mark.parametrize("heading", SECTIONS)
-def test_public_surface_is_the_recorded_one(heading: str) -> None:
-    recorded = recorded_lines()[heading]
-    current = set(SECTIONS[heading]())
-    changes = [f"- {line}" for line in sorted(recorded - current)]
-    changes += [f"+ {line}" for line in sorted(current - recorded)]
+def assert_same(current: list[str], recorded: list[str]) -> None:
+    changes = [line for line in ndiff(recorded, current) if line.startswith(("- ", "+ "))]
     assert not changes, (
         "this changes what users see: if you mean it, add the line to CHANGELOG and run "
         "python -m support.surface in tests/\n" + "\n".join(changes)
     )
 
 
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_public_surface_is_the_recorded_one(heading: str) -> None:
+    assert_same(current_lines(heading), recorded_lines(heading))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
+def test_calls_have_their_recorded_outcomes(program: Path) -> None:
+    recorded = program.read_text(encoding="utf-8")
+    assert_same(with_outcomes(program).splitlines(), recorded.splitlines())
+
+
 def test_every_recorded_section_is_compared() -> None:
-    assert list(recorded_lines()) == list(SECTIONS)
+    lines = FILE.read_text(encoding="utf-8").splitlines()
+    headings = [line.removeprefix("# ") for line in lines if line.startswith("# ")]
+    assert headings == list(SECTIONS)

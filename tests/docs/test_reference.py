@@ -21,7 +21,7 @@ CHAPTERS = sorted(set(REFERENCE.glob("*.md")) - {REFERENCE / "index.md"})
 def recorded_signatures() -> set[str]:
     """Return those in `surface.txt`, such as `plateau_jax.DataClock(unit, count=None)`."""
     signatures: set[str] = set()
-    for line in recorded_lines()["Names, with arguments, defaults, annotated types, and errors"]:
+    for line in recorded_lines("Names, with arguments, defaults, annotated types, and errors"):
         signature, _, _ = line.partition(" -> ")
         if re.fullmatch(r"(plateau_jax|torch_bridge)\.[\w.]+\(.*\)", signature):
             signatures.add(signature)

@@ -49,13 +49,18 @@ def load(case: SavedProgram, program: GoldenProgram, folder: Path) -> None:
     program.saved.load_state_dict(state)
 
 
+def run_program(name: str) -> GoldenProgram:
+    """Run a program until its state is saved."""
+    program = CASES[name].build()
+    for number in range(CASES[name].updates):
+        program.update(number)
+    return program
+
+
 def save_state(name: str, folder: Path) -> GoldenProgram:
     """Run a program, and save it. Called on each of its processes."""
-    case = CASES[name]
-    program = case.build()
-    for number in range(case.updates):
-        program.update(number)
-    save(case, program, folder)
+    program = run_program(name)
+    save(CASES[name], program, folder)
     return program
 
 

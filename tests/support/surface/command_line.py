@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support.surface.shown import type_of
 from support.surface.states import entries
 
 from plateau_jax import PlateauCurve
@@ -25,7 +26,7 @@ NAME = "python -m plateau_jax"
 def command_line() -> Iterator[str]:
     yield from _options()
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
-        yield from _output()
+        yield from _outcomes()
 
 
 def _options() -> Iterator[str]:
@@ -47,62 +48,66 @@ def _values_of(action: argparse.Action) -> str:
     return values
 
 
-def _output() -> Iterator[str]:
-    """Yield what commands print; tables may change, JSON and CSV may not."""
+COMMANDS = (
+    "",
+    "8",
+    "8 --compare",
+    "8 --plot curve.png",
+    "8 --plateau 200 10",
+    "8 --export schedule.py",
+    "8 --export schedule.txt",
+    "--help",
+    "--unknown",
+    "--from curve.json",
+    "--from missing.json",
+)
+
+
+def _outcomes() -> Iterator[str]:
+    """Yield what commands print and write; tables may change, JSON and CSV may not."""
     Path("curve.json").write_text(json.dumps(PlateauCurve(8).to_dict()), encoding="utf-8")
-    yield _status("")
-    yield _status("8")
-    yield _status("8 --compare")
-    yield _status("8 --plot curve.png")
-    yield _status("--help")
-    yield _status("--from curve.json")
-    yield _status("--from missing.json")
-    yield _status("--unknown")
-    yield _status("8 --plateau 200 10")
-    yield from _json("8 --json")
-    yield from _json("8 --stage 4 1.0 --stage rest --json")
-    yield from _json("8 --wsd --warmup-steps 2 --decay-steps 3 --json")
-    yield from _json("--from curve.json --cooldown 4 2 --json")
+    for command in COMMANDS:
+        yield _outcome(command)
+    yield _json("8 --json")
+    yield _json("8 --stage 4 1.0 --stage rest --json")
+    yield _json("8 --wsd --warmup-steps 2 --decay-steps 3 --json")
+    yield _json("--from curve.json --cooldown 4 2 --json")
     yield from _csv("8 --csv -")
     yield from _csv("8 --peak 0.5 --csv -")
-    yield _status("8 --export schedule.txt")
     yield from _exported_names("8 --export schedule.py")
     yield from _exported_names("8 --peak 0.5 --export schedule.py")
     yield from _vectors("8 --wsd --warmup-steps 3 --decay-steps 4 --export vectors.json")
 
 
-def _status(arguments: str) -> str:
+def _outcome(arguments: str) -> str:
     """Return the exit status, to which streams the command prints, and the files that it writes."""
+    files = set(Path().iterdir())
     status, printed, errors = _run(arguments)
     line = f"{NAME} {arguments}".rstrip() + f" exits {status}"
     if printed:
         line += ", prints to standard output"
     if errors:
         line += ", prints to standard error"
-    if Path("curve.png").exists():
-        line += ", writes curve.png"
-        Path("curve.png").unlink()
+    for path in sorted(set(Path().iterdir()) - files):
+        line += f", writes {path}"
     return line
 
 
-def _json(arguments: str) -> Iterator[str]:
+def _json(arguments: str) -> str:
     status, printed, _ = _run(arguments)
-    yield f"{NAME} {arguments} exits {status}"
-    yield from entries(f"{NAME} {arguments} prints", [json.loads(printed)])
+    return f"{NAME} {arguments} exits {status}, prints a {type_of(json.loads(printed))}"
 
 
 def _csv(arguments: str) -> Iterator[str]:
     status, printed, _ = _run(arguments)
     header, *rows = csv.reader(io.StringIO(printed))
-    yield f"{NAME} {arguments} exits {status}"
-    yield f"{NAME} {arguments} prints {len(rows)} rows of {','.join(header)}"
+    yield f"{NAME} {arguments} exits {status}, prints {len(rows)} rows of {','.join(header)}"
     yield f"{NAME} {arguments} begins with {','.join(rows[0])}"
 
 
 def _exported_names(arguments: str) -> Iterator[str]:
     """Yield the signatures of the two functions of an exported file."""
-    status, _, _ = _run(arguments)
-    yield f"{NAME} {arguments} exits {status}"
+    _run(arguments)
     schedule = runpy.run_path("schedule.py")
     for name in ("multiplier", "learning_rate"):
         yield f"{NAME} {arguments} defines {name}{inspect.signature(schedule[name])}"
@@ -112,7 +117,7 @@ def _vectors(arguments: str) -> Iterator[str]:
     status, _, _ = _run(arguments)
     yield f"{NAME} {arguments} exits {status}"
     content = json.loads(Path("vectors.json").read_text(encoding="ascii"))
-    yield from entries(f"{NAME} {arguments} writes", [content])
+    yield from entries({"vectors.json": [content]})
 
 
 def _run(arguments: str) -> tuple[Any, str, str]:

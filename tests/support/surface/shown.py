@@ -1,6 +1,6 @@
 """Values as text that is the same under all versions of Python, NumPy, JAX and torch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,11 +58,20 @@ def type_of(value: Any) -> str:
     if isinstance(value, Path):  # of a class for each system
         return "Path"
     name = public_class(value.__class__)
+    if name == "dict" and kind_of(value):
+        return f"dict of {kind_of(value)}"
     if hasattr(value, "_fields") and name == "tuple":
         return "NamedTuple"
     if name in ("list", "tuple") and value:
         return f"{name}[{types_of(value)}]"
     return name
+
+
+def kind_of(dictionary: Mapping[Any, Any]) -> str:
+    """Return the kind of a saved state, a record or a curve; empty if the dictionary has none."""
+    if "total_steps" in dictionary:
+        return "plateau"
+    return dictionary.get("kind", "")
 
 
 def types_of(values: Iterable[Any]) -> str:
@@ -85,31 +94,8 @@ def with_shape(value: Any) -> str:
     return type_of(value)
 
 
-def argument_text(value: Any) -> str:
-    """Return plain values as a program writes them, and the type of any other object."""
-    if hasattr(value, "_fields"):
-        return type_of(value)
-    if isinstance(value, list):
-        return f"[{_items_text(value)}]"
-    if isinstance(value, tuple):
-        comma = "," * (len(cast("Any", value)) == 1)
-        return f"({_items_text(value)}{comma})"
-    if isinstance(value, dict):
-        return _dictionary_text(cast("dict[Any, Any]", value))
-    if isinstance(value, Path):
-        return repr(value.name)
-    if isinstance(value, str | int | float | range | None):
-        return repr(value)
-    return str(getattr(value, "__name__", with_shape(value)))
-
-
-def _items_text(items: Any) -> str:
-    return ", ".join(map(argument_text, items))
-
-
-def _dictionary_text(dictionary: dict[Any, Any]) -> str:
-    """Return the entries; of a saved state or record, only its kind."""
-    if "format" in dictionary:
-        return f"{{'kind': {dictionary['kind']!r}, …}}"
-    items = [f"{name!r}: {argument_text(item)}" for name, item in dictionary.items()]
-    return f"{{{', '.join(items)}}}"
+def shown_value(value: Any) -> str:
+    """Return the value as it is printed; of an array, its type and shape."""
+    if isinstance(value, torch.Tensor | jax.Array | np.ndarray):
+        return with_shape(value)
+    return repr(value)
