@@ -280,7 +280,7 @@ def curve_steps_of(
     if clock is None:
         return list(range(len(counts) + 1))
     all_rules: Any = clock
-    if isinstance(clock, HoldUntilFlat | HoldBelow):
+    if not isinstance(clock, list | tuple):
         all_rules = [clock]
     return curve_steps_with_rules(all_rules, curve.flat_starts, metrics)
 
