@@ -1,5 +1,5 @@
 """A curve without this library: as a Python file, and as test vectors for other languages.
 
-`rows` (the rows of a table as whole integers), `template` (the file with every shape), `source`
+`segments` (the rows of a table as whole integers), `template` (the file with every shape), `source`
 (the file for one curve), `vectors` (test vectors).
 """

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from proofs.shapes.specs import SAMPLES
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
@@ -257,10 +258,10 @@ def test_length_of_the_file(most_lines, shapes):
 
 
 def test_length_of_a_file_with_every_shape():
-    first = [(100, 0.9, "linear"), (100, 0.8, "cosine"), (100, 0.7, "1-sqrt")]
-    further = [(100, 0.6, "exponential"), (100, 0.5, "1-x^3"), (100, 0.4, "(1-x)^3")]
+    stages = [(100, 0.9 - index / 100, shape) for index, shape in enumerate(SAMPLES)]
+    # Two levels so close that a table stores them as one.
     inverse = [(100, 0.3, "t^-1"), (100, 0.3 - 1e-9, "t^-1")]
-    source = StagedCurve([*first, *further, *inverse], start=1.0).to_source()
+    source = StagedCurve([*stages, *inverse], start=1.0).to_source()
     assert functions_of(source)["SHAPES"].keys() == template.SHAPES.keys()
     assert lines_besides_the_table(source) <= 240
 

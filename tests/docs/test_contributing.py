@@ -1,0 +1,37 @@
+"""The contributors' pages and the docstrings of folders name files that exist, and all of them."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from support.docs.pages import ROOT
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+TESTS = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+# In CONTRIBUTING, a path ends with a slash or an extension; `test_….py` stands for any name.
+PATHS = {
+    *re.findall(r"`([\w.…]+/[\w./…]*(?:/|\.\w+))`", CONTRIBUTING),
+    *re.findall(r"`([\w.]+/[\w./]*)`", TESTS),
+} - {"build/site/index.html"}
+FOLDERS = [
+    file.parent
+    for package in ("plateau_jax", "torch_bridge")
+    for file in sorted((ROOT / package).glob("*/__init__.py"))
+]
+
+
+@pytest.mark.parametrize("path", sorted(PATHS))
+def test_named_paths_exist(path: str) -> None:
+    pattern = path.rstrip("/").replace("…", "*").replace("NAME", "*")
+    names = ("", "tests", "tests/support", "plateau_jax", "torch_bridge")
+    folders = [ROOT / name for name in names]
+    assert any([*folder.glob(pattern), *folder.glob(f"{pattern}.py")] for folder in folders)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_docstring_of_folder_names_its_files(folder: Path) -> None:
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    assert docstring
+    modules = {file.stem for file in folder.glob("*.py")} - {"__init__"}
+    assert modules <= set(re.findall(r"`(\w+)`", docstring))
