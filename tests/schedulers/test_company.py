@@ -319,6 +319,43 @@ def test_group_added_under_another_scheduler_is_left_to_it(kind: Any) -> None:
     assert lrs_of(optimizer) == learning_rates([0.5, 0.25], CURVE, 0)
 
 
+def test_group_added_after_the_load_of_a_waiting_scheduler() -> None:
+    """It is left alone if the load has written nothing, also if the other values fit by chance."""
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 20)
+    (group,) = optimizer.param_groups
+    scheduled = group["lr"]
+    group["lr"] = 0.25  # by the scheduler that is in charge now
+    optimizer_state = through_file(optimizer.state_dict())
+    state = through_file(scheduler.state_dict())
+
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer.load_state_dict(optimizer_state)
+    scheduler.load_state_dict(state)
+    assert lrs_of(optimizer) == [0.25]
+    optimizer.param_groups[0]["lr"] = scheduled  # by that scheduler, some updates later
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.125})
+    optimizer.step()
+    assert lrs_of(optimizer) == [scheduled, 0.125]
+    assert scheduler.state_dict()["in_charge"] is False
+    advance(optimizer, scheduler)  # its turn
+    assert scheduler.state_dict()["in_charge"] is True
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+    optimizer.step()
+    assert lrs_of(optimizer) == learning_rates([0.5, 0.125, 0.25], CURVE, 21)
+
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE)
+    scheduler.load_state_dict(state)  # it writes, as the optimizer has loaded nothing
+    assert lrs_of(optimizer) == [scheduled]
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.125})
+    optimizer.step()
+    assert lrs_of(optimizer) == learning_rates([0.5, 0.125], CURVE, 20)
+    assert scheduler.state_dict()["in_charge"] is True
+
+
 def test_added_group_keeps_its_peak_in_the_turn_of_the_next_scheduler() -> None:
     """The scheduler in charge has written its `initial_lr`, which is also that of a frozen one."""
     optimizer = optimizer_with([0.5, 0.25])
