@@ -319,6 +319,63 @@ def test_group_added_under_another_scheduler_is_left_to_it(kind: Any) -> None:
     assert lrs_of(optimizer) == learning_rates([0.5, 0.25], CURVE, 0)
 
 
+def test_group_added_after_the_load_of_a_waiting_scheduler() -> None:
+    """It is left alone if the load has written nothing, also if the other values fit by chance."""
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 20)
+    (group,) = optimizer.param_groups
+    scheduled = group["lr"]
+    group["lr"] = 0.25  # by the scheduler that is in charge now
+    optimizer_state = through_file(optimizer.state_dict())
+    state = through_file(scheduler.state_dict())
+
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer.load_state_dict(optimizer_state)
+    scheduler.load_state_dict(state)
+    assert lrs_of(optimizer) == [0.25]
+    optimizer.param_groups[0]["lr"] = scheduled  # by that scheduler, some updates later
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.125})
+    optimizer.step()
+    assert lrs_of(optimizer) == [scheduled, 0.125]
+    assert scheduler.state_dict()["in_charge"] is False
+    advance(optimizer, scheduler)  # its turn
+    assert scheduler.state_dict()["in_charge"] is True
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+    optimizer.step()
+    assert lrs_of(optimizer) == learning_rates([0.5, 0.125, 0.25], CURVE, 21)
+
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE)
+    scheduler.load_state_dict(state)  # it writes, as the optimizer has loaded nothing
+    assert lrs_of(optimizer) == [scheduled]
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.125})
+    optimizer.step()
+    assert lrs_of(optimizer) == learning_rates([0.5, 0.125], CURVE, 20)
+    assert scheduler.state_dict()["in_charge"] is True
+
+
+def test_added_group_keeps_its_peak_in_the_turn_of_the_next_scheduler() -> None:
+    """The scheduler in charge has written its `initial_lr`, which is also that of a frozen one."""
+    optimizer = optimizer_with([0.5, 0.25])
+    frozen = optimizer.param_groups[0]
+    first = lambda_lr(optimizer, CURVE)
+    second = lambda_lr(optimizer, LINEAR)
+    sequence = SequentialLR(optimizer, [first, second], [4])
+    advance(optimizer, sequence, 2)
+    frozen["lr"] = 0.0
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.5})
+    for step in (2, 3):
+        optimizer.step()
+        assert lrs_of(optimizer)[1:] == learning_rates([0.25, 0.5], CURVE, step)
+        sequence.step()
+        frozen["lr"] = 0.0
+    for step in (0, 1):
+        assert lrs_of(optimizer)[1:] == learning_rates([0.25, 0.5], LINEAR, step)
+        advance(optimizer, sequence)
+
+
 @pytest.mark.parametrize("stage", [2, 3])
 def test_one_call_of_the_optimizer_for_each_group_is_one_update(stage: int) -> None:
     """DeepSpeed shows one group at a time, or empties the others. No group is lost; no warning."""
@@ -606,6 +663,20 @@ def test_saved_base_of_a_follower_warns_until_it_is_set() -> None:
         assert decay.base_values == [0.25, 0.125]
     decay.step()
     decay.load_state_dict(saved.state_dict())  # a rollback in a run that has set its base
+
+
+def test_peak_that_was_set_before_the_load_is_replaced_with_a_warning() -> None:
+    scheduler = lambda_lr(optimizer_with([0.125, 0.125]), CURVE)
+    scheduler.set_peak(0.25)
+    with pytest.warns(CurveWarning, match=r"peak_value=0\.5, now 0\.25\. .*set_peak\(0\.25\)"):
+        scheduler.load_state_dict(trained(0.5).state_dict())
+    assert scheduler.base_lrs == [0.5, 0.5]
+
+    decay = decay_after(0, 0.125)
+    decay.set_base_value(0.25)
+    with pytest.warns(CurveWarning, match=r"=0\.5, now 0\.25\. .*set_base_value\(0\.25\)"):
+        decay.load_state_dict(decay_after(20, 0.5).state_dict())
+    assert decay.base_values == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("optimizer_is_loaded", [False, True])

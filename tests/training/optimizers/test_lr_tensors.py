@@ -96,7 +96,9 @@ def test_number_in_a_state_fills_the_tensor(kind: Callable[..., Optimizer]) -> N
     saved = state["optimizer"]["param_groups"][0]
     assert saved["lr"].item() == CURVE.learning_rate(3, 0.1)
     saved["lr"] = saved["lr"].item()
-    step(data[3])
+    for batch in data:
+        step(batch)
+    assert lr.item() != saved["lr"]
     step.load_state_dict(state)
     assert step.optimizer.param_groups[0]["lr"] is lr
     assert lr.item() == saved["lr"]

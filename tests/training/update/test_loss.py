@@ -225,3 +225,17 @@ def test_loss_function_may_write_its_weights_into_one_tensor() -> None:
     shorter = tuple(part[:3] for part in second)
     expected = make_step(loss_fn=new_weights)(first, shorter)
     assert make_step(loss_fn=reused_weight)(first, shorter).loss == expected.loss
+
+
+def test_loss_function_may_write_its_sums_into_one_tensor() -> None:
+    """As a function under CUDA graphs does."""
+    memory = torch.zeros(())
+
+    def reused_sum(model: nn.Module, batch: Any) -> Any:
+        total, weight = pair_loss(model, batch)
+        return memory.data.copy_(total), weight
+
+    expected = make_step(loss_fn=pair_loss)(*batches(3))
+    result = make_step(loss_fn=reused_sum)(*batches(3))
+    assert result.loss == expected.loss
+    assert result.grad_norm == expected.grad_norm
