@@ -1,4 +1,4 @@
-"""`optax_schedule` and `multiplier`: steps and peaks of every type, schedules as values, compiling."""
+"""`optax_schedule` and `multiplier`: steps and peaks of every type, and schedules as values."""
 
 import copy
 import logging
