@@ -240,8 +240,8 @@ def test_level_is_rounded_once_even_through_float64(values):
     """With 256-bit vectors, compiled code converts through float64, which would round twice."""
     levels = torch.tensor(values)
     expected = np.array(values, np.int64).astype(np.float32)
-    assert_equal_bits(table._to_float(levels, torch.float32), expected)
-    assert_equal_bits(table._to_float(levels, torch.float64).to(torch.float32), expected)
+    assert_equal_bits(table.to_float(levels, torch.float32), expected)
+    assert_equal_bits(table.to_float(levels, torch.float64).to(torch.float32), expected)
 
 
 @pytest.fixture
@@ -324,7 +324,7 @@ def test_256_bit_vectors_round_once_at_borders():
 
     @partial(torch.compile, fullgraph=True)
     def as_float32(levels):
-        return table._to_float(levels + 1 - 1, torch.float32)
+        return table.to_float(levels + 1 - 1, torch.float32)
 
     with config.patch({"cpp.simdlen": 256}):
         assert_equal_bits(as_float32(torch.from_numpy(values)), values.astype(np.float32))

@@ -162,7 +162,7 @@ def test_sequence_of_schedulers_resumes(tmp_path):
 @contextmanager
 def compiled_once():
     """Compile anew; compiling the same function again, for another learning rate, is an error."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with torch._dynamo.config.patch(error_on_recompile=True):
         yield
 

@@ -146,7 +146,7 @@ _LOW_BITS = (1 << 10) - 1
 _STICKY_BIT = 1 << 9
 
 
-def _to_float(value: Tensor, dtype: torch.dtype) -> Tensor:
+def to_float(value: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert an int64 from 0 to 2⁶² to float32, rounded to nearest even."""
     # AVX2 cannot convert int64 to float32, so code compiled for it goes by way of float64, which
     # would round twice. The sticky bit prevents that: the bits that float64 cannot hold are
@@ -174,7 +174,7 @@ def _minimum(a: Tensor, b: Any) -> Tensor:
 _TORCH = Operations(
     int64=_to_int64,
     float32=torch.float32,
-    asarray=_to_float,
+    asarray=to_float,
     take=_take,
     where=torch.where,
     abs=torch.abs,
