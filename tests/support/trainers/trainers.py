@@ -1,4 +1,4 @@
-"""For the trainers' tests: programs on the pages, a small model, data, learning rates."""
+"""For the trainers' tests: programs on the pages, and their learning rates."""
 
 import re
 import runpy
@@ -13,18 +13,14 @@ from typing import Any, Generic, TypeVar
 from unittest.mock import patch
 
 import pytest
-import torch
 from support.docs.pages import all_blocks, program_named
 from support.schedulers.runs import learning_rate
 from support.trees import equal_trees
-from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data import TensorDataset
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
-CURVE = PlateauCurve(12, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
 PAGE_CURVE = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
 """The curve of most programs on the pages."""
 TRAINER_CURVE = StagedCurve([(10, 1.0), (150,), (40, 0.0, "1-sqrt")])
@@ -33,8 +29,10 @@ PAGE_PEAK = 1e-2
 
 LIGHTNING_WARNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
 """A filter for a warning of lightning 2.6 under torch 2.13."""
-FOLDER_WARNING = "ignore:Checkpoint directory .* exists and is not empty:UserWarning"
-"""A filter for Lightning's warning about a run that is resumed in its folder."""
+resumes_in_its_folder = pytest.mark.filterwarnings(
+    LIGHTNING_WARNING, "ignore:Checkpoint directory .* exists and is not empty:UserWarning"
+)
+"""For tests of runs that Lightning resumes, about which it warns."""
 
 LearningRates = list[list[float]]
 Recorded = TypeVar("Recorded")
@@ -98,6 +96,10 @@ class ProgramRun:
     """The printed lines with losses and learning rates."""
     names: dict[str, Any]
     """The program's global variables at its end; empty if it was interrupted."""
+
+    def has_model_of(self, run: "ProgramRun") -> bool:
+        """Return True if the weights of the two programs are equal."""
+        return equal_trees(self.names["model"].state_dict(), run.names["model"].state_dict())
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def losses(lines: Sequence[str]) -> list[float]:
     return [float(number[1]) for number in numbers if number is not None]
 
 
-# Learning rates and weights.
+# Learning rates.
 
 
 @contextmanager
@@ -225,27 +227,3 @@ def record_lrs() -> Generator[LearningRates, None, None]:
 def expected_lrs(curve: Curve, steps: range, groups: int = 1) -> LearningRates:
     """Return the learning rates of groups with the peak of the pages and the same curve."""
     return [[learning_rate(PAGE_PEAK, curve, step)] * groups for step in steps]
-
-
-def same_weights(one: nn.Module, other: nn.Module) -> bool:
-    return equal_trees(one.state_dict(), other.state_dict())
-
-
-# A small model and its data.
-
-
-def net() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-
-
-def dataset(rows: int) -> TensorDataset:
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(rows, 4, generator=generator)
-    targets = torch.randn(rows, 1, generator=generator)
-    return TensorDataset(inputs, targets)
-
-
-def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
-    inputs, targets = batch
-    return ((model(inputs) - targets) ** 2).mean()
