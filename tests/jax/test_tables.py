@@ -14,11 +14,6 @@ from support.numerics.borders import steps_at_borders
 from plateau_jax import PlateauCurve, StagedCurve, multiplier, stack
 
 
-def curve_and_steps(case):
-    description, steps = case
-    return build(description), np.array(steps, np.int32)
-
-
 @pytest.mark.slow
 @examples(50)
 @given(steps_at_borders())
@@ -46,10 +41,11 @@ def at_one_step_each(tables, steps):
     st.lists(descriptions(range(5), depth=1, scaled=True), min_size=4, max_size=4),
 )
 def test_stack_under_vmap_matches_each_curve(case, more_descriptions):
-    first, steps = curve_and_steps(case)
-    more_curves = [build(description) for description in more_descriptions]
+    description, drawn_steps = case
+    steps = np.array(drawn_steps, np.int32)
+    curves = [build(drawn) for drawn in (description, *more_descriptions)]
     # The last is the longest and has every shape, so all stacks have the same columns and lengths.
-    curves = [first, *more_curves, every_shape(39)]
+    curves.append(every_shape(39))
     tables = stack(curves)
     expected = np.stack([curve(steps) for curve in curves])
     assert_equal_bits(at_all_steps(tables, steps), expected)

@@ -3,7 +3,6 @@
 import pytest
 from support.docs.pages import ROOT
 from support.trainers.trainers import expected_lrs, import_from_pages, record_lrs, train
-from support.trees import equal_trees
 from transformers import Trainer
 
 from plateau_jax import StagedCurve
@@ -32,19 +31,18 @@ def assert_trainer_resumes_in_mid_epoch(folder, changes, curve, groups):
         "save_steps=50": "save_steps=40",
     }
     in_a_new_folder = {**changes, "saved_transformers": "saved_whole"}
-    with record_lrs() as lrs:
-        uninterrupted = train(TRAINER, folder, changes=in_a_new_folder).names["trainer"]
+    uninterrupted = train(TRAINER, folder, changes=in_a_new_folder, record=record_lrs)
     train(TRAINER, folder, changes=changes, interrupt_after=4)
-    with record_lrs() as lrs_of_resumed:
-        resumed = train(TRAINER, folder, changes=changes).names["trainer"]
+    resumed = train(TRAINER, folder, changes=changes, record=record_lrs)
+    lrs = uninterrupted.recorded
     assert lrs == expected_lrs(curve, range(136), groups)
     logged = []
-    for entry in uninterrupted.state.log_history:
+    for entry in uninterrupted.names["trainer"].state.log_history:
         if "learning_rate" in entry:
             logged.append(entry["learning_rate"])
     assert logged == [lrs_of_groups[0] for lrs_of_groups in lrs[19::20]]
-    assert lrs_of_resumed == lrs[40:]
-    assert equal_trees(resumed.model.state_dict(), uninterrupted.model.state_dict())
+    assert resumed.recorded == lrs[40:]
+    assert resumed.has_model_of(uninterrupted)
 
 
 def test_trainer_without_a_subclass_resumes(tmp_path):

@@ -45,10 +45,9 @@ def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):
             "accelerator.backward(loss * torch.inf if update == 2 else loss)"
         ),
     }
-    with record_lrs() as lrs:
-        train("accelerate", tmp_path, changes=changes, interrupt_after=1)
+    run = train("accelerate", tmp_path, changes=changes, record=record_lrs, interrupt_after=1)
     # 20 updates, of which the hook has not seen the skipped one.
-    assert lrs == expected_lrs(PAGE_CURVE, range(19))
+    assert run.recorded == expected_lrs(PAGE_CURVE, range(19))
 
 
 # Clocks.
@@ -120,18 +119,18 @@ def test_lightning_with_the_same_count_in_each_update(tmp_path):
         "clock=DataClock(UNIT)": "clock=DataClock(UNIT, count=5000)",
         COUNTS_TOKENS: "",
     }
-    with record_lrs() as lrs:
-        run = train("PyTorch Lightning, counting tokens", tmp_path, changes=changes)
+    heading = "PyTorch Lightning, counting tokens"
+    run = train(heading, tmp_path, changes=changes, record=record_lrs)
     curve = run.names["curve"]
     steps = [5000 * update // 1024 for update in range(200)]
-    assert lrs == [[learning_rate(1e-2, curve, step)] for step in steps]
+    assert run.recorded == [[learning_rate(1e-2, curve, step)] for step in steps]
 
 
 def test_lightning_with_a_hold_rule(tmp_path):
     """Every loss is below 1000, so the curve is held at its first step for 50 updates."""
     changes = changes_to_hold("HoldBelow(1000.0, 50)")
-    with record_lrs() as lrs:
-        run = train("PyTorch Lightning, counting tokens", tmp_path, changes=changes)
+    heading = "PyTorch Lightning, counting tokens"
+    run = train(heading, tmp_path, changes=changes, record=record_lrs)
     curve = run.names["curve"]
     steps = [max(update - 50, 0) for update in range(200)]
-    assert lrs == [[learning_rate(1e-2, curve, step)] for step in steps]
+    assert run.recorded == [[learning_rate(1e-2, curve, step)] for step in steps]

@@ -5,11 +5,11 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, chdir, contextmanager
+from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -35,7 +35,7 @@ resumes_in_its_folder = pytest.mark.filterwarnings(
 """For tests of runs that Lightning resumes, about which it warns."""
 
 LearningRates = list[list[float]]
-Recorded = TypeVar("Recorded")
+Record = Callable[[], AbstractContextManager[Any]]
 NO_CHANGES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -96,16 +96,12 @@ class ProgramRun:
     """The printed lines with losses and learning rates."""
     names: dict[str, Any]
     """The program's global variables at its end; empty if it was interrupted."""
+    recorded: Any
+    """What `record` has yielded, such as the learning rates of the updates."""
 
     def has_model_of(self, run: "ProgramRun") -> bool:
         """Return True if the weights of the two programs are equal."""
         return equal_trees(self.names["model"].state_dict(), run.names["model"].state_dict())
-
-
-@dataclass(frozen=True)
-class RecordedRun(ProgramRun, Generic[Recorded]):
-    recorded: Recorded
-    """Such as the learning rates of its updates."""
 
 
 class Printer:
@@ -132,42 +128,35 @@ def train(
     folder: Path,
     *,
     changes: Mapping[str, str] = NO_CHANGES,
+    record: Record = nullcontext,
     interrupt_after: int | None = None,
 ) -> ProgramRun:
-    """Run a program of a page in a folder, or interrupt it after a number of printed lines."""
+    """Run a program of a page in a folder, or interrupt it after a number of printed lines.
+
+    `record` returns a context, which yields a record of the program that runs inside it.
+    """
     file = folder / "program.py"
     file.write_text(program(heading, changes), encoding="utf-8")
     printer = Printer(interrupt_after)
     names: dict[str, Any] = {}
+    recorded = None
     handler = signal.getsignal(signal.SIGINT)
     try:
-        with chdir(folder), patch("builtins.print", printer):
+        with chdir(folder), patch("builtins.print", printer), record() as recorded:
             names = runpy.run_path(str(file), run_name="__main__")
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the first into the second
         assert interrupt_after is not None
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning replaces it
-    return ProgramRun(printer.lines, names)
-
-
-def train_and_record(
-    record: Callable[[], AbstractContextManager[Recorded]],
-    heading: str,
-    folder: Path,
-    changes: Mapping[str, str],
-    interrupt_after: int | None = None,
-) -> RecordedRun[Recorded]:
-    with record() as recorded:
-        run = train(heading, folder, changes=changes, interrupt_after=interrupt_after)
-    return RecordedRun(run.lines, run.names, recorded)
+    return ProgramRun(printer.lines, names, recorded)
 
 
 def run_and_resume(
     heading: str,
     folder: Path,
-    record: Callable[[], AbstractContextManager[Recorded]],
+    record: Record,
     changes: Mapping[str, str] = NO_CHANGES,
-) -> tuple[RecordedRun[Recorded], RecordedRun[Recorded]]:
+) -> tuple[ProgramRun, ProgramRun]:
     """Run a program once in full, and once interrupted and resumed; return the full, the resumed.
 
     Checks that the loss falls, that the resumed run prints the last lines of the full one, and that
@@ -176,12 +165,12 @@ def run_and_resume(
     Args:
         heading: The heading of the program.
         folder: Gets a folder for the full run, and one for the interrupted and the resumed run.
-        record: Returns a context, which yields a record of the program that runs inside it.
+        record: As in `train`.
         changes: Pieces of the program's code, and what replaces them.
     """
     whole = folder / "whole"
     whole.mkdir()
-    uninterrupted = train_and_record(record, heading, whole, changes)
+    uninterrupted = train(heading, whole, changes=changes, record=record)
     printed_losses = losses(uninterrupted.lines)
     assert printed_losses[-1] < printed_losses[0], f"the loss does not fall: {printed_losses}"
     finished = train(heading, whole, changes=changes)
@@ -190,10 +179,12 @@ def run_and_resume(
     interrupted_folder = folder / "interrupted"
     interrupted_folder.mkdir()
     lines_before = len(uninterrupted.lines) // 2 + 1
-    interrupted = train_and_record(record, heading, interrupted_folder, changes, lines_before)
+    interrupted = train(
+        heading, interrupted_folder, changes=changes, record=record, interrupt_after=lines_before
+    )
     first_lines = uninterrupted.lines[:lines_before]
     assert interrupted.lines == first_lines, f"{interrupted.lines}, not {first_lines}"
-    resumed = train_and_record(record, heading, interrupted_folder, changes)
+    resumed = train(heading, interrupted_folder, changes=changes, record=record)
     assert 0 < len(resumed.lines) < len(uninterrupted.lines), f"it prints {resumed.lines}"
     last_lines = uninterrupted.lines[-len(resumed.lines) :]
     assert resumed.lines == last_lines, f"it resumes with {resumed.lines}, not {last_lines}"
