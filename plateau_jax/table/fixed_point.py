@@ -46,10 +46,10 @@ def evaluate(xp: Operations, table: DecodedTable, step: Any, first: Any = 0) -> 
     Returns:
         float32, of the shape of `step`.
     """
-    return _evaluate_rows(xp, table.segments, step, _row_index(xp, table.begin, step, first))
+    return evaluate_rows(xp, table.segments, step, _row_index(xp, table.begin, step, first))
 
 
-def _evaluate_rows(xp: Operations, segments: DecodedSegments, step: Any, index: Any) -> Any:
+def evaluate_rows(xp: Operations, segments: DecodedSegments, step: Any, index: Any) -> Any:
     """Return the multiplier at each step, from the row with this index."""
     # Column by column: a gather of whole rows is several times slower in XLA.
     segment = segments.map(lambda column: xp.take(column, index, mode="clip"))
@@ -93,7 +93,7 @@ def evaluate_many(table: DecodedTable, steps: NDArray[np.int32]) -> NDArray[np.f
         # NumPy's own search is several times faster than `_row_index`.
         index = np.searchsorted(table.begin, part, side="right") - 1
         segments = _without_other_shapes(table.segments, index)
-        multipliers[begin : begin + CHUNK] = _evaluate_rows(NUMPY, segments, part, index)
+        multipliers[begin : begin + CHUNK] = evaluate_rows(NUMPY, segments, part, index)
     return multipliers.reshape(steps.shape)
 
 

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from proofs.shapes.specs import GEOMETRIC_SAMPLES
-from support.curves.reprs import from_repr
 from support.curves.strategies import MAX_STEP
 from support.curves.wrong_values import A_SHAPE, NOT_SHAPES
 from support.wrong import wrong
@@ -491,7 +490,7 @@ def test_curve_nested_64_deep_can_be_copied_and_saved(deepest: Curve) -> None:
         copy.deepcopy(deepest),
         pickle.loads(pickle.dumps(deepest)),
         Curve.from_dict(json.loads(json.dumps(deepest.to_dict()))),
-        from_repr(deepest),
+        eval(repr(deepest), {"PlateauCurve": PlateauCurve}),
     ]
     for copied in copies:
         assert copied == deepest

@@ -19,7 +19,6 @@ import pytest
 import torch
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
-from support.curves.reprs import from_repr
 from support.examples import examples
 from support.numerics.oracle import Oracle, are_equal, is_nearest_float32
 
@@ -134,6 +133,15 @@ def by_copied_fields(value):
     for field in dataclasses.fields(value):
         setattr(copied, field.name, copy.deepcopy(getattr(value, field.name)))
     return copied
+
+
+CLASSES = [BatchPlan, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve]
+NAMES: dict[str, Any] = {cls.__name__: cls for cls in CLASSES}
+
+
+def from_repr(value: Any) -> Any:
+    """Evaluate the repr, as users may: it needs no other names than those of the classes."""
+    return eval(repr(value), NAMES)
 
 
 COPIES = [copy.copy, copy.deepcopy, by_pickle, by_pickle_0, by_weights, by_copied_fields]

@@ -12,11 +12,9 @@ from support.examples import examples
 from support.numerics.borders import steps_at_borders
 from support.numerics.oracle import Oracle, are_equal, can_join, is_nearest_float32
 
-from plateau_jax import PlateauCurve, StagedCurve
+from plateau_jax import StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.shapes.known_shapes import SHAPES
-
-CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1)
 
 
 def check_values(description, steps):

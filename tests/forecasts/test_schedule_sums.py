@@ -80,33 +80,11 @@ LONG_CURVES = {
     "plateaus": PlateauCurve(
         120_000, warmup_steps=100, plateaus=[(10, 20), (55, 40)], min_lr_ratio=0.1
     ),
-    "jumps": StagedCurve(
-        [
-            (5_000, 1.0),
-            (20_000,),
-            (0, 0.01),
-            (40_000,),
-            (0, 0.7),
-            (20_000, 0.0),
-        ]
-    ),
+    "jumps": StagedCurve([(5_000, 1.0), (20_000,), (0, 0.01), (40_000,), (0, 0.7), (20_000, 0.0)]),
     "pauses": StagedCurve(
-        [
-            (0, 1.0),
-            (20_000,),
-            (0, 0.0),
-            (5_000,),
-            (0, 0.5),
-            (50_000, 0.0, "1-sqrt"),
-        ]
+        [(0, 1.0), (20_000,), (0, 0.0), (5_000,), (0, 0.5), (50_000, 0.0, "1-sqrt")]
     ),
-    "exponential": StagedCurve(
-        [
-            (100, 1.0),
-            (80_000, 1e-6, "exponential"),
-            (30_000, 0.0),
-        ]
-    ),
+    "exponential": StagedCurve([(100, 1.0), (80_000, 1e-6, "exponential"), (30_000, 0.0)]),
     "sawteeth": PlateauCurve(12_000, warmup_steps=99)
     .then(PlateauCurve(12_000))
     .then(PlateauCurve(59_999)),
@@ -122,12 +100,7 @@ def test_sums_of_long_curves_equal_their_formula(name: str) -> None:
     curve = LONG_CURVES[name]
     fractions = np.array([1.0, 0.33, 0.85, 0.999])
     first_border, second_border = curve.table.begin[1:3].tolist()
-    borders = [
-        first_border - 1,
-        first_border + 50,
-        second_border - 1,
-        second_border + 50,
-    ]
+    borders = [first_border - 1, first_border + 50, second_border - 1, second_border + 50]
     within = (fractions * curve.total_steps).astype(int)
     check_sums(curve, 2e-3, np.array([within, np.maximum(borders, 1)]), 1e-5)
 

@@ -1,4 +1,4 @@
-"""`optax_schedule` and `multiplier`: NumPy's bits in every mode of JAX, types, compilations."""
+"""`optax_schedule` and `multiplier`: steps and peaks of every type, and schedules as values."""
 
 import copy
 import logging
@@ -12,46 +12,19 @@ import numpy as np
 import optax
 import pytest
 import torch
-from hypothesis import example, given, strategies as st
-from support.curves.descriptions import (
-    CURVES_IN_UNITS_OF_8,
-    build,
-    descriptions,
-    descriptions_and_steps,
-)
-from support.curves.strategies import MAX_STEP, SMALLEST_NORMAL
-from support.examples import examples
+from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.jax.jax_cases import (
     CURVE,
     MANY,
     NESTED,
     STEPS,
     assert_equal_bits,
-    assert_equal_learning_rates,
-    both_searches,
-    every_shape,
-    in_one_of_two_forms,
     mostly_x64,
     product,
     x64_both_ways,
 )
-from support.numerics.borders import steps_at_borders
 
-from plateau_jax import PlateauCurve, StagedCurve, multiplier, optax_schedule, stack
-
-SIZE = 48
-LARGEST_PEAK = float(np.finfo(np.float32).max)
-
-# Few table lengths, since each is compiled, on both sides of 40 rows, at which the search changes.
-cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE, scaled=True)
-cases_of_updates = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE)
-"""Of curves whose steps are updates, as `optax_schedule` takes them."""
-
-peaks = st.one_of(
-    st.floats(SMALLEST_NORMAL, LARGEST_PEAK),
-    st.integers(-126, 127).map(lambda exponent: 2.0**exponent),
-    st.sampled_from((0, 1, 3e-4, 1.5 * SMALLEST_NORMAL)),
-)
+from plateau_jax import PlateauCurve, multiplier, optax_schedule
 
 
 @contextmanager
@@ -80,132 +53,6 @@ def test_learning_rate_in_a_callback_on_the_host():
     assert seen == [CURVE.learning_rate(40, 0.1)]
 
 
-def curve_and_steps(case):
-    description, steps = case
-    return build(description), np.array(steps, np.int32)
-
-
-def every_mode(of_step, steps):
-    """Return the function's values at the steps in each way that JAX can run it."""
-    dtype = of_step(steps[0]).dtype
-
-    def scanned(carry, step):
-        return carry, of_step(step)
-
-    def is_left(state):
-        index, _ = state
-        return index < len(steps)
-
-    def set_next(state):
-        index, values = state
-        return index + 1, values.at[index].set(of_step(steps[index]))
-
-    def weighted_sum(weights):
-        return (weights * of_step(steps)).sum()
-
-    def one_branch():
-        return of_step(steps)
-
-    def other_branch():
-        return of_step(steps + 0)
-
-    _, by_scan = jax.lax.scan(scanned, None, steps)
-    _, by_while = jax.lax.while_loop(is_left, set_next, (0, jnp.zeros(len(steps), dtype)))
-    return {
-        "whole": of_step(steps),
-        "shaped": of_step(steps.reshape(2, 3, -1)).ravel(),
-        "vmap": jax.vmap(of_step)(steps),
-        "vmap twice": jax.vmap(jax.vmap(of_step))(steps.reshape(6, -1)).ravel(),
-        "scan": by_scan,
-        "map": jax.lax.map(of_step, steps),
-        "while": by_while,
-        "cond": jax.lax.cond(steps[0] < 0, one_branch, other_branch),
-        "remat": jax.checkpoint(of_step)(steps),
-        "grad": jax.grad(weighted_sum)(jnp.ones(len(steps), dtype)),
-    }
-
-
-@jax.jit
-def every_mode_of_a_traced_table(table, steps):
-    return every_mode(partial(multiplier, table), steps)
-
-
-@pytest.mark.slow
-@x64_both_ways
-@examples(40)
-@given(cases)
-def test_traced_table_matches_numpy_bits_in_every_mode(x64, case):
-    curve, steps = curve_and_steps(case)
-    # Every mode is compiled for two tables, one for each search.
-    table = in_one_of_two_forms(curve)
-    with jax.enable_x64(x64):
-        for values in every_mode_of_a_traced_table(table, steps).values():
-            assert_equal_bits(values, curve(steps))
-
-
-@pytest.mark.slow
-@examples(50)
-@given(steps_at_borders())
-def test_values_near_rounding_borders_match_numpy_bits(case):
-    description, step = case
-    curve = build(description)
-    steps = np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
-    assert_equal_bits(multiplier(in_one_of_two_forms(curve), steps), curve(steps))
-
-
-LONG_CURVE = {"total_steps": 2**20, "warmup_steps": 2**10, "min_lr_ratio": 0.5}
-OVER_THE_LONG_CURVE = range(0, 2**20, 2**20 // SIZE + 1)
-
-
-@pytest.mark.slow
-@examples(8)
-@given(st.booleans(), cases_of_updates, peaks)
-@example(False, (LONG_CURVE, OVER_THE_LONG_CURVE), 1.75 * SMALLEST_NORMAL)
-@example(True, (LONG_CURVE, OVER_THE_LONG_CURVE), 2.0**-110)
-def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
-    """And learning rates are the product of two float32, also if the compiler folds the peak."""
-    curve, steps = curve_and_steps(case)
-    of_step = partial(multiplier, curve.table)
-    schedule = optax_schedule(curve, peak)
-
-    @jax.jit
-    def compiled(traced_steps, traced_peak, weakly_typed_peak):
-        multipliers = every_mode(of_step, traced_steps)
-        multipliers["constant steps"] = of_step(jnp.array(steps))
-        lrs = {
-            "constant peak": schedule(traced_steps),
-            "constant peak and steps": schedule(steps),
-            "traced peak": optax_schedule(curve, traced_peak)(traced_steps),
-            "weakly typed peak": optax_schedule(curve, weakly_typed_peak)(traced_steps),
-        }
-        return multipliers, lrs
-
-    def of_peak(peak):
-        return optax_schedule(curve, peak)(steps)
-
-    rounded = np.float32(peak)
-    with jax.enable_x64(x64):
-        assert_equal_bits(of_step(steps), curve(steps))
-        assert_equal_learning_rates(schedule(steps), product(curve, peak, steps))
-        multipliers, lrs = compiled(steps, rounded, float(rounded))
-        for values in multipliers.values():
-            assert_equal_bits(values, curve(steps))
-        for values in lrs.values():
-            assert_equal_learning_rates(values, product(curve, peak, steps))
-        slope = jax.jacfwd(of_peak)(rounded)
-        assert_equal_bits(slope.astype("float32"), curve(steps))
-
-
-@pytest.mark.slow
-@x64_both_ways
-@both_searches
-def test_uncompiled_calls_match_numpy_bits(x64, curve):
-    of_step = partial(multiplier, curve.table)
-    with jax.enable_x64(x64), jax.disable_jit():
-        assert_equal_bits(of_step(STEPS), curve(STEPS))
-        assert_equal_bits(jax.vmap(of_step)(STEPS), curve(STEPS))
-
-
 @mostly_x64
 @pytest.mark.parametrize(
     "curve", [pytest.param(NESTED, marks=pytest.mark.slow), MANY], ids=["compared", "searched"]
@@ -215,34 +62,6 @@ def test_every_step_of_a_curve_matches_numpy(x64, curve):
         of_traced_peak = jax.jit(lambda peak: optax_schedule(curve, peak)(STEPS))
         for peak in (np.float64(0.1), 1.0):
             assert_equal_bits(of_traced_peak(peak), product(curve, peak, STEPS))
-
-
-@jax.jit
-def at_all_steps(tables, steps):
-    return jax.vmap(multiplier, in_axes=(0, None))(tables, steps)
-
-
-@jax.jit
-def at_one_step_each(tables, steps):
-    return jax.vmap(multiplier)(tables, steps)
-
-
-@pytest.mark.slow
-@examples(30)
-@given(
-    descriptions_and_steps(range(5), scaled=True),
-    st.lists(descriptions(range(5), depth=1, scaled=True), min_size=4, max_size=4),
-)
-def test_stack_under_vmap_matches_each_curve(case, more_descriptions):
-    first, steps = curve_and_steps(case)
-    more_curves = [build(description) for description in more_descriptions]
-    # The last is the longest and has every shape, so all stacks have the same columns and lengths.
-    curves = [first, *more_curves, every_shape(39)]
-    tables = stack(curves)
-    expected = np.stack([curve(steps) for curve in curves])
-    assert_equal_bits(at_all_steps(tables, steps), expected)
-    expected = [curve(step) for curve, step in zip(curves, steps[:6], strict=True)]
-    assert_equal_bits(at_one_step_each(tables, steps[:6]), np.array(expected, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -330,50 +149,6 @@ def test_eager_steps_do_not_wrap_around(x64):
         for steps_on_host in (*steps, steps, np.array(steps, object)):
             values = multiplier(CURVE.table, steps_on_host)
             assert_equal_bits(values, np.float32(CURVE(steps_on_host)))
-
-
-def test_numpy_table_that_jax_narrows_is_accepted():
-    wide = jax.tree.map(np.int64, CURVE.table)
-    with jax.enable_x64(False):
-        assert_equal_bits(multiplier(wide, jnp.asarray(STEPS)), CURVE(STEPS))
-
-
-def with_plateaus(count):
-    curves = []
-    for shift in range(3):
-        pairs = [(30 * index + shift, shift) for index in range(1, count + 1)]
-        curves.append(PlateauCurve(1000, warmup_steps=shift, absolute_plateaus=pairs))
-    return curves
-
-
-def with_cooldowns():
-    curves = []
-    for middle in (20, 1, 99):
-        for level in (0.5, 0.25, 1.0, 1e-20):
-            stages = [(100 - middle, 1), (middle, level, "exponential"), (50, 0, "1-sqrt")]
-            curve = StagedCurve(stages)
-            curves += [curve.cooldown(at, 20) for at in (1, middle, 120, 149)]
-    return curves
-
-
-@pytest.mark.parametrize(
-    "curves",
-    [with_plateaus(2), with_plateaus(30), with_cooldowns()],
-    ids=["2 plateaus", "30 plateaus", "cooldowns"],
-)
-def test_traced_tables_change_without_recompilation(curves):
-    traces = []
-
-    @jax.jit
-    def of_table(table, step):
-        traces.append(step)
-        return multiplier(table, step)
-
-    for curve in curves:
-        assert_equal_bits(of_table(curve.table, STEPS), curve(STEPS))
-    assert len(traces) == 1
-    values = jax.vmap(of_table, in_axes=(0, None))(stack(curves), STEPS)
-    assert_equal_bits(values, np.stack([curve(STEPS) for curve in curves]))
 
 
 @x64_both_ways
@@ -517,23 +292,3 @@ def test_optimizers_keep_dtypes_as_under_a_schedule_of_optax(name, x64):
         for build_optimizer in (builder, optax.inject_hyperparams(builder)):
             dtypes = dtypes_of_updates(build_optimizer(schedule), params)
             assert dtypes == dtypes_of_updates(build_optimizer(of_optax), params)
-
-
-@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
-@pytest.mark.gpu("jax")
-@x64_both_ways
-@both_searches
-def test_accelerator_matches_numpy_bits(x64, curve):
-    longest = PlateauCurve(MAX_STEP, warmup_steps=10**6, plateaus=[(30, 20)], min_lr_ratio=1e-12)
-    some_steps = STEPS[: SIZE * 20]
-    steps = np.linspace(0, MAX_STEP, 100_000).astype(np.int32)
-    with jax.enable_x64(x64):
-        assert_equal_bits(multiplier(longest.table, steps), longest(steps))
-        for values in every_mode_of_a_traced_table(curve.table, some_steps).values():
-            assert_equal_bits(values, curve(some_steps))
-        for peak in (0.1, 3e-4, SMALLEST_NORMAL):
-            schedule = optax_schedule(curve, peak)
-            assert_equal_learning_rates(schedule(STEPS), product(curve, peak, STEPS))
-            assert_equal_learning_rates(
-                jax.jit(partial(schedule, STEPS))(), product(curve, peak, STEPS)
-            )

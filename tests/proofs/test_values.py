@@ -1,7 +1,7 @@
 """The value of a curve: within 2⁻⁵⁸ of the exact curve, and then rounded to float32 once.
 
 A spec says how far its integers are off. Here this error passes through the whole of
-`_evaluate_rows`, in a table that has every shape, with levels in 62 bits. 2⁻⁵⁸ is 16 units of 2⁻⁶².
+`evaluate_rows`, in a table that has every shape, with levels in 62 bits. 2⁻⁵⁸ is 16 units of 2⁻⁶².
 
 Where x is 0, the multiplier is the start level from the table, the nearest float32.
 """
@@ -145,7 +145,7 @@ class Table:
         segment = self.segment(start, end, shift)
         for function in self.functions.values():
             function.reset_mock()
-        multiplier = fixed_point._evaluate_rows(ROUNDING, segment, step, 0)
+        multiplier = fixed_point.evaluate_rows(ROUNDING, segment, step, 0)
         assert multiplier.factor == 2.0**-62
         for name, function in self.functions.items():
             parameters = self.parameters[name]
@@ -207,7 +207,7 @@ falling_and_rising = pytest.mark.parametrize("rises", DIRECTIONS.values(), ids=D
 @pytest.mark.parametrize("shape", SHAPE_NUMBERS)
 def test_first_step_is_the_start_level_from_the_table(shape, monkeypatch):
     segment = Table(shape, monkeypatch).segment(ONE, 0)
-    assert fixed_point._evaluate_rows(ROUNDING, segment, BEGIN, 0) is START_IN_TABLE
+    assert fixed_point.evaluate_rows(ROUNDING, segment, BEGIN, 0) is START_IN_TABLE
 
 
 @pytest.mark.parametrize("step", POSITIONS)

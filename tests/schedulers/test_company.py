@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.curves.descriptions import scaled
 from support.examples import examples
 from support.lines import Lines, Stop
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.models import Net, mean_loss
 from support.training.steps import through_file
-from support.trees import equal_trees
 from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import (
@@ -29,7 +27,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve, resume_record
+from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, resume_record
 from torch_bridge import TrainStep, follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -292,7 +290,7 @@ def test_curve_per_group_is_built_again_for_a_new_group(kind: str) -> None:
     with pytest.raises(ValueError, match=message):
         run.optimizer.step()
     for group, group_before in zip(run.groups, groups, strict=True):
-        assert equal_trees(group["params"], group_before["params"])
+        torch.testing.assert_close(group["params"], group_before["params"], rtol=0, atol=0)
 
     run.part = run.build([CURVE, LINEAR, RISING, CURVE])
     run.part.load_state_dict(old.state_dict())
@@ -417,7 +415,8 @@ def test_optimizer_without_groups_gets_one_later() -> None:
 def test_clock_of_an_optimizer_without_groups() -> None:
     optimizer = optimizer_without_groups()
     assert lambda_lr(optimizer, CURVE, 5).curve_step == 6
-    assert lambda_lr(optimizer, scaled()).unit == 8
+    of_samples = BatchPlan([(0, 8)]).scale(CURVE, 8, reference=8)
+    assert lambda_lr(optimizer, of_samples).unit == 8
 
 
 # Factors of an option in the groups.
@@ -550,7 +549,9 @@ def test_optimizer_that_is_not_plain_trains_with_the_curve(wrap: Callable[[Any],
         advance(optimizer, scheduler)
         decay.step()
         advance(plain, plain_scheduler)
-    assert equal_trees(inner.param_groups[0]["params"], plain.param_groups[0]["params"])
+    (inner_group,) = inner.param_groups
+    (plain_group,) = plain.param_groups
+    torch.testing.assert_close(inner_group["params"], plain_group["params"], rtol=0, atol=0)
 
     inner.add_param_group({"params": [new_parameter()], "lr": torch.tensor(0.25)})
     advance(optimizer, scheduler)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.clocks.holds import CURVE, PATIENT
+from support.clocks.holds import CURVE
 from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.damage import damaged
 from support.examples import examples
@@ -23,11 +23,12 @@ from support.wrong import wrong
 from torch.optim import Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, OneCycleLR
 
-from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
+from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
 from torch_bridge import count_updates, follow, lambda_lr
 
 NAN = float("nan")
 INF = float("inf")
+PATIENT = HoldUntilFlat(3, limit=9)
 
 
 @pytest.fixture
@@ -401,6 +402,18 @@ def test_second_peak_that_is_not_positive(scheduler: Saved) -> None:
 def test_second_peak_of_a_wrong_type(scheduler: Saved) -> None:
     with pytest.raises(TypeError, match=r"peak\[1\] = None"):
         scheduler.run.part.set_peak([0.1, None])
+
+
+def test_new_group_with_wrong_lr_changes_nothing() -> None:
+    run = SchedulerRun(CURVE)
+    run.train(1)
+    state = run.shown()
+    run.add_group(0.1)
+    run.optimizer.param_groups[-1]["lr"] = -1.0
+    with pytest.raises(ValueError, match=r"param_groups\[2\] = -1.0"):
+        run.step_part()
+    del run.optimizer.param_groups[-1]
+    assert equal_trees(run.shown(), state)
 
 
 # States that belong to something else.

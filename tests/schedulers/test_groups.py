@@ -1,4 +1,4 @@
-"""Parameter groups: their peaks and tensors, new groups, and the window of values ahead."""
+"""Parameter groups: their tensors, new groups, and the window of values ahead."""
 
 import copy
 import pickle
@@ -10,24 +10,20 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.runs.options import Key, option_of, set_option
-from support.runs.torch_run import SchedulerRun
 from support.schedulers.runs import (
     advance,
     learning_rate,
     lrs_of,
     modest_peaks,
     optimizer_with,
-    peaks,
 )
 from support.training.steps import through_file
-from support.trees import equal_trees
-from torch.optim import SGD, Adagrad, AdamW
+from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import ConstantLR
 
 from plateau_jax import CurveWarning, PlateauCurve
 from plateau_jax.runs.values_ahead import ValuesAhead
 from torch_bridge import follow, lambda_lr
-from torch_bridge.groups.curves_and_peaks import peaks_of
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 DIFFERENT = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
@@ -109,91 +105,6 @@ def test_groups_change_after_a_move_to_another_optimizer(change: Any) -> None:
     assert lrs_of(optimizer) == [learning_rate(base, CURVE, 17) for base in expected]
 
 
-# Peaks.
-
-
-@given(peaks, peaks)
-def test_peak_is_initial_lr_in_float32(lr: float, peak: float) -> None:
-    optimizer = optimizer_with([lr, lr])
-    optimizer.param_groups[1]["initial_lr"] = peak
-    first = lambda_lr(optimizer, CURVE)
-    expected = [float(np.float32(lr)), float(np.float32(peak))]
-    assert first.base_lrs == expected
-    assert [group["initial_lr"] for group in optimizer.param_groups] == expected
-    advance(optimizer, first, 5)
-    end_of_warmup = lambda_lr(optimizer, CURVE, last_epoch=9)
-    assert end_of_warmup.base_lrs == expected
-    assert lrs_of(optimizer) == expected
-
-
-@pytest.mark.parametrize("build", [AdamW, Adagrad, SGD])
-def test_peaks_are_known_in_mid_run(build: Any) -> None:
-    """If the optimizer is new, or has an `initial_lr`, or no state shows that it was stepped."""
-    assert lambda_lr(optimizer_with([0.5], build), CURVE, 6).base_lrs == [0.5]
-    stepped = optimizer_with([0.5], build)
-    stepped.step()
-    last_epoch = -1
-    if build is SGD:
-        last_epoch = 6
-    assert lambda_lr(stepped, CURVE, last_epoch).base_lrs == [0.5]
-    stepped.param_groups[0]["lr"] = 0.01
-    assert lambda_lr(stepped, CURVE, 6).base_lrs == [0.5]
-
-
-@pytest.mark.parametrize("shape", [(), (1,)])
-@pytest.mark.parametrize("requires_grad", [False, True])
-def test_peak_is_the_number_in_the_tensor(shape: tuple[int, ...], requires_grad: bool) -> None:
-    lr = torch.full(shape, 0.7, dtype=torch.float16, requires_grad=requires_grad)
-    assert peaks_of(optimizer_with([lr], AdamW)) == [lr.item()]
-    # A clone, since torch's schedulers can't fill a leaf of autograd.
-    optimizer = optimizer_with([lr.clone()], AdamW)
-    scheduler = lambda_lr(optimizer, CURVE, last_epoch=9)  # the end of the warmup
-    (group,) = optimizer.param_groups
-    state = scheduler.state_dict()
-    assert group["lr"].item() == lr.item()
-    assert scheduler.base_lrs == [lr.item()]
-    assert state["base_lrs"] == [lr.item()]
-    assert state["_last_lr"] == [lr.item()]
-    assert scheduler.get_last_lr() == [group["lr"]]
-    assert scheduler.get_last_lr()[0] is not group["lr"]
-
-
-def test_peak_written_into_base_lrs_is_used() -> None:
-    optimizer = optimizer_with([0.1, 0.2])
-    scheduler: Any = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler, 20)
-    scheduler.base_lrs[1] = 0.7  # as programs for torch's schedulers do
-    advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == [learning_rate(peak, CURVE, 21) for peak in (0.1, 0.7)]
-    scheduler.base_lrs = np.array([0.3, 0.4])
-    advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == [learning_rate(peak, CURVE, 22) for peak in (0.3, 0.4)]
-
-
-@pytest.mark.parametrize(("peak", "error"), [(None, TypeError), (-1.0, ValueError)])
-def test_wrong_peak_written_into_base_lrs(peak: Any, error: type[Exception]) -> None:
-    optimizer = optimizer_with([0.1, 0.2])
-    scheduler: Any = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler, 20)
-    before = lrs_of(optimizer)
-    scheduler.base_lrs = [0.3, peak]
-    with pytest.raises(error, match=r"^base_lrs\[1\] = "):
-        advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == before
-
-
-def test_list_with_a_wrong_number_of_items_is_named() -> None:
-    optimizer = optimizer_with([0.1, 0.2])
-    scheduler = lambda_lr(optimizer, CURVE)
-    scheduler.base_lrs.append(0.3)
-    with pytest.raises(ValueError, match=r"^base_lrs has 3 items for 2 parameter groups"):
-        advance(optimizer, scheduler)
-    del scheduler.base_lrs[2]
-    scheduler.lr_lambdas.append(CURVE)
-    with pytest.raises(ValueError, match=r"^lr_lambdas has 3 items for 2 parameter groups"):
-        advance(optimizer, scheduler)
-
-
 # Tensors, and new groups.
 
 
@@ -273,18 +184,6 @@ def test_list_option_stays_a_list() -> None:
     optimizer.param_groups[0]["betas"] = [0.5, 0.9]
     follow(optimizer, ("betas", 1), CURVE).step()
     assert optimizer.param_groups[0]["betas"] == [0.5, learning_rate(0.9, CURVE, 1)]
-
-
-def test_new_group_with_wrong_lr_changes_nothing() -> None:
-    run = SchedulerRun(CURVE)
-    run.train(1)
-    state = run.shown()
-    run.add_group(0.1)
-    run.optimizer.param_groups[-1]["lr"] = -1.0
-    with pytest.raises(ValueError, match=r"param_groups\[2\] = -1.0"):
-        run.step_part()
-    del run.optimizer.param_groups[-1]
-    assert equal_trees(run.shown(), state)
 
 
 @pytest.mark.gpu("torch")

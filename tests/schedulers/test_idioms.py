@@ -290,6 +290,11 @@ def through_torch_save(value: Any) -> Any:
     return torch.load(file, weights_only=True)
 
 
+def notes_the_learning_rates(run: LambdaRun) -> None:
+    """Let `get_last_lr` return what is in the groups."""
+    run.scheduler._last_lr = run.current_lrs()
+
+
 def writes_the_learning_rates_of_the_step(run: LambdaRun) -> None:
     for group, base, multiplier in zip(
         run.groups, run.scheduler.base_lrs, run.multipliers(), strict=True
@@ -313,7 +318,7 @@ def test_restores_position_and_learning_rates(run: LambdaRun) -> None:
     scheduler.last_epoch = 30
     scheduler._step_count = 31
     writes_the_learning_rates_of_the_step(run)
-    scheduler._last_lr = run.current_lrs()
+    notes_the_learning_rates(run)
 
 
 @same()
@@ -326,7 +331,7 @@ def test_restores_learning_rates_alone(run: LambdaRun) -> None:
 def test_restores_from_get_lr(run: LambdaRun) -> None:
     run.scheduler.last_epoch = 35
     run.scheduler._last_lr = run.scheduler.get_lr()
-    for group, lr in zip(run.groups, run.scheduler._last_lr, strict=True):
+    for group, lr in zip(run.groups, run.scheduler.get_last_lr(), strict=True):
         group["lr"] = lr
 
 
@@ -490,7 +495,7 @@ def test_replaces_each_base_and_last_lr(run: LambdaRun) -> None:
         group["lr"] = 0.125
     for index in range(len(scheduler.base_lrs)):
         scheduler.base_lrs[index] = 0.125
-    for index in range(len(scheduler._last_lr)):
+    for index in range(len(run.groups)):
         scheduler._last_lr[index] = 0.125
 
 
@@ -506,7 +511,7 @@ def test_lowers_everything(run: LambdaRun) -> None:
         group["lr"] = group["lr"] * 0.5
         group["initial_lr"] = group["initial_lr"] * 0.5
     run.scheduler.base_lrs = [base * 0.5 for base in run.scheduler.base_lrs]
-    run.scheduler._last_lr = run.current_lrs()
+    notes_the_learning_rates(run)
 
 
 @same()
@@ -555,7 +560,7 @@ def test_restarts_from_the_current_learning_rate(run: LambdaRun) -> None:
     scheduler = run.scheduler
     scheduler._step_count = 0
     scheduler.last_epoch = 0
-    for index, lr in enumerate(scheduler._last_lr):
+    for index, lr in enumerate(scheduler.get_last_lr()):
         scheduler.base_lrs[index] = lr
 
 
@@ -811,7 +816,7 @@ def test_assigns_shorter_lists(run: LambdaRun) -> None:
     run.groups[:] = run.groups[1:]
     run.scheduler.base_lrs = run.scheduler.base_lrs[1:]
     run.scheduler.lr_lambdas = run.scheduler.lr_lambdas[1:]
-    run.scheduler._last_lr = run.current_lrs()
+    notes_the_learning_rates(run)
 
 
 def removes_and_tells_a_lambda_lr(run: LambdaRun) -> None:
@@ -865,7 +870,7 @@ def test_regroups_with_layerwise_learning_rates(run: LambdaRun) -> None:
     run.groups[:] = groups
     scheduler.base_lrs = [group["initial_lr"] for group in groups]
     scheduler.lr_lambdas = [scheduler.lr_lambdas[0]] * 3
-    scheduler._last_lr = run.current_lrs()
+    notes_the_learning_rates(run)
 
 
 @same(setups=(ONE_GROUP,))
@@ -877,7 +882,7 @@ def test_empties_the_optimizer_for_a_first_phase(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25, initial_lr=0.25)
     run.scheduler.base_lrs.extend([0.25])
     run.scheduler._initial_step()
-    run.scheduler._last_lr = run.current_lrs()
+    notes_the_learning_rates(run)
 
 
 @rejected("3", "2", setups=SEVERAL_GROUPS)

@@ -6,21 +6,24 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
-from torch.optim import Optimizer
+from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with, peaks
+from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import ConstantLR, LinearLR, SequentialLR
 
 from plateau_jax import CurveWarning, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
+from torch_bridge.groups.curves_and_peaks import peaks_of
 
 pytestmark = pytest.mark.usefixtures("frozen")
 
 FALLING = StagedCurve([(40, 0.2, "linear")], start=1.0)
 WITH_WARMUP = PlateauCurve(40, warmup_steps=5)
+WITH_PLATEAU = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
 
 def new_parameter() -> torch.nn.Parameter:
@@ -359,3 +362,88 @@ def test_group_may_be_appended_after_a_load_and_a_look() -> None:
     scheduler.lr_lambdas.append(scheduler.lr_lambdas[0])
     advance(optimizer, scheduler)
     assert lrs_of(optimizer) == [learning_rate(peak, FALLING, 6) for peak in (0.5, 0.25)]
+
+
+# The peaks of groups, as the program reads and writes them.
+
+
+@given(peaks, peaks)
+def test_peak_is_initial_lr_in_float32(lr: float, peak: float) -> None:
+    optimizer = optimizer_with([lr, lr])
+    optimizer.param_groups[1]["initial_lr"] = peak
+    first = lambda_lr(optimizer, WITH_PLATEAU)
+    expected = [float(np.float32(lr)), float(np.float32(peak))]
+    assert first.base_lrs == expected
+    assert [group["initial_lr"] for group in optimizer.param_groups] == expected
+    advance(optimizer, first, 5)
+    end_of_warmup = lambda_lr(optimizer, WITH_PLATEAU, last_epoch=9)
+    assert end_of_warmup.base_lrs == expected
+    assert lrs_of(optimizer) == expected
+
+
+@pytest.mark.parametrize("build", [AdamW, Adagrad, SGD])
+def test_peaks_are_known_in_mid_run(build: Any) -> None:
+    """If the optimizer is new, or has an `initial_lr`, or no state shows that it was stepped."""
+    assert lambda_lr(optimizer_with([0.5], build), WITH_PLATEAU, 6).base_lrs == [0.5]
+    stepped = optimizer_with([0.5], build)
+    stepped.step()
+    last_epoch = -1
+    if build is SGD:
+        last_epoch = 6
+    assert lambda_lr(stepped, WITH_PLATEAU, last_epoch).base_lrs == [0.5]
+    stepped.param_groups[0]["lr"] = 0.01
+    assert lambda_lr(stepped, WITH_PLATEAU, 6).base_lrs == [0.5]
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_peak_is_the_number_in_the_tensor(shape: tuple[int, ...], requires_grad: bool) -> None:
+    lr = torch.full(shape, 0.7, dtype=torch.float16, requires_grad=requires_grad)
+    assert peaks_of(optimizer_with([lr], AdamW)) == [lr.item()]
+    # A clone, since torch's schedulers can't fill a leaf of autograd.
+    optimizer = optimizer_with([lr.clone()], AdamW)
+    scheduler = lambda_lr(optimizer, WITH_PLATEAU, last_epoch=9)  # the end of the warmup
+    (group,) = optimizer.param_groups
+    state = scheduler.state_dict()
+    assert group["lr"].item() == lr.item()
+    assert scheduler.base_lrs == [lr.item()]
+    assert state["base_lrs"] == [lr.item()]
+    assert state["_last_lr"] == [lr.item()]
+    assert scheduler.get_last_lr() == [group["lr"]]
+    assert scheduler.get_last_lr()[0] is not group["lr"]
+
+
+def test_peak_written_into_base_lrs_is_used() -> None:
+    optimizer = optimizer_with([0.1, 0.2])
+    scheduler: Any = lambda_lr(optimizer, WITH_PLATEAU)
+    advance(optimizer, scheduler, 20)
+    scheduler.base_lrs[1] = 0.7  # as programs for torch's schedulers do
+    advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == [learning_rate(peak, WITH_PLATEAU, 21) for peak in (0.1, 0.7)]
+    scheduler.base_lrs = np.array([0.3, 0.4])
+    advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == [learning_rate(peak, WITH_PLATEAU, 22) for peak in (0.3, 0.4)]
+
+
+@pytest.mark.parametrize(("peak", "error"), [(None, TypeError), (-1.0, ValueError)])
+def test_wrong_peak_written_into_base_lrs(peak: Any, error: type[Exception]) -> None:
+    optimizer = optimizer_with([0.1, 0.2])
+    scheduler: Any = lambda_lr(optimizer, WITH_PLATEAU)
+    advance(optimizer, scheduler, 20)
+    before = lrs_of(optimizer)
+    scheduler.base_lrs = [0.3, peak]
+    with pytest.raises(error, match=r"^base_lrs\[1\] = "):
+        advance(optimizer, scheduler)
+    assert lrs_of(optimizer) == before
+
+
+def test_list_with_a_wrong_number_of_items_is_named() -> None:
+    optimizer = optimizer_with([0.1, 0.2])
+    scheduler = lambda_lr(optimizer, WITH_PLATEAU)
+    scheduler.base_lrs.append(0.3)
+    with pytest.raises(ValueError, match=r"^base_lrs has 3 items for 2 parameter groups"):
+        advance(optimizer, scheduler)
+    del scheduler.base_lrs[2]
+    scheduler.lr_lambdas.append(WITH_PLATEAU)
+    with pytest.raises(ValueError, match=r"^lr_lambdas has 3 items for 2 parameter groups"):
+        advance(optimizer, scheduler)

@@ -17,16 +17,14 @@ import torch
 from hypothesis import given, strategies as st
 from support.clocks.holds import VALUES, curves as held_curves, holds
 from support.curves.descriptions import build, descriptions
-from support.curves.strategies import SMALLEST_NORMAL, magnitudes
+from support.curves.strategies import magnitudes
 from support.examples import examples
 from support.runs.definition import Definition
-from support.runs.options import FOLLOWED, option_of, set_option
 from support.runs.torch_run import FollowerRun, SchedulerRun
-from support.schedulers.runs import modest_peaks, optimizer_with
+from support.schedulers.runs import modest_peaks
 from support.training.optimizers import ADAGRAD_RECREATES_STATES
-from support.training.steps import through_file
 from torch import Tensor
-from torch.optim import SGD, Adagrad, AdamW
+from torch.optim import SGD, Adagrad, AdamW, RMSprop
 
 from plateau_jax import Curve, CurveWarning, DataClock, PlateauCurve
 from torch_bridge import follow, lambda_lr
@@ -43,6 +41,16 @@ LINEAR = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 OPTIMIZERS: list[Any] = [SGD, AdamW]
 if ADAGRAD_RECREATES_STATES:  # else it could not train new groups
     OPTIMIZERS.append(Adagrad)
+
+FOLLOWED: list[tuple[Any, Any]] = [
+    (SGD, "weight_decay"),
+    (SGD, "momentum"),
+    (RMSprop, "alpha"),
+    (AdamW, "weight_decay"),
+    (AdamW, ("betas", 0)),
+    (AdamW, ("betas", 1)),
+]
+"""Optimizers, and options of theirs that a follower may set."""
 
 float32_tensor = partial(torch.tensor, dtype=torch.float32)
 float64_tensor = partial(torch.tensor, dtype=torch.float64)
@@ -155,9 +163,7 @@ class CheckedRun:
         for value in old_values:
             assert type(value) is value_type
         for group in run.groups:
-            options = {name: group[name] for name in run.fresh_options}
-            set_option(options, run.key, option_of(run.fresh_options, run.key))
-            assert options == run.fresh_options, "it has changed another option"
+            assert run.other_options(group) == run.fresh_options
 
     def check_scheduler(self, scheduler: lambda_lr) -> None:
         run = self.run
@@ -258,7 +264,7 @@ def resumes_scheduler_first(checked: CheckedRun) -> None:
 def resumes_before_building(checked: CheckedRun) -> None:
     run = checked.run
     # A new follower takes the loaded values as its bases at first, and rejects small ones.
-    if any(0 < value < SMALLEST_NORMAL for value in run.values()):
+    if any(0 < value < np.finfo(np.float32).smallest_normal for value in run.values()):
         return
     state = run.save()
     checked.num_new = 0
@@ -302,8 +308,10 @@ def passes_last_epoch(checked: CheckedRun, optimizer_state: Any = None) -> None:
 
 
 def passes_last_epoch_after_the_optimizer(checked: CheckedRun) -> None:
+    if checked.num_new:  # saving would give them their values
+        return
     if checked.updates > 0:  # else it would start at step 0 with a loaded optimizer, which warns
-        passes_last_epoch(checked, through_file(checked.run.optimizer.state_dict()))
+        passes_last_epoch(checked, checked.run.save()["optimizer"])
 
 
 ROUTES: Sequence[Callable[[CheckedRun], None]] = [
@@ -452,21 +460,17 @@ def test_state_shares_nothing() -> None:
 # The printed form.
 
 
-@pytest.fixture(params=[float, torch.tensor])
-def optimizer(request: pytest.FixtureRequest) -> Any:
-    return optimizer_with([request.param(0.5)], momentum=0.5)
-
-
-def test_print_shows_curve_clock_and_values(optimizer: Any) -> None:
-    scheduler = lambda_lr(optimizer, CURVE, clock=DataClock(4))
-    follower = follow(optimizer, "momentum", CURVE)
-    optimizer.step()
-    scheduler.step(count=20)
-    follower.step(scheduler.curve_step)
-    assert str(scheduler) == f"lambda_lr({CURVE}, curve_step=5, unit=4, lr=0.25)"
+@pytest.mark.parametrize("form", [float, torch.tensor])
+def test_print_shows_curve_clock_and_values(form: Any) -> None:
+    kind = partial(SGD, momentum=0.5)
+    run = SchedulerRun(CURVE, [0.5], DataClock(4), form=form, kind=kind)
+    follower = follow(run.optimizer, "momentum", CURVE)
+    run.update(count=20)
+    follower.step(run.part.curve_step)
+    assert str(run.part) == f"lambda_lr({CURVE}, curve_step=5, unit=4, lr=0.25)"
     assert str(follower) == f"follow({CURVE}, curve_step=5, momentum=0.25)"
 
 
 def test_print_shows_the_curve_of_each_group() -> None:
-    scheduler = lambda_lr(optimizer_with([0.5, 0.25]), [CURVE, LINEAR])
+    scheduler = SchedulerRun([CURVE, LINEAR], [0.5, 0.25]).part
     assert str(scheduler) == f"lambda_lr([{CURVE}, {LINEAR}], curve_step=0, lr=[0.0, 0.25])"

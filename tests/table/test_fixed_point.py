@@ -25,6 +25,7 @@ from plateau_jax.numerics.arithmetic import NUMPY, PYTHON, multiply, ratio
 from plateau_jax.numerics.exponents import power_limbs
 from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED
 from plateau_jax.shapes.shape import SegmentPosition
+from plateau_jax.table.encoding import decode_table, python_rows
 
 ONE = 2**62
 up_to_one = st.one_of(st.integers(0, ONE), st.integers(0, 62).map(lambda bits: 2**bits))
@@ -58,7 +59,9 @@ def test_power_is_rounded_to_the_nearest_unit(power):
 
 def first_segment(length, low, shape):
     """Return the segment from 1 to a level as a row in Python numbers."""
-    return StagedCurve([(length, low, shape)], start=1)._decoded_rows[1][0]
+    table = StagedCurve([(length, low, shape)], start=1).table
+    _, rows = python_rows(decode_table(NUMPY, table))
+    return rows[0]
 
 
 def evaluate(function, segment, elapsed):

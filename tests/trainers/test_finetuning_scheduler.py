@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from packaging.version import Version
-from support.trainers.trainers import FOLDER_WARNING, LIGHTNING_WARNING
+from support.trainers.trainers import resumes_in_its_folder
 from support.trees import equal_trees
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -26,8 +26,7 @@ library = pytest.importorskip("finetuning_scheduler")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings(LIGHTNING_WARNING),
-    pytest.mark.filterwarnings(FOLDER_WARNING),
+    resumes_in_its_folder,
     # The end of the last phase is required, and is that of the run.
     pytest.mark.filterwarnings("ignore:Final phase max_transition_epoch:UserWarning"),
 ]

@@ -19,11 +19,12 @@ from hypothesis import given, settings, strategies as st
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.profilers import SimpleProfiler
-from support.trainers import trainers
-from support.trainers.trainers import CURVE, LIGHTNING_WARNING
+from support.trainers.trainers import LIGHTNING_WARNING
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
+from torch.utils.data import TensorDataset
 
+from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, make_loader
 
 pytestmark = [
@@ -32,6 +33,26 @@ pytestmark = [
     # With manual optimization, Lightning warns that checkpoints are saved after the update.
     pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization:UserWarning"),
 ]
+
+
+CURVE = PlateauCurve(12, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
+
+
+def small_net() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+
+def dataset(rows: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(rows, 4, generator=generator)
+    targets = torch.randn(rows, 1, generator=generator)
+    return TensorDataset(inputs, targets)
+
+
+def loss_of(model: torch.nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    inputs, targets = batch
+    return ((model(inputs) - targets) ** 2).mean()
 
 
 class Regression(lightning.LightningModule):
@@ -48,7 +69,7 @@ class Regression(lightning.LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.net = trainers.net()
+        self.net = small_net()
         self.accumulation = accumulation
         self.number_of_optimizers = optimizers
         self.overflow_at = overflow_at
@@ -72,7 +93,7 @@ class Regression(lightning.LightningModule):
         return optimizers
 
     def loss_of(self, model: torch.nn.Module, batch: Any) -> Tensor:
-        loss = trainers.loss_of(model, batch)
+        loss = loss_of(model, batch)
         if len(self.counts) == self.overflow_at:
             loss = loss * torch.inf
         return loss
@@ -169,7 +190,7 @@ def fit(module: Regression, save_every: int = 2, **options: Any) -> Fit:
             callbacks=[checkpoint],
             **options,
         )
-        trainer.fit(module, make_loader(trainers.dataset(40), 8, num_workers=0))
+        trainer.fit(module, make_loader(dataset(40), 8, num_workers=0))
         return Fit(sorted(os.listdir(folder)), trainer.global_step, module.counts)
 
 
@@ -214,5 +235,5 @@ def test_failed_update_does_not_count() -> None:
     assert run.counts == [1, 1, 2, 2, 3, 4]
     assert run.updates == 4
     assert len(profiler.recorded_durations["optimizer_step"]) == 4
-    module.steps[0](trainers.dataset(8).tensors)  # without the trainer
+    module.steps[0](dataset(8).tensors)  # without the trainer
     assert module.steps[0].state_dict()["applied"] == 5

@@ -7,8 +7,8 @@ test replaces them: `changes` has the old and the new code.
 import math
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from textwrap import indent
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -16,33 +16,21 @@ import torch
 from support.docs.pages import ROOT, programs, section_named
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import (
-    COUNTS_TOKENS,
-    FOLDER_WARNING,
-    LIGHTNING_WARNING,
-    NO_CHANGES,
     PAGE_CURVE,
-    PAGE_PEAK,
     TRAINER_CURVE,
-    LearningRates,
-    changes_to_hold,
     expected_lrs,
-    import_from_pages,
     record_lrs,
+    resumes_in_its_folder,
     run_and_resume,
-    same_weights,
-    train,
 )
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from transformers import Trainer
 
 from plateau_jax import PlateauCurve, StagedCurve
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings(LIGHTNING_WARNING, FOLDER_WARNING),
+    resumes_in_its_folder,
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
 ]
 
@@ -53,15 +41,9 @@ FABRIC = "Lightning Fabric"
 LIGHTNING = "PyTorch Lightning"
 WITH_A_BACKBONE = "PyTorch Lightning, with a backbone that joins later"
 TRAINER = "Hugging Face Trainer"
-COUNTING_TOKENS = [
-    "accelerate, counting tokens",
-    "Lightning Fabric, counting tokens",
-    "PyTorch Lightning, counting tokens",
-    "Hugging Face Trainer, counting tokens",
-]
 UNDER_TORCHRUN = "DDP and FSDP2"
 
-PEAK = float(np.float32(PAGE_PEAK))
+PEAK = float(np.float32(1e-2))
 
 
 def test_each_program_that_resumes_is_tested():
@@ -73,13 +55,16 @@ def test_each_program_that_resumes_is_tested():
         LIGHTNING,
         WITH_A_BACKBONE,
         TRAINER,
-        *COUNTING_TOKENS,
     }
     tested_in_test_ranks = {UNDER_TORCHRUN}
     tested_in_test_scheduler = {"Count samples, save and resume"}
     resuming = set()
     for program in programs():
-        if program.resumes and program.page.name != "flax.md":  # those are in test_jax_programs
+        is_tested_elsewhere = (
+            program.page.name == "flax.md"  # in test_jax_programs
+            or program.heading.endswith(", counting tokens")  # in test_programs_that_count
+        )
+        if program.resumes and not is_tested_elsewhere:
             resuming.add(program.heading)
     assert resuming == tested_here | tested_in_test_ranks | tested_in_test_scheduler
 
@@ -92,12 +77,12 @@ def use_cpu(monkeypatch):
 # Programs as they are on the pages.
 
 
-def assert_resumes(heading, folder, expected, changes=NO_CHANGES):
+def assert_resumes(heading, folder, expected, changes=MappingProxyType({})):
     """Run a program, check its learning rates, and that it resumes in the middle."""
     uninterrupted, resumed = run_and_resume(heading, folder, record_lrs, changes)
     assert uninterrupted.recorded == expected
     assert resumed.recorded == expected[len(expected) // 2 :]
-    assert same_weights(resumed.names["model"], uninterrupted.names["model"])
+    assert resumed.has_model_of(uninterrupted)
 
 
 @pytest.mark.parametrize("heading", [PLAIN, ACCELERATE, FABRIC, LIGHTNING])
@@ -136,7 +121,7 @@ def test_reduce_lr_on_plateau_takes_over_from_the_warmup(tmp_path):
     assert set(halvings) == set(range(int(halvings[-1]) + 1))
     assert halvings[-1] >= 2
     assert resumed.recorded == lrs[100:]
-    assert same_weights(resumed.names["model"], uninterrupted.names["model"])
+    assert resumed.has_model_of(uninterrupted)
 
 
 # Programs with lines that the pages offer in place of others.
@@ -162,7 +147,7 @@ def test_sequence_of_schedulers_resumes(tmp_path):
 @contextmanager
 def compiled_once():
     """Compile anew; compiling the same function again, for another learning rate, is an error."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with torch._dynamo.config.patch(error_on_recompile=True):
         yield
 
@@ -179,7 +164,7 @@ def test_compiled_optimizer_resumes(tmp_path):
     curve = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)], init_lr_ratio=0.05)
     assert uninterrupted.names["lrs"] == expected_lrs(curve, range(200))
     assert resumed.names["lrs"] == uninterrupted.names["lrs"][100:]
-    assert same_weights(resumed.names["model"], uninterrupted.names["model"])
+    assert resumed.has_model_of(uninterrupted)
 
 
 RETURNS_ONE_SCHEDULER = """\
@@ -260,7 +245,7 @@ def assert_schedules_the_weight_decay(
     rising = StagedCurve([(200, 1.0, "cosine")], start=0.1)
     expected = []
     for update in range(200):
-        lr = learning_rate(PAGE_PEAK, curve, update)
+        lr = learning_rate(1e-2, curve, update)
         weight_decay = learning_rate(0.2, rising, update)
         groups = [(lr, weight_decay)]
         if not biases_decay:
@@ -268,7 +253,7 @@ def assert_schedules_the_weight_decay(
         expected.append(groups)
     assert uninterrupted.recorded == expected
     assert resumed.recorded == expected[100:]
-    assert same_weights(resumed.names["model"], uninterrupted.names["model"])
+    assert resumed.has_model_of(uninterrupted)
 
 
 @pytest.mark.parametrize("heading", [ACCELERATE, FABRIC])
@@ -306,163 +291,3 @@ def test_weight_decay_is_scheduled_too_in_trainer(tmp_path):
 @pytest.mark.parametrize("page", ["lightning.md", "hugging_face.md"])
 def test_page_has_the_chained_scheduler(page):
     assert f"`{CHAINED}`" in (ROOT / "docs" / page).read_text(encoding="utf-8")
-
-
-# More ways to give Hugging Face's Trainer a curve.
-
-SUBCLASS = "trainer = CurveTrainer(model, arguments, train_dataset=dataset)"
-NO_SUBCLASS = (
-    "Trainer(model, arguments, train_dataset=dataset, "
-    "optimizers=(optimizer, lambda_lr(optimizer, curve)))"
-)
-
-
-def assert_trainer_resumes_in_mid_epoch(folder, changes, curve, groups):
-    """An epoch has 33 updates of three batches, and one of one; `warmup_steps` has no effect.
-
-    The first run saves after 40 updates, and is interrupted.
-    """
-    changes = {
-        **changes,
-        "gradient_accumulation_steps=2": "gradient_accumulation_steps=3, warmup_steps=3",
-        "save_steps=50": "save_steps=40",
-    }
-    in_a_new_folder = {**changes, "saved_transformers": "saved_whole"}
-    with record_lrs() as lrs:
-        uninterrupted = train(TRAINER, folder, changes=in_a_new_folder).names["trainer"]
-    train(TRAINER, folder, changes=changes, interrupt_after=4)
-    with record_lrs() as lrs_of_resumed:
-        resumed = train(TRAINER, folder, changes=changes).names["trainer"]
-    assert lrs == expected_lrs(curve, range(136), groups)
-    logged = []
-    for entry in uninterrupted.state.log_history:
-        if "learning_rate" in entry:
-            logged.append(entry["learning_rate"])
-    assert logged == [lrs_of_groups[0] for lrs_of_groups in lrs[19::20]]
-    assert lrs_of_resumed == lrs[40:]
-    assert same_weights(resumed.model, uninterrupted.model)
-
-
-def test_trainer_without_a_subclass_resumes(tmp_path):
-    build = f"""\
-optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-curve = StagedCurve.wsd(136, warmup_steps=3, decay_steps="20%", min_lr_ratio=0.1)
-trainer = {NO_SUBCLASS}"""
-    curve = StagedCurve([(3, 1.0), (106,), (27, 0.1, "1-sqrt")])
-    assert_trainer_resumes_in_mid_epoch(tmp_path, {SUBCLASS: build}, curve, groups=1)
-
-
-def test_page_has_the_trainer_without_a_subclass():
-    page = ROOT / "docs" / "hugging_face.md"
-    assert f"`{NO_SUBCLASS}`" in page.read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def curve_trainer(tmp_path, monkeypatch):
-    """The files for TRL; the method of every Trainer that they replace is restored afterwards."""
-    import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_trainer.py")
-    monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)
-
-
-@pytest.mark.usefixtures("curve_trainer")
-def test_trainer_with_a_curve_in_a_file_resumes(tmp_path):
-    build = """\
-import curve_trainer
-trainer = Trainer(model, arguments, train_dataset=dataset)"""
-    curve = StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_steps=136)
-    assert_trainer_resumes_in_mid_epoch(tmp_path, {SUBCLASS: build}, curve, groups=2)
-
-
-# Skipped updates, and clocks.
-
-
-def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):
-    """With a gradient scaler, since fp16 itself needs a GPU. The third update is skipped."""
-    build = "accelerator = Accelerator(gradient_accumulation_steps=MICRO_BATCHES)\n"
-    changes = {
-        build: f"{build}accelerator.scaler = torch.amp.GradScaler('cpu')\n",
-        "accelerator.backward(loss)": (
-            "accelerator.backward(loss * torch.inf if update == 2 else loss)"
-        ),
-    }
-    with record_lrs() as lrs:
-        train(ACCELERATE, tmp_path, changes=changes, interrupt_after=1)
-    # 20 updates, of which the hook has not seen the skipped one.
-    assert lrs == expected_lrs(PAGE_CURVE, range(19))
-
-
-@dataclass
-class UpdatesOfPages:
-    lrs: LearningRates
-    batches: list[Tensor]
-    """The rows of each micro-batch."""
-
-
-@contextmanager
-def record_lrs_and_batches() -> Generator[UpdatesOfPages]:
-    """Record the learning rates, and the rows that the first layer gets of each micro-batch."""
-    batches: list[Tensor] = []
-
-    def note(module: nn.Module, inputs: tuple[Tensor]) -> None:
-        if isinstance(module, nn.Linear) and module.in_features == 8:
-            batches.append(inputs[0].detach().clone())
-
-    handle = register_module_forward_pre_hook(note)
-    try:
-        with record_lrs() as lrs:
-            yield UpdatesOfPages(lrs, batches)
-    finally:
-        handle.remove()
-
-
-def count_tokens(batches, rows, tokens):
-    """Return the tokens of each micro-batch, given those of each row of the data."""
-    tokens_of_row = {}
-    for row, count in zip(rows, tokens, strict=True):
-        tokens_of_row[row.numpy().tobytes()] = int(count)
-    counts = []
-    for batch in batches:
-        counts.append(sum(tokens_of_row[row.numpy().tobytes()] for row in batch))
-    return counts
-
-
-@pytest.mark.parametrize("heading", COUNTING_TOKENS)
-def test_program_that_counts_tokens_resumes(heading, tmp_path):
-    """A step of the curve is 1024 tokens, and an update has two micro-batches."""
-    uninterrupted, resumed = run_and_resume(heading, tmp_path, record_lrs_and_batches)
-    names = uninterrupted.names
-    updates = uninterrupted.recorded
-    tokens = count_tokens(updates.batches, names["rows"], names["tokens"])
-    assert len(updates.lrs) == 200
-    assert len(tokens) == 400
-    consumed = 0
-    for update, lrs in enumerate(updates.lrs):
-        lr = learning_rate(PAGE_PEAK, names["curve"], consumed // 1024)
-        assert set(lrs) == {lr}
-        consumed += tokens[2 * update] + tokens[2 * update + 1]
-    assert consumed == int(names["tokens"].sum())
-    assert resumed.recorded.lrs == updates.lrs[100:]
-    assert same_weights(resumed.names["model"], names["model"])
-    assert torch.equal(resumed.names["rows"], names["rows"])
-
-
-def test_lightning_with_the_same_count_in_each_update(tmp_path):
-    changes = {
-        "clock=DataClock(UNIT)": "clock=DataClock(UNIT, count=5000)",
-        COUNTS_TOKENS: "",
-    }
-    with record_lrs() as lrs:
-        run = train("PyTorch Lightning, counting tokens", tmp_path, changes=changes)
-    curve = run.names["curve"]
-    steps = [5000 * update // 1024 for update in range(200)]
-    assert lrs == [[learning_rate(PAGE_PEAK, curve, step)] for step in steps]
-
-
-def test_lightning_with_a_hold_rule(tmp_path):
-    """Every loss is below 1000, so the curve is held at its first step for 50 updates."""
-    changes = changes_to_hold("HoldBelow(1000.0, 50)")
-    with record_lrs() as lrs:
-        run = train("PyTorch Lightning, counting tokens", tmp_path, changes=changes)
-    curve = run.names["curve"]
-    steps = [max(update - 50, 0) for update in range(200)]
-    assert lrs == [[learning_rate(PAGE_PEAK, curve, step)] for step in steps]

@@ -82,23 +82,8 @@ class Words:
         return name.replace("P", power)
 
 
-_RATIOS = [
-    0,
-    1,
-    0.0,
-    1.0,
-    0.1,
-    0.5,
-    1 / 3,
-    1e-6,
-    1e-12,
-    2e-12,
-    1e-20,
-    1.5e-19,
-    1e-30,
-    SMALLEST_NORMAL,
-    1 - 2**-53,
-]
+_WRITTEN_RATIOS = [0, 1, 0.0, 1.0, 0.1, 0.5, 1 / 3, 1e-6, 1e-12, 2e-12, 1e-20, 1.5e-19, 1e-30]
+_RATIOS = [*_WRITTEN_RATIOS, SMALLEST_NORMAL, 1 - 2**-53]
 
 
 def magnitude(word: int, low: int, high: int) -> int:

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.curves.strategies import SMALLEST_NORMAL
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve, stack
 from plateau_jax.shapes.known_shapes import SHAPES
@@ -82,9 +81,3 @@ def assert_equal_bits(actual: Any, expected: Any) -> None:
     assert values.dtype == expected.dtype
     integers = f"i{expected.itemsize}"
     np.testing.assert_array_equal(values.view(integers), expected.view(integers))
-
-
-def assert_equal_learning_rates(actual: Any, expected: NDArray[Any]) -> None:
-    # XLA flushes float32 below 2⁻¹²⁶ to zero, so these are not compared.
-    compared: NDArray[np.bool] = (expected == 0) | (expected >= SMALLEST_NORMAL)
-    assert_equal_bits(np.asarray(actual)[compared], expected[compared])

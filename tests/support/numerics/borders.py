@@ -123,11 +123,7 @@ def _curve_with_stage(read: Words, length: int, shape: str) -> tuple[Description
                 warmup["warmup_shape"] = shape
             return warmup, 0
         case 4:
-            parent = {
-                "total_steps": 2 * before,
-                "min_lr_ratio": low,
-                "decay_shape": decay_shape,
-            }
+            parent = {"total_steps": 2 * before, "min_lr_ratio": low, "decay_shape": decay_shape}
             cooldown = {
                 "cooldown": parent,
                 "at": before,

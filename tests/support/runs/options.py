@@ -2,18 +2,7 @@
 
 from typing import Any
 
-from torch.optim import SGD, AdamW, RMSprop
-
 Key = str | tuple[str, int]
-FOLLOWED: list[tuple[Any, Key]] = [
-    (SGD, "weight_decay"),
-    (SGD, "momentum"),
-    (RMSprop, "alpha"),
-    (AdamW, "weight_decay"),
-    (AdamW, ("betas", 0)),
-    (AdamW, ("betas", 1)),
-]
-"""Optimizers, and options of theirs that a follower may set."""
 
 
 def option_of(group: dict[str, Any], key: Key) -> Any:

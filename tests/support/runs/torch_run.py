@@ -201,6 +201,12 @@ class SchedulerRun(TorchRun):
         """Return what each group holds."""
         return [option_of(group, self.key) for group in self.groups]
 
+    def other_options(self, group: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of a group, with that of a new group in place of the one it sets."""
+        options = {name: group[name] for name in self.fresh_options}
+        set_option(options, self.key, option_of(self.fresh_options, self.key))
+        return options
+
     def values(self) -> list[float]:
         return list(map(float, self.raw_values()))
 

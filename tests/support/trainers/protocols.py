@@ -64,6 +64,9 @@ class Protocol(ABC):
     """Our file runs a script of the trainer, so it runs in each `train`, as `code`."""
     code = ""
 
+    groups: list[dict[str, Any]]
+    """Parameter groups, unless `lrs` finds the learning rates elsewhere."""
+
     def __init__(self) -> None:
         self.modules: dict[str, Any] = {}
 
@@ -92,8 +95,8 @@ class Protocol(ABC):
     @abstractmethod
     def load(self, state: Any) -> None: ...
 
-    @abstractmethod
-    def lrs(self) -> list[float]: ...
+    def lrs(self) -> list[float]:
+        return [group["lr"] for group in self.groups]
 
 
 class _CountingScheduler:
@@ -147,7 +150,7 @@ class MegatronLM(Protocol):
         )
 
     def start(self, options: Options, hook: dict[str, Any]) -> None:
-        self.groups: list[dict[str, Any]] = [{"max_lr": peak} for peak in options.peaks]
+        self.groups = [{"max_lr": peak} for peak in options.peaks]
         self.scheduler = self.scheduler_class(
             self.groups, options.flag, lr_decay_steps=options.length, max_lr=options.peaks[0]
         )
@@ -163,9 +166,6 @@ class MegatronLM(Protocol):
         if [group["max_lr"] for group in self.groups] != peaks:
             raise ValueError("could not find a parameter group with these options")
         self.scheduler.load_state_dict(scheduler)
-
-    def lrs(self) -> list[float]:
-        return [group["lr"] for group in self.groups]
 
 
 class GptNeoX(Protocol):
@@ -188,7 +188,7 @@ class GptNeoX(Protocol):
         self.module("train", main=None)
 
     def start(self, options: Options, hook: dict[str, Any]) -> None:
-        self.groups: list[dict[str, Any]] = [{}]
+        self.groups = [{}]
         self.scheduler = self.scheduler_class(
             self.groups, options.flag, end_iter=options.length, start_lr=options.peaks[0]
         )
@@ -201,9 +201,6 @@ class GptNeoX(Protocol):
 
     def load(self, state: Any) -> None:
         self.scheduler.load_state_dict(state)
-
-    def lrs(self) -> list[float]:
-        return [group["lr"] for group in self.groups]
 
 
 class Torchtitan(Protocol):
@@ -300,9 +297,6 @@ class OLMoCore(Protocol):
         if of_callback is not None:
             self.callback.load_state_dict(of_callback)
         self.callback.post_checkpoint_loaded("run/step60")
-
-    def lrs(self) -> list[float]:
-        return [group["lr"] for group in self.groups]
 
 
 class Levanter(Protocol):

@@ -1,30 +1,26 @@
-"""For the trainers' tests: programs on the pages, a small model, data, learning rates."""
+"""For the trainers' tests: programs on the pages, and their learning rates."""
 
 import re
 import runpy
 import signal
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, chdir, contextmanager
+from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 import pytest
-import torch
 from support.docs.pages import all_blocks, program_named
 from support.schedulers.runs import learning_rate
 from support.trees import equal_trees
-from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data import TensorDataset
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
-CURVE = PlateauCurve(12, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
 PAGE_CURVE = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
 """The curve of most programs on the pages."""
 TRAINER_CURVE = StagedCurve([(10, 1.0), (150,), (40, 0.0, "1-sqrt")])
@@ -33,11 +29,13 @@ PAGE_PEAK = 1e-2
 
 LIGHTNING_WARNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
 """A filter for a warning of lightning 2.6 under torch 2.13."""
-FOLDER_WARNING = "ignore:Checkpoint directory .* exists and is not empty:UserWarning"
-"""A filter for Lightning's warning about a run that is resumed in its folder."""
+resumes_in_its_folder = pytest.mark.filterwarnings(
+    LIGHTNING_WARNING, "ignore:Checkpoint directory .* exists and is not empty:UserWarning"
+)
+"""For tests of runs that Lightning resumes, about which it warns."""
 
 LearningRates = list[list[float]]
-Recorded = TypeVar("Recorded")
+Record = Callable[[], AbstractContextManager[Any]]
 NO_CHANGES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -98,12 +96,12 @@ class ProgramRun:
     """The printed lines with losses and learning rates."""
     names: dict[str, Any]
     """The program's global variables at its end; empty if it was interrupted."""
+    recorded: Any
+    """What `record` has yielded, such as the learning rates of the updates."""
 
-
-@dataclass(frozen=True)
-class RecordedRun(ProgramRun, Generic[Recorded]):
-    recorded: Recorded
-    """Such as the learning rates of its updates."""
+    def has_model_of(self, run: "ProgramRun") -> bool:
+        """Return True if the weights of the two programs are equal."""
+        return equal_trees(self.names["model"].state_dict(), run.names["model"].state_dict())
 
 
 class Printer:
@@ -130,42 +128,35 @@ def train(
     folder: Path,
     *,
     changes: Mapping[str, str] = NO_CHANGES,
+    record: Record = nullcontext,
     interrupt_after: int | None = None,
 ) -> ProgramRun:
-    """Run a program of a page in a folder, or interrupt it after a number of printed lines."""
+    """Run a program of a page in a folder, or interrupt it after a number of printed lines.
+
+    `record` returns a context, which yields a record of the program that runs inside it.
+    """
     file = folder / "program.py"
     file.write_text(program(heading, changes), encoding="utf-8")
     printer = Printer(interrupt_after)
     names: dict[str, Any] = {}
+    recorded = None
     handler = signal.getsignal(signal.SIGINT)
     try:
-        with chdir(folder), patch("builtins.print", printer):
+        with chdir(folder), patch("builtins.print", printer), record() as recorded:
             names = runpy.run_path(str(file), run_name="__main__")
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the first into the second
         assert interrupt_after is not None
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning replaces it
-    return ProgramRun(printer.lines, names)
-
-
-def train_and_record(
-    record: Callable[[], AbstractContextManager[Recorded]],
-    heading: str,
-    folder: Path,
-    changes: Mapping[str, str],
-    interrupt_after: int | None = None,
-) -> RecordedRun[Recorded]:
-    with record() as recorded:
-        run = train(heading, folder, changes=changes, interrupt_after=interrupt_after)
-    return RecordedRun(run.lines, run.names, recorded)
+    return ProgramRun(printer.lines, names, recorded)
 
 
 def run_and_resume(
     heading: str,
     folder: Path,
-    record: Callable[[], AbstractContextManager[Recorded]],
+    record: Record,
     changes: Mapping[str, str] = NO_CHANGES,
-) -> tuple[RecordedRun[Recorded], RecordedRun[Recorded]]:
+) -> tuple[ProgramRun, ProgramRun]:
     """Run a program once in full, and once interrupted and resumed; return the full, the resumed.
 
     Checks that the loss falls, that the resumed run prints the last lines of the full one, and that
@@ -174,12 +165,12 @@ def run_and_resume(
     Args:
         heading: The heading of the program.
         folder: Gets a folder for the full run, and one for the interrupted and the resumed run.
-        record: Returns a context, which yields a record of the program that runs inside it.
+        record: As in `train`.
         changes: Pieces of the program's code, and what replaces them.
     """
     whole = folder / "whole"
     whole.mkdir()
-    uninterrupted = train_and_record(record, heading, whole, changes)
+    uninterrupted = train(heading, whole, changes=changes, record=record)
     printed_losses = losses(uninterrupted.lines)
     assert printed_losses[-1] < printed_losses[0], f"the loss does not fall: {printed_losses}"
     finished = train(heading, whole, changes=changes)
@@ -188,10 +179,12 @@ def run_and_resume(
     interrupted_folder = folder / "interrupted"
     interrupted_folder.mkdir()
     lines_before = len(uninterrupted.lines) // 2 + 1
-    interrupted = train_and_record(record, heading, interrupted_folder, changes, lines_before)
+    interrupted = train(
+        heading, interrupted_folder, changes=changes, record=record, interrupt_after=lines_before
+    )
     first_lines = uninterrupted.lines[:lines_before]
     assert interrupted.lines == first_lines, f"{interrupted.lines}, not {first_lines}"
-    resumed = train_and_record(record, heading, interrupted_folder, changes)
+    resumed = train(heading, interrupted_folder, changes=changes, record=record)
     assert 0 < len(resumed.lines) < len(uninterrupted.lines), f"it prints {resumed.lines}"
     last_lines = uninterrupted.lines[-len(resumed.lines) :]
     assert resumed.lines == last_lines, f"it resumes with {resumed.lines}, not {last_lines}"
@@ -204,7 +197,7 @@ def losses(lines: Sequence[str]) -> list[float]:
     return [float(number[1]) for number in numbers if number is not None]
 
 
-# Learning rates and weights.
+# Learning rates.
 
 
 @contextmanager
@@ -225,27 +218,3 @@ def record_lrs() -> Generator[LearningRates, None, None]:
 def expected_lrs(curve: Curve, steps: range, groups: int = 1) -> LearningRates:
     """Return the learning rates of groups with the peak of the pages and the same curve."""
     return [[learning_rate(PAGE_PEAK, curve, step)] * groups for step in steps]
-
-
-def same_weights(one: nn.Module, other: nn.Module) -> bool:
-    return equal_trees(one.state_dict(), other.state_dict())
-
-
-# A small model and its data.
-
-
-def net() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-
-
-def dataset(rows: int) -> TensorDataset:
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(rows, 4, generator=generator)
-    targets = torch.randn(rows, 1, generator=generator)
-    return TensorDataset(inputs, targets)
-
-
-def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
-    inputs, targets = batch
-    return ((model(inputs) - targets) ** 2).mean()

@@ -1,0 +1,125 @@
+"""Schedulers that are built before DeepSpeed's engine."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from support.distributed.processes import run
+from support.docs.pages import section_named
+from support.schedulers.runs import learning_rate
+from support.trainers.deepspeed_runs import Plan, run_program, train_and_resume
+from support.trainers.trainers import PAGE_CURVE, TRAINER_CURVE, program, replaced
+
+from plateau_jax import Curve, PlateauCurve
+
+pytestmark = [
+    pytest.mark.slow,
+    # `.[libraries]` installs it on Linux.
+    pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed"),
+]
+
+CURVE = PlateauCurve(12, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
+LINEAR = PlateauCurve(12, decay_shape="linear")
+DROPPED = PlateauCurve(9, warmup_steps=4)
+"""The curve of a group that DeepSpeed drops."""
+
+RUNS: dict[str, tuple[Sequence[float | None], Curve | Sequence[Curve]]] = {
+    "no group is dropped": ([0.25, 0.01], CURVE),
+    "the last group is dropped": ([0.25, None], CURVE),
+    "a group in between is dropped": ([0.25, None, 0.01], CURVE),
+    "a curve for each group": ([0.25, 0.01], [CURVE, LINEAR]),
+    "the first of several curves is dropped": ([None, 0.25, 0.01], [DROPPED, CURVE, LINEAR]),
+    # DeepSpeed steps the optimizer once for each group, which must not look like too few scheduler
+    # steps.
+    "many groups": ([0.01] * 24, PlateauCurve(80)),
+}
+"""The peak of each group, None for a group without parameters, and the curves."""
+
+
+def expected_lrs(plan: Plan) -> list[list[float]]:
+    lrs: list[list[float]] = []
+    for step in range(plan.updates):
+        lrs_of_groups: list[float] = []
+        for peak, curve in zip(plan.peaks, plan.curves(), strict=True):
+            if peak is not None:
+                lrs_of_groups.append(learning_rate(peak, curve, step))
+        lrs.append(lrs_of_groups)
+    return lrs
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_groups_keep_their_curves_and_resume(stage: int, tmp_path: Path) -> None:
+    """Without a `CurveWarning`, which would be an error."""
+    plans = [Plan(stage, *options) for options in RUNS.values()]
+    (records,) = run(train_and_resume, plans, tmp_path, processes=1)
+    for name, plan, (uninterrupted, resumed) in zip(RUNS, plans, records, strict=True):
+        half = plan.updates // 2
+        assert uninterrupted.used == uninterrupted.last_lrs == expected_lrs(plan), name
+        assert resumed.used == resumed.last_lrs == uninterrupted.used[half:], name
+        assert resumed.losses == uninterrupted.losses[-len(resumed.losses) :], name
+
+
+BUILT_BEFORE = "lambda_lr(optimizer, PlateauCurve(1_000, warmup_steps=100)"
+STEP = "engine.step("
+PROGRAMS = {
+    "unchanged": ({}, list(range(10))),
+    "samples": (
+        {
+            "import PlateauCurve": "import DataClock, PlateauCurve",
+            BUILT_BEFORE: f"{BUILT_BEFORE}, clock=DataClock(8)",
+            STEP: f'{STEP}lr_kwargs={{"count": 20}}',
+        },
+        [20 * update // 8 for update in range(10)],
+    ),
+    "a hold rule": (
+        {
+            "import PlateauCurve": "import HoldBelow, PlateauCurve",
+            BUILT_BEFORE: f"{BUILT_BEFORE}, clock=HoldBelow(0.5, 4)",
+            STEP: f'{STEP}lr_kwargs={{"metric": 0.1}}',
+        },
+        [0, 0, 0, 0, 0, 1, 2, 3, 4, 5],
+    ),
+}
+"""Changes to the program on the page, and the step of the curve before each update."""
+
+
+@pytest.mark.parametrize(("changes", "steps"), PROGRAMS.values(), ids=PROGRAMS)
+def test_program_uses_the_curve(changes: dict[str, str], steps: list[int], tmp_path: Path) -> None:
+    code = "".join(block.code for block in section_named("DeepSpeed").blocks)
+    ((used, state),) = run(run_program, replaced(code, changes), tmp_path, processes=1)
+    curve = PlateauCurve(1000, warmup_steps=100)
+    assert used == [[learning_rate(0.01, curve, step)] for step in steps]
+    assert state["last_epoch"] == len(used)
+    assert (tmp_path / "saved_deepspeed" / "10").is_dir()
+
+
+CONFIG = (
+    '{"train_micro_batch_size_per_gpu": 128, "gradient_accumulation_steps": 2, '
+    '"zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True}'
+)
+PLUGIN = f"deepspeed_plugin=DeepSpeedPlugin(hf_ds_config={CONFIG})"
+THROUGH = {
+    "Hugging Face Trainer": ({"use_cpu=True": f"deepspeed={CONFIG}"}, TRAINER_CURVE, 2),
+    "accelerate": (
+        {
+            "import Accelerator": "import Accelerator, DeepSpeedPlugin",
+            "gradient_accumulation_steps=MICRO_BATCHES": PLUGIN,
+        },
+        PAGE_CURVE,
+        1,
+    ),
+}
+"""Changes that make a program train in DeepSpeed's engine, its curve, and its number of groups."""
+
+
+@pytest.mark.parametrize("heading", THROUGH)
+def test_other_trainers_use_the_curve_in_deepspeed(heading: str, tmp_path: Path) -> None:
+    changes, curve, groups = THROUGH[heading]
+    ((used, state),) = run(run_program, program(heading, changes), tmp_path, processes=1)
+    # The engine steps one group at a time.
+    expected: list[list[float]] = []
+    for step in range(200):
+        expected += [[learning_rate(0.01, curve, step)]] * groups
+    assert used == expected
+    assert state["last_epoch"] == 200

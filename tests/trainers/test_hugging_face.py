@@ -1,0 +1,75 @@
+"""More ways to give Hugging Face's Trainer a curve; its run resumes in the middle of an epoch."""
+
+import pytest
+from support.docs.pages import ROOT
+from support.trainers.trainers import expected_lrs, import_from_pages, record_lrs, train
+from transformers import Trainer
+
+from plateau_jax import StagedCurve
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
+]
+
+TRAINER = "Hugging Face Trainer"
+SUBCLASS = "trainer = CurveTrainer(model, arguments, train_dataset=dataset)"
+NO_SUBCLASS = (
+    "Trainer(model, arguments, train_dataset=dataset, "
+    "optimizers=(optimizer, lambda_lr(optimizer, curve)))"
+)
+
+
+def assert_trainer_resumes_in_mid_epoch(folder, changes, curve, groups):
+    """An epoch has 33 updates of three batches, and one of one; `warmup_steps` has no effect.
+
+    The first run saves after 40 updates, and is interrupted.
+    """
+    changes = {
+        **changes,
+        "gradient_accumulation_steps=2": "gradient_accumulation_steps=3, warmup_steps=3",
+        "save_steps=50": "save_steps=40",
+    }
+    in_a_new_folder = {**changes, "saved_transformers": "saved_whole"}
+    uninterrupted = train(TRAINER, folder, changes=in_a_new_folder, record=record_lrs)
+    train(TRAINER, folder, changes=changes, interrupt_after=4)
+    resumed = train(TRAINER, folder, changes=changes, record=record_lrs)
+    lrs = uninterrupted.recorded
+    assert lrs == expected_lrs(curve, range(136), groups)
+    logged = []
+    for entry in uninterrupted.names["trainer"].state.log_history:
+        if "learning_rate" in entry:
+            logged.append(entry["learning_rate"])
+    assert logged == [lrs_of_groups[0] for lrs_of_groups in lrs[19::20]]
+    assert resumed.recorded == lrs[40:]
+    assert resumed.has_model_of(uninterrupted)
+
+
+def test_trainer_without_a_subclass_resumes(tmp_path):
+    build = f"""\
+optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+curve = StagedCurve.wsd(136, warmup_steps=3, decay_steps="20%", min_lr_ratio=0.1)
+trainer = {NO_SUBCLASS}"""
+    curve = StagedCurve([(3, 1.0), (106,), (27, 0.1, "1-sqrt")])
+    assert_trainer_resumes_in_mid_epoch(tmp_path, {SUBCLASS: build}, curve, groups=1)
+
+
+def test_page_has_the_trainer_without_a_subclass():
+    page = ROOT / "docs" / "hugging_face.md"
+    assert f"`{NO_SUBCLASS}`" in page.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def curve_trainer(tmp_path, monkeypatch):
+    """The files for TRL; the method of every Trainer that they replace is restored afterwards."""
+    import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_trainer.py")
+    monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)
+
+
+@pytest.mark.usefixtures("curve_trainer")
+def test_trainer_with_a_curve_in_a_file_resumes(tmp_path):
+    build = """\
+import curve_trainer
+trainer = Trainer(model, arguments, train_dataset=dataset)"""
+    curve = StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_steps=136)
+    assert_trainer_resumes_in_mid_epoch(tmp_path, {SUBCLASS: build}, curve, groups=2)
