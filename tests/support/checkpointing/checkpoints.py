@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import saving
+from torch_bridge.distributed.dtensors import local_shard
 
 
 class Part:
@@ -80,11 +81,16 @@ def check_no_leftovers(directory: Path, steps: Sequence[int]) -> None:
     assert steps_in_names == sorted(str(step) for step in steps), names
 
 
+def wait_for_saves() -> None:
+    """Wait for all saves of this process, and leave their errors to the next calls."""
+    saving.executor.submit(bool).result()
+
+
 @contextmanager
 def saving_is_busy() -> Generator[None]:
     """Keep the worker from beginning any save of this process."""
     may_start = Event()
-    saving._executor.submit(may_start.wait)
+    saving.executor.submit(may_start.wait)
     try:
         yield
     finally:
@@ -135,7 +141,7 @@ def _same_tensors(actual: Any, expected: Any) -> bool:
         return has_same_context and same_bits(actual.tensors, expected.tensors)
     if isinstance(expected, DTensor):
         has_same_placements = actual.placements == expected.placements
-        return has_same_placements and same_bits(actual._local_tensor, expected._local_tensor)
+        return has_same_placements and same_bits(local_shard(actual), local_shard(expected))
     has_same_layout = actual.stride() == expected.stride()
     has_same_history = actual.is_leaf == expected.is_leaf
     return has_same_layout and has_same_history and _bits(actual) == _bits(expected)
