@@ -28,16 +28,13 @@ from support.checkpointing.checkpoints import (
     saving_is_busy,
     wait_for_saves,
 )
-from support.data.loaders import WORKERS
 from support.examples import examples
-from support.training.models import Net, batches
+from support.training.models import Net
 from support.training.steps import make_step
 from torch import nn
 
 from torch_bridge import Checkpoints, MetricLog, make_loader
 from torch_bridge.checkpointing import file_format
-
-pytestmark = WORKERS
 
 SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) / 54]
 
@@ -350,9 +347,8 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def status_of_forked(function: Callable[[], object]) -> int | None:
     """Call a function in a forked process, and return its exit status; None if it hangs."""
     process = multiprocessing.get_context("fork").Process(target=function)
-    with warnings.catch_warnings():
-        # Python 3.12 warns of any fork of a process with threads.
-        warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
+    # Python and JAX warn of any fork of a process with threads.
+    with warnings.catch_warnings(action="ignore"):
         process.start()
     process.join(30)
     status = process.exitcode
@@ -478,7 +474,7 @@ def test_interrupted_step_is_not_saved(tmp_path: Path) -> None:
     step = make_step()
     step.optimizer.register_step_pre_hook(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        step(*batches(1))
+        step(SAMPLES[0])
     with pytest.raises(RuntimeError, match="an update was interrupted"):
         Checkpoints(tmp_path).save(2, step=step)
 
