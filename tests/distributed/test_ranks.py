@@ -11,22 +11,23 @@ from support.distributed.threads import Replica, on_ranks
 from support.schedulers.runs import learning_rate
 from support.training.models import Net, batches, device_pair_loss, mean_loss
 from support.training.reads import Reads
-from support.training.steps import CURVE, make_step
+from support.training.steps import make_step
 from support.trees import equal_trees
 from torch import nn
 
-from plateau_jax import DataClock
+from plateau_jax import DataClock, PlateauCurve
 from torch_bridge import TrainStep
 from torch_bridge.distributed import processes
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.optimizers import layers_of, lightning_counter
 
+CURVE = PlateauCurve(40, warmup_steps=4, min_lr_ratio=0.1)
 # A model that is built on a thread would draw from random numbers that all threads share.
 NET = Net()
 
 
 def step_of(**options: Any) -> TrainStep:
-    return make_step(model=copy.deepcopy(NET), **options)
+    return make_step(model=copy.deepcopy(NET), curve=CURVE, **options)
 
 
 @pytest.mark.parametrize("weights", [[3.0, 5.0], [1.0, 0.0, 4.0]], ids=str)

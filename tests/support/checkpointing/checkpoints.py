@@ -61,18 +61,6 @@ def save_steps(directory: Path, steps: Sequence[int], keep: int = 2, **more_part
         checkpoints.save(step, part=Part(state_of(step)), wait=True, **more_parts)
 
 
-def load_steps(directory: Path) -> dict[int, int]:
-    """Load every listed checkpoint; return the number of the complete state of each step."""
-    numbers: dict[int, int] = {}
-    for step in Checkpoints(directory).steps():
-        part = Part()
-        assert Checkpoints(directory).load(step, part=part) == step
-        number = part.state["number"]
-        assert same_bits(part.state, state_of(number))
-        numbers[step] = number
-    return numbers
-
-
 def check_no_leftovers(directory: Path, steps: Sequence[int]) -> None:
     """Check that a directory has one checkpoint of each step, and nothing else."""
     names = [path.name for path in directory.iterdir()]
