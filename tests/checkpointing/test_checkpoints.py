@@ -26,17 +26,15 @@ from support.checkpointing.checkpoints import (
     constant_model,
     same_bits,
     saving_is_busy,
+    wait_for_saves,
 )
-from support.data.loaders import WORKERS
 from support.examples import examples
 from support.training.models import Net
 from support.training.steps import make_step
 from torch import nn
 
 from torch_bridge import Checkpoints, MetricLog, make_loader
-from torch_bridge.checkpointing import file_format, saving
-
-pytestmark = WORKERS
+from torch_bridge.checkpointing import file_format
 
 SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) / 54]
 
@@ -189,7 +187,7 @@ def failed_save(tmp_path: Path) -> Checkpoints:
     checkpoints.steps()
     with patch.object(file_format, "save_file", side_effect=OSError("the disk is full")):
         checkpoints.save(2, part=Part(torch.ones(2)))
-        checkpoints._wait()
+        wait_for_saves()
     return checkpoints
 
 
@@ -256,8 +254,7 @@ def test_error_of_a_save_does_not_keep_its_copy(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     with patch.object(file_format, "save_file", fail):
         checkpoints.save(1, part=Part(torch.ones(2)))
-        assert isinstance(checkpoints._wait(), OSError)
-    saving._executor.submit(bool).result()  # the worker has let go of the work before
+        wait_for_saves()  # the worker has let go of the work
     assert copies
     for copied_tensor in copies:
         assert copied_tensor() is None
@@ -350,9 +347,8 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def status_of_forked(function: Callable[[], object]) -> int | None:
     """Call a function in a forked process, and return its exit status; None if it hangs."""
     process = multiprocessing.get_context("fork").Process(target=function)
-    with warnings.catch_warnings():
-        # Python 3.12 warns of any fork of a process with threads.
-        warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
+    # Python and JAX warn of any fork of a process with threads.
+    with warnings.catch_warnings(action="ignore"):
         process.start()
     process.join(30)
     status = process.exitcode
@@ -408,13 +404,13 @@ def test_forked_process_prints_errors_at_its_end(
     checkpoints = Checkpoints(tmp_path / "parent")
     with patch.object(file_format, "save_file", side_effect=OSError("no memory")):
         checkpoints.save(1, part=Part(1))
-        checkpoints._wait()
+        wait_for_saves()
 
     def save() -> None:
         with patch.object(file_format, "save_file", side_effect=OSError("the disk is full")):
             in_child = Checkpoints(tmp_path / "child")
             in_child.save(1, part=Part(1))
-            in_child._wait()
+            wait_for_saves()
 
     status_of_forked(save)
     printed = capfd.readouterr().err
@@ -470,9 +466,15 @@ def test_loaded_dictionary_has_the_saved_keys_alone(tmp_path: Path) -> None:
     assert progress == {"epoch": 3}
 
 
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def test_interrupted_step_is_not_saved(tmp_path: Path) -> None:
     step = make_step()
-    step._status.begin_writing()
+    step.optimizer.register_step_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        step(SAMPLES[0])
     with pytest.raises(RuntimeError, match="an update was interrupted"):
         Checkpoints(tmp_path).save(2, step=step)
 
@@ -496,11 +498,8 @@ def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> 
 @pytest.mark.filterwarnings("error")
 def test_pending_save_needs_no_filter_of_the_caller(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
-    may_start = Event()
-    saving._executor.submit(may_start.wait)
-    with warnings.catch_warnings():
+    with saving_is_busy(), warnings.catch_warnings():
         checkpoints.save(1, part=Part())
-    may_start.set()
     assert checkpoints.steps() == [1]
 
 

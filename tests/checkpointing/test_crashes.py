@@ -26,7 +26,7 @@ from support.checkpointing.checkpoints import (
     Part,
     check_no_leftovers,
     constant_model,
-    load_steps,
+    same_bits,
     save_steps,
     state_of,
 )
@@ -282,6 +282,18 @@ SAME_STEP = Save(before=(1,), step=1, keep=1)
 PRUNING = Save(before=(1, 2), step=3, keep=1)
 PRUNING_AFTER_ROLL_BACK = Save(before=(5, 6), step=2, keep=2)
 AFTER_KILLS = Save(before=(1, 2), step=3, keep=3, has_remains=True)
+
+
+def load_steps(directory: Path) -> dict[int, int]:
+    """Load every listed checkpoint; return the number of the complete state of each step."""
+    numbers: dict[int, int] = {}
+    for step in Checkpoints(directory).steps():
+        part = Part()
+        assert Checkpoints(directory).load(step, part=part) == step
+        number = part.state["number"]
+        assert same_bits(part.state, state_of(number))
+        numbers[step] = number
+    return numbers
 
 
 def run_and_catch(save: Save, directory: Path) -> BaseException | None:

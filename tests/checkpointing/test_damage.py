@@ -257,7 +257,7 @@ def test_each_file_is_verified_by_one_rank(tmp_path: Path) -> None:
     checkpoint = CheckpointDir(1, tmp_path, manifest, 1)
     names = sorted(files)
     expected = [names[0::3], names[1::3], names[2::3]]
-    files_by_rank = on_each_rank(loading._files_to_verify, [checkpoint], processes=3)
+    files_by_rank = on_each_rank(loading.files_to_verify, [checkpoint], processes=3)
     for files_of_rank, expected_names in zip(files_by_rank, expected, strict=True):
         assert [name for _, name in files_of_rank] == expected_names
 

@@ -17,11 +17,10 @@ from support.checkpointing.checkpoints import (
     gathered,
     same_bits,
 )
-from support.distributed.models import distributed_net, wrapped
+from support.distributed.models import distributed_net
 from support.distributed.processes import error_of
-from support.training.models import Net, batches
+from support.training.models import batches
 from support.training.steps import make_step
-from support.trees import equal_trees
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 
@@ -78,8 +77,8 @@ def test_tied_shards_are_saved(tmp_path: Path) -> None:
             assert torch.equal(layer.get_parameter("weight"), torch.full((1, 3), 7.0))
 
 
-def step_in_a_different_order_on_each_rank(wrapper: str) -> TrainStep:
-    model = wrapped(wrapper, Net())
+def step_in_a_different_order_on_each_rank(parallelism: str) -> TrainStep:
+    model = distributed_net(parallelism)
     parameters = list(model.named_parameters())
     optimizer = torch.optim.AdamW(parameters[rank() :] + parameters[: rank()])
     step = make_step(model=model, optimizer=optimizer)
@@ -221,7 +220,7 @@ def test_damage_is_known_to_all_ranks(tmp_path: Path) -> None:
         assert f"only damaged checkpoints: 1: {path.name} is damaged" in error
         error = error_of(checkpoints.merge, [1], [1.0], into=model, part="model")
         assert f"a damaged checkpoint: 1: {path.name} is damaged" in error
-        assert equal_trees(gathered(model.state_dict()), before)
+        assert same_bits(gathered(model.state_dict()), before)
         distributed.barrier()
         path.write_bytes(content)
 
@@ -253,7 +252,7 @@ def error_of_merge(directory: Path, weights_of_rank_1: list[float]) -> str:
     if rank() == 1:
         weights = weights_of_rank_1
     error = error_of(checkpoints.merge, [1, 2, 3], weights, into=model, part="model")
-    assert equal_trees(gathered(model.state_dict()), before)
+    assert same_bits(gathered(model.state_dict()), before)
     return error
 
 

@@ -17,6 +17,9 @@ from support.training.models import batches, carried_loss
 from support.training.steps import make_step
 from support.trees import equal_trees
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.torch_version import TorchVersion
 
 from torch_bridge import checkpoint_activations
 
@@ -154,3 +157,66 @@ def train_compiled(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
 def test_compiled_step_has_same_bits() -> None:
     expected = train_compiled(Stack())
     assert equal_trees(train_compiled(checkpoint_activations(Stack(), DebugBlock)), expected)
+
+
+# Under wrappers for several ranks.
+
+
+def shard_each(model: nn.Module, kind: type[nn.Module], **options: Any) -> None:
+    for module in model.modules():
+        if isinstance(module, kind):
+            fully_shard(module, **options)
+
+
+def ddp_with_unused_layers(model: nn.Module) -> nn.Module:
+    return DistributedDataParallel(model, find_unused_parameters=True)
+
+
+def fsdp_of_blocks(model: nn.Module) -> nn.Module:
+    shard_each(model, DebugBlock)
+    return fully_shard(model)
+
+
+def fsdp_within_blocks(model: nn.Module) -> nn.Module:
+    shard_each(model, Mixer)
+    shard_each(model, DebugBlock)
+    return fully_shard(model)
+
+
+def fsdp_within_blocks_alone(model: nn.Module) -> nn.Module:
+    shard_each(model, Mixer)
+    return fully_shard(model)
+
+
+def fsdp_that_keeps_parameters(model: nn.Module) -> nn.Module:
+    shard_each(model, DebugBlock, reshard_after_forward=False)
+    return fully_shard(model, reshard_after_forward=False)
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("blocks", [DebugBlock, (DebugBlock, Mixer)])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        DistributedDataParallel,
+        ddp_with_unused_layers,
+        fully_shard,
+        fsdp_of_blocks,
+        fsdp_within_blocks,
+        fsdp_within_blocks_alone,
+        fsdp_that_keeps_parameters,
+    ],
+)
+def test_wrapped_model_has_same_bits(wrap: Callable[..., nn.Module], blocks: Any) -> None:
+    """Whether it is checkpointed before or after wrapping."""
+    order = (0, 1, 0)
+    is_within_blocks = wrap in (fsdp_within_blocks, fsdp_within_blocks_alone)
+    if is_within_blocks and TorchVersion(torch.__version__) < "2.11":
+        # The second pass of a block that is used again would find the modules inside it resharded.
+        order = (0, 1)
+    plain = wrap(Stack(order=order))
+    before = wrap(checkpoint_activations(Stack(order=order), blocks))
+    after = checkpoint_activations(wrap(Stack(order=order)), blocks)
+    expected = gradients_of(plain)
+    assert equal_trees(gradients_of(before), expected)
+    assert equal_trees(gradients_of(after), expected)

@@ -2,33 +2,29 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from support.checkpointing.checkpoints import gathered
-from support.distributed.blocks import DebugBlock, Mixer, Stack, gradients_of
 from support.distributed.models import wrapped
-from support.distributed.processes import error_of
-from support.training.models import Net, batches, seeded
+from support.training.models import Net, batches
 from support.training.optimizers import OPTIMIZERS
 from support.training.reads import Reads
 from support.training.steps import make_step
 from support.trees import equal_trees
 from torch import Tensor, distributed, nn
-from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, distribute_tensor
-from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.torch_version import TorchVersion
+from torch.nn.parallel import DistributedDataParallel
 
 from plateau_jax import CurveWarning, DataClock
-from torch_bridge import Checkpoints, TrainStep, checkpoint_activations, distribute
-from torch_bridge.distributed.plain_names import load_plain_state, plain_state
+from torch_bridge import TrainStep, distribute
+
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 (BATCH,) = batches(1)
 
@@ -36,30 +32,7 @@ from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 Wrapper = Callable[[Any], nn.Module]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_rank() -> Iterator[None]:
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
-
-
-def sharded(model: nn.Module, **options: Any) -> Any:
-    return fully_shard(model, **options)
-
-
-def under_ddp(model: nn.Module) -> nn.Module:
-    return DistributedDataParallel(model)
-
-
-by_ddp_or_fsdp = pytest.mark.parametrize("wrap", [under_ddp, sharded])
-
-
-def test_versions_of_modules_are_under_plain_names() -> None:
-    """Torch keeps them in an attribute of a state. BatchNorm loads other keys if it is absent."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    versions = cast("Any", model.state_dict())._metadata
-    state: Any = plain_state(under_ddp(model))
-    assert state._metadata == versions
+by_ddp_or_fsdp = pytest.mark.parametrize("wrap", [DistributedDataParallel, fully_shard])
 
 
 # Models that a step rejects.
@@ -84,12 +57,12 @@ def test_ddp_in_ddp_is_rejected() -> None:
 
 
 def test_sharded_part_is_rejected() -> None:
-    check_rejected(nn.Sequential(sharded(Net())), "FSDPModule")
+    check_rejected(nn.Sequential(fully_shard(Net())), "FSDPModule")
 
 
 def test_parameters_that_fsdp_ignores_are_rejected() -> None:
     model = Net()
-    sharded(model, ignored_params=set(model.first.parameters()))
+    fully_shard(model, ignored_params=set(model.first.parameters()))
     check_rejected(model, "sharded in part")
 
 
@@ -110,21 +83,21 @@ def test_parameter_that_is_a_dtensor_is_rejected() -> None:
 
 def test_model_over_two_meshes_is_rejected() -> None:
     model = Net()
-    sharded(model.first, mesh=init_device_mesh("cpu", (1,)))
-    sharded(model, mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("copy", "shard")))
+    fully_shard(model.first, mesh=init_device_mesh("cpu", (1,)))
+    fully_shard(model, mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("copy", "shard")))
     check_rejected(model, "several meshes")
 
 
 def test_divisor_of_gradients_is_rejected() -> None:
     model = Net()
-    sharded(model).set_gradient_divide_factor(2.0)
+    fully_shard(model).set_gradient_divide_factor(2.0)
     check_rejected(model, "averages over the 1 ranks")
 
 
 def test_divisor_of_gradients_of_a_part_is_rejected() -> None:
     model = Net()
-    sharded(model.first).set_gradient_divide_factor(1.0)
-    check_rejected(sharded(model), "averages over the 1 ranks")
+    fully_shard(model.first).set_gradient_divide_factor(1.0)
+    check_rejected(fully_shard(model), "averages over the 1 ranks")
 
 
 @by_ddp_or_fsdp
@@ -164,9 +137,9 @@ def test_optimizer_runs_on_sharded_parameters(name: str) -> None:
         "muon",
     }:
         with pytest.raises(ValueError, match="torch cannot run"):
-            make_step(name, sharded(model))
+            make_step(name, fully_shard(model))
         return
-    step = make_step(name, sharded(model))
+    step = make_step(name, fully_shard(model))
     for _ in range(3):
         step(BATCH)
 
@@ -379,200 +352,3 @@ def test_unwrapped_model_warns_unless_intended() -> None:
     model = nn.Sequential(Net())
     assert distribute(model, None, device="cpu") is model
     assert warnings_of_two_ranks(model) == []
-
-
-# Activation checkpointing.
-
-
-def shard_each(model: nn.Module, kind: type[nn.Module], **options: Any) -> None:
-    for module in model.modules():
-        if isinstance(module, kind):
-            sharded(module, **options)
-
-
-def ddp_with_unused_layers(model: nn.Module) -> nn.Module:
-    return DistributedDataParallel(model, find_unused_parameters=True)
-
-
-def fsdp_of_blocks(model: nn.Module) -> nn.Module:
-    shard_each(model, DebugBlock)
-    return sharded(model)
-
-
-def fsdp_within_blocks(model: nn.Module) -> nn.Module:
-    shard_each(model, Mixer)
-    shard_each(model, DebugBlock)
-    return sharded(model)
-
-
-def fsdp_within_blocks_alone(model: nn.Module) -> nn.Module:
-    shard_each(model, Mixer)
-    return sharded(model)
-
-
-def fsdp_that_keeps_parameters(model: nn.Module) -> nn.Module:
-    shard_each(model, DebugBlock, reshard_after_forward=False)
-    return sharded(model, reshard_after_forward=False)
-
-
-@pytest.mark.parametrize("blocks", [DebugBlock, (DebugBlock, Mixer)])
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        under_ddp,
-        ddp_with_unused_layers,
-        sharded,
-        fsdp_of_blocks,
-        fsdp_within_blocks,
-        fsdp_within_blocks_alone,
-        fsdp_that_keeps_parameters,
-    ],
-)
-def test_checkpointed_model_has_same_bits(wrap: Wrapper, blocks: Any) -> None:
-    """Whether it is checkpointed before or after wrapping."""
-    order = (0, 1, 0)
-    is_within_blocks = wrap in (fsdp_within_blocks, fsdp_within_blocks_alone)
-    if is_within_blocks and TorchVersion(torch.__version__) < "2.11":
-        # The second pass of a block that is used again would find the modules inside it resharded.
-        order = (0, 1)
-    plain = wrap(Stack(order=order))
-    before = wrap(checkpoint_activations(Stack(order=order), blocks))
-    after = checkpoint_activations(wrap(Stack(order=order)), blocks)
-    expected = gradients_of(plain)
-    assert equal_trees(gradients_of(before), expected)
-    assert equal_trees(gradients_of(after), expected)
-
-
-# States.
-
-
-class Module(nn.Module):
-    """A model with a part named like a wrapper's."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        with seeded(seed):
-            self.module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-            self.last = nn.Linear(4, 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.last(self.module(inputs))
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    return model
-
-
-def compiled(model: nn.Module) -> Any:
-    return torch.compile(model, backend="eager")
-
-
-def compiled_in_part(model: Any) -> nn.Module:
-    model.module[0] = compiled(model.module[0])
-    return model
-
-
-def checkpointed(model: Any) -> nn.Module:
-    """Wrap a layer as torch does, which adds a part to its parameters' names."""
-    model.module[0] = cast("Any", checkpoint_wrapper).checkpoint_wrapper(model.module[0])
-    return model
-
-
-def data_parallel(model: nn.Module) -> nn.Module:
-    return DataParallel(model)
-
-
-def compiled_data_parallel(model: nn.Module) -> nn.Module:
-    return compiled(DataParallel(model))
-
-
-def data_parallel_compiled(model: nn.Module) -> nn.Module:
-    return DataParallel(compiled(model))
-
-
-def ddp_of_compiled(model: nn.Module) -> nn.Module:
-    return DistributedDataParallel(compiled(model))
-
-
-def compiled_ddp(model: nn.Module) -> nn.Module:
-    return compiled(DistributedDataParallel(model))
-
-
-def compiled_fsdp(model: nn.Module) -> nn.Module:
-    return compiled(sharded(model))
-
-
-def ddp_of_checkpointed(model: nn.Module) -> nn.Module:
-    return DistributedDataParallel(checkpointed(model))
-
-
-def fsdp_of_checkpointed(model: nn.Module) -> nn.Module:
-    return sharded(checkpointed(model))
-
-
-EVERY_WRAPPER: list[Wrapper] = [
-    unwrapped,
-    compiled,
-    compiled_in_part,
-    data_parallel,
-    compiled_data_parallel,
-    data_parallel_compiled,
-    under_ddp,
-    ddp_of_compiled,
-    compiled_ddp,
-    sharded,
-    compiled_fsdp,
-    ddp_of_checkpointed,
-    fsdp_of_checkpointed,
-]
-
-
-def step_over(model: nn.Module) -> TrainStep:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    return make_step(model=model, optimizer=optimizer)
-
-
-def step_in_reverse_order(model: nn.Module) -> TrainStep:
-    parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters[::-1], lr=0.1)
-    return make_step(model=model, optimizer=optimizer)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("wrap_saved", EVERY_WRAPPER)
-def test_state_loads_under_every_wrapper(tmp_path: Path, wrap_saved: Wrapper) -> None:
-    """Under any wrapper a step and a model are saved alone; they load under any other."""
-    saved = wrap_saved(Module(1))
-    step = step_over(saved)
-    step(BATCH)
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, step=step, model=saved, wait=True)
-    plain: Any = plain_state(saved)
-    assert plain._metadata["module.1"] == {"version": 2}  # of the batch normalization
-    state = step.state_dict()
-    assert plain.keys() == state["model"].keys() == Module(1).state_dict().keys()
-    expected = gathered(plain)
-
-    # A state may have the wrapper's names, as `model.state_dict()` has them.
-    state_with_names_of_wrapper = gathered(saved.state_dict())
-    again = wrap_saved(Module(2))
-    step_over(again).load_state_dict({**state, "model": state_with_names_of_wrapper})
-    assert equal_trees(gathered(plain_state(again)), expected)
-
-    for wrap in EVERY_WRAPPER:
-        by_load = wrap(Module(2))
-        checkpoints.load(model=by_load, partial=True)
-        by_step = wrap(Module(2))
-        checkpoints.load(step=step_over(by_step), partial=True)
-        by_load_model = wrap(Module(2))
-        checkpoints.load_model(by_load_model)
-        by_load_model_of_part = wrap(Module(2))
-        checkpoints.load_model(by_load_model_of_part, part="model")
-        by_names = wrap(Module(2))
-        load_plain_state(by_names, state_with_names_of_wrapper)
-        for model in (by_load, by_step, by_load_model, by_load_model_of_part, by_names):
-            assert equal_trees(gathered(plain_state(model)), expected)
-        reversed_step = step_in_reverse_order(wrap(Module(2)))
-        error = error_of(checkpoints.load, step=reversed_step, partial=True)
-        assert "is module.0.weight in the state and last.bias here" in error

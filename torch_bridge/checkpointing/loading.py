@@ -456,7 +456,7 @@ def _read_while_verifying(
     """Read, and add what is damaged to `damages`, even if reading raises an error."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         pending: list[Future[str]] = []
-        for checkpoint, name in _files_to_verify(checkpoints):
+        for checkpoint, name in files_to_verify(checkpoints):
             pending.append(pool.submit(_find_damage, checkpoint, name, verify=verify))
         try:
             return read([SavedCheckpoint(checkpoint) for checkpoint in checkpoints])
@@ -476,7 +476,7 @@ def _find_change(checkpoint: CheckpointDir) -> str:
     return f"{checkpoint.step}: it was replaced or removed while it was read"
 
 
-def _files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[CheckpointDir, str]]:
+def files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[CheckpointDir, str]]:
     """Return this rank's share of the files, each as its checkpoint and its name."""
     files: list[tuple[CheckpointDir, str]] = []
     for checkpoint in checkpoints:

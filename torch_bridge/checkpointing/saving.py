@@ -30,7 +30,7 @@ def _new_executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="torch_bridge.Checkpoints")
 
 
-_executor = _new_executor()
+executor = _new_executor()
 _groups: dict[Any, Any] = {}
 
 
@@ -54,13 +54,13 @@ def start_save(save: Save) -> "Future[None]":
     group: Any = None
     if processes.world_size() > 1:
         group = _background_group()
-    return _executor.submit(_run, save, group)
+    return executor.submit(_run, save, group)
 
 
 def replace_executor() -> None:
     """Use a new worker: a forked process has no thread of its parent's."""
-    global _executor
-    _executor = _new_executor()
+    global executor
+    executor = _new_executor()
 
 
 def _background_group() -> Any:

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing import saving
+from torch_bridge.distributed.dtensors import local_shard
 
 
 class Part:
@@ -60,18 +61,6 @@ def save_steps(directory: Path, steps: Sequence[int], keep: int = 2, **more_part
         checkpoints.save(step, part=Part(state_of(step)), wait=True, **more_parts)
 
 
-def load_steps(directory: Path) -> dict[int, int]:
-    """Load every listed checkpoint; return the number of the complete state of each step."""
-    numbers: dict[int, int] = {}
-    for step in Checkpoints(directory).steps():
-        part = Part()
-        assert Checkpoints(directory).load(step, part=part) == step
-        number = part.state["number"]
-        assert same_bits(part.state, state_of(number))
-        numbers[step] = number
-    return numbers
-
-
 def check_no_leftovers(directory: Path, steps: Sequence[int]) -> None:
     """Check that a directory has one checkpoint of each step, and nothing else."""
     names = [path.name for path in directory.iterdir()]
@@ -80,11 +69,16 @@ def check_no_leftovers(directory: Path, steps: Sequence[int]) -> None:
     assert steps_in_names == sorted(str(step) for step in steps), names
 
 
+def wait_for_saves() -> None:
+    """Wait for all saves of this process, and leave their errors to the next calls."""
+    saving.executor.submit(bool).result()
+
+
 @contextmanager
 def saving_is_busy() -> Generator[None]:
     """Keep the worker from beginning any save of this process."""
     may_start = Event()
-    saving._executor.submit(may_start.wait)
+    saving.executor.submit(may_start.wait)
     try:
         yield
     finally:
@@ -135,7 +129,7 @@ def _same_tensors(actual: Any, expected: Any) -> bool:
         return has_same_context and same_bits(actual.tensors, expected.tensors)
     if isinstance(expected, DTensor):
         has_same_placements = actual.placements == expected.placements
-        return has_same_placements and same_bits(actual._local_tensor, expected._local_tensor)
+        return has_same_placements and same_bits(local_shard(actual), local_shard(expected))
     has_same_layout = actual.stride() == expected.stride()
     has_same_history = actual.is_leaf == expected.is_leaf
     return has_same_layout and has_same_history and _bits(actual) == _bits(expected)

@@ -1,0 +1,189 @@
+"""Schedules that differ between ranks are not saved. The ranks are threads, and write nothing."""
+
+import copy
+import math
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.distributed.processes import error_of
+from support.distributed.threads import on_ranks
+from support.training.models import Net, batches, counting_loss
+from support.training.steps import make_step
+from torch import nn
+from torch.optim import SGD
+
+from plateau_jax import Curve, HoldUntilFlat, StagedCurve
+from torch_bridge import Checkpoints, TrainStep, follow, lambda_lr
+from torch_bridge.checkpointing import checkpoints, saving
+from torch_bridge.checkpointing.file_format import name_of_rank
+from torch_bridge.checkpointing.parts import check_same_order
+from torch_bridge.checkpointing.saving import _digests, _with_names_of_rank
+from torch_bridge.distributed import processes
+
+# A model that is built on a thread would draw from random numbers that all threads share.
+NET = Net()
+
+
+def step_of(**options: Any) -> TrainStep:
+    return make_step(model=copy.deepcopy(NET), **options)
+
+
+def test_only_what_differs_is_saved_for_a_rank() -> None:
+    main = {
+        "same": torch.ones(3),
+        "value": torch.ones(3),
+        "dtype": torch.ones(3),
+        "shape": torch.ones(3),
+    }
+    of_rank_2 = {
+        "same": torch.ones(3),
+        "value": torch.tensor([1.0, 1.0, 2.0]),
+        "dtype": torch.ones(3).view(torch.int32),
+        "shape": torch.ones(1, 3),
+        "new": torch.ones(3),
+    }
+    names = list(_with_names_of_rank(of_rank_2, _digests(main), 2))
+    differing = ["value", "dtype", "shape", "new"]
+    assert names == ["same", *(name_of_rank(name, 2) for name in differing)]
+
+
+def test_different_orders_of_shards_are_rejected() -> None:
+    check_same_order([{"step": "a", "rest": None}] * 3)
+    message = r"^step has its parameters in different orders on rank 0 and rank 2"
+    with pytest.raises(ValueError, match=message):
+        check_same_order([{"step": "a"}, {"step": "a"}, {"step": "b"}])
+
+
+RULE = HoldUntilFlat(patience=2, every=2, limit=60)
+FLAT = StagedCurve([(1, 1.0), (20,), (20, 0.0, "linear")])
+
+
+def scheduler_of(curve: Curve = FLAT, clock: Any = RULE) -> Any:
+    return lambda_lr(SGD([nn.Parameter(torch.ones(2))], lr=0.5), curve, clock=clock)
+
+
+def step_scheduler(scheduler: Any, metrics: list[float]) -> None:
+    for metric in metrics:
+        scheduler.optimizer.step()
+        scheduler.step(metric)
+
+
+def saved_on_ranks(
+    make_part: Callable[[], Any], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], list[Any]]:
+    """Return the error of each rank that saves such a part, and the saves that were started."""
+    started: list[Any] = []
+    done: Future[None] = Future()
+    done.set_result(None)
+
+    def start_save(save: Any) -> Future[None]:
+        started.append(save)
+        return done
+
+    monkeypatch.setattr(saving, "start_save", start_save)
+    # Threads of one process wait for each other's saves, but ranks must not.
+    monkeypatch.setattr(checkpoints, "_lock", nullcontext())
+
+    def save() -> str:
+        return error_of(lambda: Checkpoints(directory).save(1, part=make_part()))
+
+    return on_ranks(save, 3), started
+
+
+def on_last_rank() -> int:
+    """Return 1 on the last rank, and 0 on the others."""
+    return processes.rank() // 2
+
+
+def by_own_losses() -> Any:
+    """The losses of the last rank fall, so that it still holds the curve."""
+    scheduler = scheduler_of()
+    losses = [1.0] * 8
+    if on_last_rank():
+        losses = [1 / (1 + update) for update in range(8)]
+    step_scheduler(scheduler, losses)
+    return scheduler
+
+
+def by_own_losses_so_far() -> Any:
+    """No rank has made a decision yet."""
+    scheduler = scheduler_of()
+    step_scheduler(scheduler, [1.0, 1.0 + on_last_rank()])
+    return scheduler
+
+
+def with_length_of_its_loader() -> Any:
+    return scheduler_of(StagedCurve([(100 + on_last_rank(), 1.0)]), None)
+
+
+def with_a_peak_of_its_rank() -> Any:
+    scheduler = scheduler_of()
+    scheduler.set_peak(0.5 + 0.25 * (on_last_rank()))
+    return scheduler
+
+
+def with_more_steps() -> Any:
+    optimizer = SGD([nn.Parameter(torch.ones(2))], lr=0.5, weight_decay=0.1)
+    decay = follow(optimizer, "weight_decay", FLAT)
+    for _ in range(3 + on_last_rank()):
+        decay.step()
+    return decay
+
+
+def with_skipped_updates() -> Any:
+    step = step_of(clock=RULE)
+    state = step.state_dict()
+    state["skipped"] = 4 + on_last_rank()
+    step.load_state_dict(state)
+    return {"state": step.state_dict()}
+
+
+@pytest.mark.parametrize(
+    ("make_part", "difference"),
+    [
+        (by_own_losses, "part.curve_step = 3 on rank 0, and 1 on rank 2"),
+        (by_own_losses_so_far, "part.hold.0.total = 1.0 on rank 0, and 2.0 on rank 2"),
+        (
+            with_length_of_its_loader,
+            "part.records.0.curve.stages.0.0 = 100 on rank 0, and 101 on rank 2",
+        ),
+        (with_a_peak_of_its_rank, "part.records.0.peak_value = 0.5 on rank 0, and 0.75 on rank 2"),
+        (with_more_steps, "part.curve_step = 3 on rank 0, and 4 on rank 2"),
+        (with_skipped_updates, "part.state.skipped = 4 on rank 0, and 5 on rank 2"),
+    ],
+)
+def test_schedules_that_differ_between_ranks_are_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_part: Any, difference: str
+) -> None:
+    errors, started = saved_on_ranks(make_part, tmp_path, monkeypatch)
+    assert errors[0].startswith(f"ValueError: {difference}: the learning rates")
+    assert errors == errors[:1] * 3
+    assert not started
+
+
+def scheduler_with_nan() -> Any:
+    scheduler = scheduler_of()
+    step_scheduler(scheduler, [1.0, 0.5, math.nan])
+    return scheduler
+
+
+def step_with_a_carry_of_its_rank() -> Any:
+    carry = torch.full((2,), float(processes.rank()))
+    step = step_of(loss_fn=counting_loss, carry=carry, clock=RULE)
+    for batch in batches(3, seed=processes.rank()):
+        step(batch)
+    return step
+
+
+@pytest.mark.parametrize("make_part", [scheduler_with_nan, step_with_a_carry_of_its_rank])
+def test_equal_schedules_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_part: Any
+) -> None:
+    errors, started = saved_on_ranks(make_part, tmp_path, monkeypatch)
+    assert errors == [""] * 3
+    assert len(started) == 3

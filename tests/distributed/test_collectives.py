@@ -1,0 +1,87 @@
+"""What ranks gather, on threads in place of processes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from support.distributed.processes import error_of
+from support.distributed.threads import on_ranks
+
+from torch_bridge.distributed import processes
+from torch_bridge.distributed.processes import in_lockstep
+
+CPU = torch.device("cpu")
+
+
+def as_list(batches: list[str]) -> list[str]:
+    return batches
+
+
+def as_iterator(batches: list[str]) -> Iterator[str]:
+    return iter(batches)
+
+
+class OfLengthOne(list[Any]):
+    """Items whose length is wrong if there are several."""
+
+    def __len__(self) -> int:
+        return min(super().__len__(), 1)
+
+
+@pytest.mark.parametrize("form", [as_list, as_iterator, OfLengthOne])
+@pytest.mark.parametrize(
+    ("batches_by_rank", "passes_by_rank"),
+    [
+        (
+            [["a", "b"], ["c", "d", "e"]],
+            [
+                [("a", True), ("b", True), ("b", False)],
+                [("c", True), ("d", True), ("e", True)],
+            ],
+        ),
+        (
+            [[], ["a", "b"], ["c"]],
+            [
+                [("a", False), ("a", False)],
+                [("a", True), ("b", True)],
+                [("c", True), ("c", False)],
+            ],
+        ),
+        (
+            [["a", "b", "c"], ["d", "e", "f"]],
+            [
+                [("a", True), ("b", True), ("c", True)],
+                [("d", True), ("e", True), ("f", True)],
+            ],
+        ),
+        ([[], []], [[], []]),
+    ],
+)
+def test_all_ranks_get_the_same_number_of_batches(
+    form: Any, batches_by_rank: list[list[str]], passes_by_rank: list[list[tuple[str, bool]]]
+) -> None:
+    """The filler is the last batch, or the first one of another rank."""
+
+    def passes() -> list[Any]:
+        local = form(batches_by_rank[processes.rank()])
+        return list(in_lockstep(local, CPU))
+
+    assert on_ranks(passes, len(batches_by_rank)) == passes_by_rank
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_error_on_one_rank_is_raised_on_all(failing: int) -> None:
+    def work() -> None:
+        if processes.rank() == failing:
+            raise KeyError("none")
+
+    errors = on_ranks(lambda: error_of(processes.collective_call, work), 3)
+    expected = [f"RuntimeError: rank {failing} failed: KeyError: 'none'"] * 3
+    expected[failing] = "KeyError: 'none'"
+    assert errors == expected
+
+
+def test_all_ranks_get_the_results_of_all() -> None:
+    results = on_ranks(lambda: processes.collective_call(processes.rank), 3)
+    assert results == [[0, 1, 2], [0, 1, 2], [0, 1, 2]]

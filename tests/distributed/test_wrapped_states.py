@@ -1,0 +1,163 @@
+"""States of models under torch's wrappers load under any other wrapper."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from support.checkpointing.checkpoints import gathered
+from support.distributed.processes import error_of
+from support.training.models import batches, seeded
+from support.training.steps import make_step
+from support.trees import equal_trees
+from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from torch_bridge import Checkpoints, TrainStep
+from torch_bridge.distributed.plain_names import load_plain_state, plain_state
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+
+(BATCH,) = batches(1)
+
+# A function that wraps a model.
+Wrapper = Callable[[Any], nn.Module]
+
+
+def test_versions_of_modules_are_under_plain_names() -> None:
+    """Torch keeps them in an attribute of a state. BatchNorm loads other keys if it is absent."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    versions = cast("Any", model.state_dict())._metadata
+    state: Any = plain_state(DistributedDataParallel(model))
+    assert state._metadata == versions
+
+
+class Module(nn.Module):
+    """A model with a part named like a wrapper's."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        with seeded(seed):
+            self.module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+            self.last = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.module(inputs))
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    return model
+
+
+def compiled(model: nn.Module) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+def compiled_in_part(model: Any) -> nn.Module:
+    model.module[0] = compiled(model.module[0])
+    return model
+
+
+def checkpointed(model: Any) -> nn.Module:
+    """Wrap a layer as torch does, which adds a part to its parameters' names."""
+    model.module[0] = cast("Any", checkpoint_wrapper).checkpoint_wrapper(model.module[0])
+    return model
+
+
+def compiled_data_parallel(model: nn.Module) -> nn.Module:
+    return compiled(DataParallel(model))
+
+
+def data_parallel_compiled(model: nn.Module) -> nn.Module:
+    return DataParallel(compiled(model))
+
+
+def ddp_of_compiled(model: nn.Module) -> nn.Module:
+    return DistributedDataParallel(compiled(model))
+
+
+def compiled_ddp(model: nn.Module) -> nn.Module:
+    return compiled(DistributedDataParallel(model))
+
+
+def compiled_fsdp(model: nn.Module) -> nn.Module:
+    return compiled(fully_shard(model))
+
+
+def ddp_of_checkpointed(model: nn.Module) -> nn.Module:
+    return DistributedDataParallel(checkpointed(model))
+
+
+def fsdp_of_checkpointed(model: nn.Module) -> nn.Module:
+    return fully_shard(checkpointed(model))
+
+
+EVERY_WRAPPER: list[Wrapper] = [
+    unwrapped,
+    compiled,
+    compiled_in_part,
+    DataParallel,
+    compiled_data_parallel,
+    data_parallel_compiled,
+    DistributedDataParallel,
+    ddp_of_compiled,
+    compiled_ddp,
+    fully_shard,
+    compiled_fsdp,
+    ddp_of_checkpointed,
+    fsdp_of_checkpointed,
+]
+
+
+def step_over(model: nn.Module) -> TrainStep:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return make_step(model=model, optimizer=optimizer)
+
+
+def step_in_reverse_order(model: nn.Module) -> TrainStep:
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters[::-1], lr=0.1)
+    return make_step(model=model, optimizer=optimizer)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("wrap_saved", EVERY_WRAPPER)
+def test_state_loads_under_every_wrapper(tmp_path: Path, wrap_saved: Wrapper) -> None:
+    """Under any wrapper a step and a model are saved alone; they load under any other."""
+    saved = wrap_saved(Module(1))
+    step = step_over(saved)
+    step(BATCH)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, step=step, model=saved, wait=True)
+    plain: Any = plain_state(saved)
+    assert plain._metadata["module.1"] == {"version": 2}  # of the batch normalization
+    state = step.state_dict()
+    assert plain.keys() == state["model"].keys() == Module(1).state_dict().keys()
+    expected = gathered(plain)
+
+    # A state may have the wrapper's names, as `model.state_dict()` has them.
+    state_with_names_of_wrapper = gathered(saved.state_dict())
+    again = wrap_saved(Module(2))
+    step_over(again).load_state_dict({**state, "model": state_with_names_of_wrapper})
+    assert equal_trees(gathered(plain_state(again)), expected)
+
+    for wrap in EVERY_WRAPPER:
+        by_load = wrap(Module(2))
+        checkpoints.load(model=by_load, partial=True)
+        by_step = wrap(Module(2))
+        checkpoints.load(step=step_over(by_step), partial=True)
+        by_load_model = wrap(Module(2))
+        checkpoints.load_model(by_load_model)
+        by_load_model_of_part = wrap(Module(2))
+        checkpoints.load_model(by_load_model_of_part, part="model")
+        by_names = wrap(Module(2))
+        load_plain_state(by_names, state_with_names_of_wrapper)
+        for model in (by_load, by_step, by_load_model, by_load_model_of_part, by_names):
+            assert equal_trees(gathered(plain_state(model)), expected)
+        reversed_step = step_in_reverse_order(wrap(Module(2)))
+        error = error_of(checkpoints.load, step=reversed_step, partial=True)
+        assert "is module.0.weight in the state and last.bias here" in error
