@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.curves.descriptions import CURVES_IN_UNITS_OF_8
-from support.training.models import (
-    Net,
-    batches,
-    mean_loss,
-)
+from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import SharpnessAware, make_optimizer
 from support.training.steps import CURVE, make_step
 from support.trees import equal_trees
