@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -138,18 +137,11 @@ def test_loaded_state_has_no_pending_count(scheduler: lambda_lr) -> None:
     assert scheduler.count is None
 
 
-@pytest.fixture
-def float64_by_default() -> Iterator[None]:
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(default)
-
-
 LARGE = float(np.float32(0.19))
 SUM = float(np.float32(0.2))
 
 
+@pytest.mark.usefixtures("float64_by_default")
 @pytest.mark.parametrize(
     ("every", "losses", "curve_steps"),
     [
@@ -158,7 +150,7 @@ SUM = float(np.float32(0.2))
     ],
 )
 def test_float64_losses_and_their_sums_are_rounded_to_float32(
-    every: int, losses: list[float], curve_steps: list[int], float64_by_default: None
+    every: int, losses: list[float], curve_steps: list[int]
 ) -> None:
     """In float64 they would be above the threshold."""
     step = make_step("sgd", loss_fn=told, curve=STAGES, clock=HoldBelow(0.1, 3, every=every))

@@ -1,7 +1,6 @@
 """What holds for every kind of training run: relations over the table in `kinds_of_run.py`."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -114,14 +113,6 @@ def check_same_options(optimizer: Optimizer, reference: Optimizer) -> None:
 @every_kind
 def test_run_equals_loop_by_hand(kind: Kind) -> None:
     check_equals_loop_by_hand(kind)
-
-
-@pytest.fixture
-def float64_by_default() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 @pytest.mark.usefixtures("float64_by_default")

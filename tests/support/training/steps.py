@@ -116,8 +116,8 @@ def check_resume(
         if number in stops:
             states[number] = step.state_dict()
             copies[number] = copy.deepcopy(states[number])
-            expected_metadata = cast("Any", step.model.state_dict())._metadata
-            assert states[number]["model"]._metadata == expected_metadata
+            model_state: Any = step.model.state_dict()
+            assert states[number]["model"]._metadata == model_state._metadata
         if number < len(updates):
             results.append(run(step, updates[number]))
     random_numbers = torch.rand(3)
