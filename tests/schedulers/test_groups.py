@@ -9,7 +9,8 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.runs.torch_run import Key, SchedulerRun, option_of, set_option
+from support.runs.options import Key, option_of, set_option
+from support.runs.torch_run import SchedulerRun
 from support.schedulers.runs import (
     advance,
     learning_rate,

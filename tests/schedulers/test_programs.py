@@ -20,7 +20,8 @@ from support.curves.descriptions import build, descriptions
 from support.curves.strategies import SMALLEST_NORMAL, magnitudes
 from support.examples import examples
 from support.runs.definition import Definition
-from support.runs.torch_run import FOLLOWED, FollowerRun, SchedulerRun, option_of, set_option
+from support.runs.options import FOLLOWED, option_of, set_option
+from support.runs.torch_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import modest_peaks, optimizer_with
 from support.training.optimizers import ADAGRAD_RECREATES_STATES
 from support.training.steps import through_file
