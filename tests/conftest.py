@@ -187,3 +187,12 @@ def short_windows() -> Iterator[None]:
     """Schedulers compute 64 steps ahead, not thousands: less work, and more borders to cross."""
     with patch.object(import_module("plateau_jax.runs.values_ahead"), "CHUNK", 64):
         yield
+
+
+@pytest.fixture
+def float64_by_default() -> Iterator[None]:
+    """Torch creates tensors of floats in float64."""
+    torch = import_module("torch")
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)

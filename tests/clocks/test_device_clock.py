@@ -12,7 +12,7 @@ from support.examples import examples
 from support.schedulers.runs import learning_rate, peaks
 from support.training.models import batches
 from support.training.reads import reads_of
-from support.training.steps import make_step, skip_patterns
+from support.training.steps import make_step
 from torch import Tensor
 
 from plateau_jax import (
@@ -103,6 +103,18 @@ groups_of_curves = st.lists(
     max_size=3,
 )
 """Descriptions of curves, each with the peaks of its groups."""
+
+
+def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:
+    """Draw runs of skipped and of applied updates, from none skipped to all."""
+
+    def pattern(runs: list[tuple[bool, int]]) -> list[bool]:
+        skips: list[bool] = []
+        for is_skipped, length in runs:
+            skips += [is_skipped] * length
+        return skips[:size]
+
+    return st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1).map(pattern)
 
 
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")

@@ -10,19 +10,17 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import given, strategies as st
-from support.clocks.holds import CURVE, PATIENT
+from support.clocks.holds import CURVE
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.runs.numpy_run import NumPyRun
 from support.runs.run import Run
 from support.runs.step_run import StepRun
 from support.runs.torch_run import SchedulerRun
-from support.schedulers.runs import learning_rate, optimizer_with
-from support.training.steps import make_step
+from support.schedulers.runs import learning_rate
 from support.trees import equal_trees
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
-from torch_bridge import lambda_lr
 from torch_bridge.clocks import learning_rates
 
 pytestmark = [
@@ -41,6 +39,7 @@ def small_tables() -> Iterator[None]:
 
 every_kind = pytest.mark.parametrize("kind", [SchedulerRun, StepRun, NumPyRun])
 
+PATIENT = HoldUntilFlat(3, limit=9)
 BELOW = HoldBelow(0.5, 3)
 CLOCKS: list[Any] = [
     None,
@@ -222,26 +221,10 @@ def test_held_run_is_compared_up_to_its_step(
 )
 def test_last_epoch_sets_step_and_starts_rules(last_epoch: int, curve_steps: list[int]) -> None:
     """The curve is held at step 3, not after it."""
-    optimizer = optimizer_with([0.25])
-    optimizer.param_groups[0]["initial_lr"] = 0.25
-    scheduler = lambda_lr(optimizer, CURVE, last_epoch, clock=PATIENT)
+    run = SchedulerRun(CURVE, [0.25], PATIENT, last_epoch=last_epoch)
     for curve_step in curve_steps:
-        assert scheduler.curve_step == curve_step
-        optimizer.step()
-        scheduler.step(0.5)
-
-
-def test_start_in_mid_run_counts_what_updates_consumed() -> None:
-    clock = DataClock(8, count=20)
-    optimizer = optimizer_with([0.25])
-    optimizer.param_groups[0]["initial_lr"] = 0.25
-    scheduler = lambda_lr(optimizer, CURVE, 6, clock=clock)
-    assert scheduler.consumed == 140
-    assert scheduler.curve_step == 17
-    step = make_step(curve=CURVE, clock=clock, initial_updates=7)
-    state = step.state_dict()
-    assert (state["applied"], state["skipped"]) == (7, 0)
-    assert (state["curve_step"], state["consumed"]) == (17, 140)
+        assert run.curve_step() == curve_step
+        run.update()
 
 
 @pytest.mark.parametrize("clock", [None, BELOW, DataClock(3)])

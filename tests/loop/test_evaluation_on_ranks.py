@@ -9,13 +9,12 @@ from support.distributed.processes import error_of
 from support.distributed.threads import on_ranks
 from support.training.models import Net, Recurrent, batches, carried_loss, mean_loss, pair_loss
 from support.training.reads import reads_of
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from torch_bridge import evaluate
 from torch_bridge.distributed import processes
 
-Batch = tuple[Tensor, Tensor]
 SPLITS = [
     [[3, 2], [4, 1], [5, 2]],
     [[3, 2, 6], [4], [1, 1]],
@@ -25,11 +24,11 @@ SPLITS = [
 """The rows of each batch, by rank."""
 
 
-def batches_of(split: list[list[int]]) -> list[list[Batch]]:
+def batches_of(split: list[list[int]]) -> list[list[Any]]:
     """Return batches of these sizes, all with different numbers."""
-    by_rank: list[list[Batch]] = []
+    by_rank: list[list[Any]] = []
     for number, sizes in enumerate(split):
-        local: list[Batch] = []
+        local: list[Any] = []
         for index, rows in enumerate(sizes):
             (batch,) = batches(1, rows, seed=10 * number + index)
             local.append(batch)
@@ -37,7 +36,7 @@ def batches_of(split: list[list[int]]) -> list[list[Batch]]:
     return by_rank
 
 
-def named_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
+def named_loss(model: nn.Module, batch: Any) -> dict[str, Any]:
     """Return a pair, a mean, and the fraction of rows in which the first output is too large."""
     inputs, targets = batch
     outputs = model(inputs)
@@ -69,7 +68,7 @@ class WithWrongLength(list[Any]):
         return super().__len__() + 2
 
 
-def sharded_loss(local: Iterable[Batch]) -> Any:
+def sharded_loss(local: Iterable[Any]) -> Any:
     """Evaluate a model with FSDP on the batches of this rank."""
     model: Any = fully_shard(Net())
     return evaluate(model, local, pair_loss)
@@ -86,7 +85,7 @@ def test_ranks_make_the_same_passes(split: list[list[int]]) -> None:
     local = by_rank[processes.rank()]
     assert sharded_loss(local) == pytest.approx(expected)
     assert sharded_loss(WithWrongLength(local)) == pytest.approx(expected)
-    one_without_length: Iterable[Batch] = local
+    one_without_length: Iterable[Any] = local
     if processes.rank() == 1:
         one_without_length = iter(local)
     assert sharded_loss(one_without_length) == pytest.approx(expected)

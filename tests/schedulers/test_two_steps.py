@@ -4,8 +4,8 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
 from support.training.models import Net, batches, mean_loss
-from support.training.optimizers import SharpnessAware
 from support.training.steps import CURVE
 from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
@@ -14,6 +14,47 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch_bridge import lambda_lr
 
 PEAK = 0.1
+
+
+class SharpnessAware(torch.optim.Optimizer):
+    """Takes the gradients at the worst point nearby, in two steps around a second backward pass.
+
+    Foret et al., Sharpness-Aware Minimization, 2021, arXiv:2010.01412. It shares its groups with
+    the optimizer inside, as the programs' classes of this kind do.
+    """
+
+    def __init__(
+        self, parameters: Any, base: type[Optimizer], *, radius: float = 0.05, **options: Any
+    ) -> None:
+        super().__init__(parameters, {"radius": radius, **options})
+        self.base_optimizer = base(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                move = parameter.grad * (group["radius"] / (parameter.grad.norm() + 1e-12))
+                parameter.add_(move)
+                self.state[parameter]["move"] = move
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(self.state[parameter]["move"])
+        self.base_optimizer.step()
+        self.zero_grad()
+
+    def step(self, closure: Any = None) -> Any:
+        if closure is None:
+            raise AssertionError("the second backward pass needs a closure")
+        self.first_step()
+        with torch.enable_grad():
+            loss = closure()
+        self.second_step()
+        return loss
 
 
 def train(optimizer: Any, scheduler: Any, model: Net) -> list[float]:

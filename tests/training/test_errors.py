@@ -10,12 +10,8 @@ from typing import Any
 import pytest
 import torch
 from support.curves.descriptions import CURVES_IN_UNITS_OF_8
-from support.training.models import (
-    Net,
-    batches,
-    mean_loss,
-)
-from support.training.optimizers import SharpnessAware, make_optimizer
+from support.training.models import Net, batches, mean_loss
+from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step
 from support.trees import equal_trees
 from support.wrong import wrong
@@ -159,6 +155,12 @@ def test_carry_without_tensors(model: Net, optimizer: Optimizer, carry: Any) -> 
 # Optimizers, and their learning rates.
 
 
+class SharpnessAware(SGD):
+    def first_step(self) -> None: ...
+
+    def second_step(self) -> None: ...
+
+
 class LineSearch(torch.optim.Optimizer):
     def step(self, closure: Any) -> None:
         closure()
@@ -188,8 +190,7 @@ def test_lbfgs_among_two_optimizers(model: Net, optimizers: list[Optimizer]) -> 
 
 @wrong(TypeError, "SharpnessAware updates in first_step() and second_step()", "lambda_lr in a loop")
 def test_sharpness_aware_optimizer(model: Net) -> None:
-    optimizer = SharpnessAware(model.parameters(), SGD, lr=0.1)
-    TrainStep(model, optimizer, mean_loss, CURVE)
+    TrainStep(model, SharpnessAware(model.parameters(), lr=0.1), mean_loss, CURVE)
 
 
 @wrong(ValueError, "2 parameters", "several optimizers")

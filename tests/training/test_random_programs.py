@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.kind import Kind
-from support.training.losses import with_aux
+from support.training.kinds_of_run import with_aux
 from support.training.models import LOSSES, batches
 from support.training.optimizers import FUSED, OPTIMIZERS, by_layer
 from support.training.steps import through_file

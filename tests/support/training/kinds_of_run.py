@@ -3,9 +3,10 @@
 An entry says how its run differs from the plainest one: fused AdamW over a small net, one batch per
 update, a mean loss, in float32. A new option, optimizer or form of a loss is an entry here.
 `by_hand.py` has the loop that each kind must equal. Most combinations of options are left to the
-random programs in `test_every_run.py`.
+random programs in `test_random_programs.py`.
 """
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,27 +14,8 @@ from typing import Any
 import torch
 from support.clocks.holds import CURVE as HELD_CURVE, PATIENT
 from support.training.kind import Kind
-from support.training.losses import (
-    TREE,
-    carried_bias,
-    count_positive_targets,
-    count_samples,
-    embedded_loss,
-    half_loss,
-    level_loss,
-    loss_in,
-    loss_with_tree,
-    restarting_loss,
-    view_loss,
-    weighted_loss,
-    weighted_on_host,
-    with_aux,
-)
 from support.training.models import (
-    Embedded,
-    Growing,
-    Level,
-    Mixed,
+    Batch,
     Net,
     Recurrent,
     carried_loss,
@@ -41,22 +23,243 @@ from support.training.models import (
     device_pair_loss,
     mean_loss,
     pair_loss,
+    seeded,
 )
-from support.training.optimizers import (
-    OPTIMIZERS,
-    Foreign,
-    NeedsTensor,
-    by_layer,
-    dimensions_of,
-    layers_of,
-    over,
-    three_groups,
-    two_optimizers_with_shared_lr,
-)
+from support.training.optimizers import OPTIMIZERS, Foreign, NeedsTensor, by_layer, layers_of
 from support.training.steps import CURVE
-from torch.optim import ASGD, SGD, Adam, AdamW, NAdam, RMSprop, SparseAdam
+from torch import Tensor, nn
+from torch.optim import ASGD, SGD, Adam, AdamW, NAdam, Optimizer, RMSprop, SparseAdam
 
 from plateau_jax import BatchPlan, DataClock, HoldBelow, PlateauCurve
+
+# Models.
+
+
+class Level(nn.Module):
+    """A level and a bias, which a loss may return as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.level = nn.Parameter(torch.ones(()))
+        self.bias = nn.Parameter(torch.ones(2))
+
+
+class Mixed(nn.Module):
+    """Tied, frozen and unused parameters, a layer outside the optimizer, odd shapes and layouts."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        with seeded(0):
+            self.left_out = nn.Linear(3, 3)
+            self.frozen = nn.Linear(3, 3)
+            self.one = nn.Linear(3, 3)
+            self.tied = nn.Linear(3, 3)
+            self.last = nn.Linear(3, 2)
+            self.unused = nn.Linear(2, 2)
+        self.norm = nn.BatchNorm1d(3)
+        self.dropout = nn.Dropout(0.3)
+        self.tied.weight = self.one.weight
+        self.frozen.requires_grad_(False)
+        self.scalar = nn.Parameter(torch.ones(()))
+        self.empty = nn.Parameter(torch.ones(0, 3))
+        self.transposed = nn.Parameter(torch.ones(2, 3).t())
+        self.to(dtype)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs = inputs.to(self.scalar.dtype)
+        hidden = torch.tanh(self.one(self.frozen(self.left_out(inputs))))
+        hidden = self.dropout(self.norm(self.tied(hidden))) * self.scalar
+        return self.last(hidden) + self.transposed.sum(0) + self.empty.sum()
+
+
+class Embedded(nn.Embedding):
+    """An embedding whose gradients are sparse."""
+
+    def __init__(self) -> None:
+        with seeded(0):
+            super().__init__(9, 3, sparse=True)
+
+
+class Growing(nn.Module):
+    """A module in its second version, whose extra state grows with every call."""
+
+    _version = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(0):
+            self.weight = nn.Parameter(torch.randn(3, 2))
+        self.seen: list[Tensor] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen.append(inputs.detach().sum(0))
+        return inputs @ self.weight
+
+    def get_extra_state(self) -> Any:
+        sums = None
+        if self.seen:
+            sums = torch.stack(self.seen)
+        return {"seen": list(self.seen), "sums": sums}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.seen = list(state["seen"])
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        assert local_metadata.get("version") == 2
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args, **kwargs)
+
+
+# Losses, and counts of the data in a batch.
+
+
+def embedded_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """The loss of an embedding, whose gradients are sparse."""
+    inputs, _ = batch
+    indices = (inputs[:, 0].nan_to_num(0, 0, 0) * 2).long() % 9
+    return model(indices).square().sum() + 0 * inputs.sum()
+
+
+def loss_in(dtype: torch.dtype) -> Callable[..., Tensor]:
+    """Return the mean loss, computed in this dtype."""
+
+    def loss_fn(model: nn.Module, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        return nn.functional.mse_loss(model(inputs.to(dtype)), targets.to(dtype))
+
+    return loss_fn
+
+
+def weighted_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Weights that differ by micro-batch, known to the device alone."""
+    _, targets = batch
+    weight = (targets.square().sum() * 10).round()
+    return mean_loss(model, batch) * weight, weight
+
+
+def weighted_on_host(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+    total, weight = weighted_loss(model, batch)
+    return total, weight.item()
+
+
+def half_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    inputs, targets = batch
+    return weighted_loss(model, (inputs.half(), targets))
+
+
+def with_aux(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    def loss_and_aux(model: nn.Module, batch: Batch) -> Any:
+        inputs, _ = batch
+        outputs = model(inputs)
+        parts = [outputs.mean(), (outputs > 0).sum()]
+        return loss_fn(model, batch), {"outputs": outputs, "parts": parts}
+
+    return loss_and_aux
+
+
+def level_loss(model: Any, batch: Batch) -> Tensor:
+    return _finite_or_nan(model.level, batch)
+
+
+def view_loss(model: Any, batch: Batch) -> Tensor:
+    return _finite_or_nan(model.bias[0], batch)
+
+
+def _finite_or_nan(value: Tensor, batch: Batch) -> Tensor:
+    """Return the value itself; for a bad batch, NaN."""
+    inputs, _ = batch
+    if inputs.isfinite().all():
+        return value
+    return value * torch.nan
+
+
+def restarting_loss(model: nn.Module, batch: Batch, carry: Tensor) -> Any:
+    carry[:, :2] = 0  # two of the four sequences start again
+    return carried_loss(model, batch, carry)
+
+
+TREE = {
+    "steps": torch.zeros((), dtype=torch.int64),
+    "phase": [torch.ones(2, dtype=torch.complex64), (torch.ones(3, dtype=torch.float64),)],
+    "seen": torch.zeros(1).expand(5),
+    "flag": torch.tensor(False),
+}
+"""The carry before the first update of `loss_with_tree`."""
+
+
+def loss_with_tree(model: nn.Module, batch: Batch, carry: Any) -> Any:
+    assert carry["seen"].dtype == torch.float32, "the last one returned was float64"
+    inputs, _ = batch
+    angle, (scale,) = carry["phase"]
+    next_carry = {
+        "steps": carry["steps"] + 1,
+        "phase": [angle * 1j, (scale / 2,)],
+        "seen": carry["seen"].double() + inputs.mean(),
+        "flag": ~carry["flag"],
+    }
+    return mean_loss(model, batch), next_carry
+
+
+def carried_bias(model: Any, batch: Batch, carry: Tensor) -> Any:
+    inputs, _ = batch
+    return (model.bias * 2).sum() + 0 * inputs.sum(), model.bias.detach()
+
+
+def count_samples(batch: Batch) -> int:
+    inputs, _ = batch
+    return len(inputs)
+
+
+def count_positive_targets(batch: Batch) -> Tensor:
+    _, targets = batch
+    return (targets > 0).sum().to(torch.int16)
+
+
+# Optimizers.
+
+
+def dimensions_of(model: nn.Module) -> list[Any]:
+    """Return groups of `Mixed`: the matrices, with options, and the vectors."""
+    matrices: list[nn.Parameter] = []
+    vectors: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if name.startswith("left_out"):
+            continue
+        if parameter.dim() > 1:
+            matrices.append(parameter)
+        else:
+            vectors.append(parameter)
+    return [{"params": matrices, "lr": 0.02, "weight_decay": 0.1}, {"params": vectors}]
+
+
+def three_groups(model: Any) -> list[Any]:
+    return [
+        {"params": model.first.parameters(), "lr": 0.1, "weight_decay": 0.3},
+        {"params": [model.last.weight], "lr": 1 / 3},
+        {"params": [model.last.bias], "lr": 0.0},
+    ]
+
+
+def over(
+    optimizer: Any, groups: Callable[[Any], Any] = nn.Module.parameters, **options: Any
+) -> Callable[..., Any]:
+    """Return a constructor of an optimizer of these groups, with copies of these options."""
+
+    def build(model: nn.Module) -> Optimizer:
+        return optimizer(groups(model), **copy.deepcopy(options))
+
+    return build
+
+
+def two_optimizers_with_shared_lr(model: Any) -> list[Optimizer]:
+    lr: Any = torch.tensor(0.1)
+    first = Adam(model.first.parameters(), lr=lr, fused=True)
+    last = NeedsTensor(model.last.parameters(), lr=lr)
+    return [first, last]
+
+
+# Curves and clocks.
 
 LINEAR = PlateauCurve(25, decay_shape="linear")
 ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)

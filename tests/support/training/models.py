@@ -53,82 +53,6 @@ class Recurrent(nn.Module):
         return state
 
 
-class Level(nn.Module):
-    """A level and a bias, which a loss may return as they are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.level = nn.Parameter(torch.ones(()))
-        self.bias = nn.Parameter(torch.ones(2))
-
-
-class Mixed(nn.Module):
-    """Tied, frozen and unused parameters, a layer outside the optimizer, odd shapes and layouts."""
-
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        with seeded(0):
-            self.left_out = nn.Linear(3, 3)
-            self.frozen = nn.Linear(3, 3)
-            self.one = nn.Linear(3, 3)
-            self.tied = nn.Linear(3, 3)
-            self.last = nn.Linear(3, 2)
-            self.unused = nn.Linear(2, 2)
-        self.norm = nn.BatchNorm1d(3)
-        self.dropout = nn.Dropout(0.3)
-        self.tied.weight = self.one.weight
-        self.frozen.requires_grad_(False)
-        self.scalar = nn.Parameter(torch.ones(()))
-        self.empty = nn.Parameter(torch.ones(0, 3))
-        self.transposed = nn.Parameter(torch.ones(2, 3).t())
-        self.to(dtype)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        inputs = inputs.to(self.scalar.dtype)
-        hidden = torch.tanh(self.one(self.frozen(self.left_out(inputs))))
-        hidden = self.dropout(self.norm(self.tied(hidden))) * self.scalar
-        return self.last(hidden) + self.transposed.sum(0) + self.empty.sum()
-
-
-class Embedded(nn.Embedding):
-    """An embedding whose gradients are sparse."""
-
-    def __init__(self) -> None:
-        with seeded(0):
-            super().__init__(9, 3, sparse=True)
-
-
-class Growing(nn.Module):
-    """A module in its second version, whose extra state grows with every call."""
-
-    _version = 2
-
-    def __init__(self) -> None:
-        super().__init__()
-        with seeded(0):
-            self.weight = nn.Parameter(torch.randn(3, 2))
-        self.seen: list[Tensor] = []
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.seen.append(inputs.detach().sum(0))
-        return inputs @ self.weight
-
-    def get_extra_state(self) -> Any:
-        sums = None
-        if self.seen:
-            sums = torch.stack(self.seen)
-        return {"seen": list(self.seen), "sums": sums}
-
-    def set_extra_state(self, state: Any) -> None:
-        self.seen = list(state["seen"])
-
-    def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        assert local_metadata.get("version") == 2
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args, **kwargs)
-
-
 # Batches.
 
 Batch = tuple[Tensor, Tensor]
@@ -155,7 +79,7 @@ def nonfinite(batch: Batch, value: float = float("nan")) -> Batch:
     return inputs * value, targets
 
 
-# Losses; `losses.py` has more.
+# Losses.
 
 
 def mean_loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -1,6 +1,5 @@
 """The optimizers that tests train with: by name, and as functions of the model."""
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -70,47 +69,6 @@ class NeedsTensor(torch.optim.SGD):
         return cast("Any", super()).step(closure)
 
 
-class SharpnessAware(torch.optim.Optimizer):
-    """Takes the gradients at the worst point nearby, in two steps around a second backward pass.
-
-    Foret et al., Sharpness-Aware Minimization, 2021, arXiv:2010.01412. It shares its groups with
-    the optimizer inside, as the programs' classes of this kind do.
-    """
-
-    def __init__(
-        self, parameters: Any, base: type[Optimizer], *, radius: float = 0.05, **options: Any
-    ) -> None:
-        super().__init__(parameters, {"radius": radius, **options})
-        self.base_optimizer = base(self.param_groups, **options)
-        self.param_groups = self.base_optimizer.param_groups
-
-    @torch.no_grad()
-    def first_step(self) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                move = parameter.grad * (group["radius"] / (parameter.grad.norm() + 1e-12))
-                parameter.add_(move)
-                self.state[parameter]["move"] = move
-        self.zero_grad()
-
-    @torch.no_grad()
-    def second_step(self) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.sub_(self.state[parameter]["move"])
-        self.base_optimizer.step()
-        self.zero_grad()
-
-    def step(self, closure: Any = None) -> Any:
-        if closure is None:
-            raise AssertionError("the second backward pass needs a closure")
-        self.first_step()
-        with torch.enable_grad():
-            loss = closure()
-        self.second_step()
-        return loss
-
-
 class Foreign(torch.optim.Optimizer):
     """Keeps a value under a name, as MADGRAD does, numbers, and tensors of different dtypes.
 
@@ -152,55 +110,9 @@ Builder = Callable[[nn.Module], Any]
 """Returns an optimizer or a list of optimizers."""
 
 
-Groups = Callable[[Any], list[Any]]
-"""Returns the parameters of a model, or groups of them."""
-
-
-def all_parameters(model: nn.Module) -> list[Any]:
-    return list(model.parameters())
-
-
 def layers_of(model: Any) -> list[Any]:
     """Return a group per layer of `Net`."""
     return [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
-
-
-def dimensions_of(model: nn.Module) -> list[Any]:
-    """Return groups of `Mixed`: the matrices, with options, and the vectors."""
-    matrices: list[nn.Parameter] = []
-    vectors: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        if name.startswith("left_out"):
-            continue
-        if parameter.dim() > 1:
-            matrices.append(parameter)
-        else:
-            vectors.append(parameter)
-    return [{"params": matrices, "lr": 0.02, "weight_decay": 0.1}, {"params": vectors}]
-
-
-def three_groups(model: Any) -> list[Any]:
-    return [
-        {"params": model.first.parameters(), "lr": 0.1, "weight_decay": 0.3},
-        {"params": [model.last.weight], "lr": 1 / 3},
-        {"params": [model.last.bias], "lr": 0.0},
-    ]
-
-
-def over(optimizer: Any, groups: Groups = all_parameters, **options: Any) -> Builder:
-    """Return a constructor of an optimizer of these groups, with copies of these options."""
-
-    def build(model: nn.Module) -> Optimizer:
-        return optimizer(groups(model), **copy.deepcopy(options))
-
-    return build
-
-
-def two_optimizers_with_shared_lr(model: Any) -> list[Optimizer]:
-    lr: Any = torch.tensor(0.1)
-    first = optim.Adam(model.first.parameters(), lr=lr, fused=True)
-    last = NeedsTensor(model.last.parameters(), lr=lr)
-    return [first, last]
 
 
 def by_layer(*names: str) -> Builder:

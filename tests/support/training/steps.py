@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import strategies as st
 from support.training.models import Batch, Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.trees import equal_trees
@@ -117,8 +116,8 @@ def check_resume(
         if number in stops:
             states[number] = step.state_dict()
             copies[number] = copy.deepcopy(states[number])
-            expected_metadata = cast("Any", step.model.state_dict())._metadata
-            assert states[number]["model"]._metadata == expected_metadata
+            model_state: Any = step.model.state_dict()
+            assert states[number]["model"]._metadata == model_state._metadata
         if number < len(updates):
             results.append(run(step, updates[number]))
     random_numbers = torch.rand(3)
@@ -153,18 +152,6 @@ def check_resume(
     assert equal_trees(resumed_results, results[updates_made:])
     assert equal_trees(torch.rand(3), random_numbers)
     assert equal_trees(step.state_dict(), final_state)
-
-
-def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:
-    """Draw runs of skipped and of applied updates, from none skipped to all."""
-
-    def pattern(runs: list[tuple[bool, int]]) -> list[bool]:
-        skips: list[bool] = []
-        for is_skipped, length in runs:
-            skips += [is_skipped] * length
-        return skips[:size]
-
-    return st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1).map(pattern)
 
 
 def train(step: TrainStep, updates: Iterable[Batch]) -> list[Any]:

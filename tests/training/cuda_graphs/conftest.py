@@ -11,6 +11,8 @@ from support.training.cuda_graphs.graphs import CPU, Tape
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from torch_bridge.training import step
+
 
 class FakeGraph(Tape):
     """Records the operators of a capture, and what they overwrite."""
@@ -58,6 +60,7 @@ def replace_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         return stream
 
     stream = SimpleNamespace(device=CPU, wait_stream=nothing)
+    monkeypatch.setattr(step, "check_graph", nothing)
     monkeypatch.setattr(torch.cuda, "Stream", the_stream)
     monkeypatch.setattr(torch.cuda, "current_stream", the_stream)
     monkeypatch.setattr(torch.cuda, "stream", nullcontext)
@@ -75,7 +78,7 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Return the device for `captured_step`."""
+    """The device of steps whose updates are captured."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         if request.param == "cpu":
             replace_cuda(monkeypatch)

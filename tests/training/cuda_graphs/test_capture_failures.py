@@ -199,7 +199,7 @@ def test_step_continues_after_error_of_loss(
             raise error
         return loss
 
-    captured = graphs.captured_step(Kind(loss_fn=failing, model=Keeping), device)
+    captured = Kind(loss_fn=failing, model=Keeping).build(device=device, cuda_graph=True)
     eager = Kind(model=Keeping).build(device=device)
     assert equal_trees(train(captured, data[: at - 1]), train(eager, data[: at - 1]))
     with pytest.raises(kind) as raised:
@@ -220,7 +220,7 @@ def test_failed_capture_leaves_no_partial_update(device: str) -> None:
     def fail(*_: Any) -> None:
         raise OfTheUser
 
-    captured = graphs.captured_step(Kind(), device)
+    captured = Kind().build(device=device, cuda_graph=True)
     eager = Kind().build(device=device)
     data = batches(9, device=device)
     assert equal_trees(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.training import models, optimizers
-from support.training.cuda_graphs.graphs import Sums, captured_step
+from support.training.cuda_graphs.graphs import Sums
 from support.training.kind import Kind
 from support.training.steps import train
 from support.trees import equal_trees
@@ -76,7 +76,7 @@ def test_dampening() -> None:
 
 
 def test_step_rejects_uncapturable_settings(device: str) -> None:
-    captured = captured_step(Kind(), device)
+    captured = Kind().build(device=device, cuda_graph=True)
     eager = Kind().build(device=device)
     data: list[Any] = models.batches(3, device=device)
     group = captured.optimizer.param_groups[0]

@@ -50,7 +50,7 @@ Change = Callable[[Any], Any]
 def check_change(device: str, name: str, change: Change, *, is_noticed: bool) -> None:
     """Check that the run equals an eager one, and that an update is captured again if needed."""
     kind = Kind(name, models.counting_loss, model=Parts, carry=torch.zeros(2))
-    captured = graphs.captured_step(kind, device)
+    captured = kind.build(device=device, cuda_graph=True)
     eager = kind.build(device=device)
 
     def train_on(seed: int) -> Any:
@@ -282,7 +282,7 @@ def test_graph_reads_the_tensor_of_a_group_that_shared_one(device: str) -> None:
         groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
         return torch.optim.Adam(groups, lr=torch.tensor(0.1), fused=True, capturable=True)
 
-    captured = graphs.captured_step(Kind(build), device)
+    captured = Kind(build).build(device=device, cuda_graph=True)
     eager = Kind(build).build(device=device)
     first, last = captured.optimizer.param_groups
     assert first["lr"] is last["lr"]
@@ -336,7 +336,7 @@ def test_followed_settings_match_hand_written_loop(device: str) -> None:
         return models.Net().to(device)
 
     kind = Kind(build, model=build_model)
-    step = graphs.captured_step(kind, device)
+    step = kind.build(device=device, cuda_graph=True)
     by_hand = kind.by_hand()
     stairs = StagedCurve([(4,), (4, 0.5), (8,), (0, 0.25), (8,)], start=1.0)
     constant = StagedCurve([(30,)], start=0.5)
@@ -362,7 +362,7 @@ def test_new_count_needs_no_capture(
     device: str, form: Callable[[int], Any], counts: list[int]
 ) -> None:
     """Nor does a count of the other form; a replay reads what was written before it."""
-    step = graphs.captured_step(Kind(clock=DataClock(3)), device)
+    step = Kind(clock=DataClock(3)).build(device=device, cuda_graph=True)
     consumed = 0
     data = models.batches(len(counts), device=device)
     for count, batch in zip(counts, data, strict=True):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from support.training.models import Net, batches, mean_loss
-from support.training.optimizers import NeedsTensor
-from support.training.steps import CURVE, make_step, through_file
+from support.training.optimizers import NeedsTensor, make_optimizer
+from support.training.steps import CURVE, make_step, through_file, train
 from support.trees import equal_trees
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
@@ -127,3 +127,21 @@ def test_state_of_tensor_equals_that_of_plain_optimizer(kind: Callable[..., Opti
     scheduler.step()
     step(data[3])
     assert equal_trees(copy.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
+def test_tensor_lr_in_defaults_stays_the_peak(name: str) -> None:
+    """A group that is added after the run takes it, so it must not hold a decayed learning rate."""
+    model = Net()
+    lr = torch.tensor(0.01)
+    options: dict[str, Any] = {}
+    if name == "plain adam":
+        options["foreach"] = False  # torch has no foreach for a tensor lr
+    optimizer = make_optimizer(name, model, lr=lr, **options)
+    step = make_step(name, model, optimizer=optimizer)
+    train(step, batches(3))
+    step.load_state_dict(step.state_dict())
+    step.set_peak(0.5)
+    train(step, batches(1))
+    assert step.optimizer.param_groups[0]["lr"] is lr
+    assert equal_trees(step.optimizer.defaults["lr"], torch.tensor(0.01))

@@ -9,11 +9,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.kind import Kind
 from support.training.models import batches, nonfinite
-from support.training.optimizers import (
-    ADAGRAD_RECREATES_STATES,
-    FUSED,
-    by_layer,
-)
+from support.training.optimizers import ADAGRAD_RECREATES_STATES, FUSED, by_layer
 from support.trees import equal_trees
 from torch.optim import Optimizer
 

@@ -1,12 +1,11 @@
-"""Tapes of operators; captured updates, on a GPU or with a stand-in; a guard against waiting."""
+"""Tapes of operators, updates that CUDA graphs capture, and a guard against waiting."""
 
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
-from support.training.kind import Kind
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -78,21 +77,8 @@ class Sums:
         return self.total * 1, self.count * 1
 
 
-def captured_step(kind: Kind, device: str) -> TrainStep:
-    """Return a step with captured updates; on the CPU, captured by the stand-in."""
-    step = kind.build(device=device, cuda_graph=device == "cuda")
-    if device == "cpu":
-        step._steppers._cuda_graph = True
-        step._clock._is_captured = True
-        step._clock._updates_within_table = 0
-        guards = Guards(step.model, step.optimizers)
-        step._graphs = GraphedUpdate(step._update, step._status, guards, CPU)
-    return step
-
-
 def graphs_of(step: TrainStep) -> GraphedUpdate:
-    assert step._graphs is not None
-    return step._graphs
+    return cast("GraphedUpdate", step._graphs)
 
 
 @contextmanager

@@ -1,0 +1,131 @@
+"""`multiplier` compiled by torch: NumPy's bits, and no compilation for other steps or tables."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from support.curves.descriptions import build, descriptions_and_steps
+from support.examples import examples
+from support.jax.jax_cases import CURVE, NESTED, STEPS, assert_equal_bits, in_one_of_two_forms
+from support.numerics.borders import steps_at_borders
+
+from plateau_jax import StagedCurve
+from torch_bridge import multiplier, tensors
+from torch_bridge.clocks import table
+
+MAX_STEP = 2**31 - 1
+SIZE = 48
+_compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+"""The import of torch's compiler gives this warning."""
+
+
+def curve_and_steps(case):
+    description, steps = case
+    return build(description), np.array(steps, np.int32)
+
+
+def around(case):
+    """Return the description of a curve, and steps around a step."""
+    description, step = case
+    return description, np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
+
+
+@pytest.fixture
+def compilations():
+    """The list of compiled graphs, and a backend that adds to it and runs each graph as traced."""
+    torch.compiler.reset()
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph
+
+    yield graphs, backend
+    torch.compiler.reset()
+
+
+def shifted_curve(shift):
+    """Return a curve whose table has the same rows and columns for every shift."""
+    stages = [
+        (10 + shift, 0.5, "cosine"),
+        (20,),
+        (9 * shift, 0.1, "1-sqrt"),
+        (20, 0.08, f"1-x^0.{shift}"),
+        (20, 0.3, f"t^-{shift}"),
+        (20, 0.2, f"(1-x)^{shift}.3"),
+    ]
+    return StagedCurve(stages)
+
+
+@pytest.mark.slow
+def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
+    graphs, backend = compilations
+    of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
+    for shift in range(1, 5):
+        curve = shifted_curve(shift)
+        for steps in (STEPS, STEPS + 3):
+            values = of_table(tensors(curve.table), torch.from_numpy(steps))
+            assert_equal_bits(values, curve(steps))
+    assert len(graphs) == 1
+
+
+@pytest.mark.slow
+def test_compiled_vmap_matches_numpy_bits(compilations):
+    _, backend = compilations
+    over_steps = torch.func.vmap(partial(multiplier, tensors(NESTED.table)))
+    compiled = torch.compile(over_steps, fullgraph=True, backend=backend)
+    assert_equal_bits(compiled(torch.from_numpy(STEPS)), NESTED(STEPS))
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """`multiplier` compiled by Inductor for this machine."""
+    torch.compiler.reset()
+    yield torch.compile(multiplier, fullgraph=True, dynamic=False)
+    torch.compiler.reset()
+
+
+@_compiles
+@pytest.mark.slow
+@examples(100)
+@given(descriptions_and_steps((0, 1, 2, 16), SIZE, scaled=True) | steps_at_borders().map(around))
+def test_compiled_table_matches_numpy_bits(compiled, case):
+    curve, steps = curve_and_steps(case)
+    if len(curve.table.begin) < 40:
+        multipliers = compiled(tensors(in_one_of_two_forms(curve)), torch.from_numpy(steps))
+        assert_equal_bits(multipliers, curve(steps))
+
+
+@_compiles
+@pytest.mark.slow
+def test_256_bit_vectors_round_once_at_borders():
+    """256-bit vectors have no conversion of int64 to float32: torch converts through float64."""
+    from torch._inductor import config
+
+    torch.compiler.reset()
+    distances = np.arange(-2, 3)[:, None, None]
+    orders = np.arange(38, dtype=np.int64)[:, None]
+    digits = 2 * np.linspace(2**23, 2**24 - 1, 500).astype(np.int64) + 1
+    values = np.minimum((digits << orders) + distances, 2**62)
+
+    @partial(torch.compile, fullgraph=True)
+    def as_float32(levels):
+        return table.to_float(levels + 1 - 1, torch.float32)
+
+    with config.patch({"cpp.simdlen": 256}):
+        assert_equal_bits(as_float32(torch.from_numpy(values)), values.astype(np.float32))
+    torch.compiler.reset()
+
+
+@pytest.mark.gpu
+@_compiles
+@pytest.mark.slow
+def test_table_compiled_for_gpu_matches_numpy_bits():
+    compiled = torch.compile(multiplier, fullgraph=True)
+    steps = torch.from_numpy(STEPS).cuda()
+    for curve in (CURVE, NESTED):
+        table = tensors(in_one_of_two_forms(curve), "cuda")
+        assert_equal_bits(compiled(table, steps).cpu(), curve(STEPS))
+    torch.compiler.reset()

@@ -1,0 +1,118 @@
+"""Tables as tensors: copies, stacks, and wrong tables or steps."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from support.curves.descriptions import build, descriptions, descriptions_and_steps
+from support.examples import examples
+from support.jax.jax_cases import CURVE, NESTED, assert_equal_bits, every_shape
+from support.wrong import wrong
+from torch.torch_version import TorchVersion
+
+from plateau_jax import stack
+from torch_bridge import multiplier, tensors
+
+
+@pytest.mark.parametrize("original", [CURVE.table, stack([CURVE, NESTED])], ids=["one", "stack"])
+def test_tensors_copies_every_column(original):
+    table = tensors(original)
+    assert table.columns().keys() == original.columns().keys()
+    for name, column in table.columns().items():
+        assert column.dtype == torch.int32
+        np.testing.assert_array_equal(column.numpy(), original.columns()[name])
+        assert not original.columns()[name].flags.writeable
+        column.zero_()
+    assert original.length.any()
+    copied_again = tensors(table)
+    assert copied_again.begin.data_ptr() != table.begin.data_ptr()
+
+
+def test_tensors_copies_to_a_device():
+    assert tensors(CURVE.table, "meta").begin.device.type == "meta"
+
+
+@examples(20)
+@given(
+    descriptions_and_steps(range(5), scaled=True),
+    st.lists(descriptions(range(5), depth=1, scaled=True), max_size=4),
+    st.sampled_from((30, 60)),
+    st.sampled_from(((), (1,), (3, 2))),
+)
+def test_stack_adds_leading_axis_of_curves(case, more_descriptions, segments, shape):
+    description, steps = case
+    first = build(description)
+    more_curves = [build(description) for description in more_descriptions]
+    curves = [first, *more_curves, every_shape(segments)]
+    steps = np.resize(np.array(steps, np.int32), shape)
+    expected = np.stack([curve(steps) for curve in curves])
+    table = tensors(stack(curves))
+    steps = torch.from_numpy(steps)
+    assert_equal_bits(multiplier(table, steps), expected)
+    if (
+        TorchVersion(torch.__version__) >= "2.13"
+    ):  # an earlier torch has no vmap of a view as another dtype
+        first_axis = table.map(lambda _: 0)
+        over_curves = torch.func.vmap(multiplier, in_dims=(first_axis, None))
+        assert_equal_bits(over_curves(table, steps), expected)
+
+
+# Errors.
+
+TABLE = tensors(CURVE.table)
+
+
+STEP = torch.tensor(3)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64]
+)
+@wrong(TypeError, "step ", "{dtype}")
+def test_steps_that_are_not_integers(dtype):
+    multiplier(TABLE, torch.ones(3, dtype=dtype))
+
+
+@pytest.mark.parametrize("step", [3, 3.0, np.arange(3), None])
+@wrong(TypeError, "step = ", "must be a tensor of integers; write")
+def test_step_that_is_not_a_tensor(step):
+    multiplier(TABLE, step)
+
+
+not_a_table = pytest.mark.parametrize("table", [CURVE, CURVE.table.begin, None])
+
+
+@not_a_table
+@wrong(TypeError, "table = ", "must be a table")
+def test_multiplier_of_something_else(table):
+    multiplier(table, STEP)
+
+
+@not_a_table
+@wrong(TypeError, "table = ", "must be a table")
+def test_tensors_of_something_else(table):
+    tensors(table)
+
+
+@wrong(TypeError, "table.begin", "int32", "write tensors")
+def test_table_of_numpy_arrays():
+    multiplier(CURVE.table, STEP)
+
+
+wrong_dtypes = pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.float64, torch.float32, torch.int16]
+)
+
+
+@wrong_dtypes
+@wrong(TypeError, "table.begin", "int32")
+def test_table_of_another_dtype(dtype):
+    table = tensors(NESTED.table).map(lambda column: column.to(dtype))
+    multiplier(table, STEP)
+
+
+@wrong_dtypes
+@wrong(TypeError, "table.start_low", "int32")
+def test_column_of_another_dtype(dtype):
+    table = tensors(NESTED.table)
+    multiplier(table._replace(start_low=table.start_low.to(dtype)), STEP)
