@@ -8,7 +8,7 @@ import re
 import runpy
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,13 +17,6 @@ from hypothesis import given, strategies as st
 from markdown_it import MarkdownIt
 from support.docs.pages import ROOT
 from support.examples import examples
-from support.forecasts.damaged_logs import (
-    FORMATS,
-    INTERVAL,
-    Format,
-    damaged_logs,
-    rows_of_run,
-)
 from support.forecasts.logs import csv_of, logged, rows_of
 
 from plateau_jax import Curve, CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
@@ -369,55 +362,6 @@ def test_log_that_starts_late_is_used_from_there(first: int, has_reason: bool) -
 
 # Rows that are left out.
 
-ATTEMPT = st.sets(st.integers(1, 9), min_size=1).map(sorted)
-
-
-def rows_of_attempts(attempts: list[list[int]]) -> list[dict[str, Any]]:
-    """Return the log of a run that was resumed; every attempt ended at step 100.
-
-    No interval is long enough for a gap.
-    """
-    rows: list[dict[str, Any]] = []
-    for attempt, steps in enumerate(attempts):
-        for step in [*steps, 10]:
-            loss = 4 - attempt / 100
-            lr = 1e-4 * (attempt + 1)
-            rows.append({"step": 10 * step, "loss": loss, "lr": lr})
-    return rows
-
-
-def rows_to_keep(rows: list[Any], steps: list[int]) -> list[Any]:
-    """Return the rows after which no row has the same step or a lower one."""
-    kept: list[Any] = []
-    for index, row in enumerate(rows):
-        if steps[index] < min(steps[index + 1 :], default=math.inf):
-            kept.append(row)
-    return kept
-
-
-@examples(100)
-@given(st.lists(ATTEMPT, min_size=1, max_size=4))
-def test_later_rows_replace_earlier_ones(attempts: list[list[int]]) -> None:
-    """Lower steps are those of a resumed run."""
-    rows = rows_of_attempts(attempts)
-    kept = rows_to_keep(rows, [row["step"] for row in rows])
-    count = len(rows) - len(kept)
-    if 2 * count >= len(rows):
-        message = f"{len(rows)} losses at .* steps: keep those of one split"
-        with pytest.raises(ValueError, match=message):
-            LossRun.read(rows)
-        return
-    if count:
-        with pytest.warns(CurveWarning, match=f"{count} earlier losses"):
-            run = LossRun.read(rows)
-    else:
-        run = LossRun.read(rows)
-    assert run.steps.tolist() == [row["step"] for row in kept]
-    assert run.losses.tolist() == [row["loss"] for row in kept]
-    for row in kept:
-        assert run.peak_value * run.curve(row["step"]) == pytest.approx(row["lr"], rel=1e-5)
-
-
 # Zeros as loggers write them.
 ZEROS = st.sampled_from([0, 0.0, -0.0, "0", "0.0", "0e0", " 0 "])
 
@@ -454,98 +398,12 @@ def test_losses_of_zero_replace_nothing() -> None:
         check_run(LossRun.read(rows, CURVE, PEAK))
 
 
-# Logs that are still written, or damaged.
+# Logs that warn.
 
 
 @pytest.fixture
 def log_file(tmp_path: Path) -> Path:
     return tmp_path / "log"
-
-
-class Reading(NamedTuple):
-    """What a log gives: a run, or an error; and the messages of its warnings."""
-
-    run: LossRun | None
-    error: str
-    messages: list[str]
-
-
-def read_content(file: Path, content: bytes) -> Reading:
-    file.write_bytes(content)
-    run = None
-    error = ""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            run = LossRun.read(file)
-        except ValueError as exception:
-            error = str(exception)
-    assert {warning.category for warning in caught} <= {CurveWarning}
-    messages = [str(warning.message) for warning in caught]
-    for message in filter(None, [error, *messages]):
-        assert message.startswith(str(file))
-    return Reading(run, error, messages)
-
-
-def rows_in(run: LossRun | None) -> list[tuple[int, float, float]]:
-    """Return the steps, losses and learning rates of a run, rounded as in the log."""
-    assert run is not None
-    rows: list[tuple[int, float, float]] = []
-    for step, loss in zip(run.steps.tolist(), run.losses.tolist(), strict=True):
-        lr = run.peak_value * float(run.curve(step))
-        rows.append((step, loss, round(lr, 8)))
-    return rows
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_growing_log_has_its_complete_rows_at_every_byte(name: str, log_file: Path) -> None:
-    """A learning rate without a curve needs two rows. In silence, nothing is cut."""
-    log_format = FORMATS[name]
-    rows = rows_of_run(7)
-    content = log_format.content(log_format.lines(rows))
-    for length in range(len(content) + 1):
-        reading = read_content(log_file, content[:length])
-        if not log_format.is_readable(content[:length]):
-            assert reading.error
-            continue
-        text = log_format.text(content[:length])
-        written = log_format.rows(text)
-        assert written == rows[: len(written)]
-        if len(written) < 2:
-            assert reading.run is None
-            continue
-        assert rows_in(reading.run) == written
-        assert reading.messages or text.rstrip().endswith(log_format.line(written[-1]))
-    assert rows_in(read_content(log_file, content).run) == rows
-
-
-@examples(200)
-@given(damaged_logs())
-def test_damage_gives_rows_of_the_log_or_a_message(
-    tmp_path_factory: pytest.TempPathFactory, log: tuple[Format, bytes]
-) -> None:
-    """A run has the rows that no later row replaces, and warns unless these are all rows."""
-    log_format, content = log
-    reading = read_content(tmp_path_factory.getbasetemp() / "log", content)
-    if not log_format.is_readable(content):
-        assert reading.error
-        return
-    rows = log_format.rows(log_format.text(content))
-    if None in rows:
-        assert reading.error
-        return
-    kept = rows_to_keep(rows, [step for step, _, _ in rows])
-    # A row that is written twice counts once.
-    steps_of_all = [INTERVAL * (index + 1) for index in range(len(set(rows)))]
-    if len(kept) > 1 and [step for step, _, _ in kept] == steps_of_all:
-        assert reading.run is not None
-    elif len(kept) < 2 or len(kept) < len(set(rows)):
-        assert reading.error or reading.messages
-    if reading.run is not None:
-        assert rows_in(reading.run) == kept
-
-
-# Logs that warn.
 
 
 def read_with_warning(log: Any, message: str) -> LossRun:
