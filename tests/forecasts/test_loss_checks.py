@@ -1,7 +1,10 @@
 """Which losses a fit uses: not the first ones, nor spikes; averages and logs that begin late."""
 
+import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,7 @@ from hypothesis import assume, given, strategies as st
 from numpy.typing import NDArray
 from support.examples import examples
 from support.forecasts.logs import kept_losses, logged, rows_of, with_losses
-from support.forecasts.loss_oracle import LossOracle, lags, least_error
+from support.forecasts.loss_oracle import Groups, LossOracle, error_of, fit
 
 from plateau_jax import Curve, CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.logged_losses import group_run
@@ -53,6 +56,33 @@ def fitted(*runs: LossRun) -> Fitted:
 
 
 # Averages that lag.
+
+
+def bends(losses: list[float], k: int) -> list[float]:
+    """b(k): the relative second differences at lag k."""
+    differences: list[float] = []
+    for i in range(k, len(losses) - k):
+        second_difference = losses[i + k] - 2 * losses[i] + losses[i - k]
+        differences.append(second_difference / losses[i])
+    return differences
+
+
+def noise_in(b: list[float]) -> float:
+    """Return the noise of losses with these second differences, which have 6 times its variance."""
+    return 1.4826 * median(map(abs, b)) / math.sqrt(6)
+
+
+def lags(losses: list[float]) -> bool:
+    """Return True for losses whose second differences are those of an average that lags."""
+    n = len(losses)
+    b = bends(losses, 1)
+    center = median(b)
+    centered = [value - center for value in b]
+    covariance = sum(first * second for first, second in pairwise(centered))
+    variance = sum(value**2 for value in centered)
+    if covariance / variance > 0.55:
+        return True
+    return n >= 120 and noise_in(bends(losses, n // 60)) > 2 * noise_in(b)
 
 
 def moving_average(losses: NDArray[np.float64], decay: float) -> NDArray[np.float64]:
@@ -143,6 +173,12 @@ def cut(run: LossRun, first: int) -> LossRun:
     curve = StagedCurve([(1500 - first,), (500, 0.0)], start=1.0)
     is_kept = run.steps > first
     return LossRun(curve, run.peak_value, run.steps[is_kept] - first, run.losses[is_kept])
+
+
+def least_error(groups: Groups, earlier: float) -> float:
+    """Return the error of the fit with S + earlier·S_last in place of S."""
+    later = replace(groups, S=groups.S + earlier * groups.S[-1])
+    return error_of(fit(later), later)
 
 
 @examples(6)

@@ -15,7 +15,7 @@ from proofs.shapes.specs import SAMPLES
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.forecasts.logs import LARGEST_LOSS, logged, losses_of
-from support.forecasts.loss_oracle import LossOracle, N, S, lrs_of
+from support.forecasts.loss_oracle import LossOracle, sums_before
 from support.numerics.oracle import can_join
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
@@ -55,10 +55,8 @@ def trained(draw: Any) -> LossRun:
     exponent = draw(st.floats(0.3, 0.6))
     noise = draw(st.floats(0, 0.01))
     peak = draw(st.sampled_from([1e-3, 1.2e-3]))
-    lrs = lrs_of(curve, 1)
-    decrease = np.array([(S(lrs[:step]) / 200) ** -exponent for step in steps])
-    increase = np.array([N(lrs[:step]) ** 0.8 for step in steps])
-    losses = floor + scale * decrease + noise * increase
+    progress, noise_sum = sums_before(curve, 1, steps)
+    losses = floor + scale * (progress / 200) ** -exponent + noise * noise_sum**0.8
     errors = 1e-3 * np.random.default_rng(seed).standard_normal(len(steps))
     with suppress_warnings():  # the first losses of a warmup may look like perplexities
         return LossRun(curve, peak, steps, losses * (1 + errors))
@@ -308,10 +306,8 @@ def test_difference_that_may_be_0_is_not_distinguishable() -> None:
 
 def check_sums(curve: Curve, peak: float, steps: Any, tolerance: float) -> None:
     """Compare with sums up to each step, term by term."""
-    lrs = lrs_of(curve, peak)
     step_array = np.array(steps)
-    expected_progress = [S(lrs[:step]) for step in step_array.flat]
-    expected_noise = [N(lrs[:step]) for step in step_array.flat]
+    expected_progress, expected_noise = sums_before(curve, peak, step_array.ravel())
     progress, noise = schedule_sums(curve, peak, step_array)
     assert progress.shape == step_array.shape
     assert noise.shape == step_array.shape

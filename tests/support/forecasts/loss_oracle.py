@@ -6,11 +6,9 @@ of the docstring of `LossFit.predict` (sd, a, q, c, d, k).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from itertools import pairwise
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -49,6 +47,16 @@ def N(lrs: Floats) -> float:
     mean_from = squares_from[:-1] / sum_from[:-1]
     inner = np.sum(s[:-1] / (sum_after + m / 10) * mean_from)
     return float(squares_from[0] / (2 * sum_from[0]) + inner / 2)
+
+
+def sums_before(
+    curve: Curve, peak: float, steps: Sequence[int] | NDArray[Any]
+) -> tuple[Floats, Floats]:
+    """Return S and N of the updates before each of these steps."""
+    lrs = lrs_of(curve, peak)
+    progress = [S(lrs[:step]) for step in steps]
+    noise = [N(lrs[:step]) for step in steps]
+    return np.array(progress), np.array(noise)
 
 
 # The logged losses that a fit uses, in groups.
@@ -310,39 +318,3 @@ class LossOracle:
         squares = self.sd**2 + terms.a**2 + terms.q**2
         squares += (1.5 * terms.c) ** 2 + terms.d**2 + relative**2 + terms.k**2
         return 2 * math.sqrt(squares)
-
-
-# What the checks of a run compute.
-
-
-def least_error(groups: Groups, earlier: float) -> float:
-    """Return the error of the fit with S + earlier·S_last in place of S."""
-    later = replace(groups, S=groups.S + earlier * groups.S[-1])
-    return error_of(fit(later), later)
-
-
-def bends(losses: list[float], k: int) -> list[float]:
-    """b(k): the relative second differences at lag k."""
-    differences: list[float] = []
-    for i in range(k, len(losses) - k):
-        second_difference = losses[i + k] - 2 * losses[i] + losses[i - k]
-        differences.append(second_difference / losses[i])
-    return differences
-
-
-def noise_in(b: list[float]) -> float:
-    """Return the noise of losses with these second differences, which have 6 times its variance."""
-    return 1.4826 * median(map(abs, b)) / math.sqrt(6)
-
-
-def lags(losses: list[float]) -> bool:
-    """Return True for losses whose second differences are those of an average that lags."""
-    n = len(losses)
-    b = bends(losses, 1)
-    center = median(b)
-    centered = [value - center for value in b]
-    covariance = sum(first * second for first, second in pairwise(centered))
-    variance = sum(value**2 for value in centered)
-    if covariance / variance > 0.55:
-        return True
-    return n >= 120 and noise_in(bends(losses, n // 60)) > 2 * noise_in(b)
