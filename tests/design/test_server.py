@@ -6,6 +6,7 @@ import signal
 import socket
 import struct
 import subprocess
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
@@ -15,7 +16,6 @@ from unittest.mock import ANY, Mock
 import pytest
 from support.commands import AT_A_TERMINAL
 from support.design.design import Reply, ask, request, served
-from support.design.questions import in_base64
 
 from plateau_jax import PlateauCurve
 from plateau_jax.__main__ import main
@@ -88,7 +88,9 @@ def test_logs_may_be_large(server: Server) -> None:
     spaces = " " * 900
     for step in range(1, 1500):
         lines.append(f"{step},{2 + 1 / step},0.001{spaces}\n")
-    body = json.dumps({"name": "log.csv", "content": in_base64("".join(lines))}).encode()
+    body = json.dumps(
+        {"name": "log.csv", "content": b64encode("".join(lines).encode()).decode()}
+    ).encode()
     reply = request(server, "POST", "/log", body)
     run = json.loads(reply.json["run"])
     assert len(run["steps"]) == 1499

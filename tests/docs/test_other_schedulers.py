@@ -9,21 +9,17 @@ import ast
 import builtins
 import math
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import version
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from support.docs.pages import ROOT, Cell, Section, sections
-from support.peers.aged import changed_rows, report
+from support.docs.pages import ROOT, Section, sections
 from support.peers.record import INSTALLED, levels, read_record, record
-from support.peers.short_lengths import FITS, LENGTHS
-from support.schedulers.runs import advance, lrs_of, optimizer_with
+from support.schedulers.runs import lrs_of, optimizer_with
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
@@ -123,11 +119,11 @@ def read_names(condition: str) -> set[str]:
     return names - vars(builtins).keys()
 
 
-def originals_in(cell: Cell) -> list[str]:
+def originals_in(text: str, code: tuple[str, ...]) -> list[str]:
     """Split a cell like "`constant`, `linear`"; with other text, it is one original."""
-    if cell.text == ", ".join(cell.code):
-        return list(cell.code)
-    return [cell.text]
+    if text == ", ".join(code):
+        return list(code)
+    return [text]
 
 
 def rows_of(section: Section) -> Iterator[Row]:
@@ -141,7 +137,7 @@ def rows_of(section: Section) -> Iterator[Row]:
         for assignment in assignments:
             for name in assigned_names(assignment):
                 definitions_of_row[name] = assignment
-        for original in originals_in(first):
+        for original in originals_in(first.text, first.code):
             yield Row(
                 section.heading,
                 original,
@@ -354,6 +350,119 @@ def test_curves_give_the_recorded_learning_rates(case):
     assert_recorded(case)
 
 
+# Short lengths.
+
+LENGTHS = frozenset(
+    (
+        "batches",
+        "begin_step",
+        "constant",
+        "cooldown_steps",
+        "cycle_len",
+        "decay",
+        "decay_begin_step",
+        "decay_steps",
+        "end_step",
+        "epochs",
+        "epochs_cooldown",
+        "first",
+        "freeze_last_layer_epochs",
+        "hold",
+        "lr_decay_iters",
+        "lr_decay_starting_step",
+        "lr_decay_steps",
+        "lr_warmup_steps",
+        "max_iters",
+        "max_step",
+        "max_steps",
+        "num_epochs",
+        "num_iterations",
+        "num_train_steps",
+        "period",
+        "rewarmup",
+        "second",
+        "step_offset",
+        "steps",
+        "steps_per_cycle",
+        "steps_per_epoch",
+        "stop",
+        "t_0",
+        "timescale",
+        "total",
+        "total_steps",
+        "updates",
+        "warmup",
+        "warmup_batches",
+        "warmup_epochs",
+        "warmup_iters",
+        "warmup_steps",
+    )
+)
+"""Options that count updates, samples or epochs."""
+
+FITS = (
+    # A run, a cycle and an epoch have at least one update.
+    "total >= 1",
+    "total_steps >= 1",
+    "max_step >= 1",
+    "max_steps >= 1",
+    "num_iterations >= 1",
+    "num_train_steps >= 1",
+    "lr_decay_iters >= 1",
+    "decay_steps >= 1",
+    "num_epochs >= 1",
+    "steps_per_cycle >= 1",
+    "steps_per_epoch >= 1",
+    "steps * cycle_length >= 1",
+    "1 <= stop <= total",
+    "1 <= max_iters <= lr_decay_iters",
+    "period >= 1",
+    "t_0 >= 1",
+    "cycle_len >= 1",
+    "epochs >= 1",
+    "batches >= 1",
+    "updates >= 1",
+    "timescale is None or timescale >= 1",
+    "warmup_batches >= 1",
+    # A warmup is below the length of the run.
+    "warmup < total",
+    "warmup < steps",
+    "warmup_steps < total",
+    "warmup_steps < total_steps",
+    "warmup_steps < decay_steps",
+    "warmup_steps < max_step",
+    "warmup < num_train_steps",
+    "warmup_iters < lr_decay_iters",
+    "warmup_epochs < epochs",
+    "lr_warmup_steps < max_steps",
+    (
+        "lr_warmup_steps * (global_batch_size // devices // micro_batch_size)"
+        " < max_tokens // devices // (micro_batch_size * max_seq_length)"
+    ),
+    "lr_warmup_steps <= lr_decay_starting_step",
+    # All phases together are at most as long as the run.
+    "warmup + decay <= total",
+    "warmup + hold <= total",
+    "warmup + constant <= total",
+    "constant <= total",
+    "warmup + decay <= num_train_steps",
+    "max(warmup, rewarmup) + decay <= num_train_steps // cycles",
+    "warmup + decay <= periods[0]",
+    "warmup_steps + cooldown_steps <= total_steps",
+    "warmup_steps + cooldown_steps <= decay_steps",
+    "warmup_steps + round(warmdown_ratio * num_iterations) <= num_iterations",
+    "warmup <= epochs * updates",
+    "warmup + epochs_cooldown * updates <= epochs * updates",
+    "begin_step < end_step",
+    "decay_begin_step is None or decay_begin_step <= max_step",
+    "freeze_last_layer_epochs == 0 or freeze_last_layer_epochs < warmup_epochs",
+    "warmup + int(int(steps * cycle_length) * decay_fraction) <= int(steps * cycle_length)",
+    "first < second",
+)
+"""Conditions on lengths, beside those that a row states: lengths fit into the run, and drops follow
+one another. Each holds for the rows that have all its options."""
+
+
 def short_cases(row: Row) -> Iterator[RowValues]:
     """Yield the cases of a row with every combination of short lengths that the row allows."""
     drawn: list[dict[str, Any]] = []
@@ -480,51 +589,6 @@ def test_pages_cite_the_source_of_the_record(library):
         assert f"{library} {release}" in SENTENCES[library]
 
 
-def recorded_line(library: str, original: str) -> dict[str, Any]:
-    """Return a copy of the line, which a test may change."""
-    (line,) = (
-        line for line in LINES if line["library"] == library and line["original"] == original
-    )
-    return deepcopy(line)
-
-
-@pytest.mark.parametrize("library", INSTALLED)
-def test_no_row_of_an_installed_library_has_aged(library):
-    assert changed_rows(library, LINES) == []
-
-
-def test_rows_that_have_aged_are_named():
-    """One gives other learning rates than recorded, and the call of another fails."""
-    lower = recorded_line("torch", "CosineAnnealingLR(optimizer, total, eta_min=floor)")
-    lower["cases"][0]["levels"][3] -= 1e-3
-    removed = recorded_line("torch", "PolynomialLR(optimizer, total, power=power)")
-    removed["original"] = "PolyLR(optimizer, total, power=power)"
-    same = recorded_line("torch", "ExponentialLR(optimizer, gamma)")
-    (reported, *_) = report({"torch": "torch==1.0.0"}, [lower, removed, same])
-    first, *rows = reported.split("\n    ")
-    assert first.startswith("torch 1.0.0 recorded, ")
-    assert first.endswith(" installed: 2 rows differ")
-    assert rows == [
-        lower["original"],
-        f"{removed['original']}: NameError: name 'PolyLR' is not defined",
-    ]
-
-
-def test_libraries_that_do_not_run_again_are_listed():
-    sources = {
-        "numpy": f"numpy=={version('numpy')}",
-        "pytest": "pytest==1.0.0",
-        "absent": "a-distribution-that-is-absent==2.0",
-        "nanoGPT": "karpathy/nanoGPT@3adf61e154c3fe3fca428ad6bc3818b27a3b8291",
-    }
-    assert list(report(sources, [])) == [
-        f"numpy {version('numpy')} recorded, {version('numpy')} installed",
-        f"pytest 1.0.0 recorded, {version('pytest')} installed: record its rows again",
-        "Not installed: absent 2.0",
-        "Recorded at a commit: nanoGPT 3adf61e",
-    ]
-
-
 def test_original_rounds_percentages_in_floating_point():
     updates = ROUNDS_PERCENTAGES.updates
     recorded = dict(zip(updates, ROUNDS_PERCENTAGES.levels, strict=True))
@@ -540,6 +604,8 @@ def test_min_lr_of_transformers_scales_by_group():
     optimizer = optimizer_with([0.1, 0.5, 1.0], lr=0.5)
     scheduler = lambda_lr(optimizer, PlateauCurve(3, warmup_steps=1, min_lr_ratio=0.1 / 0.5))
     for _ in range(3):
-        advance(original_optimizer, original, 1)
-        advance(optimizer, scheduler, 1)
+        original_optimizer.step()
+        original.step()
+        optimizer.step()
+        scheduler.step()
         np.testing.assert_allclose(lrs_of(optimizer), lrs_of(original_optimizer), rtol=ROUNDED)

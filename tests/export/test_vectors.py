@@ -8,24 +8,51 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
+from support.docs.pages import program_named
 from support.examples import examples
-from support.export.ports import fixed_value
 from support.golden.curves import CURVES
 from support.numerics.oracle import is_nearest_float32, mp
 from support.schedulers.runs import peaks
 
 from plateau_jax import Curve
 from plateau_jax.arguments.curve_warning import suppress_warnings
+from plateau_jax.export import template
 from plateau_jax.export.vectors import vectors_as_json
 
 PEAK = np.float32(3e-4)
 
 
+def text_of(*curves: Curve, peak: float = PEAK) -> str:
+    """Return the text of a file of test vectors."""
+    return vectors_as_json([curve._vector_inputs() for curve in curves], np.float32(peak))
+
+
 def written(*curves: Curve, peak: float = PEAK) -> dict[str, Any]:
-    """Return the content of a file of test vectors."""
-    return json.loads(
-        vectors_as_json([curve._vector_inputs() for curve in curves], np.float32(peak))
-    )
+    return json.loads(text_of(*curves, peak=peak))
+
+
+def fixed_value(segments: list[dict[str, Any]], step: int) -> int | None:
+    """Return the integer at a step, as a port computes it, with the functions of exported files.
+
+    It is None if the multiplier is the start level of the segment.
+
+    Args:
+        segments: Those of a curve in the file.
+        step: Any integer.
+    """
+    step = max(step, 0)
+    segment = [segment for segment in segments if segment["first_step"] <= step][-1]
+    if segment["shape"] == "flat":
+        return None
+    elapsed = step - segment["first_step"] + segment["skipped"]
+    if elapsed == 0:
+        return None
+    numbers = [
+        int(segment[name], 16) for name in ("start", "end", "rate", "power") if name in segment
+    ]
+    shape: Any = template.SHAPES[segment["shape"]]
+    value = shape(elapsed, segment["length"], *numbers)
+    return min(value << segment["shift"], template.ONE)
 
 
 def bits_of(number: float) -> int:
@@ -87,9 +114,31 @@ def test_vectors_cover_every_segment(description):
 @pytest.mark.parametrize("name", CURVES)
 def test_each_segment_and_vector_has_a_line(name):
     curve = CURVES[name]
-    text = vectors_as_json([curve._vector_inputs()], PEAK)
+    text = text_of(curve)
     assert text.isascii()
     (entry,) = json.loads(text)["curves"]
     lines = text.splitlines()
     for item in (*entry["segments"], *entry["vectors"]):
         assert json.dumps(item) in [line.removesuffix(",") for line in lines]
+
+
+def exact_product(a: int, b: int) -> int:
+    return (a * b) >> 62
+
+
+@pytest.mark.slow
+def test_integers_show_what_float32_hides(tmp_path, monkeypatch):
+    """Of the curves on the page, with a port that multiplies exactly."""
+    monkeypatch.chdir(tmp_path)
+    exec(program_named("Test vectors").code, {})
+    curves = [Curve.from_dict(json.loads(path.read_text())) for path in tmp_path.iterdir()]
+    content = written(*curves, peak=1)
+    monkeypatch.setattr(template, "multiply", exact_product)
+    wrong = 0
+    for entry in content["curves"]:
+        for vector in entry["vectors"]:
+            value = fixed_value(entry["segments"], vector["step"])
+            if value is not None:
+                wrong += value != int(vector["fixed"], 16)
+                assert template.fixed_to_float32(value) == vector["multiplier"]
+    assert wrong > 200

@@ -111,78 +111,74 @@ def _lrs_of(optimizer: Optimizer) -> list[str]:
     return [float(group["lr"]).hex() for group in optimizer.param_groups]
 
 
-def _stepped(scheduler: lambda_lr, *arguments: Any, **options: Any) -> ShownUpdate:
-    """Run an update of the optimizer and the scheduler; show the learning rates that it used."""
-    lrs = _lrs_of(scheduler.optimizer)
-    scheduler.optimizer.step()
-    scheduler.step(*arguments, **options)
-    return ShownUpdate([*lrs, scheduler.last_epoch, scheduler.curve_step, scheduler.consumed], [])
+Options = Callable[[int], dict[str, Any]]
+"""Returns what update n passes to the clock."""
+
+
+def _nothing(number: int) -> dict[str, Any]:
+    return {}
+
+
+def _metric(number: int) -> dict[str, Any]:
+    return {"metric": _loss(number)}
+
+
+def _count(number: int) -> dict[str, Any]:
+    return {"count": 4 + number}
+
+
+def _stepping(scheduler: lambda_lr, options: Options = _nothing) -> GoldenProgram:
+    """Return the program that steps an optimizer and a scheduler."""
+
+    def update(number: int) -> ShownUpdate:
+        lrs = _lrs_of(scheduler.optimizer)
+        scheduler.optimizer.step()
+        scheduler.step(**options(number))
+        counters = [scheduler.last_epoch, scheduler.curve_step, scheduler.consumed]
+        return ShownUpdate([*lrs, *counters], [])
+
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(7, "json")
 def scheduler() -> GoldenProgram:
-    scheduler = lambda_lr(_optimizer(), CURVE)
-
-    def update(number: int) -> ShownUpdate:
-        return _stepped(scheduler)
-
-    return GoldenProgram(scheduler, update)
+    return _stepping(lambda_lr(_optimizer(), CURVE))
 
 
 @saved_after(7, "pt")
 def scheduler_with_lr_tensor() -> GoldenProgram:
     """The learning rate in the state is a tensor, as in the optimizer."""
-    scheduler = lambda_lr(AdamW([nn.Parameter(torch.ones(1))], lr=torch.tensor(0.3)), CURVE)
-
-    def update(number: int) -> ShownUpdate:
-        return _stepped(scheduler)
-
-    return GoldenProgram(scheduler, update)
+    return _stepping(lambda_lr(AdamW([nn.Parameter(torch.ones(1))], lr=torch.tensor(0.3)), CURVE))
 
 
 @saved_after(7, "json")
 def scheduler_with_new_peak() -> GoldenProgram:
     scheduler = lambda_lr(_optimizer(), CURVE)
 
-    def update(number: int) -> ShownUpdate:
+    def options(number: int) -> dict[str, Any]:
         if number == 5:
             scheduler.set_peak(0.7)
-        return _stepped(scheduler)
+        return {}
 
-    return GoldenProgram(scheduler, update)
+    return _stepping(scheduler, options)
 
 
 @saved_after(16, "json")
 def scheduler_held_until_flat() -> GoldenProgram:
     """Saved in the hold at step 11, in the middle of a reading."""
-    scheduler = lambda_lr(_optimizer(), CURVE, clock=UNTIL_FLAT)
-
-    def update(number: int) -> ShownUpdate:
-        return _stepped(scheduler, _loss(number))
-
-    return GoldenProgram(scheduler, update)
+    return _stepping(lambda_lr(_optimizer(), CURVE, clock=UNTIL_FLAT), _metric)
 
 
 @saved_after(13, "json")
 def scheduler_held_by_two_rules() -> GoldenProgram:
     """Saved while `HoldBelow` holds it, which `HoldUntilFlat` does next."""
-    scheduler = lambda_lr(_optimizer(), CURVE, clock=[UNTIL_FLAT, BELOW])
-
-    def update(number: int) -> ShownUpdate:
-        return _stepped(scheduler, _loss(number))
-
-    return GoldenProgram(scheduler, update)
+    return _stepping(lambda_lr(_optimizer(), CURVE, clock=[UNTIL_FLAT, BELOW]), _metric)
 
 
 @saved_after(7, "json")
 def scheduler_in_samples() -> GoldenProgram:
     """Saved after 49 samples, at step 6 and one eighth."""
-    scheduler = lambda_lr(_optimizer(), CURVE, clock=DataClock(8))
-
-    def update(number: int) -> ShownUpdate:
-        return _stepped(scheduler, count=4 + number)
-
-    return GoldenProgram(scheduler, update)
+    return _stepping(lambda_lr(_optimizer(), CURVE, clock=DataClock(8)), _count)
 
 
 @saved_after(5, "json")
@@ -190,10 +186,10 @@ def scheduler_under_batch_plan() -> GoldenProgram:
     plan = BatchPlan([(0, 12), (64, 20), (160, 36)])
     scheduler = lambda_lr(_optimizer(), plan.scale(CURVE, 8, reference=36))
 
-    def update(number: int) -> ShownUpdate:
-        return _stepped(scheduler, count=plan(scheduler.consumed))
+    def options(number: int) -> dict[str, Any]:
+        return {"count": plan(scheduler.consumed)}
 
-    return GoldenProgram(scheduler, update)
+    return _stepping(scheduler, options)
 
 
 @saved_after(25, "pt")
@@ -206,12 +202,7 @@ def scheduler_under_nested_curves() -> GoldenProgram:
     weights = nn.Parameter(torch.ones(2))
     biases = nn.Parameter(torch.ones(1))
     optimizer = SGD([{"params": weights, "lr": 0.3}, {"params": biases, "lr": 0.7}])
-    scheduler = lambda_lr(optimizer, [cooled, stretched])
-
-    def update(number: int) -> ShownUpdate:
-        return _stepped(scheduler)
-
-    return GoldenProgram(scheduler, update)
+    return _stepping(lambda_lr(optimizer, [cooled, stretched]))
 
 
 @saved_after(9, "json")
@@ -268,40 +259,32 @@ def _endless(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
-@saved_after(7, "json")
-def loader() -> GoldenProgram:
-    """Saved in the second epoch."""
-    loader = make_loader(range(23), 4, num_workers=0, seed=5)
+def _load(loader: Any) -> GoldenProgram:
+    """Return the program that loads a batch in each update."""
     batches = _endless(loader)
 
     def update(number: int) -> ShownUpdate:
         return ShownUpdate(next(batches).tolist(), [])
 
     return GoldenProgram(loader, update)
+
+
+@saved_after(7, "json")
+def loader() -> GoldenProgram:
+    """Saved in the second epoch."""
+    return _load(make_loader(range(23), 4, num_workers=0, seed=5))
 
 
 @saved_after(1100, "json")
 def loader_after_many_epochs() -> GoldenProgram:
     """Saved in an epoch whose order is drawn from the second seed."""
-    loader = make_loader(range(8), 8, num_workers=0)
-    batches = _endless(loader)
-
-    def update(number: int) -> ShownUpdate:
-        return ShownUpdate(next(batches).tolist(), [])
-
-    return GoldenProgram(loader, update)
+    return _load(make_loader(range(8), 8, num_workers=0))
 
 
 @saved_after(4, "json")
 def loader_in_order() -> GoldenProgram:
     """Saved in the first epoch; the last batch of an epoch has three samples."""
-    loader = make_loader(range(23), 4, training=False, num_workers=0)
-    batches = _endless(loader)
-
-    def update(number: int) -> ShownUpdate:
-        return ShownUpdate(next(batches).tolist(), [])
-
-    return GoldenProgram(loader, update)
+    return _load(make_loader(range(23), 4, training=False, num_workers=0))
 
 
 @saved_after(8, "json")
@@ -576,12 +559,14 @@ def checkpoint_of_a_plain_loop() -> GoldenProgram:
 class _OptaxRun:
     """The state of `scale_by_curve` by the names of its arrays, and the record that protects it."""
 
-    def __init__(self, peak: float, clock: Any) -> None:
-        self.transformation: Any = scale_by_curve(CURVE, peak, clock)
+    def __init__(self, clock: Any, options: Options = _nothing) -> None:
+        self.transformation: Any = scale_by_curve(CURVE, 0.3, clock)
         self.state: Any = self.transformation.init({})
-        self.record = resume_record(CURVE, peak, clock)
+        self.record = resume_record(CURVE, 0.3, clock)
+        self.options = options
 
-    def update(self, **options: Any) -> ShownUpdate:
+    def update(self, number: int) -> ShownUpdate:
+        options = self.options(number)
         _, self.state = self.transformation.update({}, self.state, {}, **options)
         return ShownUpdate([float(self.state.learning_rate).hex(), int(self.state.curve_step)], [])
 
@@ -607,73 +592,55 @@ class _OptaxRun:
         return arrays
 
 
+def _value(number: int) -> dict[str, Any]:
+    return {"value": _loss(number)}
+
+
 @saved_after(7, "json")
 def optax_state() -> GoldenProgram:
-    run = _OptaxRun(0.3, None)
-
-    def update(number: int) -> ShownUpdate:
-        return run.update()
-
-    return GoldenProgram(run, update)
+    run = _OptaxRun(None)
+    return GoldenProgram(run, run.update)
 
 
 @saved_after(16, "json")
 def optax_state_held() -> GoldenProgram:
-    run = _OptaxRun(0.3, [UNTIL_FLAT, BELOW])
-
-    def update(number: int) -> ShownUpdate:
-        return run.update(value=_loss(number))
-
-    return GoldenProgram(run, update)
+    run = _OptaxRun([UNTIL_FLAT, BELOW], _value)
+    return GoldenProgram(run, run.update)
 
 
 @saved_after(7, "json")
 def optax_state_in_samples() -> GoldenProgram:
-    run = _OptaxRun(0.3, DataClock(8, count=16))
-
-    def update(number: int) -> ShownUpdate:
-        return run.update(count=4 + number)
-
-    return GoldenProgram(run, update)
+    run = _OptaxRun(DataClock(8, count=16), _count)
+    return GoldenProgram(run, run.update)
 
 
 # Runs without JAX or torch.
 
 
-def _scheduled(scheduler: CurveScheduler, **options: Any) -> ShownUpdate:
-    lr = scheduler.lr
-    scheduler.step(**options)
-    return ShownUpdate([lr.hex(), scheduler.updates, scheduler.curve_step, scheduler.consumed], [])
+def _scheduled(scheduler: CurveScheduler, options: Options = _nothing) -> GoldenProgram:
+    """Return the program that steps a scheduler."""
+
+    def update(number: int) -> ShownUpdate:
+        lr = scheduler.lr.hex()
+        scheduler.step(**options(number))
+        return ShownUpdate([lr, scheduler.updates, scheduler.curve_step, scheduler.consumed], [])
+
+    return GoldenProgram(scheduler, update)
 
 
 @saved_after(7, "json")
 def curve_scheduler() -> GoldenProgram:
-    scheduler = CurveScheduler(CURVE.then(CURVE), 0.3)
-
-    def update(number: int) -> ShownUpdate:
-        return _scheduled(scheduler)
-
-    return GoldenProgram(scheduler, update)
+    return _scheduled(CurveScheduler(CURVE.then(CURVE), 0.3))
 
 
 @saved_after(16, "json")
 def curve_scheduler_held() -> GoldenProgram:
-    scheduler = CurveScheduler(CURVE, 0.3, clock=[UNTIL_FLAT, BELOW])
-
-    def update(number: int) -> ShownUpdate:
-        return _scheduled(scheduler, metric=_loss(number))
-
-    return GoldenProgram(scheduler, update)
+    return _scheduled(CurveScheduler(CURVE, 0.3, clock=[UNTIL_FLAT, BELOW]), _metric)
 
 
 @saved_after(7, "json")
 def curve_scheduler_in_samples() -> GoldenProgram:
-    scheduler = CurveScheduler(CURVE, 0.3, clock=DataClock(8, count=16))
-
-    def update(number: int) -> ShownUpdate:
-        return _scheduled(scheduler, count=4 + number)
-
-    return GoldenProgram(scheduler, update)
+    return _scheduled(CurveScheduler(CURVE, 0.3, clock=DataClock(8, count=16)), _count)
 
 
 class _History:

@@ -149,9 +149,8 @@ def _hold_states(rule: Any) -> list[State]:
     return scheduler.state_dict()["hold"]
 
 
-def _optax_state(clock: Any) -> State:
-    state: Any = scale_by_curve(CURVE, 0.1, clock).init({})
-    return state._asdict()
+def _optax_state(clock: Any) -> Any:
+    return scale_by_curve(CURVE, 0.1, clock).init({})
 
 
 def _random_states() -> list[State]:
