@@ -123,8 +123,7 @@ def by_layer(*names: str) -> Callable[[nn.Module], Any]:
         groups = layers_of(model)
         groups[1]["lr"] = 0.02
         if len(names) == 1:
-            (name,) = names
-            return OPTIMIZERS[name](groups)
+            return OPTIMIZERS[names[0]](groups)
         optimizers: list[Optimizer] = []
         for name, group in zip(names, groups, strict=True):
             optimizers.append(OPTIMIZERS[name]([group]))
