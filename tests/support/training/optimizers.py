@@ -104,10 +104,7 @@ class Foreign(torch.optim.Optimizer):
                 parameter.sub_(group["lr"] / state["count"] * change.to(parameter.dtype))
 
 
-# Functions of the model.
-
-Builder = Callable[[nn.Module], Any]
-"""Returns an optimizer or a list of optimizers."""
+# One group or one optimizer for each layer.
 
 
 def layers_of(model: Any) -> list[Any]:
@@ -115,7 +112,7 @@ def layers_of(model: Any) -> list[Any]:
     return [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
 
 
-def by_layer(*names: str) -> Builder:
+def by_layer(*names: str) -> Callable[[nn.Module], Any]:
     """Return a constructor of one optimizer with a group per layer of `Net`, or of one per layer.
 
     Args:
@@ -126,8 +123,7 @@ def by_layer(*names: str) -> Builder:
         groups = layers_of(model)
         groups[1]["lr"] = 0.02
         if len(names) == 1:
-            (name,) = names
-            return OPTIMIZERS[name](groups)
+            return OPTIMIZERS[names[0]](groups)
         optimizers: list[Optimizer] = []
         for name, group in zip(names, groups, strict=True):
             optimizers.append(OPTIMIZERS[name]([group]))
