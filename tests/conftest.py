@@ -20,8 +20,6 @@ import numpy as np
 import pytest
 from hypothesis import settings, strategies
 
-collect_ignore = ["support", "proofs/arithmetic"]  # no tests, and some import a trainer
-
 # Read when torch starts: its models here are so small that a second thread is waited for, not used.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Read when torch compiles: a pool of compiling processes costs more than it saves here.
@@ -86,8 +84,12 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Don't import a file that has only slow tests, nor the packages that `.[test]` leaves out."""
-    if not _leaves_out_slow_tests(config) or collection_path.suffix != ".py":
+    """Don't import a file without tests, nor one with only slow tests, whose packages may lack."""
+    if collection_path.suffix != ".py":
+        return None
+    if not collection_path.name.startswith(("test_", "conftest")):
+        return True  # `--doctest-modules` imports it, and some import a trainer
+    if not _leaves_out_slow_tests(config):
         return None
     source = collection_path.read_text(encoding="utf-8")
     if _ALL_SLOW.search(source):

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from clocks.numpy_run import NumPyRun
+from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
 from support.clocks.holds import curves, holds, metrics
 from support.curves.descriptions import scaled
 from support.examples import examples
 from support.runs.definition import Definition
-from support.runs.numpy_run import NumPyRun
 from support.runs.run import Run
-from support.runs.step_run import StepRun
 from support.trees import equal_trees
 
 from plateau_jax import (

@@ -9,13 +9,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from clocks.numpy_run import NumPyRun
+from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
 from support.clocks.holds import CURVE
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.runs.numpy_run import NumPyRun
 from support.runs.run import Run
-from support.runs.step_run import StepRun
 from support.runs.torch_run import SchedulerRun
 from support.schedulers.runs import learning_rate
 from support.trees import equal_trees

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
 from support.clocks.holds import CURVE as STAGES, told
 from support.examples import examples
-from support.runs.step_run import StepRun
 from support.runs.torch_run import SchedulerRun
 from support.schedulers.runs import learning_rate
 from support.training.models import batches

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from curves.text_counts import sum_of_counts, text_and_integers
 from hypothesis import given, strategies as st
 from proofs.shapes.specs import FORMULAS, INTERPOLATED_SPECS, SAMPLES
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import MAX_STEP, magnitudes, words
-from support.curves.text_counts import sum_of_counts, text_and_integers
 from support.examples import examples
 from support.numerics.oracle import as_written, is_nearest_float32
 

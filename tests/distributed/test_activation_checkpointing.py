@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from distributed.blocks import DebugBlock, Mixer, Stack, gradients_of
 from hypothesis import given, strategies as st
-from support.distributed.blocks import DebugBlock, Mixer, Stack, gradients_of
 from support.examples import examples
 from support.training.models import batches, carried_loss
 from support.training.steps import make_step

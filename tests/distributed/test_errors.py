@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.distributed.blocks import DebugBlock, Mixer, Stack
+from distributed.blocks import DebugBlock, Mixer, Stack
 from support.training.models import Net
 from support.training.steps import CURVE
 from support.wrong import wrong

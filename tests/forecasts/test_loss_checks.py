@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forecasts.loss_oracle import Groups, LossOracle, error_of, fit_law
 from hypothesis import assume, given, strategies as st
 from numpy.typing import NDArray
 from support.examples import examples
 from support.forecasts.logs import kept_losses, logged, rows_of, with_losses
-from support.forecasts.loss_oracle import Groups, LossOracle, error_of, fit_law
 
 from plateau_jax import Curve, CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.logged_losses import group_run

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import numpy as np
 import pytest
+from forecasts.loss_oracle import LossOracle, N, S, lrs_of
 from hypothesis import given, strategies as st
 from matplotlib.figure import Figure
 from support.examples import examples
 from support.forecasts.logs import LARGEST_LOSS, logged, losses_of
-from support.forecasts.loss_oracle import LossOracle, N, S, lrs_of
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.arguments.curve_warning import suppress_warnings

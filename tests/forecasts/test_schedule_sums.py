@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forecasts.loss_oracle import N, S, lrs_of
 from hypothesis import assume, given, strategies as st
 from proofs.shapes.specs import SAMPLES
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.forecasts.loss_oracle import N, S, lrs_of
 from support.numerics.oracle import can_join
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from schedulers import kinds
 from support.runs.torch_run import TorchRun
-from support.schedulers import kinds
 from support.schedulers.runs import optimizer_with
 from torch.optim import SGD, Adagrad, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, ReduceLROnPlateau

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from schedulers import kinds
 from support.runs import torch_run
 from support.runs.torch_run import TorchRun
-from support.schedulers import kinds
 from support.schedulers.runs import lrs_of
 from torch.optim import SGD, AdamW
 

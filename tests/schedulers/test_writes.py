@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from schedulers.kinds import with_arguments
 from support.examples import examples
-from support.schedulers.kinds import with_arguments
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.steps import through_file
 from torch.optim import AdamW, Optimizer

@@ -8,8 +8,8 @@ import pytest
 from support.distributed.processes import run
 from support.docs.pages import section_named
 from support.schedulers.runs import learning_rate
-from support.trainers.deepspeed_runs import Plan, run_program, train_and_resume
 from support.trainers.trainers import PAGE_CURVE, TRAINER_CURVE, program, replaced
+from trainers.deepspeed_runs import Plan, run_program, train_and_resume
 
 from plateau_jax import Curve, PlateauCurve
 

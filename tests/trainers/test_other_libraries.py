@@ -20,10 +20,10 @@ import yaml
 from support.docs.pages import ROOT, all_blocks, section_named, sections
 from support.programs import Program
 from support.schedulers.runs import lrs_of, optimizer_with
-from support.trainers import recorded
 from support.trainers.trainers import import_from_pages
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, SequentialLR
+from trainers import recorded
 
 from plateau_jax import PlateauCurve, StagedCurve
 
@@ -137,7 +137,7 @@ def run(program: LibraryProgram, folder: Path, killed_after: int = -1) -> Learni
     if program.package == "ray":
         # Ray trains in a different process, which has to record too.
         train = "def train(config):"
-        record = f"from support.trainers.recorded import record; record{arguments}"
+        record = f"from trainers.recorded import record; record{arguments}"
         assert code.count(train) == 1
         code = code.replace(train, f"{train}\n    {record}")
     file = folder / "program.py"

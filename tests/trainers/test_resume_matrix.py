@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.docs.pages import all_blocks
-from support.trainers import protocols
+from trainers import protocols
 
 from plateau_jax import Curve, CurveWarning
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from support.training.cuda_graphs.graphs import Tape
 from support.training.kind import Kind
-from support.training.kinds_of_run import KINDS, ON_DEVICE
 from support.training.steps import check_resume, state_kept_by_skips, through_file
 from support.trees import equal_trees
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
+from training.kinds_of_run import KINDS, ON_DEVICE
 
 from torch_bridge import TrainStep
 

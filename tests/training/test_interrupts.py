@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from support.lines import Lines, Stop
-from support.training.kinds_of_run import KINDS
 from support.training.models import batches
 from support.training.steps import CURVE, is_refused, make_step, state_kept_by_skips, train
 from support.trees import equal_trees
+from training.kinds_of_run import KINDS
 
 from torch_bridge import TrainStep
 

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.kind import Kind
-from support.training.kinds_of_run import with_aux
 from support.training.models import LOSSES, batches
 from support.training.optimizers import FUSED, OPTIMIZERS, by_layer
 from support.training.steps import through_file
 from support.trees import equal_trees
 from torch import nn
+from training.kinds_of_run import with_aux
 
 from plateau_jax import DataClock, HoldBelow, PlateauCurve
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from support.training.kind import Kind
-from support.training.kinds_of_run import KINDS, ON_DEVICE
 from support.training.models import Net, batches, nonfinite
 from support.training.optimizers import OTHERS
 from support.training.reads import reads_of
@@ -17,6 +16,7 @@ from support.training.steps import make_step
 from support.trees import equal_trees
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer, RMSprop
+from training.kinds_of_run import KINDS, ON_DEVICE
 
 from torch_bridge import MetricLog
 

@@ -12,12 +12,12 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.cuda_graphs.graphs import graphs_of, no_waiting
 from support.training.kind import Kind
-from support.training.kinds_of_run import ON_DEVICE
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.trees import equal_trees
 from torch import Tensor, nn
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
+from training.kinds_of_run import ON_DEVICE
 
 from torch_bridge import DataClock, evaluate, prefetch
 from torch_bridge.clocks import learning_rates

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.kinds_of_run import KINDS
 from support.training.models import Net, batches
 from support.training.optimizers import Foreign, make_optimizer
 from support.training.steps import make_step, through_file, train
 from support.trees import equal_trees
 from torch import Tensor, nn
+from training.kinds_of_run import KINDS
 
 from torch_bridge import Checkpoints, TrainStep
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.kinds_of_run import KINDS
 from support.training.models import Net, batches, counting_loss
 from support.training.steps import is_refused, make_step, train
 from support.trees import equal_trees
 from torch import nn, tensor
+from training.kinds_of_run import KINDS
 
 from plateau_jax import CurveWarning, PlateauCurve
 from torch_bridge import TrainStep
