@@ -52,6 +52,7 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "special-members": "__call__"}
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
+napoleon_use_rtype = False  # a colon in Returns would split it into "Returns" and "Return type"
 napoleon_custom_sections = [("Attributes", "params_style")]  # formatted like Args
 
 
