@@ -66,6 +66,8 @@ class LogComparison:
         lines = [f"{rates}: {difference}, {self.logged!r} instead of {self.expected:.6g}"]
         if not texts:
             lines.append("no fault that this function knows explains all of them")
+        elif self.faults[0].name == "past the end":
+            lines += texts
         elif len(texts) == 1:
             lines.append(f"this fault explains all of them: {texts[0]}")
         else:

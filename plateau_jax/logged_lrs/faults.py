@@ -93,8 +93,8 @@ class _Shift(_Displacement):
         if most < 0:
             count = _count(-most, -least, "update")
             text = (
-                f"the learning rates are {count} late: the scheduler starts late, or the log does "
-                "not count from 0 as the curve does"
+                f"the learning rates are {count} late: the scheduler starts late or again, or the "
+                "log does not count from 0 as the curve does"
             )
             return Fault("late", text, -most, -least)
         count = _count(least, most, "update")
@@ -169,7 +169,8 @@ class _Restart(_Displacement):
         return values
 
     def domain(self, rates: PrintedLrs) -> Ranges:
-        return nonempty(int(rates.steps[0]) + 1, int(rates.steps[-1]))
+        # After a single row, a restart cannot be distinguished from a late start.
+        return nonempty(int(rates.steps[1]) + 1, int(rates.steps[-1]))
 
     def fault(self, least: int, most: int) -> Fault:
         place = _place(least, most)
@@ -226,11 +227,10 @@ class Group:
 def find_faults(
     rates: PrintedLrs, expected: Floats, curve: Curve, peak: float, groups: Sequence[Group] = ()
 ) -> list[Fault]:
-    """Return each of the simplest faults that explain every learning rate.
+    """Return each fault that explains every learning rate.
 
-    A fault that all updates have in common, such as a different peak, is simpler than one that
-    begins at some update. Past the end, the learning rates may be any, so that this counts only if
-    nothing else explains them.
+    Past the end, the learning rates may be any, so that this counts only if nothing else explains
+    them.
 
     Args:
         rates: The learning rates of the log.
@@ -243,15 +243,10 @@ def find_faults(
     if np.count_nonzero(is_off) < _FEWEST_ROWS:
         return _past_the_end(rates, curve, is_off)
     curve_lrs = CurveLrs(curve, peak)
-    faults = [*_of_groups(rates, groups), *_of_first_value(rates, curve_lrs)]
-    faults += _of_peak(rates, expected, peak)
-    for displacement in (_Shift(), _Multiple(), _Quotient()):
+    faults = [*_of_groups(rates, groups), *_of_peak(rates, expected, peak)]
+    for displacement in (_Shift(), _Multiple(), _Quotient(), _Restart(), _Stop()):
         faults += _of_displacement(displacement, rates, curve_lrs, is_off)
     faults += _of_warmup(rates, curve, peak)
-    if faults:
-        return faults
-    for displacement in (_Restart(), _Stop()):
-        faults += _of_displacement(displacement, rates, curve_lrs, is_off)
     return faults or _past_the_end(rates, curve, is_off)
 
 
@@ -261,7 +256,10 @@ def _past_the_end(rates: PrintedLrs, curve: Curve, is_off: np.ndarray) -> list[F
     last = int(rates.steps[-1])
     if last <= end or np.any(is_off & (rates.steps < end)):
         return []
-    text = f"the log continues to update {last}, past the end of the curve at {end}"
+    text = (
+        f"the log continues to update {last}, past the end of the curve at {end}; all rows before "
+        "the end are on the curve"
+    )
     return [Fault("past the end", text, last - end, last - end)]
 
 
@@ -270,11 +268,6 @@ def _of_groups(rates: PrintedLrs, groups: Sequence[Group]) -> Iterator[Fault]:
         if rates.contain(lrs_at(rates.steps, group.curve, group.peak)).all():
             text = f"the learning rates are those of groups[{place}]"
             yield Fault("group", text, place, place)
-
-
-def _of_first_value(rates: PrintedLrs, curve_lrs: CurveLrs) -> Iterator[Fault]:
-    if rates.contain(curve_lrs(np.zeros_like(rates.steps))).all():
-        yield _Stop().fault(0, 0)
 
 
 def _of_peak(rates: PrintedLrs, expected: Floats, given: float) -> Iterator[Fault]:
@@ -325,8 +318,8 @@ def _of_displacement(
         unexplained = _unexplained_row(displacement, tried, rates, curve_lrs)
         if unexplained is None:
             # Two ranges are two answers, such as one update late and fifteen early.
-            if len(remaining) == 1:
-                yield displacement.fault(tried[0], tried[-1])
+            for first, last in remaining[:_MOST_RANGES]:
+                yield displacement.fault(first, last)
             return
         row = unexplained
 

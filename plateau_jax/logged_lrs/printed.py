@@ -60,8 +60,8 @@ class PrintedLrs:
 
     @property
     def are_too_coarse(self) -> bool:
-        """True for a constant column such as 0.001, which shows no precision."""
-        is_constant = len(self) > 1 and 0 < self.values.min() == self.values.max()
+        """True for a constant column such as 0.001 or 0.0, which shows no precision."""
+        is_constant = len(self) > 1 and self.values.min() == self.values.max()
         return bool(is_constant) and self.digits < _FEWEST_DIGITS
 
     def contain(self, values: Floats | float) -> NDArray[np.bool_]:
@@ -89,11 +89,15 @@ def _precision_of_column(texts: Collection[str]) -> tuple[int, float]:
         most = max(most, digits)
     if places:
         return most, min(places)
-    # All are 0. Only decimals such as 0.0000 show where digits end; a float prints as 0.0.
-    decimals = {len(text.partition(".")[2]) for text in texts if "e" not in text.lower()}
-    if max(decimals, default=0) > 1:
-        return 0, -max(decimals)
-    return 0, -math.inf
+    # All are 0. Decimals as in 0.000 show where digits end; 0.000e+00 is 0 exactly.
+    most = max(_zeros_after_the_point(text) for text in texts)
+    if any("e" in text.lower() for text in texts):
+        return most, -math.inf
+    return most, -most
+
+
+def _zeros_after_the_point(text: str) -> int:
+    return text.lower().partition("e")[0].partition(".")[2].count("0")
 
 
 def _precision(text: str) -> tuple[int, int]:

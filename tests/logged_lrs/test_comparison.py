@@ -243,10 +243,38 @@ def test_decimals_of_a_column() -> None:
     assert comparison.first_difference is None
 
 
-def test_a_column_of_zeros_with_two_decimals() -> None:
-    """It says nothing about a peak of 6e-4."""
-    rows = rows_of(step=UPDATES.tolist(), lr=["0.00"] * len(UPDATES))
-    assert compare_log(rows, CURVE, PEAK).first_difference is None
+@pytest.mark.parametrize("zero", [0.0, "0", "0.0", "0.00", "0.0e+00"])
+def test_a_column_of_zeros_without_digits_is_rejected(zero: Any) -> None:
+    """A learning rate that moves may print like this."""
+    rows = rows_of(step=UPDATES.tolist(), lr=[zero] * len(UPDATES))
+    with pytest.raises(ValueError, match="may stand for different numbers"):
+        compare_log(rows, CURVE, PEAK)
+
+
+def test_a_column_of_zeros_with_three_decimals() -> None:
+    """Learning rates below 0.0005 print as 0.000."""
+    rows = rows_of(step=UPDATES.tolist(), lr=["0.000"] * len(UPDATES))
+    assert compare_log(rows, CURVE, 4e-4).first_difference is None
+    assert compare_log(rows, CURVE, 1e-2).first_difference is not None
+
+
+def test_a_restart_on_a_plateau_may_be_a_late_start() -> None:
+    curve = StagedCurve.wsd(3_000, warmup_steps=0, decay_steps=1_000)
+    updates = np.arange(0, 3_000, 50)
+    lrs = curve.learning_rate(np.where(updates < 500, updates, updates - 500), PEAK)
+    comparison = compared(curve, updates, lrs)
+    assert comparison.fault is None
+    assert {"late", "restarted"} <= {fault.name for fault in comparison.faults}
+
+
+def test_a_fault_with_two_numbers_is_listed_twice() -> None:
+    """Three and thirteen steps per update print the same rows."""
+    stages = [(10, 0.1), (0, 1.0), (20, 0.1, "cosine"), (0, 1.0), (10, 0.1)]
+    curve = StagedCurve(stages, start=1.0)
+    updates = np.array([3, 31, 34, 37])
+    comparison = compared(curve, updates, curve.learning_rate(3 * updates, 0.02), 2, peak=0.02)
+    numbers = [fault.most for fault in comparison.faults if fault.name == "too fast"]
+    assert numbers[:2] == [3, 13]
 
 
 def test_floats_are_compared_to_float32() -> None:
