@@ -18,8 +18,7 @@ from support.programs import (
     SMALL_RUNS,
     Program,
     assert_rejected,
-    interrupt,
-    later_lines,
+    finish,
     run,
 )
 
@@ -148,6 +147,29 @@ RESUMED = [
         wrong=(LONGER_WARMUP, HIGHER_PEAK),
     ),
 ]
+
+
+def interrupt(program, line_before):
+    """Send a Ctrl-C after the line that begins with `line_before`; return the updates made."""
+    for line in program.lines():
+        if line.startswith(line_before):
+            program.interrupt()
+            break
+    message = finish(program, status=130)[-1]
+    stopped = re.fullmatch(r"stopped after update (\d+); [\w.]+ resumes with --resume", message)
+    assert stopped is not None, message
+    return int(stopped[1])
+
+
+def later_lines(lines, updates):
+    """Return the lines that are not about the first `updates` updates."""
+    later = []
+    for line in lines:
+        number = re.match(r"(?:update)? *(\d+)[: ]", line)
+        if number is None or int(number[1]) > updates:
+            later.append(line)
+    assert later
+    return later
 
 
 def untimed_lines(lines):

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.programs import SMALL_RUNS, assert_rejected, finish, number_after, start, torchrun
+from support.programs import (
+    EXAMPLES,
+    SMALL_RUNS,
+    Program,
+    assert_rejected,
+    finish,
+    number_after,
+    rank_environments,
+)
 
 from torch_bridge import Checkpoints, MetricLog
 
@@ -15,6 +23,20 @@ pytestmark = pytest.mark.slow
 
 SMALL = ("--batch-size", 4, "--context", 32, "--width", 32, "--layers", 2)
 FEW_UPDATES = ("--steps", 12, "--every", 6, *SMALL)
+
+
+def start(folder, script, *arguments, environment=None):
+    """Start an example on the CPU."""
+    on_cpu = (*arguments, "--device", "cpu")
+    return Program(EXAMPLES / script, *on_cpu, folder=folder, environment=environment)
+
+
+def torchrun(folder, script, *arguments, processes=2):
+    """Start an example in several processes, as torchrun does."""
+    programs = []
+    for environment in rank_environments(processes):
+        programs.append(start(folder, script, *arguments, environment=environment))
+    return programs
 
 
 def run(folder, script, *arguments, processes=1, status=0):

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import MappingProxyType
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -44,15 +43,11 @@ SMALL_RUNS = {
 """The arguments of a small run, by script."""
 
 
-ALONE: Mapping[str, str] = MappingProxyType({})
-"""The environment variables of a program in a single process."""
-
-
 def _run(
     script: Path,
     arguments: list[str],
     folder: Path,
-    environment: dict[str, str],
+    environment: Mapping[str, str],
     output: Connection,
     errors: Connection,
 ) -> None:
@@ -83,14 +78,14 @@ class Program:
         script: Path,
         *arguments: object,
         folder: Path,
-        environment: Mapping[str, str] = ALONE,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         output, child_output = FORKSERVER.Pipe(duplex=False)
         errors, child_errors = FORKSERVER.Pipe(duplex=False)
         words = [str(argument) for argument in arguments]
         self.process = FORKSERVER.Process(
             target=_run,
-            args=(script, words, folder, dict(environment), child_output, child_errors),
+            args=(script, words, folder, environment or {}, child_output, child_errors),
         )
         self.process.start()
         child_output.close()
@@ -144,14 +139,6 @@ def number_after(label: str, lines: Iterable[str]) -> float:
     return float(number[0])
 
 
-def start(
-    folder: Path, script: str | Path, *arguments: object, environment: Mapping[str, str] = ALONE
-) -> Program:
-    """Start an example on the CPU."""
-    on_cpu = (*arguments, "--device", "cpu")
-    return Program(EXAMPLES / script, *on_cpu, folder=folder, environment=environment)
-
-
 def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -174,39 +161,6 @@ def rank_environments(processes: int = 2) -> list[dict[str, str]]:
         }
         environments.append(environment)
     return environments
-
-
-def torchrun(
-    folder: Path, script: str | Path, *arguments: object, processes: int = 2
-) -> list[Program]:
-    """Start an example in several processes, as torchrun does."""
-    programs: list[Program] = []
-    for environment in rank_environments(processes):
-        programs.append(start(folder, script, *arguments, environment=environment))
-    return programs
-
-
-def interrupt(program: Program, line_before: str) -> int:
-    """Send a Ctrl-C after the line that begins with `line_before`; return the updates made."""
-    for line in program.lines():
-        if line.startswith(line_before):
-            program.interrupt()
-            break
-    message = finish(program, status=130)[-1]
-    stopped = re.fullmatch(r"stopped after update (\d+); [\w.]+ resumes with --resume", message)
-    assert stopped is not None, message
-    return int(stopped[1])
-
-
-def later_lines(lines: Iterable[str], updates: int) -> list[str]:
-    """Return the lines that are not about the first `updates` updates."""
-    later: list[str] = []
-    for line in lines:
-        number = re.match(r"(?:update)? *(\d+)[: ]", line)
-        if number is None or int(number[1]) > updates:
-            later.append(line)
-    assert later
-    return later
 
 
 def assert_rejected(
