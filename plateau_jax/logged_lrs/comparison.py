@@ -29,7 +29,8 @@ class LogComparison:
         num_lrs: The number of logged learning rates.
         digits: The number of significant digits that the log prints.
         counts_from: 1 if the log is explained only if it counts updates from 1, or if it is then on
-            the curve for longer; else 0. Updates in the texts of the faults count from 0.
+            the curve for longer; else 0. Updates in the texts of the faults count from 0. If the
+            log is explained in both ways, this is 0, and `faults` also has those from 1.
         first_difference: The first step in the log at which the learning rate is not on the curve;
             None if all are.
         logged, expected: The learning rate there in the log, and that of the curve; None if all are
@@ -184,14 +185,34 @@ def compare_lrs(
 ) -> LogComparison:
     """Compare printed learning rates with a curve; the log may count updates from 0 or from 1."""
     from_zero = _compare(rates, curve, peak, groups, counts_from=0)
-    if from_zero.first_difference is None or from_zero.faults or rates.steps[0] == 0:
+    if from_zero.first_difference is None or rates.steps[0] == 0:
         return from_zero
     from_one = _compare(rates, curve, peak, groups, counts_from=1)
     if from_one.first_difference is None:
-        return from_zero  # fewer rows differ than a fault needs
+        return from_zero  # one update late, or fewer rows differ than a fault needs
+    if from_zero.faults:
+        further = _only_if_counted_from_one(from_zero.faults, from_one.faults)
+        return replace(from_zero, faults=from_zero.faults + further)
     if from_one.faults or from_one.first_difference > from_zero.first_difference:
         return from_one
     return from_zero
+
+
+def _only_if_counted_from_one(
+    from_zero: Sequence[Fault], from_one: Sequence[Fault]
+) -> tuple[Fault, ...]:
+    """Return the faults that explain a log only if it counts from 1, with a text that says so."""
+    further: list[Fault] = []
+    for fault in from_one:
+        is_shift = fault.name in ("late", "early")  # the same from 0, by one update more or less
+        if not is_shift and not any(_is_within(fault, other) for other in from_zero):
+            text = f"if the log counts updates from 1: {fault.text}"
+            further.append(fault._replace(text=text))
+    return tuple(further)
+
+
+def _is_within(fault: Fault, other: Fault) -> bool:
+    return fault.name == other.name and other.least <= fault.least <= fault.most <= other.most
 
 
 def _compare(

@@ -53,8 +53,9 @@ class LoggedCurve:
             the log too.
         decisive_step: A step, if possible after the log, at which the learning rates of the curve
             and of the first alternative print differently; None if there is none.
-        ends: If the last stage ends after the log, the first and the last step at which it may end,
-            each with a different last level; otherwise None.
+        ends: If the last stage that the log shows ends after the log, the first and the last step
+            at which it may end, each with a different last level; otherwise None. What follows it
+            is not known.
         num_lrs: The number of logged learning rates.
         digits: The number of significant digits that the log prints.
         last_step: The last step of the log.
@@ -79,8 +80,8 @@ class LoggedCurve:
         if self.ends is not None:
             first, last = self.ends
             lines.append(
-                f"the log stops at step {self.last_step}, before the end of the curve, which may "
-                f"be at any step from {first} to {last}, each with its last level"
+                f"the log stops at step {self.last_step}, before its last stage ends: at a step "
+                f"from {first} to {last}, which decides the last level; what follows is not known"
             )
         elif self.curve.total_steps >= self.last_step:
             lines.append(f"the log ends at step {self.last_step}: what follows is not known")

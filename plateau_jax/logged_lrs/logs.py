@@ -383,7 +383,7 @@ def _checked_step(cell: Any, place: str) -> int:
 def _text_of(cell: Any, value: float) -> str:
     if isinstance(cell, str):
         return cell.strip()
-    return repr(value)
+    return repr(value).removesuffix(".0")  # Python adds it to whole numbers
 
 
 def _is_missing(cell: Any) -> bool:

@@ -285,7 +285,8 @@ def _ends_before_the_floor(
     step, value = state.last.step, state.last.value
     between: Steps = np.arange(int(rest.steps[floor - 1]) + 1, int(rest.steps[floor]))
     if len(between) > _NUM_LENGTHS:
-        between = between[:: len(between) // _NUM_LENGTHS]
+        some = between[:: len(between) // _NUM_LENGTHS]
+        between = np.union1d(some, roundest(int(between[0]), int(between[-1])))
     before = rest.part(slice(0, floor))
     lengths = (between - step).astype(np.float64)
     if isinstance(family, ClosedFamily):
@@ -341,10 +342,13 @@ def _falls_to_zero(
     power = math.log2(family.progress(2.0))
     first = math.ceil((value / -limits[0]) ** (1 / power))
     last = math.floor((value / -limits[1]) ** (1 / power))
-    first = max(first, int(rest.steps[-1]) - step + 1)
+    next_step = int(rest.steps[-1]) + 1
+    first = max(first, next_step - step)
     if first <= last:
         end = roundest(step + first, step + last)
-        yield state.then(Knot(end, 0.0, family.shape), state.row + len(rest))
+        knots = (*state.knots, Knot(end, 0.0, family.shape))
+        # It may also end earlier, above 0.
+        yield State(knots, state.row + len(rest), (next_step, step + last))
 
 
 def _closed_stages(
