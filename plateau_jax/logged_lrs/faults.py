@@ -125,7 +125,7 @@ class _Multiple(_Displacement):
         times = _count(least, most, "time")
         text = (
             f"the scheduler steps {times} per update (once for each process, micro-batch or "
-            "caller), or the curve of the run is as many times shorter"
+            f"caller), or the curve of the run is {times} shorter"
         )
         return Fault("too fast", text, least, most)
 
@@ -148,10 +148,11 @@ class _Quotient(_Displacement):
         return nonempty(2, int(rates.steps[-1]))
 
     def fault(self, least: int, most: int) -> Fault:
-        count = _count(least, most, "update")
+        updates = _count(least, most, "update")
+        times = _count(least, most, "time")
         text = (
-            f"the scheduler steps once in {count} (once per epoch, or with a wrong condition), or "
-            "the curve of the run is as many times longer"
+            f"the scheduler steps once in {updates} (once per epoch, or with a wrong condition), "
+            f"or the curve of the run is {times} longer"
         )
         return Fault("too slow", text, least, most)
 

@@ -202,6 +202,19 @@ def test_a_log_that_counts_from_one() -> None:
     assert fault.most == 4
 
 
+def test_a_fault_of_a_log_that_counts_from_one_is_listed_too() -> None:
+    """From 0, a peak of 0.00200307 explains it; the run has 0.002 and counts from 1."""
+    curve = StagedCurve([(3_000, 0.01, "exponential")], start=1.0)
+    updates = np.arange(0, 1_000, 100)
+    rates = curve.learning_rate(updates, 2e-3)
+    comparison = compared(curve, updates + 1, rates, digits=6, peak=1e-3)
+    from_zero, from_one = comparison.faults
+    assert from_zero.name == from_one.name == "peak"
+    assert from_zero.least > 2.002e-3
+    assert from_one.least < 2e-3 < from_one.most
+    assert from_one.text.startswith("if the log counts updates from 1: the peak is 0.002,")
+
+
 def test_two_faults_are_unknown() -> None:
     rates = CURVE.learning_rate(np.minimum(2 * UPDATES, 600), PEAK)
     comparison = compared(CURVE, UPDATES, rates)
@@ -234,6 +247,15 @@ def test_trailing_zeros_may_be_missing() -> None:
     comparison = compare_log(rows_of(step=UPDATES.tolist(), lr=rates), CURVE, PEAK)
     assert comparison.first_difference is None
     assert comparison.digits == 3
+
+
+def test_the_zero_of_a_whole_number_is_no_digit() -> None:
+    """Python has 30.0 for a float that was rounded to two digits."""
+    curve = PlateauCurve(1_000)
+    rates = [float(text) for text in formatted(2, curve.learning_rate(UPDATES, 30.0))]
+    comparison = compare_log(rows_of(step=UPDATES.tolist(), lr=rates), curve, 30.0)
+    assert comparison.first_difference is None
+    assert comparison.digits == 2
 
 
 def test_decimals_of_a_column() -> None:

@@ -93,6 +93,24 @@ def test_a_run_that_is_still_going() -> None:
     assert f"ends: at a step from {first} to {last}" in str(result)
 
 
+def test_a_decay_that_may_end_above_zero() -> None:
+    """It reaches 0 after the log, or ends at any step before that."""
+    curve = StagedCurve([(13_000,), (7_000, 0.1, "1-x^2")], start=1.0)
+    first, last = found(curve, np.arange(0, 19_000, 250), digits=3).ends
+    assert first == 18_751
+    assert last > 20_000
+
+
+def test_a_decay_ends_at_a_round_step_between_two_rows() -> None:
+    """Of the steps between the rows, 3,000 is the roundest; not all of them are tried."""
+    curve = StagedCurve.wsd(
+        3_000, warmup_steps=200, decay_steps=500, decay_shape="1-x^2", min_lr_ratio=0.1
+    )
+    updates = np.arange(0, 3_601, 40)
+    updates = updates[(updates <= 2_900) | (updates >= 3_030)]
+    assert found(curve, updates, digits=3).curve.total_steps == 3_000
+
+
 def test_a_plateau_that_is_still_going() -> None:
     curve = StagedCurve([(500, 1.0), (9_500,)])
     result = found(curve, np.arange(0, 2_000, 50))
