@@ -418,7 +418,8 @@ class Curve(ABC):
         Returns:
             An array of dtype float64 and shape (k + 1,) with one weight per checkpoint. No weight
             is negative, and they add up to exactly 1. For consecutive `steps` up to `total_steps`,
-            those of the checkpoints and those of blocks of one update have the same bits.
+            those of the checkpoints and those of blocks of one update have the same bits if the
+            curve has not begun to fall before `steps[0]`.
 
         Raises:
             TypeError: `steps` is not a sequence of integers, or `mean_of` neither an integer nor a

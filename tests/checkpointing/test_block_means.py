@@ -66,7 +66,7 @@ class BlockMeansRun:
             self.optimizer.zero_grad()
             state = self.model.state_dict()
             self.weights.append({name: weight.double() for name, weight in state.items()})
-            if update % LENGTH == 1:
+            if (update - 1) % LENGTH == 0:
                 self.mean.n_averaged.zero_()
             if update % self.every == 0:
                 self.mean.update_parameters(self.model)
@@ -163,6 +163,24 @@ def test_resume_within_a_block_keeps_its_mean(
         expected = saved_mean(uninterrupted.checkpoints, step)
         assert same_bits(mean.state_dict(), expected.state_dict())
         assert mean.n_averaged == LENGTH // every
+
+
+def test_block_killed_before_complete_checkpoint_is_replaced(
+    tmp_path: Path, runs: dict[str, BlockMeansRun]
+) -> None:
+    """The mean of block 12 is saved, but not the complete checkpoint after it."""
+    means = Checkpoints(tmp_path / "means", keep=LAST)
+    killed = BlockMeansRun(tmp_path / "run")
+    killed.train(11)
+    means.save(12, wait=True, mean=AveragedModel(Net(seed=9)))
+    resumed = BlockMeansRun(tmp_path / "run")
+    resumed.load_newest()
+    resumed.train(12)
+    means.save(12, wait=True, mean=resumed.mean)
+    replaced = saved_mean(means, 12)
+    expected = saved_mean(runs["every update"].checkpoints, 12)
+    assert means.steps() == [12]
+    assert same_bits(replaced.state_dict(), expected.state_dict())
 
 
 def test_averaged_model_loads_into_its_module(tmp_path: Path) -> None:

@@ -184,6 +184,10 @@ def test_weight_of_block_is_sum_over_its_updates(before, steps, to, shape, lengt
     of_updates = curve.merge_weights(consecutive[1:], mean_of=1)
     assert of_checkpoints[0] == 0
     assert (of_checkpoints[1:] == of_updates).all()
+    if before > 0:  # else the curve falls before the first of these steps
+        assert (curve.merge_weights(consecutive[1:]) == of_updates).all()
+    elif steps > 1:
+        assert (curve.merge_weights(consecutive[1:]) != of_updates).any()
     ends = range(begin + length, curve.total_steps + length, length)
     of_blocks = curve.merge_weights(ends, mean_of=length)
     for index, weight in enumerate(of_blocks):

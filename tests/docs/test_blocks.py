@@ -357,3 +357,16 @@ def test_stretched_decay_begins_at_its_level_and_ends_in_time(data):
     first_below = np.flatnonzero(page.above)[-1] + 1
     assert page.longer(first_below - 1) > level
     assert level >= page.longer(first_below) >= page.longer(page.first)
+
+
+def test_mean_of_bf16_weights_needs_float32():
+    """The mean drifts unless the weights are converted."""
+    drifting = mean = jnp.ones(1, jnp.float32)
+    add = jax.jit(lambda weights, mean, number: optax.incremental_update(weights, mean, 1 / number))
+    for number in range(1, 51):
+        weights = jnp.full(1, 1 + number / 64, jnp.bfloat16)
+        drifting = add(weights, drifting, number)
+        mean = add(jax.tree.map(jnp.float32, weights), mean, number)
+    exact = 1 + 51 / 128
+    assert abs(mean.item() - exact) < 1e-6
+    assert abs(drifting.item() - exact) > 1e-4
