@@ -66,7 +66,7 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
         return torch.tensor(noise) / 9 + index / 20, torch.full((2,), shift)
 
 
-class Run:
+class PlainLoop:
     """The parts of a run; each rank has different random numbers."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Run:
 
 def train(directory: Path, updates: int) -> list[str]:
     """Save after every other update, also in the middle of an epoch; return all losses."""
-    run = Run()
+    run = PlainLoop()
     loader = make_loader(Augmented(), 4 // world_size(), num_workers=0)
     checkpoints = Checkpoints(directory)
     checkpoints.load(**run.parts, loader=loader)
@@ -111,7 +111,7 @@ def train(directory: Path, updates: int) -> list[str]:
 
 def train_with_plain_loader(directory: Path, updates: int) -> list[str]:
     """Save after every epoch; torch's loader draws its order from torch's random numbers."""
-    run = Run()
+    run = PlainLoop()
     loader = DataLoader(Augmented(), batch_size=10, shuffle=True)
     checkpoints = Checkpoints(directory)
     checkpoints.load(**run.parts)

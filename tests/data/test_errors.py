@@ -17,7 +17,7 @@ from torch_bridge import make_loader, prefetch
 from torch_bridge.data.prefetching import _dense_parts
 
 
-class Stream(IterableDataset[int]):
+class Endless(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(4))
 
@@ -38,9 +38,9 @@ def state() -> Any:
 # Arguments.
 
 
-@wrong(TypeError, "dataset = ", "Stream", "must have a length")
+@wrong(TypeError, "dataset = ", "Endless", "must have a length")
 def test_iterable_dataset() -> None:
-    make_loader(Stream(), 4)
+    make_loader(Endless(), 4)
 
 
 @wrong(TypeError, "dataset = ", "must have a length")

@@ -155,7 +155,7 @@ def test_carry_without_tensors(model: Net, optimizer: Optimizer, carry: Any) -> 
 # Optimizers, and their learning rates.
 
 
-class SharpnessAware(SGD):
+class TwoStepSGD(SGD):
     def first_step(self) -> None: ...
 
     def second_step(self) -> None: ...
@@ -188,9 +188,9 @@ def test_lbfgs_among_two_optimizers(model: Net, optimizers: list[Optimizer]) -> 
     TrainStep(model, [optimizers[0], lbfgs], mean_loss, CURVE)
 
 
-@wrong(TypeError, "SharpnessAware updates in first_step() and second_step()", "lambda_lr in a loop")
+@wrong(TypeError, "TwoStepSGD updates in first_step() and second_step()", "lambda_lr in a loop")
 def test_sharpness_aware_optimizer(model: Net) -> None:
-    TrainStep(model, SharpnessAware(model.parameters(), lr=0.1), mean_loss, CURVE)
+    TrainStep(model, TwoStepSGD(model.parameters(), lr=0.1), mean_loss, CURVE)
 
 
 @wrong(ValueError, "2 parameters", "several optimizers")
