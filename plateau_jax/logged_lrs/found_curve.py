@@ -20,6 +20,8 @@ _EVEN_ROWS = 40
 _BENDS = 12
 _PLATEAUS = 6
 _ROUND_STEPS = 24
+_HIGHEST = 1.02
+"""A peak between two rows may be this many times the highest row; more would be a guess."""
 _ROWS_PER_STAGE = 4
 """With fewer rows than this for each stage, other curves usually explain the log too."""
 
@@ -192,6 +194,7 @@ def discover(rates: PrintedLrs) -> list[FoundCurve]:
     the few.
     """
     rows = _telling_rows(rates)
+    highest = _HIGHEST * float(rates.high.max())
     for _ in range(_ROUNDS):
         found: dict[tuple[str | None, ...], FoundCurve] = {}
         missed: set[int] = set()
@@ -201,7 +204,7 @@ def discover(rates: PrintedLrs) -> list[FoundCurve]:
             candidate = None
             if path.shapes not in found:
                 candidate = _curve_of(path)
-            if candidate is None:
+            if candidate is None or candidate.peak_value > highest:
                 continue
             worst = _missed_row(rates, candidate)
             if worst is not None:

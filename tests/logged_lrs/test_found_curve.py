@@ -141,6 +141,13 @@ def test_nothing_is_found_for_noise() -> None:
 
 
 @pytest.mark.slow
+def test_no_peak_is_invented_between_two_rows() -> None:
+    """Steep lines with jumps at the rows would explain the log, with a peak of 3.19e-5."""
+    curve = StagedCurve([(100, 1.0, "(1-x)^0.9"), (1_982,), (3_918, 0.0)], start=0.25)
+    assert found(curve, np.arange(0, 6_993, 92), digits=7, peak=2e-5).curve is None
+
+
+@pytest.mark.slow
 def test_a_part_of_a_cosine_is_not_found() -> None:
     """No stage begins after the start of its shape."""
     curve = PlateauCurve(1_000).part(300)
