@@ -84,7 +84,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Don't import a file without tests, nor one with only slow tests, whose packages may lack."""
+    """Don't import files without tests, or with only slow tests, whose packages may be missing."""
     if collection_path.suffix != ".py":
         return None
     if not collection_path.name.startswith(("test_", "conftest")):
@@ -195,6 +195,7 @@ def short_windows() -> Iterator[None]:
 def float64_by_default() -> Iterator[None]:
     """Torch creates tensors of floats in float64."""
     torch = import_module("torch")
+    default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield
-    torch.set_default_dtype(torch.float32)
+    torch.set_default_dtype(default)

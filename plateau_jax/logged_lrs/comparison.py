@@ -35,9 +35,10 @@ class LogComparison:
             None if all are.
         logged, expected: The learning rate there in the log, and that of the curve; None if all are
             on the curve.
-        faults: Each fault that explains every learning rate of the log; empty if all are on the
-            curve, or if no known fault explains them. A fault is a named tuple of `name`, `text`,
-            and `least` and `most`, the limits of its number.
+        faults: Each fault that explains every learning rate of the log, with at most eight ranges
+            of its number; empty if all are on the curve, or if no known fault explains them. A
+            fault is a named tuple of `name`, `text`, and `least` and `most`, the limits of its
+            number.
     """
 
     num_lrs: int
@@ -204,15 +205,18 @@ def _only_if_counted_from_one(
     """Return the faults that explain a log only if it counts from 1, with a text that says so."""
     further: list[Fault] = []
     for fault in from_one:
-        is_shift = fault.name in ("late", "early")  # the same from 0, by one update more or less
-        if not is_shift and not any(_is_within(fault, other) for other in from_zero):
+        # From 0, these three explain the log too, by one update more or less.
+        is_the_same_from_zero = fault.name in ("late", "early", "past the end")
+        if is_the_same_from_zero:
+            continue
+        if not any(_is_within(fault, fault_from_zero) for fault_from_zero in from_zero):
             text = f"if the log counts updates from 1: {fault.text}"
             further.append(fault._replace(text=text))
     return tuple(further)
 
 
-def _is_within(fault: Fault, other: Fault) -> bool:
-    return fault.name == other.name and other.least <= fault.least <= fault.most <= other.most
+def _is_within(fault: Fault, wider: Fault) -> bool:
+    return fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
 
 
 def _compare(

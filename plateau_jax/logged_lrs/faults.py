@@ -93,8 +93,8 @@ class _Shift(_Displacement):
         if most < 0:
             count = _count(-most, -least, "update")
             text = (
-                f"the learning rates are {count} late: the scheduler starts late or again, or the "
-                "log does not count from 0 as the curve does"
+                f"the learning rates are {count} late: the scheduler starts late or restarts, or "
+                "the log does not count from 0 as the curve does"
             )
             return Fault("late", text, -most, -least)
         count = _count(least, most, "update")
@@ -228,7 +228,7 @@ class Group:
 def find_faults(
     rates: PrintedLrs, expected: Floats, curve: Curve, peak: float, groups: Sequence[Group] = ()
 ) -> list[Fault]:
-    """Return each fault that explains every learning rate.
+    """Return each fault that explains every learning rate, with at most `_MOST_RANGES` ranges.
 
     Past the end, the learning rates may be any, so that this counts only if nothing else explains
     them.

@@ -82,8 +82,9 @@ class LoggedCurve:
         if self.ends is not None:
             first, last = self.ends
             lines.append(
-                f"the log stops at step {self.last_step}, before its last stage ends: at a step "
-                f"from {first} to {last}, which decides the last level; what follows is not known"
+                f"the log stops at step {self.last_step}, within its last stage, which may end at "
+                f"any step from {first} to {last}, each with a different last level; what follows "
+                "is not known"
             )
         elif self.curve.total_steps >= self.last_step:
             lines.append(f"the log ends at step {self.last_step}: what follows is not known")

@@ -285,8 +285,8 @@ def _ends_before_the_floor(
     step, value = state.last.step, state.last.value
     between: Steps = np.arange(int(rest.steps[floor - 1]) + 1, int(rest.steps[floor]))
     if len(between) > _NUM_LENGTHS:
-        some = between[:: len(between) // _NUM_LENGTHS]
-        between = np.union1d(some, roundest(int(between[0]), int(between[-1])))
+        evenly_spaced = between[:: len(between) // _NUM_LENGTHS]
+        between = np.union1d(evenly_spaced, roundest(int(between[0]), int(between[-1])))
     before = rest.part(slice(0, floor))
     lengths = (between - step).astype(np.float64)
     if isinstance(family, ClosedFamily):

@@ -106,7 +106,7 @@ def step_of(wrapper: str, optimizer: str) -> TrainStep:
 
 
 class Content(NamedTuple):
-    """What a checkpoint of a step gives back."""
+    """The content of a step that a load must restore."""
 
     state: dict[str, Any]
     """Its model, its optimizer and its counts."""

@@ -166,7 +166,7 @@ def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
 
 def tensors_of(clock: Clock) -> list[Tensor]:
     """Return the tensors of a clock, each once."""
-    values = [*vars(clock).values(), *vars(clock.learning_rates).values()]
+    values = [*vars(clock).values(), *vars(clock._learning_rates).values()]
     tensors = {id(value): value for value in values if isinstance(value, Tensor)}
     return list(tensors.values())
 

@@ -49,9 +49,8 @@ def test_stack_adds_leading_axis_of_curves(case, more_descriptions, segments, sh
     table = tensors(stack(curves))
     steps = torch.from_numpy(steps)
     assert_equal_bits(multiplier(table, steps), expected)
-    if (
-        TorchVersion(torch.__version__) >= "2.13"
-    ):  # an earlier torch has no vmap of a view as another dtype
+    # An earlier torch has no vmap of a view as a different dtype.
+    if TorchVersion(torch.__version__) >= "2.13":
         first_axis = table.map(lambda _: 0)
         over_curves = torch.func.vmap(multiplier, in_dims=(first_axis, None))
         assert_equal_bits(over_curves(table, steps), expected)
@@ -60,8 +59,6 @@ def test_stack_adds_leading_axis_of_curves(case, more_descriptions, segments, sh
 # Errors.
 
 TABLE = tensors(CURVE.table)
-
-
 STEP = torch.tensor(3)
 
 

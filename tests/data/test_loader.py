@@ -464,7 +464,7 @@ ONE_PROCESS = [Stage(1, 0, 2, 0), Stage(1, 0, 3, 0), Stage(1, 2, 0, 3)]
 @example((RAGGED, FROM_FOUR_PROCESSES_TO_ONE))
 @example((RAGGED | {"training": True}, ONE_PROCESS))
 @examples(300)
-def test_resume_twice_with_other_worldsizes_of(run: tuple[Arguments, list[Stage]]) -> None:
+def test_resume_twice_with_other_world_sizes(run: tuple[Arguments, list[Stage]]) -> None:
     check_stages(*run, num_workers=0)
 
 

@@ -208,7 +208,7 @@ def fsdp_that_keeps_parameters(model: nn.Module) -> nn.Module:
     ],
 )
 def test_wrapped_model_has_same_bits(wrap: Callable[..., nn.Module], blocks: Any) -> None:
-    """Whether it is checkpointed before or after wrapping."""
+    """Checkpointing may come before or after wrapping."""
     order = (0, 1, 0)
     is_within_blocks = wrap in (fsdp_within_blocks, fsdp_within_blocks_alone)
     if is_within_blocks and TorchVersion(torch.__version__) < "2.11":

@@ -1,4 +1,4 @@
-"""What ranks gather, on threads in place of processes."""
+"""Values that ranks gather; the ranks are threads."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The contributors' pages and the docstrings of folders name files that exist, and all of them."""
+"""Contributors' pages name only files that exist; the docstring of a folder names all its files."""
 
 import ast
 import re

@@ -459,8 +459,8 @@ FITS = (
     "warmup + int(int(steps * cycle_length) * decay_fraction) <= int(steps * cycle_length)",
     "first < second",
 )
-"""Conditions on lengths, beside those that a row states: lengths fit into the run, and drops follow
-one another. Each holds for the rows that have all its options."""
+"""Conditions on lengths, besides those that a row states: lengths fit into the run, and drops
+follow one another. Each holds for the rows that have all its options."""
 
 
 def short_cases(row: Row) -> Iterator[RowValues]:

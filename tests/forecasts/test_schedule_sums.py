@@ -57,7 +57,7 @@ def test_sums_of_levels_of_every_magnitude(stages: list[Any], start: float) -> N
 
 
 def lines_between(total: int, count: int) -> StagedCurve:
-    """Return straight lines between noisy levels with jumps, as a log of many rates gives."""
+    """Return lines between noisy levels with jumps, as logs of many learning rates give."""
     rng = np.random.default_rng(0)
     levels = np.cos(np.linspace(0, 1.55, count)) + 1e-3 * rng.standard_normal(count)
     levels = np.abs(levels) / 2

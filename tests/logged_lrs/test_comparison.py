@@ -215,6 +215,14 @@ def test_a_fault_of_a_log_that_counts_from_one_is_listed_too() -> None:
     assert from_one.text.startswith("if the log counts updates from 1: the peak is 0.002,")
 
 
+def test_the_end_of_the_curve_is_reported_once() -> None:
+    """It is past whether the log counts from 0 or from 1."""
+    curve = StagedCurve([(100, 0.5)], start=0.5)
+    updates = np.arange(5, 160, 10)
+    rates = np.where(updates < 100, PEAK / 2, PEAK)
+    assert [fault.name for fault in compared(curve, updates, rates).faults] == ["past the end"]
+
+
 def test_two_faults_are_unknown() -> None:
     rates = CURVE.learning_rate(np.minimum(2 * UPDATES, 600), PEAK)
     comparison = compared(CURVE, UPDATES, rates)

@@ -90,7 +90,7 @@ def test_a_run_that_is_still_going() -> None:
     result = found(curve, np.arange(0, 6_000, 50), digits=3)
     first, last = result.ends
     assert 9_000 < first <= 10_000 <= last < 11_000
-    assert f"ends: at a step from {first} to {last}" in str(result)
+    assert f"may end at any step from {first} to {last}" in str(result)
 
 
 def test_a_decay_that_may_end_above_zero() -> None:

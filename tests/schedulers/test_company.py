@@ -354,7 +354,7 @@ def test_group_added_after_the_load_of_a_waiting_scheduler() -> None:
     assert scheduler.state_dict()["in_charge"] is True
 
 
-def test_added_group_keeps_its_peak_in_the_turn_of_the_next_scheduler() -> None:
+def test_added_group_keeps_its_peak_under_the_next_scheduler() -> None:
     """The scheduler in charge has written its `initial_lr`, which is also that of a frozen one."""
     optimizer = optimizer_with([0.5, 0.25])
     frozen = optimizer.param_groups[0]
@@ -666,7 +666,7 @@ def test_saved_base_of_a_follower_warns_until_it_is_set() -> None:
     decay.load_state_dict(saved.state_dict())  # a rollback in a run that has set its base
 
 
-def test_peak_that_was_set_before_the_load_is_replaced_with_a_warning() -> None:
+def test_peak_set_before_the_load_is_replaced_with_a_warning() -> None:
     scheduler = lambda_lr(optimizer_with([0.125, 0.125]), CURVE)
     scheduler.set_peak(0.25)
     with pytest.warns(CurveWarning, match=r"peak_value=0\.5, now 0\.25\. .*set_peak\(0\.25\)"):

@@ -10,15 +10,15 @@ curve = PlateauCurve(100)
 # Logged learning rates, compared with a curve and without one.
 rows = [{"step": 0, "lr": 0.1}, {"step": 50, "lr": "5.00e-02"}]
 
-compare_log(rows, curve, 0.1)  # object
-compare_log(rows, curve, 0.2, groups=[(curve, 0.1)])  # object
+compare_log(rows, curve, 0.1)  # LogComparison
+compare_log(rows, curve, 0.2, groups=[(curve, 0.1)])  # LogComparison
 compare_log(rows, curve, 0)  # raises ValueError
 compare_log(rows, curve, varied(0.1))  # 1.1754943508222875e-38 … 3.4028235677973362e+38, else ValueError
 compare_log(rows, 100, 0.1)  # raises TypeError
 compare_log([{"step": 1, "rate": 0.1}], curve, 0.1)  # raises ValueError
 compare_log([{"step": 1, "lr": -0.1}], curve, 0.1)  # raises ValueError
 compare_log("missing.csv", curve, 0.1)  # raises FileNotFoundError
-find_curve(rows)  # object
+find_curve(rows)  # LoggedCurve
 find_curve([{"step": 1, "rate": 0.1}])  # raises ValueError
 find_curve(10)  # raises TypeError
 

@@ -48,7 +48,7 @@ lambda_lr(sgd(), curve).step()  # None, warns UserWarning
 
 
 def step_with_count(count):
-    """Step once by so many samples."""
+    """Step once by `count` samples."""
     counting = lambda_lr(sgd(), curve, clock=DataClock(8))
     counting.optimizer.step()
     counting.step(count=count)

@@ -30,14 +30,14 @@ def test_print_shows_curve_step_and_lr() -> None:
 
 def test_print_of_several_curves_is_one_line() -> None:
     model = Net()
-    other = PlateauCurve(500)
+    second_curve = PlateauCurve(500)
     optimizers = [
         torch.optim.SGD(model.first.parameters(), lr=0.5),
         torch.optim.SGD(model.last.parameters(), lr=0.5),
     ]
-    same = TrainStep(model, optimizers, mean_loss, other)
-    assert str(same).startswith(f"TrainStep({other}, curve_step=0, lr=0.5, ")
-    assert "lr=[0.25, 0.5], " in str(TrainStep(model, optimizers, mean_loss, [CURVE, other]))
+    same = TrainStep(model, optimizers, mean_loss, second_curve)
+    assert str(same).startswith(f"TrainStep({second_curve}, curve_step=0, lr=0.5, ")
+    assert "lr=[0.25, 0.5], " in str(TrainStep(model, optimizers, mean_loss, [CURVE, second_curve]))
     plateaus = [(number, 0.1) for number in range(90)]
     step = make_step(curve=PlateauCurve(10**6, plateaus=plateaus))
     for shown in (repr(step), str(step)):

@@ -1,4 +1,4 @@
-"""Which updates wait for the device: they read it, here on a CPU that stands in for it."""
+"""Updates that wait for the device read from it; here, a CPU stands in for the device."""
 
 import copy
 from collections.abc import Callable
@@ -27,8 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:platea
 # The counter of reads notices every way of reading, and nothing else.
 
 SCALAR = torch.ones((), dtype=torch.int64)
-
-
 LINE = torch.ones(1, dtype=torch.int64)
 
 
@@ -142,8 +140,6 @@ class Derived(Adam):
 
 
 FUSED_ADAM = partial(Adam, fused=True)
-
-
 FUSED_MOMENTUM = partial(SGD, lr=0.1, momentum=0.9, fused=True)
 
 

@@ -118,10 +118,10 @@ class Clock:
         if checked.rules:
             self._hold = Hold(checked.rules, self.curves[0], device, is_compiled=is_compiled)
 
-        self.learning_rates = LearningRates(self.curves, device)
-        self.lrs = self.learning_rates.current
+        self._learning_rates = LearningRates(self.curves, device)
+        self.lrs = self._learning_rates.current
         """The learning rates of this update: float32 of shape (groups,)."""
-        self.group_lrs = self.learning_rates.of_groups
+        self.group_lrs = self._learning_rates.of_groups
         """The same memory, as one scalar per group."""
 
         # Page-locked, since CUDA copies to pageable memory synchronously. `device` is given because
@@ -157,14 +157,14 @@ class Clock:
         self._is_copying = False  # a copy that has not arrived has the old counters
         # An update moves by at most one step, so at first it is certainly within the table. With a
         # unit it may leap.
-        self._updates_within_table = self.learning_rates.last_step - counters.curve_step + 1
+        self._updates_within_table = self._learning_rates.last_step - counters.curve_step + 1
         if self._is_captured or self._unit is not None:
             self._updates_within_table = 0
 
     def set_peaks(self, peaks: Sequence[float]) -> None:
         """Use different peaks from the next update on."""
         self.peaks = list(peaks)
-        self.learning_rates.set_peaks(self.peaks)
+        self._learning_rates.set_peaks(self.peaks)
 
     def read_counters(self) -> Counters:
         """Read all counters. Synchronizes with the device."""
@@ -181,7 +181,7 @@ class Clock:
 
     def lrs_at(self, step: int) -> list[float]:
         """Return the learning rate of each group at a step of the curve, computed on the host."""
-        return self.learning_rates.at(step)
+        return self._learning_rates.at(step)
 
     # An update, in the order of its calls. A captured graph must not contain the first two.
 
@@ -238,8 +238,8 @@ class Clock:
         """Write the learning rates of this update into `lrs`."""
         step = self._curve_step_row
         if self._updates > self._updates_within_table:
-            step = step.clamp(max=self.learning_rates.last_step)
-        self.learning_rates.fill(step)
+            step = step.clamp(max=self._learning_rates.last_step)
+        self._learning_rates.fill(step)
 
     def count_update(self, skip: Tensor, loss: Tensor) -> Tensor:
         """Count an update as applied or skipped, and move along the curve.

@@ -1,4 +1,4 @@
-"""Programs that call the packages, with a comment after each expression: what comes of it.
+"""Programs that call the packages, with the outcome of each expression in a comment after it.
 
 After a call, the comment has the type of its result or error, and the types of its warnings. After
 any other expression, such as an attribute, it has the value. If an argument is `varied(10)`, the
@@ -28,13 +28,15 @@ def with_outcomes(program: Path) -> str:
     lines = text.splitlines()
     names: dict[str, Any] = {"__name__": program.stem}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        # Each statement runs alone, because the comment after it shows its outcome.
         for statement in ast.parse(text).body:
             if not isinstance(statement, ast.Expr):
                 exec(compile(ast.Module([statement], []), program.name, "exec"), names)
             elif not isinstance(statement.value, ast.Constant):  # a docstring
                 end = (statement.end_lineno or 0) - 1
                 comment = _outcome(statement.value, names)
-                lines[end] = f"{lines[end][: statement.end_col_offset]}  # {comment}"
+                code = lines[end].encode()[: statement.end_col_offset].decode()
+                lines[end] = f"{code}  # {comment}"
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -76,7 +76,7 @@ class Kind:
     def build(
         self, loss_fn: Any = None, device: torch.device | str | None = None, **options: Any
     ) -> TrainStep:
-        """Return a new step of this kind, with these options in place of its own.
+        """Return a new step of this kind, with these options instead of the kind's.
 
         On a device that is given, a CUDA graph could capture its updates.
         """

@@ -30,8 +30,6 @@ CHANGES: list[Callable[[Any], Any]] = [
 
 
 changes = st.sampled_from(CHANGES) | any_change
-
-
 HOLD = HoldBelow([(3.0, 2), (0.5, 3)], every=2)
 
 

@@ -53,7 +53,7 @@ def fewer_rows(hidden: Tensor, cell: Tensor) -> Any:
     return hidden[:, :2], cell
 
 
-def another_dimension(hidden: Tensor, cell: Tensor) -> Any:
+def further_dimension(hidden: Tensor, cell: Tensor) -> Any:
     return hidden[None], cell
 
 
@@ -65,13 +65,13 @@ def number_for_a_tensor(hidden: Tensor, cell: Tensor) -> Any:
     return hidden, 1.0
 
 
-def another_device(hidden: Tensor, cell: Tensor) -> Any:
+def different_device(hidden: Tensor, cell: Tensor) -> Any:
     return hidden, cell.to("meta")
 
 
 @pytest.mark.parametrize(
     "change",
-    [fewer_rows, another_dimension, list_for_a_tuple, number_for_a_tensor, another_device],
+    [fewer_rows, further_dimension, list_for_a_tuple, number_for_a_tensor, different_device],
 )
 @wrong(ValueError, "loss_fn returned a carry")
 def test_carry_of_a_different_form(change: Callable[..., Any]) -> None:
