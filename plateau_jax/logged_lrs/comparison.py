@@ -57,15 +57,15 @@ class LogComparison:
         return None
 
     def __str__(self) -> str:
-        rates = f"{self.num_lrs} learning rates with up to {self.digits} digits"
+        count = f"{self.num_lrs} learning rates with up to {self.digits} digits"
         texts = [fault.text for fault in self.faults]
         if self.first_difference is None:
-            lines = [f"{rates}: all are on the curve", *texts]
+            lines = [f"{count}: all are on the curve", *texts]
             return "\n".join(lines)
         difference = f"the first that is not on the curve is at step {self.first_difference}"
         if self.counts_from == 1:
             difference = f"if the log counts updates from 1, {difference}"
-        lines = [f"{rates}: {difference}, {self.logged!r} instead of {self.expected:.6g}"]
+        lines = [f"{count}: {difference}, {self.logged!r} instead of {self.expected:.6g}"]
         if not texts:
             lines.append("no fault that this function knows explains all of them")
         elif self.faults[0].name == "past the end":
@@ -158,13 +158,13 @@ def compare_log(
         group_curve = _checked_curve((*path, "curve"), group_curve)
         checked.append(Group(group_curve, _checked_peak((*path, "peak_value"), group_peak)))
     name, cells = open_lrs(source, step, lr, "compare_log")
-    rates = PrintedLrs.from_cells(cells)
-    if rates.are_too_coarse:
+    logged = PrintedLrs.from_cells(cells)
+    if logged.are_too_coarse:
         raise ValueError(
             f"the learning rates of {name} are all {cells[0].text}, which may stand for "
             "different numbers: log them with more digits, as in f'{lr:.3e}'"
         )
-    return compare_lrs(rates, curve, peak, checked)
+    return compare_lrs(logged, curve, peak, checked)
 
 
 def _checked_curve(path: checks.Path | str, curve: Any) -> Curve:
@@ -182,13 +182,13 @@ def _checked_peak(path: checks.Path | str, value: Any) -> float:
 
 
 def compare_lrs(
-    rates: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group] = ()
+    logged: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group] = ()
 ) -> LogComparison:
     """Compare printed learning rates with a curve; the log may count updates from 0 or from 1."""
-    from_zero = _compare(rates, curve, peak, groups, counts_from=0)
-    if from_zero.first_difference is None or rates.steps[0] == 0:
+    from_zero = _compare(logged, curve, peak, groups, counts_from=0)
+    if from_zero.first_difference is None or logged.steps[0] == 0:
         return from_zero
-    from_one = _compare(rates, curve, peak, groups, counts_from=1)
+    from_one = _compare(logged, curve, peak, groups, counts_from=1)
     if from_one.first_difference is None:
         return from_zero  # one update late, or fewer rows differ than a fault needs
     if from_zero.faults:
@@ -220,21 +220,21 @@ def _is_within(fault: Fault, wider: Fault) -> bool:
 
 
 def _compare(
-    rates: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group], counts_from: int
+    logged: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group], counts_from: int
 ) -> LogComparison:
-    updates = replace(rates, steps=rates.steps - counts_from)
+    updates = replace(logged, steps=logged.steps - counts_from)
     expected = lrs_at(updates.steps, curve, peak)
     faults = tuple(find_faults(updates, expected, curve, peak, groups))
-    is_off = ~rates.contain(expected)
+    is_off = ~logged.contain(expected)
     if not is_off.any():
-        return LogComparison(len(rates), rates.digits, counts_from, None, None, None, faults)
+        return LogComparison(len(logged), logged.digits, counts_from, None, None, None, faults)
     row = int(np.argmax(is_off))
     return LogComparison(
-        len(rates),
-        rates.digits,
+        len(logged),
+        logged.digits,
         counts_from,
-        int(rates.steps[row]),
-        float(rates.values[row]),
+        int(logged.steps[row]),
+        float(logged.values[row]),
         float(expected[row]),
         faults,
     )
@@ -253,17 +253,17 @@ def difference_from(
         peak: Its peak.
         has_peak_from_log: The peak was read from the log, so a different one is no difference.
     """
-    rates = PrintedLrs.from_cells(cells)
-    if rates.are_too_coarse:
+    logged = PrintedLrs.from_cells(cells)
+    if logged.are_too_coarse:
         return ""
-    from_one = replace(rates, steps=rates.steps - 1)
-    for counted in (rates, from_one):
+    from_one = replace(logged, steps=logged.steps - 1)
+    for counted in (logged, from_one):
         values = lrs_at(counted.steps, curve, peak)
         if counted.contain(values).all():
             return ""
         if has_peak_from_log and factor_limits(counted, values) is not None:
             return ""
-    comparison = compare_lrs(rates, curve, peak)
+    comparison = compare_lrs(logged, curve, peak)
     text = (
         f"the learning rate at step {comparison.first_difference} is "
         f"{comparison.logged:.6g}, not {comparison.expected:.6g} as on the curve"

@@ -36,6 +36,8 @@ _MOST_RANGES = 8
 _TRIED = 5
 """Numbers that are tried in each range that remains: its ends, and some between."""
 _MOST_FACTOR = 64
+_UNLIMITED = 1 << 20
+"""A number as large as this could be any larger one: all rows are past the end of the curve."""
 _SAMPLE = 24
 
 
@@ -68,7 +70,7 @@ class _Displacement(ABC):
         """Return each k for which the step of the curve at an update lies in first … last."""
 
     @abstractmethod
-    def domain(self, rates: PrintedLrs) -> Ranges:
+    def domain(self, logged: PrintedLrs) -> Ranges:
         """Return each k that the log can show."""
 
     @abstractmethod
@@ -85,9 +87,9 @@ class _Shift(_Displacement):
     def values_for(self, step: int, first: int, last: int) -> list[Range]:
         return [Range(first - step, last - step)]
 
-    def domain(self, rates: PrintedLrs) -> Ranges:
+    def domain(self, logged: PrintedLrs) -> Ranges:
         # Later by more, all rows would be at step 0.
-        return [*nonempty(1 - int(rates.steps[-1]), -1), Range(1, MAX_STEP)]
+        return [*nonempty(1 - int(logged.steps[-1]), -1), Range(1, MAX_STEP)]
 
     def fault(self, least: int, most: int) -> Fault:
         if most < 0:
@@ -118,8 +120,8 @@ class _Multiple(_Displacement):
             return []
         return nonempty(-(-first // step), last // step)
 
-    def domain(self, rates: PrintedLrs) -> Ranges:
-        return [Range(2, 1 << 20)]
+    def domain(self, logged: PrintedLrs) -> Ranges:
+        return [Range(2, _UNLIMITED)]
 
     def fault(self, least: int, most: int) -> Fault:
         times = _count(least, most, "time")
@@ -144,8 +146,8 @@ class _Quotient(_Displacement):
             return []
         return nonempty(step // (last + 1) + 1, most)
 
-    def domain(self, rates: PrintedLrs) -> Ranges:
-        return nonempty(2, int(rates.steps[-1]))
+    def domain(self, logged: PrintedLrs) -> Ranges:
+        return nonempty(2, int(logged.steps[-1]))
 
     def fault(self, least: int, most: int) -> Fault:
         updates = _count(least, most, "update")
@@ -169,9 +171,9 @@ class _Restart(_Displacement):
             values += nonempty(step + 1, MAX_STEP)
         return values
 
-    def domain(self, rates: PrintedLrs) -> Ranges:
+    def domain(self, logged: PrintedLrs) -> Ranges:
         # After a single row, a restart cannot be distinguished from a late start.
-        return nonempty(int(rates.steps[1]) + 1, int(rates.steps[-1]))
+        return nonempty(int(logged.steps[1]) + 1, int(logged.steps[-1]))
 
     def fault(self, least: int, most: int) -> Fault:
         place = _place(least, most)
@@ -192,8 +194,8 @@ class _Stop(_Displacement):
             return nonempty(max(0, first), last)
         return []
 
-    def domain(self, rates: PrintedLrs) -> Ranges:
-        return nonempty(0, int(rates.steps[-1]) - 1)
+    def domain(self, logged: PrintedLrs) -> Ranges:
+        return nonempty(0, int(logged.steps[-1]) - 1)
 
     def fault(self, least: int, most: int) -> Fault:
         text = f"the learning rate stands still from {_place(least, most)} on"
@@ -208,6 +210,8 @@ def _count(least: int, most: int, thing: str) -> str:
         return f"1 {thing}"
     if least == most:
         return f"{least} {thing}s"
+    if most >= _UNLIMITED:
+        return f"{least} or more {thing}s"
     return f"{least} to {most} {thing}s"
 
 
@@ -226,7 +230,7 @@ class Group:
 
 
 def find_faults(
-    rates: PrintedLrs, expected: Floats, curve: Curve, peak: float, groups: Sequence[Group] = ()
+    logged: PrintedLrs, expected: Floats, curve: Curve, peak: float, groups: Sequence[Group] = ()
 ) -> list[Fault]:
     """Return each fault that explains every learning rate, with at most `_MOST_RANGES` ranges.
 
@@ -234,28 +238,28 @@ def find_faults(
     them.
 
     Args:
-        rates: The learning rates of the log.
+        logged: The learning rates of the log.
         expected: Those of the curve at the same steps.
         curve: The curve that the run should follow.
         peak: Its peak.
         groups: The other parameter groups of the run.
     """
-    is_off = ~rates.contain(expected)
+    is_off = ~logged.contain(expected)
     if np.count_nonzero(is_off) < _FEWEST_ROWS:
-        return _past_the_end(rates, curve, is_off)
+        return _past_the_end(logged, curve, is_off)
     curve_lrs = CurveLrs(curve, peak)
-    faults = [*_of_groups(rates, groups), *_of_peak(rates, expected, peak)]
+    faults = [*_of_groups(logged, groups), *_of_peak(logged, expected, peak)]
     for displacement in (_Shift(), _Multiple(), _Quotient(), _Restart(), _Stop()):
-        faults += _of_displacement(displacement, rates, curve_lrs, is_off)
-    faults += _of_warmup(rates, curve, peak)
-    return faults or _past_the_end(rates, curve, is_off)
+        faults += _of_displacement(displacement, logged, curve_lrs, is_off)
+    faults += _of_warmup(logged, curve, peak)
+    return faults or _past_the_end(logged, curve, is_off)
 
 
-def _past_the_end(rates: PrintedLrs, curve: Curve, is_off: np.ndarray) -> list[Fault]:
+def _past_the_end(logged: PrintedLrs, curve: Curve, is_off: np.ndarray) -> list[Fault]:
     """Explain rows that differ only from the curve's end on."""
     end = curve.total_steps
-    last = int(rates.steps[-1])
-    if last <= end or np.any(is_off & (rates.steps < end)):
+    last = int(logged.steps[-1])
+    if last <= end or np.any(is_off & (logged.steps < end)):
         return []
     text = (
         f"the log continues to update {last}, past the end of the curve at {end}; all rows before "
@@ -264,15 +268,15 @@ def _past_the_end(rates: PrintedLrs, curve: Curve, is_off: np.ndarray) -> list[F
     return [Fault("past the end", text, last - end, last - end)]
 
 
-def _of_groups(rates: PrintedLrs, groups: Sequence[Group]) -> Iterator[Fault]:
+def _of_groups(logged: PrintedLrs, groups: Sequence[Group]) -> Iterator[Fault]:
     for place, group in enumerate(groups):
-        if rates.contain(lrs_at(rates.steps, group.curve, group.peak)).all():
+        if logged.contain(lrs_at(logged.steps, group.curve, group.peak)).all():
             text = f"the learning rates are those of groups[{place}]"
             yield Fault("group", text, place, place)
 
 
-def _of_peak(rates: PrintedLrs, expected: Floats, given: float) -> Iterator[Fault]:
-    limits = factor_limits(rates, expected)
+def _of_peak(logged: PrintedLrs, expected: Floats, given: float) -> Iterator[Fault]:
+    limits = factor_limits(logged, expected)
     if limits is None:
         return
     low, high = limits
@@ -282,16 +286,16 @@ def _of_peak(rates: PrintedLrs, expected: Floats, given: float) -> Iterator[Faul
     yield Fault("peak", text, low * given, high * given)
 
 
-def factor_limits(rates: PrintedLrs, values: np.ndarray) -> tuple[float, float] | None:
+def factor_limits(logged: PrintedLrs, values: np.ndarray) -> tuple[float, float] | None:
     """Return the least and the greatest factor between values and the logged learning rates.
 
     None if no factor above 0 explains all rows.
     """
     is_zero = values == 0
-    if not rates.part(is_zero.nonzero()[0]).contain(values[is_zero]).all() or is_zero.all():
+    if not logged.part(is_zero.nonzero()[0]).contain(values[is_zero]).all() or is_zero.all():
         return None
-    low = float(np.max(rates.low[~is_zero] / values[~is_zero]))
-    high = float(np.min(rates.high[~is_zero] / values[~is_zero]))
+    low = float(np.max(logged.low[~is_zero] / values[~is_zero]))
+    high = float(np.min(logged.high[~is_zero] / values[~is_zero]))
     if not 0 < low <= high:
         return None
     return low, high
@@ -299,24 +303,24 @@ def factor_limits(rates: PrintedLrs, values: np.ndarray) -> tuple[float, float] 
 
 def _of_displacement(
     displacement: _Displacement,
-    rates: PrintedLrs,
+    logged: PrintedLrs,
     curve_lrs: CurveLrs,
     is_off: np.ndarray,
 ) -> Iterator[Fault]:
     """Find the values of k that explain all rows: each row removes the k that it does not allow."""
-    remaining = displacement.domain(rates)
+    remaining = displacement.domain(logged)
     row = int(np.argmax(is_off))
     for _ in range(_MOST_CUTS):
         allowed: list[Range] = []
-        for first, last in curve_lrs.between(rates.low[row], rates.high[row]):
-            allowed += displacement.values_for(int(rates.steps[row]), first, last)
+        for first, last in curve_lrs.between(logged.low[row], logged.high[row]):
+            allowed += displacement.values_for(int(logged.steps[row]), first, last)
         remaining = intersect(remaining, sorted(allowed))
         if not remaining:
             return
         tried: list[int] = []
         for first, last in remaining[:_MOST_RANGES]:
             tried += np.linspace(first, last, _TRIED, dtype=np.int64).tolist()
-        unexplained = _unexplained_row(displacement, tried, rates, curve_lrs)
+        unexplained = _unexplained_row(displacement, tried, logged, curve_lrs)
         if unexplained is None:
             # Two ranges are two answers, such as one update late and fifteen early.
             for first, last in remaining[:_MOST_RANGES]:
@@ -328,27 +332,30 @@ def _of_displacement(
 def _unexplained_row(
     displacement: _Displacement,
     numbers: Sequence[int],
-    rates: PrintedLrs,
+    logged: PrintedLrs,
     curve_lrs: CurveLrs,
 ) -> int | None:
     """Return the row that the first k that fails misses by most; None if each k explains all."""
     for k in numbers:
-        values = curve_lrs(displacement.positions(rates.steps, k))
-        excess = rates.excess(values)
+        values = curve_lrs(displacement.positions(logged.steps, k))
+        excess = logged.excess(values)
         row = len(excess) - 1 - int(np.argmax(excess[::-1]))  # the last: it removes the most
         if excess[row] > 0:
             return row
     return None
 
 
-def _of_warmup(rates: PrintedLrs, curve: Curve, peak: float) -> Iterator[Fault]:
+def _of_warmup(logged: PrintedLrs, curve: Curve, peak: float) -> Iterator[Fault]:
     """Find the factor by which the warmup of the run is longer or shorter."""
     warmup, _ = next(nonempty_segments(curve._exact_segments))
     length = warmup.length
     if not warmup.start < warmup.end or length >= curve.total_steps:
         return
     for steps in _lengths_in_micro_batches(length):
-        if any(_explains(changed, peak, rates) for changed in _with_warmup(curve, steps)):
+        changed_warmup = StagedCurve([_warmup_stage(curve, steps)], start=float(warmup.start))
+        if not _explains(changed_warmup, peak, logged.part(logged.steps < steps)):
+            continue  # before a whole curve is built
+        if any(_explains(changed, peak, logged) for changed in _with_warmup(curve, steps)):
             takes = f"the warmup takes {steps} updates instead of {length}"
             text = f"{takes}, as if one of the two were counted in micro-batches"
             yield Fault("warmup", text, steps, steps)
@@ -361,13 +368,13 @@ def _lengths_in_micro_batches(length: int) -> Iterator[int]:
             yield length // factor
 
 
-def _explains(curve: Curve, peak: float, rates: PrintedLrs) -> bool:
+def _explains(curve: Curve, peak: float, logged: PrintedLrs) -> bool:
     # First at some rows, because most curves fail there.
-    rows = np.linspace(0, len(rates) - 1, min(_SAMPLE, len(rates))).astype(np.int64)
-    sample = rates.part(rows)
+    rows = np.linspace(0, len(logged) - 1, min(_SAMPLE, len(logged))).astype(np.int64)
+    sample = logged.part(rows)
     if not sample.contain(lrs_at(sample.steps, curve, peak)).all():
         return False
-    return bool(rates.contain(lrs_at(rates.steps, curve, peak)).all())
+    return bool(logged.contain(lrs_at(logged.steps, curve, peak)).all())
 
 
 def _with_warmup(curve: Curve, steps: int) -> Iterator[Curve]:

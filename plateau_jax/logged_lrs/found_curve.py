@@ -1,6 +1,6 @@
 """`find_curve`: the shortest curve that explains the learning rates of a log."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, NamedTuple
@@ -22,8 +22,8 @@ _PLATEAUS = 6
 _ROUND_STEPS = 24
 _HIGHEST = 1.02
 """A peak between two rows may be this many times the highest row; more would be a guess."""
-_ROWS_PER_STAGE = 4
-"""With fewer rows than this for each stage, other curves usually explain the log too."""
+_FEWEST_ROWS = 3
+"""Two rows say nothing about the shape of the stage between them."""
 
 
 class FoundCurve(NamedTuple):
@@ -58,6 +58,8 @@ class LoggedCurve:
         ends: If the last stage that the log shows ends after the log, the first and the last step
             at which it may end, each with a different last level; otherwise None. What follows it
             is not known.
+        guessed_stages: The first and the last step of each stage on which fewer than three logged
+            learning rates lie, with its ends: the log does not show its shape.
         num_lrs: The number of logged learning rates.
         digits: The number of significant digits that the log prints.
         last_step: The last step of the log.
@@ -68,24 +70,25 @@ class LoggedCurve:
     alternatives: tuple[tuple[StagedCurve, float], ...]
     decisive_step: int | None
     ends: tuple[int, int] | None
+    guessed_stages: tuple[tuple[int, int], ...]
     num_lrs: int
     digits: int
     last_step: int
 
     def __str__(self) -> str:
-        rates = f"{self.num_lrs} learning rates with up to {self.digits} digits"
+        count = f"{self.num_lrs} learning rates with up to {self.digits} digits"
         if self.curve is None:
-            return f"{rates}: no curve of few stages that end at logged steps explains them"
-        lines = [f"{rates}: the shortest curve found that explains all of them", repr(self.curve)]
+            return f"{count}: no curve of few stages that end at logged steps explains them"
+        lines = [f"{count}: the shortest curve found that explains all of them", repr(self.curve)]
         lines.append(f"with peak_value={self.peak_value!r}")
         lines.append(self.curve.describe())
         if self.ends is not None:
             first, last = self.ends
-            lines.append(
-                f"the log stops at step {self.last_step}, within its last stage, which may end at "
-                f"any step from {first} to {last}, each with a different last level; what follows "
-                "is not known"
-            )
+            may_end = f"may end at any step from {first} to {last}, each with a different level"
+            if first == last:
+                may_end = f"would end at step {last}"
+            stops = f"the log stops at step {self.last_step}, within its last stage"
+            lines.append(f"{stops}, which {may_end}; what follows is not known")
         elif self.curve.total_steps >= self.last_step:
             lines.append(f"the log ends at step {self.last_step}: what follows is not known")
         if self.alternatives:
@@ -94,8 +97,12 @@ class LoggedCurve:
                 decided = f"; the learning rate at step {self.decisive_step} would tell"
             lines.append(f"as short, and possible too{decided}:")
             lines += [f"{curve!r} with peak_value={peak!r}" for curve, peak in self.alternatives]
-        if self.num_lrs < _ROWS_PER_STAGE * len(self.curve.stages):
-            lines.append("so few rows for so many stages fit other curves too: log more of them")
+        if self.guessed_stages:
+            steps = ", ".join(f"{first} to {last}" for first, last in self.guessed_stages)
+            lines.append(
+                "fewer than three learning rates lie on each of these stages, so their shapes are "
+                f"guesses: steps {steps}"
+            )
         return "\n".join(lines)
 
 
@@ -117,8 +124,9 @@ def find_curve(
 
     Stages may be plateaus, jumps, `"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^2"`,
     `"t^-0.5"`, `"t^-1"` and `"(1-x)^P"` with P = 0.5, 0.9, 1.5, 2, 2.5, 3 and 4; at most nine. They
-    end at logged steps, except that a warmup may end at the peak between two of them, a plateau at
-    a round step, and the last stage anywhere. A part of a stage that begins after its start is not
+    end at logged steps, except that a warmup may end at the peak between two of them, the last
+    stage anywhere, and a plateau at a round step; before a shape other than `"cosine"` and
+    `"(1-x)^P"`, a plateau may end anywhere. A part of a stage that begins after its start is not
     found. If nothing is found, the result says so.
 
     Args:
@@ -130,8 +138,8 @@ def find_curve(
 
     Returns:
         A `LoggedCurve` with the attributes `curve` and `peak_value` (None if nothing was found),
-        `alternatives`, `decisive_step`, `ends`, `num_lrs`, `digits` and `last_step`. As text
-        it is a report, with the line of code and the segments of the curve.
+        `alternatives`, `decisive_step`, `ends`, `guessed_stages`, `num_lrs`, `digits` and
+        `last_step`. As text it is a report, with the line of code and the segments of the curve.
 
     Raises:
         TypeError: `source` is neither a path nor rows.
@@ -151,35 +159,47 @@ def find_curve(
     0.0003
     """
     _, cells = open_lrs(source, step, lr, "find_curve")
-    rates = PrintedLrs.from_cells(cells)
-    found = discover(rates)
-    last_step = int(rates.steps[-1])
+    logged = PrintedLrs.from_cells(cells)
+    found = discover(logged)
+    last_step = int(logged.steps[-1])
     if not found:
-        return LoggedCurve(None, None, (), None, None, len(rates), rates.digits, last_step)
+        return LoggedCurve(None, None, (), None, None, (), len(logged), logged.digits, last_step)
     best, *others = found
     return LoggedCurve(
         best.curve,
         best.peak_value,
         tuple((other.curve, other.peak_value) for other in others),
-        _decisive_step(rates, best, others),
+        _decisive_step(logged, best, others),
         best.ends,
-        len(rates),
-        rates.digits,
+        tuple(_guessed_stages(logged, best.curve)),
+        len(logged),
+        logged.digits,
         last_step,
     )
 
 
-def _decisive_step(rates: PrintedLrs, best: FoundCurve, others: list[FoundCurve]) -> int | None:
+def _guessed_stages(logged: PrintedLrs, curve: StagedCurve) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last step of stages whose shape too few rows confirm."""
+    for segment in curve.segments:
+        if segment.last_step is None or segment.kind == "plateau":
+            continue
+        end = segment.last_step + 1
+        on_stage = (segment.first_step <= logged.steps) & (logged.steps <= end)
+        if np.count_nonzero(on_stage) < _FEWEST_ROWS:
+            yield segment.first_step, segment.last_step
+
+
+def _decisive_step(logged: PrintedLrs, best: FoundCurve, others: list[FoundCurve]) -> int | None:
     """Return a step at which two curves print differently: the first after the log, if any."""
     if not others:
         return None
     other = others[0]
-    last = int(rates.steps[-1])
+    last = int(logged.steps[-1])
     horizon = max(2 * last, best.curve.total_steps, other.curve.total_steps) + 1
     steps = np.unique(np.linspace(0, horizon, 4 * 1024).astype(np.int64))
     values = best.learning_rates(steps)
     other_values = other.learning_rates(steps)
-    unit = 10.0 ** (1 - rates.digits) * np.maximum(values, other_values)
+    unit = 10.0 ** (1 - logged.digits) * np.maximum(values, other_values)
     differing = steps[np.abs(values - other_values) > 2 * unit]
     after = differing[differing > last]
     for candidates in (after, differing):
@@ -188,30 +208,30 @@ def _decisive_step(rates: PrintedLrs, best: FoundCurve, others: list[FoundCurve]
     return None
 
 
-def discover(rates: PrintedLrs) -> list[FoundCurve]:
+def discover(logged: PrintedLrs) -> list[FoundCurve]:
     """Return the shortest curves that explain all rows: one for each sequence of shapes.
 
     They are searched with few rows, then checked with all. Rows that a curve misses are added to
     the few.
     """
-    rows = _telling_rows(rates)
-    highest = _HIGHEST * float(rates.high.max())
+    rows = _telling_rows(logged)
+    highest = _HIGHEST * float(logged.high.max())
     for _ in range(_ROUNDS):
         found: dict[tuple[str | None, ...], FoundCurve] = {}
         missed: set[int] = set()
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            paths = shortest_paths(rates.part(rows))
+            paths = shortest_paths(logged.part(rows))
         for path in paths:
             candidate = None
             if path.shapes not in found:
                 candidate = _curve_of(path)
             if candidate is None or candidate.peak_value > highest:
                 continue
-            worst = _missed_row(rates, candidate)
+            worst = _missed_row(logged, candidate)
             if worst is not None:
                 missed.add(worst)
             else:
-                found[path.shapes] = _without_needless_stages(rates, path, candidate)
+                found[path.shapes] = _without_needless_stages(logged, path, candidate)
             if _MOST_FOUND in (len(found), len(missed)):
                 break
         if found:
@@ -224,16 +244,16 @@ def discover(rates: PrintedLrs) -> list[FoundCurve]:
     return []
 
 
-def _missed_row(rates: PrintedLrs, candidate: FoundCurve) -> int | None:
+def _missed_row(logged: PrintedLrs, candidate: FoundCurve) -> int | None:
     """Return the row that a curve misses by most; None if it explains all."""
-    excess = rates.excess(candidate.learning_rates(rates.steps))
+    excess = logged.excess(candidate.learning_rates(logged.steps))
     worst = int(np.argmax(excess))
     if excess[worst] > 0:
         return worst
     return None
 
 
-def _without_needless_stages(rates: PrintedLrs, path: State, candidate: FoundCurve) -> FoundCurve:
+def _without_needless_stages(logged: PrintedLrs, path: State, candidate: FoundCurve) -> FoundCurve:
     """Return the curve with fewer stages, if two of the same shape can be one."""
     for place in range(1, len(path.knots) - 1):
         if path.knots[place].shape != path.knots[place + 1].shape:
@@ -241,18 +261,18 @@ def _without_needless_stages(rates: PrintedLrs, path: State, candidate: FoundCur
         knots = path.knots[:place] + path.knots[place + 1 :]
         joined = State(knots, path.row, path.ends)
         shorter = _curve_of(joined)
-        if shorter is not None and _missed_row(rates, shorter) is None:
-            return _without_needless_stages(rates, joined, shorter)
+        if shorter is not None and _missed_row(logged, shorter) is None:
+            return _without_needless_stages(logged, joined, shorter)
     return candidate
 
 
-def _telling_rows(rates: PrintedLrs) -> Steps:
+def _telling_rows(logged: PrintedLrs) -> Steps:
     """Return rows at which stages may end, and rows in between."""
-    count = len(rates)
+    count = len(logged)
     if count <= 2 * _EVEN_ROWS:
         return np.arange(count)
-    values = rates.values
-    slopes = np.diff(values) / np.diff(rates.steps)
+    values = logged.values
+    slopes = np.diff(values) / np.diff(logged.steps)
     bends = np.abs(np.diff(slopes))
     rows = [np.linspace(0, count - 1, _EVEN_ROWS).astype(np.int64)]
     for largest in (np.argsort(-np.abs(slopes))[:_BENDS], np.argsort(-bends)[:_BENDS] + 1):
@@ -263,9 +283,9 @@ def _telling_rows(rates: PrintedLrs) -> Steps:
     rows.append(at_peak[[0, -1]])
     if len(at_end):
         rows.append(at_end[-1:] + 1)
-    unit = 10 ** int(np.log10(rates.steps[-1]))
+    unit = 10 ** int(np.log10(logged.steps[-1]))
     while unit > 1:
-        round_rows = np.flatnonzero(rates.steps % unit == 0)
+        round_rows = np.flatnonzero(logged.steps % unit == 0)
         if len(round_rows) > _ROUND_STEPS:
             break
         rows.append(round_rows)

@@ -72,7 +72,7 @@ class PrintedLrs:
         """Return how far each value lies outside of the interval of its row; within, below 0."""
         return np.maximum(self.low - values, values - self.high)
 
-    def part(self, rows: slice | NDArray[np.integer]) -> Self:
+    def part(self, rows: slice | NDArray[np.integer | np.bool_]) -> Self:
         return type(self)(
             self.steps[rows], self.values[rows], self.low[rows], self.high[rows], self.digits
         )

@@ -6,7 +6,7 @@ first curves that explain all rows have the fewest stages.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from plateau_jax.logged_lrs.stage_families import (
     OPEN_FAMILIES,
     ClosedFamily,
     OpenFamily,
+    num_leading,
 )
 
 MOST_STAGES = 9
@@ -31,6 +32,7 @@ _ALL_KNOTS = 40
 _EXCESSES = 1e-4, 1e-3, 1e-2
 _LONGEST = 16.0
 _NUM_LENGTHS = 60
+_NUM_BEGINS = 15
 
 
 @dataclass(frozen=True)
@@ -79,23 +81,22 @@ class State:
         return State((*self.knots, knot), row)
 
 
-def shortest_paths(rates: PrintedLrs) -> list[State]:
+def shortest_paths(logged: PrintedLrs) -> list[State]:
     """Return the states with the fewest stages that explain all rows; empty if none is found."""
-    by_stages: list[dict[tuple[int, int, float, str | None], State]] = []
-    for _ in range(MOST_STAGES + 3):
-        by_stages.append({})
-    for state in _starts(rates):
+    by_stages: defaultdict[int, dict[tuple[int, int, float, str | None], State]] = defaultdict(dict)
+    for state in _starts(logged):
         by_stages[0][state.key] = state
-    budget = _MOST_WORK // len(rates)
-    for states in by_stages[: MOST_STAGES + 1]:
-        complete = [state for state in states.values() if _holds_to_the_end(rates, state)]
+    budget = _MOST_WORK // len(logged)
+    for num_stages in range(MOST_STAGES + 1):
+        states = by_stages[num_stages]
+        complete = [state for state in states.values() if _holds_to_the_end(logged, state)]
         complete = [state for state in complete if len(state.knots) > 1]
         if complete:
             return sorted(complete, key=_num_digits)
         advanced = _most_advanced(states.values())[:budget]
         budget -= len(advanced)
         for state in advanced:
-            for later in _expand(rates, state):
+            for later in _expand(logged, state):
                 by_stages[len(later.knots) - 1].setdefault(later.key, later)
     return []
 
@@ -117,23 +118,23 @@ def _most_advanced(states: Iterable[State]) -> list[State]:
     return kept[:_MOST_STATES]
 
 
-def _holds_to_the_end(rates: PrintedLrs, state: State) -> bool:
+def _holds_to_the_end(logged: PrintedLrs, state: State) -> bool:
     """Return True if all later rows are at the end of the last stage, at which a curve stays."""
-    rest = rates.part(slice(state.row, None))
+    rest = logged.part(slice(state.row, None))
     return bool(rest.contain(state.last.value).all())
 
 
-def _starts(rates: PrintedLrs) -> Iterator[State]:
-    first = int(rates.steps[0])
+def _starts(logged: PrintedLrs) -> Iterator[State]:
+    first = int(logged.steps[0])
     if first == 0:
-        for value in _values(rates.low[0], rates.high[0], rates.values[0]):
+        for value in _values(logged.low[0], logged.high[0], logged.values[0]):
             yield State((Knot(0, value),), 1)
         return
-    values = {0.0, *_values(rates.low[0], rates.high[0], rates.values[0])}
-    if len(rates) > 1:
-        slope = (rates.values[1] - rates.values[0]) / (rates.steps[1] - first)
-        start = float(rates.values[0] - slope * first)
-        width = float(rates.high[0] - rates.low[0])
+    values = {0.0, *_values(logged.low[0], logged.high[0], logged.values[0])}
+    if len(logged) > 1:
+        slope = (logged.values[1] - logged.values[0]) / (logged.steps[1] - first)
+        start = float(logged.values[0] - slope * first)
+        width = float(logged.high[0] - logged.low[0])
         if start - width > 0:
             values.add(simplest_between(start - width, start + width))
     for value in sorted(values):
@@ -152,31 +153,32 @@ def _values(low: float, high: float, printed: float | None = None) -> list[float
     return values
 
 
-def _expand(rates: PrintedLrs, state: State) -> Iterator[State]:
-    rest = rates.part(slice(state.row, None))
-    yield from _plateaus(rates, rest, state)
+def _expand(logged: PrintedLrs, state: State) -> Iterator[State]:
+    rest = logged.part(slice(state.row, None))
+    yield from _plateaus(logged, rest, state)
     for family in (LINE, *OPEN_FAMILIES):
-        yield from _open_stages(rates, rest, state, family)
+        yield from _open_stages(logged, rest, state, family)
     for family in CLOSED_FAMILIES:
-        yield from _closed_stages(rates, rest, state, family)
+        yield from _closed_stages(logged, rest, state, family)
 
 
-def _plateaus(rates: PrintedLrs, rest: PrintedLrs, state: State) -> Iterator[State]:
+def _plateaus(logged: PrintedLrs, rest: PrintedLrs, state: State) -> Iterator[State]:
     step, value = state.last.step, state.last.value
-    reach = _reach(rest.contain(value))
+    reach = num_leading(rest.contain(value))
     for row in _knot_rows(rest, reach):
         yield state.then(Knot(int(rest.steps[row]), value), state.row + row + 1)
     for end in _round_ends(rest, step, reach):
         rows = int(np.searchsorted(rest.steps, end, "right"))
         yield state.then(Knot(end, value), state.row + rows)
     if reach < len(rest):
+        yield from _stages_after_a_plateau(logged, rest, state, reach)
         # A plateau that ends in a jump at the next row.
         jump = int(rest.steps[reach])
         plateau = state
         if jump > step:
             plateau = state.then(Knot(jump, value), state.row + reach)
         if state.last.step < jump or state.row == reach:
-            yield from _jumps(rates, plateau)
+            yield from _jumps(logged, plateau)
 
 
 def _round_ends(rest: PrintedLrs, step: int, reach: int) -> set[int]:
@@ -195,19 +197,41 @@ def _round_ends(rest: PrintedLrs, step: int, reach: int) -> set[int]:
     return ends
 
 
-def _jumps(rates: PrintedLrs, state: State) -> Iterator[State]:
+def _stages_after_a_plateau(
+    logged: PrintedLrs, rest: PrintedLrs, state: State, reach: int
+) -> Iterator[State]:
+    """Yield plateaus that end between two rows, each with the stage that follows."""
+    step, value = state.last.step, state.last.value
+    for family in (LINE, *OPEN_FAMILIES):
+        if family.needs_positive and value <= 0:
+            continue
+        first, last = family.begins(rest.part(slice(reach, None)), value)
+        first = max(first, step + 1)
+        last = min(last, int(rest.steps[reach]) - 1)
+        if first <= last:
+            begin = _best_begin(rest, value, family, first, last)
+            rows = int(np.searchsorted(rest.steps, begin, "right"))
+            plateau = state.then(Knot(begin, value), state.row + rows)
+            yield from _open_stages(logged, rest.part(slice(rows, None)), plateau, family)
+
+
+def _best_begin(rest: PrintedLrs, value: float, family: OpenFamily, first: int, last: int) -> int:
+    """Return the step after which a stage explains most rows; of several, the roundest."""
+    evenly_spaced = np.linspace(first, last, _NUM_BEGINS).astype(np.int64).tolist()
+    reaches: dict[int, int] = {}
+    for begin in (roundest(first, last), *evenly_spaced):
+        rows = int(np.searchsorted(rest.steps, begin, "right"))
+        low, high = family.limits(rest.part(slice(rows, None)), begin, value)
+        reaches[begin] = rows + num_leading(low <= high)
+    return max(reaches, key=lambda begin: reaches[begin])
+
+
+def _jumps(logged: PrintedLrs, state: State) -> Iterator[State]:
     row = state.row
-    if int(rates.steps[row]) != state.last.step:
+    if int(logged.steps[row]) != state.last.step:
         return
-    for value in _values(rates.low[row], rates.high[row], rates.values[row]):
+    for value in _values(logged.low[row], logged.high[row], logged.values[row]):
         yield state.then(Knot(state.last.step, value), row + 1)
-
-
-def _reach(holds: np.ndarray) -> int:
-    """Return the number of rows before the first that is False."""
-    if holds.all():
-        return len(holds)
-    return int(np.argmin(holds))
 
 
 def _knot_rows(rest: PrintedLrs, reach: int) -> list[int]:
@@ -235,13 +259,13 @@ def _roundness(steps: np.ndarray) -> np.ndarray:
 
 
 def _open_stages(
-    rates: PrintedLrs, rest: PrintedLrs, state: State, family: OpenFamily
+    logged: PrintedLrs, rest: PrintedLrs, state: State, family: OpenFamily
 ) -> Iterator[State]:
     step, value = state.last.step, state.last.value
     if not len(rest) or (family.needs_positive and value <= 0):
         return
     low, high = family.limits(rest, step, value)
-    reach = _reach(low <= high)
+    reach = num_leading(low <= high)
     if reach == 0:
         return
     for row in _knot_rows(rest, reach):
@@ -251,7 +275,7 @@ def _open_stages(
     yield from _ends_before_the_floor(rest, state, family)
     limits = float(low[reach - 1]), float(high[reach - 1])
     if family is LINE:
-        yield from _corners(rates, rest, state, reach, limits)
+        yield from _corners(logged, rest, state, reach, limits)
     if reach == len(rest) and not family.needs_positive:
         yield from _falls_to_zero(rest, state, family, limits)
     if reach < len(rest):
@@ -259,7 +283,7 @@ def _open_stages(
         length = int(rest.steps[reach]) - step
         for end in _end_values(family, value, limits, length):
             ended = state.then(Knot(step + length, end, family.shape), state.row + reach)
-            yield from _jumps(rates, ended)
+            yield from _jumps(logged, ended)
 
 
 def _end_values(
@@ -279,7 +303,7 @@ def _ends_before_the_floor(
     """Yield stages that end between two rows, at the level that all later rows have."""
     low, high = rest.low[::-1], rest.high[::-1]
     holds = np.maximum.accumulate(low) <= np.minimum.accumulate(high)
-    floor = len(rest) - _reach(holds)
+    floor = len(rest) - num_leading(holds)
     if not 0 < floor < len(rest):
         return
     step, value = state.last.step, state.last.value
@@ -306,13 +330,13 @@ def _ends_before_the_floor(
 
 
 def _corners(
-    rates: PrintedLrs, rest: PrintedLrs, state: State, reach: int, slopes: tuple[float, float]
+    logged: PrintedLrs, rest: PrintedLrs, state: State, reach: int, slopes: tuple[float, float]
 ) -> Iterator[State]:
     """Yield lines up to the peak that end between two rows."""
     if reach == len(rest) or slopes[0] <= 0:
         return
     step, value = state.last.step, state.last.value
-    for peak in _peaks(rates):
+    for peak in _peaks(logged):
         first = math.ceil((peak - value) / slopes[1])
         last = math.floor((peak - value) / slopes[0])
         first = max(first, int(rest.steps[reach - 1]) - step + 1)
@@ -322,11 +346,11 @@ def _corners(
             yield state.then(Knot(end, peak, LINE.shape), state.row + reach)
 
 
-def _peaks(rates: PrintedLrs) -> list[float]:
+def _peaks(logged: PrintedLrs) -> list[float]:
     """Return peaks that may lie between two rows: numbers of few digits above the highest row."""
-    top = int(np.argmax(rates.values))
-    low = float(rates.low[top])
-    peaks = set(_values(low, float(rates.high[top]), float(rates.values[top])))
+    top = int(np.argmax(logged.values))
+    low = float(logged.low[top])
+    peaks = set(_values(low, float(logged.high[top]), float(logged.values[top])))
     for excess in _EXCESSES:
         peaks.add(simplest_between(low, low * (1 + excess)))
     return sorted(peaks)
@@ -339,9 +363,8 @@ def _falls_to_zero(
     step, value = state.last.step, state.last.value
     if limits[1] >= 0:
         return
-    power = math.log2(family.progress(2.0))
-    first = math.ceil((value / -limits[0]) ** (1 / power))
-    last = math.floor((value / -limits[1]) ** (1 / power))
+    first = math.ceil((value / -limits[0]) ** (1 / family.power))
+    last = math.floor((value / -limits[1]) ** (1 / family.power))
     next_step = int(rest.steps[-1]) + 1
     first = max(first, next_step - step)
     if first <= last:
@@ -352,7 +375,7 @@ def _falls_to_zero(
 
 
 def _closed_stages(
-    rates: PrintedLrs, rest: PrintedLrs, state: State, family: ClosedFamily
+    logged: PrintedLrs, rest: PrintedLrs, state: State, family: ClosedFamily
 ) -> Iterator[State]:
     step, value = state.last.step, state.last.value
     if len(rest) < 2:
@@ -370,7 +393,7 @@ def _closed_stages(
         if low[0] <= high[0]:
             for end in _values(float(low[0]), float(high[0])):
                 ended = state.then(Knot(int(rest.steps[row]), end, family.shape), state.row + row)
-                yield from _jumps(rates, ended)
+                yield from _jumps(logged, ended)
     yield from _ends_after_the_log(rest, state, family)
     yield from _ends_before_the_floor(rest, state, family)
 

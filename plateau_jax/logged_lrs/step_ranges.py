@@ -108,13 +108,13 @@ class CurveLrs:
         first = int(self._firsts[segment])
         last = int(self._lasts[segment])
         steps = range(first, last + 1)
-        rate = self._rate
+        lr = self._lr_at
         if self._rises[segment]:
-            begin = bisect_left(steps, True, key=lambda step: rate(step) >= low)
-            after = bisect_left(steps, True, key=lambda step: rate(step) > high)
+            begin = bisect_left(steps, True, key=lambda step: lr(step) >= low)
+            after = bisect_left(steps, True, key=lambda step: lr(step) > high)
         else:
-            begin = bisect_left(steps, True, key=lambda step: rate(step) <= high)
-            after = bisect_left(steps, True, key=lambda step: rate(step) < low)
+            begin = bisect_left(steps, True, key=lambda step: lr(step) <= high)
+            after = bisect_left(steps, True, key=lambda step: lr(step) < low)
         if begin == after:
             return []
         begin += first
@@ -125,5 +125,5 @@ class CurveLrs:
             end = MAX_STEP
         return [Range(begin, end)]
 
-    def _rate(self, step: int) -> float:
+    def _lr_at(self, step: int) -> float:
         return self.curve.learning_rate(step, self.peak)
