@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.gradients import clip, gradients_of
-from torch_bridge.training.loss import Loss, check_same_kind
+from torch_bridge.training.loss import Loss, check_same_form
 from torch_bridge.training.loss_call import LossCall
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.status import Status
@@ -155,7 +155,7 @@ def _add_losses(sums: Loss, loss: Loss) -> Loss:
     """Add up totals and weights."""
     total, weight = sums
     new_total, new_weight = loss
-    check_same_kind(new_weight, is_pair=weight is not None)
+    check_same_form(new_weight, is_pair=weight is not None)
     if weight is None or new_weight is None:
         return total + new_total, None
     return total + new_total, weight + new_weight
