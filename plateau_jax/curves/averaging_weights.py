@@ -129,7 +129,7 @@ def _check_reach(first_name: str, first: int, last: int, total: int) -> None:
 def _check_start(first_name: str, first: int, segment: ExactSegment) -> None:
     """Check that the first block does not begin within a segment in which the curve falls."""
     # At the border of two falling segments, a cooldown of a falling curve may begin.
-    if not segment.holds and segment.begin < first:
+    if not segment.is_flat and segment.begin < first:
         fall = f"be at most {segment.begin}, where the curve begins to fall"
         raise ValueError(must(first_name, first, f"{fall}: {_no_block(segment.begin, first)}"))
 

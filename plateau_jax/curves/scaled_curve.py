@@ -107,7 +107,7 @@ def _scaled_segments(
     segments: list[ExactSegment] = []
     for segment, after in nonempty_segments(curve._exact_segments):
         if after is None:
-            # One level is held past the end: that of the last batch.
+            # One level stays past the end: that of the last batch.
             segments.append(segment.shifted(0, scales[-1]))
             break
         cuts = begins[bisect_right(begins, segment.begin) : bisect_left(begins, after)]

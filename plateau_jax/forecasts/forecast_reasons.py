@@ -182,7 +182,7 @@ def _reason_of_decay(curve: Curve, runs: Sequence[LossRun]) -> str | None:
     is_longer = curve.total_steps / _longest(runs) > _LONGER
     if not (is_longer and falls_to_half(curve, curve.total_steps)):
         return None
-    if any(_holds_learning_rate(run) for run in runs):
+    if any(_has_high_plateau(run) for run in runs):
         return None
     return _NO_STAGE
 
@@ -221,8 +221,8 @@ def _warmup_steps(curve: Curve, updates: int) -> int:
     return int(steps[np.argmax(multipliers >= _NEAR_PEAK * multipliers.max())])
 
 
-def _holds_learning_rate(run: LossRun) -> bool:
-    """Return True if a run holds a learning rate above half its peak for a tenth of its steps."""
+def _has_high_plateau(run: LossRun) -> bool:
+    """Return True if a run has a plateau above half its peak for a tenth of its steps."""
     last_step = last_step_of(run)
     steps = steps_at_borders(run.curve, last_step)
     multipliers = run.curve(steps)

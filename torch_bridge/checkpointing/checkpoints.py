@@ -31,7 +31,7 @@ from torch_bridge.training.step import TrainStep
 Value = TypeVar("Value")
 
 _lock = RLock()
-"""Held by a thread while it starts a save, or takes the error of one."""
+"""Locked by a thread while it starts a save, or takes the error of one."""
 _pending: dict[str, "Future[None]"] = {}
 """The last save into each directory, until its error is raised."""
 _finalizer: Finalize | None = None

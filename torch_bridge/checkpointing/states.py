@@ -1,4 +1,4 @@
-"""A state as tensors by name, and a structure that holds everything else.
+"""A state as tensors by name, and a structure that contains everything else.
 
 The structure is the state with an empty tensor on the meta device in place of each tensor. For the
 part `part`:
@@ -124,7 +124,7 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
         copy_tensor: Returns a copy of a tensor in host memory.
 
     Raises:
-        TypeError: The state holds a value that a checkpoint can't hold; the message has its path.
+        TypeError: The state has a value that a checkpoint can't hold; the message has its path.
     """
     splitter = _Splitter(copy_tensor)
     splitter.split.structure = map_leaves(name, state, splitter.split_leaf)
@@ -168,7 +168,7 @@ class _Splitter:
         return stored.meta
 
     def _store(self, path: str, tensor: Tensor) -> Stored | Tensor:
-        """Copy a tensor; return how it is stored, or the copy itself if the structure holds it."""
+        """Copy a tensor; return how it is stored, or the copy itself if the structure has it."""
         _check_tensor(path, tensor)
         local = local_shard(tensor)
         if subclasses.wraps_tensors(local):
@@ -314,7 +314,7 @@ def _check_tensor(path: str, tensor: Tensor) -> None:
     """Raise a TypeError if a checkpoint can't hold a tensor."""
     if tensor.grad_fn is not None:
         raise TypeError(
-            f"{path} was computed with gradients, which a checkpoint does not hold: save "
+            f"{path} was computed with gradients, which a checkpoint does not contain: save "
             "tensor.detach()"
         )
     mesh = mesh_of(tensor)
@@ -370,6 +370,6 @@ def _full_name(value_type: type[Any]) -> str:
 
 def _unsupported(path: str, what: str) -> TypeError:
     return TypeError(
-        f"{path} is {what}, which a checkpoint does not hold: keep it in a separate file, with "
+        f"{path} is {what}, which a checkpoint does not contain: keep it in a separate file, with "
         "torch.save"
     )

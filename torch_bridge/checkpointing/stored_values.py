@@ -145,7 +145,7 @@ def _with_flags_of_meta(meta: Tensor, rebuilt: Tensor) -> Tensor:
 
 
 def to_record(stored: "Stored | Tensor") -> Any:
-    """Return a record of a stored tensor. A tensor that the structure holds is its own record."""
+    """Return a record of a stored tensor. A tensor in the structure is its own record."""
     match stored:
         case StoredTensor(name=name, meta=meta):
             return {"name": name, "meta": meta}

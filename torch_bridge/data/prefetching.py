@@ -188,7 +188,7 @@ def _is_on_cuda(leaf: Any) -> bool:
 
 
 def _dense_parts(leaf: Any) -> list[Tensor]:
-    """Return the dense tensors that hold a leaf's memory."""
+    """Return the dense tensors that make up a leaf."""
     if isinstance(leaf, PackedSequence):
         indices = leaf.sorted_indices, leaf.unsorted_indices
         return [leaf.data, *(tensor for tensor in indices if tensor is not None)]
@@ -202,7 +202,7 @@ def _dense_parts(leaf: Any) -> list[Tensor]:
         return [leaf.ccol_indices(), leaf.row_indices(), leaf.values()]
     if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:  # memory unknown
         raise TypeError(
-            f"a batch holds a {type(leaf).__name__} of layout {leaf.layout} and dtype "
+            f"a batch contains a {type(leaf).__name__} of layout {leaf.layout} and dtype "
             f"{leaf.dtype}; prefetch takes dense and sparse tensors and packed sequences"
         )
     return [leaf]

@@ -178,7 +178,7 @@ def _shard(
 
     if options.get("mesh") is None:
         options["mesh"] = init_device_mesh(device.type, (processes.world_size(),))
-    # Inner modules first, as fully_shard requires. One at a time, so that the device never holds
+    # Inner modules first, as fully_shard requires. One at a time, so that the device never has
     # the whole model: by the time the next one moves, this one is sharded.
     for module in reversed(list(model.modules())):
         if module is model or isinstance(module, classes):

@@ -164,7 +164,7 @@ class LossNormalizer:
         is_pair = weight is not None
         norm = total_norm(gradients, self._norm_dtype)
 
-        # In float64, which the square of a float32 cannot overflow. Replicas hold equal gradients,
+        # In float64, which the square of a float32 cannot overflow. Replicas have equal gradients,
         # so the sum over ranks would count each square once per replica.
         square = norm.double().square() / self._parallelism.replicas
         numbers: list[Tensor] = []

@@ -258,7 +258,7 @@ class StepState:
 
 
 def _one_or_list(items: list[Any]) -> Any:
-    """Return a single item itself, and several as a list, as a state holds optimizers."""
+    """Return a single item itself, and several as a list, as a state contains optimizers."""
     if len(items) == 1:
         return items[0]
     return items

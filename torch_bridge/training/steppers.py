@@ -46,7 +46,7 @@ class _Attached(NamedTuple):
     """The attribute from which the optimizer's kernels read the decision to skip. They then read
     the learning rates on the device too. None if the host decides, and steps the optimizer."""
     lrs: Sequence[Tensor | None]
-    """The tensors that the groups hold as `lr`; None if the host writes a float."""
+    """The tensors that the groups have as `lr`; None if the host writes a float."""
     clock_groups: slice
     """The positions of its groups among those of the clock."""
     momentum: fused_sgd.Momentum | None
@@ -87,7 +87,7 @@ class OptimizerSteppers:
         self._cuda_graph = cuda_graph
         self._parameter_ids = self._current_parameter_ids()
         self._lr_tensors: list[Tensor | None] = []
-        """The tensor that each group held as `lr` when the step was built; None for a number."""
+        """The tensor that each group had as `lr` when the step was built; None for a number."""
         for group in all_groups(optimizers):
             lr = group["lr"]
             self._lr_tensors.append(lr if isinstance(lr, Tensor) else None)
@@ -153,7 +153,7 @@ class OptimizerSteppers:
                 group["lr"] = lr
         clock = self._clock
         with torch.no_grad():
-            for optimizer in self._optimizers:  # each has defaults, which may hold the tensor too
+            for optimizer in self._optimizers:  # each has defaults, which may have the tensor too
                 unshare_tensors(optimizer, LEARNING_RATE, groups, clock.peaks, clock.curves)
         for index, group in enumerate(groups):
             if self._lr_tensors[index] is not None:
@@ -278,7 +278,7 @@ class OptimizerSteppers:
                 vars(optimizer).pop(attribute, None)
 
     def fill_lr_tensors(self, curve_step: int) -> None:
-        """Fill the tensors that the groups hold with the learning rates at a step of the curve."""
+        """Fill the tensors of the groups with the learning rates at a step of the curve."""
         lrs = self._clock.lrs_at(curve_step)
         for attached in self._attached:
             for tensor, lr in zip(attached.lrs, lrs[attached.clock_groups], strict=True):
