@@ -307,17 +307,17 @@ class BatchPlan:
         (Array(2, dtype=int32), Array(4, dtype=int32), 4)
         """
         counts = self._count_micro_batches(micro_batch, processes)
-        starts: list[int] = []
+        begins: list[int] = []
         changes: list[int] = []
         previous = 0
         for phase, count in zip(self._phases(), counts, strict=True):
             if phase.earlier_updates > checks.MAX_STEP:  # optax counts updates in int32
                 break
             checks.in_range("micro_batches", count, 1, checks.MAX_STEP)
-            starts.append(phase.earlier_updates)
+            begins.append(phase.earlier_updates)
             changes.append(count - previous)
             previous = count
-        return partial(_sum_until, np.array(starts, np.int32), np.array(changes, np.int32))
+        return partial(_sum_until, np.array(begins, np.int32), np.array(changes, np.int32))
 
     def check(self, micro_batch: int, processes: int = 1) -> None:
         """Check that `micro_batch · processes` divides every batch size of the plan.
@@ -374,12 +374,12 @@ class BatchPlan:
         return cls(arguments["pairs"])
 
 
-def _sum_until(starts: NDArray[np.int32], changes: NDArray[np.int32], updates: Any) -> Any:
-    """Return, for each number of updates, the sum of the changes that start at or before it."""
+def _sum_until(begins: NDArray[np.int32], changes: NDArray[np.int32], updates: Any) -> Any:
+    """Return, for each number of updates, the sum of the changes that begin at or before it."""
     # A sum, not an index, because this file does not import JAX; int32 throughout, for strict
-    # promotion. With starts 0, 20 and changes 2, 2, update 19 gives 2 and update 20 gives 4.
+    # promotion. With begins 0, 20 and changes 2, 2, update 19 gives 2 and update 20 gives 4.
     updates = _as_int32(updates)
-    return (updates[..., None] >= starts).astype(np.int32) @ changes
+    return (updates[..., None] >= begins).astype(np.int32) @ changes
 
 
 def _as_int32(updates: Any) -> Any:

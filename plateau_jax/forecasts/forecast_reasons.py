@@ -33,7 +33,7 @@ TESTED_STEPS = 3_000, 201_500
 _LONGER = 1.05
 """Above this ratio, a curve counts as longer than the longest run."""
 
-_MAX_CHANGE_BY_START = 0.005
+_MAX_CHANGE_BY_LATE = 0.005
 _MAX_CHANGE_BY_RUN = 0.006
 
 _STAGE = 0.1
@@ -91,7 +91,7 @@ def list_reasons(
         _reason_of_tested_steps(curve, runs),
         _reason_of_warmup(curve, runs),
         _reason_of_decay(curve, runs),
-        _reason_of_start(terms),
+        _reason_of_late_fit(terms),
         _reason_of_runs(terms),
     ]
     return tuple(reason for reason in reasons if reason is not None)
@@ -187,9 +187,9 @@ def _reason_of_decay(curve: Curve, runs: Sequence[LossRun]) -> str | None:
     return _NO_STAGE
 
 
-def _reason_of_start(terms: ForecastTerms) -> str | None:
-    change = abs(float(terms.by_start))
-    if change > _MAX_CHANGE_BY_START * terms.loss:
+def _reason_of_late_fit(terms: ForecastTerms) -> str | None:
+    change = abs(float(terms.by_late))
+    if change > _MAX_CHANGE_BY_LATE * terms.loss:
         return f"it changes by {change:.2g} nats if the first fifth is left out"
     return None
 

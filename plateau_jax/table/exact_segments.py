@@ -112,17 +112,17 @@ def first_step_at_or_below(segments: Sequence[ExactSegment], level: Level) -> in
     return 0
 
 
-def cut_segments(segments: Sequence[ExactSegment], start: int, stop: int) -> Iterator[ExactSegment]:
-    """Yield each segment but the last, cut to the steps start … stop - 1.
+def cut_segments(segments: Sequence[ExactSegment], begin: int, stop: int) -> Iterator[ExactSegment]:
+    """Yield each segment but the last, cut to the steps begin … stop - 1.
 
     A segment without any of these steps becomes empty.
     """
     for segment, following in pairwise(segments):
-        begin = max(segment.begin, start)
-        if begin < min(following.begin, stop):
-            yield segment.rest(begin)
+        first = max(segment.begin, begin)
+        if first < min(following.begin, stop):
+            yield segment.rest(first)
         else:
-            yield segment._replace(begin=min(begin, stop), skipped=0)
+            yield segment._replace(begin=min(first, stop), skipped=0)
 
 
 def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:

@@ -168,7 +168,7 @@ class Checkpoints:
             path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
             forms = {name: parts.form_of(part) for name, part in parts_by_name.items()}
             save = saving.Save(checked_step, states, forms, path, self.keep)
-            _pending[self._key] = saving.start_save(save)
+            _pending[self._key] = saving.begin_save(save)
             _print_errors_at_end()
         try:
             # An earlier save's error must not cost this checkpoint as well, so it is raised only

@@ -138,7 +138,7 @@ class prefetch(Generic[Batch]):
             if self._stream is None:
                 yield _Fetched(batch, None, self._loader_state())
             else:
-                copied, arrival = _start_copy(batch, self._stream)
+                copied, arrival = _begin_copy(batch, self._stream)
                 yield _Fetched(copied, arrival, self._loader_state())
 
 
@@ -148,7 +148,7 @@ class prefetch(Generic[Batch]):
 # `wait_event` makes the user's stream wait for the copy. In the other direction, torch's allocator
 # could give batch 1's memory to copy 3 as soon as Python drops the batch, though work on it may
 # still be queued. `record_stream` delays that until the work is done.
-def _start_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
+def _begin_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
     leaves, structure = pytree.tree_flatten(batch, _is_packed)
     if any(_is_on_cuda(leaf) for leaf in leaves):
         # The batch is on a device already, and queued work there may still write to it.

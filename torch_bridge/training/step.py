@@ -223,15 +223,15 @@ class TrainStep:
             is_compiled=compile,
         )
         self._normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
-        is_start_known = initial_updates is not None or not advise
-        self._start = StartCheck(optimizers, self._clock, is_known=is_start_known)
+        is_known = initial_updates is not None or not advise
+        self._start_check = StartCheck(optimizers, self._clock, is_known=is_known)
         if advise:
             self._clock.on_counters = RunWarnings(self._clock).check
         self._steppers = OptimizerSteppers(
             optimizers,
             layers,
             self._clock,
-            self._start,
+            self._start_check,
             self._status,
             cuda_graph=cuda_graph,
         )
@@ -327,8 +327,8 @@ class TrainStep:
         if count is not None or self._clock.count is not None:
             self._clock.set_count(count, self._rank, self._size)
         self._steppers.prepare()
-        if not self._start.is_known:
-            self._start.check()
+        if not self._start_check.is_known:
+            self._start_check.check()
         self._clock.prepare()
 
         micro_batches = batch, *more_micro_batches
@@ -440,7 +440,7 @@ class TrainStep:
         with self._status.loading():
             self._load_model(checked.saved["model"])
             self._state.restore(checked)
-            self._start.set_known()
+            self._start_check.set_known()
             self._steppers.attach()
             self._steppers.fill_lr_tensors(checked.position.curve_step)
             if self._graphs is not None:

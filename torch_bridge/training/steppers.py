@@ -63,8 +63,8 @@ class OptimizerSteppers:
     Args:
         optimizers: The torch optimizers; the clock has their groups in this order.
         layers: The same optimizers, and the trainers' wrappers around them.
-        clock: Holds the learning rates.
-        start: Reads how many updates the optimizers have made.
+        clock: Has the learning rates.
+        start_check: Reads how many updates the optimizers have made.
         status: Knows when the optimizers begin to move weights.
         cuda_graph: True if the update is captured in CUDA graphs.
     """
@@ -74,7 +74,7 @@ class OptimizerSteppers:
         optimizers: Sequence[Optimizer],
         layers: Sequence[Any],
         clock: Clock,
-        start: StartCheck,
+        start_check: StartCheck,
         status: Status,
         *,
         cuda_graph: bool,
@@ -82,7 +82,7 @@ class OptimizerSteppers:
         self._optimizers = optimizers
         self._layers = layers
         self._clock = clock
-        self._start = start
+        self._start_check = start_check
         self._status = status
         self._cuda_graph = cuda_graph
         self._parameter_ids = self._current_parameter_ids()
@@ -120,8 +120,8 @@ class OptimizerSteppers:
         """
         self.check()
         self._restore_lr_tensors()
-        if not self._start.is_known:  # reading the counts may wait for the device
-            self._start.read_updates_made()
+        if not self._start_check.is_known:  # reading the counts may wait for the device
+            self._start_check.read_updates_made()
         step_attributes: list[tuple[dict[str, Any], Any]] = []
         for layer in self._layers:
             attributes: dict[str, Any] = layer.__dict__
