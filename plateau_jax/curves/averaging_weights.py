@@ -11,7 +11,7 @@ from plateau_jax.arguments.checks import MAX_STEP, at_least, is_ordered, must
 from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments, segment_at
 
 _CHUNK = 2**16  # steps evaluated at once
-_UNIT = 2.0**-53  # of which all weights are multiples
+_SPACING = 2.0**-53  # of which all weights are multiples
 
 Evaluate = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
@@ -54,7 +54,7 @@ def _differences(levels: NDArray[np.float64]) -> NDArray[np.float64]:
     # differences and all of their partial sums are exact: the weights add up to exactly 1, in any
     # order. The level may be a mean, which rounding errors in its sum could lift above its
     # predecessor, and a weight would be negative; `minimum` prevents that.
-    levels = np.rint(levels / _UNIT) * _UNIT
+    levels = np.rint(levels / _SPACING) * _SPACING
     levels = np.minimum.accumulate(levels)
     return levels - np.append(levels[1:], 0.0)
 
