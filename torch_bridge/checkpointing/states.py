@@ -99,16 +99,16 @@ class SplitState:
                 names.append("")
                 kinds.append(TENSOR)
                 placements.append(None)
-                wrapped.append(stored_values.to_record(leaf))
+                wrapped.append(stored_values.to_plain(leaf))
         content = io.BytesIO()
-        record = {
+        plain = {
             "structure": self.structure,
             "names": names,
             "kinds": kinds,
             "placements": placements,
             "wrapped": wrapped,
         }
-        torch.save(record, content)
+        torch.save(plain, content)
         return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
 
 
@@ -211,22 +211,20 @@ def read_structure(name: str, content: Tensor) -> Any:
     """Return the state of `structure_bytes`, with a `Stored` value for each stored tensor."""
     # Permanent: the end of a `safe_globals` block would also end it for a load in another thread.
     torch.serialization.add_safe_globals(_SAFE_GLOBALS)
-    record: Any = torch.load(
-        io.BytesIO(content.numpy().data), map_location="cpu", weights_only=True
-    )
-    columns = record["kinds"], record["placements"], record["wrapped"]
-    stored = zip(record["names"], *columns, strict=True)
+    plain: Any = torch.load(io.BytesIO(content.numpy().data), map_location="cpu", weights_only=True)
+    columns = plain["kinds"], plain["placements"], plain["wrapped"]
+    stored = zip(plain["names"], *columns, strict=True)
 
     def restore_leaf(_: str, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.is_meta:
             return leaf
-        stored_name, kind, placements, record_of_wrapped = next(stored)
-        if record_of_wrapped is None:
+        stored_name, kind, placements, wrapped = next(stored)
+        if wrapped is None:
             return StoredTensor(stored_name, kind, leaf, placements)
-        # `leaf`, unlike the tensor in the record, may be a parameter.
-        return replace(cast("Any", stored_values.from_record(record_of_wrapped)), meta=leaf)
+        # `leaf`, unlike the tensor in `wrapped`, may be a parameter.
+        return replace(cast("Any", stored_values.from_plain(wrapped)), meta=leaf)
 
-    return map_leaves(name, record["structure"], restore_leaf)
+    return map_leaves(name, plain["structure"], restore_leaf)
 
 
 def meta_of(leaf: Any) -> Tensor | None:
