@@ -419,10 +419,10 @@ class Checkpoints:
         arguments = collective_call(check_arguments)
         checked_steps, checked_weights, name = _agreed("merge", "(steps, weights, part)", arguments)
 
-        def read(saved: list[SavedCheckpoint]) -> Any:
-            for checkpoint in saved:
-                _check_saved_parts(checkpoint, [name])
-            return merging.merge_states(saved, checked_weights, name, into)
+        def read(checkpoints: list[SavedCheckpoint]) -> Any:
+            for saved in checkpoints:
+                _check_saved_parts(saved, [name])
+            return merging.merge_states(checkpoints, checked_weights, name, into)
 
         with torch.inference_mode(False), torch.no_grad():
             listed = self._list()

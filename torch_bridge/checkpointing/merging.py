@@ -70,15 +70,15 @@ class _Source:
 
 
 def merge_states(
-    saved: Sequence[SavedCheckpoint], weights: Sequence[float], part: str, model: nn.Module
+    checkpoints: Sequence[SavedCheckpoint], weights: Sequence[float], part: str, model: nn.Module
 ) -> Mapping[str, Any]:
     """Return the model's state in the last checkpoint, with means of its floating-point tensors.
 
     Everything is checked before any tensor is read.
     """
     sources: list[_Source] = []
-    for checkpoint, weight in zip(saved, weights, strict=True):
-        sources.append(_Source(checkpoint, model_structure(checkpoint, part, model), weight))
+    for saved, weight in zip(checkpoints, weights, strict=True):
+        sources.append(_Source(saved, model_structure(saved, part, model), weight))
     last = sources[-1]
     current = plain_state(model)
     averaged = _names_to_average(sources, current)
