@@ -21,18 +21,18 @@ _HALF = Level("0.5")
 
 
 class _Phase(NamedTuple):
-    """Consecutive updates with the same batch."""
+    """Consecutive updates with the same batch size."""
 
     earlier_updates: int
     consumed_earlier: int
     """Samples or tokens of the earlier updates."""
-    batch: int
+    batch_size: int
 
     def updates_to_reach(self, total: int) -> int:
         """Return how many updates of this phase it takes to consume `total` in all."""
         # A division, rounded up: from 4 to 25 in batches of 8, -((4 - 25) // 8) = 3 updates, up to
         # 28. It is negative if the previous batch has already passed the total.
-        return max(0, -((self.consumed_earlier - total) // self.batch))
+        return max(0, -((self.consumed_earlier - total) // self.batch_size))
 
 
 @storable
@@ -88,7 +88,7 @@ class BatchPlan:
             ValueError: `consumed` is below 0.
         """
         consumed = checks.at_least("consumed", consumed, 0)
-        return next(batch for threshold, batch in reversed(self.pairs) if threshold <= consumed)
+        return next(size for threshold, size in reversed(self.pairs) if threshold <= consumed)
 
     def updates(self, total: int) -> int:
         """Return the least number of updates that consume at least `total`.
@@ -130,7 +130,7 @@ class BatchPlan:
         consumed = 0
         for phase in self._phases():
             if phase.earlier_updates <= updates:
-                of_phase = (updates - phase.earlier_updates) * phase.batch
+                of_phase = (updates - phase.earlier_updates) * phase.batch_size
                 consumed = phase.consumed_earlier + of_phase
         return consumed
 
@@ -139,12 +139,12 @@ class BatchPlan:
         phases: list[_Phase] = []
         updates = 0
         consumed = 0
-        for threshold, batch in self.pairs:
+        for threshold, batch_size in self.pairs:
             if phases:
                 count = phases[-1].updates_to_reach(threshold)
                 updates += count
-                consumed += count * phases[-1].batch
-            phases.append(_Phase(updates, consumed, batch))
+                consumed += count * phases[-1].batch_size
+            phases.append(_Phase(updates, consumed, batch_size))
         return phases
 
     def scale(
@@ -395,13 +395,13 @@ def _as_int32(updates: Any) -> Any:
     return updates.astype(np.int32)
 
 
-def _micro_batches_of(batch: int, label: str, micro_batch: int, processes: int) -> int:
+def _micro_batches_of(batch_size: int, label: str, micro_batch: int, processes: int) -> int:
     micro_batch = checks.at_least("micro_batch", micro_batch, 1)
     processes = checks.at_least("processes", processes, 1)
-    count, rest = divmod(batch, micro_batch * processes)
+    count, rest = divmod(batch_size, micro_batch * processes)
     if rest:
         product = f"{micro_batch} · {processes} = {micro_batch * processes}"
         raise ValueError(
-            f"{label} is {batch}, which micro_batch · processes = {product} does not divide"
+            f"{label} is {batch_size}, which micro_batch · processes = {product} does not divide"
         )
     return count
