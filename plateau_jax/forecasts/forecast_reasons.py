@@ -36,8 +36,8 @@ _LONGER = 1.05
 _MAX_CHANGE_BY_LATE = 0.005
 _MAX_CHANGE_BY_RUN = 0.006
 
-_STAGE = 0.1
-"""The least fraction of a run that counts as a stage at constant learning rate."""
+_PLATEAU_FRACTION = 0.1
+"""The least fraction of a run that counts as a plateau."""
 
 _WARMUP_FACTOR = 3
 _NEAR_PEAK = 0.95
@@ -48,7 +48,7 @@ _LONG_WARMUP = "no run had so long a warmup: the loss may be lower by tenths of 
 _BATCH_PLAN = (
     "a curve follows a batch plan, but the law counts every step as one update of the same batch"
 )
-_NO_STAGE = (
+_NO_PLATEAU = (
     "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
 )
 
@@ -184,7 +184,7 @@ def _reason_of_decay(curve: Curve, runs: Sequence[LossRun]) -> str | None:
         return None
     if any(_has_high_plateau(run) for run in runs):
         return None
-    return _NO_STAGE
+    return _NO_PLATEAU
 
 
 def _reason_of_late_fit(terms: ForecastTerms) -> str | None:
@@ -231,4 +231,4 @@ def _has_high_plateau(run: LossRun) -> bool:
     ends = np.append(begins[1:], len(steps)) - 1
     lengths = steps[ends] - steps[begins] + 1
     is_high = multipliers[begins] > multipliers.max() / 2
-    return bool(np.any(is_high & (lengths >= _STAGE * last_step)))
+    return bool(np.any(is_high & (lengths >= _PLATEAU_FRACTION * last_step)))
