@@ -113,7 +113,7 @@ def _scaled_segments(
         cuts = begins[bisect_right(begins, segment.begin) : bisect_left(begins, after)]
         for begin in (segment.begin, *cuts):
             index = bisect_right(begins, begin) - 1
-            segments.append(segment.rest(begin).shifted(0, scales[index]))
+            segments.append(segment.from_step(begin).shifted(0, scales[index]))
     return segments
 
 

@@ -44,7 +44,7 @@ class ExactSegment(NamedTuple):
         x = Fraction(self.skipped + step - self.begin, self.length)
         return level_between(self.shape, self.start, self.end, x)
 
-    def rest(self, step: int) -> "ExactSegment":
+    def from_step(self, step: int) -> "ExactSegment":
         """Return the segment without its steps before `step`."""
         skipped = 0 if self.is_flat else self.skipped + step - self.begin
         return self._replace(begin=step, skipped=skipped)
@@ -120,7 +120,7 @@ def cut_segments(segments: Sequence[ExactSegment], begin: int, stop: int) -> Ite
     for segment, following in pairwise(segments):
         first = max(segment.begin, begin)
         if first < min(following.begin, stop):
-            yield segment.rest(first)
+            yield segment.from_step(first)
         else:
             yield segment._replace(begin=min(first, stop), skipped=0)
 
