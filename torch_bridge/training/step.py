@@ -39,8 +39,8 @@ from torch_bridge.training.optimizers import (
     check_optimizers,
     curves_by_group,
     device_of,
-    layers_of,
     lightning_counter,
+    nested_optimizers,
 )
 from torch_bridge.training.precision import Precision, PrecisionName
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
@@ -171,14 +171,14 @@ class TrainStep:
         check_loss_fn(loss_fn)
 
         parallelism = parallelism_of(model, every_micro_batch=synchronize == "micro")
-        layers: list[Any] = []
+        nested: list[Any] = []
         unwrapped: list[Optimizer] = []
         for item in as_sequence(optimizer):
-            layers += layers_of(item)
-            unwrapped.append(layers[-1])
+            nested += nested_optimizers(item)
+            unwrapped.append(nested[-1])
         optimizers = tuple(unwrapped)
         check_optimizers(model, optimizers)
-        check_no_scheduler(layers)
+        check_no_scheduler(nested)
         parameters = all_parameters(optimizers)
         device = device_of(optimizers)
         parallelism.check_parameters(parameters)
@@ -208,7 +208,7 @@ class TrainStep:
         self._size = parallelism.size
         self._raises = on_nonfinite == "raise"
         self._status = Status(is_distributed=parallelism.is_distributed)
-        self._count_in_trainer = lightning_counter(layers)
+        self._count_in_trainer = lightning_counter(nested)
         self._precision = Precision(precision, device, parameters)
         self._carry: Carry | None = None
         if carry is not None:
@@ -229,7 +229,7 @@ class TrainStep:
             self._clock.on_counters = RunWarnings(self._clock).check
         self._steppers = OptimizerSteppers(
             optimizers,
-            layers,
+            nested,
             self._clock,
             self._start_check,
             self._status,

@@ -62,7 +62,7 @@ class OptimizerSteppers:
 
     Args:
         optimizers: The torch optimizers; the clock has their groups in this order.
-        layers: The same optimizers, and the trainers' wrappers around them.
+        nested: The same optimizers, and the trainers' wrappers around them.
         clock: Has the learning rates.
         start_check: Reads how many updates the optimizers have made.
         status: Knows when the optimizers begin to move weights.
@@ -72,7 +72,7 @@ class OptimizerSteppers:
     def __init__(
         self,
         optimizers: Sequence[Optimizer],
-        layers: Sequence[Any],
+        nested: Sequence[Any],
         clock: Clock,
         start_check: StartCheck,
         status: Status,
@@ -80,7 +80,7 @@ class OptimizerSteppers:
         cuda_graph: bool,
     ) -> None:
         self._optimizers = optimizers
-        self._layers = layers
+        self._nested = nested
         self._clock = clock
         self._start_check = start_check
         self._status = status
@@ -101,7 +101,7 @@ class OptimizerSteppers:
                 ones; fused SGD does not train parameters of this dtype; or a CUDA graph cannot
                 capture them.
         """
-        check_no_scheduler(self._layers)
+        check_no_scheduler(self._nested)
         if self._current_parameter_ids() != self._parameter_ids:
             raise ValueError(
                 "the optimizer has different parameters, or different groups of them, from those "
@@ -123,8 +123,8 @@ class OptimizerSteppers:
         if not self._start_check.is_known:  # reading the counts may wait for the device
             self._start_check.read_updates_made()
         step_attributes: list[tuple[dict[str, Any], Any]] = []
-        for layer in self._layers:
-            attributes: dict[str, Any] = layer.__dict__
+        for optimizer in self._nested:
+            attributes: dict[str, Any] = optimizer.__dict__
             step_attributes.append((attributes, attributes.get("step")))
         self._device_lrs: list[tuple[Tensor, Tensor]] = []
         """The groups' tensors that the fused kernels read, each with the clock's that fills it."""
