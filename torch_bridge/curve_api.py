@@ -101,4 +101,4 @@ __all__ = [
 ]
 
 VALUE_CLASSES: list[Any] = [*CURVE_CLASSES.values(), BatchPlan, *CLOCKS.values()]
-"""The classes of curves, clocks, rules and batch plans, whose pickles hold only plain values."""
+"""The classes of curves, clocks, rules and batch plans, whose pickles contain only plain values."""

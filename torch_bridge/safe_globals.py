@@ -6,5 +6,5 @@ from torch_bridge.curve_api import VALUE_CLASSES
 
 
 def allow_values() -> None:
-    """Add the classes to torch's list; their constructors check what a file holds."""
+    """Add the classes to torch's list; their constructors check what a file contains."""
     torch.serialization.add_safe_globals(VALUE_CLASSES)

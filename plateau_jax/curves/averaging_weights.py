@@ -11,7 +11,7 @@ from plateau_jax.arguments.checks import MAX_STEP, at_least, is_ordered, must
 from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments, segment_at
 
 _CHUNK = 2**16  # steps evaluated at once
-_UNIT = 2.0**-53  # of which all weights are multiples
+_SPACING = 2.0**-53  # of which all weights are multiples
 
 Evaluate = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
@@ -40,7 +40,7 @@ def weights_of_means(
     _check_reach(first_name, first, int(steps[-1]), total)
     pieces = _cut_to_range(segments, first, total)
     levels = _levels_at_ends(evaluate, pieces, first_name, "total_steps")
-    _check_start(first_name, first, segment_at(segments, first))
+    _check_begin(first_name, first, segment_at(segments, first))
     # The weight of a block is the sum of those of its updates: only two levels of this sum don't
     # cancel, those where the block begins and where the next one does.
     at_begins = evaluate(begins).astype(np.float64)
@@ -54,15 +54,15 @@ def _differences(levels: NDArray[np.float64]) -> NDArray[np.float64]:
     # differences and all of their partial sums are exact: the weights add up to exactly 1, in any
     # order. The level may be a mean, which rounding errors in its sum could lift above its
     # predecessor, and a weight would be negative; `minimum` prevents that.
-    levels = np.rint(levels / _UNIT) * _UNIT
+    levels = np.rint(levels / _SPACING) * _SPACING
     levels = np.minimum.accumulate(levels)
     return levels - np.append(levels[1:], 0.0)
 
 
-def _cut_to_range(segments: Sequence[ExactSegment], start: int, stop: int) -> NDArray[np.int64]:
-    """Return (first step, first step after) of each segment, cut to the steps start … stop - 1."""
+def _cut_to_range(segments: Sequence[ExactSegment], begin: int, stop: int) -> NDArray[np.int64]:
+    """Return (first step, first step after) of each segment, cut to the steps begin … stop - 1."""
     borders = [(segment.begin, after or MAX_STEP) for segment, after in nonempty_segments(segments)]
-    pieces = np.array(borders).clip(start, stop)
+    pieces = np.array(borders).clip(begin, stop)
     is_empty = pieces[:, 0] == pieces[:, 1]
     return pieces[~is_empty]
 
@@ -126,10 +126,10 @@ def _check_reach(first_name: str, first: int, last: int, total: int) -> None:
         raise ValueError(must("steps[-1]", last, reach))
 
 
-def _check_start(first_name: str, first: int, segment: ExactSegment) -> None:
+def _check_begin(first_name: str, first: int, segment: ExactSegment) -> None:
     """Check that the first block does not begin within a segment in which the curve falls."""
     # At the border of two falling segments, a cooldown of a falling curve may begin.
-    if not segment.holds and segment.begin < first:
+    if not segment.is_flat and segment.begin < first:
         fall = f"be at most {segment.begin}, where the curve begins to fall"
         raise ValueError(must(first_name, first, f"{fall}: {_no_block(segment.begin, first)}"))
 

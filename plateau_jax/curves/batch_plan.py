@@ -21,18 +21,18 @@ _HALF = Level("0.5")
 
 
 class _Phase(NamedTuple):
-    """Consecutive updates with the same batch."""
+    """Consecutive updates with the same batch size."""
 
     earlier_updates: int
     consumed_earlier: int
     """Samples or tokens of the earlier updates."""
-    batch: int
+    batch_size: int
 
     def updates_to_reach(self, total: int) -> int:
         """Return how many updates of this phase it takes to consume `total` in all."""
         # A division, rounded up: from 4 to 25 in batches of 8, -((4 - 25) // 8) = 3 updates, up to
         # 28. It is negative if the previous batch has already passed the total.
-        return max(0, -((self.consumed_earlier - total) // self.batch))
+        return max(0, -((self.consumed_earlier - total) // self.batch_size))
 
 
 @storable
@@ -88,7 +88,7 @@ class BatchPlan:
             ValueError: `consumed` is below 0.
         """
         consumed = checks.at_least("consumed", consumed, 0)
-        return next(batch for threshold, batch in reversed(self.pairs) if threshold <= consumed)
+        return next(size for threshold, size in reversed(self.pairs) if threshold <= consumed)
 
     def updates(self, total: int) -> int:
         """Return the least number of updates that consume at least `total`.
@@ -130,7 +130,7 @@ class BatchPlan:
         consumed = 0
         for phase in self._phases():
             if phase.earlier_updates <= updates:
-                of_phase = (updates - phase.earlier_updates) * phase.batch
+                of_phase = (updates - phase.earlier_updates) * phase.batch_size
                 consumed = phase.consumed_earlier + of_phase
         return consumed
 
@@ -139,12 +139,12 @@ class BatchPlan:
         phases: list[_Phase] = []
         updates = 0
         consumed = 0
-        for threshold, batch in self.pairs:
+        for threshold, batch_size in self.pairs:
             if phases:
                 count = phases[-1].updates_to_reach(threshold)
                 updates += count
-                consumed += count * phases[-1].batch
-            phases.append(_Phase(updates, consumed, batch))
+                consumed += count * phases[-1].batch_size
+            phases.append(_Phase(updates, consumed, batch_size))
         return phases
 
     def scale(
@@ -307,17 +307,17 @@ class BatchPlan:
         (Array(2, dtype=int32), Array(4, dtype=int32), 4)
         """
         counts = self._count_micro_batches(micro_batch, processes)
-        starts: list[int] = []
+        begins: list[int] = []
         changes: list[int] = []
         previous = 0
         for phase, count in zip(self._phases(), counts, strict=True):
             if phase.earlier_updates > checks.MAX_STEP:  # optax counts updates in int32
                 break
             checks.in_range("micro_batches", count, 1, checks.MAX_STEP)
-            starts.append(phase.earlier_updates)
+            begins.append(phase.earlier_updates)
             changes.append(count - previous)
             previous = count
-        return partial(_sum_until, np.array(starts, np.int32), np.array(changes, np.int32))
+        return partial(_sum_until, np.array(begins, np.int32), np.array(changes, np.int32))
 
     def check(self, micro_batch: int, processes: int = 1) -> None:
         """Check that `micro_batch · processes` divides every batch size of the plan.
@@ -374,12 +374,12 @@ class BatchPlan:
         return cls(arguments["pairs"])
 
 
-def _sum_until(starts: NDArray[np.int32], changes: NDArray[np.int32], updates: Any) -> Any:
-    """Return, for each number of updates, the sum of the changes that start at or before it."""
+def _sum_until(begins: NDArray[np.int32], changes: NDArray[np.int32], updates: Any) -> Any:
+    """Return, for each number of updates, the sum of the changes that begin at or before it."""
     # A sum, not an index, because this file does not import JAX; int32 throughout, for strict
-    # promotion. With starts 0, 20 and changes 2, 2, update 19 gives 2 and update 20 gives 4.
+    # promotion. With begins 0, 20 and changes 2, 2, update 19 gives 2 and update 20 gives 4.
     updates = _as_int32(updates)
-    return (updates[..., None] >= starts).astype(np.int32) @ changes
+    return (updates[..., None] >= begins).astype(np.int32) @ changes
 
 
 def _as_int32(updates: Any) -> Any:
@@ -395,13 +395,13 @@ def _as_int32(updates: Any) -> Any:
     return updates.astype(np.int32)
 
 
-def _micro_batches_of(batch: int, label: str, micro_batch: int, processes: int) -> int:
+def _micro_batches_of(batch_size: int, label: str, micro_batch: int, processes: int) -> int:
     micro_batch = checks.at_least("micro_batch", micro_batch, 1)
     processes = checks.at_least("processes", processes, 1)
-    count, rest = divmod(batch, micro_batch * processes)
+    count, rest = divmod(batch_size, micro_batch * processes)
     if rest:
         product = f"{micro_batch} · {processes} = {micro_batch * processes}"
         raise ValueError(
-            f"{label} is {batch}, which micro_batch · processes = {product} does not divide"
+            f"{label} is {batch_size}, which micro_batch · processes = {product} does not divide"
         )
     return count

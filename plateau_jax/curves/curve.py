@@ -85,7 +85,7 @@ class Curve(ABC):
         if cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
             raise TypeError(
                 f"{cls.__name__} cannot be derived from a curve: write a function that returns the "
-                "curve, or a class that holds it"
+                "curve, or a class that contains it"
             )
         if Curve not in cls.__bases__:
             return  # gin derives a class from a kind, but builds the kind itself
@@ -652,7 +652,7 @@ class Curve(ABC):
         return serialization.curve_from_dict(cls, arguments)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Pickles and copies hold only the arguments, from which the rest is computed. They are
+        # Pickles and copies contain only the arguments, from which the rest is computed. They are
         # plain values, so `torch.load(weights_only=True)` needs to allow no other class.
         return serialization.plain_arguments_of(self)
 

@@ -163,8 +163,8 @@ class PlateauCurve(Curve):
     def _legend_phrases(self) -> list[str]:
         warmup = "no warmup"
         if self.warmup_steps:
-            begin = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g}"
-            warmup = f"{begin} over {self.warmup_steps} steps"
+            rise = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g}"
+            warmup = f"{rise} over {self.warmup_steps} steps"
         decay = f"{self.decay_shape} decay to {self.min_lr_ratio:g}"
         return [warmup, decay, *self._plateau_phrases()]
 
@@ -237,7 +237,7 @@ def _check_absolute(plateaus: Any, warmup_steps: int) -> list[tuple[int, int]]:
 class _Plateau(NamedTuple):
     """A plateau in steps, and the argument that describes it."""
 
-    start: int
+    begin: int
     length: int
     path: Path
     pair: tuple[float, float]
@@ -269,22 +269,22 @@ def place_plateaus(
     # Compared in steps, after rounding: of 1000 steps, (0, 30.04) ends before step 300, and
     # (30.03, 10) starts there.
     for plateau, following in pairwise(placed):
-        before = f"before the next plateau starts, at step {following.start}"
-        _check_end(plateau, following.start, before)
+        before = f"before the next plateau starts, at step {following.begin}"
+        _check_end(plateau, following.begin, before)
     if placed:
         _check_end(placed[-1], total_steps, f"by total_steps = {total_steps}")
     if sum(plateau.length for plateau in placed) >= after_warmup:
         rest = f"must leave at least one of the {after_warmup} steps after the warmup to decay"
         advice = "for a curve that never decays use StagedCurve"
         raise ValueError(Message("plateaus", f" {rest}; {advice}"))
-    return [(plateau.start, plateau.length) for plateau in placed]
+    return [(plateau.begin, plateau.length) for plateau in placed]
 
 
 def _check_end(plateau: _Plateau, last: int, deadline: str) -> None:
     """Raise a ValueError if a plateau ends after step `last`, which `deadline` puts in words."""
-    end = plateau.start + plateau.length
+    end = plateau.begin + plateau.length
     if end > last:
-        span = f"it lasts from step {plateau.start} to step {end}"
+        span = f"it lasts from step {plateau.begin} to step {end}"
         advice = "the second number is the length, not the end"
         raise ValueError(must(plateau.path, plateau.pair, f"end {deadline}: {span}; {advice}"))
 

@@ -107,22 +107,22 @@ def _scaled_segments(
     segments: list[ExactSegment] = []
     for segment, after in nonempty_segments(curve._exact_segments):
         if after is None:
-            # One level is held past the end: that of the last batch.
+            # One level stays past the end: that of the last batch.
             segments.append(segment.shifted(0, scales[-1]))
             break
         cuts = begins[bisect_right(begins, segment.begin) : bisect_left(begins, after)]
         for begin in (segment.begin, *cuts):
-            batch = bisect_right(begins, begin) - 1
-            segments.append(segment.rest(begin).shifted(0, scales[batch]))
+            index = bisect_right(begins, begin) - 1
+            segments.append(segment.from_step(begin).shifted(0, scales[index]))
     return segments
 
 
-def _factor(batch: int, reference: int, exponent: float) -> float:
+def _factor(batch_size: int, reference: int, exponent: float) -> float:
     """Return the float64 nearest to (batch/reference)^exponent."""
-    factor = nearest_power(Fraction(batch, reference), as_written(exponent))
+    factor = nearest_power(Fraction(batch_size, reference), as_written(exponent))
     # Outside these limits 62 bits are too few, and the arguments are surely a mistake.
     if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
-        nearer = f"be nearer to the batch {checks.short_repr(batch)}"
+        nearer = f"be nearer to the batch {checks.short_repr(batch_size)}"
         effect = f"the factor is {factor:.3g}, outside 2**-31 … 2**31"
         raise ValueError(checks.must("reference", reference, f"{nearer}: {effect}"))
     return factor

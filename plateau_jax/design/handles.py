@@ -228,7 +228,7 @@ def _stage_handles(curve: StagedCurve, path: Path) -> Iterator[Handle]:
             following = _first_length(stages[index + 1 :])
             high = MAX_STEP if following is None else end + following
             yield _step_handle(f"{name}, end", curve, end, (*place, 0), low=begin, high=high)
-        if stage.to is not None:  # else the stage holds the previous level
+        if stage.to is not None:  # else the stage keeps the previous level
             level = float(stage.to)
         yield _level_handle(f"{name}, level", end, level, (*place, 1))
         begin = end

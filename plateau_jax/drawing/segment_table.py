@@ -46,21 +46,22 @@ def list_segments(
         values_at: The curve as a function from an array of steps to an array of multipliers.
     """
     described = list(nonempty_segments(exact_segments))
-    starts: list[float] = values_at([exact.begin for exact, _ in described]).tolist()
+    begins = [segment.begin for segment, _ in described]
+    starts: list[float] = values_at(begins).tolist()
     segments: list[Segment] = []
-    for index, (exact, after) in enumerate(described):
-        kind = exact.name
-        if exact.shape is not None:
-            kind = f"{exact.shape} {kind}"
+    for index, (exact_segment, after) in enumerate(described):
+        kind = exact_segment.name
+        if exact_segment.shape is not None:
+            kind = f"{exact_segment.shape} {kind}"
         if after is None:
-            segments.append(Segment(exact.begin, None, kind, starts[index], starts[index]))
+            segments.append(Segment(exact_segment.begin, None, kind, starts[index], starts[index]))
             continue
-        level = exact.at(after)
+        level = exact_segment.at(after)
         following, _ = described[index + 1]
         end = starts[index + 1]
         if rounded(level) != rounded(following.at(after)):  # the curve jumps
             end = float(nearest_float32(from_decimal(level)))
-        segments.append(Segment(exact.begin, after - 1, kind, starts[index], end))
+        segments.append(Segment(exact_segment.begin, after - 1, kind, starts[index], end))
     return tuple(segments)
 
 

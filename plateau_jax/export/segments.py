@@ -9,7 +9,7 @@ from plateau_jax.shapes.known_shapes import SHAPES
 from plateau_jax.table.encoding import DecodedSegments
 
 FLAT = "flat"
-"""The shape of a segment that holds its level."""
+"""The shape of a flat segment."""
 
 
 class ExportedSegment(NamedTuple):

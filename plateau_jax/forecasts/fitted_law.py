@@ -14,7 +14,7 @@ from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import Curve
 from plateau_jax.drawing.axes import LossLine, RunToDraw
 from plateau_jax.forecasts.forecast_reasons import check_length, list_reasons
-from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, group_losses, law_holds_after
+from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, group_losses, law_applies_after
 from plateau_jax.forecasts.loss_checks import check_runs, problem_of_law
 from plateau_jax.forecasts.loss_comparison import LossDifference, LossForecast
 from plateau_jax.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
@@ -147,7 +147,7 @@ class FittedLaw:
         return LossLine(name, steps, terms.loss, terms.half_width(self.residual_sd))
 
     def run_to_draw(self, run: LossRun) -> RunToDraw:
-        """Return the logged losses of a run and the law, from the first step at which it holds."""
+        """Return the logged losses of a run and the law, from where it applies."""
         steps = _steps_to_draw(run.curve, last_step_of(run))
         is_drawn = run.steps >= steps[0]
         progress, noise = schedule_sums(run.curve, run.peak_value, steps)
@@ -196,6 +196,6 @@ def _checked_steps(steps: ArrayLike, curve: Curve) -> _Steps:
 
 
 def _steps_to_draw(curve: Curve, last_step: int) -> _Steps:
-    """Return steps for a smooth line, from the first at which the law holds."""
-    first = min(int(law_holds_after(curve, last_step)) + 1, last_step)
+    """Return steps for a smooth line, from the first to which the law applies."""
+    first = min(int(law_applies_after(curve, last_step)) + 1, last_step)
     return np.unique(np.linspace(first, last_step, _DRAWN_STEPS).astype(np.int64))

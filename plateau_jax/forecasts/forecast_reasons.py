@@ -33,11 +33,11 @@ TESTED_STEPS = 3_000, 201_500
 _LONGER = 1.05
 """Above this ratio, a curve counts as longer than the longest run."""
 
-_MAX_CHANGE_BY_START = 0.005
+_MAX_CHANGE_BY_LATE = 0.005
 _MAX_CHANGE_BY_RUN = 0.006
 
-_STAGE = 0.1
-"""The least fraction of a run that counts as a stage at constant learning rate."""
+_PLATEAU_FRACTION = 0.1
+"""The least fraction of a run that counts as a plateau."""
 
 _WARMUP_FACTOR = 3
 _NEAR_PEAK = 0.95
@@ -48,7 +48,7 @@ _LONG_WARMUP = "no run had so long a warmup: the loss may be lower by tenths of 
 _BATCH_PLAN = (
     "a curve follows a batch plan, but the law counts every step as one update of the same batch"
 )
-_NO_STAGE = (
+_NO_PLATEAU = (
     "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
 )
 
@@ -91,7 +91,7 @@ def list_reasons(
         _reason_of_tested_steps(curve, runs),
         _reason_of_warmup(curve, runs),
         _reason_of_decay(curve, runs),
-        _reason_of_start(terms),
+        _reason_of_late_fit(terms),
         _reason_of_runs(terms),
     ]
     return tuple(reason for reason in reasons if reason is not None)
@@ -182,14 +182,14 @@ def _reason_of_decay(curve: Curve, runs: Sequence[LossRun]) -> str | None:
     is_longer = curve.total_steps / _longest(runs) > _LONGER
     if not (is_longer and falls_to_half(curve, curve.total_steps)):
         return None
-    if any(_holds_learning_rate(run) for run in runs):
+    if any(_has_high_plateau(run) for run in runs):
         return None
-    return _NO_STAGE
+    return _NO_PLATEAU
 
 
-def _reason_of_start(terms: ForecastTerms) -> str | None:
-    change = abs(float(terms.by_start))
-    if change > _MAX_CHANGE_BY_START * terms.loss:
+def _reason_of_late_fit(terms: ForecastTerms) -> str | None:
+    change = abs(float(terms.by_late))
+    if change > _MAX_CHANGE_BY_LATE * terms.loss:
         return f"it changes by {change:.2g} nats if the first fifth is left out"
     return None
 
@@ -221,8 +221,8 @@ def _warmup_steps(curve: Curve, updates: int) -> int:
     return int(steps[np.argmax(multipliers >= _NEAR_PEAK * multipliers.max())])
 
 
-def _holds_learning_rate(run: LossRun) -> bool:
-    """Return True if a run holds a learning rate above half its peak for a tenth of its steps."""
+def _has_high_plateau(run: LossRun) -> bool:
+    """Return True if a run has a plateau above half its peak for a tenth of its steps."""
     last_step = last_step_of(run)
     steps = steps_at_borders(run.curve, last_step)
     multipliers = run.curve(steps)
@@ -231,4 +231,4 @@ def _holds_learning_rate(run: LossRun) -> bool:
     ends = np.append(begins[1:], len(steps)) - 1
     lengths = steps[ends] - steps[begins] + 1
     is_high = multipliers[begins] > multipliers.max() / 2
-    return bool(np.any(is_high & (lengths >= _STAGE * last_step)))
+    return bool(np.any(is_high & (lengths >= _PLATEAU_FRACTION * last_step)))

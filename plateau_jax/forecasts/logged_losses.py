@@ -60,7 +60,7 @@ class GroupMeans(NamedTuple):
     spikes: NDArray[np.int64]
 
 
-def law_holds_after(curve: Curve, last_step: int) -> float:
+def law_applies_after(curve: Curve, last_step: int) -> float:
     """Return the step after which the law describes the losses, some time after the warmup."""
     return end_of_rise(curve._exact_segments) + AFTER_WARMUP * last_step
 

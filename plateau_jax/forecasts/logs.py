@@ -163,7 +163,7 @@ def curve_of(table: LogTable, lrs: Mapping[int, float], last_loss: int) -> tuple
     """Return a curve of straight lines between the logged learning rates, and its peak.
 
     It is 0 before the first learning rate, because those of the earlier updates are unknown. It
-    holds the last one until the last loss, for at most one interval of logging.
+    keeps the last one until the last loss, for at most one interval of logging.
     """
     peak = max(lrs.values(), default=0.0)
     if not peak > 0:

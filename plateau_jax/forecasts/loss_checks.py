@@ -43,7 +43,7 @@ _MAX_MISFIT_OF_SEVERAL = 0.008
 
 # The limits below were chosen on published runs from eight sources. `_lags` raises one false alarm
 # in 472 fits of raw losses. It detects a fraction of 0.87 to 0.96 of EMAs, with factors of 0.9 and
-# 0.99, and of running means. `_START_FACTOR` rejects none of 221 fits of raw losses, and 0.8 of
+# 0.99, and of running means. `_BEGINNING_FACTOR` rejects none of 221 fits of raw losses, and 0.8 of
 # 438 fits to runs without their beginning.
 _FEWEST_TO_COMPARE_LAGS = 120
 _LAGS = 60
@@ -59,12 +59,12 @@ _NOISE_OF_FORMULA = 1e-7
 _BEGINNING = 0.05
 """A log must begin before this fraction of the run for its losses to tell how the run began."""
 
-_FEWEST_TO_JUDGE_START = 10
+_FEWEST_TO_JUDGE_BEGINNING = 10
 
 _EARLIER_PROGRESS = 0.1, 0.25, 0.5, 1.0
 """The values of S at step 0 that are tried, as fractions of the S of the run."""
 
-_START_FACTOR = 1.5
+_BEGINNING_FACTOR = 1.5
 _LEAST_ERROR = 1e-12
 
 _LAG = (
@@ -116,7 +116,7 @@ def _problem_of_run(run: LossRun) -> str | None:
         _problem_of_count(run)
         or _problem_of_noise(run)
         or _problem_of_rise(run)
-        or _problem_of_start(run)
+        or _problem_of_beginning(run)
     )
 
 
@@ -163,7 +163,7 @@ def _problem_of_rise(run: LossRun) -> str | None:
     return None
 
 
-def _problem_of_start(run: LossRun) -> str | None:
+def _problem_of_beginning(run: LossRun) -> str | None:
     lrs_from = lrs_known_from(run)
     if lrs_from is not None and lrs_from > _BEGINNING * last_step_of(run):
         return _missing_lrs(run)
@@ -218,12 +218,12 @@ def _begins_late(run: LossRun) -> bool:
     """Return True if the losses of a run suggest that S was above 0 at step 0 already.
 
     The law is refitted with S + x·S_last for several x. Its least error is compared with that for
-    x = 0. Return False for losses that lag: their fit says nothing about the start.
+    x = 0. Return False for losses that lag: their fit says nothing about the beginning.
     """
     if run.steps[0] > _BEGINNING * last_step_of(run):
         return False
     later_run = _without_beginning(run)
-    if len(group_run(later_run, AFTER_WARMUP).losses) < _FEWEST_TO_JUDGE_START:
+    if len(group_run(later_run, AFTER_WARMUP).losses) < _FEWEST_TO_JUDGE_BEGINNING:
         return False
     if _seems_to_lag(later_run):
         return False
@@ -232,7 +232,7 @@ def _begins_late(run: LossRun) -> bool:
     for fraction in _EARLIER_PROGRESS:
         later = replace(logged, progress=logged.progress + fraction * logged.progress_unit)
         least_error = penalized_error(later, fit_law(later))
-        if error > _START_FACTOR * least_error + _LEAST_ERROR:
+        if error > _BEGINNING_FACTOR * least_error + _LEAST_ERROR:
             return True
     return False
 

@@ -15,7 +15,7 @@ _Floats = NDArray[np.float64]
 _ALPHA_STEP = 0.06
 _LOW_POWER = 0.6
 _HIGH_POWER = 1.0
-_START_FACTOR = 1.5
+_LATE_FACTOR = 1.5
 _RELATIVE_SD = 0.003
 _RELATIVE_SD_OF_DIFFERENCE = 0.0025
 _PEAK_SD = 0.01
@@ -27,7 +27,7 @@ class ForecastTerms(NamedTuple):
     Attributes:
         loss: The forecasts.
         by_alpha, by_power, by_peak: a, q and k; see `LossFit.predict`.
-        by_start: c.
+        by_late: c.
         by_run: δ of each run with a decay, along the first axis; empty if there is one run.
     """
 
@@ -35,7 +35,7 @@ class ForecastTerms(NamedTuple):
     by_alpha: _Floats
     by_power: _Floats
     by_peak: _Floats
-    by_start: _Floats
+    by_late: _Floats
     by_run: _Floats
 
     def half_width(self, residual_sd: float) -> _Floats:
@@ -49,16 +49,16 @@ class ForecastTerms(NamedTuple):
             by_alpha=self.by_alpha - first.by_alpha,
             by_power=self.by_power - first.by_power,
             by_peak=self.by_peak - first.by_peak,
-            by_start=self.by_start - first.by_start,
+            by_late=self.by_late - first.by_late,
             by_run=self.by_run - first.by_run,
         )
         half = changes._half_width(residual_sd, _RELATIVE_SD_OF_DIFFERENCE * first.loss)
         return float(changes.loss), float(half)
 
     def _half_width(self, residual_sd: float, relative_sd: _Floats) -> _Floats:
-        by_start = _START_FACTOR * self.by_start
+        by_late = _LATE_FACTOR * self.by_late
         by_run = np.max(np.abs(self.by_run), axis=0, initial=0.0)
-        variance = residual_sd**2 + self.by_alpha**2 + self.by_power**2 + by_start**2
+        variance = residual_sd**2 + self.by_alpha**2 + self.by_power**2 + by_late**2
         variance = variance + by_run**2 + relative_sd**2 + self.by_peak**2
         return 2 * np.sqrt(variance)
 
@@ -89,7 +89,7 @@ class RefittedLaws(NamedTuple):
             by_alpha=_half_difference(self.by_alpha, progress, noise),
             by_power=_half_difference(self.by_power, progress, noise),
             by_peak=_PEAK_SD * loss * abs(octaves),
-            by_start=self.late.losses(progress, noise) - loss,
+            by_late=self.late.losses(progress, noise) - loss,
             by_run=by_run.reshape(len(self.alone), *np.shape(loss)),
         )
 

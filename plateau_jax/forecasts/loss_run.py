@@ -207,12 +207,12 @@ class LossRun:
         return run
 
 
-def _as_array(name: str, values: Any, kinds: str, requirement: str) -> NDArray[Any]:
-    """Return a sequence of numbers of these kinds as an array; reject booleans."""
+def _as_array(name: str, values: Any, dtype_kinds: str, requirement: str) -> NDArray[Any]:
+    """Return a sequence of numbers of these kinds of NumPy's as an array; reject booleans."""
     array = None
     with suppress(ValueError):  # from numbers next to lists
         array = np.asarray(values)
-    if array is None or array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
+    if array is None or array.ndim != 1 or (array.size and array.dtype.kind not in dtype_kinds):
         raise TypeError(checks.must(name, values, requirement))
     if not hasattr(values, "dtype"):
         for index, value in enumerate(values):

@@ -1,7 +1,7 @@
 """Fixed-point arithmetic: int64 in units of 2⁻⁶², using only the operators `+ - * << >> & |`.
 
-The same functions run on arrays of NumPy, JAX and torch, and on Python's ints. `Operations` holds
-the few functions that have no operator.
+The same functions run on arrays of NumPy, JAX and torch, and on Python's ints. `Operations` has the
+few functions that have no operator.
 """
 
 from collections.abc import Callable

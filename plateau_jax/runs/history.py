@@ -103,7 +103,7 @@ def check_resume_file(
     ValueError: ...curve.json: the run cannot resume at step 550: ...
     """
     step = check_step(step)
-    start = _Entry(step, read_checked_records("record", record))
+    new_entry = _Entry(step, read_checked_records("record", record))
     text = os.fsdecode(path)
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", text):  # `Path` shortens gs://bucket to gs:/bucket
         raise ValueError(f"path = {text!r} is a URL: pass the path of a file that can be opened")
@@ -112,7 +112,7 @@ def check_resume_file(
         file = Path(text).expanduser().resolve()
         if file.exists() and not file.is_file():
             raise ValueError(f"path = {text!r} is not a file: pass a path such as run/curve.json")
-        _continue_history(file, start, strict=strict)
+        _continue_history(file, new_entry, strict=strict)
 
 
 @contextmanager
@@ -129,49 +129,49 @@ def _explaining_errors(path: str) -> Generator[None]:
         raise OSError(error.errno, f"{error.strerror or error}: {advice}", shown) from error
 
 
-def _continue_history(file: Path, start: _Entry, *, strict: bool) -> None:
+def _continue_history(file: Path, new_entry: _Entry, *, strict: bool) -> None:
     """Add an entry to the file if the run needs one.
 
     Raises:
         ValueError: The run cannot continue under these records.
     """
     history = _read_history(file)
-    warnings = _compare_with_history(file, history, start, strict=strict)
-    if _is_known(history, start):
+    warnings = _compare_with_history(file, history, new_entry, strict=strict)
+    if _is_known(history, new_entry):
         return  # before the lock, because the folder may be read-only
     file.parent.mkdir(parents=True, exist_ok=True)
     with _locked(file):
         present = _read_history(file)
         if present != history:  # another process was faster
-            warnings = _compare_with_history(file, present, start, strict=strict)
-        if _is_known(present, start):
+            warnings = _compare_with_history(file, present, new_entry, strict=strict)
+        if _is_known(present, new_entry):
             return
         for message in warnings:
             warn(message)  # before the write, since it may raise an error
-        _write_history(file, [*present, start])
+        _write_history(file, [*present, new_entry])
 
 
-def _is_known(history: Sequence[_Entry], start: _Entry) -> bool:
+def _is_known(history: Sequence[_Entry], new_entry: _Entry) -> bool:
     """Return True if the run continues under its current records."""
     if not history:
         return False
     current = history[-1]
-    if start.step == 0:  # a new run, unless another process has just begun it
-        return current == start
-    return current.records == start.records and current.step <= start.step
+    if new_entry.step == 0:  # a new run, unless another process has just begun it
+        return current == new_entry
+    return current.records == new_entry.records and current.step <= new_entry.step
 
 
 def _compare_with_history(
-    file: Path, history: Sequence[_Entry], start: _Entry, *, strict: bool
+    file: Path, history: Sequence[_Entry], new_entry: _Entry, *, strict: bool
 ) -> list[str]:
     """Return the warnings with which the run continues.
 
     Raises:
         ValueError: It cannot continue under these records.
     """
-    step, records = start
+    step, records = new_entry
     is_new_run = step == 0 and not (history and may_share_steps(records))
-    if is_new_run or _is_known(history, start):
+    if is_new_run or _is_known(history, new_entry):
         return []
     if not history:
         message = (
@@ -180,12 +180,12 @@ def _compare_with_history(
             "from, has such a file elsewhere, copy it to this path"
         )
         return [message]
-    in_force = _entry_in_force(history, start)
+    in_force = _entry_in_force(history, new_entry)
     policy = record_policy(len(records), str(file))
     return compare_records(in_force.records, records, step, policy, strict=strict)
 
 
-def _entry_in_force(history: Sequence[_Entry], start: _Entry) -> _Entry:
+def _entry_in_force(history: Sequence[_Entry], new_entry: _Entry) -> _Entry:
     """Return the entry whose records gave the learning rates just before a step.
 
     A run that goes back leaves later entries behind. After
@@ -200,9 +200,9 @@ def _entry_in_force(history: Sequence[_Entry], start: _Entry) -> _Entry:
         while lineage and lineage[-1].step >= entry.step:
             lineage.pop()
         lineage.append(entry)
-    last_step = start.step - 1
-    if may_share_steps(start.records):
-        last_step = start.step
+    last_step = new_entry.step - 1
+    if may_share_steps(new_entry.records):
+        last_step = new_entry.step
     in_force = lineage[0]
     for entry in lineage:
         if entry.step <= last_step:
@@ -275,8 +275,8 @@ def _write_history(file: Path, history: Sequence[_Entry]) -> None:
     lines: list[str] = []
     for step, records in history:
         lines.append(json.dumps({"step": step, "records": list(map(record_to_dict, records))}))
-    start = f'{{"kind": "{_FORMAT.kind}", "format": {_FORMAT.number}, "entries": ['
-    text = "\n".join([start, ",\n".join(lines), "]}\n"])
+    head = f'{{"kind": "{_FORMAT.kind}", "format": {_FORMAT.number}, "entries": ['
+    text = "\n".join([head, ",\n".join(lines), "]}\n"])
     new = file.with_name(f"{file.name}.new")
     try:
         new.unlink(missing_ok=True)  # of a process that was killed

@@ -115,9 +115,9 @@ def level_between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
     return parse_shape(shape).level(start, end, x)
 
 
-def check_defined(path: Path | str, shape: str, kind: str, start: Level, end: Level) -> None:
+def check_defined(path: Path | str, shape: str, role: str, start: Level, end: Level) -> None:
     """Check that a "stage", "decay" or "cooldown" of this shape can join two levels."""
     reason = parse_shape(shape).why_undefined(start, end)
     if reason:
         article = "an" if shape[0] in "aeiou" else "a"
-        raise ValueError(Message(path, f" = {shape!r}: {article} {shape} {kind} {reason}"))
+        raise ValueError(Message(path, f" = {shape!r}: {article} {shape} {role} {reason}"))

@@ -144,7 +144,7 @@ def _encode_row(segment: ExactSegment) -> Table:
     inverse = 0
     shape_number = 0
     parameters: dict[str, tuple[int, ...]] = {}
-    if segment.length > 0 and segment.shape and not segment.holds and low <= high:
+    if segment.length > 0 and segment.shape and not segment.is_flat and low <= high:
         shape = parse_shape(segment.shape)
         phase_begin -= segment.skipped
         length = segment.length
@@ -228,7 +228,7 @@ def _join_words(xp: Operations, high: Any, low: Any) -> Any:
 class DecodedSegments(NamedTuple):
     """Table in the numbers that the arithmetic reads: a table with its words joined.
 
-    A field holds one number per row of the table, one per step (gathered from the rows), or the
+    A field contains one number per row of the table, one per step (gathered from the rows), or the
     number of a single row (a Python number).
     """
 

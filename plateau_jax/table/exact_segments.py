@@ -29,24 +29,24 @@ class ExactSegment(NamedTuple):
     end: Level
     """Level at the end of the whole segment."""
     shape: str | None
-    """None if the segment was built to hold its level."""
+    """None if the segment was built flat."""
     skipped: int = 0
-    """Steps cut off before `begin`; 0 if the segment holds its level."""
+    """Steps cut off before `begin`; 0 if the segment is flat."""
 
     @property
-    def holds(self) -> bool:
+    def is_flat(self) -> bool:
         return self.shape is None or self.start == self.end
 
     def at(self, step: int) -> Level:
         """Return the exact level at a step of the segment, or at its end."""
-        if self.holds or self.shape is None:
+        if self.is_flat or self.shape is None:
             return self.start
         x = Fraction(self.skipped + step - self.begin, self.length)
         return level_between(self.shape, self.start, self.end, x)
 
-    def rest(self, step: int) -> "ExactSegment":
+    def from_step(self, step: int) -> "ExactSegment":
         """Return the segment without its steps before `step`."""
-        skipped = 0 if self.holds else self.skipped + step - self.begin
+        skipped = 0 if self.is_flat else self.skipped + step - self.begin
         return self._replace(begin=step, skipped=skipped)
 
     def shifted(self, steps: int, scale: Level) -> "ExactSegment":
@@ -57,7 +57,7 @@ class ExactSegment(NamedTuple):
 
 
 def flat_segment(name: str, begin: int, length: int, level: Level) -> ExactSegment:
-    """Build a segment that holds one level."""
+    """Build a segment of one level."""
     return ExactSegment(name, begin, length, start=level, end=level, shape=None)
 
 
@@ -112,17 +112,17 @@ def first_step_at_or_below(segments: Sequence[ExactSegment], level: Level) -> in
     return 0
 
 
-def cut_segments(segments: Sequence[ExactSegment], start: int, stop: int) -> Iterator[ExactSegment]:
-    """Yield each segment but the last, cut to the steps start … stop - 1.
+def cut_segments(segments: Sequence[ExactSegment], begin: int, stop: int) -> Iterator[ExactSegment]:
+    """Yield each segment but the last, cut to the steps begin … stop - 1.
 
     A segment without any of these steps becomes empty.
     """
     for segment, following in pairwise(segments):
-        begin = max(segment.begin, start)
-        if begin < min(following.begin, stop):
-            yield segment.rest(begin)
+        first = max(segment.begin, begin)
+        if first < min(following.begin, stop):
+            yield segment.from_step(first)
         else:
-            yield segment._replace(begin=min(begin, stop), skipped=0)
+            yield segment._replace(begin=min(first, stop), skipped=0)
 
 
 def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
@@ -137,7 +137,7 @@ def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
         if after is None:
             return
         start = rounded(segment.start)
-        if not segment.holds:
+        if not segment.is_flat:
             level = None
         elif start != level:
             yield segment.begin
@@ -171,10 +171,10 @@ def differences(
 
 
 def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
-    """Yield (first step, piece): a piece is a level that is held, or a segment that moves.
+    """Yield (first step, piece): a piece is a constant level, or a segment that moves.
 
     At its first step a moving segment is at its start level, whatever its length and shape. So this
-    step is a separate piece that holds the level, and two curves that move differently from step s
+    step is a separate piece of that level, and two curves that move differently from step s
     on still agree at s:
 
         cosine from 1 at step 10  →  (10, 1), (11, the segment)
@@ -190,7 +190,7 @@ def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | Exa
         if not segment.skipped:
             pieces.append((begin, start))
             begin += 1
-        if not segment.holds and begin != after:
+        if not segment.is_flat and begin != after:
             whole = segment._replace(
                 name="",
                 begin=segment.begin - segment.skipped,

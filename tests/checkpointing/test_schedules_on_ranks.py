@@ -81,11 +81,11 @@ def saved_on_ranks(
     done: Future[None] = Future()
     done.set_result(None)
 
-    def start_save(save: Any) -> Future[None]:
+    def begin_save(save: Any) -> Future[None]:
         started.append(save)
         return done
 
-    monkeypatch.setattr(saving, "start_save", start_save)
+    monkeypatch.setattr(saving, "begin_save", begin_save)
     # Threads of one process wait for each other's saves, but ranks must not.
     monkeypatch.setattr(checkpoints, "_lock", nullcontext())
 

@@ -19,7 +19,7 @@ from plateau_jax import DataClock, PlateauCurve
 from torch_bridge import TrainStep
 from torch_bridge.distributed import processes
 from torch_bridge.training.loss_normalizer import LossNormalizer
-from torch_bridge.training.optimizers import layers_of, lightning_counter
+from torch_bridge.training.optimizers import lightning_counter, nested_optimizers
 
 CURVE = PlateauCurve(40, warmup_steps=4, min_lr_ratio=0.1)
 # A model that is built on a thread would draw from random numbers that all threads share.
@@ -232,9 +232,9 @@ class LightningOptimizer(torch.optim.Optimizer):
 def test_trainers_wrappers_are_unwrapped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = torch.optim.SGD(Net().parameters())
     wrapper = LightningOptimizer(plain)
-    assert layers_of(wrapper) == [wrapper]  # not of a trainer: it may add to its step
+    assert nested_optimizers(wrapper) == [wrapper]  # not of a trainer: it may add to its step
     monkeypatch.setattr(LightningOptimizer, "__module__", "lightning.pytorch.core.optimizer")
-    assert layers_of(wrapper) == [wrapper, plain]
+    assert nested_optimizers(wrapper) == [wrapper, plain]
     count = lightning_counter([plain, wrapper])
     assert count is not None
     count()

@@ -91,14 +91,14 @@ def test_batch_plan_gives_a_reason() -> None:
 
 
 def reasons_of(
-    curve: Curve, runs: Sequence[LossRun], by_start: float = 0.0, by_run: float = 0.0
+    curve: Curve, runs: Sequence[LossRun], by_late: float = 0.0, by_run: float = 0.0
 ) -> tuple[str, ...]:
     """Return the reasons for a loss of 2 nats at a peak of 1.
 
     Args:
         curve: The curve to forecast.
         runs: The runs of the fit.
-        by_start: How much the loss changes if the first fifth is left out.
+        by_late: How much the loss changes if the first fifth is left out.
         by_run: How much it changes if one run is fitted alone.
     """
     nothing = np.array(0.0)
@@ -107,7 +107,7 @@ def reasons_of(
         by_alpha=nothing,
         by_power=nothing,
         by_peak=nothing,
-        by_start=np.array(by_start),
+        by_late=np.array(by_late),
         by_run=np.array([0.0, by_run]),
     )
     return list_reasons(curve, 1.0, terms, runs)
@@ -121,8 +121,8 @@ def run_with(curve: Curve, peak: float = 1.0) -> LossRun:
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_fits_that_contradict_each_other_give_a_reason(sign: int) -> None:
     runs = [run_with(CURVE)]
-    assert reasons_of(CURVE, runs, by_start=sign * 0.00999, by_run=sign * 0.01199) == ()
-    assert reasons_of(CURVE, runs, by_start=sign * 0.0101) == (
+    assert reasons_of(CURVE, runs, by_late=sign * 0.00999, by_run=sign * 0.01199) == ()
+    assert reasons_of(CURVE, runs, by_late=sign * 0.0101) == (
         "it changes by 0.01 nats if the first fifth is left out",
     )
     assert reasons_of(CURVE, runs, by_run=sign * 0.0121) == (

@@ -17,7 +17,7 @@ from support.forecasts.logs import kept_losses, logged, rows_of, with_losses
 
 from plateau_jax import Curve, CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.logged_losses import group_run
-from plateau_jax.forecasts.loss_checks import _lags, _problem_of_start
+from plateau_jax.forecasts.loss_checks import _lags, _problem_of_beginning
 
 COSINE = PlateauCurve(2000, warmup_steps=50)
 WSD = StagedCurve([(50, 1.0), (1450,), (500, 0.0)])
@@ -248,7 +248,7 @@ def test_judgment_of_the_start_changes_at_most_once(
         shorter = kept_losses(run, slice(count, None))
         if not has_curve:
             shorter = without_curve(shorter)
-        problem = _problem_of_start(shorter)
+        problem = _problem_of_beginning(shorter)
         begins_early = shorter.steps[0] <= 0.05 * run.steps[-1]
         if not begins_early:
             assert (problem is None) == has_curve
@@ -260,9 +260,9 @@ def test_judgment_of_the_start_changes_at_most_once(
 def test_slow_first_phase_is_rejected_until_it_is_left_out() -> None:
     """So the test above sees a change."""
     slow = fast_phase(RUN, -0.8, 0.1)
-    assert _problem_of_start(RUN) is None
-    assert _problem_of_start(slow) is not None
-    assert _problem_of_start(kept_losses(slow, slice(3, None))) is None
+    assert _problem_of_beginning(RUN) is None
+    assert _problem_of_beginning(slow) is not None
+    assert _problem_of_beginning(kept_losses(slow, slice(3, None))) is None
 
 
 # Spikes.

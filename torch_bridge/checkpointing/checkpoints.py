@@ -31,7 +31,7 @@ from torch_bridge.training.step import TrainStep
 Value = TypeVar("Value")
 
 _lock = RLock()
-"""Held by a thread while it starts a save, or takes the error of one."""
+"""Locked by a thread while it starts a save, or takes the error of one."""
 _pending: dict[str, "Future[None]"] = {}
 """The last save into each directory, until its error is raised."""
 _finalizer: Finalize | None = None
@@ -168,7 +168,7 @@ class Checkpoints:
             path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
             forms = {name: parts.form_of(part) for name, part in parts_by_name.items()}
             save = saving.Save(checked_step, states, forms, path, self.keep)
-            _pending[self._key] = saving.start_save(save)
+            _pending[self._key] = saving.begin_save(save)
             _print_errors_at_end()
         try:
             # An earlier save's error must not cost this checkpoint as well, so it is raised only
@@ -419,10 +419,10 @@ class Checkpoints:
         arguments = collective_call(check_arguments)
         checked_steps, checked_weights, name = _agreed("merge", "(steps, weights, part)", arguments)
 
-        def read(saved: list[SavedCheckpoint]) -> Any:
-            for checkpoint in saved:
-                _check_saved_parts(checkpoint, [name])
-            return merging.merge_states(saved, checked_weights, name, into)
+        def read(checkpoints: list[SavedCheckpoint]) -> Any:
+            for saved in checkpoints:
+                _check_saved_parts(saved, [name])
+            return merging.merge_states(checkpoints, checked_weights, name, into)
 
         with torch.inference_mode(False), torch.no_grad():
             listed = self._list()

@@ -2,7 +2,7 @@
 
 Each rank writes one safetensors file, as `torch.distributed.checkpoint` (DCP) plans it: its shards
 of DTensors, and, on rank 0, all other tensors. DCP also reads the files, each rank its shards. No
-other file imports safetensors or DCP. What the manifest holds is in `checkpoint_dirs`.
+other file imports safetensors or DCP. What the manifest contains is in `checkpoint_dirs`.
 
 DCP assumes that tensors with the same name are identical. So another rank stores a tensor that
 differs from rank 0's under a name with its rank:
@@ -151,7 +151,7 @@ class _Writer(dcp.HuggingFaceStorageWriter):
     def write_data(
         self, plan: dcp.SavePlan, planner: dcp.SavePlanner
     ) -> "torch.futures.Future[Any]":
-        # Torch's own method holds two more copies of the file, and calls fsync before it flushes.
+        # Torch's own method makes two more copies of the file, and calls fsync before it flushes.
         tensors: Tensors = {}
         places: dict[str, Any] = {}
         for item in plan.items:

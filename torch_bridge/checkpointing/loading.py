@@ -191,14 +191,14 @@ def _without_count(structure: dict[str, Any]) -> dict[str, Any]:
     return structure
 
 
-def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """Return the differences between two states in names and shapes, as text."""
     differences: list[str] = []
-    for name in {**current, **saved}:
-        saved_shape = _shape_in(saved, name)
+    for name in {**current, **stored}:
+        stored_shape = _shape_in(stored, name)
         shape = _shape_in(current, name)
-        if saved_shape != shape:
-            differences.append(f"{name}: {saved_shape} in the checkpoint, {shape} here")
+        if stored_shape != shape:
+            differences.append(f"{name}: {stored_shape} in the checkpoint, {shape} here")
     return differences
 
 

@@ -70,15 +70,15 @@ class _Source:
 
 
 def merge_states(
-    saved: Sequence[SavedCheckpoint], weights: Sequence[float], part: str, model: nn.Module
+    checkpoints: Sequence[SavedCheckpoint], weights: Sequence[float], part: str, model: nn.Module
 ) -> Mapping[str, Any]:
     """Return the model's state in the last checkpoint, with means of its floating-point tensors.
 
     Everything is checked before any tensor is read.
     """
     sources: list[_Source] = []
-    for checkpoint, weight in zip(saved, weights, strict=True):
-        sources.append(_Source(checkpoint, model_structure(checkpoint, part, model), weight))
+    for saved, weight in zip(checkpoints, weights, strict=True):
+        sources.append(_Source(saved, model_structure(saved, part, model), weight))
     last = sources[-1]
     current = plain_state(model)
     averaged = _names_to_average(sources, current)
@@ -156,12 +156,12 @@ def _names_to_average(sources: Sequence[_Source], current: Mapping[str, Tensor])
                     f"{name} is of {stored.class_name} in checkpoint {source.step}, which can't be "
                     "averaged: merge checkpoints of the model before it was converted"
                 )
-        kind = _kind_of_mean(leaf)
+        number_type = _real_or_complex(leaf)
         dtype = _dtype(leaf)
-        if dtype is None or not kind:
+        if dtype is None or not number_type:
             continue
         for source in sources:
-            if _kind_of_mean(source.structure[name]) != kind:
+            if _real_or_complex(source.structure[name]) != number_type:
                 raise ValueError(
                     f"{name} is {_dtype(source.structure[name])} in checkpoint {source.step}, and "
                     f"{dtype} in checkpoint {last.step}"
@@ -182,7 +182,7 @@ def _dtype(leaf: Any) -> torch.dtype | None:
     return tensor.dtype
 
 
-def _kind_of_mean(leaf: Any) -> str:
+def _real_or_complex(leaf: Any) -> str:
     """Return "complex" or "real", or "" for a value without a mean."""
     dtype = _dtype(leaf)
     if dtype is None:
@@ -197,7 +197,7 @@ def _kind_of_mean(leaf: Any) -> str:
 def _dtype_of_sum(sources: Sequence[_Source], name: str) -> torch.dtype:
     """Return the dtype to sum in: of double precision if any checkpoint has it, else of single."""
     dtypes = [_dtype(source.structure[name]) for source in sources]
-    is_complex = _kind_of_mean(sources[-1].structure[name]) == "complex"
+    is_complex = _real_or_complex(sources[-1].structure[name]) == "complex"
     if torch.float64 in dtypes or torch.complex128 in dtypes:
         return torch.complex128 if is_complex else torch.float64
     return torch.complex64 if is_complex else torch.float32

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 KIND_CODES = "biufcmMSU"
-"""NumPy's codes for booleans, numbers, times, bytes and text: what a checkpoint holds."""
+"""NumPy's codes for booleans, numbers, times, bytes and text: what a checkpoint can contain."""
 
 ARRAY = "array"
 _SCALAR = "scalar"

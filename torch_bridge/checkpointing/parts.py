@@ -124,7 +124,7 @@ def copy_state(name: str, part: Part) -> SplitState:
     """Return a copy of a part's current state in host memory.
 
     Raises:
-        TypeError: The state holds something that a checkpoint can't hold.
+        TypeError: The state contains something that a checkpoint can't hold.
     """
     if isinstance(part, TrainStep):
         # Its tensors are copies already.

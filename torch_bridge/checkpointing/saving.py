@@ -49,7 +49,7 @@ class Save:
     world_size: int = field(default_factory=processes.world_size)
 
 
-def start_save(save: Save) -> "Future[None]":
+def begin_save(save: Save) -> "Future[None]":
     """Write the files in the background. A collective: every rank calls it."""
     group: Any = None
     if processes.world_size() > 1:

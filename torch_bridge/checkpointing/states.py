@@ -1,4 +1,4 @@
-"""A state as tensors by name, and a structure that holds everything else.
+"""A state as tensors by name, and a structure that contains everything else.
 
 The structure is the state with an empty tensor on the meta device in place of each tensor. For the
 part `part`:
@@ -99,16 +99,16 @@ class SplitState:
                 names.append("")
                 kinds.append(TENSOR)
                 placements.append(None)
-                wrapped.append(stored_values.to_record(leaf))
+                wrapped.append(stored_values.to_plain(leaf))
         content = io.BytesIO()
-        record = {
+        plain = {
             "structure": self.structure,
             "names": names,
             "kinds": kinds,
             "placements": placements,
             "wrapped": wrapped,
         }
-        torch.save(record, content)
+        torch.save(plain, content)
         return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
 
 
@@ -124,7 +124,7 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
         copy_tensor: Returns a copy of a tensor in host memory.
 
     Raises:
-        TypeError: The state holds a value that a checkpoint can't hold; the message has its path.
+        TypeError: The state has a value that a checkpoint can't hold; the message has its path.
     """
     splitter = _Splitter(copy_tensor)
     splitter.split.structure = map_leaves(name, state, splitter.split_leaf)
@@ -168,7 +168,7 @@ class _Splitter:
         return stored.meta
 
     def _store(self, path: str, tensor: Tensor) -> Stored | Tensor:
-        """Copy a tensor; return how it is stored, or the copy itself if the structure holds it."""
+        """Copy a tensor; return how it is stored, or the copy itself if the structure has it."""
         _check_tensor(path, tensor)
         local = local_shard(tensor)
         if subclasses.wraps_tensors(local):
@@ -211,22 +211,20 @@ def read_structure(name: str, content: Tensor) -> Any:
     """Return the state of `structure_bytes`, with a `Stored` value for each stored tensor."""
     # Permanent: the end of a `safe_globals` block would also end it for a load in another thread.
     torch.serialization.add_safe_globals(_SAFE_GLOBALS)
-    record: Any = torch.load(
-        io.BytesIO(content.numpy().data), map_location="cpu", weights_only=True
-    )
-    columns = record["kinds"], record["placements"], record["wrapped"]
-    stored = zip(record["names"], *columns, strict=True)
+    plain: Any = torch.load(io.BytesIO(content.numpy().data), map_location="cpu", weights_only=True)
+    columns = plain["kinds"], plain["placements"], plain["wrapped"]
+    stored = zip(plain["names"], *columns, strict=True)
 
     def restore_leaf(_: str, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.is_meta:
             return leaf
-        stored_name, kind, placements, record_of_wrapped = next(stored)
-        if record_of_wrapped is None:
+        stored_name, kind, placements, wrapped = next(stored)
+        if wrapped is None:
             return StoredTensor(stored_name, kind, leaf, placements)
-        # `leaf`, unlike the tensor in the record, may be a parameter.
-        return replace(cast("Any", stored_values.from_record(record_of_wrapped)), meta=leaf)
+        # `leaf`, unlike the tensor in `wrapped`, may be a parameter.
+        return replace(cast("Any", stored_values.from_plain(wrapped)), meta=leaf)
 
-    return map_leaves(name, record["structure"], restore_leaf)
+    return map_leaves(name, plain["structure"], restore_leaf)
 
 
 def meta_of(leaf: Any) -> Tensor | None:
@@ -314,7 +312,7 @@ def _check_tensor(path: str, tensor: Tensor) -> None:
     """Raise a TypeError if a checkpoint can't hold a tensor."""
     if tensor.grad_fn is not None:
         raise TypeError(
-            f"{path} was computed with gradients, which a checkpoint does not hold: save "
+            f"{path} was computed with gradients, which a checkpoint does not contain: save "
             "tensor.detach()"
         )
     mesh = mesh_of(tensor)
@@ -370,6 +368,6 @@ def _full_name(value_type: type[Any]) -> str:
 
 def _unsupported(path: str, what: str) -> TypeError:
     return TypeError(
-        f"{path} is {what}, which a checkpoint does not hold: keep it in a separate file, with "
+        f"{path} is {what}, which a checkpoint does not contain: keep it in a separate file, with "
         "torch.save"
     )

@@ -141,16 +141,16 @@ def _with_flags_of_meta(meta: Tensor, rebuilt: Tensor) -> Tensor:
     return rebuilt.requires_grad_(meta.requires_grad)  # its class may lack `detach`
 
 
-# The records of wrapped tensors in a structure: dictionaries that torch.load reads.
+# Wrapped tensors in a structure as plain values: dictionaries that torch.load reads.
 
 
-def to_record(stored: "Stored | Tensor") -> Any:
-    """Return a record of a stored tensor. A tensor that the structure holds is its own record."""
+def to_plain(stored: "Stored | Tensor") -> Any:
+    """Return a stored tensor as dictionaries. A tensor in the structure stays as it is."""
     match stored:
         case StoredTensor(name=name, meta=meta):
             return {"name": name, "meta": meta}
         case StoredSubclass():
-            inner = {name: to_record(value) for name, value in stored.inner.items()}
+            inner = {name: to_plain(value) for name, value in stored.inner.items()}
             return {
                 "class": stored.class_name,
                 "context": stored.context,
@@ -160,7 +160,7 @@ def to_record(stored: "Stored | Tensor") -> Any:
         case StoredShard():
             return {
                 "whole": stored.name,
-                "local": to_record(stored.local),
+                "local": to_plain(stored.local),
                 "coordinates": stored.coordinates,
                 "placements": stored.placements,
                 "meta": stored.meta,
@@ -169,18 +169,18 @@ def to_record(stored: "Stored | Tensor") -> Any:
             return stored
 
 
-def from_record(record: Any) -> "Stored | Tensor":
-    """Undo `to_record`."""
-    match record:
+def from_plain(plain: Any) -> "Stored | Tensor":
+    """Undo `to_plain`."""
+    match plain:
         case {"name": name, "meta": meta}:
             return StoredTensor(name, TENSOR, meta, None)
         case {"class": class_name, "context": context, "inner": inner, "meta": meta}:
-            stored = {name: from_record(value) for name, value in inner.items()}
+            stored = {name: from_plain(value) for name, value in inner.items()}
             return StoredSubclass(class_name, context, stored, meta)
         case {"whole": name, "local": local, "coordinates": coordinates, "meta": meta}:
-            return StoredShard(name, from_record(local), coordinates, meta, record["placements"])
+            return StoredShard(name, from_plain(local), coordinates, meta, plain["placements"])
         case _:
-            return record
+            return plain
 
 
 # Torch's list of safe globals.

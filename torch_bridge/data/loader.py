@@ -12,7 +12,7 @@ from torch_bridge.curve_api import checks
 from torch_bridge.data.resumable_loader import GlobalBatches, ResumableLoader, on_cpu
 from torch_bridge.distributed import processes
 
-# Each worker holds its own copy of the dataset, and a single device seldom needs more workers.
+# Each worker has its own copy of the dataset, and a single device seldom needs more workers.
 _MAX_WORKERS = 8
 
 _ORDER_OPTIONS = ("sampler", "batch_sampler", "generator", "in_order")

@@ -138,7 +138,7 @@ class prefetch(Generic[Batch]):
             if self._stream is None:
                 yield _Fetched(batch, None, self._loader_state())
             else:
-                copied, arrival = _start_copy(batch, self._stream)
+                copied, arrival = _begin_copy(batch, self._stream)
                 yield _Fetched(copied, arrival, self._loader_state())
 
 
@@ -148,7 +148,7 @@ class prefetch(Generic[Batch]):
 # `wait_event` makes the user's stream wait for the copy. In the other direction, torch's allocator
 # could give batch 1's memory to copy 3 as soon as Python drops the batch, though work on it may
 # still be queued. `record_stream` delays that until the work is done.
-def _start_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
+def _begin_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
     leaves, structure = pytree.tree_flatten(batch, _is_packed)
     if any(_is_on_cuda(leaf) for leaf in leaves):
         # The batch is on a device already, and queued work there may still write to it.
@@ -188,7 +188,7 @@ def _is_on_cuda(leaf: Any) -> bool:
 
 
 def _dense_parts(leaf: Any) -> list[Tensor]:
-    """Return the dense tensors that hold a leaf's memory."""
+    """Return the dense tensors that make up a leaf."""
     if isinstance(leaf, PackedSequence):
         indices = leaf.sorted_indices, leaf.unsorted_indices
         return [leaf.data, *(tensor for tensor in indices if tensor is not None)]
@@ -202,7 +202,7 @@ def _dense_parts(leaf: Any) -> list[Tensor]:
         return [leaf.ccol_indices(), leaf.row_indices(), leaf.values()]
     if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:  # memory unknown
         raise TypeError(
-            f"a batch holds a {type(leaf).__name__} of layout {leaf.layout} and dtype "
+            f"a batch contains a {type(leaf).__name__} of layout {leaf.layout} and dtype "
             f"{leaf.dtype}; prefetch takes dense and sparse tensors and packed sequences"
         )
     return [leaf]

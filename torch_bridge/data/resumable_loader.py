@@ -19,7 +19,7 @@ from torch_bridge.curve_api import (
 )
 from torch_bridge.distributed import processes
 
-Position = tuple[int, int]  # an epoch, and the number of its batches already handed out
+EpochAndBatch = tuple[int, int]  # an epoch, and the number of its batches already handed out
 
 
 class _LoaderState(TypedDict):
@@ -116,7 +116,7 @@ class GlobalBatches(BatchSampler):
         super().__init__(range(samples), batch_size, drop_last)
         self.rank = rank
         self.world_size = world_size
-        self.start: Position = (0, 0)
+        self.start: EpochAndBatch = (0, 0)
         """The position at which the next iteration begins."""
         self._samples = samples
         self._global_size = batch_size * world_size
@@ -210,8 +210,8 @@ class ResumableLoader(DataLoader[Any]):
         # per epoch they are (0, 2) and (1, 0) once batches 0 and 1 of epoch 0 were handed out: a
         # new iteration is the next epoch, but a resumed run gets batch 2 first. After batch 2 both
         # are (1, 0).
-        self._position: Position = (0, 0)
-        self._next_start: Position = (0, 0)
+        self._position: EpochAndBatch = (0, 0)
+        self._next_start: EpochAndBatch = (0, 0)
         self._iteration: object = None  # the iteration that the position belongs to
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  (torch names its class)

@@ -93,7 +93,7 @@ def distribute(
         return model.to(target)
 
     if not distributed.is_initialized():
-        _start_process_group(target)
+        _init_process_group(target)
     if mode == "ddp":
         return cast("Model", DistributedDataParallel(model.to(target), **options))
     _shard(model, classes, target, options)
@@ -158,7 +158,7 @@ def _select_device(device: torch.device | str | None) -> torch.device:
     return target
 
 
-def _start_process_group(device: torch.device) -> None:
+def _init_process_group(device: torch.device) -> None:
     if device.type == "cuda":
         distributed.init_process_group("nccl", device_id=device)
     else:
@@ -178,7 +178,7 @@ def _shard(
 
     if options.get("mesh") is None:
         options["mesh"] = init_device_mesh(device.type, (processes.world_size(),))
-    # Inner modules first, as fully_shard requires. One at a time, so that the device never holds
+    # Inner modules first, as fully_shard requires. One at a time, so that the device never has
     # the whole model: by the time the next one moves, this one is sharded.
     for module in reversed(list(model.modules())):
         if module is model or isinstance(module, classes):

@@ -43,7 +43,7 @@ class Parallelism:
     rank = 0
     """The index of this rank among them."""
     replicas = 1
-    """The number of ranks that hold the same gradient."""
+    """The number of ranks that have the same gradient."""
     may_send_fp16 = False
     """True if a collective may receive gradients as fp16, in which large ones overflow."""
 
@@ -70,7 +70,7 @@ class Parallelism:
 
 
 class Replicated(Parallelism):
-    """A `DistributedDataParallel`: every rank holds all parameters and gets the same gradient.
+    """A `DistributedDataParallel`: every rank has all parameters and gets the same gradient.
 
     If gradients were not averaged, the replicas would drift apart, and torch raises no error, at
     least not in the same update. So each update checks that DDP was called and that its reducer has
@@ -149,7 +149,7 @@ class Replicated(Parallelism):
 
 
 class Sharded(Parallelism):
-    """A model under `fully_shard` (FSDP2): every rank holds a shard of each parameter and gradient.
+    """A model under `fully_shard` (FSDP2): every rank has a shard of each parameter and gradient.
 
     On a mesh of two dimensions the shards are replicated along the first.
     """

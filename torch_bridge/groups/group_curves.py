@@ -186,8 +186,8 @@ class GroupCurves:
         self.has_yielded = False
         self.has_new_bases = False
 
-    def holds(self, values: Sequence[Any]) -> bool:
-        """Return True if the first groups, one for each value, hold these values.
+    def have_values(self, values: Sequence[Any]) -> bool:
+        """Return True if the first groups, one for each value, have these values.
 
         A program may freeze groups, so a group at 0 fits any value if another group has its value.
         Groups that the optimizer no longer has do not count. May wait for the device.
@@ -207,11 +207,11 @@ class GroupCurves:
         return has_match or are_all_zero
 
     def is_in_charge(self) -> bool:
-        """Return True if the groups hold the values that `write` wrote. May wait for the device.
+        """Return True if the groups have the values that `write` wrote. May wait for the device.
 
         Otherwise a different scheduler or the user has changed them since.
         """
-        return not self.has_yielded and self.holds(self.written)
+        return not self.has_yielded and self.have_values(self.written)
 
     def note_written(self, values: Sequence[Any]) -> None:
         """Take these as the values written last into the first groups."""
@@ -296,7 +296,7 @@ class GroupCurves:
     def add_new_groups(self, *, writes: bool = True, are_accepted: bool = False) -> None:
         """Give new groups of the optimizer a curve and a base; known groups keep theirs.
 
-        With `writes`, a new group also gets its value, if the known groups hold the values that
+        With `writes`, a new group also gets its value, if the known groups have the values that
         `write` wrote. With `are_accepted`, other curves of this option have added the groups
         already, so that their bases are right.
 
@@ -327,7 +327,7 @@ class GroupCurves:
             # The values are those that the program has given to the groups of its new optimizer.
             self._is_moved = False
             self._drop_removed_groups()
-            self._removed = []  # they hold the parameters of the old model
+            self._removed = []  # they keep the parameters of the old model
         elif writes and is_in_charge:
             values = self.ahead.at(self.step)
             for place in range(first, len(self.groups)):

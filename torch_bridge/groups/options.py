@@ -129,7 +129,7 @@ class GroupOption(NamedTuple):
     def line_that_scales(self, key: str) -> str:
         """Return the line of code that multiplies a group's base by the factor."""
         # Also right for a group that had a scheduler before. Not in place, because several groups
-        # may hold the same tensor.
+        # may have the same tensor.
         base = f'group.get("{self.base_key}", group["{self.name}"])'
         return f'group["{self.base_key}"] = {base} * group.pop("{key}")'
 
@@ -139,7 +139,7 @@ class GroupOption(NamedTuple):
         self.replace(changed, number)
         return f'group["{self.name}"] = {changed[self.name]!r}'
 
-    def is_held_by(self, defaults: dict[str, Any], value: Tensor) -> bool:
+    def is_default(self, defaults: dict[str, Any], value: Tensor) -> bool:
         """Return True if this very tensor is the option's value in an optimizer's defaults."""
         # The groups may have options without a default.
         return self.is_in(defaults) and self.read(defaults) is value
@@ -183,12 +183,12 @@ def unshare_tensors(
     """
     defaults: dict[str, Any] = getattr(optimizer, "defaults", {})
     first_uses: dict[int, tuple[float, Curve]] = {}
-    """The base and curve of the first group that holds each tensor; that group keeps it."""
+    """The base and curve of the first group that has each tensor; that group keeps it."""
     for group, base, curve in zip(groups, bases, curves, strict=True):
         value = option.read(group)
         if not isinstance(value, Tensor):
             continue
-        if option.is_held_by(defaults, value):
+        if option.is_default(defaults, value):
             # Filled, because an earlier scheduler may have written a learning rate into it.
             option.replace(defaults, value.clone().fill_(base))
         use = base, curve

@@ -86,11 +86,11 @@ class ShownLists:
     ) -> None:
         if len(values) == len(groups):
             return
-        held = [as_number(self._option.read(group)) for group in groups]
+        present = [as_number(self._option.read(group)) for group in groups]
         raise ValueError(
             f"{name} has {len(values)} items for {len(groups)} parameter groups, whose "
-            f"{self._option} is now {checks.short_repr(held)}: write one item for each group, in "
-            "the order of optimizer.param_groups"
+            f"{self._option} is now {checks.short_repr(present)}: write one item for each group, "
+            "in the order of optimizer.param_groups"
         )
 
 

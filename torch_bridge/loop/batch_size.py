@@ -122,7 +122,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _check_model_is_new(make_step: Callable[[], Any]) -> None:
-    """Reject a `make_step` whose model outlives the step, because trials would train it."""
+    """Reject a `make_step` whose model outlives it, because trials would train it."""
     model = getattr(make_step(), "model", None)
     parameters: list[weakref.ref[Any]] = []
     if model is not None:
@@ -143,11 +143,11 @@ def _fits(
     size: int,
     accumulation: int,
 ) -> bool:
-    """Return True if a new step makes its updates without running out of memory."""
-    step = make_step()  # outside the try: if the step itself does not fit, no batch size helps
+    """Return True if a new `TrainStep` makes its updates without running out of memory."""
+    train_step = make_step()  # outside the try: if it alone does not fit, no batch size helps
     try:
         for calls in range(1, _MAX_CALLS + 1):
-            skipped = _skipped_after_update(step, make_batch(size), accumulation)
+            skipped = _skipped_after_update(train_step, make_batch(size), accumulation)
             if calls - skipped == _UPDATES:
                 break
     except Exception as error:
@@ -157,14 +157,14 @@ def _fits(
     return True
 
 
-def _skipped_after_update(step: Callable[..., Any], batch: Any, accumulation: int) -> int:
+def _skipped_after_update(train_step: Callable[..., Any], batch: Any, accumulation: int) -> int:
     """Make an update as training does, and return the number of updates skipped so far."""
     # All micro-batches of the update are in memory, but it is enough to run two: the second one
     # runs with the gradients of the first in memory, and further ones need no more.
     copies: list[Any] = []
     for _ in range(accumulation - 1):
         copies.append(pytree.tree_map_only(Tensor, torch.clone, batch))
-    result = step(batch, *copies[:1])
+    result = train_step(batch, *copies[:1])
     if isinstance(result, StepResult):
         return int(result.skipped)
     return 0

@@ -16,7 +16,7 @@ from torch_bridge.training.loss import (
     Loss,
     LossFunction,
     check_loss_fn,
-    check_same_kind,
+    check_same_form,
     check_weight,
     is_pair,
     parse_loss,
@@ -212,7 +212,7 @@ class _Sums:
             raise TypeError(f"loss_fn returned {names} for one batch and {names_before} before")
         for name, (total, weight) in losses.items():
             before = self._sums[name]
-            check_same_kind(weight, is_pair=before.is_pair)
+            check_same_form(weight, is_pair=before.is_pair)
             if weight is None:
                 weight = 1.0
             elif isinstance(weight, Tensor):

@@ -1,4 +1,4 @@
-"""A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose state holds the step and the curve."""
+"""A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose state contains the step and the curve."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -152,7 +152,7 @@ class lambda_lr(LambdaLR):
     (204800, 50, 0.00015)
     """
 
-    # Why not a plain LambdaLR with the curves as its functions? Its state holds the step but no
+    # Why not a plain LambdaLR with the curves as its functions? Its state has the step but no
     # curve, so a run could resume under a different curve unnoticed, and it rounds neither the peak
     # nor the product to float32.
 

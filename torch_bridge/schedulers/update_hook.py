@@ -26,7 +26,7 @@ from torch_bridge.groups.optimizers import inner_optimizer
 class UpdateHook:
     """Gives added groups their values before an update.
 
-    It holds weak references: an optimizer holds its hooks, which must not keep old schedulers
+    It has weak references: an optimizer keeps its hooks, which must not keep old schedulers
     alive.
     """
 

@@ -42,7 +42,7 @@ _NOT_COMPARED = ("lr", "initial_lr", "params")
 
 
 def check_graph(model: nn.Module, parallelism: Parallelism, device: torch.device) -> None:
-    """Reject what a CUDA graph cannot hold."""
+    """Reject what a CUDA graph cannot contain."""
     if parallelism.is_distributed:
         raise ValueError("cuda_graph=True needs a model that is not wrapped for several ranks")
     if is_checkpointed(model):
@@ -280,7 +280,7 @@ class GraphedUpdate:
             try:
                 raise failure
             finally:
-                del failure  # its traceback holds this frame, and with it all that was captured
+                del failure  # its traceback keeps this frame, and with it all that was captured
         return _Captured(graph, inputs, outputs)
 
 
@@ -304,7 +304,7 @@ def _check_leaf(leaf: Any, device: torch.device) -> None:
     """Reject a leaf whose first value a graph would keep, or whose gradients it would cut off."""
     fault = _fault_of(leaf, device)
     if fault:
-        raise ValueError(f"with cuda_graph=True, a batch holds {fault}")
+        raise ValueError(f"with cuda_graph=True, a batch contains {fault}")
 
 
 def _fault_of(leaf: Any, device: torch.device) -> str:

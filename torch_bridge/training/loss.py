@@ -136,7 +136,7 @@ def check_weight(weight: Tensor | float) -> bool:
     return True
 
 
-def check_same_kind(weight: Tensor | float | None, *, is_pair: bool) -> None:
+def check_same_form(weight: Tensor | float | None, *, is_pair: bool) -> None:
     """Reject a mean after pairs, and a pair after means."""
     if (weight is not None) != is_pair:
         raise TypeError(

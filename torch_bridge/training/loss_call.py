@@ -154,8 +154,8 @@ class LossCall(Generic[_Loss]):
         for leaf in pytree.tree_leaves(aux):
             if not isinstance(leaf, Tensor):
                 raise TypeError(
-                    f"loss_fn returned an aux that holds {describe(leaf)}; it must be a pytree of "
-                    "tensors"
+                    f"loss_fn returned an aux that contains {describe(leaf)}; it must be a pytree "
+                    "of tensors"
                 )
         loss = self._parse_loss(value)
         self.aux.append(pytree.tree_map(Tensor.detach, aux))

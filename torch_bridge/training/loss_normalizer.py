@@ -31,7 +31,7 @@ class LossNormalizer:
 
     On several ranks the model's wrapper averages the gradients, which is right for means. For pairs
     the average is Σ gradient/(c·size), so the factor is c·size/Σ weight. A single all-reduce in
-    float64 sums total, weight, squared norm, kind and consumption, so all ranks make the same
+    float64 sums total, weight, squared norm, form and consumption, so all ranks make the same
     decision. Float64 would round a sum of int64 counts, so a count is sent as two words of 31 bits.
 
     For example, two ranks return (12, 3) and (2, 1), so that the loss is 14/4 = 3.5. With gradients
@@ -164,7 +164,7 @@ class LossNormalizer:
         is_pair = weight is not None
         norm = total_norm(gradients, self._norm_dtype)
 
-        # In float64, which the square of a float32 cannot overflow. Replicas hold equal gradients,
+        # In float64, which the square of a float32 cannot overflow. Replicas have equal gradients,
         # so the sum over ranks would count each square once per replica.
         square = norm.double().square() / self._parallelism.replicas
         numbers: list[Tensor] = []
@@ -179,8 +179,8 @@ class LossNormalizer:
             consumed.copy_(join_words(sums[4:]))
         # If some ranks have means and others pairs, the update has no loss: NaN makes all ranks
         # skip it.
-        is_same_kind = num_pairs % self._size == 0
-        total_over_ranks = torch.where(is_same_kind, total_over_ranks, math.nan)
+        is_same_form = num_pairs % self._size == 0
+        total_over_ranks = torch.where(is_same_form, total_over_ranks, math.nan)
         norm_over_ranks = squares.sqrt()
 
         loss_factor: Any = 1 / self._size

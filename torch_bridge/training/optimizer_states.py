@@ -21,7 +21,7 @@ from torch_bridge.optimizer_traits import (
     derives_from_torch,
     is_of_torch,
 )
-from torch_bridge.training.optimizers import group_sizes, layers_of
+from torch_bridge.training.optimizers import group_sizes, nested_optimizers
 
 
 def load_optimizer(optimizer: Optimizer, state: Any) -> None:
@@ -33,7 +33,7 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
             or that of a fused one does not have its parameter's shape.
         Exception: Any error of the optimizer's `load_state_dict`.
     """
-    inner: Optimizer = layers_of(optimizer)[-1]
+    inner: Optimizer = nested_optimizers(optimizer)[-1]
     is_standard = _is_standard(inner, state)
     if is_standard:
         _check_param_names(inner.param_groups, state["param_groups"])

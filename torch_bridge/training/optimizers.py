@@ -52,19 +52,19 @@ def as_sequence(optimizer: Any) -> Sequence[Any]:
     return [optimizer]
 
 
-def layers_of(optimizer: Any) -> list[Any]:
+def nested_optimizers(optimizer: Any) -> list[Any]:
     """Return an optimizer and the ones inside it, from the outermost trainer's wrapper to torch's.
 
     Other wrappers are not unwrapped: an optimizer with an attribute `optimizer` may add to its
     step, as Lookahead does.
     """
-    layers = [optimizer]
-    while _is_of_trainer(layers[-1]):
-        inner = inner_optimizer(layers[-1])
+    nested = [optimizer]
+    while _is_of_trainer(nested[-1]):
+        inner = inner_optimizer(nested[-1])
         if inner is None:
             break
-        layers.append(inner)
-    return layers
+        nested.append(inner)
+    return nested
 
 
 def _is_of_trainer(optimizer: Any) -> bool:
@@ -75,15 +75,15 @@ def _is_of_trainer(optimizer: Any) -> bool:
     return False
 
 
-def lightning_counter(layers: Iterable[Any]) -> Callable[[], None] | None:
+def lightning_counter(nested: Iterable[Any]) -> Callable[[], None] | None:
     """Return a function that counts an update in Lightning's Trainer; None without its wrapper.
 
     Under manual optimization `trainer.global_step` counts the calls of the wrapper's `step`,
     skipped updates included. An update of several optimizers counts once.
     """
-    for layer in layers:
-        if _has_base(layer, "LightningOptimizer"):
-            return partial(_count_in_lightning, layer)
+    for optimizer in nested:
+        if _has_base(optimizer, "LightningOptimizer"):
+            return partial(_count_in_lightning, optimizer)
     return None
 
 

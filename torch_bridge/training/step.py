@@ -39,8 +39,8 @@ from torch_bridge.training.optimizers import (
     check_optimizers,
     curves_by_group,
     device_of,
-    layers_of,
     lightning_counter,
+    nested_optimizers,
 )
 from torch_bridge.training.precision import Precision, PrecisionName
 from torch_bridge.training.result import StepResult, read_and_raise_if_nonfinite
@@ -171,14 +171,14 @@ class TrainStep:
         check_loss_fn(loss_fn)
 
         parallelism = parallelism_of(model, every_micro_batch=synchronize == "micro")
-        layers: list[Any] = []
+        nested: list[Any] = []
         unwrapped: list[Optimizer] = []
         for item in as_sequence(optimizer):
-            layers += layers_of(item)
-            unwrapped.append(layers[-1])
+            nested += nested_optimizers(item)
+            unwrapped.append(nested[-1])
         optimizers = tuple(unwrapped)
         check_optimizers(model, optimizers)
-        check_no_scheduler(layers)
+        check_no_scheduler(nested)
         parameters = all_parameters(optimizers)
         device = device_of(optimizers)
         parallelism.check_parameters(parameters)
@@ -208,7 +208,7 @@ class TrainStep:
         self._size = parallelism.size
         self._raises = on_nonfinite == "raise"
         self._status = Status(is_distributed=parallelism.is_distributed)
-        self._count_in_trainer = lightning_counter(layers)
+        self._count_in_trainer = lightning_counter(nested)
         self._precision = Precision(precision, device, parameters)
         self._carry: Carry | None = None
         if carry is not None:
@@ -223,15 +223,15 @@ class TrainStep:
             is_compiled=compile,
         )
         self._normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
-        is_start_known = initial_updates is not None or not advise
-        self._start = StartCheck(optimizers, self._clock, is_known=is_start_known)
+        is_known = initial_updates is not None or not advise
+        self._start_check = StartCheck(optimizers, self._clock, is_known=is_known)
         if advise:
             self._clock.on_counters = RunWarnings(self._clock).check
         self._steppers = OptimizerSteppers(
             optimizers,
-            layers,
+            nested,
             self._clock,
-            self._start,
+            self._start_check,
             self._status,
             cuda_graph=cuda_graph,
         )
@@ -327,8 +327,8 @@ class TrainStep:
         if count is not None or self._clock.count is not None:
             self._clock.set_count(count, self._rank, self._size)
         self._steppers.prepare()
-        if not self._start.is_known:
-            self._start.check()
+        if not self._start_check.is_known:
+            self._start_check.check()
         self._clock.prepare()
 
         micro_batches = batch, *more_micro_batches
@@ -440,7 +440,7 @@ class TrainStep:
         with self._status.loading():
             self._load_model(checked.saved["model"])
             self._state.restore(checked)
-            self._start.set_known()
+            self._start_check.set_known()
             self._steppers.attach()
             self._steppers.fill_lr_tensors(checked.position.curve_step)
             if self._graphs is not None:

@@ -258,7 +258,7 @@ class StepState:
 
 
 def _one_or_list(items: list[Any]) -> Any:
-    """Return a single item itself, and several as a list, as a state holds optimizers."""
+    """Return a single item itself, and several as a list, as a state contains optimizers."""
     if len(items) == 1:
         return items[0]
     return items
@@ -356,15 +356,15 @@ def _check_model(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
 
     Different names are left to torch, since a module may rename or drop entries of old states.
     """
-    kinds: dict[str, str] = {}
-    saved_kinds: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
+    saved_descriptions: dict[str, str] = {}
     for name, tensor in current.items():
         if "_extra_state" in name or name not in saved:  # an extra state may change its type
             continue
         if isinstance(tensor, Tensor):
-            kinds[name] = _describe_tensor(tensor)
-            saved_kinds[name] = _describe_value(saved[name])
-    _check_equal("a different model", kinds, saved_kinds)
+            descriptions[name] = _describe_tensor(tensor)
+            saved_descriptions[name] = _describe_value(saved[name])
+    _check_equal("a different model", descriptions, saved_descriptions)
 
 
 def _describe_carry(leaves: Sequence[Tensor] | None) -> dict[int, str]:

@@ -46,7 +46,7 @@ class _Attached(NamedTuple):
     """The attribute from which the optimizer's kernels read the decision to skip. They then read
     the learning rates on the device too. None if the host decides, and steps the optimizer."""
     lrs: Sequence[Tensor | None]
-    """The tensors that the groups hold as `lr`; None if the host writes a float."""
+    """The tensors that the groups have as `lr`; None if the host writes a float."""
     clock_groups: slice
     """The positions of its groups among those of the clock."""
     momentum: fused_sgd.Momentum | None
@@ -62,9 +62,9 @@ class OptimizerSteppers:
 
     Args:
         optimizers: The torch optimizers; the clock has their groups in this order.
-        layers: The same optimizers, and the trainers' wrappers around them.
-        clock: Holds the learning rates.
-        start: Reads how many updates the optimizers have made.
+        nested: The same optimizers, and the trainers' wrappers around them.
+        clock: Has the learning rates.
+        start_check: Reads how many updates the optimizers have made.
         status: Knows when the optimizers begin to move weights.
         cuda_graph: True if the update is captured in CUDA graphs.
     """
@@ -72,22 +72,22 @@ class OptimizerSteppers:
     def __init__(
         self,
         optimizers: Sequence[Optimizer],
-        layers: Sequence[Any],
+        nested: Sequence[Any],
         clock: Clock,
-        start: StartCheck,
+        start_check: StartCheck,
         status: Status,
         *,
         cuda_graph: bool,
     ) -> None:
         self._optimizers = optimizers
-        self._layers = layers
+        self._nested = nested
         self._clock = clock
-        self._start = start
+        self._start_check = start_check
         self._status = status
         self._cuda_graph = cuda_graph
         self._parameter_ids = self._current_parameter_ids()
         self._lr_tensors: list[Tensor | None] = []
-        """The tensor that each group held as `lr` when the step was built; None for a number."""
+        """The tensor that each group had as `lr` when the step was built; None for a number."""
         for group in all_groups(optimizers):
             lr = group["lr"]
             self._lr_tensors.append(lr if isinstance(lr, Tensor) else None)
@@ -101,7 +101,7 @@ class OptimizerSteppers:
                 ones; fused SGD does not train parameters of this dtype; or a CUDA graph cannot
                 capture them.
         """
-        check_no_scheduler(self._layers)
+        check_no_scheduler(self._nested)
         if self._current_parameter_ids() != self._parameter_ids:
             raise ValueError(
                 "the optimizer has different parameters, or different groups of them, from those "
@@ -120,11 +120,11 @@ class OptimizerSteppers:
         """
         self.check()
         self._restore_lr_tensors()
-        if not self._start.is_known:  # reading the counts may wait for the device
-            self._start.read_updates_made()
+        if not self._start_check.is_known:  # reading the counts may wait for the device
+            self._start_check.read_updates_made()
         step_attributes: list[tuple[dict[str, Any], Any]] = []
-        for layer in self._layers:
-            attributes: dict[str, Any] = layer.__dict__
+        for optimizer in self._nested:
+            attributes: dict[str, Any] = optimizer.__dict__
             step_attributes.append((attributes, attributes.get("step")))
         self._device_lrs: list[tuple[Tensor, Tensor]] = []
         """The groups' tensors that the fused kernels read, each with the clock's that fills it."""
@@ -153,7 +153,7 @@ class OptimizerSteppers:
                 group["lr"] = lr
         clock = self._clock
         with torch.no_grad():
-            for optimizer in self._optimizers:  # each has defaults, which may hold the tensor too
+            for optimizer in self._optimizers:  # each has defaults, which may have the tensor too
                 unshare_tensors(optimizer, LEARNING_RATE, groups, clock.peaks, clock.curves)
         for index, group in enumerate(groups):
             if self._lr_tensors[index] is not None:
@@ -278,7 +278,7 @@ class OptimizerSteppers:
                 vars(optimizer).pop(attribute, None)
 
     def fill_lr_tensors(self, curve_step: int) -> None:
-        """Fill the tensors that the groups hold with the learning rates at a step of the curve."""
+        """Fill the tensors of the groups with the learning rates at a step of the curve."""
         lrs = self._clock.lrs_at(curve_step)
         for attached in self._attached:
             for tensor, lr in zip(attached.lrs, lrs[attached.clock_groups], strict=True):

@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.distributed.parallelism import Parallelism
 from torch_bridge.training.gradients import clip, gradients_of
-from torch_bridge.training.loss import Loss, check_same_kind
+from torch_bridge.training.loss import Loss, check_same_form
 from torch_bridge.training.loss_call import LossCall
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.status import Status
@@ -81,7 +81,7 @@ class Update:
     def _run(self, micro_batches: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Run an update; return its loss, its norm and the counters."""
         # A call of a Python function between torch's operators takes most of a microsecond, since
-        # the caches hold torch's code by then. So the smallest pieces are inlined, here and in what
+        # the caches have torch's code by then. So the smallest pieces are inlined, here and in what
         # this calls.
         (total, weight), carry = self._forward_and_backward(micro_batches)
         gradients = gradients_of(self._optimized)
@@ -155,7 +155,7 @@ def _add_losses(sums: Loss, loss: Loss) -> Loss:
     """Add up totals and weights."""
     total, weight = sums
     new_total, new_weight = loss
-    check_same_kind(new_weight, is_pair=weight is not None)
+    check_same_form(new_weight, is_pair=weight is not None)
     if weight is None or new_weight is None:
         return total + new_total, None
     return total + new_total, weight + new_weight

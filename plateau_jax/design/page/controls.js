@@ -159,15 +159,15 @@ export class Controls {
       addButtons);
   }
 
-  #plateauTable(plateaus, list, unit) {
+  #plateauTable(plateaus, list, measure) {
     if (!plateaus.length) return null;
     const rows = plateaus.map((_, index) => {
-      const name = `${index + 1} in ${unit}`;
+      const name = `${index + 1} in ${measure}`;
       const labels = [`Plateau ${name}, start`, `Plateau ${name}, length`];
       const remove = this.#removeButton(list, index, `Remove plateau ${name}`);
       return this.#row([...list, index], null, labels, [remove]);
     });
-    return table(["", `Start, ${unit}`, `Length, ${unit}`, ""], rows);
+    return table(["", `Start, ${measure}`, `Length, ${measure}`, ""], rows);
   }
 
   #addPlateauButton(text, path, list) {

@@ -13,11 +13,11 @@ export const TEMPLATES = {
     return ["Stable + cooldown", curve];
   },
   stages: (steps, { warmup_steps: rise, init_lr_ratio = 0, warmup_shape = "linear" }) => {
-    const hold = Math.round((steps - rise) * 0.7);
+    const stable = Math.round((steps - rise) * 0.7);
     const stages = [
       [rise, 1, warmup_shape],
-      [hold, null, "linear"],
-      [steps - rise - hold, 0, "1-sqrt"],
+      [stable, null, "linear"],
+      [steps - rise - stable, 0, "1-sqrt"],
     ];
     const start = rise ? init_lr_ratio : 1;
     return ["Stages", { kind: "staged", start, stages: stages.filter(([length]) => length) }];
@@ -55,7 +55,7 @@ export function cooldown(curve) {
 export const continuation = (curve) => ({ kind: "then", curve, other: structuredClone(curve), scale: 0.5 });
 
 // The stages with one more, and its index. It takes half of the steps of the longest stage, and
-// holds the higher of its levels.
+// keeps the higher of its levels.
 export function withNewStage(curve) {
   const { stages } = curve;
   const lengths = stages.map(([steps]) => Math.floor(Number(steps)) || 0);
@@ -70,7 +70,7 @@ export function withNewStage(curve) {
 // True if a stage ends higher than it begins.
 export function isRise({ start, stages }, index) {
   const earlierLevels = [start, ...stages.slice(0, index).map(([, to]) => to)];
-  // A stage without a level holds the one before.
+  // A stage without a level keeps the one before.
   const before = earlierLevels.findLast((level) => level !== null);
   return Number(stages[index][1] ?? -1) > Number(before);
 }
@@ -86,8 +86,8 @@ export function withNewPlateau(curve, list) {
     const percent = (fraction) => Math.round(1000 * fraction) / 10;
     return [...curve.plateaus, [percent(start), percent(length)]];
   }
-  const unit = 10 ** Math.floor(Math.log10(Math.max(1, length * afterWarmup)));
-  const rounded = (steps) => Math.floor(steps / unit) * unit;
+  const spacing = 10 ** Math.floor(Math.log10(Math.max(1, length * afterWarmup)));
+  const rounded = (steps) => Math.floor(steps / spacing) * spacing;
   const first = rounded(warmup + start * afterWarmup);
   return [...curve.absolute_plateaus, [first, Math.max(1, rounded(length * afterWarmup))]];
 }
@@ -150,7 +150,7 @@ export function movedEntry(entry, handle, distance) {
     const isStart = path.at(-1) === 0;
     return withMovedPlateau(entry, path.slice(0, -1), isStart ? [distance, -distance] : [0, distance]);
   }
-  const before = valueAt(entry, path) ?? value;  // a stage that holds has no level of its own
+  const before = valueAt(entry, path) ?? value;  // a plateau has no level of its own
   const next = withValue(entry, path, addDecimals(before, distance));
   const isBorder = path.at(-3) === "stages" && path.at(-1) === 0;
   return isBorder ? withShorterNextStage(next, path, distance) : next;

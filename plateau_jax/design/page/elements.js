@@ -63,7 +63,7 @@ export function keepFocus(draw) {
   const controls = [...region.querySelectorAll(CONTROLS)].filter(canTakeFocus);
   const after = new Map(controls.map((control) => [keyOf(control), control]));
   const candidates = byDistance(keysBefore, key).filter((candidate) => candidate && after.has(candidate));
-  const next = candidates.find((candidate) => kindOf(candidate) === kindOf(key)) ?? candidates[0];
+  const next = candidates.find((candidate) => patternOf(candidate) === patternOf(key)) ?? candidates[0];
   after.get(next)?.focus({ preventScroll: next === key });
 }
 
@@ -71,8 +71,8 @@ export function keepFocus(draw) {
 // inside a list.
 const keyOf = ({ dataset, id }) => dataset.path ?? dataset.key ?? dataset.add ?? id;
 
-// "curves/3/remove" and "curves/4/remove" are of one kind.
-const kindOf = (key) => key.replace(/\d+/g, "#");
+// "curves/3/remove" and "curves/4/remove" have one pattern.
+const patternOf = (key) => key.replace(/\d+/g, "#");
 
 const canTakeFocus = (control) => control.isConnected && !control.disabled && control.checkVisibility();
 

@@ -21,7 +21,7 @@ export function textOf(handle) {
 
 // What dragging and the arrow keys round to, for small steps a tenth of it: about a hundredth of
 // the run, a hundredth of the peak, or a tenth of a learning rate's first digit.
-function unitOf({ axis, value }, totalSteps, isSmall) {
+function incrementOf({ axis, value }, totalSteps, isSmall) {
   if (axis === "step") return roundPart(totalSteps / (isSmall ? 1000 : 100));
   if (axis === "level") return 0.01;
   return 10 ** (Math.floor(Math.log10(value || 1e-3)) - (isSmall ? 2 : 1));
@@ -111,27 +111,27 @@ function handleAlong(handles, right, up) {
 
 // The value after a drag over pixels to the right and upwards.
 function afterDrag(handle, picture, right, up, isSmall) {
-  const unit = unitOf(handle, picture.total, isSmall);
+  const increment = incrementOf(handle, picture.total, isSmall);
   const slope = handle.axis === "level" ? handle.slope : 1;
   const change = picture.distance(handle.axis, right, up) / slope;
-  const isMoved = Math.abs(change) >= unit / 2;
+  const isMoved = Math.abs(change) >= increment / 2;
   if (!isMoved) return handle.value;
-  return clamp(handle, Math.round((handle.value + change) / unit) * unit);
+  return clamp(handle, Math.round((handle.value + change) / increment) * increment);
 }
 
-const KEY_UNITS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
+const KEY_INCREMENTS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
 
 // The value after a key press; null for a key that moves nothing.
 function afterKey(handle, key, isShift, totalSteps) {
   if (key === "Home") return handle.low;
   if (key === "End") return handle.high;
-  const units = KEY_UNITS[key];
-  if (units === undefined) return null;
-  const unit = unitOf(handle, totalSteps, isShift && key.startsWith("Arrow"));
-  const multiple = handle.value / unit;
-  // From between two multiples, the first one on the way: from 3.4 units, up to 4 and down to 3.
-  const origin = units > 0 ? Math.floor(multiple + 1e-9) : Math.ceil(multiple - 1e-9);
-  return clamp(handle, (origin + units) * unit);
+  const count = KEY_INCREMENTS[key];
+  if (count === undefined) return null;
+  const increment = incrementOf(handle, totalSteps, isShift && key.startsWith("Arrow"));
+  const multiple = handle.value / increment;
+  // From between two multiples, the first one on the way: from 3.4 increments, up to 4 and down to 3.
+  const origin = count > 0 ? Math.floor(multiple + 1e-9) : Math.ceil(multiple - 1e-9);
+  return clamp(handle, (origin + count) * increment);
 }
 
 const clamp = (handle, value) => addDecimals(Math.min(Math.max(value, handle.low), handle.high), 0);

@@ -1,4 +1,4 @@
-// The page: it holds the curves, asks the server about them, and shows the answers.
+// The page: it keeps the curves, asks the server about them, and shows the answers.
 
 import { Controls } from "./controls.js";
 import { drawCurves } from "./curves.js";

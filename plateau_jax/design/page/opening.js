@@ -19,7 +19,7 @@ export function prepareOpening(openCurves, openLogs) {
     if (!files.length || event.target.matches("[type=file]")) return;
     event.preventDefault();
     if (byId("opening").open) return;
-    if (await holdsCurves(files[0])) showFile(files[0]);
+    if (await containsCurves(files[0])) showFile(files[0]);
     else openLogs(files);
   });
 }
@@ -61,7 +61,7 @@ function prepareDialog(openCurves) {
 }
 
 // True for the JSON of a curve or of a saved page. Other files are logs.
-async function holdsCurves(file) {
+async function containsCurves(file) {
   if (file.size > MAX_CURVE_BYTES) return false;
   try {
     const content = JSON.parse(await file.text());

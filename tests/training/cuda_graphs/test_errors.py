@@ -45,12 +45,12 @@ def test_output_of_another_model_in_a_batch(graphs: GraphedUpdate) -> None:
     graphs([{"x": ONES, "more": computed}])
 
 
-@wrong(ValueError, "holds a ndarray")
+@wrong(ValueError, "contains a ndarray")
 def test_array_in_a_batch(graphs: GraphedUpdate) -> None:
     graphs([{"x": ONES, "more": [np.ones(2)]}])
 
 
-@wrong(ValueError, "holds a set")
+@wrong(ValueError, "contains a set")
 def test_set_in_a_batch(graphs: GraphedUpdate) -> None:
     graphs([{"x": ONES, "more": {1}}])
 
