@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 # A test that prints draws each example in the same function-scoped fixtures.
 DRAWN = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
-of_odd_curves = pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
+ignore_curve_warnings = pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 
 COSINE = PlateauCurve(1000)
 LINEAR = PlateauCurve(1000, plateaus=[(0, 60)], decay_shape="linear")
@@ -223,7 +223,7 @@ def test_cooldown_takes_numbers_with_letters(printed_by):
     assert json.loads(printed) == curve.to_dict()
 
 
-@of_odd_curves
+@ignore_curve_warnings
 @settings(**DRAWN)
 @given(descriptions(depth=0, kind="plateaus"))
 def test_every_argument_has_an_option(capsys, arguments):
@@ -248,7 +248,7 @@ def expressible(stage):
     return stage
 
 
-@of_odd_curves
+@ignore_curve_warnings
 @settings(**DRAWN)
 @given(descriptions(kind="stages"), st.data())
 def test_every_staged_curve_has_options(capsys, description, data):

@@ -176,7 +176,7 @@ def _are_close(written: Any, recorded: Any, path: str) -> bool:
 
 
 def check_written(folder: Path, recorded_folder: Path) -> None:
-    """Equal, or equal but for entries with their defaults: an earlier version can read it."""
+    """Check that both are equal but for defaults, so that an earlier version can read the first."""
     written = read_saved(folder)
     recorded = read_saved(recorded_folder)
     assert list(differences(written, recorded)) == []

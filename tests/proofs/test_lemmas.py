@@ -241,7 +241,7 @@ def box_of_phase(x: Fraction) -> Bounded:
 
 
 def error_of_cosine(x: ApproximatedNumber) -> Fraction:
-    """Return the error of the cosine, once it is found within the bounds of the box."""
+    """Check that the cosine is within the bounds of its box, and return its error."""
     box = box_of_phase(x.exact)
     bounds = cosine_at(box)
     exact = as_fraction((1 - mp.cospi(exactly(x.exact))) / 2)
@@ -301,7 +301,7 @@ one_octave = approximated(Interval(0, 1 - 2 * UNIT), Interval(0, 0))
 
 
 def error_of_power(power: Power, whole: int, fraction: int) -> Fraction:
-    """Return the error of 2^(-E), once it is found within the bounds of the box."""
+    """Check that 2^(-E) is within the bounds of the box, and return its error."""
     exponent = whole + fraction * UNIT
     exact = two_to_the_minus(exponent)
     computed = two_to_minus(PYTHON, whole, fraction)
@@ -385,7 +385,7 @@ def test_inverse_of_one_plus(y):
 
 
 def error_of_slope(slope: Slope, y: ApproximatedNumber) -> Fraction:
-    """Return the relative error of `half_log_slope`, once it is found within the bounds."""
+    """Check that `half_log_slope` is within the bounds, and return its relative error."""
     computed = half_log_slope(PYTHON, y.computed)
     exact = slope_of(y.exact)
     error = 2 * computed * UNIT / exact - 1
