@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, strategies as st
 from proofs.arithmetic.bounded import BOUNDED, Bounded, as_bounded, integer, near
 from proofs.arithmetic.errors_of_powers import any_parabola, omitted_from_values_on_parabola
+from proofs.arithmetic.formulas import unknown
 from proofs.arithmetic.intervals import NOTHING, Interval, Polynomial, union, variable
 from proofs.arithmetic.positions import position
 from proofs.arithmetic.proven import (
@@ -63,13 +64,8 @@ def levels(middle: Fraction, largest_distance: Fraction) -> tuple[Bounded, Bound
     return lower, higher
 
 
-def level_near(name: str, least: Fraction) -> Polynomial:
-    """Return an unknown level as a variable."""
-    return variable(name, Interval(least, least + Fraction(1, 2**20)))
-
-
-LOW = level_near("low", Fraction(1, 4))
-HIGH = level_near("high", Fraction(3, 4))
+LOW, LOW_IN_UNITS = unknown("low", Fraction(1, 4))
+HIGH, HIGH_IN_UNITS = unknown("high", Fraction(3, 4))
 
 
 def in_units(number: Polynomial) -> Bounded:
@@ -87,7 +83,7 @@ def start_and_end(low: Any, high: Any, rises: bool) -> tuple[Any, Any]:
 
 
 def start_and_end_in_units(rises: bool) -> tuple[Bounded, Bounded]:
-    return start_and_end(in_units(LOW), in_units(HIGH), rises)
+    return start_and_end(LOW_IN_UNITS, HIGH_IN_UNITS, rises)
 
 
 BEGIN = 10
