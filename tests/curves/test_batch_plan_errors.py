@@ -206,7 +206,7 @@ def test_level_a_little_above_1(flat: Curve) -> None:
     plan.scale(flat, 8, reference=1_000_000)
 
 
-@wrong(ValueError, "reference")
+@wrong(ValueError, "reference = 1", "step 49 it is 1.3859292")
 def test_level_above_1_before_a_jump() -> None:
     curve = StagedCurve([(50, 1.0), (0, 0.1), (50,)])
     plan = BatchPlan([(0, 2)])

@@ -415,7 +415,7 @@ def test_blocks_that_begin_at_0(branch: Curve) -> None:
 # Stacks.
 
 
-@wrong(ValueError, "curves")
+@wrong(ValueError, "curves is empty", "at least one Curve")
 def test_stack_of_no_curves() -> None:
     stack([])
 
