@@ -22,6 +22,7 @@ from torch_bridge import TrainStep, follow, lambda_lr
 CURVE = PlateauCurve(64, warmup_steps=4, plateaus=[(0, 50)], init_lr_ratio=0.25)
 HOLD = HoldUntilFlat(2, limit=9)
 UPDATES = 6
+BATCH = torch.ones(3, 2)
 
 
 def new_optimizer() -> torch.optim.Optimizer:
@@ -68,7 +69,7 @@ def step(clock: Any = None, optimizer_class: Any = torch.optim.AdamW, **options:
     optimizer = optimizer_class(model.parameters(), lr=0.5, **options)
     part = TrainStep(model, optimizer, mean_square, CURVE, clock=clock)
     for _ in range(UPDATES):
-        part(torch.ones(3, 2))
+        part(BATCH)
     return part
 
 
@@ -110,12 +111,14 @@ MOMENTS = "optimizer", "state", 0
 MOMENT = "optimizer", "state", 0, "exp_avg"
 BEST = "hold", 0, "best"
 
+PEAK_IN_RECORD = "records", 0, "peak_value"
+
 CONTRADICTIONS = [
     # The peak, in an entry and in the record of the group.
     Contradiction(scheduler, ("base_lrs", 0), 0.25, "base_lrs = 0.25 .* 0.5: .*set_peak"),
-    Contradiction(scheduler, ("records", 0, "peak_value"), 0.25, "base_lrs = 0.5 .* = 0.25"),
-    Contradiction(scheduler, ("records", 0, "peak_value"), None, "base_lrs = 0.5 .* = None"),
-    Contradiction(curve_scheduler, ("records", 0, "peak_value"), None, "must have a record"),
+    Contradiction(scheduler, PEAK_IN_RECORD, 0.25, "base_lrs = 0.5 .* = 0.25"),
+    Contradiction(scheduler, PEAK_IN_RECORD, None, "base_lrs = 0.5 .* = None"),
+    Contradiction(curve_scheduler, PEAK_IN_RECORD, None, "must have a record"),
     Contradiction(curve_scheduler, ("records",), [], "must have a record"),
     Contradiction(counting_scheduler, ("base_lrs", 0), 0.25, "base_lrs = 0.25"),
     Contradiction(follower, ("base_values", 0), 0.5, "base_values = 0.5 .* 0.9: .*set_base_value"),
@@ -187,8 +190,10 @@ def test_parameter_without_moments_is_accepted() -> None:
     """It had no gradient so far."""
     part = step()
     state = part.state_dict()
-    part.load_state_dict(with_changed_entry(state, ("optimizer", "state", 1), {}))
-    assert part(torch.ones(3, 2)).applied == UPDATES + 1
+    without_moments = with_changed_entry(state, ("optimizer", "state", 1), {})
+    part.load_state_dict(without_moments)
+    result = part(BATCH)
+    assert result.applied == UPDATES + 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
@@ -197,12 +202,16 @@ def test_moments_that_an_update_can_use_are_accepted(dtype: torch.dtype) -> None
     part = momentum_step()
     for values in part.optimizer.state.values():
         values["momentum_buffer"] = values["momentum_buffer"].to(dtype)
-    part(torch.ones(3, 2))
+    part(BATCH)
+    check_resumed_step(momentum_step(), part)
+
+
+def check_resumed_step(resumed: TrainStep, part: TrainStep) -> None:
+    """Load the state of a step into another one: the next update of both is the same."""
     state = part.state_dict()
-    resumed = momentum_step()
     resumed.load_state_dict(state)
     assert equal_trees(resumed.state_dict(), state)
-    assert equal_trees(resumed(torch.ones(3, 2)), part(torch.ones(3, 2)))
+    assert equal_trees(resumed(BATCH), part(BATCH))
 
 
 # torch's optimizers that make an update from a gradient alone; Muon needs a matrix.
@@ -230,13 +239,14 @@ def test_moments_of_torchs_optimizers_are_accepted(
     def trained() -> TrainStep:
         torch.manual_seed(0)
         model = nn.Linear(2, 1).to(dtype)
-        part = TrainStep(model, optimizer_class(model.parameters(), lr=0.5), mean_square, CURVE)
-        part(torch.ones(3, 2, dtype=dtype))
+        optimizer = optimizer_class(model.parameters(), lr=0.5)
+        part = TrainStep(model, optimizer, mean_square, CURVE)
+        part(BATCH.to(dtype))
         return part
 
     part = trained()
     part.load_state_dict(trained().state_dict())
-    part(torch.ones(3, 2, dtype=dtype))
+    part(BATCH.to(dtype))
 
 
 def test_load_calls_no_hook_of_all_optimizers() -> None:
@@ -252,7 +262,7 @@ def test_load_calls_no_hook_of_all_optimizers() -> None:
     try:
         part.load_state_dict(state)
         assert updates == []
-        part(torch.ones(3, 2))
+        part(BATCH)
         assert updates == [part.optimizer]
     finally:
         handle.remove()
@@ -265,37 +275,40 @@ CLOCKS = {"updates": None, "samples": DataClock(8, count=4), "held": HOLD}
 
 def step_with_a_new_clock(before: str, after: str) -> Any:
     """Return a step that has resumed under a different clock, after one more update."""
+    state = step(CLOCKS[before]).state_dict()
     part = step(CLOCKS[after])
     with pytest.warns(CurveWarning, match="belongs to a different clock"):
-        part.load_state_dict(step(CLOCKS[before]).state_dict(), strict=False)
-    part(torch.ones(3, 2))
+        part.load_state_dict(state, strict=False)
+    part(BATCH)
     return part
 
 
 @pytest.mark.parametrize(("before", "after"), list(permutations(CLOCKS, 2)))
 def test_run_with_a_new_clock_resumes(before: str, after: str) -> None:
     part = step_with_a_new_clock(before, after)
-    state = part.state_dict()
-    resumed = step(CLOCKS[after])
-    resumed.load_state_dict(state)
-    assert equal_trees(resumed.state_dict(), state)
-    assert equal_trees(resumed(torch.ones(3, 2)), part(torch.ones(3, 2)))
+    check_resumed_step(step(CLOCKS[after]), part)
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_only_a_new_clock_saves_an_offset(clock: str) -> None:
-    assert "step_offset" not in step(CLOCKS[clock]).state_dict()
+    state = step(CLOCKS[clock]).state_dict()
+    assert "step_offset" not in state
 
 
 @pytest.mark.parametrize("before", ["updates", "held"])
 def test_data_clock_saves_no_offset(before: str) -> None:
     """Its steps follow from what was consumed, not from the number of updates."""
-    assert "step_offset" not in step_with_a_new_clock(before, "samples").state_dict()
+    state = step_with_a_new_clock(before, "samples").state_dict()
+    assert "step_offset" not in state
 
 
 @pytest.mark.parametrize(
     ("after", "applied"),
-    [("updates", UPDATES), ("updates", UPDATES + 2), ("held", UPDATES)],
+    [
+        ("updates", UPDATES),
+        ("updates", UPDATES + 2),
+        ("held", UPDATES),
+    ],
 )
 def test_wrong_number_of_updates_after_a_new_clock(after: str, applied: int) -> None:
     part = step_with_a_new_clock("samples", after)

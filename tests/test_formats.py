@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from itertools import permutations
 from typing import Any, TypedDict
@@ -74,7 +74,8 @@ def mean_square(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 def step() -> Any:
     model = nn.Linear(2, 1)
-    return TrainStep(model, torch.optim.AdamW(model.parameters(), lr=0.5), mean_square, CURVE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+    return TrainStep(model, optimizer, mean_square, CURVE)
 
 
 def log() -> Any:
@@ -93,7 +94,9 @@ def curve_scheduler() -> CurveScheduler:
     return CurveScheduler(CURVE, 0.5, clock=DataClock(8, count=16))
 
 
-PARTS: list[Callable[[], Any]] = [
+Build = Callable[[], Any]
+
+PARTS: list[Build] = [
     scheduler,
     counting_scheduler,
     held_scheduler,
@@ -126,33 +129,36 @@ def with_changed_record(state: dict[str, Any], entries: dict[str, Any]) -> dict[
 
 
 @of_every_part
-def test_state_names_its_kind_and_format(build: Callable[[], Any]) -> None:
+def test_state_names_its_kind_and_format(build: Build) -> None:
     state = build().state_dict()
     assert list(state)[:2] == ["kind", "format"]
     assert isinstance(state["kind"], str)
     assert state["format"] == 1
 
 
+TORCH_PARTS: list[Build] = [scheduler, follower, step, log, loader]
+
+
 def test_kinds_differ() -> None:
-    kinds = {build().state_dict()["kind"] for build in (scheduler, follower, step, log, loader)}
+    kinds = {build().state_dict()["kind"] for build in TORCH_PARTS}
     kinds.add(resume_record(CURVE)["kind"])
     assert len(kinds) == 6
 
 
 @of_every_part
-def test_state_with_an_unknown_entry_is_from_a_newer_version(build: Callable[[], Any]) -> None:
+def test_state_with_an_unknown_entry_is_from_a_newer_version(build: Build) -> None:
     part = build()
-    message = check_rejected(part, part.state_dict() | {"compressed": True})
+    state = part.state_dict()
+    message = check_rejected(part, state | {"compressed": True})
     assert message == f"state_dict has the entry 'compressed', {UNKNOWN}"
 
 
 @of_every_part
-def test_renamed_entry_is_damage(build: Callable[[], Any]) -> None:
+def test_renamed_entry_is_damage(build: Build) -> None:
     """Its new name is unknown too, but no version drops an entry."""
     part = build()
     state = part.state_dict()
-    optional = {"lr_lambdas", *OPTIONAL_ENTRIES.get(state["kind"], ())}
-    for entry in state.keys() - {"kind", *optional}:
+    for entry in required_entries(state) - {"kind"}:
         renamed = dict(state)
         renamed["renamed"] = renamed.pop(entry)
         message = check_rejected(part, renamed)
@@ -161,17 +167,19 @@ def test_renamed_entry_is_damage(build: Callable[[], Any]) -> None:
 
 
 @of_every_part
-def test_state_of_a_higher_format_is_from_a_newer_version(build: Callable[[], Any]) -> None:
+def test_state_of_a_higher_format_is_from_a_newer_version(build: Build) -> None:
     part = build()
-    message = check_rejected(part, part.state_dict() | {"format": 2})
+    state = part.state_dict()
+    message = check_rejected(part, state | {"format": 2})
     assert message == f"state_dict has format 2, so it was {NEWER}"
 
 
 @of_every_part
 @pytest.mark.parametrize("number", [0, -1, 1.5, "1", True, None])
-def test_wrong_number_is_damage(build: Callable[[], Any], number: Any) -> None:
+def test_wrong_number_is_damage(build: Build, number: Any) -> None:
     part = build()
-    message = check_rejected(part, part.state_dict() | {"format": number})
+    state = part.state_dict()
+    message = check_rejected(part, state | {"format": number})
     assert "format = " in message
     assert NEWER not in message
 
@@ -179,48 +187,54 @@ def test_wrong_number_is_damage(build: Callable[[], Any], number: Any) -> None:
 @pytest.mark.parametrize("number", [np.int64(2), np.array(2), torch.tensor(2)])
 def test_number_of_any_integer_type_is_compared(number: Any) -> None:
     part = scheduler()
-    assert NEWER in check_rejected(part, part.state_dict() | {"format": number})
+    state = part.state_dict()
+    message = check_rejected(part, state | {"format": number})
+    assert NEWER in message
 
 
 # Entries that are missing, and states of something else.
 
-OPTIONAL_ENTRIES: dict[str, Collection[str]] = {
-    SCHEDULER.kind: SCHEDULER.defaults,
-    TRAIN_STEP.kind: TRAIN_STEP.defaults,
-    follower_module._FORMAT.kind: follower_module._FORMAT.defaults,
-    metric_log._FORMAT.kind: metric_log._FORMAT.defaults,
-    resumable_loader._FORMAT.kind: resumable_loader._FORMAT.defaults,
-}
+FORMATS: list[Format[Any]] = [
+    SCHEDULER,
+    TRAIN_STEP,
+    follower_module._FORMAT,
+    metric_log._FORMAT,
+    resumable_loader._FORMAT,
+]
+OPTIONAL_ENTRIES = {entries.kind: entries.defaults for entries in FORMATS}
 """The entries that a state of an earlier version may lack, by its kind."""
 
 
+def required_entries(state: dict[str, Any]) -> set[str]:
+    optional = OPTIONAL_ENTRIES.get(state["kind"], {})
+    # lr_lambdas is for torch's LambdaLR.
+    return state.keys() - optional.keys() - {"lr_lambdas"}
+
+
 @of_every_part
-def test_each_missing_entry_is_damage(build: Callable[[], Any]) -> None:
+def test_each_missing_entry_is_damage(build: Build) -> None:
     part = build()
     state = part.state_dict()
-    # lr_lambdas is for torch's LambdaLR.
-    optional = {"lr_lambdas", *OPTIONAL_ENTRIES.get(state["kind"], ())}
-    for entry in state.keys() - optional:
+    for entry in required_entries(state):
         damaged = dict(state)
         del damaged[entry]
-        assert f"it has no '{entry}'" in check_rejected(part, damaged)
+        message = check_rejected(part, damaged)
+        assert f"it has no '{entry}'" in message
 
 
-@pytest.mark.parametrize(
-    ("build", "build_other"), list(permutations([scheduler, follower, step, log, loader], 2))
-)
-def test_state_of_another_kind_is_named(
-    build: Callable[[], Any], build_other: Callable[[], Any]
-) -> None:
-    message = check_rejected(build(), build_other().state_dict())
+@pytest.mark.parametrize(("build", "build_other"), list(permutations(TORCH_PARTS, 2)))
+def test_state_of_another_kind_is_named(build: Build, build_other: Build) -> None:
+    state = build_other().state_dict()
+    message = check_rejected(build(), state)
     assert message.startswith("state_dict is not the state of ")
     assert NEWER not in message
 
 
 @of_every_part
 @pytest.mark.parametrize("value", [None, [], 5, torch.ones(2)], ids=repr)
-def test_value_that_is_no_state_is_shown(build: Callable[[], Any], value: Any) -> None:
-    assert check_rejected(build(), value).startswith(f"state_dict = {value!r} is not the state of ")
+def test_value_that_is_no_state_is_shown(build: Build, value: Any) -> None:
+    message = check_rejected(build(), value)
+    assert message.startswith(f"state_dict = {value!r} is not the state of ")
 
 
 # Clocks and rules.
@@ -230,7 +244,8 @@ def test_rule_of_a_newer_version() -> None:
     part = held_scheduler()
     state = part.state_dict()
     (rule_state,) = state["hold"]
-    message = check_rejected(part, state | {"hold": [rule_state | {"cooldown": 3}]})
+    later_rule = rule_state | {"cooldown": 3}
+    message = check_rejected(part, state | {"hold": [later_rule]})
     assert message == f"hold has the entry 'cooldown', {UNKNOWN}"
 
 
@@ -243,9 +258,11 @@ def test_clock_of_an_earlier_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """An argument that was added later has a default, so the clock is the same."""
     saved = resume_record(CURVE, clock=HoldUntilFlat(2, limit=9))
     monkeypatch.setitem(CLOCKS, "hold_until_flat", _LaterRule)
-    check_resume(saved, resume_record(CURVE, clock=_LaterRule(2, limit=9)), 3)
+    same_clock = resume_record(CURVE, clock=_LaterRule(2, limit=9))
+    check_resume(saved, same_clock, 3)
+    new_clock = resume_record(CURVE, clock=_LaterRule(2, limit=9, cooldown=5))
     with pytest.raises(ValueError, match="it was saved with clock="):
-        check_resume(saved, resume_record(CURVE, clock=_LaterRule(2, limit=9, cooldown=5)), 3)
+        check_resume(saved, new_clock, 3)
 
 
 DATA_CLOCK_WITH_A_PHASE = DataClock(8, count=4).to_dict() | {"phase": 3}
@@ -279,19 +296,25 @@ def test_record_of_a_newer_version(entries: dict[str, Any]) -> None:
     record = resume_record(CURVE, 0.5)
     with pytest.raises(ValueError, match=f"^saved has .*{NEWER}"):
         check_resume(record | entries, record, 3)
+
+
+@pytest.mark.parametrize("entries", [{"format": 2}, {"host": "a"}])
+def test_record_of_a_newer_version_in_a_state(entries: dict[str, Any]) -> None:
     part = scheduler()
-    message = check_rejected(part, with_changed_record(part.state_dict(), entries))
+    later_state = with_changed_record(part.state_dict(), entries)
+    message = check_rejected(part, later_state)
     assert message.startswith("records[0] has ")
     assert NEWER in message
 
 
 STAGED = StagedCurve([(3, 1.0)])
+NEWER_STAGED = STAGED.to_dict() | {"format": 2}
 
 NEWER_CURVES: dict[str, dict[str, Any]] = {
     "an argument": CURVE.to_dict() | {"tail": 3},
     "a kind": {"kind": "spiral", "total_steps": 9},
     "a number": CURVE.to_dict() | {"format": 2},
-    "a number within": CURVE.then(STAGED).to_dict() | {"other": STAGED.to_dict() | {"format": 2}},
+    "a number within": CURVE.then(STAGED).to_dict() | {"other": NEWER_STAGED},
 }
 of_newer_curves = pytest.mark.parametrize("arguments", NEWER_CURVES.values(), ids=NEWER_CURVES)
 
@@ -305,7 +328,8 @@ def test_curve_of_a_newer_version(arguments: dict[str, Any]) -> None:
 @of_newer_curves
 def test_curve_of_a_newer_version_in_a_state(arguments: dict[str, Any]) -> None:
     part = scheduler()
-    message = check_rejected(part, with_changed_record(part.state_dict(), {"curve": arguments}))
+    later_state = with_changed_record(part.state_dict(), {"curve": arguments})
+    message = check_rejected(part, later_state)
     assert message.startswith("records[0] has a curve that cannot be read: ")
     assert NEWER in message
 
@@ -313,13 +337,15 @@ def test_curve_of_a_newer_version_in_a_state(arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize("number", [1, None])
 def test_number_of_a_curve_may_be_stated(number: int | None) -> None:
     """As of any argument, None means that it was left out."""
-    assert Curve.from_dict(CURVE.to_dict() | {"format": number}) == CURVE
+    arguments = CURVE.to_dict() | {"format": number}
+    assert Curve.from_dict(arguments) == CURVE
 
 
 def test_plan_of_a_newer_version() -> None:
     plan = BatchPlan([(0, 8), (80, 16)])
+    arguments = plan.to_dict() | {"reference": 3}
     with pytest.raises(ValueError, match=NEWER):
-        BatchPlan.from_dict(plan.to_dict() | {"reference": 3})
+        BatchPlan.from_dict(arguments)
 
 
 # A version that adds an entry, or raises a number.
@@ -333,7 +359,8 @@ def test_absent_later_entry_takes_its_default(monkeypatch: pytest.MonkeyPatch) -
     """A version with one more entry reads this one's states; this one rejects that version's."""
     state = step().state_dict()
     later_state = state | {"note": "mine"}
-    assert NEWER in check_rejected(step(), later_state)
+    message = check_rejected(step(), later_state)
+    assert NEWER in message
 
     defaults = {**TRAIN_STEP.defaults, "note": "none"}
     later: Format[Any] = replace(TRAIN_STEP, entries=_LaterState, defaults=defaults)
@@ -349,15 +376,16 @@ def test_absent_later_entry_takes_its_default(monkeypatch: pytest.MonkeyPatch) -
 # A run that uses nothing new can return to the version before: new entries are not written.
 
 
-@given(
-    st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2)),
-    st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2)),
-)
+drawn_entries = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2))
+
+
+@given(drawn_entries, drawn_entries)
 def test_entry_is_written_only_if_it_differs(entries: Any, defaults: Any) -> None:
     numbers: Format[Any] = Format("numbers", dict[str, Any], defaults)
     written = numbers.write(**entries)
     assert list(written)[:2] == ["kind", "format"]
-    assert defaults | written == {"kind": "numbers", "format": 1} | defaults | entries
+    all_entries = {"kind": "numbers", "format": 1} | defaults | entries
+    assert defaults | written == all_entries
     for name, value in written.items():
         assert name not in defaults or value != defaults[name]
 
@@ -372,7 +400,8 @@ def test_state_of_torch_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> Non
     defaults = {**SCHEDULER.defaults, "note": "none"}
     later: Format[Any] = replace(SCHEDULER, entries=_LaterSchedulerState, defaults=defaults)
     monkeypatch.setattr(scheduler_state, "SCHEDULER", later)
-    assert defaults.items() <= read_scheduler_state(torchs.state_dict()).items()
+    entries = read_scheduler_state(torchs.state_dict())
+    assert defaults.items() <= entries.items()
 
 
 @dataclass(frozen=True)
@@ -395,9 +424,10 @@ LATER_VALUES = [
 @pytest.mark.parametrize(("later", "earlier"), LATER_VALUES, ids=repr)
 def test_later_argument_is_written_only_if_it_differs(later: Any, earlier: Any) -> None:
     """All arguments of the first version are written, so that a description is complete."""
-    assert later.to_dict() == earlier.to_dict()
+    written = earlier.to_dict()
+    assert later.to_dict() == written
     names = {field.name for field in fields(earlier)}
-    assert names <= earlier.to_dict().keys()
+    assert names <= written.keys()
 
 
 @pytest.fixture
@@ -437,13 +467,15 @@ def test_later_argument_of_a_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     later.batch_sampler.made_with["sampler"] = "weighted"
     message = check_rejected(later, state)
     assert "sampler = 'uniform' (now weighted)" in message
-    assert "sampler = 'weighted' (now None)" in check_rejected(loader(), later.state_dict())
+    message = check_rejected(loader(), later.state_dict())
+    assert "sampler = 'weighted' (now None)" in message
 
 
 def test_loader_of_a_newer_version() -> None:
     state = loader().state_dict()
     state["made_with"]["sampler"] = "weighted"
-    assert NEWER in check_rejected(loader(), state)
+    message = check_rejected(loader(), state)
+    assert NEWER in message
 
 
 class _FirstState(TypedDict):

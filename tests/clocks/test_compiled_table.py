@@ -6,30 +6,19 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from support.curves.descriptions import build, descriptions_and_steps
+from support.curves.descriptions import curves_and_steps
 from support.examples import examples
 from support.jax.jax_cases import CURVE, NESTED, STEPS, assert_equal_bits, in_one_of_two_forms
-from support.numerics.borders import steps_at_borders
+from support.numerics.borders import curves_near_borders
 
 from plateau_jax import StagedCurve
 from torch_bridge import multiplier, tensors
 from torch_bridge.clocks import table
 
-MAX_STEP = 2**31 - 1
-SIZE = 48
 _compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 """The import of torch's compiler gives this warning."""
 
-
-def curve_and_steps(case):
-    description, steps = case
-    return build(description), np.array(steps, np.int32)
-
-
-def around(case):
-    """Return the description of a curve, and steps around a step."""
-    description, step = case
-    return description, np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
+cases = curves_and_steps((0, 1, 2, 16), scaled=True) | curves_near_borders()
 
 
 @pytest.fixture
@@ -65,8 +54,9 @@ def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
     of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
     for shift in range(1, 5):
         curve = shifted_curve(shift)
+        table = tensors(curve.table)
         for steps in (STEPS, STEPS + 3):
-            values = of_table(tensors(curve.table), torch.from_numpy(steps))
+            values = of_table(table, torch.from_numpy(steps))
             assert_equal_bits(values, curve(steps))
     assert len(graphs) == 1
 
@@ -74,9 +64,11 @@ def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
 @pytest.mark.slow
 def test_compiled_vmap_matches_numpy_bits(compilations):
     _, backend = compilations
-    over_steps = torch.func.vmap(partial(multiplier, tensors(NESTED.table)))
+    of_step = partial(multiplier, tensors(NESTED.table))
+    over_steps = torch.func.vmap(of_step)
     compiled = torch.compile(over_steps, fullgraph=True, backend=backend)
-    assert_equal_bits(compiled(torch.from_numpy(STEPS)), NESTED(STEPS))
+    values = compiled(torch.from_numpy(STEPS))
+    assert_equal_bits(values, NESTED(STEPS))
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +82,12 @@ def compiled():
 @_compiles
 @pytest.mark.slow
 @examples(100)
-@given(descriptions_and_steps((0, 1, 2, 16), SIZE, scaled=True) | steps_at_borders().map(around))
+@given(cases)
 def test_compiled_table_matches_numpy_bits(compiled, case):
-    curve, steps = curve_and_steps(case)
+    curve, steps = case
     if len(curve.table.begin) < 40:
-        multipliers = compiled(tensors(in_one_of_two_forms(curve)), torch.from_numpy(steps))
+        table = tensors(in_one_of_two_forms(curve))
+        multipliers = compiled(table, torch.from_numpy(steps))
         assert_equal_bits(multipliers, curve(steps))
 
 
@@ -115,7 +108,8 @@ def test_256_bit_vectors_round_once_at_borders():
         return table.to_float(levels + 1 - 1, torch.float32)
 
     with config.patch({"cpp.simdlen": 256}):
-        assert_equal_bits(as_float32(torch.from_numpy(values)), values.astype(np.float32))
+        rounded = as_float32(torch.from_numpy(values))
+    assert_equal_bits(rounded, values.astype(np.float32))
     torch.compiler.reset()
 
 
@@ -127,5 +121,6 @@ def test_table_compiled_for_gpu_matches_numpy_bits():
     steps = torch.from_numpy(STEPS).cuda()
     for curve in (CURVE, NESTED):
         table = tensors(in_one_of_two_forms(curve), "cuda")
-        assert_equal_bits(compiled(table, steps).cpu(), curve(STEPS))
+        values = compiled(table, steps)
+        assert_equal_bits(values.cpu(), curve(STEPS))
     torch.compiler.reset()

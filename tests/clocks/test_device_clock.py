@@ -1,5 +1,6 @@
 """The clock of a training step on its device: exact counts, tables of learning rates, no reads."""
 
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -77,7 +78,10 @@ class CheckedDeviceClock:
             self.skipped += 1
         else:
             self.applied += 1
-            self.consumed += 1 if self.unit is None else count
+            if self.unit is None:
+                self.consumed += 1
+            else:
+                self.consumed += count
         assert counters.tolist() == [self.applied, self.skipped, step, self.consumed]
         expected = Counters(self.applied, self.skipped, self.step(), self.consumed)
         assert clock.read_counters() == expected
@@ -160,7 +164,8 @@ def test_clock_follows_its_curves(
 @example([2**62 - 1] * 9)
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=9))
 def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
-    sums = torch.stack([split_count(torch.tensor(count)) for count in counts]).sum(0)
+    words = [split_count(torch.tensor(count)) for count in counts]
+    sums = torch.stack(words).sum(0)
     assert int(join_words(sums)) == min(sum(counts), MAX_CONSUMED - 1)
 
 
@@ -171,21 +176,21 @@ def tensors_of(clock: Clock) -> list[Tensor]:
     return list(tensors.values())
 
 
-def curve_after(warmup_steps: int, total_steps: int) -> Curve:
-    return PlateauCurve(total_steps, warmup_steps=warmup_steps)
+def curves_after(warmups: Iterable[int], total_steps: int) -> list[Curve]:
+    return [PlateauCurve(total_steps, warmup_steps=warmup_steps) for warmup_steps in warmups]
 
 
 @pytest.mark.parametrize(
     ("curves", "at_least"),
     [
         # Multipliers, in one row for all groups.
-        ([curve_after(10, 3000)] * 30, 3000),
+        (curves_after([10] * 30, 3000), 3000),
         # Too many: no table.
-        ([curve_after(10 * index, 3000) for index in range(1, 31)], 0),
+        (curves_after(range(10, 310, 10), 3000), 0),
         # Multipliers, in two rows.
-        ([curve_after(10, 1000), curve_after(20, 1000), curve_after(10, 1000)], 2000),
+        (curves_after([10, 20, 10], 1000), 2000),
         # Multipliers in two rows, and learning rates.
-        ([curve_after(10, 500), curve_after(20, 500), curve_after(10, 500)], 2500),
+        (curves_after([10, 20, 10], 500), 2500),
     ],
 )
 def test_memory_stays_below_the_limit(
@@ -251,7 +256,8 @@ def test_clock_reads_nothing_and_keeps_its_tensors(
     update()
     before = addresses()
     assert reads_of(updates, [clock.host_counters]) == 0
-    clock.write_state(Position(updates=3, curve_step=3, consumed=3, skipped=1), clock.peaks)
+    position = Position(updates=3, curve_step=3, consumed=3, skipped=1)
+    clock.write_state(position, clock.peaks)
     clock.set_peaks([0.5])
     assert addresses() == before
 

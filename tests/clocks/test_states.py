@@ -85,7 +85,8 @@ def test_state_of_another_clock_continues_if_not_strict(
         return
     clocks = f"it was saved with clock={shown(saved_clock)}, now {shown(clock)}"
     remedy = "resume with the old clock, or pass strict=False"
-    assert f"cannot resume at step {step}: {clocks}; {remedy}" in rejected(run, state)
+    message = rejected(run, state)
+    assert f"cannot resume at step {step}: {clocks}; {remedy}" in message
     warning = f"a different clock: {re.escape(clocks)}.* at step {step} of"
     with pytest.warns(CurveWarning, match=warning):
         run.load(state, strict=False)
@@ -95,7 +96,9 @@ def test_state_of_another_clock_continues_if_not_strict(
 
     # The learning rates of two updates, of which a rule may hold the second.
     count = 1
-    lrs = [[learning_rate(0.25, CURVE, step)], [learning_rate(0.25, CURVE, step + 1)]]
+    first_lr = learning_rate(0.25, CURVE, step)
+    second_lr = learning_rate(0.25, CURVE, step + 1)
+    lrs = [[first_lr], [second_lr]]
     if isinstance(clock, DataClock):
         assert run.consumed() == step * clock.unit
         count = clock.unit
@@ -181,8 +184,9 @@ def test_next_phase_may_begin_at_another_level(kind: type[Run]) -> None:
     saved.run([(7, 0.5)])
     run = kind(new, [0.25], DataClock(2))
     run.load(saved.save())
-    assert run.update(1, 0.5) == [learning_rate(0.25, new, 3)]
-    assert learning_rate(0.25, new, 3) != learning_rate(0.25, old, 3)
+    lr = learning_rate(0.25, new, 3)
+    assert run.update(1, 0.5) == [lr]
+    assert lr != learning_rate(0.25, old, 3)
 
 
 ENDLESS = HoldUntilFlat(30, limit=1000)
@@ -213,11 +217,16 @@ def test_held_run_is_compared_up_to_its_step(
         assert run.update(1, 0.5) == [learning_rate(0.25, curve, 3)]
         assert run.curve_step() == 3
     else:
-        assert f"differ from step {rejected_from} on" in rejected(run, state)
+        message = rejected(run, state)
+        assert f"differ from step {rejected_from} on" in message
 
 
 @pytest.mark.parametrize(
-    ("last_epoch", "curve_steps"), [(2, [3, 3, 3, 3, 4]), (3, [4, 5, 6, 7, 8])]
+    ("last_epoch", "curve_steps"),
+    [
+        (2, [3, 3, 3, 3, 4]),
+        (3, [4, 5, 6, 7, 8]),
+    ],
 )
 def test_last_epoch_sets_step_and_starts_rules(last_epoch: int, curve_steps: list[int]) -> None:
     """The curve is held at step 3, not after it."""
@@ -249,15 +258,17 @@ def test_step_used_after_a_change_of_clock_is_compared() -> None:
         held.load(by_data.save(), strict=False)
     held.run([(1, 0.5)] * 5)
     run = StepRun(jumps, [0.25], HoldBelow(1e9, 50))
-    assert "differ from step 20 on" in rejected(run, held.save())
+    message = rejected(run, held.save())
+    assert "differ from step 20 on" in message
     # Without a rule, no update has used the step at which the run continues.
     plain = StepRun(flat, [0.25])
     with pytest.warns(CurveWarning, match="a different clock"):
         plain.load(by_data.save(), strict=False)
     StepRun(jumps, [0.25]).load(plain.save())
     # Steps that stand for more than 2**62 samples or tokens.
+    in_large_units = StepRun(flat, [0.25], DataClock(2**61))
     with pytest.raises(ValueError, match=r"more than 2\*\*62"):
-        StepRun(flat, [0.25], DataClock(2**61)).load(held.save(), strict=False)
+        in_large_units.load(held.save(), strict=False)
 
 
 @pytest.mark.parametrize("kind", [SchedulerRun, StepRun])
@@ -271,7 +282,9 @@ def test_new_curve_may_begin_where_a_unit_ends(
     saved = kind(flat, [0.25], DataClock(8))
     saved.run([(samples, 0.5)])
     resumed = kind(falls_at_5, [0.25], DataClock(8))
+    state = saved.save()
     if is_step_used:
-        assert "differ from step 5 on" in rejected(resumed, saved.save())
+        message = rejected(resumed, state)
+        assert "differ from step 5 on" in message
     else:
-        resumed.load(saved.save())
+        resumed.load(state)

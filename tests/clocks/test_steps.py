@@ -34,7 +34,12 @@ def test_large_counts_are_exact() -> None:
 
 @pytest.mark.parametrize(
     ("count", "consumed"),
-    [(-7, 0), (2**62 - 1, 2**62 - 1), (2**62, 2**62 - 1), (2**63 - 1, 2**62 - 1)],
+    [
+        (-7, 0),
+        (2**62 - 1, 2**62 - 1),
+        (2**62, 2**62 - 1),
+        (2**63 - 1, 2**62 - 1),
+    ],
 )
 def test_count_on_the_device_is_clamped(count: int, consumed: int) -> None:
     """There it cannot be rejected."""
@@ -55,7 +60,10 @@ def test_count_of_the_clock_is_the_default(counts: list[int | None], default: in
         assert result.curve_step == consumed // 8
         run.step_optimizer()
         run.part.step(count=count)
-        consumed += default if count is None else count
+        if count is None:
+            consumed += default
+        else:
+            consumed += count
         assert result.consumed == consumed
         assert run.consumed() == consumed
 
@@ -153,7 +161,8 @@ def test_float64_losses_and_their_sums_are_rounded_to_float32(
     every: int, losses: list[float], curve_steps: list[int]
 ) -> None:
     """In float64 they would be above the threshold."""
-    step = make_step("sgd", loss_fn=told, curve=STAGES, clock=HoldBelow(0.1, 3, every=every))
+    clock = HoldBelow(0.1, 3, every=every)
+    step = make_step("sgd", loss_fn=told, curve=STAGES, clock=clock)
     results = [step(torch.tensor(loss)) for loss in losses]
     assert [int(result.curve_step) for result in results] == curve_steps
 
@@ -185,5 +194,7 @@ def test_start_in_mid_run_counts_what_updates_consumed() -> None:
     assert run.curve_step() == 17
     step = make_step(curve=STAGES, clock=clock, initial_updates=7)
     state = step.state_dict()
-    assert (state["applied"], state["skipped"]) == (7, 0)
-    assert (state["curve_step"], state["consumed"]) == (17, 140)
+    assert state["applied"] == 7
+    assert state["skipped"] == 0
+    assert state["curve_step"] == 17
+    assert state["consumed"] == 140

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.curves.descriptions import build, descriptions_and_steps
+from support.curves.descriptions import curves_and_steps
 from support.examples import examples
 from support.jax.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits
-from support.numerics.borders import steps_at_borders
+from support.numerics.borders import curves_near_borders
 from support.training.cuda_graphs.graphs import no_waiting
 
 from plateau_jax import PlateauCurve, stack
@@ -17,23 +17,12 @@ from torch_bridge import multiplier, tensors
 from torch_bridge.clocks import table
 
 MAX_STEP = 2**31 - 1
-SIZE = 48
-cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE, scaled=True)
+cases = curves_and_steps((0, 1, 2, 18, 19, 30), scaled=True)
 _every_curve = pytest.mark.parametrize(
     "curve", [CURVE, MANY, NESTED], ids=["curve", "many", "nested"]
 )
-_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-
-
-def curve_and_steps(case):
-    description, steps = case
-    return build(description), np.array(steps, np.int32)
-
-
-def around(case):
-    """Return the description of a curve, and steps around a step."""
-    description, step = case
-    return description, np.clip(step + np.arange(SIZE) - SIZE // 2, 0, MAX_STEP)
+_cuda = pytest.param("cuda", marks=pytest.mark.gpu)
+_devices = pytest.mark.parametrize("device", ["cpu", _cuda])
 
 
 def every_mode(of_step, steps):
@@ -59,8 +48,9 @@ def every_mode(of_step, steps):
 @examples(20)
 @given(cases)
 def test_table_matches_numpy_bits_in_every_mode(device, case):
-    curve, steps = curve_and_steps(case)
-    of_step = partial(multiplier, tensors(curve.table, device))
+    curve, steps = case
+    table = tensors(curve.table, device)
+    of_step = partial(multiplier, table)
     modes = every_mode(of_step, torch.from_numpy(steps).to(device))
     for values in modes.values():
         assert_equal_bits(values.cpu(), curve(steps))
@@ -68,9 +58,9 @@ def test_table_matches_numpy_bits_in_every_mode(device, case):
 
 @_devices
 @examples(100)
-@given(steps_at_borders().map(around))
+@given(curves_near_borders())
 def test_table_matches_numpy_bits_at_rounding_borders(device, case):
-    curve, steps = curve_and_steps(case)
+    curve, steps = case
     table = tensors(curve.table, device)
     values = multiplier(table, torch.from_numpy(steps).to(device))
     assert_equal_bits(values.cpu(), curve(steps))
@@ -79,11 +69,16 @@ def test_table_matches_numpy_bits_at_rounding_borders(device, case):
 @_every_curve
 def test_table_matches_numpy_bits_at_every_step(curve):
     table = tensors(curve.table)
-    assert_equal_bits(multiplier(table, torch.from_numpy(STEPS)), curve(STEPS))
-    for no_steps in (torch.zeros(0, 3, dtype=torch.int32), torch.tensor([])):
-        values = multiplier(table, no_steps)
-        assert values.shape == no_steps.shape
-        assert values.dtype == torch.float32
+    values = multiplier(table, torch.from_numpy(STEPS))
+    assert_equal_bits(values, curve(STEPS))
+
+
+@_every_curve
+@pytest.mark.parametrize("empty", [torch.zeros(0, 3, dtype=torch.int32), torch.tensor([])])
+def test_empty_steps_give_empty_values(curve, empty):
+    values = multiplier(tensors(curve.table), empty)
+    assert values.shape == empty.shape
+    assert values.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -96,11 +91,12 @@ def test_step_may_have_any_integer_dtype(dtype):
         if limits.min <= step <= limits.max:
             fitting.append(step)
     steps = np.array(fitting, dtype)
+    on_device = torch.from_numpy(steps)
     for curve in (CURVE, PlateauCurve(MAX_STEP)):
         table = tensors(curve.table)
-        assert_equal_bits(multiplier(table, torch.from_numpy(steps)), curve(steps))
-        for index, step in enumerate(fitting):
-            value = multiplier(table, torch.from_numpy(steps)[index])
+        assert_equal_bits(multiplier(table, on_device), curve(steps))
+        for step, scalar in zip(fitting, on_device, strict=True):
+            value = multiplier(table, scalar)
             assert_equal_bits(value, np.float32(curve(int(step))))
 
 
@@ -113,9 +109,9 @@ def _next_to_a_border(digits, order, distance):
 _below_64_bits = st.integers(0, 2**62)
 _borders = st.builds(
     _next_to_a_border,
-    st.integers(2**23, 2**24 - 1),
-    st.integers(0, 37),
-    st.integers(-2, 2),
+    digits=st.integers(2**23, 2**24 - 1),
+    order=st.integers(0, 37),
+    distance=st.integers(-2, 2),
 )
 
 
@@ -125,8 +121,10 @@ def test_level_is_rounded_once_even_through_float64(values):
     """With 256-bit vectors, compiled code converts through float64, which would round twice."""
     levels = torch.tensor(values)
     expected = np.array(values, np.int64).astype(np.float32)
-    assert_equal_bits(table.to_float(levels, torch.float32), expected)
-    assert_equal_bits(table.to_float(levels, torch.float64).to(torch.float32), expected)
+    rounded = table.to_float(levels, torch.float32)
+    assert_equal_bits(rounded, expected)
+    in_float64 = table.to_float(levels, torch.float64)
+    assert_equal_bits(in_float64.to(torch.float32), expected)
 
 
 @pytest.mark.gpu
@@ -135,7 +133,8 @@ def test_multiplier_does_not_synchronize():
     steps = torch.from_numpy(STEPS).cuda()
     with no_waiting():
         values = multiplier(table, steps)
-    assert_equal_bits(values.cpu(), np.stack([CURVE(STEPS), NESTED(STEPS)]))
+    expected = np.stack([CURVE(STEPS), NESTED(STEPS)])
+    assert_equal_bits(values.cpu(), expected)
 
 
 @pytest.mark.gpu

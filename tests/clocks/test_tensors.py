@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.curves.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.descriptions import build, curves_and_steps, descriptions
 from support.examples import examples
 from support.jax.jax_cases import CURVE, NESTED, assert_equal_bits, every_shape
 from support.wrong import wrong
@@ -13,15 +13,18 @@ from torch.torch_version import TorchVersion
 from plateau_jax import stack
 from torch_bridge import multiplier, tensors
 
+STACKED = stack([CURVE, NESTED])
 
-@pytest.mark.parametrize("original", [CURVE.table, stack([CURVE, NESTED])], ids=["one", "stack"])
+
+@pytest.mark.parametrize("original", [CURVE.table, STACKED], ids=["one", "stack"])
 def test_tensors_copies_every_column(original):
     table = tensors(original)
     assert table.columns().keys() == original.columns().keys()
     for name, column in table.columns().items():
+        copied = original.columns()[name]
         assert column.dtype == torch.int32
-        np.testing.assert_array_equal(column.numpy(), original.columns()[name])
-        assert not original.columns()[name].flags.writeable
+        np.testing.assert_array_equal(column.numpy(), copied)
+        assert not copied.flags.writeable
         column.zero_()
     assert original.length.any()
     copied_again = tensors(table)
@@ -29,22 +32,21 @@ def test_tensors_copies_every_column(original):
 
 
 def test_tensors_copies_to_a_device():
-    assert tensors(CURVE.table, "meta").begin.device.type == "meta"
+    table = tensors(CURVE.table, "meta")
+    assert table.begin.device.type == "meta"
 
 
 @examples(20)
 @given(
-    descriptions_and_steps(range(5), scaled=True),
+    curves_and_steps(range(5), scaled=True),
     st.lists(descriptions(range(5), depth=1, scaled=True), max_size=4),
     st.sampled_from((30, 60)),
     st.sampled_from(((), (1,), (3, 2))),
 )
 def test_stack_adds_leading_axis_of_curves(case, more_descriptions, segments, shape):
-    description, steps = case
-    first = build(description)
-    more_curves = [build(description) for description in more_descriptions]
-    curves = [first, *more_curves, every_shape(segments)]
-    steps = np.resize(np.array(steps, np.int32), shape)
+    first, steps = case
+    curves = [first, *map(build, more_descriptions), every_shape(segments)]
+    steps = np.resize(steps, shape)
     expected = np.stack([curve(steps) for curve in curves])
     table = tensors(stack(curves))
     steps = torch.from_numpy(steps)
@@ -112,4 +114,5 @@ def test_table_of_another_dtype(dtype):
 @wrong(TypeError, "table.start_low", "int32")
 def test_column_of_another_dtype(dtype):
     table = tensors(NESTED.table)
-    multiplier(table._replace(start_low=table.start_low.to(dtype)), STEP)
+    changed = table._replace(start_low=table.start_low.to(dtype))
+    multiplier(changed, STEP)

@@ -13,6 +13,7 @@ from plateau_jax.arguments.curve_warning import suppress_warnings
 RUN = PlateauCurve(1000, warmup_steps=50)
 PLATEAUS = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
 STAIRS = StagedCurve([(10, 1.0), (20,), (0, 0.5), (20, 0.25, "exponential")], start=0.5)
+PLAN = BatchPlan([(0, 8), (4000, 16)])
 CURVES = {
     "run": RUN,
     "cosine": PlateauCurve(1000),
@@ -22,12 +23,13 @@ CURVES = {
     "stairs": STAIRS,
     "cooldown": STAIRS.cooldown(25, 10, to=0.1),
     "then": PLATEAUS.then(STAIRS, scale=0.5).cooldown(1030, 5),
-    "scaled": BatchPlan([(0, 8), (4000, 16)]).scale(PLATEAUS, 8, reference=16),
+    "scaled": PLAN.scale(PLATEAUS, 8, reference=16),
 }
 with suppress_warnings():
     CURVES["zero"] = StagedCurve([(5,)])
 
 STEPS = np.arange(20, 1001, 20)
+MULTIPLIERS = RUN(STEPS).astype(float)
 LOSSES = 2.5 + (STEPS / 300) ** -0.5 + 0.05 * RUN(STEPS)
 
 
@@ -44,10 +46,11 @@ def folder_of_all_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name, curve in CURVES.items():
-            Path(f"{name}.json").write_text(json.dumps(curve.to_dict()))
+            text = json.dumps(curve.to_dict())
+            Path(f"{name}.json").write_text(text)
         write_csv("log.csv", step=STEPS, loss=LOSSES)
-        write_csv("low.csv", step=STEPS, loss=LOSSES, lr=5e-4 * RUN(STEPS).astype(float))
-        write_csv("middle.csv", step=STEPS, loss=LOSSES, lr=1e-3 * RUN(STEPS).astype(float))
+        write_csv("low.csv", step=STEPS, loss=LOSSES, lr=5e-4 * MULTIPLIERS)
+        write_csv("middle.csv", step=STEPS, loss=LOSSES, lr=1e-3 * MULTIPLIERS)
         Path("several.csv").write_text("step,loss,train_loss\n10,3,3\n")
         yield folder
 

@@ -151,7 +151,10 @@ def test_yaml_without_pyyaml(folder, capsys, monkeypatch):
             "9000 --compare --peak 1 --fit log.csv run.json",
             "a forecast reaches at most 4 times",
         ),
-        ("1000 --compare --peak 0 --fit log.csv run.json", "peak"),
+        (
+            "1000 --compare --peak 0 --fit log.csv run.json",
+            "log.csv: peak_value = 0.0 must be positive",
+        ),
         (
             "1000 --compare --fit low.csv --fit middle.csv",
             "fit the runs of each peak alone",

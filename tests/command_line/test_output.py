@@ -29,8 +29,11 @@ from plateau_jax.curves import plots
 from plateau_jax.curves.curve import Curve
 from plateau_jax.drawing.segment_table import segment_table
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 # A test that prints draws each example in the same function-scoped fixtures.
 DRAWN = {"suppress_health_check": [HealthCheck.function_scoped_fixture]}
+ignore_curve_warnings = pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 
 COSINE = PlateauCurve(1000)
 LINEAR = PlateauCurve(1000, plateaus=[(0, 60)], decay_shape="linear")
@@ -38,8 +41,13 @@ STAGED = StagedCurve([("2%", 1.0), ("rest",), ("20%", 0, "1-sqrt")], total_steps
 STAGES = "--stage 2% 1.0 --stage rest --stage 20% 0 1-sqrt"
 
 
+def read_curve(text):
+    return Curve.from_dict(json.loads(text))
+
+
 def saved(name):
-    return Curve.from_dict(json.loads(Path(f"{name}.json").read_text()))
+    text = Path(f"{name}.json").read_text()
+    return read_curve(text)
 
 
 @pytest.fixture
@@ -62,9 +70,11 @@ def test_segments_are_printed(printed_by):
     assert printed_by(OPTIONS) == f"{PLATEAUS.describe()}\n"
 
 
-def test_segments_of_several_files_are_printed(folder, printed_by):
+def test_segments_of_several_files_are_printed(printed_by):
     printed = printed_by("--from stairs.json --from then.json")
-    assert printed == f"{saved('stairs').describe()}\n\n{saved('then').describe()}\n"
+    first = saved("stairs").describe()
+    second = saved("then").describe()
+    assert printed == f"{first}\n\n{second}\n"
 
 
 @pytest.mark.parametrize("peak", ["3e-4", "1"])
@@ -75,8 +85,9 @@ def test_peak_turns_levels_into_learning_rates(printed_by, peak):
 
 
 def test_cooldown_of_stages(printed_by):
+    curve = STAGED.cooldown(5000, 500)
     printed = printed_by(f"1e4 {STAGES} --cooldown 5000 500")
-    assert printed == f"{STAGED.cooldown(5000, 500).describe()}\n"
+    assert printed == f"{curve.describe()}\n"
 
 
 def test_wsd_of_options(printed_by):
@@ -97,25 +108,28 @@ def test_wsd_of_every_option(printed_by):
     required = "10000 --wsd --warmup-steps 5% --decay-steps 2000"
     optional = "--decay-shape exponential --min-lr-ratio 0.1 --start 0.25"
     printed = printed_by(f"{required} {optional} --json")
-    assert Curve.from_dict(json.loads(printed)) == curve
+    assert read_curve(printed) == curve
 
 
 def test_segments_as_json(printed_by):
-    printed = json.loads(printed_by(f"{OPTIONS} --segments"))
-    assert printed == [segment._asdict() for segment in PLATEAUS.segments]
+    printed = printed_by(f"{OPTIONS} --segments")
+    expected = [segment._asdict() for segment in PLATEAUS.segments]
+    assert json.loads(printed) == expected
 
 
 def test_segments_with_a_peak_as_json(printed_by):
-    printed = json.loads(printed_by(f"{OPTIONS} --segments --peak 3e-4"))
-    for segment, expected in zip(printed, PLATEAUS.segments, strict=True):
-        assert segment["start"] == PLATEAUS.learning_rate(expected.first_step, 3e-4)
+    printed = printed_by(f"{OPTIONS} --segments --peak 3e-4")
+    for segment, expected in zip(json.loads(printed), PLATEAUS.segments, strict=True):
+        lr = PLATEAUS.learning_rate(expected.first_step, 3e-4)
+        assert segment["start"] == lr
         assert segment["kind"] == expected.kind
 
 
 def test_json_of_numbers_in_any_spelling(printed_by):
-    command = "1e4 --warmup-steps +1e3 --cooldown 6e3 1_000 --json"
-    curve = PlateauCurve(10_000, warmup_steps=1000).cooldown(6000, 1000)
-    assert printed_by(command) == f"{json.dumps(curve.to_dict())}\n"
+    printed = printed_by("1e4 --warmup-steps +1e3 --cooldown 6e3 1_000 --json")
+    curve = PlateauCurve(10_000, warmup_steps=1000)
+    expected = json.dumps(curve.cooldown(6000, 1000).to_dict())
+    assert printed == f"{expected}\n"
 
 
 def test_csv_on_standard_output(printed_by):
@@ -126,64 +140,90 @@ def test_csv_on_standard_output(printed_by):
 # Comparisons.
 
 
-def test_cooldowns_of_files_are_compared(folder, printed_by):
+def test_cooldowns_of_files_are_compared(printed_by):
     command = "--from cosine.json --from linear.json --compare --cooldown 500 100"
-    comparison = compare(COSINE.cooldown(500, 100), LINEAR.cooldown(500, 100))
-    assert printed_by(command) == f"{comparison}\n"
+    first = COSINE.cooldown(500, 100)
+    second = LINEAR.cooldown(500, 100)
+    assert printed_by(command) == f"{compare(first, second)}\n"
 
 
-def test_options_are_compared_with_a_file(folder, printed_by):
+def test_options_are_compared_with_a_file(printed_by):
     command = "--from cosine.json 1000 --plateau 0 60 --decay-shape linear --compare"
     assert printed_by(command) == f"{compare(LINEAR, COSINE)}\n"
 
 
-def test_stages_are_compared_with_a_file(folder, printed_by):
+def test_stages_are_compared_with_a_file(printed_by):
     printed = printed_by(f"10000 {STAGES} --from cosine.json --compare")
     assert printed == f"{compare(STAGED, COSINE)}\n"
 
 
-def test_peak_adds_the_best_peaks(folder, printed_by):
+def last_number(line):
+    return float(line.split()[-1])
+
+
+def test_peak_adds_the_best_peaks(printed_by):
     command = "1000 --plateau 0 60 --decay-shape linear --from cosine.json --compare"
-    _, first, second, *note = printed_by(f"{command} --peak 3e-4").splitlines()
-    assert float(first.split()[-1]) == 3e-4
-    best_peak = 3e-4 * compare(LINEAR, COSINE).peaks[1]
-    assert float(second.split()[-1]) == pytest.approx(best_peak, rel=0.005)
+    printed = printed_by(f"{command} --peak 3e-4")
+    _, first, second, *note = printed.splitlines()
+    assert last_number(first) == 3e-4
+    ratio = compare(LINEAR, COSINE).peaks[1]
+    assert last_number(second) == pytest.approx(3e-4 * ratio, rel=0.005)
     assert "if 0.0003 is the first curve" in " ".join(note)
 
 
 # Options and files of any curve.
 
 
-def test_curve_may_come_from_standard_input(folder, printed_by, monkeypatch):
+def test_curve_may_come_from_standard_input(printed_by, monkeypatch):
     text = io.BytesIO(Path("then.json").read_bytes())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
-    assert json.loads(printed_by("--from - --json")) == saved("then").to_dict()
+    printed = printed_by("--from - --json")
+    assert json.loads(printed) == saved("then").to_dict()
+
+
+CURVE_IN_YAML = """\
+total_steps: 10k  # PyYAML reads 1e-3 as text
+warmup_steps: 2%
+plateaus: [[0, 40], [50, 1e1]]
+min_lr_ratio: 1e-3
+"""
 
 
 @pytest.mark.parametrize("name", ["curve.yaml", "curve.yml", "CURVE.YAML"])
-def test_curve_may_be_in_yaml(folder, printed_by, name):
+def test_curve_may_be_in_yaml(printed_by, name):
     pytest.importorskip("yaml")
-    Path(name).write_text(
-        "total_steps: 10k  # PyYAML reads 1e-3 as text\n"
-        "warmup_steps: 2%\n"
-        "plateaus: [[0, 40], [50, 1e1]]\n"
-        "min_lr_ratio: 1e-3\n"
+    Path(name).write_text(CURVE_IN_YAML)
+    curve = PlateauCurve(
+        10_000,
+        warmup_steps=200,
+        plateaus=[(0, 40), (50, 10)],
+        min_lr_ratio=0.001,
     )
-    curve = PlateauCurve(10_000, warmup_steps=200, plateaus=[(0, 40), (50, 10)], min_lr_ratio=0.001)
-    assert json.loads(printed_by(f"--from {name} --json")) == curve.to_dict()
+    printed = printed_by(f"--from {name} --json")
+    assert json.loads(printed) == curve.to_dict()
 
 
 def test_options_take_numbers_with_letters(printed_by):
     printed = printed_by("0.1M --warmup-steps 2k --absolute-plateau 10k 0.5k --json")
-    plateau = PlateauCurve(100_000, warmup_steps=2_000, absolute_plateaus=[(10_000, 500)])
-    assert json.loads(printed) == plateau.to_dict()
+    assert json.loads(printed) == {
+        **PlateauCurve(100_000).to_dict(),
+        "warmup_steps": 2_000,
+        "absolute_plateaus": [[10_000, 500]],
+    }
+
+
+def test_stages_take_numbers_with_letters(printed_by):
     printed = printed_by("10k --stage 2% 1.0 --stage rest --stage 2k 0 1-sqrt --json")
     assert json.loads(printed) == STAGED.to_dict()
+
+
+def test_cooldown_takes_numbers_with_letters(printed_by):
     printed = printed_by("10k --cooldown 5k 1k --json")
-    assert json.loads(printed) == PlateauCurve(10_000).cooldown(5_000, 1_000).to_dict()
+    curve = PlateauCurve(10_000).cooldown(5_000, 1_000)
+    assert json.loads(printed) == curve.to_dict()
 
 
-@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
+@ignore_curve_warnings
 @settings(**DRAWN)
 @given(descriptions(depth=0, kind="plateaus"))
 def test_every_argument_has_an_option(capsys, arguments):
@@ -198,7 +238,7 @@ def test_every_argument_has_an_option(capsys, arguments):
     words += ["--init-lr-ratio", str(arguments["init_lr_ratio"])]
     words += ["--decay-shape", arguments["decay_shape"]]
     printed = output_of(capsys, *words, "--json")
-    assert PlateauCurve.from_dict(json.loads(printed)) == PlateauCurve(**arguments)
+    assert read_curve(printed) == PlateauCurve(**arguments)
 
 
 def expressible(stage):
@@ -208,7 +248,7 @@ def expressible(stage):
     return stage
 
 
-@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
+@ignore_curve_warnings
 @settings(**DRAWN)
 @given(descriptions(kind="stages"), st.data())
 def test_every_staged_curve_has_options(capsys, description, data):
@@ -216,56 +256,71 @@ def test_every_staged_curve_has_options(capsys, description, data):
     words = ["--start", str(description["start"])]
     rest = -1
     if data.draw(st.booleans()):
-        words.append(str(sum(stage[0] for stage in stages)))
+        total = sum(stage[0] for stage in stages)
+        words.append(str(total))
         rest = data.draw(st.integers(-1, len(stages) - 1))
     for index, (steps, *level) in enumerate(stages):
         if index == rest:
             steps = "rest"
         words += ["--stage", str(steps), *map(str, level)]
     printed = output_of(capsys, *words, "--json")
-    assert Curve.from_dict(json.loads(printed)) == build({**description, "stages": stages})
+    curve = build({**description, "stages": stages})
+    assert read_curve(printed) == curve
+
+
+@examples(60, **DRAWN)
+@given(descriptions(scaled=True))
+def test_every_curve_is_read_from_a_file(printed_by, description):
+    curve = build(description)
+    Path("curve.json").write_text(json.dumps(curve.to_dict()))
+    printed = printed_by("--from curve.json --json")
+    assert read_curve(printed) == curve
 
 
 @examples(60, **DRAWN)
 @given(descriptions(scaled=True), peaks)
-def test_every_curve_is_read_from_a_file(tmp_path, capsys, description, peak):
+def test_every_curve_has_a_table_of_learning_rates(printed_by, description, peak):
     curve = build(description)
-    file = tmp_path / "curve.json"
-    file.write_text(json.dumps(curve.to_dict()))
-    printed = output_of(capsys, "--from", str(file), "--json")
-    assert Curve.from_dict(json.loads(printed)) == curve
-    table = output_of(capsys, "--from", str(file), "--peak", repr(peak)).splitlines()
-    described = curve.describe().splitlines()
-    assert described[0].split() == ["first", "step", "last", "step", "kind", "from", "to"]
-    header = ["first", "step", "last", "step", "kind", "lr", "from", "lr", "to"]
-    assert table[0].split() == header
-    for line, described_line in zip(table[1:], described[1:], strict=True):
+    Path("curve.json").write_text(json.dumps(curve.to_dict()))
+    printed = printed_by(f"--from curve.json --peak {peak!r}")
+    header, *lines = printed.splitlines()
+    header_of_levels, *lines_of_levels = curve.describe().splitlines()
+    assert " ".join(header.split()) == "first step last step kind lr from lr to"
+    assert " ".join(header_of_levels.split()) == "first step last step kind from to"
+    for line, line_of_levels in zip(lines, lines_of_levels, strict=True):
         *segment, lr, _ = line.split()
-        assert segment == described_line.split()[:-2]
+        *expected_segment, _, _ = line_of_levels.split()
+        assert segment == expected_segment
         level = np.float32(curve(int(segment[0])))
         # The table shows exact levels; the curve's own values are rounded to about 2⁻⁶².
         assert lr == f"{np.float32(peak) * level:.6g}" or level < 2.0**-60
-        assert len(line) == len(table[0])
+        assert len(line) == len(header)
 
 
 # Files.
 
 
 @pytest.mark.parametrize(
-    ("name", "peak"), [("plateaus", 3e-4), ("stairs", 1.0), ("cooldown", 0.1), ("scaled", 0.1)]
+    ("name", "peak"),
+    [
+        ("plateaus", 3e-4),
+        ("stairs", 1.0),
+        ("cooldown", 0.1),
+        ("scaled", 0.1),
+    ],
 )
-def test_csv_has_every_value(folder, printed_by, name, peak):
-    command = f"--from {name}.json --csv new.csv --peak {peak}"
-    assert printed_by(command).startswith("first step")
+def test_csv_has_every_value(printed_by, name, peak):
+    printed = printed_by(f"--from {name}.json --csv new.csv --peak {peak}")
+    assert printed.startswith("first step")
     check_csv(saved(name), peak)
 
 
-def test_csv_without_a_peak(folder, printed_by):
+def test_csv_without_a_peak(printed_by):
     printed_by("--from stairs.json --csv new.csv")
     check_csv(saved("stairs"), 1.0)
 
 
-def test_csv_of_a_long_curve(folder, printed_by):
+def test_csv_of_a_long_curve(printed_by):
     """Values are written 2¹⁶ steps at a time."""
     printed_by(f"{2**17 + 17} --csv new.csv")
     check_csv(PlateauCurve(2**17 + 17), 1.0)
@@ -274,52 +329,69 @@ def test_csv_of_a_long_curve(folder, printed_by):
 def check_csv(curve, peak):
     assert Path("new.csv").read_text().startswith("step,learning_rate\n0,")
     steps, lrs = np.loadtxt("new.csv", delimiter=",", skiprows=1).T
-    expected = curve.learning_rate(np.arange(curve.total_steps + 1), peak)
-    np.testing.assert_array_equal(steps, np.arange(curve.total_steps + 1))
-    np.testing.assert_array_equal(lrs.astype(np.float32), expected)
+    expected_steps = np.arange(curve.total_steps + 1)
+    expected_lrs = curve.learning_rate(expected_steps, peak)
+    np.testing.assert_array_equal(steps, expected_steps)
+    np.testing.assert_array_equal(lrs.astype(np.float32), expected_lrs)
 
 
 @pytest.mark.parametrize("name", ["stairs", "then", "scaled"])
-def test_exported_file_is_the_source(folder, printed_by, name):
+def test_exported_file_is_the_source(printed_by, name):
+    curve = saved(name)
     printed = printed_by(f"--from {name}.json --export new.py")
-    assert printed == f"{saved(name).describe()}\n"
-    assert Path("new.py").read_text() == saved(name).to_source()
+    assert printed == f"{curve.describe()}\n"
+    assert Path("new.py").read_text() == curve.to_source()
 
 
-def test_export_replaces_a_file(folder, printed_by):
+def test_export_replaces_a_file(printed_by):
     Path("new.PY").write_text("x" * 10**5)
     printed_by("--from stairs.json --cooldown 25 5 --export new.PY --peak 3e-4")
-    assert Path("new.PY").read_text() == saved("stairs").cooldown(25, 5).to_source(3e-4)
+    curve = saved("stairs").cooldown(25, 5)
+    assert Path("new.PY").read_text() == curve.to_source(3e-4)
 
 
 def test_exported_file_on_standard_output(printed_by):
-    assert printed_by(f"{OPTIONS} --export -") == PLATEAUS.to_source()
-    assert printed_by(f"{OPTIONS} --export - --peak 0.1") == PLATEAUS.to_source(0.1)
+    printed = printed_by(f"{OPTIONS} --export -")
+    assert printed == PLATEAUS.to_source()
+    printed_with_peak = printed_by(f"{OPTIONS} --export - --peak 0.1")
+    assert printed_with_peak == PLATEAUS.to_source(0.1)
 
 
-@pytest.mark.parametrize(("option", "peak"), [("", 1.0), ("--peak 3e-4", float(np.float32(3e-4)))])
-def test_exported_vectors(folder, printed_by, option, peak):
+@pytest.mark.parametrize(
+    ("option", "peak"),
+    [
+        ("", 1.0),
+        ("--peak 3e-4", float(np.float32(3e-4))),
+    ],
+)
+def test_exported_vectors(printed_by, option, peak):
     printed = printed_by(f"--from stairs.json --from scaled.json --export new.json {option}")
     assert printed.count("first step") == 2
     content = json.loads(Path("new.json").read_text())
     assert content["peak"] == peak
-    curves = [Curve.from_dict(entry["curve"]) for entry in content["curves"]]
-    assert curves == [saved("stairs"), saved("scaled")]
+    first, second = content["curves"]
+    assert Curve.from_dict(first["curve"]) == saved("stairs")
+    assert Curve.from_dict(second["curve"]) == saved("scaled")
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_written_files_are_reported(folder, capsys, suffix):
+def test_written_files_are_reported(capsys, suffix):
     assert main(["100", "--plot", f"new.{suffix}", "--csv", "new.csv"]) == 0
     assert capsys.readouterr().err == f"wrote new.{suffix}\nwrote new.csv\n"
+
+
+def test_written_source_is_reported(capsys):
     assert main(["100", "--export", "new.py"]) == 0
     assert capsys.readouterr().err == "wrote new.py\n"
 
 
-def test_pictures_have_their_format(folder, printed_by):
+def test_pictures_have_their_format(printed_by):
     printed_by("100 --plot new.png")
-    assert Path("new.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    png = Path("new.png").read_bytes()
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
     printed_by("100 --plot new.svg")
-    assert ElementTree.parse("new.svg").getroot().tag.endswith("svg")
+    svg = ElementTree.parse("new.svg")
+    assert svg.getroot().tag.endswith("svg")
 
 
 @pytest.fixture
@@ -338,16 +410,22 @@ def drawn(monkeypatch):
 FILES = "--from stairs.json --from then.json --from scaled.json"
 
 
-def test_several_files_are_drawn_together(folder, printed_by, drawn):
+def test_several_files_are_drawn_together(printed_by, drawn):
     printed = printed_by(f"{FILES} --cooldown 20 10 --plot new.svg --peak 0.5")
-    curves = [saved(name).cooldown(20, 10) for name in ("stairs", "then", "scaled")]
-    tables = [segment_table(curve.segments, np.float32(0.5)).as_text() for curve in curves]
+    curves = []
+    tables = []
+    for name in ("stairs", "then", "scaled"):
+        curve = saved(name).cooldown(20, 10)
+        table = segment_table(curve.segments, np.float32(0.5))
+        curves.append(curve)
+        tables.append(table.as_text())
     assert printed == "\n\n".join(tables) + "\n"
     assert drawn == [(curves, 0.5)]
 
 
-def test_compared_files_are_drawn_together(folder, printed_by, drawn):
-    assert printed_by(f"{FILES} --compare --plot new.png").startswith(" ")
+def test_compared_files_are_drawn_together(printed_by, drawn):
+    printed = printed_by(f"{FILES} --compare --plot new.png")
+    assert printed.startswith(" ")
     ((curves, peak),) = drawn
     assert len(curves) == 3
     assert peak == 1.0
@@ -356,38 +434,47 @@ def test_compared_files_are_drawn_together(folder, printed_by, drawn):
 # Forecasts.
 
 
-def test_fit_prints_forecasts_of_all_curves(folder, capsys):
+def test_fit_prints_forecasts_of_all_curves(capsys):
     command = "1000 --compare --from longer.json --peak 2e-3 --fit log.csv run.json"
     assert main(command.split()) == 0
-    fit = fit_losses(LossRun.read("log.csv", saved("run"), 2e-3))
-    curves = {"1000 steps, no plateau": COSINE, "2000 steps, plateau 55–95 %": saved("longer")}
     printed = capsys.readouterr()
-    assert printed.out == f"{fit.compare(curves, 2e-3)}\n"
+    run = LossRun.read("log.csv", saved("run"), 2e-3)
+    curves = {
+        "1000 steps, no plateau": COSINE,
+        "2000 steps, plateau 55–95 %": saved("longer"),
+    }
+    forecasts = fit_losses(run).compare(curves, 2e-3)
+    assert printed.out == f"{forecasts}\n"
     assert printed.err == "log.csv: 50 logged losses, up to step 1000\n"
-    reason = "no run had so short a warmup: the loss may be higher by tenths of a nat"
     text = " ".join(printed.out.split())
+    reason = "no run had so short a warmup: the loss may be higher by tenths of a nat"
     assert text.count(reason) == 2
     tested = "and the intervals were tested on runs of 3000 to 201500 steps"
     assert text.count(f"it has 1000 steps, {tested}") == 1
     assert text.count(f"it has 2000 steps, {tested}") == 1
 
 
-def test_logged_learning_rates_suffice(folder, capsys):
+def test_logged_learning_rates_suffice(capsys):
     """One curve is enough, and several runs are fitted together."""
-    assert main(["1500", "--compare", "--fit", "middle.csv", "--fit", "middle.csv"]) == 0
-    run = LossRun.read("middle.csv")
-    loss = fit_losses([run, run]).predict(PlateauCurve(1500)).loss
+    command = "1500 --compare --fit middle.csv --fit middle.csv"
+    assert main(command.split()) == 0
     printed = capsys.readouterr()
     assert printed.err == "middle.csv: 50 logged losses, up to step 1000\n" * 2
-    assert f" {loss:.3f} " in printed.out.splitlines()[1]
+    run = LossRun.read("middle.csv")
+    fit = fit_losses([run, run])
+    forecast = fit.predict(PlateauCurve(1500))
+    _, first_row, *_ = printed.out.splitlines()
+    assert f" {forecast.loss:.3f} " in first_row
 
 
-def test_log_is_compared_with_the_curve(printed_by, folder):
-    curve = saved("run")
-    text = printed_by("--from run.json --peak 1e-3 --log low.csv")
-    assert text == f"{compare_log('low.csv', curve, 1e-3)}\n"
-    assert "the peak is 0.0005, 0.5 times the given one" in text
+def test_log_is_compared_with_the_curve(printed_by):
+    printed = printed_by("--from run.json --peak 1e-3 --log low.csv")
+    comparison = compare_log("low.csv", saved("run"), 1e-3)
+    assert printed == f"{comparison}\n"
+    assert "the peak is 0.0005, 0.5 times the given one" in printed
 
 
-def test_log_without_a_curve_is_searched_for_one(printed_by, folder):
-    assert printed_by("--log low.csv") == f"{find_curve('low.csv')}\n"
+def test_log_without_a_curve_is_searched_for_one(printed_by):
+    printed = printed_by("--log low.csv")
+    found = find_curve("low.csv")
+    assert printed == f"{found}\n"

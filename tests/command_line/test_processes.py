@@ -41,24 +41,29 @@ def test_warning_is_one_line():
 
 def test_messages_do_not_mix_with_values(tmp_path):
     process = run("2", "--csv", "-", "--plot", str(tmp_path / "curve"))
-    assert process.stdout.split() == [b"step,learning_rate", b"0,1.0", b"1,0.5", b"2,0.0"]
-    assert process.stderr.decode() == f"wrote {tmp_path / 'curve.png'}\n"
+    lines = process.stdout.split()
+    assert lines == [b"step,learning_rate", b"0,1.0", b"1,0.5", b"2,0.0"]
+    written = tmp_path / "curve.png"
+    assert process.stderr.decode() == f"wrote {written}\n"
 
 
 def test_values_on_standard_output_by_its_name():
-    printed = run("2", "--csv", "/dev/stdout").stdout.replace(b"\r", b"").decode()
+    process = run("2", "--csv", "/dev/stdout")
+    printed = process.stdout.decode().replace("\r", "")
     values = "step,learning_rate\n0,1.0\n1,0.5\n2,0.0\n"
-    assert printed == f"{values}{PlateauCurve(2).describe()}\n"
+    table = PlateauCurve(2).describe()
+    assert printed == f"{values}{table}\n"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8", "cp1252"])
 def test_output_in_any_encoding(encoding):
     arguments = ["1000", "--warmup-steps", "100", "--plateau", "50", "20"]
     process = run(*arguments, PYTHONIOENCODING=encoding)
-    described = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]).describe()
+    curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
+    table = curve.describe().encode(encoding, "replace")
     assert process.returncode == 0
     assert process.stderr == b""
-    assert process.stdout == described.encode(encoding, "replace") + b"\n"
+    assert process.stdout == table + b"\n"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8", "cp1252"])
@@ -70,7 +75,8 @@ def test_error_in_any_encoding(encoding):
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_any_file_name_is_reported_in_any_encoding(tmp_path, encoding):
-    process = run("9", "--csv", str(tmp_path / "Größe\udcff.csv"), PYTHONIOENCODING=encoding)
+    path = tmp_path / "Größe\udcff.csv"
+    process = run("9", "--csv", str(path), PYTHONIOENCODING=encoding)
     assert process.returncode == 0
     assert process.stderr.count(b"wrote ") == 1
 
@@ -146,11 +152,8 @@ def test_examples_in_help_run(tmp_path, monkeypatch):
             num_designs += 1
         else:
             run_in_a_shell(f"{sys.executable} {example}")
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "curve.png",
-        "curve.json",
-        "schedule.py",
-    }
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {"curve.png", "curve.json", "schedule.py"}
     assert num_designs
     assert len(served) == num_designs
 

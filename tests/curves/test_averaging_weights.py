@@ -16,12 +16,21 @@ from plateau_jax import StagedCurve
 
 def exact_weights(values, steps):
     """Compute the weights from their definition in exact numbers; `values` begin at steps[0]."""
+    start = steps[0]
     means = [Fraction(1)]
     for first, after in pairwise(steps):
-        interval = values[first - steps[0] : after - steps[0]]
+        interval = values[first - start : after - start]
         means.append(sum(interval) / len(interval) / values[0])
     means.append(Fraction(0))
     return [before - after for before, after in pairwise(means)]
+
+
+def check_weights(weights, expected):
+    """Check float64 weights against exact ones."""
+    assert weights.dtype == np.float64
+    check_sum(weights)
+    for weight, exact in zip(weights, expected, strict=True):
+        assert abs(Fraction(float(weight)) - exact) < Fraction(1, 2**51)
 
 
 def rises(values):
@@ -57,10 +66,7 @@ def test_weights_match_definition_on_generated_curves(drawn):
             curve.merge_weights(steps)
     else:
         weights = curve.merge_weights(np.array(steps))
-        assert weights.dtype == np.float64
-        check_sum(weights)
-        for weight, exact in zip(weights, exact_weights(values, steps), strict=True):
-            assert abs(Fraction(float(weight)) - exact) < Fraction(1, 2**51)
+        check_weights(weights, exact_weights(values, steps))
 
 
 def check_sum(weights):
@@ -72,7 +78,10 @@ def check_sum(weights):
     assert sum(np.sort(weights)) == 1
 
 
-@pytest.mark.filterwarnings("ignore:at = :plateau_jax.CurveWarning")  # from 0 to 0
+cooldown_may_be_from_0_to_0 = pytest.mark.filterwarnings("ignore:at = :plateau_jax.CurveWarning")
+
+
+@cooldown_may_be_from_0_to_0
 @given(descriptions_and_steps(counts=range(6), size=1, depth=1, scaled=True))
 @examples(20)
 def test_many_checkpoints_and_long_intervals_agree(drawn):
@@ -90,7 +99,8 @@ def test_many_checkpoints_and_long_intervals_agree(drawn):
         interval = values[first - start : after - start]
         means.append(math.fsum(interval) / len(interval) / values[0])
     means.append(0.0)
-    np.testing.assert_allclose(curve.merge_weights(steps), -np.diff(means), rtol=0, atol=1e-15)
+    weights = curve.merge_weights(steps)
+    np.testing.assert_allclose(weights, -np.diff(means), rtol=0, atol=1e-15)
 
 
 @examples(60)
@@ -102,8 +112,9 @@ def test_rounded_means_give_no_negative_weight(level, steps):
     weights = curve.merge_weights(sorted(steps))
     assert np.all(weights >= 0)
     assert sum(weights) == 1
-    np.testing.assert_allclose(weights[:-1], 0, atol=1e-15)
-    np.testing.assert_allclose(weights[-1], 1, atol=1e-15)
+    *others, last = weights
+    np.testing.assert_allclose(others, 0, atol=1e-15)
+    np.testing.assert_allclose(last, 1, atol=1e-15)
 
 
 # Means of blocks of updates.
@@ -113,8 +124,9 @@ SHAPES = ["linear", "cosine", "1-sqrt", "1-x^2", "(1-x)^3"]
 
 def weights_of_updates(values):
     """Compute the weight of the weights after each update; `values` are those of a cooldown."""
-    falls = [before - after for before, after in pairwise([*values, Fraction(0)])]
-    return [fall / values[0] for fall in falls]
+    first = values[0]
+    to_the_end = [*values, Fraction(0)]
+    return [(before - after) / first for before, after in pairwise(to_the_end)]
 
 
 def exact_weights_of_blocks(values, begin, steps):
@@ -122,7 +134,8 @@ def exact_weights_of_blocks(values, begin, steps):
     of_updates = weights_of_updates(values)
     sums = []
     for first, after in pairwise([begin, *steps]):
-        sums.append(sum(of_updates[first - begin : after - begin], Fraction(0)))
+        block = of_updates[first - begin : after - begin]
+        sums.append(sum(block, Fraction(0)))
     return sums
 
 
@@ -136,7 +149,8 @@ def cooldowns_and_blocks(draw):
     at = begin + draw(st.sampled_from([0, 1, 7, 300]))
     to = draw(st.sampled_from([0.0, 0.5])) * parent(begin)
     steps = draw(st.integers(1, 600))
-    curve = parent.cooldown(at, steps, to=to, shape=draw(st.sampled_from(SHAPES)))
+    shape = draw(st.sampled_from(SHAPES))
+    curve = parent.cooldown(at, steps, to=to, shape=shape)
     longest = draw(st.sampled_from([1, 40, 900]))
     lengths = draw(st.lists(st.integers(1, longest), min_size=1, max_size=8))
     ends = [begin + length for length in np.cumsum(lengths).tolist()]
@@ -145,7 +159,7 @@ def cooldowns_and_blocks(draw):
     return curve, begin, ends
 
 
-@pytest.mark.filterwarnings("ignore:at = :plateau_jax.CurveWarning")  # from 0 to 0
+@cooldown_may_be_from_0_to_0
 @given(cooldowns_and_blocks())
 @examples(80)
 def test_weights_of_blocks_match_definition(drawn):
@@ -158,26 +172,24 @@ def test_weights_of_blocks_match_definition(drawn):
             curve.merge_weights(ends, mean_of=lengths)
         return
     weights = curve.merge_weights(ends, mean_of=lengths)
-    assert weights.dtype == np.float64
-    check_sum(weights)
-    exact = exact_weights_of_blocks(values, begin, ends)
-    for weight, exact_weight in zip(weights, exact, strict=True):
-        assert abs(Fraction(float(weight)) - exact_weight) < Fraction(1, 2**51)
+    check_weights(weights, exact_weights_of_blocks(values, begin, ends))
     if len({*lengths}) == 1:
-        assert (weights == curve.merge_weights(np.array(ends), mean_of=lengths[0])).all()
+        of_one_length = curve.merge_weights(np.array(ends), mean_of=lengths[0])
+        assert (weights == of_one_length).all()
 
 
 @examples(60)
 @given(
-    st.integers(0, 300),
-    st.integers(1, 400),
-    st.sampled_from([0.0, 0.3]),
-    st.sampled_from(SHAPES),
-    st.integers(1, 90),
+    before=st.integers(0, 300),
+    steps=st.integers(1, 400),
+    to=st.sampled_from([0.0, 0.3]),
+    shape=st.sampled_from(SHAPES),
+    length=st.integers(1, 90),
 )
 def test_weight_of_block_is_sum_over_its_updates(before, steps, to, shape, length):
     """Not a bit differs from the weights of checkpoints after every update."""
-    curve = StagedCurve([(10, 1.0), (990,)]).cooldown(500, steps, to=to, shape=shape)
+    stable = StagedCurve([(10, 1.0), (990,)])
+    curve = stable.cooldown(500, steps, to=to, shape=shape)
     begin = 500 - before
     consecutive = range(begin, curve.total_steps + 1)
     of_checkpoints = curve.merge_weights(consecutive)
@@ -185,13 +197,16 @@ def test_weight_of_block_is_sum_over_its_updates(before, steps, to, shape, lengt
     assert of_checkpoints[0] == 0
     assert (of_checkpoints[1:] == of_updates).all()
     if before > 0:  # else the curve falls before the first of these steps
-        assert (curve.merge_weights(consecutive[1:]) == of_updates).all()
+        of_later_checkpoints = curve.merge_weights(consecutive[1:])
+        assert (of_later_checkpoints == of_updates).all()
     elif steps > 1:
-        assert (curve.merge_weights(consecutive[1:]) != of_updates).any()
+        of_later_checkpoints = curve.merge_weights(consecutive[1:])
+        assert (of_later_checkpoints != of_updates).any()
     ends = range(begin + length, curve.total_steps + length, length)
     of_blocks = curve.merge_weights(ends, mean_of=length)
     for index, weight in enumerate(of_blocks):
-        assert weight == sum(of_updates[index * length : (index + 1) * length])
+        block = of_updates[index * length : (index + 1) * length]
+        assert weight == sum(block)
 
 
 def sgd(gradients, learning_rates):
@@ -203,13 +218,15 @@ def sgd(gradients, learning_rates):
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 9), st.integers(0, 5))
 def test_linear_cooldown_between_checkpoints_is_exact(seed, length, in_cooldown, outside):
     """Its merge of block means is what the cooldown itself leads to."""
-    gradients = np.random.default_rng(seed).standard_normal((outside + in_cooldown) * length)
-    start = outside * length
-    curve = StagedCurve([(0, 1.0), (len(gradients),)]).cooldown(
-        start, in_cooldown * length, shape="linear"
-    )
-    cooled = sgd(gradients, curve(range(len(gradients))).astype(np.float64))
+    before = outside * length
+    steps = in_cooldown * length
+    updates = before + steps
+    gradients = np.random.default_rng(seed).standard_normal(updates)
+    stable = StagedCurve([(0, 1.0), (updates,)])
+    curve = stable.cooldown(before, steps, shape="linear")
+    multipliers = curve(range(updates))
+    cooled = sgd(gradients, multipliers.astype(np.float64))
     means = sgd(gradients, 1.0).reshape(-1, length).mean(1)
-    steps = range(length, len(gradients) + 1, length)
-    merged = curve.merge_weights(steps, mean_of=length) @ means
+    ends = range(length, updates + 1, length)
+    merged = curve.merge_weights(ends, mean_of=length) @ means
     assert abs(merged - cooled[-1]) < 1e-5 * np.abs(cooled).max()

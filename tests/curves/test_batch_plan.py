@@ -3,7 +3,6 @@
 import json
 import math
 import pickle
-from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -20,10 +19,11 @@ gaps = st.lists(st.tuples(st.integers(1, 90), batches), max_size=6)
 @st.composite
 def all_pairs(draw):
     """Draw pairs (threshold, batch)."""
-    gaps_and_batches = draw(gaps)
-    thresholds = accumulate((gap for gap, _ in gaps_and_batches), initial=0)
-    later_batches = [batch for _, batch in gaps_and_batches]
-    return list(zip(thresholds, [draw(batches), *later_batches], strict=True))
+    pairs = [(0, draw(batches))]
+    for gap, batch in draw(gaps):
+        threshold, _ = pairs[-1]
+        pairs.append((threshold + gap, batch))
+    return pairs
 
 
 def batch_at(pairs, consumed):
@@ -38,15 +38,17 @@ def consumed_before(pairs, updates):
     """Return what was consumed before each update, and after the last."""
     totals = [0]
     for _ in range(updates):
-        totals.append(totals[-1] + batch_at(pairs, totals[-1]))
+        consumed = totals[-1]
+        totals.append(consumed + batch_at(pairs, consumed))
     return totals
 
 
 @given(all_pairs())
 def test_plan_matches_loop_over_updates(pairs):
     plan = BatchPlan(pairs)
+    saved = json.dumps(plan.to_dict())
+    assert BatchPlan.from_dict(json.loads(saved)) == plan
     totals = consumed_before(pairs, 400)
-    assert BatchPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     for updates, consumed in enumerate(totals):
         assert plan(consumed) == batch_at(pairs, consumed)
         assert plan.consumed(updates) == consumed
@@ -170,11 +172,13 @@ def test_seesaw_fits_scale_however_long_the_curve():
     curve = PlateauCurve(3 * 10**8)
     plan = BatchPlan.seesaw(curve, 1, unit=1, largest=2)
     assert plan.pairs == ((0, 1), (150_000_000, 2))
-    assert plan.scale(curve, 1, reference=1, exponent=1)(150_000_000) == 1
+    scaled = plan.scale(curve, 1, reference=1, exponent=1)
+    assert scaled(150_000_000) == 1
 
 
 def test_product_of_rounded_decimals_may_be_1():
     curve = StagedCurve([(50,), (0, 0.7071067811865476), (50, 0.5)], start=1.0)
-    scaled = BatchPlan([(0, 8), (50, 16)]).scale(curve, 1, reference=8)
+    plan = BatchPlan([(0, 8), (50, 16)])
+    scaled = plan.scale(curve, 1, reference=8)
     assert scaled([0, 49, 50]).tolist() == [1, 1, 1]
     assert scaled(99) < 1

@@ -13,6 +13,8 @@ from plateau_jax import BatchPlan, Curve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 
 NOT_INTEGERS = [nan, 3.0, True, "3", None, Fraction(3), np.float32(3)]
+NOT_COUNTS = [8.0, True, "eight", None]
+"""A count may also be text such as "8k"."""
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def test_threshold_that_is_not_an_integer(threshold: Any) -> None:
     BatchPlan([(threshold, 8)])
 
 
-@pytest.mark.parametrize("batch", [8.0, True])
+@pytest.mark.parametrize("batch", NOT_COUNTS)
 @wrong(TypeError, "pairs[1].batch = {batch}", "integer")
 def test_batch_that_is_not_an_integer(batch: Any) -> None:
     BatchPlan([(0, 8), (9, batch)])
@@ -171,7 +173,7 @@ def test_micro_batch_larger_than_the_batch(plan: BatchPlan) -> None:
 # Scaled curves.
 
 
-@pytest.mark.parametrize("unit", [8.0, True, "eight", None])
+@pytest.mark.parametrize("unit", NOT_COUNTS)
 @wrong(TypeError, "unit = {unit}", "integer")
 def test_unit_that_is_not_an_integer(plan: BatchPlan, flat: Curve, unit: Any) -> None:
     plan.scale(flat, unit, reference=16)
@@ -182,7 +184,7 @@ def test_unit_below_1(plan: BatchPlan, flat: Curve) -> None:
     plan.scale(flat, 0, reference=16)
 
 
-@pytest.mark.parametrize("reference", [8.0, True, "eight", None])
+@pytest.mark.parametrize("reference", NOT_COUNTS)
 @wrong(TypeError, "reference = {reference}", "integer")
 def test_reference_that_is_not_an_integer(plan: BatchPlan, flat: Curve, reference: Any) -> None:
     plan.scale(flat, 8, reference=reference)
@@ -200,13 +202,15 @@ def test_level_above_1(plan: BatchPlan, flat: Curve) -> None:
 
 @wrong(ValueError, "reference = 1000000", "step 0 it is 1.0000004")
 def test_level_a_little_above_1(flat: Curve) -> None:
-    BatchPlan([(0, 1_000_001)]).scale(flat, 8, reference=1_000_000)
+    plan = BatchPlan([(0, 1_000_001)])
+    plan.scale(flat, 8, reference=1_000_000)
 
 
-@wrong(ValueError, "reference")
+@wrong(ValueError, "reference = 1", "step 49 it is 1.3859292")
 def test_level_above_1_before_a_jump() -> None:
     curve = StagedCurve([(50, 1.0), (0, 0.1), (50,)])
-    BatchPlan([(0, 2)]).scale(curve, 1, reference=1)
+    plan = BatchPlan([(0, 2)])
+    plan.scale(curve, 1, reference=1)
 
 
 @wrong(ValueError, "multiply the peak by (new / old)**exponent")
@@ -216,23 +220,27 @@ def test_reference_of_a_smaller_batch(plan: BatchPlan, flat: Curve) -> None:
 
 @wrong(ValueError, f"reference = 1 must be nearer to the batch {2**40}", "1.1e+12, outside")
 def test_factor_that_is_too_large(flat: Curve) -> None:
-    BatchPlan([(0, 2**40)]).scale(flat, 1, reference=1, exponent=1)
+    plan = BatchPlan([(0, 2**40)])
+    plan.scale(flat, 1, reference=1, exponent=1)
 
 
-def exponential_tail() -> Curve:
-    """Return a curve whose levels are 10⁻²⁷ and less."""
-    return StagedCurve([(1000, 1e-30, "exponential")], start=1.0).part(900)
+@pytest.fixture
+def tail() -> Curve:
+    """A curve whose levels are 10⁻²⁷ and less."""
+    exponential = StagedCurve([(1000, 1e-30, "exponential")], start=1.0)
+    return exponential.part(900)
 
 
 @wrong(ValueError, "nearer to the batch 1000", "inf, outside")
-def test_factor_that_is_infinite() -> None:
-    BatchPlan([(0, 10**200)]).scale(exponential_tail(), 1, reference=1, exponent=2)
+def test_factor_that_is_infinite(tail: Curve) -> None:
+    plan = BatchPlan([(0, 10**200)])
+    plan.scale(tail, 1, reference=1, exponent=2)
 
 
 @wrong(ValueError, "curve = ", "not be scaled so often")
-def test_factors_whose_product_is_too_large() -> None:
+def test_factors_whose_product_is_too_large(tail: Curve) -> None:
     plan = BatchPlan([(0, 2**31)])
-    once = plan.scale(exponential_tail(), 1, reference=1, exponent=1)
+    once = plan.scale(tail, 1, reference=1, exponent=1)
     plan.scale(once, 1, reference=1, exponent=1)
 
 
@@ -266,13 +274,14 @@ def test_scaled_curve_of_a_different_unit(plan: BatchPlan, flat: Curve) -> None:
 @wrong(ValueError, "other has unit = 8, but the curve before it has unit = 16")
 def test_continuation_of_a_different_unit(plan: BatchPlan, flat: Curve) -> None:
     first = plan.scale(flat, 16, reference=16)
-    first.then(plan.scale(flat, 8, reference=16))
+    second = plan.scale(flat, 8, reference=16)
+    first.then(second)
 
 
 # Seesaw.
 
 
-@pytest.mark.parametrize("batch", [8.0, True])
+@pytest.mark.parametrize("batch", NOT_COUNTS)
 @wrong(TypeError, "batch = {batch}", "integer")
 def test_first_batch_that_is_not_an_integer(flat: Curve, batch: Any) -> None:
     BatchPlan.seesaw(flat, batch, unit=8, largest=16)
@@ -283,7 +292,7 @@ def test_first_batch_below_1(flat: Curve) -> None:
     BatchPlan.seesaw(flat, 0, unit=8, largest=16)
 
 
-@pytest.mark.parametrize("largest", [8.0, True])
+@pytest.mark.parametrize("largest", NOT_COUNTS)
 @wrong(TypeError, "largest = {largest}", "integer")
 def test_largest_batch_that_is_not_an_integer(flat: Curve, largest: Any) -> None:
     BatchPlan.seesaw(flat, 8, unit=8, largest=largest)

@@ -25,33 +25,43 @@ def configurable(curve_type: Any) -> Any:
 
 @pytest.mark.parametrize("curve_type", [PlateauCurve, StagedCurve, Cooldown])
 def test_a_subclass_of_a_kind_replaces_no_kind(curve_type: Any) -> None:
-    curves = [PlateauCurve(100), StagedCurve([(9, 1.0)]), PlateauCurve(100).cooldown(50, 9)]
-    records = [resume_record(curve, 0.5) for curve in curves]
+    curves = [
+        PlateauCurve(100),
+        StagedCurve([(9, 1.0)]),
+        PlateauCurve(100).cooldown(50, 9),
+    ]
+    before = [resume_record(curve, 0.5) for curve in curves]
     configurable(curve_type)
-    for curve, record in zip(curves, records, strict=True):
+    for curve, record in zip(curves, before, strict=True):
         assert Curve.from_dict(curve.to_dict()) == curve
-        check_resume(record, resume_record(curve, 0.5), 5)
+        after = resume_record(curve, 0.5)
+        check_resume(record, after, 5)
 
 
 def test_curve_that_gin_builds_is_the_original() -> None:
-    curve = configurable(PlateauCurve)(100, warmup_steps="10%")
+    configured = configurable(PlateauCurve)
+    curve = configured(100, warmup_steps="10%")
+    expected = PlateauCurve(100, warmup_steps=10)
     assert type(curve) is PlateauCurve
-    assert curve == PlateauCurve(100, warmup_steps=10)
-    assert hash(curve) == hash(PlateauCurve(100, warmup_steps=10))
+    assert curve == expected
+    assert hash(curve) == hash(expected)
     assert pickle.loads(pickle.dumps(curve)) == curve
-    assert configurable(StagedCurve).wsd(100, warmup_steps=5, decay_steps=20).total_steps == 100
-    assert type(configurable(PlateauCurve).from_dict(curve.to_dict())) is PlateauCurve
+    copied = configured.from_dict(curve.to_dict())
+    assert type(copied) is PlateauCurve
+    staged = configurable(StagedCurve).wsd(100, warmup_steps=5, decay_steps=20)
+    assert staged.total_steps == 100
 
 
 def test_gin_itself() -> None:
     gin = pytest.importorskip("gin")
     gin.external_configurable(PlateauCurve, "curve")
+    config = ["curve.total_steps = '10k'", "curve.warmup_steps = '2%'"]
     with gin.unlock_config():
-        gin.parse_config(["curve.total_steps = '10k'", "curve.warmup_steps = '2%'"])
+        gin.parse_config(config)
     curve = gin.get_configurable("curve")()
     gin.clear_config()
     assert type(curve) is PlateauCurve
-    assert curve == Curve.from_dict({"total_steps": 10_000, "warmup_steps": 200})
+    assert curve == PlateauCurve(10_000, warmup_steps=200)
 
 
 @wrong(TypeError, "this StagedCurve is not plateau_jax.StagedCurve", "derived from it")

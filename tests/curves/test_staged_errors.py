@@ -199,6 +199,8 @@ def test_array_of_bools_as_points() -> None:
 
 # Levels that are too far apart for an inverse power.
 
+SHAPE_OF_THE_STAGE = r"^stages\[0\]\.shape = "
+
 
 def too_steep(power: str, kind: str) -> str:
     exponent = 62 * float(power)
@@ -221,31 +223,35 @@ def power(request: pytest.FixtureRequest) -> str:
 
 def test_inverse_power_reaches_its_lowest_level(power: str) -> None:
     low = lowest_level(power, 1.01)
-    assert StagedCurve([(9, low, f"t^-{power}")], start=1)(9) == np.float32(low)
-    assert StagedCurve([(9, 1, f"t^-{power}")], start=low)(9) == 1
+    falling = StagedCurve([(9, low, f"t^-{power}")], start=1)
+    assert falling(9) == np.float32(low)
+    rising = StagedCurve([(9, 1, f"t^-{power}")], start=low)
+    assert rising(9) == 1
 
 
 def test_inverse_power_down_to_a_lower_level(power: str) -> None:
     low = lowest_level(power, 0.99)
-    with pytest.raises(ValueError, match=r"^stages\[0\]\.shape = ") as caught:
+    with pytest.raises(ValueError, match=SHAPE_OF_THE_STAGE) as caught:
         StagedCurve([(9, low, f"t^-{power}")], start=1)
     assert too_steep(power, "stage") in str(caught.value)
 
 
 def test_inverse_power_up_from_a_lower_level(power: str) -> None:
     low = lowest_level(power, 0.99)
-    with pytest.raises(ValueError, match=r"^stages\[0\]\.shape = ") as caught:
+    with pytest.raises(ValueError, match=SHAPE_OF_THE_STAGE) as caught:
         StagedCurve([(9, 1, f"t^-{power}")], start=low)
     assert too_steep(power, "stage") in str(caught.value)
 
 
 def test_cooldown_to_a_lower_level(power: str) -> None:
     curve = StagedCurve([(10,)], start=1)
+    low = lowest_level(power, 0.99)
     with pytest.raises(ValueError, match=r"^shape = ") as caught:
-        curve.cooldown(5, 5, to=lowest_level(power, 0.99), shape=f"t^-{power}")
+        curve.cooldown(5, 5, to=low, shape=f"t^-{power}")
     assert too_steep(power, "cooldown") in str(caught.value)
 
 
 def test_inverse_power_to_exactly_the_limit() -> None:
     """From 2³¹·10⁻¹⁰, which as a decimal is 2³¹ times the lower level."""
-    assert StagedCurve([(9, 1e-10, "t^-0.5")], start=0.2147483648)(9) == np.float32(1e-10)
+    curve = StagedCurve([(9, 1e-10, "t^-0.5")], start=0.2147483648)
+    assert curve(9) == np.float32(1e-10)

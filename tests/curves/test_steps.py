@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.curves.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.descriptions import build, curves_and_steps, descriptions
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.schedulers.runs import learning_rate, peaks
 
-from plateau_jax import PlateauCurve
+from plateau_jax import PlateauCurve, StagedCurve
 
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1)
 
@@ -23,48 +23,52 @@ class Step(int):
 
 
 @examples(50)
-@given(descriptions_and_steps(size=9), peaks)
+@given(curves_and_steps(size=9), peaks)
 def test_single_steps_agree(case, peak):
-    description, steps = case
-    curve = build(description)
-    for step, value in zip(steps, curve(steps), strict=True):
-        lr = learning_rate(peak, curve, step)
-        for form in (int(step), np.int64(step), Step(step)):
-            assert type(curve(form)) is float
-            assert curve(form) == value
-            assert type(curve.learning_rate(form, peak)) is float
-            assert curve.learning_rate(form, peak) == lr
+    curve, steps = case
+    for step, value in zip(steps.tolist(), curve(steps), strict=True):
+        expected_lr = learning_rate(peak, curve, step)
+        for form in (step, np.int64(step), Step(step)):
+            multiplier = curve(form)
+            assert type(multiplier) is float
+            assert multiplier == value
+            lr = curve.learning_rate(form, peak)
+            assert type(lr) is float
+            assert lr == expected_lr
 
 
-@given(descriptions_and_steps(), peaks)
+@given(curves_and_steps(), peaks)
 def test_arrays_of_steps_agree(case, peak):
-    description, steps = case
-    curve = build(description)
-    values = curve(steps)
+    curve, steps = case
+    values = curve(steps.tolist())
     assert values.dtype == np.float32
-    assert type(curve(np.array(steps[0]))) is np.float32
-    assert curve.learning_rate(np.array(steps[0]), peak) == learning_rate(peak, curve, steps[0])
-    cube = np.array(steps).reshape(2, 3, -1)
+    cube = steps.reshape(2, 3, -1)
     of_cube = values.reshape(cube.shape)
     np.testing.assert_array_equal(curve(cube), of_cube)
     np.testing.assert_array_equal(curve(cube[::-1, :, ::2]), of_cube[::-1, :, ::2])
     lrs = curve.learning_rate(cube, np.float64(peak))
     assert lrs.dtype == np.float32
     assert lrs.shape == cube.shape
-    assert lrs.ravel().tolist() == [learning_rate(peak, curve, step) for step in steps]
+    expected_lrs = [learning_rate(peak, curve, step) for step in steps.tolist()]
+    assert lrs.ravel().tolist() == expected_lrs
+    first = np.array(steps[0])
+    assert type(curve(first)) is np.float32
+    assert curve.learning_rate(first, peak) == expected_lrs[0]
 
 
 @examples(50)
-@given(descriptions_and_steps())
+@given(curves_and_steps())
 def test_integers_of_any_dtype_agree(case):
-    description, steps = case
-    curve = build(description)
+    curve, steps = case
     for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int64, np.uint64):
         limits = np.iinfo(dtype)
-        fitting = [step for step in steps if limits.min <= step <= limits.max]
-        fitting += [int(limits.min), int(limits.max)]
-        np.testing.assert_array_equal(curve(np.array(fitting, dtype)), curve(fitting))
-        assert curve(dtype(limits.max)) == curve(int(limits.max))
+        least = int(limits.min)
+        largest = int(limits.max)
+        fitting = [step for step in steps.tolist() if least <= step <= largest]
+        fitting += [least, largest]
+        values = curve(np.array(fitting, dtype))
+        np.testing.assert_array_equal(values, curve(fitting))
+        assert curve(dtype(largest)) == curve(largest)
 
 
 @examples(50)
@@ -72,13 +76,16 @@ def test_integers_of_any_dtype_agree(case):
 def test_curve_is_constant_before_the_start_and_past_the_end(description, integers):
     """Steps may be integers of any size."""
     curve = build(description)
-    values = curve(np.clip(np.array(integers, object), 0, MAX_STEP).astype(np.int64))
-    np.testing.assert_array_equal(curve(integers), values)
-    np.testing.assert_array_equal(curve(tuple(integers)), values)
-    np.testing.assert_array_equal(curve(np.array(integers, object)), values)
+    array = np.array(integers, object)
+    clipped = array.clip(0, MAX_STEP)
+    values = curve(clipped.astype(np.int64))
+    for steps in (integers, tuple(integers), array):
+        np.testing.assert_array_equal(curve(steps), values)
     assert [curve(step) for step in integers] == values.tolist()
-    assert curve(-1 - abs(integers[0])) == curve(0)
-    assert curve(curve.total_steps + abs(integers[0])) == curve(curve.total_steps)
+    distance = abs(integers[0])
+    last = curve.total_steps
+    assert curve(-1 - distance) == curve(0)
+    assert curve(last + distance) == curve(last)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +99,18 @@ def test_empty_steps_give_empty_values(empty):
     assert values.dtype == np.float32
 
 
+over_nothing = jax.vmap(CURVE, axis_size=1, in_axes=None)
+
+
 @pytest.mark.parametrize(
-    "step", [jnp.int32(3), jnp.arange(3), jnp.float32(3)], ids=["int", "array", "float"]
+    "step",
+    [
+        pytest.param(jnp.int32(3), id="int"),
+        pytest.param(jnp.arange(3), id="array"),
+        pytest.param(jnp.float32(3), id="float"),
+    ],
 )
-@pytest.mark.parametrize(
-    "call", [CURVE, jax.jit(CURVE), jax.vmap(CURVE, axis_size=1, in_axes=None)]
-)
+@pytest.mark.parametrize("call", [CURVE, jax.jit(CURVE), over_nothing])
 def test_error_for_jax_step_names_jax_function(step, call):
     with pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\), or multiplier"):
         call(step)
@@ -118,31 +131,39 @@ def test_peak_of_minus_0_is_0():
 numbers = st.one_of(st.integers(-9, 9), st.floats(-3e38, 3e38), st.floats(-2, 2, width=32))
 
 
+STEP_1 = np.array([1])
+AT_A_THIRD = StagedCurve([(3, 1.0)]), STEP_1
+AT_HALF = StagedCurve([(2, 1.0)]), STEP_1
+
+
+def distance(value, exact):
+    return abs(Fraction(float(value)) - exact)
+
+
 @examples(200)
-@given(descriptions_and_steps(size=8), numbers, numbers)
-@example(({"stages": [(3, 1.0, "linear")], "start": 0.0}, [1]), -1.0, 2.0)
-@example(({"stages": [(2, 1.0, "linear")], "start": 0.0}, [1]), 3.4028234663852886e38, 3.4e38)
-@example(({"stages": [(2, 1.0, "linear")], "start": 0.0}, [1]), 1.0, 1 + 2.0**-23)
-@example(({"stages": [(2, 1.0, "linear")], "start": 0.0}, [1]), 2.0**-149, -(2.0**-149))
+@given(curves_and_steps(size=8), numbers, numbers)
+@example(AT_A_THIRD, -1.0, 2.0)
+@example(AT_HALF, 3.4028234663852886e38, 3.4e38)
+@example(AT_HALF, 1.0, 1 + 2.0**-23)
+@example(AT_HALF, 2.0**-149, -(2.0**-149))
 def test_value_between_two_numbers_is_rounded_once(case, low, high):
-    description, steps = case
-    curve = build(description)
+    curve, steps = case
     values = curve.between(steps, low, high)
     assert values.dtype == np.float32
-    for step, value in zip(steps, values, strict=True):
+    for step, value in zip(steps.tolist(), values, strict=True):
         multiplier = Fraction(curve(step))
-        exact_value = Fraction(low) * (1 - multiplier) + Fraction(high) * multiplier
-        error = abs(Fraction(float(value)) - exact_value)
+        exact = Fraction(low) * (1 - multiplier) + Fraction(high) * multiplier
         for direction in (np.float32(-np.inf), np.float32(np.inf)):
             neighbor = np.nextafter(value, direction)
             if np.isfinite(neighbor):
-                assert error <= abs(Fraction(float(neighbor)) - exact_value)
+                assert distance(value, exact) <= distance(neighbor, exact)
         assert curve.between(step, low, high) == value
 
 
 def test_values_between_have_the_shape_of_the_steps():
     curve = PlateauCurve(10)
-    assert curve.between([[0, 5], [10, 11]], 1, 0).tolist() == [[0.0, 0.5], [1.0, 1.0]]
+    values = curve.between([[0, 5], [10, 11]], 1, 0)
+    assert values.tolist() == [[0.0, 0.5], [1.0, 1.0]]
     assert isinstance(curve.between(np.int64(5), 1, 0), float)
     assert isinstance(curve.between(np.array(5), 1, 0), np.float32)
     assert curve.between([], 1, 0).shape == (0,)

@@ -51,10 +51,11 @@ def percentage_of(steps, total, random):
             digits = 70
             thousandths = 1000 - Decimal("1e-50")
         inside = least + (above - least) * random.choice([0, thousandths]) / 1000
-        number = min(inside.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING), Decimal(100))
+        unit = Decimal(1).scaleb(-digits)
+        number = min(inside.quantize(unit, ROUND_CEILING), Decimal(100))
         assert least <= number < above
         texts = [str(number), f"{number:f}", f"{number:e}", str(number.normalize())]
-        text = random.choice(texts)
+    text = random.choice(texts)
     return random.choice([f"{text}%", f"{text} %", f" {text}% ", f"+{text}%"])
 
 
@@ -77,11 +78,14 @@ def test_stages_in_shares_are_those_in_steps(description, random):
     stages = description["stages"]
     total = sum(steps for steps, *_ in stages)
     sequence = random.choice([list, tuple, iter])
+    rewritten = sequence(in_percent(stages, total, random))
+    saved = {
+        "stages": in_percent(stages, total, random),
+        "total_steps": total,
+        "start": start,
+    }
     with suppress_warnings():  # about the drawn levels
-        curve = StagedCurve(
-            sequence(in_percent(stages, total, random)), start=start, total_steps=total
-        )
-        saved = {"stages": in_percent(stages, total, random), "total_steps": total, "start": start}
+        curve = StagedCurve(rewritten, start=start, total_steps=total)
         assert_same(build(description), curve, Curve.from_dict(saved))
 
 
@@ -97,11 +101,13 @@ def test_warmup_in_percent_is_that_in_steps(chosen, random):
 def test_percentages_are_rounded_down(total, percentage):
     with localcontext(prec=200):
         steps = int((percentage * total / 100).to_integral_value(ROUND_FLOOR))
+    share = f"{percentage}%"
     with suppress_warnings():
-        curve = StagedCurve([(f"{percentage}%", 1.0), ("rest",)], start=0.5, total_steps=total)
-        assert [stage.steps for stage in curve.stages] == [steps, total - steps]
+        staged = StagedCurve([(share, 1.0), ("rest",)], start=0.5, total_steps=total)
+        assert [stage.steps for stage in staged.stages] == [steps, total - steps]
         if steps < total:
-            assert PlateauCurve(total, warmup_steps=f"{percentage}%").warmup_steps == steps
+            curve = PlateauCurve(total, warmup_steps=share)
+            assert curve.warmup_steps == steps
 
 
 SHARES = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
@@ -115,7 +121,11 @@ def test_replaced_curve_keeps_its_steps():
     assert longer.total_steps == 20_005
     rewritten = dataclasses.replace(curve, stages=SHARES, total_steps=20_000)
     assert rewritten.stages[0].steps == 400
-    shorter = dataclasses.replace(PlateauCurve(10_000, warmup_steps="2%"), total_steps=500)
+
+
+def test_replaced_length_keeps_the_warmup():
+    curve = PlateauCurve(10_000, warmup_steps="2%")
+    shorter = dataclasses.replace(curve, total_steps=500)
     assert shorter.warmup_steps == 200
 
 
@@ -163,30 +173,69 @@ def test_text_and_integers_are_equal():
     assert sum_of_counts(curve, plan, DataClock("64")) == 10_000 + 200 + 100 + 4_000 + 64
 
 
-def test_mappings_with_letters():
-    root = {"total_steps": "10k", "warmup_steps": "0.5k"}
-    curve = PlateauCurve(10_000, warmup_steps=500)
-    cooldown = {"kind": "cooldown", "curve": root, "at": "6k", "steps": "1.5k"}
-    assert_same(curve.cooldown(6_000, 1_500), Curve.from_dict(cooldown))
-    part = {"kind": "part", "curve": root, "start": "1k", "stop": "4k"}
-    assert_same(curve.part(1_000, 4_000), Curve.from_dict(part))
-    wsd = {"kind": "wsd", "total_steps": "10k", "warmup_steps": "1k", "decay_steps": "20%"}
-    assert_same(
-        StagedCurve.wsd(10_000, warmup_steps=1_000, decay_steps=2_000), Curve.from_dict(wsd)
-    )
-    through = {"kind": "through", "points": [["0k", 0], ["0.5k", 1], ["2M", 0]]}
-    assert_same(StagedCurve.through([(0, 0), (500, 1), (2_000_000, 0)]), Curve.from_dict(through))
-    plan = BatchPlan([(0, 500_000), (2 * 10**9, 4_000_000)])
-    scaled = {"kind": "scaled", "curve": root, "unit": "1M", "reference": "4M"}
-    scaled["pairs"] = [["0k", "0.5M"], ["2B", "4M"]]
-    assert_same(plan.scale(curve, 1_000_000, reference=4_000_000), Curve.from_dict(scaled))
+ROOT = PlateauCurve(10_000, warmup_steps=500)
+ROOT_WITH_LETTERS = {"total_steps": "10k", "warmup_steps": "0.5k"}
+PLAN = BatchPlan([(0, 500_000), (2 * 10**9, 4_000_000)])
+
+
+def test_cooldown_with_letters():
+    saved = {
+        "kind": "cooldown",
+        "curve": ROOT_WITH_LETTERS,
+        "at": "6k",
+        "steps": "1.5k",
+    }
+    cooldown = ROOT.cooldown(6_000, 1_500)
+    assert_same(cooldown, Curve.from_dict(saved))
+
+
+def test_part_with_letters():
+    saved = {
+        "kind": "part",
+        "curve": ROOT_WITH_LETTERS,
+        "start": "1k",
+        "stop": "4k",
+    }
+    part = ROOT.part(1_000, 4_000)
+    assert_same(part, Curve.from_dict(saved))
+
+
+def test_wsd_with_letters():
+    saved = {
+        "kind": "wsd",
+        "total_steps": "10k",
+        "warmup_steps": "1k",
+        "decay_steps": "20%",
+    }
+    wsd = StagedCurve.wsd(10_000, warmup_steps=1_000, decay_steps=2_000)
+    assert_same(wsd, Curve.from_dict(saved))
+
+
+def test_points_with_letters():
+    saved = {
+        "kind": "through",
+        "points": [["0k", 0], ["0.5k", 1], ["2M", 0]],
+    }
+    through = StagedCurve.through([(0, 0), (500, 1), (2_000_000, 0)])
+    assert_same(through, Curve.from_dict(saved))
+
+
+def test_scaled_curve_with_letters():
+    saved = {
+        "kind": "scaled",
+        "curve": ROOT_WITH_LETTERS,
+        "pairs": [["0k", "0.5M"], ["2B", "4M"]],
+        "unit": "1M",
+        "reference": "4M",
+    }
+    scaled = PLAN.scale(ROOT, 1_000_000, reference=4_000_000)
+    assert_same(scaled, Curve.from_dict(saved))
 
 
 def test_text_is_read_alike_in_files_and_in_python():
     pairs = [["0", "5e5"], ["2e9", "4_000_000"]]
-    plan = BatchPlan([(0, 500_000), (2 * 10**9, 4_000_000)])
-    assert BatchPlan.from_dict({"pairs": pairs}) == plan
-    assert BatchPlan(pairs) == plan
+    assert BatchPlan.from_dict({"pairs": pairs}) == PLAN
+    assert BatchPlan(pairs) == PLAN
 
 
 # Warmup, stable, decay.
@@ -278,10 +327,12 @@ POINTS = words(250).map(read_points)
 def test_curve_through_points_is_exact_at_them(points):
     with suppress_warnings():  # about the drawn levels
         curve = StagedCurve.through(points)
-    assert_same(build(stages_through(points)), curve)
+    staged = build(stages_through(points))
+    assert_same(staged, curve)
     assert len(curve.table.begin) == len(points)
     for step, level in dict(points).items():  # the last of several at one step
-        assert is_nearest_float32(np.float32(curve(step)), as_written(level))
+        multiplier = np.float32(curve(step))
+        assert is_nearest_float32(multiplier, as_written(level))
 
 
 @examples(16)
@@ -307,13 +358,22 @@ def test_points_may_be_arrays_and_iterators(points):
         assert_same(curve, StagedCurve.from_dict({"kind": "through", "points": in_yaml}))
 
 
-def test_points_may_be_integers_or_float32():
-    integers = np.array([(0, 1), (9, 0)], np.uint8)
-    assert StagedCurve.through(integers) == StagedCurve([(9, 0)], start=1)
-    masked = np.ma.array([(0, 0.0), (5, 1.0), (9, 0.5)], mask=[(0, 0), (0, 1), (1, 0)])
-    assert StagedCurve.through(masked) == StagedCurve.through(masked.data)
+def test_points_may_be_integers():
+    points = np.array([(0, 1), (9, 0)], np.uint8)
+    expected = StagedCurve([(9, 0)], start=1)
+    assert StagedCurve.through(points) == expected
+
+
+def test_points_may_be_float32():
     points = np.array([(0, 0.1), (2**20 + 1, 0.7)], np.float32)
-    assert StagedCurve.through(points) == StagedCurve([(2**20 + 1, 0.7)], start=0.1)
+    expected = StagedCurve([(2**20 + 1, 0.7)], start=0.1)
+    assert StagedCurve.through(points) == expected
+
+
+def test_points_may_be_masked():
+    points = np.array([(0, 0.0), (5, 1.0), (9, 0.5)])
+    masked = np.ma.array(points, mask=[(0, 0), (0, 1), (1, 0)])
+    assert StagedCurve.through(masked) == StagedCurve.through(points)
 
 
 # Values that were left out.
@@ -383,10 +443,15 @@ class ParsedFloat(float):
 
 
 def test_numbers_become_plain():
-    stages = [[ParsedInteger(5), ParsedFloat(0.5)], [np.int64(5), np.float32(0.1)]]
-    curve = Curve.from_dict(
-        {"stages": stages, "start": ParsedFloat(0.25), "total_steps": ParsedInteger(10)}
-    )
+    arguments = {
+        "stages": [
+            [ParsedInteger(5), ParsedFloat(0.5)],
+            [np.int64(5), np.float32(0.1)],
+        ],
+        "start": ParsedFloat(0.25),
+        "total_steps": ParsedInteger(10),
+    }
+    curve = Curve.from_dict(arguments)
     assert curve == StagedCurve([(5, 0.5), (5, 0.1)], start=0.25)
     assert type(curve.start) is float
     for stage in curve.stages:
@@ -460,9 +525,10 @@ def test_least_and_greatest_powers(shape):
 @given(power=st.floats(0.25, 4))
 def test_printed_floats_are_powers_and_named(formula, power):
     written = formula.replace("P", str(power))
+    with_a_0 = formula.replace("P", f"{Decimal(repr(power)):f}0")
     curve = staged(written)
     shape = curve.stages[0].shape
-    assert_same(curve, staged(formula.replace("P", f"{Decimal(repr(power)):f}0")), staged(shape))
+    assert_same(curve, staged(with_a_0), staged(shape))
     assert f"{shape} stage" in curve.describe()
     assert f"{shape} to 0.1 in 50" in curve._legend_phrases()
     assert shape in curve._repr_html_()

@@ -12,7 +12,12 @@ from support.examples import examples
 from plateau_jax import PlateauCurve, StagedCurve
 
 SVG = "{http://www.w3.org/2000/svg}"
-TWO_PLATEAUS = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20), (80, 10)], min_lr_ratio=0.1)
+TWO_PLATEAUS = PlateauCurve(
+    1000,
+    warmup_steps=100,
+    plateaus=[(50, 20), (80, 10)],
+    min_lr_ratio=0.1,
+)
 
 
 class ParsedHtml:
@@ -54,7 +59,8 @@ def test_line_and_table_match_the_curve(description):
     shown = ParsedHtml(curve)
     assert shown.rows == described(curve)
     points = shown.points
-    assert np.all(np.diff(points[:, 0]) >= 0)
+    across, _ = points.T
+    assert np.all(np.diff(across) >= 0)
     assert min(curve.total_steps, 600) < len(points) < 10_000
     check_points(points, curve)
 
@@ -73,7 +79,8 @@ def check_points(points, curve):
         around = np.linspace(step - pixel, step + pixel, 33).astype(np.int64)
         near_borders = borders[np.abs(borders - step) <= pixel]
         values = curve(np.concatenate([around, near_borders]))
-        assert values.min() - 0.001 * highest <= level <= values.max() + 0.001 * highest
+        margin = 0.001 * highest
+        assert values.min() - margin <= level <= values.max() + margin
 
 
 def test_warmup_and_plateaus_are_shaded_in_place():
@@ -85,9 +92,11 @@ def test_warmup_and_plateaus_are_shaded_in_place():
 
 def check_span(rectangle, kind, begin, length):
     pixels_per_step = 620 / 1000
+    left = 50 + begin * pixels_per_step
+    width = length * pixels_per_step
     assert rectangle.get("class") == kind
-    assert float(rectangle.get("x")) == pytest.approx(50 + begin * pixels_per_step, abs=0.1)
-    assert float(rectangle.get("width")) == pytest.approx(length * pixels_per_step, abs=0.1)
+    assert float(rectangle.get("x")) == pytest.approx(left, abs=0.1)
+    assert float(rectangle.get("width")) == pytest.approx(width, abs=0.1)
     assert float(rectangle.get("stroke-width")) > 0  # a narrow one is visible
     (title,) = rectangle.iter(f"{SVG}title")
     assert title.text == f"{kind}: steps {begin} to {begin + length - 1}"

@@ -42,10 +42,11 @@ def labels_of(ax):
 # Lines.
 
 
+one_to_three = st.lists(descriptions(), min_size=1, max_size=3)
+
+
 @examples(40)
-@given(
-    st.lists(descriptions(), min_size=1, max_size=3), st.sampled_from((0.0, 1.0, 3e-4, 1e-7, 123.0))
-)
+@given(one_to_three, st.sampled_from((0.0, 1.0, 3e-4, 1e-7, 123.0)))
 def test_points_lie_on_the_curve_and_include_borders(cases, peak):
     curves = list(map(build, cases))
     ax = plot(curves, peak_value=peak, ax=new_axes())
@@ -57,7 +58,8 @@ def test_points_lie_on_the_curve_and_include_borders(cases, peak):
         assert (np.diff(steps) > 0).all()
         assert set(curve.table.begin) <= set(steps)
         assert len(steps) >= min(curve.total_steps, 1000)
-        np.testing.assert_array_equal(line.get_ydata(), np.float32(peak) * curve(steps))
+        lrs = np.float32(peak) * curve(steps)
+        np.testing.assert_array_equal(line.get_ydata(), lrs)
 
 
 def look_of(ax):
@@ -68,11 +70,13 @@ def look_of(ax):
 
 
 @examples(8)
-@given(st.lists(descriptions(), min_size=1, max_size=3), st.sampled_from((1.0, 3e-4)))
+@given(one_to_three, st.sampled_from((1.0, 3e-4)))
 def test_all_forms_of_curves_draw_the_same(cases, peak):
     curves = list(map(build, cases))
     named = {f"curve {index}": curve for index, curve in enumerate(curves)}
     in_a_list = plot(curves, peak_value=peak, ax=new_axes())
+    look = look_of(in_a_list)
+    labels = labels_of(in_a_list)
     unnamed = [
         plot(*curves, peak_value=peak, ax=new_axes()),
         plot(tuple(curves), peak_value=peak, ax=new_axes()),
@@ -80,17 +84,19 @@ def test_all_forms_of_curves_draw_the_same(cases, peak):
         plot(named.values(), peak_value=peak, ax=new_axes()),
     ]
     if len(curves) == 1:
-        unnamed.append(curves[0].plot(peak_value=peak, ax=new_axes()))
+        (curve,) = curves
+        unnamed.append(curve.plot(peak_value=peak, ax=new_axes()))
     for ax in unnamed:
-        assert look_of(ax) == look_of(in_a_list)
-        assert labels_of(ax) == labels_of(in_a_list)
+        assert look_of(ax) == look
+        assert labels_of(ax) == labels
     if len(curves) > 1:
-        assert labels_of(in_a_list) == list(compare(*curves).names)
-        assert labels_of(in_a_list) == list(compare(curves).names)
+        assert labels == list(compare(*curves).names)
+        assert labels == list(compare(curves).names)
     in_a_dictionary = plot(named, peak_value=peak, ax=new_axes())
-    assert look_of(in_a_dictionary) == look_of(in_a_list)
-    assert labels_of(in_a_dictionary)[-len(named) :] == list(named)
-    assert list(compare(named).names) == list(named)
+    names = list(named)
+    assert look_of(in_a_dictionary) == look
+    assert labels_of(in_a_dictionary)[-len(names) :] == names
+    assert list(compare(named).names) == names
 
 
 @pytest.mark.parametrize(("peak", "label"), [(1.0, "multiplier"), (3e-4, "learning rate")])
@@ -120,18 +126,22 @@ def test_line_is_smooth_and_jumps_with_the_curve(shape):
     if to > 0:
         to = max(to, 1e-9)
     for steps in (20, 10**4, 10**9):
-        check_line_with_jumps(StagedCurve([(10**6, 1.0), (steps, to, shape), (10**6,)]))
+        curve = StagedCurve([(10**6, 1.0), (steps, to, shape), (10**6,)])
+        check_line_with_jumps(curve)
 
 
 def test_rising_line_is_smooth_and_jumps_with_the_curve():
-    check_line_with_jumps(StagedCurve([(10**5, 1, "exponential")], start=1e-9))
+    curve = StagedCurve([(10**5, 1, "exponential")], start=1e-9)
+    check_line_with_jumps(curve)
 
 
 def check_line_with_jumps(curve):
     jumps = StagedCurve([(0, 0.5), (10**6, 0.2), (0, 0.7), (10,)], start=0.1)
-    (line,) = plot(curve.then(jumps), ax=new_axes()).lines
+    ax = plot(curve.then(jumps), ax=new_axes())
+    (line,) = ax.lines
     is_gap = np.diff(line.get_xdata()) > 1
-    assert np.abs(np.diff(line.get_ydata()))[is_gap].max() < 0.04
+    changes = np.abs(np.diff(line.get_ydata()))
+    assert changes[is_gap].max() < 0.04
 
 
 def test_axes_stay_as_the_user_set_them(ax):
@@ -144,8 +154,9 @@ def test_axes_stay_as_the_user_set_them(ax):
 
 def test_logarithmic_axes_stay_logarithmic(ax):
     ax.set_yscale("log")
+    above_0 = PlateauCurve(1000, min_lr_ratio=0.1)
     with warnings.catch_warnings(action="error"):
-        plot([CURVE, PlateauCurve(1000, min_lr_ratio=0.1)], peak_value=1e-3, ax=ax)
+        plot([CURVE, above_0], peak_value=1e-3, ax=ax)
     assert ax.get_yscale() == "log"
     assert ax.get_ylim()[0] > 0
 
@@ -209,7 +220,8 @@ def with_nine_plateaus(length):
 
 def test_labels_are_short_and_unique(ax):
     curves = [*map(sawtooth, (10, 20, 30)), *map(with_nine_plateaus, (4, 5, 5))]
-    labels = labels_of(plot(curves, ax=ax))
+    plot(curves, ax=ax)
+    labels = labels_of(ax)
     assert all(labels)
     assert len(labels) == 6
     assert len(set(labels)) == 6
@@ -237,8 +249,9 @@ def test_plot_of_many_plateaus_stays_small(ax):
 @examples(10)
 @given(st.lists(descriptions(range(7)), min_size=2, max_size=5))
 def test_legend_names_every_curve_without_squeezing_the_axes(cases):
+    curves = list(map(build, cases))
     figure = Figure(figsize=(5, 3.5), layout="constrained")
-    ax = plot(list(map(build, cases)), ax=figure.subplots())
+    ax = plot(curves, ax=figure.subplots())
     figure.draw_without_rendering()
     assert len(set(labels_of(ax))) == len(cases)
     assert ax.get_window_extent().width > 400
@@ -290,10 +303,11 @@ def test_spans_differ_without_colour(ax):
 def test_spans_are_lighter_than_the_line_and_darker_than_a_white_page(ax):
     plot(CURVE, ax=ax)
     (line,) = ax.lines
+    lightness_of_line = grey_of(to_rgb(line.get_color()))
     for span in ax.patches:
         *colour, opacity = span.get_facecolor()
         lightness = 1 - opacity * (1 - grey_of(colour))
-        assert grey_of(to_rgb(line.get_color())) + 0.4 < lightness < 0.95
+        assert lightness_of_line + 0.4 < lightness < 0.95
 
 
 def grey_of(colour):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from proofs.shapes.specs import SAMPLES
-from support.curves.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.descriptions import build, curves_and_steps, descriptions
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.golden.curves import CURVES
@@ -60,27 +60,29 @@ def value_in_file(functions: dict[str, Any], step: int) -> int | None:
 
 # The same bits.
 
+cases = curves_and_steps() | curves_and_steps(scaled=True)
+
 
 @examples(100)
-@given(st.one_of(descriptions_and_steps(), descriptions_and_steps(scaled=True)), peaks)
+@given(cases, peaks)
 def test_file_returns_the_same_bits(case, peak):
-    description, steps = case
-    curve = build(description)
+    curve, steps = case
     functions = functions_of(curve.to_source())
-    multipliers = [functions["multiplier"](step) for step in steps]
+    multiplier = functions["multiplier"]
+    multipliers = [multiplier(step) for step in steps.tolist()]
     assert multipliers == curve(steps).tolist()
-    lrs = [functions["learning_rate"](step, peak) for step in steps]
+    learning_rate = functions["learning_rate"]
+    lrs = [learning_rate(step, peak) for step in steps.tolist()]
     assert lrs == curve.learning_rate(steps, peak).tolist()
 
 
 @examples(100)
-@given(st.one_of(descriptions_and_steps(), descriptions_and_steps(scaled=True)))
+@given(cases)
 def test_file_computes_the_same_integers(case):
     """A float32 near 1 stands for 2³⁸ integers: few of them would show a wrong one."""
-    description, steps = case
-    curve = build(description)
+    curve, steps = case
     functions = functions_of(curve.to_source())
-    clamped = np.clip(np.array(steps, np.int64), 0, MAX_STEP).astype(np.int32)
+    clamped = steps.clip(0, MAX_STEP)
     values = integers_of(curve, clamped)
     for step, value in zip(clamped.tolist(), values, strict=True):
         assert value_in_file(functions, step) in (None, value)
@@ -101,10 +103,11 @@ def test_file_rounds_as_the_curve_next_to_borders(shape, data):
 @given(st.integers(1, MAX_STEP), st.integers(1, 40), st.booleans(), st.data())
 def test_nearly_equal_levels(shape, length, bits, rises, data):
     """Between such levels t^-P becomes a parabola, and integers may be the same at both ends."""
-    levels = [0.75, 0.75 - 2.0**-bits]
+    start = 0.75
+    end = 0.75 - 2.0**-bits
     if rises:
-        levels.reverse()
-    curve = StagedCurve([(length, levels[1], shape)], start=levels[0])
+        start, end = end, start
+    curve = StagedCurve([(length, end, shape)], start=start)
     step = data.draw(st.integers(0, length))
     functions = functions_of(curve.to_source())
     assert functions["multiplier"](step) == curve(step)
@@ -121,15 +124,17 @@ def test_nearly_equal_levels(shape, length, bits, rises, data):
 def test_any_integer_is_a_step(description, step):
     curve = build(description)
     multiplier = functions_of(curve.to_source())["multiplier"]
-    assert type(multiplier(step)) is float
-    assert multiplier(step) == curve(step)
+    value = multiplier(step)
+    assert type(value) is float
+    assert value == curve(step)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, np.uint64])
 def test_numpy_integers_are_steps(dtype):
     multiplier = functions_of(CURVE.to_source())["multiplier"]
-    assert type(multiplier(dtype(99))) is float
-    assert multiplier(dtype(99)) == CURVE(99)
+    value = multiplier(dtype(99))
+    assert type(value) is float
+    assert value == CURVE(99)
 
 
 # The file alone.
@@ -144,7 +149,8 @@ def check_itself(path: Path) -> None:
 @given(descriptions(scaled=True))
 def test_file_checks_itself(tmp_path_factory, description):
     path = tmp_path_factory.mktemp("export") / "schedule.py"
-    path.write_text(build(description).to_source())
+    curve = build(description)
+    path.write_text(curve.to_source())
     check_itself(path)
 
 
@@ -177,7 +183,8 @@ def check_program(command: list[str]) -> None:
 @pytest.mark.slow
 def test_damaged_program_fails(tmp_path):
     path = tmp_path / "schedule.py"
-    path.write_text(CURVE.to_source().replace("1 << 93", "1 << 92"))
+    damaged = CURVE.to_source().replace("1 << 93", "1 << 92")
+    path.write_text(damaged)
     process = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
     assert process.returncode == 1
     assert process.stderr.startswith("FAILED: the check value is ")
@@ -198,8 +205,11 @@ def installed_pythons() -> Iterator[str]:
     yield sys.executable
     for minor in range(9, 20):
         python = shutil.which(f"python3.{minor}")
+        if python is None:
+            continue
         # A shim may stand for a version that is not installed.
-        if python and subprocess.run([python, "--version"], capture_output=True).returncode == 0:
+        process = subprocess.run([python, "--version"], capture_output=True)
+        if process.returncode == 0:
             yield python
 
 
@@ -209,7 +219,8 @@ def test_file_is_plain_python(name):
     assert source.isascii()
     assert max(map(len, source.splitlines())) <= 100
     imported = set()
-    for node in ast.walk(ast.parse(source, feature_version=(3, 9))):
+    module = ast.parse(source, feature_version=(3, 9))
+    for node in ast.walk(module):
         assert not isinstance(node, ast.ImportFrom)
         if isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
@@ -231,9 +242,11 @@ def defined_names(source: str) -> set[str]:
 def test_file_defines_only_what_it_uses(name):
     source = CURVES[name].to_source()
     for defined in defined_names(source) - {"learning_rate"}:
-        assert len(re.findall(rf"\b{defined}\b", source)) > 1, defined
-    shapes = {segment[2] for segment in functions_of(source)["SEGMENTS"]} - {"flat"}
-    assert functions_of(source)["SHAPES"].keys() == shapes
+        uses = re.findall(rf"\b{defined}\b", source)
+        assert len(uses) > 1, defined
+    functions = functions_of(source)
+    shapes = {segment[2] for segment in functions["SEGMENTS"]}
+    assert functions["SHAPES"].keys() == shapes - {"flat"}
 
 
 def lines_besides_the_table(source: str) -> int:
@@ -257,16 +270,18 @@ def lines_besides_the_table(source: str) -> int:
     ],
 )
 def test_length_of_the_file(most_lines, shapes):
-    stages = [(100, 0.9 ** (index + 1), shape) for index, shape in enumerate(shapes)]
-    source = StagedCurve([*stages, (100, 0.1, shapes[-1])], start=0.9 - 1e-9).to_source()
-    assert lines_besides_the_table(source) <= most_lines
+    stages = [(100, 0.9**number, shape) for number, shape in enumerate(shapes, 1)]
+    last = 100, 0.1, shapes[-1]
+    curve = StagedCurve([*stages, last], start=0.9 - 1e-9)
+    assert lines_besides_the_table(curve.to_source()) <= most_lines
 
 
 def test_length_of_a_file_with_every_shape():
     stages = [(100, 0.9 - index / 100, shape) for index, shape in enumerate(SAMPLES)]
     # Two levels so close that a table stores them as one.
     inverse = [(100, 0.3, "t^-1"), (100, 0.3 - 1e-9, "t^-1")]
-    source = StagedCurve([*stages, *inverse], start=1.0).to_source()
+    curve = StagedCurve([*stages, *inverse], start=1.0)
+    source = curve.to_source()
     assert functions_of(source)["SHAPES"].keys() == template.SHAPES.keys()
     assert lines_besides_the_table(source) <= 240
 
@@ -285,8 +300,9 @@ def json_of(source: str) -> str:
 @given(descriptions(scaled=True))
 def test_header_contains_the_curve(description):
     curve = build(description)
+    arguments = json.loads(json_of(curve.to_source()))
     with suppress_warnings():
-        assert Curve.from_dict(json.loads(json_of(curve.to_source()))) == curve
+        assert Curve.from_dict(arguments) == curve
 
 
 def test_header_names_version_and_unit():
@@ -311,9 +327,10 @@ def rejects(function: Callable[..., Any], *arguments: Any) -> bool:
 @pytest.mark.parametrize("step", [True, 3.0, nan, "3", b"3", None, 3j, [1], (2,)], ids=repr)
 def test_file_rejects_the_steps_that_the_curve_rejects(step):
     functions = functions_of(CURVE.to_source())
-    with pytest.raises(TypeError, match="step must be an integer, not "):
+    message = "step must be an integer, not "
+    with pytest.raises(TypeError, match=message):
         functions["multiplier"](step)
-    with pytest.raises(TypeError, match="step must be an integer, not "):
+    with pytest.raises(TypeError, match=message):
         functions["learning_rate"](step, 0.1)
 
 
@@ -338,26 +355,29 @@ def test_file_rejects_the_peaks_that_the_curve_rejects(peak):
     is_rejected = rejects(learning_rate, 150, peak)
     assert is_rejected == rejects(CURVE.learning_rate, 150, peak)
     if not is_rejected:
-        assert repr(learning_rate(150, peak)) == repr(CURVE.learning_rate(150, peak))
+        lr = learning_rate(150, peak)
+        assert repr(lr) == repr(CURVE.learning_rate(150, peak))
 
 
 @pytest.mark.parametrize("peak", [True, "0.1", b"1", None, [0.1]], ids=repr)
 def test_file_rejects_a_peak_that_is_not_a_number(peak):
+    learning_rate = functions_of(CURVE.to_source())["learning_rate"]
     with pytest.raises(TypeError, match="peak must be a number, not "):
-        functions_of(CURVE.to_source())["learning_rate"](150, peak)
+        learning_rate(150, peak)
 
 
 @examples(40)
 @given(peaks, st.integers(0, 1000))
 def test_peak_is_the_default_of_the_file(peak, step):
-    functions = functions_of(CURVE.to_source(peak))
-    assert functions["learning_rate"](step) == CURVE.learning_rate(step, peak)
-    assert functions["learning_rate"](step, 0.5) == CURVE.learning_rate(step, 0.5)
+    learning_rate = functions_of(CURVE.to_source(peak))["learning_rate"]
+    assert learning_rate(step) == CURVE.learning_rate(step, peak)
+    assert learning_rate(step, 0.5) == CURVE.learning_rate(step, 0.5)
 
 
 def test_peak_has_no_default_without_one():
+    learning_rate = functions_of(CURVE.to_source())["learning_rate"]
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'peak'"):
-        functions_of(CURVE.to_source())["learning_rate"](3)
+        learning_rate(3)
 
 
 @pytest.fixture

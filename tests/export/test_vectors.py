@@ -24,7 +24,8 @@ PEAK = np.float32(3e-4)
 
 def text_of(*curves: Curve, peak: float = PEAK) -> str:
     """Return the text of a file of test vectors."""
-    return vectors_as_json([curve._vector_inputs() for curve in curves], np.float32(peak))
+    inputs = [curve._vector_inputs() for curve in curves]
+    return vectors_as_json(inputs, np.float32(peak))
 
 
 def written(*curves: Curve, peak: float = PEAK) -> dict[str, Any]:
@@ -41,15 +42,17 @@ def fixed_value(segments: list[dict[str, Any]], step: int) -> int | None:
         step: Any integer.
     """
     step = max(step, 0)
-    segment = [segment for segment in segments if segment["first_step"] <= step][-1]
+    begun = [segment for segment in segments if segment["first_step"] <= step]
+    segment = begun[-1]
     if segment["shape"] == "flat":
         return None
     elapsed = step - segment["first_step"] + segment["skipped"]
     if elapsed == 0:
         return None
-    numbers = [
-        int(segment[name], 16) for name in ("start", "end", "rate", "power") if name in segment
-    ]
+    numbers: list[int] = []
+    for name in ("start", "end", "rate", "power"):
+        if name in segment:
+            numbers.append(int(segment[name], 16))
     shape: Any = template.SHAPES[segment["shape"]]
     value = shape(elapsed, segment["length"], *numbers)
     return min(value << segment["shift"], template.ONE)
@@ -70,14 +73,14 @@ def test_vectors_are_the_values_of_the_curve(cases, peak):
         curve = build(description)
         with suppress_warnings():
             assert Curve.from_dict(entry["curve"]) == curve
-        vectors = entry["vectors"]
-        steps = [vector["step"] for vector in vectors]
-        assert [vector["multiplier"] for vector in vectors] == curve(steps).tolist()
-        lrs = [vector["learning_rate"] for vector in vectors]
-        assert lrs == curve.learning_rate(steps, peak).tolist()
-        for vector in vectors:
-            assert vector["bits"] == bits_of(vector["multiplier"])
-            assert vector["learning_rate_bits"] == bits_of(vector["learning_rate"])
+        for vector in entry["vectors"]:
+            step = vector["step"]
+            multiplier = curve(step)
+            assert vector["multiplier"] == multiplier
+            assert vector["bits"] == bits_of(multiplier)
+            lr = curve.learning_rate(step, peak)
+            assert vector["learning_rate"] == lr
+            assert vector["learning_rate_bits"] == bits_of(lr)
 
 
 @examples(30)
@@ -91,8 +94,9 @@ def test_segments_suffice_for_every_integer(description):
             levels = [segment["multiplier"] for segment in entry["segments"]]
             assert vector["multiplier"] in levels
         else:
+            multiplier = np.float32(vector["multiplier"])
             assert value == int(vector["fixed"], 16)
-            assert is_nearest_float32(np.float32(vector["multiplier"]), mp.mpf(value) / 2**62)
+            assert is_nearest_float32(multiplier, mp.mpf(value) / 2**62)
 
 
 @examples(30)
@@ -117,9 +121,9 @@ def test_each_segment_and_vector_has_a_line(name):
     text = text_of(curve)
     assert text.isascii()
     (entry,) = json.loads(text)["curves"]
-    lines = text.splitlines()
+    lines = {line.removesuffix(",") for line in text.splitlines()}
     for item in (*entry["segments"], *entry["vectors"]):
-        assert json.dumps(item) in [line.removesuffix(",") for line in lines]
+        assert json.dumps(item) in lines
 
 
 def exact_product(a: int, b: int) -> int:
@@ -131,7 +135,10 @@ def test_integers_show_what_float32_hides(tmp_path, monkeypatch):
     """Of the curves on the page, with a port that multiplies exactly."""
     monkeypatch.chdir(tmp_path)
     exec(program_named("Test vectors").code, {})
-    curves = [Curve.from_dict(json.loads(path.read_text())) for path in tmp_path.iterdir()]
+    curves: list[Curve] = []
+    for path in tmp_path.iterdir():
+        arguments = json.loads(path.read_text())
+        curves.append(Curve.from_dict(arguments))
     content = written(*curves, peak=1)
     monkeypatch.setattr(template, "multiply", exact_product)
     wrong = 0

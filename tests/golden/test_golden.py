@@ -4,6 +4,7 @@ The files are in a folder for each version, and never change. `support/golden/wr
 """
 
 import io
+import itertools
 import math
 import warnings
 from collections.abc import Iterator
@@ -48,23 +49,30 @@ def _label(path: Path) -> str:
     return path.relative_to(files.FILES).as_posix()
 
 
-@pytest.mark.parametrize("file", sorted(files.FILES.glob("*/curves/*.json")), ids=_label)
+CURVE_FILES = sorted(files.FILES.glob("*/curves/*.json"))
+INTEGER_FILES = sorted(files.FILES.glob("*/integers/*.json"))
+STATE_FOLDERS = sorted(files.FILES.glob("*/states/*"))
+DIGEST_FILES = sorted(files.FILES.glob(f"*/{files.DIGESTS}"))
+
+
+@pytest.mark.parametrize("file", CURVE_FILES, ids=_label)
 def test_curve_has_recorded_learning_rates(file: Path) -> None:
     expected = files.read_json(file)
     curve = Curve.from_dict(expected.pop("curve"))
-    assert curves.describe_learning_rates(curve, expected.pop("peak")) == expected
+    peak = expected.pop("peak")
+    assert curves.describe_learning_rates(curve, peak) == expected
     if file.stem in curves.CURVES:
         assert curve == curves.CURVES[file.stem]
 
 
-@pytest.mark.parametrize("file", sorted(files.FILES.glob("*/integers/*.json")), ids=_label)
+@pytest.mark.parametrize("file", INTEGER_FILES, ids=_label)
 def test_curve_has_recorded_integers(file: Path) -> None:
     """The learning rates above hide a change of a few units of 2⁻⁶²."""
     assert file.stem in INTEGERS
     assert describe_integers(file.stem) == files.read_json(file)
 
 
-@pytest.mark.parametrize("folder", sorted(files.FILES.glob("*/states/*")), ids=_label)
+@pytest.mark.parametrize("folder", STATE_FOLDERS, ids=_label)
 def test_saved_run_continues_as_recorded(folder: Path) -> None:
     case = CASES[folder.name]
     program = case.build()
@@ -81,14 +89,6 @@ def test_saved_run_continues_as_recorded(folder: Path) -> None:
         assert shown["close"] == pytest.approx(expected["close"], rel=RTOL, abs=ATOL)
 
 
-def _state_folders(*, several_processes: bool) -> list[Path]:
-    folders: list[Path] = []
-    for folder in sorted(files.FILES.glob("*/states/*")):
-        if (CASES[folder.name].processes > 1) == several_processes:
-            folders.append(folder)
-    return folders
-
-
 # What a program has written, and how it differs from what another version wrote.
 
 
@@ -102,7 +102,8 @@ def read_saved(folder: Path) -> dict[str, Any]:
         elif path.suffix == ".safetensors":
             saved[name] = _read_tensors(path)
         elif path.name == "checkpoint.json":
-            saved[name] = _without_digests(files.read_json(path))
+            manifest = files.read_json(path)
+            saved[name] = _without_digests(manifest)
         elif path.name == "state.json":
             saved[name] = files.read_json(path)
     return saved
@@ -141,26 +142,28 @@ def differences(written: Any, recorded: Any, path: str = "") -> Iterator[str]:
 def _differing_entries(
     written: dict[str, Any], recorded: dict[str, Any], path: str
 ) -> Iterator[str]:
-    for name in {**recorded, **written}:
+    for name, value in {**recorded, **written}.items():
         entry = f"{path}.{name}"
         if name in written and name in recorded:
-            yield from differences(written[name], recorded[name], entry)
+            yield from differences(value, recorded[name], entry)
             continue
-        value = {**recorded, **written}[name]
+        side = "written"
+        if name in recorded:
+            side = "recorded"
         is_default = name in DEFAULTS and value == DEFAULTS[name]
-        is_later = name in written and RANDOM_STATES in name
+        is_later = side == "written" and RANDOM_STATES in name
         # Each version of torch has its own options of optimizers.
-        if not is_default and not is_later and ".param_groups[" not in path:
-            side = "written"
-            if name in recorded:
-                side = "recorded"
+        is_torchs = ".param_groups[" in path
+        if not (is_default or is_later or is_torchs):
             yield f"{entry} = {value!r} is only {side}"
 
 
 def _are_close(written: Any, recorded: Any, path: str) -> bool:
     """Return True for equal values, and for nearly equal results of torch's arithmetic."""
     if isinstance(written, Tensor) and isinstance(recorded, Tensor):
-        if written.dtype != recorded.dtype or written.shape != recorded.shape:
+        if written.dtype != recorded.dtype:
+            return False
+        if written.shape != recorded.shape:
             return False
         # The random numbers depend on what the process has drawn before. A tensor of a structure
         # stands for one with a name.
@@ -172,23 +175,45 @@ def _are_close(written: Any, recorded: Any, path: str) -> bool:
     return type(written) is type(recorded) and written == recorded
 
 
-@pytest.mark.parametrize("folder", _state_folders(several_processes=False), ids=_label)
+def check_written(folder: Path, recorded_folder: Path) -> None:
+    """Check that both are equal but for defaults, so that an earlier version can read the first."""
+    written = read_saved(folder)
+    recorded = read_saved(recorded_folder)
+    assert list(differences(written, recorded)) == []
+
+
+def _is_by_processes(folder: Path) -> bool:
+    return CASES[folder.name].processes > 1
+
+
+FOLDERS_BY_PROCESSES = list(filter(_is_by_processes, STATE_FOLDERS))
+FOLDERS_BY_ONE_PROCESS = list(itertools.filterfalse(_is_by_processes, STATE_FOLDERS))
+
+
+@pytest.mark.parametrize("folder", FOLDERS_BY_ONE_PROCESS, ids=_label)
 def test_run_writes_the_recorded_state(folder: Path, tmp_path: Path) -> None:
-    """Equal, or equal but for entries with their defaults: an earlier version can read it."""
     files.save_state(folder.name, tmp_path)
-    assert list(differences(read_saved(tmp_path), read_saved(folder))) == []
+    check_written(tmp_path, folder)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", _state_folders(several_processes=True), ids=_label)
+@pytest.mark.parametrize("folder", FOLDERS_BY_PROCESSES, ids=_label)
 def test_processes_write_the_recorded_state(folder: Path, tmp_path: Path) -> None:
-    run(files.write_state, folder.name, tmp_path, processes=CASES[folder.name].processes)
-    assert list(differences(read_saved(tmp_path), read_saved(folder))) == []
+    processes = CASES[folder.name].processes
+    run(files.write_state, folder.name, tmp_path, processes=processes)
+    check_written(tmp_path, folder)
 
 
 def test_difference_is_named() -> None:
-    recorded = {"a": [{"curve": {"total_steps": 9}}], "b": torch.ones(2), "c": 0.5}
-    written = {"a": [{"curve": {"total_steps": 8}, "clock": None, "note": 1}], "b": torch.zeros(2)}
+    recorded = {
+        "a": [{"curve": {"total_steps": 9}}],
+        "b": torch.ones(2),
+        "c": 0.5,
+    }
+    written = {
+        "a": [{"curve": {"total_steps": 8}, "clock": None, "note": 1}],
+        "b": torch.zeros(2),
+    }
     assert list(differences(written, recorded)) == [
         ".a[0].curve.total_steps: 8, recorded 9",
         ".a[0].note = 1 is only written",
@@ -197,20 +222,25 @@ def test_difference_is_named() -> None:
     ]
 
 
-@pytest.mark.parametrize("file", sorted(files.FILES.glob(f"*/{files.DIGESTS}")), ids=_label)
+@pytest.mark.parametrize("file", DIGEST_FILES, ids=_label)
 def test_files_have_their_digests(file: Path) -> None:
-    assert files.read_digests(file.parent) == files.digests_of(file.parent)
+    folder = file.parent
+    assert files.read_digests(folder) == files.digests_of(folder)
 
 
 def test_digest_of_a_changed_file_stays(tmp_path: Path) -> None:
-    Path(tmp_path, "a.json").write_text("1")
+    first = tmp_path / "a.json"
+    second = tmp_path / "b.json"
+    first.write_text("1")
     files.add_digests(tmp_path)
     before = files.read_digests(tmp_path)
-    Path(tmp_path, "a.json").write_text("2")
-    Path(tmp_path, "b.json").write_text("3")
+    first.write_text("2")
+    second.write_text("3")
     files.add_digests(tmp_path)
-    assert files.read_digests(tmp_path) == before | {"b.json": files.digests_of(tmp_path)["b.json"]}
-    assert files.read_digests(tmp_path) != files.digests_of(tmp_path)
+    after = files.read_digests(tmp_path)
+    actual = files.digests_of(tmp_path)
+    assert after == before | {"b.json": actual["b.json"]}
+    assert after != actual
 
 
 def test_every_program_and_curve_has_a_file() -> None:
@@ -218,7 +248,8 @@ def test_every_program_and_curve_has_a_file() -> None:
 
 
 def test_every_kind_of_a_written_curve_is_recorded() -> None:
-    written_kinds = {description.get("kind") for description in curves.DESCRIPTIONS.values()}
+    descriptions = curves.DESCRIPTIONS.values()
+    written_kinds = {description.get("kind") for description in descriptions}
     assert CONSTRUCTORS.keys() <= written_kinds
 
 
@@ -234,7 +265,8 @@ def test_every_shape_is_recorded(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES.values())
 def test_integers_of_every_power_at_its_ends_are_recorded(shape: type[Shape]) -> None:
-    recorded = [name for names in SHAPES_OF_FILES.values() for name in names]
+    recorded: set[str] = set()
+    recorded.update(*SHAPES_OF_FILES.values())
     for power in shape.powers or ("",):
         assert shape.name.replace("P", power) in recorded
 

@@ -87,7 +87,8 @@ def test_steps_may_span_several_devices(spec, kind, x64):
         return of_schedules(steps), mapped(steps), of_tables(tables, steps)
 
     with jax.enable_x64(x64):
-        assert_all_equal(of_schedules(step), [product(curve, 0.1, 777) for curve in CURVES])
+        lrs_of_step = [product(curve, 0.1, 777) for curve in CURVES]
+        assert_all_equal(of_schedules(step), lrs_of_step)
         lrs = of_schedules(sharded)
         compiled_lrs, mapped_lrs, multipliers = compiled(TABLES, sharded)
         for lrs_of_curve in (*lrs, *compiled_lrs, *mapped_lrs):
@@ -171,9 +172,8 @@ COUNT_OF_ONE_PROCESS = f"tokens = np.int32({UNIT} + 64 * jax.process_index())"
 
 def program():
     """Return the program of `docs/jax.md` for several processes."""
-    (section,) = (
-        section for section in sections(ROOT / "docs" / "jax.md") if "multi-host" in section.heading
-    )
+    page = sections(ROOT / "docs" / "jax.md")
+    (section,) = (section for section in page if "multi-host" in section.heading)
     (source,) = (block.code for block in section.blocks if block.language == "py")
     return source
 
@@ -205,8 +205,9 @@ def run(folder, changes=()):
         "JAX_NUM_CPU_DEVICES": "2",
         "XLA_FLAGS": "",
     }
-    processes = [
-        subprocess.Popen(
+    processes = []
+    for rank in range(2):
+        process = subprocess.Popen(
             [sys.executable, "program.py", str(rank)],
             cwd=folder,
             env=environment,
@@ -214,8 +215,7 @@ def run(folder, changes=()):
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(2)
-    ]
+        processes.append(process)
     outputs = []
     try:
         for process in processes:
@@ -235,7 +235,8 @@ def consumed(updates):
         for rank in range(2):
             random = np.random.default_rng([update, rank])
             random.normal(size=(32, 8))
-            total += int(random.integers(1, 16, 32, np.int32).sum())
+            lengths = random.integers(1, 16, 32, np.int32)
+            total += int(lengths.sum())
     return total
 
 
@@ -278,9 +279,14 @@ def test_every_process_rejects_a_different_unit(uninterrupted, tmp_path):
         assert message in output.errors
 
 
+def steps_in(lines):
+    return re.findall(r"step (\d+)", "\n".join(lines))
+
+
 def test_counts_that_differ_are_noticed_before_a_save(tmp_path):
     first, second = run(tmp_path, [(COUNT, COUNT_OF_ONE_PROCESS)])
-    for output, steps in ((first, ["10", "20"]), (second, ["11", "22"])):
-        assert re.findall(r"step (\d+)", "\n".join(output.lines)) == steps
+    assert steps_in(first.lines) == ["10", "20"]
+    assert steps_in(second.lines) == ["11", "22"]
+    for output in (first, second):
         assert "each process passed a different count=" in output.errors
     assert not list((tmp_path / "saved_processes").glob("[0-9]*"))

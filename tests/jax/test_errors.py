@@ -343,17 +343,19 @@ TRANSFORMATIONS: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("saved_by", "used_by"), list(permutations(TRANSFORMATIONS, 2)))
 def test_state_of_a_different_clock(saved_by: tuple[str, Any], used_by: tuple[str, Any]) -> None:
-    state = saved_by[1].init(None)
+    _, saving = saved_by
     clock, transformation = used_by
-    if COUNTED in (saved_by[1], transformation):
+    state = saving.init(None)
+    start = r"^state\.hold = .*"
+    if COUNTED in (saving, transformation):
         start = r"^state = .*State\(.*"
-    else:
-        start = r"^state\.hold = .*"
-    arguments = {"count": 3} if transformation is COUNTED else {"value": 0.5}
-    with pytest.raises(
-        ValueError, match=f"{start} must belong to a transformation with clock={clock}"
-    ):
-        jax.eval_shape(partial(transformation.update, **arguments), ONE, state)
+    arguments: dict[str, float] = {"value": 0.5}
+    if transformation is COUNTED:
+        arguments = {"count": 3}
+    update = partial(transformation.update, **arguments)
+    message = f"{start} must belong to a transformation with clock={clock}"
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(update, ONE, state)
 
 
 # Records.

@@ -63,7 +63,8 @@ def test_compiled_function_is_that_of_single_calls():
     every_k = plan.every_k_schedule(8)
     updates = jnp.arange(40, dtype="int32")
     compiled = jax.jit(partial(jax.lax.map, every_k))
-    assert_equal_bits(compiled(updates), np.array([1] * 20 + [2] * 20, np.int32))
+    expected = np.repeat(np.int32([1, 2]), 20)
+    assert_equal_bits(compiled(updates), expected)
     assert_equal_bits(every_k(jnp.int32(40)), np.int32(4))
 
 
@@ -83,45 +84,52 @@ def type_name(value):
 
 @pytest.mark.parametrize("update", [*ON_HOST, WrappedArray()], ids=type_name)
 def test_update_may_be_an_integer_of_any_type(update):
-    every_k = BatchPlan([(0, 8), (160, 16)]).every_k_schedule(8)
+    plan = BatchPlan([(0, 8), (160, 16)])
+    every_k = plan.every_k_schedule(8)
     assert_equal_bits(every_k(update), np.int32(2))
+    compiled = jax.jit(partial(every_k, update))
     with jax.numpy_dtype_promotion("strict"):
-        assert_equal_bits(jax.jit(partial(every_k, update))(), np.int32(2))
+        assert_equal_bits(compiled(), np.int32(2))
 
 
 @x64_both_ways
 @pytest.mark.parametrize("dtype", ["int2", "int8", "uint8", "int32", "uint32", "int64", "uint64"])
 def test_updates_of_every_integer_type_are_not_wrapped(x64, dtype):
     """With x64 off, JAX truncates types of 64 bits, so those are NumPy's."""
-    numbers = [0, 1, int(jnp.iinfo(dtype).max)]
-    on_host = np.array(numbers, object).astype(jnp.dtype(dtype))
-    every_k = BatchPlan([(0, 8), (8, 16), (160, 32)]).every_k_schedule(8)
+    largest = int(jnp.iinfo(dtype).max)
+    on_host = np.array([0, 1, largest], object).astype(jnp.dtype(dtype))
+    plan = BatchPlan([(0, 8), (8, 16), (160, 32)])
+    every_k = plan.every_k_schedule(8)
     expected = np.array([1, 2, 4], np.int32)
     if dtype == "int2":  # its largest number is 1
         expected[-1] = 2
     with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
         assert_equal_bits(every_k(on_host), expected)
         if x64 or "64" not in dtype:
-            assert_equal_bits(every_k(jnp.array(on_host)), expected)
-            assert_equal_bits(jax.jit(every_k)(jnp.array(on_host)), expected)
+            on_device = jnp.array(on_host)
+            assert_equal_bits(every_k(on_device), expected)
+            assert_equal_bits(jax.jit(every_k)(on_device), expected)
 
 
 def test_updates_may_be_a_list_or_a_range():
-    every_k = BatchPlan([(0, 8), (16, 16)]).every_k_schedule(8)
+    plan = BatchPlan([(0, 8), (16, 16)])
+    every_k = plan.every_k_schedule(8)
     assert_equal_bits(every_k(range(4)), np.array([1, 1, 2, 2], np.int32))
     assert_equal_bits(every_k([0, 10**30, -1]), np.array([1, 2, 1], np.int32))
 
 
 @pytest.mark.parametrize("threshold", [2**36, 10**30])
 def test_threshold_that_no_count_of_updates_reaches(threshold):
-    every_k = BatchPlan([(0, 8), (160, 16), (threshold, 32)]).every_k_schedule(8)
+    plan = BatchPlan([(0, 8), (160, 16), (threshold, 32)])
+    every_k = plan.every_k_schedule(8)
     for update, micro_batches in ((0, 1), (19, 1), (20, 2), (2**31 - 1, 2)):
         assert every_k(jnp.int32(update)) == micro_batches
 
 
 @wrong(ValueError, "micro_batches = 2147483648 must lie in 1")
 def test_too_many_micro_batches():
-    BatchPlan([(0, 2**31)]).every_k_schedule(1)
+    plan = BatchPlan([(0, 2**31)])
+    plan.every_k_schedule(1)
 
 
 def test_multi_steps_with_a_plan_may_be_wrapped():
@@ -139,19 +147,22 @@ def test_multi_steps_with_a_plan_may_be_wrapped():
     for _ in range(6):
         count = 4 * (state.inner_state.mini_step + 1)
         _, state = update(jnp.ones(()), state, params, count=count)
-        curve_steps.append(int(state.inner_state.inner_opt_state.curve_step))
+        curve_state = state.inner_state.inner_opt_state
+        curve_steps.append(int(curve_state.curve_step))
     # Two updates of 4 samples; then two micro-batches for each update of 8.
     assert curve_steps == [1, 2, 2, 4, 4, 6]
 
 
 @wrong(ValueError, "the batch of pairs[1] = (160, 20) is 20")
 def test_batch_that_does_not_divide():
-    BatchPlan([(0, 8), (160, 20)]).every_k_schedule(8)
+    plan = BatchPlan([(0, 8), (160, 20)])
+    plan.every_k_schedule(8)
 
 
 def test_multi_steps_averages_the_micro_batches_of_each_update():
     plan = BatchPlan([(0, 2), (6, 6), (18, 2)])
-    optimizer = optax.MultiSteps(optax.sgd(1.0), every_k_schedule=plan.every_k_schedule(2))
+    every_k = plan.every_k_schedule(2)
+    optimizer = optax.MultiSteps(optax.sgd(1.0), every_k_schedule=every_k)
     update = jax.jit(optimizer.update)
     state = optimizer.init(jnp.zeros(()))
     updates = []

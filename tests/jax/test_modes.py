@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
-from support.curves.descriptions import build, descriptions_and_steps
+from support.curves.descriptions import curves_and_steps
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.jax.jax_cases import (
@@ -26,8 +26,9 @@ SMALLEST_NORMAL = 2.0**-126
 LARGEST_PEAK = float(np.finfo(np.float32).max)
 
 # Few table lengths, since each is compiled, on both sides of 40 rows, at which the search changes.
-cases = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE, scaled=True)
-cases_of_updates = descriptions_and_steps((0, 1, 2, 18, 19, 30), SIZE)
+numbers_of_plateaus = (0, 1, 2, 18, 19, 30)
+cases = curves_and_steps(numbers_of_plateaus, SIZE, scaled=True)
+cases_of_updates = curves_and_steps(numbers_of_plateaus, SIZE)
 """Of curves whose steps are updates, as `optax_schedule` takes them."""
 
 peaks = st.one_of(
@@ -35,11 +36,6 @@ peaks = st.one_of(
     st.integers(-126, 127).map(lambda exponent: 2.0**exponent),
     st.sampled_from((0, 1, 3e-4, 1.5 * SMALLEST_NORMAL)),
 )
-
-
-def curve_and_steps(case):
-    description, steps = case
-    return build(description), np.array(steps, np.int32)
 
 
 def every_mode(of_step, steps):
@@ -67,12 +63,15 @@ def every_mode(of_step, steps):
         return of_step(steps + 0)
 
     _, by_scan = jax.lax.scan(scanned, None, steps)
-    _, by_while = jax.lax.while_loop(is_left, set_next, (0, jnp.zeros(len(steps), dtype)))
+    nothing_set = 0, jnp.zeros(len(steps), dtype)
+    _, by_while = jax.lax.while_loop(is_left, set_next, nothing_set)
+    by_vmap = jax.vmap(of_step)
+    by_vmap_twice = jax.vmap(by_vmap)
     return {
         "whole": of_step(steps),
         "shaped": of_step(steps.reshape(2, 3, -1)).ravel(),
-        "vmap": jax.vmap(of_step)(steps),
-        "vmap twice": jax.vmap(jax.vmap(of_step))(steps.reshape(6, -1)).ravel(),
+        "vmap": by_vmap(steps),
+        "vmap twice": by_vmap_twice(steps.reshape(6, -1)).ravel(),
         "scan": by_scan,
         "map": jax.lax.map(of_step, steps),
         "while": by_while,
@@ -92,16 +91,17 @@ def every_mode_of_a_traced_table(table, steps):
 @examples(40)
 @given(cases)
 def test_traced_table_matches_numpy_bits_in_every_mode(x64, case):
-    curve, steps = curve_and_steps(case)
+    curve, steps = case
     # Every mode is compiled for two tables, one for each search.
     table = in_one_of_two_forms(curve)
     with jax.enable_x64(x64):
-        for values in every_mode_of_a_traced_table(table, steps).values():
-            assert_equal_bits(values, curve(steps))
+        modes = every_mode_of_a_traced_table(table, steps)
+    for values in modes.values():
+        assert_equal_bits(values, curve(steps))
 
 
-LONG_CURVE = {"total_steps": 2**20, "warmup_steps": 2**10, "min_lr_ratio": 0.5}
-OVER_THE_LONG_CURVE = range(0, 2**20, 2**20 // SIZE + 1)
+LONG_CURVE = PlateauCurve(2**20, warmup_steps=2**10, min_lr_ratio=0.5)
+OVER_THE_LONG_CURVE = np.arange(0, 2**20, 2**20 // SIZE + 1, dtype=np.int32)
 
 
 def assert_equal_learning_rates(actual, expected):
@@ -117,7 +117,7 @@ def assert_equal_learning_rates(actual, expected):
 @example(True, (LONG_CURVE, OVER_THE_LONG_CURVE), 2.0**-110)
 def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
     """And learning rates are the product of two float32, also if the compiler folds the peak."""
-    curve, steps = curve_and_steps(case)
+    curve, steps = case
     of_step = partial(multiplier, curve.table)
     schedule = optax_schedule(curve, peak)
 
@@ -143,8 +143,9 @@ def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
         multipliers, lrs = compiled(steps, rounded, float(rounded))
         for values in multipliers.values():
             assert_equal_bits(values, curve(steps))
+        expected = product(curve, peak, steps)
         for values in lrs.values():
-            assert_equal_learning_rates(values, product(curve, peak, steps))
+            assert_equal_learning_rates(values, expected)
         slope = jax.jacfwd(of_peak)(rounded)
         assert_equal_bits(slope.astype("float32"), curve(steps))
 
@@ -154,9 +155,10 @@ def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
 @both_searches
 def test_uncompiled_calls_match_numpy_bits(x64, curve):
     of_step = partial(multiplier, curve.table)
+    by_vmap = jax.vmap(of_step)
     with jax.enable_x64(x64), jax.disable_jit():
         assert_equal_bits(of_step(STEPS), curve(STEPS))
-        assert_equal_bits(jax.vmap(of_step)(STEPS), curve(STEPS))
+        assert_equal_bits(by_vmap(STEPS), curve(STEPS))
 
 
 @pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
@@ -169,11 +171,12 @@ def test_accelerator_matches_numpy_bits(x64, curve):
     steps = np.linspace(0, MAX_STEP, 100_000).astype(np.int32)
     with jax.enable_x64(x64):
         assert_equal_bits(multiplier(longest.table, steps), longest(steps))
-        for values in every_mode_of_a_traced_table(curve.table, some_steps).values():
+        modes = every_mode_of_a_traced_table(curve.table, some_steps)
+        for values in modes.values():
             assert_equal_bits(values, curve(some_steps))
         for peak in (0.1, 3e-4, SMALLEST_NORMAL):
+            expected = product(curve, peak, STEPS)
             schedule = optax_schedule(curve, peak)
-            assert_equal_learning_rates(schedule(STEPS), product(curve, peak, STEPS))
-            assert_equal_learning_rates(
-                jax.jit(partial(schedule, STEPS))(), product(curve, peak, STEPS)
-            )
+            compiled = jax.jit(partial(schedule, STEPS))
+            assert_equal_learning_rates(schedule(STEPS), expected)
+            assert_equal_learning_rates(compiled(), expected)

@@ -41,7 +41,8 @@ def assert_equal_leaves(actual, expected):
 @pytest.mark.parametrize("clock", [None, DataClock(8), BELOW])
 def test_no_two_entries_of_a_state_are_one_array(clock):
     """Otherwise a jitted update could not donate the state."""
-    leaves = jax.tree.leaves(scale_by_curve(STAIRS, PEAK, clock=clock).init(ONE))
+    optimizer = scale_by_curve(STAIRS, PEAK, clock=clock)
+    leaves = jax.tree.leaves(optimizer.init(ONE))
     assert len({id(leaf) for leaf in leaves}) == len(leaves)
 
 
@@ -72,7 +73,8 @@ def test_without_rules_updates_match_optax(x64):
             updates, state = result
             expected, state_of_optax = result_of_optax
             assert_equal_leaves(updates, expected)
-            assert_equal_bits(state.learning_rate, product(STAIRS, PEAK, np.array(step)))
+            lr = product(STAIRS, PEAK, np.array(step))
+            assert_equal_bits(state.learning_rate, lr)
 
 
 @x64_both_ways
@@ -89,30 +91,34 @@ def test_state_keeps_structure_shapes_and_dtypes(x64, clock):
             arguments = {"value": 1.0}
         assert type(state) is expected_type
         assert state.curve_step == 0
-        assert_equal_bits(state.learning_rate, product(STAIRS, PEAK, np.array(0)))
-        assert {leaf.shape for leaf in jax.tree.leaves(state)} == {()}
-        assert {leaf.dtype.name for leaf in jax.tree.leaves(state)} == {"int32", "float32"}
+        first_lr = product(STAIRS, PEAK, np.array(0))
+        assert_equal_bits(state.learning_rate, first_lr)
+        leaves = jax.tree.leaves(state)
+        assert {leaf.shape for leaf in leaves} == {()}
+        assert {leaf.dtype.name for leaf in leaves} == {"int32", "float32"}
 
         def advance(state):
             _, state = optimizer.update(jnp.ones(3), state, **arguments)
             return state
 
-        before = jax.eval_shape(lambda: state)
-        after = jax.eval_shape(advance, state)
-        assert jax.tree.structure(after) == jax.tree.structure(before)
-        for leaf, leaf_before in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True):
-            assert leaf.shape == leaf_before.shape
-            assert leaf.dtype == leaf_before.dtype
-            assert leaf.weak_type == leaf_before.weak_type
+        leaves, structure = jax.tree.flatten(jax.eval_shape(advance, state))
+        expected_leaves, expected_structure = jax.tree.flatten(jax.eval_shape(lambda: state))
+        assert structure == expected_structure
+        for leaf, expected in zip(leaves, expected_leaves, strict=True):
+            assert leaf.shape == expected.shape
+            assert leaf.dtype == expected.dtype
+            assert leaf.weak_type == expected.weak_type
 
 
 def test_state_saved_without_x64_resumes_with_it():
     optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(STAIRS, PEAK))
     params = jnp.ones(3)
     state = optimizer.init(params)
+    saved = jax.device_get(state)
+    update = jax.jit(optimizer.update)
     with jax.enable_x64(True):
-        _, resumed = jax.jit(optimizer.update)(params, jax.device_get(state), params)
-    _, uninterrupted = jax.jit(optimizer.update)(params, state, params)
+        _, resumed = update(params, saved, params)
+    _, uninterrupted = update(params, state, params)
     assert_equal_leaves(resumed, uninterrupted)
 
 
@@ -175,7 +181,10 @@ def test_metric_beyond_float32_is_not_finite():
 
 @pytest.mark.parametrize(
     ("x64", "dtypes"),
-    [(True, ["int8", "int32", "int64", "uint64"]), (False, ["int4", "uint8", "int32", "uint32"])],
+    [
+        (True, ["int8", "int32", "int64", "uint64"]),
+        (False, ["int4", "uint8", "int32", "uint32"]),
+    ],
 )
 def test_count_of_any_integer_type_is_clipped(x64, dtypes):
     with jax.enable_x64(x64):
@@ -227,8 +236,11 @@ def test_count_of_an_update_replaces_that_of_the_clock(usual):
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=lambda curve: curve.to_dict()["kind"])
 def test_curve_of_a_batch_plan_counts_in_its_unit(curve):
     """Without a clock as with its own, of which only `count` is new."""
-    assert resume_record(curve) == resume_record(curve, clock=DataClock(8))
-    check_resume(resume_record(curve), resume_record(curve, clock=DataClock(8, count=5)), 3)
+    record = resume_record(curve)
+    assert record == resume_record(curve, clock=DataClock(8))
+    with_a_count = resume_record(curve, clock=DataClock(8, count=5))
+    check_resume(record, with_a_count, 3)
+    lr = product(curve, PEAK, np.array(10))
     states = []
     for clock in (None, DataClock(8), DataClock(8, count=5)):
         optimizer = scale_by_curve(curve, PEAK, clock)
@@ -239,7 +251,7 @@ def test_curve_of_a_batch_plan_counts_in_its_unit(curve):
     for state in states:
         assert_equal_leaves(state, states[0])
         assert (state.curve_step, state.rest) == divmod(89, 8)
-        assert_equal_bits(state.learning_rate, product(curve, PEAK, np.array(10)))
+        assert_equal_bits(state.learning_rate, lr)
 
 
 # Wrapped by optax.
@@ -287,7 +299,8 @@ def is_curve_state(node):
 
 def curve_state_in(state):
     """Return the state of the curve in the state of an optimizer."""
-    (curve_state,) = filter(is_curve_state, jax.tree.leaves(state, is_leaf=is_curve_state))
+    leaves = jax.tree.leaves(state, is_leaf=is_curve_state)
+    (curve_state,) = filter(is_curve_state, leaves)
     return curve_state
 
 
@@ -314,9 +327,12 @@ def test_wrapped_clock_gives_the_same_learning_rates(updates, wrapped, ignored_g
         for value in updates.values:
             for gradients in ignored_gradients:
                 before = curve_state_in(state)
+                ignored = jnp.array(gradients, params.dtype)
                 arguments = {updates.argument: ignored_value}
-                _, state = update(jnp.array(gradients, params.dtype), state, params, **arguments)
+                _, state = update(ignored, state, params, **arguments)
                 assert_equal_leaves(curve_state_in(state), before)
-            _, state = update(jnp.ones(2), state, params, **{updates.argument: value})
-            lrs.append(curve_state_in(state).learning_rate)
+            arguments = {updates.argument: value}
+            _, state = update(jnp.ones(2), state, params, **arguments)
+            curve_state = curve_state_in(state)
+            lrs.append(curve_state.learning_rate)
     assert_equal_bits(lrs, updates.learning_rates)

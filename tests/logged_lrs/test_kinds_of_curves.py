@@ -17,25 +17,42 @@ from plateau_jax import BatchPlan, Curve, LossRun, PlateauCurve, StagedCurve, co
 from plateau_jax.arguments.curve_warning import CurveWarning, suppress_warnings
 
 PEAK = 6e-4
+EARLY_PLATEAU = PlateauCurve(1000, warmup_steps=10, absolute_plateaus=[(50, 100)])
+LINE = PlateauCurve(700, decay_shape="linear")
+STAGED = StagedCurve([(50, 0.5), (0, 0.9), (50, 0.1, "t^-0.5")], start=1.0)
 
 
 def log_of(curve: Curve, updates: NDArray[np.int64]) -> list[dict[str, Any]]:
-    lrs = curve.learning_rate(updates, PEAK).tolist()
-    return rows_of(step=updates, lr=[f"{lr:.3e}" for lr in lrs])
+    lrs = curve.learning_rate(updates, PEAK)
+    return rows_of(step=updates, lr=in_scientific_notation(lrs, digits=3))
+
+
+def in_scientific_notation(lrs: NDArray[Any], *, digits: int) -> list[str]:
+    return [f"{lr:.{digits}e}" for lr in lrs.tolist()]
+
+
+def with_losses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row | {"loss": 3.0} for row in rows]
 
 
 @st.composite
 def curves(draw: st.DrawFn) -> Curve:
     """Draw a curve, or a continuation, a cooldown or a part of it, of at least two steps."""
+    arguments = draw(descriptions(range(4), depth=0, kind="plateaus"))
     with suppress_warnings():
-        curve = PlateauCurve(**draw(descriptions(range(4), depth=0, kind="plateaus")))
+        curve = PlateauCurve(**arguments)
         if curve.total_steps > 100_000 or curve.total_steps < 4:
-            curve = PlateauCurve(1000, warmup_steps=10, absolute_plateaus=[(50, 100)])
+            curve = EARLY_PLATEAU
         middle = curve.total_steps // 2
-        last = StagedCurve([(50, 0.5), (0, 0.9), (50, 0.1, "t^-0.5")], start=1.0)
-        kinds = [curve, last, curve.then(last), curve.cooldown(middle, 20), curve.part(middle)]
-        kinds.append(last.then(curve).cooldown(middle + 100, 20).part(1))
-        return draw(st.sampled_from(kinds))
+        kinds = [
+            curve,
+            STAGED,
+            curve.then(STAGED),
+            curve.cooldown(middle, 20),
+            curve.part(middle),
+            STAGED.then(curve).cooldown(middle + 100, 20).part(1),
+        ]
+    return draw(st.sampled_from(kinds))
 
 
 @pytest.mark.slow
@@ -45,34 +62,34 @@ def test_a_log_that_leaves_a_curve_of_any_kind(curve: Curve, seed: int) -> None:
     """Learning rates at random: no warmup, and no other fault, gives them."""
     generator = np.random.default_rng(seed)
     updates = np.unique(np.linspace(0, curve.total_steps, 40).astype(np.int64))
-    lrs = generator.uniform(0, 2 * PEAK, len(updates)).tolist()
-    comparison = compare_log(rows_of(step=updates, lr=lrs), curve, PEAK)
+    lrs = generator.uniform(0, 2 * PEAK, len(updates))
+    rows = rows_of(step=updates, lr=lrs.tolist())
+    comparison = compare_log(rows, curve, PEAK)
     assert comparison.first_difference is not None
 
 
 def test_a_plateau_that_would_start_within_a_longer_warmup() -> None:
-    curve = PlateauCurve(1000, warmup_steps=10, absolute_plateaus=[(50, 100)])
-    followed = PlateauCurve(700, decay_shape="linear")
-    updates = np.arange(0, 600, 20)
-    comparison = compare_log(log_of(followed, updates), curve, PEAK)
+    rows = log_of(LINE, np.arange(0, 600, 20))
+    comparison = compare_log(rows, EARLY_PLATEAU, PEAK)
     assert comparison.faults == ()
-    rows = [row | {"loss": 3.0} for row in log_of(followed, updates)]
     with pytest.warns(CurveWarning) as warnings:
-        LossRun.read(rows, curve, PEAK)
-    assert "as on the curve. Give the run's curve" in str(warnings[-1].message)
+        LossRun.read(with_losses(rows), EARLY_PLATEAU, PEAK)
+    last = str(warnings[-1].message)
+    assert "as on the curve. Give the run's curve" in last
 
 
 @pytest.mark.parametrize("reference", [2, 4])
 def test_a_curve_that_counts_samples(reference: int) -> None:
     """`compare_log` rejects it; a run with it is not compared."""
     plan = BatchPlan([(0, 1), (400, 2)])
-    curve = plan.scale(PlateauCurve(1000, warmup_steps=10), 1, reference=reference)
-    rows = log_of(PlateauCurve(700, decay_shape="linear"), np.arange(20, 600, 20))
+    unscaled = PlateauCurve(1000, warmup_steps=10)
+    curve = plan.scale(unscaled, 1, reference=reference)
+    rows = log_of(LINE, np.arange(20, 600, 20))
     with pytest.raises(ValueError, match=r"^curve is from BatchPlan.scale: a step is 1 samples"):
         compare_log(rows, curve, PEAK)
     with pytest.raises(ValueError, match=r"^groups\[0\]\.curve is from BatchPlan.scale"):
-        compare_log(rows, PlateauCurve(1000), PEAK, groups=[(curve, PEAK)])
-    run = LossRun.read([row | {"loss": 3.0} for row in rows], curve, PEAK)
+        compare_log(rows, unscaled, PEAK, groups=[(curve, PEAK)])
+    run = LossRun.read(with_losses(rows), curve, PEAK)
     assert run.curve is curve
 
 
@@ -91,8 +108,9 @@ def test_a_log_that_counts_from_one_and_restarts(place: int, interval: int) -> N
     curve = PlateauCurve(1000, warmup_steps=100)
     updates = np.arange(0, 1000, interval)
     begin = int(updates[place])
-    lrs = curve.learning_rate(np.where(updates < begin, updates, updates - begin), PEAK)
-    rows = rows_of(step=updates + 1, lr=[f"{lr:.5e}" for lr in lrs], loss=[3.0] * len(lrs))
+    curve_steps = np.where(updates < begin, updates, updates - begin)
+    lrs = curve.learning_rate(curve_steps, PEAK)
+    rows = rows_of(step=updates + 1, lr=in_scientific_notation(lrs, digits=5))
     comparison = compare_log(rows, curve, PEAK)
     assert comparison.counts_from == 1
     assert comparison.first_difference == begin + 1
@@ -101,7 +119,7 @@ def test_a_log_that_counts_from_one_and_restarts(place: int, interval: int) -> N
     assert comparison.fault.most == begin
     message = rf"at step {begin + 1} is .* \(if the log counts updates from 1\): the curve starts"
     with pytest.warns(CurveWarning, match=message):
-        LossRun.read(rows, curve, PEAK)
+        LossRun.read(with_losses(rows), curve, PEAK)
 
 
 def test_an_unknown_fault_in_a_log_that_counts_from_one() -> None:
@@ -110,7 +128,7 @@ def test_an_unknown_fault_in_a_log_that_counts_from_one() -> None:
     updates = np.arange(0, 1000, 10)
     factors = np.where(updates < 500, 1.0, updates % 30 / 30)
     lrs = factors * curve.learning_rate(updates, PEAK)
-    rows = rows_of(step=updates + 1, lr=[f"{lr:.5e}" for lr in lrs])
+    rows = rows_of(step=updates + 1, lr=in_scientific_notation(lrs, digits=5))
     comparison = compare_log(rows, curve, PEAK)
     assert comparison.faults == ()
     assert comparison.first_difference == 501

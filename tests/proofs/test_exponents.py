@@ -4,9 +4,11 @@ The product's own functions run on numbers that carry bounds (`proofs.arithmetic
 boxes that cover all exponents. The powers 2^(-E) have E = P·(k + log₂ y) or P·(k - log₂ y).
 """
 
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import product
 from math import factorial, log2
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -34,7 +36,8 @@ def test_formula_of_two_to_minus():
     f, in_units = unknown("f", Fraction(1, 4))
     u = f.scaled(Fraction(exponents.LN_2, ONE))
     value = exponents.two_to_minus(BOUNDED, 3, in_units)
-    assert value.exact == power_series(exponents.EXPONENTIAL, -u).halved(3)
+    series = power_series(exponents.EXPONENTIAL, -u)
+    assert value.exact == series.halved(3)
 
 
 @pytest.mark.parametrize("least", [Fraction(3, 4), Fraction(5, 4)])
@@ -47,7 +50,8 @@ def test_formula_of_half_log_slope(least, monkeypatch):
     z = (y - constant(1)) * inverse
     value = exponents.half_log_slope(BOUNDED, in_units)
     one_plus.assert_called_once_with(BOUNDED, in_units)
-    assert value.exact == (inverse * power_series(exponents.LOGARITHM, z * z)).scaled(2)
+    series = power_series(exponents.LOGARITHM, z * z)
+    assert value.exact == (inverse * series).scaled(2)
 
 
 # The constants, and how each is rounded. The bounds read by how much.
@@ -60,7 +64,8 @@ def test_coefficient_of_exponential_is_rounded_down(k):
 
 @pytest.mark.parametrize("k", range(len(exponents.LOGARITHM)))
 def test_coefficient_of_logarithm_is_rounded_down(k):
-    error = point(exponents.LOGARITHM[k]) - point(ONE) / LN_2.scaled(2 * (2 * k + 1))
+    exact = point(ONE) / LN_2.scaled(2 * (2 * k + 1))
+    error = point(exponents.LOGARITHM[k]) - exact
     assert error.within(ROUNDED_DOWN)
 
 
@@ -74,7 +79,8 @@ def test_ln_2_is_rounded_down():
 
 def test_boxes_contain_every_exponent():
     """From E = 64 on, 2^(-E) and what is computed, which is 0, are both below a unit."""
-    assert_covered(Interval(0, FIXED_BITS + 2), [power.exponent for power in powers()])
+    boxes = [power.exponent for power in powers()]
+    assert_covered(Interval(0, FIXED_BITS + 2), boxes)
 
 
 @pytest.mark.parametrize("whole", [FIXED_BITS + 2, 2**62])
@@ -97,7 +103,8 @@ def test_powers_of_two_are_at_most_1():
 
 def test_boxes_contain_every_normalized_number():
     """Also those that are rounded to a number outside."""
-    assert_covered(NORMALIZED + MARGIN, [slope.y for slope in slopes()])
+    boxes = [slope.y for slope in slopes()]
+    assert_covered(NORMALIZED + MARGIN, boxes)
 
 
 def test_half_slope_is_below_1():
@@ -126,39 +133,44 @@ def test_boxes_contain_every_power(family):
     """For any P, k and y, E is in one of its boxes together with them."""
     least = family.powers.low
     most = family.powers.high
-    boxes: list[tuple[Fraction, Fraction, list[Exponent]]] = []
+    boxes: list[tuple[Interval, list[Exponent]]] = []
     for power in powers():
-        candidates = list(family.exponents_near(power.exponent))
-        boxes.append((power.exponent.low, power.exponent.high, candidates))
+        candidates = family.exponents_near(power.exponent)
+        boxes.append((power.exponent, list(candidates)))
+    some_p = (least, 3 * least, most)
+    some_k = (0, 1, 2, 3, 5, family.most_k)
     middles = [(slope.y.low + slope.y.high) / 2 for slope in slopes()]
-    for p, k, y in product((least, 3 * least, most), (0, 1, 2, 3, 5, family.most_k), middles):
-        total = p * (k + family.sign * Fraction(log2(y)))
+    for p, k, y in product(some_p, some_k, middles):
+        total = exponent_at(family, p, k, y)
         if 0 <= total < FIXED_BITS + 2:
             candidates = exponents_with(boxes, total)
-            assert any(is_in_box(p, k, y, exponent) for exponent in candidates)
+            assert is_in_a_box(p, k, y, candidates)
 
 
 @every_family
 def test_boxes_contain_the_greatest_k(family):
     """For an E alone: k is greatest for the least P and a y at one of its ends."""
     least = family.powers.low
-    for k, y in product(range(family.most_k + 1), (NORMALIZED.low, NORMALIZED.high)):
-        total = least * (k + family.sign * Fraction(log2(y)))
+    ends = (NORMALIZED.low, NORMALIZED.high)
+    for k, y in product(range(family.most_k + 1), ends):
+        total = exponent_at(family, least, k, y)
         if total >= 0:
-            exponents = family.exponents_near(point(total))
-            assert any(is_in_box(least, k, y, exponent) for exponent in exponents)
+            candidates = family.exponents_near(point(total))
+            assert is_in_a_box(least, k, y, candidates)
 
 
-def exponents_with(
-    boxes: list[tuple[Fraction, Fraction, list[Exponent]]], total: Fraction
-) -> list[Exponent]:
+def exponent_at(family: Any, p: Fraction, k: int, y: Fraction) -> Fraction:
+    return p * (k + family.sign * Fraction(log2(y)))
+
+
+def exponents_with(boxes: list[tuple[Interval, list[Exponent]]], total: Fraction) -> list[Exponent]:
     """Return the boxes of all P, k and y that can have this E."""
     matching: list[Exponent] = []
-    for low, high, candidates in boxes:
-        if low <= total <= high:
+    for exponents_in_box, candidates in boxes:
+        if total in exponents_in_box:
             matching += candidates
     return matching
 
 
-def is_in_box(p: Fraction, k: int, y: Fraction, exponent: Exponent) -> bool:
-    return p in exponent.power and k in exponent.k and y in exponent.slope.y
+def is_in_a_box(p: Fraction, k: int, y: Fraction, boxes: Iterable[Exponent]) -> bool:
+    return any(p in box.power and k in box.k and y in box.slope.y for box in boxes)

@@ -142,12 +142,15 @@ def inverse_of(length: int) -> tuple[int, int]:
 @examples(200)
 @given(lengths, fractions_of_one)
 def test_ratio_of_steps(length, place):
+    inverse, rest = inverse_of(length)
     for steps, error in (
         (floor(length * place / 2), ERROR_OF_X),
         (floor(length * place), ERROR_OF_SCALED_STEPS),
         (floor(length * place * 10 / 7), ERROR_OF_Y),
     ):
-        assert ratio(steps, *inverse_of(length)) - Fraction(steps, length) * ONE in error
+        computed = ratio(steps, inverse, rest)
+        exact = Fraction(steps, length) * ONE
+        assert computed - exact in error
 
 
 rates = corners(0, 2**124 - 1) | magnitudes(0, 2**124 - 1)
@@ -156,7 +159,8 @@ rates = corners(0, 2**124 - 1) | magnitudes(0, 2**124 - 1)
 @examples(200)
 @given(corners(-MAX_STEP, MAX_STEP), rates)
 def test_product_with_a_rate(steps, rate):
-    whole, fraction = steps_times_rate(steps, cut_into_limbs(rate, 4))
+    limbs = cut_into_limbs(rate, 4)
+    whole, fraction = steps_times_rate(steps, limbs)
     assert 0 <= fraction < ONE
     assert whole * ONE + fraction == steps * rate // HALF
 
@@ -164,18 +168,24 @@ def test_product_with_a_rate(steps, rate):
 @given(corners(-MAX_STEP, MAX_STEP), rates, fractions_of_one)
 def test_error_of_product_with_a_rate(steps, rate, rest):
     """The rate is rounded down by any part of a unit."""
-    error = error_of_steps_times(ERROR_OF_INVERSE, point(Fraction(steps, MAX_STEP)))
+    part = point(Fraction(steps, MAX_STEP))
+    error = error_of_steps_times(ERROR_OF_INVERSE, part)
+    computed = steps * rate // HALF
     exact = steps * (rate + rest) / HALF
-    assert steps * rate // HALF - exact in error
+    assert computed - exact in error
 
 
 def test_error_of_product_with_a_rate_is_reached():
     """Nearly: with the longest segment, and a rate and a product that lose nearly a unit."""
+    hardly = Fraction(1, 2**100)
     for steps in (MAX_STEP, -MAX_STEP, MAX_STEP // 2):
-        error = error_of_steps_times(ERROR_OF_INVERSE, point(Fraction(steps, MAX_STEP)))
-        of_rate = [steps * lost / HALF for lost in (Fraction(0), Fraction(-1))]
-        assert abs(error.low - (min(of_rate) - 1)) < Fraction(1, 2**100)
-        assert abs(error.high - max(of_rate)) < Fraction(1, 2**100)
+        part = point(Fraction(steps, MAX_STEP))
+        error = error_of_steps_times(ERROR_OF_INVERSE, part)
+        error_of_rate = Fraction(-steps, HALF)
+        least = min(error_of_rate, 0) - 1
+        most = max(error_of_rate, 0)
+        assert abs(error.low - least) < hardly
+        assert abs(error.high - most) < hardly
 
 
 # The sine, its coefficients, and the cosine.
@@ -199,21 +209,25 @@ def assert_sharp(bounds: Interval, expected: Fraction, most: Fraction) -> None:
 @given(st.fractions(Fraction(1, 10), Fraction(1, 2), max_denominator=10**6))
 def test_coefficients_of_sine_have_its_omitted_terms(x):
     """Half the sine of πx/2, divided by x, in units."""
-    bounds = alternating_sum(sine_coefficients(point(x)), x**2)
+    coefficients = sine_coefficients(point(x))
+    bounds = alternating_sum(coefficients, x**2)
     sine = as_fraction(mp.sin(mp.pi * exactly(x) / 2))
     assert_sharp(bounds, sine / x / 2 * ONE, Fraction(1, 2))
 
 
 @given(st.fractions(Fraction(1, 10), Fraction(7, 10), max_denominator=10**6))
 def test_coefficients_of_exponential_have_its_omitted_terms(u):
-    bounds = alternating_sum(exponential_coefficients(point(u)), u)
-    assert_sharp(bounds, as_fraction(mp.exp(-exactly(u))) * ONE, Fraction(1, 10))
+    coefficients = exponential_coefficients(point(u))
+    bounds = alternating_sum(coefficients, u)
+    exponential = as_fraction(mp.exp(-exactly(u)))
+    assert_sharp(bounds, exponential * ONE, Fraction(1, 10))
 
 
 @given(st.fractions(Fraction(1, 10), Fraction(3, 17), max_denominator=10**6))
 def test_coefficients_of_logarithm_have_its_omitted_terms(z):
     """The inverse hyperbolic tangent of z, divided by 2·ln 2·z, in units."""
-    bounds = alternating_sum(logarithm_coefficients(point(z**2)), -(z**2))
+    coefficients = logarithm_coefficients(point(z**2))
+    bounds = alternating_sum(coefficients, -(z**2))
     logarithm = as_fraction(mp.atanh(exactly(z)) / (2 * mp.log(2)))
     assert_sharp(bounds, logarithm / z * ONE, Fraction(1, 2))
 
@@ -226,9 +240,10 @@ def box_of_phase(x: Fraction) -> Bounded:
     return next(box for box in phases(64) if x * ONE in box.exact.range)
 
 
-def assert_cosine_is_within_bounds(x: ApproximatedNumber) -> Fraction:
-    """Return the error of the cosine, which lies within the bounds of the box."""
-    bounds = cosine_at(box_of_phase(x.exact))
+def error_of_cosine(x: ApproximatedNumber) -> Fraction:
+    """Check that the cosine is within the bounds of its box, and return its error."""
+    box = box_of_phase(x.exact)
+    bounds = cosine_at(box)
     exact = as_fraction((1 - mp.cospi(exactly(x.exact))) / 2)
     error = cosine_of(x.computed) - exact * ONE
     assert exact * ONE in bounds.exact.range
@@ -242,7 +257,7 @@ half_a_segment = approximated(Interval(0, Fraction(1, 2)), ERROR_OF_X)
 @given(half_a_segment)
 def test_cosine(x):
     assume(x.computed >= 0)
-    assert_cosine_is_within_bounds(x)
+    error_of_cosine(x)
 
 
 # The product with shorter series and with other constants. Then one part of the error is far larger
@@ -261,7 +276,8 @@ def changed(module: object, name: str, place: int) -> Iterator[None]:
 @contextmanager
 def shortened(module: object, name: str, count: int) -> Iterator[None]:
     """Omit all but the first coefficients of a series."""
-    with patch.object(module, name, getattr(module, name)[:count]):
+    coefficients = getattr(module, name)
+    with patch.object(module, name, coefficients[:count]):
         yield
 
 
@@ -271,10 +287,12 @@ far_from_0 = approximated(Interval(Fraction(2, 5), Fraction(1, 2)), ERROR_OF_X)
 @given(far_from_0)
 def test_bounds_of_cosine_follow_its_coefficients(x):
     with shortened(cosine, "SINE", 4):
-        assert abs(assert_cosine_is_within_bounds(x)) > 2**30
+        error = error_of_cosine(x)
+    assert abs(error) > 2**30
     for place in (0, 1, 2):
         with changed(cosine, "SINE", place):
-            assert abs(assert_cosine_is_within_bounds(x)) > 2**20
+            error = error_of_cosine(x)
+        assert abs(error) > 2**20
 
 
 # 2^(-E).
@@ -282,12 +300,13 @@ def test_bounds_of_cosine_follow_its_coefficients(x):
 one_octave = approximated(Interval(0, 1 - 2 * UNIT), Interval(0, 0))
 
 
-def assert_power_is_within_bounds(power: Power, whole: int, fraction: int) -> Fraction:
-    """Return the error of 2^(-E), which lies within the bounds of the box."""
-    exact = two_to_the_minus(whole + fraction * UNIT)
+def error_of_power(power: Power, whole: int, fraction: int) -> Fraction:
+    """Check that 2^(-E) is within the bounds of the box, and return its error."""
+    exponent = whole + fraction * UNIT
+    exact = two_to_the_minus(exponent)
     computed = two_to_minus(PYTHON, whole, fraction)
     error = computed - exact * ONE
-    assert whole + fraction * UNIT in power.exponent
+    assert exponent in power.exponent
     assert exact in power.value
     assert computed in power.integers
     assert error in power.error
@@ -304,7 +323,7 @@ def test_two_to_minus(whole, fraction):
     boxes = boxes_of_exponent(whole + fraction * UNIT)
     assert boxes
     for power in boxes:
-        assert_power_is_within_bounds(power, whole, fraction)
+        error_of_power(power, whole, fraction)
 
 
 fractions_of_octave = st.integers(ONE // 2, ONE - 1)
@@ -313,14 +332,20 @@ fractions_of_octave = st.integers(ONE // 2, ONE - 1)
 @given(fractions_of_octave)
 def test_bounds_of_power_of_two_follow_its_constants(fraction):
     """The number u is about 2/3 of ln 2 or more."""
-    box = Interval(fraction - 2**40, fraction + 2**40)
     with shortened(exponents, "EXPONENTIAL", 7):
-        assert abs(assert_power_is_within_bounds(power_between(0, box), 0, fraction)) > 2**30
+        error = error_of_power(power_around(fraction), 0, fraction)
+    assert abs(error) > 2**30
     for place in (0, 1, 2):
         with changed(exponents, "EXPONENTIAL", place):
-            assert abs(assert_power_is_within_bounds(power_between(0, box), 0, fraction)) > 2**20
+            error = error_of_power(power_around(fraction), 0, fraction)
+        assert abs(error) > 2**20
     with patch.object(exponents, "LN_2", exponents.LN_2 + 2**30):
-        assert abs(assert_power_is_within_bounds(power_between(0, box), 0, fraction)) > 2**25
+        error = error_of_power(power_around(fraction), 0, fraction)
+    assert abs(error) > 2**25
+
+
+def power_around(fraction: int) -> Power:
+    return power_between(0, Interval(fraction - 2**40, fraction + 2**40))
 
 
 @given(st.integers(0, 62), fractions_of_octave, st.integers(-(2**21), 2**21))
@@ -329,13 +354,15 @@ def test_error_of_an_exponent_is_an_error_of_its_power(whole, fraction, error):
     computed_exponent = whole + fraction * UNIT
     computed = two_to_minus(PYTHON, whole, fraction)
     exact = two_to_the_minus(computed_exponent - error * UNIT)
+    error_of_result = computed - exact * ONE
     for power in boxes_of_exponent(computed_exponent):
-        assert computed - exact * ONE in power.error_for(point(error))
+        assert error_of_result in power.error_for(point(error))
 
 
 def test_error_of_an_exponent_beyond_the_margin_fails():
+    power = powers()[0]
     with pytest.raises(AssertionError):
-        powers()[0].error_for(point(2**23))
+        power.error_for(point(2**23))
 
 
 # B(y) and 1/(1 + y).
@@ -352,12 +379,13 @@ def slope_of(y: Fraction) -> Fraction:
 def test_inverse_of_one_plus(y):
     computed = exponents.inverse_of_one_plus(PYTHON, y.computed)
     box = box_of_y(y.exact).y
+    bounds = inverse_of_one_plus((box.low + 1, box.high + 1))
     error = computed * UNIT * (1 + y.exact) - 1
-    assert error in inverse_of_one_plus((box.low + 1, box.high + 1))
+    assert error in bounds
 
 
-def assert_slope_is_within_bounds(slope: Slope, y: ApproximatedNumber) -> Fraction:
-    """Return the relative error of `half_log_slope`, which lies within the bounds of the box."""
+def error_of_slope(slope: Slope, y: ApproximatedNumber) -> Fraction:
+    """Check that `half_log_slope` is within the bounds, and return its relative error."""
     computed = half_log_slope(PYTHON, y.computed)
     exact = slope_of(y.exact)
     error = 2 * computed * UNIT / exact - 1
@@ -371,11 +399,12 @@ def assert_slope_is_within_bounds(slope: Slope, y: ApproximatedNumber) -> Fracti
 @examples(200)
 @given(normalized)
 def test_half_log_slope(y):
-    assert_slope_is_within_bounds(box_of_y(y.exact), y)
+    error_of_slope(box_of_y(y.exact), y)
 
 
 def slope_around(y: Fraction) -> Slope:
-    return slope_between(y - Fraction(1, 2**20), y + Fraction(1, 2**20))
+    distance = Fraction(1, 2**20)
+    return slope_between(y - distance, y + distance)
 
 
 far_from_1 = approximated(Interval(Fraction(13, 10), Fraction(7, 5)), ERROR_OF_Y)
@@ -384,10 +413,12 @@ far_from_1 = approximated(Interval(Fraction(13, 10), Fraction(7, 5)), ERROR_OF_Y
 @given(far_from_1)
 def test_bounds_of_slope_follow_its_constants(y):
     with shortened(exponents, "LOGARITHM", 5):
-        assert abs(assert_slope_is_within_bounds(slope_around(y.exact), y)) > 2**20 * UNIT
+        error = error_of_slope(slope_around(y.exact), y)
+    assert abs(error) > 2**20 * UNIT
     for place in (0, 1, 2):
         with changed(exponents, "LOGARITHM", place):
-            assert abs(assert_slope_is_within_bounds(slope_around(y.exact), y)) > 2**15 * UNIT
+            error = error_of_slope(slope_around(y.exact), y)
+        assert abs(error) > 2**15 * UNIT
 
 
 @given(st.fractions(Fraction(11, 10), Fraction(7, 5), max_denominator=10**6))
@@ -397,7 +428,8 @@ def test_bounds_of_slope_follow_the_error_of_y(y):
         inverse_of_one_plus.cache_clear()
         slope = slope_around(y)
     inverse_of_one_plus.cache_clear()
-    assert abs(assert_slope_is_within_bounds(slope, rounded_up)) > 2**25 * UNIT
+    error = error_of_slope(slope, rounded_up)
+    assert abs(error) > 2**25 * UNIT
 
 
 @given(st.fractions(1, 2, max_denominator=1000), st.integers(-(2**20), 2**20))
@@ -407,12 +439,12 @@ def test_relative_error_of_an_inverse(number, units):
     exact_t = number + Fraction(1, 2000)
     computed = floor(ONE / exact_t) + units
     exact_error = computed * UNIT * exact_t - 1
-    approximation = near(
-        power_of(t, -1).scaled(ONE), Interval(computed - ONE / exact_t, computed - ONE / exact_t)
-    )
+    inverse = power_of(t, -1)
+    error_in_units = point(computed - ONE / exact_t)
+    approximation = near(inverse.scaled(ONE), error_in_units)
     error = relative_error(approximation, power_of(t, 1), ONE)
     assert exact_error in error
-    restarted = with_relative_error(power_of(t, -1), error, ONE)
+    restarted = with_relative_error(inverse, error, ONE)
     assert computed in restarted.computed
     assert computed in restarted.exact.range
 
@@ -474,14 +506,16 @@ def test_exponent_of_power_of_fraction(length, place, p):
     k, scaled = power_shapes.scale_near_length(PYTHON, steps, length)
     y = Fraction(scaled, length)
     total = p * (k - log2(y))
-    rate = cut_into_limbs(floor(p * INVERSE_ONE / length), 4)
-    product = steps_times_rate(length - scaled, rate)
-    half_slope = half_log_slope(PYTHON, ratio(scaled, *inverse_of(length)))
-    computed = digits(*exponent_of_power(PYTHON, k, *product, half_slope, power_limbs(p)))
+    rate = floor(p * INVERSE_ONE / length)
+    whole, fraction = steps_times_rate(length - scaled, cut_into_limbs(rate, 4))
+    computed_y = ratio(scaled, *inverse_of(length))
+    half_slope = half_log_slope(PYTHON, computed_y)
+    computed = exponent_of_power(PYTHON, k, whole, fraction, half_slope, power_limbs(p))
+    error = digits(*computed) - total * ONE
     boxes = exponents_around(total, p, k, y, (POWERS_OF_X, MOST_K_OF_X, -1))
     assert boxes
     for box in boxes:
-        assert computed - total * ONE in error_of_power_exponent(box)
+        assert error in error_of_power_exponent(box)
 
 
 @examples(200)
@@ -494,22 +528,23 @@ def test_exponent_of_inverse_power(whole, fraction, rest, p):
     k, y_minus_1 = inverse_power.normalize(PYTHON, whole, fraction)
     y = t / 2**k
     total = p * (k + log2(y))
-    product = power_times(PYTHON, y_minus_1, power_limbs(p)) + inverse_power.CENTERING
+    limbs = power_limbs(p)
+    product = power_times(PYTHON, y_minus_1, limbs) + inverse_power.CENTERING
     half_slope = half_log_slope(PYTHON, ONE + y_minus_1)
-    parts = divmod(product, ONE)
-    computed = digits(*exponent_of_power(PYTHON, k, *parts, half_slope, power_limbs(p)))
+    computed = exponent_of_power(PYTHON, k, *divmod(product, ONE), half_slope, limbs)
+    error_of_exponent = digits(*computed) - total * ONE
     boxes = exponents_around(total, p, k, y, (POWERS_OF_T, MOST_K_OF_T, 1))
     assert boxes
     for box in boxes:
-        assert computed - total * ONE in error_of_inverse_power_exponent(box)
+        assert error_of_exponent in error_of_inverse_power_exponent(box)
 
 
 @given(powers_of_t, corners(-2 * ONE // 7, 3 * ONE // 7))
 def test_power_times(p, number):
     units = floor(p * ONE + Fraction(1, 2))
-    assert power_times(PYTHON, number, power_limbs(p)) - Fraction(number * units, ONE) in Interval(
-        -2, 0
-    )
+    computed = power_times(PYTHON, number, power_limbs(p))
+    exact = Fraction(number * units, ONE)
+    assert computed - exact in Interval(-2, 0)
 
 
 @given(magnitudes(1, MAX_T - 1), st.integers(0, ONE - 1), fractions_of_one)
@@ -530,7 +565,8 @@ def test_powers_between(least, most, doublings, place):
     p = domain.low + (domain.high - domain.low) * place
     d = Fraction(doublings, 2**118)
     total = Interval(p * d, p * d + 1)
-    candidates = powers_between(total, Interval(d, d + Fraction(1, 10)), domain)
+    doublings_around = Interval(d, d + Fraction(1, 10))
+    candidates = powers_between(total, doublings_around, domain)
     assert candidates
     assert p in candidates
     assert candidates.within(domain)
@@ -555,9 +591,10 @@ def test_steps_are_scaled_in_one_range(length, border, halvings, distance):
     steps = floor(length * border / 2**halvings) + distance
     assume(1 <= steps < length)
     fraction = Fraction(steps, length)
-    assert ranges_with(fraction, BY_FOURS) == [root.scale_by_fours(PYTHON, steps, length)[0]]
-    scale_near_length = power_shapes.scale_near_length
-    assert ranges_with(fraction, BY_TWOS) == [scale_near_length(PYTHON, steps, length)[0]]
+    k, _ = root.scale_by_fours(PYTHON, steps, length)
+    assert ranges_with(fraction, BY_FOURS) == [k]
+    k, _ = power_shapes.scale_near_length(PYTHON, steps, length)
+    assert ranges_with(fraction, BY_TWOS) == [k]
 
 
 def ranges_with(fraction: Fraction, ranges: list[Multiple]) -> list[int]:
@@ -572,13 +609,15 @@ def ranges_with(fraction: Fraction, ranges: list[Multiple]) -> list[int]:
 @given(approximated(Interval(Fraction(1, 4), 1), ERROR_OF_SCALED_STEPS))
 def test_root_of_a_number(y):
     exact = as_fraction(mp.sqrt(exactly(y.exact)))
-    assume(exact < 1 - Fraction(1, 2**32))
+    largest = 1 - Fraction(1, 2**32)
+    assume(exact < largest)
     width = Fraction(1, 2**7)
     low = floor(exact / width) * width
-    high = min(low + width, 1 - Fraction(1, 2**32))
+    high = min(low + width, largest)
     t, bounds = root_of_square(Interval(low, high))
-    of_formula = (bounds.exact - power_of(t, 1).scaled(ONE)).range
-    assert root.square_root(PYTHON, y.computed) - exact * ONE in of_formula + bounds.error
+    error_of_formula = bounds.exact - power_of(t, 1).scaled(ONE)
+    computed = root.square_root(PYTHON, y.computed)
+    assert computed - exact * ONE in error_of_formula.range + bounds.error
 
 
 # The parabola between nearly equal levels.
@@ -617,15 +656,16 @@ parabolas = st.builds(
 def test_terms_that_the_parabola_omits(curve):
     bounds = omitted_from_parabola(point(curve.power), point(curve.x))
     omitted = curve.interpolant - curve.parabola
-    assert_sharp(bounds, omitted / curve.x / curve.growth**2, Fraction(1, 10**4))
+    coefficient = omitted / curve.x / curve.growth**2
+    assert_sharp(bounds, coefficient, Fraction(1, 10**4))
 
 
 @given(parabolas)
 def test_error_of_values_on_the_parabola(curve):
     """From the level 1 down to (1 + g)^(-P), in units."""
-    distance = 1 - as_fraction((1 + exactly(curve.growth)) ** -exactly(curve.power))
-    omitted = (curve.parabola - curve.interpolant) * distance * ONE
-    assert omitted in omitted_from_values_on_parabola()
+    last = as_fraction((1 + exactly(curve.growth)) ** -exactly(curve.power))
+    omitted = (curve.parabola - curve.interpolant) * (1 - last)
+    assert omitted * ONE in omitted_from_values_on_parabola()
 
 
 @given(parabolas, fractions_of_one, fractions_of_one)

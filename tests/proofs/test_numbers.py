@@ -54,29 +54,34 @@ def numbers_inside(draw: st.DrawFn, numbers: Any = rationals) -> Inside:
 @examples(200)
 @given(numbers_inside(), numbers_inside(positive_rationals), st.integers(0, 5))
 def test_operations_of_intervals_contain_those_of_their_numbers(one, other, exponent):
-    a, b = one.number, other.number
-    assert a + b in one.interval + other.interval
-    assert a - b in one.interval - other.interval
-    assert -a in -one.interval
-    assert a * b in one.interval * other.interval
-    assert a / b in one.interval / other.interval
-    assert a**exponent in one.interval**exponent
-    assert b**-exponent in other.interval**-exponent
-    assert a / 2**exponent in one.interval.halved(exponent)
-    assert a * b in one.interval.scaled(b)
-    assert a in one.interval.union(other.interval)
-    assert b in one.interval.union(other.interval)
-    assert max(a, b) in one.interval.larger(other.interval)
-    assert abs(a) <= one.interval.magnitude
-    assert any(a in box for box in one.interval.boxes(7))
+    a = one.number
+    b = other.number
+    around_a = one.interval
+    around_b = other.interval
+    assert a + b in around_a + around_b
+    assert a - b in around_a - around_b
+    assert -a in -around_a
+    assert a * b in around_a * around_b
+    assert a / b in around_a / around_b
+    assert a**exponent in around_a**exponent
+    assert b**-exponent in around_b**-exponent
+    assert a / 2**exponent in around_a.halved(exponent)
+    assert a * b in around_a.scaled(b)
+    assert a in around_a.union(around_b)
+    assert b in around_a.union(around_b)
+    assert max(a, b) in around_a.larger(around_b)
+    assert abs(a) <= around_a.magnitude
+    assert any(a in box for box in around_a.boxes(7))
 
 
 @given(st.integers(-50, 50), st.integers(-50, 50))
 def test_intersection_and_integers_keep_what_is_in_both(a, b):
-    low, high = sorted((a, b))
-    wide = Interval(Fraction(low) - Fraction(1, 3), Fraction(high) + Fraction(1, 3))
+    low = min(a, b)
+    high = max(a, b)
+    third = Fraction(1, 3)
+    wide = Interval(low - third, high + third)
     whole = wide.integers()
-    assert (whole.low, whole.high) == (low, high)
+    assert whole == Interval(low, high)
     assert wide.intersection(whole).within(whole)
 
 
@@ -88,10 +93,13 @@ def test_empty_interval_is_an_error():
 @examples(100)
 @given(numbers_inside(positive_rationals), numbers_inside(positive_rationals))
 def test_polynomial_contains_its_values(one, other):
-    t, e = Variable("t", one.interval), Variable("e", other.interval)
-    x, y = one.number, other.number
+    t = Variable("t", one.interval)
+    e = Variable("e", other.interval)
+    x = one.number
+    y = other.number
     formula = (power_of(t, 2) - power_of(e, 1)) * (power_of(t, -1) + constant(3))
-    assert (x**2 - y) * (1 / x + 3) in formula.range
+    value = (x**2 - y) * (1 / x + 3)
+    assert value in formula.range
     assert (formula - formula).range.magnitude == 0
     assert power_of(t, 1) * power_of(t, -1) == constant(1)
 
@@ -123,9 +131,12 @@ class Approximated:
 def approximations(draw: st.DrawFn, low: int = -(2**40), high: int = 2**40) -> Approximated:
     integer = draw(st.integers(low, high))
     exact = integer + draw(st.fractions(-4, 4, max_denominator=50))
-    around = [draw(st.integers(0, 2**20)), draw(st.integers(0, 2**20))]
-    box = Interval(exact - around[0], exact + around[1])
-    error = Interval(min(integer - exact, 0) - draw(st.integers(0, 3)), max(integer - exact, 1))
+    below = draw(st.integers(0, 2**20))
+    above = draw(st.integers(0, 2**20))
+    box = Interval(exact - below, exact + above)
+    margin = draw(st.integers(0, 3))
+    least_error = min(integer - exact, 0) - margin
+    error = Interval(least_error, max(integer - exact, 1))
     bounds = near(box, error)
     if low >= 0:
         bounds = near(box, error, at_least=0)
@@ -152,22 +163,35 @@ def subtract_twice(a: Any, b: Any) -> Any:
 def test_sums_stay_within_bounds(operation: Binary, one, other):
     exact = operation(one.exact, other.exact)
     computed = operation(one.computed, other.computed)
-    Approximated(exact, computed, operation(one.bounds, other.bounds)).assert_within_bounds()
+    bounds = operation(one.bounds, other.bounds)
+    Approximated(exact, computed, bounds).assert_within_bounds()
 
 
-@given(approximations(-(2**20), 2**20), approximations(-(2**20), 2**20), st.integers(-9, 9))
+small_approximations = approximations(-(2**20), 2**20)
+
+
+@given(small_approximations, small_approximations, st.integers(-9, 9))
 def test_products_of_integers_stay_within_bounds(one, other, factor):
     exact = one.exact * other.exact * factor
     computed = one.computed * other.computed * factor
-    Approximated(exact, computed, one.bounds * other.bounds * factor).assert_within_bounds()
+    bounds = one.bounds * other.bounds * factor
+    Approximated(exact, computed, bounds).assert_within_bounds()
 
 
 @examples(100)
 @given(approximations(), st.integers(0, 20))
 def test_shifts_stay_within_bounds(number, bits):
-    left = Approximated(number.exact * 2**bits, number.computed << bits, number.bounds << bits)
+    left = Approximated(
+        number.exact * 2**bits,
+        number.computed << bits,
+        number.bounds << bits,
+    )
     left.assert_within_bounds()
-    right = Approximated(number.exact / 2**bits, number.computed >> bits, number.bounds >> bits)
+    right = Approximated(
+        number.exact / 2**bits,
+        number.computed >> bits,
+        number.bounds >> bits,
+    )
     right.assert_within_bounds()
 
 
@@ -187,14 +211,24 @@ def test_larger_and_smaller_stay_within_bounds(one, other):
         computed = operation(one.computed, other.computed)
         bounds = getattr(BOUNDED, name)(one.bounds, other.bounds)
         Approximated(exact, computed, bounds).assert_within_bounds()
-    Approximated(abs(one.exact), abs(one.computed), abs(one.bounds)).assert_within_bounds()
+
+
+@given(approximations(-5, 5))
+def test_absolute_values_stay_within_bounds(number):
+    absolute = Approximated(
+        abs(number.exact),
+        abs(number.computed),
+        abs(number.bounds),
+    )
+    absolute.assert_within_bounds()
 
 
 @given(st.integers(-(2**40), 2**40), st.integers(0, 2**20), st.integers(1, 40))
 def test_bits_stay_within_bounds(number, width, bits):
     mask = (1 << bits) - 1
     numbers = bounded.integer(number - width, number + width)
-    assert number & mask in (numbers & mask).computed
+    lowest = numbers & mask
+    assert number & mask in lowest.computed
     either = (numbers & LIMB) | bounded.integer(width, 2 * width)
     assert (number & LIMB) | width in either.computed
 
@@ -209,27 +243,37 @@ def test_error_of_a_product_has_all_terms(a, error_of_a, b, error_of_b):
     other = near(point(b), point(error_of_b))
     error = (a + error_of_a) * (b + error_of_b) - a * b
     assert (one * other).error == point(error)
+
+
+@given(small_integers, small_integers, small_integers, small_integers)
+def test_error_of_a_product_of_fractions_has_all_terms(a, error_of_a, b, error_of_b):
+    a = abs(a)
+    b = abs(b)
+    error_of_a = abs(error_of_a)
+    error_of_b = abs(error_of_b)
     scale = 2**41
-    large_one = near(point(abs(a) * scale), point(abs(error_of_a) * scale))
-    large_other = near(point(abs(b) * scale), point(abs(error_of_b) * scale))
-    product = BOUNDED.multiply(large_one, large_other)
-    sum_of_terms = (abs(a) + abs(error_of_a)) * (abs(b) + abs(error_of_b)) - abs(a * b)
-    assert product.error == point(sum_of_terms * 2**20) + bounded.ERROR_OF_PRODUCT
+    one = near(point(a * scale), point(error_of_a * scale))
+    other = near(point(b * scale), point(error_of_b * scale))
+    product = BOUNDED.multiply(one, other)
+    error = (a + error_of_a) * (b + error_of_b) - a * b
+    assert product.error == point(error * 2**20) + bounded.ERROR_OF_PRODUCT
 
 
 @given(approximations(), approximations())
 def test_comparison_has_one_outcome_or_fails(one, other):
-    least_difference = one.bounds.computed.low - other.bounds.computed.high
-    greatest_difference = one.bounds.computed.high - other.bounds.computed.low
+    a = one.bounds
+    b = other.bounds
+    least_difference = a.computed.low - b.computed.high
+    greatest_difference = a.computed.high - b.computed.low
     if least_difference < 0 <= greatest_difference:
         with pytest.raises(AssertionError, match="both outcomes"):
-            one.bounds < other.bounds  # noqa: B015  (the comparison itself fails)
+            a < b  # noqa: B015  (the comparison itself fails)
         return
-    is_less = one.bounds < other.bounds
-    assert is_less == (one.computed < other.computed)
-    assert (one.bounds >= other.bounds) == (one.computed >= other.computed)
-    assert (other.bounds > one.bounds) == is_less
-    assert (other.bounds <= one.bounds) != is_less
+    is_less = one.computed < other.computed
+    assert (a < b) == is_less
+    assert (a >= b) != is_less
+    assert (b > a) == is_less
+    assert (b <= a) != is_less
 
 
 def test_polynomials_keep_what_cancels():
@@ -248,11 +292,13 @@ def test_larger_number_may_be_the_one_that_is_computed_lower():
 
 
 def test_absolute_value_of_a_number_that_changes_its_sign():
-    Approximated(Fraction(1), 1, abs(near(point(-1), point(2)))).assert_within_bounds()
+    bounds = abs(near(point(-1), point(2)))
+    Approximated(Fraction(1), 1, bounds).assert_within_bounds()
 
 
 def test_bits_of_two_limbs_may_exceed_both():
-    assert 7 in (bounded.integer(4, 4) | bounded.integer(3, 3)).computed
+    either = bounded.integer(4, 4) | bounded.integer(3, 3)
+    assert 7 in either.computed
 
 
 def test_digit_of_a_range_that_reaches_the_next_block():
@@ -262,8 +308,9 @@ def test_digit_of_a_range_that_reaches_the_next_block():
 
 def test_digits_of_different_numbers_differ():
     x = integers.integer("x", Interval(0, 99))
-    assert (x & 15).value == (x & 15).value
-    assert ((3 * x) & 15).value != (x & 15).value
+    digit = x & 15
+    assert digit.value == (x & 15).value
+    assert digit.value != ((3 * x) & 15).value
 
 
 STEPS_WITHOUT_PROOF: list[Any] = []
@@ -290,7 +337,8 @@ def digit_of(kind: Any) -> Any:
 
 @fails("int64 overflows")
 def overflow_in_sum() -> Any:
-    return bounded.integer(0, 2**62) + bounded.integer(0, 2**62)
+    number = bounded.integer(0, 2**62)
+    return number + number
 
 
 @fails("int64 overflows")
@@ -315,7 +363,9 @@ def overflow_of_multiple() -> Any:
 
 @fails("operands of multiply")
 def operand_above_one() -> Any:
-    return BOUNDED.multiply(bounded.integer(0, 3 * ONE // 2), bounded.integer(0, ONE))
+    a = bounded.integer(0, 3 * ONE // 2)
+    b = bounded.integer(0, ONE)
+    return BOUNDED.multiply(a, b)
 
 
 @fails("operands of multiply")
@@ -385,7 +435,8 @@ def intervals_without_common_numbers() -> Any:
 
 @fails("no box between")
 def boxes_with_a_gap() -> Any:
-    assert_covered(Interval(0, 3), [Interval(2, 3), Interval(0, 2 - Fraction(1, 2**99))])
+    nearly_2 = 2 - Fraction(1, 2**99)
+    assert_covered(Interval(0, 3), [Interval(2, 3), Interval(0, nearly_2)])
 
 
 @fails("no box between")
@@ -409,7 +460,8 @@ every_kind = pytest.mark.parametrize("kind", [Bounded, Integer, Multiple])
 
 @every_kind
 def test_unknown_number_has_no_truth_value(kind):
-    for condition in (digit_of(kind), 0 * digit_of(kind)):
+    digit = digit_of(kind)
+    for condition in (digit, 0 * digit):
         with pytest.raises(AssertionError, match="truth value"):
             BOUNDED.where(condition, 1, 2)
 
@@ -472,11 +524,14 @@ def value_of(polynomial: Polynomial, number: Fraction, x: Variable) -> Fraction 
 @given(st.integers(0, 2**40), st.integers(1, 30), st.integers(-9, 9))
 def test_digits_of_an_unknown_integer_add_up(number, bits, factor):
     x = integers.integer("x", Interval(0, 2**40))
-    digits = ((x >> bits) << bits) | (x & ((1 << bits) - 1))
+    high = x >> bits
+    low = x & ((1 << bits) - 1)
+    digits = (high << bits) | low
     assert digits.value == x.value
     assert number in digits.range
-    assert (x * factor - x * (factor - 1)).value == x.value
-    assert (number >> bits) in (x >> bits).range
+    difference = x * factor - x * (factor - 1)
+    assert difference.value == x.value
+    assert number >> bits in high.range
 
 
 @given(st.integers(0, 100), st.integers(3, 6))
@@ -484,8 +539,10 @@ def test_digits_that_the_range_decides_are_known(number, bits):
     size = 1 << bits
     begin = number * size
     x = integers.integer("x", Interval(begin, begin + size - 1))
-    assert ((x >> bits).value - constant(number)).range.magnitude == 0
-    assert (x & (size - 1)).value == x.value - constant(begin)
+    high = x >> bits
+    low = x & (size - 1)
+    assert (high.value - constant(number)).range.magnitude == 0
+    assert low.value == x.value - constant(begin)
     assert isinstance(x + 1, Integer)
     assert x >= begin
     assert not x < begin

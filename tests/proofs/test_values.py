@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, strategies as st
 from proofs.arithmetic.bounded import BOUNDED, Bounded, as_bounded, integer, near
 from proofs.arithmetic.errors_of_powers import any_parabola, omitted_from_values_on_parabola
+from proofs.arithmetic.formulas import unknown
 from proofs.arithmetic.intervals import NOTHING, Interval, Polynomial, union, variable
 from proofs.arithmetic.positions import position
 from proofs.arithmetic.proven import (
@@ -63,12 +64,13 @@ def levels(middle: Fraction, largest_distance: Fraction) -> tuple[Bounded, Bound
     return lower, higher
 
 
-def unknown_levels() -> tuple[Polynomial, Bounded, Polynomial, Bounded]:
-    """Return levels near 1/4 and near 3/4 as variables, each also in units of 2⁻⁶²."""
-    width = Fraction(1, 2**20)
-    low = variable("low", Interval(Fraction(1, 4), Fraction(1, 4) + width))
-    high = variable("high", Interval(Fraction(3, 4), Fraction(3, 4) + width))
-    return low, near(low.scaled(ONE), NOTHING), high, near(high.scaled(ONE), NOTHING)
+LOW, LOW_IN_UNITS = unknown("low", Fraction(1, 4))
+HIGH, HIGH_IN_UNITS = unknown("high", Fraction(3, 4))
+
+
+def in_units(number: Polynomial) -> Bounded:
+    """Return a number in units of 2⁻⁶², without an error."""
+    return near(number.scaled(ONE), NOTHING)
 
 
 ANY_LEVELS = levels(Fraction(1, 2), Fraction(1))
@@ -78,6 +80,10 @@ def start_and_end(low: Any, high: Any, rises: bool) -> tuple[Any, Any]:
     if rises:
         return low, high
     return high, low
+
+
+def start_and_end_in_units(rises: bool) -> tuple[Bounded, Bounded]:
+    return start_and_end(LOW_IN_UNITS, HIGH_IN_UNITS, rises)
 
 
 BEGIN = 10
@@ -147,9 +153,9 @@ class Table:
             function.reset_mock()
         multiplier = fixed_point.evaluate_rows(ROUNDING, segment, step, 0)
         assert multiplier.factor == 2.0**-62
+        at = POSITIONS[step]._replace(start=start, end=end)
         for name, function in self.functions.items():
             parameters = self.parameters[name]
-            at = POSITIONS[step]._replace(start=start, end=end)
             function.assert_called_once_with(ROUNDING, at, parameters)
         return multiplier.number
 
@@ -182,7 +188,8 @@ class StraightTable(Table):
         self.ratio.reset_mock()
         value = super().value(start, end, step, shift)
         at = POSITIONS[step]
-        self.ratio.assert_called_once_with(min(at.elapsed, at.remaining), ONE // 4, 0)
+        nearer = min(at.elapsed, at.remaining)
+        self.ratio.assert_called_once_with(nearer, ONE // 4, 0)
         return value
 
 
@@ -207,15 +214,19 @@ falling_and_rising = pytest.mark.parametrize("rises", DIRECTIONS.values(), ids=D
 @pytest.mark.parametrize("shape", SHAPE_NUMBERS)
 def test_first_step_is_the_start_level_from_the_table(shape, monkeypatch):
     segment = Table(shape, monkeypatch).segment(ONE, 0)
-    assert fixed_point.evaluate_rows(ROUNDING, segment, BEGIN, 0) is START_IN_TABLE
+    multiplier = fixed_point.evaluate_rows(ROUNDING, segment, BEGIN, 0)
+    assert multiplier is START_IN_TABLE
 
 
 @pytest.mark.parametrize("step", POSITIONS)
 def test_curved_shapes_do_not_change_a_straight_line(step, monkeypatch):
     lower, higher = ANY_LEVELS
-    curved = Table("linear", monkeypatch).value(higher, lower, step)
-    straight = StraightTable(as_bounded(POSITIONS[step].x), monkeypatch)
-    assert curved.computed == straight.value(higher, lower, step).computed
+    x = as_bounded(POSITIONS[step].x)
+    curved = Table("linear", monkeypatch)
+    on_curved = curved.value(higher, lower, step)
+    straight = StraightTable(x, monkeypatch)
+    on_straight = straight.value(higher, lower, step)
+    assert on_curved.computed == on_straight.computed
 
 
 # Shapes with an interpolant.
@@ -230,16 +241,17 @@ every_interpolated_shape = pytest.mark.parametrize(
 @every_interpolated_shape
 def test_formula_of_interpolated_value(spec: InterpolatedSpec, step, rises, table_of):
     """a - (a - b)·S counted from the start level a; b + (a - b)·S from the end level b."""
-    low, low_in_units, high, high_in_units = unknown_levels()
     s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
-    table = table_of(spec.name, near(s.scaled(ONE), NOTHING))
-    value = table.value(*start_and_end(low_in_units, high_in_units, rises), step)
-    a, b = start_and_end(low, high, rises)
+    table = table_of(spec.name, in_units(s))
+    start, end = start_and_end_in_units(rises)
+    value = table.value(start, end, step)
+    a, b = start_and_end(LOW, HIGH, rises)
     at = POSITIONS[step]
     if spec.counts_from_start(at.elapsed, at.remaining):
-        assert value.exact == (a - (a - b) * s).scaled(ONE)
+        level = a - (a - b) * s
     else:
-        assert value.exact == (b + (a - b) * s).scaled(ONE)
+        level = b + (a - b) * s
+    assert value.exact == level.scaled(ONE)
 
 
 @every_interpolated_shape
@@ -248,11 +260,17 @@ def test_interpolated_value(spec: InterpolatedSpec, table_of):
     least = int(spec.name == "linear")  # an x of 0 is the first step
     interpolant = near(Interval(0, spec.largest * ONE), spec.error, at_least=least)
     table = table_of(spec.name, interpolant)
+    show(spec, error_between_any_levels(table))
+
+
+def error_between_any_levels(table: Table) -> Interval:
+    """Return the error of a value near the start, in the middle or near the end."""
     errors: list[Interval] = []
     for rises, step in product(DIRECTIONS.values(), POSITIONS):
-        value = table.value(*start_and_end(*ANY_LEVELS, rises), step)
+        start, end = start_and_end(*ANY_LEVELS, rises)
+        value = table.value(start, end, step)
         errors.append(value.error)
-    show(spec, union(errors))
+    return union(errors)
 
 
 POWER = SPECS["1-x^P"]
@@ -270,8 +288,10 @@ def test_value_that_a_batch_plan_scales(shift, step, table_of):
     The product is at most 1 at every step that is reached, so `value << n` is at most 2⁶² + 16·2ⁿ.
     Here both levels are at most 2⁻ⁿ, so that all products are.
     """
-    table = table_of("1-x^P", near(Interval(0, ONE), POWER.error, at_least=0))
-    low, high = levels(Fraction(1, 2 ** (shift + 1)), Fraction(1, 2**shift))
+    interpolant = near(Interval(0, ONE), POWER.error, at_least=0)
+    table = table_of("1-x^P", interpolant)
+    most = Fraction(1, 2**shift)
+    low, high = levels(most / 2, most)
     value = table.value(high, low, step, shift)
     assert value.error.within(WITHIN_PROMISE.scaled(2**shift))
     assert value.computed.high <= ONE
@@ -281,8 +301,11 @@ def test_value_that_a_batch_plan_scales(shift, step, table_of):
 def test_scaled_value_is_at_most_1(shift, table_of):
     """From 2ⁿ down to 0, at all steps with a product of at most 1, whatever the error of S."""
     largest = 1 - Fraction(1, 2**shift)
-    table = table_of("1-x^P", near(Interval(largest * ONE, ONE), POWER.error))
-    value = table.value(integer(ONE, ONE), integer(0, 0), NEAR_START, shift)
+    interpolant = near(Interval(largest * ONE, ONE), POWER.error)
+    table = table_of("1-x^P", interpolant)
+    start = integer(ONE, ONE)
+    end = integer(0, 0)
+    value = table.value(start, end, NEAR_START, shift)
     assert value.error.within(WITHIN_PROMISE.scaled(2**shift))
     assert value.computed.high == ONE
 
@@ -302,7 +325,8 @@ class GeometricTable(Table):
 
     def value(self, start: Bounded, end: Bounded, step: int, shift: int | None = None) -> Bounded:
         value = super().value(start, end, step, shift)
-        self.replaced.check(ROUNDING, POSITIONS[step]._replace(start=start, end=end))
+        at = POSITIONS[step]._replace(start=start, end=end)
+        self.replaced.check(ROUNDING, at)
         return value
 
 
@@ -311,7 +335,8 @@ def geometric_table(monkeypatch):
     """Return a function that makes a table with a shape and its factor."""
 
     def make(shape: str, factor: Bounded) -> GeometricTable:
-        replaced = GEOMETRIC_SPECS[shape].replace_factor(factor, monkeypatch)
+        spec = GEOMETRIC_SPECS[shape]
+        replaced = spec.replace_factor(factor, monkeypatch)
         return GeometricTable(shape, replaced, monkeypatch)
 
     return make
@@ -335,33 +360,31 @@ every_geometric_shape = pytest.mark.parametrize("shape", GEOMETRIC_SPECS)
 @every_geometric_shape
 def test_formula_of_geometric_level(shape, rises, geometric_table):
     """h·2^(-E), where that is above the lower level."""
-    _, low_in_units, high, high_in_units = unknown_levels()
     factor = variable("2^(-E)", Interval(Fraction(1, 2), Fraction(3, 4)))
-    table = geometric_table(shape, near(factor.scaled(ONE), NOTHING))
-    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
-    assert value.exact == (high * factor).scaled(ONE)
+    table = geometric_table(shape, in_units(factor))
+    start, end = start_and_end_in_units(rises)
+    value = table.value(start, end, NEAR_START)
+    level = HIGH * factor
+    assert value.exact == level.scaled(ONE)
 
 
 @falling_and_rising
 @every_geometric_shape
 def test_geometric_level_is_not_below_the_lower_level(shape, rises, geometric_table):
-    low, low_in_units, _, high_in_units = unknown_levels()
     factor = variable("2^(-E)", Interval(Fraction(1, 8), Fraction(1, 4)))
-    table = geometric_table(shape, near(factor.scaled(ONE), NOTHING))
-    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
-    assert value.exact == low.scaled(ONE)
+    table = geometric_table(shape, in_units(factor))
+    start, end = start_and_end_in_units(rises)
+    value = table.value(start, end, NEAR_START)
+    assert value.exact == LOW.scaled(ONE)
 
 
 @every_geometric_shape
 def test_geometric_level(shape, geometric_table):
     """The higher level times 2^(-E), and not below the lower level."""
     spec = SPECS[shape]
-    table = geometric_table(shape, near(Interval(0, ONE), spec.error, at_least=0))
-    errors: list[Interval] = []
-    for rises, step in product(DIRECTIONS.values(), POSITIONS):
-        value = table.value(*start_and_end(*ANY_LEVELS, rises), step)
-        errors.append(value.error)
-    show(spec, union(errors))
+    factor = near(Interval(0, ONE), spec.error, at_least=0)
+    table = geometric_table(shape, factor)
+    show(spec, error_between_any_levels(table))
 
 
 # t^(-P) between nearly equal levels, which is a parabola.
@@ -370,20 +393,21 @@ def test_geometric_level(shape, geometric_table):
 @falling_and_rising
 def test_formula_between_nearly_equal_levels(rises, table_of_parabola):
     """h - (h - l)·S, with the parabola S."""
-    low, low_in_units, high, high_in_units = unknown_levels()
     s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
-    table = table_of_parabola(near(s.scaled(ONE), NOTHING))
-    value = table.value(*start_and_end(low_in_units, high_in_units, rises), NEAR_START)
-    assert value.exact == (high - (high - low) * s).scaled(ONE)
+    table = table_of_parabola(in_units(s))
+    start, end = start_and_end_in_units(rises)
+    value = table.value(start, end, NEAR_START)
+    level = HIGH - (HIGH - LOW) * s
+    assert value.exact == level.scaled(ONE)
 
 
 @falling_and_rising
 def test_inverse_power_between_nearly_equal_levels(rises, table_of_parabola):
     """The levels are at most P·g apart, and the parabola omits a multiple of g²."""
-    nearly_equal = levels(Fraction(1, 2), POWERS_OF_T.high * LEAST_GROWTH)
-    parabola = any_parabola()
-    table = table_of_parabola(parabola)
-    value = table.value(*start_and_end(*nearly_equal, rises), NEAR_START)
+    low, high = levels(Fraction(1, 2), POWERS_OF_T.high * LEAST_GROWTH)
+    start, end = start_and_end(low, high, rises)
+    table = table_of_parabola(any_parabola())
+    value = table.value(start, end, NEAR_START)
     error = value.error + omitted_from_values_on_parabola()
     print(f"parabola: value - exact lies in {error} units")
     assert error.within(InversePowerSpec.value_error)
@@ -394,7 +418,8 @@ def test_inverse_power_between_nearly_equal_levels(rises, table_of_parabola):
 
 @given(st.floats(2**-140, 1, width=32))
 def test_half_a_unit_in_the_last_place(number):
-    assert half_ulp(exactly(number)) == exactly(float(np.spacing(np.float32(number)))) / 2
+    ulp = np.spacing(np.float32(number))
+    assert half_ulp(exactly(number)) == exactly(float(ulp)) / 2
 
 
 @examples(300)
@@ -408,8 +433,9 @@ def test_rounding_adds_at_most_half_a_unit_in_the_last_place(bits, number, error
     at least 2⁻⁶².
     """
     computed = number % 2**bits
-    exact = max(Fraction(computed - error, ONE), Fraction(0))
-    rounded = NUMPY.asarray(np.int64(computed), dtype=NUMPY.float32) * 2.0**-62
-    larger = max(exactly(exact), exactly(float(rounded)))
+    exact = exactly(max(Fraction(computed - error, ONE), Fraction(0)))
+    in_float32 = NUMPY.asarray(np.int64(computed), dtype=NUMPY.float32) * 2.0**-62
+    rounded = exactly(float(in_float32))
+    larger = max(exact, rounded)
     largest_error = half_ulp(larger) + exactly(Fraction(abs(error), ONE))
-    assert abs(exactly(float(rounded)) - exactly(exact)) <= largest_error
+    assert abs(rounded - exact) <= largest_error

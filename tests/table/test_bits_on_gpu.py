@@ -16,15 +16,14 @@ import pytest
 import torch
 from hypothesis import example, given, strategies as st
 from numpy.typing import NDArray
-from support.curves.descriptions import build, descriptions_and_steps
+from support.curves.descriptions import CurveAndSteps, curves_and_steps
 from support.curves.strategies import SMALLEST_NORMAL
 from support.examples import examples
 from support.jax import jax_cases
-from support.numerics.oracle import Description
 from torch import Tensor, nn
 
 import torch_bridge
-from plateau_jax import Curve, multiplier, optax_schedule
+from plateau_jax import multiplier, optax_schedule
 from torch_bridge import TrainStep, tensors
 from torch_bridge.clocks import learning_rates
 
@@ -32,19 +31,13 @@ pytestmark = pytest.mark.slow
 
 SIZE = 192
 UPDATES = 32
-Case = tuple[Curve, NDArray[np.int32]]
+SOME_STEPS = jax_cases.STEPS[300 : 300 + SIZE]
 
-
-def curve_and_steps(drawn: tuple[Description, list[int]]) -> Case:
-    description, steps = drawn
-    return build(description), np.array(steps, np.int32)
-
-
-sizes = (0, 1, 2, 18, 30)
-cases = descriptions_and_steps(sizes, SIZE, scaled=True).map(curve_and_steps)
-cases_in_updates = descriptions_and_steps(sizes, SIZE).map(curve_and_steps)
-every_shape = example((jax_cases.NESTED, jax_cases.STEPS[300 : 300 + SIZE]))
-many_rows = example((jax_cases.MANY, jax_cases.STEPS[300 : 300 + SIZE]))
+numbers_of_plateaus = (0, 1, 2, 18, 30)
+cases = curves_and_steps(numbers_of_plateaus, SIZE, scaled=True)
+cases_in_updates = curves_and_steps(numbers_of_plateaus, SIZE)
+every_shape = example((jax_cases.NESTED, SOME_STEPS))
+many_rows = example((jax_cases.MANY, SOME_STEPS))
 
 
 class Compared(Counter[str]):
@@ -101,9 +94,12 @@ def captured(table: Any, steps: Tensor) -> Tensor:
 @given(cases)
 @every_shape
 @many_rows
-def test_torch(compared: Compared, mode: str, of_table: Callable[..., Tensor], case: Case) -> None:
+def test_torch(
+    compared: Compared, mode: str, of_table: Callable[..., Tensor], case: CurveAndSteps
+) -> None:
     curve, steps = case
-    multipliers = of_table(tensors(curve.table, "cuda"), torch.from_numpy(steps).cuda())
+    table = tensors(curve.table, "cuda")
+    multipliers = of_table(table, torch.from_numpy(steps).cuda())
     compared.check(mode, multipliers.cpu(), curve(steps))
 
 
@@ -120,14 +116,14 @@ def compiled() -> Iterator[Callable[..., Tensor]]:
 @given(cases)
 @every_shape
 @many_rows
-def test_torch_compiled(compared: Compared, compiled: Callable[..., Tensor], case: Case) -> None:
+def test_torch_compiled(
+    compared: Compared, compiled: Callable[..., Tensor], case: CurveAndSteps
+) -> None:
     curve, steps = case
-    table = tensors(
-        jax_cases.in_one_of_two_forms(curve), "cuda"
-    )  # each form is compiled, for seconds
-    compared.check(
-        "torch compiled", compiled(table, torch.from_numpy(steps).cuda()).cpu(), curve(steps)
-    )
+    in_one_form = jax_cases.in_one_of_two_forms(curve)  # each form is compiled, for seconds
+    table = tensors(in_one_form, "cuda")
+    multipliers = compiled(table, torch.from_numpy(steps).cuda())
+    compared.check("torch compiled", multipliers.cpu(), curve(steps))
 
 
 def mean_of_squares(model: nn.Module, batch: Tensor) -> Tensor:
@@ -144,12 +140,10 @@ def mean_of_squares(model: nn.Module, batch: Tensor) -> Tensor:
     ],
 )
 @examples(10)
-@given(
-    descriptions_and_steps((0, 1, 2, 18), 4).map(curve_and_steps), st.sampled_from((3e-4, 0.1, 1.0))
-)
+@given(curves_and_steps((0, 1, 2, 18), 4), st.sampled_from((3e-4, 0.1, 1.0)))
 @example((jax_cases.NESTED, jax_cases.STEPS[300::200]), 3e-4)
 def test_train_step(
-    compared: Compared, mode: str, cuda_graph: bool, case: Case, peak: float
+    compared: Compared, mode: str, cuda_graph: bool, case: CurveAndSteps, peak: float
 ) -> None:
     """A short curve is tabulated; of a long one, each update evaluates the table."""
     curve, steps = case
@@ -194,12 +188,11 @@ def every_mode_of_a_traced_table(table: Any, steps: jax.Array) -> dict[str, jax.
 @given(cases)
 @every_shape
 @many_rows
-def test_jax_compiled(compared: Compared, x64: bool, case: Case) -> None:
+def test_jax_compiled(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
     curve, steps = case
+    table = jax_cases.in_one_of_two_forms(curve)
     with jax.enable_x64(x64):
-        modes: dict[str, Any] = every_mode_of_a_traced_table(
-            jax_cases.in_one_of_two_forms(curve), jnp.asarray(steps)
-        )
+        modes: dict[str, Any] = every_mode_of_a_traced_table(table, jnp.asarray(steps))
         for mode, multipliers in modes.items():
             compared.check(f"JAX {mode}, x64 {x64}", multipliers, curve(steps))
 
@@ -210,7 +203,7 @@ def test_jax_compiled(compared: Compared, x64: bool, case: Case) -> None:
 @given(cases)
 @every_shape
 @many_rows
-def test_jax_eager(compared: Compared, x64: bool, case: Case) -> None:
+def test_jax_eager(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
     curve, steps = case
     with jax.enable_x64(x64):
         multipliers = multiplier(curve.table, jnp.asarray(steps))
@@ -223,12 +216,13 @@ def test_jax_eager(compared: Compared, x64: bool, case: Case) -> None:
 @given(cases_in_updates)
 @every_shape
 @many_rows
-def test_jax_optax_schedule(compared: Compared, x64: bool, case: Case) -> None:
+def test_jax_optax_schedule(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
     curve, steps = case
     expected = jax_cases.product(curve, 3e-4, steps)
     # XLA flushes float32 below 2⁻¹²⁶ to zero.
     is_promised: NDArray[np.bool] = (expected == 0) | (expected >= SMALLEST_NORMAL)
     with jax.enable_x64(x64):
-        lrs = np.asarray(optax_schedule(curve, 3e-4)(jnp.asarray(steps)))
-        mode = f"optax_schedule, x64 {x64}"
-        compared.check(mode, lrs[is_promised], expected[is_promised])
+        schedule = optax_schedule(curve, 3e-4)
+        lrs = np.asarray(schedule(jnp.asarray(steps)))
+    mode = f"optax_schedule, x64 {x64}"
+    compared.check(mode, lrs[is_promised], expected[is_promised])

@@ -49,7 +49,8 @@ def test_decimal_functions_of_two_levels_match_mpmath(start, end, x):
 def test_decimal_functions_of_a_fraction_match_mpmath(x):
     with mpmath.workprec(400):
         root = exact.square_root(x)
-        assert absolute_error(root, mpmath.sqrt(exactly(x))) < mpmath.ldexp(1, -290)
+        expected = mpmath.sqrt(exactly(x))
+        assert absolute_error(root, expected) < mpmath.ldexp(1, -290)
         cosine = exact.half_cosine(x)
         expected = (1 - mpmath.cospi(exactly(x))) / 2
         assert absolute_error(cosine, expected) < mpmath.ldexp(1, -290)
@@ -61,22 +62,22 @@ def test_decimal_functions_of_a_fraction_match_mpmath(x):
 def test_powers_match_mpmath(level, x):
     decimal = exact.to_decimal(level)
     with mpmath.workprec(400):
-        power = exact.power(decimal, x - Fraction(1, 3))
-        expected = exactly(level) ** (exactly(x) - exactly(Fraction(1, 3)))
+        exponent = x - Fraction(1, 3)
+        power = exact.power(decimal, exponent)
+        expected = exactly(level) ** exactly(exponent)
         assert relative_error(power, expected) < mpmath.ldexp(1, -290)
-        assert abs(exact.from_decimal(decimal) - mpmath.ldexp(exactly(level), 224)) < 0.51
+        in_units = exact.from_decimal(decimal)
+        assert abs(in_units - mpmath.ldexp(exactly(level), 224)) < 0.51
 
 
-numbers_of_bits = st.integers(24, 224)
-
-
-@given(numbers_of_bits.flatmap(lambda bits: st.tuples(magnitudes(0, 2**bits), st.just(bits))))
-def test_rounded_is_nearest_for_any_number_of_bits(case):
-    value, bits = case
+@given(st.integers(24, 224), st.data())
+def test_rounded_is_nearest_for_any_number_of_bits(bits, data):
+    value = data.draw(magnitudes(0, 2**bits))
     rounded = exact.round_to_float32(value, bits)
     assert type(rounded) is float
-    assert rounded == float(np.float32(rounded))
-    assert is_nearest_float32(np.float32(rounded), exactly(Fraction(value, 2**bits)))
+    in_float32 = np.float32(rounded)
+    assert rounded == float(in_float32)
+    assert is_nearest_float32(in_float32, exactly(Fraction(value, 2**bits)))
 
 
 @given(st.floats(0, 1, width=32, exclude_max=True))
@@ -95,5 +96,6 @@ def test_ties_round_to_even(level):
 def test_power_halfway_between_two_float64_is_rounded_to_even(number):
     """Python divides two integers to the nearest float64."""
     halfway = Fraction(2 * number + 1, 2**54)
-    assert exact.nearest_power(halfway, Fraction(1)) == float(halfway)
-    assert exact.nearest_power(halfway**2, Fraction(1, 2)) == float(halfway)
+    expected = float(halfway)
+    assert exact.nearest_power(halfway, Fraction(1)) == expected
+    assert exact.nearest_power(halfway**2, Fraction(1, 2)) == expected

@@ -90,7 +90,8 @@ lengths = magnitudes(1, MAX_STEP)
 
 def in_units(level):
     """Return a level in units of 2⁻⁶², rounded to 224 bits."""
-    return Fraction(round(Fraction(level) * 2**224), 2 ** (224 - 62))
+    rounded = round(Fraction(level) * 2**224)
+    return Fraction(rounded, 2 ** (224 - 62))
 
 
 @examples(200)
@@ -100,7 +101,8 @@ def test_levels_are_rounded_towards_each_other(start, end, length):
     low = min(start, end)
     higher = floor(in_units(high))
     lower = ceil(in_units(low))
-    stored = levels_of(encode(start, end, length, "linear"))
+    encoded = encode(start, end, length, "linear")
+    stored = levels_of(encoded)
     if start >= end:
         assert stored == (higher, lower)
     else:
@@ -113,13 +115,14 @@ def test_levels_are_rounded_towards_each_other(start, end, length):
 def test_levels_above_1_are_divided_by_the_least_power_of_two(low, more, doublings, length):
     for integer in (2 ** (doublings - 1), 2**doublings - 1):
         high = exact.to_decimal(integer + Fraction(more))
+        high_units = in_units(high)
         encoded = encode(high, low, length, "linear")
-        if in_units(high) <= ONE:
+        if high_units <= ONE:
             assert encoded.shift is None
         else:
             divisor = 2**encoded.shift
-            assert divisor // 2 * ONE < in_units(high) <= divisor * ONE
-            higher = floor(in_units(high) / divisor)
+            assert divisor // 2 * ONE < high_units <= divisor * ONE
+            higher = floor(high_units / divisor)
             lower = ceil(in_units(low) / divisor)
             assert levels_of(encoded) == (higher, lower)
 
@@ -128,11 +131,12 @@ def test_levels_above_1_are_divided_by_the_least_power_of_two(low, more, doublin
 def test_row_is_flat_if_no_unit_is_between_its_levels(units, distance, length):
     """Its levels are off a unit by 10⁻⁴⁰ and by up to five units."""
     for side in (1, -1):
-        level = exact.to_decimal(Fraction(units, ONE) + Fraction(side, 10**40))
-        above = exact.to_decimal(Fraction(level) + Fraction(distance, 10**38))
-        encoded = encode(above, level, length, "linear")
-        is_flat = floor(in_units(above)) < ceil(in_units(level))
-        assert (encoded.length == 0) == is_flat
+        low = exact.to_decimal(Fraction(units, ONE) + Fraction(side, 10**40))
+        high = exact.to_decimal(Fraction(low) + Fraction(distance, 10**38))
+        encoded = encode(high, low, length, "linear")
+        higher = floor(in_units(high))
+        lower = ceil(in_units(low))
+        assert (encoded.length == 0) == (higher < lower)
 
 
 @given(lengths)
@@ -148,10 +152,13 @@ def test_inverse_of_length_is_rounded_down(length):
 def test_rate_and_exponent_of_power(name, power, length):
     """P/L is rounded down, and P to the nearest unit."""
     assume(power not in (1, Decimal("0.5")))
-    shape = SHAPES[name](Fraction(power))
+    power = Fraction(power)
+    shape = SHAPES[name](power)
     limbs = shape.parameters(Decimal(1), Decimal(0), length)
-    assert joined_limbs(limbs[:4]) == floor(Fraction(power) * INVERSE_ONE / length)
-    assert abs(joined_limbs(limbs[4:]) - Fraction(power) * ONE) <= Fraction(1, 2)
+    rate = joined_limbs(limbs[:4])
+    assert rate == floor(power * INVERSE_ONE / length)
+    exponent = joined_limbs(limbs[4:])
+    assert abs(exponent - power * ONE) <= Fraction(1, 2)
 
 
 @examples(200)
@@ -160,8 +167,10 @@ def test_rate_of_exponential_is_rounded_down(start, end, length):
     """The rate is log₂(h/l)/L."""
     assume(start != end and start and end)
     limbs = parse_shape("exponential").parameters(start, end, length)
-    octaves = precise.log(wide(max(start, end)) / wide(min(start, end)), 2)
-    assert joined_limbs(limbs) - as_fraction(octaves * INVERSE_ONE) / length in ERROR_OF_RATE
+    ratio = wide(max(start, end)) / wide(min(start, end))
+    octaves = precise.log(ratio, 2)
+    rate = as_fraction(octaves * INVERSE_ONE) / length
+    assert joined_limbs(limbs) - rate in ERROR_OF_RATE
 
 
 powers_of_t = st.decimals("0.25", "4", places=5)
@@ -174,11 +183,14 @@ def test_rate_of_inverse_power_is_rounded_down(start, end, length, power):
     assume(start != end and start and end)
     ratio = (wide(max(start, end)) / wide(min(start, end))) ** (1 / wide(power))
     assume(ratio <= MAX_T)
-    limbs = InversePower(Fraction(power)).parameters(start, end, length)
+    shape = InversePower(Fraction(power))
+    limbs = shape.parameters(start, end, length)
     growth = as_fraction(ratio - 1)
-    assert joined_limbs(limbs[:5]) - growth * INVERSE_ONE / length in ERROR_OF_RATE
-    assert joined_limbs(limbs[:5]) * length <= MAX_RATE
-    assert abs(joined_limbs(limbs[5:8]) - Fraction(power) * ONE) <= Fraction(1, 2)
+    rate = joined_limbs(limbs[:5])
+    assert rate - growth * INVERSE_ONE / length in ERROR_OF_RATE
+    assert rate * length <= MAX_RATE
+    exponent = joined_limbs(limbs[5:8])
+    assert abs(exponent - Fraction(power) * ONE) <= Fraction(1, 2)
     assert limbs[8] == (growth < LEAST_GROWTH)
 
 
@@ -188,21 +200,26 @@ def test_levels_are_nearly_equal_up_to_the_least_growth(distance, length, power)
     growth = LEAST_GROWTH + Fraction(distance, 2**80)
     ratio = (1 + wide(growth)) ** wide(power)
     start = exact.to_decimal(as_fraction(ratio))
-    limbs = InversePower(Fraction(power)).parameters(start, Decimal(1), length)
+    shape = InversePower(Fraction(power))
+    limbs = shape.parameters(start, Decimal(1), length)
     assert limbs[8] == (distance < 0)
 
 
 def test_levels_that_grow_by_exactly_the_least_growth():
-    assert Fraction("0.4194305") / Fraction("0.4194304") - 1 == LEAST_GROWTH
+    start = Decimal("0.4194305")
+    end = Decimal("0.4194304")
+    assert Fraction(start) / Fraction(end) - 1 == LEAST_GROWTH
     shape = InversePower(Fraction(1))
-    limbs = shape.parameters(Decimal("0.4194305"), Decimal("0.4194304"), 1000)
+    limbs = shape.parameters(start, end, 1000)
     assert limbs[8] == 0
 
 
 def test_greatest_rate_is_that_of_the_greatest_ratio():
     least = exact.to_decimal(Fraction(1, MAX_T))
-    limbs = InversePower(Fraction(1)).parameters(Decimal(1), least, 1)
-    assert MAX_RATE / 2 < joined_limbs(limbs[:5]) <= MAX_RATE
+    shape = InversePower(Fraction(1))
+    limbs = shape.parameters(Decimal(1), least, 1)
+    rate = joined_limbs(limbs[:5])
+    assert MAX_RATE / 2 < rate <= MAX_RATE
 
 
 # Exact levels.
@@ -220,14 +237,9 @@ powers = st.fractions(Fraction(1, 4), 4, max_denominator=100)
 @given(levels, levels, st.fractions(Fraction(1, 10**9), 1 - Fraction(1, 10**9)), powers)
 def test_levels_have_80_correct_digits(start, end, x, power):
     """They are computed with 100 digits, of which each operation may lose some."""
+    numbers = [wide(number) for number in (start, end, x, power)]
     for name, shape in SHAPES.items():
         level = shape(power).level(start, end, x)
-        expected = SPECS[name].level(
-            precise,
-            precise.mpf(str(start)),
-            precise.mpf(str(end)),
-            precise.mpf(x.numerator) / x.denominator,
-            precise.mpf(power.numerator) / power.denominator,
-        )
-        error = abs(precise.mpf(str(level)) - expected)
+        expected = SPECS[name].level(precise, *numbers)
+        error = abs(wide(level) - expected)
         assert error < expected * precise.mpf(10) ** -80, name

@@ -30,7 +30,8 @@ def bound_and_peak(curve: Curve) -> tuple[float, float]:
     tails = np.append(sums[1:], 0)  # Σ_{t>E} s
     predictions = []
     for end in np.flatnonzero(s > tails):
-        predictions.append(bound_and_peak_until(s[: end + 1], tails[end]))
+        until_end = s[: end + 1]
+        predictions.append(bound_and_peak_until(until_end, tails[end]))
     return min(predictions)
 
 
@@ -60,7 +61,10 @@ def check_prediction(curve: Curve, tolerance: float) -> None:
 
 def is_short_and_positive(curve: Curve) -> bool:
     """Return True if the curve can be added up step by step, and is not 0 everywhere."""
-    return curve.total_steps <= 100_000 and curve(np.arange(curve.total_steps)).any()
+    if curve.total_steps > 100_000:
+        return False
+    multipliers = curve(range(curve.total_steps))
+    return multipliers.any()
 
 
 @examples(60)
@@ -76,7 +80,8 @@ def test_tiny_tail_counts_as_little_as_none() -> None:
     without_tail = compare(StagedCurve([(900,)], start=1.0))
     predictions = [without_tail]
     for level in np.geomspace(1e-12, 1.0, 400).tolist():
-        predictions.append(compare(StagedCurve([(900,), (0, level), (100,)], start=1.0)))
+        with_tail = StagedCurve([(900,), (0, level), (100,)], start=1.0)
+        predictions.append(compare(with_tail))
     for before, after in pairwise(predictions):
         assert after.bound == pytest.approx(before.bound, rel=0.1)
         assert after.peak == pytest.approx(before.peak, rel=0.15)
@@ -94,7 +99,13 @@ STAGES = st.one_of(
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")  # levels like learning rates
 @examples(28)
-@given(LEVELS, st.lists(STAGES, max_size=4), LEVELS, st.sampled_from([1.0, 1e-4]), st.booleans())
+@given(
+    start=LEVELS,
+    stages=st.lists(STAGES, max_size=4),
+    end=LEVELS,
+    scale=st.sampled_from([1.0, 1e-4]),
+    jumps_at_the_end=st.booleans(),
+)
 def test_any_stages_are_within_1e_5(
     start: float, stages: Any, end: float, scale: float, jumps_at_the_end: bool
 ) -> None:
@@ -104,8 +115,9 @@ def test_any_stages_are_within_1e_5(
         second = StagedCurve([*stages, (2,)], start=1.0)
     else:
         second = StagedCurve([(3,), (800, 1e-12, "exponential")], start=1.0)
+    curve = first.then(second, scale=scale)
     with patch("plateau_jax.theory.comparison.MAX_SINGLE_STEPS", 2**14):
-        check_prediction(first.then(second, scale=scale), 1e-5)
+        check_prediction(curve, 1e-5)
 
 
 def test_longest_curve_follows_its_sum_in_little_memory() -> None:
@@ -116,7 +128,8 @@ def test_longest_curve_follows_its_sum_in_little_memory() -> None:
     tracemalloc.stop()
     assert most < 2**28
     harmonic = np.log(MAX_STEP - 1) + np.euler_gamma
-    assert longest.bound == pytest.approx(np.sqrt((1 + harmonic) / MAX_STEP), rel=1e-5)
+    bound = np.sqrt((1 + harmonic) / MAX_STEP)
+    assert longest.bound == pytest.approx(bound, rel=1e-5)
 
 
 def test_largest_multiplier_may_be_that_before_a_jump() -> None:
@@ -132,7 +145,8 @@ def curve_of_zeros(steps: int) -> Curve:
 @given(st.floats(2**-6, 1.0, width=32), st.integers(0, 5))
 def test_one_step_is_exact(level: float, zeros: int) -> None:
     one_step = StagedCurve([(1,)], start=level)
-    prediction = compare(one_step.then(curve_of_zeros(1 + zeros)))
+    curve = one_step.then(curve_of_zeros(1 + zeros))
+    prediction = compare(curve)
     assert prediction.bound == 1.0
     assert prediction.peak == 1 / level
 
@@ -151,12 +165,13 @@ def test_ratios_are_relative_to_first_curve(described: Any) -> None:
         assert comparison.bounds[index] == prediction.bound / first.bound
         # A peak falls as 1/√steps, which does not count as a difference.
         longer = np.sqrt(curve.total_steps / curves[0].total_steps)
-        assert comparison.peaks[index] == pytest.approx(
-            prediction.peak / first.peak * longer, rel=1e-12
-        )
-    assert len(comparison.bounds) == len(comparison.peaks) == len(curves)
+        ratio = prediction.peak / first.peak * longer
+        assert comparison.peaks[index] == pytest.approx(ratio, rel=1e-12)
+    assert len(comparison.bounds) == len(curves)
+    assert len(comparison.peaks) == len(curves)
     assert len(set(comparison.names)) == len(curves)
-    named = compare(dict(zip(comparison.names, curves, strict=True)))
+    with_names = dict(zip(comparison.names, curves, strict=True))
+    named = compare(with_names)
     assert named == comparison
     assert hash(named) == hash(comparison)
 
@@ -202,11 +217,13 @@ def test_notebook_shows_same_table() -> None:
 def test_note_on_curves_with_a_batch_plan() -> None:
     """Their bounds count steps, which are not the updates of the run."""
     curve = PlateauCurve(1000)
-    scaled = BatchPlan([(0, 8), (4000, 16)]).scale(curve, 8, reference=16)
-    text = "A run with BatchPlan.scale makes fewer, larger updates"
-    for comparison in (compare(curve, scaled), compare(scaled.cooldown(500, 100))):
-        assert text in " ".join(str(comparison).split())
-        assert text in comparison._repr_html_()
+    plan = BatchPlan([(0, 8), (4000, 16)])
+    scaled = plan.scale(curve, 8, reference=16)
+    note = "A run with BatchPlan.scale makes fewer, larger updates"
+    for curves in ((curve, scaled), (scaled.cooldown(500, 100),)):
+        comparison = compare(*curves)
+        assert note in " ".join(str(comparison).split())
+        assert note in comparison._repr_html_()
     assert "BatchPlan" not in str(compare(curve))
 
 
@@ -250,7 +267,8 @@ def test_curve_of_zeros(cosine: Curve) -> None:
 
 @wrong(ValueError, "... has no positive learning rate")
 def test_curve_of_zeros_with_a_long_repr() -> None:
-    compare(build({"stages": [(5,)] * 1000, "start": 0.0}))
+    zeros = build({"stages": [(5,)] * 1000, "start": 0.0})
+    compare(zeros)
 
 
 @wrong(FrozenInstanceError)

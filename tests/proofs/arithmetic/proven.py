@@ -62,7 +62,8 @@ MOST_K_OF_T = (MAX_T - 1).bit_length()
 MOST_DOUBLINGS = scaled_curve._MAX_FACTOR.bit_length() - 1
 """The factor of a batch plan is at most 2 to this power."""
 
-_UP_TO_ONE = Interval(-ONE, ONE + 2**31 - 1), Interval(0, ONE + 2**31 - 1)
+_HARDLY_ABOVE_ONE = ONE + 2**31 - 1
+_UP_TO_ONE = Interval(-ONE, _HARDLY_ABOVE_ONE), Interval(0, _HARDLY_ABOVE_ONE)
 _ABOVE_ONE = Interval(0, 5 * ONE // 4)
 _BELOW_ONE = Interval(0, 3 * ONE // 4)
 OPERANDS = _UP_TO_ONE, (_ABOVE_ONE, _BELOW_ONE), (_BELOW_ONE, _ABOVE_ONE)

@@ -40,8 +40,8 @@ class CosineSpec(InterpolatedSpec):
         operand.
         """
         errors = union(error_of_sine(x) for x in phases(256))
-        least_growth = PI.scaled(Fraction(7071, 20_000)).low * LEAST_STEP
-        assert errors.width < least_growth
+        derivative = PI.scaled(Fraction(7071, 20_000))
+        assert errors.width < derivative.low * LEAST_STEP
 
 
 def error_of_sine(x: Bounded) -> Interval:
@@ -63,7 +63,8 @@ def test_formula_of_cosine() -> None:
     """S = (2·x·(c₀ - c₁·x² + c₂·x⁴ - …))²."""
     x, in_units = unknown("x", Fraction(1, 4))
     value = Cosine.interpolant(BOUNDED, at_x(in_units), ())
-    sine = x * power_series(cosine.SINE, -(x * x)).scaled(2)
+    half_sine = x * power_series(cosine.SINE, -(x * x))
+    sine = half_sine.scaled(2)
     assert value.exact == (sine * sine).halved(62)
 
 

@@ -83,7 +83,8 @@ def test_exponential_joins_its_parts(
     assert value is level.return_value
     level.assert_called_once_with(INTEGERS, at, power_of_two.return_value)
     exact = (steps.value * joined(*rate)).halved(31)
-    assert (exact - exponent_given_to(power_of_two)).range.within(Interval(0, 1))
+    missing = exact - exponent_given_to(power_of_two)
+    assert missing.range.within(Interval(0, 1))
 
 
 # A slow exponential: R < 24·2³¹, and j < 2³¹, so E < 24·2³¹ units: its whole part is 0. As E grows,
@@ -106,8 +107,9 @@ def test_last_product_of_a_slow_exponential(h: int) -> None:
 
     Here h and l are the limbs of u, and e is d/2³¹, rounded up: 2³¹ - e is the high limb of 1 - d.
     """
-    u = integer("u", Interval(h * 2**31, h * 2**31 + LIMB))
-    low_limb = u.value - constant(h * 2**31)
+    least = h * 2**31
+    u = integer("u", Interval(least, least + LIMB))
+    low_limb = u.value - constant(least)
     for e in range(MOST_E + 1):
         d = integer("d", Interval(max(0, (e - 1) * 2**31 + 1), e * 2**31))
         product = multiply(ONE - d, u)
@@ -168,10 +170,12 @@ def prove_slow_exponential_is_monotone() -> None:
     198. If e is 0, so is d, and u itself is at most 198. Otherwise d - u/2 is below -1/2 for all
     these u: so u >= 2·d + 2 >= 2·e·2³¹, while u <= 2·e·2³¹ + 198.
     """
-    assert (LEAST_CHANGE, MOST_E) == (24, 12)
+    assert LEAST_CHANGE == 24
+    assert MOST_E == 12
     u = any_u(0, SLOW)
     assert factor_of_last_product(u).error.width < Fraction(21, 10)
     assert d_minus_half_u(u).within(Interval(-99, Fraction(1, 1000)))
     for e in range(1, MOST_E + 1):
-        near_border = any_u(2 * e * 2**31 - 4, 2 * e * 2**31 + 198)
+        border = 2 * e * 2**31
+        near_border = any_u(border - 4, border + 198)
         assert d_minus_half_u(near_border).high < Fraction(-1, 2)

@@ -179,7 +179,8 @@ def test_formula_of_parabola(p: int) -> None:
     growth, growth_in_units = unknown("t - 1", Fraction(1, 2**23))
     value = inverse_power.parabola_at(BOUNDED, x_in_units, growth_in_units, (p, 0, 0))
     bend = growth.scaled(Fraction(p + 1, 2))
-    assert value.exact == (x + bend * (constant(1) - x)).scaled(ONE)
+    parabola = x + bend * (constant(1) - x)
+    assert value.exact == parabola.scaled(ONE)
 
 
 def test_error_of_parabola() -> None:
@@ -198,7 +199,8 @@ def test_parabola_is_at_most_1() -> None:
     parabola = inverse_power.parabola_at(INTEGERS, x, growth, power)
     quotient = (constant(ONE) - parabola.value) * power_of(one_minus_x, -1)
     assert quotient.range.is_not_negative
-    at_the_end = inverse_power.parabola_at(INTEGERS, integer("1", point(ONE)), growth, power)
+    one = integer("1", point(ONE))
+    at_the_end = inverse_power.parabola_at(INTEGERS, one, growth, power)
     assert at_the_end == ONE
 
 
@@ -245,8 +247,9 @@ def test_normalized_number_is_rounded_down_once(
 
 
 def test_greatest_t_is_normalized_exactly() -> None:
+    t = integer("t", point(MAX_T))
     nothing = integer("0", point(0))
-    k, y_minus_1 = inverse_power.normalize(INTEGERS, integer("t", point(MAX_T)), nothing)
+    k, y_minus_1 = inverse_power.normalize(INTEGERS, t, nothing)
     assert k == MOST_K_OF_T
     assert 2**k == MAX_T
     assert y_minus_1 == 0
@@ -255,19 +258,23 @@ def test_greatest_t_is_normalized_exactly() -> None:
 @both_sides
 def test_normalized_number_is_near_1(side: Fractions) -> None:
     """t/2ᵏ - 1 lies in [-2/7, 3/7]. After the shifts, every t is treated like one from 1 to 2."""
+    one = integer("1", point(1))
     fraction = integer("fraction", side.fractions)
-    k, y_minus_1 = inverse_power.normalize(INTEGERS, integer("1", point(1)), fraction)
+    k, y_minus_1 = inverse_power.normalize(INTEGERS, one, fraction)
     assert k == side.is_past
     assert y_minus_1.range.within(side.y_minus_1)
     assert side.y_minus_1.within(Y_MINUS_1)
 
 
 def test_both_sides_contain_every_fraction() -> None:
-    assert (NORMALIZED - point(1)).scaled(ONE).within(Y_MINUS_1 + Interval(0, 1))
-    low, high = SIDES_OF_THE_END
-    assert low.fractions.low == FRACTIONS.low
-    assert low.fractions.high + 1 == high.fractions.low
-    assert high.fractions.high == FRACTIONS.high
+    normalized = (NORMALIZED - point(1)).scaled(ONE)
+    assert normalized.within(Y_MINUS_1 + Interval(0, 1))
+    up_to_the_end, past_the_end = SIDES_OF_THE_END
+    low = up_to_the_end.fractions
+    high = past_the_end.fractions
+    assert low.low == FRACTIONS.low
+    assert low.high + 1 == high.low
+    assert high.high == FRACTIONS.high
 
 
 # How the inverse power joins its parts.
@@ -299,7 +306,8 @@ def test_inverse_power_joins_its_parts(limbs: Limbs, monkeypatch: pytest.MonkeyP
     product = (y_minus_1.value * joined(*power)).halved(62) + centering
     twice_slope = half_slope.return_value.value.scaled(2)
     exact = k.value * joined(*power) + (twice_slope * product).halved(62)
-    assert (exact - exponent_given_to(power_of_two)).range.within(Interval(0, 8))
+    missing = exact - exponent_given_to(power_of_two)
+    assert missing.range.within(Interval(0, 8))
 
 
 @pytest.mark.parametrize("doublings", OCTAVES_OF_LENGTH)
@@ -311,14 +319,18 @@ def test_t_of_inverse_power(doublings: int, monkeypatch: pytest.MonkeyPatch) -> 
         replace_function(name, UP_TO_ONE, inverse_power, monkeypatch)
     power = every_power_or_more(POWERS_OF_T)
     for lengths in lengths_from(doublings):
-        steps = integer("steps", Interval(1, min(lengths.high, MAX_LENGTH)))
-        top = integer("top", Interval(0, (MAX_RATE >> 4 * LIMB_BITS) // lengths.low))
+        most_steps = min(lengths.high, MAX_LENGTH)
+        largest_top = (MAX_RATE >> 4 * LIMB_BITS) // lengths.low
+        steps = integer("steps", Interval(1, most_steps))
+        top = integer("top", Interval(0, largest_top))
+        at = FALLING._replace(elapsed=steps)
         factor.reset_mock()
-        InversePower.fixed_level(INTEGERS, FALLING._replace(elapsed=steps), (top, *rate, *power, 0))
+        InversePower.fixed_level(INTEGERS, at, (top, *rate, *power, 0))
         factor.assert_called_once()
         _, whole, fraction, _ = factor.call_args.args
         t = (steps.value * joined(top, *rate)).halved(31) + constant(ONE)
-        assert (t - joined_with_fraction(whole, fraction)).range.within(Interval(0, 1))
+        missing = t - joined_with_fraction(whole, fraction)
+        assert missing.range.within(Interval(0, 1))
 
 
 @from_higher_level

@@ -93,10 +93,17 @@ class PowerFromEndSpec(_PowerSpec):
 def test_scaled_steps_are_near_the_length() -> None:
     """j·2ᵏ/L lies in [5/7, 10/7], where logarithms are computed."""
     for k, steps in enumerate(steps_scaled_by_twos()):
-        assert Interval(steps.least * 2**k, steps.most * 2**k).within(NORMALIZED)
+        scaled = Interval(steps.least * 2**k, steps.most * 2**k)
+        assert scaled.within(NORMALIZED)
 
 
-@pytest.mark.parametrize(("shape", "steps"), [(PowerFromStart, ELAPSED), (PowerFromEnd, REMAINING)])
+@pytest.mark.parametrize(
+    ("shape", "steps"),
+    [
+        (PowerFromStart, ELAPSED),
+        (PowerFromEnd, REMAINING),
+    ],
+)
 @pytest.mark.parametrize("doublings", OCTAVES_OF_LENGTH)
 def test_power_joins_its_parts(
     doublings: int, shape: type[Interpolated], steps: Integer, monkeypatch: pytest.MonkeyPatch
@@ -111,14 +118,16 @@ def test_power_joins_its_parts(
     rate = rates_below(POWERS_OF_X.high / lengths.low)
     power = every_power_or_more(POWERS_OF_X)
     k = integer("k", Interval(0, MOST_K_OF_X))
-    scaled = integer("scaled", Interval(0, int(lengths.high * NORMALIZED.high)))
+    most_steps = int(lengths.high * NORMALIZED.high)
+    scaled = integer("scaled", Interval(0, most_steps))
     scale = Mock(return_value=(k, scaled))
     monkeypatch.setattr(power_shapes, "scale_near_length", scale)
     y = replace_function("ratio", UP_TO_ONE, power_shapes, monkeypatch)
     half_slope = replace_function("half_log_slope", HALF_SLOPE, power_shapes, monkeypatch)
     power_of_two = replace_function("two_to_minus", UP_TO_ONE, power_shapes, monkeypatch)
 
-    value = shape.interpolant(INTEGERS, POSITION._replace(length=length), (*rate, *power))
+    at = POSITION._replace(length=length)
+    value = shape.interpolant(INTEGERS, at, (*rate, *power))
 
     assert value is power_of_two.return_value
     scale.assert_called_once_with(INTEGERS, steps, length)
@@ -127,4 +136,5 @@ def test_power_joins_its_parts(
     product = ((length - scaled).value * joined(*rate)).halved(31)
     twice_slope = half_slope.return_value.value.scaled(2)
     exact = k.value * joined(*power) + (twice_slope * product).halved(62)
-    assert (exact - exponent_given_to(power_of_two)).range.within(Interval(0, 6))
+    missing = exact - exponent_given_to(power_of_two)
+    assert missing.range.within(Interval(0, 6))

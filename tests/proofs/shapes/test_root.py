@@ -92,7 +92,8 @@ def test_boxes_contain_every_root() -> None:
     assert_covered(ROOTS, BOXES_OF_ROOTS)
     squares = ROOTS**2
     for k, steps in enumerate(steps_scaled_by_fours()):
-        assert Interval(steps.least * 4**k, steps.most * 4**k).within(squares)
+        scaled = Interval(steps.least * 4**k, steps.most * 4**k)
+        assert scaled.within(squares)
 
 
 @pytest.mark.parametrize("k", [0, 3, MOST_K_OF_ROOT])
@@ -104,7 +105,8 @@ def test_root_joins_its_parts(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root, "scale_by_fours", scale)
     ratio_of_steps = replace_function("ratio", UP_TO_ONE, root, monkeypatch)
     square_root = replace_function("square_root", UP_TO_ONE, root, monkeypatch)
-    value = SquareRoot.interpolant(INTEGERS, POSITION._replace(length=length), ())
+    at = POSITION._replace(length=length)
+    value = SquareRoot.interpolant(INTEGERS, at, ())
     scale.assert_called_once_with(INTEGERS, ELAPSED, length)
     ratio_of_steps.assert_called_once_with(scaled, INVERSE, INVERSE_REST)
     square_root.assert_called_once_with(INTEGERS, ratio_of_steps.return_value)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from support.curves.strategies import (
     MAX_STEP,
     SMALLEST_NORMAL,
@@ -22,6 +23,8 @@ from plateau_jax.shapes.known_shapes import SHAPES
 
 UNIT = 4
 """The unit of every scaled curve, so that any two can be combined."""
+
+CurveAndSteps = tuple[Curve, NDArray[np.int32]]
 
 
 # Drawn levels and percentages may look like mistakes, and a cooldown may begin at 0.
@@ -281,6 +284,18 @@ def descriptions_and_steps(
         return description, steps_of(description, words_of_steps)
 
     return words(size + _count(counts, depth)).map(describe)
+
+
+def curves_and_steps(
+    counts: Sequence[int] = range(31), size: int = 48, *, scaled: bool = False
+) -> st.SearchStrategy[CurveAndSteps]:
+    """Draw the curves and the steps of `descriptions_and_steps`."""
+
+    def build_curve(drawn: tuple[Description, list[int]]) -> CurveAndSteps:
+        description, steps = drawn
+        return build(description), np.array(steps, np.int32)
+
+    return descriptions_and_steps(counts, size, scaled=scaled).map(build_curve)
 
 
 def scaled(exponent: float = 0.5) -> Curve:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 from hypothesis import assume, strategies as st
+from support.curves.descriptions import CurveAndSteps, build
 from support.curves.strategies import MAX_STEP, Words, words
 from support.numerics.oracle import (
     CurvePart,
@@ -199,3 +200,14 @@ def steps_at_borders(
         return fitted
 
     return words(_TRIES * _WORDS_PER_TRY + 2).map(fit_curve)
+
+
+def curves_near_borders(size: int = 48) -> st.SearchStrategy[CurveAndSteps]:
+    """Draw curves, each with `size` steps around one at a rounding border."""
+
+    def build_curve(drawn: tuple[Description, int]) -> CurveAndSteps:
+        description, step = drawn
+        steps = step + np.arange(size) - size // 2
+        return build(description), steps.clip(0, MAX_STEP).astype(np.int32)
+
+    return steps_at_borders().map(build_curve)
