@@ -3,7 +3,7 @@
     python -m pytest --all tests/docs/test_recorded_logs.py -s
 
 prints the figures of docs/logged_learning_rates.md. The logs have 3, 4 and 6 digits, and all rows
-of a run or every tenth.
+of a run or every tenth. A run with a planted fault is logged in one of these ways.
 """
 
 import random
@@ -117,7 +117,7 @@ def logs_of(lrs: Floats) -> Iterator[Log]:
         for interval in INTERVALS:
             steps = np.arange(0, len(lrs), interval)
             texts = [f"{lr:.{digits - 1}e}" for lr in lrs[steps].tolist()]
-            if len(set(texts)) > 1:
+            if len(steps) > 1 and lrs[steps].max() > 0:
                 yield Log(steps, texts)
 
 
@@ -277,14 +277,17 @@ def test_planted_faults_are_named(half):
     draw = random.Random(12)
     for run in runs_in(half):
         for planted in planted_faults(run, draw):
-            for log in logs_of(planted.lrs):
-                groups = [(GROUP_CURVE, run.peak / 3)]
-                comparison = compare_log(log.rows, run.curve, run.peak, groups=groups)
-                for fault in comparison.faults:
-                    if fault.name not in ("warmup", "past the end"):
-                        assert_explains(fault, log, run)
-                is_on = log.contains(lrs_of(run.curve, run.peak, log.steps))
-                outcomes[outcome_of(comparison, planted, np.count_nonzero(~is_on))] += 1
+            logs = list(logs_of(planted.lrs))
+            if not logs:
+                continue
+            log = draw.choice(logs)
+            groups = [(GROUP_CURVE, run.peak / 3)]
+            comparison = compare_log(log.rows, run.curve, run.peak, groups=groups)
+            for fault in comparison.faults:
+                if fault.name not in ("warmup", "past the end"):
+                    assert_explains(fault, log, run)
+            is_on = log.contains(lrs_of(run.curve, run.peak, log.steps))
+            outcomes[outcome_of(comparison, planted, np.count_nonzero(~is_on))] += 1
     num_decidable = outcomes.total() - outcomes["fewer than three rows differ"]
     num_named = outcomes["named alone"] + outcomes["named among several"]
     share = num_named / num_decidable
