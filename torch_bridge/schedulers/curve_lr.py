@@ -87,10 +87,11 @@ class lambda_lr(LambdaLR):
         last_epoch: Index of the last finished update. To begin at step n, pass n - 1, as in torch;
             the attribute is then n.
         strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
-        clock: A `DataClock`; or, with one curve for all groups, a `HoldUntilFlat`, a `HoldBelow` or
-            a list of them. By default a step of the curve is an update or, for a curve from
-            `BatchPlan.scale`, its unit of samples or tokens. A scheduler that steps other
-            schedulers without a metric, such as `SequentialLR`, can't step one with a hold rule.
+        clock: A `DataClock`; or, with one curve for all groups, a hold rule such as
+            `HoldUntilFlat`, or a list of hold rules. By default a step of the curve is an update
+            or, for a curve from `BatchPlan.scale`, its unit of samples or tokens. A scheduler that
+            steps other schedulers without a metric, such as `SequentialLR`, can't step one with a
+            hold rule.
         advise: False to turn off the warnings during training that are listed under `Warns`.
 
     Attributes:
