@@ -1,20 +1,17 @@
-"""Clocks as values; decisions of hold rules in NumPy, torch and JAX against an oracle."""
+"""Clocks as values; decisions of hold rules in NumPy and torch against an oracle."""
 
 import json
 import pickle
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 from math import nan
 
-import jax
 import numpy as np
 import pytest
 import torch
-from clocks.lanes import assert_compiled_matches_numpy, metrics_of_lanes
-from clocks.rules.specs import SAMPLES, SPECS
+from clocks.rules.specs import SPECS
 from hypothesis import given, strategies as st
 from support.clocks.holds import SIZE, any_rule, curve_steps_with_rules, metrics, rules
 from support.examples import corners, examples
-from support.jax.jax_cases import x64_both_ways
 
 from plateau_jax import DataClock, HoldBelow, HoldUntilFlat
 from plateau_jax.arguments import checks
@@ -190,14 +187,3 @@ def test_decision_on_arrays_matches_oracle(xp, as_array, drawn_rules, flat_start
     expected = curve_steps_with_rules(drawn_rules, flat_starts, drawn_metrics)
     actual = curve_steps_by_product(xp, drawn_rules, flat_starts, drawn_metrics, as_array)
     assert actual == expected
-
-
-@pytest.mark.slow
-@x64_both_ways
-@pytest.mark.parametrize("rule", SAMPLES, ids=repr)
-def test_compiled_decision_matches_numpy_bits(x64, rule):
-    random = np.random.default_rng(1)
-    first = metrics_of_lanes(random, 3)
-    last = metrics_of_lanes(random, 3)
-    with jax.enable_x64(x64):
-        assert_compiled_matches_numpy(rule, first, last=last)

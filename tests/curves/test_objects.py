@@ -265,11 +265,13 @@ class Crafted:
     ],
     ids=lambda crafted: f"{type(crafted.value).__name__}-{crafted.field}",
 )
-def test_crafted_pickle_is_rejected(crafted):
+def test_crafted_pickle_is_rejected(crafted: Crafted) -> None:
     check_rejected_as_pickle(crafted.value, crafted.field, crafted.wrong, crafted.error)
 
 
-def check_rejected_as_pickle(value, field, wrong, error):
+def check_rejected_as_pickle(
+    value: Any, field: str, wrong: Any, error: type[Exception] | tuple[type[Exception], ...]
+) -> None:
     crafted = copy.deepcopy(value)
     object.__setattr__(crafted, field, wrong)
     with pytest.raises(error):
@@ -279,7 +281,7 @@ def check_rejected_as_pickle(value, field, wrong, error):
 
 
 @pytest.mark.parametrize("rule", SAMPLES, ids=repr)
-def test_crafted_pickle_of_a_rule_is_rejected(rule):
+def test_crafted_pickle_of_a_rule_is_rejected(rule: Any) -> None:
     for field in dataclasses.fields(rule):
         check_rejected_as_pickle(rule, field.name, (), (TypeError, ValueError))
 

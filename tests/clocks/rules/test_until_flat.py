@@ -1,15 +1,12 @@
-"""`HoldUntilFlat`: its spec, its thresholds in compiled programs, and wrong arguments."""
+"""`HoldUntilFlat`: its spec, and wrong arguments."""
 
 import math
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from clocks.lanes import LANES, assert_compiled_matches_numpy, metrics_of_lanes, states_of_lanes
 from clocks.rules.spec import RuleSpec, metrics_in_a_reading, readings
 from hypothesis import strategies as st
-from support.jax.jax_cases import x64_both_ways
 from support.wrong import wrong
 
 from plateau_jax import HoldUntilFlat
@@ -85,35 +82,6 @@ UNTIL_FLAT = RuleSpec(
     saved=HoldUntilFlat(2, threshold=0.01, every=2, limit=15),
     saved_after={"scheduler_held_until_flat": 16},  # in a hold, in the middle of a reading
 )
-
-
-# Next to the threshold.
-
-
-def _next_to_the_threshold(rule: HoldUntilFlat, best: Any, random: np.random.Generator) -> Any:
-    """Return a metric per lane: two of three at the threshold, and one on a side of it."""
-    if rule.threshold_mode == "rel":
-        threshold = best * np.float32(1 - rule.threshold)
-    else:
-        threshold = best - np.float32(rule.threshold)
-    directions = random.choice(np.array([-9, 9], np.float32), LANES)
-    next_to_it = np.nextafter(threshold, directions)
-    return np.where(np.arange(LANES) % 3, threshold, next_to_it)
-
-
-@pytest.mark.slow
-@x64_both_ways
-@pytest.mark.parametrize("rule", UNTIL_FLAT.samples, ids=repr)
-def test_compiled_threshold_matches_numpy_bits(x64: bool, rule: HoldUntilFlat) -> None:
-    """The first reading, made of products, is the best; the second is next to its threshold."""
-    random = np.random.default_rng(1)
-    first = metrics_of_lanes(random, rule.every)
-    (state, _) = states_of_lanes(np, rule, first)[-1]
-    plain = [_next_to_the_threshold(rule, state.best, random)] * rule.every
-    (state, _) = states_of_lanes(np, rule, first, plain)[-1]
-    assert 0.01 < np.mean(state.stale == 0) < 0.99
-    with jax.enable_x64(x64):
-        assert_compiled_matches_numpy(rule, first, plain)
 
 
 # Wrong arguments.
