@@ -260,8 +260,8 @@ DATA_CLOCK_WITH_A_PHASE = DataClock(8, count=4).to_dict() | {"phase": 3}
             f"saved has a clock of the kind 'time', so it was {NEWER}",
         ),
         (
-            [{"kind": "hold_above", "value": 3.0}],
-            f"saved has a clock of the kind 'hold_above', so it was {NEWER}",
+            [{"kind": "hold_in_a_later_version", "value": 3.0}],
+            f"saved has a clock of the kind 'hold_in_a_later_version', so it was {NEWER}",
         ),
     ],
 )
