@@ -2,14 +2,15 @@
 
 import copy
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields, make_dataclass, replace
 from itertools import permutations
 from typing import Any, TypedDict
 
 import numpy as np
 import pytest
 import torch
+from clocks.rules.specs import ONE_OF_EACH
 from hypothesis import given, strategies as st
 from support.trees import equal_trees
 from torch import nn
@@ -21,7 +22,6 @@ from plateau_jax import (
     CurveScheduler,
     CurveWarning,
     DataClock,
-    HoldBelow,
     HoldUntilFlat,
     PlateauCurve,
     StagedCurve,
@@ -277,8 +277,8 @@ DATA_CLOCK_WITH_A_PHASE = DataClock(8, count=4).to_dict() | {"phase": 3}
             f"saved has a clock of the kind 'time', so it was {NEWER}",
         ),
         (
-            [{"kind": "hold_above", "value": 3.0}],
-            f"saved has a clock of the kind 'hold_above', so it was {NEWER}",
+            [{"kind": "hold_in_a_later_version", "value": 3.0}],
+            f"saved has a clock of the kind 'hold_in_a_later_version', so it was {NEWER}",
         ),
     ],
 )
@@ -404,9 +404,11 @@ def test_state_of_torch_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> Non
     assert defaults.items() <= entries.items()
 
 
-@dataclass(frozen=True)
-class _LaterHoldBelow(HoldBelow):
-    cooldown: int = added_later(0)
+def with_a_later_argument(rule: Any) -> Any:
+    """Return the same rule, of a version whose class has one more argument."""
+    later = ("cooldown", int, added_later(0))
+    later_class = make_dataclass("Later", [later], bases=(type(rule),), frozen=True)
+    return later_class(**{field.name: getattr(rule, field.name) for field in fields(rule)})
 
 
 @dataclass(frozen=True)
@@ -414,11 +416,9 @@ class _LaterDataClock(DataClock):
     phase: int = added_later(0)
 
 
-LATER_VALUES = [
-    (_LaterRule(2, limit=9), HoldUntilFlat(2, limit=9)),
-    (_LaterHoldBelow(0.5, 9), HoldBelow(0.5, 9)),
-    (_LaterDataClock(8), DataClock(8)),
-]
+LATER_VALUES = [(_LaterDataClock(8), DataClock(8))]
+for rule in ONE_OF_EACH:
+    LATER_VALUES.append((with_a_later_argument(rule), rule))
 
 
 @pytest.mark.parametrize(("later", "earlier"), LATER_VALUES, ids=repr)

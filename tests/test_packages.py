@@ -16,6 +16,7 @@ from packaging.version import Version
 
 import plateau_jax
 import torch_bridge
+from plateau_jax.clocks.known_rules import RULES
 
 ROOT = Path(__file__).parents[1]
 
@@ -62,8 +63,7 @@ REEXPORTED = {
     "StagedCurve",
     "BatchPlan",
     "DataClock",
-    "HoldBelow",
-    "HoldUntilFlat",
+    *(rule.__name__ for rule in RULES.values()),
 }
 
 

@@ -12,7 +12,6 @@ from plateau_jax.clocks.clock import (
     AnyClock,
     CheckedClock,
     check_clock,
-    check_consumed,
 )
 from plateau_jax.clocks.decision import decide
 from plateau_jax.clocks.known_rules import Rule
@@ -21,7 +20,7 @@ from plateau_jax.curves.serialization import CURVE_CLASSES
 from plateau_jax.lazy_names import attach
 from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
 from plateau_jax.runs.comparison import compare_with_saved, one_if_equal, schedules_of
-from plateau_jax.runs.host_clock import HeldClock, UnitClock, UpdateClock, new_clock
+from plateau_jax.runs.host_clock import HeldClock, UpdateClock, new_clock
 from plateau_jax.runs.policy import FOLLOWER, state_policy
 from plateau_jax.runs.record import dump_records, read_records, shortest_decimal, shortest_decimals
 from plateau_jax.runs.saved_run import (
@@ -32,6 +31,7 @@ from plateau_jax.runs.saved_run import (
     check_peaks,
     dump_hold_states,
     initial_states,
+    position_after,
     position_on,
     read_saved_run,
 )
@@ -65,13 +65,11 @@ __all__ = [
     "SavedRun",
     "States",
     "Table",
-    "UnitClock",
     "UpdateClock",
     "ValuesAhead",
     "as_curves",
     "attach",
     "check_clock",
-    "check_consumed",
     "check_length",
     "check_peaks",
     "checks",
@@ -87,6 +85,7 @@ __all__ = [
     "multiply_levels",
     "new_clock",
     "one_if_equal",
+    "position_after",
     "position_on",
     "read_records",
     "read_saved_run",

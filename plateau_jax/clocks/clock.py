@@ -97,6 +97,11 @@ class CheckedClock:
         """True if several updates may use the same step of the curve."""
         return self.unit is not None or len(self.rules) > 0
 
+    @property
+    def counts_are_known(self) -> bool:
+        """True if the number of updates says how much they consumed."""
+        return self.unit is None or self.count is not None
+
     def to_plain(self) -> dict[str, Any] | list[dict[str, Any]] | None:
         """Return the clock as the plain JSON values in a record."""
         if self.unit is not None:

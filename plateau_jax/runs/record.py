@@ -48,8 +48,8 @@ def resume_record(
     Args:
         curve: The curve of the run, or a mapping that `Curve.from_dict` reads.
         peak_value: The peak learning rate; None to leave it out of the comparison.
-        clock: The clock of the run: a `DataClock`, a `HoldUntilFlat`, a `HoldBelow`, or a list of
-            hold rules. By default the run counts updates.
+        clock: The clock of the run: a `DataClock`, a hold rule such as `HoldUntilFlat`, or a list
+            of hold rules. By default the run counts updates.
 
     Returns:
         A dictionary of plain JSON values, with the keys `"kind"`, `"format"`, `"curve"`, and,

@@ -159,6 +159,29 @@ def _on_new_clock(clock: CheckedClock, saved: SavedRun) -> Position:
     return Position(updates, step, hold_states=states)
 
 
+def position_after(clock: CheckedClock, updates: int, argument: str, alternative: str) -> Position:
+    """Return the position of a run of which only the number of updates is known.
+
+    Args:
+        clock: The clock of the run.
+        updates: The number of updates so far.
+        argument: The argument that says so, and its value.
+        alternative: What else the user may do, with a semicolon before it.
+
+    Raises:
+        ValueError: It is not known what the updates consumed.
+    """
+    if clock.unit is None:
+        return Position(updates, updates, hold_states=initial_states(clock.rules))
+    if updates and not clock.counts_are_known:
+        raise ValueError(
+            f"{argument} with DataClock({clock.unit}): the number of updates does not say how much "
+            f"they consumed. Write DataClock({clock.unit}, count=n) if each consumed n{alternative}"
+        )
+    consumed = check_consumed(updates * (clock.count or 0))
+    return Position(updates, consumed // clock.unit, consumed)
+
+
 def _read_curve_step(
     state: Mapping[str, Any], updates: int, last_step: int, *, may_be_held: bool
 ) -> int:

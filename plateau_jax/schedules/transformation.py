@@ -102,7 +102,7 @@ def scale_by_curve(
     Args:
         curve: The curve, or a mapping that `Curve.from_dict` reads.
         peak_value: As in `optax_schedule`.
-        clock: A `DataClock`; or a hold rule (`HoldUntilFlat`, `HoldBelow`) or a list of them, each
+        clock: A `DataClock`; or a hold rule such as `HoldUntilFlat`, or a list of hold rules, each
             of which sees every update and counts independently. By default each update is a step of
             the curve. For a curve from `BatchPlan.scale`, a step is its unit of samples or tokens.
 

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from clocks.numpy_run import NumPyRun
+from clocks.rules.specs import ONE_OF_EACH
 from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
-from support.clocks.holds import curves, holds, metrics
+from support.clocks.holds import STAIRS, curves, holds, metrics
 from support.curves.descriptions import scaled
 from support.examples import examples
 from support.runs.definition import Definition
@@ -23,9 +24,6 @@ from support.trees import equal_trees
 from plateau_jax import (
     Curve,
     DataClock,
-    HoldBelow,
-    HoldUntilFlat,
-    StagedCurve,
     check_resume,
     resume_record,
     scale_by_curve,
@@ -157,16 +155,11 @@ def cases(max_unit: int) -> dict[str, st.SearchStrategy[tuple[Any, Any]]]:
     }
 
 
-STAIRS = StagedCurve([(2, 1), (3,), (2, 0.7), (1,), (0, 0.5), (2,), (4, 0.9), (3,), (5, 0)])
-RULES = (
-    HoldUntilFlat(2, threshold=0.1, every=2, limit=9),
-    HoldBelow([(0.7, 3), (0.1, 6)], every=3),
-)
 # A few that are compiled once.
 COMPILED: dict[str, st.SearchStrategy[tuple[Any, Any]]] = {
     "updates": st.just((STAIRS, None)),
     "samples": st.just((scaled(), DataClock(8))),
-    "held": st.just((STAIRS, RULES)),
+    "held": st.just((STAIRS, ONE_OF_EACH)),
 }
 any_count = st.integers(0, 300) | st.integers(0, 2**45)
 jax_counts = st.integers(0, 50) | st.sampled_from((0, 1, 2**30 - 1, 2**30))

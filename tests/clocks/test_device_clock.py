@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from clocks.rules.specs import SAMPLES
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
@@ -20,8 +21,6 @@ from plateau_jax import (
     Curve,
     CurveWarning,
     DataClock,
-    HoldBelow,
-    HoldUntilFlat,
     PlateauCurve,
     StagedCurve,
 )
@@ -205,19 +204,12 @@ def test_memory_stays_below_the_limit(
     run.update(False, 1)
 
 
-RULES = [
-    HoldUntilFlat(2, threshold=0.1, every=3, limit=30),
-    HoldUntilFlat(3, threshold=0.05, threshold_mode="abs", limit=9),
-    HoldBelow([(0.7, 5), (0.2, 3)], every=2),
-]
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 def test_compiled_rules_decide_as_uncompiled_ones() -> None:
     """Counters and states have the same bits, also after skipped updates and a resumed state."""
     curve = StagedCurve([(3, 1.0), (4,), (2, 0.5), (5,), (200, 0.0)])
-    checked = CheckedClock(rules=tuple(RULES))
+    checked = CheckedClock(rules=tuple(SAMPLES))
     eager = Clock([curve], [0.5], CPU, checked)
     compiled = Clock([curve], [0.5], CPU, checked, is_compiled=True)
     random = Random(0)

@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 import torch
+from clocks.rules.specs import SAMPLES
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.examples import examples
@@ -27,11 +28,10 @@ from plateau_jax import (
     Curve,
     CurveWarning,
     DataClock,
-    HoldBelow,
-    HoldUntilFlat,
     PlateauCurve,
     StagedCurve,
 )
+from plateau_jax.clocks.known_rules import RULES
 
 # Routes: a curve, a clock or a plan is stored or written, and then is the same again.
 
@@ -135,7 +135,7 @@ def by_copied_fields(value):
     return copied
 
 
-CLASSES = [BatchPlan, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve]
+CLASSES = [BatchPlan, DataClock, *RULES.values(), PlateauCurve, StagedCurve]
 NAMES: dict[str, Any] = {cls.__name__: cls for cls in CLASSES}
 
 
@@ -218,9 +218,7 @@ def test_arguments_that_a_dictionary_lacks_have_their_defaults(chosen):
     [
         BatchPlan([(0, 8), (160, 16)]),
         DataClock(2**62, count=512),
-        HoldBelow(0.5, 100),
-        HoldBelow([(0.5, 100), (0.2, 300)], every=10),
-        HoldUntilFlat(5, every=100, limit=20_000),
+        *SAMPLES,
     ],
     ids=repr,
 )
@@ -264,18 +262,28 @@ class Crafted:
         Crafted(BatchPlan([(0, 8)]), "pairs", ((0, 8), (0, 8)), ValueError),
         Crafted(DataClock(8), "unit", 0, ValueError),
         Crafted(DataClock(8), "total", 3, TypeError),
-        Crafted(HoldBelow(0.5, 100), "steps", 0, ValueError),
-        Crafted(HoldUntilFlat(5, limit=9), "limit", 4.5, TypeError),
     ],
     ids=lambda crafted: f"{type(crafted.value).__name__}-{crafted.field}",
 )
-def test_crafted_pickle_is_rejected(crafted):
-    value = copy.deepcopy(crafted.value)
-    object.__setattr__(value, crafted.field, crafted.wrong)
-    with pytest.raises(crafted.error):
-        by_pickle(value)
-    with pytest.raises(crafted.error):
-        by_weights(value)
+def test_crafted_pickle_is_rejected(crafted: Crafted) -> None:
+    check_rejected_as_pickle(crafted.value, crafted.field, crafted.wrong, crafted.error)
+
+
+def check_rejected_as_pickle(
+    value: Any, field: str, wrong: Any, error: type[Exception] | tuple[type[Exception], ...]
+) -> None:
+    crafted = copy.deepcopy(value)
+    object.__setattr__(crafted, field, wrong)
+    with pytest.raises(error):
+        by_pickle(crafted)
+    with pytest.raises(error):
+        by_weights(crafted)
+
+
+@pytest.mark.parametrize("rule", SAMPLES, ids=repr)
+def test_crafted_pickle_of_a_rule_is_rejected(rule: Any) -> None:
+    for field in dataclasses.fields(rule):
+        check_rejected_as_pickle(rule, field.name, (), (TypeError, ValueError))
 
 
 def test_pickled_curve_names_only_its_class():

@@ -22,6 +22,7 @@ from support.golden.write import missing_names, write
 from torch import Tensor
 
 from plateau_jax import Curve
+from plateau_jax.clocks.known_rules import RULES
 from plateau_jax.curves.serialization import CONSTRUCTORS, CURVE_CLASSES
 from plateau_jax.shapes.known_shapes import SHAPES
 from plateau_jax.shapes.shape import Shape
@@ -269,6 +270,12 @@ def test_integers_of_every_power_at_its_ends_are_recorded(shape: type[Shape]) ->
     recorded.update(*SHAPES_OF_FILES.values())
     for power in shape.powers or ("",):
         assert shape.name.replace("P", power) in recorded
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_a_state_has_every_rule(kind: str) -> None:
+    states = [path.read_text(encoding="utf-8") for path in files.FILES.glob("*/states/*/*.json")]
+    assert any(f'"{kind}"' in state for state in states)
 
 
 @pytest.mark.parametrize("name", ["scheduler", "plateau", "plateau_integers"])

@@ -219,14 +219,15 @@ def _listed(clock: Any) -> list[Any]:
 
 
 def _has_short_decimals(clock: Any) -> bool:
-    """Return True if float32, such as in JAX's arrays, keeps the numbers of the clock."""
-    numbers: list[float] = []
-    for rule in _listed(clock):
-        if isinstance(rule, HoldUntilFlat):
-            numbers.append(rule.threshold)
-        if isinstance(rule, HoldBelow):
-            numbers += [value for value, _ in rule.pairs]
-    return all(float(str(np.float32(number))) == number for number in numbers)
+    """Return True if float32, such as in JAX's arrays, keeps the numbers of its record."""
+    record = resume_record(CURVE, clock=clock)
+    return mapped(record, through_float32) == record
+
+
+def through_float32(number: Any) -> Any:
+    if isinstance(number, float):
+        return float(str(np.float32(number)))
+    return number
 
 
 def _similar(clock: Any) -> list[Any]:

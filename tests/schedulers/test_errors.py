@@ -24,11 +24,13 @@ from torch.optim import Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, OneCycleLR
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
+from plateau_jax.clocks.known_rules import RULES
 from torch_bridge import count_updates, follow, lambda_lr
 
 NAN = float("nan")
 INF = float("inf")
 PATIENT = HoldUntilFlat(3, limit=9)
+NAMES_OF_RULES = [f"a {rule.__name__}, " for rule in RULES.values()]
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_last_epoch_does_not_say_what_was_consumed(optimizer: Any, value: int) -
         [DataClock(8)],
     ],
 )
-@wrong(TypeError, "clock = ", "must be a DataClock, a HoldUntilFlat, a HoldBelow, or a list of")
+@wrong(TypeError, "clock = ", "must be a DataClock, ", *NAMES_OF_RULES, "or a list of such rules")
 def test_clock_of_a_wrong_type(optimizer: Any, value: Any) -> None:
     lambda_lr(optimizer, CURVE, clock=value)
 

@@ -59,8 +59,7 @@ class StartCheck:
             seen = describe_updates(made)
             number = str(made)
         advice = "load the TrainStep's state, train_step.load_state_dict(state)"
-        checked = self._clock.checked
-        if checked.unit is None or checked.count is not None:
+        if self._clock.checked.counts_are_known:
             advice += f"; or build it with initial_updates={number}"
         peaks = [f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks)]
         advice += (

@@ -425,6 +425,19 @@ def _would_change(scheduler: WatchedScheduler, updates: int) -> bool:
     return False
 
 
+_FURTHER_ADVICE = {
+    "rarely": ", with total_steps = count_updates(loader, epochs)",
+    "often": (
+        ". Under gradient accumulation, do not call it after each micro-batch. accelerate by "
+        "default steps a prepared scheduler once for each process: build the scheduler with "
+        "clock=DataClock(accelerator.num_processes, count=1). With "
+        "step_scheduler_with_optimizer=False it steps at each call: call scheduler.step() only "
+        "if accelerator.sync_gradients, without this clock"
+    ),
+}
+"""How to correct each mistake, if a step of the curve is an update."""
+
+
 def _steps_message(scheduler: WatchedScheduler, mistake: str, size: int) -> str:
     unit = scheduler.unit
     calls = scheduler.in_window
@@ -438,22 +451,11 @@ def _steps_message(scheduler: WatchedScheduler, mistake: str, size: int) -> str:
             "With split_batches=True, or step_scheduler_with_optimizer=False, accelerate steps a "
             f"scheduler once per update: leave out the clock. {advise_hint('lambda_lr')}"
         )
-    call = "scheduler.step()"
+    when = 'once after every optimizer.step() (in Lightning "interval": "step")'
     if unit is not None:
-        call = "scheduler.step(count=n)"
-    advice = f'Call {call} once after every optimizer.step() (in Lightning "interval": "step")'
-    if unit is not None:
-        advice += ", where n is what that update consumed"
-    elif mistake == "rarely":
-        advice += ", with total_steps = count_updates(loader, epochs)"
-    if mistake == "often" and unit is None:
-        advice += (
-            ". Under gradient accumulation, do not call it after each micro-batch. accelerate by "
-            "default steps a prepared scheduler once for each process: build the scheduler with "
-            "clock=DataClock(accelerator.num_processes, count=1). With "
-            "step_scheduler_with_optimizer=False it steps at each call: call scheduler.step() only "
-            "if accelerator.sync_gradients, without this clock"
-        )
+        advice = f"Call scheduler.step(count=n) {when}, where n is what that update consumed"
+    else:
+        advice = f"Call scheduler.step() {when}{_FURTHER_ADVICE[mistake]}"
     return (
         f"{seen}. {advice}. A step of the curve may be something else, such as an epoch or an "
         f"iteration of PPO. {advise_hint('lambda_lr')}"

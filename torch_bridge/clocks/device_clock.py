@@ -17,10 +17,10 @@ from torch_bridge.curve_api import (
     Position,
     Rule,
     States,
-    check_consumed,
     checks,
     decide,
     initial_states,
+    position_after,
 )
 
 # For `on_counters`, the host copies the counters after 16, 32, 64, ..., 1024 updates, and then
@@ -131,7 +131,13 @@ class Clock:
         self.host_counters = torch.zeros(4, dtype=torch.int64, device="cpu", pin_memory=is_on_gpu)
         self.on_counters: Callable[[Counters], None] | None = None
         """Called with the counters whenever they reach the host."""
-        self.write_state(_initial_position(checked, initial_updates), peaks)
+        start = position_after(
+            checked,
+            initial_updates,
+            argument=f"initial_updates = {initial_updates}",
+            alternative="; or leave out initial_updates, and call load_state_dict",
+        )
+        self.write_state(start, peaks)
 
     # The state.
 
@@ -290,24 +296,6 @@ class Clock:
 
 def _as_counters(tensor: Tensor) -> Counters:
     return Counters(*cast("list[int]", tensor.tolist()))
-
-
-def _initial_position(checked: CheckedClock, updates: int) -> Position:
-    """Return the position after these updates, which an earlier training loop has made.
-
-    Raises:
-        ValueError: It is not known what they consumed.
-    """
-    if checked.unit is None:
-        return Position(updates, updates, hold_states=initial_states(checked.rules))
-    if updates and checked.count is None:
-        raise ValueError(
-            f"initial_updates = {updates} with DataClock({checked.unit}): the number of updates "
-            f"does not say how much they consumed. Write DataClock({checked.unit}, count=n) if "
-            "each consumed n; or leave out initial_updates, and call load_state_dict"
-        )
-    consumed = check_consumed(updates * (checked.count or 0))
-    return Position(updates, consumed // checked.unit, consumed)
 
 
 def _check_count(count: Any, device: torch.device) -> Tensor | int:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
 from typing import Any, SupportsIndex
 
 from torch import Tensor
@@ -16,16 +15,15 @@ from torch_bridge.curve_api import (
     AnyCurve,
     Curve,
     HeldClock,
-    UnitClock,
     UpdateClock,
     as_curves,
-    check_consumed,
     check_peaks,
     checks,
     compare_with_saved,
     dump_hold_states,
     dump_records,
     new_clock,
+    position_after,
     position_on,
     read_saved_run,
     reading_state_of,
@@ -87,10 +85,11 @@ class lambda_lr(LambdaLR):
         last_epoch: Index of the last finished update. To begin at step n, pass n - 1, as in torch;
             the attribute is then n.
         strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
-        clock: A `DataClock`; or, with one curve for all groups, a `HoldUntilFlat`, a `HoldBelow` or
-            a list of them. By default a step of the curve is an update or, for a curve from
-            `BatchPlan.scale`, its unit of samples or tokens. A scheduler that steps other
-            schedulers without a metric, such as `SequentialLR`, can't step one with a hold rule.
+        clock: A `DataClock`; or, with one curve for all groups, a hold rule such as
+            `HoldUntilFlat`, or a list of hold rules. By default a step of the curve is an update
+            or, for a curve from `BatchPlan.scale`, its unit of samples or tokens. A scheduler that
+            steps other schedulers without a metric, such as `SequentialLR`, can't step one with a
+            hold rule.
         advise: False to turn off the warnings during training that are listed under `Warns`.
 
     Attributes:
@@ -179,8 +178,11 @@ class lambda_lr(LambdaLR):
         self._clock = new_clock(clock, [curve] if isinstance(curve, Curve) else curves)
         if last_epoch >= 0:
             alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
-            check_peaks_are_known(optimizer, f"last_epoch = {last_epoch}", alternative)
-            self._clock = _clock_after(self._clock, last_epoch)
+            argument = f"last_epoch = {last_epoch}"
+            check_peaks_are_known(optimizer, argument, alternative)
+            updates = last_epoch + 1
+            start = position_after(self._clock.checked, updates, argument, alternative)
+            self._clock = self._clock.resumed(start)
         self._is_plain = type(self._clock) is UpdateClock and type(self).get_lr is lambda_lr.get_lr
         """True if a step is an update, and no derived class has replaced `get_lr`."""
         self.count: int | Tensor | None = None
@@ -666,25 +668,6 @@ def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:
             )
         )
     return epoch
-
-
-def _clock_after(clock: UpdateClock, last_epoch: int) -> UpdateClock:
-    """Return the clock after update `last_epoch`.
-
-    Raises:
-        ValueError: It is not known what the updates so far consumed.
-    """
-    if not isinstance(clock, UnitClock):
-        return clock
-    count = clock.checked.count
-    if count is None:
-        raise ValueError(
-            f"last_epoch = {last_epoch} with DataClock({clock.unit}): the number of updates does "
-            f"not say how much they consumed. Write DataClock({clock.unit}, count=n) if each "
-            "consumed n; or leave out last_epoch, and call scheduler.load_state_dict(state)"
-        )
-    updates = last_epoch + 1
-    return replace(clock, total=check_consumed(updates * count), updates=updates)
 
 
 def _has_plain_step(optimizer: Optimizer) -> bool:

@@ -107,9 +107,9 @@ class TrainStep:
         carry: The initial recurrent state, any pytree of tensors. `loss_fn(model, batch, carry)`
             then returns (loss or pair, new carry).
         clock: A `DataClock`, to count samples or tokens: pass what each update consumes,
-            `train_step(batch, count=n)`. Or a `HoldUntilFlat`, a `HoldBelow` or a list of them,
-            which read the loss of each update and may hold the curve. By default, a step of the
-            curve is an update or, for a curve from `BatchPlan.scale`, its unit of samples or
+            `train_step(batch, count=n)`. Or a hold rule such as `HoldUntilFlat`, or a list of hold
+            rules, which read the loss of each update and may hold the curve. By default, a step of
+            the curve is an update or, for a curve from `BatchPlan.scale`, its unit of samples or
             tokens.
         synchronize: Average gradients over the ranks once per `"update"`, or after every
             `"micro"`-batch, which takes less memory under `fully_shard`.

@@ -1,7 +1,6 @@
-"""Hold rules as documented: a simulation that keeps all metrics.
+"""The curve steps of a run with hold rules, by their simulations; rules, metrics and curves.
 
-`curve_steps_with_rules` is slow, and shares no code with the product. Below it are strategies and
-samples.
+The simulation of each rule is in `clocks.rules`. It is slow, and shares no code with the product.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,6 +8,8 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from clocks.rules.spec import VALUES
+from clocks.rules.specs import SPECS
 from hypothesis import strategies as st
 from support.curves.descriptions import build
 from support.curves.strategies import Words, words
@@ -24,7 +25,7 @@ def curve_steps_with_rules(
 
     `starts` are the first steps of the plateaus.
     """
-    simulations = [ORACLES[type(rule)](rule, set(starts)) for rule in rules]
+    simulations = [SPECS[type(rule)].simulate(rule, set(starts)) for rule in rules]
     curve_step = 0
     history = [curve_step]
     for metric in metrics:
@@ -36,99 +37,6 @@ def curve_steps_with_rules(
             curve_step += 1
         history.append(curve_step)
     return history
-
-
-def _readings(metrics: Iterable[Any], every: int) -> list[Any]:
-    """Return the mean of each `every` finite metrics."""
-    finite = [metric for metric in metrics if np.isfinite(metric)]
-    ends = range(every, len(finite) + 1, every)
-    return [_mean(finite[end - every : end]) for end in ends]
-
-
-def _mean(group: Sequence[Any]) -> Any:
-    if len(group) == 1:
-        return group[0]
-    with np.errstate(over="ignore"):
-        total = group[0]
-        for metric in group[1:]:
-            total = np.float32(total + metric)
-        return np.float32(total * np.float32(1 / len(group)))
-
-
-class _UntilFlat:
-    """At the start of a plateau: holds until `patience` readings in a row are no better."""
-
-    def __init__(self, rule: HoldUntilFlat, starts: set[int]) -> None:
-        self.rule = rule
-        self.starts = starts
-        self.curve_step = -1
-        self.metrics: list[Any] = []
-        """The metrics of the updates at this curve_step."""
-        self.released: set[int] = set()
-
-    def holds(self, curve_step: int, metric: Any) -> bool:
-        if curve_step not in self.starts or curve_step in self.released:
-            return False
-        if curve_step != self.curve_step:
-            self.curve_step = curve_step
-            self.metrics = []
-        self.metrics.append(metric)
-        is_flat = self.readings_without_improvement() == self.rule.patience
-        if is_flat or len(self.metrics) == self.rule.limit:
-            self.released.add(curve_step)
-            return False
-        return True
-
-    def readings_without_improvement(self) -> int:
-        best = None
-        count = 0
-        for reading in _readings(self.metrics, self.rule.every):
-            if best is None or self.improves(reading, best):
-                best = reading
-                count = 0
-            else:
-                count += 1
-        return count
-
-    def improves(self, reading: Any, best: Any) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):
-            if self.rule.threshold_mode == "abs":
-                bound = np.float32(best - np.float32(self.rule.threshold))
-            else:
-                bound = np.float32(best * np.float32(1 - self.rule.threshold))
-            return bool(reading < bound)
-
-
-class _Below:
-    """Each pair (value, steps) adds its steps at the first reading of at most its value."""
-
-    def __init__(self, rule: HoldBelow, starts: set[int]) -> None:
-        self.rule = rule
-        self.metrics: list[Any] = []
-        self.reached: set[tuple[float, int]] = set()
-        self.steps_left = 0
-
-    def holds(self, curve_step: int, metric: Any) -> bool:
-        readings_before = _readings(self.metrics, self.rule.every)
-        self.metrics.append(metric)
-        readings = _readings(self.metrics, self.rule.every)
-        for reading in readings[len(readings_before) :]:
-            self.add_steps(reading)
-        if self.steps_left == 0:
-            return False
-        self.steps_left -= 1
-        return True
-
-    def add_steps(self, reading: Any) -> None:
-        for pair in self.rule.pairs:
-            value, steps = pair
-            if reading <= np.float32(value) and pair not in self.reached:
-                self.reached.add(pair)
-                self.steps_left += steps
-
-
-ORACLES: dict[type, Any] = {HoldUntilFlat: _UntilFlat, HoldBelow: _Below}
-"""The simulation of each rule: `holds(curve_step, metric)` is True if it holds the curve there."""
 
 
 # Rules and awkward metrics: strategies that draw them, and fixed ones.
@@ -144,37 +52,8 @@ _VALUES_OF_WORST = (2, 1, 0.7, 0.1, 0.05, -0.5, 0.63, np.nan, np.inf, 3e38)
 WORST = np.random.default_rng(7).choice(np.array(_VALUES_OF_WORST, np.float32), (6, SIZE))
 """The metrics of six runs."""
 
-VALUES = (2.0, 1.5, 1.0, 0.7, 0.25, 0.1, 0.0, -0.5, -2.0)
-"""Decreasing values; drawn metrics equal one of them or differ from it as little as possible."""
-
 _SMALL = np.float32(1e-30)
-_thresholds = st.sampled_from((0, 1e-4, 0.1, 0.3, 1 / 3, 0.5, 1, 1e-7))
-_every = st.sampled_from((1, 1, 2, 3, 5))
-
-
-def _until_flat(every: int, more: int, **arguments: Any) -> HoldUntilFlat:
-    limit = min(every + more, 2**31 - 1)
-    return HoldUntilFlat(every=every, limit=limit, **arguments)
-
-
-until_flat = st.builds(
-    _until_flat,
-    _every,
-    st.one_of(st.integers(0, 11), st.just(2**31 - 1)),
-    patience=st.integers(1, 4),
-    threshold=_thresholds,
-    threshold_mode=st.sampled_from(("rel", "abs")),
-)
-
-
-def _in_falling_order(pairs: list[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Return one pair for each value."""
-    return sorted(dict(pairs).items(), reverse=True)
-
-
-_pairs = st.lists(st.tuples(st.sampled_from(VALUES), st.integers(1, 9)), min_size=1, max_size=4)
-below = st.builds(HoldBelow, _pairs.map(_in_falling_order), every=_every)
-any_rule = st.one_of(until_flat, below)
+any_rule = st.one_of(*(spec.strategy for spec in SPECS.values()))
 rules = st.lists(any_rule, min_size=1, max_size=3)
 
 

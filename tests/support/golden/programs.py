@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal, cast
@@ -18,6 +19,7 @@ from typing import Any, Literal, cast
 import jax
 import numpy as np
 import torch
+from clocks.rules.specs import SPECS
 from torch import Tensor, distributed, nn
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -94,8 +96,8 @@ def saved_after(
 # Schedulers and followers.
 
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 15)], min_lr_ratio=0.1, init_lr_ratio=0.5)
-UNTIL_FLAT = HoldUntilFlat(2, threshold=0.01, every=2, limit=15)
-BELOW = HoldBelow([(0.4, 3), (0.3, 2)], every=2)
+UNTIL_FLAT = SPECS[HoldUntilFlat].saved
+BELOW = SPECS[HoldBelow].saved
 
 
 def _optimizer(lr: Any = 0.3, **options: Any) -> SGD:
@@ -163,10 +165,13 @@ def scheduler_with_new_peak() -> GoldenProgram:
     return _stepping(scheduler, options)
 
 
-@saved_after(16, "json")
-def scheduler_held_until_flat() -> GoldenProgram:
-    """Saved in the hold at step 11, in the middle of a reading."""
-    return _stepping(lambda_lr(_optimizer(), CURVE, clock=UNTIL_FLAT), _metric)
+def _held_by(rule: Any) -> GoldenProgram:
+    return _stepping(lambda_lr(_optimizer(), CURVE, clock=rule), _metric)
+
+
+for _spec in SPECS.values():
+    for _name, _updates in _spec.saved_after.items():
+        CASES[_name] = SavedProgram(partial(_held_by, _spec.saved), _updates, "json", 1, 12)
 
 
 @saved_after(13, "json")

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from clocks.rules.specs import SAMPLES, SPECS
 from support.golden.curves import CURVES
 from support.golden.files import read_json, run_program, save
-from support.golden.programs import BELOW, CASES, CURVE, UNTIL_FLAT
+from support.golden.programs import CASES, CURVE, UNTIL_FLAT
 from support.surface import samples
 from support.surface.shown import kind_of, types_of
 
@@ -21,7 +22,6 @@ from plateau_jax import (
     BatchPlan,
     CurveScheduler,
     DataClock,
-    HoldBelow,
     resume_record,
     scale_by_curve,
 )
@@ -48,11 +48,11 @@ def states() -> Iterator[str]:
     samples_by_name: dict[str, list[Any]] = {
         "state": [*_golden_states(), *_other_states()],
         "BatchPlan": [BatchPlan([(0, 8)]).to_dict()],
-        "state of HoldBelow": _hold_states(BELOW),
-        "state of HoldUntilFlat": _hold_states(UNTIL_FLAT),
         "random_states": _random_states(),
         "train_step.optimizer.param_groups[]": _param_groups(),
     }
+    for rule, spec in SPECS.items():
+        samples_by_name[f"state of {rule.__name__}"] = _hold_states(spec.saved)
     yield from entries(samples_by_name)
 
 
@@ -132,7 +132,7 @@ def _other_states() -> list[State]:
         MetricLog().state_dict(),
         with_new_clock.state_dict(),
         resume_record(CURVE),
-        HoldBelow(0.5, 3).to_dict(),
+        *[rule.to_dict() for rule in SAMPLES],
     ]
 
 

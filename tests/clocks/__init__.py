@@ -1,0 +1,1 @@
+"""The tests of the clocks of all frameworks."""

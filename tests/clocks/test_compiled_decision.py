@@ -1,0 +1,95 @@
+"""Hold rules decide alike in a larger program, in which XLA might contract a product and a sum."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from clocks.rules.specs import SAMPLES, SPECS
+from support.jax.jax_cases import assert_equal_bits, x64_both_ways
+
+from plateau_jax import HoldUntilFlat
+from plateau_jax.clocks.decision import decide, initial_state
+
+pytestmark = pytest.mark.slow
+
+LANES = 4096
+FACTOR = np.float32(0.37)
+
+
+def initial_state_of_lanes(rule: Any) -> Any:
+    state = initial_state(rule)
+    return type(state)(*(np.full(LANES, value) for value in state))
+
+
+def unrolled(
+    xp: Any, rule: Any, first: Sequence[Any], plain: Sequence[Any], last: Sequence[Any]
+) -> list[Any]:
+    """Return (states, held) after each list of metrics, one per lane.
+
+    The metrics of `first` and `last` become products, and the initial state is a constant of the
+    program.
+    """
+    states = (initial_state_of_lanes(rule),)
+    is_flat = np.ones(LANES, bool)
+    history = []
+    for loss in first:
+        states, held = decide(xp, (rule,), states, is_flat, loss * FACTOR)
+        history.append((states, held))
+    for metric in plain:
+        states, held = decide(xp, (rule,), states, is_flat, metric)
+        history.append((states, held))
+    for loss in last:
+        states, held = decide(xp, (rule,), states, is_flat, loss * FACTOR)
+        history.append((states, held))
+    return history
+
+
+def losses(random: np.random.Generator, updates: int) -> Any:
+    """Draw a loss per update and lane; the products lie between 0.185 and 0.37."""
+    return random.uniform(0.5, 1, (updates, LANES)).astype(np.float32)
+
+
+def check_compiled(
+    x64: bool, rule: Any, first: Sequence[Any], plain: Sequence[Any], last: Sequence[Any]
+) -> None:
+    expected = unrolled(np, rule, first, plain, last)
+    with jax.enable_x64(x64):
+        actual = jax.jit(partial(unrolled, jnp, rule))(first, plain, last)
+    jax.tree.map(assert_equal_bits, actual, expected)
+
+
+@x64_both_ways
+@pytest.mark.parametrize("rule", SAMPLES, ids=repr)
+def test_compiled_decision_matches_numpy_bits(x64: bool, rule: Any) -> None:
+    random = np.random.default_rng(1)
+    check_compiled(x64, rule, losses(random, 3), [], losses(random, 3))
+
+
+def metrics_next_to_the_threshold(
+    rule: HoldUntilFlat, state: Any, random: np.random.Generator
+) -> Any:
+    """Return a metric per lane: two of three at the threshold, and one on a side of it."""
+    if rule.threshold_mode == "rel":
+        threshold = state.best * np.float32(1 - rule.threshold)
+    else:
+        threshold = state.best - np.float32(rule.threshold)
+    directions = random.choice(np.array([-9, 9], np.float32), LANES)
+    next_to_it = np.nextafter(threshold, directions)
+    return np.where(np.arange(LANES) % 3, threshold, next_to_it)
+
+
+@x64_both_ways
+@pytest.mark.parametrize("rule", SPECS[HoldUntilFlat].samples, ids=repr)
+def test_compiled_threshold_matches_numpy_bits(x64: bool, rule: HoldUntilFlat) -> None:
+    """The first reading, made of products, is the best; the second is next to its threshold."""
+    random = np.random.default_rng(1)
+    first = losses(random, rule.every)
+    (state,), _ = unrolled(np, rule, first, [], [])[-1]
+    plain = [metrics_next_to_the_threshold(rule, state, random)] * rule.every
+    (state,), _ = unrolled(np, rule, first, plain, [])[-1]
+    assert 0.01 < np.mean(state.stale == 0) < 0.99
+    check_compiled(x64, rule, first, plain, losses(random, 3))
