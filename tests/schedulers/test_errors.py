@@ -111,7 +111,8 @@ def test_different_curves_with_a_hold_rule(optimizer: Any) -> None:
 @pytest.mark.parametrize("clock", [PATIENT, [HoldBelow(0.5, 3), PATIENT]])
 @wrong(ValueError, "HoldUntilFlat", "a plateau to hold at", "(50, 0)")
 def test_curve_without_a_flat_part_to_hold_at(optimizer: Any, clock: Any) -> None:
-    lambda_lr(optimizer, PlateauCurve(30, plateaus=[(50, 0)]), clock=clock)
+    curve = PlateauCurve(30, plateaus=[(50, 0)])
+    lambda_lr(optimizer, curve, clock=clock)
 
 
 @pytest.mark.parametrize("curve", [[CURVE, CURVES_IN_UNITS_OF_8[0]], *CURVES_IN_UNITS_OF_8])
@@ -133,7 +134,8 @@ class OneLearningRate(lambda_lr):
 
 @wrong(ValueError, "1 learning rates for 2 parameter groups")
 def test_subclass_with_too_few_learning_rates() -> None:
-    OneLearningRate(optimizer_with([0.1, 0.2]), CURVE)
+    optimizer = optimizer_with([0.1, 0.2])
+    OneLearningRate(optimizer, CURVE)
 
 
 def trained_optimizer(kind: Any) -> Optimizer:
@@ -146,8 +148,10 @@ def trained_optimizer(kind: Any) -> Optimizer:
 
 
 def loaded_optimizer(kind: Any) -> Optimizer:
+    trained = trained_optimizer(kind)
+    state = through_file(trained.state_dict())
     optimizer = optimizer_with([0.5, 0.25], kind)
-    optimizer.load_state_dict(through_file(trained_optimizer(kind).state_dict()))
+    optimizer.load_state_dict(state)
     return optimizer
 
 
@@ -166,7 +170,8 @@ def loaded_optimizer(kind: Any) -> Optimizer:
 def test_learning_rate_that_may_be_decayed(
     build_optimizer: Any, kind: Any, options: dict[str, Any]
 ) -> None:
-    lambda_lr(build_optimizer(kind), CURVE, 6, **options)
+    optimizer = build_optimizer(kind)
+    lambda_lr(optimizer, CURVE, 6, **options)
 
 
 # Arguments of follow.
@@ -229,26 +234,30 @@ wrong_value = pytest.mark.parametrize("value", NOT_POSITIVE_FLOAT32 + NOT_POSITI
 @pytest.mark.parametrize("option", ["lr", "initial_lr"])
 @wrong(TypeError, " of param_groups[1] = ")
 def test_type_of_a_groups_learning_rate(option: str, value: Any) -> None:
-    lambda_lr(optimizer_with_option(option, value), CURVE)
+    optimizer = optimizer_with_option(option, value)
+    lambda_lr(optimizer, CURVE)
 
 
 @wrong_value
 @pytest.mark.parametrize("option", ["lr", "initial_lr"])
 @wrong(ValueError, " of param_groups[1] = ")
 def test_value_of_a_groups_learning_rate(option: str, value: Any) -> None:
-    lambda_lr(optimizer_with_option(option, value), CURVE)
+    optimizer = optimizer_with_option(option, value)
+    lambda_lr(optimizer, CURVE)
 
 
 @wrong_type
 @wrong(TypeError, " of param_groups[1] = ")
 def test_type_of_a_followed_option(value: Any) -> None:
-    follow(optimizer_with_option("weight_decay", value), "weight_decay", CURVE)
+    optimizer = optimizer_with_option("weight_decay", value)
+    follow(optimizer, "weight_decay", CURVE)
 
 
 @wrong_value
 @wrong(ValueError, " of param_groups[1] = ")
 def test_value_of_a_followed_option(value: Any) -> None:
-    follow(optimizer_with_option("weight_decay", value), "weight_decay", CURVE)
+    optimizer = optimizer_with_option("weight_decay", value)
+    follow(optimizer, "weight_decay", CURVE)
 
 
 # Arguments of count_updates.
@@ -371,7 +380,8 @@ def unharmed(saved: Saved) -> Iterator[Saved]:
 
 @pytest.mark.parametrize("epoch", [0.5, 3.0, True, "x", (3,), torch.tensor(3), torch.ones(())])
 def test_epoch_of_a_wrong_type(scheduler: Saved, epoch: Any) -> None:
-    with pytest.raises(TypeError, match=r"epoch = .* must be an integer.*call step\(\)") as caught:
+    message = r"epoch = .* must be an integer.*call step\(\)"
+    with pytest.raises(TypeError, match=message) as caught:
         scheduler.run.part.step(epoch)
     assert "takes a loss only with a hold rule" in str(caught.value)
 
