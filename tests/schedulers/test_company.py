@@ -41,6 +41,10 @@ def new_parameter() -> Parameter:
     return parameter
 
 
+def add_group(optimizer: Optimizer, lr: float) -> None:
+    optimizer.add_param_group({"params": [new_parameter()], "lr": lr})
+
+
 def learning_rates(peaks: Sequence[float], curve: Curve, step: int) -> list[float]:
     return [learning_rate(peak, curve, step) for peak in peaks]
 
@@ -174,7 +178,8 @@ class NumberedGroups:
     def load(self) -> None:
         # Else the state of the optimizer may have groups without their values.
         self.part.state_dict()
-        self.optimizer.load_state_dict(through_file(self.optimizer.state_dict()))
+        state = through_file(self.optimizer.state_dict())
+        self.optimizer.load_state_dict(state)
 
     def save(self) -> None:
         state = through_file(self.part.state_dict())
@@ -306,7 +311,7 @@ def test_group_added_under_another_scheduler_is_left_to_it(kind: Any) -> None:
     second = lambda_lr(optimizer, CURVE)
     sequence = SequentialLR(optimizer, [first, second], [4])
     advance(optimizer, sequence, 2)
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+    add_group(optimizer, 0.25)
     lrs_before = lrs_of(optimizer)
     optimizer.step()
     assert lrs_of(optimizer) == lrs_before
@@ -334,13 +339,13 @@ def test_group_added_after_the_load_of_a_waiting_scheduler() -> None:
     scheduler.load_state_dict(state)
     assert lrs_of(optimizer) == [0.25]
     optimizer.param_groups[0]["lr"] = scheduled  # by that scheduler, some updates later
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.125})
+    add_group(optimizer, 0.125)
     optimizer.step()
     assert lrs_of(optimizer) == [scheduled, 0.125]
     assert scheduler.state_dict()["in_charge"] is False
     advance(optimizer, scheduler)  # its turn
     assert scheduler.state_dict()["in_charge"] is True
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+    add_group(optimizer, 0.25)
     optimizer.step()
     assert lrs_of(optimizer) == learning_rates([0.5, 0.125, 0.25], CURVE, 21)
 
@@ -348,7 +353,7 @@ def test_group_added_after_the_load_of_a_waiting_scheduler() -> None:
     scheduler = lambda_lr(optimizer, CURVE)
     scheduler.load_state_dict(state)  # it writes, as the optimizer has loaded nothing
     assert lrs_of(optimizer) == [scheduled]
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.125})
+    add_group(optimizer, 0.125)
     optimizer.step()
     assert lrs_of(optimizer) == learning_rates([0.5, 0.125], CURVE, 20)
     assert scheduler.state_dict()["in_charge"] is True
@@ -363,7 +368,7 @@ def test_added_group_keeps_its_peak_under_the_next_scheduler() -> None:
     sequence = SequentialLR(optimizer, [first, second], [4])
     advance(optimizer, sequence, 2)
     frozen["lr"] = 0.0
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.5})
+    add_group(optimizer, 0.5)
     for step in (2, 3):
         optimizer.step()
         assert lrs_of(optimizer)[1:] == learning_rates([0.25, 0.5], CURVE, step)
@@ -406,7 +411,7 @@ def test_optimizer_without_groups_gets_one_later() -> None:
     optimizer = optimizer_without_groups()
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 60)
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+    add_group(optimizer, 0.25)
     advance(optimizer, scheduler)
     assert lrs_of(optimizer) == [learning_rate(0.25, CURVE, 61)]
     assert scheduler.get_last_lr() == [learning_rate(0.25, CURVE, 61)]
@@ -414,9 +419,11 @@ def test_optimizer_without_groups_gets_one_later() -> None:
 
 def test_clock_of_an_optimizer_without_groups() -> None:
     optimizer = optimizer_without_groups()
-    assert lambda_lr(optimizer, CURVE, 5).curve_step == 6
+    scheduler = lambda_lr(optimizer, CURVE, 5)
+    assert scheduler.curve_step == 6
     of_samples = BatchPlan([(0, 8)]).scale(CURVE, 8, reference=8)
-    assert lambda_lr(optimizer, of_samples).unit == 8
+    scheduler = lambda_lr(optimizer, of_samples)
+    assert scheduler.unit == 8
 
 
 # Factors of an option in the groups.

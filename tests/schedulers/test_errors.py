@@ -455,21 +455,26 @@ def test_state_of_a_scheduler_for_a_follower(follower: Saved, scheduler: Saved) 
 
 @pytest.mark.parametrize("name", ["held", "counted"])
 def test_torch_does_not_read_a_state_with_a_clock(name: str) -> None:
-    torchs = LambdaLR(optimizer_with([0.5, 0.5]), lambda step: 1.0)
+    saved = Saved(name)
+    optimizer = optimizer_with([0.5, 0.5])
+    scheduler_of_torch = LambdaLR(optimizer, lambda step: 1.0)
     with pytest.raises(KeyError, match="lr_lambdas"):
-        torchs.load_state_dict(Saved(name).state)
+        scheduler_of_torch.load_state_dict(saved.state)
 
 
 def test_state_of_cyclic_lr_has_no_peak(scheduler: Saved) -> None:
-    cyclic = CyclicLR(optimizer_with([0.1, 0.1]), 0.1, 0.5, cycle_momentum=False)
+    optimizer = optimizer_with([0.1, 0.1])
+    cyclic = CyclicLR(optimizer, 0.1, 0.5, cycle_momentum=False)
     with pytest.raises(ValueError, match="base_lrs are not the peaks") as caught:
         scheduler.run.part.load_state_dict(cyclic.state_dict())
-    assert "last_epoch=-1), and then" in str(caught.value)
-    assert "scheduler.set_peak(peak)" in str(caught.value)
+    message = str(caught.value)
+    assert "last_epoch=-1), and then" in message
+    assert "scheduler.set_peak(peak)" in message
 
 
 def test_state_of_one_cycle_lr_has_no_peak(scheduler: Saved) -> None:
-    one_cycle = OneCycleLR(optimizer_with([0.1, 0.1]), 0.1, 9, cycle_momentum=False)
+    optimizer = optimizer_with([0.1, 0.1])
+    one_cycle = OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
     with pytest.raises(ValueError, match=r"OneCycleLR.* not the peaks.*last_epoch=-1"):
         scheduler.run.part.load_state_dict(one_cycle.state_dict())
 
@@ -650,7 +655,8 @@ def test_any_damage_is_rejected_or_harmless(
 ) -> None:
     run = run_of(name, **options)
     run.train(5)
-    state = damaged(data.draw, copy.deepcopy(run.part.state_dict()))
+    saved = copy.deepcopy(run.part.state_dict())
+    state = damaged(data.draw, saved)
     run.train(1)
     before = run.shown()
     try:
@@ -659,7 +665,8 @@ def test_any_damage_is_rejected_or_harmless(
         assert equal_trees(run.shown(), before)
     else:
         run.train(1)
-        assert np.isfinite(np.array(run.values(), dtype=float)).all()
+        values = np.array(run.values(), dtype=float)
+        assert np.isfinite(values).all()
 
 
 # States of a different curve, at step 40. The message shows at most two differences.
@@ -687,8 +694,9 @@ def resume(saved: Any, current: Any, name: str = "scheduler") -> None:
         groups = len(saved)
     old = run_of(name, saved, [0.1] * groups)
     old.train(40)
+    state = through_file(old.part.state_dict())
     new = run_of(name, current, [0.1] * groups)
-    new.part.load_state_dict(through_file(old.part.state_dict()))
+    new.part.load_state_dict(state)
 
 
 @wrong(
@@ -710,7 +718,8 @@ def test_longer_curve_of_a_follower() -> None:
 
 @wrong(ValueError, "=64, now 9; warmup_steps=5, now 0; …,")
 def test_curve_with_three_differences() -> None:
-    resume(OLD, PlateauCurve(9, plateaus=[(0, 50)]))
+    short = PlateauCurve(9, plateaus=[(0, 50)])
+    resume(OLD, short)
 
 
 @wrong(ValueError, " curve.total_steps=64, now 96, and the le")
@@ -795,6 +804,7 @@ def test_damaged_curve_is_a_warning_if_not_strict(name: str, curve: Any) -> None
     state = unreadable_state(run, curve)
     run.train(1)
     run.part.strict = False
-    with pytest.warns(CurveWarning, match=r"so far are not compared: records\[0\] has a curve"):
+    message = r"so far are not compared: records\[0\] has a curve"
+    with pytest.warns(CurveWarning, match=message):
         run.part.load_state_dict(state)
     assert run.part.curve_step == saved_step
