@@ -286,7 +286,7 @@ def test_tied_tensors_are_written_once(tmp_path: Path) -> None:
     check_written_bytes(tmp_path, {"a": weight, "b": weight}, 4000)
 
 
-def test_equal_tensors_that_are_not_tied_are_each_written(tmp_path: Path) -> None:
+def test_equal_tensors_are_each_written(tmp_path: Path) -> None:
     weight = torch.arange(1000.0)
     check_written_bytes(tmp_path, {"a": weight, "b": weight.clone()}, 2 * 4000)
 

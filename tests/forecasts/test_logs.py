@@ -93,7 +93,7 @@ def test_last_learning_rate_holds_for_one_interval_of_logging() -> None:
     assert run.curve(300) == np.float32(0.5)
 
 
-def test_learning_rate_of_the_first_parameter_group_counts() -> None:
+def test_learning_rate_of_the_first_group_counts() -> None:
     lrs = [[0.2, 0.5], [0.4, 0.0], [0.1, 0.9]]
     rows = rows_of(step=STEPS, loss=LOSSES, lr=lrs)
     assert LossRun.read(rows).peak_value == 0.4

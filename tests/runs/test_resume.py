@@ -173,7 +173,7 @@ def test_resumes_exactly_if_steps_so_far_agree(
         check_resume(saved, continued, saved_at)
 
 
-def test_run_with_a_clock_has_used_the_step_at_which_it_stands() -> None:
+def test_run_with_a_clock_has_used_its_step() -> None:
     """Without a clock it has not."""
     old = StagedCurve([(100, 1.0), (100,), (100, 0.0)])
     new = StagedCurve([(100, 1.0), (100,), (0, 0.5), (100, 0.0)])
@@ -334,7 +334,7 @@ def test_records_of_groups(transport: Callable[[Any], Any]) -> None:
     _rejected(r"the values of records\[1\] differ from step", saved, changed, 200)
 
 
-def test_clock_of_one_record_means_that_the_step_was_used() -> None:
+def test_clock_of_one_record_means_a_used_step() -> None:
     """As for a learning rate under a `DataClock`, and a weight decay without one."""
     old = StagedCurve([(100, 1.0), (100,), (100, 0.0)])
     new = StagedCurve([(100, 1.0), (100,), (0, 0.5), (100, 0.0)])

@@ -194,7 +194,7 @@ def test_two_optimizers_with_schedulers_do_not_warn() -> None:
             scheduler.step()
 
 
-def test_updates_of_another_optimizer_before_a_resume_do_not_warn() -> None:
+def test_updates_of_another_optimizer_do_not_warn() -> None:
     """The scheduler is then stepped without updates, as for a plot."""
     optimizer, scheduler = falling_run()
     advance(optimizer, scheduler)

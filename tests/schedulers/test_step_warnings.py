@@ -334,7 +334,7 @@ def test_lost_state_of_sgd_that_is_loaded_later() -> None:
         run.train(9)
 
 
-def test_lost_state_that_shows_no_updates_and_no_scheduler() -> None:
+def test_lost_state_of_sgd_without_momentum() -> None:
     """SGD without momentum has no state: only its learning rate shows that it was trained."""
     plain_sgd = partial(SGD, momentum=0.0)
     earlier = TorchRun(plain_sgd, lr=0.01)
@@ -389,7 +389,7 @@ def test_lost_state_of_the_second_in_a_sequence(resumed: TorchRun) -> None:
         resumed.train(20)
 
 
-def test_lost_state_and_a_new_peak_of_the_first_in_a_sequence(resumed: TorchRun) -> None:
+def test_lost_state_after_a_new_peak_in_a_sequence(resumed: TorchRun) -> None:
     first = lambda_lr(resumed.optimizer, LONG)
     second = lambda_lr(resumed.optimizer, LONG)
     sequence = kinds.sequence(resumed.optimizer, first, second, at=10)

@@ -191,7 +191,7 @@ def test_clock_inside_torchs_schedulers(
         stepped.step()
 
 
-def test_count_before_the_turn_of_a_scheduler_is_not_used_in_it() -> None:
+def test_count_before_a_turn_is_not_used_in_it() -> None:
     """Also if the program sets no count afterwards, because that of the clock is right again."""
     optimizer = optimizer_with([0.5])
     first = constant(optimizer, 1.0)

@@ -186,7 +186,7 @@ def test_known_updates_are_named_next_to_unknown_ones() -> None:
 
 
 @both_orders
-def test_resumed_optimizer_warns_once_under_data_clock(resume: Resume) -> None:
+def test_resumed_optimizer_under_data_clock(resume: Resume) -> None:
     optimizer_state, _ = saved_after(3)
     step = resume(optimizer_state, clock=DataClock(2))
     message = r"load_state_dict\(state\); or, if .*initial_updates=0$"
@@ -194,7 +194,7 @@ def test_resumed_optimizer_warns_once_under_data_clock(resume: Resume) -> None:
 
 
 @both_orders
-def test_resumed_optimizer_warns_once_under_constant_count(resume: Resume) -> None:
+def test_resumed_optimizer_under_constant_count(resume: Resume) -> None:
     optimizer_state, _ = saved_after(3)
     step = resume(optimizer_state, clock=DataClock(2, count=4))
     message = r"has made 3 updates, .*initial_updates=3; or, if"
