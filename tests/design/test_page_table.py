@@ -165,7 +165,8 @@ def test_code_is_copied_to_the_clipboard(design):
     for tab, part in parts.items():
         design.page.get_by_role("radio", name=tab).check()
         design.button("Copy").click()
-        expect(design.page.get_by_role("status").filter(has_text="Copied")).to_be_visible()
+        status = design.page.get_by_role("status").filter(has_text="Copied")
+        expect(status).to_be_visible()
         copied = design.page.evaluate("navigator.clipboard.readText()")
         assert copied == design.page.locator("#code").text_content()
         assert part in copied
