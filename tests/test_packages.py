@@ -84,7 +84,8 @@ def _trees() -> dict[str, ast.Module]:
     trees: dict[str, ast.Module] = {}
     for package in ("plateau_jax", "torch_bridge"):
         for path in (ROOT / package).rglob("*.py"):
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts)
             source = path.read_text(encoding="utf-8")
             trees[name.removesuffix(".__init__")] = ast.parse(source)
     return trees
@@ -161,8 +162,11 @@ def _rooms_below(room: str) -> set[str]:
     for module in _trees():
         if module.startswith(room):
             below |= _all_below(module)
-    rooms = (GROUPS, ADVICE, SCHEDULERS)
-    return {lower for lower in rooms if any(name.startswith(lower) for name in below)} - {room}
+    rooms: set[str] = set()
+    for lower in (GROUPS, ADVICE, SCHEDULERS):
+        if any(name.startswith(lower) for name in below):
+            rooms.add(lower)
+    return rooms - {room}
 
 
 def test_rooms_of_schedulers() -> None:
@@ -193,7 +197,7 @@ def _used_attributes(module: str) -> set[str]:
     return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
-def test_lower_rooms_of_schedulers_use_no_attribute_of_higher_ones() -> None:
+def test_lower_rooms_use_no_attribute_of_higher_ones() -> None:
     """Typed as `Any`, a scheduler could be used below its file without an import."""
     modules = [name for name in _trees() if name.startswith((GROUPS, ADVICE, SCHEDULERS))]
     for module in modules:
@@ -225,7 +229,8 @@ def _pins(name: str) -> dict[str, Version]:
 
 def _requirements() -> Iterator[object]:
     """Yield each dependency, with the extra that it belongs to."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
     extras = {"no extra": project["dependencies"], **project["optional-dependencies"]}
     for extra, lines in extras.items():
         for line in lines:

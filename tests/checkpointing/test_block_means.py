@@ -14,6 +14,7 @@ from support.examples import examples
 from support.training.models import Net, seeded
 from torch import Tensor, distributed, nn
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
+from torch.testing import assert_close
 
 from plateau_jax import StagedCurve
 from torch_bridge import Checkpoints
@@ -45,6 +46,7 @@ class BlockMeansRun:
         every: int = 1,
     ) -> None:
         model = Net().to(dtype)
+        self.dtype = dtype
         self.mean = AveragedModel(model, avg_fn=get_swa_avg_fn()).float()
         self.model = wrapped(wrapper, model)
         if wrapper == "fsdp":
@@ -59,9 +61,10 @@ class BlockMeansRun:
     def train(self, last: int) -> None:
         for update in range(self.num_updates + 1, last + 1):
             with seeded(update):
-                inputs = torch.randn(12, 3)
-            inputs = inputs[rank() :: world_size()].to(next(self.model.parameters()).dtype)
-            self.model(inputs).sub(inputs[:, :2].sin()).square().mean().backward()
+                all_inputs = torch.randn(12, 3)
+            inputs = all_inputs[rank() :: world_size()].to(self.dtype)
+            errors = self.model(inputs) - inputs[:, :2].sin()
+            errors.square().mean().backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
             state = self.model.state_dict()
@@ -97,7 +100,8 @@ RUNS: dict[str, dict[str, Any]] = {
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BlockMeansRun]:
     trained: dict[str, BlockMeansRun] = {}
     for name, options in RUNS.items():
-        trained[name] = BlockMeansRun(tmp_path_factory.mktemp("run"), **options)
+        directory = tmp_path_factory.mktemp("run")
+        trained[name] = BlockMeansRun(directory, **options)
         trained[name].train(LAST)
     return trained
 
@@ -116,7 +120,8 @@ def test_merge_is_weighted_mean_of_block_means(
     trained = runs[name]
     length = min(length, LAST - start)
     steps = trained.checkpoints.steps()[1:]
-    weights = STABLE.cooldown(start, length, shape=shape).merge_weights(steps, mean_of=LENGTH)
+    curve = STABLE.cooldown(start, length, shape=shape)
+    weights = curve.merge_weights(steps, mean_of=LENGTH)
     merged = Net(seed=9)
     trained.checkpoints.merge(steps, weights, into=merged, part="mean")
     for parameter, value in merged.state_dict().items():
@@ -124,8 +129,9 @@ def test_merge_is_weighted_mean_of_block_means(
         for step, weight in zip(steps, weights.tolist(), strict=True):
             of_block = trained.weights[step - LENGTH : step]
             averaged = of_block[trained.every - 1 :: trained.every]
-            expected += weight * sum(w[parameter] for w in averaged) / len(averaged)
-        torch.testing.assert_close(value.double(), expected, rtol=0, atol=1e-6)
+            total = sum(weights_after[parameter] for weights_after in averaged)
+            expected += weight * total / len(averaged)
+        assert_close(value.double(), expected, rtol=0, atol=1e-6)
 
 
 def test_mean_is_rounded_once_to_bfloat16(runs: dict[str, BlockMeansRun]) -> None:
@@ -134,7 +140,8 @@ def test_mean_is_rounded_once_to_bfloat16(runs: dict[str, BlockMeansRun]) -> Non
     in_bfloat16 = Net().bfloat16()
     for model in (in_float32, in_bfloat16):
         checkpoints.merge([8, 12], [0.25, 0.75], into=model, part="mean")
-    assert same_bits(in_float32.bfloat16().state_dict(), in_bfloat16.state_dict())
+    rounded = in_float32.bfloat16()
+    assert same_bits(rounded.state_dict(), in_bfloat16.state_dict())
 
 
 def saved_mean(checkpoints: Checkpoints, step: int) -> AveragedModel:
@@ -165,7 +172,7 @@ def test_resume_within_a_block_keeps_its_mean(
         assert mean.n_averaged == LENGTH // every
 
 
-def test_block_killed_before_complete_checkpoint_is_replaced(
+def test_mean_without_its_complete_checkpoint_is_replaced(
     tmp_path: Path, runs: dict[str, BlockMeansRun]
 ) -> None:
     """The mean of block 12 is saved, but not the complete checkpoint after it."""
@@ -231,19 +238,21 @@ def test_block_continues_on_another_number_of_ranks(
             train_on_ranks(tmp_path, "plain", last)
         else:
             run(train_on_ranks, tmp_path, wrapper, last, processes=size)
-    expected = runs["every update"].checkpoints
-    for step in expected.steps():
-        mean = saved_mean(Checkpoints(tmp_path, keep=LAST), step)
+    checkpoints = Checkpoints(tmp_path, keep=LAST)
+    reference = runs["every update"].checkpoints
+    for step in reference.steps():
+        mean = saved_mean(checkpoints, step)
+        expected = saved_mean(reference, step)
         assert mean.n_averaged == LENGTH
-        for name, value in saved_mean(expected, step).state_dict().items():
-            torch.testing.assert_close(mean.state_dict()[name], value, rtol=0, atol=1e-6)
+        assert_close(mean.state_dict(), expected.state_dict(), rtol=0, atol=1e-6)
 
 
 def merged_weights(run: BlockMeansRun) -> dict[str, Tensor]:
     """Train, and merge the block means into the model for a cooldown within two blocks."""
     run.train(LAST)
     steps = run.checkpoints.steps()[1:]
-    weights = STABLE.cooldown(LENGTH + 1, LAST - LENGTH - 2).merge_weights(steps, mean_of=LENGTH)
+    curve = STABLE.cooldown(LENGTH + 1, LAST - LENGTH - 2)
+    weights = curve.merge_weights(steps, mean_of=LENGTH)
     run.checkpoints.merge(steps, weights, into=run.model, part="mean")
     return gathered(plain_state(run.model))
 
@@ -256,5 +265,4 @@ def test_merge_of_block_means_matches_one_process(tmp_path: Path, wrapper: str) 
     merged = merged_weights(BlockMeansRun(tmp_path / "ranks", wrapper))
     distributed.destroy_process_group()
     expected = merged_weights(BlockMeansRun(directory_of_rank))
-    for name, weight in expected.items():
-        torch.testing.assert_close(merged[name], weight, rtol=0, atol=1e-6)
+    assert_close(merged, expected, rtol=0, atol=1e-6)

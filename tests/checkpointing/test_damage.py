@@ -46,6 +46,12 @@ def change_manifest(directory: Path, **entries: Any) -> None:
 # Damage to checkpoint 2 of two.
 
 
+@pytest.fixture
+def step_2(copied: Path) -> Path:
+    """The directory of checkpoint 2."""
+    return copied / "2"
+
+
 def check_reads_of_step_2_fail(
     checkpoints: Checkpoints, part: Part, model: nn.Module, message: str
 ) -> None:
@@ -65,7 +71,8 @@ def check_damage(directory: Path, damage: str) -> None:
     part = Part("as before")
     model = constant_model(0)
     checkpoints = Checkpoints(directory)
-    check_reads_of_step_2_fail(checkpoints, part, model, rf"a damaged checkpoint: 2: .*{damage}")
+    message = rf"a damaged checkpoint: 2: .*{damage}"
+    check_reads_of_step_2_fail(checkpoints, part, model, message)
     with pytest.raises(UserWarning, match="newer ones are damaged"):  # the filter of all tests
         checkpoints.load(part=part, model=model)
     assert part.state == "as before"
@@ -82,49 +89,51 @@ def check_damage(directory: Path, damage: str) -> None:
     assert (model.weight == 1).all()
 
 
-def test_empty_manifest(copied: Path) -> None:
-    (copied / "2" / MANIFEST).write_bytes(b"")
+def test_empty_manifest(copied: Path, step_2: Path) -> None:
+    (step_2 / MANIFEST).write_bytes(b"")
     check_damage(copied, f"{MANIFEST} is damaged")
 
 
-def test_missing_manifest(copied: Path) -> None:
-    (copied / "2" / MANIFEST).unlink()
+def test_missing_manifest(copied: Path, step_2: Path) -> None:
+    (step_2 / MANIFEST).unlink()
     check_damage(copied, f"{MANIFEST} is missing")
 
 
-def test_empty_tensors(copied: Path) -> None:
-    (copied / "2" / TENSORS).write_bytes(b"")
+def test_empty_tensors(copied: Path, step_2: Path) -> None:
+    (step_2 / TENSORS).write_bytes(b"")
     check_damage(copied, f"{TENSORS} is damaged")
 
 
-def test_missing_tensors(copied: Path) -> None:
-    (copied / "2" / TENSORS).unlink()
+def test_missing_tensors(copied: Path, step_2: Path) -> None:
+    (step_2 / TENSORS).unlink()
     check_damage(copied, f"{TENSORS} is missing")
 
 
-def test_additional_file(copied: Path) -> None:
+def test_additional_file(copied: Path, step_2: Path) -> None:
     """DCP's reader would read it: it takes every one with this suffix."""
-    save_file({"part.weights": torch.ones(50)}, copied / "2" / "more.safetensors")
+    save_file({"part.weights": torch.ones(50)}, step_2 / "more.safetensors")
     check_damage(copied, "more.safetensors does not belong to it")
 
 
-def test_manifest_of_a_different_checkpoint(copied: Path) -> None:
-    shutil.copytree(copied / "1", copied / "2", dirs_exist_ok=True)
+def test_manifest_of_a_different_checkpoint(copied: Path, step_2: Path) -> None:
+    shutil.copytree(copied / "1", step_2, dirs_exist_ok=True)
     check_damage(copied, f"{MANIFEST} is that of checkpoint 1")
 
 
-def test_manifest_of_a_different_kind(copied: Path) -> None:
-    change_manifest(copied / "2", kind="loader")
+def test_manifest_of_a_different_kind(copied: Path, step_2: Path) -> None:
+    change_manifest(step_2, kind="loader")
     check_damage(copied, f"{MANIFEST} is malformed")
 
 
-def test_manifest_without_a_format(copied: Path) -> None:
-    change_manifest(copied / "2", format=None)
+def test_manifest_without_a_format(copied: Path, step_2: Path) -> None:
+    change_manifest(step_2, format=None)
     check_damage(copied, f"{MANIFEST} is malformed")
 
 
-def test_missing_file_of_a_rank(copied: Path) -> None:
-    change_manifest(copied / "2", files={TENSORS: "0" * 64, "rank-1.safetensors": "0" * 64})
+def test_missing_file_of_a_rank(copied: Path, step_2: Path) -> None:
+    digest = "0" * 64
+    files = {TENSORS: digest, "rank-1.safetensors": digest}
+    change_manifest(step_2, files=files)
     check_damage(copied, r"rank-1.safetensors is missing")
 
 
@@ -135,6 +144,7 @@ def test_flipped_bit_is_detected(saved: Path, tmp_path: Path, name: str) -> None
     file = directory / "2" / name
     content = file.read_bytes()
     checkpoints = Checkpoints(directory)
+    message = f"a damaged checkpoint: 2: {name} is damaged"
 
     @examples(40)
     @given(st.integers(0, len(content) - 1), st.integers(0, 7))
@@ -143,7 +153,7 @@ def test_flipped_bit_is_detected(saved: Path, tmp_path: Path, name: str) -> None
         flipped[index] ^= 1 << bit
         file.write_bytes(flipped)
         part = Part("as before")
-        with pytest.raises(RuntimeError, match=f"a damaged checkpoint: 2: {name} is damaged"):
+        with pytest.raises(RuntimeError, match=message):
             checkpoints.load(2, part=part, partial=True)
         assert part.state == "as before"
 
@@ -151,19 +161,20 @@ def test_flipped_bit_is_detected(saved: Path, tmp_path: Path, name: str) -> None
     check_damage(directory, f"{name} is damaged")
 
 
-def test_all_damaged_checkpoints_are_named(copied: Path) -> None:
+def test_all_damaged_checkpoints_are_named(copied: Path, step_2: Path) -> None:
     (copied / "1" / MANIFEST).unlink()
-    (copied / "2" / MANIFEST).unlink()
+    (step_2 / MANIFEST).unlink()
+    checkpoints = Checkpoints(copied)
     message = r"only damaged checkpoints: 2: .*is missing; 1: .*is missing"
     with pytest.raises(RuntimeError, match=message):
-        Checkpoints(copied).load(part=Part())
+        checkpoints.load(part=Part())
     with pytest.raises(RuntimeError, match=message):
-        Checkpoints(copied).load_model(model=constant_model(0))
+        checkpoints.load_model(model=constant_model(0))
 
 
-def test_checkpoint_with_damaged_manifest_may_be_newest(copied: Path) -> None:
+def test_checkpoint_with_damaged_manifest_may_be_newest(copied: Path, step_2: Path) -> None:
     """Each load names it. It is never replaced or removed."""
-    (copied / "2" / MANIFEST).write_bytes(b"?")
+    (step_2 / MANIFEST).write_bytes(b"?")
     checkpoints = Checkpoints(copied, keep=1)
     assert checkpoints.steps() == [1]
     for step in (3, 2, 2):
@@ -174,7 +185,7 @@ def test_checkpoint_with_damaged_manifest_may_be_newest(copied: Path) -> None:
         with pytest.warns(UserWarning, match=message):
             assert checkpoints.load(part=part) == step
         assert part.state == step
-    assert (copied / "2" / MANIFEST).read_bytes() == b"?"
+    assert (step_2 / MANIFEST).read_bytes() == b"?"
 
 
 # Newer versions.
@@ -188,10 +199,10 @@ def test_checkpoint_with_damaged_manifest_may_be_newest(copied: Path) -> None:
     ],
 )
 def test_checkpoint_of_a_newer_version_is_not_skipped(
-    copied: Path, entries: dict[str, Any], problem: str
+    copied: Path, step_2: Path, entries: dict[str, Any], problem: str
 ) -> None:
     """The run would continue from an older checkpoint."""
-    change_manifest(copied / "2", **entries)
+    change_manifest(step_2, **entries)
     part = Part("as before")
     model = constant_model(0)
     checkpoints = Checkpoints(copied)
@@ -209,9 +220,9 @@ def test_checkpoint_of_a_newer_version_is_not_skipped(
     assert checkpoints.load(1, part=part, partial=True) == 1
 
 
-def test_save_is_newer_than_a_checkpoint_of_a_newer_version(copied: Path) -> None:
+def test_save_is_newer_than_one_of_a_newer_version(copied: Path, step_2: Path) -> None:
     """After a return to this version, its saves are the newest, however many the other made."""
-    change_manifest(copied / "2", format=2, save_index=7)
+    change_manifest(step_2, format=2, save_index=7)
     part = Part("as before")
     checkpoints = Checkpoints(copied)
     checkpoints.load(1, part=part, partial=True)
@@ -236,9 +247,10 @@ def test_step_of_a_newer_version_is_not_read(tmp_path: Path) -> None:
 
 def test_digests_are_sha256_of_files(saved: Path) -> None:
     """So that any tool can check them."""
-    digest = hashlib.sha256((saved / "2" / TENSORS).read_bytes()).hexdigest()
-    manifest = json.loads((saved / "2" / MANIFEST).read_text())
-    assert manifest["files"] == {TENSORS: digest}
+    content = (saved / "2" / TENSORS).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    manifest = (saved / "2" / MANIFEST).read_text()
+    assert json.loads(manifest)["files"] == {TENSORS: digest}
 
 
 def test_each_file_is_verified_by_one_rank(tmp_path: Path) -> None:
@@ -258,45 +270,50 @@ def test_each_file_is_verified_by_one_rank(tmp_path: Path) -> None:
     names = sorted(files)
     expected = [names[0::3], names[1::3], names[2::3]]
     files_by_rank = on_each_rank(loading.files_to_verify, [checkpoint], processes=3)
-    for files_of_rank, expected_names in zip(files_by_rank, expected, strict=True):
-        assert [name for _, name in files_of_rank] == expected_names
+    verified: list[list[str]] = []
+    for files_of_rank in files_by_rank:
+        verified.append([name for _, name in files_of_rank])
+    assert verified == expected
 
 
-def test_load_without_verifying_compares_no_digest(copied: Path) -> None:
+def test_load_without_verifying_compares_no_digest(copied: Path, step_2: Path) -> None:
     twos = np.full(50, 2, np.float32).tobytes()
     eights = np.full(50, 8, np.float32).tobytes()
-    tensors = copied / "2" / TENSORS
-    tensors.write_bytes(tensors.read_bytes().replace(twos, eights))
+    tensors = step_2 / TENSORS
+    content = tensors.read_bytes()
+    tensors.write_bytes(content.replace(twos, eights))
     part = Part()
     checkpoints = Checkpoints(copied)
     assert checkpoints.load(verify=False, partial=True, part=part) == 2
     assert part.state["weights"][0] == 8
     tensors.unlink()
-    with pytest.warns(UserWarning, match=f"newer ones are damaged: 2: {TENSORS} is missing"):
+    message = f"newer ones are damaged: 2: {TENSORS} is missing"
+    with pytest.warns(UserWarning, match=message):
         assert checkpoints.load(verify=False, partial=True, part=part) == 1
 
 
 # Errors that are not damage.
 
 
-def test_error_of_reading_is_raised_if_nothing_is_damaged(copied: Path) -> None:
+def test_error_of_reading_is_not_damage(copied: Path) -> None:
     """An older checkpoint is not loaded in its place."""
 
     def fails(*_: object) -> None:
         raise MemoryError("no memory")
 
+    checkpoints = Checkpoints(copied)
     with patch.object(SavedCheckpoint, "fill_tensors", fails), pytest.raises(MemoryError):
-        Checkpoints(copied).load(part=Part())
+        checkpoints.load(part=Part())
 
 
-def test_checkpoint_that_is_removed_while_it_is_read_is_an_error(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
+def test_checkpoint_removed_while_it_is_read(
+    copied: Path, step_2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_part = loading.read_part
 
     def read_and_remove(*arguments: Any) -> Any:
         state = read_part(*arguments)
-        shutil.rmtree(copied / "2")
+        shutil.rmtree(step_2)
         return state
 
     monkeypatch.setattr(loading, "read_part", read_and_remove)
@@ -327,18 +344,21 @@ def pickled(array: Any) -> tuple[str, torch.Tensor]:
 
 
 def save_code(checkpoints: Checkpoints) -> None:
+    part = Part([Code()])
     with patch.object(states, "map_leaves", unsplit):
-        checkpoints.save(2, part=Part([Code()]), wait=True)
+        checkpoints.save(2, part=part, wait=True)
 
 
 def save_array_by_pickle(checkpoints: Checkpoints) -> None:
+    part = Part([np.ones(1)])
     with patch.object(states, "map_leaves", unsplit):
-        checkpoints.save(2, part=Part([np.ones(1)]), wait=True)
+        checkpoints.save(2, part=part, wait=True)
 
 
 def save_array_of_objects(checkpoints: Checkpoints) -> None:
+    part = Part(np.array([Code()]))
     with patch.multiple(numpy_values, KIND_CODES="Ou", to_bytes=pickled):
-        checkpoints.save(2, part=Part(np.array([Code()])), wait=True)
+        checkpoints.save(2, part=part, wait=True)
 
 
 def save_tensor_of_class(checkpoints: Checkpoints, name: str) -> None:

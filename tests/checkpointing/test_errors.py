@@ -14,7 +14,9 @@ import torch
 from support.checkpointing.checkpoints import Part
 from support.checkpointing.wrapped_tensors import Unlisted, Wrapped
 from support.wrong import wrong
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Linear, Module
+from torch.optim import SGD, AdamW
 
 from torch_bridge import Checkpoints
 from torch_bridge.checkpointing.states import split_state
@@ -22,13 +24,17 @@ from torch_bridge.distributed.plain_names import load_plain_state
 from torch_bridge.training.optimizer_states import load_optimizer
 
 
-def meta_model() -> nn.Module:
+def meta_model() -> Module:
     """Return a model without memory."""
-    return nn.Linear(3, 2, bias=False, device="meta")
+    return Linear(3, 2, bias=False, device="meta")
 
 
-def model_of_buffer(values: Tensor) -> nn.Module:
-    module = nn.Module()
+def bare_linear() -> Module:
+    return Linear(3, 2, bias=False)
+
+
+def model_of_buffer(values: Tensor) -> Module:
+    module = Module()
     module.register_buffer("values", values)
     return module
 
@@ -47,20 +53,20 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoints = Checkpoints(directory, keep=9)
     checkpoints.save(
         10,
-        model=nn.Linear(3, 2, bias=False),
+        model=bare_linear(),
         int64=model_of_buffer(torch.zeros(2, dtype=torch.int64)),
         complex64=model_of_buffer(torch.zeros(2, dtype=torch.complex64)),
         quantized=model_of_buffer(wrapped()),
     )
     checkpoints.save(
         20,
-        model=nn.Linear(3, 2, bias=False),
+        model=bare_linear(),
         int64=model_of_buffer(torch.zeros(2)),
         complex64=model_of_buffer(torch.zeros(2)),
         quantized=model_of_buffer(torch.zeros(2)),
     )
-    model = nn.Linear(4, 2, bias=False)
-    optimizer = torch.optim.SGD(model.parameters())
+    model = Linear(4, 2, bias=False)
+    optimizer = SGD(model.parameters())
     checkpoints.save(50, model=model, numbers=[1], options={"a": 1}, optimizer=optimizer, wait=True)
     return directory
 
@@ -84,8 +90,8 @@ def no_checkpoints(directory: Path) -> Checkpoints:
 
 
 @pytest.fixture
-def model() -> nn.Module:
-    return nn.Linear(3, 2, bias=False)
+def model() -> Module:
+    return bare_linear()
 
 
 @pytest.fixture
@@ -208,46 +214,51 @@ def test_load_model_as_a_dict(checkpoints: Checkpoints, numbers: list[int]) -> N
 
 @wrong(ValueError, "model is on the meta device", "model.to_empty(device=...)")
 def test_load_into_a_model_without_memory(checkpoints: Checkpoints) -> None:
-    checkpoints.load(10, model=meta_model())
+    model = meta_model()
+    checkpoints.load(10, model=model)
 
 
 @wrong(ValueError, "model is on the meta device")
 def test_load_nothing_into_a_model_without_memory(no_checkpoints: Checkpoints) -> None:
     """The first start of a run reveals the mistake too."""
-    no_checkpoints.load(model=meta_model())
+    model = meta_model()
+    no_checkpoints.load(model=model)
 
 
 @wrong(ValueError, "optimizer has parameters on the meta device", "build the optimizer afterwards")
 def test_load_optimizer_of_a_model_without_memory(checkpoints: Checkpoints) -> None:
-    checkpoints.load(50, optimizer=torch.optim.SGD(meta_model().parameters()))
+    model = meta_model()
+    optimizer = SGD(model.parameters())
+    checkpoints.load(50, optimizer=optimizer)
 
 
 # `load_model`.
 
 
 @wrong(ValueError, "/empty has no checkpoint to load")
-def test_load_model_from_an_empty_directory(no_checkpoints: Checkpoints, model: nn.Module) -> None:
+def test_load_model_from_an_empty_directory(no_checkpoints: Checkpoints, model: Module) -> None:
     no_checkpoints.load_model(model)
 
 
 @wrong(ValueError, "has the parts", "['none']")
-def test_load_model_from_a_missing_part(checkpoints: Checkpoints, model: nn.Module) -> None:
+def test_load_model_from_a_missing_part(checkpoints: Checkpoints, model: Module) -> None:
     checkpoints.load_model(model, part="none")
 
 
 @wrong(ValueError, "options is neither a TrainStep nor a module")
-def test_load_model_from_a_dict(checkpoints: Checkpoints, model: nn.Module) -> None:
+def test_load_model_from_a_dict(checkpoints: Checkpoints, model: Module) -> None:
     checkpoints.load_model(model, 50, part="options")
 
 
 @wrong(ValueError, "optimizer of checkpoint 50 was saved with a")
-def test_load_model_from_an_optimizer(checkpoints: Checkpoints, model: nn.Module) -> None:
+def test_load_model_from_an_optimizer(checkpoints: Checkpoints, model: Module) -> None:
     checkpoints.load_model(model, 50, part="optimizer")
 
 
 @wrong(ValueError, "model is on the meta device", "to_empty")
 def test_load_model_without_memory(checkpoints: Checkpoints) -> None:
-    checkpoints.load_model(nn.Linear(3, 2, device="meta"), part="model")
+    model = meta_model()
+    checkpoints.load_model(model, part="model")
 
 
 @wrong(
@@ -255,13 +266,14 @@ def test_load_model_without_memory(checkpoints: Checkpoints) -> None:
     "model of checkpoint 50 was saved with a",
     "weight: (2, 4) in the checkpoint, (2, 3) here",
 )
-def test_load_model_of_a_different_shape(checkpoints: Checkpoints, model: nn.Module) -> None:
+def test_load_model_of_a_different_shape(checkpoints: Checkpoints, model: Module) -> None:
     checkpoints.load_model(model, 50, part="model")
 
 
 @wrong(ValueError, "bias: missing in the checkpoint, (2,) here")
 def test_load_model_with_more_parameters(checkpoints: Checkpoints) -> None:
-    checkpoints.load_model(nn.Linear(3, 2), 10, part="model")
+    with_bias = Linear(3, 2)
+    checkpoints.load_model(with_bias, 10, part="model")
 
 
 # States in which a submodule is named `module`, as wrappers name the model.
@@ -269,28 +281,31 @@ def test_load_model_with_more_parameters(checkpoints: Checkpoints) -> None:
 
 @pytest.mark.parametrize("key", ["module.weight", "more"])
 def test_state_with_an_unexpected_key(key: str) -> None:
-    layer = nn.Linear(2, 2, bias=False)
-    state = {"weight": torch.ones(2, 2), key: torch.ones(2, 2)}
+    layer = Linear(2, 2, bias=False)
+    ones = torch.ones(2, 2)
+    state = {"weight": ones, key: ones}
     with pytest.raises(RuntimeError, match=rf'Unexpected key.*"{key}"'):
         load_plain_state(layer, state)
 
 
 @wrong(RuntimeError, "Missing key", '"weight"')
 def test_state_without_a_weight_next_to_a_module() -> None:
-    layer = nn.Linear(2, 2, bias=False)
-    layer.module = nn.Linear(2, 2)
-    names = ["module.weight", "module.module.weight"]
-    load_plain_state(layer, {name: torch.ones(2, 2) for name in names})
+    layer = Linear(2, 2, bias=False)
+    layer.module = Linear(2, 2)
+    ones = torch.ones(2, 2)
+    state = {"module.weight": ones, "module.module.weight": ones}
+    load_plain_state(layer, state)
 
 
 @wrong(ValueError, "parameter 0 is weight in the state and module.weight here")
 def test_optimizer_state_in_a_different_order() -> None:
     """The two names are equal without the names of wrappers."""
-    layer = nn.Linear(2, 2, bias=False)
-    layer.module = nn.Linear(2, 2, bias=False)
+    layer = Linear(2, 2, bias=False)
+    layer.module = Linear(2, 2, bias=False)
     parameters = list(layer.named_parameters())
-    state = torch.optim.AdamW(parameters).state_dict()
-    load_optimizer(torch.optim.AdamW(parameters[::-1]), state)
+    saved = AdamW(parameters)
+    optimizer = AdamW(parameters[::-1])
+    load_optimizer(optimizer, saved.state_dict())
 
 
 # Merging.
@@ -321,7 +336,7 @@ def test_optimizer_state_in_a_different_order() -> None:
 )
 def test_wrong_steps_or_weights(
     checkpoints: Checkpoints,
-    model: nn.Module,
+    model: Module,
     error: type[Exception],
     steps: Any,
     weights: Any,
@@ -335,13 +350,14 @@ def test_wrong_steps_or_weights(
 
 
 @wrong(ValueError, "10 has the parts ['model', 'int64'", "['step']")
-def test_merge_missing_part(checkpoints: Checkpoints, model: nn.Module) -> None:
+def test_merge_missing_part(checkpoints: Checkpoints, model: Module) -> None:
     checkpoints.merge([10], [1.0], into=model, part="step")
 
 
 @wrong(ValueError, "checkpoint 10", "different model")
 def test_merge_into_a_different_model(checkpoints: Checkpoints) -> None:
-    checkpoints.merge([10, 20], [0.5, 0.5], into=nn.Linear(3, 3), part="model")
+    different = Linear(3, 3)
+    checkpoints.merge([10, 20], [0.5, 0.5], into=different, part="model")
 
 
 @pytest.mark.parametrize("dtype", ["int64", "complex64"])
@@ -393,9 +409,14 @@ def save_state(state: Any) -> None:
     split_state("part", state, copy_tensor=Tensor.clone)
 
 
+def save_entry(value: Any) -> None:
+    """Save a state whose entry `a` is this value."""
+    save_state({"a": value})
+
+
 @wrong(TypeError, "part.a.0 is of builtins.object", "keep it in a separate", "torch.save")
 def test_object() -> None:
-    save_state({"a": [object()]})
+    save_entry([object()])
 
 
 @wrong(TypeError, "part is of ", "test_errors.Pair")
@@ -410,12 +431,12 @@ def test_defaultdict() -> None:
 
 @wrong(TypeError, " in part.a is of ", "test_errors.Point")
 def test_object_in_a_set() -> None:
-    save_state({"a": {2, Point()}})
+    save_entry({2, Point()})
 
 
 @wrong(TypeError, " in part.a is of ", "test_errors.Point")
 def test_object_in_a_tuple_in_a_frozenset() -> None:
-    save_state({"a": frozenset({(Point(),)})})
+    save_entry(frozenset({(Point(),)}))
 
 
 @wrong(TypeError, "the key (1, ", " of part is of ", "test_errors.Point")
@@ -425,14 +446,14 @@ def test_object_in_a_key() -> None:
 
 @wrong(TypeError, "part._metadata is of ", "test_errors.Point")
 def test_object_in_the_versions_of_modules() -> None:
-    state: Any = nn.Linear(1, 1).state_dict()
+    state: Any = Linear(1, 1).state_dict()
     state._metadata = Point()
     save_state(state)
 
 
 @wrong(TypeError, "part.a is an integer of more than 2032 bits")
 def test_very_large_integer() -> None:
-    save_state({"a": 2**2032})
+    save_entry(2**2032)
 
 
 # NumPy.
@@ -440,32 +461,33 @@ def test_very_large_integer() -> None:
 
 @wrong(TypeError, "part.a is a NumPy array of object")
 def test_array_of_objects() -> None:
-    save_state({"a": np.array([None])})
+    save_entry(np.array([None]))
 
 
 @wrong(TypeError, "part.a is a NumPy array of [('f0'")
 def test_array_of_records() -> None:
-    save_state({"a": np.zeros(2, "i2,f4")})
+    save_entry(np.zeros(2, "i2,f4"))
 
 
 @wrong(TypeError, "part.a is a NumPy array of bfloat16")
 def test_array_of_bfloat16() -> None:
-    save_state({"a": np.zeros(2, jnp.bfloat16)})
+    save_entry(np.zeros(2, jnp.bfloat16))
 
 
 @wrong(TypeError, "part.a is a NumPy scalar of |V2", "torch.save")
 def test_scalar_of_raw_bytes() -> None:
-    save_state({"a": np.void(b"ab")})
+    save_entry(np.void(b"ab"))
 
 
 @wrong(TypeError, "part.a is a NumPy scalar of bfloat16")
 def test_scalar_of_bfloat16() -> None:
-    save_state({"a": np.ones(1, jnp.bfloat16)[0]})
+    (scalar,) = np.ones(1, jnp.bfloat16)
+    save_entry(scalar)
 
 
 @wrong(TypeError, "part.a is of ", "test_errors.Half")
 def test_subclass_of_a_scalar() -> None:
-    save_state({"a": Half(1)})
+    save_entry(Half(1))
 
 
 @wrong(TypeError, "the key", "is of numpy.float64")
@@ -475,7 +497,7 @@ def test_scalar_as_a_key() -> None:
 
 @wrong(TypeError, "part.a is of numpy.ma", "MaskedArray")
 def test_masked_array() -> None:
-    save_state({"a": np.ma.masked_array([1], [True])})
+    save_entry(np.ma.masked_array([1], [True]))
 
 
 # Tensors.
@@ -483,30 +505,33 @@ def test_masked_array() -> None:
 
 @wrong(TypeError, "part.a is a torch.sparse_coo Tensor")
 def test_sparse_tensor() -> None:
-    save_state({"a": torch.eye(2).to_sparse()})
+    sparse = torch.eye(2).to_sparse()
+    save_entry(sparse)
 
 
 @wrong(TypeError, "part.a", "of torch.bits8")
 def test_tensor_of_bits() -> None:
-    save_state({"a": torch.ones(2).to(torch.uint8).view(torch.bits8)})
+    integers = torch.ones(2, dtype=torch.uint8)
+    save_entry(integers.view(torch.bits8))
 
 
 @wrong(TypeError, "part.a is a nested Tensor of torch.float32")
 def test_nested_tensor() -> None:
     with warnings.catch_warnings(action="ignore"):  # torch calls nested tensors a prototype
         nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    save_state({"a": nested})
+    save_entry(nested)
 
 
 @wrong(TypeError, "part.a", "torch.float32 on meta")
 def test_tensor_without_memory() -> None:
-    save_state({"a": torch.empty(2, device="meta")})
+    save_entry(torch.empty(2, device="meta"))
 
 
 @wrong(TypeError, "part.a", "gradients", "tensor.detach()")
 def test_tensor_with_a_history() -> None:
-    outputs = nn.Linear(2, 1)(torch.ones(2))
-    save_state({"a": outputs})
+    layer = Linear(2, 1)
+    outputs = layer(torch.ones(2))
+    save_entry(outputs)
 
 
 # Tensors that wrap others.
@@ -520,35 +545,38 @@ def test_tensor_with_a_history() -> None:
     "torch.save",
 )
 def test_tensor_of_an_unlisted_class() -> None:
-    save_state({"a": wrapped(kind=Unlisted)})
+    save_entry(wrapped(kind=Unlisted))
 
 
 @wrong(TypeError, "part.a.codes is of ", "Unlisted")
 def test_tensor_that_wraps_one_of_an_unlisted_class() -> None:
-    save_state({"a": wrapped(inner=wrapped(kind=Unlisted))})
+    inner = wrapped(kind=Unlisted)
+    save_entry(wrapped(inner))
 
 
 @wrong(TypeError, "the context of part.a.1.1 is of ", "test_errors.Point", "torch.save")
 def test_object_in_the_context_of_a_tensor() -> None:
-    save_state({"a": wrapped(context=[1, Point()])})
+    save_entry(wrapped(context=[1, Point()]))
 
 
 @wrong(TypeError, "the context of part.a.1 is of torch", "Tensor")
 def test_tensor_as_the_context_of_a_tensor() -> None:
-    save_state({"a": wrapped(context=torch.ones(2))})
+    save_entry(wrapped(context=torch.ones(2)))
 
 
 @wrong(TypeError, "part.a.codes is of builtins.list, within")
 def test_tensor_that_wraps_a_list() -> None:
-    save_state({"a": wrapped(inner=[1])})
+    save_entry(wrapped([1]))
 
 
 @wrong(TypeError, "part.a.codes is a torch.sparse_coo Tensor")
 def test_tensor_that_wraps_a_sparse_one() -> None:
-    save_state({"a": wrapped(inner=torch.eye(2).to_sparse())})
+    sparse = torch.eye(2).to_sparse()
+    save_entry(wrapped(sparse))
 
 
 @wrong(TypeError, "part.a.codes was computed with gradients")
 def test_tensor_that_wraps_one_with_a_history() -> None:
-    outputs = nn.Linear(2, 1)(torch.ones(2))
-    save_state({"a": wrapped(inner=outputs)})
+    layer = Linear(2, 1)
+    outputs = layer(torch.ones(2))
+    save_entry(wrapped(outputs))

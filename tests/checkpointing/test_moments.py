@@ -68,8 +68,8 @@ def contents(optimizer: Optimizer) -> list[Any]:
     copies: list[Any] = []
     for moment in local_moments(optimizer):
         if isinstance(moment, Wrapped):
-            inner = {name: tensor.clone() for name, tensor in moment.tensors.items()}
-            copies.append([inner, moment.context, moment.dtype])
+            tensors = {name: tensor.clone() for name, tensor in moment.tensors.items()}
+            copies.append([tensors, moment.context, moment.dtype])
         else:
             copies.append(moment.clone())
     return copies
@@ -96,7 +96,8 @@ def test_quantized_moments_come_back(tmp_path: Path, wrapper: str) -> None:
     assert same_bits(contents(loaded), expected)
     train(resumed, loaded, seed=2)
     assert same_bits(contents(loaded), contents(optimizer))
-    assert same_bits(gathered(resumed.state_dict()), gathered(model.state_dict()))
+    expected_weights = gathered(model.state_dict())
+    assert same_bits(gathered(resumed.state_dict()), expected_weights)
     on_rank_0, on_rank_1 = gather(is_quantized(loaded))
     assert (on_rank_0 == on_rank_1) == (wrapper == "ddp")
 
@@ -122,14 +123,15 @@ def check_moments_are_not_loaded(directory: Path, saving: str, loading: str, mes
     train(model, optimizer, seed=1)
     checkpoints = Checkpoints(directory)
     checkpoints.save(1, model=model, optimizer=optimizer, wait=True)
-    loaded_model, loaded = quantizing(loading, seed=5)
-    before = gathered(loaded_model.state_dict())
-    assert message in error_of(checkpoints.load, model=loaded_model, optimizer=loaded)
+    resumed, loaded = quantizing(loading, seed=5)
+    before = gathered(resumed.state_dict())
+    error = error_of(checkpoints.load, model=resumed, optimizer=loaded)
+    assert message in error
     assert not loaded.state
-    assert same_bits(gathered(loaded_model.state_dict()), before)
-    checkpoints.load(model=loaded_model, partial=True)
+    assert same_bits(gathered(resumed.state_dict()), before)
+    checkpoints.load(model=resumed, partial=True)
     weights = gathered(plain_state(model))
-    assert same_bits(gathered(plain_state(loaded_model)), weights)
+    assert same_bits(gathered(plain_state(resumed)), weights)
 
 
 # Moments of parameters that are sharded on one side only.
@@ -158,30 +160,25 @@ def test_moments_take_the_form_of_their_parameter(
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, model=model, optimizer=optimizer, wait=True)
     train(model, optimizer, seed=2)
-    fresh_model, fresh = sharded(form, seed=5)
-    check_resumed(checkpoints, fresh_model, fresh, model, optimizer)
-    used_model, used = sharded(form, seed=5)
-    train(used_model, used, seed=6)
-    check_resumed(checkpoints, used_model, used, model, optimizer)
+    weights = gathered(model.state_dict())
+    moments = gathered(optimizer.state_dict()["state"])
+    for has_stepped in (False, True):
+        resumed, loaded = sharded(form, seed=5)
+        if has_stepped:
+            train(resumed, loaded, seed=6)
+        checkpoints.load(model=resumed, optimizer=loaded)
+        check_forms(loaded)
+        train(resumed, loaded, seed=2)
+        assert same_bits(gathered(resumed.state_dict()), weights)
+        assert same_bits(gathered(loaded.state_dict()["state"]), moments)
 
 
-def check_resumed(
-    checkpoints: Checkpoints,
-    model: nn.Module,
-    optimizer: Optimizer,
-    expected_model: nn.Module,
-    expected_optimizer: Optimizer,
-) -> None:
-    checkpoints.load(model=model, optimizer=optimizer)
+def check_forms(optimizer: Optimizer) -> None:
+    """Check that the moments of sharded parameters are sharded, and no others."""
     for parameter, state in optimizer.state.items():
         is_sharded = isinstance(parameter, DTensor)
         assert isinstance(state["exp_avg"], DTensor) == is_sharded
         assert isinstance(state["exp_avg_sq"], DTensor) == is_sharded
-    train(model, optimizer, seed=2)
-    expected_moments = gathered(expected_optimizer.state_dict()["state"])
-    assert same_bits(gathered(optimizer.state_dict()["state"]), expected_moments)
-    expected_weights = gathered(expected_model.state_dict())
-    assert same_bits(gathered(model.state_dict()), expected_weights)
 
 
 # What schedulers have consumed.
@@ -208,9 +205,10 @@ def test_schedulers_consumed_the_same(tmp_path: Path) -> None:
 def test_schedulers_in_another_consumed_the_same(tmp_path: Path) -> None:
     scheduler = make_scheduler()
     loaded = make_scheduler()
+    saved = in_sequential(scheduler)
+    part = in_sequential(loaded)
     path = "scheduler._schedulers.0.consumed"
-    sequential = in_sequential(scheduler)
-    check_different_counts(tmp_path, path, scheduler, sequential, loaded, in_sequential(loaded))
+    check_different_counts(tmp_path, path, scheduler, saved, loaded, part)
 
 
 def check_different_counts(
@@ -231,8 +229,9 @@ def check_different_counts(
     saved.step()
     part = Part({"rank": rank()})  # may differ
     checkpoints = Checkpoints(directory)
+    difference = f"{path} = 16 on rank 0, and 17 on rank 1"
     error = error_of(checkpoints.save, 1, part=part, scheduler=saved, wait=True)
-    assert f"{path} = 16 on rank 0, and 17 on rank 1" in error
+    assert difference in error
     assert "step(count=n) with the sum" in error
     assert not list(directory.iterdir())
     distributed.barrier()
@@ -241,7 +240,7 @@ def check_different_counts(
         checkpoints.save(1, part=part, scheduler=saved, wait=True)
     loaded_part = Part("as before")
     error = error_of(checkpoints.load, part=loaded_part, scheduler=part_to_load)
-    assert f"{path} = 16 on rank 0, and 17 on rank 1" in error
+    assert difference in error
     assert loaded_part.state == "as before"
     assert loaded.consumed == 0
     assert checkpoints.load(part=loaded_part, partial=True) == 1
@@ -257,8 +256,9 @@ def test_equal_schedulers_are_saved(tmp_path: Path) -> None:
 def test_equal_schedulers_in_another_are_saved(tmp_path: Path) -> None:
     scheduler = make_scheduler()
     loaded = make_scheduler()
-    sequential = in_sequential(scheduler)
-    check_equal_counts(tmp_path, scheduler, sequential, loaded, in_sequential(loaded))
+    saved = in_sequential(scheduler)
+    part = in_sequential(loaded)
+    check_equal_counts(tmp_path, scheduler, saved, loaded, part)
 
 
 def check_equal_counts(

@@ -106,7 +106,8 @@ def optimizer_with_names(prefix: str) -> Optimizer:
     model = Net()
     parameters = [(prefix + name, parameter) for name, parameter in model.named_parameters()]
     optimizer = torch.optim.AdamW(parameters)
-    mean_loss(model, *batches(1)).backward()
+    loss = mean_loss(model, *batches(1))
+    loss.backward()
     optimizer.step()
     return optimizer
 

@@ -120,9 +120,10 @@ def content_of(step: TrainStep) -> Content:
     placements: dict[str, list[int]] = {}
     leaves = cast("list[tuple[Any, Any]]", pytree.tree_leaves_with_path(state["optimizer"]))
     for path, leaf in leaves:
-        if isinstance(leaf, DTensor):
-            shards = [place for place in leaf.placements if isinstance(place, Shard)]
-            placements[pytree.keystr(path)] = [shard.dim for shard in shards]
+        if not isinstance(leaf, DTensor):
+            continue
+        shards = [place for place in leaf.placements if isinstance(place, Shard)]
+        placements[pytree.keystr(path)] = [shard.dim for shard in shards]
     kept = {key: state[key] for key in ("model", "optimizer", "applied", "curve_step")}
     return Content(gathered(kept), placements, state["random"]["cpu"])
 
@@ -149,7 +150,8 @@ def save_run(directory: Path, wrapper: str) -> dict[str, Content]:
         content[optimizer] = content_of(step)
     checkpoints = Checkpoints(directory / "models")
     for number in MERGED_STEPS:
-        checkpoints.save(number, model=wrapped(wrapper, net(number)), wait=True)
+        model = wrapped(wrapper, net(number))
+        checkpoints.save(number, model=model, wait=True)
     return content
 
 
@@ -188,6 +190,7 @@ UNWRAPPED = [on_ranks(2, "plain"), on_ranks(3, "plain"), on_ranks(4, "plain")]
 def test_step_gets_its_state(saved: SavedRun, wrapper: str, optimizer: str) -> None:
     """Under FSDP2 a rank reads only its shards."""
     step = step_of(wrapper, optimizer)
+    checkpoints = Checkpoints(saved.directory / optimizer)
     random = torch.get_rng_state().clone()
     num_read = 0
     fill_tensors = SavedCheckpoint.fill_tensors
@@ -204,7 +207,7 @@ def test_step_gets_its_state(saved: SavedRun, wrapper: str, optimizer: str) -> N
         patch.object(SavedCheckpoint, "fill_tensors", count_and_fill),
     ):
         warnings.simplefilter("always")
-        assert Checkpoints(saved.directory / optimizer).load(step=step, partial=True) == 3
+        assert checkpoints.load(step=step, partial=True) == 3
     new_random = torch.get_rng_state()
     content = content_of(step)
     expected = [of_rank[optimizer] for of_rank in saved.content]
@@ -213,15 +216,15 @@ def test_step_gets_its_state(saved: SavedRun, wrapper: str, optimizer: str) -> N
         assert torch.equal(content.random, expected[rank()].random)
     else:
         assert torch.equal(new_random, random)
-    if wrapper in SHARDED and saved.wrapper in SHARDED:
+    is_sharded = wrapper in SHARDED
+    if is_sharded and saved.wrapper in SHARDED:
         assert content.placements == expected[0].placements
     if optimizer == "adamw":
-        num_saved = 0
-        for leaf in pytree.tree_leaves(content.state):
-            if isinstance(leaf, Tensor):
-                num_saved += leaf.numel()
-        assert (num_read < 0.8 * num_saved) == (wrapper in SHARDED), (num_read, num_saved)
-    check_warnings([str(warning.message) for warning in warned], len(expected))
+        leaves = pytree.tree_leaves(content.state)
+        num_saved = sum(leaf.numel() for leaf in leaves if isinstance(leaf, Tensor))
+        assert (num_read < 0.8 * num_saved) == is_sharded, (num_read, num_saved)
+    messages = [str(warning.message) for warning in warned]
+    check_warnings(messages, len(expected))
 
 
 def check_warnings(messages: list[str], ranks_before: int) -> None:
@@ -241,17 +244,21 @@ def check_warnings(messages: list[str], ranks_before: int) -> None:
 def test_optimizer_gets_its_state(saved: SavedRun, wrapper: str, optimizer: str) -> None:
     """It is loaded alone, before its first step."""
     loaded = step_of(wrapper, optimizer).optimizer
+    checkpoints = Checkpoints(saved.directory / optimizer)
     with warnings.catch_warnings(action="ignore"):
-        Checkpoints(saved.directory / optimizer).load(optimizer=loaded, partial=True)
-    expected = saved.content[0][optimizer].state["optimizer"]["state"]
-    assert equal_trees(gathered(loaded.state_dict()["state"]), expected)
+        checkpoints.load(optimizer=loaded, partial=True)
+    state = gathered(loaded.state_dict())
+    expected = saved.content[0][optimizer].state["optimizer"]
+    assert equal_trees(state["state"], expected["state"])
 
 
 @pytest.mark.parametrize("wrapper", [*WRAPPED, *UNWRAPPED])
 def test_model_is_merged(saved: SavedRun, wrapper: str) -> None:
     model = wrapped(wrapper, net(99))
-    Checkpoints(saved.directory / "models").merge(MERGED_STEPS, WEIGHTS, into=model, part="model")
-    assert equal_trees(gathered(plain_state(model)), merged_by_hand())
+    checkpoints = Checkpoints(saved.directory / "models")
+    checkpoints.merge(MERGED_STEPS, WEIGHTS, into=model, part="model")
+    merged = gathered(plain_state(model))
+    assert equal_trees(merged, merged_by_hand())
 
 
 def merged_by_hand() -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from support.data.loaders import build, epoch, process, saved_after
 from support.examples import examples
 from support.wrong import wrong
 from torch import Tensor
+from torch.nested import nested_tensor
 from torch.utils.data import IterableDataset
 
 from torch_bridge import make_loader, prefetch
@@ -22,17 +23,21 @@ class Endless(IterableDataset[int]):
         return iter(range(4))
 
 
+def new_loader() -> Any:
+    return make_loader(range(8), 4, num_workers=0)
+
+
 @pytest.fixture
 def loader() -> Iterator[Any]:
     """A loader, which must still give the batches of a new one when the test ends."""
-    loader = make_loader(range(8), 4, num_workers=0)
+    loader = new_loader()
     yield loader
-    assert epoch(loader) == epoch(make_loader(range(8), 4, num_workers=0))
+    assert epoch(loader) == epoch(new_loader())
 
 
 @pytest.fixture
 def state() -> Any:
-    return make_loader(range(8), 4, num_workers=0).state_dict()
+    return new_loader().state_dict()
 
 
 # Arguments.
@@ -77,8 +82,9 @@ def test_wrong_option(error: type[Exception], options: dict[str, Any], requireme
     with pytest.raises(error) as caught:
         make_loader(range(8), **arguments)
     ((name, value),) = options.items()
-    assert f"{name} = {value!r}" in str(caught.value)
-    assert requirement in str(caught.value)
+    message = str(caught.value)
+    assert f"{name} = {value!r}" in message
+    assert requirement in message
 
 
 @wrong(TypeError, "nonsense")
@@ -92,8 +98,9 @@ def test_prefetch_factor_without_workers() -> None:
 
 
 def test_long_value_is_cut() -> None:
+    sampler = torch.arange(1000.0)
     with pytest.raises(TypeError, match="sampler = tensor") as caught:
-        make_loader(range(8), 4, sampler=torch.arange(1000.0))
+        make_loader(range(8), 4, sampler=sampler)
     assert len(str(caught.value)) < 400
     assert "\n" not in str(caught.value)
 
@@ -118,8 +125,9 @@ def test_last_batch_without_a_sample_for_each_rank() -> None:
 
 @wrong(ValueError, "batch_size = 8 (now 12)", "of all processes")
 def test_state_of_a_different_global_batch_size() -> None:
-    saved = on_rank(0, 2, 24).state_dict()
-    on_rank(1, 3, 24).load_state_dict(saved)
+    saved = on_rank(0, 2, 24)
+    loader = on_rank(1, 3, 24)
+    loader.load_state_dict(saved.state_dict())
 
 
 @wrong(RuntimeError, "built for one process", "there are 2 now")
@@ -145,14 +153,15 @@ def test_state_of_a_different_loader(
     loader: Any, samples: int, options: dict[str, Any], difference: str
 ) -> None:
     arguments = {"batch_size": 4, "num_workers": 0, **options}
-    saved = make_loader(range(samples), **arguments).state_dict()
+    saved = make_loader(range(samples), **arguments)
+    state = saved.state_dict()
     with pytest.raises(ValueError, match="saved by a loader with") as caught:
-        loader.load_state_dict(saved)
+        loader.load_state_dict(state)
     assert difference in str(caught.value)
 
 
 def test_long_difference_is_cut(loader: Any, state: Any) -> None:
-    state["made_with"] = {**state["made_with"], "sampler": [0.5] * 9999}
+    state["made_with"]["sampler"] = [0.5] * 9999
     with pytest.raises(ValueError, match=r"sampler = \[0\.5, .*\(now None\)") as caught:
         loader.load_state_dict(state)
     assert len(str(caught.value)) < 400
@@ -166,12 +175,14 @@ def test_path_instead_of_a_state(loader: Any) -> None:
 
 @wrong(ValueError, "not the state of a loader")
 def test_state_of_something_else(loader: Any) -> None:
-    prefetch(loader, "cpu").load_state_dict({"epoch": 1})
+    feed = prefetch(loader, "cpu")
+    feed.load_state_dict({"epoch": 1})
 
 
 @wrong(ValueError, "not the state of a loader")
 def test_state_without_a_position(loader: Any, state: Any) -> None:
-    loader.load_state_dict({"made_with": state["made_with"]})
+    without_position = {"made_with": state["made_with"]}
+    loader.load_state_dict(without_position)
 
 
 @pytest.mark.parametrize("batch", [-1, 2])
@@ -189,7 +200,8 @@ def test_damaged_state_changes_nothing(depth: int, data: st.DataObject) -> None:
     untouched = build(arguments, depth)
     next(iter(feed))
     next(iter(untouched))
-    saved = saved_after(build(arguments), data.draw(st.integers(0, 9)))
+    num_batches = data.draw(st.integers(0, 9))
+    saved = saved_after(build(arguments), num_batches)
     state = damaged(data.draw, saved)
     try:
         feed.load_state_dict(state)
@@ -206,17 +218,20 @@ def test_damaged_state_changes_nothing(depth: int, data: st.DataObject) -> None:
 
 @wrong(TypeError, "has no state_dict")
 def test_state_of_batches_without_a_loader() -> None:
-    prefetch([torch.ones(1)], "cpu").state_dict()
+    feed = prefetch([torch.ones(1)], "cpu")
+    feed.state_dict()
 
 
 @wrong(TypeError, "has no state_dict")
 def test_state_for_batches_without_a_loader() -> None:
-    prefetch(iter([]), "cpu").load_state_dict({})
+    feed = prefetch(iter([]), "cpu")
+    feed.load_state_dict({})
 
 
 @wrong(TypeError, "has no len")
 def test_length_of_an_iterator() -> None:
-    len(prefetch(iter([]), "cpu"))
+    feed = prefetch(iter([]), "cpu")
+    len(feed)
 
 
 @wrong(ValueError, "depth = 0", "at least 1")
@@ -234,11 +249,11 @@ def quantized() -> Tensor:
 
 
 def nested() -> Tensor:
-    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    return nested_tensor([torch.ones(2), torch.ones(3)])
 
 
 def jagged() -> Tensor:
-    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    return nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
 
 
 def mkldnn() -> Tensor:

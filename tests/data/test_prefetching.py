@@ -74,7 +74,7 @@ class Rewinding(Counted):
 
 
 @pytest.mark.parametrize("depth", [0, 2])
-def test_state_after_the_last_batch_is_that_of_the_loader_at_its_end(depth: int) -> None:
+def test_state_after_the_last_batch_is_that_of_the_end(depth: int) -> None:
     feed = ahead(Rewinding(5), depth)
     assert len(list(feed)) == 5
     assert feed.state_dict() == {"count": 0}

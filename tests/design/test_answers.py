@@ -28,7 +28,9 @@ from plateau_jax.design.answers import (
 from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
-STAGED = StagedCurve([(4, 1.0), (16,), (0, 0.5), (10, 0.1, "exponential"), (10, 0.0, "1-sqrt")])
+STAGES = [(4, 1.0), (16,), (0, 0.5), (10, 0.1, "exponential"), (10, 0.0, "1-sqrt")]
+STAGED = StagedCurve(STAGES)
+COOLED = STABLE.cooldown(30, 12)
 IN_STEPS = PlateauCurve(
     40, absolute_plateaus=[(3, 8), (18, 2)], warmup_shape="cosine", decay_shape="1-sqrt"
 )
@@ -39,7 +41,7 @@ CURVES = [
     IN_STEPS,
     STAGED,
     STABLE.cooldown(30, 12, to=0.05, shape="linear"),
-    STABLE.cooldown(30, 12).then(COOLED_CONTINUATION, scale=0.5),
+    COOLED.then(COOLED_CONTINUATION, scale=0.5),
     STAGED.part(0, 30).then(STABLE.part(8)),
 ]
 SCALED = BatchPlan([(0, 8), (80, 16)]).scale(STAGED, 4, reference=16)
@@ -48,7 +50,10 @@ SCALED = BatchPlan([(0, 8), (80, 16)]).scale(STAGED, 4, reference=16)
 # Code, pictures and tables.
 
 
-@given(descriptions(counts=range(5), scaled=True), st.sampled_from((PEAK, 1.0, 0.1)))
+DESCRIPTIONS = descriptions(counts=range(5), scaled=True)
+
+
+@given(DESCRIPTIONS, st.sampled_from((PEAK, 1.0, 0.1)))
 def test_copied_code_builds_the_curve(description: Any, peak: float) -> None:
     curve = build(description)
     answer = answer_about(curve, peak)
@@ -65,15 +70,16 @@ def test_copied_code_builds_the_curve(description: Any, peak: float) -> None:
     assert f"{function}(curve, " in answer["optax"]
     assert f"{peak!r})" in answer["optax"]
 
+    scheduler = in_torch["scheduler"]
     assert in_torch["curve"] == curve
-    assert in_torch["scheduler"].curves == [curve]
-    assert in_torch["scheduler"].base_lrs == [np.float32(peak)]
+    assert scheduler.curves == [curve]
+    assert scheduler.base_lrs == [np.float32(peak)]
 
     assert answer["curve"] == curve.to_dict()
     assert json.loads(answer["json"]) == curve.to_dict()
 
 
-@given(descriptions(counts=range(5), scaled=True))
+@given(DESCRIPTIONS)
 def test_picture_points_lie_on_the_curve(description: Any) -> None:
     curve = build(description)
     answer = answer_about(curve)
@@ -84,16 +90,19 @@ def test_picture_points_lie_on_the_curve(description: Any) -> None:
     assert np.allclose(answer["levels"], curve(steps), rtol=0, atol=1e-6)
 
 
-@given(descriptions(counts=range(5), scaled=True))
+@given(DESCRIPTIONS)
 def test_table_names_the_columns_of_describe(description: Any) -> None:
     """With a peak of 1, its learning rates are the levels."""
     curve = build(description)
     table = answer_about(curve, 1.0)["segments"]
-    lines = [" ".join(column["heading"].removeprefix("lr ") for column in table["columns"])]
+    headings = [column["heading"].removeprefix("lr ") for column in table["columns"]]
+    lines = [" ".join(headings)]
     for row in table["rows"]:
-        lines.append(" ".join(row[column["name"]] for column in table["columns"]))
+        cells = [row[column["name"]] for column in table["columns"]]
+        lines.append(" ".join(cells))
+    words = [line.split() for line in lines]
     described = curve.describe().splitlines()
-    assert [line.split() for line in lines] == [line.split() for line in described]
+    assert words == [line.split() for line in described]
 
 
 def test_omissions_of_long_curves_are_reported() -> None:
@@ -220,7 +229,8 @@ def test_handle_moves_to_the_dragged_value(description: Any, aim: str) -> None:
             "highest": handle.high,
         }
         value = aims[aim]
-        moved_curve = curve_after_move(handle, arguments_after_move(curve, handle, value))
+        arguments = arguments_after_move(curve, handle, value)
+        moved_curve = curve_after_move(handle, arguments)
         if moved_curve is None:
             continue
         for moved in curve_and_peak_handles(moved_curve, PEAK):
@@ -233,19 +243,19 @@ def check_moved(handle: Handle, moved: Handle, value: float) -> None:
     assert moved.value == pytest.approx(value, rel=1e-9, abs=1e-9)
     if handle.axis == "step":
         distance = moved.value - handle.value
-        assert moved.step - handle.step == pytest.approx(distance, rel=1e-9, abs=1.001), handle
+        steps_between = moved.step - handle.step
+        assert steps_between == pytest.approx(distance, rel=1e-9, abs=1.001), handle
     else:  # the script takes the level per value from the handle
         level_times_value = moved.level * handle.value
-        assert level_times_value == pytest.approx(handle.level * moved.value, abs=1e-6), handle
+        expected = handle.level * moved.value
+        assert level_times_value == pytest.approx(expected, abs=1e-6), handle
 
 
 @pytest.mark.parametrize("plateaus", [[(20, 30)], [(10, 20), (50, 7)], [(12, 80)]])
 def test_curves_beyond_plateau_limits_are_invalid(plateaus: Any) -> None:
     curve = PlateauCurve(100, warmup_steps=10, absolute_plateaus=plateaus)
-    handles: list[Handle] = []
-    for handle in curve_and_peak_handles(curve, PEAK):
-        if handle.name.startswith("Plateau"):
-            handles.append(handle)
+    all_handles = curve_and_peak_handles(curve, PEAK)
+    handles = [handle for handle in all_handles if handle.name.startswith("Plateau")]
     assert len(handles) == 3 * len(plateaus)
     for handle in handles:
         for outside in (handle.low - 1, handle.high + 1):
@@ -255,16 +265,16 @@ def test_curves_beyond_plateau_limits_are_invalid(plateaus: Any) -> None:
 
 
 def test_cooldown_may_start_until_it_ends_at_the_last_step() -> None:
-    curve = STABLE.cooldown(30, 12)
-    handles = {handle.name: handle for handle in curve_and_peak_handles(curve, PEAK)}
+    handles = {handle.name: handle for handle in curve_and_peak_handles(COOLED, PEAK)}
     start = handles["Cooldown, start"]
-    latest = Curve.from_dict(arguments_after_move(curve, start, start.high))
+    arguments = arguments_after_move(COOLED, start, start.high)
+    latest = Curve.from_dict(arguments)
     assert latest.total_steps == 2**31 - 1
 
 
 def test_handles_have_unique_names() -> None:
     cooled_twice = STAGED.cooldown(20, 10).cooldown(16, 1)
-    nested = STABLE.cooldown(30, 12).then(cooled_twice).cooldown(38, 1).then(STABLE)
+    nested = COOLED.then(cooled_twice).cooldown(38, 1).then(STABLE)
     for curve in (*CURVES, SCALED, nested):
         names = [handle.name for handle in curve_and_peak_handles(curve, PEAK)]
         assert names[0] == "Peak learning rate"
@@ -284,6 +294,10 @@ def entries_of(*curves: Curve, peak: float = PEAK) -> list[dict[str, Any]]:
     return [{"curve": curve.to_dict(), "peak": peak} for curve in curves]
 
 
+def answer_about_curves(*curves: Curve) -> Any:
+    return answer_page({"curves": entries_of(*curves), "runs": []})
+
+
 def test_ratios_and_learning_rates_match_the_library() -> None:
     entries: list[Any] = []
     learning_rates: list[float] = []
@@ -294,27 +308,27 @@ def test_ratios_and_learning_rates_match_the_library() -> None:
     answer = answer_page({"curves": entries, "runs": [], "step": 24})
     assert answer["learning_rates"] == pytest.approx(learning_rates, rel=1e-5)
     table = compare(*CURVES)
-    for ratios, bound, peak in zip(answer["ratios"], table.bounds, table.peaks, strict=True):
+    for ratios, bound, ratio in zip(answer["ratios"], table.bounds, table.peaks, strict=True):
         assert ratios["bound"] == bound
-        assert ratios["peak_ratio"] == peak
-        assert ratios["best_peak"] == 0.5 * peak
+        assert ratios["peak_ratio"] == ratio
+        assert ratios["best_peak"] == 0.5 * ratio
 
 
 def test_note_speaks_of_batch_plans_if_a_curve_has_one() -> None:
     plan = BatchPlan([(0, 8), (4000, 16)])
-    curves = STABLE, plan.scale(STABLE, 8, reference=16)
-    answer = answer_page({"curves": entries_of(*curves), "runs": []})
+    scaled = plan.scale(STABLE, 8, reference=16)
+    answer = answer_about_curves(STABLE, scaled)
     assert "BatchPlan.scale" in answer["note"]
-    answer = answer_page({"curves": entries_of(STABLE), "runs": []})
+    answer = answer_about_curves(STABLE)
     assert "BatchPlan.scale" not in answer["note"]
 
 
 def test_curve_at_zero_has_no_ratio() -> None:
     zero = build({"stages": [(10,)], "start": 0.0})
-    of_stable, of_zero = answer_page({"curves": entries_of(STABLE, zero), "runs": []})["ratios"]
+    of_stable, of_zero = answer_about_curves(STABLE, zero)["ratios"]
     assert of_stable["bound"] == 1
     assert of_zero == {"fault": "no learning rate above 0"}
-    _, of_stable = answer_page({"curves": entries_of(zero, STABLE), "runs": []})["ratios"]
+    _, of_stable = answer_about_curves(zero, STABLE)["ratios"]
     assert "the first curve" in of_stable["fault"]
 
 
@@ -322,9 +336,11 @@ def test_other_answers_are_about_valid_curves() -> None:
     faulty = {"curve": {**STABLE.to_dict(), "total_steps": 0}, "peak": PEAK}
     entries = [faulty, {"curve": STABLE.to_dict(), "peak": "3e-4"}]
     answer = answer_page({"curves": entries, "step": 40, "runs": []})
-    assert list(answer["curves"][0]) == ["fault"]
-    assert answer["curves"][1]["peak"] == PEAK
-    assert answer["learning_rates"] == [pytest.approx(PEAK * STABLE(40), rel=1e-5)]
+    of_faulty, of_stable = answer["curves"]
+    assert list(of_faulty) == ["fault"]
+    assert of_stable["peak"] == PEAK
+    (lr,) = answer["learning_rates"]
+    assert lr == pytest.approx(PEAK * STABLE(40), rel=1e-5)
     (ratios,) = answer["ratios"]
     assert ratios["bound"] == 1
     undescribed = answer_page({"curves": entries, "describe": False, "step": 40})
@@ -333,13 +349,17 @@ def test_other_answers_are_about_valid_curves() -> None:
 
 # Any value gets an answer.
 
-JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
+TEXTS = st.text(max_size=5)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS
+
+
+def containers_of(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    lists = st.lists(items, max_size=3)
+    objects = st.dictionaries(TEXTS, items, max_size=3)
+    return lists | objects
+
+
+JUNK = st.recursive(LEAVES, containers_of, max_leaves=6)
 
 
 def keys_of(value: Any) -> list[Any]:
@@ -364,15 +384,17 @@ def test_any_field_value_gets_an_answer(curve: Curve, data: st.DataObject) -> No
     if "fault" in answer:
         assert answer["fault"]["message"]
     else:
-        assert Curve.from_dict(answer["curve"]).to_dict() == answer["curve"]
+        described = Curve.from_dict(answer["curve"])
+        assert described.to_dict() == answer["curve"]
 
 
 @given(st.floats(0, 1, exclude_min=True), st.floats(1e-37, 1e38))
 def test_answers_are_json(scale: float, peak: float) -> None:
     """JSON has neither infinity nor NaN."""
-    continued = STABLE.cooldown(30, 12).then(STAGED, scale=scale)
+    continued = COOLED.then(STAGED, scale=scale)
     entries = entries_of(STABLE, continued, peak=peak)
-    json.dumps(answer_page({"curves": entries, "step": 5, "runs": []}), allow_nan=False)
+    answer = answer_page({"curves": entries, "step": 5, "runs": []})
+    json.dumps(answer, allow_nan=False)
 
 
 # The curves that the page starts with.
@@ -429,8 +451,10 @@ PAGE = files("plateau_jax.design") / "page"
 
 def luminance(colour: str) -> float:
     """Return the relative luminance of a colour in hexadecimal digits, as WCAG 2.2 defines it."""
-    srgb: NDArray[np.float64] = np.array(list(bytes.fromhex(colour))) / 255
-    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    codes = list(bytes.fromhex(colour))
+    srgb: NDArray[np.float64] = np.array(codes) / 255
+    of_brighter = ((srgb + 0.055) / 1.055) ** 2.4
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, of_brighter)
     red, green, blue = linear.tolist()
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
@@ -452,7 +476,8 @@ def test_colours_differ_from_the_card(name: str) -> None:
 
 def test_every_curve_has_its_dash() -> None:
     """A look is a colour and a dash: all twelve dashes differ, for those who see no colour."""
-    (listed,) = re.findall(r"DASHES = \[([^]]*)\]", (PAGE / "looks.js").read_text())
+    script = (PAGE / "looks.js").read_text()
+    (listed,) = re.findall(r"DASHES = \[([^]]*)\]", script)
     dashes = re.findall(r'"([\d ]+)"', listed)
     assert len(dashes) == 12
     assert len(set(dashes)) == 12

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from numpy.testing import assert_allclose
 from support.examples import examples
 from support.forecasts.logs import CURVE, LOSSES, PEAK, RUN, STEPS, csv_of, opened, rows_of
 
@@ -24,12 +25,14 @@ FEW = csv_of(step=STEPS[::5], loss=LOSSES[::5])
 
 def run_of(text: str, *curve_and_peak: Any, **columns: str) -> dict[str, Any]:
     """Return the run that the page makes of a log."""
-    return json.loads(opened(text, *curve_and_peak, **columns)["run"])
+    answer = opened(text, *curve_and_peak, **columns)
+    return json.loads(answer["run"])
 
 
 def run_at(peak: float, extra: float = 0.0) -> dict[str, Any]:
     """Return a run at a peak, with losses that are higher."""
-    run = run_of(csv_of(step=STEPS, loss=LOSSES + extra), CURVE, peak)
+    text = csv_of(step=STEPS, loss=LOSSES + extra)
+    run = run_of(text, CURVE, peak)
     return {**run, "name": f"{peak:g}.csv"}
 
 
@@ -37,8 +40,9 @@ def forecast(runs: list[dict[str, Any]], *curves: tuple[Curve, float]) -> tuple[
     """Return the answers about runs, and about curves and their peaks."""
     entries = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in curves]
     texts = [json.dumps(run) for run in runs]
-    answer = json.loads(json.dumps(answer_page({"curves": entries, "runs": texts})))
-    return answer["fit"], answer["forecasts"]
+    answer = answer_page({"curves": entries, "runs": texts})
+    received = json.loads(json.dumps(answer))
+    return received["fit"], received["forecasts"]
 
 
 # Logs.
@@ -60,7 +64,8 @@ def test_largest_learning_rate_of_a_log_is_shown() -> None:
 
 
 def test_columns_of_a_log_are_chosen() -> None:
-    lrs = np.array([0, 5e-4, 1e-3, *np.linspace(1e-3, 1e-5, 47)])
+    decay = np.linspace(1e-3, 1e-5, 47)
+    lrs = np.array([0, 5e-4, 1e-3, *decay])
     text = csv_of(step=STEPS, _step=STEPS, a_loss=LOSSES + 1, lr=lrs)
 
     without_choice = opened(text, None, None)
@@ -82,12 +87,13 @@ def test_columns_of_a_log_are_chosen() -> None:
 
 # Forecasts.
 
+PLATEAUS = st.tuples(st.just(0), st.integers(0, 90))
 CURVES = st.builds(
     PlateauCurve,
     st.integers(500, 3000),
     warmup_steps=st.integers(0, 200),
     decay_shape=st.sampled_from(["linear", "cosine"]),
-    plateaus=st.tuples(st.tuples(st.just(0), st.integers(0, 90))),
+    plateaus=st.tuples(PLATEAUS),
 )
 CURVES_AND_PEAKS = st.tuples(CURVES, st.floats(0.7e-3, 1.4e-3))
 
@@ -110,7 +116,7 @@ def check_forecast(
     line = shown["line"]
     assert line["steps"][-1] == curve.total_steps
     losses = FIT.losses(curve, line["steps"], peak)
-    np.testing.assert_allclose(line["losses"], losses, rtol=1e-5)
+    assert_allclose(line["losses"], losses, rtol=1e-5)
     half_width = expected.high - expected.loss
     assert line["half_widths"][-1] == pytest.approx(half_width, rel=1e-4)
 
@@ -138,18 +144,22 @@ def test_forecasts_are_those_of_the_fit(pairs: list[tuple[Curve, float]]) -> Non
     forecasts_of_fit = [FIT.predict(curve, peak) for curve, peak in pairs]
     for shown, (curve, peak), expected in zip(answers, pairs, forecasts_of_fit, strict=True):
         check_forecast(shown, curve, peak, expected)
-    first_is_known = forecasts_of_fit[0].is_known
-    assert answers[0]["difference"] is None
-    for shown, expected in zip(answers[1:], forecasts_of_fit[1:], strict=True):
-        check_difference(shown, answers[0], first_is_known and expected.is_known)
+    first, *following = answers
+    first_of_fit, *following_of_fit = forecasts_of_fit
+    assert first["difference"] is None
+    for shown, expected in zip(following, following_of_fit, strict=True):
+        is_known = first_of_fit.is_known and expected.is_known
+        check_difference(shown, first, is_known)
 
 
 def test_differences_are_those_of_a_comparison() -> None:
     _, (_, of_wsd) = forecast([run_of(TEXT)], (CURVE, PEAK), (WSD, PEAK))
-    expected = FIT.compare({"first": CURVE, "second": WSD}, PEAK).differences[1]
-    assert of_wsd["difference"]["difference"] == expected.difference
-    assert of_wsd["difference"]["low"] == expected.low
-    assert of_wsd["difference"]["high"] == expected.high
+    comparison = FIT.compare({"first": CURVE, "second": WSD}, PEAK)
+    _, expected = comparison.differences
+    shown = of_wsd["difference"]
+    assert shown["difference"] == expected.difference
+    assert shown["low"] == expected.low
+    assert shown["high"] == expected.high
 
 
 def test_rejected_curves_do_not_hide_the_others() -> None:
@@ -205,7 +215,7 @@ def test_runs_are_drawn_as_they_were_logged_and_fitted() -> None:
     losses = [logged[step] for step in run["steps"]]
     assert run["losses"] == pytest.approx(losses, rel=1e-5)
     fitted = FIT.losses(CURVE, run["fitted_steps"])
-    np.testing.assert_allclose(run["fitted_losses"], fitted, rtol=1e-5)
+    assert_allclose(run["fitted_losses"], fitted, rtol=1e-5)
     assert run["steps"][-1] == 1000
     assert run["fitted_steps"][-1] == 1000
 
@@ -218,12 +228,13 @@ def test_kept_answers_have_their_advice(monkeypatch: pytest.MonkeyPatch) -> None
         return fit_named_runs(*runs_and_names)
 
     monkeypatch.setattr(forecasts, "fit_named_runs", fit_and_warn)
-    run = run_of(csv_of(step=STEPS, loss=LOSSES + 0.375))
-    first = forecast([run], (WSD, PEAK))
-    assert first[0]["advice"] == ["these losses lag behind"]
+    text = csv_of(step=STEPS, loss=LOSSES + 0.375)
+    run = run_of(text)
+    fit, answers = forecast([run], (WSD, PEAK))
+    assert fit["advice"] == ["these losses lag behind"]
     monkeypatch.setattr(forecasts, "fit_named_runs", None)
     monkeypatch.setattr(forecasts, "LossRun", None)
-    assert forecast([run], (WSD, PEAK)) == first
+    assert forecast([run], (WSD, PEAK)) == (fit, answers)
 
 
 # Several peaks.
@@ -231,7 +242,8 @@ def test_kept_answers_have_their_advice(monkeypatch: pytest.MonkeyPatch) -> None
 
 def fit_at(peak: float, extra: float) -> Any:
     """Fit what `run_at` returns."""
-    return fit_losses(LossRun(CURVE, peak, STEPS, LOSSES + extra))
+    run = LossRun(CURVE, peak, STEPS, LOSSES + extra)
+    return fit_losses(run)
 
 
 def test_curves_are_forecast_by_runs_of_the_nearest_peak() -> None:
@@ -239,12 +251,14 @@ def test_curves_are_forecast_by_runs_of_the_nearest_peak() -> None:
     runs = [run_at(5e-4, 0.02), run_at(1e-3), run_at(2e-3, 0.01)]
     fit, (at_peak, at_half) = forecast(runs, (WSD, 1.45e-3), (half, 1e-3))
     # 1.45e-3 is nearer to 1e-3, but its ratio to 2e-3 is smaller.
-    assert at_peak["loss"] == fit_at(2e-3, 0.01).predict(WSD, 1.45e-3).loss
-    assert at_half["loss"] == fit_at(5e-4, 0.02).predict(half, 1e-3).loss
+    expected_at_peak = fit_at(2e-3, 0.01).predict(WSD, 1.45e-3)
+    expected_at_half = fit_at(5e-4, 0.02).predict(half, 1e-3)
+    assert at_peak["loss"] == expected_at_peak.loss
+    assert at_half["loss"] == expected_at_half.loss
     assert at_half["difference"] is None
     last_losses = [run["losses"][-1] for run in fit["runs"]]
-    last = LOSSES[-1]
-    assert last_losses == pytest.approx([last + 0.02, last, last + 0.01], rel=1e-5)
+    expected_losses = LOSSES[-1] + np.array([0.02, 0, 0.01])
+    assert last_losses == pytest.approx(expected_losses, rel=1e-5)
 
 
 def test_logs_that_miss_the_peak_are_fitted_together() -> None:
@@ -254,8 +268,9 @@ def test_logs_that_miss_the_peak_are_fitted_together() -> None:
     run = run_of(csv_of(**columns), None, None)
     assert run["peak"] != PEAK
     _, (shown,) = forecast([run_of(TEXT), run], (WSD, PEAK))
-    together = fit_losses([RUN, LossRun.read(rows_of(**columns))])
-    assert shown["loss"] == together.predict(WSD, PEAK).loss
+    second_run = LossRun.read(rows_of(**columns))
+    expected = fit_losses([RUN, second_run]).predict(WSD, PEAK)
+    assert shown["loss"] == expected.loss
 
 
 def test_runs_of_a_peak_that_cannot_be_fitted_are_named() -> None:

@@ -52,7 +52,8 @@ def test_every_field_of_a_plateau_curve(undone):
         ("Plateau 1 in steps, length", "10"),
         "Remove plateau 1 in %",
     ]
-    check_edits(undone, STABLE, actions, replace(curve, plateaus=[(70.5, 1.25)]))
+    without_the_first = replace(curve, plateaus=[(70.5, 1.25)])
+    check_edits(undone, STABLE, actions, without_the_first)
 
 
 def test_new_change_after_undo_ends_redo(undone):
@@ -73,12 +74,14 @@ def test_formula_with_a_parameter(undone):
 
 def test_stages_move_up(undone):
     actions = ["Move stage 3 up", "Move stage 2 up"]
-    check_edits(undone, STAGED, actions, StagedCurve([FALL, RISE, HOLD]))
+    curve = StagedCurve([FALL, RISE, HOLD])
+    check_edits(undone, STAGED, actions, curve)
 
 
 def test_stages_move_down(undone):
     actions = ["Move stage 1 down", "Move stage 2 down"]
-    check_edits(undone, STAGED, actions, StagedCurve([HOLD, FALL, RISE]))
+    curve = StagedCurve([HOLD, FALL, RISE])
+    check_edits(undone, STAGED, actions, curve)
 
 
 def test_stage_is_added_and_another_removed(undone):
@@ -95,8 +98,9 @@ def test_stage_is_added_and_another_removed(undone):
 
 
 def test_plateau_at_a_chosen_level(undone):
+    actions = ["+ Stage", ("Stage 2, to", "0.5")]
     curve = StagedCurve([RISE, (3_000, 0.5), (3_000,), FALL])
-    check_edits(undone, STAGED, ["+ Stage", ("Stage 2, to", "0.5")], curve)
+    check_edits(undone, STAGED, actions, curve)
 
 
 COOLDOWN: list[Action] = [
@@ -110,7 +114,8 @@ COOLDOWN: list[Action] = [
 def test_cooldown_and_continuation(undone):
     actions = [*COOLDOWN, "+ Continuation", ("Continuation: Scale", "0.25")]
     cooled = STABLE.cooldown(7000, 1000, shape="linear")
-    check_edits(undone, STABLE, actions, cooled.then(cooled, scale=0.25))
+    curve = cooled.then(cooled, scale=0.25)
+    check_edits(undone, STABLE, actions, curve)
 
 
 def test_cooldown_and_continuation_are_removed(undone):
@@ -123,7 +128,8 @@ def test_cooldown_and_continuation_are_removed(undone):
 
 def test_warmup_in_percent(undone):
     actions = [("Total steps", "1000"), ("Warmup steps", "32.3%")]
-    check_edits(undone, STABLE, actions, replace(STABLE, total_steps=1_000, warmup_steps=323))
+    curve = replace(STABLE, total_steps=1_000, warmup_steps=323)
+    check_edits(undone, STABLE, actions, curve)
 
 
 def test_plateau_in_steps_in_percent(undone):
@@ -132,7 +138,8 @@ def test_plateau_in_steps_in_percent(undone):
         ("Plateau 1 in steps, start", "80%"),
         ("Plateau 1 in steps, length", "2.5 %"),
     ]
-    check_edits(undone, STABLE, actions, replace(STABLE, absolute_plateaus=[(8_000, 250)]))
+    curve = replace(STABLE, absolute_plateaus=[(8_000, 250)])
+    check_edits(undone, STABLE, actions, curve)
 
 
 def test_cooldown_in_percent(undone):
@@ -141,7 +148,8 @@ def test_cooldown_in_percent(undone):
         ("Cooldown: First step", "65%"),
         ("Cooldown: Steps", "35%"),
     ]
-    check_edits(undone, STABLE, actions, STABLE.cooldown(6_500, 3_500))
+    curve = STABLE.cooldown(6_500, 3_500)
+    check_edits(undone, STABLE, actions, curve)
 
 
 def test_stage_in_percent(undone):
@@ -157,8 +165,13 @@ def test_numbers_with_letters(undone):
         ("Plateau 1 in steps, start", "10%"),
         ("Plateau 1 in steps, length", "2.5 k"),
     ]
-    curve = replace(STABLE, total_steps=1_500_000, warmup_steps=20_000)
-    check_edits(undone, STABLE, actions, replace(curve, absolute_plateaus=[(150_000, 2_500)]))
+    curve = replace(
+        STABLE,
+        total_steps=1_500_000,
+        warmup_steps=20_000,
+        absolute_plateaus=[(150_000, 2_500)],
+    )
+    check_edits(undone, STABLE, actions, curve)
 
 
 # Added curves have the selected length and warmup.
@@ -185,7 +198,8 @@ def test_added_stable_curve(undone):
 def test_added_stages_have_the_selected_warmup(undone):
     actions = [("Initial LR / peak", "0.25"), ("Warmup shape", "cosine"), "stages"]
     stages = [(500, 1.0, "cosine"), (6_650,), (2_850, 0.0, "1-sqrt")]
-    check_edits(undone, STABLE, actions, StagedCurve(stages, start=0.25))
+    curve = StagedCurve(stages, start=0.25)
+    check_edits(undone, STABLE, actions, curve)
 
 
 # Wrong texts.
@@ -274,7 +288,8 @@ def check_fault(design, fault: FieldFault, message_id: str) -> None:
     expect(field).to_have_attribute("aria-invalid", "true")
     expect(field).to_have_value(fault.text)
     expect(field).to_have_attribute("aria-describedby", message_id)
-    expect(design.page.locator(f"[id='{message_id}']")).to_contain_text(fault.message)
+    message = design.page.locator(f"[id='{message_id}']")
+    expect(message).to_contain_text(fault.message)
     expect(design.page.locator("#stale")).to_be_visible()
     assert design.curve == valid
     assert design.drawn() == drawn
@@ -285,7 +300,8 @@ def test_number_gets_no_message_while_it_is_typed(undone):
     field.fill("")
     field.press_sequentially("6e-")
     undone.settle()
-    expect(undone.page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
+    messages = undone.page.locator(".fault:not(:empty):not([hidden])")
+    expect(messages).to_have_count(0)
     field.press_sequentially("4")
     assert "peak_value=0.0006" in undone.code
 
@@ -313,9 +329,11 @@ def test_added_plateaus_fit_after_the_others(undone):
 
 def test_opened_curve_with_a_batch_plan_can_be_edited(undone):
     plan = BatchPlan([(0, 8), (40_000, 32)])
-    undone.open_json(plan.scale(STABLE, 8, reference=32).part(100, 9000).to_dict())
+    opened = plan.scale(STABLE, 8, reference=32).part(100, 9000)
+    edited = plan.scale(STABLE, 8, reference=64).part(200, 9000)
+    undone.open_json(opened.to_dict())
     undone.do(("Part: First step", "200"), ("Batch plan: Reference batch", "64"))
-    undone.check(plan.scale(STABLE, 8, reference=64).part(200, 9000))
+    undone.check(edited)
     undone.do(("Part: First step", "9000"))
     message = undone.page.locator("[id='fault-curve-start']")
     expect(message).to_contain_text("start = 9000 must lie in 0")
@@ -325,7 +343,8 @@ def test_opened_curve_with_a_batch_plan_can_be_edited(undone):
 
 def test_opened_formulas_can_be_edited(undone):
     decays = [(4_500, 0.5, "(1-x)^2.5"), (4_000, 0.1, "t^-0.7"), (1_000, 0.0, "1-x^0.75")]
-    undone.open_json(StagedCurve([(500, 1.0), *decays]).to_dict())
+    opened = StagedCurve([(500, 1.0), *decays])
+    undone.open_json(opened.to_dict())
     expect(undone.field("Stage 2, shape")).to_have_value("(1-x)^P")
     expect(undone.field("Stage 2, P")).to_have_value("2.5")
     expect(undone.field("Stage 3, P")).to_have_value("0.7")
@@ -336,12 +355,17 @@ def test_opened_formulas_can_be_edited(undone):
 # What happens between the page and the server.
 
 
+def expect_busy(design) -> None:
+    """Wait until the page waits for an answer."""
+    expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
+
+
 def test_late_answers_are_superseded(design):
     """Of the edits during a pending answer, only the last one is asked about, once it arrived."""
     held = design.hold_the_next_answer()
     for steps in (600, 700, 800, 900):
         design.field("Warmup steps").fill(str(steps))
-    expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
+    expect_busy(design)
     (first,) = held
     first.continue_()
     design.check(replace(STABLE, warmup_steps=900))
@@ -354,23 +378,24 @@ def test_late_answers_are_superseded(design):
         ("a copy", replace(STABLE, warmup_steps=900)),
     ],
 )
-def test_curve_added_during_a_pending_answer_has_what_was_typed(design, button, expected):
+def test_curve_added_during_a_pending_answer(design, button, expected):
     held = design.hold_the_next_answer()
     design.field("Warmup steps").fill("900")
     design.button(button).click()
-    expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
+    expect_busy(design)
     (first,) = held
     first.continue_()
     design.check(expected)
 
 
-def test_curve_opened_during_a_pending_answer_has_the_typed_peak(design):
+def test_curve_opened_during_a_pending_answer(design):
     held = design.hold_the_next_answer()
     design.field("Peak learning rate").fill("6e-4")
     design.button("Open…").click()
-    design.dialog.get_by_role("textbox").fill(json.dumps(COSINE.to_dict()))
+    textbox = design.dialog.get_by_role("textbox")
+    textbox.fill(json.dumps(COSINE.to_dict()))
     design.dialog.locator("button.primary").click()
-    expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
+    expect_busy(design)
     (first,) = held
     first.continue_()
     expect(design.dialog).to_be_hidden()
@@ -406,9 +431,10 @@ def test_percentages_are_read_as_by_the_library(undone, whole: int):
 
 
 def test_shape_is_chosen_with_the_keyboard(undone):
-    undone.field("Decay shape").focus()
+    decay = undone.field("Decay shape")
+    decay.focus()
     undone.press("Space", "ArrowDown", "Enter")
-    expect(undone.field("Decay shape")).to_be_focused()
+    expect(decay).to_be_focused()
     assert undone.curve == replace(STABLE, decay_shape="cosine")
 
 
@@ -421,18 +447,21 @@ def test_every_warmup_shape_can_be_chosen(undone):
 def test_every_decay_shape_can_be_chosen(undone):
     """Formulas have an initial P."""
     decay = undone.field("Decay shape")
-    assert decay.locator("option").all_text_contents() == list(INTERPOLATED)
+    options = decay.locator("option")
+    assert options.all_text_contents() == list(INTERPOLATED)
     for name in INTERPOLATED:
         undone.do(("Decay shape", name))
         written = name.replace("P", SHAPES[name].initial_power or "")
         assert undone.curve == replace(STABLE, decay_shape=written)
-        expect(undone.field("P of the decay")).to_be_visible(visible="P" in name)
+        power = undone.field("P of the decay")
+        expect(power).to_be_visible(visible="P" in name)
 
 
 def test_every_shape_of_a_stage_can_be_chosen(undone):
     undone.do("Edit Stages", ("Stage 2, to", "0.5"))
     shape = undone.field("Stage 2, shape")
-    assert shape.locator("option").all_text_contents() == list(SHAPES)
+    options = shape.locator("option")
+    assert options.all_text_contents() == list(SHAPES)
     for name in SHAPES:
         undone.do(("Stage 2, shape", name))
         written = name.replace("P", SHAPES[name].initial_power or "")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from numpy.typing import NDArray
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 from support.design.design import served
 from support.design.page import DROP, DesignPage
 from support.forecasts.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS, csv_of, rows_of
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.slow
 LONG = PlateauCurve(4500, warmup_steps=50)
 STABLE = PlateauCurve(2000, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
 FIT = fit_losses(RUN)
+FORECAST_OF_COSINE = FIT.predict(COSINE)
+FORECAST_OF_STABLE = FIT.predict(STABLE)
 TEXT = csv_of(step=STEPS, loss=LOSSES)
 
 
@@ -32,12 +35,18 @@ def server() -> Iterator[Server]:
         yield server
 
 
+def expect_status(design: DesignPage, text: str) -> None:
+    """Wait until the status of the dialog contains a text."""
+    expect(design.status).to_contain_text(text)
+
+
 def expect_forecast(design: DesignPage, name: str, forecast: LossForecast) -> None:
     loss, low, high, _ = forecast
     cell = design.cell(name)
     if forecast.is_known:
+        half_width = (high - low) / 2
         expect(cell).to_have_attribute("title", f"{low:.3f} to {high:.3f}")
-        expect(cell).to_have_text(f"{loss:.3f} ± {(high - low) / 2:.3f}")
+        expect(cell).to_have_text(f"{loss:.3f} ± {half_width:.3f}")
     else:
         expect(cell).to_have_text(f"{loss:.3f} ± ?")
 
@@ -48,10 +57,13 @@ def written(number: float) -> str:
 
 
 def expect_difference_to_cosine(design: DesignPage, name: str, curve: Curve) -> None:
-    _, expected = FIT.compare({"cosine": COSINE, "curve": curve}, PEAK).differences
-    interval = f"{written(expected.low)} to {written(expected.high)}"
+    comparison = FIT.compare({"cosine": COSINE, "curve": curve}, PEAK)
+    _, expected = comparison.differences
+    difference = written(expected.difference)
+    low = written(expected.low)
+    high = written(expected.high)
     cell = design.cell(name, "difference")
-    expect(cell).to_have_attribute("title", f"{written(expected.difference)}, {interval}")
+    expect(cell).to_have_attribute("title", f"{difference}, {low} to {high}")
     if expected.is_distinguishable:
         expect(cell).not_to_contain_text("not distinguishable")
     else:
@@ -67,10 +79,12 @@ def expect_peaks(design: DesignPage, *peaks: float) -> None:
 @pytest.fixture
 def fitted(design) -> DesignPage:
     """The page with the log of COSINE."""
-    expect(design.page.get_by_role("columnheader", name="Forecast loss")).to_be_hidden()
-    expect(design.page.locator("#losses")).to_be_hidden()
+    heading = design.page.get_by_role("columnheader", name="Forecast loss")
+    picture = design.page.locator("#losses")
+    expect(heading).to_be_hidden()
+    expect(picture).to_be_hidden()
     design.open_log(TEXT)
-    expect_forecast(design, "Stable", FIT.predict(STABLE))
+    expect_forecast(design, "Stable", FORECAST_OF_STABLE)
     return design
 
 
@@ -82,30 +96,31 @@ def test_every_curve_is_forecast(fitted):
     assert headings[:4] == ["Curve", "Forecast loss", "Difference", "Bound"]
     trust = fitted.page.locator("#trust")
     expect(trust).to_contain_text("Trust a forecast more than the bound")
-    expect_forecast(fitted, "Cosine", FIT.predict(COSINE))
+    expect_forecast(fitted, "Cosine", FORECAST_OF_COSINE)
     expect_difference_to_cosine(fitted, "Stable", STABLE)
     expect(fitted.cell("Long")).to_have_text("no forecast")
     run = "run.csv 50 logged losses, up to step 1\u202f000, trained with Cosine, peak 0.001"
     expect(fitted.runs).to_contain_text(run)
 
     fitted.do("Edit Cosine", "a copy")
-    expect(fitted.cell("Cosine (2)", "difference")).to_contain_text("the same curve")
+    difference = fitted.cell("Cosine (2)", "difference")
+    expect(difference).to_contain_text("the same curve")
 
     # A note names all curves that it is about.
     fitted.do("Edit Long", "a copy")
     note = fitted.notes.locator("li").filter(has_text="no forecast")
     expect(note).to_have_count(1)
-    expect(note).to_contain_text(
-        "Long, Long (2): no forecast, as the curve has 4500 steps; a forecast reaches at most 4"
-    )
+    too_long = "no forecast, as the curve has 4500 steps; a forecast reaches at most 4"
+    expect(note).to_contain_text(f"Long, Long (2): {too_long}")
 
 
 def test_forecast_follows_a_dragged_handle(fitted):
     fitted.drag("Plateau 1, end", -60, 0, releases=False)
     dragged = fitted.curve
-    expect_forecast(fitted, "Stable", FIT.predict(dragged))
+    expected = FIT.predict(dragged)
+    expect_forecast(fitted, "Stable", expected)
     _, losses = shown_points(fitted, ".curve.selected")
-    assert losses[-1] == pytest.approx(FIT.predict(dragged).loss, abs=2e-3)
+    assert losses[-1] == pytest.approx(expected.loss, abs=2e-3)
     fitted.page.mouse.up()
     assert dragged != STABLE
     assert fitted.curve == dragged
@@ -115,24 +130,29 @@ def test_forecast_follows_a_dragged_handle(fitted):
     assert fitted.peak() < PEAK
     expected = FIT.predict(dragged, fitted.peak())
     expect_forecast(fitted, "Stable", expected)
-    expect_forecast(fitted, "Cosine", FIT.predict(COSINE))
+    expect_forecast(fitted, "Cosine", FORECAST_OF_COSINE)
     expect(fitted.notes).to_contain_text(expected.reasons[0])
 
 
 def test_run_keeps_its_curve(fitted):
     """The curve in the table may change; undo concerns the curves alone; a reload keeps both."""
+    longer = PlateauCurve(1500, warmup_steps=50)
     fitted.do("Edit Cosine", ("Total steps", "1500"))
-    expect_forecast(fitted, "Cosine", FIT.predict(PlateauCurve(1500, warmup_steps=50)))
+    expect_forecast(fitted, "Cosine", FIT.predict(longer))
     fitted.do("Undo")
-    expect_forecast(fitted, "Cosine", FIT.predict(COSINE))
+    expect_forecast(fitted, "Cosine", FORECAST_OF_COSINE)
     expect(fitted.button("Undo")).to_be_disabled()
     expect(fitted.runs.locator("li")).to_have_count(1)
     fitted.reload()
-    expect_forecast(fitted, "Stable", FIT.predict(STABLE))
+    expect_forecast(fitted, "Stable", FORECAST_OF_STABLE)
     expect(fitted.runs).to_contain_text("run.csv")
 
 
 # Logs.
+
+
+def use_button(design: DesignPage) -> Locator:
+    return design.dialog.get_by_role("button", name="Use this log")
 
 
 def test_dialog_asks_for_what_the_log_lacks(design):
@@ -145,28 +165,29 @@ def test_dialog_asks_for_what_the_log_lacks(design):
         b_loss=LOSSES + 1,
         eta=PEAK * COSINE(STEPS),
     )
+    use = use_button(design)
     design.choose(run=text)
-    use = design.dialog.get_by_role("button", name="Use this log")
 
-    expect(design.status).to_contain_text("several columns for step, 'step', '_step'")
+    expect_status(design, "several columns for step, 'step', '_step'")
     expect(use).to_be_disabled()
     design.set("Column of steps", "_step")
 
     question = "no usual column for loss among 'n', '_step', 'step', 'a_loss'"
-    expect(design.status).to_contain_text(question)
+    expect_status(design, question)
     expect(use).to_be_disabled()
     design.set("Column of losses", "b_loss")
 
-    expect(design.status).to_contain_text("no usual column for lr")
+    expect_status(design, "no usual column for lr")
     expect(use).to_be_disabled()
     design.set("Column of learning rates", "eta")
 
     summary = "50 logged losses, up to step 1\u202f000, with its learning rates."
     expect(design.status).to_have_text(summary)
     design.set("Trained with", "Cosine")
-    expect(design.status).to_contain_text("trained with Cosine")
+    expect_status(design, "trained with Cosine")
     design.accept()
-    fit = fit_losses(LossRun(COSINE, PEAK, STEPS, LOSSES + 1))
+    run = LossRun(COSINE, PEAK, STEPS, LOSSES + 1)
+    fit = fit_losses(run)
     expect_forecast(design, "Stable", fit.predict(STABLE, PEAK))
 
 
@@ -177,10 +198,11 @@ def test_two_logs_are_fitted_together(design):
     first = design.dialog.get_by_role("group", name="run.csv")
     first.get_by_label("Trained with").select_option("Cosine")
     design.accept()
-    fit = fit_losses([RUN, LossRun.read(rows_of(**columns))])
+    second = LossRun.read(rows_of(**columns))
+    fit = fit_losses([RUN, second])
     expect_forecast(design, "Stable", fit.predict(STABLE, PEAK))
     design.do("Remove second.csv")
-    expect_forecast(design, "Stable", FIT.predict(STABLE))
+    expect_forecast(design, "Stable", FORECAST_OF_STABLE)
     design.do("Remove run.csv")
     expect(design.page.locator("[data-figure=forecast]")).to_have_count(0)
     expect(design.button("Open a log…")).to_be_focused()
@@ -190,20 +212,19 @@ def test_compressed_log_is_opened(design):
     design.choose(run=gzip.compress(TEXT.encode()))
     design.set("Trained with", "Cosine")
     design.accept()
-    expect_forecast(design, "Stable", FIT.predict(STABLE))
-    expect(design.notes).to_contain_text(
-        "the intervals were tested on runs of 3000 to 201500 steps"
-    )
+    expect_forecast(design, "Stable", FORECAST_OF_STABLE)
+    reason = "the intervals were tested on runs of 3000 to 201500 steps"
+    expect(design.notes).to_contain_text(reason)
 
 
 def test_rejected_logs_say_why(design):
-    use = design.dialog.get_by_role("button", name="Use this log")
+    use = use_button(design)
     design.choose(binary=b"\x89PNG")
-    expect(design.status).to_contain_text("binary.csv, line 1: byte 0x89 is not UTF-8")
+    expect_status(design, "binary.csv, line 1: byte 0x89 is not UTF-8")
     expect(use).to_be_disabled()
     design.press("Escape")
     design.choose(wrong="{1, 2}\n")
-    expect(design.status).to_contain_text("is not JSON")
+    expect_status(design, "is not JSON")
     expect(use).to_be_disabled()
 
 
@@ -220,10 +241,11 @@ def test_dropped_log_opens_the_dialog(design):
     """It may be larger than other requests."""
     large = csv_of(step=STEPS, loss=LOSSES, note=["x" * 50_000] * len(STEPS))
     design.page.evaluate(DROP, ["dropped.csv", large])
-    expect(design.dialog.get_by_role("group", name="dropped.csv")).to_be_visible()
+    dropped = design.dialog.get_by_role("group", name="dropped.csv")
+    expect(dropped).to_be_visible()
     design.set("Trained with", "Cosine")
     design.accept()
-    expect_forecast(design, "Stable", FIT.predict(STABLE))
+    expect_forecast(design, "Stable", FORECAST_OF_STABLE)
 
 
 def test_dialog_says_that_the_server_does_not_answer(design):
@@ -231,7 +253,7 @@ def test_dialog_says_that_the_server_does_not_answer(design):
     design.choose(run=TEXT)
     alert = design.dialog.get_by_role("alert")
     expect(alert).to_contain_text("The server does not answer, so what")
-    expect(design.status).to_contain_text("Choose the curve")  # after another try
+    expect_status(design, "Choose the curve")  # after another try
     expect(design.page.locator("#trouble")).to_be_hidden()
 
 
@@ -246,18 +268,22 @@ def test_page_offers_the_largest_learning_rate_of_the_run(design):
     too_low = "0.001, is more than a factor of 1.5 from that of the runs, 0.002"
     expect(design.notes).to_contain_text(too_low)
     expect(design.notes).to_contain_text("Long: no forecast, as the curve has 4500 steps")
-    design.page.get_by_role("button", name="Use its peak, 0.002").click()
-    expect(design.page.get_by_role("button", name="Use its peak")).to_have_count(0)
+    use_peak = design.page.get_by_role("button", name="Use its peak")
+    expect(use_peak).to_have_text("Use its peak, 0.002")
+    use_peak.click()
+    expect(use_peak).to_have_count(0)
     expect_peaks(design, 2 * PEAK, 2 * PEAK, 2 * PEAK, 4 * PEAK)
-    fit = fit_losses(LossRun(half, 4 * PEAK, STEPS, LOSSES))
+    run = LossRun(half, 4 * PEAK, STEPS, LOSSES)
+    fit = fit_losses(run)
     expect_forecast(design, "Stable", fit.predict(STABLE, 2 * PEAK))
     design.press("Control+z")
     expect_peaks(design, PEAK, PEAK, PEAK, 4 * PEAK)
 
 
 def test_warnings_about_a_log_stay_on_the_page(design):
-    resumed = LOSSES[-2:] + 1e-3
-    design.open_log(csv_of(step=[*STEPS, 980, 1000], loss=[*LOSSES, *resumed]))
+    steps = [*STEPS, 980, 1000]
+    losses = [*LOSSES, *(LOSSES[-2:] + 1e-3)]
+    design.open_log(csv_of(step=steps, loss=losses))
     message = "as in a resumed run: 2 earlier losses are left out"
     note = design.notes.locator("li").filter(has_text=message)
     expect(note).to_have_text(re.compile("^run.csv(?!.*run.csv)"))
@@ -313,23 +339,25 @@ def test_picture_shows_losses_fit_and_forecasts(fitted):
 
 def check_logged_losses(fitted: DesignPage) -> None:
     steps, losses = shown_points(fitted, ".logged")
-    np.testing.assert_allclose(steps, STEPS[-len(steps) :], atol=3)
-    np.testing.assert_allclose(losses, LOSSES[-len(losses) :], atol=2e-3)
+    assert_allclose(steps, STEPS[-len(steps) :], atol=3)
+    assert_allclose(losses, LOSSES[-len(losses) :], atol=2e-3)
 
 
 def check_fit(fitted: DesignPage) -> None:
     steps, losses = shown_points(fitted, ".fit")
     late_steps = np.rint(steps[20:]).astype(int)
-    np.testing.assert_allclose(losses[20:], FIT.losses(COSINE, late_steps), atol=4e-3)
+    expected = FIT.losses(COSINE, late_steps)
+    assert_allclose(losses[20:], expected, atol=4e-3)
 
 
 def check_forecasts(fitted: DesignPage) -> None:
-    forecast = FIT.predict(STABLE)
+    forecast = FORECAST_OF_STABLE
     steps, losses = shown_points(fitted, ".curve.selected")
     assert steps[-1] == pytest.approx(2000, abs=3)
     assert losses[-1] == pytest.approx(forecast.loss, abs=2e-3)
     steps, losses = shown_points(fitted, ".band.colour-2")
-    assert losses[steps > 1998] == pytest.approx([forecast.high, forecast.low], abs=2e-3)
+    ends = losses[steps > 1998]
+    assert ends == pytest.approx([forecast.high, forecast.low], abs=2e-3)
     legend = fitted.page.locator("#loss-legend")
     expect(legend).to_contain_text(f"Stable {forecast.loss:.3f} ±")
     expect(legend).to_contain_text("Long no forecast")
@@ -339,5 +367,6 @@ def test_warmup_of_no_run_has_no_interval(fitted):
     curve = PlateauCurve(1000, warmup_steps=400)
     fitted.do("Edit Cosine", ("Warmup steps", "400"))
     expect_forecast(fitted, "Cosine", FIT.predict(curve))
-    expect(fitted.cell("Stable", "difference")).to_contain_text("± ?")
+    difference = fitted.cell("Stable", "difference")
+    expect(difference).to_contain_text("± ?")
     expect(fitted.notes).to_contain_text("no run had so long a warmup")

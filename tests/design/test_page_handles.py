@@ -330,7 +330,8 @@ def test_value_is_shown_at_a_moving_handle(visit, size: tuple[int, int]):
             for times in (1, -20, 20):
                 design.page.mouse.move(x + times * right, y + times * down, steps=2)
                 design.settle()
-                expect(label).to_have_text(design.handle(name).get_attribute("aria-valuetext"))
+                shown_value = design.handle(name).get_attribute("aria-valuetext")
+                expect(label).to_have_text(shown_value)
                 check_lies_within(label.bounding_box(), picture.bounding_box())
             design.page.mouse.up()
             design.undo_all()

@@ -19,7 +19,8 @@ SIZES = [(1280, 800), (1024, 768), (900, 600), (720, 450), (390, 844)]
 
 
 def check_with_axe(design) -> None:
-    for violation in Axe().run(design.page).response["violations"]:
+    results = Axe().run(design.page)
+    for violation in results.response["violations"]:
         pytest.fail(f"{violation['id']}: {violation['nodes']}")
 
 
@@ -43,11 +44,13 @@ def test_axe_finds_no_violation_in_any_state(visit, size: tuple[int, int], schem
         design.do("Edit Stages")
         design.choose(run=csv_of(step=10 * STEPS, loss=LOSSES))
         design.set("Trained with", "Cosine")
-        expect(design.dialog.get_by_role("button", name="Use this log")).to_be_enabled()
+        use = design.dialog.get_by_role("button", name="Use this log")
+        expect(use).to_be_enabled()
         check_with_axe(design)
 
         design.accept()
-        expect(design.page.locator("[data-figure=forecast] b").first).to_be_visible()
+        forecasts = design.page.locator("[data-figure=forecast] b")
+        expect(forecasts.first).to_be_visible()
         check_with_axe(design)
 
         design.page.route("**/*", lambda route: route.abort())  # the server is stopped
@@ -113,7 +116,8 @@ def test_focus_survives_undo_of_the_field(undone):
     undone.press("Control+z")
     expect(undone.field("Plateau 1 in %, length")).to_be_focused()
     undone.handle("Plateau 1, place").focus()
-    undone.button("Remove plateau 1 in %").evaluate("button => button.click()")
+    remove = undone.button("Remove plateau 1 in %")
+    remove.evaluate("button => button.click()")
     undone.settle()
     assert undone.page.evaluate("document.activeElement.role") == "slider"
 
@@ -137,27 +141,31 @@ PICTURE_IS_SEEN = """
 
 def test_picture_and_focused_field_are_seen(visit):
     """Of a long form, in both directions. On a phone and if zoomed, the picture may scroll away."""
-    many = PlateauCurve(10_000, plateaus=[(5 * number, 2) for number in range(18)])
+    plateaus = [(5 * number, 2) for number in range(18)]
+    many = PlateauCurve(10_000, plateaus=plateaus)
     with visit({"Many": many}) as design:
+        page = design.page
         for width, height in SIZES:
             design.resize(width, height)
             design.field("Total steps").focus()
             for key in ["Tab"] * 62 + ["Shift+Tab"] * 62:
-                design.page.keyboard.press(key)
-                assert design.page.evaluate(FOCUS_IS_SEEN), design.page.evaluate(FOCUSED)
+                page.keyboard.press(key)
+                focused = page.evaluate(FOCUSED)
+                assert page.evaluate(FOCUS_IS_SEEN), focused
                 if width >= 900:
-                    assert design.page.evaluate(PICTURE_IS_SEEN), design.page.evaluate(FOCUSED)
+                    assert page.evaluate(PICTURE_IS_SEEN), focused
 
 
 # Sizes.
 
+COOLED = STAGED.cooldown(4_000, 1_000)
 FORMULAS = [(50_000, 1.0, "exponential"), (1_500_000, 0.25, "(1-x)^2.75"), (500, 0.1, "t^-0.5")]
 KINDS: dict[str, Curve] = {
     **CURVES,
     "In steps": PlateauCurve(10_000, absolute_plateaus=[(8_000, 500)]),
     "Formulas": StagedCurve(FORMULAS, start=0.01),
     "Cooldown": COSINE.cooldown(6_000, 1_000),
-    "Joined": COSINE.then(STAGED.cooldown(4_000, 1_000)).then(STABLE, scale=0.5),
+    "Joined": COSINE.then(COOLED).then(STABLE, scale=0.5),
 }
 CUT_OFF = """
 () => {
@@ -196,8 +204,9 @@ PAGE_FITS = "document.documentElement.scrollWidth <= innerWidth"
 def test_no_control_is_cut_off(visit):
     """With forecasts, too, and in the dialog about a log with a long name."""
     long_name = "run_" * 30
+    text = csv_of(step=10 * STEPS, loss=LOSSES)
     with visit(KINDS) as design:
-        design.choose(**{long_name: csv_of(step=10 * STEPS, loss=LOSSES)})
+        design.choose(**{long_name: text})
         design.set("Trained with", "Cosine")
         for width, height in SIZES:
             design.resize(width, height)
@@ -215,7 +224,8 @@ def test_no_control_is_cut_off(visit):
 
 def test_segments_round_and_have_titles(undone):
     undone.do(("Peak learning rate", "0.000123457"))
-    cells = undone.page.locator("#segments tbody tr").nth(1).locator("td")
+    rows = undone.page.locator("#segments tbody tr")
+    cells = rows.nth(1).locator("td")
     expect(cells).to_have_text(["500", "1\u202f449", "linear decay", "1.235e-4", "1.029e-4"])
     expect(cells.last).to_have_attribute("title", "0.000102881")
 
@@ -225,8 +235,10 @@ def test_ticks_are_whole_steps_apart(visit):
         for total in (1, 2, 7, 12_345, 2**31 - 1):
             design.field("Total steps").fill(str(total))
             # The bound of two billion steps, which takes seconds, is not awaited.
-            expect(design.page.locator("#code")).to_contain_text(f"PlateauCurve({total})")
-            check_ticks(design.page.locator("#picture .tick:not([text-anchor=end])").all())
+            code = design.page.locator("#code")
+            expect(code).to_contain_text(f"PlateauCurve({total})")
+            labels = design.page.locator("#picture .tick:not([text-anchor=end])")
+            check_ticks(labels.all())
 
 
 def check_ticks(labels: list[Any]) -> None:
@@ -234,7 +246,8 @@ def check_ticks(labels: list[Any]) -> None:
     steps: list[int] = []
     end = 0
     for label in labels:
-        steps.append(int(label.text_content().replace("\u202f", "")))
+        text = label.text_content().replace("\u202f", "")
+        steps.append(int(text))
         box = label.bounding_box()
         assert box["x"] >= end
         end = box["x"] + box["width"] + 4
@@ -250,7 +263,8 @@ def check_ticks(labels: list[Any]) -> None:
 def test_code_is_seen_at_first_sight(visit, width: int, height: int, width_after: int):
     """And below 900 pixels, the fields move to the first column."""
     with visit(size=(width, height)) as design:
-        assert design.page.locator("#code").bounding_box()["y"] + 60 < height
+        box = design.page.locator("#code").bounding_box()
+        assert box["y"] + 60 < height
         design.resize(width_after, height)
         design.resize(width, height)
         fields_in_first_column = design.page.locator(".column:first-child > .controls")
@@ -260,12 +274,15 @@ def test_code_is_seen_at_first_sight(visit, width: int, height: int, width_after
 def test_forced_colours_show_tab_and_focus(visit):
     with visit(forced_colors="active") as design:
         borders = "labels => labels.map((label) => getComputedStyle(label).borderColor)"
-        of_chosen, *of_others = design.page.locator("#formats label").evaluate_all(borders)
+        formats = design.page.locator("#formats label")
+        of_chosen, *of_others = formats.evaluate_all(borders)
         assert of_chosen not in of_others
-        ring = design.handle("Plateau 1, end").locator(".ring")
+        handle = design.handle("Plateau 1, end")
+        ring = handle.locator(".ring")
         expect(ring).to_have_css("stroke", "none")
-        design.handle("Plateau 1, end").focus()
+        handle.focus()
         design.press("ArrowRight")  # the focus is visible after a key
         expect(ring).not_to_have_css("stroke", "none")
-        design.field("Name of Stable").focus()
-        expect(design.field("Name of Stable")).not_to_have_css("outline-style", "none")
+        name = design.field("Name of Stable")
+        name.focus()
+        expect(name).not_to_have_css("outline-style", "none")

@@ -27,8 +27,10 @@ def check_ratios(design: DesignPage, *curves: Curve) -> None:
     table = compare(*curves)
     rows = design.page.locator("#curves tbody tr").all()
     for row, bound, peak in zip(rows, table.bounds, table.peaks, strict=True):
-        expect(row.locator("[data-figure=bound] b")).to_have_text(f"× {bound:.3f}")
-        expect(row.locator("[data-figure=peak-ratio] b")).to_have_text(f"× {peak:.3f}")
+        shown_bound = row.locator("[data-figure=bound] b")
+        shown_peak = row.locator("[data-figure=peak-ratio] b")
+        expect(shown_bound).to_have_text(f"× {bound:.3f}")
+        expect(shown_peak).to_have_text(f"× {peak:.3f}")
 
 
 def rename(design: DesignPage, name: str, text: str) -> None:
@@ -57,26 +59,30 @@ def test_curves_are_compared_with_the_first(design):
 def test_ratios_have_the_names_that_compare_prints(undone):
     for name in ("Bound", "Best peak"):
         heading = undone.page.get_by_role("columnheader", name=name, exact=True)
+        cells = undone.page.locator(f"#curves [data-label='{name}']")
         expect(heading).to_be_visible()
-        expect(undone.page.locator(f"#curves [data-label='{name}']")).to_have_count(3)
+        expect(cells).to_have_count(3)
 
 
 def test_note_on_the_ratios_is_that_of_the_library(undone):
+    summary = undone.page.get_by_text("Ratios to the first curve, each at its best peak")
     note = undone.page.locator("#note")
     expect(note).to_be_hidden()
-    undone.page.get_by_text("Ratios to the first curve, each at its best peak").press("Enter")
+    summary.press("Enter")
     expect(note).to_be_visible()
     expect(note).to_have_text(comparison.note(is_scaled=False))
 
 
 def test_curves_of_other_length_are_marked(undone):
     marks = undone.page.locator(".length")
+    marked_row = undone.page.get_by_role("row").filter(has=marks)
+    remark = undone.page.locator("#lengths")
     expect(marks).to_have_count(0)
-    expect(undone.page.locator("#lengths")).to_be_hidden()
+    expect(remark).to_be_hidden()
     undone.do(("Total steps", "7_000"))
     expect(marks).to_have_text(["7\u202f000 steps"])
-    expect(undone.page.get_by_role("row").filter(has=marks)).to_have_attribute("data-id", "3")
-    expect(undone.page.locator("#lengths")).to_be_visible()
+    expect(marked_row).to_have_attribute("data-id", "3")
+    expect(remark).to_be_visible()
     undone.do("Make reference: Stable")
     expect(marks).to_have_text(["10\u202f000 steps"] * 2)
 
@@ -159,7 +165,8 @@ def test_code_is_copied_to_the_clipboard(design):
     for tab, part in parts.items():
         design.page.get_by_role("radio", name=tab).check()
         design.button("Copy").click()
-        expect(design.page.get_by_role("status").filter(has_text="Copied")).to_be_visible()
+        status = design.page.get_by_role("status").filter(has_text="Copied")
+        expect(status).to_be_visible()
         copied = design.page.evaluate("navigator.clipboard.readText()")
         assert copied == design.page.locator("#code").text_content()
         assert part in copied
@@ -180,7 +187,8 @@ def test_wrong_json_is_rejected(undone, text: str, message: str):
     pasted = undone.dialog.get_by_role("textbox")
     pasted.evaluate("(box, text) => (box.value = text)", text)
     undone.dialog.get_by_role("button", name="Open").click()
-    expect(undone.dialog.get_by_role("alert")).to_contain_text(message)
+    alert = undone.dialog.get_by_role("alert")
+    expect(alert).to_contain_text(message)
     undone.press("Escape")
 
 
@@ -199,7 +207,8 @@ def test_dropped_curve_is_added(undone):
 
 
 def test_dropped_page_replaces_all_curves(design):
-    drop(design, {"curves": [{"name": "Only", "peak": 0.5, "curve": STABLE.to_dict()}]})
+    only_curve = {"name": "Only", "peak": 0.5, "curve": STABLE.to_dict()}
+    drop(design, {"curves": [only_curve]})
     assert design.names == ["Only"]
     assert design.curve == STABLE
     assert design.peak() == 0.5
@@ -259,20 +268,21 @@ def test_reload_keeps_undo_and_redo(design):
 
 
 def test_reload_keeps_the_last_valid_picture(design):
+    message = design.page.get_by_text("total_steps = 'many' must be an integer")
+    stale = design.page.locator("#stale")
     design.do(("Warmup steps", "700"))
     drawn = design.drawn()
     design.do(("Total steps", "many"))
     for _ in range(2):
         design.reload()
         expect(design.field("Total steps")).to_have_value("many")
-        message = design.page.get_by_text("total_steps = 'many' must be an integer")
         expect(message).to_be_visible()
-        expect(design.page.locator("#stale")).to_be_visible()
+        expect(stale).to_be_visible()
         assert design.drawn() == drawn
         assert design.curve == CHANGED
     design.do(("Total steps", "10000"))
     assert design.curve == CHANGED
-    expect(design.page.locator("#stale")).to_be_hidden()
+    expect(stale).to_be_hidden()
 
 
 def test_page_works_without_storage(design):
@@ -298,9 +308,10 @@ def test_stopped_server_is_reported_until_it_answers(design, server):
     design.page.route("**/*", lambda route: route.abort())
     design.field("Warmup steps").fill("700")
     alert = design.page.get_by_role("alert").filter(has_text="The server does not answer")
+    offline = design.page.locator("body.offline")
     expect(alert).to_contain_text(f"with the same command, on port {server.port}")
-    expect(design.page.locator("body.offline")).to_be_attached()
+    expect(offline).to_be_attached()
     design.page.unroute_all()
-    expect(design.page.locator("body.offline")).not_to_be_attached()  # without another change
+    expect(offline).not_to_be_attached()  # without another change
     expect(design.page.locator("#trouble")).to_be_hidden()
     assert design.curve == CHANGED

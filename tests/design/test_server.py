@@ -329,10 +329,12 @@ def test_invalid_arguments_are_rejected(
 def test_page_starts_with_curves_of_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, names: list[str]
 ) -> None:
-    saved: dict[str, Any] = {"a": CURVE.to_dict(), "b": CURVE.cooldown(500, 100).to_dict()}
+    cooled = CURVE.cooldown(500, 100)
+    saved: dict[str, Any] = {"a": CURVE.to_dict(), "b": cooled.to_dict()}
     monkeypatch.chdir(tmp_path)
     for name, curve in saved.items():
-        Path(f"{name}.json").write_text(json.dumps(curve))
+        text = json.dumps(curve)
+        Path(f"{name}.json").write_text(text)
     started = Mock()
     monkeypatch.setattr("plateau_jax.design.server.serve", started)
     assert main(["--design", "--peak", "0.5", *arguments.split()]) == 0

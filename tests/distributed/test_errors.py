@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 from distributed.blocks import DebugBlock, Mixer, Stack
-from support.training.models import Net
+from support.training.models import Net, mean_loss
 from support.training.steps import CURVE
 from support.wrong import wrong
 from torch import nn
+from torch.nn import Module
 from torch.nn.utils import parametrizations, spectral_norm
 
 from torch_bridge import TrainStep, checkpoint_activations, distribute, is_main
@@ -18,12 +19,12 @@ every_mode = pytest.mark.parametrize("mode", ["ddp", "fsdp", None])
 
 
 @pytest.fixture
-def model() -> nn.Module:
+def model() -> Module:
     return Net()
 
 
 @pytest.fixture
-def stack() -> nn.Module:
+def stack() -> Module:
     return Stack()
 
 
@@ -31,7 +32,7 @@ def stack() -> nn.Module:
 
 
 @wrong(ValueError, "mode = 'dp'")
-def test_unknown_mode(model: nn.Module) -> None:
+def test_unknown_mode(model: Module) -> None:
     distribute(model, "dp")
 
 
@@ -54,17 +55,17 @@ def test_unknown_option(model: nn.Module, mode: Any) -> None:
 
 
 @wrong(TypeError, "['find_unused_parameters']")
-def test_option_of_ddp_for_fsdp(model: nn.Module) -> None:
+def test_option_of_ddp_for_fsdp(model: Module) -> None:
     distribute(model, "fsdp", find_unused_parameters=True)
 
 
 @wrong(TypeError, "['reshard_after_forward']")
-def test_option_of_fsdp_for_ddp(model: nn.Module) -> None:
+def test_option_of_fsdp_for_ddp(model: Module) -> None:
     distribute(model, "ddp", reshard_after_forward=True)
 
 
 @wrong(TypeError, "['module']")
-def test_model_as_an_option(model: nn.Module) -> None:
+def test_model_as_an_option(model: Module) -> None:
     distribute(model, "ddp", module=None)
 
 
@@ -76,17 +77,17 @@ def test_device_without_memory(model: nn.Module, mode: Any) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 @wrong(ValueError, "device = 'cuda'", "available CUDA")
-def test_missing_device(model: nn.Module) -> None:
+def test_missing_device(model: Module) -> None:
     distribute(model, device="cuda")
 
 
 @every_mode
 def test_one_process_gets_its_model_back(mode: Any) -> None:
     model = Stack()
+    cpu = torch.device("cpu")
+    blocks = [DebugBlock, nn.Linear]
     assert distribute(model, mode, blocks=DebugBlock, device="cpu") is model
-    assert (
-        distribute(model, mode, blocks=[DebugBlock, nn.Linear], device=torch.device("cpu")) is model
-    )
+    assert distribute(model, mode, blocks=blocks, device=cpu) is model
     options = {"reshard_after_forward": False}
     if mode == "ddp":
         options = {"find_unused_parameters": True}
@@ -98,58 +99,58 @@ def test_one_process_gets_its_model_back(mode: Any) -> None:
 
 
 @wrong(TypeError, "blocks has 'Block'")
-def test_name_of_a_block(stack: nn.Module) -> None:
+def test_name_of_a_block(stack: Module) -> None:
     checkpoint_activations(stack, "Block")
 
 
 @wrong(TypeError, "blocks has <class 'int'>")
-def test_block_that_is_not_a_module(stack: nn.Module) -> None:
+def test_block_that_is_not_a_module(stack: Module) -> None:
     checkpoint_activations(stack, int)
 
 
 @wrong(ValueError, "blocks = ()")
-def test_no_blocks(stack: nn.Module) -> None:
+def test_no_blocks(stack: Module) -> None:
     checkpoint_activations(stack, ())
 
 
 @wrong(ValueError, "blocks has GRU")
-def test_block_that_the_model_has_not(stack: nn.Module) -> None:
+def test_block_that_the_model_has_not(stack: Module) -> None:
     checkpoint_activations(stack, (DebugBlock, nn.GRU))
 
 
 @wrong(ValueError, "cuda_graph=True", "checkpoint_activations")
-def test_captured_step_of_a_checkpointed_model(stack: nn.Module) -> None:
+def test_captured_step_of_a_checkpointed_model(stack: Module) -> None:
     checkpoint_activations(stack, DebugBlock)
     optimizer = torch.optim.AdamW(stack.parameters(), fused=True)
-    TrainStep(stack, optimizer, lambda *_: torch.zeros(()), CURVE, cuda_graph=True)
+    TrainStep(stack, optimizer, mean_loss, CURVE, cuda_graph=True)
 
 
 # Layers that change their state in a forward pass would do so twice.
 
 
-def model_with_a_layer_in_its_block(layer: nn.Module) -> nn.Module:
+def model_with_a_layer_in_its_block(layer: Module) -> Module:
     block = DebugBlock(4)
     block.extra = layer
     return nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})
 
 
-def batch_norm() -> nn.Module:
+def batch_norm() -> Module:
     return nn.BatchNorm1d(4)
 
 
-def batch_norm_over_ranks() -> nn.Module:
+def batch_norm_over_ranks() -> Module:
     return nn.SyncBatchNorm(4)
 
 
-def instance_norm_with_running_statistics() -> nn.Module:
+def instance_norm_with_running_statistics() -> Module:
     return nn.InstanceNorm1d(4, track_running_stats=True)
 
 
-def spectral_norm_by_a_hook() -> nn.Module:
+def spectral_norm_by_a_hook() -> Module:
     return spectral_norm(nn.Linear(4, 4))
 
 
-def spectral_norm_by_parametrization() -> nn.Module:
+def spectral_norm_by_parametrization() -> Module:
     return parametrizations.spectral_norm(nn.Linear(4, 4))
 
 
@@ -164,7 +165,7 @@ def spectral_norm_by_parametrization() -> nn.Module:
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
-def test_layer_that_changes_its_state(layer: Callable[[], nn.Module]) -> None:
+def test_layer_that_changes_its_state(layer: Callable[[], Module]) -> None:
     model = model_with_a_layer_in_its_block(layer())
     with pytest.raises(ValueError, match=r"deep\.1\.extra.*inside a block"):
         checkpoint_activations(model, DebugBlock)
@@ -172,7 +173,7 @@ def test_layer_that_changes_its_state(layer: Callable[[], nn.Module]) -> None:
 
 @wrong(ValueError, "the model (BatchNorm1d)")
 def test_model_that_changes_its_state() -> None:
-    checkpoint_activations(nn.BatchNorm1d(4), nn.Module)
+    checkpoint_activations(nn.BatchNorm1d(4), Module)
 
 
 def test_rejected_model_is_not_checkpointed() -> None:
@@ -192,4 +193,5 @@ def test_layers_without_running_statistics_are_allowed() -> None:
         nn.GroupNorm(2, 4),
     )
     checkpoint_activations(model, nn.Sequential)
-    model(torch.randn(3, 4, 2)).sum().backward()
+    outputs = model(torch.randn(3, 4, 2))
+    outputs.sum().backward()

@@ -30,7 +30,14 @@ def test_rank_0_is_main() -> None:
 def test_every_rank_gets_the_weights_of_rank_0(parallelism: str) -> None:
     """Each rank builds its model from another seed."""
     model = distributed_net(parallelism, seed=10 * rank())
-    assert equal_trees(gathered(plain_state(model)), net(0).state_dict())
+    weights = gathered(plain_state(model))
+    expected = net(0).state_dict()
+    assert equal_trees(weights, expected)
+
+
+def step_under(parallelism: str) -> TrainStep:
+    model = distributed_net(parallelism)
+    return make_step(model=model)
 
 
 def update(step: TrainStep, number: int) -> float:
@@ -41,38 +48,41 @@ def update(step: TrainStep, number: int) -> float:
 @in_every_way
 def test_resume_matches_uninterrupted_run(parallelism: str) -> None:
     """Also from a state with all DTensors gathered."""
-    step = make_step(model=distributed_net(parallelism))
+    step = step_under(parallelism)
     for number in range(3):
         update(step, number)
     state = step.state_dict()
-    from_shards = make_step(model=distributed_net(parallelism))
+    from_shards = step_under(parallelism)
     from_shards.load_state_dict(state)
-    from_gathered = make_step(model=distributed_net(parallelism))
+    from_gathered = step_under(parallelism)
     from_gathered.load_state_dict(gathered(state))
     losses = [update(step, 3), update(step, 4)]
     expected = gathered(step.state_dict())
     for resumed in (from_shards, from_gathered):
-        assert [update(resumed, 3), update(resumed, 4)] == losses
+        resumed_losses = [update(resumed, 3), update(resumed, 4)]
+        assert resumed_losses == losses
         assert equal_trees(gathered(resumed.state_dict()), expected)
 
 
 def test_shards_are_not_loaded_by_an_unsharded_model() -> None:
-    step = make_step(model=distributed_net("fsdp"))
+    step = step_under("fsdp")
     update(step, 0)
-    error = error_of(make_step(model=distributed_net("ddp")).load_state_dict, step.state_dict())
+    unsharded = step_under("ddp")
+    error = error_of(unsharded.load_state_dict, step.state_dict())
     placed = "shards of tensors, placed as .*Shard.*; save and load through Checkpoints"
     assert re.search(placed, error)
 
 
 def test_shards_are_not_loaded_by_another_rank() -> None:
     """Its state came through a file."""
-    step = make_step(model=distributed_net("fsdp"))
+    step = step_under("fsdp")
     update(step, 0)
     file = io.BytesIO()
     torch.save(step.state_dict(), file)
-    files = [file.getvalue()]
-    distributed.broadcast_object_list(files)
-    state_of_rank_0 = torch.load(io.BytesIO(files[0]), weights_only=True)
+    contents = [file.getvalue()]
+    distributed.broadcast_object_list(contents)
+    file_of_rank_0 = io.BytesIO(contents[0])
+    state_of_rank_0 = torch.load(file_of_rank_0, weights_only=True)
     before = gathered(step.state_dict())
     error = error_of(step.load_state_dict, state_of_rank_0)
     assert ("each rank must load its own state" in error) == (rank() == 1)

@@ -42,8 +42,9 @@ def check_rejected(model: nn.Module, message: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=message):
         make_step(model=model, optimizer=optimizer)
-    assert optimizer.param_groups[0]["lr"] == 0.1
-    assert "initial_lr" not in optimizer.param_groups[0]
+    (group,) = optimizer.param_groups
+    assert group["lr"] == 0.1
+    assert "initial_lr" not in group
 
 
 def test_part_in_ddp_is_rejected() -> None:
@@ -53,16 +54,19 @@ def test_part_in_ddp_is_rejected() -> None:
 
 def test_ddp_in_ddp_is_rejected() -> None:
     part = nn.Sequential(DistributedDataParallel(Net()))
-    check_rejected(DistributedDataParallel(part), "DistributedDataParallel")
+    model = DistributedDataParallel(part)
+    check_rejected(model, "DistributedDataParallel")
 
 
 def test_sharded_part_is_rejected() -> None:
-    check_rejected(nn.Sequential(fully_shard(Net())), "FSDPModule")
+    model = nn.Sequential(fully_shard(Net()))
+    check_rejected(model, "FSDPModule")
 
 
 def test_parameters_that_fsdp_ignores_are_rejected() -> None:
     model = Net()
-    fully_shard(model, ignored_params=set(model.first.parameters()))
+    ignored = set(model.first.parameters())
+    fully_shard(model, ignored_params=ignored)
     check_rejected(model, "sharded in part")
 
 
@@ -83,28 +87,33 @@ def test_parameter_that_is_a_dtensor_is_rejected() -> None:
 
 def test_model_over_two_meshes_is_rejected() -> None:
     model = Net()
-    fully_shard(model.first, mesh=init_device_mesh("cpu", (1,)))
-    fully_shard(model, mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("copy", "shard")))
+    mesh = init_device_mesh("cpu", (1,))
+    different_mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("copy", "shard"))
+    fully_shard(model.first, mesh=mesh)
+    fully_shard(model, mesh=different_mesh)
     check_rejected(model, "several meshes")
 
 
 def test_divisor_of_gradients_is_rejected() -> None:
-    model = Net()
-    fully_shard(model).set_gradient_divide_factor(2.0)
+    model = fully_shard(Net())
+    model.set_gradient_divide_factor(2.0)
     check_rejected(model, "averages over the 1 ranks")
 
 
 def test_divisor_of_gradients_of_a_part_is_rejected() -> None:
     model = Net()
-    fully_shard(model.first).set_gradient_divide_factor(1.0)
-    check_rejected(fully_shard(model), "averages over the 1 ranks")
+    part = fully_shard(model.first)
+    part.set_gradient_divide_factor(1.0)
+    fully_shard(model)
+    check_rejected(model, "averages over the 1 ranks")
 
 
 @by_ddp_or_fsdp
 def test_cuda_graph_rejects_wrapped_model(wrap: Wrapper) -> None:
+    model = wrap(Net())
     message = r"^cuda_graph=True needs a model that is not wrapped for several ranks$"
     with pytest.raises(ValueError, match=message):
-        make_step(model=wrap(Net()), cuda_graph=True)
+        make_step(model=model, cuda_graph=True)
 
 
 # Updates.
@@ -112,12 +121,25 @@ def test_cuda_graph_rejects_wrapped_model(wrap: Wrapper) -> None:
 
 @by_ddp_or_fsdp
 def test_update_of_wrapped_model_reads_nothing(wrap: Wrapper) -> None:
-    step = make_step(model=wrap(Net()), max_norm=0.1)
+    model = wrap(Net())
+    step = make_step(model=model, max_norm=0.1)
     step(BATCH)
     with Reads() as reads:
         step(BATCH, BATCH)
     # FSDP2 frees memory, and allocates it again, through storages.
     assert set(reads.names) <= {"untyped_storage"}
+
+
+NOT_ON_SHARDS = {
+    "sgd",
+    "momentum",
+    "dampened",
+    "nesterov",
+    "adagrad",
+    "adafactor",
+    "rprop",
+    "muon",
+}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -126,20 +148,12 @@ def test_optimizer_runs_on_sharded_parameters(name: str) -> None:
     model: nn.Module = Net()
     if name == "muon":
         model = nn.Sequential(nn.Linear(3, 2, bias=False))
-    if name in {
-        "sgd",
-        "momentum",
-        "dampened",
-        "nesterov",
-        "adagrad",
-        "adafactor",
-        "rprop",
-        "muon",
-    }:
+    fully_shard(model)
+    if name in NOT_ON_SHARDS:
         with pytest.raises(ValueError, match="torch cannot run"):
-            make_step(name, fully_shard(model))
+            make_step(name, model)
         return
-    step = make_step(name, fully_shard(model))
+    step = make_step(name, model)
     for _ in range(3):
         step(BATCH)
 
@@ -192,7 +206,8 @@ def test_step_rejects_calls_after_an_error(wrapper: str, hook: Callable[..., Any
 @by_ddp_or_fsdp
 def test_step_rejects_calls_after_a_wrong_count(wrap: Wrapper, count: Any) -> None:
     """Other ranks have begun this update: with its next batch, this rank would be one behind."""
-    step = make_step(model=wrap(Net()), clock=DataClock(8))
+    model = wrap(Net())
+    step = make_step(model=model, clock=DataClock(8))
     step(BATCH, count=4)
     with pytest.raises((TypeError, ValueError), match="count"):
         step(BATCH, count=count)
@@ -257,7 +272,8 @@ def test_update_that_bypasses_ddp_is_rejected(wrong_loss: Any, is_compiled: bool
     if is_compiled:
         used_loss_fn = torch.compile(loss_fn, backend="eager")
     plain = Skipping()
-    step = make_step(model=DistributedDataParallel(plain), loss_fn=used_loss_fn)
+    model = DistributedDataParallel(plain)
+    step = make_step(model=model, loss_fn=used_loss_fn)
     step(USES_ALL)
     before = copy.deepcopy(plain.state_dict())
     current_loss = wrong_loss
@@ -283,14 +299,16 @@ def check_not_averaged(step: TrainStep, plain: nn.Module, *micro_batches: Any) -
 
 def test_layer_that_is_left_out_is_rejected() -> None:
     plain = Skipping()
-    step = make_step(model=DistributedDataParallel(plain), loss_fn=loss_of)
+    model = DistributedDataParallel(plain)
+    step = make_step(model=model, loss_fn=loss_of)
     check_not_averaged(step, plain, USES_ALL, USES_FIRST)
 
 
 @pytest.mark.parametrize("updates", [0, 1])
 def test_layer_that_is_frozen_after_wrapping_is_rejected(updates: int) -> None:
     plain = Skipping()
-    step = make_step(model=DistributedDataParallel(plain), loss_fn=loss_of)
+    model = DistributedDataParallel(plain)
+    step = make_step(model=model, loss_fn=loss_of)
     for _ in range(updates):
         step(USES_ALL, USES_ALL)
     plain.last.requires_grad_(False)

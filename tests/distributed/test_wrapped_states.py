@@ -135,14 +135,18 @@ def test_state_loads_under_every_wrapper(tmp_path: Path, wrap_saved: Wrapper) ->
     checkpoints.save(1, step=step, model=saved, wait=True)
     plain: Any = plain_state(saved)
     assert plain._metadata["module.1"] == {"version": 2}  # of the batch normalization
-    state = step.state_dict()
-    assert plain.keys() == state["model"].keys() == Module(1).state_dict().keys()
+    state: Any = step.state_dict()
+    names = Module(1).state_dict().keys()
+    assert plain.keys() == names
+    assert state["model"].keys() == names
     expected = gathered(plain)
 
     # A state may have the wrapper's names, as `model.state_dict()` has them.
     state_with_names_of_wrapper = gathered(saved.state_dict())
     again = wrap_saved(Module(2))
-    step_over(again).load_state_dict({**state, "model": state_with_names_of_wrapper})
+    state["model"] = state_with_names_of_wrapper
+    resumed = step_over(again)
+    resumed.load_state_dict(state)
     assert equal_trees(gathered(plain_state(again)), expected)
 
     for wrap in EVERY_WRAPPER:
@@ -157,7 +161,8 @@ def test_state_loads_under_every_wrapper(tmp_path: Path, wrap_saved: Wrapper) ->
         by_names = wrap(Module(2))
         load_plain_state(by_names, state_with_names_of_wrapper)
         for model in (by_load, by_step, by_load_model, by_load_model_of_part, by_names):
-            assert equal_trees(gathered(plain_state(model)), expected)
+            weights = gathered(plain_state(model))
+            assert equal_trees(weights, expected)
         reversed_step = step_in_reverse_order(wrap(Module(2)))
         error = error_of(checkpoints.load, step=reversed_step, partial=True)
         assert "is module.0.weight in the state and last.bias here" in error

@@ -17,9 +17,10 @@ import pytest
 import torch
 from flax import nnx
 from hypothesis import given, strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from support.docs.pages import ROOT, program_named, sections
 from support.examples import corners, examples
-from torch import nn
+from torch import nn, tensor
 from torch.nn import functional
 
 from plateau_jax import PlateauCurve, StagedCurve, optax_schedule
@@ -33,7 +34,7 @@ ACCUMULATES_IN_FLOAT32 = "accumulator_dtype" in signature(optax.MultiSteps).para
 LR = 0.01
 WEIGHTS, *GRADIENTS = np.random.default_rng(0).normal(size=(9, 50)) * np.logspace(1, -9, 50)
 
-assert_equal_float64 = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14)
+assert_equal_float64 = partial(assert_allclose, rtol=1e-12, atol=1e-14)
 
 
 def run(heading, index=0, **values):
@@ -42,12 +43,12 @@ def run(heading, index=0, **values):
     Returns the names that the block has then.
     """
     (section,) = [section for section in SECTIONS if section.heading == heading]
-    blocks = [block.code for block in section.blocks if block.language in ("py", "python")]
+    blocks = [block for block in section.blocks if block.language in ("py", "python")]
     names = {}
     exec(INTRODUCTION.python(), names)
     assert values.keys() <= names.keys()
     names |= values
-    exec(blocks[index], names)
+    exec(blocks[index].code, names)
     return SimpleNamespace(**names)
 
 
@@ -64,10 +65,10 @@ def rng():
 
 def torch_weights(make_optimizer, weights, gradients):
     """Return the weights after one update for each of these gradients."""
-    parameter = nn.Parameter(torch.tensor(weights))
+    parameter = nn.Parameter(tensor(weights))
     optimizer = make_optimizer([parameter])
     for gradient in gradients:
-        parameter.grad = torch.tensor(gradient)
+        parameter.grad = tensor(gradient)
         optimizer.step()
     return parameter.detach().numpy()
 
@@ -92,14 +93,16 @@ def test_weight_decay_matches_torch(index, optimizer_class, options):
     page = run("Weight decay", index, lr=LR, **options)
     make_optimizer = partial(optimizer_class, lr=LR, **options)
     expected = torch_weights(make_optimizer, WEIGHTS, GRADIENTS)
-    assert_equal_float64(optax_weights(page.tx, WEIGHTS, GRADIENTS), expected)
+    weights = optax_weights(page.tx, WEIGHTS, GRADIENTS)
+    assert_equal_float64(weights, expected)
 
 
 def clipped_by_torch(gradients, max_norm):
     parameters = {}
     for name, gradient in gradients.items():
-        parameters[name] = nn.Parameter(torch.tensor(gradient))
-        parameters[name].grad = torch.tensor(gradient)
+        parameter = nn.Parameter(tensor(gradient))
+        parameter.grad = tensor(gradient)
+        parameters[name] = parameter
     nn.utils.clip_grad_norm_(parameters.values(), max_norm)
     return {name: parameter.grad.numpy() for name, parameter in parameters.items()}
 
@@ -118,13 +121,14 @@ def test_clipping_matches_torch(rng):
 
 def test_clipping_by_value_matches_torch():
     """As the page says of `optax.clip`, also for elements that are not finite."""
-    gradient = np.append(GRADIENTS[0], [np.inf, -np.inf, np.nan, 0.1, -0.0])
+    special = [np.inf, -np.inf, np.nan, 0.1, -0.0]
+    gradient = np.append(GRADIENTS[0], special)
     parameter = nn.Parameter(torch.zeros(len(gradient), dtype=torch.float64))
-    parameter.grad = torch.tensor(gradient)
+    parameter.grad = tensor(gradient)
     nn.utils.clip_grad_value_([parameter], 0.1)
     tx = optax.clip(0.1)
     clipped, _ = tx.update(gradient, tx.init(gradient))
-    np.testing.assert_array_equal(clipped, parameter.grad.numpy())
+    assert_array_equal(clipped, parameter.grad.numpy())
 
 
 def sum_in_jax(index, *dtype):
@@ -135,11 +139,12 @@ def sum_in_jax(index, *dtype):
 
 
 def test_micro_batches_match_torch():
-    parameter = nn.Parameter(torch.tensor(WEIGHTS))
+    parameter = nn.Parameter(tensor(WEIGHTS))
     for gradient in GRADIENTS[:3]:
-        (parameter * torch.tensor(gradient)).sum().backward()
+        loss = (parameter * tensor(gradient)).sum()
+        loss.backward()
     expected = parameter.grad.numpy()
-    np.testing.assert_allclose(sum_in_jax(0), expected, rtol=1e-6, atol=1e-6)
+    assert_allclose(sum_in_jax(0), expected, rtol=1e-6, atol=1e-6)
     if ACCUMULATES_IN_FLOAT32:
         assert_equal_float64(sum_in_jax(1, "float64"), expected)
     else:
@@ -149,11 +154,11 @@ def test_micro_batches_match_torch():
 def test_rmsprop_matches_torch():
     """Under a curve: momentum before or after the learning rate differs only if that changes."""
     curve = PlateauCurve(len(GRADIENTS), warmup_steps=3)
-    parameter = nn.Parameter(torch.tensor(WEIGHTS))
+    parameter = nn.Parameter(tensor(WEIGHTS))
     optimizer = torch.optim.RMSprop([parameter], lr=LR, momentum=0.9)
     scheduler = lambda_lr(optimizer, curve)
     for gradient in GRADIENTS:
-        parameter.grad = torch.tensor(gradient)
+        parameter.grad = tensor(gradient)
         optimizer.step()
         scheduler.step()
     page = run("RMSprop", lr=optax_schedule(curve, LR), momentum=0.9)
@@ -162,12 +167,12 @@ def test_rmsprop_matches_torch():
 
 
 def test_norm_layers_match_torch():
-    inputs = np.float32(1e-3) * np.tile([1, -1], 4)[None].astype("float32")
+    inputs = np.array([[1e-3, -1e-3] * 4], np.float32)
     page = run("ε of normalization layers", width=8, groups=2, rngs=nnx.Rngs(0))
 
     def assert_equal_outputs(layer, torch_layer):
-        expected = torch_layer(torch.tensor(inputs)).detach().numpy()
-        np.testing.assert_allclose(layer(inputs), expected, rtol=1e-5)
+        expected = torch_layer(tensor(inputs)).detach().numpy()
+        assert_allclose(layer(inputs), expected, rtol=1e-5)
 
     assert_equal_outputs(page.layer_norm, nn.LayerNorm(8))
     assert_equal_outputs(page.group_norm, nn.GroupNorm(2, 8))
@@ -178,20 +183,23 @@ def test_batch_norm_matches_torch(rng):
     """But for the running variance, which is unbiased in PyTorch, as the page says."""
     inputs = rng.normal(size=(5, 3)).astype("float32")
     torch_layer = nn.BatchNorm1d(3)
-    torch_layer(torch.tensor(inputs))
-    layer = run("BatchNorm", width=3, rngs=nnx.Rngs(0)).batch_norm
+    torch_layer(tensor(inputs))
+    page = run("BatchNorm", width=3, rngs=nnx.Rngs(0))
+    layer = page.batch_norm
     layer(inputs)
-    np.testing.assert_allclose(layer.mean[...], torch_layer.running_mean.numpy(), rtol=1e-5)
+    running_mean = torch_layer.running_mean.numpy()
+    assert_allclose(layer.mean[...], running_mean, rtol=1e-5)
     # Both are 0.9 times the initial 1, plus 0.1 times the variance of the batch.
     variance = layer.var[...] - 0.9
     unbiased_variance = torch_layer.running_var.numpy() - 0.9
-    np.testing.assert_allclose(variance, 4 / 5 * unbiased_variance, rtol=1e-4)
+    assert_allclose(variance, 4 / 5 * unbiased_variance, rtol=1e-4)
 
 
 def test_gelu_matches_torch():
     x = np.linspace(-5, 5, 101)
-    expected = functional.gelu(torch.tensor(x)).numpy()
-    assert_equal_float64(run("GELU").gelu(x), expected)
+    expected = functional.gelu(tensor(x)).numpy()
+    page = run("GELU")
+    assert_equal_float64(page.gelu(x), expected)
 
 
 def assert_same_distribution(values, torch_values):
@@ -207,39 +215,45 @@ def test_initial_weights_match_torch():
     torch_linear = nn.Linear(400, 500)
     assert_same_distribution(page.linear.kernel[...], torch_linear.weight)
     assert_same_distribution(page.linear.bias[...], torch_linear.bias)
-    deviation = nn.Embedding(500, 400).weight.std().item()
-    assert np.std(page.embedding.embedding[...]) == pytest.approx(deviation, rel=0.01)
+    embedding = page.embedding.embedding[...]
+    torch_embedding = nn.Embedding(500, 400).weight
+    deviation = torch_embedding.std().item()
+    assert np.std(embedding) == pytest.approx(deviation, rel=0.01)
 
 
 def attention_in_torch(query, key, value, mask):
     """Return the attention of two heads with 8 numbers each, without projections."""
     attention = nn.MultiheadAttention(16, 2, bias=False, batch_first=True, dtype=torch.float64)
+    identity = torch.eye(16)
     with torch.no_grad():
-        attention.in_proj_weight.copy_(torch.eye(16).repeat(3, 1))
-        attention.out_proj.weight.copy_(torch.eye(16))
-        flat = [torch.tensor(array).flatten(2) for array in (query, key, value)]
-        outputs, _ = attention(*flat, attn_mask=torch.tensor(mask))
+        attention.in_proj_weight.copy_(identity.repeat(3, 1))
+        attention.out_proj.weight.copy_(identity)
+        flat = [tensor(array).flatten(2) for array in (query, key, value)]
+        outputs, _ = attention(*flat, attn_mask=tensor(mask))
     return outputs.unflatten(2, (2, 8)).numpy()
 
 
 def test_attention_mask_matches_torch(rng):
     """In float32: the attention of JAX computes the softmax in it, even with x64 enabled."""
     mask = np.triu(np.ones((4, 4), bool), 1)
-    query, key, value = rng.normal(size=(3, 1, 4, 2, 8))
-    expected = attention_in_torch(query, key, value, mask)
+    arrays = rng.normal(size=(3, 1, 4, 2, 8))
+    expected = attention_in_torch(*arrays, mask)
     page = run("Attention masks")
-    outputs = page.attention(jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask)
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+    query, key, value = jnp.asarray(arrays)
+    outputs = page.attention(query, key, value, mask)
+    assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_losses_match_torch(rng):
     outputs, targets, logits = rng.normal(size=(3, 6, 5))
     classes = rng.integers(5, size=6)
     page = run("Losses")
-    squared = functional.mse_loss(torch.tensor(outputs), torch.tensor(targets)).item()
-    assert_equal_float64(page.mse_loss(outputs, targets), squared)
-    entropy = functional.cross_entropy(torch.tensor(logits), torch.tensor(classes)).item()
-    assert_equal_float64(page.cross_entropy(logits, classes), entropy)
+    squared_error = page.mse_loss(outputs, targets)
+    expected = functional.mse_loss(tensor(outputs), tensor(targets))
+    assert_equal_float64(squared_error, expected.item())
+    entropy = page.cross_entropy(logits, classes)
+    expected = functional.cross_entropy(tensor(logits), tensor(classes))
+    assert_equal_float64(entropy, expected.item())
 
 
 # Recipes of the pages for any lengths: several lengths from one run, and a decay that is stretched.
@@ -282,7 +296,8 @@ def ladders(draw):
     warmup = draw(st.integers(0, 20))
     growth = draw(st.lists(st.integers(10, 60), min_size=1, max_size=4))
     count = len(growth)
-    peaks = draw(st.lists(st.just(1.0) | st.floats(0.1, 1), min_size=count, max_size=count))
+    peak = st.just(1.0) | st.floats(0.1, 1)
+    peaks = draw(st.lists(peak, min_size=count, max_size=count))
     lengths = (2 * warmup + np.cumsum(growth)).tolist()
 
     def starts_rise():
@@ -335,7 +350,8 @@ def test_wsds_decays_at_the_end_of_each_length(ladder):
     saved_before_decay = page.save[::2]
     saved_after_decay = page.save[1::2]
     assert saved_after_decay == ladder.lengths
-    assert page.wsds(saved_before_decay).tolist() == np.float32(ladder.peaks).tolist()
+    levels_before_decay = page.wsds(saved_before_decay)
+    assert_array_equal(levels_before_decay, np.float32(ladder.peaks))
 
 
 @examples(50)
@@ -350,8 +366,9 @@ def test_stretched_decay_begins_at_its_level_and_ends_in_time(data):
     assert page.stretched.same_until(page.cosine, at)
     # The fraction of the decay that the cosine has made lies between those of two steps.
     fraction = Fraction(at - warmup, planned - warmup)
-    assert Fraction(page.first - 1 - warmup, page.decay) < fraction
-    assert fraction <= Fraction(page.first - warmup, page.decay)
+    fraction_before_first = Fraction(page.first - 1 - warmup, page.decay)
+    fraction_at_first = Fraction(page.first - warmup, page.decay)
+    assert fraction_before_first < fraction <= fraction_at_first
     # So does the level, in float32.
     level = page.cosine(at)
     first_below = np.flatnonzero(page.above)[-1] + 1
@@ -362,11 +379,16 @@ def test_stretched_decay_begins_at_its_level_and_ends_in_time(data):
 def test_mean_of_bf16_weights_needs_float32():
     """The mean drifts unless the weights are converted."""
     drifting = mean = jnp.ones(1, jnp.float32)
-    add = jax.jit(lambda weights, mean, number: optax.incremental_update(weights, mean, 1 / number))
+
+    @jax.jit
+    def add(weights, mean, number):
+        return optax.incremental_update(weights, mean, 1 / number)
+
     for number in range(1, 51):
         weights = jnp.full(1, 1 + number / 64, jnp.bfloat16)
         drifting = add(weights, drifting, number)
-        mean = add(jax.tree.map(jnp.float32, weights), mean, number)
+        converted = jax.tree.map(jnp.float32, weights)
+        mean = add(converted, mean, number)
     exact = 1 + 51 / 128
     assert abs(mean.item() - exact) < 1e-6
     assert abs(drifting.item() - exact) > 1e-4

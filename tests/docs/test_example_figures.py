@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose, assert_array_equal
 from support.programs import EXAMPLES, number_after
 
 from plateau_jax import StagedCurve, optax_schedule, resume_record
@@ -31,7 +32,8 @@ def test_sweep_finds_a_plateau_that_helps(ran):
     assert "learning rates ≠ peak · curve(step):        0 of 3880" in lines  # 97 curves, 40 steps
     assert number_after("largest difference between their losses", lines) < 1e-4
     (best,) = [line for line in lines if line.startswith("the best, a plateau")]
-    with_plateau = float(best.split()[-1])
+    *_, last_word = best.split()
+    with_plateau = float(last_word)
     without = number_after("held-out loss without a plateau:", lines)
     assert with_plateau < without < math.log(10)
 
@@ -39,9 +41,12 @@ def test_sweep_finds_a_plateau_that_helps(ran):
 def test_models_beat_simple_forecasts(ran):
     _, lines = ran("train_gpt.py")
     of_frequencies = number_after("loss of byte frequencies:", lines)
-    assert number_after("loss of the model:", lines) < of_frequencies < math.log(256)
+    of_model = number_after("loss of the model:", lines)
+    assert of_model < of_frequencies < math.log(256)
     _, lines = ran("train_lstm.py")
-    assert number_after("LSTM:", lines) < 0.9 * number_after("last year's changes:", lines)
+    of_last_year = number_after("last year's changes:", lines)
+    of_lstm = number_after("LSTM:", lines)
+    assert of_lstm < 0.9 * of_last_year
 
 
 def test_batch_plan_keeps_the_learning_rates(ran):
@@ -55,8 +60,6 @@ def test_batch_plan_keeps_the_learning_rates(ran):
 class BranchedRun:
     """A line of the table that `branch_cooldowns.py` prints."""
 
-    seed: str
-    name: str
     begin: int
     end: int
     differing_lrs: int
@@ -65,14 +68,20 @@ class BranchedRun:
 
 
 def branched_runs(lines):
+    """Return the runs of the table, by seed and name."""
     runs = {}
     for line in lines:
         cells = re.fullmatch(r" +(\d) (.+?) +(\d+) +(\d+) +(\d+) +([\d.]+) +([\d.]+)", line)
-        if cells:
-            seed, name, begin, end, differing, in_jax, in_torch = cells.groups()
-            runs[seed, name] = BranchedRun(
-                seed, name, int(begin), int(end), int(differing), float(in_jax), float(in_torch)
-            )
+        if cells is None:
+            continue
+        seed, name, begin, end, differing_lrs, loss_in_jax, loss_in_torch = cells.groups()
+        runs[seed, name] = BranchedRun(
+            begin=int(begin),
+            end=int(end),
+            differing_lrs=int(differing_lrs),
+            loss_in_jax=float(loss_in_jax),
+            loss_in_torch=float(loss_in_torch),
+        )
     return runs
 
 
@@ -81,9 +90,10 @@ def merged_losses(lines):
     losses = {}
     for line in lines:
         cells = re.fullmatch(r"(.+?) +(\d+) updates +(.+)", line)
-        if cells:
-            name, steps, numbers = cells.groups()
-            losses[name, int(steps)] = [float(number) for number in numbers.split()]
+        if cells is None:
+            continue
+        name, steps, numbers = cells.groups()
+        losses[name, int(steps)] = [float(number) for number in numbers.split()]
     return losses
 
 
@@ -98,7 +108,8 @@ def test_branched_runs_cover_their_updates(ran):
         for steps in (10, 30, 60):
             expected[seed, f"cooldown of {steps}"] = (120, 120 + steps)
     runs = branched_runs(lines)
-    assert {key: (run.begin, run.end) for key, run in runs.items()} == expected
+    updates = {key: (run.begin, run.end) for key, run in runs.items()}
+    assert updates == expected
 
 
 def test_branched_runs_agree_and_cool_down(ran):
@@ -108,7 +119,8 @@ def test_branched_runs_agree_and_cool_down(ran):
         assert run.differing_lrs == 0
         assert run.loss_in_jax == pytest.approx(run.loss_in_torch, abs=1e-2)
     stable = runs["0", "stable phase"]
-    assert runs["0", "cooldown of 60"].loss_in_torch < stable.loss_in_torch - 0.05
+    cooled = runs["0", "cooldown of 60"]
+    assert cooled.loss_in_torch < stable.loss_in_torch - 0.05
 
 
 def test_merge_beats_the_constant_learning_rate(ran):
@@ -123,7 +135,8 @@ def test_merge_beats_the_constant_learning_rate(ran):
         first, second, _ = merged["cooled down", steps]
         assert first == runs["0", f"cooldown of {steps}"].loss_in_jax
         assert second == runs["1", f"cooldown of {steps}"].loss_in_jax
-    for loss, constant in zip(merged["merged", 60], merged["constant lr", 60], strict=True):
+    at_constant_lr = merged["constant lr", 60]
+    for loss, constant in zip(merged["merged", 60], at_constant_lr, strict=True):
         assert loss < constant
     in_both = "largest difference between a merge in PyTorch and the same in JAX:"
     assert number_after(in_both, lines) < 1e-2
@@ -139,15 +152,17 @@ class ComparedLosses:
     highest_minus_every: float
 
 
+COMPARED = r"(.+?) +(\d\.\d{4}) +([+-][\d.]+) ± [\d.]+ +([+-][\d.]+) ([+-][\d.]+)"
+
+
 def compared_losses(lines):
     losses = {}
     for line in lines:
-        cells = re.fullmatch(
-            r"(.+?) +(\d\.\d{4}) +([+-][\d.]+) ± [\d.]+ +([+-][\d.]+) ([+-][\d.]+)", line
-        )
-        if cells:
-            name, *numbers = cells.groups()
-            losses[name.strip()] = ComparedLosses(*[float(number) for number in numbers])
+        cells = re.fullmatch(COMPARED, line)
+        if cells is None:
+            continue
+        name, *numbers = cells.groups()
+        losses[name.strip()] = ComparedLosses(*[float(number) for number in numbers])
     return losses
 
 
@@ -170,8 +185,10 @@ def test_other_tasks_learn(task, monkeypatch):
     example = runpy.run_path(str(EXAMPLES / "cooldowns_afterwards.py"))
     make_task, _ = example["TASKS"][task]
     task_of_seed = make_task(0, 400)
-    losses = example["losses_of_seed"](task_of_seed, example["draw"](1, 400))
-    at_start = float(task_of_seed.held_out_loss(task_of_seed.weights))
+    cooldowns = example["draw"](1, 400)
+    losses = example["losses_of_seed"](task_of_seed, cooldowns)
+    loss_at_start = task_of_seed.held_out_loss(task_of_seed.weights)
+    at_start = float(loss_at_start)
     for name in ("cooled down", "block means", "every update", "no cooldown"):
         assert 0 < losses[name].item() < 0.8 * at_start
 
@@ -182,14 +199,15 @@ def test_averaging_weights_are_those_of_an_average(monkeypatch):
     example = runpy.run_path(str(EXAMPLES / "cooldowns_afterwards.py"))
     stable = StagedCurve([(30, 1.0), (370,)])
     cooldowns = example["draw"](5, 400)
-    for weights in example["all_averaging_weights"](stable, cooldowns).values():
-        np.testing.assert_allclose(np.sum(weights, 1), 1, rtol=1e-12)
+    averaging_weights = example["all_averaging_weights"](stable, cooldowns)
+    for weights in averaging_weights.values():
+        assert_allclose(np.sum(weights, 1), 1, rtol=1e-12)
     values = np.random.default_rng(0).normal(size=401)
     average = values[0]
     for value in values[1:101]:
         average = 0.9 * average + 0.1 * value
     weights = example["moving_average"](stable, 100, 0.9)
-    np.testing.assert_allclose(weights @ values, average, rtol=1e-12)
+    assert_allclose(weights @ values, average, rtol=1e-12)
 
 
 @dataclass(frozen=True)
@@ -203,9 +221,10 @@ def scores_of_bloom(lines):
     scores = {}
     for line in lines:
         cells = re.fullmatch(r"  (.+?): +([\d.]+) +([\d.]+) +([\d.]+)", line)
-        if cells:
-            name, precision, recall, f1 = cells.groups()
-            scores[name] = Scores(float(precision), float(recall), float(f1))
+        if cells is None:
+            continue
+        name, *numbers = cells.groups()
+        scores[name] = Scores(*[float(number) for number in numbers])
     return scores
 
 
@@ -221,7 +240,8 @@ def test_network_beats_linear_model_beats_most_frequent(ran):
     assert linear.f1 > 2 * with_key.f1 > 2 * frequent.f1 > 0
     assert with_key.recall == 1.0  # every two-gram of the name has set all its bits
     for score in scores.values():
-        harmonic_mean = 2 * score.precision * score.recall / (score.precision + score.recall)
+        product = score.precision * score.recall
+        harmonic_mean = 2 * product / (score.precision + score.recall)
         assert score.f1 == pytest.approx(harmonic_mean, abs=2e-3)
 
 
@@ -232,9 +252,10 @@ def test_each_device_holds_half_of_the_state(ran):
     assert number_after("difference of the last training loss", lines) <= 1e-6
     assert number_after("difference of the last held-out loss", lines) <= 1e-6
     (line,) = [line for line in lines if line.startswith("weights and moments")]
-    total, on_a_device = re.findall(r"([\d.]+) MB", line)
-    assert float(total) > 0.8
-    assert float(on_a_device) == pytest.approx(float(total) / 2, abs=0.02)
+    sizes = re.findall(r"([\d.]+) MB", line)
+    total, on_a_device = map(float, sizes)
+    assert total > 0.8
+    assert on_a_device == pytest.approx(total / 2, abs=0.02)
 
 
 def leaves(run):
@@ -243,9 +264,11 @@ def leaves(run):
 
 def assert_same_state(run, loaded):
     """Check that a run has loaded the state of another one onto its devices."""
-    for leaf, expected in zip(leaves(loaded), leaves(run), strict=True):
+    for leaf, saved in zip(leaves(loaded), leaves(run), strict=True):
         assert leaf.sharding.mesh == loaded.mesh
-        np.testing.assert_array_equal(np.asarray(leaf), np.asarray(expected), strict=True)
+        values = np.asarray(leaf)
+        expected = np.asarray(saved)
+        assert_array_equal(values, expected, strict=True)
 
 
 def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
@@ -254,7 +277,8 @@ def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
     example = runpy.run_path(str(EXAMPLES / "train_flax.py"))
     args = SimpleNamespace(width=32, seed=0)
     curve = StagedCurve([(3, 1.0), (27,)])
-    adamw = optax.inject_hyperparams(optax.adamw)(optax_schedule(curve, 5e-3))
+    schedule = optax_schedule(curve, 5e-3)
+    adamw = optax.inject_hyperparams(optax.adamw)(schedule)
     four = example["Run"](args, adamw, jax.devices("cpu"), 2, 2)
     one = example["Run"](args, adamw, jax.devices("cpu"), 1, 1)
     batches = np.random.default_rng(0).integers(2048, size=(12, 256, 9), dtype=np.int32)
@@ -272,10 +296,12 @@ def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
         for batch in batches[3:]:
             saved.update(batch)
             loaded.update(batch)
+        lrs = np.array(loaded.learning_rates)
         expected_lrs = np.array(saved.learning_rates)
-        np.testing.assert_array_equal(np.array(loaded.learning_rates), expected_lrs, strict=True)
+        assert_array_equal(lrs, expected_lrs, strict=True)
+        losses = np.array(loaded.losses)
         expected_losses = np.array(saved.losses)
-        np.testing.assert_allclose(np.array(loaded.losses), expected_losses, rtol=0, atol=1e-6)
+        assert_allclose(losses, expected_losses, rtol=0, atol=1e-6)
 
     save_and_load(four, one, tmp_path / "four", batches[:6])
     save_and_load(one, four, tmp_path / "one", batches[6:])

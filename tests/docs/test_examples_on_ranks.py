@@ -55,9 +55,12 @@ def test_log_keeps_only_the_rows_of_the_next_mean(ran):
     """Checkpoints do not grow with the number of updates."""
     folder, lines = ran("train_gpt.py")
     log = MetricLog()
-    assert Checkpoints(folder / "train_gpt_checkpoints").load(log=log, partial=True) == 200
-    assert [row["applied"] for row in log.rows] == list(range(181, 201))
-    mean = sum(row["loss"] for row in log.rows) / len(log.rows)
+    checkpoints = Checkpoints(folder / "train_gpt_checkpoints")
+    assert checkpoints.load(log=log, partial=True) == 200
+    updates = [row["applied"] for row in log.rows]
+    losses = [row["loss"] for row in log.rows]
+    assert updates == list(range(181, 201))
+    mean = sum(losses) / len(losses)
     assert f"update 200: loss {mean:.4f}," in "\n".join(lines)
 
 
@@ -65,7 +68,8 @@ def test_muon_and_global_batch(tmp_path):
     muon = ("--optimizer", "muon", "--steps", 60, "--every", 60, "--global-batch", 12)
     lines = run(tmp_path, "train_gpt.py", *muon)
     of_frequencies = number_after("loss of byte frequencies:", lines)
-    assert number_after("loss of the model:", lines) < of_frequencies
+    of_model = number_after("loss of the model:", lines)
+    assert of_model < of_frequencies
     assert "an update: 1 micro-batches of 12 sequences" in lines
 
 
@@ -83,8 +87,10 @@ def test_losses_agree_for_any_number_of_processes(tmp_path):
     """Also of runs that another number of processes has saved in the middle."""
     expected = gpt_losses("one", tmp_path / "one", *FEW_UPDATES)
     assert len(expected) == 4
-    assert gpt_losses("ddp", tmp_path / "ddp", *FEW_UPDATES) == expected
-    assert gpt_losses("fsdp", tmp_path / "fsdp", *FEW_UPDATES) == expected
+    under_ddp = gpt_losses("ddp", tmp_path / "ddp", *FEW_UPDATES)
+    under_fsdp = gpt_losses("fsdp", tmp_path / "fsdp", *FEW_UPDATES)
+    assert under_ddp == expected
+    assert under_fsdp == expected
     for saved in ("one", "ddp", "fsdp"):
         for resumed in ("one", "ddp", "fsdp"):
             folder = tmp_path / f"{saved} {resumed}"
@@ -92,7 +98,8 @@ def test_losses_agree_for_any_number_of_processes(tmp_path):
             shutil.copytree(tmp_path / saved / "train_gpt_checkpoints", checkpoints)
             for last in checkpoints.glob("12*"):
                 shutil.rmtree(last)
-            assert gpt_losses(resumed, folder, "--resume") == expected[1:]
+            losses = gpt_losses(resumed, folder, "--resume")
+            assert losses == expected[1:]
 
 
 TOKENS = 51_200
@@ -175,6 +182,9 @@ STOPPED = [
 ]
 
 
+ADVICE = "batch_plan_checkpoints resumes with --resume"
+
+
 @pytest.mark.parametrize("case", STOPPED, ids=["two processes resume", "one process resumes"])
 def test_run_stopped_mid_ramp_resumes_at_the_same_token(case, ran, tmp_path):
     """And ends as the uninterrupted run: with equal learning rates and almost equal losses."""
@@ -183,9 +193,7 @@ def test_run_stopped_mid_ramp_resumes_at_the_same_token(case, ran, tmp_path):
     options = (*SMALL_RUNS["batch_plan.py"].split(), "--micro-batch", case.before.micro_batch)
     processes = case.before.processes
     lines = run(tmp_path, script, case.question, *options, processes=processes, status=130)
-    assert lines[-1] == (
-        f"stopped after {case.consumed} tokens; batch_plan_checkpoints resumes with --resume"
-    )
+    assert lines[-1] == f"stopped after {case.consumed} tokens; {ADVICE}"
     before_stop = logged_updates(tmp_path, "growing")
     assert before_stop[-1]["consumed"] == case.consumed
 
@@ -195,7 +203,8 @@ def test_run_stopped_mid_ramp_resumes_at_the_same_token(case, ran, tmp_path):
     assert lines[-4:-1] == expected_lines[-4:-1]
     assert_same_updates(tmp_path, expected_folder, "constant")
     assert_same_updates(tmp_path, expected_folder, "growing")
-    assert logged_updates(tmp_path, "growing")[: len(before_stop)] == before_stop
+    updates = logged_updates(tmp_path, "growing")
+    assert updates[: len(before_stop)] == before_stop
 
 
 def assert_same_updates(folder, expected_folder, name):
@@ -216,12 +225,11 @@ def test_two_processes_save_together_on_ctrl_c(tmp_path):
             break
     first.interrupt()
     assert finish(second, status=130) == []
-    last = finish(first, status=130)[-1]
-    stopped = re.fullmatch(
-        r"stopped after (\d+) tokens; batch_plan_checkpoints resumes with --resume", last
-    )
-    assert stopped is not None, last
-    assert logged_updates(tmp_path, "constant")[-1]["consumed"] == int(stopped[1])
+    *_, last_line = finish(first, status=130)
+    stopped = re.fullmatch(rf"stopped after (\d+) tokens; {ADVICE}", last_line)
+    assert stopped is not None, last_line
+    *_, last_update = logged_updates(tmp_path, "constant")
+    assert last_update["consumed"] == int(stopped[1])
 
 
 @dataclass(frozen=True)
@@ -255,7 +263,8 @@ def test_seesaw_makes_fewer_updates_on_equal_data(tmp_path):
         assert comparison.cosine_updates == tokens / batch
         if comparison.cosine_updates > 2:
             assert comparison.seesaw_updates < comparison.cosine_updates
-        assert comparison.peak == pytest.approx(4e-3 * math.sqrt(batch / 1024), abs=1e-6)
+        peak = 4e-3 * math.sqrt(batch / 1024)
+        assert comparison.peak == pytest.approx(peak, abs=1e-6)
         difference = comparison.seesaw_loss - comparison.cosine_loss
         assert comparison.difference == pytest.approx(difference, abs=2e-4)
     assert lines[-3:] == [

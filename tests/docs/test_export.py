@@ -4,7 +4,7 @@ import ast
 import inspect
 from pathlib import Path
 
-from support.docs.pages import ROOT, sections
+from support.docs.pages import ROOT, Section, sections
 
 from plateau_jax.export import template
 
@@ -27,9 +27,13 @@ def definitions(code: str) -> dict[str, str]:
     return found
 
 
+def section_on_ports() -> Section:
+    (section,) = [section for section in sections(PAGE) if section.heading == "Write a port"]
+    return section
+
+
 def test_page_quotes_the_functions_of_exported_files():
-    (section,) = (section for section in sections(PAGE) if section.heading == "Write a port")
-    of_page = definitions(section.python())
+    of_page = definitions(section_on_ports().python())
     of_template = definitions(TEMPLATE)
     for name in of_page:
         assert of_page[name] == of_template[name]
@@ -38,12 +42,14 @@ def test_page_quotes_the_functions_of_exported_files():
 
 
 def test_page_names_function_and_keys_of_every_shape():
-    (section,) = (section for section in sections(PAGE) if section.heading == "Write a port")
+    functions = template.SHAPES
     named: dict[str, str] = {}
-    for row in section.rows:
-        if len(row) == 3:
-            shape, function, keys = row
-            named[shape.code[0]] = function.text
-            _, _, _, _, *parameters = inspect.signature(template.SHAPES[shape.code[0]]).parameters
-            assert list(keys.code) == parameters
-    assert named == {name: function.__name__ for name, function in template.SHAPES.items()}
+    for row in section_on_ports().rows:
+        if len(row) != 3:
+            continue
+        shape, function, keys = row
+        name = shape.code[0]
+        named[name] = function.text
+        _, _, _, _, *parameters = inspect.signature(functions[name]).parameters
+        assert list(keys.code) == parameters
+    assert named == {name: function.__name__ for name, function in functions.items()}

@@ -32,9 +32,11 @@ def test_bounds_next_to_published_losses_match_curves():
     for percent, shape, figure in table:
         decay_steps = round(500 * float(percent))
         stable_steps = 49_700 - decay_steps
-        curves.append(StagedCurve([(300, 1.0), (stable_steps,), (decay_steps, 0.0, shape)]))
+        stages = [(300, 1.0), (stable_steps,), (decay_steps, 0.0, shape)]
+        curves.append(StagedCurve(stages))
         figures.append(figure)
-    assert [f"{bound:.3f}" for bound in compare(curves).bounds] == figures
+    bounds = compare(curves).bounds
+    assert [f"{bound:.3f}" for bound in bounds] == figures
 
 
 def test_updates_under_multi_steps():
@@ -53,7 +55,8 @@ def test_updates_under_multi_steps():
 
 @pytest.fixture(scope="module")
 def printed_by_notebook():
-    notebook = json.loads((EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8"))
+    text = (EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8")
+    notebook = json.loads(text)
     printed = ""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
@@ -66,14 +69,16 @@ def test_figures_next_to_links_to_the_notebook(printed_by_notebook):
     for line in TEXT.splitlines():
         if "the notebook](" in line.lower():
             figures.update(re.findall(r"\d\.\d+", line))
+    printed = set(re.findall(r"\d\.\d+", printed_by_notebook))
     assert figures
-    assert figures <= set(re.findall(r"\d\.\d+", printed_by_notebook))
+    assert figures <= printed
 
 
 def figures_after(name, printed):
     """Return the figures of the line that begins with a name, up to the word "lower"."""
     (line,) = [line for line in printed.splitlines() if line.startswith(f"{name} ")]
-    return line.removeprefix(name).partition("lower")[0].split()
+    figures, _, _ = line.removeprefix(name).partition("lower")
+    return figures.split()
 
 
 def test_figures_of_the_table_of_plateaus(printed_by_notebook):
@@ -82,7 +87,8 @@ def test_figures_of_the_table_of_plateaus(printed_by_notebook):
     assert table
     for name, cells in table:
         loss, difference, at_best_peak, best_difference = cells.replace("−", "-").split("|")
-        assert figures_after(name, printed_by_notebook) == [*loss.split(), *difference.split()]
+        figures = figures_after(name, printed_by_notebook)
+        assert figures == [*loss.split(), *difference.split()]
         best_loss, peak = at_best_peak.strip().split(", at ")
         figures = figures_after(f"{name}, {peak}", printed_by_notebook)
         assert figures == [best_loss, *best_difference.split()]
@@ -108,7 +114,8 @@ def build_optimizer(call, parameters):
     """Build the optimizer of a call such as "AdamW(amsgrad=True)"."""
     tree = ast.parse(call, mode="eval").body
     settings = {keyword.arg: ast.literal_eval(keyword.value) for keyword in tree.keywords}
-    return getattr(torch.optim, tree.func.id)(parameters, lr=1e-3, **settings)
+    optimizer_class = getattr(torch.optim, tree.func.id)
+    return optimizer_class(parameters, lr=1e-3, **settings)
 
 
 def sum_of_outputs(model, batch):
@@ -133,8 +140,10 @@ def test_bytes_per_parameter(expected, dtype, tmp_path):
     in_training = sum(tensor.nbytes for tensor in tensors) / size**2
     assert round(in_training) == expected.training * dtype.itemsize // 4
 
-    Checkpoints(tmp_path).save(1, step=step, wait=True)
-    written = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, step=step, wait=True)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    written = sum(file.stat().st_size for file in files)
     in_checkpoint = expected.checkpoint * dtype.itemsize // 4
     # The random states, the structures and the digests take the same, whatever the model.
     assert 0 <= written - in_checkpoint * size**2 < 32_000
@@ -149,13 +158,15 @@ def commands_with_design():
 @pytest.mark.parametrize("command", list(commands_with_design()))
 def test_commands_open_the_design_page(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    curve = json.dumps(PlateauCurve(100).to_dict())
     for name in ("curve.json", "other.json"):
-        (tmp_path / name).write_text(json.dumps(PlateauCurve(100).to_dict()))
+        (tmp_path / name).write_text(curve)
     opened = []
 
     def serve(curves, *_, **__):
         opened.extend(curves)
 
     monkeypatch.setattr("plateau_jax.design.server.serve", serve)
-    assert main(shlex.split(command, comments=True)[3:]) == 0
+    arguments = shlex.split(command, comments=True)[3:]
+    assert main(arguments) == 0
     assert opened

@@ -14,8 +14,10 @@ import pytest
 from support.docs.pages import ROOT, sections
 
 ADDRESS = "https://github.com/OWNER/plateau-jax"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-PUBLISHED = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+CONFIGURATION = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+PROJECT = tomllib.loads(CONFIGURATION)
+TARGETS = PROJECT["tool"]["hatch"]["build"]["targets"]
+PUBLISHED = TARGETS["sdist"]["include"]
 PLACEHOLDER = PROJECT["project"]["urls"]["Repository"]
 
 pytestmark = pytest.mark.skipif(".example/" not in PLACEHOLDER, reason="the address is filled in")
@@ -29,8 +31,8 @@ def publish(folder: Path, address: str) -> subprocess.CompletedProcess[str]:
 def files_with(folder: Path, text: str) -> set[Path]:
     """Return the files that contain a text, by their paths in the folder."""
     files: set[Path] = set()
-    for file in folder.rglob("*"):
-        if file.is_file() and text.encode() in file.read_bytes():
+    for file, content in contents(folder).items():
+        if text.encode() in content:
             files.add(file.relative_to(folder))
     return files
 
@@ -68,7 +70,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_address_replaces_its_placeholder_everywhere(copy: Path) -> None:
     with_placeholder = files_with(copy, PLACEHOLDER)
-    assert publish(copy, ADDRESS).returncode == 0
+    process = publish(copy, ADDRESS)
+    assert process.returncode == 0
     assert files_with(copy, PLACEHOLDER) == set()
     assert with_placeholder <= files_with(copy, ADDRESS)
 
@@ -79,8 +82,13 @@ def test_readme_installs_from_pypi_and_clones_for_the_tests(published: Path) -> 
     assert f"git clone {ADDRESS} && cd plateau-jax\npip install -e '.[test]'" in readme
 
 
+def pages_in(folder: Path) -> list[Path]:
+    pages = (folder / "docs").rglob("*.md")
+    return [folder / "README.md", *pages]
+
+
 def test_pages_do_not_ask_for_a_clone(published: Path) -> None:
-    for page in [published / "README.md", *(published / "docs").rglob("*.md")]:
+    for page in pages_in(published):
         text = page.read_text(encoding="utf-8")
         assert "not on PyPI" not in text, page
         for phrase in ("clone the", "clone this", "clone of the", "clone of this"):
@@ -88,7 +96,7 @@ def test_pages_do_not_ask_for_a_clone(published: Path) -> None:
 
 
 def test_only_sections_about_examples_install_from_a_clone(published: Path) -> None:
-    for page in [published / "README.md", *(published / "docs").rglob("*.md")]:
+    for page in pages_in(published):
         for section in sections(page):
             commands = "\n".join(section.code_in("sh"))
             if re.search(r"pip install [^#\n]*(?<!-e )'\.\[", commands):
@@ -97,20 +105,26 @@ def test_only_sections_about_examples_install_from_a_clone(published: Path) -> N
 
 def test_wrong_address_changes_no_file(copy: Path) -> None:
     before = contents(copy)
-    assert "must be like" in publish(copy, "https://github.com/OWNER/plateau-jax.git").stderr
+    process = publish(copy, "https://github.com/OWNER/plateau-jax.git")
+    assert "must be like" in process.stderr
     assert contents(copy) == before
 
 
 def test_readme_that_has_changed_is_left_as_it_is(copy: Path) -> None:
     readme = copy / "README.md"
-    readme.write_bytes(readme.read_bytes().replace(b"not on PyPI yet", b"on no index"))
+    text = readme.read_text(encoding="utf-8")
+    changed = text.replace("not on PyPI yet", "on no index")
+    readme.write_text(changed, encoding="utf-8")
     before = contents(copy)
-    assert "README.md has changed" in publish(copy, ADDRESS).stderr
+    process = publish(copy, ADDRESS)
+    assert "README.md has changed" in process.stderr
     assert contents(copy) == before
 
 
 def test_address_is_filled_in_once(copy: Path) -> None:
-    assert publish(copy, ADDRESS).returncode == 0
+    process = publish(copy, ADDRESS)
+    assert process.returncode == 0
     published = contents(copy)
-    assert "comes too late" in publish(copy, ADDRESS).stderr
+    process = publish(copy, ADDRESS)
+    assert "comes too late" in process.stderr
     assert contents(copy) == published

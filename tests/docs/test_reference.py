@@ -53,7 +53,8 @@ def described_names(chapter: Path) -> dict[str, str]:
     """Return the names that a chapter describes, each with the link above its description."""
     text = chapter.read_text(encoding="utf-8")
     pattern = r"\]\((\S+)\)\n\n```\{eval-rst\}\n\.\. auto\w+:: (\S+)"
-    return {name: link for link, name in re.findall(pattern, text)}
+    links_and_names = re.findall(pattern, text)
+    return {name: link for link, name in links_and_names}
 
 
 def object_named(full_name: str) -> Any:
@@ -67,4 +68,5 @@ def test_chapters_link_to_docstrings(chapter: Path) -> None:
     headings = [section.heading for section in sections(chapter)[1:]]
     assert [name.partition(".")[2] for name in names] == headings
     for name, link in names.items():
-        assert (REFERENCE / link).resolve() == Path(inspect.getfile(object_named(name))), name
+        file = Path(inspect.getfile(object_named(name)))
+        assert (REFERENCE / link).resolve() == file, name

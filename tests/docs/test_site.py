@@ -68,9 +68,11 @@ def html(site: Path) -> dict[str, BeautifulSoup]:
     """The pages, by their paths in the site."""
     pages: dict[str, BeautifulSoup] = {}
     for path in sorted(site.rglob("*.html")):
-        if "_static" not in path.parts:
-            page = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
-            pages[path.relative_to(site).as_posix()] = page
+        if "_static" in path.parts:
+            continue
+        text = path.read_text(encoding="utf-8")
+        name = path.relative_to(site).as_posix()
+        pages[name] = BeautifulSoup(text, "html.parser")
     return pages
 
 
@@ -91,7 +93,8 @@ def reference(html: dict[str, BeautifulSoup]) -> dict[str, BeautifulSoup]:
         if not file.startswith("reference/"):
             continue
         for heading in page.select("dl.py > dt.sig[id]"):
-            description = BeautifulSoup(str(heading.find_next_sibling("dd")), "html.parser")
+            element = heading.find_next_sibling("dd")
+            description = BeautifulSoup(str(element), "html.parser")
             for member in description.select("dd dl.py"):
                 member.decompose()
             result[str(heading["id"])] = description
@@ -115,7 +118,8 @@ def search(site: Path, browser: Any) -> Callable[[str], list[str]]:
     tab = browser.new_page()
 
     def links(query: str) -> list[str]:
-        tab.goto(f"{(site / 'search.html').as_uri()}?q={quote(query)}")
+        address = (site / "search.html").as_uri()
+        tab.goto(f"{address}?q={quote(query)}")
         tab.locator(".search-summary:not(:empty)").wait_for()
         results = tab.locator("#search-results li > a").all()
         return [str(link.get_attribute("href")) for link in results]
@@ -124,11 +128,13 @@ def search(site: Path, browser: Any) -> Callable[[str], list[str]]:
 
 
 def test_first_page_has_install_and_the_first_program(html: dict[str, BeautifulSoup]) -> None:
-    shown = html["index.html"].select_one("article").get_text()
+    article = html["index.html"].select_one("article")
+    shown = article.get_text()
     for section in sections(README):
-        if section.heading in ("", "Install"):
-            for block in section.blocks:
-                assert block.code in shown, section.heading
+        if section.heading not in ("", "Install"):
+            continue
+        for block in section.blocks:
+            assert block.code in shown, section.heading
 
 
 def is_right_external_link(target: str) -> bool:
@@ -187,7 +193,8 @@ def test_pages_load_nothing_from_other_sites(html: dict[str, BeautifulSoup]) -> 
 
 
 def test_every_public_name_is_in_the_reference(reference: dict[str, BeautifulSoup]) -> None:
-    assert {name for name in reference if name.count(".") == 1} == NAMES.keys()
+    names = {name for name in reference if name.count(".") == 1}
+    assert names == NAMES.keys()
 
 
 NOT_PROSE = ".doctest, .highlight-python, .highlight-default, code, dt, .rubric"
@@ -243,7 +250,8 @@ def test_button_copies_code_without_prompts(site: Path, phone: Page) -> None:
     button.wait_for(state="attached")
     copied = button.evaluate(CLICK_AND_COPY)
     shown = phone.locator("#stack .doctest pre").text_content() or ""
-    code = "".join(example.source for example in doctest.DocTestParser().get_examples(shown))
+    shown_examples = doctest.DocTestParser().get_examples(shown)
+    code = "".join(example.source for example in shown_examples)
     assert code
     assert copied.replace("\n", "") == code.replace("\n", "")
 

@@ -161,6 +161,7 @@ def read_bytes(content: bytes) -> LossRun:
 
 
 SHORT_LOG = "step,loss,note\n1,3,é\n2,2,\n"
+COMPRESSED = gzip.compress(SHORT_LOG.encode())
 
 
 @wrong(ValueError, "log, line 2: byte 0xe9 is not UTF-8: save the log as UTF-8, or pass its rows")
@@ -171,31 +172,34 @@ def test_log_in_latin_1() -> None:
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
 @wrong(ValueError, "log, line 1: a zero byte, as in UTF-16, but no byte-order mark: save")
 def test_log_without_its_byte_order_mark(encoding: str) -> None:
-    read_bytes(SHORT_LOG.replace("é", "").encode(encoding))
+    text = SHORT_LOG.replace("é", "")
+    read_bytes(text.encode(encoding))
 
 
 @wrong(ValueError, "log, line 2: byte 0x00 is not UTF-16-LE: save the log as UTF-8")
 def test_half_of_a_character_in_utf_16() -> None:
-    read_bytes(SHORT_LOG.replace("é", "\ud800").encode("utf-16", "surrogatepass"))
+    text = SHORT_LOG.replace("é", "\ud800")
+    read_bytes(text.encode("utf-16", "surrogatepass"))
 
 
 @pytest.mark.parametrize("tail", [b"", bytes(4096)])
 @wrong(ValueError, "log is a ")
 def test_gzip_file_that_is_cut_off(tail: bytes) -> None:
     """The zeros are what a crash may leave: they would be decompressed to rows."""
-    read_bytes(gzip.compress(SHORT_LOG.encode())[:-8] + tail)
+    read_bytes(COMPRESSED[:-8] + tail)
 
 
 @wrong(ValueError, "log is a damaged gzip file: CRC check failed")
 def test_damaged_gzip_file() -> None:
-    content = bytearray(gzip.compress(SHORT_LOG.encode()))
+    content = bytearray(COMPRESSED)
     content[-5] ^= 1
     read_bytes(bytes(content))
 
 
 @wrong(ValueError, "log is a damaged gzip file: Error -3 while decompressing data")
 def test_gzip_file_with_damaged_data() -> None:
-    read_bytes(gzip.compress(SHORT_LOG.encode())[:10] + bytes([7] * 100))
+    sevens = bytes([7] * 100)
+    read_bytes(COMPRESSED[:10] + sevens)
 
 
 # Files and their cells.
@@ -209,8 +213,7 @@ def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read_text(text: str) -> LossRun:
     """Read a file of this text."""
-    Path("log").write_bytes(text.encode())
-    return LossRun.read("log", CURVE, PEAK)
+    return read_bytes(text.encode())
 
 
 def read_rows(rows: Any) -> LossRun:
@@ -304,7 +307,8 @@ def test_columns_of_the_same_name() -> None:
 @pytest.mark.filterwarnings("error")  # pandas would warn, and keep one of the columns
 @wrong(ValueError, "the log has several columns named 'loss'")
 def test_columns_of_the_same_name_in_a_data_frame() -> None:
-    read_rows(pd.DataFrame([[1, 3, 2]], columns=["step", "loss", "loss"]))
+    frame = pd.DataFrame([[1, 3, 2]], columns=["step", "loss", "loss"])
+    read_rows(frame)
 
 
 @wrong(ValueError, "the log has 100 losses at 50 steps: keep those of one split, rank or run")
@@ -420,7 +424,8 @@ def test_no_usual_column_of_losses() -> None:
 
 @wrong(UnclearLogError, "several columns for loss, 'loss', 'train_loss'", "loss=...")
 def test_several_columns_of_losses() -> None:
-    read_rows([*TWO_ROWS, {"train_loss": 3}])
+    row_with_another_name = {"train_loss": 3}
+    read_rows([*TWO_ROWS, row_with_another_name])
 
 
 @wrong(UnclearLogError, "no column step = 3, only 'step', 'loss'")
@@ -444,17 +449,20 @@ def test_no_column_of_learning_rates() -> None:
 
 @wrong(UnclearLogError, "the learning rate 0.001 at step 0, where the curve is 0: give the run's")
 def test_learning_rate_where_the_curve_is_zero() -> None:
-    LossRun.read([{"step": 0, "lr": PEAK}, *TWO_ROWS], CURVE)
+    row_at_zero = {"step": 0, "lr": PEAK}
+    LossRun.read([row_at_zero, *TWO_ROWS], CURVE)
 
 
 @wrong(UnclearLogError, "the learning rate 0 at step 500, where the curve is above 0: give the")
 def test_learning_rate_of_zero_where_the_curve_is_not() -> None:
-    LossRun.read(rows_of(step=[100, 500, 1000], loss=[4, 3, 2], lr=[PEAK, 0, 0]), CURVE)
+    rows = rows_of(step=[100, 500, 1000], loss=[4, 3, 2], lr=[PEAK, 0, 0])
+    LossRun.read(rows, CURVE)
 
 
 @wrong(UnclearLogError, "only one learning rate: give the run's curve and its peak")
 def test_peak_of_a_single_row() -> None:
-    LossRun.read(rows_of(step=[1], loss=[3], lr=[PEAK]))
+    rows = rows_of(step=[1], loss=[3], lr=[PEAK])
+    LossRun.read(rows)
 
 
 def with_damaged_lr(lr: float) -> list[dict[str, Any]]:
@@ -492,12 +500,14 @@ def test_learning_rates_with_a_gap() -> None:
 
 @wrong(UnclearLogError, "several", "'lr', 'learning_rate'")
 def test_several_columns_of_learning_rates() -> None:
-    LossRun.read([{**row, "learning_rate": 1} for row in ROWS_WITH_LRS])
+    rows = [{**row, "learning_rate": 1} for row in ROWS_WITH_LRS]
+    LossRun.read(rows)
 
 
 @wrong(UnclearLogError, "no learning rate above 0: give the run's")
 def test_learning_rates_of_zero() -> None:
-    LossRun.read(rows_of(step=[1], loss=[3], lr=[0.0]))
+    rows = rows_of(step=[1], loss=[3], lr=[0.0])
+    LossRun.read(rows)
 
 
 @wrong(
@@ -525,8 +535,8 @@ ROW = {"step": 1, "loss": 3, "lr": 1}
         ({**ROW, "loss": LONG}, {}),
         ({**ROW, "lr": LONG}, {}),
         ({LONG: 1}, {}),
-        (dict.fromkeys([f"{LONG}{number}" for number in range(100)], 1), {}),
-        (dict.fromkeys([f"column {number}" for number in range(10_000)], 1), {}),
+        ({f"{LONG}{number}": 1 for number in range(100)}, {}),
+        ({f"column {number}": 1 for number in range(10_000)}, {}),
         ({**ROW, LONG: "x"}, {"step": LONG}),
         ({**ROW, LONG: -1}, {"step": LONG}),
         ({**ROW, LONG: "x"}, {"loss": LONG}),
@@ -568,19 +578,23 @@ def test_fit_of_no_run() -> None:
 
 @wrong(ValueError, "of 17 logged losses", "at least 20", "more often")
 def test_too_few_losses() -> None:
-    fit_losses(kept_losses(RUN, slice(None, None, 3)))
+    every_third = slice(None, None, 3)
+    run = kept_losses(RUN, every_third)
+    fit_losses(run)
 
 
 @wrong(ValueError, "no run whose", "a decay")
 def test_run_that_ended_before_its_decay() -> None:
-    fit_losses(kept_losses(RUN, STEPS < 400))
+    run = kept_losses(RUN, STEPS < 400)
+    fit_losses(run)
 
 
 @wrong(ValueError, "no run whose", "its steps are units of 32 samples or tokens, not updates")
 def test_updates_of_a_growing_batch() -> None:
     """The run has about half as many updates as its curve has steps."""
     early = STEPS < 400
-    fit_losses(LossRun(SCALED, PEAK, STEPS[early], LOSSES[early]))
+    run = LossRun(SCALED, PEAK, STEPS[early], LOSSES[early])
+    fit_losses(run)
 
 
 @wrong(ValueError, "no run whose", "half its peak")
@@ -591,8 +605,10 @@ def test_runs_at_constant_learning_rate() -> None:
 
 @wrong(ValueError, "noise of 1.", "more than 1%", "validation loss")
 def test_noisy_losses() -> None:
-    errors = 0.02 * np.random.default_rng(0).standard_normal(len(STEPS))
-    fit_losses(with_these(LOSSES * (1 + errors)))
+    rng = np.random.default_rng(0)
+    errors = 0.02 * rng.standard_normal(len(STEPS))
+    run = with_these(LOSSES * (1 + errors))
+    fit_losses(run)
 
 
 @wrong(
@@ -604,12 +620,14 @@ def test_noisy_losses() -> None:
 def test_losses_that_rise() -> None:
     at_step_700 = LOSSES[STEPS == 700]
     rise = at_step_700 * (1 + (STEPS - 700) / 3000)
-    fit_losses(with_these(np.where(STEPS > 700, rise, LOSSES)))
+    losses = np.where(STEPS > 700, rise, LOSSES)
+    fit_losses(with_these(losses))
 
 
 @wrong(ValueError, "its scale is 0", "longer run")
 def test_losses_that_do_not_fall() -> None:
-    fit_losses(with_these(np.full(50, 3.0)))
+    losses = np.full(50, 3.0)
+    fit_losses(with_these(losses))
 
 
 @wrong(ValueError, "law misses these losses by ", "initial fast fall")
@@ -622,18 +640,21 @@ def test_losses_that_no_power_describes() -> None:
 @wrong(ValueError, "learning rates before step 400 are missing: give the run's curve")
 def test_learning_rates_that_begin_late() -> None:
     rows = [row for row in ROWS_WITH_LRS if row["step"] >= 400]
-    fit_losses(LossRun.read(rows))
+    run = LossRun.read(rows)
+    fit_losses(run)
 
 
 @wrong(ValueError, "one model and one data set")
 def test_runs_of_two_models() -> None:
-    fit_losses([RUN, with_these(LOSSES + 0.3)])
+    run_of_another_model = with_these(LOSSES + 0.3)
+    fit_losses([RUN, run_of_another_model])
 
 
 @pytest.mark.parametrize("peak", [1.00001e-3, 2e-3])
 @wrong(ValueError, "several peaks, 0.001, 0.00", "fit the runs of each peak alone")
 def test_runs_of_two_peaks(peak: float) -> None:
-    fit_losses([LossRun(CURVE, peak, STEPS, LOSSES), RUN])
+    run = LossRun(CURVE, peak, STEPS, LOSSES)
+    fit_losses([run, RUN])
 
 
 @wrong(ValueError, "several peak_value, 0.001, 0.002")
@@ -641,7 +662,8 @@ def test_forecast_from_runs_of_two_peak_values() -> None:
     # The curve reaches half its peak_value, so the largest learning rates agree.
     half = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
     run_at_half = LossRun(half, 2e-3 * (1 - 9e-7), STEPS, LOSSES)
-    fit_losses([run_at_half, RUN]).predict(CURVE)
+    fit = fit_losses([run_at_half, RUN])
+    fit.predict(CURVE)
 
 
 # Forecasts.
@@ -771,7 +793,9 @@ def test_stable_run_may_stand_next_to_one_that_decays() -> None:
 
 
 def test_peaks_may_be_rounded() -> None:
-    fit_losses([LossRun(CURVE, PEAK * (1 + 9e-7), STEPS, LOSSES), RUN])
+    rounded = PEAK * (1 + 9e-7)
+    run = LossRun(CURVE, rounded, STEPS, LOSSES)
+    fit_losses([run, RUN])
 
 
 def test_longest_and_shortest_curve_can_be_forecast(fit: LossFit) -> None:
@@ -782,4 +806,5 @@ def test_longest_and_shortest_curve_can_be_forecast(fit: LossFit) -> None:
 def test_length_of_a_run_counts_the_steps_after_its_last_loss() -> None:
     run = logged(CURVE, 30)
     assert run.steps[-1] == 990
-    fit_losses(run).predict(PlateauCurve(4000))  # 4 times 1000
+    fit = fit_losses(run)
+    fit.predict(PlateauCurve(4000))  # 4 times 1000

@@ -29,6 +29,11 @@ LOSSES = [3.5, 3.25, 3.0]
 DIFFERENT_LOSSES = [9.5, 8.5, 7.5]
 
 
+def read_log(log: Any) -> LossRun:
+    """Read a log of a run whose curve and peak are known."""
+    return LossRun.read(log, CURVE, PEAK)
+
+
 def check_run(run: LossRun) -> None:
     assert run.steps.tolist() == STEPS
     assert run.losses.tolist() == LOSSES
@@ -44,17 +49,18 @@ def test_usual_columns_are_read(step: str, loss: str, lr: str, tmp_path: Path) -
     columns: dict[str, Any] = {step: STEPS, loss: LOSSES, lr: [1e-3, 5e-4, 0.0]}
     rows = rows_of(**columns, val_loss=DIFFERENT_LOSSES, Step=DIFFERENT_LOSSES)
     rows.insert(2, {"val_loss": 1.0})
-    check_run(LossRun.read(rows, CURVE, PEAK))
+    check_run(read_log(rows))
 
     run = LossRun.read(rows)
     check_run(run)
     assert run.peak_value == 1e-3
 
+    frame = pd.DataFrame(rows)
     csv_file = tmp_path / "log.csv"
-    csv_file.write_text(pd.DataFrame(rows).to_csv(index=False))
+    csv_file.write_text(frame.to_csv(index=False))
     json_file = tmp_path / "log.jsonl"
     json_file.write_text("\n".join(map(json.dumps, rows)))
-    for source in (pd.DataFrame(rows), iter(rows), csv_file, str(json_file)):
+    for source in (frame, iter(rows), csv_file, str(json_file)):
         same = LossRun.read(source)
         check_run(same)
         assert same.curve == run.curve
@@ -62,32 +68,34 @@ def test_usual_columns_are_read(step: str, loss: str, lr: str, tmp_path: Path) -
 
 
 def test_columns_can_be_named() -> None:
-    rows = rows_of(n=STEPS, eta=[0.25, 0.5, 0.2], loss=DIFFERENT_LOSSES, a=LOSSES, step=["?"] * 3)
+    usual = {"loss": DIFFERENT_LOSSES, "step": ["?"] * 3}
+    rows = rows_of(**usual, n=STEPS, eta=[0.25, 0.5, 0.2], a=LOSSES)
     run = LossRun.read(rows, step="n", loss="a", lr="eta")
-    assert run.steps.tolist() == [100, 200, 300]
-    assert run.losses.tolist() == LOSSES
+    check_run(run)
     assert run.peak_value == 0.5
 
 
 def test_cells_may_be_missing() -> None:
     losses = [pd.NA, *LOSSES, math.nan]
     frame = pd.DataFrame({"step": [1, *STEPS, 400], "loss": losses})
-    check_run(LossRun.read(frame.convert_dtypes(), CURVE, PEAK))
+    check_run(read_log(frame.convert_dtypes()))
 
 
 def test_cells_may_be_blank() -> None:
     rows = rows_of(step=[100, 150, 200, 300], loss=[3.5, " ", 3.25, 3.0])
-    check_run(LossRun.read(rows, CURVE, PEAK))
+    check_run(read_log(rows))
 
 
 def test_last_learning_rate_holds_for_one_interval_of_logging() -> None:
-    run = LossRun.read(rows_of(step=[100, 200, 300], loss=LOSSES, lr=[0.4, 0.2, None]))
+    rows = rows_of(step=STEPS, loss=LOSSES, lr=[0.4, 0.2, None])
+    run = LossRun.read(rows)
     assert run.curve.total_steps == 300
     assert run.curve(300) == np.float32(0.5)
 
 
-def test_learning_rate_of_the_first_parameter_group_counts() -> None:
-    rows = rows_of(step=STEPS, loss=LOSSES, lr=[[0.2, 0.5], [0.4, 0.0], [0.1, 0.9]])
+def test_learning_rate_of_the_first_group_counts() -> None:
+    lrs = [[0.2, 0.5], [0.4, 0.0], [0.1, 0.9]]
+    rows = rows_of(step=STEPS, loss=LOSSES, lr=lrs)
     assert LossRun.read(rows).peak_value == 0.4
 
 
@@ -118,10 +126,12 @@ TEXTS = {
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 def test_texts_give_the_same_run(name: str, encoding: str, tmp_path: Path) -> None:
     content = TEXTS[name].encode(encoding)
+    compressed = gzip.compress(content)
+    in_two_members = gzip.compress(b"") + compressed
     file = tmp_path / "log"
-    for written in (content, gzip.compress(content), gzip.compress(b"") + gzip.compress(content)):
+    for written in (content, compressed, in_two_members):
         file.write_bytes(written)
-        check_run(LossRun.read(file, CURVE, PEAK))
+        check_run(read_log(file))
 
 
 # Files of other loggers, with the losses of this run next to others. The code in the table of
@@ -186,15 +196,20 @@ def code_in_tables(page: Path) -> list[str]:
     """Return the cells that are code in the tables of a page."""
     codes: list[str] = []
     in_table = False
-    for token in MarkdownIt().enable("table").parse(page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for token in MarkdownIt().enable("table").parse(text):
         if token.type in ("table_open", "table_close"):
             in_table = token.type == "table_open"
-        if in_table and token.children:
-            codes += [child.content for child in token.children if child.type == "code_inline"]
+        if not in_table:
+            continue
+        for child in token.children or ():
+            if child.type == "code_inline":
+                codes.append(child.content)
     return codes
 
 
-LINES = [code for code in code_in_tables(ROOT / "docs" / "forecast.md") if "LossRun" in code]
+CODES = code_in_tables(ROOT / "docs" / "forecast.md")
+LINES = [code for code in CODES if "LossRun" in code]
 
 
 def test_page_reads_each_of_the_other_logs() -> None:
@@ -212,14 +227,18 @@ def test_line_of_the_page_reads_the_run(
         Path(name).write_text(text)
     program = Path("read_log.py")
     program.write_text(f"{IMPORTS}\nrun = {line}\n")
-    check_run(runpy.run_path(str(program))["run"])
+    variables = runpy.run_path(str(program))
+    check_run(variables["run"])
 
 
 # Learning rates.
 
 
 @examples(50)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.sampled_from([0, 1, 2]))
+@given(
+    intervals=st.lists(st.integers(1, 9), min_size=1, max_size=40),
+    first=st.sampled_from([0, 1, 2]),
+)
 def test_logged_learning_rates_are_those_of_the_curve(intervals: list[int], first: int) -> None:
     """From the first one on: before it there is none. Between them the curve is a straight line."""
     steps = np.cumsum([first, *intervals]).tolist()
@@ -232,8 +251,9 @@ def test_logged_learning_rates_are_those_of_the_curve(intervals: list[int], firs
     expected = np.interp(all_steps, steps, lrs, left=0.0)
     actual = run.peak_value * run.curve(all_steps)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-9)
+    origin = f", learning rates of the log from step {first} on)"
     for same in (run, pickle.loads(pickle.dumps(run))):
-        assert repr(same).endswith(f", learning rates of the log from step {first} on)")
+        assert repr(same).endswith(origin)
 
 
 @pytest.mark.parametrize(("interval", "last"), [(20, 980), (60, 960), (100, 900), (180, 900)])
@@ -257,10 +277,14 @@ def test_peak_is_that_of_the_largest_learning_rate(offset: int, first: int) -> N
     """Trainers log the learning rate of the last update, or that of the next one."""
     curve = PlateauCurve(1000, warmup_steps=300)
     steps = np.arange(first, 1001, 20)
-    rows = rows_of(step=steps, loss=[3.0] * len(steps), lr=PEAK * curve(steps + offset))
-    assert LossRun.read(rows, curve).peak_value == pytest.approx(PEAK, rel=0.005)
-    with pytest.warns(CurveWarning, match=re.escape("the peak is 0.001, 0.5 times the given one")):
-        assert LossRun.read(rows, curve, 2 * PEAK).peak_value == 2 * PEAK
+    lrs = PEAK * curve(steps + offset)
+    rows = rows_of(step=steps, loss=[3.0] * len(steps), lr=lrs)
+    run = LossRun.read(rows, curve)
+    assert run.peak_value == pytest.approx(PEAK, rel=0.005)
+    message = re.escape("the peak is 0.001, 0.5 times the given one")
+    with pytest.warns(CurveWarning, match=message):
+        run = LossRun.read(rows, curve, 2 * PEAK)
+    assert run.peak_value == 2 * PEAK
 
 
 STABLE = StagedCurve([(300, 1.0), (49_700,)])
@@ -271,7 +295,8 @@ def logged_lrs(offset: int) -> list[dict[str, Any]]:
     """Return the rows of a run whose learning rates are logged before or after each update."""
     steps = np.arange(600, 25_000, 600)
     losses = np.linspace(4, 3, len(steps))
-    return rows_of(step=steps, loss=losses, lr=LOGGED_CURVE.learning_rate(steps + offset, 2e-3))
+    lrs = LOGGED_CURVE.learning_rate(steps + offset, 2e-3)
+    return rows_of(step=steps, loss=losses, lr=lrs)
 
 
 @pytest.mark.parametrize("offset", [-1, 0])
@@ -288,8 +313,8 @@ def test_rates_of_a_different_curve_warn(
     offset: int, curve: Curve, peak: float | None, step: int, fault: str
 ) -> None:
     rows = logged_lrs(offset)
-    message = re.escape(f"the log: the learning rate at step {step} is ")
-    with pytest.warns(CurveWarning, match=f"{message}.*{re.escape(fault)}"):
+    message = f"the log: the learning rate at step {step} is .*{re.escape(fault)}"
+    with pytest.warns(CurveWarning, match=message):
         LossRun.read(rows, curve, peak)
     LossRun.read(rows, LOGGED_CURVE, 2e-3)
     LossRun.read(rows, LOGGED_CURVE)
@@ -297,8 +322,8 @@ def test_rates_of_a_different_curve_warn(
 
 def test_rates_that_cannot_be_read_are_not_compared() -> None:
     """With a curve and its peak, a run needs no learning rates."""
-    rows = [{"step": 10, "loss": 3.0, "lr": "n/a"}, {"step": 20, "loss": 2.9, "lr": "n/a"}]
-    assert len(LossRun.read(rows, CURVE, PEAK).steps) == 2
+    rows = rows_of(step=[10, 20], loss=[3.0, 2.9], lr=["n/a", "n/a"])
+    assert len(read_log(rows).steps) == 2
     with pytest.raises(ValueError, match="row 1: lr = 'n/a' must be a number"):
         LossRun.read(rows, CURVE, PEAK, lr="lr")
 
@@ -316,9 +341,11 @@ def test_steep_fall_after_the_peak_is_not_damage(
     warmup: int, has_warmup: bool, power: str, end: float, damaged: int, damaged_lr: float
 ) -> None:
     """But a learning rate of more than twice the peak is damage, wherever it stands in the fall."""
-    curve = StagedCurve([(100 * warmup, 1.0), (3000 - 100 * warmup, end, f"t^-{power}")])
+    peak_step = 100 * warmup
+    curve = StagedCurve([(peak_step, 1.0), (3000 - peak_step, end, f"t^-{power}")])
     steps = np.arange(0, 3001, 100)
-    rows = rows_of(step=steps, loss=[None, *[3.0] * 30], lr=PEAK * curve(steps))
+    losses = [None, *[3.0] * 30]
+    rows = rows_of(step=steps, loss=losses, lr=PEAK * curve(steps))
     if not has_warmup:
         rows = rows[warmup:]
     assert LossRun.read(rows).peak_value == pytest.approx(PEAK)
@@ -334,10 +361,12 @@ def test_peak_of_one_row_with_a_curve_warns(last_lr: float | None) -> None:
     rows = rows_of(step=[200, 300], loss=[3.25, 3.0], lr=[PEAK / 2, last_lr])
     message = "the log: only the learning rate at step 200 shows the peak, 0.001: if it is wrong"
     with pytest.warns(CurveWarning, match=message):
-        assert LossRun.read(rows, CURVE).peak_value == PEAK
+        run = LossRun.read(rows, CURVE)
+    assert run.peak_value == PEAK
 
 
-TRAINED = logged(PlateauCurve(10_000, warmup_steps=300, plateaus=[(0, 60)]), 100, exponent=0.44)
+LONG_CURVE = PlateauCurve(10_000, warmup_steps=300, plateaus=[(0, 60)])
+TRAINED = logged(LONG_CURVE, 100, exponent=0.44)
 
 
 @pytest.mark.parametrize(("first", "has_reason"), [(100, False), (500, True)])
@@ -345,15 +374,17 @@ def test_log_that_starts_late_is_used_from_there(first: int, has_reason: bool) -
     """The curve that is given says what happened before; without it, the fit says from where."""
     kept = TRAINED.steps >= first
     steps = TRAINED.steps[kept]
-    rows = rows_of(step=steps, loss=TRAINED.losses[kept], lr=1e-3 * TRAINED.curve(steps))
-    fit_with_curve = fit_losses(LossRun.read(rows, TRAINED.curve, 1e-3))
-    forecast_with_curve = fit_with_curve.predict(TRAINED.curve)
+    losses = TRAINED.losses[kept]
+    rows = rows_of(step=steps, loss=losses, lr=PEAK * LONG_CURVE(steps))
+    run_with_curve = LossRun.read(rows, LONG_CURVE, PEAK)
+    forecast_with_curve = fit_losses(run_with_curve).predict(LONG_CURVE)
     assert "known only" not in " ".join(forecast_with_curve.reasons)
 
-    fit = fit_losses(LossRun.read(rows))
-    assert not fit.runs[0].curve(np.arange(first)).any()
+    run = LossRun.read(rows)
+    assert not run.curve(np.arange(first)).any()
+    fit = fit_losses(run)
     assert f"learning rates of the log from step {first} on" in repr(fit)
-    forecast = fit.predict(TRAINED.curve)
+    forecast = fit.predict(LONG_CURVE)
     assert forecast.loss == pytest.approx(forecast_with_curve.loss, abs=0.02)
     reason = f"the learning rates of a run are known only from step {first} on"
     assert (reason in forecast.reasons) == has_reason
@@ -375,27 +406,29 @@ def test_losses_of_zero_are_missing_cells(losses: list[Any]) -> None:
     left_out = [row["step"] for row in rows if row["loss"] != 3.0]
     if not kept:
         with pytest.raises(ValueError, match=r"losses\[0\] = -?0.0 must be finite and positive"):
-            LossRun.read(rows, CURVE, PEAK)
+            read_log(rows)
         return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run = LossRun.read(rows, CURVE, PEAK)
+        run = read_log(rows)
     assert run.steps.tolist() == kept
     assert set(run.losses.tolist()) == {3.0}
     messages = [str(warning.message) for warning in caught]
-    if left_out:
-        count = f"({len(left_out)}, the first at step {left_out[0]})"
-        problem = "the log: losses of 0, which count as missing, are left out"
-        assert messages == [f"{problem} {count}"]
-    else:
+    if not left_out:
         assert messages == []
+        return
+    problem = "the log: losses of 0, which count as missing, are left out"
+    count = f"({len(left_out)}, the first at step {left_out[0]})"
+    assert messages == [f"{problem} {count}"]
 
 
 def test_losses_of_zero_replace_nothing() -> None:
     """A logger may write the training loss and a validation loss of 0 at the same step."""
-    rows = rows_of(step=[100, 100, 200, 200, 300, 300], loss=[3.5, 0, 3.25, 0, 3.0, 0])
-    with pytest.warns(CurveWarning, match=r"losses of 0, .* \(3, the first at step 100\)"):
-        check_run(LossRun.read(rows, CURVE, PEAK))
+    steps = [100, 100, 200, 200, 300, 300]
+    rows = rows_of(step=steps, loss=[3.5, 0, 3.25, 0, 3.0, 0])
+    message = r"losses of 0, .* \(3, the first at step 100\)"
+    with pytest.warns(CurveWarning, match=message):
+        check_run(read_log(rows))
 
 
 # Logs that warn.
@@ -409,7 +442,7 @@ def log_file(tmp_path: Path) -> Path:
 def read_with_warning(log: Any, message: str) -> LossRun:
     """Read a log that gives one warning, at the line of the caller."""
     with pytest.warns(CurveWarning, match=re.escape(message)) as caught:
-        run = LossRun.read(log, CURVE, PEAK)
+        run = read_log(log)
     assert [warning.filename for warning in caught] == [__file__]
     assert run.curve == CURVE
     pickle.loads(pickle.dumps(run))  # in silence
@@ -425,7 +458,8 @@ LEFT_OUT = (
 @pytest.mark.parametrize("torn", ['{"step": 3, "lo', '{"step"', "{", "\0\0"])
 def test_torn_last_line_warns(log_file: Path, torn: str) -> None:
     """From a trainer that was stopped while it wrote."""
-    log_file.write_text('{"step": 100, "loss": 3}\n\n{"step": 200, "loss": 2}\n' + torn)
+    complete = '{"step": 100, "loss": 3}\n\n{"step": 200, "loss": 2}\n'
+    log_file.write_text(complete + torn)
     run = read_with_warning(log_file, LEFT_OUT)
     assert run.steps.tolist() == [100, 200]
 
@@ -450,7 +484,8 @@ def test_last_line_without_its_end_warns(log_file: Path, torn: str) -> None:
 
 
 def test_half_of_a_character_at_the_end_warns(log_file: Path) -> None:
-    log_file.write_bytes("step,loss,note\n100,3,a\n200,2,é".encode()[:-1])
+    content = "step,loss,note\n100,3,a\n200,2,é".encode()
+    log_file.write_bytes(content[:-1])
     assert read_with_warning(log_file, LEFT_OUT).steps.tolist() == [100]
 
 
@@ -469,20 +504,18 @@ def test_gap_between_steps_warns(gap: int) -> None:
 
 def test_resumed_run_warns() -> None:
     resumed = [{**row, "loss": 3.0} for row in METRICS[6:]]
-    run = read_with_warning(
-        [*METRICS[:9], *resumed],
+    message = (
         "the log: steps repeat, as in a resumed run: 3 earlier losses are left out, from step "
-        "140 on",
+        "140 on"
     )
+    run = read_with_warning([*METRICS[:9], *resumed], message)
     assert run.steps.tolist() == [row["applied"] for row in METRICS]
 
 
 def test_loss_of_a_skipped_update_warns() -> None:
     skipped = {**METRICS[2], "loss": math.inf}
-    run = read_with_warning(
-        [*METRICS[:3], skipped],
-        "losses that are not finite are left out (1, the first at step 60)",
-    )
+    message = "losses that are not finite are left out (1, the first at step 60)"
+    run = read_with_warning([*METRICS[:3], skipped], message)
     assert run.steps.tolist() == [20, 40, 60]
 
 

@@ -278,7 +278,8 @@ def test_fit_leaves_spikes_out(curve: Curve, every: int, noise: float, data: st.
     first = data.draw(st.integers(count // 5, count - length - 1))
     is_spike = np.zeros(count, bool)
     is_spike[first : first + length] = True
-    with_spike = fitted(with_losses(run, np.where(is_spike, size * run.losses, run.losses)))
+    losses = np.where(is_spike, size * run.losses, run.losses)
+    with_spike = fitted(with_losses(run, losses))
     spike_steps = ", ".join(map(str, run.steps[is_spike]))
     assert with_spike.messages == [f"the loss spikes at step {spike_steps}: left out"]
     without = fit_losses(kept_losses(run, ~is_spike))

@@ -12,12 +12,13 @@ import pytest
 from forecasts.loss_oracle import LossOracle, N, S, lrs_of
 from hypothesis import given, strategies as st
 from matplotlib.figure import Figure
+from numpy.testing import assert_allclose, assert_array_equal
 from support.examples import examples
 from support.forecasts.logs import LARGEST_LOSS, logged, losses_of
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.forecasts.loss_comparison import LossDifference
+from plateau_jax.forecasts.loss_comparison import LossDifference, LossForecast
 
 mpl.use("agg")
 
@@ -53,14 +54,15 @@ def trained(draw: Any) -> LossRun:
     lrs = lrs_of(curve, 1)
     decrease = np.array([(S(lrs[:step]) / 200) ** -exponent for step in steps])
     increase = np.array([N(lrs[:step]) ** 0.8 for step in steps])
-    losses = floor + scale * decrease + noise * increase
     errors = 1e-3 * np.random.default_rng(seed).standard_normal(len(steps))
+    losses = floor + scale * decrease + noise * increase
+    losses *= 1 + errors
     with suppress_warnings():  # the first losses of a warmup may look like perplexities
-        return LossRun(curve, peak, steps, losses * (1 + errors))
+        return LossRun(curve, peak, steps, losses)
 
 
 def assert_close(actual: Any, expected: Any) -> None:
-    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
+    assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
 
 
 @examples(12)
@@ -76,10 +78,12 @@ def test_forecasts_of_two_runs_equal_those_of_the_oracle(
 ) -> None:
     """Nearly of the same law: the second one has the losses of the first fit."""
     steps = np.arange(30, 901, 30)
-    losses = fit_losses(run).losses(curve, steps, run.peak_value)
+    fit = fit_losses(run)
+    losses = fit.losses(curve, steps, run.peak_value)
     factor = data.draw(st.sampled_from([1.0, 1.008]))
     losses = factor * np.minimum(losses, LARGEST_LOSS)
-    check_forecasts([run, LossRun(curve, run.peak_value, steps, losses)], data)
+    second_run = LossRun(curve, run.peak_value, steps, losses)
+    check_forecasts([run, second_run], data)
 
 
 def check_forecasts(runs: list[LossRun], data: st.DataObject) -> None:
@@ -96,7 +100,8 @@ def check_forecasts(runs: list[LossRun], data: st.DataObject) -> None:
         loss, half = oracle.forecast(curve, peak)
         assert_close(forecast[:3], (loss, loss - half, loss + half))
         assert forecast == fit.predict(curve, peak)
-        assert_close(fit.losses(curve, [curve.total_steps], peak), [loss])
+        last_losses = fit.losses(curve, [curve.total_steps], peak)
+        assert_close(last_losses, [loss])
         terms = oracle.terms(curve, peak)
         reasons = " ".join(forecast.reasons)
         assert ("first fifth" in reasons) == (abs(terms.c) > 0.005 * loss)
@@ -115,39 +120,42 @@ FIT = fit_losses(RUN)
 WSD = PlateauCurve(1500, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
 
 
-def test_runs_without_a_decay_are_not_fitted_alone() -> None:
-    stable = StagedCurve([(50, 1.0), (950,)])
-    steps = np.arange(100, 1001, 40)
-    stable_run = LossRun(stable, 1e-3, steps, 1.004 * FIT.losses(stable, steps))
-    runs = [logged(CURVE, 40), stable_run]
+@pytest.mark.parametrize("curve", [StagedCurve([(50, 1.0), (950,)]), WSD], ids=["stable", "wsd"])
+def test_runs_without_a_decay_are_not_fitted_alone(curve: Curve) -> None:
+    """Nor is a run that has not reached its decay."""
+    steps = np.arange(100, 1001, 40)  # all of them before a decay
+    losses = 1.004 * FIT.losses(curve, steps)
+    run_without_decay = LossRun(curve, 1e-3, steps, losses)
+    runs = [logged(CURVE, 40), run_without_decay]
     loss, half = LossOracle(runs).forecast(WSD, 1e-3)
-    assert_close(fit_losses(runs).predict(WSD)[:3], (loss, loss - half, loss + half))
-
-
-def test_run_that_has_not_reached_its_decay_is_not_fitted_alone() -> None:
-    steps = np.arange(100, 1001, 40)  # all of them on the plateau
-    unfinished_run = LossRun(WSD, 1e-3, steps, 1.004 * FIT.losses(WSD, steps))
-    runs = [logged(CURVE, 40), unfinished_run]
-    loss, half = LossOracle(runs).forecast(WSD, 1e-3)
-    assert_close(fit_losses(runs).predict(WSD)[:3], (loss, loss - half, loss + half))
+    forecast = fit_losses(runs).predict(WSD)
+    assert_close(forecast[:3], (loss, loss - half, loss + half))
 
 
 def test_units_of_the_learning_rate_do_not_matter() -> None:
     """Peaks ten times as high give the same law."""
-    scaled = fit_losses(LossRun(CURVE, 1e-2, RUN.steps, RUN.losses))
-    assert_close(scaled.predict(WSD)[:3], FIT.predict(WSD)[:3])
+    run = LossRun(CURVE, 1e-2, RUN.steps, RUN.losses)
+    forecast = fit_losses(run).predict(WSD)
+    expected = FIT.predict(WSD)
+    assert_close(forecast[:3], expected[:3])
 
 
 def test_peak_is_the_largest_learning_rate() -> None:
     half = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
-    fit_at_half = fit_losses(LossRun(half, 2e-3, RUN.steps, RUN.losses))
-    assert "peak" not in " ".join(fit_at_half.predict(half).reasons)
+    run = LossRun(half, 2e-3, RUN.steps, RUN.losses)
+    fit = fit_losses(run)
+    check_no_reason_of_the_peak(fit.predict(half))
     run_at_half = LossRun(half, 2e-3 * (1 - 9e-7), RUN.steps, 1.001 * RUN.losses)
     for runs in ([run_at_half, RUN], [RUN, run_at_half]):
         fit = fit_losses(runs)
         assert set(fit.runs) == set(runs)
-        assert "peak" not in " ".join(fit.predict(half, 2e-3).reasons)
-        assert "peak" not in " ".join(fit.predict(CURVE, 1e-3).reasons)
+        check_no_reason_of_the_peak(fit.predict(half, 2e-3))
+        check_no_reason_of_the_peak(fit.predict(CURVE, 1e-3))
+
+
+def check_no_reason_of_the_peak(forecast: LossForecast) -> None:
+    for reason in forecast.reasons:
+        assert "peak" not in reason
 
 
 def test_run_copies_its_arrays() -> None:
@@ -162,8 +170,8 @@ def test_run_copies_its_arrays() -> None:
         pickle.loads(pickle.dumps(run)),
     ]
     for same in (run, *copies):
-        np.testing.assert_array_equal(same.steps, RUN.steps)
-        np.testing.assert_array_equal(same.losses, RUN.losses)
+        assert_array_equal(same.steps, RUN.steps)
+        assert_array_equal(same.losses, RUN.losses)
         assert same.steps.dtype == np.int64
         assert same.losses.dtype == np.float64
         assert same.curve == CURVE
@@ -182,7 +190,7 @@ def test_losses_keep_the_order_and_shape_of_steps() -> None:
     assert actual.shape == (4, 200)
     assert actual.dtype == np.float64
     in_order = FIT.losses(CURVE, range(1, 1001))
-    np.testing.assert_allclose(actual, in_order[steps - 1], rtol=1e-12)
+    assert_allclose(actual, in_order[steps - 1], rtol=1e-12)
     assert FIT.losses(CURVE, 1000).shape == ()
 
 
@@ -193,17 +201,19 @@ def test_no_steps_have_no_losses(steps: Any) -> None:
     assert losses.dtype == np.float64
 
 
-def test_loss_before_the_first_positive_learning_rate_is_infinite() -> None:
-    assert FIT.losses(PlateauCurve(110, warmup_steps=10), [1]) == np.inf
+def test_loss_before_the_first_positive_lr_is_infinite() -> None:
+    curve = PlateauCurve(110, warmup_steps=10)
+    assert FIT.losses(curve, [1]) == np.inf
 
 
 def test_longest_run_and_curve() -> None:
     total = 2**31 - 1
     curve = PlateauCurve(total, warmup_steps=10**6)
     steps = np.linspace(2**27, total, 30).astype(int)
-    fit = fit_losses(LossRun(curve, 1e-3, steps, losses_of(curve, steps)))
+    run = LossRun(curve, 1e-3, steps, losses_of(curve, steps))
+    forecast = fit_losses(run).predict(curve)
     without_noise = losses_of(curve, steps, 0.0)
-    assert fit.predict(curve).loss == pytest.approx(without_noise[-1], rel=1e-3)
+    assert forecast.loss == pytest.approx(without_noise[-1], rel=1e-3)
 
 
 def test_only_equal_curves_are_the_same() -> None:
@@ -256,11 +266,13 @@ def test_comparison_prints_a_table() -> None:
 
     names: list[str | None] = []
     losses: list[str | None] = []
-    for line in ElementTree.fromstring(comparison._repr_html_()).iter("tr"):
+    table = ElementTree.fromstring(comparison._repr_html_())
+    for line in table.iter("tr"):
         names.append(line[0].text)
         losses.append(line[1].text)
+    expected = [f"{forecast.loss:.3f}" for forecast in comparison.forecasts]
     assert names == [None, *curves]
-    assert losses[1:] == [f"{forecast.loss:.3f}" for forecast in comparison.forecasts]
+    assert losses[1:] == expected
 
 
 @pytest.mark.parametrize(
@@ -281,15 +293,20 @@ def test_plot_shows_losses_and_forecasts(drawn: Any, count: int) -> None:
     assert len(ax.collections) == count
     assert ("mine" in labels) == isinstance(drawn, dict)
     logged_line, fitted_line, *forecasts = ax.lines
-    np.testing.assert_array_equal(logged_line.get_ydata(), RUN.losses[RUN.steps > 80])
-    assert fitted_line.get_ydata()[-1] == pytest.approx(FIT.losses(CURVE, 1000))
-    if count:
-        expected = FIT.predict(CURVE)
-        assert forecasts[0].get_ydata()[-1] == pytest.approx(expected.loss)
-        band = ax.collections[0].get_paths()[0].vertices
-        at_last_step = band[band[:, 0] == 1000, 1]
-        ends = [at_last_step.min(), at_last_step.max()]
-        assert ends == pytest.approx([expected.low, expected.high])
+    shown_losses = RUN.losses[RUN.steps > 80]
+    assert_array_equal(logged_line.get_ydata(), shown_losses)
+    fitted_losses = fitted_line.get_ydata()
+    assert fitted_losses[-1] == pytest.approx(FIT.losses(CURVE, 1000))
+    if count == 0:
+        return
+    expected = FIT.predict(CURVE)
+    forecast_losses = forecasts[0].get_ydata()
+    assert forecast_losses[-1] == pytest.approx(expected.loss)
+    (path,) = ax.collections[0].get_paths()
+    steps, losses = path.vertices.T
+    at_last_step = losses[steps == 1000]
+    ends = [at_last_step.min(), at_last_step.max()]
+    assert ends == pytest.approx([expected.low, expected.high])
 
 
 def test_difference_that_may_be_0_is_not_distinguishable() -> None:

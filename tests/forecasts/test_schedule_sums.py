@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from forecasts.loss_oracle import N, S, lrs_of
 from hypothesis import assume, given, strategies as st
+from numpy.testing import assert_allclose
 from proofs.shapes.specs import SAMPLES
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
@@ -26,8 +27,8 @@ def check_sums(curve: Curve, peak: float, steps: Any, tolerance: float) -> None:
     progress, noise = schedule_sums(curve, peak, step_array)
     assert progress.shape == step_array.shape
     assert noise.shape == step_array.shape
-    np.testing.assert_allclose(progress.flat, expected_progress, rtol=tolerance)
-    np.testing.assert_allclose(noise.flat, expected_noise, rtol=tolerance)
+    assert_allclose(progress.flat, expected_progress, rtol=tolerance)
+    assert_allclose(noise.flat, expected_noise, rtol=tolerance)
 
 
 @examples(60)
@@ -39,12 +40,13 @@ def check_sums(curve: Curve, peak: float, steps: Any, tolerance: float) -> None:
 def test_sums_equal_their_formula(description: Any, fractions: list[float], peak: float) -> None:
     curve = build(description)
     assume(curve.total_steps <= 20_000)
-    steps = [max(1, round(fraction * curve.total_steps)) for fraction in fractions]
-    check_sums(curve, peak, steps, 1e-11)
+    steps = np.rint(np.array(fractions) * curve.total_steps).astype(int)
+    check_sums(curve, peak, np.maximum(steps, 1), 1e-11)
 
 
 LEVELS = st.sampled_from([1.0, 0.1, 1e-3, 1e-6, 1e-12])
-SHAPES = st.sampled_from([shape for shape in SAMPLES if can_join(shape, 1.0, 1e-12)])
+JOINING_SHAPES = [shape for shape in SAMPLES if can_join(shape, 1.0, 1e-12)]
+SHAPES = st.sampled_from(JOINING_SHAPES)
 STAGES = st.tuples(st.sampled_from([1, 90]), LEVELS, SHAPES)
 
 
@@ -59,13 +61,16 @@ def test_sums_of_levels_of_every_magnitude(stages: list[Any], start: float) -> N
 def lines_between(total: int, count: int) -> StagedCurve:
     """Return lines between noisy levels with jumps, as logs of many learning rates give."""
     rng = np.random.default_rng(0)
-    levels = np.cos(np.linspace(0, 1.55, count)) + 1e-3 * rng.standard_normal(count)
+    levels = np.cos(np.linspace(0, 1.55, count))
+    levels += 1e-3 * rng.standard_normal(count)
     levels = np.abs(levels) / 2
     levels[rng.integers(0, count, 5)] *= 1e-3
     levels[count // 2 :] *= 0.05
-    steps = np.diff(np.linspace(0, total, count + 1).astype(int))
+    borders = np.linspace(0, total, count + 1).astype(int)
+    steps = np.diff(borders)
+    stages = list(zip(steps.tolist(), levels.tolist(), strict=True))
     with suppress_warnings():
-        return StagedCurve(list(zip(steps.tolist(), levels.tolist(), strict=True)))
+        return StagedCurve(stages)
 
 
 def one_drop() -> StagedCurve:
@@ -75,19 +80,20 @@ def one_drop() -> StagedCurve:
     return StagedCurve([(20, level) for level in levels.tolist()])
 
 
+PLATEAUS = [(10, 20), (55, 40)]
+JUMPS = [(5_000, 1.0), (20_000,), (0, 0.01), (40_000,), (0, 0.7), (20_000, 0.0)]
+PAUSES = [(0, 1.0), (20_000,), (0, 0.0), (5_000,), (0, 0.5), (50_000, 0.0, "1-sqrt")]
+EXPONENTIAL = [(100, 1.0), (80_000, 1e-6, "exponential"), (30_000, 0.0)]
+TOOTH = PlateauCurve(12_000)
+FIRST_TOOTH = PlateauCurve(12_000, warmup_steps=99)
+LONG_TOOTH = PlateauCurve(59_999)
 LONG_CURVES = {
     "cosine": PlateauCurve(160_000, warmup_steps=3_000),
-    "plateaus": PlateauCurve(
-        120_000, warmup_steps=100, plateaus=[(10, 20), (55, 40)], min_lr_ratio=0.1
-    ),
-    "jumps": StagedCurve([(5_000, 1.0), (20_000,), (0, 0.01), (40_000,), (0, 0.7), (20_000, 0.0)]),
-    "pauses": StagedCurve(
-        [(0, 1.0), (20_000,), (0, 0.0), (5_000,), (0, 0.5), (50_000, 0.0, "1-sqrt")]
-    ),
-    "exponential": StagedCurve([(100, 1.0), (80_000, 1e-6, "exponential"), (30_000, 0.0)]),
-    "sawteeth": PlateauCurve(12_000, warmup_steps=99)
-    .then(PlateauCurve(12_000))
-    .then(PlateauCurve(59_999)),
+    "plateaus": PlateauCurve(120_000, warmup_steps=100, plateaus=PLATEAUS, min_lr_ratio=0.1),
+    "jumps": StagedCurve(JUMPS),
+    "pauses": StagedCurve(PAUSES),
+    "exponential": StagedCurve(EXPONENTIAL),
+    "sawteeth": FIRST_TOOTH.then(TOOTH).then(LONG_TOOTH),
     "one drop": one_drop(),
     "300 lines": lines_between(140_000, 300),
     "5000 lines": lines_between(150_000, 5_000),
@@ -99,10 +105,11 @@ def test_sums_of_long_curves_equal_their_formula(name: str) -> None:
     """Parts of several steps stand for single ones. The steps may have any order and shape."""
     curve = LONG_CURVES[name]
     fractions = np.array([1.0, 0.33, 0.85, 0.999])
-    first_border, second_border = curve.table.begin[1:3].tolist()
-    borders = [first_border - 1, first_border + 50, second_border - 1, second_border + 50]
     within = (fractions * curve.total_steps).astype(int)
-    check_sums(curve, 2e-3, np.array([within, np.maximum(borders, 1)]), 1e-5)
+    borders = curve.table.begin[1:3]
+    around = np.concatenate([borders - 1, borders + 50])
+    steps = np.stack([within, np.maximum(around, 1)])
+    check_sums(curve, 2e-3, steps, 1e-5)
 
 
 @examples(40)
@@ -111,4 +118,5 @@ def test_largest_multiplier_is_that_of_all_steps(description: Any, fraction: flo
     curve = build(description)
     assume(curve.total_steps <= 100_000)
     updates = max(1, round(fraction * curve.total_steps))
-    assert largest_multiplier(curve, updates) == curve(np.arange(updates)).max()
+    multipliers = curve(np.arange(updates))
+    assert largest_multiplier(curve, updates) == multipliers.max()

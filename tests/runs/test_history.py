@@ -42,8 +42,14 @@ def record(curve: Any = FLAT, peak: float = 0.5, clock: Any = None) -> dict[str,
     return resume_record(curve, peak, clock)
 
 
+RECORD = record()
+LOWER_PEAK = record(peak=0.25)
+COOLED = record(FLAT.cooldown(30, 20))
+
+
 def steps_in(path: Path) -> list[int]:
-    return [entry["step"] for entry in json.loads(path.read_text())["entries"]]
+    history = json.loads(path.read_text())
+    return [entry["step"] for entry in history["entries"]]
 
 
 @pytest.fixture
@@ -54,7 +60,8 @@ def path(tmp_path: Path) -> Path:
 # What is accepted.
 
 
-starts = st.tuples(st.integers(1, 70), st.sampled_from(CURVES), st.sampled_from([0.5, 0.5, 0.25]))
+PEAKS = [0.5, 0.5, 0.25]
+starts = st.tuples(st.integers(1, 70), st.sampled_from(CURVES), st.sampled_from(PEAKS))
 
 
 @pytest.mark.filterwarnings("ignore:at = ")
@@ -67,15 +74,16 @@ def test_run_resumes_if_its_learning_rates_so_far_agree(
     used: list[tuple[float, float]] = []
     with TemporaryDirectory() as folder:
         path = Path(folder) / "curve.json"
-        check_resume_file(path, record(), 0)
+        check_resume_file(path, RECORD, 0)
         used += [(0.5, FLAT(step)) for step in range(length)]
         for drawn_step, curve, peak in drawn_starts:
             step = min(drawn_step, len(used))
-            agrees = used[:step] == [(peak, curve(earlier)) for earlier in range(step)]
+            past = [(peak, curve(earlier)) for earlier in range(step)]
+            future = [(peak, curve(later)) for later in range(step, step + length)]
             before = path.read_text()
-            if agrees:
+            if used[:step] == past:
                 check_resume_file(path, record(curve, peak), step)
-                used = used[:step] + [(peak, curve(later)) for later in range(step, step + length)]
+                used = past + future
             else:
                 with pytest.raises(ValueError, match=f"cannot resume at step {step}: "):
                     check_resume_file(path, record(curve, peak), step)
@@ -84,15 +92,15 @@ def test_run_resumes_if_its_learning_rates_so_far_agree(
 
 def test_same_record_adds_nothing(path: Path) -> None:
     for step in (0, 0, 40, 20, 40):
-        check_resume_file(path, record(), step)
+        check_resume_file(path, RECORD, step)
     assert steps_in(path) == [0]
 
 
 def test_each_run_and_each_branch_has_an_entry(path: Path) -> None:
-    check_resume_file(path, record(), 0)
-    check_resume_file(path, record(FLAT.cooldown(30, 20)), 30)
-    check_resume_file(str(path), record(FLAT.cooldown(30, 20)), 45)
-    check_resume_file(path, record(peak=0.25), 0)
+    check_resume_file(path, RECORD, 0)
+    check_resume_file(path, COOLED, 30)
+    check_resume_file(str(path), COOLED, 45)
+    check_resume_file(path, LOWER_PEAK, 0)
     assert steps_in(path) == [0, 30, 0]
 
 
@@ -104,61 +112,64 @@ def test_count_of_the_clock_may_change(path: Path) -> None:
 
 
 def test_override_is_an_entry_and_holds_from_its_step_on(path: Path) -> None:
-    check_resume_file(path, record(), 0)
-    with pytest.warns(CurveWarning, match="peak_value=0.5, now 0.25. The run continues with 0.25"):
-        check_resume_file(path, record(peak=0.25), 40, strict=False)
-    check_resume_file(path, record(peak=0.25), 40)
-    check_resume_file(path, record(peak=0.25), 60)
+    check_resume_file(path, RECORD, 0)
+    message = "peak_value=0.5, now 0.25. The run continues with 0.25"
+    with pytest.warns(CurveWarning, match=message):
+        check_resume_file(path, LOWER_PEAK, 40, strict=False)
+    check_resume_file(path, LOWER_PEAK, 40)
+    check_resume_file(path, LOWER_PEAK, 60)
     with pytest.raises(ValueError, match=r"peak_value=0\.25, now 0\.5"):
-        check_resume_file(path, record(), 60)
-    check_resume_file(path, record(), 20)  # an earlier checkpoint, made under the old peak
-    check_resume_file(path, record(), 60)
+        check_resume_file(path, RECORD, 60)
+    check_resume_file(path, RECORD, 20)  # an earlier checkpoint, made under the old peak
+    check_resume_file(path, RECORD, 60)
     assert steps_in(path) == [0, 40, 20]
 
 
 def test_override_holds_only_from_its_step_on(path: Path) -> None:
     """An earlier checkpoint was made under the old record."""
-    check_resume_file(path, record(), 0)
+    check_resume_file(path, RECORD, 0)
     with pytest.warns(CurveWarning):
-        check_resume_file(path, record(peak=0.25), 40, strict=False)
+        check_resume_file(path, LOWER_PEAK, 40, strict=False)
     with pytest.raises(ValueError, match=r"peak_value=0\.5, now 0\.25"):
-        check_resume_file(path, record(peak=0.25), 20)
+        check_resume_file(path, LOWER_PEAK, 20)
     with pytest.warns(CurveWarning):
-        check_resume_file(path, record(peak=0.25), 20, strict=False)
+        check_resume_file(path, LOWER_PEAK, 20, strict=False)
     with pytest.raises(ValueError, match=r"peak_value=0\.25, now 0\.5"):
-        check_resume_file(path, record(), 30)
+        check_resume_file(path, RECORD, 30)
 
 
 def test_override_can_be_taken_back_at_its_step(path: Path) -> None:
     """The checkpoint there was made under the old record."""
-    check_resume_file(path, record(), 0)
+    check_resume_file(path, RECORD, 0)
     with pytest.warns(CurveWarning):
-        check_resume_file(path, record(peak=0.25), 40, strict=False)
-    check_resume_file(path, record(), 40)
-    check_resume_file(path, record(), 60)
+        check_resume_file(path, LOWER_PEAK, 40, strict=False)
+    check_resume_file(path, RECORD, 40)
+    check_resume_file(path, RECORD, 60)
     with pytest.raises(ValueError, match=r"peak_value=0\.5, now 0\.25"):
-        check_resume_file(path, record(peak=0.25), 40)
+        check_resume_file(path, LOWER_PEAK, 40)
     assert steps_in(path) == [0, 40, 40]
 
 
 def test_run_with_a_clock_may_have_made_updates_at_step_0(path: Path) -> None:
-    flat = PlateauCurve(100, plateaus=[(0, 60)])
+    without_warmup = PlateauCurve(100, plateaus=[(0, 60)])
     rule = HoldUntilFlat(10, limit=500)
-    check_resume_file(path, record(flat, clock=rule), 0)
-    check_resume_file(path, record(flat, clock=rule), 0)
+    held = record(without_warmup, 0.5, rule)
+    held_at_lower_peak = record(without_warmup, 0.25, rule)
+    check_resume_file(path, held, 0)
+    check_resume_file(path, held, 0)
     with pytest.raises(ValueError, match=r"step 0: .* peak_value=0\.5, now 0\.25"):
-        check_resume_file(path, record(flat, 0.25, clock=rule), 0)
+        check_resume_file(path, held_at_lower_peak, 0)
     with pytest.warns(CurveWarning):
-        check_resume_file(path, record(flat, 0.25, clock=rule), 0, strict=False)
+        check_resume_file(path, held_at_lower_peak, 0, strict=False)
     assert steps_in(path) == [0, 0]
 
 
 def test_warning_that_is_an_error_leaves_the_file(path: Path) -> None:
     """Else the next start would pass."""
-    check_resume_file(path, record(), 0)
+    check_resume_file(path, RECORD, 0)
     for _ in range(2):
         with pytest.raises(CurveWarning, match="a different peak"):
-            check_resume_file(path, record(peak=0.25), 40, strict=False)
+            check_resume_file(path, LOWER_PEAK, 40, strict=False)
     assert steps_in(path) == [0]
 
 
@@ -170,20 +181,22 @@ def test_step_of_a_clock_may_have_been_used(path: Path) -> None:
     check_resume_file(path, record(higher, clock=clock), 0)
     with pytest.raises(ValueError, match="differ from step 30"):
         check_resume_file(path, record(lower, clock=clock), 30)
-    check_resume_file(path.with_name("updates.json"), record(higher), 0)
-    check_resume_file(path.with_name("updates.json"), record(lower), 30)
+    without_clock = path.with_name("updates.json")
+    check_resume_file(without_clock, record(higher), 0)
+    check_resume_file(without_clock, record(lower), 30)
 
 
 def test_records_of_groups(path: Path) -> None:
-    groups = [record(), record(peak=0.25)]
+    groups = [RECORD, LOWER_PEAK]
+    longer_warmup = record(CURVES[4], 0.25)
     check_resume_file(path, groups, 0)
     check_resume_file(path, tuple(groups), 40)
     with pytest.raises(ValueError, match=r"peak_value=\[0.5, 0.25\], now \[0.25, 0.5\]"):
-        check_resume_file(path, groups[::-1], 40)
+        check_resume_file(path, [LOWER_PEAK, RECORD], 40)
     with pytest.raises(ValueError, match=r"the values of records\[1\] differ from step"):
-        check_resume_file(path, [record(), record(CURVES[4], 0.25)], 40)
+        check_resume_file(path, [RECORD, longer_warmup], 40)
     with pytest.raises(ValueError, match="number of records was 2, and is 1 now"):
-        check_resume_file(path, record(), 40)
+        check_resume_file(path, RECORD, 40)
 
 
 # A file that is not there, or elsewhere.
@@ -191,35 +204,37 @@ def test_records_of_groups(path: Path) -> None:
 
 def test_missing_file_above_step_0_is_a_warning_once(path: Path) -> None:
     with pytest.warns(CurveWarning, match=f"{path} has no entry yet.* before step 40"):
-        check_resume_file(path, record(), 40)
-    check_resume_file(path, record(), 40)
+        check_resume_file(path, RECORD, 40)
+    check_resume_file(path, RECORD, 40)
     with pytest.raises(ValueError, match="peak_value"):
-        check_resume_file(path, record(peak=0.25), 40)
+        check_resume_file(path, LOWER_PEAK, 40)
 
 
 def test_relative_path_belongs_to_the_working_directory(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    check_resume_file("run/curve.json", record(), 0)
+    check_resume_file("run/curve.json", RECORD, 0)
     assert path.exists()
     monkeypatch.chdir(path.parent)
-    with pytest.warns(CurveWarning, match=str(path.parent / "run" / "curve.json")):
-        check_resume_file("run/curve.json", record(), 40)
+    missing = path.parent / "run" / "curve.json"
+    with pytest.warns(CurveWarning, match=str(missing)):
+        check_resume_file("run/curve.json", RECORD, 40)
 
 
 def test_moved_folder_keeps_its_history(path: Path, tmp_path: Path) -> None:
-    check_resume_file(path, record(), 0)
-    shutil.move(path.parent, tmp_path / "moved")
+    check_resume_file(path, RECORD, 0)
+    moved = tmp_path / "moved"
+    shutil.move(path.parent, moved)
     with pytest.raises(ValueError, match="moved"):
-        check_resume_file(tmp_path / "moved" / "curve.json", record(peak=0.25), 40)
+        check_resume_file(moved / "curve.json", LOWER_PEAK, 40)
 
 
 def test_link_stays_a_link(path: Path, tmp_path: Path) -> None:
-    check_resume_file(path, record(), 0)
+    check_resume_file(path, RECORD, 0)
     link = tmp_path / "link.json"
     link.symlink_to(path)
-    check_resume_file(link, record(FLAT.cooldown(30, 20)), 30)
+    check_resume_file(link, COOLED, 30)
     assert link.is_symlink()
     assert steps_in(path) == [0, 30]
 
@@ -227,7 +242,7 @@ def test_link_stays_a_link(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", [str, Path, os.fsencode])
 def test_url_is_rejected(form: Callable[[str], Any]) -> None:
     with pytest.raises(ValueError, match="is a URL"):
-        check_resume_file(form("gs://bucket/curve.json"), record(), 0)
+        check_resume_file(form("gs://bucket/curve.json"), RECORD, 0)
 
 
 # A file that cannot be read or written.
@@ -249,62 +264,64 @@ def test_file_that_is_no_history(path: Path, text: str) -> None:
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(ValueError, match=f"^{path} is not the history of a run, or is damaged"):
-        check_resume_file(path, record(), 0)
+        check_resume_file(path, RECORD, 0)
     assert path.read_text() == text
 
 
 def test_truncated_file_is_never_taken_for_another(path: Path) -> None:
-    check_resume_file(path, record(), 0)
-    check_resume_file(path, record(FLAT.cooldown(30, 20)), 30)
+    check_resume_file(path, RECORD, 0)
+    check_resume_file(path, COOLED, 30)
     content = path.read_bytes()
     for length in range(1, len(content) - 1):  # without its last newline it is whole
         path.write_bytes(content[:length])
         with pytest.raises(ValueError, match="is damaged"):
-            check_resume_file(path, record(), 40)
+            check_resume_file(path, RECORD, 40)
 
 
 @pytest.mark.parametrize("change", [{"format": 2}, {"note": "text"}])
 def test_file_of_a_newer_version(path: Path, change: dict[str, Any]) -> None:
-    check_resume_file(path, record(), 0)
+    check_resume_file(path, RECORD, 0)
     saved = json.loads(path.read_text())
     path.write_text(json.dumps(saved | change))
     with pytest.raises(ValueError, match=f"^{path} has .*saved by a newer version"):
-        check_resume_file(path, record(), 40)
+        check_resume_file(path, RECORD, 40)
     (entry,) = saved["entries"]
     newer_record = entry["records"][0] | change
-    for newer_entry in (entry | change, entry | {"records": [newer_record]}):
-        path.write_text(json.dumps(saved | {"entries": [newer_entry]}))
+    entry_of_newer_record = entry | {"records": [newer_record]}
+    for newer_entry in (entry | change, entry_of_newer_record):
+        newer = saved | {"entries": [newer_entry]}
+        path.write_text(json.dumps(newer))
         with pytest.raises(ValueError, match=f"{path}.*saved by a newer version"):
-            check_resume_file(path, record(), 40)
+            check_resume_file(path, RECORD, 40)
 
 
 @pytest.mark.parametrize("other", ["", ".", "/dev/null"])
 def test_path_that_is_not_a_file(other: str) -> None:
     with pytest.raises(ValueError, match="is not a file: pass a path such as"):
-        check_resume_file(other, record(), 0)
+        check_resume_file(other, RECORD, 0)
     assert not Path("/dev/null").is_file()
 
 
 def test_file_in_place_of_the_folder(path: Path) -> None:
     path.parent.write_text("")
     with pytest.raises(OSError, match="Pass a path"):
-        check_resume_file(path, record(), 0)
+        check_resume_file(path, RECORD, 0)
 
 
 def test_permissions_stay(path: Path) -> None:
-    check_resume_file(path, record(), 0)
+    check_resume_file(path, RECORD, 0)
     path.chmod(0o664)
-    check_resume_file(path, record(FLAT.cooldown(30, 20)), 30)
+    check_resume_file(path, COOLED, 30)
     assert path.stat().st_mode & 0o777 == 0o664
 
 
 def test_read_only_folder(path: Path) -> None:
     """Nothing needs to be written for the same record."""
-    check_resume_file(path, record(), 0)
+    check_resume_file(path, RECORD, 0)
     with patch.object(os, "open", side_effect=PermissionError(13, "Permission denied")):
-        check_resume_file(path, record(), 40)
+        check_resume_file(path, RECORD, 40)
         with pytest.raises(PermissionError, match="Pass a path") as caught:
-            check_resume_file(path, record(FLAT.cooldown(30, 20)), 30)
+            check_resume_file(path, COOLED, 30)
     assert caught.value.filename == str(path)
 
 
@@ -314,16 +331,17 @@ def test_read_only_folder(path: Path) -> None:
 def test_failed_write_leaves_the_file(
     path: Path, error: BaseException, operation: str, first: bool
 ) -> None:
-    entries = []
+    entries: list[int] = []
+    step = 0
     if not first:
-        check_resume_file(path, record(), 0)
+        check_resume_file(path, RECORD, 0)
         entries = [0]
-    branch = record(FLAT.cooldown(30, 20))
+        step = 30
     with patch(operation, side_effect=error), pytest.raises(type(error)):
-        check_resume_file(path, branch, 0 if first else 30)
+        check_resume_file(path, COOLED, step)
     assert [file.name for file in path.parent.iterdir()] == ["curve.json"]
-    check_resume_file(path, branch, 0 if first else 30)
-    assert steps_in(path) == [*entries, 0 if first else 30]
+    check_resume_file(path, COOLED, step)
+    assert steps_in(path) == [*entries, step]
 
 
 # Several processes.
@@ -342,9 +360,10 @@ def in_processes(function: Callable[..., None], *arguments: tuple[Any, ...]) -> 
 @pytest.mark.slow
 def test_killed_first_write_leaves_no_history(path: Path) -> None:
     """The lock of a process that was killed is free."""
-    assert in_processes(end_in_the_write, (path, record())) == [-signal.SIGKILL]
+    exit_codes = in_processes(end_in_the_write, (path, RECORD))
+    assert exit_codes == [-signal.SIGKILL]
     with pytest.warns(CurveWarning, match="no entry yet"):
-        check_resume_file(path, record(), 40)
+        check_resume_file(path, RECORD, 40)
     assert steps_in(path) == [40]
     assert [file.name for file in path.parent.iterdir()] == ["curve.json"]
 
@@ -353,14 +372,21 @@ def test_killed_first_write_leaves_no_history(path: Path) -> None:
 def test_processes_that_start_at_once_write_one_entry(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(4)
-    assert in_processes(start_at_once, *[(path, barrier, [record()])] * 4) == [0] * 4
+    arguments = (path, barrier, [RECORD])
+    exit_codes = in_processes(start_at_once, *[arguments] * 4)
+    assert exit_codes == [0, 0, 0, 0]
     assert steps_in(path) == [0]
 
 
 def test_runs_that_share_a_file_lose_no_entry(path: Path) -> None:
     """Each thread has its own lock, as a process does."""
     peaks = [(number + 1) / 64 for number in range(24)]
+
+    def start(peak: float) -> None:
+        check_resume_file(path, record(peak=peak), 0)
+
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda peak: check_resume_file(path, record(peak=peak), 0), peaks))
+        list(pool.map(start, peaks))
     entries = json.loads(path.read_text())["entries"]
-    assert sorted(entry["records"][0]["peak_value"] for entry in entries) == peaks
+    written = [entry["records"][0]["peak_value"] for entry in entries]
+    assert sorted(written) == peaks

@@ -99,7 +99,8 @@ def with_lists_by_index(record: Any) -> Any:
 
 def with_lists_by_sorted_index(record: Any) -> Any:
     """Return the same in another order: "10" comes before "2"."""
-    return json.loads(json.dumps(with_lists_by_index(record), sort_keys=True))
+    by_number = with_lists_by_index(record)
+    return json.loads(json.dumps(by_number, sort_keys=True))
 
 
 def without_none(record: Any) -> Any:
@@ -165,12 +166,14 @@ def test_resumes_exactly_if_steps_so_far_agree(
                 f".* differ from step {different} on; .*resume with the old curve"
             )
             _rejected(message, saved, now, step)
-    check_resume(saved, resume_record(old.cooldown(saved_at, 7), clock=clock), saved_at)
+    cooled = resume_record(old.cooldown(saved_at, 7), clock=clock)
+    check_resume(saved, cooled, saved_at)
     if saved_at <= old.total_steps < 2**30:
-        check_resume(saved, resume_record(old.then(CURVE), clock=clock), saved_at)
+        continued = resume_record(old.then(CURVE), clock=clock)
+        check_resume(saved, continued, saved_at)
 
 
-def test_run_with_a_clock_has_used_the_step_at_which_it_stands() -> None:
+def test_run_with_a_clock_has_used_its_step() -> None:
     """Without a clock it has not."""
     old = StagedCurve([(100, 1.0), (100,), (100, 0.0)])
     new = StagedCurve([(100, 1.0), (100,), (0, 0.5), (100, 0.0)])
@@ -184,15 +187,18 @@ def test_run_with_a_clock_has_used_the_step_at_which_it_stands() -> None:
 @every_transport
 @pytest.mark.parametrize("clock", [None, DataClock(64), UNTIL, [UNTIL, BELOW]], ids=str)
 def test_record_survives(transport: Callable[[Any], Any], clock: Any) -> None:
-    curves = [CURVE, STAGES, PlateauCurve(300), CURVE.cooldown(120, 13, to=0.05).then(CURVE)]
+    cooled_then_continued = CURVE.cooldown(120, 13, to=0.05).then(CURVE)
+    curves = [CURVE, STAGES, PlateauCurve(300), cooled_then_continued]
     if isinstance(clock, DataClock):
-        curves.append(BatchPlan([(0, 8), (7680, 16)]).scale(STAGES, 64, reference=16))
+        plan = BatchPlan([(0, 8), (7680, 16)])
+        curves.append(plan.scale(STAGES, 64, reference=16))
     elif clock:
         curves = [curve for curve in curves if curve.flat_starts]
     for curve in curves:
-        saved = transport(resume_record(curve, clock=clock))
+        record = resume_record(curve, clock=clock)
+        saved = transport(record)
         for step in (0, 100, 2**31 - 1):
-            check_resume(saved, resume_record(curve, clock=clock), step)
+            check_resume(saved, record, step)
         cooled = resume_record(curve.cooldown(120, 7), clock=clock)
         check_resume(saved, cooled, 120)
         _rejected("differ from step 121 on", saved, cooled, 122)
@@ -276,8 +282,10 @@ def _shown(clock: Any) -> str:
 def test_message_names_both_clocks(old: Any, new: Any) -> None:
     """As Python expressions that build them."""
     assume(not _is_same(old, new))
+    saved = resume_record(CURVE, clock=old)
+    now = resume_record(CURVE, clock=new)
     with pytest.raises(ValueError, match="saved with clock=") as caught:
-        check_resume(resume_record(CURVE, clock=old), resume_record(CURVE, clock=new), 3)
+        check_resume(saved, now, 3)
     assert f"saved with clock={_shown(old)}, now {_shown(new)};" in str(caught.value)
 
 
@@ -285,11 +293,13 @@ def test_message_names_both_clocks(old: Any, new: Any) -> None:
 
 
 def in_percent(total_steps: int) -> dict[str, Any]:
-    return resume_record(StagedCurve.wsd(total_steps, warmup_steps="5%", decay_steps="20%"))
+    curve = StagedCurve.wsd(total_steps, warmup_steps="5%", decay_steps="20%")
+    return resume_record(curve)
 
 
 def in_steps(total_steps: int) -> dict[str, Any]:
-    return resume_record(StagedCurve.wsd(total_steps, warmup_steps=50, decay_steps=200))
+    curve = StagedCurve.wsd(total_steps, warmup_steps=50, decay_steps=200)
+    return resume_record(curve)
 
 
 def test_longer_run_in_percent_is_told_to_write_steps() -> None:
@@ -325,7 +335,7 @@ def test_records_of_groups(transport: Callable[[Any], Any]) -> None:
     _rejected(r"the values of records\[1\] differ from step", saved, changed, 200)
 
 
-def test_clock_of_one_record_means_that_the_step_was_used() -> None:
+def test_clock_of_one_record_means_a_used_step() -> None:
     """As for a learning rate under a `DataClock`, and a weight decay without one."""
     old = StagedCurve([(100, 1.0), (100,), (100, 0.0)])
     new = StagedCurve([(100, 1.0), (100,), (0, 0.5), (100, 0.0)])
@@ -337,13 +347,15 @@ def test_clock_of_one_record_means_that_the_step_was_used() -> None:
 
 
 def test_state_without_a_record_is_not_compared() -> None:
+    record = resume_record(CURVE)
     with pytest.warns(CurveWarning, match="at step 200 from a state without a record"):
-        check_resume(None, resume_record(CURVE), 200)
+        check_resume(None, record, 200)
     with pytest.raises(ValueError, match="is not from resume_record"):
         check_resume(None, {}, 200)
-    check_resume(None, resume_record(CURVE), 0)
+    check_resume(None, record, 0)
+    with_clock = resume_record(CURVE, clock=DataClock(64))
     with pytest.warns(CurveWarning, match="at step 0 from a state without a record"):
-        check_resume(None, resume_record(CURVE, clock=DataClock(64)), 0)
+        check_resume(None, with_clock, 0)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +382,9 @@ def test_wanted_change_is_a_warning(now: Any, message: str) -> None:
 
 @every_transport
 @given(
-    saved=st.none() | peaks, current=st.none() | peaks, clock=st.sampled_from([None, DataClock(64)])
+    saved=st.none() | peaks,
+    current=st.none() | peaks,
+    clock=st.sampled_from([None, DataClock(64)]),
 )
 def test_peaks_are_compared_if_both_records_have_one(
     transport: Callable[[Any], Any], saved: float | None, current: float | None, clock: Any
@@ -378,7 +392,8 @@ def test_peaks_are_compared_if_both_records_have_one(
     record = transport(resume_record(CURVE, saved, clock))
     forms: list[Any] = [saved, None]
     if current is not None:
-        forms = [saved, float(np.float32(current)), jnp.float32(current)]
+        rounded = float(np.float32(current))
+        forms = [saved, rounded, jnp.float32(current)]
     for peak in forms:
         now = resume_record(CURVE, peak, clock)
         if saved is None or peak is None or np.float32(saved) == np.float32(peak):
@@ -398,7 +413,8 @@ def test_record_has_the_shortest_decimal_of_the_peak(peak: float) -> None:
     """It reads as the peak's float32, and no decimal of fewer digits does."""
     recorded = resume_record(CURVE, peak)["peak_value"]
     assert np.float32(recorded) == peak
-    digits = len(Decimal(repr(recorded)).normalize().as_tuple().digits)
+    decimal = Decimal(repr(recorded)).normalize()
+    digits = len(decimal.as_tuple().digits)
     if digits > 1:
         assert peak not in _read_with_digits(peak, digits - 1)
 

@@ -46,7 +46,8 @@ def constant(optimizer: Any) -> Any:
 
 def held(optimizer: Any, curve: Any) -> Any:
     never_holds = HoldBelow(-1.0, 1)
-    return with_arguments(lambda_lr(optimizer, curve, clock=never_holds), metric=0.5)
+    scheduler = lambda_lr(optimizer, curve, clock=never_holds)
+    return with_arguments(scheduler, metric=0.5)
 
 
 def counting(optimizer: Any, curve: Any) -> Any:
@@ -58,11 +59,15 @@ def curve_per_group(optimizer: Any, curve: Any) -> Any:
 
 
 def chained(optimizer: Any, curve: Any) -> Any:
-    return ChainedScheduler([lambda_lr(optimizer, curve), constant(optimizer)], optimizer)
+    first = lambda_lr(optimizer, curve)
+    second = constant(optimizer)
+    return ChainedScheduler([first, second], optimizer)
 
 
 def first_in_sequence(optimizer: Any, curve: Any) -> Any:
-    return sequence(optimizer, lambda_lr(optimizer, curve), constant(optimizer), at=3000)
+    first = lambda_lr(optimizer, curve)
+    second = constant(optimizer)
+    return sequence(optimizer, first, second, at=3000)
 
 
 KINDS = [lambda_lr, held, counting, curve_per_group, chained, first_in_sequence]

@@ -41,6 +41,10 @@ def new_parameter() -> Parameter:
     return parameter
 
 
+def add_group(optimizer: Optimizer, lr: float) -> None:
+    optimizer.add_param_group({"params": [new_parameter()], "lr": lr})
+
+
 def learning_rates(peaks: Sequence[float], curve: Curve, step: int) -> list[float]:
     return [learning_rate(peak, curve, step) for peak in peaks]
 
@@ -174,7 +178,8 @@ class NumberedGroups:
     def load(self) -> None:
         # Else the state of the optimizer may have groups without their values.
         self.part.state_dict()
-        self.optimizer.load_state_dict(through_file(self.optimizer.state_dict()))
+        state = through_file(self.optimizer.state_dict())
+        self.optimizer.load_state_dict(state)
 
     def save(self) -> None:
         state = through_file(self.part.state_dict())
@@ -306,7 +311,7 @@ def test_group_added_under_another_scheduler_is_left_to_it(kind: Any) -> None:
     second = lambda_lr(optimizer, CURVE)
     sequence = SequentialLR(optimizer, [first, second], [4])
     advance(optimizer, sequence, 2)
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+    add_group(optimizer, 0.25)
     lrs_before = lrs_of(optimizer)
     optimizer.step()
     assert lrs_of(optimizer) == lrs_before
@@ -334,13 +339,13 @@ def test_group_added_after_the_load_of_a_waiting_scheduler() -> None:
     scheduler.load_state_dict(state)
     assert lrs_of(optimizer) == [0.25]
     optimizer.param_groups[0]["lr"] = scheduled  # by that scheduler, some updates later
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.125})
+    add_group(optimizer, 0.125)
     optimizer.step()
     assert lrs_of(optimizer) == [scheduled, 0.125]
     assert scheduler.state_dict()["in_charge"] is False
     advance(optimizer, scheduler)  # its turn
     assert scheduler.state_dict()["in_charge"] is True
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+    add_group(optimizer, 0.25)
     optimizer.step()
     assert lrs_of(optimizer) == learning_rates([0.5, 0.125, 0.25], CURVE, 21)
 
@@ -348,7 +353,7 @@ def test_group_added_after_the_load_of_a_waiting_scheduler() -> None:
     scheduler = lambda_lr(optimizer, CURVE)
     scheduler.load_state_dict(state)  # it writes, as the optimizer has loaded nothing
     assert lrs_of(optimizer) == [scheduled]
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.125})
+    add_group(optimizer, 0.125)
     optimizer.step()
     assert lrs_of(optimizer) == learning_rates([0.5, 0.125], CURVE, 20)
     assert scheduler.state_dict()["in_charge"] is True
@@ -363,7 +368,7 @@ def test_added_group_keeps_its_peak_under_the_next_scheduler() -> None:
     sequence = SequentialLR(optimizer, [first, second], [4])
     advance(optimizer, sequence, 2)
     frozen["lr"] = 0.0
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.5})
+    add_group(optimizer, 0.5)
     for step in (2, 3):
         optimizer.step()
         assert lrs_of(optimizer)[1:] == learning_rates([0.25, 0.5], CURVE, step)
@@ -375,7 +380,7 @@ def test_added_group_keeps_its_peak_under_the_next_scheduler() -> None:
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_one_call_of_the_optimizer_for_each_group_is_one_update(stage: int) -> None:
+def test_one_call_for_each_group_is_one_update(stage: int) -> None:
     """DeepSpeed shows one group at a time, or empties the others. No group is lost; no warning."""
     curve = PlateauCurve(1000)
     optimizer = optimizer_with([0.5] * 24)
@@ -406,7 +411,7 @@ def test_optimizer_without_groups_gets_one_later() -> None:
     optimizer = optimizer_without_groups()
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 60)
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+    add_group(optimizer, 0.25)
     advance(optimizer, scheduler)
     assert lrs_of(optimizer) == [learning_rate(0.25, CURVE, 61)]
     assert scheduler.get_last_lr() == [learning_rate(0.25, CURVE, 61)]
@@ -414,9 +419,11 @@ def test_optimizer_without_groups_gets_one_later() -> None:
 
 def test_clock_of_an_optimizer_without_groups() -> None:
     optimizer = optimizer_without_groups()
-    assert lambda_lr(optimizer, CURVE, 5).curve_step == 6
+    scheduler = lambda_lr(optimizer, CURVE, 5)
+    assert scheduler.curve_step == 6
     of_samples = BatchPlan([(0, 8)]).scale(CURVE, 8, reference=8)
-    assert lambda_lr(optimizer, of_samples).unit == 8
+    scheduler = lambda_lr(optimizer, of_samples)
+    assert scheduler.unit == 8
 
 
 # Factors of an option in the groups.
@@ -430,10 +437,12 @@ def optimizer_with_factors(key: str, factors: Sequence[float], **options: Any) -
 @pytest.mark.parametrize("key", ["lr_scale", "lr_mult", "lr_multiplier"])
 @pytest.mark.parametrize("form", [float, torch.tensor])
 def test_factor_of_a_learning_rate_warns_with_its_remedy(key: str, form: Any) -> None:
-    lambda_lr(optimizer_with_factors(key, [1.0, 1], lr=form(0.5)), LINEAR)
+    optimizer = optimizer_with_factors(key, [1.0, 1], lr=form(0.5))
+    lambda_lr(optimizer, LINEAR)
 
     optimizer = optimizer_with_factors(key, [1.0, 0.5, 0.25], lr=form(0.5))
-    with pytest.warns(CurveWarning, match=f"2 of 3 parameter groups have a factor {key}") as caught:
+    message = f"2 of 3 parameter groups have a factor {key}"
+    with pytest.warns(CurveWarning, match=message) as caught:
         lambda_lr(optimizer, LINEAR)
     assert str(caught[0].message).endswith(
         f': group["initial_lr"] = group.get("initial_lr", group["lr"]) * group.pop("{key}")'
@@ -447,7 +456,8 @@ def test_factor_of_a_learning_rate_warns_with_its_remedy(key: str, form: Any) ->
     assert lrs_of(optimizer) == learning_rates([0.5, 0.25, 0.125], LINEAR, 1)
 
     optimizer.add_param_group({"params": [new_parameter()], key: 0.5})
-    with pytest.warns(CurveWarning, match=f"1 of 1 parameter groups have a factor {key}"):
+    message = f"1 of 1 parameter groups have a factor {key}"
+    with pytest.warns(CurveWarning, match=message):
         optimizer.step()
 
 
@@ -458,7 +468,8 @@ def test_factor_of_a_weight_decay_warns_with_its_remedy(form: Any) -> None:
     follow(optimizer, "weight_decay", LINEAR)
 
     optimizer = optimizer_with_factors(key, [1.0, 0.5, 0.25], weight_decay=form(0.5))
-    with pytest.warns(CurveWarning, match=f"2 of 3 parameter groups have a factor {key}") as caught:
+    message = f"2 of 3 parameter groups have a factor {key}"
+    with pytest.warns(CurveWarning, match=message) as caught:
         follow(optimizer, "weight_decay", LINEAR)
     assert str(caught[0].message).endswith(
         ': group["initial_weight_decay"] = group.get("initial_weight_decay", '
@@ -476,7 +487,8 @@ def test_factor_of_a_weight_decay_warns_with_its_remedy(form: Any) -> None:
     assert decays == learning_rates([0.5, 0.25, 0.125], LINEAR, 1)
 
     optimizer.add_param_group({"params": [new_parameter()], key: 0.5})
-    with pytest.warns(CurveWarning, match=f"1 of 1 parameter groups have a factor {key}"):
+    message = f"1 of 1 parameter groups have a factor {key}"
+    with pytest.warns(CurveWarning, match=message):
         optimizer.step()
 
 
@@ -573,14 +585,17 @@ def test_first_step_before_the_optimizers_warns_as_in_torch(kind: Any) -> None:
 
 def test_second_scheduler_of_a_stepped_optimizer_does_not_warn() -> None:
     optimizer = optimizer_with([0.5])
-    advance(optimizer, lambda_lr(optimizer, CURVE))
-    lambda_lr(optimizer, CURVE).step()
+    first = lambda_lr(optimizer, CURVE)
+    advance(optimizer, first)
+    second = lambda_lr(optimizer, CURVE)
+    second.step()
 
 
 def test_step_of_a_copy_does_not_warn() -> None:
     """Of a copy torch says that `optimizer.step` was replaced."""
     scheduler = lambda_lr(optimizer_with([0.5]), CURVE)
-    copy.deepcopy(scheduler).step()
+    copied = copy.deepcopy(scheduler)
+    copied.step()
 
 
 # States.
@@ -636,7 +651,9 @@ def test_saved_peak_of_a_training_step_warns_too() -> None:
         state = through_file(step.state_dict())
         step = step_with_peak(0.125)
         step.load_state_dict(state)
-    assert step.state_dict()["optimizer"]["param_groups"][0]["initial_lr"] == 0.25
+    last_state: Any = step.state_dict()
+    (group,) = last_state["optimizer"]["param_groups"]
+    assert group["initial_lr"] == 0.25
 
 
 def decay_after(updates: int, weight_decay: float) -> follow:
@@ -667,16 +684,18 @@ def test_saved_base_of_a_follower_warns_until_it_is_set() -> None:
 
 
 def test_peak_set_before_the_load_is_replaced_with_a_warning() -> None:
+    state = trained(0.5).state_dict()
     scheduler = lambda_lr(optimizer_with([0.125, 0.125]), CURVE)
     scheduler.set_peak(0.25)
     with pytest.warns(CurveWarning, match=r"peak_value=0\.5, now 0\.25\. .*set_peak\(0\.25\)"):
-        scheduler.load_state_dict(trained(0.5).state_dict())
+        scheduler.load_state_dict(state)
     assert scheduler.base_lrs == [0.5, 0.5]
 
+    state_of_decay = decay_after(20, 0.5).state_dict()
     decay = decay_after(0, 0.125)
     decay.set_base_value(0.25)
     with pytest.warns(CurveWarning, match=r"=0\.5, now 0\.25\. .*set_base_value\(0\.25\)"):
-        decay.load_state_dict(decay_after(20, 0.5).state_dict())
+        decay.load_state_dict(state_of_decay)
     assert decay.base_values == [0.5, 0.5]
 
 

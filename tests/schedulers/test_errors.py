@@ -113,7 +113,8 @@ def test_different_curves_with_a_hold_rule(optimizer: Any) -> None:
 @pytest.mark.parametrize("clock", [PATIENT, [HoldBelow(0.5, 3), PATIENT]])
 @wrong(ValueError, "HoldUntilFlat", "a plateau to hold at", "(50, 0)")
 def test_curve_without_a_flat_part_to_hold_at(optimizer: Any, clock: Any) -> None:
-    lambda_lr(optimizer, PlateauCurve(30, plateaus=[(50, 0)]), clock=clock)
+    curve = PlateauCurve(30, plateaus=[(50, 0)])
+    lambda_lr(optimizer, curve, clock=clock)
 
 
 @pytest.mark.parametrize("curve", [[CURVE, CURVES_IN_UNITS_OF_8[0]], *CURVES_IN_UNITS_OF_8])
@@ -135,7 +136,8 @@ class OneLearningRate(lambda_lr):
 
 @wrong(ValueError, "1 learning rates for 2 parameter groups")
 def test_subclass_with_too_few_learning_rates() -> None:
-    OneLearningRate(optimizer_with([0.1, 0.2]), CURVE)
+    optimizer = optimizer_with([0.1, 0.2])
+    OneLearningRate(optimizer, CURVE)
 
 
 def trained_optimizer(kind: Any) -> Optimizer:
@@ -148,8 +150,10 @@ def trained_optimizer(kind: Any) -> Optimizer:
 
 
 def loaded_optimizer(kind: Any) -> Optimizer:
+    trained = trained_optimizer(kind)
+    state = through_file(trained.state_dict())
     optimizer = optimizer_with([0.5, 0.25], kind)
-    optimizer.load_state_dict(through_file(trained_optimizer(kind).state_dict()))
+    optimizer.load_state_dict(state)
     return optimizer
 
 
@@ -168,7 +172,8 @@ def loaded_optimizer(kind: Any) -> Optimizer:
 def test_learning_rate_that_may_be_decayed(
     build_optimizer: Any, kind: Any, options: dict[str, Any]
 ) -> None:
-    lambda_lr(build_optimizer(kind), CURVE, 6, **options)
+    optimizer = build_optimizer(kind)
+    lambda_lr(optimizer, CURVE, 6, **options)
 
 
 # Arguments of follow.
@@ -231,26 +236,30 @@ wrong_value = pytest.mark.parametrize("value", NOT_POSITIVE_FLOAT32 + NOT_POSITI
 @pytest.mark.parametrize("option", ["lr", "initial_lr"])
 @wrong(TypeError, " of param_groups[1] = ")
 def test_type_of_a_groups_learning_rate(option: str, value: Any) -> None:
-    lambda_lr(optimizer_with_option(option, value), CURVE)
+    optimizer = optimizer_with_option(option, value)
+    lambda_lr(optimizer, CURVE)
 
 
 @wrong_value
 @pytest.mark.parametrize("option", ["lr", "initial_lr"])
 @wrong(ValueError, " of param_groups[1] = ")
 def test_value_of_a_groups_learning_rate(option: str, value: Any) -> None:
-    lambda_lr(optimizer_with_option(option, value), CURVE)
+    optimizer = optimizer_with_option(option, value)
+    lambda_lr(optimizer, CURVE)
 
 
 @wrong_type
 @wrong(TypeError, " of param_groups[1] = ")
 def test_type_of_a_followed_option(value: Any) -> None:
-    follow(optimizer_with_option("weight_decay", value), "weight_decay", CURVE)
+    optimizer = optimizer_with_option("weight_decay", value)
+    follow(optimizer, "weight_decay", CURVE)
 
 
 @wrong_value
 @wrong(ValueError, " of param_groups[1] = ")
 def test_value_of_a_followed_option(value: Any) -> None:
-    follow(optimizer_with_option("weight_decay", value), "weight_decay", CURVE)
+    optimizer = optimizer_with_option("weight_decay", value)
+    follow(optimizer, "weight_decay", CURVE)
 
 
 # Arguments of count_updates.
@@ -373,7 +382,8 @@ def unharmed(saved: Saved) -> Iterator[Saved]:
 
 @pytest.mark.parametrize("epoch", [0.5, 3.0, True, "x", (3,), torch.tensor(3), torch.ones(())])
 def test_epoch_of_a_wrong_type(scheduler: Saved, epoch: Any) -> None:
-    with pytest.raises(TypeError, match=r"epoch = .* must be an integer.*call step\(\)") as caught:
+    message = r"epoch = .* must be an integer.*call step\(\)"
+    with pytest.raises(TypeError, match=message) as caught:
         scheduler.run.part.step(epoch)
     assert "takes a loss only with a hold rule" in str(caught.value)
 
@@ -447,21 +457,26 @@ def test_state_of_a_scheduler_for_a_follower(follower: Saved, scheduler: Saved) 
 
 @pytest.mark.parametrize("name", ["held", "counted"])
 def test_torch_does_not_read_a_state_with_a_clock(name: str) -> None:
-    torchs = LambdaLR(optimizer_with([0.5, 0.5]), lambda step: 1.0)
+    saved = Saved(name)
+    optimizer = optimizer_with([0.5, 0.5])
+    scheduler_of_torch = LambdaLR(optimizer, lambda step: 1.0)
     with pytest.raises(KeyError, match="lr_lambdas"):
-        torchs.load_state_dict(Saved(name).state)
+        scheduler_of_torch.load_state_dict(saved.state)
 
 
 def test_state_of_cyclic_lr_has_no_peak(scheduler: Saved) -> None:
-    cyclic = CyclicLR(optimizer_with([0.1, 0.1]), 0.1, 0.5, cycle_momentum=False)
+    optimizer = optimizer_with([0.1, 0.1])
+    cyclic = CyclicLR(optimizer, 0.1, 0.5, cycle_momentum=False)
     with pytest.raises(ValueError, match="base_lrs are not the peaks") as caught:
         scheduler.run.part.load_state_dict(cyclic.state_dict())
-    assert "last_epoch=-1), and then" in str(caught.value)
-    assert "scheduler.set_peak(peak)" in str(caught.value)
+    message = str(caught.value)
+    assert "last_epoch=-1), and then" in message
+    assert "scheduler.set_peak(peak)" in message
 
 
 def test_state_of_one_cycle_lr_has_no_peak(scheduler: Saved) -> None:
-    one_cycle = OneCycleLR(optimizer_with([0.1, 0.1]), 0.1, 9, cycle_momentum=False)
+    optimizer = optimizer_with([0.1, 0.1])
+    one_cycle = OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
     with pytest.raises(ValueError, match=r"OneCycleLR.* not the peaks.*last_epoch=-1"):
         scheduler.run.part.load_state_dict(one_cycle.state_dict())
 
@@ -642,7 +657,8 @@ def test_any_damage_is_rejected_or_harmless(
 ) -> None:
     run = run_of(name, **options)
     run.train(5)
-    state = damaged(data.draw, copy.deepcopy(run.part.state_dict()))
+    saved = copy.deepcopy(run.part.state_dict())
+    state = damaged(data.draw, saved)
     run.train(1)
     before = run.shown()
     try:
@@ -651,7 +667,8 @@ def test_any_damage_is_rejected_or_harmless(
         assert equal_trees(run.shown(), before)
     else:
         run.train(1)
-        assert np.isfinite(np.array(run.values(), dtype=float)).all()
+        values = np.array(run.values(), dtype=float)
+        assert np.isfinite(values).all()
 
 
 # States of a different curve, at step 40. The message shows at most two differences.
@@ -679,8 +696,9 @@ def resume(saved: Any, current: Any, name: str = "scheduler") -> None:
         groups = len(saved)
     old = run_of(name, saved, [0.1] * groups)
     old.train(40)
+    state = through_file(old.part.state_dict())
     new = run_of(name, current, [0.1] * groups)
-    new.part.load_state_dict(through_file(old.part.state_dict()))
+    new.part.load_state_dict(state)
 
 
 @wrong(
@@ -702,7 +720,8 @@ def test_longer_curve_of_a_follower() -> None:
 
 @wrong(ValueError, "=64, now 9; warmup_steps=5, now 0; …,")
 def test_curve_with_three_differences() -> None:
-    resume(OLD, PlateauCurve(9, plateaus=[(0, 50)]))
+    short = PlateauCurve(9, plateaus=[(0, 50)])
+    resume(OLD, short)
 
 
 @wrong(ValueError, " curve.total_steps=64, now 96, and the le")
@@ -787,6 +806,7 @@ def test_damaged_curve_is_a_warning_if_not_strict(name: str, curve: Any) -> None
     state = unreadable_state(run, curve)
     run.train(1)
     run.part.strict = False
-    with pytest.warns(CurveWarning, match=r"so far are not compared: records\[0\] has a curve"):
+    message = r"so far are not compared: records\[0\] has a curve"
+    with pytest.warns(CurveWarning, match=message):
         run.part.load_state_dict(state)
     assert run.part.curve_step == saved_step

@@ -18,7 +18,7 @@ from support.schedulers.runs import (
     optimizer_with,
 )
 from support.training.steps import through_file
-from torch.optim import SGD, AdamW
+from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import ConstantLR
 
 from plateau_jax import CurveWarning, PlateauCurve
@@ -51,19 +51,29 @@ def test_values_ahead_stay_few() -> None:
 # Groups that change again.
 
 
-def remove_first(optimizer: torch.optim.Optimizer) -> None:
+def group_of(size: int, **options: Any) -> dict[str, Any]:
+    """Return a group of one parameter."""
+    return {"params": [torch.nn.Parameter(torch.ones(size))], **options}
+
+
+def remove_first(optimizer: Optimizer) -> None:
     del optimizer.param_groups[0]
 
 
-def reverse(optimizer: torch.optim.Optimizer) -> None:
+def reverse(optimizer: Optimizer) -> None:
     optimizer.param_groups.reverse()
 
 
-def add_one(optimizer: torch.optim.Optimizer) -> None:
-    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 0.125})
+def add_one(optimizer: Optimizer) -> None:
+    optimizer.add_param_group(group_of(2, lr=0.125))
 
 
 CHANGES = pytest.mark.parametrize("change", [remove_first, reverse, add_one])
+
+
+def bases_by_group(optimizer: Optimizer, bases: list[float]) -> dict[int, float]:
+    groups = map(id, optimizer.param_groups)
+    return dict(zip(groups, bases, strict=True))
 
 
 @CHANGES
@@ -73,16 +83,17 @@ def test_groups_change_after_bases_were_appended(change: Any, peak: float) -> No
     optimizer = optimizer_with([0.5, 0.125])
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 15)
-    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1e-3})
+    optimizer.add_param_group(group_of(2, lr=1e-3))
     scheduler.base_lrs.append(peak)
     scheduler.lr_lambdas.append(scheduler.lr_lambdas[-1])
     advance(optimizer, scheduler, 5)
-    bases = dict(zip(map(id, optimizer.param_groups), scheduler.base_lrs, strict=True))
+    bases = bases_by_group(optimizer, scheduler.base_lrs)
     change(optimizer)
     advance(optimizer, scheduler)
-    expected = [bases.get(id(group), 0.125) for group in optimizer.param_groups]
-    assert scheduler.base_lrs == expected
-    assert lrs_of(optimizer) == [learning_rate(base, CURVE, 21) for base in expected]
+    expected_bases = [bases.get(id(group), 0.125) for group in optimizer.param_groups]
+    expected_lrs = [learning_rate(base, CURVE, 21) for base in expected_bases]
+    assert scheduler.base_lrs == expected_bases
+    assert lrs_of(optimizer) == expected_lrs
 
 
 @CHANGES
@@ -92,17 +103,20 @@ def test_groups_change_after_a_move_to_another_optimizer(change: Any) -> None:
     scheduler = lambda_lr(former, CURVE)
     follower = follow(former, "weight_decay", CURVE)
     advance(former, scheduler, 15)
-    groups = [{"params": group["params"], "lr": group["lr"]} for group in former.param_groups]
+    groups: list[Any] = []
+    for group in former.param_groups:
+        groups.append({"params": group["params"], "lr": group["lr"]})
     optimizer = AdamW(groups)
     scheduler.optimizer = optimizer
     follower.optimizer = optimizer
     advance(optimizer, scheduler)
-    bases = dict(zip(map(id, optimizer.param_groups), (0.5, 0.25), strict=True))
+    bases = bases_by_group(optimizer, [0.5, 0.25])
     change(optimizer)
     advance(optimizer, scheduler)
     follower.step()
-    expected = [bases.get(id(group), 0.125) for group in optimizer.param_groups]
-    assert lrs_of(optimizer) == [learning_rate(base, CURVE, 17) for base in expected]
+    expected_bases = [bases.get(id(group), 0.125) for group in optimizer.param_groups]
+    expected_lrs = [learning_rate(base, CURVE, 17) for base in expected_bases]
+    assert lrs_of(optimizer) == expected_lrs
 
 
 # Tensors, and new groups.
@@ -128,21 +142,23 @@ def test_groups_share_a_tensor_only_under_one_curve(
     else:
         part = follow(optimizer, key, curves)
     held = [option_of(group, key) for group in optimizer.param_groups]
-    assert [tensor is shared for tensor in held] == [curve == curves[0] for curve in curves]
+    for tensor, curve in zip(held, curves, strict=True):
+        assert (tensor is shared) == (curve == curves[0])
     for _ in range(3):
         optimizer.step()
         part.step()
     now = [option_of(group, key) for group in optimizer.param_groups]
-    assert list(map(id, now)) == list(map(id, held))
-    assert list(map(float, now)) == [learning_rate(base, curve, 3) for curve in curves]
-    assert float(option_of(optimizer.defaults, key)) == np.float32(base), (
-        "a new group begins with it"
-    )
+    for tensor, earlier_tensor, curve in zip(now, held, curves, strict=True):
+        assert tensor is earlier_tensor
+        assert float(tensor) == learning_rate(base, curve, 3)
+    default = float(option_of(optimizer.defaults, key))
+    assert default == np.float32(base), "a new group begins with it"
 
 
 def test_new_peaks_separate_shared_tensors() -> None:
     optimizer = optimizer_with([None, None], AdamW, lr=torch.tensor(0.5))
-    lambda_lr(optimizer, DIFFERENT).set_peak([0.5, 0.25])
+    scheduler = lambda_lr(optimizer, DIFFERENT)
+    scheduler.set_peak([0.5, 0.25])
     assert lrs_of(optimizer) == [0.5, 0.25]
 
 
@@ -150,9 +166,11 @@ def test_load_compares_the_curves_of_all_groups() -> None:
     saved = optimizer_with([0.5, 0.25])
     scheduler = lambda_lr(saved, CURVE)
     advance(saved, scheduler, 7)
-    again = lambda_lr(optimizer_with([0.5, 0.25]), [CURVE, DIFFERENT])
+    state = scheduler.state_dict()
+    optimizer = optimizer_with([0.5, 0.25])
+    again = lambda_lr(optimizer, [CURVE, DIFFERENT])
     with pytest.raises(ValueError, match=r"of param_groups\[1\] differ from step 0 on"):
-        again.load_state_dict(scheduler.state_dict())
+        again.load_state_dict(state)
 
 
 def test_load_separates_shared_tensors_of_new_curves() -> None:
@@ -165,7 +183,8 @@ def test_load_separates_shared_tensors_of_new_curves() -> None:
     with pytest.warns(CurveWarning, match=r"of param_groups\[1\] differ from step 0 on"):
         again.load_state_dict(scheduler.state_dict(), strict=False)
     for step in range(7, 10):
-        assert lrs_of(resumed) == [learning_rate(0.5, curve, step) for curve in (CURVE, DIFFERENT)]
+        expected = [learning_rate(0.5, curve, step) for curve in (CURVE, DIFFERENT)]
+        assert lrs_of(resumed) == expected
         advance(resumed, again)
 
 
@@ -174,16 +193,18 @@ def test_new_group_begins_at_the_peak_after_another_scheduler() -> None:
     optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=torch.tensor(0.5))
     ConstantLR(optimizer, 0.5)
     scheduler = lambda_lr(optimizer, CURVE)
-    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    optimizer.add_param_group(group_of(1))
     advance(optimizer, scheduler)
     assert scheduler.base_lrs == [0.5, 0.5]
 
 
 def test_list_option_stays_a_list() -> None:
     optimizer = optimizer_with([0.1], AdamW)
-    optimizer.param_groups[0]["betas"] = [0.5, 0.9]
-    follow(optimizer, ("betas", 1), CURVE).step()
-    assert optimizer.param_groups[0]["betas"] == [0.5, learning_rate(0.9, CURVE, 1)]
+    (group,) = optimizer.param_groups
+    group["betas"] = [0.5, 0.9]
+    follower = follow(optimizer, ("betas", 1), CURVE)
+    follower.step()
+    assert group["betas"] == [0.5, learning_rate(0.9, CURVE, 1)]
 
 
 @pytest.mark.gpu("torch")

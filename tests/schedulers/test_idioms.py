@@ -642,7 +642,8 @@ def test_reads_everything(run: LambdaRun) -> None:
     assert scheduler.state_dict()["_last_lr"] == scheduler.get_last_lr()
     assert scheduler.state_dict()["last_epoch"] == scheduler.last_epoch
     assert scheduler._step_count == scheduler.last_epoch + 1
-    assert [type(multiplier) for multiplier in run.multipliers()] == [float] * len(run.groups)
+    kinds = [type(multiplier) for multiplier in run.multipliers()]
+    assert kinds == [float] * len(run.groups)
 
 
 # Groups that are added.
@@ -696,7 +697,8 @@ def test_extends_bases_and_functions(run: LambdaRun) -> None:
 def test_extends_by_the_groups_that_are_missing(run: LambdaRun) -> None:
     run.unfreeze(lr=0.25)
     scheduler = run.scheduler
-    scheduler.base_lrs.extend(group["lr"] for group in run.groups[len(scheduler.base_lrs) :])
+    new_groups = run.groups[len(scheduler.base_lrs) :]
+    scheduler.base_lrs.extend(group["lr"] for group in new_groups)
     missing = len(run.groups) - len(scheduler.lr_lambdas)
     scheduler.lr_lambdas.extend([scheduler.lr_lambdas[-1]] * missing)
 
@@ -853,7 +855,9 @@ def test_puts_new_parameters_into_a_group(run: LambdaRun) -> None:
 def test_puts_all_parameters_into_a_new_group(run: LambdaRun) -> None:
     parameters = run.groups[0]["params"]
     run.groups.clear()
-    run.optimizer.add_param_group({"params": [*parameters, Parameter(torch.zeros(1))], "lr": 0.125})
+    new_parameter = Parameter(torch.zeros(1))
+    group = {"params": [*parameters, new_parameter], "lr": 0.125}
+    run.optimizer.add_param_group(group)
 
 
 @same(setups=COMMON_CURVE)
@@ -863,10 +867,11 @@ def test_regroups_with_layerwise_learning_rates(run: LambdaRun) -> None:
     groups: list[dict[str, Any]] = []
     for depth in range(3):
         base = 0.5**depth
-        parameter = Parameter(torch.zeros(1))
-        groups.append(
-            {**run.groups[0], "params": [parameter], "initial_lr": base, "lr": base * multiplier}
-        )
+        group = dict(run.groups[0])
+        group["params"] = [Parameter(torch.zeros(1))]
+        group["initial_lr"] = base
+        group["lr"] = base * multiplier
+        groups.append(group)
     run.groups[:] = groups
     scheduler.base_lrs = [group["initial_lr"] for group in groups]
     scheduler.lr_lambdas = [scheduler.lr_lambdas[0]] * 3
@@ -1096,7 +1101,8 @@ def load(run: LambdaRun, states: States, *, optimizer_first: bool) -> None:
 
 def fresh_run(run: LambdaRun, peaks: Sequence[Any] | None = None) -> LambdaRun:
     """Return a run as the same program builds it when it is started again."""
-    return LambdaRun(run.scheduler_class, run.curve, copy.deepcopy(peaks or run.scheduler.base_lrs))
+    copied = copy.deepcopy(peaks or run.scheduler.base_lrs)
+    return LambdaRun(run.scheduler_class, run.curve, copied)
 
 
 def restart(run: LambdaRun, peaks: Sequence[Any] | None = None) -> None:
@@ -1171,7 +1177,8 @@ def test_loads_a_state_that_it_wrote(run: LambdaRun) -> None:
 @rejected("base_lrs")
 def test_loads_only_a_step(run: LambdaRun) -> None:
     """Torch keeps all that the state does not have."""
-    run.scheduler.load_state_dict({"last_epoch": 30, "lr_lambdas": [None] * len(run.groups)})
+    state = {"last_epoch": 30, "lr_lambdas": [None] * len(run.groups)}
+    run.scheduler.load_state_dict(state)
 
 
 @rejected("curve_step")
@@ -1373,7 +1380,8 @@ def test_derives_a_class_with_a_floor(run: LambdaRun) -> None:
         def get_lr(self) -> list[Any]:
             return [max(lr, 0.0625) for lr in super().get_lr()]
 
-    run.scheduler = WithFloor(run.optimizer, run.curve, last_epoch=run.scheduler.last_epoch - 1)
+    last_epoch = run.scheduler.last_epoch - 1
+    run.scheduler = WithFloor(run.optimizer, run.curve, last_epoch=last_epoch)
 
 
 @same()

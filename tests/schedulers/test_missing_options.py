@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,23 +20,31 @@ from torch_bridge import follow, lambda_lr
 RISING = StagedCurve([(10, 1.0)], start=0.5)
 FALLING = PlateauCurve(8)
 
+Options = dict[str, Any]
+Layout = list[Curve | None]
+
 WITH_MOMENTUM = {"momentum": 0.95}
 WITHOUT_MOMENTUM = {"betas": (0.9, 0.95)}
+
+
+def new_group(options: Options) -> Options:
+    """Return a group of one parameter with these options."""
+    return {"params": [torch.nn.Parameter(torch.ones(1))], **options}
 
 
 class MuonWithAdam(Optimizer):
     """Its groups have either a momentum, or Adam's betas."""
 
-    def __init__(self, options: list[dict[str, Any]]) -> None:
-        groups = [{"params": [torch.nn.Parameter(torch.ones(1))], **item} for item in options]
+    def __init__(self, options: Sequence[Options]) -> None:
+        groups = [new_group(item) for item in options]
         super().__init__(groups, {"lr": 0.1})
 
     def step(self, closure: Any = None) -> None:
         pass
 
 
-def options_of(layout: list[Curve | None]) -> list[dict[str, Any]]:
-    options: list[dict[str, Any]] = []
+def options_of(layout: Layout) -> list[Options]:
+    options: list[Options] = []
     for index, curve in enumerate(layout):
         if curve is None:
             options.append(dict(WITHOUT_MOMENTUM))
@@ -48,7 +56,7 @@ def options_of(layout: list[Curve | None]) -> list[dict[str, Any]]:
 class MomentumRun(TorchRun):
     """An optimizer with a follower of its momentum."""
 
-    def __init__(self, layout: list[Curve | None], options: list[dict[str, Any]]) -> None:
+    def __init__(self, layout: Layout, options: list[Options]) -> None:
         self.options = options
         Run.__init__(self, layout, [])
 
@@ -58,6 +66,10 @@ class MomentumRun(TorchRun):
 
     def values(self) -> list[float]:
         return [group["momentum"] for group in self.groups if "momentum" in group]
+
+
+def run_of(layout: Layout) -> MomentumRun:
+    return MomentumRun(layout, options_of(layout))
 
 
 def load_optimizer(run: MomentumRun) -> None:
@@ -70,7 +82,7 @@ def reverse_groups(run: MomentumRun) -> None:
 
 def add_group_without_momentum(run: MomentumRun) -> None:
     if None in run.curve:
-        group = {"params": [torch.nn.Parameter(torch.ones(1))], **WITHOUT_MOMENTUM}
+        group = new_group(WITHOUT_MOMENTUM)
         run.optimizer.add_param_group(group)
 
 
@@ -84,11 +96,13 @@ def set_base(run: MomentumRun) -> None:
 
 
 def pickle_all(run: MomentumRun) -> None:
-    run.optimizer, run.schedulers = pickle.loads(pickle.dumps((run.optimizer, run.schedulers)))
+    pickled = pickle.dumps((run.optimizer, run.schedulers))
+    run.optimizer, run.schedulers = pickle.loads(pickled)
 
 
 def copy_all(run: MomentumRun) -> None:
-    run.optimizer, run.schedulers = copy.deepcopy((run.optimizer, run.schedulers))
+    copied = copy.deepcopy((run.optimizer, run.schedulers))
+    run.optimizer, run.schedulers = copied
 
 
 def move_to_a_new_optimizer(run: MomentumRun) -> None:
@@ -108,44 +122,46 @@ CHANGES = (
     move_to_a_new_optimizer,
 )
 
-layouts = st.lists(st.sampled_from([None, RISING, FALLING]), min_size=1, max_size=4).filter(any)
+curves_or_none = st.sampled_from([None, RISING, FALLING])
+layouts = st.lists(curves_or_none, min_size=1, max_size=4).filter(any)
 
 
 @examples(200)
 @given(layouts, st.lists(st.sampled_from(CHANGES), max_size=8))
 def test_groups_without_the_option_do_not_matter(
-    layout: list[Curve | None], changes: list[Callable[[MomentumRun], None]]
+    layout: Layout, changes: list[Callable[[MomentumRun], None]]
 ) -> None:
     """The others follow their curves as in an optimizer that has only those."""
     options = options_of(layout)
     run = MomentumRun(layout, options)
-    only_with_momentum = MomentumRun(
-        [curve for curve in layout if curve is not None],
-        [item for item in options if "momentum" in item],
-    )
+    curves: Layout = [curve for curve in layout if curve is not None]
+    options_with_momentum = [item for item in options if "momentum" in item]
+    only_with_momentum = MomentumRun(curves, options_with_momentum)
     for change in changes:
         change(run)
         change(only_with_momentum)
         run.update()
         only_with_momentum.update()
         assert run.values() == only_with_momentum.values()
-    state = run.part.state_dict()
-    has_momentum = ["momentum" in group for group in run.groups]
-    indices = [index for index, has_it in enumerate(has_momentum) if has_it]
-    assert state.pop("groups", [*range(len(indices))]) == indices
-    assert state == only_with_momentum.part.state_dict()
-    for group in run.groups:
-        if "momentum" not in group:
+    indices: list[int] = []
+    for index, group in enumerate(run.groups):
+        if "momentum" in group:
+            indices.append(index)
+        else:
             assert "initial_momentum" not in group
             assert group["betas"] == WITHOUT_MOMENTUM["betas"]
+    state = run.part.state_dict()
+    first_groups = list(range(len(indices)))
+    assert state.pop("groups", first_groups) == indices
+    assert state == only_with_momentum.part.state_dict()
 
 
 @examples(50)
 @given(layouts, st.integers(0, 12))
-def test_follower_of_some_groups_resumes(layout: list[Curve | None], saved_at: int) -> None:
-    run = MomentumRun(layout, options_of(layout))
+def test_follower_of_some_groups_resumes(layout: Layout, saved_at: int) -> None:
+    run = run_of(layout)
     run.train(saved_at)
-    resumed = MomentumRun(layout, options_of(layout))
+    resumed = run_of(layout)
     state = run.save()
     resumed.load_schedulers(state)
     resumed.load_optimizer(state)
@@ -156,26 +172,28 @@ def test_follower_of_some_groups_resumes(layout: list[Curve | None], saved_at: i
 
 
 @pytest.mark.parametrize("layout", [[RISING, RISING], [RISING, None]])
-def test_state_of_other_groups_is_rejected(layout: list[Curve | None]) -> None:
-    saved = MomentumRun([None, RISING], options_of([None, RISING]))
-    run = MomentumRun(layout, options_of(layout))
+def test_state_of_other_groups_is_rejected(layout: Layout) -> None:
+    saved = run_of([None, RISING])
+    run = run_of(layout)
     before = run.values()
     message = r"state_dict has momentum for param_groups \[1\], and this optimizer has it in \[0\]"
+    state = saved.part.state_dict()
     with pytest.raises(ValueError, match=message):
-        run.part.load_state_dict(saved.part.state_dict())
+        run.part.load_state_dict(state)
     assert run.values() == before
 
 
 def test_group_that_loses_the_option_is_left_alone() -> None:
-    run = MomentumRun([RISING, RISING, None], options_of([RISING, RISING, None]))
+    run = run_of([RISING, RISING, None])
     del run.groups[0]["momentum"]
     run.update()
-    assert len(run.part.base_values) == len(run.values()) == 1
+    assert len(run.part.base_values) == 1
+    assert len(run.values()) == 1
     assert "momentum" not in run.groups[0]
 
 
 def test_new_optimizer_without_the_option_is_rejected() -> None:
-    run = MomentumRun([RISING, None], options_of([RISING, None]))
+    run = run_of([RISING, None])
     with pytest.raises(ValueError, match="no parameter group of the new optimizer has momentum"):
         run.part.optimizer = MuonWithAdam([WITHOUT_MOMENTUM])
     assert run.part.optimizer is run.optimizer
@@ -183,12 +201,14 @@ def test_new_optimizer_without_the_option_is_rejected() -> None:
 
 def test_item_that_only_some_groups_have() -> None:
     optimizer = MuonWithAdam([WITH_MOMENTUM, {"betas": (0.9, 0.99)}])
-    follower = follow(optimizer, ("betas", 1), [None, StagedCurve([(4, 1.0)], start=0.95 / 0.99)])
-    assert optimizer.param_groups[1]["betas"] == (0.9, pytest.approx(0.95))
+    curve = StagedCurve([(4, 1.0)], start=0.95 / 0.99)
+    follower = follow(optimizer, ("betas", 1), [None, curve])
+    with_momentum, with_betas = optimizer.param_groups
+    assert with_betas["betas"] == (0.9, pytest.approx(0.95))
     for _ in range(4):
         follower.step()
-    assert optimizer.param_groups[1]["betas"] == (0.9, pytest.approx(0.99))
-    assert optimizer.param_groups[0].keys() == {"params", "lr", "momentum"}
+    assert with_betas["betas"] == (0.9, pytest.approx(0.99))
+    assert with_momentum.keys() == {"params", "lr", "momentum"}
 
 
 @pytest.fixture
@@ -212,7 +232,8 @@ def test_curve_and_none_for_groups_without_the_option() -> None:
 def test_added_group_without_the_option() -> None:
     optimizer = MuonWithAdam([WITH_MOMENTUM, WITH_MOMENTUM])
     follower = follow(optimizer, "momentum", RISING)
-    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], **WITHOUT_MOMENTUM})
+    group = new_group(WITHOUT_MOMENTUM)
+    optimizer.add_param_group(group)
     follower.step()
 
 
@@ -235,7 +256,7 @@ def test_too_few_curves_with_none(optimizer: MuonWithAdam) -> None:
 def test_added_group_with_the_option_needs_a_curve() -> None:
     optimizer = MuonWithAdam([WITH_MOMENTUM, WITHOUT_MOMENTUM])
     follower = follow(optimizer, "momentum", [RISING, None])
-    group = {"params": [torch.nn.Parameter(torch.ones(1))], **WITH_MOMENTUM}
+    group = new_group(WITH_MOMENTUM)
     optimizer.add_param_group(group)
     follower.step()
 

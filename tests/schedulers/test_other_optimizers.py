@@ -63,17 +63,23 @@ def test_wrapped_optimizer_trains_with_the_curve(wrapper: str) -> None:
     assert resumed.lrs == expected[SAVED_AFTER:]
     assert run.part.get_last_lr() == lrs_of(run.inner)
 
-    follow(run.optimizer, "weight_decay", CURVE).step()
-    assert run.inner.param_groups[0]["weight_decay"] == learning_rate(0.5, CURVE, 1)
+    follower = follow(run.optimizer, "weight_decay", CURVE)
+    follower.step()
+    weight_decay = run.inner.param_groups[0]["weight_decay"]
+    assert weight_decay == learning_rate(0.5, CURVE, 1)
     if wrapper == "TRAC":
         return  # it raises an error at the step after a group was added
-    run.optimizer.add_param_group(optimizer_with([1.0]).param_groups[0])
+    (new_group,) = optimizer_with([1.0]).param_groups
+    run.optimizer.add_param_group(new_group)
     run.train(1)
-    assert lrs_of(run.inner) == [learning_rate(peak, CURVE, UPDATES + 1) for peak in (*PEAKS, 1.0)]
+    last_lrs = [learning_rate(peak, CURVE, UPDATES + 1) for peak in (*PEAKS, 1.0)]
+    assert lrs_of(run.inner) == last_lrs
 
 
 @wrong(ValueError, "LayerWiseDummyOptimizer")
 def test_dummy_of_layerwise_optimizers() -> None:
     """Transformers steps the real optimizers in hooks, where no scheduler reaches them."""
     parameter = torch.nn.Parameter(torch.ones(2))
-    lambda_lr(LayerWiseDummyOptimizer({parameter: SGD([parameter], lr=0.5)}, lr=0.5), CURVE)
+    optimizer = SGD([parameter], lr=0.5)
+    dummy = LayerWiseDummyOptimizer({parameter: optimizer}, lr=0.5)
+    lambda_lr(dummy, CURVE)

@@ -26,10 +26,15 @@ WITH_WARMUP = PlateauCurve(40, warmup_steps=5)
 WITH_PLATEAU = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
 
-def new_parameter() -> torch.nn.Parameter:
+def add_group(optimizer: Optimizer, **options: Any) -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.grad = torch.ones(2)
-    return parameter
+    optimizer.add_param_group({**options, "params": [parameter]})
+
+
+def falling_lrs(step: int, *peaks: float) -> list[float]:
+    """Return the learning rates of groups with these peaks at a step of `FALLING`."""
+    return [learning_rate(peak, FALLING, step) for peak in peaks]
 
 
 # Schedulers that are built on one optimizer, one after another.
@@ -83,11 +88,13 @@ class Cycle:
 @pytest.mark.parametrize("is_collected", [False, True])
 def test_peak_does_not_depend_on_the_garbage_collector(is_collected: bool) -> None:
     optimizer = optimizer_with([0.5])
-    advance(optimizer, lambda_lr(optimizer, FALLING))
+    scheduler = lambda_lr(optimizer, FALLING)
+    advance(optimizer, scheduler)
     Cycle(build_constant(optimizer, FALLING))
     if is_collected:
         gc.collect()
-    assert lambda_lr(optimizer, FALLING).base_lrs == [0.5]
+    second = lambda_lr(optimizer, FALLING)
+    assert second.base_lrs == [0.5]
 
 
 # A second scheduler of an optimizer whose `lr` is neither the peak nor what the first one wrote.
@@ -99,7 +106,8 @@ UNKNOWN_LR = r"had lr = 0\.07 and, from an earlier scheduler, initial_lr = 0\.5"
 def changed_optimizer(request: pytest.FixtureRequest) -> Optimizer:
     """An optimizer whose learning rate the program has changed after 10 updates."""
     optimizer = optimizer_with([request.param(0.5)])
-    advance(optimizer, lambda_lr(optimizer, FALLING), 10)
+    scheduler = lambda_lr(optimizer, FALLING)
+    advance(optimizer, scheduler, 10)
     optimizer.param_groups[0]["lr"] = request.param(0.07)
     return optimizer
 
@@ -116,24 +124,28 @@ def test_initial_lr_is_the_peak_and_a_warning_names_lr(changed_optimizer: Optimi
 
 def test_advice_for_several_groups_sets_each_peak() -> None:
     optimizer = optimizer_with([0.5, 0.25])
-    advance(optimizer, lambda_lr(optimizer, FALLING), 10)
+    scheduler = lambda_lr(optimizer, FALLING)
+    advance(optimizer, scheduler, 10)
     optimizer.param_groups[1]["lr"] = 0.07
     second = lambda_lr(optimizer, FALLING)
     with pytest.warns(CurveWarning, match=r"param_groups\[1\] had lr = 0\.07") as caught:
         optimizer.step()
-    assert "call scheduler.set_peak([0.5, 0.07])," in str(caught[0].message)
+    (warning,) = caught
+    assert "call scheduler.set_peak([0.5, 0.07])," in str(warning.message)
     second.set_peak([0.5, 0.07])
-    assert lrs_of(optimizer) == [learning_rate(peak, FALLING, 0) for peak in (0.5, 0.07)]
+    assert lrs_of(optimizer) == falling_lrs(0, 0.5, 0.07)
 
 
-def test_unknown_lr_is_named_after_updates_without_a_scheduler() -> None:
+def test_unknown_lr_is_named_after_a_range_test() -> None:
     """As after a range test, or under a scheduler that is gone."""
     optimizer = optimizer_with([0.5])
-    advance(optimizer, lambda_lr(optimizer, FALLING), 3)
+    scheduler = lambda_lr(optimizer, FALLING)
+    advance(optimizer, scheduler, 3)
+    (group,) = optimizer.param_groups
     for update in range(20):
-        optimizer.param_groups[0]["lr"] = 1e-3 * 1.2**update
+        group["lr"] = 1e-3 * 1.2**update
         optimizer.step()
-    optimizer.param_groups[0]["lr"] = 0.07
+    group["lr"] = 0.07
     second = lambda_lr(optimizer, FALLING)
     with pytest.warns(CurveWarning, match=UNKNOWN_LR):
         optimizer.step()
@@ -143,7 +155,7 @@ def test_unknown_lr_is_named_after_updates_without_a_scheduler() -> None:
 def test_lr_becomes_the_peak_by_deleting_initial_lr(changed_optimizer: Optimizer) -> None:
     del changed_optimizer.param_groups[0]["initial_lr"]
     second = lambda_lr(changed_optimizer, FALLING)
-    assert second.base_lrs == [learning_rate(0.07, FALLING, 0)]
+    assert second.base_lrs == falling_lrs(0, 0.07)
     advance(changed_optimizer, second, 3)
 
 
@@ -151,15 +163,16 @@ def test_set_peak_silences_the_warning_about_lr(changed_optimizer: Optimizer) ->
     second = lambda_lr(changed_optimizer, FALLING)
     second.set_peak(0.07)
     advance(changed_optimizer, second, 3)
-    assert lrs_of(changed_optimizer) == [learning_rate(0.07, FALLING, 3)]
+    assert lrs_of(changed_optimizer) == falling_lrs(3, 0.07)
 
 
 def test_writing_the_peak_into_lr_silences_the_warning(changed_optimizer: Optimizer) -> None:
     changed_optimizer.param_groups[0]["lr"] = 0.5
-    advance(changed_optimizer, lambda_lr(changed_optimizer, FALLING), 3)
+    second = lambda_lr(changed_optimizer, FALLING)
+    advance(changed_optimizer, second, 3)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("kind", [SGD, AdamW])
 def test_lr_written_after_a_load_warns(kind: Any) -> None:
     """As after the best state has come back. Its own learning rate is silent."""
     optimizer = optimizer_with([0.5], kind)
@@ -180,52 +193,54 @@ def test_lr_written_after_a_load_warns(kind: Any) -> None:
     assert third.base_lrs == [0.5]
 
 
-def test_lr_that_a_scheduler_wrote_is_silent_after_groups_have_moved() -> None:
+def test_written_lr_is_silent_after_groups_have_moved() -> None:
     optimizer = optimizer_with([0.5, 0.5])
     scheduler = lambda_lr(optimizer, FALLING)
     advance(optimizer, scheduler, 3)
     optimizer.param_groups.reverse()
     scheduler.get_last_lr()
     advance(optimizer, scheduler, 5)
-    advance(optimizer, lambda_lr(optimizer, FALLING), 3)
+    second = lambda_lr(optimizer, FALLING)
+    advance(optimizer, second, 3)
 
 
 @pytest.mark.parametrize("updates", [0, 10])
-def test_lr_that_a_scheduler_wrote_is_silent_after_its_end(updates: int) -> None:
+def test_written_lr_is_silent_after_its_scheduler_ends(updates: int) -> None:
     """The first scheduler no longer exists, and groups were added in its time."""
 
     def train() -> None:
         scheduler = lambda_lr(optimizer, FALLING)
         advance(optimizer, scheduler, updates)
-        optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+        add_group(optimizer, lr=0.25)
         advance(optimizer, scheduler, updates)
 
     optimizer = optimizer_with([0.5])
     for _ in range(3):
         train()
-    assert lambda_lr(optimizer, FALLING).base_lrs == [0.5, 0.25, 0.25, 0.25]
+    last = lambda_lr(optimizer, FALLING)
+    assert last.base_lrs == [0.5, 0.25, 0.25, 0.25]
 
 
 # Groups that are added with an `initial_lr`.
 
 
-def test_explicit_initial_lr_of_an_added_group_is_its_peak() -> None:
+def test_explicit_initial_lr_is_the_peak() -> None:
     optimizer = optimizer_with([1.0])
     scheduler = lambda_lr(optimizer, FALLING)
     advance(optimizer, scheduler, 10)
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.01, "initial_lr": 0.5})
+    add_group(optimizer, lr=0.01, initial_lr=0.5)
     advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == [learning_rate(peak, FALLING, 11) for peak in (1.0, 0.5)]
+    assert lrs_of(optimizer) == falling_lrs(11, 1.0, 0.5)
 
 
-def test_explicit_initial_lr_is_the_peak_of_a_scheduler_that_waits() -> None:
+def test_explicit_initial_lr_is_the_peak_while_waiting() -> None:
     optimizer = optimizer_with([1.0])
     schedulers = [ConstantLR(optimizer, 0.5, 100), lambda_lr(optimizer, FALLING)]
     sequence = SequentialLR(optimizer, schedulers, [5])
     advance(optimizer, sequence, 2)
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.2, "initial_lr": 0.4})
+    add_group(optimizer, lr=0.2, initial_lr=0.4)
     advance(optimizer, sequence, 5)
-    assert lrs_of(optimizer) == [learning_rate(peak, FALLING, 2) for peak in (1.0, 0.4)]
+    assert lrs_of(optimizer) == falling_lrs(2, 1.0, 0.4)
 
 
 @pytest.mark.parametrize("peak", [0.4, 1.0])
@@ -234,9 +249,9 @@ def test_added_group_has_one_peak_under_two_curves(peak: float) -> None:
     schedulers = [lambda_lr(optimizer, WITH_WARMUP), lambda_lr(optimizer, FALLING)]
     sequence = SequentialLR(optimizer, schedulers, [5])
     advance(optimizer, sequence, 2)
-    optimizer.add_param_group({"params": [new_parameter()], "lr": peak})
+    add_group(optimizer, lr=peak)
     advance(optimizer, sequence, 6)
-    assert lrs_of(optimizer) == [learning_rate(base, FALLING, 3) for base in (1.0, peak)]
+    assert lrs_of(optimizer) == falling_lrs(3, 1.0, peak)
 
 
 def test_stale_scheduler_with_the_same_values_rejects_no_base() -> None:
@@ -246,7 +261,7 @@ def test_stale_scheduler_with_the_same_values_rejects_no_base() -> None:
     stepped = lambda_lr(optimizer, flat)
     stale = lambda_lr(optimizer, flat)
     advance(optimizer, stepped, 3)
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.75})
+    add_group(optimizer, lr=0.75)
     stepped.base_lrs.append(0.25)
     advance(optimizer, stepped)
     assert lrs_of(optimizer) == [0.25, 0.25]
@@ -275,12 +290,17 @@ class Copied:
             self.part.step()
 
     def add(self, **options: Any) -> dict[str, Any]:
-        copied = {**self.optimizer.param_groups[0], **options, "params": [new_parameter()]}
-        self.optimizer.add_param_group(copied)
-        return self.optimizer.param_groups[-1]
+        groups = self.optimizer.param_groups
+        copied_options = {**groups[0], **options}
+        add_group(self.optimizer, **copied_options)
+        return groups[-1]
 
     def values(self) -> list[float]:
         return [group[self.name] for group in self.optimizer.param_groups]
+
+    def weights(self) -> list[float]:
+        (weights,) = self.optimizer.param_groups[0]["params"]
+        return weights.tolist()
 
 
 @pytest.fixture(params=["scheduler", "follower"])
@@ -291,14 +311,15 @@ def copied(request: pytest.FixtureRequest) -> Copied:
 def test_copied_base_besides_another_value_is_an_error(copied: Copied) -> None:
     """At the next step of either, before anything is written."""
     group = copied.add(**{copied.name: 0.125})
-    before = copied.values(), copied.optimizer.param_groups[0]["params"][0].tolist()
+    values = copied.values()
+    weights = copied.weights()
     message = rf"added with {copied.name} = 0\.125.* del group\[.initial_{copied.name}.\]"
     for _ in range(2):
         for step in (copied.optimizer.step, copied.part.step):
             with pytest.raises(ValueError, match=message):
                 step()
-    weights = copied.optimizer.param_groups[0]["params"][0].tolist()
-    assert (copied.values(), weights) == before
+    assert copied.values() == values
+    assert copied.weights() == weights
     assert f"initial_{copied.name}" in group
 
 
@@ -306,7 +327,7 @@ def test_copied_base_is_mended_by_deleting_it(copied: Copied) -> None:
     group = copied.add(**{copied.name: 0.125})
     del group[f"initial_{copied.name}"]
     copied.update()
-    assert copied.values() == [learning_rate(base, FALLING, 13) for base in (0.5, 0.125)]
+    assert copied.values() == falling_lrs(13, 0.5, 0.125)
 
 
 def test_copied_base_is_kept_by_the_line_of_the_message(copied: Copied) -> None:
@@ -318,7 +339,7 @@ def test_copied_base_is_kept_by_the_line_of_the_message(copied: Copied) -> None:
     assert line == f'group["{copied.name}"] = {number!r}'
     group[copied.name] = number
     copied.update()
-    assert copied.values() == [learning_rate(0.5, FALLING, 13)] * 2
+    assert copied.values() == falling_lrs(13, 0.5, 0.5)
 
 
 @pytest.mark.parametrize("set_by_hand", [None, 0.33])
@@ -331,7 +352,7 @@ def test_group_that_copies_all_options_has_the_same_base(
     copied.add(**{copied.name: 0.5})  # the base itself
     copied.add(**{copied.name: learning_rate(0.5, FALLING, 12)})
     copied.update()
-    assert copied.values() == [learning_rate(0.5, FALLING, 13)] * 4
+    assert copied.values() == falling_lrs(13, 0.5, 0.5, 0.5, 0.5)
 
 
 def test_initial_lr_of_a_loaded_group_is_its_peak() -> None:
@@ -343,7 +364,7 @@ def test_initial_lr_of_a_loaded_group_is_its_peak() -> None:
     state = copy.deepcopy(scheduler.state_dict())
     resumed = optimizer_with([0.5])
     again = lambda_lr(resumed, FALLING)
-    resumed.add_param_group({"params": [new_parameter()], "lr": 0.25})
+    add_group(resumed, lr=0.25)
     resumed.load_state_dict(optimizer_state)
     again.load_state_dict(state)
     assert again.state_dict() == scheduler.state_dict()
@@ -355,13 +376,13 @@ def test_group_may_be_appended_after_a_load_and_a_look() -> None:
     scheduler = lambda_lr(optimizer, FALLING)
     advance(optimizer, scheduler, 5)
     state = scheduler.state_dict()
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.125})
+    add_group(optimizer, lr=0.125)
     scheduler.get_lr()
     scheduler.load_state_dict(state)
     scheduler.base_lrs.append(0.25)
     scheduler.lr_lambdas.append(scheduler.lr_lambdas[0])
     advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == [learning_rate(peak, FALLING, 6) for peak in (0.5, 0.25)]
+    assert lrs_of(optimizer) == falling_lrs(6, 0.5, 0.25)
 
 
 # The peaks of groups, as the program reads and writes them.
@@ -384,15 +405,20 @@ def test_peak_is_initial_lr_in_float32(lr: float, peak: float) -> None:
 @pytest.mark.parametrize("build", [AdamW, Adagrad, SGD])
 def test_peaks_are_known_in_mid_run(build: Any) -> None:
     """If the optimizer is new, or has an `initial_lr`, or no state shows that it was stepped."""
-    assert lambda_lr(optimizer_with([0.5], build), WITH_PLATEAU, 6).base_lrs == [0.5]
+    new = optimizer_with([0.5], build)
+    scheduler = lambda_lr(new, WITH_PLATEAU, 6)
+    assert scheduler.base_lrs == [0.5]
+
     stepped = optimizer_with([0.5], build)
     stepped.step()
     last_epoch = -1
     if build is SGD:
         last_epoch = 6
-    assert lambda_lr(stepped, WITH_PLATEAU, last_epoch).base_lrs == [0.5]
+    scheduler = lambda_lr(stepped, WITH_PLATEAU, last_epoch)
+    assert scheduler.base_lrs == [0.5]
     stepped.param_groups[0]["lr"] = 0.01
-    assert lambda_lr(stepped, WITH_PLATEAU, 6).base_lrs == [0.5]
+    scheduler = lambda_lr(stepped, WITH_PLATEAU, 6)
+    assert scheduler.base_lrs == [0.5]
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])
@@ -419,10 +445,12 @@ def test_peak_written_into_base_lrs_is_used() -> None:
     advance(optimizer, scheduler, 20)
     scheduler.base_lrs[1] = 0.7  # as programs for torch's schedulers do
     advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == [learning_rate(peak, WITH_PLATEAU, 21) for peak in (0.1, 0.7)]
+    expected = [learning_rate(peak, WITH_PLATEAU, 21) for peak in (0.1, 0.7)]
+    assert lrs_of(optimizer) == expected
     scheduler.base_lrs = np.array([0.3, 0.4])
     advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == [learning_rate(peak, WITH_PLATEAU, 22) for peak in (0.3, 0.4)]
+    expected = [learning_rate(peak, WITH_PLATEAU, 22) for peak in (0.3, 0.4)]
+    assert lrs_of(optimizer) == expected
 
 
 @pytest.mark.parametrize(("peak", "error"), [(None, TypeError), (-1.0, ValueError)])

@@ -30,7 +30,8 @@ Parts = dict[str, Any]
 
 def states_of(parts: Parts) -> dict[str, Any]:
     """Return the states of all parts, as read from a file."""
-    return through_file({name: part.state_dict() for name, part in parts.items()})
+    states = {name: part.state_dict() for name, part in parts.items()}
+    return through_file(states)
 
 
 def load(parts: Parts, states: dict[str, Any], order: Sequence[str]) -> None:
@@ -64,10 +65,11 @@ def torch_warmup(optimizer: Any) -> LambdaLR:
 
 def train_in_turn(parts: Parts, first: int, last: int, losses: list[float]) -> list[list[float]]:
     """Make updates `first` to `last`; return the learning rates of each."""
+    optimizer = parts["optimizer"]
     lrs: list[list[float]] = []
     for update in range(first, last + 1):
-        lrs.append(lrs_of(parts["optimizer"]))
-        parts["optimizer"].step()
+        lrs.append(lrs_of(optimizer))
+        optimizer.step()
         if update <= WARMUP:
             parts["warmup"].step()
         elif update % 5 == 0:
@@ -75,10 +77,13 @@ def train_in_turn(parts: Parts, first: int, last: int, losses: list[float]) -> l
     return lrs
 
 
+float32_tensor = partial(torch.tensor, dtype=torch.float32)
+
+
 @examples(40)
 @given(
     kind=st.sampled_from((SGD, AdamW)),
-    form=st.sampled_from((float, partial(torch.tensor, dtype=torch.float32))),
+    form=st.sampled_from((float, float32_tensor)),
     saved_at=st.integers(1, UPDATES - 1),
     order=st.permutations(("optimizer", "warmup", "plateau")),
     losses=st.lists(st.sampled_from((1.0, 2.0)), min_size=13, max_size=13),
@@ -86,15 +91,18 @@ def train_in_turn(parts: Parts, first: int, last: int, losses: list[float]) -> l
 def test_plateau_after_warmup_resumes(
     kind: Any, form: Any, saved_at: int, order: list[str], losses: list[float]
 ) -> None:
-    uninterrupted = train_in_turn(with_warmup(kind, form, curve_warmup), 1, UPDATES, losses)
-    under_torch = train_in_turn(with_warmup(kind, form, torch_warmup), 1, UPDATES, losses)
-    np.testing.assert_allclose(uninterrupted, under_torch, rtol=3 * 2.0**-24)
+    uninterrupted = with_warmup(kind, form, curve_warmup)
+    expected = train_in_turn(uninterrupted, 1, UPDATES, losses)
+    under_torch = with_warmup(kind, form, torch_warmup)
+    lrs_of_torch = train_in_turn(under_torch, 1, UPDATES, losses)
+    np.testing.assert_allclose(expected, lrs_of_torch, rtol=3 * 2.0**-24)
 
     run = with_warmup(kind, form, curve_warmup)
     train_in_turn(run, 1, saved_at, losses)
     resumed = with_warmup(kind, form, curve_warmup)
     load(resumed, states_of(run), order)
-    assert train_in_turn(resumed, saved_at + 1, UPDATES, losses) == uninterrupted[saved_at:]
+    lrs = train_in_turn(resumed, saved_at + 1, UPDATES, losses)
+    assert lrs == expected[saved_at:]
 
 
 # A scheduler and a follower in a chain.
@@ -102,7 +110,9 @@ def test_plateau_after_warmup_resumes(
 
 def chained(*, scheduler_first: bool) -> Parts:
     optimizer = optimizer_with(PEAKS, AdamW, weight_decay=DECAY)
-    parts: list[Any] = [lambda_lr(optimizer, CURVE), follow(optimizer, "weight_decay", RISING)]
+    scheduler = lambda_lr(optimizer, CURVE)
+    follower = follow(optimizer, "weight_decay", RISING)
+    parts: list[Any] = [scheduler, follower]
     if not scheduler_first:
         parts.reverse()
     return {"optimizer": optimizer, "scheduler": ChainedScheduler(parts)}
@@ -110,14 +120,16 @@ def chained(*, scheduler_first: bool) -> Parts:
 
 def train_chained(parts: Parts, first: int, last: int) -> list[Any]:
     """Make updates `first` to `last`; return the learning rates and weight decays of each."""
+    optimizer = parts["optimizer"]
+    scheduler = parts["scheduler"]
     options: list[Any] = []
     for _ in range(first, last + 1):
-        lrs = lrs_of(parts["optimizer"])
-        decays = [group["weight_decay"] for group in parts["optimizer"].param_groups]
+        lrs = lrs_of(optimizer)
+        decays = [group["weight_decay"] for group in optimizer.param_groups]
         options.append((lrs, decays))
-        assert parts["scheduler"].get_last_lr() == lrs
-        parts["optimizer"].step()
-        parts["scheduler"].step()
+        assert scheduler.get_last_lr() == lrs
+        optimizer.step()
+        scheduler.step()
     return options
 
 
@@ -130,14 +142,17 @@ def train_chained(parts: Parts, first: int, last: int) -> list[Any]:
 def test_chained_follower_resumes(scheduler_first: bool, saved_at: int, order: list[str]) -> None:
     expected: list[Any] = []
     for update in range(UPDATES):
+        lrs = learning_rates(PEAKS, CURVE, update)
         decay = learning_rate(DECAY, RISING, update)
-        expected.append((learning_rates(PEAKS, CURVE, update), [decay, decay]))
+        expected.append((lrs, [decay, decay]))
 
     run = chained(scheduler_first=scheduler_first)
-    assert train_chained(run, 1, saved_at) == expected[:saved_at]
+    options = train_chained(run, 1, saved_at)
+    assert options == expected[:saved_at]
     resumed = chained(scheduler_first=scheduler_first)
     load(resumed, states_of(run), order)
-    assert train_chained(resumed, saved_at + 1, UPDATES) == expected[saved_at:]
+    options = train_chained(resumed, saved_at + 1, UPDATES)
+    assert options == expected[saved_at:]
 
 
 # A different optimizer from some update on.
@@ -178,6 +193,9 @@ def test_different_optimizer_continues_the_curve(
     load(resumed, states_of(second), order)
     lrs += train(resumed, UPDATES - saved_at)
 
-    expected = [learning_rates(PEAKS, CURVE, update) for update in range(changed_at)]
-    expected += [learning_rates(peaks, CURVE, update) for update in range(changed_at, UPDATES)]
+    expected: list[list[float]] = []
+    for update in range(changed_at):
+        expected.append(learning_rates(PEAKS, CURVE, update))
+    for update in range(changed_at, UPDATES):
+        expected.append(learning_rates(peaks, CURVE, update))
     assert lrs == expected

@@ -35,17 +35,23 @@ def constant(optimizer: Any, factor: float = 0.5) -> Any:
 # The schedulers that a program steps: the first one from step 0, the last one from step 20 on.
 
 
+def sequence(optimizer: Any, first: Any, second: Any) -> torchs.SequentialLR:
+    return torchs.SequentialLR(optimizer, [first, second], [20])
+
+
 def curve_first(optimizer: Any, scheduler: Any) -> list[Any]:
-    return [torchs.SequentialLR(optimizer, [scheduler, constant(optimizer)], [20])]
+    second = constant(optimizer)
+    return [sequence(optimizer, scheduler, second)]
 
 
 def curve_second(optimizer: Any, scheduler: Any) -> list[Any]:
-    return [torchs.SequentialLR(optimizer, [constant(optimizer), scheduler], [20])]
+    first = constant(optimizer)
+    return [sequence(optimizer, first, scheduler)]
 
 
 def after_a_curve(optimizer: Any, scheduler: Any) -> list[Any]:
     first = lambda_lr(optimizer, CURVE)
-    return [torchs.SequentialLR(optimizer, [first, scheduler], [20])]
+    return [sequence(optimizer, first, scheduler)]
 
 
 def chained(optimizer: Any, scheduler: Any) -> list[Any]:
@@ -104,7 +110,9 @@ def test_resume_with_other_schedulers_matches(
     # Under another curve, the optimizer's state comes first.
     load(resumed, states, in_order=optimizer_first or branch != CURVE)
     steps = range(saved_at, saved_at + 30)
-    assert run(resumed, steps) == run(uninterrupted, steps)
+    lrs = run(resumed, steps)
+    expected = run(uninterrupted, steps)
+    assert lrs == expected
 
 
 def load(parts: Sequence[Any], states: Sequence[Any], *, in_order: bool) -> None:
@@ -122,18 +130,18 @@ def test_second_part_waits_for_its_turn() -> None:
         optimizer = optimizer_with([0.5])
         first = constant(optimizer, 1.0)
         scheduler = lambda_lr(optimizer, second)
-        return optimizer, torchs.SequentialLR(optimizer, [first, scheduler], [20]), scheduler
+        return optimizer, sequence(optimizer, first, scheduler), scheduler
 
-    optimizer, scheduler, _ = start(PlateauCurve(50))
-    advance(optimizer, scheduler, 10)
-    resumed, again, second = start(PlateauCurve(50, warmup_steps=4))
+    optimizer, saved, _ = start(PlateauCurve(50))
+    advance(optimizer, saved, 10)
+    resumed, resumed_sequence, second = start(PlateauCurve(50, warmup_steps=4))
     resumed.load_state_dict(optimizer.state_dict())
-    again.load_state_dict(scheduler.state_dict())
+    resumed_sequence.load_state_dict(saved.state_dict())
     second.set_peak(0.125)
     lrs: list[float] = []
     for _ in range(13):
         lrs += lrs_of(resumed)
-        advance(resumed, again)
+        advance(resumed, resumed_sequence)
     assert lrs == [0.5] * 10 + [0.0, 0.03125, 0.0625]
 
 
@@ -172,17 +180,18 @@ def test_clock_inside_torchs_schedulers(
         check()
         if update == saved_at:
             states = through_file([optimizer.state_dict(), stepped.state_dict()])
-            before = scheduler.consumed, scheduler.last_epoch
+            before = scheduler
             optimizer, scheduler, stepped = start()
             load([optimizer, stepped], states, in_order=optimizer_first)
-            assert (scheduler.consumed, scheduler.last_epoch) == before
+            assert scheduler.consumed == before.consumed
+            assert scheduler.last_epoch == before.last_epoch
             check()
         optimizer.step()
         scheduler.count = counts[update]
         stepped.step()
 
 
-def test_count_before_the_turn_of_a_scheduler_is_not_used_in_it() -> None:
+def test_count_before_a_turn_is_not_used_in_it() -> None:
     """Also if the program sets no count afterwards, because that of the clock is right again."""
     optimizer = optimizer_with([0.5])
     first = constant(optimizer, 1.0)

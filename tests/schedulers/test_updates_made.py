@@ -80,7 +80,7 @@ KINDS_WITH_STATES: list[Any] = [
 
 
 @pytest.mark.parametrize("kind", KINDS_WITH_STATES)
-def test_states_that_torch_creates_to_save_them_show_no_updates(kind: Any) -> None:
+def test_states_created_for_a_save_show_no_updates(kind: Any) -> None:
     """torch steps an optimizer without states once, with gradients and learning rates of zero."""
     model = torch.nn.Linear(4, 2)
     optimizer = kind(model.parameters(), lr=0.1)

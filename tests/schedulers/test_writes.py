@@ -224,7 +224,7 @@ def test_second_phase_starts_at_the_loaded_learning_rate(following: Any, loaded_
     assert lrs_of(optimizer) == pytest.approx([loaded_lr, loaded_lr / 2])
 
 
-def test_each_fold_starts_with_the_options_of_the_initial_state() -> None:
+def test_each_fold_starts_with_the_initial_options() -> None:
     optimizer = new_optimizer()
     initial = through_file(optimizer.state_dict())
     for _ in range(3):
@@ -240,7 +240,7 @@ def test_each_fold_starts_with_the_options_of_the_initial_state() -> None:
             decay.step()
 
 
-def test_parts_that_are_built_again_start_with_the_same_options() -> None:
+def test_rebuilt_parts_start_with_the_same_options() -> None:
     """As in a notebook's cell that is run again."""
     optimizer = new_optimizer()
     for _ in range(3):

@@ -24,7 +24,10 @@ LINEAR = PlateauCurve(12, decay_shape="linear")
 DROPPED = PlateauCurve(9, warmup_steps=4)
 """The curve of a group that DeepSpeed drops."""
 
-RUNS: dict[str, tuple[Sequence[float | None], Curve | Sequence[Curve]]] = {
+Peaks = Sequence[float | None]
+Curves = Curve | Sequence[Curve]
+
+RUNS: dict[str, tuple[Peaks, Curves]] = {
     "no group is dropped": ([0.25, 0.01], CURVE),
     "the last group is dropped": ([0.25, None], CURVE),
     "a group in between is dropped": ([0.25, None, 0.01], CURVE),
@@ -54,42 +57,45 @@ def test_groups_keep_their_curves_and_resume(stage: int, tmp_path: Path) -> None
     plans = [Plan(stage, *options) for options in RUNS.values()]
     (records,) = run(train_and_resume, plans, tmp_path, processes=1)
     for name, plan, (uninterrupted, resumed) in zip(RUNS, plans, records, strict=True):
+        lrs = expected_lrs(plan)
+        assert uninterrupted.used == lrs, name
+        assert uninterrupted.last_lrs == lrs, name
         half = plan.updates // 2
-        assert uninterrupted.used == uninterrupted.last_lrs == expected_lrs(plan), name
-        assert resumed.used == resumed.last_lrs == uninterrupted.used[half:], name
-        assert resumed.losses == uninterrupted.losses[-len(resumed.losses) :], name
+        assert resumed.used == lrs[half:], name
+        assert resumed.last_lrs == lrs[half:], name
+        count = len(resumed.losses)
+        assert resumed.losses == uninterrupted.losses[-count:], name
 
 
 BUILT_BEFORE = "lambda_lr(optimizer, PlateauCurve(1_000, warmup_steps=100)"
 STEP = "engine.step("
+COUNTS_SAMPLES = {
+    "import PlateauCurve": "import DataClock, PlateauCurve",
+    BUILT_BEFORE: f"{BUILT_BEFORE}, clock=DataClock(8)",
+    STEP: f'{STEP}lr_kwargs={{"count": 20}}',
+}
+HOLDS = {
+    "import PlateauCurve": "import HoldBelow, PlateauCurve",
+    BUILT_BEFORE: f"{BUILT_BEFORE}, clock=HoldBelow(0.5, 4)",
+    STEP: f'{STEP}lr_kwargs={{"metric": 0.1}}',
+}
 PROGRAMS = {
     "unchanged": ({}, list(range(10))),
-    "samples": (
-        {
-            "import PlateauCurve": "import DataClock, PlateauCurve",
-            BUILT_BEFORE: f"{BUILT_BEFORE}, clock=DataClock(8)",
-            STEP: f'{STEP}lr_kwargs={{"count": 20}}',
-        },
-        [20 * update // 8 for update in range(10)],
-    ),
-    "a hold rule": (
-        {
-            "import PlateauCurve": "import HoldBelow, PlateauCurve",
-            BUILT_BEFORE: f"{BUILT_BEFORE}, clock=HoldBelow(0.5, 4)",
-            STEP: f'{STEP}lr_kwargs={{"metric": 0.1}}',
-        },
-        [0, 0, 0, 0, 0, 1, 2, 3, 4, 5],
-    ),
+    "samples": (COUNTS_SAMPLES, [20 * update // 8 for update in range(10)]),
+    "a hold rule": (HOLDS, [0, 0, 0, 0, 0, 1, 2, 3, 4, 5]),
 }
 """Changes to the program on the page, and the step of the curve before each update."""
 
 
 @pytest.mark.parametrize(("changes", "steps"), PROGRAMS.values(), ids=PROGRAMS)
 def test_program_uses_the_curve(changes: dict[str, str], steps: list[int], tmp_path: Path) -> None:
-    code = "".join(block.code for block in section_named("DeepSpeed").blocks)
-    ((used, state),) = run(run_program, replaced(code, changes), tmp_path, processes=1)
+    blocks = section_named("DeepSpeed").blocks
+    page_code = "".join(block.code for block in blocks)
+    code = replaced(page_code, changes)
+    ((used, state),) = run(run_program, code, tmp_path, processes=1)
     curve = PlateauCurve(1000, warmup_steps=100)
-    assert used == [[learning_rate(0.01, curve, step)] for step in steps]
+    expected = [[learning_rate(0.01, curve, step)] for step in steps]
+    assert used == expected
     assert state["last_epoch"] == len(used)
     assert (tmp_path / "saved_deepspeed" / "10").is_dir()
 
@@ -99,16 +105,14 @@ CONFIG = (
     '"zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True}'
 )
 PLUGIN = f"deepspeed_plugin=DeepSpeedPlugin(hf_ds_config={CONFIG})"
+IN_TRAINER = {"use_cpu=True": f"deepspeed={CONFIG}"}
+IN_ACCELERATE = {
+    "import Accelerator": "import Accelerator, DeepSpeedPlugin",
+    "gradient_accumulation_steps=MICRO_BATCHES": PLUGIN,
+}
 THROUGH = {
-    "Hugging Face Trainer": ({"use_cpu=True": f"deepspeed={CONFIG}"}, TRAINER_CURVE, 2),
-    "accelerate": (
-        {
-            "import Accelerator": "import Accelerator, DeepSpeedPlugin",
-            "gradient_accumulation_steps=MICRO_BATCHES": PLUGIN,
-        },
-        PAGE_CURVE,
-        1,
-    ),
+    "Hugging Face Trainer": (IN_TRAINER, TRAINER_CURVE, 2),
+    "accelerate": (IN_ACCELERATE, PAGE_CURVE, 1),
 }
 """Changes that make a program train in DeepSpeed's engine, its curve, and its number of groups."""
 
@@ -116,10 +120,12 @@ THROUGH = {
 @pytest.mark.parametrize("heading", THROUGH)
 def test_other_trainers_use_the_curve_in_deepspeed(heading: str, tmp_path: Path) -> None:
     changes, curve, groups = THROUGH[heading]
-    ((used, state),) = run(run_program, program(heading, changes), tmp_path, processes=1)
+    code = program(heading, changes)
+    ((used, state),) = run(run_program, code, tmp_path, processes=1)
     # The engine steps one group at a time.
     expected: list[list[float]] = []
     for step in range(200):
-        expected += [[learning_rate(0.01, curve, step)]] * groups
+        lr = learning_rate(0.01, curve, step)
+        expected += [[lr]] * groups
     assert used == expected
     assert state["last_epoch"] == 200

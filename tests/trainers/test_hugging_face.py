@@ -36,11 +36,10 @@ def assert_trainer_resumes_in_mid_epoch(folder, changes, curve, groups):
     resumed = train(TRAINER, folder, changes=changes, record=record_lrs)
     lrs = uninterrupted.recorded
     assert lrs == expected_lrs(curve, range(136), groups)
-    logged = []
-    for entry in uninterrupted.names["trainer"].state.log_history:
-        if "learning_rate" in entry:
-            logged.append(entry["learning_rate"])
-    assert logged == [lrs_of_groups[0] for lrs_of_groups in lrs[19::20]]
+    history = uninterrupted.names["trainer"].state.log_history
+    logged = [entry["learning_rate"] for entry in history if "learning_rate" in entry]
+    lrs_of_first_group = [lrs_of_groups[0] for lrs_of_groups in lrs]
+    assert logged == lrs_of_first_group[19::20]
     assert resumed.recorded == lrs[40:]
     assert resumed.has_model_of(uninterrupted)
 
@@ -71,5 +70,6 @@ def test_trainer_with_a_curve_in_a_file_resumes(tmp_path):
     build = """\
 import curve_trainer
 trainer = Trainer(model, arguments, train_dataset=dataset)"""
-    curve = StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_steps=136)
+    stages = [("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
+    curve = StagedCurve(stages, total_steps=136)
     assert_trainer_resumes_in_mid_epoch(tmp_path, {SUBCLASS: build}, curve, groups=2)

@@ -72,7 +72,8 @@ class RecordedSchedules:
         lrs = {int(count): np.asarray(lr) for count, lr in self.used[curve, peak]}
         assert sorted(lrs) == list(counts)
         in_order = np.stack([lrs[count] for count in counts])
-        assert_equal_bits(in_order, product(curve, peak, np.array(counts)))
+        expected = product(curve, peak, np.array(counts))
+        assert_equal_bits(in_order, expected)
 
 
 @contextmanager
@@ -97,7 +98,9 @@ def run_under_page_curve(heading, folder, resumes_at=100):
 
 def assert_longer_curve_is_rejected(heading, folder):
     """Resume a program that `run_and_resume` has run, under a curve with 40 more steps."""
-    changes = {"\ncurve = PlateauCurve(UPDATES, ": "\ncurve = PlateauCurve(UPDATES + 40, "}
+    line = "\ncurve = PlateauCurve(UPDATES, "
+    changed_line = "\ncurve = PlateauCurve(UPDATES + 40, "
+    changes = {line: changed_line}
     message = r"^the run cannot resume at step \d+: it was saved with total_steps=200, now 240, "
     with pytest.raises(ValueError, match=message):
         train(heading, folder / "interrupted", changes=changes)
@@ -114,7 +117,8 @@ def test_nnx_resumes(tmp_path):
     uninterrupted, resumed = run_under_page_curve(NNX, tmp_path)
 
     def state_of(names):
-        return nnx.to_pure_dict(nnx.state((names["model"], names["optimizer"])))
+        state = nnx.state((names["model"], names["optimizer"]))
+        return nnx.to_pure_dict(state)
 
     assert_equal_arrays(state_of(resumed), state_of(uninterrupted))
 
@@ -139,9 +143,10 @@ def test_orbax_resumes(tmp_path):
 def test_multi_steps_and_apply_if_finite_resume(tmp_path):
     """The checkpoint after 200 micro-batches, one of which was skipped, is between two updates."""
     uninterrupted, resumed = run_under_page_curve(MULTI_STEPS, tmp_path, resumes_at=99)
+    state = uninterrupted["opt_state"]
     assert_equal_arrays(resumed["params"], uninterrupted["params"])
-    assert_equal_arrays(resumed["opt_state"], uninterrupted["opt_state"])
-    assert int(uninterrupted["opt_state"].total_notfinite) == 1
+    assert_equal_arrays(resumed["opt_state"], state)
+    assert int(state.total_notfinite) == 1
 
 
 # A clock of samples.
@@ -158,8 +163,8 @@ def test_train_state_that_passes_counts_resumes(tmp_path):
     _, curve_state = names["state"].opt_state
     assert curve_state.curve_step == sum(valid_rows) // unit
     assert curve_state.rest == sum(valid_rows) % unit
-    step_of_last_update = sum(valid_rows[:-1]) // unit
-    expected = product(PAGE_CURVE, PAGE_PEAK, np.array(step_of_last_update))
+    step = np.array(sum(valid_rows[:-1]) // unit)  # of the last update
+    expected = product(PAGE_CURVE, PAGE_PEAK, step)
     assert_equal_bits(curve_state.learning_rate, expected)
     assert_equal_states(resumed.names["state"], names["state"])
     assert_longer_curve_is_rejected(COUNTED, tmp_path)
@@ -189,11 +194,11 @@ def assert_average_is_exponential(names: dict[str, Any], ramp: Curve) -> None:
     weights = jnp.zeros(8)
     state = (weights, weights, jax.tree.map(jnp.zeros_like, opt_state))
     expected = np.zeros(8)
-    for count in range(12):
-        inputs = np.random.default_rng(count).normal(size=(256, 8)).astype(np.float32)
-        state, _ = names["train"](*state, inputs, count)
+    decays = product(ramp, 0.95, np.arange(12))
+    for count, decay in enumerate(decays.tolist()):
+        inputs = np.random.default_rng(count).normal(size=(256, 8))
+        state, _ = names["train"](*state, inputs.astype(np.float32), count)
         weights, average, _ = state
-        decay = float(product(ramp, 0.95, np.array([count]))[0])
         expected = decay * expected + (1 - decay) * np.asarray(weights)
         np.testing.assert_allclose(average, expected, rtol=1e-5)
 
@@ -229,16 +234,19 @@ def updates_in_optax(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
     for _ in range(names["SAMPLES"] // micro_batch):
         params, state, _ = names["train"](params, state, jnp.ones((micro_batch, 8)))
         batch += micro_batch
-        if state.mini_step == 0:
-            curve_state = state.inner_opt_state[-1]
-            lr = float(curve_state.learning_rate)
-            yield GrowingUpdate(batch, lr, int(curve_state.curve_step))
-            batch = 0
+        if state.mini_step != 0:
+            continue
+        curve_state = state.inner_opt_state[-1]
+        lr = float(curve_state.learning_rate)
+        next_step = int(curve_state.curve_step)
+        yield GrowingUpdate(batch, lr, next_step)
+        batch = 0
 
 
 def updates_in_torch(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
     """Train under the same curve in PyTorch."""
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(8))], lr=names["PEAK"])
+    weights = nn.Parameter(torch.zeros(8))
+    optimizer = torch.optim.SGD([weights], lr=names["PEAK"])
     scheduler = lambda_lr(optimizer, names["scaled"])
     while scheduler.consumed < names["SAMPLES"]:
         batch = growing_batch(scheduler.consumed)
@@ -260,5 +268,6 @@ def test_growing_batch_matches_torch(tmp_path):
     assert_equal_arrays(resumed.names["params"], names["params"])
     assert_equal_arrays(resumed.names["opt_state"], names["opt_state"])
     changes = {"warmup_steps=50": "warmup_steps=60"}
-    with pytest.raises(ValueError, match=r"^the run cannot resume at step \d+: it was saved with "):
+    message = r"^the run cannot resume at step \d+: it was saved with "
+    with pytest.raises(ValueError, match=message):
         train(GROWING, tmp_path / "interrupted", changes=changes)

@@ -41,8 +41,9 @@ class StoringRegression(lightning.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         (inputs,) = batch
-        optimizer = self.trainer.optimizers[0]
-        self.lrs.append(optimizer.param_groups[0]["lr"])
+        (optimizer,) = self.trainer.optimizers
+        (group,) = optimizer.param_groups
+        self.lrs.append(group["lr"])
         return self.net(inputs).square().mean()
 
     def train_dataloader(self) -> DataLoader[Any]:
@@ -50,8 +51,9 @@ class StoringRegression(lightning.LightningModule):
         return DataLoader(dataset, self.hparams["batch_size"])
 
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
-        scheduler = lambda_lr(optimizer, self.hparams["curve"], clock=self.hparams["clock"])
+        hparams = self.hparams
+        optimizer = torch.optim.SGD(self.parameters(), lr=hparams["lr"])
+        scheduler = lambda_lr(optimizer, hparams["curve"], clock=hparams["clock"])
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
@@ -79,8 +81,9 @@ def only_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def assert_resumes_and_loads(curve: Any, lrs: list[float], folder: Path) -> None:
     """Train ten updates, read the checkpoint as a module, and train ten more, with these `lrs`."""
+    saved = StoringRegression(curve, CLOCK)
     trainer = trainer_of(10, folder)
-    trainer.fit(StoringRegression(curve, CLOCK))
+    trainer.fit(saved)
     checkpoint = folder / "saved.ckpt"
     trainer.save_checkpoint(checkpoint)
     assert (folder / "lightning_logs" / "version_0" / "hparams.yaml").exists()
@@ -89,16 +92,18 @@ def assert_resumes_and_loads(curve: Any, lrs: list[float], folder: Path) -> None
     assert loaded.hparams["curve"] == curve
     assert loaded.hparams["clock"] == CLOCK
     resumed = StoringRegression(curve, CLOCK)
-    trainer_of(20, folder).fit(resumed, ckpt_path=checkpoint)
+    trainer = trainer_of(20, folder)
+    trainer.fit(resumed, ckpt_path=checkpoint)
     assert resumed.lrs == lrs
 
 
 PLATEAU = PlateauCurve(40, warmup_steps=5)
+PLAN = BatchPlan([(0, 4), (400, 8)])
 CURVES = [
     PLATEAU,
     StagedCurve.wsd(40, warmup_steps="10%", decay_steps="20%"),
     PLATEAU.cooldown(20, 10),
-    BatchPlan([(0, 4), (400, 8)]).scale(PLATEAU.then(PLATEAU), 20, reference=16),
+    PLAN.scale(PLATEAU.then(PLATEAU), 20, reference=16),
 ]
 
 

@@ -131,8 +131,8 @@ class LearningRatesOfProgram:
 def run(program: LibraryProgram, folder: Path, killed_after: int = -1) -> LearningRatesOfProgram:
     """Run a program in a separate process, which may be killed after a number of records."""
     folder.mkdir(exist_ok=True)
-    lrs = folder / "lrs.txt"
-    arguments = (str(lrs), str(killed_after))
+    file_of_lrs = folder / "lrs.txt"
+    arguments = (str(file_of_lrs), str(killed_after))
     code = program_under(program.heading)
     if program.package == "ray":
         # Ray trains in a different process, which has to record too.
@@ -142,7 +142,8 @@ def run(program: LibraryProgram, folder: Path, killed_after: int = -1) -> Learni
         code = code.replace(train, f"{train}\n    {record}")
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
-    environment = {"PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT}", **program.environment}
+    path = f"{ROOT / 'tests'}{os.pathsep}{ROOT}"
+    environment = {"PYTHONPATH": path, **program.environment}
     script = Path(recorded.__file__)
     process = Program(script, file, *arguments, folder=folder, environment=environment)
     status, output, errors = process.finish()
@@ -150,10 +151,9 @@ def run(program: LibraryProgram, folder: Path, killed_after: int = -1) -> Learni
         assert status != 0
     else:
         assert status == 0, errors
+    lrs = [float.fromhex(line) for line in file_of_lrs.read_text().splitlines()]
     results = [line for line in output.splitlines() if line.startswith("final ")]
-    return LearningRatesOfProgram(
-        [float.fromhex(line) for line in lrs.read_text().splitlines()], results
-    )
+    return LearningRatesOfProgram(lrs, results)
 
 
 @pytest.mark.parametrize("program", LIBRARY_PROGRAMS, ids=str)
@@ -162,27 +162,32 @@ def test_program_uses_the_curve_and_resumes(program: LibraryProgram, tmp_path: P
         pytest.skip(f"needs {program.package}")
     expected: list[float] = []
     for step in range(UPDATES):
-        expected += [CURVE.learning_rate(step, PEAK)] * program.records_per_update
+        lr = CURVE.learning_rate(step, PEAK)
+        expected += [lr] * program.records_per_update
 
-    uninterrupted = run(program, tmp_path / "uninterrupted")
+    folder = tmp_path / "uninterrupted"
+    uninterrupted = run(program, folder)
     assert uninterrupted.lrs == expected
-    finished = run(program, tmp_path / "uninterrupted")
+    finished = run(program, folder)
     assert finished.lrs == []
 
+    folder = tmp_path / "resumed"
     killed_after = KILLED_AFTER * program.records_per_update
-    killed = run(program, tmp_path / "resumed", killed_after)
+    killed = run(program, folder, killed_after)
     assert killed.lrs == expected[:killed_after]
-    resumed = run(program, tmp_path / "resumed")
+    resumed = run(program, folder)
+    count = len(resumed.lrs)
     updates_left = len(expected) - killed_after
-    assert updates_left <= len(resumed.lrs) < len(expected)
-    assert resumed.lrs == expected[-len(resumed.lrs) :]
+    assert updates_left <= count < len(expected)
+    assert resumed.lrs == expected[-count:]
     if program.repeats_results:
         assert resumed.results == uninterrupted.results
 
 
 # Trainers that import a scheduler by name, from the current folder.
 
-CURVE_IN_FILE = StagedCurve([("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")], total_steps=UPDATES)
+STAGES = [("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
+CURVE_IN_FILE = StagedCurve(STAGES, total_steps=UPDATES)
 LRS_OF_FILE = [[CURVE_IN_FILE.learning_rate(step, PEAK)] for step in range(UPDATES)]
 
 
@@ -190,8 +195,8 @@ LRS_OF_FILE = [[CURVE_IN_FILE.learning_rate(step, PEAK)] for step in range(UPDAT
 def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The YAML on the page; the current folder has the files that it names."""
     import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_by_name.py")
-    (code,) = [block.code for block in all_blocks() if "_component_:" in block.code]
-    return yaml.safe_load(code)
+    (block,) = [block for block in all_blocks() if "_component_:" in block.code]
+    return yaml.safe_load(block.code)
 
 
 def train(optimizer: Optimizer, scheduler: LRScheduler, updates: int) -> list[list[float]]:
@@ -209,7 +214,8 @@ def nemo_rl_scheduler(configuration: Any, optimizer: Optimizer) -> LRScheduler:
     named, last = configuration["policy"]["scheduler"]
     assert list(named["kwargs"]) == ["total_steps"]
     build: Any = locate(named["name"])
-    return SequentialLR(optimizer, [build(optimizer, total_steps=UPDATES)], last["milestones"])
+    scheduler = build(optimizer, total_steps=UPDATES)
+    return SequentialLR(optimizer, [scheduler], last["milestones"])
 
 
 def test_scheduler_that_nemo_rl_builds_resumes(configuration: Any) -> None:
@@ -227,7 +233,8 @@ def test_scheduler_that_nemo_rl_builds_resumes(configuration: Any) -> None:
 
 def torchtune_scheduler(configuration: Any, optimizer: Optimizer, updates: int) -> LRScheduler:
     """Build the scheduler by its name, after a number of updates, as torchtune does."""
-    build: Any = locate(configuration["lr_scheduler"]["_component_"])
+    name = configuration["lr_scheduler"]["_component_"]
+    build: Any = locate(name)
     return build(optimizer, num_training_steps=UPDATES, last_epoch=updates - 1)
 
 
@@ -254,9 +261,11 @@ def test_learning_rate_times_the_factors_follows_the_curve(
     """skrl's JAX agents compute the product in float64, and round it to float32 for an update."""
     import_from_pages(tmp_path, monkeypatch, "curve_factors.py")
     curve = PlateauCurve(UPDATES, warmup_steps=12, plateaus=[(0, 60)], init_lr_ratio=0.1)
-    factor = import_module("curve_factors").curve_factors(curve, PEAK, begin)
+    module = import_module("curve_factors")
+    factor = module.curve_factors(curve, PEAK, begin)
     lr = curve.learning_rate(begin, PEAK)
     for timestep in range(begin, UPDATES):
-        assert float(np.float32(lr)) == curve.learning_rate(timestep, PEAK)
+        rounded = float(np.float32(lr))
+        assert rounded == curve.learning_rate(timestep, PEAK)
         lr *= factor(timestep)
     assert factor(UPDATES) == 1.0

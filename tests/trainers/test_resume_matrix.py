@@ -233,9 +233,7 @@ HIDE_WARNINGS = [file for file, trainer in TRAINERS.items() if trainer.hides_war
 
 
 @pytest.mark.parametrize("file", HIDE_WARNINGS)
-def test_checkpoint_without_a_record_is_an_error_if_warnings_are_lost(
-    file: str, tmp_path: Path
-) -> None:
+def test_missing_record_is_an_error_if_warnings_are_lost(file: str, tmp_path: Path) -> None:
     checkpoint = saved(file, LEGAL["none"], tmp_path, code="")
     with (
         new_process(file, JOB, tmp_path) as trainer,

@@ -35,7 +35,8 @@ def unchanged(*objects: Any) -> Iterator[None]:
     """Check in the end that the states of these objects have not changed."""
     before = [copy.deepcopy(stateful.state_dict()) for stateful in objects]
     yield
-    assert equal_trees([stateful.state_dict() for stateful in objects], before)
+    after = [stateful.state_dict() for stateful in objects]
+    assert equal_trees(after, before)
 
 
 @pytest.fixture
@@ -60,8 +61,9 @@ def step() -> Iterator[TrainStep]:
     """A step, which must still make the update of a new one when the test ends."""
     step = make_step()
     yield step
+    new_step = make_step()
     (batch,) = batches(1)
-    assert equal_trees(step(batch), make_step()(batch))
+    assert equal_trees(step(batch), new_step(batch))
 
 
 # Arguments.
@@ -91,8 +93,9 @@ def test_wrong_option(
     with pytest.raises(error) as caught:
         TrainStep(model, optimizer, mean_loss, CURVE, **options)
     ((name, value),) = options.items()
-    assert f"{name} = {value!r}" in str(caught.value)
-    assert requirement in str(caught.value)
+    message = str(caught.value)
+    assert f"{name} = {value!r}" in message
+    assert requirement in message
 
 
 @pytest.mark.parametrize(
@@ -122,12 +125,14 @@ def test_more_curves_than_groups(model: Net, optimizer: Optimizer) -> None:
 
 @wrong(TypeError, "clock = [Hold", "a list of such rules")
 def test_data_clock_among_holds(model: Net, optimizer: Optimizer) -> None:
-    TrainStep(model, optimizer, mean_loss, CURVE, clock=[HOLD, DataClock(3)])
+    rules = [HOLD, DataClock(3)]
+    TrainStep(model, optimizer, mean_loss, CURVE, clock=rules)
 
 
 @wrong(ValueError, "updates = 4", "DataClock(3, count=n)")
 def test_initial_updates_of_unknown_size(model: Net, optimizer: Optimizer) -> None:
-    TrainStep(model, optimizer, mean_loss, CURVE, clock=DataClock(3), initial_updates=4)
+    clock = DataClock(3)
+    TrainStep(model, optimizer, mean_loss, CURVE, clock=clock, initial_updates=4)
 
 
 @pytest.mark.parametrize("unit", [1, 16])
@@ -161,7 +166,7 @@ class TwoStepSGD(SGD):
     def second_step(self) -> None: ...
 
 
-class LineSearch(torch.optim.Optimizer):
+class LineSearch(Optimizer):
     def step(self, closure: Any) -> None:
         closure()
 
@@ -174,12 +179,14 @@ def test_name_as_optimizer(model: Net) -> None:
 @wrong(ValueError, "1 of the optimizer's 5 parameters are not the model's")
 def test_parameter_outside_the_model(model: Net) -> None:
     parameters = [*model.parameters(), nn.Parameter(torch.ones(1))]
-    TrainStep(model, SGD(parameters), mean_loss, CURVE)
+    optimizer = SGD(parameters)
+    TrainStep(model, optimizer, mean_loss, CURVE)
 
 
 @wrong(TypeError, "LineSearch needs")
 def test_optimizer_that_needs_a_closure(model: Net) -> None:
-    TrainStep(model, LineSearch(model.parameters(), {"lr": 0.1}), mean_loss, CURVE)
+    optimizer = LineSearch(model.parameters(), {"lr": 0.1})
+    TrainStep(model, optimizer, mean_loss, CURVE)
 
 
 @wrong(TypeError, "LBFGS needs a closure")
@@ -190,7 +197,8 @@ def test_lbfgs_among_two_optimizers(model: Net, optimizers: list[Optimizer]) -> 
 
 @wrong(TypeError, "TwoStepSGD updates in first_step() and second_step()", "lambda_lr in a loop")
 def test_sharpness_aware_optimizer(model: Net) -> None:
-    TrainStep(model, TwoStepSGD(model.parameters(), lr=0.1), mean_loss, CURVE)
+    optimizer = TwoStepSGD(model.parameters(), lr=0.1)
+    TrainStep(model, optimizer, mean_loss, CURVE)
 
 
 @wrong(ValueError, "2 parameters", "several optimizers")
@@ -207,7 +215,8 @@ def test_none_among_optimizers(model: Net, optimizers: list[Optimizer]) -> None:
 @pytest.mark.parametrize("lr", [1e-39, 1e39])
 @wrong(ValueError, "learning rate", "{lr}")
 def test_peak_outside_float32(model: Net, lr: float) -> None:
-    TrainStep(model, make_optimizer("adamw", model, lr=lr), mean_loss, CURVE)
+    optimizer = make_optimizer("adamw", model, lr=lr)
+    TrainStep(model, optimizer, mean_loss, CURVE)
 
 
 # The curves of several optimizers.
@@ -241,7 +250,8 @@ def test_hold_of_two_curves(model: Net, optimizers: list[Optimizer]) -> None:
 
 @wrong(ValueError, "fp16")
 def test_half_precision_parameters_under_fp16() -> None:
-    make_step(model=Net().half(), precision="fp16")
+    model = Net().half()
+    make_step(model=model, precision="fp16")
 
 
 @wrong(ValueError, "made under torch.inference_mode()")
@@ -253,7 +263,8 @@ def test_model_of_inference_mode() -> None:
 
 @wrong(ValueError, "dummy batch")
 def test_lazy_model() -> None:
-    make_step(model=nn.Sequential(nn.LazyLinear(2)))
+    model = nn.Sequential(nn.LazyLinear(2))
+    make_step(model=model)
 
 
 # A step that has been built, and the functions around it.
@@ -278,15 +289,34 @@ def test_copy_of_a_step(step: TrainStep, copy_step: Callable[[Any], Any]) -> Non
 
 @wrong(TypeError, "carry")
 def test_numbers_as_carry_of_an_evaluation(model: Net) -> None:
-    evaluate(model, batches(1), mean_loss, carry=list(range(10_000)))
+    numbers = list(range(10_000))
+    evaluate(model, batches(1), mean_loss, carry=numbers)
 
 
 @wrong(TypeError, "is not callable")
 def test_numbers_as_function_of_a_batch_size() -> None:
-    find_batch_size(list(range(10_000)), len, 8)
+    numbers = list(range(10_000))
+    find_batch_size(numbers, len, 8)
 
 
 # Criteria as loss functions.
+
+
+def check_advice_to_wrap(criterion: Any, advice: str) -> None:
+    """Check that the error about a criterion as the loss function ends with this advice."""
+    message = r"loss_fn\(model, batch\): wrap the criterion"
+    with pytest.raises(TypeError, match=message) as caught:
+        make_step(loss_fn=criterion)
+    assert str(caught.value).endswith(f"wrap the criterion, {advice}")
+
+
+def check_loss(loss_fn: Any, criterion: Any) -> None:
+    """Check that an update with this loss function has the loss of the criterion."""
+    step = make_step(loss_fn=loss_fn)
+    ((inputs, targets),) = batches(1)
+    expected = criterion(step.model(inputs), targets)
+    result = step((inputs, targets))
+    assert result.loss.item() == pytest.approx(expected.item())
 
 
 @pytest.mark.parametrize(
@@ -294,22 +324,13 @@ def test_numbers_as_function_of_a_batch_size() -> None:
 )
 def test_criterion_as_loss_fn(criterion: Any) -> None:
     """The replacement that the message suggests works."""
-    with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
-        make_step(loss_fn=criterion)
-    written = "lambda model, batch: criterion(model(batch[0]), batch[1])"
-    assert str(caught.value).endswith(f"wrap the criterion, {written}")
-    step = make_step(loss_fn=lambda model, batch: criterion(model(batch[0]), batch[1]))
-    ((inputs, targets),) = batches(1)
-    expected = criterion(step.model(inputs), targets)
-    assert step((inputs, targets)).loss.item() == pytest.approx(expected.item())
+    advice = "lambda model, batch: criterion(model(batch[0]), batch[1])"
+    check_advice_to_wrap(criterion, advice)
+    check_loss(lambda model, batch: criterion(model(batch[0]), batch[1]), criterion)
 
 
 def test_class_of_a_criterion_as_loss_fn() -> None:
-    with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
-        make_step(loss_fn=nn.MSELoss)
-    written = "lambda model, batch: nn.MSELoss()(model(batch[0]), batch[1])"
-    assert str(caught.value).endswith(f"wrap the criterion, {written}")
-    step = make_step(loss_fn=lambda model, batch: nn.MSELoss()(model(batch[0]), batch[1]))
-    ((inputs, targets),) = batches(1)
-    expected = nn.functional.mse_loss(step.model(inputs), targets)
-    assert step((inputs, targets)).loss.item() == pytest.approx(expected.item())
+    advice = "lambda model, batch: nn.MSELoss()(model(batch[0]), batch[1])"
+    check_advice_to_wrap(nn.MSELoss, advice)
+    mse_loss = nn.functional.mse_loss
+    check_loss(lambda model, batch: nn.MSELoss()(model(batch[0]), batch[1]), mse_loss)

@@ -22,6 +22,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:platea
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
+def check_no_gradients(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        assert parameter.grad is None
+
+
 # A run equals the loop by hand.
 
 
@@ -47,10 +52,10 @@ def check_same(kind: Kind, values: Any, expected: Any) -> None:
 
 def is_zero(optimizer_state: Any) -> bool:
     """Return True for the state of a parameter, or another entry, that holds zeros only."""
-    tensors = [optimizer_state]
+    values = [optimizer_state]
     if isinstance(optimizer_state, dict):
-        tensors = list(optimizer_state.values())
-    return all(not tensor.any() for tensor in tensors if isinstance(tensor, Tensor))
+        values = list(optimizer_state.values())
+    return not any(isinstance(value, Tensor) and value.any() for value in values)
 
 
 def nonzero_states(optimizer: Optimizer) -> list[Any]:
@@ -64,6 +69,10 @@ def set_gradients_of_an_earlier_loop(model: nn.Module) -> None:
         parameter.grad = torch.full_like(parameter, torch.nan)
 
 
+def attributes_of_optimizers(step: TrainStep) -> list[set[str]]:
+    return [set(vars(optimizer)) for optimizer in step.optimizers]
+
+
 def check_equals_loop_by_hand(kind: Kind) -> None:
     updates = kind.updates(10, bad={0, 3, 4, 8})
     by_hand = kind.by_hand()
@@ -72,32 +81,38 @@ def check_equals_loop_by_hand(kind: Kind) -> None:
         next_random_numbers = torch.rand(3)
 
     step = kind.build()
-    attributes = [set(vars(optimizer)) for optimizer in step.optimizers]
+    attributes = attributes_of_optimizers(step)
     results: list[Any] = []
     for micro_batches in updates:
         set_gradients_of_an_earlier_loop(step.model)
         results.append(step(*micro_batches))
-        assert all(parameter.grad is None for parameter in step.model.parameters())
+        check_no_gradients(step.model)
 
     # Compared at the end: no later update may write into an earlier result.
     for result, update in zip(results, expected, strict=True):
         assert equal_trees(result.lr, update.lr)
         assert equal_trees(result.counters, update.counters)
         counts = [result.applied, result.skipped, result.curve_step, result.consumed]
-        assert equal_trees(counts, list(update.counters))
+        expected_counts = list(update.counters)
+        assert equal_trees(counts, expected_counts)
         check_same(kind, result.loss, update.loss)
         check_same(kind, result.grad_norm, update.grad_norm)
         check_same(kind, result.aux, update.aux)
         assert not any(aux["outputs"].requires_grad for aux in result.aux)
         assert result.loss.dtype.itemsize >= 4
-    check_same(kind, dict(step.model.state_dict()), dict(by_hand.model.state_dict()))
+    weights = dict(step.model.state_dict())
+    expected_weights = dict(by_hand.model.state_dict())
+    check_same(kind, weights, expected_weights)
     state: Any = step.state_dict()
-    assert [float(number) for number in state["loss_scale"] or []] == by_hand.loss_scale()
+    loss_scale = [float(number) for number in state["loss_scale"] or []]
+    assert loss_scale == by_hand.loss_scale()
     check_same(kind, state["carry"], by_hand.carry_leaves())
     for optimizer, reference in zip(step.optimizers, by_hand.optimizers, strict=True):
-        check_same(kind, nonzero_states(optimizer), nonzero_states(reference))
+        states = nonzero_states(optimizer)
+        expected_states = nonzero_states(reference)
+        check_same(kind, states, expected_states)
         check_same_options(optimizer, reference)
-    assert [set(vars(optimizer)) for optimizer in step.optimizers] == attributes
+    assert attributes_of_optimizers(step) == attributes
     assert not torch.is_autocast_enabled("cpu")
     assert equal_trees(torch.rand(3), next_random_numbers), "more random numbers were drawn"
 
@@ -141,14 +156,19 @@ def test_resumed_run_equals_uninterrupted_run(kind: Kind) -> None:
 def trained(kind: Kind, *, advise: bool) -> tuple[list[Any], Any]:
     """Return the results of updates past a copy of the counters, and then the state."""
     step = kind.build(advise=advise)
+    results: list[Any] = []
     with torch.random.fork_rng(devices=[]):
-        results = [tuple(step(*batch)) for batch in kind.updates(18, bad={0, 3})]
+        for micro_batches in kind.updates(18, bad={0, 3}):
+            result = step(*micro_batches)
+            results.append(tuple(result))
         return results, step.state_dict()
 
 
 @every_kind
 def test_run_without_advice_has_the_same_bits(kind: Kind) -> None:
-    assert equal_trees(trained(kind, advise=False), trained(kind, advise=True))
+    without_advice = trained(kind, advise=False)
+    with_advice = trained(kind, advise=True)
+    assert equal_trees(without_advice, with_advice)
 
 
 # The groups show the learning rates.
@@ -178,7 +198,8 @@ def test_groups_hold_the_learning_rates_of_each_update(kind: Kind) -> None:
     peaks = [group["initial_lr"] for group in groups_of(step)]
     for number, micro_batches in enumerate(kind.updates(9, bad={0, 3, 6})):
         if number in (2, 5):
-            step.load_state_dict(through_file(step.state_dict()))
+            saved = through_file(step.state_dict())
+            step.load_state_dict(saved)
         if number in (4, 5):
             for optimizer in step.optimizers:
                 replace_groups(optimizer)
@@ -201,13 +222,14 @@ def without_skipped_parts(state: dict[str, Any]) -> dict[str, Any]:
     """Leave out what a forward pass changes, and the zeros that torch's fused kernels create."""
     model = {name: value for name, value in state["model"].items() if "norm." not in name}
     model.pop("_extra_state", None)
-    optimizer_states = state["optimizer"]
-    if isinstance(optimizer_states, dict):
-        optimizer_states = [optimizer_states]
-    for optimizer_state in optimizer_states:
-        for key, values in list(optimizer_state["state"].items()):
-            if is_zero(values):
-                del optimizer_state["state"][key]
+    optimizers = state["optimizer"]
+    if isinstance(optimizers, dict):
+        optimizers = [optimizers]
+    for optimizer in optimizers:
+        states = optimizer["state"]
+        for key in list(states):
+            if is_zero(states[key]):
+                del states[key]
     return state | {"model": model}
 
 
@@ -215,17 +237,20 @@ def without_skipped_parts(state: dict[str, Any]) -> dict[str, Any]:
 def test_bad_update_changes_only_its_counter(kind: Kind) -> None:
     step = kind.build(on_nonfinite="raise")
     if kind is KINDS["half parameters"]:
-        step(*kind.updates(1)[0])  # even a bad update fixes the divisor of the sums
+        (micro_batches,) = kind.updates(1)
+        step(*micro_batches)  # even a bad update fixes the divisor of the sums
     shown_losses = {torch.nan: "nan", torch.inf: "(inf|nan)", -torch.inf: "(-?inf|nan)"}
     for micro_batches in kind.updates(2):
         before = without_skipped_parts(state_kept_by_skips(step))
         for value, shown in shown_losses.items():
             before["skipped"] += 1
             number = before["applied"] + before["skipped"]
+            message = rf"update {number} .* loss is {shown}"
             (bad_micro_batches,) = kind.updates(1, bad=[0], values=[value], seed=1)
-            with pytest.raises(FloatingPointError, match=rf"update {number} .* loss is {shown}"):
+            with pytest.raises(FloatingPointError, match=message):
                 step(*bad_micro_batches)
-            assert equal_trees(without_skipped_parts(state_kept_by_skips(step)), before)
+            after = without_skipped_parts(state_kept_by_skips(step))
+            assert equal_trees(after, before)
         step(*micro_batches)
 
 
@@ -257,7 +282,7 @@ def test_error_of_loss_changes_nothing(kind: Kind) -> None:
             step(*micro_batches)
         after = without_skipped_parts(step.state_dict() | {"random": None})
         assert equal_trees(after, before)
-        assert all(parameter.grad is None for parameter in step.model.parameters())
+        check_no_gradients(step.model)
         loss_fn.is_failing = False
         step(*micro_batches)
 
@@ -266,9 +291,10 @@ def test_error_of_loss_changes_nothing(kind: Kind) -> None:
 
 KINDS_THAT_DRAW = {"mixed", "mixed, momentum", "dropout"}
 """Their dropout draws random numbers, which a replay on a CPU does not repeat."""
+REPLAYED = [name for name in ON_DEVICE if name not in KINDS_THAT_DRAW]
 
 
-@pytest.mark.parametrize("name", [name for name in ON_DEVICE if name not in KINDS_THAT_DRAW])
+@pytest.mark.parametrize("name", REPLAYED)
 def test_replayed_update_equals_eager(name: str) -> None:
     """An update is recorded, and replayed with the numbers of others, some of them bad."""
     kind = ON_DEVICE[name]
@@ -280,11 +306,13 @@ def test_replayed_update_equals_eager(name: str) -> None:
     inputs = [tuple(tensor.clone() for tensor in batch) for batch in second]
     with Tape() as tape:
         result = recorded(*inputs)
-    assert equal_trees(tuple(result), tuple(eager(*second)))
+    expected = eager(*second)
+    assert equal_trees(tuple(result), tuple(expected))
     for micro_batches in rest:
         for static, batch in zip(inputs, micro_batches, strict=True):
             for memory, value in zip(static, batch, strict=True):
                 memory.copy_(value)
         tape.replay()
-        assert equal_trees(tuple(result), tuple(eager(*micro_batches)))
+        expected = eager(*micro_batches)
+        assert equal_trees(tuple(result), tuple(expected))
     assert equal_trees(recorded.state_dict(), eager.state_dict())

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import torch
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.reads import reads_of
 from support.training.steps import CURVE, make_step, train
+from torch.optim import SGD
 
 from plateau_jax import DataClock, PlateauCurve
 from torch_bridge import TrainStep
@@ -31,13 +31,12 @@ def test_print_shows_curve_step_and_lr() -> None:
 def test_print_of_several_curves_is_one_line() -> None:
     model = Net()
     second_curve = PlateauCurve(500)
-    optimizers = [
-        torch.optim.SGD(model.first.parameters(), lr=0.5),
-        torch.optim.SGD(model.last.parameters(), lr=0.5),
-    ]
-    same = TrainStep(model, optimizers, mean_loss, second_curve)
+    first = SGD(model.first.parameters(), lr=0.5)
+    last = SGD(model.last.parameters(), lr=0.5)
+    same = TrainStep(model, [first, last], mean_loss, second_curve)
     assert str(same).startswith(f"TrainStep({second_curve}, curve_step=0, lr=0.5, ")
-    assert "lr=[0.25, 0.5], " in str(TrainStep(model, optimizers, mean_loss, [CURVE, second_curve]))
+    different = TrainStep(model, [first, last], mean_loss, [CURVE, second_curve])
+    assert "lr=[0.25, 0.5], " in str(different)
     plateaus = [(number, 0.1) for number in range(90)]
     step = make_step(curve=PlateauCurve(10**6, plateaus=plateaus))
     for shown in (repr(step), str(step)):

@@ -39,7 +39,8 @@ def with_carry(loss_fn: Any) -> Any:
     def carried(model: nn.Module, batch: Any, carry: torch.Tensor) -> Any:
         inputs, targets = batch
         mean_outputs = model(inputs).detach().float().mean(0)
-        return loss_fn(model, (inputs, targets + carry)), carry / 2 + mean_outputs
+        next_carry = carry / 2 + mean_outputs
+        return loss_fn(model, (inputs, targets + carry)), next_carry
 
     return carried
 
@@ -64,9 +65,11 @@ def kinds(draw: st.DrawFn) -> Kind:
     if draw(st.booleans()):
         loss_fn = with_carry(loss_fn)
         options["carry"] = torch.zeros(2)
-    optimizers = by_layer(*draw(st.lists(names, min_size=1, max_size=2)))
-    curve = [draw(st.sampled_from(curves)), draw(st.sampled_from(curves))]
-    return Kind(optimizers, loss_fn, curve=curve, **options)
+    names_by_layer = draw(st.lists(names, min_size=1, max_size=2))
+    optimizers = by_layer(*names_by_layer)
+    first_curve = draw(st.sampled_from(curves))
+    last_curve = draw(st.sampled_from(curves))
+    return Kind(optimizers, loss_fn, curve=[first_curve, last_curve], **options)
 
 
 def micro_batches_of(number: int, sizes: list[int], event: str) -> list[Any]:
@@ -74,8 +77,8 @@ def micro_batches_of(number: int, sizes: list[int], event: str) -> list[Any]:
     for size in sizes:
         micro_batches += batches(1, size, seed=10 * number + size)
     if event == "bad":
-        inputs, targets = micro_batches[-1]
-        micro_batches[-1] = inputs * torch.nan, targets
+        inputs, targets = micro_batches.pop()
+        micro_batches.append((inputs * torch.nan, targets))
     elif event == "overflow":
         micro_batches = [(inputs, targets * 1000) for inputs, targets in micro_batches]
     return micro_batches
@@ -97,17 +100,22 @@ def test_programs_equal_loop_by_hand(kind: Kind, data: st.DataObject) -> None:
             step(*batches(1, seed=number))
             step.load_state_dict(state)
         elif event == "peaks":
-            by_hand.peaks = [1 / (number + index + 3) for index in range(len(by_hand.peaks))]
+            groups = range(len(by_hand.peaks))
+            by_hand.peaks = [1 / (number + group + 3) for group in groups]
             step.set_peak(by_hand.peaks)
         elif event == "reset" and "carry" in kind.options:
             step.reset_carry()
             by_hand.carry = kind.options["carry"]
-        assert equal_trees(tuple(step(*micro_batches)), by_hand.update(micro_batches))
+        result = step(*micro_batches)
+        expected = by_hand.update(micro_batches)
+        assert equal_trees(tuple(result), expected)
         assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())
-        assert equal_trees(step.state_dict()["carry"], by_hand.carry_leaves())
+        carry = step.state_dict()["carry"]
+        assert equal_trees(carry, by_hand.carry_leaves())
     loss_scale = step.state_dict()["loss_scale"] or []
     assert list(map(float, loss_scale)) == by_hand.loss_scale()
     if by_hand.applied:  # a first update that a fused kernel skips leaves zeros as its state
         for optimizer, reference in zip(step.optimizers, by_hand.optimizers, strict=True):
+            states = optimizer.state_dict()["state"]
             expected_states = reference.state_dict()["state"]
-            assert equal_trees(optimizer.state_dict()["state"], expected_states)
+            assert equal_trees(states, expected_states)

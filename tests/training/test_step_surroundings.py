@@ -39,6 +39,11 @@ def usual(**options: Any) -> Any:
     return outcome(step, train(step, DATA))
 
 
+def check_same_as_usual(step: TrainStep, results: list[Any], **options: Any) -> None:
+    """Check that a step with these options has the usual outcome."""
+    assert equal_trees(outcome(step, results), usual(**options))
+
+
 CARRIED: dict[str, Any] = {
     "loss_fn": counting_loss,
     "carry": torch.zeros(2),
@@ -54,7 +59,8 @@ def test_step_built_in_inference_mode(name: str) -> None:
     with torch.inference_mode():
         step = make_step(name=name, **CARRIED, model=model)
         step.reset_carry()
-    assert equal_trees(outcome(step, train(step, DATA)), usual(name=name, **CARRIED))
+    results = train(step, DATA)
+    check_same_as_usual(step, results, name=name, **CARRIED)
 
 
 def check_with_another_default_device(device_of_updates: str, **options: Any) -> None:
@@ -66,7 +72,7 @@ def check_with_another_default_device(device_of_updates: str, **options: Any) ->
     with torch.device("meta"):
         step.load_state_dict(step.state_dict())
         results += train(step, DATA[5:])
-    assert equal_trees(outcome(step, results), usual(**options))
+    check_same_as_usual(step, results, **options)
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -94,7 +100,8 @@ def test_carry_that_the_caller_changes() -> None:
     step = make_step(**CARRIED | {"carry": carry})
     carry.fill_(7)
     step.reset_carry()
-    assert equal_trees(outcome(step, train(step, DATA)), usual(**CARRIED))
+    results = train(step, DATA)
+    check_same_as_usual(step, results, **CARRIED)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -106,7 +113,7 @@ def test_deterministic_algorithms(name: str) -> None:
         results = train(step, DATA)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert equal_trees(outcome(step, results), usual(name=name, **CARRIED))
+    check_same_as_usual(step, results, name=name, **CARRIED)
 
 
 def test_each_update_in_a_new_thread() -> None:
@@ -114,8 +121,9 @@ def test_each_update_in_a_new_thread() -> None:
     results: list[Any] = []
     for batch in DATA:
         with ThreadPoolExecutor(1) as thread:
-            results.append(thread.submit(step, batch).result())
-    assert equal_trees(outcome(step, results), usual())
+            future = thread.submit(step, batch)
+        results.append(future.result())
+    check_same_as_usual(step, results)
 
 
 def test_another_step_in_another_thread() -> None:
@@ -125,8 +133,9 @@ def test_another_step_in_another_thread() -> None:
         results = threads.submit(train, step, DATA * 5)
         other_results = threads.submit(train, another_step, DATA * 5)
     assert len(other_results.result()) == 35
+    first_results = results.result()[: len(DATA)]
     expected, _ = usual()
-    assert equal_trees([tuple(result) for result in results.result()[: len(DATA)]], expected)
+    assert equal_trees([tuple(result) for result in first_results], expected)
 
 
 def test_updates_and_evaluation_in_autocast() -> None:
@@ -136,8 +145,9 @@ def test_updates_and_evaluation_in_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         results = train(step, DATA)
         loss = evaluate(step.model, data, mean_loss, precision="bf16")
-    assert loss == evaluate(step.model, data, mean_loss, precision="bf16")
-    assert equal_trees(outcome(step, results), usual(precision="bf16"))
+    expected = evaluate(step.model, data, mean_loss, precision="bf16")
+    assert loss == expected
+    check_same_as_usual(step, results, precision="bf16")
 
 
 class Marked(Tensor):
@@ -147,19 +157,21 @@ class Marked(Tensor):
 def test_batches_of_a_tensor_subclass() -> None:
     step = make_step()
     data: list[Any] = []
-    for inputs, targets in DATA:
-        data.append((inputs.as_subclass(Marked), targets.as_subclass(Marked)))
-    assert equal_trees(outcome(step, train(step, data)), usual())
+    for batch in DATA:
+        data.append(tuple(tensor.as_subclass(Marked) for tensor in batch))
+    results = train(step, data)
+    check_same_as_usual(step, results)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_compiled_model() -> None:
     model = Net()
     compiled = torch.compile(model, backend="eager")
-    step = make_step(model=compiled, optimizer=make_optimizer("adamw", model))
+    optimizer = make_optimizer("adamw", model)
+    step = make_step(model=compiled, optimizer=optimizer)
     results = train(step, DATA)
     step.load_state_dict(step.state_dict())
-    assert equal_trees(outcome(step, results), usual())
+    check_same_as_usual(step, results)
 
 
 class MeanOfModel(torch.nn.MSELoss):
@@ -169,21 +181,24 @@ class MeanOfModel(torch.nn.MSELoss):
 
 def test_subclass_of_a_criterion_that_takes_a_model() -> None:
     step = make_step(loss_fn=MeanOfModel())
-    assert equal_trees(outcome(step, train(step, DATA)), usual())
+    results = train(step, DATA)
+    check_same_as_usual(step, results)
 
 
 def test_numpy_number_as_option() -> None:
     step = make_step(max_norm=np.float32(0.25))
-    assert equal_trees(outcome(step, train(step, DATA)), usual(max_norm=0.25))
+    results = train(step, DATA)
+    check_same_as_usual(step, results, max_norm=0.25)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_snapshot_writes_to_no_tensor(name: str, precision: str) -> None:
     step = make_step(name=name, precision=precision)
-    clock_tensors = [value for value in vars(step._clock).values() if isinstance(value, Tensor)]
+    values_of_clock = vars(step._clock).values()
+    clock_tensors = [value for value in values_of_clock if isinstance(value, Tensor)]
     tensors = [*clock_tensors, *step.model.parameters()]
-    group = step.optimizer.param_groups[0]
+    (group,) = step.optimizer.param_groups
     results: list[Any] = []
     for batch in DATA:
         versions = [tensor._version for tensor in tensors]
@@ -192,24 +207,28 @@ def test_snapshot_writes_to_no_tensor(name: str, precision: str) -> None:
         assert [tensor._version for tensor in tensors] == versions
         assert group["lr"] is lr
         results.append(step(batch))
-    assert equal_trees(outcome(step, results), usual(name=name, precision=precision))
+    check_same_as_usual(step, results, name=name, precision=precision)
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
 def test_copies_of_model_and_optimizer_are_independent(name: str) -> None:
-    step, data = make_step(name), batches(6)
+    step = make_step(name)
+    data = batches(6)
     train(step, data[:3])
     copies = copy.deepcopy((step.model, step.optimizer))
-    before = copy.deepcopy([copied.state_dict() for copied in copies])
+    states = copy.deepcopy([copied.state_dict() for copied in copies])
     train(step, data[3:])
-    assert equal_trees([copied.state_dict() for copied in copies], before)
+    states_after = [copied.state_dict() for copied in copies]
+    assert equal_trees(states_after, states)
 
 
 def test_lazy_model_trains_after_a_dummy_batch() -> None:
     model = torch.nn.Sequential(torch.nn.LazyLinear(2))
     ((inputs, targets),) = batches(1)
     model(inputs)
-    assert make_step(model=model)((inputs, targets)).applied == 1
+    step = make_step(model=model)
+    result = step((inputs, targets))
+    assert result.applied == 1
 
 
 @pytest.mark.slow
@@ -232,7 +251,9 @@ def test_loss_fn_compiles_once() -> None:
         num_graphs = len(graphs)
         assert num_graphs > 0
         for batch in rest:
-            torch.testing.assert_close(compiled(batch), eager(batch), rtol=1e-5, atol=1e-7)
+            result = compiled(batch)
+            expected = eager(batch)
+            torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-7)
             compiled(nonfinite(batch))
             eager(nonfinite(batch))
     assert len(graphs) == num_graphs

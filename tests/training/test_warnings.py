@@ -10,6 +10,7 @@ from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step, through_file, train
 from torch import Tensor
+from torch.optim import SGD, AdamW, Optimizer
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import TrainStep
@@ -17,6 +18,7 @@ from torch_bridge import TrainStep
 END = PlateauCurve(20)
 FLOOR = PlateauCurve(20, min_lr_ratio=0.1)
 WARMUP = PlateauCurve(40, warmup_steps=4)
+ABOVE_ZERO = PlateauCurve(40, warmup_steps=4, init_lr_ratio=0.5)
 
 
 def five(batch: Any) -> int:
@@ -40,8 +42,8 @@ def check_warns_once(step: TrainStep, silent: int, updates: int, message: str) -
     train(step, [batch] * silent)
     with pytest.warns(CurveWarning, match=message) as caught:
         train(step, [batch] * updates)
-    assert len(caught) == 1
-    assert caught[0].filename == steps.__file__, "the line of the call"
+    (warning,) = caught
+    assert warning.filename == steps.__file__, "the line of the call"
     step.state_dict()
 
 
@@ -66,13 +68,15 @@ def stays_at_zero(updates: int, consumed: int, unit: int) -> str:
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
 @pytest.mark.parametrize(
-    ("unit", "count", "consumed"), [(1000, five, 160), (1, zero, 0), (1, zero_on_device, 0)]
+    ("unit", "count", "consumed"),
+    [(1000, five, 160), (1, zero, 0), (1, zero_on_device, 0)],
 )
 def test_unit_that_is_never_full(
     name: str, unit: int, count: Callable[[Any], Any], consumed: int
 ) -> None:
     step = make_step(name, curve=WARMUP, clock=DataClock(unit), count=count)
-    check_warns_once(step, 32, 40, stays_at_zero(32, consumed, unit))
+    message = stays_at_zero(32, consumed, unit)
+    check_warns_once(step, 32, 40, message)
 
 
 def test_save_of_short_run_warns_of_unit() -> None:
@@ -88,12 +92,11 @@ def test_save_of_short_run_warns_of_unit() -> None:
 @pytest.mark.parametrize(
     ("curve", "unit", "peak"),
     [
-        (WARMUP, 40, 0.01),
-        (WARMUP, 1000, 0.0),
-        (PlateauCurve(40, warmup_steps=4, init_lr_ratio=0.5), 1000, 0.01),
-        (PlateauCurve(40), 1000, 0.01),
+        pytest.param(WARMUP, 40, 0.01, id="moves after 20 updates of 2"),
+        pytest.param(WARMUP, 1000, 0.0, id="peak of zero"),
+        pytest.param(ABOVE_ZERO, 1000, 0.01, id="starts above zero"),
+        pytest.param(PlateauCurve(40), 1000, 0.01, id="starts at the peak"),
     ],
-    ids=["moves after 20 updates of 2", "peak of zero", "starts above zero", "starts at the peak"],
 )
 def test_right_run_is_silent(curve: PlateauCurve, unit: int, peak: float) -> None:
     step = make_step(curve=curve, clock=DataClock(unit), count=len)
@@ -110,7 +113,8 @@ def saved_after(updates: int, name: str = "adamw") -> tuple[dict[str, Any], dict
     """Return the states of the optimizer and of the step after a short run."""
     step = make_step(name)
     train(step, batches(updates))
-    return through_file(step.optimizer.state_dict()), through_file(step.state_dict())
+    optimizer_state = through_file(step.optimizer.state_dict())
+    return optimizer_state, through_file(step.state_dict())
 
 
 Resume = Callable[..., TrainStep]
@@ -130,22 +134,22 @@ def loaded_later(state: Any, name: str = "adamw", **options: Any) -> TrainStep:
 
 
 both_orders = pytest.mark.parametrize("resume", [loaded_first, loaded_later])
-with_counted_updates = pytest.mark.parametrize(
-    "name", ["adamw", "adagrad", "plain adam", "rmsprop"]
-)
+COUNTING = ["adamw", "adagrad", "plain adam", "rmsprop"]
+"""The optimizers whose states count the updates."""
 
 
 def check_update_warns_once(step: TrainStep, message: str, **options: Any) -> None:
     (batch,) = batches(1)
     with pytest.warns(CurveWarning, match=message) as caught:
         step(batch, **options)
-    assert caught[0].filename == __file__, "the line of the call"
+    (warning,) = caught
+    assert warning.filename == __file__, "the line of the call"
     for _ in range(3):
         step(batch, **options)
 
 
 @both_orders
-@with_counted_updates
+@pytest.mark.parametrize("name", COUNTING)
 def test_resumed_optimizer_warns_once(resume: Resume, name: str) -> None:
     optimizer_state, _ = saved_after(3, name)
     step = resume(optimizer_state, name)
@@ -160,28 +164,29 @@ def test_resumed_optimizer_without_counts_warns_once(resume: Resume) -> None:
     check_update_warns_once(step, r"has made updates, .*initial_updates=n; or")
 
 
-def test_known_updates_of_one_optimizer_are_named_next_to_unknown_ones() -> None:
+def test_known_updates_are_named_next_to_unknown_ones() -> None:
     """SGD does not count its updates, and AdamW does."""
 
-    def build(model: Net) -> list[torch.optim.Optimizer]:
-        return [
-            torch.optim.AdamW(model.first.parameters()),
-            torch.optim.SGD(model.last.parameters(), lr=0.1, momentum=0.9),
-        ]
+    def build(model: Net) -> list[Optimizer]:
+        counting = AdamW(model.first.parameters())
+        not_counting = SGD(model.last.parameters(), lr=0.1, momentum=0.9)
+        return [counting, not_counting]
 
     model = Net()
     optimizers = build(model)
-    train(TrainStep(model, optimizers, mean_loss, CURVE), batches(3))
+    step = TrainStep(model, optimizers, mean_loss, CURVE)
+    train(step, batches(3))
     resumed_model = Net()
     resumed = build(resumed_model)
     for optimizer, saved in zip(resumed, optimizers, strict=True):
-        optimizer.load_state_dict(through_file(saved.state_dict()))
+        state = through_file(saved.state_dict())
+        optimizer.load_state_dict(state)
     step = TrainStep(resumed_model, resumed, mean_loss, CURVE)
     check_update_warns_once(step, "has made 3 updates, but the curve starts at step 0")
 
 
 @both_orders
-def test_resumed_optimizer_warns_once_under_data_clock(resume: Resume) -> None:
+def test_resumed_optimizer_under_data_clock(resume: Resume) -> None:
     optimizer_state, _ = saved_after(3)
     step = resume(optimizer_state, clock=DataClock(2))
     message = r"load_state_dict\(state\); or, if .*initial_updates=0$"
@@ -189,7 +194,7 @@ def test_resumed_optimizer_warns_once_under_data_clock(resume: Resume) -> None:
 
 
 @both_orders
-def test_resumed_optimizer_warns_once_under_constant_count(resume: Resume) -> None:
+def test_resumed_optimizer_under_constant_count(resume: Resume) -> None:
     optimizer_state, _ = saved_after(3)
     step = resume(optimizer_state, clock=DataClock(2, count=4))
     message = r"has made 3 updates, .*initial_updates=3; or, if"
@@ -200,15 +205,17 @@ def test_resumed_optimizer_warns_once_under_constant_count(resume: Resume) -> No
 
 
 @both_orders
-@pytest.mark.parametrize("name", ["adamw", "adagrad", "plain adam", "rmsprop", "momentum"])
+@pytest.mark.parametrize("name", [*COUNTING, "momentum"])
 def test_resumed_optimizer_with_its_curve_is_silent(resume: Resume, name: str) -> None:
     optimizer_state, state = saved_after(3, name)
     (batch,) = batches(1)
-    assert int(resume(optimizer_state, name, initial_updates=0)(batch).curve_step) == 0
-    assert int(resume(optimizer_state, name, initial_updates=3)(batch).curve_step) == 3
+    for initial_updates in (0, 3):
+        step = resume(optimizer_state, name, initial_updates=initial_updates)
+        assert step(batch).curve_step == initial_updates
     loaded = resume(optimizer_state, name)
     loaded.load_state_dict(state)
-    assert [int(result.curve_step) for result in train(loaded, [batch] * 2)] == [3, 4]
+    for curve_step in (3, 4):
+        assert loaded(batch).curve_step == curve_step
     loaded.optimizer.load_state_dict(optimizer_state)  # rolled back, or loaded after the step
     train(loaded, [batch] * 2)
 
@@ -219,10 +226,11 @@ def test_resumed_optimizer_that_starts_again_is_silent(resume: Resume, clock: Da
     optimizer_state, _ = saved_after(3)
     step = resume(optimizer_state, clock=clock, initial_updates=0)
     (batch,) = batches(1)
-    assert int(step(batch, count=4).curve_step) == 0
+    result = step(batch, count=4)
+    assert result.curve_step == 0
 
 
-@pytest.mark.parametrize("name", ["adamw", "adagrad", "plain adam", "rmsprop", "momentum", "sgd"])
+@pytest.mark.parametrize("name", [*COUNTING, "momentum", "sgd"])
 def test_optimizer_without_updates_is_silent(name: str) -> None:
     step = make_step(name)
     data = batches(2)

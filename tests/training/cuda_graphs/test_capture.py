@@ -141,10 +141,12 @@ class Layout:
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
     sizes = draw(st.lists(st.integers(0, 4), max_size=3))
+    dimensions = len(sizes)
+    strides = draw(st.lists(st.integers(0, 6), min_size=dimensions, max_size=dimensions))
     dtypes = [torch.float32, torch.int64, torch.bool, torch.uint8, torch.complex64]
     layout = Layout(
         sizes=sizes,
-        strides=draw(st.lists(st.integers(0, 6), min_size=len(sizes), max_size=len(sizes))),
+        strides=strides,
         offset=draw(st.integers(0, 3)),
         dtype=draw(st.sampled_from(dtypes)),
         view="plain",
@@ -179,7 +181,8 @@ def test_graph_sees_layout_and_values_of_batch(first: Layout, second: Layout) ->
     for seed in range(WARM_UPS + 3):
         tensors = [first.tensor(2 * seed), second.tensor(2 * seed + 1)]
         assert equal_trees(graphs(tensors), contents(tensors))
-    assert layouts_seen == [list(map(layout_of, tensors))] * (WARM_UPS + 1)
+    layouts_of_batch = list(map(layout_of, tensors))
+    assert layouts_seen == [layouts_of_batch] * (WARM_UPS + 1)
 
 
 # A compiled loss_fn depends on which tensors of a batch are one.
@@ -211,7 +214,8 @@ def test_tensor_used_twice_in_a_batch_stays_one() -> None:
 
 
 def test_tensor_in_two_micro_batches_needs_one_graph() -> None:
-    graphs = graphs_for(Identities(lambda micro_batches: micro_batches))
+    update = Identities(lambda micro_batches: micro_batches)
+    graphs = graphs_for(update)
     for value in range(WARM_UPS + 3):
         one = torch.full((2,), float(value))
         two = torch.full((2,), 2.0 * value)

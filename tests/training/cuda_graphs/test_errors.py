@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.training import models, optimizers
 from support.training.cuda_graphs.graphs import Sums
 from support.training.kind import Kind
+from support.training.models import Net, batches
+from support.training.optimizers import OTHERS, make_optimizer
 from support.training.steps import train
 from support.trees import equal_trees
 from support.wrong import wrong
@@ -31,7 +32,8 @@ def graphs(without_cuda: None) -> Iterator[GraphedUpdate]:
 
 @wrong(ValueError, "tensor on meta", "on cpu")
 def test_batch_on_another_device(graphs: GraphedUpdate) -> None:
-    graphs([{"x": ONES}, {"x": torch.ones(2, device="meta")}])
+    on_meta = torch.ones(2, device="meta")
+    graphs([{"x": ONES}, {"x": on_meta}])
 
 
 @wrong(ValueError, "torch.sparse_coo", "dense")
@@ -58,31 +60,36 @@ def test_set_in_a_batch(graphs: GraphedUpdate) -> None:
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 @wrong(ValueError, "cuda_graph=True needs", "capturable=True")
 def test_fused_optimizer_that_is_not_capturable(name: str) -> None:
-    check_capturable(optimizers.make_optimizer(name, models.Net()))
+    optimizer = make_optimizer(name, Net())
+    check_capturable(optimizer)
 
 
-@pytest.mark.parametrize("name", optimizers.OTHERS)
+@pytest.mark.parametrize("name", OTHERS)
 def test_optimizer_that_is_not_fused(name: str) -> None:
-    optimizer = optimizers.make_optimizer(name, models.Net())
+    optimizer = make_optimizer(name, Net())
     with pytest.raises(ValueError, match=r"cuda_graph=True needs") as caught:
         check_capturable(optimizer)
-    assert "fused=True" in str(caught.value)
-    assert type(optimizer).__name__ in str(caught.value)
+    message = str(caught.value)
+    assert "fused=True" in message
+    assert type(optimizer).__name__ in message
 
 
 @wrong(ValueError, "cuda_graph=True needs", "dampening")
 def test_dampening() -> None:
-    check_capturable(optimizers.make_optimizer("momentum", models.Net(), dampening=0.5))
+    optimizer = make_optimizer("momentum", Net(), dampening=0.5)
+    check_capturable(optimizer)
 
 
 def test_step_rejects_uncapturable_settings(device: str) -> None:
     captured = Kind().build(device=device, cuda_graph=True)
     eager = Kind().build(device=device)
-    data: list[Any] = models.batches(3, device=device)
-    group = captured.optimizer.param_groups[0]
+    data: list[Any] = batches(3, device=device)
+    (group,) = captured.optimizer.param_groups
     for name in ("fused", "capturable", "fused"):
         group[name] = False
         with pytest.raises(ValueError, match=f"cuda_graph=True needs .*{name}="):
             captured(data[0])
         group[name] = True
-        assert equal_trees(train(captured, data), train(eager, data))
+        results = train(captured, data)
+        expected = train(eager, data)
+        assert equal_trees(results, expected)

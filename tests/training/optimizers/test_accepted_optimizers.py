@@ -24,10 +24,14 @@ def test_sequence_of_one_equals_single_optimizer(kind: Any) -> None:
         return kind(groups, lr=0.01)
 
     model = Net()
-    single = make_step(model=model, optimizer=optimizer_of(model), curve=CURVES)
+    optimizer = optimizer_of(model)
+    single = make_step(model=model, optimizer=optimizer, curve=CURVES)
     model = Net()
-    listed = make_step(model=model, optimizer=(optimizer_of(model),), curve=(CURVES,))
-    assert equal_trees(train(single, batches(3)), train(listed, batches(3)))
+    optimizer = optimizer_of(model)
+    listed = make_step(model=model, optimizer=(optimizer,), curve=(CURVES,))
+    results = train(listed, batches(3))
+    expected = train(single, batches(3))
+    assert equal_trees(results, expected)
     assert equal_trees(single.state_dict(), listed.state_dict())
     assert listed.optimizer is listed.optimizers[0]
     listed.load_state_dict(single.state_dict())
@@ -39,12 +43,13 @@ def test_two_steps_share_one_optimizer(name: str) -> None:
     """Each has a separate clock, and attaches its learning rates when it is called."""
     model = Net()
     optimizer = make_optimizer(name, model)
-    peak = optimizer.param_groups[0]["lr"]
+    (group,) = optimizer.param_groups
+    peak = group["lr"]
     steps = [make_step(model=model, optimizer=optimizer, curve=curve) for curve in CURVES]
     for applied, batch in enumerate(batches(6)):
         for step, curve in zip(steps, CURVES, strict=True):
             lr = step(batch).lr.item()
-            assert lr == float(optimizer.param_groups[0]["lr"])
+            assert lr == float(group["lr"])
             assert lr == learning_rate(peak, curve, applied)
 
 
@@ -80,10 +85,14 @@ class WithFirstStep(SGD):
 @pytest.mark.parametrize("kind", [WithNumbers, WithFirstStep])
 def test_optimizer_that_only_resembles_sam_is_stepped(kind: Any) -> None:
     model = Net()
-    step = make_step(model=model, optimizer=kind(model.parameters(), lr=0.1))
+    optimizer = kind(model.parameters(), lr=0.1)
+    step = make_step(model=model, optimizer=optimizer)
     reference = make_step("sgd")
-    reference.optimizer.param_groups[0]["fused"] = False
-    assert equal_trees(train(step, batches(3)), train(reference, batches(3)))
+    (group,) = reference.optimizer.param_groups
+    group["fused"] = False
+    results = train(step, batches(3))
+    expected = train(reference, batches(3))
+    assert equal_trees(results, expected)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -111,7 +120,8 @@ def test_hook_of_the_optimizer_clips_by_value(fused: bool) -> None:
     scheduler = lambda_lr(optimizer, CURVES[0])
     for first, second in zip(data[::2], data[1::2], strict=True):
         for batch in (first, second):
-            (mean_loss(by_hand, batch) / 2).backward()
+            loss = mean_loss(by_hand, batch) / 2
+            loss.backward()
         torch.nn.utils.clip_grad_value_(by_hand.parameters(), limit)
         optimizer.step()
         scheduler.step()

@@ -42,8 +42,9 @@ def check_rejected(model: Net, optimizer: Optimizer, *parts: str) -> None:
     with pytest.raises(ValueError, match=parts[0]) as caught:
         TrainStep(model, optimizer, mean_loss, CURVE)
     assert group == before
+    message = str(caught.value)
     for part in parts:
-        assert part in str(caught.value)
+        assert part in message
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,8 @@ def check_rejected(model: Net, optimizer: Optimizer, *parts: str) -> None:
 def test_state_of_another_form(kind: type[SGD], reason: str) -> None:
     model = Net()
     optimizer = kind(model.parameters(), lr=0.1)
-    check_rejected(model, optimizer, f"{kind.__name__}.state_dict", "non-standard form", reason)
+    method = f"{kind.__name__}.state_dict"
+    check_rejected(model, optimizer, method, "non-standard form", reason)
 
 
 @wrong(ValueError, "needs parameters")
@@ -113,8 +115,9 @@ def rmsprop() -> TrainStep:
 def step_of_two(first: type[Optimizer] = AdamW, last: type[Optimizer] = SGD) -> TrainStep:
     """Return a step with an optimizer for each layer."""
     model = Net()
-    optimizers = [first(model.first.parameters()), last(model.last.parameters())]
-    return make_step(model=model, optimizer=optimizers)
+    optimizer_of_first = first(model.first.parameters())
+    optimizer_of_last = last(model.last.parameters())
+    return make_step(model=model, optimizer=[optimizer_of_first, optimizer_of_last])
 
 
 @pytest.mark.parametrize("build", [adamw, rmsprop, step_of_two])
@@ -150,59 +153,69 @@ def step() -> Iterator[TrainStep]:
     step = step_of_two()
     train(step, batches(1))
     yield step
-    assert [type(optimizer) for optimizer in step.optimizers] == [AdamW, SGD]
+    kinds = [type(optimizer) for optimizer in step.optimizers]
+    assert kinds == [AdamW, SGD]
 
 
 @wrong(ValueError, "['RMSprop', 'NAdam']")
 def test_state_of_different_optimizers(step: TrainStep) -> None:
-    step.load_state_dict(step_of_two(RMSprop, NAdam).state_dict())
+    saved = step_of_two(RMSprop, NAdam)
+    step.load_state_dict(saved.state_dict())
 
 
 @wrong(ValueError, "saved with", "['SGD', 'AdamW']")
 def test_state_of_optimizers_in_a_different_order(step: TrainStep) -> None:
     model = Net()
     optimizers = [SGD(model.last.parameters()), AdamW(model.first.parameters())]
-    step.load_state_dict(make_step(model=model, optimizer=optimizers).state_dict())
+    saved = make_step(model=model, optimizer=optimizers)
+    step.load_state_dict(saved.state_dict())
 
 
 @wrong(ValueError, "saved with optimizer_type = AdamW")
 def test_state_of_one_optimizer(step: TrainStep) -> None:
-    step.load_state_dict(make_step().state_dict())
+    saved = make_step()
+    step.load_state_dict(saved.state_dict())
 
 
 @wrong(ValueError, "['AdamW', 'SGD']", "has AdamW")
 def test_state_of_two_optimizers_for_one(step: TrainStep) -> None:
-    make_step().load_state_dict(step.state_dict())
+    step_of_one = make_step()
+    step_of_one.load_state_dict(step.state_dict())
 
 
 @wrong(ValueError, "state_dict", "has 1 items; the number of parameter groups is 2")
 def test_state_without_the_second_optimizer(step: TrainStep) -> None:
     state: Any = step.state_dict()
-    step.load_state_dict(state | {"optimizer": state["optimizer"][:1]})
+    state["optimizer"] = state["optimizer"][:1]
+    step.load_state_dict(state)
 
 
 @wrong(ValueError, "state_dict", "has 4 items; the number of parameter groups is 2")
 def test_state_with_four_optimizers(step: TrainStep) -> None:
     state: Any = step.state_dict()
-    step.load_state_dict(state | {"optimizer": state["optimizer"] * 2})
+    state["optimizer"] = state["optimizer"] * 2
+    step.load_state_dict(state)
 
 
 @wrong(ValueError, "state_dict", "not the state of a")
 def test_state_of_the_first_optimizer_only(step: TrainStep) -> None:
     state: Any = step.state_dict()
-    step.load_state_dict(state | {"optimizer": state["optimizer"][0]})
+    state["optimizer"] = state["optimizer"][0]
+    step.load_state_dict(state)
 
 
 @wrong(ValueError, "state_dict", "not the state of a")
 def test_states_of_optimizers_in_a_dictionary(step: TrainStep) -> None:
     state: Any = step.state_dict()
-    step.load_state_dict(state | {"optimizer": dict(enumerate(state["optimizer"]))})
+    state["optimizer"] = dict(enumerate(state["optimizer"]))
+    step.load_state_dict(state)
 
 
 @wrong(ValueError, "state_dict", "not the state of a")
 def test_none_as_state_of_the_optimizers(step: TrainStep) -> None:
     state: Any = step.state_dict()
-    step.load_state_dict(state | {"optimizer": None})
+    state["optimizer"] = None
+    step.load_state_dict(state)
 
 
 @wrong(AttributeError, "2 optimizers", "step.optimizers")

@@ -7,6 +7,7 @@ from support.training.models import Net, batches, nonfinite
 from support.training.steps import make_step
 from support.wrong import wrong
 from torch import Tensor
+from torch.nn import Parameter, ParameterList
 from torch.optim import SGD, Optimizer
 
 from torch_bridge import StagedCurve, TrainStep
@@ -31,8 +32,10 @@ def test_half_precision_on_a_cpu(model: Net, optimizer: Optimizer) -> None:
 @pytest.fixture
 def step() -> TrainStep:
     model = Net().bfloat16()
-    step = make_step(model=model, optimizer=SGD(model.parameters(), lr=0.25))
-    step.optimizer.param_groups[0]["fused"] = True
+    optimizer = SGD(model.parameters(), lr=0.25)
+    step = make_step(model=model, optimizer=optimizer)
+    (group,) = optimizer.param_groups
+    group["fused"] = True
     return step
 
 
@@ -81,18 +84,20 @@ def test_momentum_of_a_parameter_that_joins_later(name: str, factor: float) -> N
 
 def test_momentum_of_a_parameter_that_joins_an_unfused_group() -> None:
     """It starts from its first gradient, although another group of the optimizer is fused."""
-    fused, unfused, late = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
-    model = torch.nn.ParameterList([fused, unfused, late])
-    groups = [{"params": [fused], "fused": True}, {"params": [unfused, late], "dampening": 0.5}]
-    optimizer = SGD(groups, lr=0.25, momentum=0.5)
+    fused, unfused, late = (Parameter(torch.ones(2)) for _ in range(3))
+    model = ParameterList([fused, unfused, late])
+    fused_group = {"params": [fused], "fused": True}
+    unfused_group = {"params": [unfused, late], "dampening": 0.5}
+    optimizer = SGD([fused_group, unfused_group], lr=0.25, momentum=0.5)
 
-    def total(parameters: torch.nn.ParameterList, uses_late: bool) -> Tensor:
+    def total(parameters: ParameterList, uses_late: bool) -> Tensor:
         loss = parameters[0].sum() + parameters[1].sum()
         if uses_late:
             loss = loss + parameters[2].sum()
         return loss
 
-    step = TrainStep(model, optimizer, total, StagedCurve([(100,)], start=1.0))
+    constant = StagedCurve([(100,)], start=1.0)
+    step = TrainStep(model, optimizer, total, constant)
     step(False)
     step(True)
     assert late.tolist() == [0.75, 0.75]

@@ -8,6 +8,7 @@ import pytest
 from accelerate import Accelerator
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning_fabric import Fabric
+from support.schedulers.runs import lrs_of
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.reads import reads_of
@@ -30,15 +31,19 @@ def lightning(model: nn.Module, optimizer: Optimizer) -> Wrapped:
 
 
 def fabric(model: nn.Module, optimizer: Optimizer) -> Wrapped:
-    return Fabric(accelerator="cpu", devices=1).setup(model, optimizer)
+    fabric = Fabric(accelerator="cpu", devices=1)
+    return fabric.setup(model, optimizer)
 
 
 def accelerate(model: nn.Module, optimizer: Optimizer) -> Wrapped:
-    return Accelerator(cpu=True).prepare(model, optimizer)
+    accelerator = Accelerator(cpu=True)
+    return accelerator.prepare(model, optimizer)
 
 
 def lightning_around_accelerate(model: nn.Module, optimizer: Optimizer) -> Wrapped:
-    return model, LightningOptimizer(Accelerator(cpu=True).prepare(optimizer))
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerator.prepare(optimizer)
+    return model, LightningOptimizer(prepared)
 
 
 by_every_wrapper = pytest.mark.parametrize(
@@ -65,13 +70,16 @@ def test_wrapped_optimizer_is_stepped(wrap: Callable[..., Wrapped], name: str) -
             optimizer.load_state_dict(optimizer.state_dict())
         result = step(batch)
         assert equal_trees(result, reference(batch))
-        assert [float(group["lr"]) for group in optimizer.param_groups] == result.lr.tolist()
-    assert equal_trees(list(model.parameters()), list(reference.model.parameters()))
+        assert lrs_of(optimizer) == result.lr.tolist()
+    weights = list(model.parameters())
+    expected_weights = list(reference.model.parameters())
+    assert equal_trees(weights, expected_weights)
     if name == "adamw":
         assert reads_of(lambda: step(data[0])) == 0
 
-    resumed_model = Net()
-    wrapped_model, wrapped = wrap(resumed_model, make_optimizer(name, resumed_model))
+    model = Net()
+    optimizer = make_optimizer(name, model)
+    wrapped_model, wrapped = wrap(model, optimizer)
     resumed = TrainStep(wrapped_model, wrapped, mean_loss, CURVE)
     resumed.load_state_dict(step.state_dict())
     assert equal_trees(resumed(data[0]), step(data[0]))
@@ -113,10 +121,11 @@ def test_wrapped_optimizer_among_several_is_unwrapped() -> None:
     model = Net()
     first = make_optimizer("adamw", model.first)
     last = make_optimizer("adamw", model.last)
-    step = make_step(model=model, optimizer=[LightningOptimizer(first), last])
+    wrapped = LightningOptimizer(first)
+    step = make_step(model=model, optimizer=[wrapped, last])
     assert step.optimizers == (first, last)
     with pytest.raises(ValueError, match="belong to several optimizers"):
-        make_step(model=model, optimizer=[LightningOptimizer(first), first])
+        make_step(model=model, optimizer=[wrapped, first])
 
 
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
@@ -125,7 +134,8 @@ def test_wrapped_optimizer_among_several_is_unwrapped() -> None:
 def test_fabric_mixed_precision_is_rejected(precision: Any, is_nested: bool) -> None:
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     inner = Net()
-    model, optimizer = fabric.setup(inner, make_optimizer("adamw", inner))
+    adamw = make_optimizer("adamw", inner)
+    model, optimizer = fabric.setup(inner, adamw)
     rejected: nn.Module = model
     if is_nested:
         rejected = nn.Sequential(model)
@@ -135,4 +145,6 @@ def test_fabric_mixed_precision_is_rejected(precision: Any, is_nested: bool) -> 
     step = TrainStep(model.module, optimizer, mean_loss, CURVE, precision="bf16")
     reference = make_step(precision="bf16")
     data = batches(3)
-    assert equal_trees(train(step, data), train(reference, data))
+    results = train(step, data)
+    expected = train(reference, data)
+    assert equal_trees(results, expected)

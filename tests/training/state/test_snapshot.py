@@ -11,6 +11,7 @@ from support.training.optimizers import Foreign, make_optimizer
 from support.training.steps import make_step, through_file, train
 from support.trees import equal_trees
 from torch import Tensor, nn
+from torch.optim import AdamW
 from training.kinds_of_run import KINDS
 
 from torch_bridge import Checkpoints, TrainStep
@@ -45,8 +46,9 @@ def test_state_loads_into_other_memory_format(name: str, separately: bool, tmp_p
     train(step, data[:4])
     optimizer = make_optimizer(name, plain)
     if separately:
-        Checkpoints(tmp_path).save(4, model=channels_last, optimizer=step.optimizer)
-        Checkpoints(tmp_path).load(model=plain, optimizer=optimizer)
+        checkpoints = Checkpoints(tmp_path)
+        checkpoints.save(4, model=channels_last, optimizer=step.optimizer)
+        checkpoints.load(model=plain, optimizer=optimizer)
     resumed = make_step(model=plain, optimizer=optimizer, loss_fn=square_loss, initial_updates=4)
     if not separately:
         resumed.load_state_dict(step.state_dict())
@@ -58,7 +60,8 @@ def test_state_loads_into_other_memory_format(name: str, separately: bool, tmp_p
 
 
 def foreign_step(model: nn.Module) -> TrainStep:
-    return make_step(model=model, optimizer=Foreign(model.parameters()), loss_fn=square_loss)
+    optimizer = Foreign(model.parameters())
+    return make_step(model=model, optimizer=optimizer, loss_fn=square_loss)
 
 
 def test_optimizer_of_other_library_keeps_memory_layout() -> None:
@@ -82,9 +85,12 @@ def test_optimizer_of_other_library_keeps_memory_layout() -> None:
 def test_option_that_the_state_lacks_keeps_its_value() -> None:
     model = Net()
     groups = [{"params": model.parameters(), "depth": 3}]
-    step = make_step(model=model, optimizer=torch.optim.AdamW(groups, lr=0.01, fused=True))
-    step.load_state_dict(make_step().state_dict())
-    assert step.optimizer.param_groups[0]["depth"] == 3
+    optimizer = AdamW(groups, lr=0.01, fused=True)
+    step = make_step(model=model, optimizer=optimizer)
+    saved = make_step()
+    step.load_state_dict(saved.state_dict())
+    (group,) = optimizer.param_groups
+    assert group["depth"] == 3
 
 
 def test_groups_of_foreign_optimizer_may_have_other_options() -> None:
@@ -97,12 +103,15 @@ def test_groups_of_foreign_optimizer_may_have_other_options() -> None:
     results = train(uninterrupted, data)
     train(step, data[:3])
     state: Any = through_file(step.state_dict())
-    del state["optimizer"]["param_groups"][0]["decay"]
+    (saved_group,) = state["optimizer"]["param_groups"]
+    del saved_group["decay"]
     resumed.load_state_dict(state)
-    assert equal_trees(train(resumed, data[3:]), results[3:])
+    results_after = train(resumed, data[3:])
+    assert equal_trees(results_after, results[3:])
     assert equal_trees(resumed.state_dict(), uninterrupted.state_dict())
     resumed.load_state_dict(first)
-    assert "updates" not in resumed.optimizer.param_groups[0]
+    (group,) = resumed.optimizer.param_groups
+    assert "updates" not in group
     assert equal_trees(resumed.state_dict(), first)
 
 
@@ -128,13 +137,17 @@ def test_implementation_options_stay_the_optimizers(
     if from_fused:
         saving = fused
         loading = not_fused
-    group_before = dict(loading.optimizer.param_groups[0])
+    (group,) = loading.optimizer.param_groups
+    group_before = dict(group)
     data = batches(4)
     train(saving, data[:2])
     state: Any = through_file(saving.state_dict())
-    state["optimizer"]["param_groups"][0]["capturable"] = True  # torch runs it only on a GPU
+    (saved_group,) = state["optimizer"]["param_groups"]
+    saved_group["capturable"] = True  # torch runs it only on a GPU
     loading.load_state_dict(state)
+    (group,) = loading.optimizer.param_groups
     for option in {"fused", "foreach", "capturable"} & group_before.keys():
-        assert loading.optimizer.param_groups[0][option] == group_before[option]
+        assert group[option] == group_before[option]
+    results = train(loading, data[2:])
     expected = train(saving, data[2:])
-    torch.testing.assert_close(train(loading, data[2:]), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(results, expected, rtol=1e-5, atol=1e-5)

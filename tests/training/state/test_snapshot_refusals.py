@@ -61,11 +61,13 @@ def check_not_interchangeable(build: Build, build_other: Build, part: str) -> No
 
 
 def two_linear_layers() -> TrainStep:
-    return make_step(model=nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2)))
+    model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))
+    return make_step(model=model)
 
 
 def two_wider_layers() -> TrainStep:
-    return make_step(model=nn.Sequential(nn.Linear(3, 9), nn.Linear(9, 2)))
+    model = nn.Sequential(nn.Linear(3, 9), nn.Linear(9, 2))
+    return make_step(model=model)
 
 
 def carry_of_one() -> TrainStep:
@@ -77,7 +79,8 @@ def carry_of_three() -> TrainStep:
 
 
 def test_state_of_another_precision() -> None:
-    check_not_interchangeable(make_step, KINDS["adamw, bf16"].build, "precision = ")
+    build_other = KINDS["adamw, bf16"].build
+    check_not_interchangeable(make_step, build_other, "precision = ")
 
 
 def test_state_of_another_model() -> None:
@@ -92,11 +95,13 @@ def test_state_of_another_width() -> None:
 def test_state_of_another_dtype() -> None:
     build = KINDS["plain adam"].build
     build_other = KINDS["Adam in bfloat16"].build
-    check_not_interchangeable(build, build_other, "a different model: first.weight:")
+    part = "a different model: first.weight:"
+    check_not_interchangeable(build, build_other, part)
 
 
 def test_state_of_another_optimizer() -> None:
-    check_not_interchangeable(make_step, KINDS["sgd"].build, "optimizer_type = ")
+    build_other = KINDS["sgd"].build
+    check_not_interchangeable(make_step, build_other, "optimizer_type = ")
 
 
 def test_state_with_a_carry() -> None:
@@ -108,8 +113,8 @@ def test_state_of_another_shape_of_the_carry() -> None:
 
 
 def test_state_of_other_groups() -> None:
-    part = "different parameter groups"
-    check_not_interchangeable(make_step, KINDS["groups"].build, part)
+    build_other = KINDS["groups"].build
+    check_not_interchangeable(make_step, build_other, "different parameter groups")
 
 
 # Damaged states.
@@ -121,9 +126,10 @@ def check_damage(
     damage_state: Callable[[Any], Any], check: Check, part: str, kind: str = "adamw"
 ) -> None:
     """Check that a step rejects the damaged state of another one, and makes the next update."""
-    step = KINDS[kind].build()
-    reference = KINDS[kind].build()
-    saving = KINDS[kind].build()
+    build = KINDS[kind].build
+    step = build()
+    reference = build()
+    saving = build()
     train(saving, batches(3, seed=1))
     (batch,) = batches(1)
     assert equal_trees(step(batch), reference(batch))
@@ -134,31 +140,27 @@ def check_damage(
     assert equal_trees(step(batch), reference(batch))
 
 
+THREE_BYTES = torch.zeros(3, dtype=torch.uint8)
+NO_GROUPS: dict[str, Any] = {"param_groups": []}
+SCALE = tensor(1.0)
+NO_UPDATES = tensor(0)
+
+
 @pytest.mark.parametrize(
     ("kind", "entries", "part"),
     [
-        ("adamw", {"random": {"cpu": torch.zeros(3, dtype=torch.uint8)}}, "RNG state size"),
+        ("adamw", {"random": {"cpu": THREE_BYTES}}, "RNG state size"),
         ("adamw", {"random": {}}, "random state of the CPU"),
         ("adamw", {"applied": -5}, "applied"),
         ("adamw", {"skipped": -1}, "skipped"),
-        (
-            "adamw",
-            {"optimizer": {"param_groups": []}},
-            "has 0 items; the number of parameter groups is 1",
-        ),
+        ("adamw", {"optimizer": NO_GROUPS}, "has 0 items; the number of parameter groups is 1"),
         ("adamw", {"carry": 3}, "not iterable"),
         ("adamw", {"carry": [3]}, "a different carry: 0: int in the state, missing here"),
         ("adamw", {"records": []}, "records"),
         ("adamw", {"records": [{}]}, "records[0]"),
         ("adamw", {"parameters": [["first.weight"]]}, "parameter 1 is missing in the state"),
         ("adamw", {"precision": None}, "precision"),
-        ("adamw", {"loss_scale": [tensor(1.0), tensor(1.0)]}, "loss_scale"),
-        ("adamw, fp16", {"loss_scale": None}, "loss_scale"),
-        ("adamw, fp16", {"loss_scale": [1.0, 0]}, "loss_scale"),
-        ("adamw, fp16", {"loss_scale": [tensor(1.0), torch.zeros(3)]}, "loss_scale"),
-        ("adamw, fp16", {"loss_scale": [tensor(torch.nan), tensor(0)]}, "loss_scale"),
-        ("adamw, fp16", {"loss_scale": [tensor(0.0), tensor(0)]}, "loss_scale"),
-        ("adamw, fp16", {"loss_scale": [tensor(1.0), tensor(0), tensor(torch.inf)]}, "loss_scale"),
+        ("adamw", {"loss_scale": [SCALE, SCALE]}, "loss_scale"),
         ("samples", {"consumed": -1}, "consumed"),
         ("samples", {"consumed": 2**62 + 1}, "consumed"),
         ("samples", {"consumed": 100}, "consumed"),
@@ -172,6 +174,24 @@ def test_wrong_entries(kind: str, entries: dict[str, Any], part: str) -> None:
         state.update(entries)
 
     check_damage(replace_entries, check_rejected, part, kind)
+
+
+@pytest.mark.parametrize(
+    "loss_scale",
+    [
+        None,
+        [1.0, 0],
+        [SCALE, torch.zeros(3)],
+        [tensor(torch.nan), NO_UPDATES],
+        [tensor(0.0), NO_UPDATES],
+        [SCALE, NO_UPDATES, tensor(torch.inf)],
+    ],
+)
+def test_wrong_loss_scale(loss_scale: Any) -> None:
+    def replace(state: Any) -> None:
+        state["loss_scale"] = loss_scale
+
+    check_damage(replace, check_rejected, "loss_scale", "adamw, fp16")
 
 
 def test_empty_state() -> None:
@@ -190,7 +210,8 @@ def test_state_without_curve_step() -> None:
 
 def test_record_with_a_wrong_unit() -> None:
     def replace(state: Any) -> None:
-        state["records"][0]["clock"]["unit"] = 0
+        (record,) = state["records"]
+        record["clock"]["unit"] = 0
 
     check_damage(replace, check_rejected, "unit", "samples")
 
@@ -204,7 +225,8 @@ def test_model_without_entries() -> None:
 
 def test_model_with_renamed_entries() -> None:
     def rename(state: Any) -> None:
-        state["model"] = {f"net.{name}": value for name, value in state["model"].items()}
+        entries = state["model"].items()
+        state["model"] = {f"net.{name}": value for name, value in entries}
 
     check_damage(rename, check_rejected_by_torch, "Missing key(s)")
 
@@ -234,7 +256,8 @@ def test_list_as_weight() -> None:
 
 def test_optimizer_without_a_parameter() -> None:
     def remove(state: Any) -> None:
-        state["optimizer"]["param_groups"][0]["params"].pop()
+        (group,) = state["optimizer"]["param_groups"]
+        group["params"].pop()
 
     part = "not the state of AdamW with groups of [4] parameters"
     check_damage(remove, check_rejected, part)
@@ -257,7 +280,8 @@ def test_list_as_moments() -> None:
 
 def test_moment_of_a_wrong_shape() -> None:
     def replace(state: Any) -> None:
-        state["optimizer"]["state"][1]["exp_avg"] = torch.zeros(7)
+        moments = state["optimizer"]["state"]
+        moments[1]["exp_avg"] = torch.zeros(7)
 
     part = "exp_avg of parameter 1 has the shape (7,), and the parameter (8,)"
     check_damage(replace, check_rejected, part)
@@ -265,23 +289,26 @@ def test_moment_of_a_wrong_shape() -> None:
 
 def test_peak_that_is_not_finite() -> None:
     def replace(state: Any) -> None:
-        state["optimizer"]["param_groups"][0]["initial_lr"] = torch.nan
+        (group,) = state["optimizer"]["param_groups"]
+        group["initial_lr"] = torch.nan
 
     check_damage(replace, check_rejected, "initial_lr")
 
 
 def normalized() -> TrainStep:
-    return make_step(model=nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    return make_step(model=model)
 
 
-def test_empty_model_state_changes_nothing_under_batch_norm() -> None:
+def test_empty_model_state_under_batch_norm() -> None:
     """Torch's BatchNorm counts its batches in a buffer; if a state lacks it, it writes its own."""
     step = normalized()
     reference = normalized()
     (batch,) = batches(1)
     step(batch)
     reference.load_state_dict(step.state_dict())
-    check_rejected_by_torch(step, {**step.state_dict(), "model": {}}, "Missing key(s)")
+    state = {**step.state_dict(), "model": {}}
+    check_rejected_by_torch(step, state, "Missing key(s)")
     assert equal_trees(step(batch), reference(batch))
 
 
@@ -289,18 +316,20 @@ def test_late_error_under_batch_norm_asks_for_a_state() -> None:
     step = normalized()
     (batch,) = batches(1)
     sound = step.state_dict()
+    damaged = {**sound, "model": {"1.num_batches_tracked": tensor(7)}}
     with pytest.raises(RuntimeError, match="Missing key"):
-        step.load_state_dict({**sound, "model": {"1.num_batches_tracked": tensor(7)}})
+        step.load_state_dict(damaged)
     assert is_refused(step)
     step.load_state_dict(sound)
     step(batch)
 
 
-def test_strict_of_the_step_is_the_default_of_a_load() -> None:
+def test_strict_of_a_step_is_the_default_of_loads() -> None:
     saved = make_step()
     train(saved, batches(3))
     step = make_step(curve=PlateauCurve(9), strict=False)
-    with pytest.warns(CurveWarning, match="belongs to a different curve: .* differ from step 0 on"):
+    message = "belongs to a different curve: .* differ from step 0 on"
+    with pytest.warns(CurveWarning, match=message):
         step.load_state_dict(saved.state_dict())
     assert step.state_dict()["applied"] == 3
 
