@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, fields, make_dataclass, replace
 from itertools import permutations
 from typing import Any, TypedDict
