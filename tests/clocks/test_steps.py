@@ -9,7 +9,7 @@ import pytest
 import torch
 from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
-from support.clocks.holds import CURVE as STAGES, told
+from support.clocks.holds import CURVE as STAGES, batch_as_loss
 from support.examples import examples
 from support.runs.torch_run import SchedulerRun
 from support.schedulers.runs import learning_rate
@@ -162,7 +162,7 @@ def test_float64_losses_and_their_sums_are_rounded_to_float32(
 ) -> None:
     """In float64 they would be above the threshold."""
     clock = HoldBelow(0.1, 3, every=every)
-    step = make_step("sgd", loss_fn=told, curve=STAGES, clock=clock)
+    step = make_step("sgd", loss_fn=batch_as_loss, curve=STAGES, clock=clock)
     results = [step(torch.tensor(loss)) for loss in losses]
     assert [int(result.curve_step) for result in results] == curve_steps
 
@@ -171,7 +171,7 @@ def test_initial_updates_set_held_clock() -> None:
     """The curve starts there, is held for three updates, and continues from a saved state."""
 
     def build() -> TrainStep:
-        return make_step(loss_fn=told, initial_updates=7, clock=HoldBelow(0.1, 3))
+        return make_step(loss_fn=batch_as_loss, initial_updates=7, clock=HoldBelow(0.1, 3))
 
     losses = [torch.tensor(0.75)] * 4 + [torch.tensor(0.05)] * 6
     step = build()
