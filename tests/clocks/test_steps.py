@@ -3,6 +3,7 @@
 import copy
 import pickle
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -127,6 +128,14 @@ def test_step_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None
     scheduler.count = 20
     with pytest.raises(TypeError):
         scheduler.step(metric=0.5)
+    scheduler.step()
+    assert scheduler.consumed == 20
+
+
+def test_get_lr_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None:
+    scheduler.count = 20
+    with patch.object(scheduler, "get_lr", side_effect=OSError), pytest.raises(OSError):
+        scheduler.step()
     scheduler.step()
     assert scheduler.consumed == 20
 
