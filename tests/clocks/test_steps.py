@@ -134,7 +134,7 @@ def test_step_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None
 
 def test_get_lr_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None:
     scheduler.count = 20
-    with patch.object(scheduler, "get_lr", side_effect=OSError), pytest.raises(OSError):
+    with patch.object(scheduler, "get_lr", side_effect=KeyError), pytest.raises(KeyError):
         scheduler.step()
     scheduler.step()
     assert scheduler.consumed == 20
