@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from support.clocks.holds import told
+from support.clocks.holds import batch_as_loss
 from support.runs.run import Run
 from support.training.models import Net
 from support.training.optimizers import make_optimizer
@@ -24,7 +24,7 @@ class StepRun(Run):
         model = Net()
         (peak,) = self.peaks
         optimizer = make_optimizer("adamw", model, lr=peak)
-        self.step = TrainStep(model, optimizer, told, self.curve, clock=self.clock)
+        self.step = TrainStep(model, optimizer, batch_as_loss, self.curve, clock=self.clock)
 
     def counters(self) -> list[int]:
         """Return the updates applied and skipped, the step of the curve, and the data consumed."""

@@ -3,13 +3,14 @@
 import copy
 import pickle
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
-from support.clocks.holds import CURVE as STAGES, told
+from support.clocks.holds import CURVE as STAGES, batch_as_loss
 from support.examples import examples
 from support.runs.torch_run import SchedulerRun
 from support.schedulers.runs import learning_rate
@@ -131,6 +132,14 @@ def test_step_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None
     assert scheduler.consumed == 20
 
 
+def test_get_lr_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None:
+    scheduler.count = 20
+    with patch.object(scheduler, "get_lr", side_effect=KeyError), pytest.raises(KeyError):
+        scheduler.step()
+    scheduler.step()
+    assert scheduler.consumed == 20
+
+
 def test_count_in_the_call_replaces_the_pending_count(scheduler: lambda_lr) -> None:
     scheduler.count = 5
     scheduler.step(count=4)
@@ -162,7 +171,7 @@ def test_float64_losses_and_their_sums_are_rounded_to_float32(
 ) -> None:
     """In float64 they would be above the threshold."""
     clock = HoldBelow(0.1, 3, every=every)
-    step = make_step("sgd", loss_fn=told, curve=STAGES, clock=clock)
+    step = make_step("sgd", loss_fn=batch_as_loss, curve=STAGES, clock=clock)
     results = [step(torch.tensor(loss)) for loss in losses]
     assert [int(result.curve_step) for result in results] == curve_steps
 
@@ -171,7 +180,7 @@ def test_initial_updates_set_held_clock() -> None:
     """The curve starts there, is held for three updates, and continues from a saved state."""
 
     def build() -> TrainStep:
-        return make_step(loss_fn=told, initial_updates=7, clock=HoldBelow(0.1, 3))
+        return make_step(loss_fn=batch_as_loss, initial_updates=7, clock=HoldBelow(0.1, 3))
 
     losses = [torch.tensor(0.75)] * 4 + [torch.tensor(0.05)] * 6
     step = build()

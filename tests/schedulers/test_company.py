@@ -49,7 +49,7 @@ def learning_rates(peaks: Sequence[float], curve: Curve, step: int) -> list[floa
     return [learning_rate(peak, curve, step) for peak in peaks]
 
 
-# NumberedGroups that come, go and move.
+# Groups that come, go and move.
 
 
 class NumberedGroups:

@@ -48,7 +48,7 @@ _SCALES = {
     "lr": ("lr_scale", "lr_mult", "lr_multiplier"),  # of timm, MAE and BEiT; of others; of DINOv2
     "weight_decay": ("wd_multiplier",),  # of DINOv2
 }
-"""The keys of these factors, for each option."""
+"""The keys of these factors, for each option; `docs/troubleshooting.md` names them in a heading."""
 
 
 class GroupOption(NamedTuple):

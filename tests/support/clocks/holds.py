@@ -164,6 +164,6 @@ def curve_steps_of(
     return curve_steps_with_rules(all_rules, curve.flat_starts, metrics)
 
 
-def told(model: nn.Module, batch: Tensor) -> Tensor:
+def batch_as_loss(model: nn.Module, batch: Tensor) -> Tensor:
     """Return the batch as the loss, with a zero gradient."""
     return batch + sum(parameter.sum() for parameter in model.parameters()) * 0

@@ -1,4 +1,4 @@
-"""Shared by tests of curves in JAX: sample curves, both x64 modes, and bitwise equality."""
+"""For tests in JAX and torch: sample curves and bitwise equality; for JAX, both x64 modes."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 """A training run, as tests use it: built, updated, saved, resumed in a new process, and read.
 
-Each product part that moves along a curve has an adapter in this folder: `torch_run` (schedulers
-and followers, also torch's own), `step_run` (a `TrainStep`), `optax_run`, and `numpy_run`.
-`definition` is the oracle that any of them must equal.
+Each part of the product that moves along a curve has an adapter: `torch_run` in this folder
+(schedulers and followers, also torch's own); in `tests/clocks/`, `step_run` (a `TrainStep`),
+`numpy_run`, and optax in `test_definition`. `definition` is the oracle that any of them must equal.
 """
 
 from abc import ABC, abstractmethod
