@@ -307,6 +307,28 @@ def test_a_fault_with_two_numbers_is_listed_twice() -> None:
     assert numbers[:2] == [3, 13]
 
 
+def texts_by_name(comparison: LogComparison) -> dict[str, str]:
+    return {fault.name: fault.text for fault in comparison.faults}
+
+
+def test_a_number_without_a_limit() -> None:
+    """The run may be past the end of its curve by any number of updates."""
+    curve = PlateauCurve(1_000, min_lr_ratio=0.1)
+    updates = np.arange(20, 200, 20)
+    texts = texts_by_name(compared(curve, updates, curve.learning_rate(updates + 1_000, PEAK)))
+    assert " or more updates early" in texts["early"]
+    assert " or more times per update" in texts["too fast"]
+
+
+def test_a_large_number_has_a_limit() -> None:
+    """A long plateau explains all rows, but not the level that follows it."""
+    curve = StagedCurve([(1_000,), (0, 1.0), (6_000_000,), (0, 0.1), (1_000,)], start=0.1)
+    updates = np.arange(1, 11)
+    texts = texts_by_name(compared(curve, updates, curve.learning_rate(updates + 1_000, PEAK)))
+    assert " 999 to 6000989 updates early" in texts["early"]
+    assert " 1000 to 600099 times per update" in texts["too fast"]
+
+
 def test_floats_are_compared_to_float32() -> None:
     """A trainer may compute in float64."""
     exact = PEAK * (0.1 + 0.9 * (1 + np.cos(np.pi * (UPDATES[20:] - 100) / 900)) / 2)
