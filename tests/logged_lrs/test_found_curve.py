@@ -98,7 +98,7 @@ def test_stages_between_two_rows_are_guesses() -> None:
     curve = StagedCurve([(100, 1.0), (500,), (400, 0.0, "1-sqrt")])
     result = found(curve, np.arange(0, 1_001, 100))
     assert result.guessed_stages == ((0, 99),)
-    assert str(result).endswith("so their shapes are guesses: steps 0 to 99")
+    assert str(result).endswith("so its shape is a guess: steps 0 to 99")
     assert found(curve, np.arange(0, 1_001, 50)).guessed_stages == ()
 
 
