@@ -83,8 +83,8 @@ def test_batch_plan_gives_a_reason() -> None:
     curve = BatchPlan([(0, 32)]).scale(CURVE, 32, reference=32)
     (reason,) = FIT.predict(curve).reasons
     assert reason == (
-        "a curve follows a batch plan, but the law counts every step as one update of the same "
-        "batch"
+        "a curve follows a batch plan, but the law counts every step as an update with the "
+        "same batch size"
     )
 
 
