@@ -14,7 +14,7 @@ from torch_bridge.curve_api import (
     AnyClock,
     AnyCurve,
     Curve,
-    HeldClock,
+    HoldClock,
     UpdateClock,
     as_curves,
     check_peaks,
@@ -342,7 +342,7 @@ class lambda_lr(LambdaLR):
         step_count = self._step_count
         if count is None:
             count = self.count
-        if epoch is not None and isinstance(clock, HeldClock):
+        if epoch is not None and isinstance(clock, HoldClock):
             metric = _metric_in_place_of_epoch(epoch, metric)
             epoch = None
         if epoch is not None:
