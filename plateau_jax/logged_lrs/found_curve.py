@@ -125,10 +125,10 @@ def find_curve(
 
     Stages may be plateaus, jumps, `"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^2"`,
     `"t^-0.5"`, `"t^-1"` and `"(1-x)^P"` with P = 0.5, 0.9, 1.5, 2, 2.5, 3 and 4; at most nine. They
-    end at logged steps, except that a warmup may end at the peak between two of them, the last
-    stage anywhere, and a plateau at a round step; before a shape other than `"cosine"` and
-    `"(1-x)^P"`, a plateau may end anywhere. A part of a stage that begins after its start is not
-    found. If nothing is found, the result says so.
+    end at logged steps, with three exceptions: a warmup may end at the peak between two of them;
+    the last stage may end anywhere; and so may a plateau, but if `"cosine"` or `"(1-x)^P"` follows,
+    only at a round step. A part of a stage that begins after its start is not found. If nothing is
+    found, the result says so.
 
     Args:
         source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
