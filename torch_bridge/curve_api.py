@@ -20,7 +20,7 @@ from plateau_jax.curves.serialization import CURVE_CLASSES
 from plateau_jax.lazy_names import attach
 from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
 from plateau_jax.runs.comparison import compare_with_saved, one_if_equal, schedules_of
-from plateau_jax.runs.host_clock import HeldClock, UpdateClock, new_clock
+from plateau_jax.runs.host_clock import HoldClock, UpdateClock, new_clock
 from plateau_jax.runs.policy import FOLLOWER, state_policy
 from plateau_jax.runs.record import dump_records, read_records, shortest_decimal, shortest_decimals
 from plateau_jax.runs.saved_run import (
@@ -58,7 +58,7 @@ __all__ = [
     "CheckedClock",
     "Curve",
     "Format",
-    "HeldClock",
+    "HoldClock",
     "Operations",
     "Position",
     "Rule",

@@ -96,18 +96,18 @@ def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
 def _scaled_segments(
     curve: Curve, begins: Sequence[int], factors: Sequence[float]
 ) -> list[ExactSegment]:
-    """Return the segments of a curve, cut where a batch begins, each scaled for its batch.
+    """Return the segments of a curve, cut where the batch size changes, each scaled for its size.
 
     Args:
         curve: The curve.
-        begins: The first step of each batch.
-        factors: The factor of each batch.
+        begins: The first step of each batch size.
+        factors: The factor of each batch size.
     """
     scales = [as_level(factor) for factor in factors]
     segments: list[ExactSegment] = []
     for segment, after in nonempty_segments(curve._exact_segments):
         if after is None:
-            # One level stays past the end: that of the last batch.
+            # Past the end, the curve stays at one level, scaled for the last batch size.
             segments.append(segment.shifted(0, scales[-1]))
             break
         cuts = begins[bisect_right(begins, segment.begin) : bisect_left(begins, after)]
@@ -122,7 +122,7 @@ def _factor(batch_size: int, reference: int, exponent: float) -> float:
     factor = nearest_power(Fraction(batch_size, reference), as_written(exponent))
     # Outside these limits 62 bits are too few, and the arguments are surely a mistake.
     if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
-        nearer = f"be nearer to the batch {checks.short_repr(batch_size)}"
+        nearer = f"be nearer to the batch size {checks.short_repr(batch_size)}"
         effect = f"the factor is {factor:.3g}, outside 2**-31 … 2**31"
         raise ValueError(checks.must("reference", reference, f"{nearer}: {effect}"))
     return factor

@@ -46,11 +46,10 @@ _NEAR_PEAK = 0.95
 _SHORT_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"
 _LONG_WARMUP = "no run had so long a warmup: the loss may be lower by tenths of a nat"
 _BATCH_PLAN = (
-    "a curve follows a batch plan, but the law counts every step as one update of the same batch"
+    "a curve follows a batch plan, but the law counts every step as an update with the same batch "
+    "size"
 )
-_NO_PLATEAU = (
-    "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
-)
+_NO_PLATEAU = "from runs without a plateau, longer ones came out up to 2 % worse"
 
 UNCOVERED_REASONS = frozenset([_SHORT_WARMUP, _LONG_WARMUP])
 """The reasons whose effect the interval does not cover."""

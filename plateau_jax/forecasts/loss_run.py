@@ -208,7 +208,7 @@ class LossRun:
 
 
 def _as_array(name: str, values: Any, dtype_kinds: str, requirement: str) -> NDArray[Any]:
-    """Return a sequence of numbers of these kinds of NumPy's as an array; reject booleans."""
+    """Return a sequence of numbers as an array with a dtype of these kinds; reject booleans."""
     array = None
     with suppress(ValueError):  # from numbers next to lists
         array = np.asarray(values)

@@ -57,15 +57,15 @@ class LogComparison:
         return None
 
     def __str__(self) -> str:
-        count = f"{self.num_lrs} learning rates with up to {self.digits} digits"
+        lrs = f"{self.num_lrs} learning rates with up to {self.digits} digits"
         texts = [fault.text for fault in self.faults]
         if self.first_difference is None:
-            lines = [f"{count}: all are on the curve", *texts]
+            lines = [f"{lrs}: all are on the curve", *texts]
             return "\n".join(lines)
         difference = f"the first that is not on the curve is at step {self.first_difference}"
         if self.counts_from == 1:
             difference = f"if the log counts updates from 1, {difference}"
-        lines = [f"{count}: {difference}, {self.logged!r} instead of {self.expected:.6g}"]
+        lines = [f"{lrs}: {difference}, {self.logged!r} instead of {self.expected:.6g}"]
         if not texts:
             lines.append("no fault that this function knows explains all of them")
         elif self.faults[0].name == "past the end":
@@ -170,8 +170,8 @@ def compare_log(
 def _checked_curve(path: checks.Path | str, curve: Any) -> Curve:
     curve = as_curve(path, curve)
     if curve.unit is not None:
-        unit = f"a step is {curve.unit} samples or tokens, but a log counts updates"
-        raise ValueError(Message(path, f" is from BatchPlan.scale: {unit}"))
+        units = f"a step is {curve.unit} samples or tokens, but a log counts updates"
+        raise ValueError(Message(path, f" is from BatchPlan.scale: {units}"))
     return curve
 
 

@@ -36,8 +36,6 @@ _MOST_RANGES = 8
 _TRIED = 5
 """Numbers that are tried in each range that remains: its ends, and some between."""
 _MOST_FACTOR = 64
-_UNLIMITED = 1 << 20
-"""A number as large as this could be any larger one: all rows are past the end of the curve."""
 _SAMPLE = 24
 
 
@@ -82,10 +80,10 @@ class _Shift(_Displacement):
     """n + k."""
 
     def positions(self, steps: Steps, k: int) -> Steps:
-        return steps + k
+        return np.minimum(steps + k, MAX_STEP)
 
     def values_for(self, step: int, first: int, last: int) -> list[Range]:
-        return [Range(first - step, last - step)]
+        return [Range(first - step, _unless_at_the_end(last, last - step))]
 
     def domain(self, logged: PrintedLrs) -> Ranges:
         # Later by more, all rows would be at step 0.
@@ -118,10 +116,10 @@ class _Multiple(_Displacement):
             if first <= 0 <= last:
                 return [Range(2, MAX_STEP)]
             return []
-        return nonempty(-(-first // step), last // step)
+        return nonempty(-(-first // step), _unless_at_the_end(last, last // step))
 
     def domain(self, logged: PrintedLrs) -> Ranges:
-        return [Range(2, _UNLIMITED)]
+        return [Range(2, MAX_STEP)]
 
     def fault(self, least: int, most: int) -> Fault:
         times = _count(least, most, "time")
@@ -205,12 +203,19 @@ class _Stop(_Displacement):
         return Fault("stopped", text, least, most)
 
 
+def _unless_at_the_end(last: int, most: int) -> int:
+    """Return the greatest k: `most`, or no limit if the steps up to `last` have no end."""
+    if last == MAX_STEP:
+        return MAX_STEP
+    return most
+
+
 def _count(least: int, most: int, thing: str) -> str:
     if least == most == 1:
         return f"1 {thing}"
     if least == most:
         return f"{least} {thing}s"
-    if most >= _UNLIMITED:
+    if most == MAX_STEP:
         return f"{least} or more {thing}s"
     return f"{least} to {most} {thing}s"
 

@@ -58,8 +58,9 @@ class LoggedCurve:
         ends: If the last stage that the log shows ends after the log, the first and the last step
             at which it may end, each with a different last level; otherwise None. What follows it
             is not known.
-        guessed_stages: The first and the last step of each stage on which fewer than three logged
-            learning rates lie, with its ends: the log does not show its shape.
+        guessed_stages: The first and the last step of each stage, other than a plateau, with fewer
+            than three logged learning rates, those at its two ends included: the log does not show
+            its shape.
         num_lrs: The number of logged learning rates.
         digits: The number of significant digits that the log prints.
         last_step: The last step of the log.
@@ -76,10 +77,10 @@ class LoggedCurve:
     last_step: int
 
     def __str__(self) -> str:
-        count = f"{self.num_lrs} learning rates with up to {self.digits} digits"
+        lrs = f"{self.num_lrs} learning rates with up to {self.digits} digits"
         if self.curve is None:
-            return f"{count}: no curve of few stages that end at logged steps explains them"
-        lines = [f"{count}: the shortest curve found that explains all of them", repr(self.curve)]
+            return f"{lrs}: no curve of few stages that end at logged steps explains them"
+        lines = [f"{lrs}: the shortest curve found that explains all of them", repr(self.curve)]
         lines.append(f"with peak_value={self.peak_value!r}")
         lines.append(self.curve.describe())
         if self.ends is not None:
@@ -100,8 +101,8 @@ class LoggedCurve:
         if self.guessed_stages:
             steps = ", ".join(f"{first} to {last}" for first, last in self.guessed_stages)
             lines.append(
-                "fewer than three learning rates lie on each of these stages, so their shapes are "
-                f"guesses: steps {steps}"
+                "each of these stages has fewer than three logged learning rates, so its shape is "
+                f"a guess: steps {steps}"
             )
         return "\n".join(lines)
 
@@ -124,10 +125,10 @@ def find_curve(
 
     Stages may be plateaus, jumps, `"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^2"`,
     `"t^-0.5"`, `"t^-1"` and `"(1-x)^P"` with P = 0.5, 0.9, 1.5, 2, 2.5, 3 and 4; at most nine. They
-    end at logged steps, except that a warmup may end at the peak between two of them, the last
-    stage anywhere, and a plateau at a round step; before a shape other than `"cosine"` and
-    `"(1-x)^P"`, a plateau may end anywhere. A part of a stage that begins after its start is not
-    found. If nothing is found, the result says so.
+    end at logged steps, with three exceptions: a warmup may end at the peak between two of them;
+    the last stage may end anywhere; and so may a plateau, but if `"cosine"` or `"(1-x)^P"` follows,
+    only at a round step. A part of a stage that begins after its start is not found. If nothing is
+    found, the result says so.
 
     Args:
         source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
@@ -199,8 +200,8 @@ def _decisive_step(logged: PrintedLrs, best: FoundCurve, others: list[FoundCurve
     steps = np.unique(np.linspace(0, horizon, 4 * 1024).astype(np.int64))
     values = best.learning_rates(steps)
     other_values = other.learning_rates(steps)
-    unit = 10.0 ** (1 - logged.digits) * np.maximum(values, other_values)
-    differing = steps[np.abs(values - other_values) > 2 * unit]
+    last_digit = 10.0 ** (1 - logged.digits) * np.maximum(values, other_values)
+    differing = steps[np.abs(values - other_values) > 2 * last_digit]
     after = differing[differing > last]
     for candidates in (after, differing):
         if len(candidates):
@@ -283,13 +284,13 @@ def _telling_rows(logged: PrintedLrs) -> Steps:
     rows.append(at_peak[[0, -1]])
     if len(at_end):
         rows.append(at_end[-1:] + 1)
-    unit = 10 ** int(np.log10(logged.steps[-1]))
-    while unit > 1:
-        round_rows = np.flatnonzero(logged.steps % unit == 0)
+    spacing = 10 ** int(np.log10(logged.steps[-1]))
+    while spacing > 1:
+        round_rows = np.flatnonzero(logged.steps % spacing == 0)
         if len(round_rows) > _ROUND_STEPS:
             break
         rows.append(round_rows)
-        unit //= 10
+        spacing //= 10
     return np.unique(np.concatenate(rows))
 
 

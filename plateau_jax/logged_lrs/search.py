@@ -89,7 +89,7 @@ def shortest_paths(logged: PrintedLrs) -> list[State]:
     budget = _MOST_WORK // len(logged)
     for num_stages in range(MOST_STAGES + 1):
         states = by_stages[num_stages]
-        complete = [state for state in states.values() if _holds_to_the_end(logged, state)]
+        complete = [state for state in states.values() if _stays_to_the_end(logged, state)]
         complete = [state for state in complete if len(state.knots) > 1]
         if complete:
             return sorted(complete, key=_num_digits)
@@ -118,7 +118,7 @@ def _most_advanced(states: Iterable[State]) -> list[State]:
     return kept[:_MOST_STATES]
 
 
-def _holds_to_the_end(logged: PrintedLrs, state: State) -> bool:
+def _stays_to_the_end(logged: PrintedLrs, state: State) -> bool:
     """Return True if all later rows are at the end of the last stage, at which a curve stays."""
     rest = logged.part(slice(state.row, None))
     return bool(rest.contain(state.last.value).all())
@@ -216,7 +216,10 @@ def _stages_after_a_plateau(
 
 
 def _best_begin(rest: PrintedLrs, value: float, family: OpenFamily, first: int, last: int) -> int:
-    """Return the step after which a stage explains most rows; of several, the roundest."""
+    """Return a step after which a stage explains as many rows as after any other that is tried.
+
+    The roundest step is tried first, so that it wins a tie.
+    """
     evenly_spaced = np.linspace(first, last, _NUM_BEGINS).astype(np.int64).tolist()
     reaches: dict[int, int] = {}
     for begin in (roundest(first, last), *evenly_spaced):
@@ -302,8 +305,8 @@ def _ends_before_the_floor(
 ) -> Iterator[State]:
     """Yield stages that end between two rows, at the level that all later rows have."""
     low, high = rest.low[::-1], rest.high[::-1]
-    holds = np.maximum.accumulate(low) <= np.minimum.accumulate(high)
-    floor = len(rest) - num_leading(holds)
+    is_constant = np.maximum.accumulate(low) <= np.minimum.accumulate(high)
+    floor = len(rest) - num_leading(is_constant)
     if not 0 < floor < len(rest):
         return
     step, value = state.last.step, state.last.value
@@ -462,8 +465,8 @@ def roundest(first: int, last: int) -> int:
     (10000, 9880)
     """
     for power in range(10, -1, -1):
-        unit = 10**power
-        candidate = -(-first // unit) * unit
+        spacing = 10**power
+        candidate = -(-first // spacing) * spacing
         if candidate <= last:
             return candidate
     return first

@@ -25,8 +25,8 @@ from plateau_jax.logged_lrs.printed import Floats, PrintedLrs, Steps
 _TINY = 1e-300
 """In place of a learning rate of 0, whose logarithm is infinite."""
 
-_FEWEST_ROWS = 3
-"""The step at which a stage begins must follow from at least so many pairs of rows."""
+_FEWEST_PAIRS = 3
+"""The step at which a stage begins is known only if this many pairs of rows agree on it."""
 
 Function = Callable[[Any], Any]
 
@@ -77,7 +77,7 @@ class OpenFamily:
     def begins(self, logged: PrintedLrs, value: float) -> tuple[int, int]:
         """Return the first and the last step at which the stage may begin, by the first rows.
 
-        The limits are in the wrong order if too few rows agree on a step.
+        The limits are in the wrong order if too few pairs of rows agree on a step.
         """
         bounds = np.stack([self.transform(logged.low), self.transform(logged.high)])
         changes = bounds - self.transform(value)
@@ -93,10 +93,10 @@ class OpenFamily:
         lasts = np.minimum.accumulate(_begins(logged.steps, least_ratios))
         firsts = np.ceil(np.maximum(firsts, 0))
         lasts = np.floor(lasts)
-        rows = num_leading(firsts <= lasts)
-        if rows < _FEWEST_ROWS:
+        pairs = num_leading(firsts <= lasts)
+        if pairs < _FEWEST_PAIRS:
             return 1, 0
-        return int(firsts[rows - 1]), int(lasts[rows - 1])
+        return int(firsts[pairs - 1]), int(lasts[pairs - 1])
 
     def at(self, value: float, c: float, steps: float) -> float:
         """Return the learning rate some steps after the value."""
@@ -133,15 +133,15 @@ class ClosedFamily:
         return low, high
 
 
-def num_leading(holds: NDArray[np.bool_]) -> int:
-    """Return the number of rows before the first that is False."""
-    if holds.all():
-        return len(holds)
-    return int(np.argmin(holds))
+def num_leading(is_explained: NDArray[np.bool_]) -> int:
+    """Return the number of rows before the first that is not explained."""
+    if is_explained.all():
+        return len(is_explained)
+    return int(np.argmin(is_explained))
 
 
 def _begins(steps: Steps, ratios: Floats) -> Floats:
-    """Return s with (m - s) / (n - s) = ratio, for the first row m and each later row n."""
+    """Return each s with (m - s) / (n - s) = ratio: m is the first step, n each later one."""
     first, later = steps[0], steps[1:]
     begins = (first - ratios * later) / (1 - ratios)
     return np.where(ratios < 1, begins, -np.inf)

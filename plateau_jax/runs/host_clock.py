@@ -55,7 +55,7 @@ class UpdateClock:
 
 
 @dataclass(frozen=True)
-class HeldClock(UpdateClock):
+class HoldClock(UpdateClock):
     """A step of the curve is an update at which no rule held the curve."""
 
     flat_starts: frozenset[int]
@@ -143,7 +143,7 @@ def new_clock(clock: Any, curves: Sequence[Curve]) -> UpdateClock:
     if checked.unit is not None:
         return UnitClock(checked, checked.unit)
     if checked.rules:
-        return HeldClock(checked, frozenset(curves[0].flat_starts), initial_states(checked.rules))
+        return HoldClock(checked, frozenset(curves[0].flat_starts), initial_states(checked.rules))
     return UpdateClock(checked)
 
 

@@ -165,8 +165,8 @@ def position_after(clock: CheckedClock, updates: int, argument: str, alternative
     Args:
         clock: The clock of the run.
         updates: The number of updates so far.
-        argument: The argument that says so, and its value.
-        alternative: What else the user may do, with a semicolon before it.
+        argument: The argument with this number and its value, for the message of an error.
+        alternative: The end of this message: what else the user can do, after a semicolon.
 
     Raises:
         ValueError: It is not known what the updates consumed.

@@ -31,7 +31,7 @@ def storable(cls: _Class) -> _Class:
 def _restore(value: Any, state: Mapping[str, Any]) -> None:
     """Restore a value from its arguments.
 
-    The constructor checks them. Without this, unpickling would write anything in a file into the
+    The constructor checks them. Otherwise unpickling would copy whatever a file contains into the
     value, even under `torch.load(weights_only=True)`, which checks classes but not states. Warnings
     are suppressed: the value gave them when it was first built.
     """

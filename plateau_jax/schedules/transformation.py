@@ -170,7 +170,7 @@ def _scale_by_data(
             raise ValueError(f"clock = {shown_clock} {limit}")
 
     # The total of a run may exceed int32, and without x64 JAX has no wider integers. So the state
-    # has the total as curve_step · unit + rest, and each number stays below 2³¹. With unit = 8,
+    # stores the total as curve_step · unit + rest, and each number stays below 2³¹. With unit = 8,
     # counts of 5, 8 and 8 take (curve_step, rest) from (0, 0) to (0, 5), (1, 5) and (2, 5): 21
     # samples are 2 steps and 5 samples.
     @jax.jit

@@ -218,7 +218,7 @@ def test_reference_of_a_smaller_batch(plan: BatchPlan, flat: Curve) -> None:
     plan.scale(flat, 8, reference=1, exponent=2)
 
 
-@wrong(ValueError, f"reference = 1 must be nearer to the batch {2**40}", "1.1e+12, outside")
+@wrong(ValueError, f"reference = 1 must be nearer to the batch size {2**40}", "1.1e+12, outside")
 def test_factor_that_is_too_large(flat: Curve) -> None:
     plan = BatchPlan([(0, 2**40)])
     plan.scale(flat, 1, reference=1, exponent=1)
@@ -231,7 +231,7 @@ def tail() -> Curve:
     return exponential.part(900)
 
 
-@wrong(ValueError, "nearer to the batch 1000", "inf, outside")
+@wrong(ValueError, "nearer to the batch size 1000", "inf, outside")
 def test_factor_that_is_infinite(tail: Curve) -> None:
     plan = BatchPlan([(0, 10**200)])
     plan.scale(tail, 1, reference=1, exponent=2)

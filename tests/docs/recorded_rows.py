@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from support.docs.pages import ROOT, Section, sections
@@ -87,7 +87,7 @@ FITS = (
     "first < second",
 )
 """Conditions on lengths, besides those that a row states: lengths fit into the run, and drops
-follow one another. Each holds for the rows that have all its options."""
+follow one another. A condition applies to the rows that have all its options."""
 
 
 # The tables of the pages.
@@ -115,7 +115,7 @@ class Row:
 class Names(dict[str, Any]):
     """Values by name; other names get their value from the code that assigns them.
 
-    Each code runs when it is needed, since many use names that other rows do not have.
+    The code runs when its name is needed, because it may use names that other rows do not have.
     """
 
     def __init__(self, values: dict[str, Any], definitions: dict[str, str]) -> None:
@@ -206,7 +206,7 @@ class RowValues:
     raises: str = ""
     """The error of the original after the last level."""
     cut: bool = False
-    """Whether the run is shorter than its schedule."""
+    """True if the run is shorter than its schedule."""
 
     def __str__(self) -> str:
         cut = "cut-" if self.cut else ""
@@ -228,7 +228,7 @@ class RowValues:
 
     @property
     def counts_before_an_update(self) -> bool:
-        """Whether the tokens of an update move the curve before it."""
+        """True if the tokens of an update move the curve before the update."""
         return self.library == "OLMo-core"
 
     @property
@@ -242,13 +242,13 @@ class RowValues:
         return ends[:-1]
 
     def fits(self) -> bool:
-        """Return whether the lengths fit together."""
+        """Return True if the lengths fit together."""
         options = self.settings.keys()
         conditions = [condition for condition in FITS if read_names(condition) <= options]
         return all(eval(condition, dict(self.settings)) for condition in conditions)
 
     def is_allowed(self) -> bool:
-        """Return whether the values satisfy what the rows require."""
+        """Return True if the values satisfy what the rows require."""
         rows = (ROWS[self.library, self.original], self.row)
         required = [row.requires for row in rows if row.requires]
         return all(eval(condition, self.names()) for condition in required)
@@ -270,7 +270,7 @@ class RowValues:
             expression += self.row.curve
         curves = eval(expression, self.names())
         if isinstance(curves, list):
-            return curves
+            return cast("list[Curve]", curves)
         return [curves]
 
 

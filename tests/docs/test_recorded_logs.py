@@ -3,7 +3,7 @@
     python -m pytest --all tests/docs/test_recorded_logs.py -s
 
 prints the figures of docs/logged_learning_rates.md. The logs have 3, 4 and 6 digits, and all rows
-of a run or every tenth. A run with a planted fault is logged in one of these ways.
+of a run or every tenth. A run with a planted fault has one of these logs.
 """
 
 import random
@@ -33,7 +33,7 @@ Steps = NDArray[np.int64]
 PRECISIONS = (3, 4, 6)
 INTERVALS = (1, 10)
 FEWEST_ROWS = 3
-"""Of a log in which fewer rows differ from the curve, no fault is named."""
+"""If fewer rows of a log differ from the curve, no fault is named."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ def test_recorded_curves_are_found(half):
                 outcomes["the curve"] += 1
             else:
                 outcomes["a curve with more stages"] += 1
-    share = outcomes["the curve"] / outcomes.total()
-    print(f"\nfind_curve, {half}: {len(runs)} runs, {share:.1%} of {outcomes.total()}", outcomes)
-    assert share > 0.95
+    fraction = outcomes["the curve"] / outcomes.total()
+    print(f"\nfind_curve, {half}: {len(runs)} runs, {fraction:.1%} of {outcomes.total()}", outcomes)
+    assert fraction > 0.95
 
 
 # Planted faults.
@@ -313,6 +313,6 @@ def test_planted_faults_are_named(half):
             outcomes[outcome_of(comparison, planted, np.count_nonzero(~is_on))] += 1
     num_decidable = outcomes.total() - outcomes["fewer than three rows differ"]
     num_named = outcomes["named alone"] + outcomes["named among several"]
-    share = num_named / num_decidable
-    print(f"\ncompare_log, {half}: {share:.1%} of {num_decidable} named", outcomes)
-    assert share > 0.95
+    fraction = num_named / num_decidable
+    print(f"\ncompare_log, {half}: {fraction:.1%} of {num_decidable} named", outcomes)
+    assert fraction > 0.95

@@ -15,9 +15,7 @@ CURVE = PlateauCurve(20_000, warmup_steps=1000)
 WSD = PlateauCurve(1500, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
 FIT = fit_losses(logged(CURVE, 400))
 
-NO_STAGE = (
-    "from runs without a stage at constant learning rate, longer ones came out up to 2 % worse"
-)
+NO_PLATEAU = "from runs without a plateau, longer ones came out up to 2 % worse"
 NO_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"
 LONG_WARMUP = "no run had so long a warmup: the loss may be lower by tenths of a nat"
 THREE_TIMES_AS_LONG = "it has 3 times as many steps as the longest run"
@@ -35,9 +33,9 @@ def warm(total: int, warmup: int) -> PlateauCurve:
     ("curve", "reasons"),
     [
         (CURVE, []),
-        (warm(40_980, 1000), [NO_STAGE]),
-        (warm(60_000, 1000), [THREE_TIMES_AS_LONG, NO_STAGE]),
-        (PlateauCurve(60_000), [THREE_TIMES_AS_LONG, NO_WARMUP, NO_STAGE]),
+        (warm(40_980, 1000), [NO_PLATEAU]),
+        (warm(60_000, 1000), [THREE_TIMES_AS_LONG, NO_PLATEAU]),
+        (PlateauCurve(60_000), [THREE_TIMES_AS_LONG, NO_WARMUP, NO_PLATEAU]),
         (warm(6000, 1000), []),
         (warm(5980, 1000), [SHORT]),
     ],
@@ -85,8 +83,8 @@ def test_batch_plan_gives_a_reason() -> None:
     curve = BatchPlan([(0, 32)]).scale(CURVE, 32, reference=32)
     (reason,) = FIT.predict(curve).reasons
     assert reason == (
-        "a curve follows a batch plan, but the law counts every step as one update of the same "
-        "batch"
+        "a curve follows a batch plan, but the law counts every step as an update with the "
+        "same batch size"
     )
 
 
@@ -217,20 +215,20 @@ def test_equal_warmups_give_no_reason(first: Curve, second: Curve) -> None:
         assert "warmup" not in " ".join(reasons)
 
 
-# Stages at constant learning rate.
+# Plateaus.
 
 
-def logged_cosine(stage: int) -> StagedCurve:
-    """Return a cosine as a log of learning rates gives it, with a stage at 0.6 of the peak."""
+def logged_cosine(plateau: int) -> StagedCurve:
+    """Return a cosine as a log of learning rates gives it, with a plateau at 0.6 of the peak."""
     levels = np.cos(np.linspace(0, 1.5, 100)).tolist()
     stages = [(9, level) for level in levels[1:] if level > 0.6]
-    stages += [(9, 0.6), (stage, 0.6)]
+    stages += [(9, 0.6), (plateau, 0.6)]
     stages += [(9, level) for level in levels if level < 0.6]
     return StagedCurve(stages)
 
 
 @pytest.mark.parametrize(
-    ("curve_of_run", "has_stage"),
+    ("curve_of_run", "has_plateau"),
     [
         (PlateauCurve(1000, warmup_steps=50), False),
         (WSD, True),
@@ -241,14 +239,14 @@ def logged_cosine(stage: int) -> StagedCurve:
         (logged_cosine(110), True),
     ],
 )
-def test_stage_lets_a_fit_forecast_longer_decays(curve_of_run: Curve, has_stage: bool) -> None:
+def test_plateau_lets_a_fit_forecast_longer_decays(curve_of_run: Curve, has_plateau: bool) -> None:
     total = curve_of_run.total_steps
     runs = [run_with(curve_of_run)]
     longer_cosine = PlateauCurve(int(1.3 * total))
     longer_fall_below_half = StagedCurve([(50, 1.0), (total,), (50, 0.45)])
     longer_fall_above_half = StagedCurve([(50, 1.0), (total,), (50, 0.55)])
     as_long = PlateauCurve(int(1.05 * total))
-    assert (NO_STAGE in reasons_of(longer_cosine, runs)) == (not has_stage)
-    assert (NO_STAGE in reasons_of(longer_fall_below_half, runs)) == (not has_stage)
-    assert NO_STAGE not in reasons_of(longer_fall_above_half, runs)
-    assert NO_STAGE not in reasons_of(as_long, runs)
+    assert (NO_PLATEAU in reasons_of(longer_cosine, runs)) == (not has_plateau)
+    assert (NO_PLATEAU in reasons_of(longer_fall_below_half, runs)) == (not has_plateau)
+    assert NO_PLATEAU not in reasons_of(longer_fall_above_half, runs)
+    assert NO_PLATEAU not in reasons_of(as_long, runs)

@@ -20,14 +20,14 @@ Displacement = Callable[[Ints, int], Ints]
 PEAK = 6e-4
 
 
-def formatted(digits: int, rates: Floats) -> list[str]:
-    return [f"{rate:.{digits - 1}e}" for rate in rates.tolist()]
+def formatted(digits: int, lrs: Floats) -> list[str]:
+    return [f"{lr:.{digits - 1}e}" for lr in lrs.tolist()]
 
 
 def compared(
-    curve: Curve, updates: Ints, rates: Floats, digits: int = 4, peak: float = PEAK, **options: Any
+    curve: Curve, updates: Ints, lrs: Floats, digits: int = 4, peak: float = PEAK, **options: Any
 ) -> LogComparison:
-    rows = rows_of(step=updates.tolist(), lr=formatted(digits, rates))
+    rows = rows_of(step=updates.tolist(), lr=formatted(digits, lrs))
     return compare_log(rows, curve, peak, **options)
 
 
@@ -106,16 +106,16 @@ def test_a_planted_displacement_is_named(
 ) -> None:
     """Or the difference is not printed, or other faults explain the same rows."""
     updates = updates_of(curve, interval)
-    rates = curve.learning_rate(displacement(updates, number), PEAK)
-    differs = formatted(digits, rates) != formatted(digits, curve.learning_rate(updates, PEAK))
-    comparison = compared(curve, updates, rates, digits)
+    lrs = curve.learning_rate(displacement(updates, number), PEAK)
+    differs = formatted(digits, lrs) != formatted(digits, curve.learning_rate(updates, PEAK))
+    comparison = compared(curve, updates, lrs, digits)
     if not differs:
         assert comparison.first_difference is None
         return
-    kinds = [fault.name for fault in comparison.faults]
-    kind = displacement.__name__.replace("_", " ")
+    names = [fault.name for fault in comparison.faults]
+    planted_name = displacement.__name__.replace("_", " ")
     if comparison.fault is not None:
-        assert kinds == [kind]
+        assert names == [planted_name]
         planted = number
         if displacement in (restarted, stopped):
             planted = 30 * number
@@ -126,28 +126,28 @@ def test_a_planted_displacement_is_named(
 @examples(100)
 @given(curves(), digits, intervals, st.integers(0, 199))
 def test_a_named_fault_gives_every_row(curve: Curve, digits: int, interval: int, seed: int) -> None:
-    """Rates of a different curve: a fault may be named only if it gives all of them."""
+    """Learning rates of a different curve: a fault may be named only if it gives all of them."""
     generator = np.random.default_rng(seed)
     total = int(curve.total_steps * generator.uniform(0.7, 1.4))
     other = PlateauCurve(total, warmup_steps=total // 20)
     updates = updates_of(curve, interval)
-    rates = other.learning_rate(updates, PEAK)
-    comparison = compared(curve, updates, rates, digits)
+    lrs = other.learning_rate(updates, PEAK)
+    comparison = compared(curve, updates, lrs, digits)
     positions = {"late": late, "early": early, "too fast": too_fast, "too slow": too_slow}
     for fault in comparison.faults:
         assume(fault.name in positions)
         steps = positions[fault.name](updates, int(fault.least))
         explained = curve.learning_rate(steps, PEAK)
-        np.testing.assert_allclose(explained, rates, rtol=0.6 * 10.0 ** (1 - digits), atol=3e-10)
+        np.testing.assert_allclose(explained, lrs, rtol=0.6 * 10.0 ** (1 - digits), atol=3e-10)
 
 
 CURVE = PlateauCurve(1_000, warmup_steps=100, min_lr_ratio=0.1)
 UPDATES = np.arange(0, 1_000, 5)
-RATES = CURVE.learning_rate(UPDATES, PEAK)
+LRS = CURVE.learning_rate(UPDATES, PEAK)
 
 
 def test_a_different_peak() -> None:
-    fault = compared(CURVE, UPDATES, RATES, peak=3e-4).fault
+    fault = compared(CURVE, UPDATES, LRS, peak=3e-4).fault
     assert fault.name == "peak"
     assert fault.least < PEAK < fault.most
     assert fault.text.startswith("the peak is 0.0006, 2 times the given one")
@@ -155,9 +155,9 @@ def test_a_different_peak() -> None:
 
 def test_the_learning_rates_of_another_group() -> None:
     head = PlateauCurve(1_000, decay_shape="linear")
-    rates = head.learning_rate(UPDATES, 1e-3)
+    lrs = head.learning_rate(UPDATES, 1e-3)
     groups = [({"total_steps": 500}, 1e-3), (head, 1e-3)]
-    fault = compared(CURVE, UPDATES, rates, groups=groups).fault
+    fault = compared(CURVE, UPDATES, lrs, groups=groups).fault
     assert fault.name == "group"
     assert fault.most == 1
 
@@ -187,17 +187,17 @@ def test_a_scheduler_that_never_steps() -> None:
 def test_rows_past_the_end() -> None:
     updates = np.arange(0, 1_500, 5)
     climbing = np.where(updates < 1_000, updates, 2_000 - updates)
-    for rates in (CURVE.learning_rate(updates, PEAK), CURVE.learning_rate(climbing, PEAK)):
-        fault = compared(CURVE, updates, rates).fault
+    for lrs in (CURVE.learning_rate(updates, PEAK), CURVE.learning_rate(climbing, PEAK)):
+        fault = compared(CURVE, updates, lrs).fault
         assert fault.name == "past the end"
         assert fault.most == 495
 
 
 def test_a_log_that_counts_from_one() -> None:
     """The learning rate is late; another fault is found all the same."""
-    assert compared(CURVE, UPDATES + 1, RATES).fault.name == "late"
-    rates = CURVE.learning_rate(4 * UPDATES, PEAK)
-    fault = compared(CURVE, UPDATES + 1, rates).fault
+    assert compared(CURVE, UPDATES + 1, LRS).fault.name == "late"
+    lrs = CURVE.learning_rate(4 * UPDATES, PEAK)
+    fault = compared(CURVE, UPDATES + 1, lrs).fault
     assert fault.name == "too fast"
     assert fault.most == 4
 
@@ -206,8 +206,8 @@ def test_a_fault_of_a_log_that_counts_from_one_is_listed_too() -> None:
     """From 0, a peak of 0.00200307 explains it; the run has 0.002 and counts from 1."""
     curve = StagedCurve([(3_000, 0.01, "exponential")], start=1.0)
     updates = np.arange(0, 1_000, 100)
-    rates = curve.learning_rate(updates, 2e-3)
-    comparison = compared(curve, updates + 1, rates, digits=6, peak=1e-3)
+    lrs = curve.learning_rate(updates, 2e-3)
+    comparison = compared(curve, updates + 1, lrs, digits=6, peak=1e-3)
     from_zero, from_one = comparison.faults
     assert from_zero.name == from_one.name == "peak"
     assert from_zero.least > 2.002e-3
@@ -219,13 +219,13 @@ def test_the_end_of_the_curve_is_reported_once() -> None:
     """It is past whether the log counts from 0 or from 1."""
     curve = StagedCurve([(100, 0.5)], start=0.5)
     updates = np.arange(5, 160, 10)
-    rates = np.where(updates < 100, PEAK / 2, PEAK)
-    assert [fault.name for fault in compared(curve, updates, rates).faults] == ["past the end"]
+    lrs = np.where(updates < 100, PEAK / 2, PEAK)
+    assert [fault.name for fault in compared(curve, updates, lrs).faults] == ["past the end"]
 
 
 def test_two_faults_are_unknown() -> None:
-    rates = CURVE.learning_rate(np.minimum(2 * UPDATES, 600), PEAK)
-    comparison = compared(CURVE, UPDATES, rates)
+    lrs = CURVE.learning_rate(np.minimum(2 * UPDATES, 600), PEAK)
+    comparison = compared(CURVE, UPDATES, lrs)
     assert comparison.first_difference == 5
     assert comparison.faults == ()
     assert "no fault that this function knows" in str(comparison)
@@ -234,8 +234,8 @@ def test_two_faults_are_unknown() -> None:
 def test_too_few_rows_are_unknown() -> None:
     """Two rows with twice the learning rate could have any cause."""
     updates = np.array([0, 20, 50])
-    rates = CURVE.learning_rate(2 * updates, PEAK)
-    comparison = compared(CURVE, updates, rates)
+    lrs = CURVE.learning_rate(2 * updates, PEAK)
+    comparison = compared(CURVE, updates, lrs)
     assert comparison.first_difference == 20
     assert comparison.faults == ()
 
@@ -251,8 +251,8 @@ def test_several_faults() -> None:
 
 def test_trailing_zeros_may_be_missing() -> None:
     """A data frame has 0.0003 for 3.00e-04, and 0.0 for 0.00e+00."""
-    rates = [float(text) for text in formatted(3, RATES)]
-    comparison = compare_log(rows_of(step=UPDATES.tolist(), lr=rates), CURVE, PEAK)
+    lrs = [float(text) for text in formatted(3, LRS)]
+    comparison = compare_log(rows_of(step=UPDATES.tolist(), lr=lrs), CURVE, PEAK)
     assert comparison.first_difference is None
     assert comparison.digits == 3
 
@@ -260,16 +260,16 @@ def test_trailing_zeros_may_be_missing() -> None:
 def test_the_zero_of_a_whole_number_is_no_digit() -> None:
     """Python has 30.0 for a float that was rounded to two digits."""
     curve = PlateauCurve(1_000)
-    rates = [float(text) for text in formatted(2, curve.learning_rate(UPDATES, 30.0))]
-    comparison = compare_log(rows_of(step=UPDATES.tolist(), lr=rates), curve, 30.0)
+    lrs = [float(text) for text in formatted(2, curve.learning_rate(UPDATES, 30.0))]
+    comparison = compare_log(rows_of(step=UPDATES.tolist(), lr=lrs), curve, 30.0)
     assert comparison.first_difference is None
     assert comparison.digits == 2
 
 
 def test_decimals_of_a_column() -> None:
     """The smallest learning rate has one significant digit."""
-    rates = [f"{rate:.5f}" for rate in RATES.tolist()]
-    comparison = compare_log(rows_of(step=UPDATES.tolist(), lr=rates), CURVE, PEAK)
+    lrs = [f"{lr:.5f}" for lr in LRS.tolist()]
+    comparison = compare_log(rows_of(step=UPDATES.tolist(), lr=lrs), CURVE, PEAK)
     assert comparison.first_difference is None
 
 
@@ -305,6 +305,28 @@ def test_a_fault_with_two_numbers_is_listed_twice() -> None:
     comparison = compared(curve, updates, curve.learning_rate(3 * updates, 0.02), 2, peak=0.02)
     numbers = [fault.most for fault in comparison.faults if fault.name == "too fast"]
     assert numbers[:2] == [3, 13]
+
+
+def texts_by_name(comparison: LogComparison) -> dict[str, str]:
+    return {fault.name: fault.text for fault in comparison.faults}
+
+
+def test_a_number_without_a_limit() -> None:
+    """The run may be past the end of its curve by any number of updates."""
+    curve = PlateauCurve(1_000, min_lr_ratio=0.1)
+    updates = np.arange(20, 200, 20)
+    texts = texts_by_name(compared(curve, updates, curve.learning_rate(updates + 1_000, PEAK)))
+    assert " or more updates early" in texts["early"]
+    assert " or more times per update" in texts["too fast"]
+
+
+def test_a_large_number_has_a_limit() -> None:
+    """A long plateau explains all rows, but not the level that follows it."""
+    curve = StagedCurve([(1_000,), (0, 1.0), (6_000_000,), (0, 0.1), (1_000,)], start=0.1)
+    updates = np.arange(1, 11)
+    texts = texts_by_name(compared(curve, updates, curve.learning_rate(updates + 1_000, PEAK)))
+    assert " 999 to 6000989 updates early" in texts["early"]
+    assert " 1000 to 600099 times per update" in texts["too fast"]
 
 
 def test_floats_are_compared_to_float32() -> None:

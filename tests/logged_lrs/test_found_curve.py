@@ -16,13 +16,13 @@ Floats = NDArray[np.float32] | float
 PEAK = 3e-4
 
 
-def printed(digits: int, rates: Floats) -> list[str]:
-    return [f"{rate:.{digits - 1}e}" for rate in np.atleast_1d(rates).tolist()]
+def printed(digits: int, lrs: Floats) -> list[str]:
+    return [f"{lr:.{digits - 1}e}" for lr in np.atleast_1d(lrs).tolist()]
 
 
 def found(curve: Curve, updates: Ints, digits: int = 4, peak: float = PEAK) -> LoggedCurve:
-    rates = printed(digits, curve.learning_rate(updates, peak))
-    return find_curve(rows_of(step=updates.tolist(), lr=rates))
+    lrs = printed(digits, curve.learning_rate(updates, peak))
+    return find_curve(rows_of(step=updates.tolist(), lr=lrs))
 
 
 @st.composite
@@ -56,9 +56,9 @@ def test_found_curves_print_like_the_log(
     assert len(result.curve.stages) <= len(curve.stages)
     logged = curve.learning_rate(updates, PEAK).astype(float)
     for other, peak in [(result.curve, result.peak_value), *result.alternatives]:
-        rates = other.learning_rate(updates, peak).astype(float)
+        lrs = other.learning_rate(updates, peak).astype(float)
         # Half a unit of each last digit, and a little for float32.
-        np.testing.assert_allclose(rates, logged, rtol=1.05 * 10.0 ** (1 - digits), atol=1e-10)
+        np.testing.assert_allclose(lrs, logged, rtol=1.05 * 10.0 ** (1 - digits), atol=1e-10)
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_stages_between_two_rows_are_guesses() -> None:
     curve = StagedCurve([(100, 1.0), (500,), (400, 0.0, "1-sqrt")])
     result = found(curve, np.arange(0, 1_001, 100))
     assert result.guessed_stages == ((0, 99),)
-    assert str(result).endswith("so their shapes are guesses: steps 0 to 99")
+    assert str(result).endswith("so its shape is a guess: steps 0 to 99")
     assert found(curve, np.arange(0, 1_001, 50)).guessed_stages == ()
 
 
@@ -157,15 +157,15 @@ def test_alternatives_are_told_apart_by_a_later_update() -> None:
     assert result.alternatives
     step = result.decisive_step
     other, peak = result.alternatives[0]
-    rate = result.curve.learning_rate(step, result.peak_value)
-    assert printed(3, rate) != printed(3, other.learning_rate(step, peak))
+    lr = result.curve.learning_rate(step, result.peak_value)
+    assert printed(3, lr) != printed(3, other.learning_rate(step, peak))
     assert "as short, and possible too" in str(result)
 
 
 @pytest.mark.slow
 def test_nothing_is_found_for_noise() -> None:
-    rates = PEAK * np.random.default_rng(0).uniform(0.5, 1, 100)
-    result = find_curve(rows_of(step=list(range(100)), lr=rates.tolist()))
+    lrs = PEAK * np.random.default_rng(0).uniform(0.5, 1, 100)
+    result = find_curve(rows_of(step=list(range(100)), lr=lrs.tolist()))
     assert result.curve is None
     assert result.alternatives == ()
     assert "no curve of few stages" in str(result)

@@ -44,7 +44,7 @@ def curves(draw: st.DrawFn) -> Curve:
         if curve.total_steps > 100_000 or curve.total_steps < 4:
             curve = EARLY_PLATEAU
         middle = curve.total_steps // 2
-        kinds = [
+        choices = [
             curve,
             STAGED,
             curve.then(STAGED),
@@ -52,7 +52,7 @@ def curves(draw: st.DrawFn) -> Curve:
             curve.part(middle),
             STAGED.then(curve).cooldown(middle + 100, 20).part(1),
         ]
-    return draw(st.sampled_from(kinds))
+    return draw(st.sampled_from(choices))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ several may take turns, as in a `SequentialLR`. It warns once for each kind of m
 
 A curve that would be over if its steps were updates counts something else, such as the iterations
 of PPO, and may be stepped rarely, though not never. A check of a window is silent if the groups do
-not hold the values that the scheduler wrote last: then a different scheduler, or a range test, is
+not have the values that the scheduler wrote last: then a different scheduler, or a range test, is
 in charge. A burst of steps, as for a plot, falls into one window. Steps of a compiled optimizer, or
 of one without hooks, are not counted. Copies of a scheduler are not checked.
 

@@ -312,7 +312,7 @@ def _check_tensor(path: str, tensor: Tensor) -> None:
     """Raise a TypeError if a checkpoint can't hold a tensor."""
     if tensor.grad_fn is not None:
         raise TypeError(
-            f"{path} was computed with gradients, which a checkpoint does not contain: save "
+            f"{path} was computed with gradients, which a checkpoint can't hold: save "
             "tensor.detach()"
         )
     mesh = mesh_of(tensor)
@@ -368,6 +368,6 @@ def _full_name(value_type: type[Any]) -> str:
 
 def _unsupported(path: str, what: str) -> TypeError:
     return TypeError(
-        f"{path} is {what}, which a checkpoint does not contain: keep it in a separate file, with "
+        f"{path} is {what}, which a checkpoint can't hold: keep it in a separate file, with "
         "torch.save"
     )

@@ -131,13 +131,13 @@ class Clock:
         self.host_counters = torch.zeros(4, dtype=torch.int64, device="cpu", pin_memory=is_on_gpu)
         self.on_counters: Callable[[Counters], None] | None = None
         """Called with the counters whenever they reach the host."""
-        start = position_after(
+        position = position_after(
             checked,
             initial_updates,
             argument=f"initial_updates = {initial_updates}",
             alternative="; or leave out initial_updates, and call load_state_dict",
         )
-        self.write_state(start, peaks)
+        self.write_state(position, peaks)
 
     # The state.
 

@@ -178,8 +178,8 @@ def _shard(
 
     if options.get("mesh") is None:
         options["mesh"] = init_device_mesh(device.type, (processes.world_size(),))
-    # Inner modules first, as fully_shard requires. One at a time, so that the device never has
-    # the whole model: by the time the next one moves, this one is sharded.
+    # Inner modules first, as fully_shard requires. One at a time, so that the whole model
+    # is never on the device: by the time the next one moves, this one is sharded.
     for module in reversed(list(model.modules())):
         if module is model or isinstance(module, classes):
             module.to(device)

@@ -122,7 +122,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _check_model_is_new(make_step: Callable[[], Any]) -> None:
-    """Reject a `make_step` whose model outlives it, because trials would train it."""
+    """Reject a `make_step` whose model outlives its `TrainStep`: trials would train the model."""
     model = getattr(make_step(), "model", None)
     parameters: list[weakref.ref[Any]] = []
     if model is not None:

@@ -14,7 +14,7 @@ from torch_bridge.curve_api import (
     AnyClock,
     AnyCurve,
     Curve,
-    HeldClock,
+    HoldClock,
     UpdateClock,
     as_curves,
     check_peaks,
@@ -181,8 +181,8 @@ class lambda_lr(LambdaLR):
             argument = f"last_epoch = {last_epoch}"
             check_peaks_are_known(optimizer, argument, alternative)
             updates = last_epoch + 1
-            start = position_after(self._clock.checked, updates, argument, alternative)
-            self._clock = self._clock.resumed(start)
+            position = position_after(self._clock.checked, updates, argument, alternative)
+            self._clock = self._clock.resumed(position)
         self._is_plain = type(self._clock) is UpdateClock and type(self).get_lr is lambda_lr.get_lr
         """True if a step is an update, and no derived class has replaced `get_lr`."""
         self.count: int | Tensor | None = None
@@ -342,7 +342,7 @@ class lambda_lr(LambdaLR):
         step_count = self._step_count
         if count is None:
             count = self.count
-        if epoch is not None and isinstance(clock, HeldClock):
+        if epoch is not None and isinstance(clock, HoldClock):
             metric = _metric_in_place_of_epoch(epoch, metric)
             epoch = None
         if epoch is not None:

@@ -26,7 +26,7 @@ from torch_bridge.groups.optimizers import inner_optimizer
 class UpdateHook:
     """Gives added groups their values before an update.
 
-    It has weak references: an optimizer keeps its hooks, which must not keep old schedulers
+    Its references are weak: an optimizer keeps its hooks, and a hook must not keep an old scheduler
     alive.
     """
 

@@ -42,7 +42,7 @@ _NOT_COMPARED = ("lr", "initial_lr", "params")
 
 
 def check_graph(model: nn.Module, parallelism: Parallelism, device: torch.device) -> None:
-    """Reject what a CUDA graph cannot contain."""
+    """Reject what a CUDA graph cannot capture."""
     if parallelism.is_distributed:
         raise ValueError("cuda_graph=True needs a model that is not wrapped for several ranks")
     if is_checkpointed(model):
@@ -280,7 +280,7 @@ class GraphedUpdate:
             try:
                 raise failure
             finally:
-                del failure  # its traceback keeps this frame, and with it all that was captured
+                del failure  # its traceback keeps this frame alive, and all that was captured
         return _Captured(graph, inputs, outputs)
 
 

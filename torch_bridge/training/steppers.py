@@ -46,7 +46,7 @@ class _Attached(NamedTuple):
     """The attribute from which the optimizer's kernels read the decision to skip. They then read
     the learning rates on the device too. None if the host decides, and steps the optimizer."""
     lrs: Sequence[Tensor | None]
-    """The tensors that the groups have as `lr`; None if the host writes a float."""
+    """The tensors in the groups' `lr`; None if the host writes a float."""
     clock_groups: slice
     """The positions of its groups among those of the clock."""
     momentum: fused_sgd.Momentum | None
@@ -63,7 +63,7 @@ class OptimizerSteppers:
     Args:
         optimizers: The torch optimizers; the clock has their groups in this order.
         nested: The same optimizers, and the trainers' wrappers around them.
-        clock: Has the learning rates.
+        clock: Computes the learning rates.
         start_check: Reads how many updates the optimizers have made.
         status: Knows when the optimizers begin to move weights.
         cuda_graph: True if the update is captured in CUDA graphs.

@@ -81,8 +81,8 @@ class Update:
     def _run(self, micro_batches: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Run an update; return its loss, its norm and the counters."""
         # A call of a Python function between torch's operators takes most of a microsecond, since
-        # the caches have torch's code by then. So the smallest pieces are inlined, here and in what
-        # this calls.
+        # the caches are full of torch's code by then. So the smallest pieces are inlined, here and
+        # in what this calls.
         (total, weight), carry = self._forward_and_backward(micro_batches)
         gradients = gradients_of(self._optimized)
         if not gradients:

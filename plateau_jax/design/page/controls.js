@@ -181,7 +181,7 @@ export class Controls {
   #stages({ stages }, path) {
     const list = [...path, "stages"];
     const rows = stages.map((_, index) => this.#stageRow(list, index, stages.length));
-    const hint = "“To” is a fraction of the peak; if it is empty, the stage holds its level.";
+    const hint = "“To” is a fraction of the peak; if it is empty, the stage is a plateau.";
     const add = this.#button("+ Stage", [...list, "add"], () => {
       const [changed, index] = withNewStage(valueAt(this.#listeners.entry(), path));
       this.#change(list, () => changed);

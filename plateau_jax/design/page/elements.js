@@ -71,7 +71,7 @@ export function keepFocus(draw) {
 // inside a list.
 const keyOf = ({ dataset, id }) => dataset.path ?? dataset.key ?? dataset.add ?? id;
 
-// "curves/3/remove" and "curves/4/remove" have one pattern.
+// "curves/3/remove" and "curves/4/remove" have the same pattern.
 const patternOf = (key) => key.replace(/\d+/g, "#");
 
 const canTakeFocus = (control) => control.isConnected && !control.disabled && control.checkVisibility();

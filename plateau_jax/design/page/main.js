@@ -68,7 +68,7 @@ function undoOrRedo(action) {
 // Adding, opening and saving curves
 
 const isFull = () => entries().length >= maxCurves;
-const fullText = () => `The page holds at most ${maxCurves} curves: remove one`;
+const fullText = () => `The page shows at most ${maxCurves} curves: remove one`;
 
 function add(name, curve, peak) {
   const id = Math.max(0, ...entries().map((entry) => entry.id)) + 1;

@@ -33,20 +33,20 @@ class RuleSpec:
     simulate: Callable[[Any, set[int]], Simulation]
     """Returns the simulation of a rule in a new run. The set has the first steps of plateaus."""
     strategy: st.SearchStrategy[Any]
-    """Draws rules. Their thresholds are among `VALUES`, or a metric can come next to them."""
+    """Draws rules. A threshold is one of `VALUES`, or drawn metrics can come next to it."""
     samples: tuple[Any, ...]
     """Rules that between them take every branch of `_update` and every form of an argument.
 
-    They are compiled, saved and copied. Metrics between 0.2 and 0.4 decide differently. The tests
-    that compile only one rule of each class compile the first.
+    They are compiled, saved and copied. Some metrics between 0.2 and 0.4 make them hold, and others
+    do not. Tests that compile only one rule of each class compile the first.
     """
     changes: Mapping[str, Any]
     """Arguments of the first sample, each with a different value."""
     saved: Any
     """A rule in golden states, which never changes."""
     saved_after: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By the name of a golden program `scheduler_…` with this rule alone, the number of updates
-    before the save."""
+    """The number of updates before the save, by the name of a golden program, `scheduler_…`, that
+    has only this rule."""
 
 
 VALUES = (2.0, 1.5, 1.0, 0.7, 0.25, 0.1, 0.0, -0.5, -2.0)
