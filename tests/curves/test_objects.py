@@ -28,6 +28,8 @@ from plateau_jax import (
     Curve,
     CurveWarning,
     DataClock,
+    HoldBelow,
+    HoldUntilFlat,
     PlateauCurve,
     StagedCurve,
 )
@@ -262,6 +264,8 @@ class Crafted:
         Crafted(BatchPlan([(0, 8)]), "pairs", ((0, 8), (0, 8)), ValueError),
         Crafted(DataClock(8), "unit", 0, ValueError),
         Crafted(DataClock(8), "total", 3, TypeError),
+        Crafted(HoldBelow(0.5, 100), "steps", 0, ValueError),
+        Crafted(HoldUntilFlat(5, limit=9), "limit", 4.5, TypeError),
     ],
     ids=lambda crafted: f"{type(crafted.value).__name__}-{crafted.field}",
 )
