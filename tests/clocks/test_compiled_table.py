@@ -49,7 +49,7 @@ def shifted_curve(shift):
 
 
 @pytest.mark.slow
-def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
+def test_other_steps_and_tensor_tables_do_not_recompile(compilations) -> None:
     graphs, backend = compilations
     of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
     for shift in range(1, 5):
@@ -62,7 +62,7 @@ def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
 
 
 @pytest.mark.slow
-def test_compiled_vmap_matches_numpy_bits(compilations):
+def test_compiled_vmap_matches_numpy_bits(compilations) -> None:
     _, backend = compilations
     of_step = partial(multiplier, tensors(NESTED.table))
     over_steps = torch.func.vmap(of_step)
@@ -83,7 +83,7 @@ def compiled():
 @pytest.mark.slow
 @examples(100)
 @given(cases)
-def test_compiled_table_matches_numpy_bits(compiled, case):
+def test_compiled_table_matches_numpy_bits(compiled, case) -> None:
     curve, steps = case
     if len(curve.table.begin) < 40:
         table = tensors(in_one_of_two_forms(curve))
@@ -93,7 +93,7 @@ def test_compiled_table_matches_numpy_bits(compiled, case):
 
 @_compiles
 @pytest.mark.slow
-def test_256_bit_vectors_round_once_at_borders():
+def test_256_bit_vectors_round_once_at_borders() -> None:
     """256-bit vectors have no conversion of int64 to float32: torch converts through float64."""
     from torch._inductor import config
 
@@ -116,7 +116,7 @@ def test_256_bit_vectors_round_once_at_borders():
 @pytest.mark.gpu
 @_compiles
 @pytest.mark.slow
-def test_table_compiled_for_gpu_matches_numpy_bits():
+def test_table_compiled_for_gpu_matches_numpy_bits() -> None:
     compiled = torch.compile(multiplier, fullgraph=True)
     steps = torch.from_numpy(STEPS).cuda()
     for curve in (CURVE, NESTED):

@@ -24,14 +24,14 @@ any_clock = st.one_of(any_rule, data_clocks)
 
 
 @given(any_clock)
-def test_clock_is_a_value(clock):
+def test_clock_is_a_value(clock) -> None:
     copied = pickle.loads(pickle.dumps(clock))
     assert copied == clock
     assert hash(copied) == hash(clock)
 
 
 @given(any_clock)
-def test_repr_of_a_clock_shows_its_arguments(clock):
+def test_repr_of_a_clock_shows_its_arguments(clock) -> None:
     arguments = {field.name: getattr(clock, field.name) for field in fields(clock)}
     assert type(clock)(**arguments) == clock
     shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
@@ -39,7 +39,7 @@ def test_repr_of_a_clock_shows_its_arguments(clock):
 
 
 @given(any_clock)
-def test_dictionary_of_a_clock_survives_json(clock):
+def test_dictionary_of_a_clock_survives_json(clock) -> None:
     written = json.loads(json.dumps(clock.to_dict()))
     assert written == clock.to_dict()
     kind = written.pop("kind")
@@ -53,24 +53,24 @@ for spec in SPECS.values():
 
 
 @pytest.mark.parametrize(("clock", "name", "value"), CHANGES)
-def test_clock_is_frozen(clock, name, value):
+def test_clock_is_frozen(clock, name, value) -> None:
     assert replace(clock, **{name: value}) != clock
     with pytest.raises(FrozenInstanceError):
         setattr(clock, name, value)
 
 
-def test_every_rule_has_a_spec():
+def test_every_rule_has_a_spec() -> None:
     assert set(SPECS) == set(RULES.values())
 
 
 @pytest.mark.parametrize("rule", RULES.values())
-def test_bases_of_a_rule_are_dataclasses(rule):
+def test_bases_of_a_rule_are_dataclasses(rule) -> None:
     """Otherwise jsonargparse does not build the rule from a mapping of its arguments."""
     for base in rule.__mro__:
         assert base is object or is_dataclass(base)
 
 
-def test_arguments_become_plain_numbers():
+def test_arguments_become_plain_numbers() -> None:
     rule = HoldUntilFlat(
         np.int64(3),
         threshold=np.float32(0.1),
@@ -82,7 +82,7 @@ def test_arguments_become_plain_numbers():
     assert repr(clock) == "DataClock(unit=64, count=512)"
 
 
-def test_absolute_threshold_may_be_above_one():
+def test_absolute_threshold_may_be_above_one() -> None:
     """A perplexity of 8 is 2 below one of 10, and does not improve it by 2.5."""
     rule = HoldUntilFlat(1, threshold=2.5, threshold_mode="abs", limit=9)
     states = (initial_state(rule),)
@@ -94,7 +94,7 @@ def test_absolute_threshold_may_be_above_one():
     assert not held
 
 
-def test_pairs_may_have_any_form():
+def test_pairs_may_have_any_form() -> None:
     pairs = HoldBelow([(3, 4), (1, 2)])
     assert repr(HoldBelow(np.array([[3, 4], [1, 2]]))) == repr(pairs)
     assert repr(HoldBelow([(3, 4), [1, 2]])) == repr(pairs)
@@ -121,7 +121,7 @@ def test_pairs_may_have_any_form():
     ],
     ids=str,
 )
-def test_metric_is_rounded_to_nearest_float32(value, expected):
+def test_metric_is_rounded_to_nearest_float32(value, expected) -> None:
     metric = checks.metric("metric", value)
     assert type(metric) is np.float32
     np.testing.assert_array_equal(metric, expected)
@@ -159,19 +159,19 @@ def curve_steps_by_product(xp, used_rules, flat_starts, used_metrics, convert=as
 
 @examples(300)
 @given(rules, starts, metrics(SIZE))
-def test_host_decision_matches_oracle(drawn_rules, flat_starts, drawn_metrics):
+def test_host_decision_matches_oracle(drawn_rules, flat_starts, drawn_metrics) -> None:
     expected = curve_steps_with_rules(drawn_rules, flat_starts, drawn_metrics)
     assert curve_steps_by_product(HOST, drawn_rules, flat_starts, drawn_metrics) == expected
 
 
-def test_metric_that_is_not_finite_does_not_count_in_a_mean():
+def test_metric_that_is_not_finite_does_not_count_in_a_mean() -> None:
     """The first mean of two metrics is that of 4 and 2, so the curve waits from update 3 on."""
     rule = HoldBelow([(3.5, 2)], every=2)
     history = curve_steps_by_product(HOST, [rule], set(), [4, nan, 2, 9, 9, 9])
     assert history == [0, 1, 2, 2, 2, 3, 4]
 
 
-def test_unfinished_mean_ends_with_its_hold():
+def test_unfinished_mean_ends_with_its_hold() -> None:
     """At 0 the curve waits for five updates, at 1 for two means of two."""
     rule = HoldUntilFlat(patience=1, every=2, limit=5)
     history = curve_steps_by_product(HOST, [rule], {0, 1}, [9, 8, 7, 6, 5, 5, 5, 5, 5, 5])
@@ -183,7 +183,9 @@ def test_unfinished_mean_ends_with_its_hold():
 )
 @examples(40)
 @given(rules, starts, metrics(SIZE))
-def test_decision_on_arrays_matches_oracle(xp, as_array, drawn_rules, flat_starts, drawn_metrics):
+def test_decision_on_arrays_matches_oracle(
+    xp, as_array, drawn_rules, flat_starts, drawn_metrics
+) -> None:
     expected = curve_steps_with_rules(drawn_rules, flat_starts, drawn_metrics)
     actual = curve_steps_by_product(xp, drawn_rules, flat_starts, drawn_metrics, as_array)
     assert actual == expected

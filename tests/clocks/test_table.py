@@ -47,7 +47,7 @@ def every_mode(of_step, steps):
 @_devices
 @examples(20)
 @given(cases)
-def test_table_matches_numpy_bits_in_every_mode(device, case):
+def test_table_matches_numpy_bits_in_every_mode(device, case) -> None:
     curve, steps = case
     table = tensors(curve.table, device)
     of_step = partial(multiplier, table)
@@ -59,7 +59,7 @@ def test_table_matches_numpy_bits_in_every_mode(device, case):
 @_devices
 @examples(100)
 @given(curves_near_borders())
-def test_table_matches_numpy_bits_at_rounding_borders(device, case):
+def test_table_matches_numpy_bits_at_rounding_borders(device, case) -> None:
     curve, steps = case
     table = tensors(curve.table, device)
     values = multiplier(table, torch.from_numpy(steps).to(device))
@@ -67,7 +67,7 @@ def test_table_matches_numpy_bits_at_rounding_borders(device, case):
 
 
 @_every_curve
-def test_table_matches_numpy_bits_at_every_step(curve):
+def test_table_matches_numpy_bits_at_every_step(curve) -> None:
     table = tensors(curve.table)
     values = multiplier(table, torch.from_numpy(STEPS))
     assert_equal_bits(values, curve(STEPS))
@@ -75,7 +75,7 @@ def test_table_matches_numpy_bits_at_every_step(curve):
 
 @_every_curve
 @pytest.mark.parametrize("empty", [torch.zeros(0, 3, dtype=torch.int32), torch.tensor([])])
-def test_empty_steps_give_empty_values(curve, empty):
+def test_empty_steps_give_empty_values(curve, empty) -> None:
     values = multiplier(tensors(curve.table), empty)
     assert values.shape == empty.shape
     assert values.dtype == torch.float32
@@ -84,7 +84,7 @@ def test_empty_steps_give_empty_values(curve, empty):
 @pytest.mark.parametrize(
     "dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
 )
-def test_step_may_have_any_integer_dtype(dtype):
+def test_step_may_have_any_integer_dtype(dtype) -> None:
     limits = np.iinfo(dtype)
     fitting = [limits.min, limits.max]
     for step in (-1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63):
@@ -117,7 +117,7 @@ _borders = st.builds(
 
 @given(st.lists(_below_64_bits | _borders, min_size=1))
 @example([0, 1, 2**53 - 1, 2**53, 2**53 + 1, 2**61 + 2**37 + 1, 2**62])
-def test_level_is_rounded_once_even_through_float64(values):
+def test_level_is_rounded_once_even_through_float64(values) -> None:
     """With 256-bit vectors, compiled code converts through float64, which would round twice."""
     levels = torch.tensor(values)
     expected = np.array(values, np.int64).astype(np.float32)
@@ -128,7 +128,7 @@ def test_level_is_rounded_once_even_through_float64(values):
 
 
 @pytest.mark.gpu
-def test_multiplier_does_not_synchronize():
+def test_multiplier_does_not_synchronize() -> None:
     table = tensors(stack([CURVE, NESTED]), "cuda")
     steps = torch.from_numpy(STEPS).cuda()
     with no_waiting():
@@ -139,7 +139,7 @@ def test_multiplier_does_not_synchronize():
 
 @pytest.mark.gpu
 @_every_curve
-def test_cuda_graph_replays_table(curve):
+def test_cuda_graph_replays_table(curve) -> None:
     table = tensors(curve.table, "cuda")
     step = torch.zeros((), dtype=torch.int64, device="cuda")
     multiplier(table, step)

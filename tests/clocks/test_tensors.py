@@ -17,7 +17,7 @@ STACKED = stack([CURVE, NESTED])
 
 
 @pytest.mark.parametrize("original", [CURVE.table, STACKED], ids=["one", "stack"])
-def test_tensors_copies_every_column(original):
+def test_tensors_copies_every_column(original) -> None:
     table = tensors(original)
     assert table.columns().keys() == original.columns().keys()
     for name, column in table.columns().items():
@@ -31,7 +31,7 @@ def test_tensors_copies_every_column(original):
     assert copied_again.begin.data_ptr() != table.begin.data_ptr()
 
 
-def test_tensors_copies_to_a_device():
+def test_tensors_copies_to_a_device() -> None:
     table = tensors(CURVE.table, "meta")
     assert table.begin.device.type == "meta"
 
@@ -43,7 +43,7 @@ def test_tensors_copies_to_a_device():
     st.sampled_from((30, 60)),
     st.sampled_from(((), (1,), (3, 2))),
 )
-def test_stack_adds_leading_axis_of_curves(case, more_descriptions, segments, shape):
+def test_stack_adds_leading_axis_of_curves(case, more_descriptions, segments, shape) -> None:
     first, steps = case
     curves = [first, *map(build, more_descriptions), every_shape(segments)]
     steps = np.resize(steps, shape)
@@ -68,13 +68,13 @@ STEP = torch.tensor(3)
     "dtype", [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64]
 )
 @wrong(TypeError, "step ", "{dtype}")
-def test_steps_that_are_not_integers(dtype):
+def test_steps_that_are_not_integers(dtype) -> None:
     multiplier(TABLE, torch.ones(3, dtype=dtype))
 
 
 @pytest.mark.parametrize("step", [3, 3.0, np.arange(3), None])
 @wrong(TypeError, "step = ", "must be a tensor of integers; write")
-def test_step_that_is_not_a_tensor(step):
+def test_step_that_is_not_a_tensor(step) -> None:
     multiplier(TABLE, step)
 
 
@@ -83,18 +83,18 @@ not_a_table = pytest.mark.parametrize("table", [CURVE, CURVE.table.begin, None])
 
 @not_a_table
 @wrong(TypeError, "table = ", "must be a table")
-def test_multiplier_of_something_else(table):
+def test_multiplier_of_something_else(table) -> None:
     multiplier(table, STEP)
 
 
 @not_a_table
 @wrong(TypeError, "table = ", "must be a table")
-def test_tensors_of_something_else(table):
+def test_tensors_of_something_else(table) -> None:
     tensors(table)
 
 
 @wrong(TypeError, "table.begin", "int32", "write tensors")
-def test_table_of_numpy_arrays():
+def test_table_of_numpy_arrays() -> None:
     multiplier(CURVE.table, STEP)
 
 
@@ -105,14 +105,14 @@ wrong_dtypes = pytest.mark.parametrize(
 
 @wrong_dtypes
 @wrong(TypeError, "table.begin", "int32")
-def test_table_of_another_dtype(dtype):
+def test_table_of_another_dtype(dtype) -> None:
     table = tensors(NESTED.table).map(lambda column: column.to(dtype))
     multiplier(table, STEP)
 
 
 @wrong_dtypes
 @wrong(TypeError, "table.start_low", "int32")
-def test_column_of_another_dtype(dtype):
+def test_column_of_another_dtype(dtype) -> None:
     table = tensors(NESTED.table)
     changed = table._replace(start_low=table.start_low.to(dtype))
     multiplier(changed, STEP)

@@ -86,7 +86,7 @@ def check_no_file_is_written(folder, capsys, arguments, message):
         ("100 --plot -", "--plot - must name a file, such as curve.png"),
     ],
 )
-def test_wrong_arguments(folder, capsys, arguments, message):
+def test_wrong_arguments(folder, capsys, arguments, message) -> None:
     logs = check_no_file_is_written(folder, capsys, arguments, message)
     assert logs == []
 
@@ -103,13 +103,13 @@ def test_wrong_arguments(folder, capsys, arguments, message):
         ("a: !!python/name:os.system", "this is not YAML: could not determine a constructor"),
     ],
 )
-def test_wrong_yaml(folder, capsys, text, message):
+def test_wrong_yaml(folder, capsys, text, message) -> None:
     pytest.importorskip("yaml")
     Path("wrong.yaml").write_text(text)
     check_no_file_is_written(folder, capsys, "--from wrong.yaml", f"wrong.yaml: {message}")
 
 
-def test_yaml_without_pyyaml(folder, capsys, monkeypatch):
+def test_yaml_without_pyyaml(folder, capsys, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     Path("curve.yaml").write_text("total_steps: 100")
     message = "curve.yaml: to read YAML, pip install pyyaml"
@@ -161,7 +161,7 @@ def test_yaml_without_pyyaml(folder, capsys, monkeypatch):
         ),
     ],
 )
-def test_wrong_logs(folder, capsys, arguments, message):
+def test_wrong_logs(folder, capsys, arguments, message) -> None:
     check_no_file_is_written(folder, capsys, arguments, message)
 
 
@@ -183,7 +183,7 @@ def test_wrong_logs(folder, capsys, arguments, message):
         ),
     ],
 )
-def test_options_that_do_not_parse(capsys, arguments, message):
+def test_options_that_do_not_parse(capsys, arguments, message) -> None:
     printed = error_of(capsys, *arguments.split())
     assert message in printed
     check_known_options(printed)
@@ -207,14 +207,14 @@ def test_options_that_do_not_parse(capsys, arguments, message):
         "--f",
     ],
 )
-def test_options_are_not_abbreviated(capsys, option):
+def test_options_are_not_abbreviated(capsys, option) -> None:
     """`--min-lr 1e-5` must not become `--min-lr-ratio`."""
     printed = error_of(capsys, "100", option, "5")
     assert f"unrecognized arguments: {option}" in printed
     check_known_options(printed)
 
 
-def check_known_options(printed):
+def check_known_options(printed) -> None:
     """Check that the message lists the options."""
     assert "--warmup-steps" in printed
     assert "--min-lr-ratio" in printed
@@ -243,7 +243,7 @@ def check_known_options(printed):
     ],
     ids=["empty", "binary", "unknown argument", "unfinished", "nested"],
 )
-def test_file_without_a_curve_is_refused(tmp_path, capsys, text, message):
+def test_file_without_a_curve_is_refused(tmp_path, capsys, text, message) -> None:
     path = tmp_path / "curve.json"
     path.write_text(text, errors="surrogateescape")
     error = error_of(capsys, "--from", str(path)).splitlines()[-1]
@@ -251,7 +251,7 @@ def test_file_without_a_curve_is_refused(tmp_path, capsys, text, message):
     assert message in error
 
 
-def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):
+def test_unknown_picture_format_leaves_no_file(tmp_path, capsys) -> None:
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.xyz")]
     assert "xyz" in error_of(capsys, "100", *files)
     assert list(tmp_path.iterdir()) == []
@@ -263,7 +263,7 @@ def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):
     ["missing/file.png", "directory.png", f"{'n' * 300}.png"],
     ids=["missing", "directory", "long"],
 )
-def test_unwritable_file_is_rejected(tmp_path, capsys, option, name):
+def test_unwritable_file_is_rejected(tmp_path, capsys, option, name) -> None:
     (tmp_path / "directory.png").mkdir()
     path = tmp_path / name
     assert f"'{path}'\n" in error_of(capsys, "100", option, str(path))
@@ -272,18 +272,18 @@ def test_unwritable_file_is_rejected(tmp_path, capsys, option, name):
 
 @pytest.mark.parametrize("suffix", ["py", "json"])
 @pytest.mark.parametrize("name", ["missing/file", "directory", "n" * 300])
-def test_unwritable_export_is_rejected(tmp_path, capsys, suffix, name):
+def test_unwritable_export_is_rejected(tmp_path, capsys, suffix, name) -> None:
     (tmp_path / f"directory.{suffix}").mkdir()
     path = tmp_path / f"{name}.{suffix}"
     assert f"'{path}'\n" in error_of(capsys, "100", "--export", str(path))
     assert [file.name for file in tmp_path.rglob("*")] == [f"directory.{suffix}"]
 
 
-def test_full_disk_is_reported(capsys):
+def test_full_disk_is_reported(capsys) -> None:
     assert "No space left" in error_of(capsys, "100", "--csv", "/dev/full")
 
 
-def test_only_pictures_need_matplotlib(tmp_path, capsys, monkeypatch):
+def test_only_pictures_need_matplotlib(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     printed = error_of(capsys, "100", "--plot", str(tmp_path / "curve.png"))

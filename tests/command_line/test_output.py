@@ -66,11 +66,11 @@ PLATEAUS = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)],
 OPTIONS = "10000 --warmup-steps 500 --plateau 50 30 --plateau 85 10 --min-lr-ratio 0.1"
 
 
-def test_segments_are_printed(printed_by):
+def test_segments_are_printed(printed_by) -> None:
     assert printed_by(OPTIONS) == f"{PLATEAUS.describe()}\n"
 
 
-def test_segments_of_several_files_are_printed(printed_by):
+def test_segments_of_several_files_are_printed(printed_by) -> None:
     printed = printed_by("--from stairs.json --from then.json")
     first = saved("stairs").describe()
     second = saved("then").describe()
@@ -78,25 +78,25 @@ def test_segments_of_several_files_are_printed(printed_by):
 
 
 @pytest.mark.parametrize("peak", ["3e-4", "1"])
-def test_peak_turns_levels_into_learning_rates(printed_by, peak):
+def test_peak_turns_levels_into_learning_rates(printed_by, peak) -> None:
     table = segment_table(PLATEAUS.segments, np.float32(peak))
     printed = printed_by(f"{OPTIONS} --peak {peak}")
     assert printed == f"{table.as_text()}\n"
 
 
-def test_cooldown_of_stages(printed_by):
+def test_cooldown_of_stages(printed_by) -> None:
     curve = STAGED.cooldown(5000, 500)
     printed = printed_by(f"1e4 {STAGES} --cooldown 5000 500")
     assert printed == f"{curve.describe()}\n"
 
 
-def test_wsd_of_options(printed_by):
+def test_wsd_of_options(printed_by) -> None:
     curve = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="20%")
     printed = printed_by("10000 --wsd --warmup-steps 500 --decay-steps 20%")
     assert printed == f"{curve.describe()}\n"
 
 
-def test_wsd_of_every_option(printed_by):
+def test_wsd_of_every_option(printed_by) -> None:
     curve = StagedCurve.wsd(
         10_000,
         warmup_steps="5%",
@@ -111,13 +111,13 @@ def test_wsd_of_every_option(printed_by):
     assert read_curve(printed) == curve
 
 
-def test_segments_as_json(printed_by):
+def test_segments_as_json(printed_by) -> None:
     printed = printed_by(f"{OPTIONS} --segments")
     expected = [segment._asdict() for segment in PLATEAUS.segments]
     assert json.loads(printed) == expected
 
 
-def test_segments_with_a_peak_as_json(printed_by):
+def test_segments_with_a_peak_as_json(printed_by) -> None:
     printed = printed_by(f"{OPTIONS} --segments --peak 3e-4")
     for segment, expected in zip(json.loads(printed), PLATEAUS.segments, strict=True):
         lr = PLATEAUS.learning_rate(expected.first_step, 3e-4)
@@ -125,14 +125,14 @@ def test_segments_with_a_peak_as_json(printed_by):
         assert segment["kind"] == expected.kind
 
 
-def test_json_of_numbers_in_any_spelling(printed_by):
+def test_json_of_numbers_in_any_spelling(printed_by) -> None:
     printed = printed_by("1e4 --warmup-steps +1e3 --cooldown 6e3 1_000 --json")
     curve = PlateauCurve(10_000, warmup_steps=1000)
     expected = json.dumps(curve.cooldown(6000, 1000).to_dict())
     assert printed == f"{expected}\n"
 
 
-def test_csv_on_standard_output(printed_by):
+def test_csv_on_standard_output(printed_by) -> None:
     printed = printed_by("2 --csv - --peak 0.5")
     assert printed == "step,learning_rate\r\n0,0.5\r\n1,0.25\r\n2,0.0\r\n"
 
@@ -140,19 +140,19 @@ def test_csv_on_standard_output(printed_by):
 # Comparisons.
 
 
-def test_cooldowns_of_files_are_compared(printed_by):
+def test_cooldowns_of_files_are_compared(printed_by) -> None:
     command = "--from cosine.json --from linear.json --compare --cooldown 500 100"
     first = COSINE.cooldown(500, 100)
     second = LINEAR.cooldown(500, 100)
     assert printed_by(command) == f"{compare(first, second)}\n"
 
 
-def test_options_are_compared_with_a_file(printed_by):
+def test_options_are_compared_with_a_file(printed_by) -> None:
     command = "--from cosine.json 1000 --plateau 0 60 --decay-shape linear --compare"
     assert printed_by(command) == f"{compare(LINEAR, COSINE)}\n"
 
 
-def test_stages_are_compared_with_a_file(printed_by):
+def test_stages_are_compared_with_a_file(printed_by) -> None:
     printed = printed_by(f"10000 {STAGES} --from cosine.json --compare")
     assert printed == f"{compare(STAGED, COSINE)}\n"
 
@@ -161,7 +161,7 @@ def last_number(line):
     return float(line.split()[-1])
 
 
-def test_peak_adds_the_best_peaks(printed_by):
+def test_peak_adds_the_best_peaks(printed_by) -> None:
     command = "1000 --plateau 0 60 --decay-shape linear --from cosine.json --compare"
     printed = printed_by(f"{command} --peak 3e-4")
     _, first, second, *note = printed.splitlines()
@@ -174,7 +174,7 @@ def test_peak_adds_the_best_peaks(printed_by):
 # Options and files of any curve.
 
 
-def test_curve_may_come_from_standard_input(printed_by, monkeypatch):
+def test_curve_may_come_from_standard_input(printed_by, monkeypatch) -> None:
     text = io.BytesIO(Path("then.json").read_bytes())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
     printed = printed_by("--from - --json")
@@ -190,7 +190,7 @@ min_lr_ratio: 1e-3
 
 
 @pytest.mark.parametrize("name", ["curve.yaml", "curve.yml", "CURVE.YAML"])
-def test_curve_may_be_in_yaml(printed_by, name):
+def test_curve_may_be_in_yaml(printed_by, name) -> None:
     pytest.importorskip("yaml")
     Path(name).write_text(CURVE_IN_YAML)
     curve = PlateauCurve(
@@ -203,7 +203,7 @@ def test_curve_may_be_in_yaml(printed_by, name):
     assert json.loads(printed) == curve.to_dict()
 
 
-def test_options_take_numbers_with_letters(printed_by):
+def test_options_take_numbers_with_letters(printed_by) -> None:
     printed = printed_by("0.1M --warmup-steps 2k --absolute-plateau 10k 0.5k --json")
     assert json.loads(printed) == {
         **PlateauCurve(100_000).to_dict(),
@@ -212,12 +212,12 @@ def test_options_take_numbers_with_letters(printed_by):
     }
 
 
-def test_stages_take_numbers_with_letters(printed_by):
+def test_stages_take_numbers_with_letters(printed_by) -> None:
     printed = printed_by("10k --stage 2% 1.0 --stage rest --stage 2k 0 1-sqrt --json")
     assert json.loads(printed) == STAGED.to_dict()
 
 
-def test_cooldown_takes_numbers_with_letters(printed_by):
+def test_cooldown_takes_numbers_with_letters(printed_by) -> None:
     printed = printed_by("10k --cooldown 5k 1k --json")
     curve = PlateauCurve(10_000).cooldown(5_000, 1_000)
     assert json.loads(printed) == curve.to_dict()
@@ -226,7 +226,7 @@ def test_cooldown_takes_numbers_with_letters(printed_by):
 @ignore_curve_warnings
 @settings(**DRAWN)
 @given(descriptions(depth=0, kind="plateaus"))
-def test_every_argument_has_an_option(capsys, arguments):
+def test_every_argument_has_an_option(capsys, arguments) -> None:
     words = [str(arguments["total_steps"])]
     for start, duration in arguments["plateaus"]:
         words += ["--plateau", repr(start), repr(duration)]
@@ -251,7 +251,7 @@ def expressible(stage):
 @ignore_curve_warnings
 @settings(**DRAWN)
 @given(descriptions(kind="stages"), st.data())
-def test_every_staged_curve_has_options(capsys, description, data):
+def test_every_staged_curve_has_options(capsys, description, data) -> None:
     stages = list(map(expressible, description["stages"]))
     words = ["--start", str(description["start"])]
     rest = -1
@@ -270,7 +270,7 @@ def test_every_staged_curve_has_options(capsys, description, data):
 
 @examples(60, **DRAWN)
 @given(descriptions(scaled=True))
-def test_every_curve_is_read_from_a_file(printed_by, description):
+def test_every_curve_is_read_from_a_file(printed_by, description) -> None:
     curve = build(description)
     Path("curve.json").write_text(json.dumps(curve.to_dict()))
     printed = printed_by("--from curve.json --json")
@@ -279,7 +279,7 @@ def test_every_curve_is_read_from_a_file(printed_by, description):
 
 @examples(60, **DRAWN)
 @given(descriptions(scaled=True), peaks)
-def test_every_curve_has_a_table_of_learning_rates(printed_by, description, peak):
+def test_every_curve_has_a_table_of_learning_rates(printed_by, description, peak) -> None:
     curve = build(description)
     Path("curve.json").write_text(json.dumps(curve.to_dict()))
     printed = printed_by(f"--from curve.json --peak {peak!r}")
@@ -309,24 +309,24 @@ def test_every_curve_has_a_table_of_learning_rates(printed_by, description, peak
         ("scaled", 0.1),
     ],
 )
-def test_csv_has_every_value(printed_by, name, peak):
+def test_csv_has_every_value(printed_by, name, peak) -> None:
     printed = printed_by(f"--from {name}.json --csv new.csv --peak {peak}")
     assert printed.startswith("first step")
     check_csv(saved(name), peak)
 
 
-def test_csv_without_a_peak(printed_by):
+def test_csv_without_a_peak(printed_by) -> None:
     printed_by("--from stairs.json --csv new.csv")
     check_csv(saved("stairs"), 1.0)
 
 
-def test_csv_of_a_long_curve(printed_by):
+def test_csv_of_a_long_curve(printed_by) -> None:
     """Values are written 2¹⁶ steps at a time."""
     printed_by(f"{2**17 + 17} --csv new.csv")
     check_csv(PlateauCurve(2**17 + 17), 1.0)
 
 
-def check_csv(curve, peak):
+def check_csv(curve, peak) -> None:
     assert Path("new.csv").read_text().startswith("step,learning_rate\n0,")
     steps, lrs = np.loadtxt("new.csv", delimiter=",", skiprows=1).T
     expected_steps = np.arange(curve.total_steps + 1)
@@ -336,21 +336,21 @@ def check_csv(curve, peak):
 
 
 @pytest.mark.parametrize("name", ["stairs", "then", "scaled"])
-def test_exported_file_is_the_source(printed_by, name):
+def test_exported_file_is_the_source(printed_by, name) -> None:
     curve = saved(name)
     printed = printed_by(f"--from {name}.json --export new.py")
     assert printed == f"{curve.describe()}\n"
     assert Path("new.py").read_text() == curve.to_source()
 
 
-def test_export_replaces_a_file(printed_by):
+def test_export_replaces_a_file(printed_by) -> None:
     Path("new.PY").write_text("x" * 10**5)
     printed_by("--from stairs.json --cooldown 25 5 --export new.PY --peak 3e-4")
     curve = saved("stairs").cooldown(25, 5)
     assert Path("new.PY").read_text() == curve.to_source(3e-4)
 
 
-def test_exported_file_on_standard_output(printed_by):
+def test_exported_file_on_standard_output(printed_by) -> None:
     printed = printed_by(f"{OPTIONS} --export -")
     assert printed == PLATEAUS.to_source()
     printed_with_peak = printed_by(f"{OPTIONS} --export - --peak 0.1")
@@ -364,7 +364,7 @@ def test_exported_file_on_standard_output(printed_by):
         ("--peak 3e-4", float(np.float32(3e-4))),
     ],
 )
-def test_exported_vectors(printed_by, option, peak):
+def test_exported_vectors(printed_by, option, peak) -> None:
     printed = printed_by(f"--from stairs.json --from scaled.json --export new.json {option}")
     assert printed.count("first step") == 2
     content = json.loads(Path("new.json").read_text())
@@ -375,17 +375,17 @@ def test_exported_vectors(printed_by, option, peak):
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_written_files_are_reported(capsys, suffix):
+def test_written_files_are_reported(capsys, suffix) -> None:
     assert main(["100", "--plot", f"new.{suffix}", "--csv", "new.csv"]) == 0
     assert capsys.readouterr().err == f"wrote new.{suffix}\nwrote new.csv\n"
 
 
-def test_written_source_is_reported(capsys):
+def test_written_source_is_reported(capsys) -> None:
     assert main(["100", "--export", "new.py"]) == 0
     assert capsys.readouterr().err == "wrote new.py\n"
 
 
-def test_pictures_have_their_format(printed_by):
+def test_pictures_have_their_format(printed_by) -> None:
     printed_by("100 --plot new.png")
     png = Path("new.png").read_bytes()
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
@@ -410,7 +410,7 @@ def drawn(monkeypatch):
 FILES = "--from stairs.json --from then.json --from scaled.json"
 
 
-def test_several_files_are_drawn_together(printed_by, drawn):
+def test_several_files_are_drawn_together(printed_by, drawn) -> None:
     printed = printed_by(f"{FILES} --cooldown 20 10 --plot new.svg --peak 0.5")
     curves = []
     tables = []
@@ -423,7 +423,7 @@ def test_several_files_are_drawn_together(printed_by, drawn):
     assert drawn == [(curves, 0.5)]
 
 
-def test_compared_files_are_drawn_together(printed_by, drawn):
+def test_compared_files_are_drawn_together(printed_by, drawn) -> None:
     printed = printed_by(f"{FILES} --compare --plot new.png")
     assert printed.startswith(" ")
     ((curves, peak),) = drawn
@@ -434,7 +434,7 @@ def test_compared_files_are_drawn_together(printed_by, drawn):
 # Forecasts.
 
 
-def test_fit_prints_forecasts_of_all_curves(capsys):
+def test_fit_prints_forecasts_of_all_curves(capsys) -> None:
     command = "1000 --compare --from longer.json --peak 2e-3 --fit log.csv run.json"
     assert main(command.split()) == 0
     printed = capsys.readouterr()
@@ -454,7 +454,7 @@ def test_fit_prints_forecasts_of_all_curves(capsys):
     assert text.count(f"it has 2000 steps, {tested}") == 1
 
 
-def test_logged_learning_rates_suffice(capsys):
+def test_logged_learning_rates_suffice(capsys) -> None:
     """One curve is enough, and several runs are fitted together."""
     command = "1500 --compare --fit middle.csv --fit middle.csv"
     assert main(command.split()) == 0
@@ -467,14 +467,14 @@ def test_logged_learning_rates_suffice(capsys):
     assert f" {forecast.loss:.3f} " in first_row
 
 
-def test_log_is_compared_with_the_curve(printed_by):
+def test_log_is_compared_with_the_curve(printed_by) -> None:
     printed = printed_by("--from run.json --peak 1e-3 --log low.csv")
     comparison = compare_log("low.csv", saved("run"), 1e-3)
     assert printed == f"{comparison}\n"
     assert "the peak is 0.0005, 0.5 times the given one" in printed
 
 
-def test_log_without_a_curve_is_searched_for_one(printed_by):
+def test_log_without_a_curve_is_searched_for_one(printed_by) -> None:
     printed = printed_by("--log low.csv")
     found = find_curve("low.csv")
     assert printed == f"{found}\n"

@@ -23,7 +23,7 @@ def run(*arguments, **environment):
     )
 
 
-def test_error_is_one_line():
+def test_error_is_one_line() -> None:
     process = run("100", "--warmup-steps", "100")
     assert process.returncode == 2
     assert process.stdout == b""
@@ -31,7 +31,7 @@ def test_error_is_one_line():
     assert line.startswith(ERROR + b"warmup_steps = 100 must lie in")
 
 
-def test_warning_is_one_line():
+def test_warning_is_one_line() -> None:
     process = run("100", "--plateau", "0.5", "0.3")
     assert process.returncode == 0
     (line,) = process.stderr.splitlines()
@@ -39,7 +39,7 @@ def test_warning_is_one_line():
     assert line.startswith(warning)
 
 
-def test_messages_do_not_mix_with_values(tmp_path):
+def test_messages_do_not_mix_with_values(tmp_path) -> None:
     process = run("2", "--csv", "-", "--plot", str(tmp_path / "curve"))
     lines = process.stdout.split()
     assert lines == [b"step,learning_rate", b"0,1.0", b"1,0.5", b"2,0.0"]
@@ -47,7 +47,7 @@ def test_messages_do_not_mix_with_values(tmp_path):
     assert process.stderr.decode() == f"wrote {written}\n"
 
 
-def test_values_on_standard_output_by_its_name():
+def test_values_on_standard_output_by_its_name() -> None:
     process = run("2", "--csv", "/dev/stdout")
     printed = process.stdout.decode().replace("\r", "")
     values = "step,learning_rate\n0,1.0\n1,0.5\n2,0.0\n"
@@ -56,7 +56,7 @@ def test_values_on_standard_output_by_its_name():
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8", "cp1252"])
-def test_output_in_any_encoding(encoding):
+def test_output_in_any_encoding(encoding) -> None:
     arguments = ["1000", "--warmup-steps", "100", "--plateau", "50", "20"]
     process = run(*arguments, PYTHONIOENCODING=encoding)
     curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
@@ -67,14 +67,14 @@ def test_output_in_any_encoding(encoding):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8", "cp1252"])
-def test_error_in_any_encoding(encoding):
+def test_error_in_any_encoding(encoding) -> None:
     process = run("0", PYTHONIOENCODING=encoding)
     assert process.returncode == 2
     assert "2**31 - 1 = 2147483647" in process.stderr.decode(encoding)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_any_file_name_is_reported_in_any_encoding(tmp_path, encoding):
+def test_any_file_name_is_reported_in_any_encoding(tmp_path, encoding) -> None:
     path = tmp_path / "Größe\udcff.csv"
     process = run("9", "--csv", str(path), PYTHONIOENCODING=encoding)
     assert process.returncode == 0
@@ -83,7 +83,7 @@ def test_any_file_name_is_reported_in_any_encoding(tmp_path, encoding):
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
 @pytest.mark.parametrize("more", ["", "--csv -", "--json"])
-def test_closed_stream_is_reported(more):
+def test_closed_stream_is_reported(more) -> None:
     process = subprocess.run(
         f'"$PYTHON" -m plateau_jax 2 {more} >&-',
         shell=True,
@@ -95,7 +95,7 @@ def test_closed_stream_is_reported(more):
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--csv", "/dev/stdout"]], ids=str)
-def test_closed_pipe_is_not_an_error(more):
+def test_closed_pipe_is_not_an_error(more) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     process = subprocess.run([*COMMAND, "100000", *more], stdout=writer, stderr=subprocess.PIPE)
@@ -105,7 +105,7 @@ def test_closed_pipe_is_not_an_error(more):
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=str)
-def test_full_disk_is_a_one_line_error(more):
+def test_full_disk_is_a_one_line_error(more) -> None:
     with open("/dev/full", "w") as full:
         process = subprocess.run([*COMMAND, "10", *more], stdout=full, stderr=subprocess.PIPE)
     assert process.returncode == 2
@@ -113,7 +113,7 @@ def test_full_disk_is_a_one_line_error(more):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_without_a_traceback(tmp_path):
+def test_ctrl_c_ends_without_a_traceback(tmp_path) -> None:
     path = tmp_path / "huge.csv"
     arguments = [str(2**31 - 1), "--csv", str(path)]
     process = subprocess.Popen([*AT_A_TERMINAL, *arguments], stderr=subprocess.PIPE)
@@ -136,10 +136,10 @@ def examples_in_help():
     return re.findall(r"^  python (-m plateau_jax .*)$", after_heading, re.MULTILINE)
 
 
-def test_examples_in_help_run(tmp_path, monkeypatch):
+def test_examples_in_help_run(tmp_path, monkeypatch) -> None:
     served = []
 
-    def serve(*page, **_):
+    def serve(*page, **_) -> None:
         served.append(page)
 
     # The page would be served until Ctrl-C.
@@ -158,7 +158,7 @@ def test_examples_in_help_run(tmp_path, monkeypatch):
     assert len(served) == num_designs
 
 
-def run_in_a_shell(command):
+def run_in_a_shell(command) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.run(command, shell=True, capture_output=True, env=environment)
     assert process.returncode == 0, process.stderr

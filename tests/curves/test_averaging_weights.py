@@ -25,7 +25,7 @@ def exact_weights(values, steps):
     return [before - after for before, after in pairwise(means)]
 
 
-def check_weights(weights, expected):
+def check_weights(weights, expected) -> None:
     """Check float64 weights against exact ones."""
     assert weights.dtype == np.float64
     check_sum(weights)
@@ -49,7 +49,7 @@ def draw_checkpoint_steps(steps):
 
 @given(descriptions_and_steps(counts=range(6), size=24, depth=2, scaled=True))
 @examples(160)
-def test_weights_match_definition_on_generated_curves(drawn):
+def test_weights_match_definition_on_generated_curves(drawn) -> None:
     """A curve that rises or begins at 0 is rejected."""
     description, drawn_steps = drawn
     curve = build(description)
@@ -69,7 +69,7 @@ def test_weights_match_definition_on_generated_curves(drawn):
         check_weights(weights, exact_weights(values, steps))
 
 
-def check_sum(weights):
+def check_sum(weights) -> None:
     """Check that the weights add up to 1: in any order, not a bit is lost."""
     assert not np.signbit(weights).any()
     assert not (weights * 2**53 % 1).any()
@@ -84,7 +84,7 @@ cooldown_may_be_from_0_to_0 = pytest.mark.filterwarnings("ignore:at = :plateau_j
 @cooldown_may_be_from_0_to_0
 @given(descriptions_and_steps(counts=range(6), size=1, depth=1, scaled=True))
 @examples(20)
-def test_many_checkpoints_and_long_intervals_agree(drawn):
+def test_many_checkpoints_and_long_intervals_agree(drawn) -> None:
     """Weights do not depend on whether an interval is evaluated at once or in chunks."""
     description, (step,) = drawn
     parent = build(description)
@@ -106,7 +106,7 @@ def test_many_checkpoints_and_long_intervals_agree(drawn):
 @examples(60)
 @given(st.floats(0.0625, 1), st.sets(st.integers(10, MAX_STEP), min_size=3, max_size=8))
 @example(0.7, {81_939_729, 915_054_082, 969_300_353, 1_026_687_485})
-def test_rounded_means_give_no_negative_weight(level, steps):
+def test_rounded_means_give_no_negative_weight(level, steps) -> None:
     """A sum over 2³⁰ steps has more digits than float64, and the mean may exceed the level."""
     curve = StagedCurve([(10, level), (1000,)], start=1.0)
     weights = curve.merge_weights(sorted(steps))
@@ -162,7 +162,7 @@ def cooldowns_and_blocks(draw):
 @cooldown_may_be_from_0_to_0
 @given(cooldowns_and_blocks())
 @examples(80)
-def test_weights_of_blocks_match_definition(drawn):
+def test_weights_of_blocks_match_definition(drawn) -> None:
     curve, begin, ends = drawn
     lengths = np.diff([begin, *ends])
     values = [Fraction(float(value)) for value in curve(range(begin, curve.total_steps))]
@@ -186,7 +186,7 @@ def test_weights_of_blocks_match_definition(drawn):
     shape=st.sampled_from(SHAPES),
     length=st.integers(1, 90),
 )
-def test_weight_of_block_is_sum_over_its_updates(before, steps, to, shape, length):
+def test_weight_of_block_is_sum_over_its_updates(before, steps, to, shape, length) -> None:
     """Not a bit differs from the weights of checkpoints after every update."""
     stable = StagedCurve([(10, 1.0), (990,)])
     curve = stable.cooldown(500, steps, to=to, shape=shape)
@@ -216,7 +216,7 @@ def sgd(gradients, learning_rates):
 
 @examples(40)
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 9), st.integers(0, 5))
-def test_linear_cooldown_between_checkpoints_is_exact(seed, length, in_cooldown, outside):
+def test_linear_cooldown_between_checkpoints_is_exact(seed, length, in_cooldown, outside) -> None:
     """Its merge of block means is what the cooldown itself leads to."""
     before = outside * length
     steps = in_cooldown * length

@@ -44,7 +44,7 @@ def consumed_before(pairs, updates):
 
 
 @given(all_pairs())
-def test_plan_matches_loop_over_updates(pairs):
+def test_plan_matches_loop_over_updates(pairs) -> None:
     plan = BatchPlan(pairs)
     saved = json.dumps(plan.to_dict())
     assert BatchPlan.from_dict(json.loads(saved)) == plan
@@ -61,7 +61,7 @@ def test_plan_matches_loop_over_updates(pairs):
 
 
 @given(all_pairs(), st.integers(0, 10**40), st.integers(1, 10**30))
-def test_plan_is_exact_for_any_counts(pairs, total, scale):
+def test_plan_is_exact_for_any_counts(pairs, total, scale) -> None:
     plan = BatchPlan([(threshold * scale, batch * scale) for threshold, batch in pairs])
     updates = plan.updates(total)
     consumed = plan.consumed(updates)
@@ -73,7 +73,7 @@ def test_plan_is_exact_for_any_counts(pairs, total, scale):
     assert plan(consumed) == plan.consumed(updates + 1) - consumed
 
 
-def test_plan_is_frozen_and_hashable():
+def test_plan_is_frozen_and_hashable() -> None:
     plan = BatchPlan([(0, 8), (160, 16)])
     of_numpy = BatchPlan(((np.int64(0), np.int8(8)), [160, 16]))
     assert of_numpy == plan
@@ -83,7 +83,7 @@ def test_plan_is_frozen_and_hashable():
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
-def test_counts_of_numpy_give_plain_integers():
+def test_counts_of_numpy_give_plain_integers() -> None:
     plan = BatchPlan([(0, 8), (160, 16)])
     assert type(plan(np.int64(160))) is int
     assert type(plan.updates(np.uint8(200))) is int
@@ -91,7 +91,7 @@ def test_counts_of_numpy_give_plain_integers():
 
 
 @given(all_pairs(), st.integers(1, 8), st.integers(1, 4))
-def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processes):
+def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processes) -> None:
     plan = BatchPlan(pairs)
     divides = True
     for threshold, batch in pairs:
@@ -137,7 +137,7 @@ class Halvings:
 
 
 @given(descriptions(), st.integers(1, 5), st.integers(1, 3), st.integers(0, 40))
-def test_seesaw_doubles_where_curve_has_halved(description, batch, unit, doublings):
+def test_seesaw_doubles_where_curve_has_halved(description, batch, unit, doublings) -> None:
     curve = build(description)
     halvings = Halvings(description)
     assume(halvings.highest)
@@ -162,13 +162,13 @@ def test_seesaw_doubles_where_curve_has_halved(description, batch, unit, doublin
     plan.scale(curve, unit, reference=batch)
 
 
-def test_batch_doubles_at_the_step_of_a_jump():
+def test_batch_doubles_at_the_step_of_a_jump() -> None:
     curve = StagedCurve([(50,), (0, 0.5), (50, 0.5)], start=1.0)
     plan = BatchPlan.seesaw(curve, 8, unit=1, largest=16)
     assert plan.pairs == ((0, 8), (50, 16))
 
 
-def test_seesaw_fits_scale_however_long_the_curve():
+def test_seesaw_fits_scale_however_long_the_curve() -> None:
     curve = PlateauCurve(3 * 10**8)
     plan = BatchPlan.seesaw(curve, 1, unit=1, largest=2)
     assert plan.pairs == ((0, 1), (150_000_000, 2))
@@ -176,7 +176,7 @@ def test_seesaw_fits_scale_however_long_the_curve():
     assert scaled(150_000_000) == 1
 
 
-def test_product_of_rounded_decimals_may_be_1():
+def test_product_of_rounded_decimals_may_be_1() -> None:
     curve = StagedCurve([(50,), (0, 0.7071067811865476), (50, 0.5)], start=1.0)
     plan = BatchPlan([(0, 8), (50, 16)])
     scaled = plan.scale(curve, 1, reference=8)

@@ -21,7 +21,7 @@ from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 @pytest.mark.parametrize(("kind", "first"), [("cooldown", "cooldown"), ("then", "curve")])
 @given(data=st.data(), more=words(16))
-def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more):
+def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more) -> None:
     description, steps = data.draw(descriptions_and_steps(kind=kind))
     curve = build(description)
     parent = build(description[first])
@@ -32,12 +32,12 @@ def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more):
 
 
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=str)
-def test_curve_with_a_scaled_part_has_its_unit(curve):
+def test_curve_with_a_scaled_part_has_its_unit(curve) -> None:
     assert curve.unit == 8
 
 
 @given(descriptions(depth=2), descriptions_and_steps(size=16, depth=2))
-def test_then_keeps_unscaled_second_curves_bits(first_description, case):
+def test_then_keeps_unscaled_second_curves_bits(first_description, case) -> None:
     description, steps = case
     first = build(first_description)
     second = build(description)
@@ -49,7 +49,7 @@ def test_then_keeps_unscaled_second_curves_bits(first_description, case):
 
 
 @given(descriptions_and_steps(kind="part"), words(16))
-def test_part_keeps_bits_and_holds_level_at_stop(case, more):
+def test_part_keeps_bits_and_holds_level_at_stop(case, more) -> None:
     description, steps = case
     whole = description["part"]
     start = description["start"]
@@ -69,7 +69,7 @@ def test_part_keeps_bits_and_holds_level_at_stop(case, more):
 
 
 @given(descriptions(scaled=True), words(4))
-def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, read):
+def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, read) -> None:
     curve = build(description)
     steps = [word % (curve.total_steps + 1) for word in read.take(4)]
     first, second, at, stop = sorted(steps)
@@ -129,7 +129,7 @@ BETWEEN_PLATEAUS = PlateauCurve(6, absolute_plateaus=[(1, 1), (4, 1)], min_lr_ra
         ExactLevel(PlateauCurve(100, decay_shape="(1-x)^2"), 66, 0.1156),
     ],
 )
-def test_cooldown_to_exact_level_is_flat(case):
+def test_cooldown_to_exact_level_is_flat(case) -> None:
     curve = case.curve
     at = case.at
     level = case.level
@@ -154,7 +154,7 @@ def table_row(curve):
     return {name: column[-2] for name, column in columns.items()}
 
 
-def test_cooldown_from_tiny_level_of_power():
+def test_cooldown_from_tiny_level_of_power() -> None:
     """(1-x)^20 falls to 10⁻¹⁷⁸ on its last step, which is less than 224 bits can hold."""
     at = 10**9 - 1
     cooldown = {

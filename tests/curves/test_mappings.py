@@ -175,7 +175,7 @@ def outcome(place, curve):
         return f"{type(error).__name__}: {error}"
 
 
-def check_places(places, description):
+def check_places(places, description) -> None:
     curve = build(description)
     for place in places:
         expected = outcome(place, curve)
@@ -186,7 +186,7 @@ def check_places(places, description):
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @examples(20)
 @given(descriptions(counts=range(4), depth=2, scaled=True))
-def test_every_place_takes_a_mapping(description):
+def test_every_place_takes_a_mapping(description) -> None:
     check_places(PLACES, description)
 
 
@@ -194,12 +194,12 @@ def test_every_place_takes_a_mapping(description):
 @pytest.mark.slow
 @examples(4)
 @given(descriptions(counts=range(4), depth=2, scaled=True))
-def test_slow_places_take_a_mapping(description):
+def test_slow_places_take_a_mapping(description) -> None:
     check_places(SLOW_PLACES, description)
 
 
 @pytest.mark.parametrize("place", [in_compare, in_optax_schedule, in_train_step])
-def test_places_take_what_a_mapping_describes(place):
+def test_places_take_what_a_mapping_describes(place) -> None:
     assert outcome(place, BASE.to_dict()) == outcome(place, BASE)
 
 
@@ -214,7 +214,7 @@ def test_places_take_what_a_mapping_describes(place):
     ],
     ids=lambda curve: type(curve).__name__,
 )
-def test_omegaconf_writes_curves_in_lists_as_mappings(curve):
+def test_omegaconf_writes_curves_in_lists_as_mappings(curve) -> None:
     """Hydra's list of `_target_`s arrives in this form, which lacks the kind."""
     omegaconf = pytest.importorskip("omegaconf")
     curves = omegaconf.OmegaConf.create([curve, BASE.to_dict()], flags={"allow_objects": True})
@@ -227,7 +227,7 @@ def test_omegaconf_writes_curves_in_lists_as_mappings(curve):
 
 
 @pytest.mark.parametrize("place", [*PLACES, in_compare, in_plot])
-def test_every_place_takes_a_config_dict(place):
+def test_every_place_takes_a_config_dict(place) -> None:
     collections = pytest.importorskip("ml_collections")
     config = collections.ConfigDict({"steps": 1000, "curve": {"warmup_steps": "5%"}})
     config.curve.total_steps = config.get_ref("steps")
@@ -236,7 +236,7 @@ def test_every_place_takes_a_config_dict(place):
     assert outcome(place, collections.FrozenConfigDict(config).curve) == expected
 
 
-def test_config_dict_of_several_curves():
+def test_config_dict_of_several_curves() -> None:
     collections = pytest.importorskip("ml_collections")
     curves = {"base": BASE, "short": PlateauCurve(600)}
     config = collections.ConfigDict({name: curve.to_dict() for name, curve in curves.items()})
@@ -245,12 +245,12 @@ def test_config_dict_of_several_curves():
     assert FIT.compare(collections.ConfigDict(curves)) == FIT.compare(curves)
 
 
-def test_config_dict_of_a_batch_plan():
+def test_config_dict_of_a_batch_plan() -> None:
     collections = pytest.importorskip("ml_collections")
     assert BatchPlan.from_dict(collections.ConfigDict(PLAN.to_dict())) == PLAN
 
 
-def test_placeholders_of_ml_collections():
+def test_placeholders_of_ml_collections() -> None:
     """One without a value counts as left out; a required one is their error."""
     config_dict = pytest.importorskip("ml_collections.config_dict")
     config = config_dict.ConfigDict({"total_steps": 1000, "warmup_steps": 50})
@@ -261,25 +261,25 @@ def test_placeholders_of_ml_collections():
         lambda_lr(optimizer_of(), config)
 
 
-def check_scheduler_from(arguments):
+def check_scheduler_from(arguments) -> None:
     """Build a scheduler as trainers do, from the name of its class."""
     scheduler_class = import_module("torch_bridge").lambda_lr
     scheduler = scheduler_class(optimizer_of(), last_epoch=-1, **arguments)
     assert scheduler.curves == [StagedCurve.wsd(100, warmup_steps=5, decay_steps=20)]
 
 
-def test_scheduler_from_python_literals():
+def test_scheduler_from_python_literals() -> None:
     """Of sd-scripts and OneTrainer."""
     text = "{'kind': 'wsd', 'total_steps': 100, 'warmup_steps': '5%', 'decay_steps': 20}"
     check_scheduler_from({"curve": ast.literal_eval(text)})
 
 
-def test_scheduler_from_json():
+def test_scheduler_from_json() -> None:
     curve = '{"kind": "wsd", "total_steps": 100, "warmup_steps": "5%", "decay_steps": 20}'
     check_scheduler_from(json.loads(f'{{"curve": {curve}}}'))
 
 
-def test_omegaconf_names_missing_values():
+def test_omegaconf_names_missing_values() -> None:
     omegaconf = pytest.importorskip("omegaconf")
     config = omegaconf.OmegaConf.create({"curve": [{"total_steps": 9}, {"total_steps": "???"}]})
     with pytest.raises(omegaconf.MissingMandatoryValue, match=r"curve\[1\]\.total_steps"):
@@ -303,102 +303,102 @@ def wrong_curve(argument):
     )
 
 
-def test_wrong_continuation():
+def test_wrong_continuation() -> None:
     with wrong_curve("other"):
         BASE.then(WRONG)
 
 
-def test_wrong_curve_to_compare_steps_with():
+def test_wrong_curve_to_compare_steps_with() -> None:
     with wrong_curve("other"):
         BASE.same_until(WRONG, 5)
 
 
-def test_wrong_curve_to_scale():
+def test_wrong_curve_to_scale() -> None:
     with wrong_curve("curve"):
         PLAN.scale(WRONG, 4, reference=8)
 
 
-def test_wrong_curve_of_a_seesaw():
+def test_wrong_curve_of_a_seesaw() -> None:
     with wrong_curve("curve"):
         BatchPlan.seesaw(WRONG, 4, unit=4, largest=64)
 
 
-def test_wrong_curve_in_a_stack():
+def test_wrong_curve_in_a_stack() -> None:
     with wrong_curve("curves[1]"):
         stack([BASE, WRONG])
 
 
-def test_wrong_curve_in_a_comparison():
+def test_wrong_curve_in_a_comparison() -> None:
     with wrong_curve("curves[1]"):
         compare(BASE, WRONG)
 
 
-def test_wrong_named_curve_in_a_comparison():
+def test_wrong_named_curve_in_a_comparison() -> None:
     with wrong_curve("curves['wrong']"):
         compare({"wrong": WRONG})
 
 
-def test_wrong_named_curve_in_a_plot():
+def test_wrong_named_curve_in_a_plot() -> None:
     with wrong_curve("curves['wrong']"):
         plot({"wrong": WRONG})
 
 
-def test_wrong_curve_of_a_schedule():
+def test_wrong_curve_of_a_schedule() -> None:
     with wrong_curve("curve"):
         optax_schedule(WRONG, 0.5)
 
 
-def test_wrong_curve_of_a_transformation():
+def test_wrong_curve_of_a_transformation() -> None:
     with wrong_curve("curve"):
         scale_by_curve(WRONG, 0.5)
 
 
-def test_wrong_curve_in_a_record():
+def test_wrong_curve_in_a_record() -> None:
     with wrong_curve("curve"):
         resume_record(WRONG)
 
 
-def test_wrong_curve_of_a_run():
+def test_wrong_curve_of_a_run() -> None:
     with wrong_curve("curve"):
         LossRun(WRONG, 1e-3, [1], [2.0])
 
 
-def test_wrong_curve_of_a_log():
+def test_wrong_curve_of_a_log() -> None:
     with wrong_curve("curve"):
         LossRun.read([], WRONG, 1e-3)
 
 
-def test_wrong_curve_in_a_forecast():
+def test_wrong_curve_in_a_forecast() -> None:
     with wrong_curve("curve"):
         FIT.predict(WRONG)
 
 
-def test_wrong_curve_of_forecast_losses():
+def test_wrong_curve_of_forecast_losses() -> None:
     with wrong_curve("curve"):
         FIT.losses(WRONG, [1])
 
 
-def test_wrong_named_curve_in_compared_forecasts():
+def test_wrong_named_curve_in_compared_forecasts() -> None:
     with wrong_curve("curves['wrong']"):
         FIT.compare({"wrong": WRONG})
 
 
-def test_wrong_curve_of_a_scheduler():
+def test_wrong_curve_of_a_scheduler() -> None:
     with wrong_curve("curve"):
         lambda_lr(optimizer_of(), WRONG)
 
 
-def test_wrong_curve_of_a_group():
+def test_wrong_curve_of_a_group() -> None:
     with wrong_curve("curve[1]"):
         lambda_lr(optimizer_of(2), [BASE, WRONG])
 
 
-def test_wrong_curve_of_a_follower():
+def test_wrong_curve_of_a_follower() -> None:
     with wrong_curve("curve"):
         follow(optimizer_of(), "weight_decay", WRONG)
 
 
-def test_wrong_curve_of_an_optimizer():
+def test_wrong_curve_of_an_optimizer() -> None:
     with wrong_curve("curve[0]"):
         in_train_step(WRONG)
 
@@ -416,7 +416,7 @@ def test_wrong_curve_of_an_optimizer():
         ({"kind": "wds"}, ValueError, "curve.kind = 'wds' must be one of"),
     ],
 )
-def test_wrong_mapping_for_a_scheduler(mapping, error, message):
+def test_wrong_mapping_for_a_scheduler(mapping, error, message) -> None:
     with pytest.raises(error) as caught:
         lambda_lr(optimizer_of(), mapping)
     assert type(caught.value) is error
@@ -436,14 +436,14 @@ def test_wrong_mapping_for_a_scheduler(mapping, error, message):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_only_resembles_a_mapping(value):
+def test_what_only_resembles_a_mapping(value) -> None:
     with pytest.raises(TypeError, match=r"^curve = .* must be a Curve"):
         lambda_lr(optimizer_of(), value)
     with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
         Curve.from_dict(value)
 
 
-def test_number_of_tokens_for_a_scheduler():
+def test_number_of_tokens_for_a_scheduler() -> None:
     with pytest.raises(
         ValueError, match=r"^curve\.total_steps = 30000000000 must lie in"
     ) as caught:
@@ -452,18 +452,18 @@ def test_number_of_tokens_for_a_scheduler():
     assert "clock=DataClock(65536)" in str(caught.value)
 
 
-def test_fewer_curves_than_groups():
+def test_fewer_curves_than_groups() -> None:
     with pytest.raises(ValueError, match=r"^curve has 1 items"):
         lambda_lr(optimizer_of(2), [{"total_steps": 9}])
 
 
 @pytest.mark.parametrize("curves", [[[BASE], [BASE]], [BASE, 5]])
-def test_list_of_something_else(curves):
+def test_list_of_something_else(curves) -> None:
     with pytest.raises(TypeError, match=r"^curve = \[.*must be a Curve, such as"):
         lambda_lr(optimizer_of(2), curves)
 
 
-def train_with(curve):
+def train_with(curve) -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     lambda_lr(optimizer_of(2), curve)
@@ -474,7 +474,7 @@ def train_with(curve):
     compare(curve)
 
 
-def test_each_place_warns_once_about_a_mapping():
+def test_each_place_warns_once_about_a_mapping() -> None:
     """Also those that use the curve several times."""
     with pytest.warns(CurveWarning) as caught:
         train_with({"total_steps": 1000, "plateaus": [[0.5, 0.3]]})

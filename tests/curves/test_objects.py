@@ -163,7 +163,7 @@ BUILT_AGAIN = [from_repr, dataclasses.replace]
 @example(({"stages": [(0, None, "1-x^0.50"), (0, None, "1-sqrt"), (1,)], "start": 0}, [0, 1]))
 @examples(60)
 @given(descriptions_and_steps(size=12, scaled=True))
-def test_every_route_gives_the_same_curve(route, case):
+def test_every_route_gives_the_same_curve(route, case) -> None:
     description, steps = case
     curve = build(description)
     bytes_before = len(pickle.dumps(curve))
@@ -186,7 +186,7 @@ def test_every_route_gives_the_same_curve(route, case):
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @given(descriptions(depth=0, kind="plateaus"), st.randoms())
-def test_equality_ignores_order_and_number_types(chosen, random):
+def test_equality_ignores_order_and_number_types(chosen, random) -> None:
     curve = build(chosen)
     plateaus = random.sample(chosen["plateaus"], len(chosen["plateaus"]))
     absolute = random.sample(chosen["absolute_plateaus"], len(chosen["absolute_plateaus"]))
@@ -209,7 +209,7 @@ def test_equality_ignores_order_and_number_types(chosen, random):
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @given(descriptions(depth=0, kind="plateaus"))
-def test_arguments_that_a_dictionary_lacks_have_their_defaults(chosen):
+def test_arguments_that_a_dictionary_lacks_have_their_defaults(chosen) -> None:
     saved = json.loads(json.dumps(chosen))
     assert Curve.from_dict(saved) == build(chosen)
     assert PlateauCurve.from_dict(saved) == build(chosen)
@@ -225,7 +225,7 @@ def test_arguments_that_a_dictionary_lacks_have_their_defaults(chosen):
     ids=repr,
 )
 @pytest.mark.parametrize("route", [*COPIES, dataclasses.replace])
-def test_every_route_gives_the_same_clock_or_plan(route, value):
+def test_every_route_gives_the_same_clock_or_plan(route, value) -> None:
     again = route(value)
     assert again == value
     assert hash(again) == hash(value)
@@ -234,7 +234,7 @@ def test_every_route_gives_the_same_clock_or_plan(route, value):
 
 
 @pytest.mark.parametrize("route", [*COPIES, *WRITTEN])
-def test_copies_do_not_warn_again(route):
+def test_copies_do_not_warn_again(route) -> None:
     with pytest.warns(CurveWarning):
         curve = PlateauCurve(1000, plateaus=[(0.5, 0.3)])
     assert route(curve) == curve
@@ -290,7 +290,7 @@ def test_crafted_pickle_of_a_rule_is_rejected(rule: Any) -> None:
         check_rejected_as_pickle(rule, field.name, (), (TypeError, ValueError))
 
 
-def test_pickled_curve_names_only_its_class():
+def test_pickled_curve_names_only_its_class() -> None:
     curve = StagedCurve([(5, 1.0), (5,)]).cooldown(5, 3).then(PlateauCurve(9)).part(2)
     file = io.BytesIO()
     torch.save(curve, file)
@@ -387,7 +387,7 @@ class Changes:
         ),
     ],
 )
-def test_every_argument_matters_and_none_can_be_set(case):
+def test_every_argument_matters_and_none_can_be_set(case) -> None:
     curve = build(case.description)
     curves = {curve}
     for name, value in case.changes.items():
@@ -399,7 +399,7 @@ def test_every_argument_matters_and_none_can_be_set(case):
 
 
 @given(descriptions(scaled=True))
-def test_segments_are_those_of_the_curve(description):
+def test_segments_are_those_of_the_curve(description) -> None:
     curve = build(description)
     oracle = Oracle(description)
     begins = sorted(set(oracle.borders))
@@ -419,7 +419,7 @@ def test_segments_are_those_of_the_curve(description):
 
 
 @given(descriptions())
-def test_describe_prints_the_segments(description):
+def test_describe_prints_the_segments(description) -> None:
     curve = build(description)
     header, *lines = curve.describe().splitlines()
     for line, segment in zip(lines, curve.segments, strict=True):
@@ -436,7 +436,7 @@ def test_describe_prints_the_segments(description):
         ]
 
 
-def test_describe_names_stages_cooldown_and_continuation():
+def test_describe_names_stages_cooldown_and_continuation() -> None:
     end = StagedCurve([(10, 0.5), (80,), (0, 0.8), (10, 0.1, "exponential")], start=1.0)
     curve = PlateauCurve(100, warmup_steps=10, min_lr_ratio=0.5).cooldown(120, 10).then(end)
     assert curve.describe().splitlines() == [
@@ -455,7 +455,7 @@ def test_describe_names_stages_cooldown_and_continuation():
 
 
 @pytest.mark.parametrize("cls", [PlateauCurve, StagedCurve])
-def test_signature_agrees_with_the_fields(cls):
+def test_signature_agrees_with_the_fields(cls) -> None:
     """Some tools that build curves from a command line read the fields, some the constructor."""
     types_of_fields = get_type_hints(cls)
     types_of_arguments = get_type_hints(cls.__init__)

@@ -121,7 +121,7 @@ def change_cooldown(description, read):
 
 @examples(200)
 @given(descriptions_and_steps(size=16), words(40))
-def test_same_until_true_is_a_proof(case, read):
+def test_same_until_true_is_a_proof(case, read) -> None:
     description, steps = case
     words_of_steps = read.take(16)
     changed = change(description, read)
@@ -149,7 +149,7 @@ def test_same_until_true_is_a_proof(case, read):
 
 @examples(200)
 @given(descriptions_and_steps(size=4), words(100))
-def test_curve_described_differently_is_same_at_every_step(case, read):
+def test_curve_described_differently_is_same_at_every_step(case, read) -> None:
     description, steps = case
     curve = build(description)
     rewritten = build(rewrite(description, read))
@@ -209,7 +209,7 @@ class Different:
         ),
     ],
 )
-def test_curves_differ_from_first_step_on(case):
+def test_curves_differ_from_first_step_on(case) -> None:
     first = case.first_difference
     assert case.curve.first_difference(case.other) == first
     assert case.other.first_difference(case.curve) == first
@@ -227,7 +227,7 @@ def test_curves_differ_from_first_step_on(case):
         PlateauCurve(1, min_lr_ratio=0.3).then(hold(1.0), scale=0.3).part(1),
     ],
 )
-def test_same_level_is_equal_however_held(other):
+def test_same_level_is_equal_however_held(other) -> None:
     flat = hold(round(other(0), 6))
     assert flat.first_difference(other) is None
     assert other.first_difference(flat) is None

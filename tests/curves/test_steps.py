@@ -24,7 +24,7 @@ class Step(int):
 
 @examples(50)
 @given(curves_and_steps(size=9), peaks)
-def test_single_steps_agree(case, peak):
+def test_single_steps_agree(case, peak) -> None:
     curve, steps = case
     for step, value in zip(steps.tolist(), curve(steps), strict=True):
         expected_lr = learning_rate(peak, curve, step)
@@ -38,7 +38,7 @@ def test_single_steps_agree(case, peak):
 
 
 @given(curves_and_steps(), peaks)
-def test_arrays_of_steps_agree(case, peak):
+def test_arrays_of_steps_agree(case, peak) -> None:
     curve, steps = case
     values = curve(steps.tolist())
     assert values.dtype == np.float32
@@ -58,7 +58,7 @@ def test_arrays_of_steps_agree(case, peak):
 
 @examples(50)
 @given(curves_and_steps())
-def test_integers_of_any_dtype_agree(case):
+def test_integers_of_any_dtype_agree(case) -> None:
     curve, steps = case
     for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int64, np.uint64):
         limits = np.iinfo(dtype)
@@ -73,7 +73,7 @@ def test_integers_of_any_dtype_agree(case):
 
 @examples(50)
 @given(descriptions(), st.lists(st.integers(), min_size=3))
-def test_curve_is_constant_before_the_start_and_past_the_end(description, integers):
+def test_curve_is_constant_before_the_start_and_past_the_end(description, integers) -> None:
     """Steps may be integers of any size."""
     curve = build(description)
     array = np.array(integers, object)
@@ -93,7 +93,7 @@ def test_curve_is_constant_before_the_start_and_past_the_end(description, intege
     [[], (), range(0), np.zeros(0), np.zeros((0, 3)), np.zeros((2, 0), int)],
     ids=repr,
 )
-def test_empty_steps_give_empty_values(empty):
+def test_empty_steps_give_empty_values(empty) -> None:
     values = CURVE(empty)
     assert values.shape == np.shape(empty)
     assert values.dtype == np.float32
@@ -111,18 +111,18 @@ over_nothing = jax.vmap(CURVE, axis_size=1, in_axes=None)
     ],
 )
 @pytest.mark.parametrize("call", [CURVE, jax.jit(CURVE), over_nothing])
-def test_error_for_jax_step_names_jax_function(step, call):
+def test_error_for_jax_step_names_jax_function(step, call) -> None:
     with pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\), or multiplier"):
         call(step)
 
 
-def test_torch_and_numpy_integers_are_steps_with_jax_loaded():
+def test_torch_and_numpy_integers_are_steps_with_jax_loaded() -> None:
     assert CURVE(torch.tensor(3)) == CURVE(3)
     assert CURVE(torch.arange(9))[3] == CURVE(3)
     assert CURVE(np.array(3)) == CURVE(3)
 
 
-def test_peak_of_minus_0_is_0():
+def test_peak_of_minus_0_is_0() -> None:
     assert str(CURVE.learning_rate(3, -0.0)) == "0.0"
 
 
@@ -146,7 +146,7 @@ def distance(value, exact):
 @example(AT_HALF, 3.4028234663852886e38, 3.4e38)
 @example(AT_HALF, 1.0, 1 + 2.0**-23)
 @example(AT_HALF, 2.0**-149, -(2.0**-149))
-def test_value_between_two_numbers_is_rounded_once(case, low, high):
+def test_value_between_two_numbers_is_rounded_once(case, low, high) -> None:
     curve, steps = case
     values = curve.between(steps, low, high)
     assert values.dtype == np.float32
@@ -160,7 +160,7 @@ def test_value_between_two_numbers_is_rounded_once(case, low, high):
         assert curve.between(step, low, high) == value
 
 
-def test_values_between_have_the_shape_of_the_steps():
+def test_values_between_have_the_shape_of_the_steps() -> None:
     curve = PlateauCurve(10)
     values = curve.between([[0, 5], [10, 11]], 1, 0)
     assert values.tolist() == [[0.0, 0.5], [1.0, 1.0]]

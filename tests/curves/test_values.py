@@ -17,7 +17,7 @@ from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.shapes.known_shapes import SHAPES
 
 
-def check_values(description, steps):
+def check_values(description, steps) -> None:
     """Check that each value is within half a unit in the last place plus 2⁻⁵⁸."""
     curve = build(description)
     oracle = Oracle(description)
@@ -28,7 +28,7 @@ def check_values(description, steps):
         assert curve(step) == value
 
 
-def check_monotone(values, start, end):
+def check_monotone(values, start, end) -> None:
     """Check that values between two levels never turn."""
     if start < end:
         assert (np.diff(values) >= 0).all()
@@ -38,14 +38,14 @@ def check_monotone(values, start, end):
 
 @examples(240)
 @given(st.one_of(descriptions_and_steps(), descriptions_and_steps(scaled=True)))
-def test_values_are_within_half_ulp_plus_2_to_minus_58(case):
+def test_values_are_within_half_ulp_plus_2_to_minus_58(case) -> None:
     description, steps = case
     check_values(description, steps)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @given(data=st.data())
-def test_values_near_rounding_borders_are_exact_and_monotone(shape, data):
+def test_values_near_rounding_borders_are_exact_and_monotone(shape, data) -> None:
     description, step = data.draw(steps_at_borders((shape,)))
     check_values(description, [step])
     curve = build(description)
@@ -63,7 +63,7 @@ def test_values_near_rounding_borders_are_exact_and_monotone(shape, data):
     rises=st.booleans(),
     data=st.data(),
 )
-def test_exponential_between_tiny_levels_is_as_exact(low, high, length, rises, data):
+def test_exponential_between_tiny_levels_is_as_exact(low, high, length, rises, data) -> None:
     """Like ExponentialLR over many steps, with a cooldown to even smaller levels."""
     if rises:
         stage = {"stages": [(length, high, "exponential")], "start": low}
@@ -88,7 +88,7 @@ def test_exponential_between_tiny_levels_is_as_exact(low, high, length, rises, d
 
 
 @given(descriptions(scaled=True))
-def test_first_step_of_every_segment_is_nearest_float32(description):
+def test_first_step_of_every_segment_is_nearest_float32(description) -> None:
     """The last segment is the end, so this holds for both ends of the curve too."""
     curve = build(description)
     oracle = Oracle(description)
@@ -99,7 +99,7 @@ def test_first_step_of_every_segment_is_nearest_float32(description):
 
 
 @given(steps_at_borders(least=Fraction(1, 2**62)))
-def test_cooldown_starts_at_nearest_float32_near_borders(case):
+def test_cooldown_starts_at_nearest_float32_near_borders(case) -> None:
     parent, at = case
     cooldown = {"cooldown": parent, "at": at, "steps": 1, "to": 0.0, "shape": "1-sqrt"}
     curve = build(cooldown)
@@ -108,7 +108,7 @@ def test_cooldown_starts_at_nearest_float32_near_borders(case):
 
 
 @given(descriptions_and_steps(size=8, scaled=True))
-def test_flat_parts_are_flat(case):
+def test_flat_parts_are_flat(case) -> None:
     description, steps = case
     curve = build(description)
     flat_runs = Oracle(description).flat_runs()
@@ -120,7 +120,7 @@ def test_flat_parts_are_flat(case):
 
 @examples(140)
 @given(descriptions(scaled=True), st.randoms())
-def test_stages_are_monotone_and_within_0_and_1(description, random):
+def test_stages_are_monotone_and_within_0_and_1(description, random) -> None:
     curve = build(description)
     oracle = Oracle(description)
     for begin, end, part in oracle.spans():
@@ -140,7 +140,7 @@ def test_stages_are_monotone_and_within_0_and_1(description, random):
         assert (values <= 1).all()
 
 
-def check_stage(length, start, end, shape):
+def check_stage(length, start, end, shape) -> None:
     """Check that a stage between tiny levels is monotone, and exact at both ends."""
     with suppress_warnings():
         curve = StagedCurve([(length, end, shape)], start=start)
@@ -159,7 +159,7 @@ def check_stage(length, start, end, shape):
         (2.0**-126, 2.0**-61),
     ],
 )
-def test_tiny_levels_are_monotone_in_both_directions(shape, low, high):
+def test_tiny_levels_are_monotone_in_both_directions(shape, low, high) -> None:
     if not can_join(shape, low, high):
         return
     check_stage(1000, low, high, shape)
@@ -167,7 +167,7 @@ def test_tiny_levels_are_monotone_in_both_directions(shape, low, high):
     check_stage(MAX_STEP, high, low, shape)
 
 
-def test_border_of_tiny_levels_does_not_rise():
+def test_border_of_tiny_levels_does_not_rise() -> None:
     """The first stage ends where the second begins, to the last bit of both."""
     first = 2.182832815997069e-16
     second = 2.034716295652536e-16
@@ -178,7 +178,7 @@ def test_border_of_tiny_levels_does_not_rise():
 
 @pytest.mark.parametrize("power", [1.5, 2, 3, 7, 12.5, 16, 20])
 @pytest.mark.parametrize("length", [2**10, 2**14, 3 * 2**12, 10_000])
-def test_powers_are_monotone_at_every_step(power, length):
+def test_powers_are_monotone_at_every_step(power, length) -> None:
     # At x = 2^-k an integer power is a power of two, far below 2⁻⁶²: its logarithm has no fraction.
     steps = range(length + 1)
     rising = StagedCurve([(length, 1.0, f"1-x^{power}")], start=0.0)
@@ -189,7 +189,7 @@ def test_powers_are_monotone_at_every_step(power, length):
 
 @pytest.mark.parametrize("shape", GEOMETRIC_SAMPLES)
 @pytest.mark.parametrize("low", [0.5, 0.75, 1 - 2.0**-23])
-def test_slow_stages_are_monotone(shape, low):
+def test_slow_stages_are_monotone(shape, low) -> None:
     """From one step to the next these move by about the error of the arithmetic."""
     distance = rounding_border_above(low) - Fraction(low)
     for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 3e-7, 1e-6):

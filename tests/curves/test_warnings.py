@@ -54,7 +54,7 @@ def look_like_fractions(plateaus):
 @example(1000, 0, [(0, 1)])
 @example(1000, 0, [(0, 1), (2, 0.5)])
 @example(10**6, 0, [(0, 0.5)])
-def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus):
+def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus) -> None:
     is_lost = any(rounds_down_to_0(duration, decaying) for _, duration in plateaus)
     arguments = {"warmup_steps": warmup, "plateaus": plateaus}
     try:
@@ -78,7 +78,7 @@ def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus):
 @example(1e-4)
 @example(9.99e-5)
 @example(5e-324)
-def test_end_like_learning_rate_warns(ratio):
+def test_end_like_learning_rate_warns(ratio) -> None:
     messages = warnings_of(PlateauCurve, 100, warmup_steps=10, min_lr_ratio=ratio)
     assert len(messages) == (0 < ratio < 1e-4 * (1 - 1e-9))
     for message in messages:
@@ -88,13 +88,13 @@ def test_end_like_learning_rate_warns(ratio):
 
 
 @given(st.floats(1e-12, 10).map(np.float32).map(float))
-def test_end_may_be_a_rounded_quotient(peak):
+def test_end_may_be_a_rounded_quotient(peak) -> None:
     assert warnings_of(PlateauCurve, 100, min_lr_ratio=1e-4 * peak / peak) == []
 
 
 @given(st.integers(0, 100), st.floats(0, 1))
 @example(100, 1e-5)
-def test_curve_may_start_at_any_fraction(warmup, ratio):
+def test_curve_may_start_at_any_fraction(warmup, ratio) -> None:
     """Recipes warm up from 1e-8 to 1e-3, and (step + 1)/W starts at 1/W, which may be small."""
     assert warnings_of(PlateauCurve, 1000, warmup_steps=warmup, init_lr_ratio=ratio) == []
     assert warnings_of(StagedCurve, [(warmup, 1.0), (100, 0.0)], start=ratio) == []
@@ -111,7 +111,7 @@ levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.0
 @example(0.0, [0.01, None])
 @example(0.01, [None])
 @example(0.0, [1.0, None, 0.001])
-def test_stage_levels_like_learning_rates_warn(start, levels):
+def test_stage_levels_like_learning_rates_warn(start, levels) -> None:
     highest = max([start, *(level for level in levels if level is not None)])
     messages = warnings_of(StagedCurve, [(5, level) for level in levels], start=start)
     if highest >= 0.01:
@@ -136,7 +136,7 @@ def test_stage_levels_like_learning_rates_warn(start, levels):
 @example(0, 0.0, "linear")
 @example(99, 0.0, "linear")
 @example(100, 0.0, "linear")
-def test_only_cooldown_from_0_warns(at, floor, shape):
+def test_only_cooldown_from_0_warns(at, floor, shape) -> None:
     curve = PlateauCurve(100, warmup_steps=10, min_lr_ratio=floor)
     messages = warnings_of(curve.cooldown, at, 10, shape=shape)
     assert len(messages) == (curve(at) == 0)
@@ -163,28 +163,28 @@ def warns(*beginnings):
         assert message.startswith(beginning)
 
 
-def test_plateaus_like_fractions():
+def test_plateaus_like_fractions() -> None:
     with warns("plateaus = [(0.5, 0.3)] look like frac"):
         curve = PlateauCurve(100, plateaus=[(0.5, 0.3)])  # warns
         curve.cooldown(50, 10).then(PlateauCurve(9), scale=0.5)
 
 
-def test_two_mistakes_of_one_curve():
+def test_two_mistakes_of_one_curve() -> None:
     with warns("plateaus = [(0.5, 0.3)] look like frac", "min_lr_ratio = 1e-05"):
         PlateauCurve(100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5)  # warns
 
 
-def test_warmup_that_rounds_down_to_0():
+def test_warmup_that_rounds_down_to_0() -> None:
     with warns("warmup_steps = '0.9%' of 100 steps rounds down to 0 steps"):
         PlateauCurve(100, warmup_steps="0.9%")  # warns
 
 
-def test_stage_that_rounds_down_to_0():
+def test_stage_that_rounds_down_to_0() -> None:
     with warns("stages[0].steps = '0.9%' of 100 steps rounds"):
         StagedCurve([("0.9%", 1.0), ("rest",)], total_steps=100)  # warns
 
 
-def test_three_mistakes_of_one_curve():
+def test_three_mistakes_of_one_curve() -> None:
     with warns(
         "warmup_steps = '0.9%' of 100",
         "decay_steps = '0.5%' of 100",
@@ -193,7 +193,7 @@ def test_three_mistakes_of_one_curve():
         StagedCurve.wsd(100, warmup_steps="0.9%", decay_steps="0.5%", min_lr_ratio=1e-5)  # warns
 
 
-def test_zeros_are_no_mistakes():
+def test_zeros_are_no_mistakes() -> None:
     with warns():
         PlateauCurve(100, warmup_steps="0%")
         StagedCurve([("0%", 1.0), ("rest",)], total_steps=100)
@@ -201,43 +201,43 @@ def test_zeros_are_no_mistakes():
         StagedCurve.through([(0, 0.0), (9, 0.01)])
 
 
-def test_points_like_learning_rates():
+def test_points_like_learning_rates() -> None:
     with warns("points have levels that"):
         curve = StagedCurve.through([(0, 0.0), (9, 3e-4)])  # warns
         curve.cooldown(5, 10)
 
 
-def test_points_of_zeros():
+def test_points_of_zeros() -> None:
     with warns("points have no level above 0"):
         StagedCurve.through([(0, 0), (9, 0)])  # warns
 
 
-def test_stages_like_learning_rates():
+def test_stages_like_learning_rates() -> None:
     with warns("stages have levels that"):
         curve = StagedCurve([(9, 3e-4)])  # warns
         curve.cooldown(5, 10).then(PlateauCurve(9), scale=0.5)
 
 
-def test_stages_of_zeros():
+def test_stages_of_zeros() -> None:
     with warns("start = 0 and no"):
         curve = StagedCurve([(9,), (9, 0.0)])  # warns
         curve.then(PlateauCurve(9))
 
 
-def test_cooldown_from_0():
+def test_cooldown_from_0() -> None:
     curve = PlateauCurve(9)
     with warns("at = 9: the learning rate is 0"):
         cooled = curve.cooldown(9, 10)  # warns
         cooled.cooldown(5, 10).then(curve)
 
 
-def test_replaced_argument():
+def test_replaced_argument() -> None:
     curve = PlateauCurve(100, plateaus=[(50, 30)])
     with warns("plateaus = [(0.5, 0.3)] look like frac"):
         dataclasses.replace(curve, plateaus=[(0.5, 0.3)])  # warns
 
 
-def test_warning_in_a_console():
+def test_warning_in_a_console() -> None:
     """Its namespace has no `__name__`."""
     console = InteractiveInterpreter({"PlateauCurve": PlateauCurve})
     with pytest.warns(CurveWarning) as caught:
@@ -289,21 +289,21 @@ class File:
     ],
     ids=lambda file: file.warning[:30],
 )
-def test_mistake_in_a_file_warns_once(file):
+def test_mistake_in_a_file_warns_once(file) -> None:
     with warns(file.warning):
         curve = Curve.from_dict(file.arguments)  # warns
     with warns():
         Curve.from_dict(json.loads(json.dumps(curve.to_dict())))
 
 
-def check_copies_are_silent(curve):
+def check_copies_are_silent(curve) -> None:
     assert copy.copy(curve) == curve
     assert copy.deepcopy(curve) == curve
     assert pickle.loads(pickle.dumps(curve)) == curve
     assert Curve.from_dict(curve.to_dict()) == curve
 
 
-def test_copies_pickles_and_saved_curves_stay_silent():
+def test_copies_pickles_and_saved_curves_stay_silent() -> None:
     with suppress_warnings():
         stages = StagedCurve([(9, 3e-4)])
         curve = PlateauCurve(100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5)
@@ -318,7 +318,7 @@ def test_copies_pickles_and_saved_curves_stay_silent():
         PlateauCurve(100, plateaus=[(0.5, 0.3)])
 
 
-def test_message_stays_short():
+def test_message_stays_short() -> None:
     many = [(index / 1000, 0.0001) for index in range(900)]
     (message,) = warnings_of(PlateauCurve, 10**7, plateaus=many)
     assert len(message) < 500

@@ -24,7 +24,7 @@ from plateau_jax.shapes.known_shapes import SHAPES
 randoms = st.randoms(use_true_random=False)
 
 
-def assert_same(curve, *rewritten):
+def assert_same(curve, *rewritten) -> None:
     for other in rewritten:
         assert type(other) is type(curve)
         assert other == curve
@@ -73,7 +73,7 @@ def in_percent(stages, total, random):
 
 
 @given(descriptions(kind="stages"), randoms)
-def test_stages_in_shares_are_those_in_steps(description, random):
+def test_stages_in_shares_are_those_in_steps(description, random) -> None:
     start = description["start"]
     stages = description["stages"]
     total = sum(steps for steps, *_ in stages)
@@ -90,7 +90,7 @@ def test_stages_in_shares_are_those_in_steps(description, random):
 
 
 @given(descriptions(range(4), depth=0, kind="plateaus"), randoms)
-def test_warmup_in_percent_is_that_in_steps(chosen, random):
+def test_warmup_in_percent_is_that_in_steps(chosen, random) -> None:
     percentage = percentage_of(chosen["warmup_steps"], chosen["total_steps"], random)
     rewritten = {**chosen, "warmup_steps": percentage}
     with suppress_warnings():  # about the drawn ratios
@@ -98,7 +98,7 @@ def test_warmup_in_percent_is_that_in_steps(chosen, random):
 
 
 @given(magnitudes(2, MAX_STEP), st.decimals(0, 100, places=9))
-def test_percentages_are_rounded_down(total, percentage):
+def test_percentages_are_rounded_down(total, percentage) -> None:
     with localcontext(prec=200):
         steps = int((percentage * total / 100).to_integral_value(ROUND_FLOOR))
     share = f"{percentage}%"
@@ -114,7 +114,7 @@ SHARES = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
 STEPS = StagedCurve([(200, 1.0), (7800,), (2000, 0.0, "1-sqrt")])
 
 
-def test_replaced_curve_keeps_its_steps():
+def test_replaced_curve_keeps_its_steps() -> None:
     curve = StagedCurve(SHARES, total_steps=10_000)
     assert_same(STEPS, curve, dataclasses.replace(curve))
     longer = dataclasses.replace(curve, stages=[(5, 1.0), (20_000,)])
@@ -123,7 +123,7 @@ def test_replaced_curve_keeps_its_steps():
     assert rewritten.stages[0].steps == 400
 
 
-def test_replaced_length_keeps_the_warmup():
+def test_replaced_length_keeps_the_warmup() -> None:
     curve = PlateauCurve(10_000, warmup_steps="2%")
     shorter = dataclasses.replace(curve, total_steps=500)
     assert shorter.warmup_steps == 200
@@ -151,21 +151,21 @@ def with_letters(chosen, random):
 
 
 @given(descriptions(range(4), depth=0, kind="plateaus"), randoms)
-def test_steps_with_letters_are_those_without(chosen, random):
+def test_steps_with_letters_are_those_without(chosen, random) -> None:
     rewritten = with_letters(chosen, random)
     with suppress_warnings():  # about the drawn ratios
         assert_same(build(chosen), PlateauCurve(**rewritten), Curve.from_dict(rewritten))
 
 
 @given(descriptions(kind="stages"), randoms)
-def test_stages_with_letters_are_those_without(description, random):
+def test_stages_with_letters_are_those_without(description, random) -> None:
     stages = [(in_letters(steps, random), *level) for steps, *level in description["stages"]]
     rewritten = {**description, "stages": stages}
     with suppress_warnings():  # about the drawn levels
         assert_same(build(description), StagedCurve(**rewritten), Curve.from_dict(rewritten))
 
 
-def test_text_and_integers_are_equal():
+def test_text_and_integers_are_equal() -> None:
     for with_text, with_integers in text_and_integers():
         assert with_text == with_integers
     curve = PlateauCurve("10k", warmup_steps="2%", absolute_plateaus=[("6k", "100")])
@@ -178,7 +178,7 @@ ROOT_WITH_LETTERS = {"total_steps": "10k", "warmup_steps": "0.5k"}
 PLAN = BatchPlan([(0, 500_000), (2 * 10**9, 4_000_000)])
 
 
-def test_cooldown_with_letters():
+def test_cooldown_with_letters() -> None:
     saved = {
         "kind": "cooldown",
         "curve": ROOT_WITH_LETTERS,
@@ -189,7 +189,7 @@ def test_cooldown_with_letters():
     assert_same(cooldown, Curve.from_dict(saved))
 
 
-def test_part_with_letters():
+def test_part_with_letters() -> None:
     saved = {
         "kind": "part",
         "curve": ROOT_WITH_LETTERS,
@@ -200,7 +200,7 @@ def test_part_with_letters():
     assert_same(part, Curve.from_dict(saved))
 
 
-def test_wsd_with_letters():
+def test_wsd_with_letters() -> None:
     saved = {
         "kind": "wsd",
         "total_steps": "10k",
@@ -211,7 +211,7 @@ def test_wsd_with_letters():
     assert_same(wsd, Curve.from_dict(saved))
 
 
-def test_points_with_letters():
+def test_points_with_letters() -> None:
     saved = {
         "kind": "through",
         "points": [["0k", 0], ["0.5k", 1], ["2M", 0]],
@@ -220,7 +220,7 @@ def test_points_with_letters():
     assert_same(through, Curve.from_dict(saved))
 
 
-def test_scaled_curve_with_letters():
+def test_scaled_curve_with_letters() -> None:
     saved = {
         "kind": "scaled",
         "curve": ROOT_WITH_LETTERS,
@@ -232,7 +232,7 @@ def test_scaled_curve_with_letters():
     assert_same(scaled, Curve.from_dict(saved))
 
 
-def test_text_is_read_alike_in_files_and_in_python():
+def test_text_is_read_alike_in_files_and_in_python() -> None:
     pairs = [["0", "5e5"], ["2e9", "4_000_000"]]
     assert BatchPlan.from_dict({"pairs": pairs}) == PLAN
     assert BatchPlan(pairs) == PLAN
@@ -242,7 +242,7 @@ def test_text_is_read_alike_in_files_and_in_python():
 
 
 @given(words(10), randoms)
-def test_wsd_is_its_three_stages(read, random):
+def test_wsd_is_its_three_stages(read, random) -> None:
     total = read.magnitude(1, MAX_STEP)
     warmup = read.one_of((0, total, read.magnitude(0, total)))
     decay = read.one_of((0, total - warmup, read.magnitude(0, total - warmup)))
@@ -267,7 +267,7 @@ def test_wsd_is_its_three_stages(read, random):
     check_wsd(expected, options)
 
 
-def check_wsd(expected, options):
+def check_wsd(expected, options) -> None:
     as_text = {name: str(value) for name, value in options.items()}
     with suppress_warnings():  # about the drawn ratio
         assert_same(
@@ -278,13 +278,13 @@ def check_wsd(expected, options):
         )
 
 
-def test_plateaus_may_touch():
+def test_plateaus_may_touch() -> None:
     touching = PlateauCurve(100, plateaus=[(20, 30), (50, 10)])
     joined = PlateauCurve(100, plateaus=[(20, 40)])
     np.testing.assert_array_equal(touching(range(101)), joined(range(101)))
 
 
-def test_wsd_decays_to_0_along_1_sqrt_by_default():
+def test_wsd_decays_to_0_along_1_sqrt_by_default() -> None:
     assert StagedCurve.wsd(10_000, warmup_steps="2%", decay_steps="20%") == STEPS
 
 
@@ -324,7 +324,7 @@ POINTS = words(250).map(read_points)
 
 
 @given(POINTS)
-def test_curve_through_points_is_exact_at_them(points):
+def test_curve_through_points_is_exact_at_them(points) -> None:
     with suppress_warnings():  # about the drawn levels
         curve = StagedCurve.through(points)
     staged = build(stages_through(points))
@@ -337,7 +337,7 @@ def test_curve_through_points_is_exact_at_them(points):
 
 @examples(16)
 @given(POINTS)
-def test_points_may_be_arrays_and_iterators(points):
+def test_points_may_be_arrays_and_iterators(points) -> None:
     steps, levels = zip(*points, strict=True)
     forms = [
         tuple(points),
@@ -358,19 +358,19 @@ def test_points_may_be_arrays_and_iterators(points):
         assert_same(curve, StagedCurve.from_dict({"kind": "through", "points": in_yaml}))
 
 
-def test_points_may_be_integers():
+def test_points_may_be_integers() -> None:
     points = np.array([(0, 1), (9, 0)], np.uint8)
     expected = StagedCurve([(9, 0)], start=1)
     assert StagedCurve.through(points) == expected
 
 
-def test_points_may_be_float32():
+def test_points_may_be_float32() -> None:
     points = np.array([(0, 0.1), (2**20 + 1, 0.7)], np.float32)
     expected = StagedCurve([(2**20 + 1, 0.7)], start=0.1)
     assert StagedCurve.through(points) == expected
 
 
-def test_points_may_be_masked():
+def test_points_may_be_masked() -> None:
     points = np.array([(0, 0.0), (5, 1.0), (9, 0.5)])
     masked = np.ma.array(points, mask=[(0, 0), (0, 1), (1, 0)])
     assert StagedCurve.through(masked) == StagedCurve.through(points)
@@ -423,7 +423,7 @@ class WithNull:
         ),
     ],
 )
-def test_null_is_a_value_that_was_left_out(written):
+def test_null_is_a_value_that_was_left_out(written) -> None:
     assert_same(written.curve, Curve.from_dict(written.arguments))
 
 
@@ -442,7 +442,7 @@ class ParsedFloat(float):
         return self
 
 
-def test_numbers_become_plain():
+def test_numbers_become_plain() -> None:
     arguments = {
         "stages": [
             [ParsedInteger(5), ParsedFloat(0.5)],
@@ -461,7 +461,7 @@ def test_numbers_become_plain():
     assert curve == StagedCurve(iter(curve.stages), start=0.25)
 
 
-def test_numbers_of_float32_become_decimals():
+def test_numbers_of_float32_become_decimals() -> None:
     curve = PlateauCurve(
         1000,
         plateaus=[np.array([32.3, 0.7], np.float32)],
@@ -508,7 +508,7 @@ def decayed(shape):
         ("t^-.25", "t^-0.25"),
     ],
 )
-def test_spellings_of_one_power_are_equal(spelling, shape):
+def test_spellings_of_one_power_are_equal(spelling, shape) -> None:
     assert_same(staged(spelling), staged(shape))
     assert_same(cooled(spelling), cooled(shape))
     if not shape.startswith("t"):
@@ -516,14 +516,14 @@ def test_spellings_of_one_power_are_equal(spelling, shape):
 
 
 @pytest.mark.parametrize("shape", SAMPLES)
-def test_least_and_greatest_powers(shape):
+def test_least_and_greatest_powers(shape) -> None:
     assert staged(shape).stages[0].shape == shape
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
 @examples(60)
 @given(power=st.floats(0.25, 4))
-def test_printed_floats_are_powers_and_named(formula, power):
+def test_printed_floats_are_powers_and_named(formula, power) -> None:
     written = formula.replace("P", str(power))
     with_a_0 = formula.replace("P", f"{Decimal(repr(power)):f}0")
     curve = staged(written)

@@ -30,7 +30,7 @@ def check_edits(design, begin: Curve, actions: Sequence[Action], expected: Curve
     assert design.curve == begin
 
 
-def test_every_field_of_a_plateau_curve(undone):
+def test_every_field_of_a_plateau_curve(undone) -> None:
     curve = PlateauCurve(
         20_000,
         warmup_steps=500,
@@ -56,13 +56,13 @@ def test_every_field_of_a_plateau_curve(undone):
     check_edits(undone, STABLE, actions, without_the_first)
 
 
-def test_new_change_after_undo_ends_redo(undone):
+def test_new_change_after_undo_ends_redo(undone) -> None:
     undone.do(("Warmup steps", "700"), "Undo", ("Warmup steps", "900"))
     expect(undone.button("Redo")).to_be_disabled()
     undone.check(replace(STABLE, warmup_steps=900))
 
 
-def test_formula_with_a_parameter(undone):
+def test_formula_with_a_parameter(undone) -> None:
     actions = [
         ("Decay shape", "1-x^P"),
         ("P of the decay", "1.50"),
@@ -72,19 +72,19 @@ def test_formula_with_a_parameter(undone):
     check_edits(undone, STABLE, actions, curve)
 
 
-def test_stages_move_up(undone):
+def test_stages_move_up(undone) -> None:
     actions = ["Move stage 3 up", "Move stage 2 up"]
     curve = StagedCurve([FALL, RISE, HOLD])
     check_edits(undone, STAGED, actions, curve)
 
 
-def test_stages_move_down(undone):
+def test_stages_move_down(undone) -> None:
     actions = ["Move stage 1 down", "Move stage 2 down"]
     curve = StagedCurve([HOLD, FALL, RISE])
     check_edits(undone, STAGED, actions, curve)
 
 
-def test_stage_is_added_and_another_removed(undone):
+def test_stage_is_added_and_another_removed(undone) -> None:
     actions: list[Action] = [
         ("Stage 2, to", "0.5"),
         ("Stage 2, shape", "exponential"),
@@ -97,7 +97,7 @@ def test_stage_is_added_and_another_removed(undone):
     check_edits(undone, STAGED, actions, curve)
 
 
-def test_plateau_at_a_chosen_level(undone):
+def test_plateau_at_a_chosen_level(undone) -> None:
     actions = ["+ Stage", ("Stage 2, to", "0.5")]
     curve = StagedCurve([RISE, (3_000, 0.5), (3_000,), FALL])
     check_edits(undone, STAGED, actions, curve)
@@ -111,14 +111,14 @@ COOLDOWN: list[Action] = [
 ]
 
 
-def test_cooldown_and_continuation(undone):
+def test_cooldown_and_continuation(undone) -> None:
     actions = [*COOLDOWN, "+ Continuation", ("Continuation: Scale", "0.25")]
     cooled = STABLE.cooldown(7000, 1000, shape="linear")
     curve = cooled.then(cooled, scale=0.25)
     check_edits(undone, STABLE, actions, curve)
 
 
-def test_cooldown_and_continuation_are_removed(undone):
+def test_cooldown_and_continuation_are_removed(undone) -> None:
     actions = [*COOLDOWN, "+ Continuation", "Remove the continuation", "Remove the cooldown"]
     check_edits(undone, STABLE, actions, STABLE)
 
@@ -126,13 +126,13 @@ def test_cooldown_and_continuation_are_removed(undone):
 # Percentages are those of the run.
 
 
-def test_warmup_in_percent(undone):
+def test_warmup_in_percent(undone) -> None:
     actions = [("Total steps", "1000"), ("Warmup steps", "32.3%")]
     curve = replace(STABLE, total_steps=1_000, warmup_steps=323)
     check_edits(undone, STABLE, actions, curve)
 
 
-def test_plateau_in_steps_in_percent(undone):
+def test_plateau_in_steps_in_percent(undone) -> None:
     actions: list[Action] = [
         "+ in steps",
         ("Plateau 1 in steps, start", "80%"),
@@ -142,7 +142,7 @@ def test_plateau_in_steps_in_percent(undone):
     check_edits(undone, STABLE, actions, curve)
 
 
-def test_cooldown_in_percent(undone):
+def test_cooldown_in_percent(undone) -> None:
     actions: list[Action] = [
         "+ Cooldown",
         ("Cooldown: First step", "65%"),
@@ -152,12 +152,12 @@ def test_cooldown_in_percent(undone):
     check_edits(undone, STABLE, actions, curve)
 
 
-def test_stage_in_percent(undone):
+def test_stage_in_percent(undone) -> None:
     curve = StagedCurve([RISE, HOLD, (1_625, 0.0, "1-sqrt")])
     check_edits(undone, STAGED, [("Stage 3, steps", "20%")], curve)
 
 
-def test_numbers_with_letters(undone):
+def test_numbers_with_letters(undone) -> None:
     actions: list[Action] = [
         ("Total steps", "1.5M"),
         ("Warmup steps", "20k"),
@@ -177,25 +177,25 @@ def test_numbers_with_letters(undone):
 # Added curves have the selected length and warmup.
 
 
-def test_copy_is_that_of_the_last_valid_curve(undone):
+def test_copy_is_that_of_the_last_valid_curve(undone) -> None:
     check_edits(undone, STABLE, [("Warmup steps", "20000"), "a copy"], STABLE)
 
 
-def test_added_cosine(undone):
+def test_added_cosine(undone) -> None:
     check_edits(undone, STAGED, ["a cosine"], COSINE)
 
 
-def test_added_line_has_the_length_after_a_cooldown(undone):
+def test_added_line_has_the_length_after_a_cooldown(undone) -> None:
     curve = PlateauCurve(8_000, warmup_steps=500, decay_shape="linear")
     check_edits(undone, STAGED, [*COOLDOWN, "a line to 0"], curve)
 
 
-def test_added_stable_curve(undone):
+def test_added_stable_curve(undone) -> None:
     curve = replace(COSINE, decay_shape="1-sqrt", plateaus=[(0, 80)])
     check_edits(undone, COSINE, ["stable, then a cooldown"], curve)
 
 
-def test_added_stages_have_the_selected_warmup(undone):
+def test_added_stages_have_the_selected_warmup(undone) -> None:
     actions = [("Initial LR / peak", "0.25"), ("Warmup shape", "cosine"), "stages"]
     stages = [(500, 1.0, "cosine"), (6_650,), (2_850, 0.0, "1-sqrt")]
     curve = StagedCurve(stages, start=0.25)
@@ -263,17 +263,17 @@ CHOOSE_FORMULA = ("Decay shape", "1-x^P")
     ],
     ids=lambda fault: f"{fault.label}: {fault.text}",
 )
-def test_wrong_fields_have_a_message_and_keep_the_curve(undone, fault: FieldFault):
+def test_wrong_fields_have_a_message_and_keep_the_curve(undone, fault: FieldFault) -> None:
     undone.do(*fault.before)
     check_fault(undone, fault, f"fault-curve-{fault.place}")
 
 
-def test_wrong_peak_has_a_message_and_keeps_the_curve(undone):
+def test_wrong_peak_has_a_message_and_keeps_the_curve(undone) -> None:
     fault = FieldFault("Peak learning rate", "6e-", "peak", "peak = '6e-' must be a number")
     check_fault(undone, fault, "fault-peak")
 
 
-def test_peak_has_no_letter(undone):
+def test_peak_has_no_letter(undone) -> None:
     fault = FieldFault("Peak learning rate", "1k", "peak", "peak = '1k' must be a number")
     check_fault(undone, fault, "fault-peak")
 
@@ -295,7 +295,7 @@ def check_fault(design, fault: FieldFault, message_id: str) -> None:
     assert design.drawn() == drawn
 
 
-def test_number_gets_no_message_while_it_is_typed(undone):
+def test_number_gets_no_message_while_it_is_typed(undone) -> None:
     field = undone.field("Peak learning rate")
     field.fill("")
     field.press_sequentially("6e-")
@@ -306,7 +306,7 @@ def test_number_gets_no_message_while_it_is_typed(undone):
     assert "peak_value=0.0006" in undone.code
 
 
-def test_likely_mistakes_are_reported(undone):
+def test_likely_mistakes_are_reported(undone) -> None:
     undone.do(("Final LR / peak", "3e-5"))
     advice = undone.page.get_by_role("status").filter(has_text="looks like a learning rate")
     expect(advice).to_be_visible()
@@ -314,7 +314,7 @@ def test_likely_mistakes_are_reported(undone):
     expect(advice).to_have_count(0)  # it was about the last valid curve
 
 
-def test_added_plateaus_fit_after_the_others(undone):
+def test_added_plateaus_fit_after_the_others(undone) -> None:
     for name in ("+ Plateau, in %", "+ in steps", "+ Plateau, in %"):
         undone.do(name)
         expect(undone.page.locator("#stale")).to_be_hidden()
@@ -327,7 +327,7 @@ def test_added_plateaus_fit_after_the_others(undone):
 # Opened curves.
 
 
-def test_opened_curve_with_a_batch_plan_can_be_edited(undone):
+def test_opened_curve_with_a_batch_plan_can_be_edited(undone) -> None:
     plan = BatchPlan([(0, 8), (40_000, 32)])
     opened = plan.scale(STABLE, 8, reference=32).part(100, 9000)
     edited = plan.scale(STABLE, 8, reference=64).part(200, 9000)
@@ -341,7 +341,7 @@ def test_opened_curve_with_a_batch_plan_can_be_edited(undone):
     assert undone.curve == STABLE
 
 
-def test_opened_formulas_can_be_edited(undone):
+def test_opened_formulas_can_be_edited(undone) -> None:
     decays = [(4_500, 0.5, "(1-x)^2.5"), (4_000, 0.1, "t^-0.7"), (1_000, 0.0, "1-x^0.75")]
     opened = StagedCurve([(500, 1.0), *decays])
     undone.open_json(opened.to_dict())
@@ -360,7 +360,7 @@ def expect_busy(design) -> None:
     expect(design.page.locator("main[aria-busy=true]")).to_be_attached()
 
 
-def test_late_answers_are_superseded(design):
+def test_late_answers_are_superseded(design) -> None:
     """Of the edits during a pending answer, only the last one is asked about, once it arrived."""
     held = design.hold_the_next_answer()
     for steps in (600, 700, 800, 900):
@@ -378,7 +378,7 @@ def test_late_answers_are_superseded(design):
         ("a copy", replace(STABLE, warmup_steps=900)),
     ],
 )
-def test_curve_added_during_a_pending_answer(design, button, expected):
+def test_curve_added_during_a_pending_answer(design, button, expected) -> None:
     held = design.hold_the_next_answer()
     design.field("Warmup steps").fill("900")
     design.button(button).click()
@@ -388,7 +388,7 @@ def test_curve_added_during_a_pending_answer(design, button, expected):
     design.check(expected)
 
 
-def test_curve_opened_during_a_pending_answer(design):
+def test_curve_opened_during_a_pending_answer(design) -> None:
     held = design.hold_the_next_answer()
     design.field("Peak learning rate").fill("6e-4")
     design.button("Open…").click()
@@ -414,7 +414,7 @@ CALL_EDITS = """async ([tenths, whole, steps]) => {
 
 
 @pytest.mark.parametrize("whole", [1, 7, 95, 9_500, 2**31 - 1])
-def test_percentages_are_read_as_by_the_library(undone, whole: int):
+def test_percentages_are_read_as_by_the_library(undone, whole: int) -> None:
     steps_of_tenths = [percent_of(whole, percentage) for percentage in TENTHS]
     steps = sorted({*steps_of_tenths[::7], 0, 1, whole // 3, whole - 1, whole})
     steps_on_page, percentages_on_page = undone.page.evaluate(CALL_EDITS, [TENTHS, whole, steps])
@@ -430,7 +430,7 @@ def test_percentages_are_read_as_by_the_library(undone, whole: int):
 # Shapes.
 
 
-def test_shape_is_chosen_with_the_keyboard(undone):
+def test_shape_is_chosen_with_the_keyboard(undone) -> None:
     decay = undone.field("Decay shape")
     decay.focus()
     undone.press("Space", "ArrowDown", "Enter")
@@ -438,13 +438,13 @@ def test_shape_is_chosen_with_the_keyboard(undone):
     assert undone.curve == replace(STABLE, decay_shape="cosine")
 
 
-def test_every_warmup_shape_can_be_chosen(undone):
+def test_every_warmup_shape_can_be_chosen(undone) -> None:
     for shape in ("cosine", "linear"):
         undone.do(("Warmup shape", shape))
         assert undone.curve.warmup_shape == shape
 
 
-def test_every_decay_shape_can_be_chosen(undone):
+def test_every_decay_shape_can_be_chosen(undone) -> None:
     """Formulas have an initial P."""
     decay = undone.field("Decay shape")
     options = decay.locator("option")
@@ -457,7 +457,7 @@ def test_every_decay_shape_can_be_chosen(undone):
         expect(power).to_be_visible(visible="P" in name)
 
 
-def test_every_shape_of_a_stage_can_be_chosen(undone):
+def test_every_shape_of_a_stage_can_be_chosen(undone) -> None:
     undone.do("Edit Stages", ("Stage 2, to", "0.5"))
     shape = undone.field("Stage 2, shape")
     options = shape.locator("option")

@@ -21,11 +21,11 @@ def recorded_line(library: str, original: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("library", INSTALLED)
-def test_no_row_of_an_installed_library_has_aged(library):
+def test_no_row_of_an_installed_library_has_aged(library) -> None:
     assert changed_rows(library, LINES) == []
 
 
-def test_rows_that_have_aged_are_named():
+def test_rows_that_have_aged_are_named() -> None:
     """One gives other learning rates than recorded, and the call of another fails."""
     lower = recorded_line("torch", "CosineAnnealingLR(optimizer, total, eta_min=floor)")
     lower["cases"][0]["levels"][3] -= 1e-3
@@ -42,7 +42,7 @@ def test_rows_that_have_aged_are_named():
     ]
 
 
-def test_libraries_that_do_not_run_again_are_listed():
+def test_libraries_that_do_not_run_again_are_listed() -> None:
     numpy_version = version("numpy")
     sources = {
         "numpy": f"numpy=={numpy_version}",

@@ -101,7 +101,7 @@ QUICK = [
 
 
 @pytest.mark.parametrize("benchmark", QUICK, ids=lambda benchmark: benchmark.script)
-def test_benchmark_prints_every_table(benchmark, tmp_path):
+def test_benchmark_prints_every_table(benchmark, tmp_path) -> None:
     printed = run(BENCHMARKS / benchmark.script, *benchmark.arguments.split(), folder=tmp_path)
     for beginning in benchmark.beginnings:
         assert re.search(rf"^ *{re.escape(beginning)}", printed, re.MULTILINE), beginning
@@ -113,7 +113,7 @@ def load(script, monkeypatch):
     return runpy.run_path(str(BENCHMARKS / script))
 
 
-def test_ctrl_c_ends_all_processes(tmp_path):
+def test_ctrl_c_ends_all_processes(tmp_path) -> None:
     program = Program(BENCHMARKS / "scale.py", "--rounds", 1, folder=tmp_path)
     for line in program.lines():
         if line.startswith("ddp, tiny"):
@@ -126,7 +126,7 @@ def test_ctrl_c_ends_all_processes(tmp_path):
         assert not process.is_running()
 
 
-def test_kept_activations_are_counted_once(monkeypatch):
+def test_kept_activations_are_counted_once(monkeypatch) -> None:
     benchmark = load("scale.py", monkeypatch)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.ReLU(), nn.Linear(8, 2))
     inputs = torch.randn(3, 4)
@@ -145,7 +145,7 @@ def estimated(printed):
     return figures
 
 
-def test_estimate_matches_its_formula(monkeypatch, capsys):
+def test_estimate_matches_its_formula(monkeypatch, capsys) -> None:
     benchmark = load("scale.py", monkeypatch)
     benchmark["estimate"](1e9, 0.5, 25e9, 0.8)
     figures = estimated(capsys.readouterr().out)
@@ -158,7 +158,7 @@ def test_estimate_matches_its_formula(monkeypatch, capsys):
     assert figures[8][1:3] == ["0.28", "36%"]
 
 
-def test_hand_written_loop_matches_train_step(monkeypatch):
+def test_hand_written_loop_matches_train_step(monkeypatch) -> None:
     benchmark = load("step.py", monkeypatch)
     batch = benchmark["batch_for"]("cpu", 16, 32)
     train_step = benchmark["make_train_step"](benchmark["mlp"](), "cpu")
@@ -188,7 +188,7 @@ def fresh_accelerate():
 
 
 @pytest.mark.usefixtures("fresh_accelerate")
-def test_all_ways_train_gpt2_alike(monkeypatch):
+def test_all_ways_train_gpt2_alike(monkeypatch) -> None:
     monkeypatch.setattr(torch, "compile", not_compiled)
     benchmark = load("gpt2.py", monkeypatch)
     size = benchmark["TINY"]
@@ -205,7 +205,7 @@ def test_all_ways_train_gpt2_alike(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch):
+def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch) -> None:
     """Only the loop holds its model and optimizer; once freed, torch would reuse their memory."""
     benchmark = load("step.py", monkeypatch)
     batch = benchmark["batch_for"]("cuda", 16, 32)
@@ -309,7 +309,7 @@ def clone(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_forecasts_beat_other_predictions(clone):
+def test_forecasts_beat_other_predictions(clone) -> None:
     table = read_mean_errors(run(BENCHMARKS / "forecast.py", ".", "--pairs", 15, folder=clone))
     assert [errors.case for errors in table] == CASES
     for errors in table:
@@ -317,7 +317,7 @@ def test_forecasts_beat_other_predictions(clone):
         assert errors.covered == 1
 
 
-def test_best_peak_is_found(clone):
+def test_best_peak_is_found(clone) -> None:
     printed = run(BENCHMARKS / "best_peak.py", ".", folder=clone)
     assert printed.startswith("2 curves of 50000 steps\n")
     table = read_mean_regrets(printed)
@@ -327,7 +327,7 @@ def test_best_peak_is_found(clone):
         assert regrets.of_forecasts < 0.001
 
 
-def test_pages_show_tables_in_the_form_of_the_benchmarks():
+def test_pages_show_tables_in_the_form_of_the_benchmarks() -> None:
     """The page has the mean errors of two data sets."""
     shown = ""
     for section in all_sections():

@@ -89,7 +89,7 @@ def optax_weights(tx, weights, gradients):
         (2, torch.optim.Adam, {"weight_decay": 0.1}),
     ],
 )
-def test_weight_decay_matches_torch(index, optimizer_class, options):
+def test_weight_decay_matches_torch(index, optimizer_class, options) -> None:
     page = run("Weight decay", index, lr=LR, **options)
     make_optimizer = partial(optimizer_class, lr=LR, **options)
     expected = torch_weights(make_optimizer, WEIGHTS, GRADIENTS)
@@ -107,7 +107,7 @@ def clipped_by_torch(gradients, max_norm):
     return {name: parameter.grad.numpy() for name, parameter in parameters.items()}
 
 
-def test_clipping_matches_torch(rng):
+def test_clipping_matches_torch(rng) -> None:
     """Also where PyTorch's 1e-6, which it adds to the norm, decides."""
     gradients = {"kernel": rng.normal(size=(3, 4)), "bias": rng.normal(size=4)}
     norm = math.hypot(*gradients["kernel"].flat, *gradients["bias"])
@@ -119,7 +119,7 @@ def test_clipping_matches_torch(rng):
         jax.tree.map(assert_equal_float64, clipped, expected)
 
 
-def test_clipping_by_value_matches_torch():
+def test_clipping_by_value_matches_torch() -> None:
     """As the page says of `optax.clip`, also for elements that are not finite."""
     special = [np.inf, -np.inf, np.nan, 0.1, -0.0]
     gradient = np.append(GRADIENTS[0], special)
@@ -138,7 +138,7 @@ def sum_in_jax(index, *dtype):
     return optax_weights(tx, np.zeros(50), GRADIENTS[:3])
 
 
-def test_micro_batches_match_torch():
+def test_micro_batches_match_torch() -> None:
     parameter = nn.Parameter(tensor(WEIGHTS))
     for gradient in GRADIENTS[:3]:
         loss = (parameter * tensor(gradient)).sum()
@@ -151,7 +151,7 @@ def test_micro_batches_match_torch():
         assert_equal_float64(sum_in_jax(0), expected)
 
 
-def test_rmsprop_matches_torch():
+def test_rmsprop_matches_torch() -> None:
     """Under a curve: momentum before or after the learning rate differs only if that changes."""
     curve = PlateauCurve(len(GRADIENTS), warmup_steps=3)
     parameter = nn.Parameter(tensor(WEIGHTS))
@@ -166,11 +166,11 @@ def test_rmsprop_matches_torch():
     assert_equal_float64(weights, parameter.detach().numpy())
 
 
-def test_norm_layers_match_torch():
+def test_norm_layers_match_torch() -> None:
     inputs = np.array([[1e-3, -1e-3] * 4], np.float32)
     page = run("ε of normalization layers", width=8, groups=2, rngs=nnx.Rngs(0))
 
-    def assert_equal_outputs(layer, torch_layer):
+    def assert_equal_outputs(layer, torch_layer) -> None:
         expected = torch_layer(tensor(inputs)).detach().numpy()
         assert_allclose(layer(inputs), expected, rtol=1e-5)
 
@@ -179,7 +179,7 @@ def test_norm_layers_match_torch():
     assert_equal_outputs(page.rms_norm, nn.RMSNorm(8))
 
 
-def test_batch_norm_matches_torch(rng):
+def test_batch_norm_matches_torch(rng) -> None:
     """But for the running variance, which is unbiased in PyTorch, as the page says."""
     inputs = rng.normal(size=(5, 3)).astype("float32")
     torch_layer = nn.BatchNorm1d(3)
@@ -195,14 +195,14 @@ def test_batch_norm_matches_torch(rng):
     assert_allclose(variance, 4 / 5 * unbiased_variance, rtol=1e-4)
 
 
-def test_gelu_matches_torch():
+def test_gelu_matches_torch() -> None:
     x = np.linspace(-5, 5, 101)
     expected = functional.gelu(tensor(x)).numpy()
     page = run("GELU")
     assert_equal_float64(page.gelu(x), expected)
 
 
-def assert_same_distribution(values, torch_values):
+def assert_same_distribution(values, torch_values) -> None:
     """Check that both are uniform within the same bound."""
     assert values.shape == tuple(torch_values.shape)[::-1]
     bound = torch_values.abs().max().item()
@@ -210,7 +210,7 @@ def assert_same_distribution(values, torch_values):
     assert np.std(values) == pytest.approx(bound / math.sqrt(3), rel=0.05)
 
 
-def test_initial_weights_match_torch():
+def test_initial_weights_match_torch() -> None:
     page = run("Initial weights", width=400, rows=500, rngs=nnx.Rngs(0))
     torch_linear = nn.Linear(400, 500)
     assert_same_distribution(page.linear.kernel[...], torch_linear.weight)
@@ -233,7 +233,7 @@ def attention_in_torch(query, key, value, mask):
     return outputs.unflatten(2, (2, 8)).numpy()
 
 
-def test_attention_mask_matches_torch(rng):
+def test_attention_mask_matches_torch(rng) -> None:
     """In float32: the attention of JAX computes the softmax in it, even with x64 enabled."""
     mask = np.triu(np.ones((4, 4), bool), 1)
     arrays = rng.normal(size=(3, 1, 4, 2, 8))
@@ -244,7 +244,7 @@ def test_attention_mask_matches_torch(rng):
     assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_losses_match_torch(rng):
+def test_losses_match_torch(rng) -> None:
     outputs, targets, logits = rng.normal(size=(3, 6, 5))
     classes = rng.integers(5, size=6)
     page = run("Losses")
@@ -321,7 +321,7 @@ def recipes_for_several_lengths(ladder):
 
 @examples(30)
 @given(ladders())
-def test_branches_have_their_peak_and_length(ladder):
+def test_branches_have_their_peak_and_length(ladder) -> None:
     page = recipes_for_several_lengths(ladder)
     for step in range(page.starts[-1]):
         period = bisect_right(page.starts, step)
@@ -336,7 +336,7 @@ def test_branches_have_their_peak_and_length(ladder):
 
 @examples(30)
 @given(ladders())
-def test_wsds_decays_at_the_end_of_each_length(ladder):
+def test_wsds_decays_at_the_end_of_each_length(ladder) -> None:
     page = recipes_for_several_lengths(ladder)
     begins = [0, *ladder.lengths[:-1]]
     for step in range(ladder.lengths[-1]):
@@ -356,7 +356,7 @@ def test_wsds_decays_at_the_end_of_each_length(ladder):
 
 @examples(50)
 @given(st.data())
-def test_stretched_decay_begins_at_its_level_and_ends_in_time(data):
+def test_stretched_decay_begins_at_its_level_and_ends_in_time(data) -> None:
     warmup = data.draw(st.just(0) | st.integers(1, 300))
     planned = warmup + data.draw(corners(2, 900))
     at = data.draw(corners(warmup + 1, planned - 1))
@@ -376,7 +376,7 @@ def test_stretched_decay_begins_at_its_level_and_ends_in_time(data):
     assert level >= page.longer(first_below) >= page.longer(page.first)
 
 
-def test_mean_of_bf16_weights_needs_float32():
+def test_mean_of_bf16_weights_needs_float32() -> None:
     """The mean drifts unless the weights are converted."""
     drifting = mean = jnp.ones(1, jnp.float32)
 

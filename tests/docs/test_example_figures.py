@@ -19,7 +19,7 @@ from plateau_jax import StagedCurve, optax_schedule, resume_record
 pytestmark = pytest.mark.slow
 
 
-def test_same_training_run_in_both_frameworks(ran):
+def test_same_training_run_in_both_frameworks(ran) -> None:
     _, lines = ran("train_digits.py")
     assert "steps at which the two learning rates differ: 0 of 60" in lines
     assert number_after("largest difference between the two losses", lines) < 1e-5
@@ -27,7 +27,7 @@ def test_same_training_run_in_both_frameworks(ran):
     assert number_after("test accuracy in PyTorch", lines) > 70
 
 
-def test_sweep_finds_a_plateau_that_helps(ran):
+def test_sweep_finds_a_plateau_that_helps(ran) -> None:
     _, lines = ran("sweep.py")
     assert "learning rates ≠ peak · curve(step):        0 of 3880" in lines  # 97 curves, 40 steps
     assert number_after("largest difference between their losses", lines) < 1e-4
@@ -38,7 +38,7 @@ def test_sweep_finds_a_plateau_that_helps(ran):
     assert with_plateau < without < math.log(10)
 
 
-def test_models_beat_simple_forecasts(ran):
+def test_models_beat_simple_forecasts(ran) -> None:
     _, lines = ran("train_gpt.py")
     of_frequencies = number_after("loss of byte frequencies:", lines)
     of_model = number_after("loss of the model:", lines)
@@ -49,7 +49,7 @@ def test_models_beat_simple_forecasts(ran):
     assert of_lstm < 0.9 * of_last_year
 
 
-def test_batch_plan_keeps_the_learning_rates(ran):
+def test_batch_plan_keeps_the_learning_rates(ran) -> None:
     _, lines = ran("batch_plan.py")
     for pair in ("at equal tokens in PyTorch: 0 of 25", "at equal tokens in JAX: 0 of 25"):
         assert f"learning rates that differ {pair}" in lines
@@ -97,7 +97,7 @@ def merged_losses(lines):
     return losses
 
 
-def test_branched_runs_cover_their_updates(ran):
+def test_branched_runs_cover_their_updates(ran) -> None:
     _, lines = ran("branch_cooldowns.py")
     held = int(number_after("updates that the plateau of one step lasted:", lines))
     assert 4 * 5 < held < 4 * 120
@@ -112,7 +112,7 @@ def test_branched_runs_cover_their_updates(ran):
     assert updates == expected
 
 
-def test_branched_runs_agree_and_cool_down(ran):
+def test_branched_runs_agree_and_cool_down(ran) -> None:
     _, lines = ran("branch_cooldowns.py")
     runs = branched_runs(lines)
     for run in runs.values():
@@ -123,7 +123,7 @@ def test_branched_runs_agree_and_cool_down(ran):
     assert cooled.loss_in_torch < stable.loss_in_torch - 0.05
 
 
-def test_merge_beats_the_constant_learning_rate(ran):
+def test_merge_beats_the_constant_learning_rate(ran) -> None:
     """Over 60 updates, for each seed and in the mean."""
     _, lines = ran("branch_cooldowns.py")
     runs = branched_runs(lines)
@@ -166,7 +166,7 @@ def compared_losses(lines):
     return losses
 
 
-def test_block_means_replace_cooldowns_drawn_afterwards(ran):
+def test_block_means_replace_cooldowns_drawn_afterwards(ran) -> None:
     """They come closer to the merge of every update than as many checkpoints do."""
     _, lines = ran("cooldowns_afterwards.py")
     losses = compared_losses(lines)
@@ -180,7 +180,7 @@ def test_block_means_replace_cooldowns_drawn_afterwards(ran):
 
 
 @pytest.mark.parametrize("task", ["regression", "text"])
-def test_other_tasks_learn(task, monkeypatch):
+def test_other_tasks_learn(task, monkeypatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     example = runpy.run_path(str(EXAMPLES / "cooldowns_afterwards.py"))
     make_task, _ = example["TASKS"][task]
@@ -193,7 +193,7 @@ def test_other_tasks_learn(task, monkeypatch):
         assert 0 < losses[name].item() < 0.8 * at_start
 
 
-def test_averaging_weights_are_those_of_an_average(monkeypatch):
+def test_averaging_weights_are_those_of_an_average(monkeypatch) -> None:
     """The weights of a merge and of an EMA add up to 1, and an EMA is the one of its recursion."""
     monkeypatch.syspath_prepend(EXAMPLES)
     example = runpy.run_path(str(EXAMPLES / "cooldowns_afterwards.py"))
@@ -228,7 +228,7 @@ def scores_of_bloom(lines):
     return scores
 
 
-def test_network_beats_linear_model_beats_most_frequent(ran):
+def test_network_beats_linear_model_beats_most_frequent(ran) -> None:
     _, lines = ran("train_bloom.py")
     assert re.fullmatch(r"4,000 names row by row \d+ ms, at once .+ times as fast", lines[-1])
     scores = scores_of_bloom(lines)
@@ -245,7 +245,7 @@ def test_network_beats_linear_model_beats_most_frequent(ran):
         assert score.f1 == pytest.approx(harmonic_mean, abs=2e-3)
 
 
-def test_each_device_holds_half_of_the_state(ran):
+def test_each_device_holds_half_of_the_state(ran) -> None:
     """And the losses are those of one device."""
     _, lines = ran("train_flax.py")
     assert "  learning rates that differ:             0 of 100" in lines
@@ -262,7 +262,7 @@ def leaves(run):
     return jax.tree.leaves(nnx.state(run.parts))
 
 
-def assert_same_state(run, loaded):
+def assert_same_state(run, loaded) -> None:
     """Check that a run has loaded the state of another one onto its devices."""
     for leaf, saved in zip(leaves(loaded), leaves(run), strict=True):
         assert leaf.sharding.mesh == loaded.mesh
@@ -271,7 +271,7 @@ def assert_same_state(run, loaded):
         assert_array_equal(values, expected, strict=True)
 
 
-def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
+def test_resume_on_another_number_of_devices(tmp_path, monkeypatch) -> None:
     """From four devices to one, and back."""
     monkeypatch.syspath_prepend(EXAMPLES)
     example = runpy.run_path(str(EXAMPLES / "train_flax.py"))
@@ -283,7 +283,7 @@ def test_resume_on_another_number_of_devices(tmp_path, monkeypatch):
     one = example["Run"](args, adamw, jax.devices("cpu"), 1, 1)
     batches = np.random.default_rng(0).integers(2048, size=(12, 256, 9), dtype=np.int32)
 
-    def save_and_load(saved, loaded, directory, batches):
+    def save_and_load(saved, loaded, directory, batches) -> None:
         with example["manager"](directory) as checkpoints:
             for batch in batches[:3]:
                 saved.update(batch)

@@ -36,13 +36,13 @@ WITH_PICTURE = [
 
 
 @pytest.mark.parametrize("script", WITH_PICTURE)
-def test_picture_is_written_into_a_new_folder(script, ran):
+def test_picture_is_written_into_a_new_folder(script, ran) -> None:
     folder, _ = ran(f"{script}.py")
     (picture,) = (folder / "new").iterdir()
     assert matplotlib.image.imread(picture)[..., :3].min() == 0  # the axes are black
 
 
-def draw_again(script, tmp_path):
+def draw_again(script, tmp_path) -> None:
     """Run a script that draws pictures of the pages, in a folder with the pages alone."""
     copy = tmp_path / "examples" / script
     copy.parent.mkdir()
@@ -64,7 +64,7 @@ def pixels_of(drawn, committed):
 @pytest.mark.parametrize(
     ("script", "folder"), [("plot_docs.py", "docs/pictures"), ("plot_readme.py", "examples")]
 )
-def test_committed_pictures_are_drawn_again(script, folder, tmp_path):
+def test_committed_pictures_are_drawn_again(script, folder, tmp_path) -> None:
     """Text may shift by a pixel between versions of matplotlib; a different curve changes 3 %."""
     draw_again(script, tmp_path)
     drawn = list((tmp_path / folder).glob("*.png"))
@@ -75,7 +75,7 @@ def test_committed_pictures_are_drawn_again(script, folder, tmp_path):
         assert differs.mean() < 0.025, picture.name
 
 
-def test_committed_pictures_of_the_design_page_have_its_size(tmp_path):
+def test_committed_pictures_of_the_design_page_have_its_size(tmp_path) -> None:
     """A browser's fonts differ more between machines than the curves do."""
     with chromium():
         pass  # skips the test if Chromium is not installed
@@ -95,7 +95,7 @@ class WrongArguments:
     message: str
     status: int = 2
 
-    def check(self, folder):
+    def check(self, folder) -> None:
         assert_rejected(folder, self.script, self.arguments.split(), self.status, self.message)
 
 
@@ -181,7 +181,7 @@ def inodes_of_caches(folder):
 
 
 @pytest.mark.parametrize("case", RESUMED, ids=lambda case: f"{case.script} {case.line_before}")
-def test_resumed_run_prints_the_remaining_lines(case, ran, tmp_path):
+def test_resumed_run_prints_the_remaining_lines(case, ran, tmp_path) -> None:
     """It also uses what the interrupted run has cached."""
     _, uninterrupted = ran(case.script)
     small_run = SMALL_RUNS[case.script].split()
@@ -246,7 +246,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong.script} {wrong.arguments}")
-def test_wrong_argument_is_named_in_one_line(wrong, tmp_path):
+def test_wrong_argument_is_named_in_one_line(wrong, tmp_path) -> None:
     wrong.check(tmp_path)
 
 
@@ -282,7 +282,7 @@ def without_cost(script, errors):
 
 
 @pytest.mark.parametrize("script", scripts_that_print_their_cost())
-def test_ctrl_c_while_importing_prints_one_line(script, tmp_path):
+def test_ctrl_c_while_importing_prints_one_line(script, tmp_path) -> None:
     ctrl_c = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
     ended = run_with_first_import(script, ctrl_c, tmp_path)
     assert ended.returncode == 130
@@ -291,7 +291,7 @@ def test_ctrl_c_while_importing_prints_one_line(script, tmp_path):
 
 
 @pytest.mark.parametrize("script", scripts_that_print_their_cost())
-def test_missing_package_is_named_in_one_line(script, tmp_path):
+def test_missing_package_is_named_in_one_line(script, tmp_path) -> None:
     missing = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')"
     ended = run_with_first_import(script, missing, tmp_path)
     assert ended.returncode == 1
@@ -333,7 +333,7 @@ def printed_words(cell):
     return re.sub(r"[+-]?\d+\.?\d*", "", printed_by(cell)).split()
 
 
-def run_strictly(notebook, folder):
+def run_strictly(notebook, folder) -> None:
     """Run a notebook in a fresh kernel, in which warnings are errors."""
     for cell in code_cells(notebook):
         cell.outputs = []
@@ -350,7 +350,7 @@ def process_ids():
 
 
 @pytest.fixture
-def fresh_jupyter(tmp_path, monkeypatch):
+def fresh_jupyter(tmp_path, monkeypatch) -> None:
     """No settings of the user, and no screen."""
     for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
@@ -359,7 +359,7 @@ def fresh_jupyter(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("fresh_jupyter")
-def test_committed_outputs_match_a_fresh_run(tmp_path):
+def test_committed_outputs_match_a_fresh_run(tmp_path) -> None:
     """It leaves no file and no process behind."""
     folder = tmp_path / "empty"
     folder.mkdir()
@@ -375,7 +375,7 @@ def test_committed_outputs_match_a_fresh_run(tmp_path):
         assert printed_words(cell) == printed_words(committed)
 
 
-def test_committed_notebook_ran_once_in_order():
+def test_committed_notebook_ran_once_in_order() -> None:
     """It is small, and has no path of the machine on which it ran."""
     text = NOTEBOOK.read_text(encoding="utf-8")
     for number, cell in enumerate(code_cells(read_notebook()), 1):
@@ -386,7 +386,7 @@ def test_committed_notebook_ran_once_in_order():
     assert not re.search(r"""["' (](/[a-z]+/|[A-Z]:\\\\|file:)""", text)
 
 
-def test_figures_in_text_match_printed_output():
+def test_figures_in_text_match_printed_output() -> None:
     """Each figure with three decimals in the text appears in an output above it."""
     printed = ""
     for cell in read_notebook().cells:

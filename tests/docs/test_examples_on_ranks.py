@@ -51,7 +51,7 @@ def run(folder, script, *arguments, processes=1, status=0):
     return lines
 
 
-def test_log_keeps_only_the_rows_of_the_next_mean(ran):
+def test_log_keeps_only_the_rows_of_the_next_mean(ran) -> None:
     """Checkpoints do not grow with the number of updates."""
     folder, lines = ran("train_gpt.py")
     log = MetricLog()
@@ -64,7 +64,7 @@ def test_log_keeps_only_the_rows_of_the_next_mean(ran):
     assert f"update 200: loss {mean:.4f}," in "\n".join(lines)
 
 
-def test_muon_and_global_batch(tmp_path):
+def test_muon_and_global_batch(tmp_path) -> None:
     muon = ("--optimizer", "muon", "--steps", 60, "--every", 60, "--global-batch", 12)
     lines = run(tmp_path, "train_gpt.py", *muon)
     of_frequencies = number_after("loss of byte frequencies:", lines)
@@ -83,7 +83,7 @@ def gpt_losses(parallelism, folder, *arguments):
     return [line for line in lines if "loss" in line]
 
 
-def test_losses_agree_for_any_number_of_processes(tmp_path):
+def test_losses_agree_for_any_number_of_processes(tmp_path) -> None:
     """Also of runs that another number of processes has saved in the middle."""
     expected = gpt_losses("one", tmp_path / "one", *FEW_UPDATES)
     assert len(expected) == 4
@@ -130,7 +130,7 @@ def logged_updates(folder, name):
 @pytest.mark.parametrize(
     ("name", "batch_after"), [("constant", constant_batch), ("growing", growing_batch)]
 )
-def test_runs_count_tokens(name, batch_after, ran):
+def test_runs_count_tokens(name, batch_after, ran) -> None:
     folder, lines = ran("batch_plan.py")
     updates = logged_updates(folder, name)
     consumed = 0
@@ -142,7 +142,7 @@ def test_runs_count_tokens(name, batch_after, ran):
     assert f"{name} batch: {len(updates)} updates for {TOKENS} tokens; 0 are done" in lines
 
 
-def test_number_of_tokens_is_fixed_when_resuming(ran):
+def test_number_of_tokens_is_fixed_when_resuming(ran) -> None:
     folder, _ = ran("batch_plan.py")
     longer = ("--device", "cpu", "--resume", "--tokens", 2 * TOKENS)
     message = "; without --tokens, --resume continues as planned"
@@ -186,7 +186,7 @@ ADVICE = "batch_plan_checkpoints resumes with --resume"
 
 
 @pytest.mark.parametrize("case", STOPPED, ids=["two processes resume", "one process resumes"])
-def test_run_stopped_mid_ramp_resumes_at_the_same_token(case, ran, tmp_path):
+def test_run_stopped_mid_ramp_resumes_at_the_same_token(case, ran, tmp_path) -> None:
     """And ends as the uninterrupted run: with equal learning rates and almost equal losses."""
     expected_folder, expected_lines = ran("batch_plan.py")
     script = Path(__file__).with_name("stopped_batch_plan.py")
@@ -207,7 +207,7 @@ def test_run_stopped_mid_ramp_resumes_at_the_same_token(case, ran, tmp_path):
     assert updates[: len(before_stop)] == before_stop
 
 
-def assert_same_updates(folder, expected_folder, name):
+def assert_same_updates(folder, expected_folder, name) -> None:
     """The learning rates have the same bits for any split of the batch."""
     updates = logged_updates(folder, name)
     expected_updates = logged_updates(expected_folder, name)
@@ -217,7 +217,7 @@ def assert_same_updates(folder, expected_folder, name):
         assert update["loss"] == pytest.approx(expected["loss"], rel=1e-3)
 
 
-def test_two_processes_save_together_on_ctrl_c(tmp_path):
+def test_two_processes_save_together_on_ctrl_c(tmp_path) -> None:
     long = ("--tokens", 10**9, "--plan", "0:128", "--micro-batch", 64)
     first, second = torchrun(tmp_path, "batch_plan.py", *long)
     for line in first.lines():
@@ -252,7 +252,7 @@ def read_comparison(line):
     return Comparison(*[float(figure) for figure in figures])
 
 
-def test_seesaw_makes_fewer_updates_on_equal_data(tmp_path):
+def test_seesaw_makes_fewer_updates_on_equal_data(tmp_path) -> None:
     """The program itself compares learning rates and weights."""
     tokens = 8192
     lines = run(tmp_path, "batch_plan.py", "--seesaw", 2, "--tokens", tokens)

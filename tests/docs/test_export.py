@@ -32,7 +32,7 @@ def section_on_ports() -> Section:
     return section
 
 
-def test_page_quotes_the_functions_of_exported_files():
+def test_page_quotes_the_functions_of_exported_files() -> None:
     of_page = definitions(section_on_ports().python())
     of_template = definitions(TEMPLATE)
     for name in of_page:
@@ -41,7 +41,7 @@ def test_page_quotes_the_functions_of_exported_files():
     assert missing == DESCRIBED_IN_SENTENCES | {"CHECK_VALUE", "SHAPES"}
 
 
-def test_page_names_function_and_keys_of_every_shape():
+def test_page_names_function_and_keys_of_every_shape() -> None:
     functions = template.SHAPES
     named: dict[str, str] = {}
     for row in section_on_ports().rows:

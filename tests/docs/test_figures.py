@@ -21,7 +21,7 @@ from torch_bridge import Checkpoints, TrainStep, count_updates
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
-def test_bounds_next_to_published_losses_match_curves():
+def test_bounds_next_to_published_losses_match_curves() -> None:
     """The published runs have 50 000 steps, with a warmup of 300."""
     table = re.findall(
         r"^\| ([\d.]+) %, (linear|1-sqrt) \| ([\d.]+) \| [\d.]+ \|$", TEXT, re.MULTILINE
@@ -39,7 +39,7 @@ def test_bounds_next_to_published_losses_match_curves():
     assert [f"{bound:.3f}" for bound in bounds] == figures
 
 
-def test_updates_under_multi_steps():
+def test_updates_under_multi_steps() -> None:
     """77 in 10 epochs of 31 micro-batches, 4 for an update; `count_updates` is for other loops."""
     tx = optax.MultiSteps(optax.sgd(0.1), every_k_schedule=4)
     weight = jnp.zeros(())
@@ -64,7 +64,7 @@ def printed_by_notebook():
     return printed
 
 
-def test_figures_next_to_links_to_the_notebook(printed_by_notebook):
+def test_figures_next_to_links_to_the_notebook(printed_by_notebook) -> None:
     figures = set()
     for line in TEXT.splitlines():
         if "the notebook](" in line.lower():
@@ -81,7 +81,7 @@ def figures_after(name, printed):
     return figures.split()
 
 
-def test_figures_of_the_table_of_plateaus(printed_by_notebook):
+def test_figures_of_the_table_of_plateaus(printed_by_notebook) -> None:
     """Its columns: the loss at one peak, and the difference; the same at the best peak."""
     table = re.findall(r"^\| (\w+ plateau) \|(.+)\|$", TEXT, re.MULTILINE)
     assert table
@@ -124,7 +124,7 @@ def sum_of_outputs(model, batch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("expected", list(table_of_bytes()), ids=lambda expected: expected.call)
-def test_bytes_per_parameter(expected, dtype, tmp_path):
+def test_bytes_per_parameter(expected, dtype, tmp_path) -> None:
     """The table has those of float32; bfloat16 needs half of each."""
     size = 256
     model = torch.nn.Linear(size, size, bias=False, dtype=dtype)
@@ -156,14 +156,14 @@ def commands_with_design():
 
 
 @pytest.mark.parametrize("command", list(commands_with_design()))
-def test_commands_open_the_design_page(command, tmp_path, monkeypatch):
+def test_commands_open_the_design_page(command, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     curve = json.dumps(PlateauCurve(100).to_dict())
     for name in ("curve.json", "other.json"):
         (tmp_path / name).write_text(curve)
     opened = []
 
-    def serve(curves, *_, **__):
+    def serve(curves, *_, **__) -> None:
         opened.extend(curves)
 
     monkeypatch.setattr("plateau_jax.design.server.serve", serve)

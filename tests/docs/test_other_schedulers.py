@@ -127,7 +127,7 @@ def assert_recorded(case: RowValues) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_curves_give_the_recorded_learning_rates(case):
+def test_curves_give_the_recorded_learning_rates(case) -> None:
     assert_recorded(case)
 
 
@@ -210,7 +210,7 @@ LONG = {"Muon's momentum"}
 
 
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: f"{row.library}-{row.original}")
-def test_a_curve_exists_for_all_lengths_that_a_row_allows(row):
+def test_a_curve_exists_for_all_lengths_that_a_row_allows(row) -> None:
     built = 0
     for case in short_cases(row):
         try:
@@ -229,7 +229,7 @@ def rows_of_installed_libraries() -> list[Row]:
 @pytest.mark.parametrize(
     "row", rows_of_installed_libraries(), ids=lambda row: f"{row.library}-{row.original}"
 )
-def test_short_curves_give_the_learning_rates_of_the_original(row):
+def test_short_curves_give_the_learning_rates_of_the_original(row) -> None:
     for case in short_cases(row):
         recorded: dict[str, Any] = {"levels": [0.0] * 14}
         record(recorded, levels(row.library, row.original, case.settings))
@@ -250,7 +250,7 @@ def cases_with_a_constant_batch() -> list[RowValues]:
 
 
 @pytest.mark.parametrize("case", cases_with_a_constant_batch(), ids=str)
-def test_a_step_may_be_an_update(case):
+def test_a_step_may_be_an_update(case) -> None:
     """For a constant batch size, as the page says."""
     assert_recorded(case)
 
@@ -270,13 +270,13 @@ def rows_with_a_note_past_the_end() -> list[Row]:
 
 
 @pytest.mark.parametrize("row", rows_with_a_note_past_the_end(), ids=lambda row: row.original)
-def test_originals_differ_past_the_end_if_the_row_says_so(row):
+def test_originals_differ_past_the_end_if_the_row_says_so(row) -> None:
     """Without such a note, the curve is compared past the end too."""
     cases = [case for case in CASES if case.row is row]
     assert any(differs_past_the_end(case) for case in cases), "all stay at the last level"
 
 
-def test_record_has_every_row_and_nothing_else():
+def test_record_has_every_row_and_nothing_else() -> None:
     """A change of a call calls for a new record too."""
     recorded = {(line["library"], line["original"]) for line in LINES if line["cases"]}
     assert recorded == ROWS.keys()
@@ -298,7 +298,7 @@ SENTENCES = sentences_by_library()
 
 
 @pytest.mark.parametrize("library", sorted({library for library, _ in ROWS}))
-def test_pages_cite_the_source_of_the_record(library):
+def test_pages_cite_the_source_of_the_record(library) -> None:
     source = SOURCES[library]
     if "@" in source:
         commit = source.partition("@")[2]
@@ -308,7 +308,7 @@ def test_pages_cite_the_source_of_the_record(library):
         assert f"{library} {release}" in SENTENCES[library]
 
 
-def test_original_rounds_percentages_in_floating_point():
+def test_original_rounds_percentages_in_floating_point() -> None:
     updates = ROUNDS_PERCENTAGES.updates
     recorded = dict(zip(updates, ROUNDS_PERCENTAGES.levels, strict=True))
     assert recorded[321] != recorded[322] == recorded[323]
@@ -316,7 +316,7 @@ def test_original_rounds_percentages_in_floating_point():
     assert curve.flat_starts == (323,)
 
 
-def test_min_lr_of_transformers_scales_by_group():
+def test_min_lr_of_transformers_scales_by_group() -> None:
     """As the row says, the peak of the curve's ratio is the `lr` given to the optimizer."""
     original_optimizer = optimizer_with([0.1, 0.5, 1.0], lr=0.5)
     original = get_cosine_with_min_lr_schedule_with_warmup(original_optimizer, 1, 3, min_lr=0.1)

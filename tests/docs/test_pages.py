@@ -74,7 +74,7 @@ def program_parameters():
     return parameters
 
 
-def run_program(code, folder):
+def run_program(code, folder) -> None:
     """Run the code as `python program.py` does, but in this process."""
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
@@ -92,7 +92,7 @@ def without_figures(text):
     return re.sub(r"[\d.e+-]+", "", text)
 
 
-def assert_prints_what_it_shows(program, printed):
+def assert_prints_what_it_shows(program, printed) -> None:
     """Check what a program printed, and what the commands of its section print.
 
     The output on the page has all lines, or only those that no comment in the code shows.
@@ -113,7 +113,7 @@ def assert_prints_what_it_shows(program, printed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", program_parameters())
-def test_sections_run(program, tmp_path, monkeypatch, capsys):
+def test_sections_run(program, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)  # programs save files here
     monkeypatch.setenv("PYTHONPATH", str(pages.ROOT))
     monkeypatch.setenv("PYTHONUTF8", "1")
@@ -125,7 +125,7 @@ def test_sections_run(program, tmp_path, monkeypatch, capsys):
         assert_prints_what_it_shows(program, capsys.readouterr().out)
 
 
-def test_programs_show_errors_by_printing_them():
+def test_programs_show_errors_by_printing_them() -> None:
     """`except ValueError as error: print(error)  # its message`, or the output below has it."""
     for program in pages.programs():
         comments = pages.shown_lines(program.code)
@@ -137,12 +137,12 @@ def test_programs_show_errors_by_printing_them():
                 assert program.shown or statement.end_lineno in comments, program.name
 
 
-def test_no_other_comment_promises_an_error():
+def test_no_other_comment_promises_an_error() -> None:
     for block in pages.all_blocks():
         assert not re.search(r"# \w+(Error|Warning)\b", block.code)
 
 
-def test_comments_show_output_only_where_it_is_compared():
+def test_comments_show_output_only_where_it_is_compared() -> None:
     compared = set()
     for program in pages.programs():
         if not program.resumes or program.heading in COMPARED_ELSEWHERE:
@@ -153,7 +153,7 @@ def test_comments_show_output_only_where_it_is_compared():
 
 
 @pytest.mark.slow
-def test_readme_prints_what_it_shows(tmp_path, capsys):
+def test_readme_prints_what_it_shows(tmp_path, capsys) -> None:
     """After the output on the page, the last block prints that two learning rates are equal."""
     code = ""
     shown = ""
@@ -165,7 +165,7 @@ def test_readme_prints_what_it_shows(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_tutorial_reaches_the_same_losses_in_both_frameworks(tmp_path, capsys):
+def test_tutorial_reaches_the_same_losses_in_both_frameworks(tmp_path, capsys) -> None:
     losses = {}
     for heading in ("Train in JAX", "Train in PyTorch"):
         run_program(pages.program_named(heading).code, tmp_path)
@@ -174,7 +174,7 @@ def test_tutorial_reaches_the_same_losses_in_both_frameworks(tmp_path, capsys):
     np.testing.assert_allclose(losses["Train in JAX"], losses["Train in PyTorch"], rtol=0.1)
 
 
-def test_readme_code_fits_the_box_on_github():
+def test_readme_code_fits_the_box_on_github() -> None:
     for section in pages.sections(pages.README):
         for block in section.blocks:
             for line in block.code.splitlines():
@@ -186,7 +186,7 @@ def ctrl_c_in_calls(numbers: Iterable[int]) -> Iterator[None]:
     """Send a Ctrl-C in these calls of a linear layer, counted from 1."""
     calls = itertools.count(1)
 
-    def send(module, inputs):
+    def send(module, inputs) -> None:
         if isinstance(module, Linear) and next(calls) in numbers:
             signal.raise_signal(signal.SIGINT)
 
@@ -203,7 +203,7 @@ def final_states():
 
 
 @pytest.mark.slow
-def test_run_saved_on_ctrl_c_trains_on_every_batch(tmp_path, monkeypatch, capsys):
+def test_run_saved_on_ctrl_c_trains_on_every_batch(tmp_path, monkeypatch, capsys) -> None:
     """Stopped twice in the middle of an update, it ends like an uninterrupted run."""
     code = pages.program_named("Save on Ctrl-C").code
     handler = signal.getsignal(signal.SIGINT)
@@ -239,7 +239,7 @@ def imported_names(package):
     return names
 
 
-def test_every_public_name_is_in_a_program():
+def test_every_public_name_is_in_a_program() -> None:
     """`torch_bridge` reexports names of `plateau_jax`, but has its own `multiplier`."""
     reexported = set(plateau_jax.__all__) - {"multiplier"}
     own_names = set(torch_bridge.__all__) - reexported
@@ -262,7 +262,7 @@ def anchors(page):
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
-def test_scripts_exist(page):
+def test_scripts_exist(page) -> None:
     for script in re.findall(r"(examples/[\w/]+\.\w+)", page.read_text(encoding="utf-8")):
         assert (pages.ROOT / script).exists(), script
 
@@ -284,7 +284,7 @@ def versions_on_pages():
     return versions
 
 
-def test_pages_name_one_version_of_each_library():
+def test_pages_name_one_version_of_each_library() -> None:
     versions = versions_on_pages()
     # Some of its features need a version.
     del versions["optax"]
@@ -293,7 +293,7 @@ def test_pages_name_one_version_of_each_library():
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
-def test_links_resolve(page):
+def test_links_resolve(page) -> None:
     """Those to files of the repository, and to headings of its pages."""
     links = r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)"
     for path, anchor in re.findall(links, page.read_text(encoding="utf-8")):

@@ -54,7 +54,7 @@ def described(curve):
 
 @examples(25)
 @given(descriptions(scaled=True))
-def test_line_and_table_match_the_curve(description):
+def test_line_and_table_match_the_curve(description) -> None:
     curve = build(description)
     shown = ParsedHtml(curve)
     assert shown.rows == described(curve)
@@ -65,7 +65,7 @@ def test_line_and_table_match_the_curve(description):
     check_points(points, curve)
 
 
-def check_points(points, curve):
+def check_points(points, curve) -> None:
     """Check that points lie on the curve, at a step that rounds to them or between two steps."""
     borders = np.concatenate([curve.table.begin - 1, curve.table.begin])
     highest = float(curve(borders).max()) or 1.0
@@ -83,14 +83,14 @@ def check_points(points, curve):
         assert values.min() - margin <= level <= values.max() + margin
 
 
-def test_warmup_and_plateaus_are_shaded_in_place():
+def test_warmup_and_plateaus_are_shaded_in_place() -> None:
     warmup, first, second = ParsedHtml(TWO_PLATEAUS).elements("rect")
     check_span(warmup, "warmup", 0, 100)
     check_span(first, "plateau", 550, 180)
     check_span(second, "plateau", 820, 90)
 
 
-def check_span(rectangle, kind, begin, length):
+def check_span(rectangle, kind, begin, length) -> None:
     pixels_per_step = 620 / 1000
     left = 50 + begin * pixels_per_step
     width = length * pixels_per_step
@@ -114,12 +114,12 @@ STABLE = StagedCurve([(500, 1.0), (9_500,)])
         (PlateauCurve(10), []),
     ],
 )
-def test_stages_and_branches_are_shaded_too(curve, kinds):
+def test_stages_and_branches_are_shaded_too(curve, kinds) -> None:
     rectangles = ParsedHtml(curve).elements("rect")
     assert [rectangle.get("class") for rectangle in rectangles] == kinds
 
 
-def test_long_curve_has_short_html():
+def test_long_curve_has_short_html() -> None:
     """The line has both ends; the table and the spans show the beginning."""
     levels = np.random.default_rng(0).random(1500).repeat(2)
     steps = np.arange(3000) // 2 * 10 + 5 * (np.arange(3000) % 2)
@@ -135,7 +135,7 @@ def test_long_curve_has_short_html():
     assert shown.points[-1, 0] == 670
 
 
-def test_text_and_axes_use_page_colour():
+def test_text_and_axes_use_page_colour() -> None:
     shown = ParsedHtml(TWO_PLATEAUS)
     texts = shown.elements("text")
     assert {text.text for text in texts} == {"0", "500", "1000", "1", "0.5"}

@@ -47,7 +47,7 @@ one_to_three = st.lists(descriptions(), min_size=1, max_size=3)
 
 @examples(40)
 @given(one_to_three, st.sampled_from((0.0, 1.0, 3e-4, 1e-7, 123.0)))
-def test_points_lie_on_the_curve_and_include_borders(cases, peak):
+def test_points_lie_on_the_curve_and_include_borders(cases, peak) -> None:
     curves = list(map(build, cases))
     ax = plot(curves, peak_value=peak, ax=new_axes())
     for line, curve in zip(ax.lines, curves, strict=True):
@@ -71,7 +71,7 @@ def look_of(ax):
 
 @examples(8)
 @given(one_to_three, st.sampled_from((1.0, 3e-4)))
-def test_all_forms_of_curves_draw_the_same(cases, peak):
+def test_all_forms_of_curves_draw_the_same(cases, peak) -> None:
     curves = list(map(build, cases))
     named = {f"curve {index}": curve for index, curve in enumerate(curves)}
     in_a_list = plot(curves, peak_value=peak, ax=new_axes())
@@ -100,13 +100,13 @@ def test_all_forms_of_curves_draw_the_same(cases, peak):
 
 
 @pytest.mark.parametrize(("peak", "label"), [(1.0, "multiplier"), (3e-4, "learning rate")])
-def test_axes_are_labelled(ax, peak, label):
+def test_axes_are_labelled(ax, peak, label) -> None:
     plot(CURVE, peak_value=peak, ax=ax)
     assert ax.get_xlabel() == "step"
     assert ax.get_ylabel() == label
 
 
-def test_plot_without_axes_uses_current_ones():
+def test_plot_without_axes_uses_current_ones() -> None:
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots()
@@ -114,14 +114,14 @@ def test_plot_without_axes_uses_current_ones():
     plt.close(figure)
 
 
-def test_method_and_function_take_the_same_arguments():
+def test_method_and_function_take_the_same_arguments() -> None:
     of_function = list(inspect.signature(plot).parameters.values())
     of_method = list(inspect.signature(Curve.plot).parameters.values())
     assert of_function[1:] == of_method[1:]
 
 
 @pytest.mark.parametrize("shape", SAMPLES)
-def test_line_is_smooth_and_jumps_with_the_curve(shape):
+def test_line_is_smooth_and_jumps_with_the_curve(shape) -> None:
     to = lowest_level(shape)
     if to > 0:
         to = max(to, 1e-9)
@@ -130,12 +130,12 @@ def test_line_is_smooth_and_jumps_with_the_curve(shape):
         check_line_with_jumps(curve)
 
 
-def test_rising_line_is_smooth_and_jumps_with_the_curve():
+def test_rising_line_is_smooth_and_jumps_with_the_curve() -> None:
     curve = StagedCurve([(10**5, 1, "exponential")], start=1e-9)
     check_line_with_jumps(curve)
 
 
-def check_line_with_jumps(curve):
+def check_line_with_jumps(curve) -> None:
     jumps = StagedCurve([(0, 0.5), (10**6, 0.2), (0, 0.7), (10,)], start=0.1)
     ax = plot(curve.then(jumps), ax=new_axes())
     (line,) = ax.lines
@@ -144,7 +144,7 @@ def check_line_with_jumps(curve):
     assert changes[is_gap].max() < 0.04
 
 
-def test_axes_stay_as_the_user_set_them(ax):
+def test_axes_stay_as_the_user_set_them(ax) -> None:
     ax.set_ylim(0.1, 0.3)
     ax.set_xlim(10, 20)
     plot(CURVE, ax=ax)
@@ -152,7 +152,7 @@ def test_axes_stay_as_the_user_set_them(ax):
     assert ax.get_ylim() == (0.1, 0.3)
 
 
-def test_logarithmic_axes_stay_logarithmic(ax):
+def test_logarithmic_axes_stay_logarithmic(ax) -> None:
     ax.set_yscale("log")
     above_0 = PlateauCurve(1000, min_lr_ratio=0.1)
     with warnings.catch_warnings(action="error"):
@@ -164,12 +164,12 @@ def test_logarithmic_axes_stay_logarithmic(ax):
 # Legends: what sets the curves apart.
 
 
-def test_legend_names_plateaus(ax):
+def test_legend_names_plateaus(ax) -> None:
     plot([PlateauCurve(1000), PlateauCurve(1000, plateaus=[(50, 30)])], ax=ax)
     assert labels_of(ax) == ["no plateau", "plateau 50–80 %"]
 
 
-def test_legend_names_warmups_and_decays(ax):
+def test_legend_names_warmups_and_decays(ax) -> None:
     cosine = PlateauCurve(1000, min_lr_ratio=0.1)
     linear = PlateauCurve(1000, warmup_steps=9, decay_shape="linear")
     plot([cosine, linear], ax=ax)
@@ -179,7 +179,7 @@ def test_legend_names_warmups_and_decays(ax):
     ]
 
 
-def test_legend_names_cooldowns(ax):
+def test_legend_names_cooldowns(ax) -> None:
     stable = StagedCurve([(50, 1.0), (950,)])
     long_cooldown = stable.cooldown(500, 200, to=0.1, shape="linear")
     plot([stable, stable.cooldown(500, 100), long_cooldown], ax=ax)
@@ -190,7 +190,7 @@ def test_legend_names_cooldowns(ax):
     ]
 
 
-def test_legend_names_continuations(ax):
+def test_legend_names_continuations(ax) -> None:
     cycle = PlateauCurve(300, warmup_steps=30)
     twice = cycle.then(cycle, scale=0.5)
     flat = StagedCurve([(100,)], start=0.2)
@@ -203,7 +203,7 @@ def test_legend_names_continuations(ax):
     ]
 
 
-def test_legend_names_stages(ax):
+def test_legend_names_stages(ax) -> None:
     jumping = StagedCurve([(100,), (0, 0.5), (100,), (50, 0.1, "cosine")], start=1)
     falling = StagedCurve([(100,), (50, 0.5), (100,), (50, 0.1, "cosine")], start=1)
     plot([jumping, falling], ax=ax)
@@ -218,7 +218,7 @@ def with_nine_plateaus(length):
     return PlateauCurve(1000, plateaus=[(10 * index, length) for index in range(9)])
 
 
-def test_labels_are_short_and_unique(ax):
+def test_labels_are_short_and_unique(ax) -> None:
     curves = [*map(sawtooth, (10, 20, 30)), *map(with_nine_plateaus, (4, 5, 5))]
     plot(curves, ax=ax)
     labels = labels_of(ax)
@@ -228,7 +228,7 @@ def test_labels_are_short_and_unique(ax):
     assert max(map(len, labels)) < 90
 
 
-def test_plot_of_many_stages_stays_small(ax):
+def test_plot_of_many_stages_stays_small(ax) -> None:
     halves = StagedCurve.through((step, step % 2 / 9) for step in range(3000))
     thirds = StagedCurve.through((step, step % 3 / 9) for step in range(3000))
     plot([halves, thirds], ax=ax)
@@ -240,7 +240,7 @@ def test_plot_of_many_stages_stays_small(ax):
         assert len(line.get_xdata()) <= 3001
 
 
-def test_plot_of_many_plateaus_stays_small(ax):
+def test_plot_of_many_plateaus_stays_small(ax) -> None:
     stairs = StagedCurve.through((step // 2, step % 4 / 4) for step in range(3000))
     stairs.plot(ax=ax)
     assert len(ax.patches) <= 200
@@ -248,7 +248,7 @@ def test_plot_of_many_plateaus_stays_small(ax):
 
 @examples(10)
 @given(st.lists(descriptions(range(7)), min_size=2, max_size=5))
-def test_legend_names_every_curve_without_squeezing_the_axes(cases):
+def test_legend_names_every_curve_without_squeezing_the_axes(cases) -> None:
     curves = list(map(build, cases))
     figure = Figure(figsize=(5, 3.5), layout="constrained")
     ax = plot(curves, ax=figure.subplots())
@@ -262,7 +262,7 @@ def test_legend_names_every_curve_without_squeezing_the_axes(cases):
 
 @examples(25)
 @given(descriptions(scaled=True))
-def test_single_curve_has_shaded_and_named_spans(description):
+def test_single_curve_has_shaded_and_named_spans(description) -> None:
     curve = build(description)
     ax = plot(curve, ax=new_axes())
     spans = list(shaded_spans(curve._exact_segments))
@@ -282,25 +282,25 @@ def test_single_curve_has_shaded_and_named_spans(description):
     assert len(ends) == len(spans)
 
 
-def test_several_curves_are_not_shaded(ax):
+def test_several_curves_are_not_shaded(ax) -> None:
     plot([CURVE, PlateauCurve(10, warmup_steps=5)], ax=ax)
     plot(CURVE, ax=ax)  # with other lines in the plot, spans would be ambiguous
     assert not ax.patches
 
 
-def test_lines_differ_without_colour(ax):
+def test_lines_differ_without_colour(ax) -> None:
     plot([PlateauCurve(100 + index) for index in range(6)], ax=ax)
     dashes = {str(line._unscaled_dash_pattern) for line in ax.lines}
     assert len(dashes) == 6
 
 
-def test_spans_differ_without_colour(ax):
+def test_spans_differ_without_colour(ax) -> None:
     plot(CURVE, ax=ax)
     warmup, plateau = ax.patches
     assert warmup.get_hatch() != plateau.get_hatch()
 
 
-def test_spans_are_lighter_than_the_line_and_darker_than_a_white_page(ax):
+def test_spans_are_lighter_than_the_line_and_darker_than_a_white_page(ax) -> None:
     plot(CURVE, ax=ax)
     (line,) = ax.lines
     lightness_of_line = grey_of(to_rgb(line.get_color()))
@@ -319,55 +319,55 @@ def grey_of(colour):
 
 
 @wrong(TypeError, "curves[0] = ", "must be a Curve")
-def test_number_instead_of_a_curve():
+def test_number_instead_of_a_curve() -> None:
     plot(5)
 
 
 @wrong(TypeError, "curves[0] = ", "must be a Curve")
-def test_list_of_something_else():
+def test_list_of_something_else() -> None:
     plot([None])
 
 
 @wrong(TypeError, "curves[1] = ", "must be a Curve")
-def test_second_curve_is_a_number():
+def test_second_curve_is_a_number() -> None:
     plot(CURVE, 3)
 
 
 @wrong(TypeError, "curves[0] = ", "must be a Curve")
-def test_array_instead_of_a_curve():
+def test_array_instead_of_a_curve() -> None:
     plot(np.array(3))
 
 
 @wrong(TypeError, "curves['cosine'] = ", "must be a Curve")
-def test_named_number():
+def test_named_number() -> None:
     plot({"cosine": 5})
 
 
 @wrong(TypeError, "curves[0] = ", "must be a Curve")
-def test_list_among_curves():
+def test_list_among_curves() -> None:
     plot([CURVE], CURVE)
 
 
 @wrong(ValueError, "there is no curve")
-def test_no_curves():
+def test_no_curves() -> None:
     plot()
 
 
 @wrong(ValueError, "there is no curve")
-def test_empty_list():
+def test_empty_list() -> None:
     plot([])
 
 
 @wrong(ValueError, "there is no curve")
-def test_empty_dictionary():
+def test_empty_dictionary() -> None:
     plot({})
 
 
 @wrong(ValueError, "peak_value = -1.0")
-def test_negative_peak(ax):
+def test_negative_peak(ax) -> None:
     plot(CURVE, peak_value=-1.0, ax=ax)
 
 
 @wrong(TypeError, "peak_value = '0.1'", "number")
-def test_peak_as_text(ax):
+def test_peak_as_text(ax) -> None:
     CURVE.plot(peak_value="0.1", ax=ax)

@@ -65,7 +65,7 @@ cases = curves_and_steps() | curves_and_steps(scaled=True)
 
 @examples(100)
 @given(cases, peaks)
-def test_file_returns_the_same_bits(case, peak):
+def test_file_returns_the_same_bits(case, peak) -> None:
     curve, steps = case
     functions = functions_of(curve.to_source())
     multiplier = functions["multiplier"]
@@ -78,7 +78,7 @@ def test_file_returns_the_same_bits(case, peak):
 
 @examples(100)
 @given(cases)
-def test_file_computes_the_same_integers(case):
+def test_file_computes_the_same_integers(case) -> None:
     """A float32 near 1 stands for 2³⁸ integers: few of them would show a wrong one."""
     curve, steps = case
     functions = functions_of(curve.to_source())
@@ -91,7 +91,7 @@ def test_file_computes_the_same_integers(case):
 @pytest.mark.parametrize("shape", SHAPES)
 @examples(40)
 @given(data=st.data())
-def test_file_rounds_as_the_curve_next_to_borders(shape, data):
+def test_file_rounds_as_the_curve_next_to_borders(shape, data) -> None:
     description, step = data.draw(steps_at_borders((shape,)))
     curve = build(description)
     multiplier = functions_of(curve.to_source())["multiplier"]
@@ -101,7 +101,7 @@ def test_file_rounds_as_the_curve_next_to_borders(shape, data):
 @pytest.mark.parametrize("shape", ["linear", "1-sqrt", "exponential", "(1-x)^3", "t^-1", "t^-4"])
 @examples(40)
 @given(st.integers(1, MAX_STEP), st.integers(1, 40), st.booleans(), st.data())
-def test_nearly_equal_levels(shape, length, bits, rises, data):
+def test_nearly_equal_levels(shape, length, bits, rises, data) -> None:
     """Between such levels t^-P becomes a parabola, and integers may be the same at both ends."""
     start = 0.75
     end = 0.75 - 2.0**-bits
@@ -121,7 +121,7 @@ def test_nearly_equal_levels(shape, length, bits, rises, data):
 @example({"total_steps": 1}, 0)
 @example({"total_steps": MAX_STEP}, MAX_STEP)
 @example({"stages": [(5, 1.0)], "start": 1.0}, -(2**70))
-def test_any_integer_is_a_step(description, step):
+def test_any_integer_is_a_step(description, step) -> None:
     curve = build(description)
     multiplier = functions_of(curve.to_source())["multiplier"]
     value = multiplier(step)
@@ -130,7 +130,7 @@ def test_any_integer_is_a_step(description, step):
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, np.uint64])
-def test_numpy_integers_are_steps(dtype):
+def test_numpy_integers_are_steps(dtype) -> None:
     multiplier = functions_of(CURVE.to_source())["multiplier"]
     value = multiplier(dtype(99))
     assert type(value) is float
@@ -147,7 +147,7 @@ def check_itself(path: Path) -> None:
 
 @examples(30)
 @given(descriptions(scaled=True))
-def test_file_checks_itself(tmp_path_factory, description):
+def test_file_checks_itself(tmp_path_factory, description) -> None:
     path = tmp_path_factory.mktemp("export") / "schedule.py"
     curve = build(description)
     path.write_text(curve.to_source())
@@ -165,7 +165,7 @@ def test_file_checks_itself(tmp_path_factory, description):
         ("return near - distance", "return near - distance - (1 << 40)"),
     ],
 )
-def test_damaged_file_fails(tmp_path, before, after):
+def test_damaged_file_fails(tmp_path, before, after) -> None:
     path = tmp_path / "schedule.py"
     source = CURVE.to_source()
     assert before in source
@@ -181,7 +181,7 @@ def check_program(command: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_damaged_program_fails(tmp_path):
+def test_damaged_program_fails(tmp_path) -> None:
     path = tmp_path / "schedule.py"
     damaged = CURVE.to_source().replace("1 << 93", "1 << 92")
     path.write_text(damaged)
@@ -191,7 +191,7 @@ def test_damaged_program_fails(tmp_path):
 
 
 @pytest.mark.slow
-def test_file_runs_on_every_installed_python(tmp_path):
+def test_file_runs_on_every_installed_python(tmp_path) -> None:
     for python in installed_pythons():
         for name, curve in CURVES.items():
             path = tmp_path / f"{name}.py"
@@ -214,7 +214,7 @@ def installed_pythons() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_file_is_plain_python(name):
+def test_file_is_plain_python(name) -> None:
     source = CURVES[name].to_source()
     assert source.isascii()
     assert max(map(len, source.splitlines())) <= 100
@@ -239,7 +239,7 @@ def defined_names(source: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_file_defines_only_what_it_uses(name):
+def test_file_defines_only_what_it_uses(name) -> None:
     source = CURVES[name].to_source()
     for defined in defined_names(source) - {"learning_rate"}:
         uses = re.findall(rf"\b{defined}\b", source)
@@ -269,14 +269,14 @@ def lines_besides_the_table(source: str) -> int:
         (145, ["linear", "cosine", "1-sqrt"]),
     ],
 )
-def test_length_of_the_file(most_lines, shapes):
+def test_length_of_the_file(most_lines, shapes) -> None:
     stages = [(100, 0.9**number, shape) for number, shape in enumerate(shapes, 1)]
     last = 100, 0.1, shapes[-1]
     curve = StagedCurve([*stages, last], start=0.9 - 1e-9)
     assert lines_besides_the_table(curve.to_source()) <= most_lines
 
 
-def test_length_of_a_file_with_every_shape():
+def test_length_of_a_file_with_every_shape() -> None:
     stages = [(100, 0.9 - index / 100, shape) for index, shape in enumerate(SAMPLES)]
     # Two levels so close that a table stores them as one.
     inverse = [(100, 0.3, "t^-1"), (100, 0.3 - 1e-9, "t^-1")]
@@ -298,14 +298,14 @@ def json_of(source: str) -> str:
 
 @examples(40)
 @given(descriptions(scaled=True))
-def test_header_contains_the_curve(description):
+def test_header_contains_the_curve(description) -> None:
     curve = build(description)
     arguments = json.loads(json_of(curve.to_source()))
     with suppress_warnings():
         assert Curve.from_dict(arguments) == curve
 
 
-def test_header_names_version_and_unit():
+def test_header_names_version_and_unit() -> None:
     scaled = CURVES["scaled"].to_source()
     assert scaled.startswith('"""A learning-rate schedule, written by plateau-jax 1.')
     assert "\nSamples or tokens per step: 8.\nPython 3.9 or later" in scaled
@@ -325,7 +325,7 @@ def rejects(function: Callable[..., Any], *arguments: Any) -> bool:
 
 
 @pytest.mark.parametrize("step", [True, 3.0, nan, "3", b"3", None, 3j, [1], (2,)], ids=repr)
-def test_file_rejects_the_steps_that_the_curve_rejects(step):
+def test_file_rejects_the_steps_that_the_curve_rejects(step) -> None:
     functions = functions_of(CURVE.to_source())
     message = "step must be an integer, not "
     with pytest.raises(TypeError, match=message):
@@ -350,7 +350,7 @@ def test_file_rejects_the_steps_that_the_curve_rejects(step):
 @example(float(2**128 - 2**103 - 2**76))
 @example(2.0**-126)
 @example(np.nextafter(2.0**-126, 0))
-def test_file_rejects_the_peaks_that_the_curve_rejects(peak):
+def test_file_rejects_the_peaks_that_the_curve_rejects(peak) -> None:
     learning_rate = functions_of(CURVE.to_source())["learning_rate"]
     is_rejected = rejects(learning_rate, 150, peak)
     assert is_rejected == rejects(CURVE.learning_rate, 150, peak)
@@ -360,7 +360,7 @@ def test_file_rejects_the_peaks_that_the_curve_rejects(peak):
 
 
 @pytest.mark.parametrize("peak", [True, "0.1", b"1", None, [0.1]], ids=repr)
-def test_file_rejects_a_peak_that_is_not_a_number(peak):
+def test_file_rejects_a_peak_that_is_not_a_number(peak) -> None:
     learning_rate = functions_of(CURVE.to_source())["learning_rate"]
     with pytest.raises(TypeError, match="peak must be a number, not "):
         learning_rate(150, peak)
@@ -368,13 +368,13 @@ def test_file_rejects_a_peak_that_is_not_a_number(peak):
 
 @examples(40)
 @given(peaks, st.integers(0, 1000))
-def test_peak_is_the_default_of_the_file(peak, step):
+def test_peak_is_the_default_of_the_file(peak, step) -> None:
     learning_rate = functions_of(CURVE.to_source(peak))["learning_rate"]
     assert learning_rate(step) == CURVE.learning_rate(step, peak)
     assert learning_rate(step, 0.5) == CURVE.learning_rate(step, 0.5)
 
 
-def test_peak_has_no_default_without_one():
+def test_peak_has_no_default_without_one() -> None:
     learning_rate = functions_of(CURVE.to_source())["learning_rate"]
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'peak'"):
         learning_rate(3)
@@ -400,10 +400,10 @@ def test_peak_of_a_file_is_out_of_range(curve: AnyKind, peak: float) -> None:
 # The template.
 
 
-def test_template_has_every_shape():
+def test_template_has_every_shape() -> None:
     names = {shape.partition("^")[0] for shape in template.SHAPES}
     assert {shape.partition("^")[0] for shape in SHAPES} == names - {"parabola"}
 
 
-def test_template_checks_itself():
+def test_template_checks_itself() -> None:
     check_itself(Path(template.__file__))

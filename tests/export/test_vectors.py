@@ -65,7 +65,7 @@ def bits_of(number: float) -> int:
 
 @examples(20)
 @given(st.lists(descriptions(scaled=True), min_size=1, max_size=3), peaks)
-def test_vectors_are_the_values_of_the_curve(cases, peak):
+def test_vectors_are_the_values_of_the_curve(cases, peak) -> None:
     content = written(*map(build, cases), peak=peak)
     assert content["format"] == 1
     assert content["peak"] == np.float32(peak)
@@ -85,7 +85,7 @@ def test_vectors_are_the_values_of_the_curve(cases, peak):
 
 @examples(30)
 @given(descriptions(scaled=True))
-def test_segments_suffice_for_every_integer(description):
+def test_segments_suffice_for_every_integer(description) -> None:
     (entry,) = written(build(description))["curves"]
     for vector in entry["vectors"]:
         value = fixed_value(entry["segments"], vector["step"])
@@ -101,7 +101,7 @@ def test_segments_suffice_for_every_integer(description):
 
 @examples(30)
 @given(descriptions(scaled=True))
-def test_vectors_cover_every_segment(description):
+def test_vectors_cover_every_segment(description) -> None:
     curve = build(description)
     (entry,) = written(curve)["curves"]
     steps = {vector["step"] for vector in entry["vectors"]}
@@ -116,7 +116,7 @@ def test_vectors_cover_every_segment(description):
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_each_segment_and_vector_has_a_line(name):
+def test_each_segment_and_vector_has_a_line(name) -> None:
     curve = CURVES[name]
     text = text_of(curve)
     assert text.isascii()
@@ -131,7 +131,7 @@ def exact_product(a: int, b: int) -> int:
 
 
 @pytest.mark.slow
-def test_integers_show_what_float32_hides(tmp_path, monkeypatch):
+def test_integers_show_what_float32_hides(tmp_path, monkeypatch) -> None:
     """Of the curves on the page, with a port that multiplies exactly."""
     monkeypatch.chdir(tmp_path)
     exec(program_named("Test vectors").code, {})

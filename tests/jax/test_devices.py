@@ -58,7 +58,7 @@ def by_vmap(steps):
     return [jax.vmap(schedule)(steps) for schedule in SCHEDULES]
 
 
-def assert_all_equal(actual, expected):
+def assert_all_equal(actual, expected) -> None:
     jax.tree.map(assert_equal_bits, actual, expected)
 
 
@@ -75,7 +75,7 @@ def assert_all_equal(actual, expected):
     ],
     ids=str,
 )
-def test_steps_may_span_several_devices(spec, kind, x64):
+def test_steps_may_span_several_devices(spec, kind, x64) -> None:
     mesh = mesh_of(kind)
     sharded = jax.device_put(SHAPED, NamedSharding(mesh, spec))
     step = jax.device_put(np.int32(777), NamedSharding(mesh, P()))
@@ -104,7 +104,7 @@ def test_steps_may_span_several_devices(spec, kind, x64):
 
 @x64_both_ways
 @both_kinds
-def test_shard_map_may_cover_some_axes_of_mesh(x64, kind):
+def test_shard_map_may_cover_some_axes_of_mesh(x64, kind) -> None:
     devices = jax.devices("cpu")[:4]
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind, kind), devices=devices)
 
@@ -121,7 +121,7 @@ def test_shard_map_may_cover_some_axes_of_mesh(x64, kind):
 
 
 @both_kinds
-def test_loss_of_all_devices_decides(kind):
+def test_loss_of_all_devices_decides(kind) -> None:
     """A run on several devices has the steps of a run on one device."""
     mesh = mesh_of(kind)
     params = jnp.ones((8, 2))
@@ -256,7 +256,7 @@ def uninterrupted(tmp_path_factory):
     return Uninterrupted(folder / "saved_processes", first.lines)
 
 
-def test_processes_share_the_step_of_their_sum(uninterrupted):
+def test_processes_share_the_step_of_their_sum(uninterrupted) -> None:
     assert len(uninterrupted.lines) == 5
     for update, line in zip((10, 20, 30, 40), uninterrupted.lines[:4], strict=True):
         curve_step = consumed(update) // UNIT
@@ -265,13 +265,13 @@ def test_processes_share_the_step_of_their_sum(uninterrupted):
         assert line.endswith(f"step {curve_step}, lr {lr}")
 
 
-def test_resumed_processes_match_uninterrupted(uninterrupted, tmp_path):
+def test_resumed_processes_match_uninterrupted(uninterrupted, tmp_path) -> None:
     shutil.copytree(uninterrupted.saved / "20", tmp_path / "saved_processes" / "20")
     for output in run(tmp_path):
         assert output.lines[:2] == uninterrupted.lines[2:4], output.errors
 
 
-def test_every_process_rejects_a_different_unit(uninterrupted, tmp_path):
+def test_every_process_rejects_a_different_unit(uninterrupted, tmp_path) -> None:
     shutil.copytree(uninterrupted.saved, tmp_path / "saved_processes")
     for output in run(tmp_path, [("DataClock(512)", "DataClock(256)")]):
         assert output.lines == []
@@ -283,7 +283,7 @@ def steps_in(lines):
     return re.findall(r"step (\d+)", "\n".join(lines))
 
 
-def test_counts_that_differ_are_noticed_before_a_save(tmp_path):
+def test_counts_that_differ_are_noticed_before_a_save(tmp_path) -> None:
     first, second = run(tmp_path, [(COUNT, COUNT_OF_ONE_PROCESS)])
     assert steps_in(first.lines) == ["10", "20"]
     assert steps_in(second.lines) == ["11", "22"]

@@ -48,7 +48,7 @@ def micro_batches_by_a_loop(plan):
 @x64_both_ways
 @examples(12)
 @given(plans())
-def test_every_update_has_its_micro_batches(x64, plan):
+def test_every_update_has_its_micro_batches(x64, plan) -> None:
     with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
         every_k = plan.every_k_schedule(MICRO_BATCH, PROCESSES)
         updates = jnp.arange(UPDATES, dtype="int32")
@@ -58,7 +58,7 @@ def test_every_update_has_its_micro_batches(x64, plan):
         assert_equal_bits(every_k(np.asarray(updates)), expected)
 
 
-def test_compiled_function_is_that_of_single_calls():
+def test_compiled_function_is_that_of_single_calls() -> None:
     plan = BatchPlan([(0, 8), (160, 16), (480, 32)])
     every_k = plan.every_k_schedule(8)
     updates = jnp.arange(40, dtype="int32")
@@ -83,7 +83,7 @@ def type_name(value):
 
 
 @pytest.mark.parametrize("update", [*ON_HOST, WrappedArray()], ids=type_name)
-def test_update_may_be_an_integer_of_any_type(update):
+def test_update_may_be_an_integer_of_any_type(update) -> None:
     plan = BatchPlan([(0, 8), (160, 16)])
     every_k = plan.every_k_schedule(8)
     assert_equal_bits(every_k(update), np.int32(2))
@@ -94,7 +94,7 @@ def test_update_may_be_an_integer_of_any_type(update):
 
 @x64_both_ways
 @pytest.mark.parametrize("dtype", ["int2", "int8", "uint8", "int32", "uint32", "int64", "uint64"])
-def test_updates_of_every_integer_type_are_not_wrapped(x64, dtype):
+def test_updates_of_every_integer_type_are_not_wrapped(x64, dtype) -> None:
     """With x64 off, JAX truncates types of 64 bits, so those are NumPy's."""
     largest = int(jnp.iinfo(dtype).max)
     on_host = np.array([0, 1, largest], object).astype(jnp.dtype(dtype))
@@ -111,7 +111,7 @@ def test_updates_of_every_integer_type_are_not_wrapped(x64, dtype):
             assert_equal_bits(jax.jit(every_k)(on_device), expected)
 
 
-def test_updates_may_be_a_list_or_a_range():
+def test_updates_may_be_a_list_or_a_range() -> None:
     plan = BatchPlan([(0, 8), (16, 16)])
     every_k = plan.every_k_schedule(8)
     assert_equal_bits(every_k(range(4)), np.array([1, 1, 2, 2], np.int32))
@@ -119,7 +119,7 @@ def test_updates_may_be_a_list_or_a_range():
 
 
 @pytest.mark.parametrize("threshold", [2**36, 10**30])
-def test_threshold_that_no_count_of_updates_reaches(threshold):
+def test_threshold_that_no_count_of_updates_reaches(threshold) -> None:
     plan = BatchPlan([(0, 8), (160, 16), (threshold, 32)])
     every_k = plan.every_k_schedule(8)
     for update, micro_batches in ((0, 1), (19, 1), (20, 2), (2**31 - 1, 2)):
@@ -127,12 +127,12 @@ def test_threshold_that_no_count_of_updates_reaches(threshold):
 
 
 @wrong(ValueError, "micro_batches = 2147483648 must lie in 1")
-def test_too_many_micro_batches():
+def test_too_many_micro_batches() -> None:
     plan = BatchPlan([(0, 2**31)])
     plan.every_k_schedule(1)
 
 
-def test_multi_steps_with_a_plan_may_be_wrapped():
+def test_multi_steps_with_a_plan_may_be_wrapped() -> None:
     """`apply_if_finite` then passes the count on, as docs/flax.md says."""
     plan = BatchPlan([(0, 4), (8, 8)])
     scaled = plan.scale(PlateauCurve(100), 4, reference=8)
@@ -154,12 +154,12 @@ def test_multi_steps_with_a_plan_may_be_wrapped():
 
 
 @wrong(ValueError, "the batch of pairs[1] = (160, 20) is 20")
-def test_batch_that_does_not_divide():
+def test_batch_that_does_not_divide() -> None:
     plan = BatchPlan([(0, 8), (160, 20)])
     plan.every_k_schedule(8)
 
 
-def test_multi_steps_averages_the_micro_batches_of_each_update():
+def test_multi_steps_averages_the_micro_batches_of_each_update() -> None:
     plan = BatchPlan([(0, 2), (6, 6), (18, 2)])
     every_k = plan.every_k_schedule(2)
     optimizer = optax.MultiSteps(optax.sgd(1.0), every_k_schedule=every_k)

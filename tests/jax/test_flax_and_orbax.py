@@ -29,7 +29,7 @@ def at_variables(step, peak):
 
 @x64_both_ways
 @pytest.mark.parametrize("kind", [nnx.Variable, nnx.Param])
-def test_flax_variables_are_steps_and_peaks(x64, kind):
+def test_flax_variables_are_steps_and_peaks(x64, kind) -> None:
     with jax.enable_x64(x64):
         for value in (3, STEPS):
             step = kind(jnp.asarray(value))
@@ -41,18 +41,18 @@ def test_flax_variables_are_steps_and_peaks(x64, kind):
 
 
 @wrong(TypeError, "step must be an int")
-def test_float_variable_as_step():
+def test_float_variable_as_step() -> None:
     step = nnx.Variable(jnp.float32(3))
     optax_schedule(CURVE, 1.0)(step)
 
 
 @wrong(ValueError, "peak_value = ")
-def test_negative_variable_as_peak():
+def test_negative_variable_as_peak() -> None:
     optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
 
 
 @wrong(TypeError, "optax_schedule")
-def test_variable_as_step_of_a_curve():
+def test_variable_as_step_of_a_curve() -> None:
     CURVE(nnx.Variable(jnp.int32(3)))
 
 
@@ -64,7 +64,7 @@ def test_variable_as_step_of_a_curve():
         (DataClock(24), "count", np.resize([8, 8, 16], 60)),
     ],
 )
-def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, clock, name, values):
+def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, clock, name, values) -> None:
     optimizer = scale_by_curve(holds.STAIRS, holds.PEAK, clock)
     update = jax.jit(optimizer.update)
     gradients = jnp.ones(2)
@@ -93,7 +93,7 @@ def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, clock, name, values
         ([holds.UNTIL, holds.BELOW], (holds.UNTIL, holds.BELOW), [holds.UNTIL]),
     ],
 )
-def test_record_survives_orbax_and_flax(tmp_path, clock, same, different):
+def test_record_survives_orbax_and_flax(tmp_path, clock, same, different) -> None:
     record = resume_record(holds.STAIRS, holds.PEAK, clock)
     with checkpoint.CheckpointManager(tmp_path) as manager:
         saved = checkpoint.args.Composite(record=checkpoint.args.JsonSave(record))

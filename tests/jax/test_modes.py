@@ -90,7 +90,7 @@ def every_mode_of_a_traced_table(table, steps):
 @x64_both_ways
 @examples(40)
 @given(cases)
-def test_traced_table_matches_numpy_bits_in_every_mode(x64, case):
+def test_traced_table_matches_numpy_bits_in_every_mode(x64, case) -> None:
     curve, steps = case
     # Every mode is compiled for two tables, one for each search.
     table = in_one_of_two_forms(curve)
@@ -104,7 +104,7 @@ LONG_CURVE = PlateauCurve(2**20, warmup_steps=2**10, min_lr_ratio=0.5)
 OVER_THE_LONG_CURVE = np.arange(0, 2**20, 2**20 // SIZE + 1, dtype=np.int32)
 
 
-def assert_equal_learning_rates(actual, expected):
+def assert_equal_learning_rates(actual, expected) -> None:
     # XLA flushes float32 below 2⁻¹²⁶ to zero, so these are not compared.
     compared = (expected == 0) | (expected >= SMALLEST_NORMAL)
     assert_equal_bits(np.asarray(actual)[compared], expected[compared])
@@ -115,7 +115,7 @@ def assert_equal_learning_rates(actual, expected):
 @given(st.booleans(), cases_of_updates, peaks)
 @example(False, (LONG_CURVE, OVER_THE_LONG_CURVE), 1.75 * SMALLEST_NORMAL)
 @example(True, (LONG_CURVE, OVER_THE_LONG_CURVE), 2.0**-110)
-def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
+def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak) -> None:
     """And learning rates are the product of two float32, also if the compiler folds the peak."""
     curve, steps = case
     of_step = partial(multiplier, curve.table)
@@ -153,7 +153,7 @@ def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
 @pytest.mark.slow
 @x64_both_ways
 @both_searches
-def test_uncompiled_calls_match_numpy_bits(x64, curve):
+def test_uncompiled_calls_match_numpy_bits(x64, curve) -> None:
     of_step = partial(multiplier, curve.table)
     by_vmap = jax.vmap(of_step)
     with jax.enable_x64(x64), jax.disable_jit():
@@ -165,7 +165,7 @@ def test_uncompiled_calls_match_numpy_bits(x64, curve):
 @pytest.mark.gpu("jax")
 @x64_both_ways
 @both_searches
-def test_accelerator_matches_numpy_bits(x64, curve):
+def test_accelerator_matches_numpy_bits(x64, curve) -> None:
     longest = PlateauCurve(MAX_STEP, warmup_steps=10**6, plateaus=[(30, 20)], min_lr_ratio=1e-12)
     some_steps = STEPS[: SIZE * 20]
     steps = np.linspace(0, MAX_STEP, 100_000).astype(np.int32)

@@ -34,12 +34,12 @@ def learning_rates_under(rules, metrics):
     return product(STAIRS, PEAK, np.array(curve_steps))
 
 
-def assert_equal_leaves(actual, expected):
+def assert_equal_leaves(actual, expected) -> None:
     jax.tree.map(assert_equal_bits, actual, jax.tree.map(np.asarray, expected))
 
 
 @pytest.mark.parametrize("clock", [None, DataClock(8), BELOW])
-def test_no_two_entries_of_a_state_are_one_array(clock):
+def test_no_two_entries_of_a_state_are_one_array(clock) -> None:
     """Otherwise a jitted update could not donate the state."""
     optimizer = scale_by_curve(STAIRS, PEAK, clock=clock)
     leaves = jax.tree.leaves(optimizer.init(ONE))
@@ -47,7 +47,7 @@ def test_no_two_entries_of_a_state_are_one_array(clock):
 
 
 @mostly_x64
-def test_without_rules_updates_match_optax(x64):
+def test_without_rules_updates_match_optax(x64) -> None:
     with jax.enable_x64(x64):
         # Numbers whose products round differently in each type.
         values = np.sin(np.arange(1.0, 30.0))
@@ -79,7 +79,7 @@ def test_without_rules_updates_match_optax(x64):
 
 @x64_both_ways
 @pytest.mark.parametrize("clock", [None, UNTIL, [BELOW, UNTIL], DataClock(8)], ids=str)
-def test_state_keeps_structure_shapes_and_dtypes(x64, clock):
+def test_state_keeps_structure_shapes_and_dtypes(x64, clock) -> None:
     with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
         optimizer = scale_by_curve(STAIRS, PEAK, clock)
         state = optimizer.init(None)
@@ -110,7 +110,7 @@ def test_state_keeps_structure_shapes_and_dtypes(x64, clock):
             assert leaf.weak_type == expected.weak_type
 
 
-def test_state_saved_without_x64_resumes_with_it():
+def test_state_saved_without_x64_resumes_with_it() -> None:
     optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(STAIRS, PEAK))
     params = jnp.ones(3)
     state = optimizer.init(params)
@@ -129,7 +129,7 @@ def test_state_saved_without_x64_resumes_with_it():
         (DataClock(1), "count", [2, 1, MAX_COUNT, 0], [1, 0, 0, 0]),
     ],
 )
-def test_curve_step_stops_at_last_int32(clock, argument, values, expected):
+def test_curve_step_stops_at_last_int32(clock, argument, values, expected) -> None:
     optimizer = scale_by_curve(STAIRS, PEAK, clock)
     state = optimizer.init(None)._replace(curve_step=jnp.int32(MAX_STEP - 3))
     steps_left = []
@@ -158,7 +158,7 @@ HELD = scale_by_curve(STAIRS, PEAK, [UNTIL, BELOW])  # compiled once
         to_integer,
     ],
 )
-def test_metric_may_be_any_real_scalar(convert):
+def test_metric_may_be_any_real_scalar(convert) -> None:
     values = np.array([2, 2, 1, 0.7, 1, 0.1, 0.1, 0.1] * 3)
     metrics = [convert(value) for value in values]
     state = HELD.init(None)
@@ -170,7 +170,7 @@ def test_metric_may_be_any_real_scalar(convert):
     assert_equal_bits(lrs, expected)
 
 
-def test_metric_beyond_float32_is_not_finite():
+def test_metric_beyond_float32_is_not_finite() -> None:
     with jax.enable_x64(True):
         optimizer = scale_by_curve(STAIRS, PEAK, HoldBelow(0, 9))
         state = optimizer.init(None)
@@ -186,7 +186,7 @@ def test_metric_beyond_float32_is_not_finite():
         (False, ["int4", "uint8", "int32", "uint32"]),
     ],
 )
-def test_count_of_any_integer_type_is_clipped(x64, dtypes):
+def test_count_of_any_integer_type_is_clipped(x64, dtypes) -> None:
     with jax.enable_x64(x64):
         counts = []
         for dtype in dtypes:
@@ -214,7 +214,7 @@ def test_count_of_any_integer_type_is_clipped(x64, dtypes):
 
 
 @pytest.mark.parametrize("usual", [1, 8, 20, MAX_COUNT])
-def test_count_of_an_update_replaces_that_of_the_clock(usual):
+def test_count_of_an_update_replaces_that_of_the_clock(usual) -> None:
     """And 0 is a count too."""
     optimizer = scale_by_curve(STAIRS, PEAK, DataClock(8, count=usual))
     without_usual_count = scale_by_curve(STAIRS, PEAK, DataClock(8))
@@ -234,7 +234,7 @@ def test_count_of_an_update_replaces_that_of_the_clock(usual):
 
 
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=lambda curve: curve.to_dict()["kind"])
-def test_curve_of_a_batch_plan_counts_in_its_unit(curve):
+def test_curve_of_a_batch_plan_counts_in_its_unit(curve) -> None:
     """Without a clock as with its own, of which only `count` is new."""
     record = resume_record(curve)
     assert record == resume_record(curve, clock=DataClock(8))
@@ -315,7 +315,9 @@ def curve_state_in(state):
     ],
 )
 @pytest.mark.parametrize("updates", [HELD_UPDATES, COUNTED_UPDATES], ids=["held", "counted"])
-def test_wrapped_clock_gives_the_same_learning_rates(updates, wrapped, ignored_gradients, x64):
+def test_wrapped_clock_gives_the_same_learning_rates(
+    updates, wrapped, ignored_gradients, x64
+) -> None:
     """A skipped update changes nothing, and only the argument of the last micro-batch counts."""
     lrs = []
     with jax.enable_x64(x64):

@@ -37,10 +37,10 @@ def strictly():
         yield
 
 
-def test_learning_rate_in_a_callback_on_the_host():
+def test_learning_rate_in_a_callback_on_the_host() -> None:
     seen = []
 
-    def log(step):
+    def log(step) -> None:
         seen.append(CURVE.learning_rate(int(step), 0.1))
 
     @jax.jit
@@ -58,7 +58,7 @@ _slow_nested = pytest.param(NESTED, marks=pytest.mark.slow)
 
 @mostly_x64
 @pytest.mark.parametrize("curve", [_slow_nested, MANY], ids=["compared", "searched"])
-def test_every_step_of_a_curve_matches_numpy(x64, curve):
+def test_every_step_of_a_curve_matches_numpy(x64, curve) -> None:
     with jax.enable_x64(x64), strictly():
         of_traced_peak = jax.jit(lambda peak: optax_schedule(curve, peak)(STEPS))
         for peak in (np.float64(0.1), 1.0):
@@ -68,7 +68,7 @@ def test_every_step_of_a_curve_matches_numpy(x64, curve):
 @pytest.mark.parametrize(
     "empty", [[], range(0), np.zeros((0, 3)), jnp.zeros((0, 3), int)], ids=repr
 )
-def test_empty_steps_give_empty_values(empty):
+def test_empty_steps_give_empty_values(empty) -> None:
     expected = np.zeros(np.shape(empty), np.float32)
     assert_equal_bits(multiplier(CURVE.table, empty), expected)
     assert_equal_bits(optax_schedule(CURVE, 0.5)(empty), expected)
@@ -81,7 +81,7 @@ def learning_rate(step, peak):
 @pytest.mark.slow
 @x64_both_ways
 @pytest.mark.parametrize("peak", [1, 0.1, np.float64(0.1)])
-def test_learning_rates_are_strongly_typed(x64, peak):
+def test_learning_rates_are_strongly_typed(x64, peak) -> None:
     with jax.enable_x64(x64):
         for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
             # Shapes and types alone, which need no compilation.
@@ -108,7 +108,7 @@ def steps_of(dtype):
 
 @pytest.mark.slow
 @x64_both_ways
-def test_every_integer_type_is_a_step(x64):
+def test_every_integer_type_is_a_step(x64) -> None:
     dtypes = [
         "int2",
         "int4",
@@ -142,7 +142,7 @@ def test_every_integer_type_is_a_step(x64):
 
 
 @x64_both_ways
-def test_eager_steps_do_not_wrap_around(x64):
+def test_eager_steps_do_not_wrap_around(x64) -> None:
     with jax.enable_x64(x64):
         at_the_end = multiplier(CURVE.table, jnp.uint32(2**32 - 1))
         assert at_the_end == CURVE(2**31 - 1) != CURVE(0)
@@ -155,7 +155,7 @@ def test_eager_steps_do_not_wrap_around(x64):
 
 
 @x64_both_ways
-def test_eager_call_runs_one_program_compiled_once(x64, caplog):
+def test_eager_call_runs_one_program_compiled_once(x64, caplog) -> None:
     curve = PlateauCurve(997, plateaus=[(50, 10), (70, 10), (90, 1)])
     with jax.enable_x64(x64), jax.log_compiles(), caplog.at_level(logging.WARNING):
         for call in (optax_schedule(curve, 0.1), partial(multiplier, curve.table)):
@@ -173,7 +173,7 @@ def pickled(schedule):
 
 @pytest.mark.parametrize("copied", [pickled, copy.copy, copy.deepcopy])
 @pytest.mark.parametrize("peak", [0.1, np.float32(0.1), jnp.float32(0.1)])
-def test_schedule_is_a_value(copied, peak):
+def test_schedule_is_a_value(copied, peak) -> None:
     schedule = optax_schedule(CURVE, peak)
     schedule(3)
     copy_of_schedule = copied(schedule)
@@ -183,7 +183,7 @@ def test_schedule_is_a_value(copied, peak):
     assert_equal_bits(copy_of_schedule(STEPS), product(CURVE, 0.1, STEPS))
 
 
-def test_injected_schedule_gives_each_learning_rate():
+def test_injected_schedule_gives_each_learning_rate() -> None:
     optimizer = optax.inject_hyperparams(optax.sgd)(optax_schedule(CURVE, 0.1))
     state = optimizer.init(jnp.ones(2))
     lrs = []
@@ -198,11 +198,11 @@ def test_injected_schedule_gives_each_learning_rate():
     [optax_schedule(CURVE, 0.2), optax_schedule(MANY, 0.1), CURVE, 0.1, None],
     ids=["peak", "curve", "a curve", "a number", "None"],
 )
-def test_different_schedules_are_not_equal(different):
+def test_different_schedules_are_not_equal(different) -> None:
     assert optax_schedule(CURVE, 0.1) != different
 
 
-def test_equal_static_schedule_is_not_traced_again():
+def test_equal_static_schedule_is_not_traced_again() -> None:
     traced = []
 
     @partial(jax.jit, static_argnames="schedule")
@@ -220,7 +220,7 @@ def test_equal_static_schedule_is_not_traced_again():
     ]
 
 
-def test_static_schedules_of_traced_peaks_are_traced_apart():
+def test_static_schedules_of_traced_peaks_are_traced_apart() -> None:
     """`jit` compares its static arguments, and a tracer has no value to compare."""
 
     @partial(jax.jit, static_argnames="schedule")
@@ -248,12 +248,12 @@ def test_static_schedules_of_traced_peaks_are_traced_apart():
         np.float64(0.1),
     ],
 )
-def test_peak_may_be_a_scalar_of_any_library(peak):
+def test_peak_may_be_a_scalar_of_any_library(peak) -> None:
     assert optax_schedule(CURVE, peak) == optax_schedule(CURVE, 0.1)
 
 
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=lambda curve: curve.to_dict()["kind"])
-def test_schedule_of_a_batch_plan_is_rejected(curve):
+def test_schedule_of_a_batch_plan_is_rejected(curve) -> None:
     """An optimizer would call it with its number of updates, but its steps are samples."""
     message = r"8 samples or tokens.*scale_by_curve\(curve, peak_value\).*count="
     with pytest.raises(ValueError, match=message):
@@ -294,7 +294,7 @@ def dtypes_of_updates(optimizer, params):
         "yogi",
     ],
 )
-def test_optimizers_keep_dtypes_as_under_a_schedule_of_optax(name, x64):
+def test_optimizers_keep_dtypes_as_under_a_schedule_of_optax(name, x64) -> None:
     """Float64 learning rates would make float64 of float32, also as an injected hyperparameter."""
     builder = getattr(optax, name)
     with jax.enable_x64(x64):

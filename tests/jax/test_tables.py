@@ -16,7 +16,7 @@ from plateau_jax import PlateauCurve, StagedCurve, multiplier, stack
 @pytest.mark.slow
 @examples(50)
 @given(curves_near_borders())
-def test_values_near_rounding_borders_match_numpy_bits(case):
+def test_values_near_rounding_borders_match_numpy_bits(case) -> None:
     curve, steps = case
     table = in_one_of_two_forms(curve)
     assert_equal_bits(multiplier(table, steps), curve(steps))
@@ -38,7 +38,7 @@ def at_one_step_each(tables, steps):
     curves_and_steps(range(5), scaled=True),
     st.lists(descriptions(range(5), depth=1, scaled=True), min_size=4, max_size=4),
 )
-def test_stack_under_vmap_matches_each_curve(case, more_descriptions):
+def test_stack_under_vmap_matches_each_curve(case, more_descriptions) -> None:
     first, steps = case
     # The last is the longest and has every shape, so all stacks have the same columns and lengths.
     curves = [first, *map(build, more_descriptions), every_shape(39)]
@@ -52,7 +52,7 @@ def test_stack_under_vmap_matches_each_curve(case, more_descriptions):
         assert_equal_bits(value, np.float32(curve(step)))
 
 
-def test_numpy_table_that_jax_narrows_is_accepted():
+def test_numpy_table_that_jax_narrows_is_accepted() -> None:
     curve = PlateauCurve(1000, warmup_steps=100)
     wide = jax.tree.map(np.int64, curve.table)
     with jax.enable_x64(False):
@@ -88,7 +88,7 @@ def with_cooldowns():
     [with_plateaus(2), with_plateaus(30), with_cooldowns()],
     ids=["2 plateaus", "30 plateaus", "cooldowns"],
 )
-def test_traced_tables_change_without_recompilation(curves):
+def test_traced_tables_change_without_recompilation(curves) -> None:
     traces = []
 
     @jax.jit

@@ -31,7 +31,7 @@ from plateau_jax.numerics import exponents
 from plateau_jax.numerics.arithmetic import FIXED_BITS, ONE
 
 
-def test_formula_of_two_to_minus():
+def test_formula_of_two_to_minus() -> None:
     """2^(-k - f) = (c₀ - c₁·u + c₂·u² - …)/2ᵏ with u = f·ln 2."""
     f, in_units = unknown("f", Fraction(1, 4))
     u = f.scaled(Fraction(exponents.LN_2, ONE))
@@ -41,7 +41,7 @@ def test_formula_of_two_to_minus():
 
 
 @pytest.mark.parametrize("least", [Fraction(3, 4), Fraction(5, 4)])
-def test_formula_of_half_log_slope(least, monkeypatch):
+def test_formula_of_half_log_slope(least, monkeypatch) -> None:
     """B/2 = 2·i·(c₀ + c₁·z² + c₂·z⁴ + …) with i = 1/(1 + y) and z = (y - 1)·i."""
     y, in_units = unknown("y", least)
     inverse, inverse_in_units = unknown("1/(1 + y)", 1 / (1 + least))
@@ -58,18 +58,18 @@ def test_formula_of_half_log_slope(least, monkeypatch):
 
 
 @pytest.mark.parametrize("k", range(len(exponents.EXPONENTIAL)))
-def test_coefficient_of_exponential_is_rounded_down(k):
+def test_coefficient_of_exponential_is_rounded_down(k) -> None:
     assert exponents.EXPONENTIAL[k] == ONE // factorial(k)
 
 
 @pytest.mark.parametrize("k", range(len(exponents.LOGARITHM)))
-def test_coefficient_of_logarithm_is_rounded_down(k):
+def test_coefficient_of_logarithm_is_rounded_down(k) -> None:
     exact = point(ONE) / LN_2.scaled(2 * (2 * k + 1))
     error = point(exponents.LOGARITHM[k]) - exact
     assert error.within(ROUNDED_DOWN)
 
 
-def test_ln_2_is_rounded_down():
+def test_ln_2_is_rounded_down() -> None:
     error = point(exponents.LN_2) - LN_2.scaled(ONE)
     assert error.within(ROUNDED_DOWN)
 
@@ -77,37 +77,37 @@ def test_ln_2_is_rounded_down():
 # Boxes, and the ranges of the integers in them.
 
 
-def test_boxes_contain_every_exponent():
+def test_boxes_contain_every_exponent() -> None:
     """From E = 64 on, 2^(-E) and what is computed, which is 0, are both below a unit."""
     boxes = [power.exponent for power in powers()]
     assert_covered(Interval(0, FIXED_BITS + 2), boxes)
 
 
 @pytest.mark.parametrize("whole", [FIXED_BITS + 2, 2**62])
-def test_powers_of_two_from_64_on_are_0(whole):
+def test_powers_of_two_from_64_on_are_0(whole) -> None:
     """For all whole parts from 63 on, the shift is by 63."""
     value = exponents.two_to_minus(BOUNDED, whole, integer(0, ONE - 1))
     assert value.computed == NOTHING
 
 
-def test_powers_of_two_of_exact_exponents():
+def test_powers_of_two_of_exact_exponents() -> None:
     """`two_to_minus` is less than 5.6 units off if E is not."""
     errors = union(power.error for power in powers())
     assert errors.within(Interval(Fraction(-56, 10), Fraction(56, 10)))
 
 
-def test_powers_of_two_are_at_most_1():
+def test_powers_of_two_are_at_most_1() -> None:
     for power in powers():
         assert power.integers.within(Interval(0, ONE))
 
 
-def test_boxes_contain_every_normalized_number():
+def test_boxes_contain_every_normalized_number() -> None:
     """Also those that are rounded to a number outside."""
     boxes = [slope.y for slope in slopes()]
     assert_covered(NORMALIZED + MARGIN, boxes)
 
 
-def test_half_slope_is_below_1():
+def test_half_slope_is_below_1() -> None:
     """So it is an operand that `multiply` accepts."""
     for slope in slopes():
         assert slope.integers.within(HALF_SLOPE)
@@ -120,7 +120,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES
 
 
 @every_family
-def test_exponent_is_far_above_0_unless_k_is_0(family):
+def test_exponent_is_far_above_0_unless_k_is_0(family) -> None:
     """So no error makes it negative. `test_exponent_is_not_negative` is about k = 0."""
     for slope in slopes():
         octaves = slope.logarithm.scaled(family.sign)
@@ -129,7 +129,7 @@ def test_exponent_is_far_above_0_unless_k_is_0(family):
 
 
 @every_family
-def test_boxes_contain_every_power(family):
+def test_boxes_contain_every_power(family) -> None:
     """For any P, k and y, E is in one of its boxes together with them."""
     least = family.powers.low
     most = family.powers.high
@@ -148,7 +148,7 @@ def test_boxes_contain_every_power(family):
 
 
 @every_family
-def test_boxes_contain_the_greatest_k(family):
+def test_boxes_contain_the_greatest_k(family) -> None:
     """For an E alone: k is greatest for the least P and a y at one of its ends."""
     least = family.powers.low
     ends = (NORMALIZED.low, NORMALIZED.high)

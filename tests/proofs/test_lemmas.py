@@ -141,7 +141,7 @@ def inverse_of(length: int) -> tuple[int, int]:
 
 @examples(200)
 @given(lengths, fractions_of_one)
-def test_ratio_of_steps(length, place):
+def test_ratio_of_steps(length, place) -> None:
     inverse, rest = inverse_of(length)
     for steps, error in (
         (floor(length * place / 2), ERROR_OF_X),
@@ -158,7 +158,7 @@ rates = corners(0, 2**124 - 1) | magnitudes(0, 2**124 - 1)
 
 @examples(200)
 @given(corners(-MAX_STEP, MAX_STEP), rates)
-def test_product_with_a_rate(steps, rate):
+def test_product_with_a_rate(steps, rate) -> None:
     limbs = cut_into_limbs(rate, 4)
     whole, fraction = steps_times_rate(steps, limbs)
     assert 0 <= fraction < ONE
@@ -166,7 +166,7 @@ def test_product_with_a_rate(steps, rate):
 
 
 @given(corners(-MAX_STEP, MAX_STEP), rates, fractions_of_one)
-def test_error_of_product_with_a_rate(steps, rate, rest):
+def test_error_of_product_with_a_rate(steps, rate, rest) -> None:
     """The rate is rounded down by any part of a unit."""
     part = point(Fraction(steps, MAX_STEP))
     error = error_of_steps_times(ERROR_OF_INVERSE, part)
@@ -175,7 +175,7 @@ def test_error_of_product_with_a_rate(steps, rate, rest):
     assert computed - exact in error
 
 
-def test_error_of_product_with_a_rate_is_reached():
+def test_error_of_product_with_a_rate_is_reached() -> None:
     """Nearly: with the longest segment, and a rate and a product that lose nearly a unit."""
     hardly = Fraction(1, 2**100)
     for steps in (MAX_STEP, -MAX_STEP, MAX_STEP // 2):
@@ -207,7 +207,7 @@ def assert_sharp(bounds: Interval, expected: Fraction, most: Fraction) -> None:
 
 
 @given(st.fractions(Fraction(1, 10), Fraction(1, 2), max_denominator=10**6))
-def test_coefficients_of_sine_have_its_omitted_terms(x):
+def test_coefficients_of_sine_have_its_omitted_terms(x) -> None:
     """Half the sine of πx/2, divided by x, in units."""
     coefficients = sine_coefficients(point(x))
     bounds = alternating_sum(coefficients, x**2)
@@ -216,7 +216,7 @@ def test_coefficients_of_sine_have_its_omitted_terms(x):
 
 
 @given(st.fractions(Fraction(1, 10), Fraction(7, 10), max_denominator=10**6))
-def test_coefficients_of_exponential_have_its_omitted_terms(u):
+def test_coefficients_of_exponential_have_its_omitted_terms(u) -> None:
     coefficients = exponential_coefficients(point(u))
     bounds = alternating_sum(coefficients, u)
     exponential = as_fraction(mp.exp(-exactly(u)))
@@ -224,7 +224,7 @@ def test_coefficients_of_exponential_have_its_omitted_terms(u):
 
 
 @given(st.fractions(Fraction(1, 10), Fraction(3, 17), max_denominator=10**6))
-def test_coefficients_of_logarithm_have_its_omitted_terms(z):
+def test_coefficients_of_logarithm_have_its_omitted_terms(z) -> None:
     """The inverse hyperbolic tangent of z, divided by 2·ln 2·z, in units."""
     coefficients = logarithm_coefficients(point(z**2))
     bounds = alternating_sum(coefficients, -(z**2))
@@ -255,7 +255,7 @@ half_a_segment = approximated(Interval(0, Fraction(1, 2)), ERROR_OF_X)
 
 
 @given(half_a_segment)
-def test_cosine(x):
+def test_cosine(x) -> None:
     assume(x.computed >= 0)
     error_of_cosine(x)
 
@@ -285,7 +285,7 @@ far_from_0 = approximated(Interval(Fraction(2, 5), Fraction(1, 2)), ERROR_OF_X)
 
 
 @given(far_from_0)
-def test_bounds_of_cosine_follow_its_coefficients(x):
+def test_bounds_of_cosine_follow_its_coefficients(x) -> None:
     with shortened(cosine, "SINE", 4):
         error = error_of_cosine(x)
     assert abs(error) > 2**30
@@ -319,7 +319,7 @@ def boxes_of_exponent(exponent: Fraction) -> list[Power]:
 
 @examples(200)
 @given(magnitudes(0, 63), corners(0, ONE - 1))
-def test_two_to_minus(whole, fraction):
+def test_two_to_minus(whole, fraction) -> None:
     boxes = boxes_of_exponent(whole + fraction * UNIT)
     assert boxes
     for power in boxes:
@@ -330,7 +330,7 @@ fractions_of_octave = st.integers(ONE // 2, ONE - 1)
 
 
 @given(fractions_of_octave)
-def test_bounds_of_power_of_two_follow_its_constants(fraction):
+def test_bounds_of_power_of_two_follow_its_constants(fraction) -> None:
     """The number u is about 2/3 of ln 2 or more."""
     with shortened(exponents, "EXPONENTIAL", 7):
         error = error_of_power(power_around(fraction), 0, fraction)
@@ -349,7 +349,7 @@ def power_around(fraction: int) -> Power:
 
 
 @given(st.integers(0, 62), fractions_of_octave, st.integers(-(2**21), 2**21))
-def test_error_of_an_exponent_is_an_error_of_its_power(whole, fraction, error):
+def test_error_of_an_exponent_is_an_error_of_its_power(whole, fraction, error) -> None:
     """The mean value theorem, for errors that outweigh the others."""
     computed_exponent = whole + fraction * UNIT
     computed = two_to_minus(PYTHON, whole, fraction)
@@ -359,7 +359,7 @@ def test_error_of_an_exponent_is_an_error_of_its_power(whole, fraction, error):
         assert error_of_result in power.error_for(point(error))
 
 
-def test_error_of_an_exponent_beyond_the_margin_fails():
+def test_error_of_an_exponent_beyond_the_margin_fails() -> None:
     power = powers()[0]
     with pytest.raises(AssertionError):
         power.error_for(point(2**23))
@@ -376,7 +376,7 @@ def slope_of(y: Fraction) -> Fraction:
 
 
 @given(normalized)
-def test_inverse_of_one_plus(y):
+def test_inverse_of_one_plus(y) -> None:
     computed = exponents.inverse_of_one_plus(PYTHON, y.computed)
     box = box_of_y(y.exact).y
     bounds = inverse_of_one_plus((box.low + 1, box.high + 1))
@@ -398,7 +398,7 @@ def error_of_slope(slope: Slope, y: ApproximatedNumber) -> Fraction:
 
 @examples(200)
 @given(normalized)
-def test_half_log_slope(y):
+def test_half_log_slope(y) -> None:
     error_of_slope(box_of_y(y.exact), y)
 
 
@@ -411,7 +411,7 @@ far_from_1 = approximated(Interval(Fraction(13, 10), Fraction(7, 5)), ERROR_OF_Y
 
 
 @given(far_from_1)
-def test_bounds_of_slope_follow_its_constants(y):
+def test_bounds_of_slope_follow_its_constants(y) -> None:
     with shortened(exponents, "LOGARITHM", 5):
         error = error_of_slope(slope_around(y.exact), y)
     assert abs(error) > 2**20 * UNIT
@@ -422,7 +422,7 @@ def test_bounds_of_slope_follow_its_constants(y):
 
 
 @given(st.fractions(Fraction(11, 10), Fraction(7, 5), max_denominator=10**6))
-def test_bounds_of_slope_follow_the_error_of_y(y):
+def test_bounds_of_slope_follow_the_error_of_y(y) -> None:
     rounded_up = ApproximatedNumber(y, floor(y * ONE) + 2**30)
     with patch.object(errors_of_exponentials, "ERROR_OF_Y", Interval(0, 2**30)):
         inverse_of_one_plus.cache_clear()
@@ -433,7 +433,7 @@ def test_bounds_of_slope_follow_the_error_of_y(y):
 
 
 @given(st.fractions(1, 2, max_denominator=1000), st.integers(-(2**20), 2**20))
-def test_relative_error_of_an_inverse(number, units):
+def test_relative_error_of_an_inverse(number, units) -> None:
     """(1 + e)/t with a relative error e, as a polynomial and as an integer."""
     t = Variable("t", Interval(number, number + Fraction(1, 1000)))
     exact_t = number + Fraction(1, 2000)
@@ -458,7 +458,7 @@ def test_relative_error_of_an_inverse(number, units):
     st.fractions(Fraction(-1, 2), Fraction(1, 2), max_denominator=100),
     st.fractions(-100, 100, max_denominator=10),
 )
-def test_error_of_exponent_has_all_terms_and_no_other(k, p, octaves, of_product):
+def test_error_of_exponent_has_all_terms_and_no_other(k, p, octaves, of_product) -> None:
     """With P off by half a unit, B by a relative error, the product, and digits lost at the end."""
     b = Fraction(3, 2)
     relative = Fraction(-1, 2**50), Fraction(1, 2**48)
@@ -499,7 +499,7 @@ powers_of_t = st.fractions(*map(Fraction, InversePower.powers), max_denominator=
 
 @examples(200)
 @given(lengths, fractions_of_one, powers_of_x)
-def test_exponent_of_power_of_fraction(length, place, p):
+def test_exponent_of_power_of_fraction(length, place, p) -> None:
     """(j/L)^P is 2^(-E) with E = P·(k - log₂ y)."""
     assume(length > 1)
     steps = min(max(1, floor(length * place)), length - 1)
@@ -520,7 +520,7 @@ def test_exponent_of_power_of_fraction(length, place, p):
 
 @examples(200)
 @given(magnitudes(1, MAX_T), st.integers(0, ONE - 1), fractions_of_one, powers_of_t)
-def test_exponent_of_inverse_power(whole, fraction, rest, p):
+def test_exponent_of_inverse_power(whole, fraction, rest, p) -> None:
     """t^(-P) is 2^(-E) with E = P·(k + log₂ y), for a t that is off like a product with a rate."""
     error = ERROR_OF_GROWTH.low * rest
     t = whole + (fraction - error) * UNIT
@@ -540,7 +540,7 @@ def test_exponent_of_inverse_power(whole, fraction, rest, p):
 
 
 @given(powers_of_t, corners(-2 * ONE // 7, 3 * ONE // 7))
-def test_power_times(p, number):
+def test_power_times(p, number) -> None:
     units = floor(p * ONE + Fraction(1, 2))
     computed = power_times(PYTHON, number, power_limbs(p))
     exact = Fraction(number * units, ONE)
@@ -548,7 +548,7 @@ def test_power_times(p, number):
 
 
 @given(magnitudes(1, MAX_T - 1), st.integers(0, ONE - 1), fractions_of_one)
-def test_normalized_number(whole, fraction, rest):
+def test_normalized_number(whole, fraction, rest) -> None:
     """t/2ᵏ - 1 is off like t, and rounded down once more."""
     k, y_minus_1 = inverse_power.normalize(PYTHON, whole, fraction)
     assert y_minus_1 + ONE == digits(whole, fraction) >> k
@@ -559,7 +559,7 @@ def test_normalized_number(whole, fraction, rest):
 
 
 @given(powers_of_x, powers_of_x, rates, fractions_of_one)
-def test_powers_between(least, most, doublings, place):
+def test_powers_between(least, most, doublings, place) -> None:
     """Each P with P·d in an interval is in the result, and the ends are."""
     domain = Interval(min(least, most), max(least, most))
     p = domain.low + (domain.high - domain.low) * place
@@ -586,7 +586,7 @@ BY_TWOS = steps_scaled_by_twos()
     st.integers(0, MAX_STEP.bit_length()),
     st.integers(-1, 2),
 )
-def test_steps_are_scaled_in_one_range(length, border, halvings, distance):
+def test_steps_are_scaled_in_one_range(length, border, halvings, distance) -> None:
     """The steps are next to a border between two ranges."""
     steps = floor(length * border / 2**halvings) + distance
     assume(1 <= steps < length)
@@ -607,7 +607,7 @@ def ranges_with(fraction: Fraction, ranges: list[Multiple]) -> list[int]:
 
 @examples(50)
 @given(approximated(Interval(Fraction(1, 4), 1), ERROR_OF_SCALED_STEPS))
-def test_root_of_a_number(y):
+def test_root_of_a_number(y) -> None:
     exact = as_fraction(mp.sqrt(exactly(y.exact)))
     largest = 1 - Fraction(1, 2**32)
     assume(exact < largest)
@@ -653,7 +653,7 @@ parabolas = st.builds(
 
 
 @given(parabolas)
-def test_terms_that_the_parabola_omits(curve):
+def test_terms_that_the_parabola_omits(curve) -> None:
     bounds = omitted_from_parabola(point(curve.power), point(curve.x))
     omitted = curve.interpolant - curve.parabola
     coefficient = omitted / curve.x / curve.growth**2
@@ -661,7 +661,7 @@ def test_terms_that_the_parabola_omits(curve):
 
 
 @given(parabolas)
-def test_error_of_values_on_the_parabola(curve):
+def test_error_of_values_on_the_parabola(curve) -> None:
     """From the level 1 down to (1 + g)^(-P), in units."""
     last = as_fraction((1 + exactly(curve.growth)) ** -exactly(curve.power))
     omitted = (curve.parabola - curve.interpolant) * (1 - last)
@@ -669,7 +669,7 @@ def test_error_of_values_on_the_parabola(curve):
 
 
 @given(parabolas, fractions_of_one, fractions_of_one)
-def test_error_of_parabola(curve, rest_of_x, rest_of_growth):
+def test_error_of_parabola(curve, rest_of_x, rest_of_growth) -> None:
     x = floor(curve.x * ONE + ERROR_OF_SCALED_STEPS.low * rest_of_x)
     growth = floor(curve.growth * curve.x * ONE + ERROR_OF_GROWTH.low * rest_of_growth)
     assume(growth >= 0)

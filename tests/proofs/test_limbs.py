@@ -41,20 +41,20 @@ from plateau_jax.numerics.arithmetic import LIMB, ONE, multiply, ratio
 from plateau_jax.numerics.exponents import exponent_of_power, power_times, steps_times_rate
 
 
-def test_octaves_contain_every_length():
+def test_octaves_contain_every_length() -> None:
     lengths: list[Interval] = []
     for doublings in OCTAVES_OF_LENGTH:
         lengths += lengths_from(doublings)
     assert_covered(Interval(1, MAX_LENGTH), lengths)
 
 
-def test_joined_limbs_are_one_number():
+def test_joined_limbs_are_one_number() -> None:
     number = integer("number", Interval(0, ONE - 1))
     assert joined(number >> 31, number & LIMB) == number.value
 
 
 @pytest.mark.parametrize("ranges", OPERANDS)
-def test_product_is_at_most_two_units_low(ranges):
+def test_product_is_at_most_two_units_low(ranges) -> None:
     """a·b - 2⁶²·multiply(a, b) is a_low·b_low + 2³¹·remainder, which lies in [0, 2·2⁶²)."""
     range_of_a, range_of_b = ranges
     a = integer("a", range_of_a)
@@ -64,7 +64,7 @@ def test_product_is_at_most_two_units_low(ranges):
 
 
 @pytest.mark.parametrize("ranges", OPERANDS)
-def test_product_never_decreases(ranges):
+def test_product_never_decreases(ranges) -> None:
     """The product is floor((a_high·b + a_low·b_high)/2³¹) = floor((a·b_high + a_high·b_low)/2³¹).
 
     If a is not negative, the first numerator never decreases as b grows, because b_high doesn't.
@@ -83,7 +83,7 @@ def test_product_never_decreases(ranges):
 
 
 @pytest.mark.parametrize("doublings", OCTAVES_OF_LENGTH)
-def test_ratio_is_rounded_down_once(doublings):
+def test_ratio_is_rounded_down_once(doublings) -> None:
     """With I = floor(2⁹³/L), `ratio` is floor(steps·I/2³¹), for steps up to 10/7 of the length.
 
     steps·2⁶²/L is larger by less than 1 + steps/2³¹: I is rounded down, and the quotient is.
@@ -97,7 +97,7 @@ def test_ratio_is_rounded_down_once(doublings):
         assert missing.range.within(A_LIMB)
 
 
-def test_steps_times_rate_is_rounded_down_once():
+def test_steps_times_rate_is_rounded_down_once() -> None:
     """With R = r·2⁹³, the whole part and the fraction are the digits of floor(steps·R/2³¹).
 
     `steps` may be negative: a power calls it with up to -3/7 of the length.
@@ -111,7 +111,7 @@ def test_steps_times_rate_is_rounded_down_once():
     assert fraction.range.within(FRACTIONS)
 
 
-def test_limbs_contain_every_power():
+def test_limbs_contain_every_power() -> None:
     for powers in (POWERS_OF_X, POWERS_OF_T):
         below, greatest = every_power(powers)
         assert below.whole == Interval(0, powers.high - 1)
@@ -119,7 +119,7 @@ def test_limbs_contain_every_power():
 
 
 @pytest.mark.parametrize("limbs", EVERY_POWER_OF_T, ids=repr)
-def test_power_times_is_at_most_two_units_low(limbs):
+def test_power_times_is_at_most_two_units_low(limbs) -> None:
     """power_times(y - 1, P) is P·(y - 1), less than two units low."""
     number = integer("y - 1", Y_MINUS_1)
     power = limbs.unknown()
@@ -131,7 +131,7 @@ def test_power_times_is_at_most_two_units_low(limbs):
 @pytest.mark.parametrize(
     ("powers", "most_k"), [(POWERS_OF_X, MOST_K_OF_X), (POWERS_OF_T, MOST_K_OF_T)], ids=["x", "t"]
 )
-def test_exponent_of_power_is_less_than_four_units_low(powers, most_k):
+def test_exponent_of_power_is_less_than_four_units_low(powers, most_k) -> None:
     """E = P·k + 2·half_slope·product, less than four units low, as a whole part and a fraction."""
     k = integer("k", Interval(0, most_k))
     most_whole = ceil(powers.high * 3 / 7)
@@ -149,7 +149,7 @@ def test_exponent_of_power_is_less_than_four_units_low(powers, most_k):
 
 
 @pytest.mark.parametrize("powers", [POWERS_OF_X, POWERS_OF_T], ids=["x", "t"])
-def test_exponent_is_not_negative(powers):
+def test_exponent_is_not_negative(powers) -> None:
     """If k is 0, the product is not negative, and no digit is. If k is not 0, E is far above 0.
 
     `test_exponent_is_far_above_0_unless_k_is_0` is about the other k.

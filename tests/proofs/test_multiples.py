@@ -21,7 +21,7 @@ every_scale = pytest.mark.parametrize(
 
 
 @every_scale
-def test_steps_are_scaled_by_their_fraction_of_the_length(scale, ranges, factor):
+def test_steps_are_scaled_by_their_fraction_of_the_length(scale, ranges, factor) -> None:
     """All j and L with j/L in a range have the same k, and nothing overflows."""
     for expected_k, steps in enumerate(ranges):
         k, scaled = scale(PYTHON, steps, LENGTH)
@@ -31,7 +31,7 @@ def test_steps_are_scaled_by_their_fraction_of_the_length(scale, ranges, factor)
 
 
 @every_scale
-def test_ranges_contain_every_fraction_of_a_length(scale, ranges, factor):
+def test_ranges_contain_every_fraction_of_a_length(scale, ranges, factor) -> None:
     """Between two ranges there are only fractions of lengths above the longest.
 
     A range begins at a fraction c/d. Every j/L below it is at most c/d - 1/(d·L), because

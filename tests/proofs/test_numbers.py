@@ -53,7 +53,7 @@ def numbers_inside(draw: st.DrawFn, numbers: Any = rationals) -> Inside:
 
 @examples(200)
 @given(numbers_inside(), numbers_inside(positive_rationals), st.integers(0, 5))
-def test_operations_of_intervals_contain_those_of_their_numbers(one, other, exponent):
+def test_operations_of_intervals_contain_those_of_their_numbers(one, other, exponent) -> None:
     a = one.number
     b = other.number
     around_a = one.interval
@@ -75,7 +75,7 @@ def test_operations_of_intervals_contain_those_of_their_numbers(one, other, expo
 
 
 @given(st.integers(-50, 50), st.integers(-50, 50))
-def test_intersection_and_integers_keep_what_is_in_both(a, b):
+def test_intersection_and_integers_keep_what_is_in_both(a, b) -> None:
     low = min(a, b)
     high = max(a, b)
     third = Fraction(1, 3)
@@ -85,14 +85,14 @@ def test_intersection_and_integers_keep_what_is_in_both(a, b):
     assert wide.intersection(whole).within(whole)
 
 
-def test_empty_interval_is_an_error():
+def test_empty_interval_is_an_error() -> None:
     with pytest.raises(AssertionError, match="without numbers"):
         Interval(1, 0)
 
 
 @examples(100)
 @given(numbers_inside(positive_rationals), numbers_inside(positive_rationals))
-def test_polynomial_contains_its_values(one, other):
+def test_polynomial_contains_its_values(one, other) -> None:
     t = Variable("t", one.interval)
     e = Variable("e", other.interval)
     x = one.number
@@ -104,7 +104,7 @@ def test_polynomial_contains_its_values(one, other):
     assert power_of(t, 1) * power_of(t, -1) == constant(1)
 
 
-def test_constants_contain_pi_and_ln_2():
+def test_constants_contain_pi_and_ln_2() -> None:
     for interval, expected in ((pi(), mp.pi), (ln_2(), mp.ln(2))):
         assert exactly(interval.low) <= expected <= exactly(interval.high)
         assert interval.high - interval.low < Fraction(1, 2**110)
@@ -160,7 +160,7 @@ def subtract_twice(a: Any, b: Any) -> Any:
 
 @pytest.mark.parametrize("operation", [add, subtract, subtract_twice])
 @given(one=approximations(), other=approximations())
-def test_sums_stay_within_bounds(operation: Binary, one, other):
+def test_sums_stay_within_bounds(operation: Binary, one, other) -> None:
     exact = operation(one.exact, other.exact)
     computed = operation(one.computed, other.computed)
     bounds = operation(one.bounds, other.bounds)
@@ -171,7 +171,7 @@ small_approximations = approximations(-(2**20), 2**20)
 
 
 @given(small_approximations, small_approximations, st.integers(-9, 9))
-def test_products_of_integers_stay_within_bounds(one, other, factor):
+def test_products_of_integers_stay_within_bounds(one, other, factor) -> None:
     exact = one.exact * other.exact * factor
     computed = one.computed * other.computed * factor
     bounds = one.bounds * other.bounds * factor
@@ -180,7 +180,7 @@ def test_products_of_integers_stay_within_bounds(one, other, factor):
 
 @examples(100)
 @given(approximations(), st.integers(0, 20))
-def test_shifts_stay_within_bounds(number, bits):
+def test_shifts_stay_within_bounds(number, bits) -> None:
     left = Approximated(
         number.exact * 2**bits,
         number.computed << bits,
@@ -197,7 +197,7 @@ def test_shifts_stay_within_bounds(number, bits):
 
 @examples(200)
 @given(approximations(-ONE // 2, ONE), approximations(0, ONE))
-def test_products_of_fractions_stay_within_bounds(one, other):
+def test_products_of_fractions_stay_within_bounds(one, other) -> None:
     exact = one.exact * other.exact / ONE
     computed = multiply(one.computed, other.computed)
     product = BOUNDED.multiply(one.bounds, other.bounds)
@@ -205,7 +205,7 @@ def test_products_of_fractions_stay_within_bounds(one, other):
 
 
 @given(approximations(-5, 5), approximations(-5, 5))
-def test_larger_and_smaller_stay_within_bounds(one, other):
+def test_larger_and_smaller_stay_within_bounds(one, other) -> None:
     for operation, name in ((max, "maximum"), (min, "minimum")):
         exact = operation(one.exact, other.exact)
         computed = operation(one.computed, other.computed)
@@ -214,7 +214,7 @@ def test_larger_and_smaller_stay_within_bounds(one, other):
 
 
 @given(approximations(-5, 5))
-def test_absolute_values_stay_within_bounds(number):
+def test_absolute_values_stay_within_bounds(number) -> None:
     absolute = Approximated(
         abs(number.exact),
         abs(number.computed),
@@ -224,7 +224,7 @@ def test_absolute_values_stay_within_bounds(number):
 
 
 @given(st.integers(-(2**40), 2**40), st.integers(0, 2**20), st.integers(1, 40))
-def test_bits_stay_within_bounds(number, width, bits):
+def test_bits_stay_within_bounds(number, width, bits) -> None:
     mask = (1 << bits) - 1
     numbers = bounded.integer(number - width, number + width)
     lowest = numbers & mask
@@ -237,7 +237,7 @@ small_integers = st.integers(-(2**20), 2**20)
 
 
 @given(small_integers, small_integers, small_integers, small_integers)
-def test_error_of_a_product_has_all_terms(a, error_of_a, b, error_of_b):
+def test_error_of_a_product_has_all_terms(a, error_of_a, b, error_of_b) -> None:
     """Also the product of both errors, which are as large as the numbers here."""
     one = near(point(a), point(error_of_a))
     other = near(point(b), point(error_of_b))
@@ -246,7 +246,7 @@ def test_error_of_a_product_has_all_terms(a, error_of_a, b, error_of_b):
 
 
 @given(small_integers, small_integers, small_integers, small_integers)
-def test_error_of_a_product_of_fractions_has_all_terms(a, error_of_a, b, error_of_b):
+def test_error_of_a_product_of_fractions_has_all_terms(a, error_of_a, b, error_of_b) -> None:
     a = abs(a)
     b = abs(b)
     error_of_a = abs(error_of_a)
@@ -260,7 +260,7 @@ def test_error_of_a_product_of_fractions_has_all_terms(a, error_of_a, b, error_o
 
 
 @given(approximations(), approximations())
-def test_comparison_has_one_outcome_or_fails(one, other):
+def test_comparison_has_one_outcome_or_fails(one, other) -> None:
     a = one.bounds
     b = other.bounds
     least_difference = a.computed.low - b.computed.high
@@ -276,7 +276,7 @@ def test_comparison_has_one_outcome_or_fails(one, other):
     assert (b <= a) != is_less
 
 
-def test_polynomials_keep_what_cancels():
+def test_polynomials_keep_what_cancels() -> None:
     t = Variable("t", Interval(1, 2))
     y = near(power_of(t, 1).scaled(1000), Interval(-1, 0))
     assert (y - y).exact.range.magnitude == 0
@@ -284,29 +284,29 @@ def test_polynomials_keep_what_cancels():
     assert (y * y - y * y).exact.range.magnitude == 0
 
 
-def test_larger_number_may_be_the_one_that_is_computed_lower():
+def test_larger_number_may_be_the_one_that_is_computed_lower() -> None:
     exact_5 = near(point(5), point(-4))
     exact_3 = near(point(3), point(1))
     larger = BOUNDED.maximum(exact_5, exact_3)
     Approximated(Fraction(5), 4, larger).assert_within_bounds()
 
 
-def test_absolute_value_of_a_number_that_changes_its_sign():
+def test_absolute_value_of_a_number_that_changes_its_sign() -> None:
     bounds = abs(near(point(-1), point(2)))
     Approximated(Fraction(1), 1, bounds).assert_within_bounds()
 
 
-def test_bits_of_two_limbs_may_exceed_both():
+def test_bits_of_two_limbs_may_exceed_both() -> None:
     either = bounded.integer(4, 4) | bounded.integer(3, 3)
     assert 7 in either.computed
 
 
-def test_digit_of_a_range_that_reaches_the_next_block():
+def test_digit_of_a_range_that_reaches_the_next_block() -> None:
     x = integers.integer("x", Interval(32, 48))
     assert (x & 15).range == Interval(0, 15)
 
 
-def test_digits_of_different_numbers_differ():
+def test_digits_of_different_numbers_differ() -> None:
     x = integers.integer("x", Interval(0, 99))
     digit = x & 15
     assert digit.value == (x & 15).value
@@ -450,7 +450,7 @@ def boxes_that_end_early() -> Any:
 
 
 @pytest.mark.parametrize(("step", "message"), STEPS_WITHOUT_PROOF)
-def test_step_that_proves_nothing_fails(step: Callable[[], Any], message: str):
+def test_step_that_proves_nothing_fails(step: Callable[[], Any], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         step()
 
@@ -459,7 +459,7 @@ every_kind = pytest.mark.parametrize("kind", [Bounded, Integer, Multiple])
 
 
 @every_kind
-def test_unknown_number_has_no_truth_value(kind):
+def test_unknown_number_has_no_truth_value(kind) -> None:
     digit = digit_of(kind)
     for condition in (digit, 0 * digit):
         with pytest.raises(AssertionError, match="truth value"):
@@ -468,34 +468,34 @@ def test_unknown_number_has_no_truth_value(kind):
 
 @every_kind
 @pytest.mark.parametrize("bits", [-1, 64])
-def test_shift_by_more_than_int64_has_fails(kind, bits):
+def test_shift_by_more_than_int64_has_fails(kind, bits) -> None:
     with pytest.raises(AssertionError, match="a shift by"):
         digit_of(kind) << bits
 
 
 @pytest.mark.parametrize("kind", [Bounded, Integer])
 @pytest.mark.parametrize("bits", [-1, 64])
-def test_shift_to_the_right_by_more_than_int64_has_fails(kind, bits):
+def test_shift_to_the_right_by_more_than_int64_has_fails(kind, bits) -> None:
     with pytest.raises(AssertionError, match="a shift by"):
         digit_of(kind) >> bits
 
 
 @pytest.mark.parametrize("kind", [Bounded, Integer])
 @pytest.mark.parametrize("compare", [eq, ne, lt, ge])
-def test_comparison_with_both_outcomes_fails(kind, compare):
+def test_comparison_with_both_outcomes_fails(kind, compare) -> None:
     for number in (0, 5, 9):
         if (compare, number) not in ((lt, 0), (ge, 0)):
             with pytest.raises(AssertionError, match="both outcomes"):
                 compare(digit_of(kind), number)
 
 
-def test_comparison_of_multiples_with_both_outcomes_fails():
+def test_comparison_of_multiples_with_both_outcomes_fails() -> None:
     with pytest.raises(AssertionError, match="both outcomes"):
         digit_of(Multiple) < LENGTH  # noqa: B015 -- the comparison fails
 
 
 @pytest.mark.parametrize("kind", [Bounded, Integer])
-def test_comparison_with_one_outcome_has_it(kind):
+def test_comparison_with_one_outcome_has_it(kind) -> None:
     digit = digit_of(kind)
     assert digit != 10
     assert not digit == -1  # noqa: SIM201 -- both operators
@@ -522,7 +522,7 @@ def value_of(polynomial: Polynomial, number: Fraction, x: Variable) -> Fraction 
 
 
 @given(st.integers(0, 2**40), st.integers(1, 30), st.integers(-9, 9))
-def test_digits_of_an_unknown_integer_add_up(number, bits, factor):
+def test_digits_of_an_unknown_integer_add_up(number, bits, factor) -> None:
     x = integers.integer("x", Interval(0, 2**40))
     high = x >> bits
     low = x & ((1 << bits) - 1)
@@ -535,7 +535,7 @@ def test_digits_of_an_unknown_integer_add_up(number, bits, factor):
 
 
 @given(st.integers(0, 100), st.integers(3, 6))
-def test_digits_that_the_range_decides_are_known(number, bits):
+def test_digits_that_the_range_decides_are_known(number, bits) -> None:
     size = 1 << bits
     begin = number * size
     x = integers.integer("x", Interval(begin, begin + size - 1))
@@ -548,6 +548,6 @@ def test_digits_that_the_range_decides_are_known(number, bits):
     assert not x < begin
 
 
-def test_point_is_one_number():
+def test_point_is_one_number() -> None:
     assert point(3).low == point(3).high == 3
     assert Fraction(1, 3) in point(Fraction(1, 3))

@@ -47,7 +47,7 @@ scheduler.step(metric=0.5)  # raises TypeError
 lambda_lr(sgd(), curve).step()  # None, warns UserWarning
 
 
-def step_with_count(count):
+def step_with_count(count) -> None:
     """Step once by `count` samples."""
     counting = lambda_lr(sgd(), curve, clock=DataClock(8))
     counting.optimizer.step()

@@ -25,7 +25,7 @@ def absolute_error(number, expected):
 @given(positive, positive, fractions)
 @example(Fraction(1), Fraction(1, 2), Fraction(0))
 @example(Fraction(1), Fraction(1, 2), Fraction(1))
-def test_decimal_functions_of_two_levels_match_mpmath(start, end, x):
+def test_decimal_functions_of_two_levels_match_mpmath(start, end, x) -> None:
     start_decimal = exact.to_decimal(start)
     end_decimal = exact.to_decimal(end)
     with mpmath.workprec(400):
@@ -46,7 +46,7 @@ def test_decimal_functions_of_two_levels_match_mpmath(start, end, x):
 @given(fractions)
 @example(Fraction(0))
 @example(Fraction(1))
-def test_decimal_functions_of_a_fraction_match_mpmath(x):
+def test_decimal_functions_of_a_fraction_match_mpmath(x) -> None:
     with mpmath.workprec(400):
         root = exact.square_root(x)
         expected = mpmath.sqrt(exactly(x))
@@ -59,7 +59,7 @@ def test_decimal_functions_of_a_fraction_match_mpmath(x):
 
 
 @given(positive, fractions)
-def test_powers_match_mpmath(level, x):
+def test_powers_match_mpmath(level, x) -> None:
     decimal = exact.to_decimal(level)
     with mpmath.workprec(400):
         exponent = x - Fraction(1, 3)
@@ -71,7 +71,7 @@ def test_powers_match_mpmath(level, x):
 
 
 @given(st.integers(24, 224), st.data())
-def test_rounded_is_nearest_for_any_number_of_bits(bits, data):
+def test_rounded_is_nearest_for_any_number_of_bits(bits, data) -> None:
     value = data.draw(magnitudes(0, 2**bits))
     rounded = exact.round_to_float32(value, bits)
     assert type(rounded) is float
@@ -81,7 +81,7 @@ def test_rounded_is_nearest_for_any_number_of_bits(bits, data):
 
 
 @given(st.floats(0, 1, width=32, exclude_max=True))
-def test_ties_round_to_even(level):
+def test_ties_round_to_even(level) -> None:
     below = np.float32(level)
     above = np.nextafter(below, np.float32(2))
     middle = (Fraction(float(below)) + Fraction(float(above))) / 2
@@ -93,7 +93,7 @@ def test_ties_round_to_even(level):
 
 
 @given(st.integers(2**52, 2**53 - 1))
-def test_power_halfway_between_two_float64_is_rounded_to_even(number):
+def test_power_halfway_between_two_float64_is_rounded_to_even(number) -> None:
     """Python divides two integers to the nearest float64."""
     halfway = Fraction(2 * number + 1, 2**54)
     expected = float(halfway)

@@ -35,7 +35,7 @@ signed = st.builds(int.__mul__, up_to_one, st.sampled_from((-1, 1)))
 
 @examples(500)
 @given(signed, up_to_one)
-def test_product_is_at_most_two_units_low(a, b):
+def test_product_is_at_most_two_units_low(a, b) -> None:
     product = multiply(np.int64(a), np.int64(b))
     assert product == multiply(a, b)
     assert 0 <= Fraction(a * b, ONE) - int(product) < 3
@@ -43,7 +43,7 @@ def test_product_is_at_most_two_units_low(a, b):
 
 @examples(500)
 @given(signed, up_to_one, st.integers(0, 2**40))
-def test_product_never_decreases(a, b, more):
+def test_product_never_decreases(a, b, more) -> None:
     product = multiply(a, b)
     assert multiply(min(a + more, ONE), b) >= product
     if a >= 0:
@@ -51,7 +51,7 @@ def test_product_never_decreases(a, b, more):
 
 
 @given(st.decimals("0.05", "20"))
-def test_power_is_rounded_to_the_nearest_unit(power):
+def test_power_is_rounded_to_the_nearest_unit(power) -> None:
     exact = Fraction(power)
     high, middle, low = power_limbs(exact)
     units = (high << 62) + (middle << 31) + low
@@ -100,7 +100,7 @@ def draw_elapsed(read, length):
     return read.one_of((from_beginning, length - from_end))
 
 
-def assert_within(bounds, error):
+def assert_within(bounds, error) -> None:
     """Compare with bounds in units of 2⁻⁶², which a spec proves."""
     assert exactly(bounds.low) <= error <= exactly(bounds.high)
 
@@ -183,7 +183,7 @@ def test_parabola_between_nearly_equal_levels(read: Words) -> None:
 
 
 @given(descriptions(depth=0, kind="plateaus"))
-def test_table_has_a_row_for_each_segment(chosen):
+def test_table_has_a_row_for_each_segment(chosen) -> None:
     table = build(chosen).table
     assert table.begin.tolist() == Oracle(chosen).borders
     for column in table.columns().values():
@@ -192,7 +192,7 @@ def test_table_has_a_row_for_each_segment(chosen):
         assert not column.flags.writeable
 
 
-def test_table_has_a_row_per_stage():
+def test_table_has_a_row_per_stage() -> None:
     linear = StagedCurve([(10, 1), (0, 0.5), (5,), (0, 0.2)])
     assert linear.table.begin.tolist() == [0, 10, 10, 15, 15]
     assert len(linear.table.columns()) == 12
@@ -203,7 +203,7 @@ CURVED_STAGES = [
 ]
 
 
-def test_table_has_columns_of_its_shapes():
+def test_table_has_columns_of_its_shapes() -> None:
     linear = StagedCurve([(10, 1)]).table.columns()
     curved = StagedCurve(CURVED_STAGES, start=1.0).table.columns()
     assert linear.keys() < curved.keys()
@@ -211,7 +211,7 @@ def test_table_has_columns_of_its_shapes():
         assert column.shape == (len(SPECS) + 1,)
 
 
-def test_stage_that_holds_or_jumps_adds_no_column():
+def test_stage_that_holds_or_jumps_adds_no_column() -> None:
     curve = StagedCurve(
         [
             (5, None, "exponential"),
@@ -224,7 +224,7 @@ def test_stage_that_holds_or_jumps_adds_no_column():
     assert curve(range(10)).tolist() == [0] * 10
 
 
-def test_stage_between_equal_levels_keeps_the_columns_of_its_shape():
+def test_stage_between_equal_levels_keeps_the_columns_of_its_shape() -> None:
     curved = StagedCurve(CURVED_STAGES, start=1.0).table
     flat_stages = [(9, 1, shape) for _, _, shape in CURVED_STAGES]
     flat = StagedCurve(flat_stages, start=1).table

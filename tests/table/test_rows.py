@@ -96,7 +96,7 @@ def in_units(level):
 
 @examples(200)
 @given(levels, levels, lengths)
-def test_levels_are_rounded_towards_each_other(start, end, length):
+def test_levels_are_rounded_towards_each_other(start, end, length) -> None:
     high = max(start, end)
     low = min(start, end)
     higher = floor(in_units(high))
@@ -112,7 +112,7 @@ def test_levels_are_rounded_towards_each_other(start, end, length):
 
 
 @given(levels, levels, st.integers(1, MOST_DOUBLINGS), lengths)
-def test_levels_above_1_are_divided_by_the_least_power_of_two(low, more, doublings, length):
+def test_levels_above_1_are_divided_by_the_least_power_of_two(low, more, doublings, length) -> None:
     for integer in (2 ** (doublings - 1), 2**doublings - 1):
         high = exact.to_decimal(integer + Fraction(more))
         high_units = in_units(high)
@@ -128,7 +128,7 @@ def test_levels_above_1_are_divided_by_the_least_power_of_two(low, more, doublin
 
 
 @given(st.integers(0, ONE - 1), st.integers(1, 10**20), lengths)
-def test_row_is_flat_if_no_unit_is_between_its_levels(units, distance, length):
+def test_row_is_flat_if_no_unit_is_between_its_levels(units, distance, length) -> None:
     """Its levels are off a unit by 10⁻⁴⁰ and by up to five units."""
     for side in (1, -1):
         low = exact.to_decimal(Fraction(units, ONE) + Fraction(side, 10**40))
@@ -140,7 +140,7 @@ def test_row_is_flat_if_no_unit_is_between_its_levels(units, distance, length):
 
 
 @given(lengths)
-def test_inverse_of_length_is_rounded_down(length):
+def test_inverse_of_length_is_rounded_down(length) -> None:
     encoded = encode(Decimal(1), Decimal(0), length, "linear")
     high = joined_words(encoded.inverse_high, encoded.inverse_middle)
     inverse = high * 2**31 + encoded.inverse_low
@@ -149,7 +149,7 @@ def test_inverse_of_length_is_rounded_down(length):
 
 
 @given(st.sampled_from(("1-x^P", "(1-x)^P")), st.decimals("0.05", "20"), lengths)
-def test_rate_and_exponent_of_power(name, power, length):
+def test_rate_and_exponent_of_power(name, power, length) -> None:
     """P/L is rounded down, and P to the nearest unit."""
     assume(power not in (1, Decimal("0.5")))
     power = Fraction(power)
@@ -163,7 +163,7 @@ def test_rate_and_exponent_of_power(name, power, length):
 
 @examples(200)
 @given(levels, levels, lengths)
-def test_rate_of_exponential_is_rounded_down(start, end, length):
+def test_rate_of_exponential_is_rounded_down(start, end, length) -> None:
     """The rate is log₂(h/l)/L."""
     assume(start != end and start and end)
     limbs = parse_shape("exponential").parameters(start, end, length)
@@ -178,7 +178,7 @@ powers_of_t = st.decimals("0.25", "4", places=5)
 
 @examples(200)
 @given(levels, levels, lengths, powers_of_t)
-def test_rate_of_inverse_power_is_rounded_down(start, end, length, power):
+def test_rate_of_inverse_power_is_rounded_down(start, end, length, power) -> None:
     """The rate is ((h/l)^(1/P) - 1)/L. Nearly equal levels are marked by the last number."""
     assume(start != end and start and end)
     ratio = (wide(max(start, end)) / wide(min(start, end))) ** (1 / wide(power))
@@ -195,7 +195,7 @@ def test_rate_of_inverse_power_is_rounded_down(start, end, length, power):
 
 
 @given(st.integers(-(2**40), 2**40).filter(bool), lengths, powers_of_t)
-def test_levels_are_nearly_equal_up_to_the_least_growth(distance, length, power):
+def test_levels_are_nearly_equal_up_to_the_least_growth(distance, length, power) -> None:
     """t grows by the least growth and a little more or less."""
     growth = LEAST_GROWTH + Fraction(distance, 2**80)
     ratio = (1 + wide(growth)) ** wide(power)
@@ -205,7 +205,7 @@ def test_levels_are_nearly_equal_up_to_the_least_growth(distance, length, power)
     assert limbs[8] == (distance < 0)
 
 
-def test_levels_that_grow_by_exactly_the_least_growth():
+def test_levels_that_grow_by_exactly_the_least_growth() -> None:
     start = Decimal("0.4194305")
     end = Decimal("0.4194304")
     assert Fraction(start) / Fraction(end) - 1 == LEAST_GROWTH
@@ -214,7 +214,7 @@ def test_levels_that_grow_by_exactly_the_least_growth():
     assert limbs[8] == 0
 
 
-def test_greatest_rate_is_that_of_the_greatest_ratio():
+def test_greatest_rate_is_that_of_the_greatest_ratio() -> None:
     least = exact.to_decimal(Fraction(1, MAX_T))
     shape = InversePower(Fraction(1))
     limbs = shape.parameters(Decimal(1), least, 1)
@@ -225,7 +225,7 @@ def test_greatest_rate_is_that_of_the_greatest_ratio():
 # Exact levels.
 
 
-def test_pi_has_all_its_bits():
+def test_pi_has_all_its_bits() -> None:
     assert abs(exact._PI - precise.pi * 2**352) < 1
 
 
@@ -235,7 +235,7 @@ powers = st.fractions(Fraction(1, 4), 4, max_denominator=100)
 
 @examples(20)
 @given(levels, levels, st.fractions(Fraction(1, 10**9), 1 - Fraction(1, 10**9)), powers)
-def test_levels_have_80_correct_digits(start, end, x, power):
+def test_levels_have_80_correct_digits(start, end, x, power) -> None:
     """They are computed with 100 digits, of which each operation may lose some."""
     numbers = [wide(number) for number in (start, end, x, power)]
     for name, shape in SHAPES.items():

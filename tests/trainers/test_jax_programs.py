@@ -35,7 +35,7 @@ AVERAGING = "optax: weight averaging"
 ORBAX = "orbax"
 
 
-def test_each_program_of_the_page_is_tested():
+def test_each_program_of_the_page_is_tested() -> None:
     tested = {NNX, LINEN, COUNTED, MULTI_STEPS, GROWING, AVERAGING, ORBAX}
     on_the_page = set()
     for program in programs():
@@ -96,7 +96,7 @@ def run_under_page_curve(heading, folder, resumes_at=100):
     return uninterrupted.names, resumed.names
 
 
-def assert_longer_curve_is_rejected(heading, folder):
+def assert_longer_curve_is_rejected(heading, folder) -> None:
     """Resume a program that `run_and_resume` has run, under a curve with 40 more steps."""
     line = "\ncurve = PlateauCurve(UPDATES, "
     changed_line = "\ncurve = PlateauCurve(UPDATES + 40, "
@@ -106,14 +106,14 @@ def assert_longer_curve_is_rejected(heading, folder):
         train(heading, folder / "interrupted", changes=changes)
 
 
-def assert_equal_arrays(actual, expected):
+def assert_equal_arrays(actual, expected) -> None:
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 # Programs under the curve of the page.
 
 
-def test_nnx_resumes(tmp_path):
+def test_nnx_resumes(tmp_path) -> None:
     uninterrupted, resumed = run_under_page_curve(NNX, tmp_path)
 
     def state_of(names):
@@ -123,24 +123,24 @@ def test_nnx_resumes(tmp_path):
     assert_equal_arrays(state_of(resumed), state_of(uninterrupted))
 
 
-def test_linen_resumes(tmp_path):
+def test_linen_resumes(tmp_path) -> None:
     uninterrupted, resumed = run_under_page_curve(LINEN, tmp_path)
     assert_equal_states(resumed["state"], uninterrupted["state"])
 
 
-def assert_equal_states(actual, expected):
+def assert_equal_states(actual, expected) -> None:
     """Compare the arrays of two flax TrainStates; their functions differ."""
     assert_equal_arrays(actual.params, expected.params)
     assert_equal_arrays(actual.opt_state, expected.opt_state)
     assert_equal_arrays(actual.step, expected.step)
 
 
-def test_orbax_resumes(tmp_path):
+def test_orbax_resumes(tmp_path) -> None:
     uninterrupted, resumed = run_under_page_curve(ORBAX, tmp_path)
     assert_equal_arrays(resumed["state"], uninterrupted["state"])
 
 
-def test_multi_steps_and_apply_if_finite_resume(tmp_path):
+def test_multi_steps_and_apply_if_finite_resume(tmp_path) -> None:
     """The checkpoint after 200 micro-batches, one of which was skipped, is between two updates."""
     uninterrupted, resumed = run_under_page_curve(MULTI_STEPS, tmp_path, resumes_at=99)
     state = uninterrupted["opt_state"]
@@ -152,7 +152,7 @@ def test_multi_steps_and_apply_if_finite_resume(tmp_path):
 # A clock of samples.
 
 
-def test_train_state_that_passes_counts_resumes(tmp_path):
+def test_train_state_that_passes_counts_resumes(tmp_path) -> None:
     uninterrupted, resumed = run_and_resume(COUNTED, tmp_path, nullcontext)
     names = uninterrupted.names
     valid_rows = []
@@ -173,7 +173,7 @@ def test_train_state_that_passes_counts_resumes(tmp_path):
 # The average of the weights.
 
 
-def test_averaged_weights_resume(tmp_path):
+def test_averaged_weights_resume(tmp_path) -> None:
     ramp = StagedCurve([(50, 1.0)])
     uninterrupted, resumed = run_and_resume(AVERAGING, tmp_path, record_schedules)
     uninterrupted.recorded.assert_used(PAGE_CURVE, PAGE_PEAK, range(200))
@@ -256,7 +256,7 @@ def updates_in_torch(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
         yield GrowingUpdate(batch, lr, scheduler.curve_step)
 
 
-def test_growing_batch_matches_torch(tmp_path):
+def test_growing_batch_matches_torch(tmp_path) -> None:
     """Update by update: the batches, the steps of the curve and the bits of the learning rates."""
     uninterrupted, resumed = run_and_resume(GROWING, tmp_path, nullcontext)
     names = uninterrupted.names

@@ -46,7 +46,7 @@ UNDER_TORCHRUN = "DDP and FSDP2"
 PEAK = float(np.float32(1e-2))
 
 
-def test_each_program_that_resumes_is_tested():
+def test_each_program_that_resumes_is_tested() -> None:
     tested_here = {
         PLAIN,
         BEFORE_REDUCE_LR,
@@ -70,14 +70,14 @@ def test_each_program_that_resumes_is_tested():
 
 
 @pytest.fixture(autouse=True)
-def use_cpu(monkeypatch):
+def use_cpu(monkeypatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
 
 
 # Programs as they are on the pages.
 
 
-def assert_resumes(heading, folder, expected, changes=MappingProxyType({})):
+def assert_resumes(heading, folder, expected, changes=MappingProxyType({})) -> None:
     """Run a program, check its learning rates, and that it resumes in the middle."""
     uninterrupted, resumed = run_and_resume(heading, folder, record_lrs, changes)
     assert uninterrupted.recorded == expected
@@ -86,16 +86,16 @@ def assert_resumes(heading, folder, expected, changes=MappingProxyType({})):
 
 
 @pytest.mark.parametrize("heading", [PLAIN, ACCELERATE, FABRIC, LIGHTNING])
-def test_program_resumes(heading, tmp_path):
+def test_program_resumes(heading, tmp_path) -> None:
     assert_resumes(heading, tmp_path, expected_lrs(PAGE_CURVE, range(200)))
 
 
-def test_trainer_resumes(tmp_path):
+def test_trainer_resumes(tmp_path) -> None:
     """Its groups are the parameters with and without weight decay."""
     assert_resumes(TRAINER, tmp_path, expected_lrs(TRAINER_CURVE, range(200), groups=2))
 
 
-def test_backbone_joins_later(tmp_path):
+def test_backbone_joins_later(tmp_path) -> None:
     """It is frozen for 60 updates, warms up for 20, and then follows the curve of the head."""
     warmup = PlateauCurve(1000, warmup_steps=20)  # of which only the warmup is used
     expected = []
@@ -111,7 +111,7 @@ def test_backbone_joins_later(tmp_path):
     assert_resumes(WITH_A_BACKBONE, tmp_path, expected)
 
 
-def test_reduce_lr_on_plateau_takes_over_from_the_warmup(tmp_path):
+def test_reduce_lr_on_plateau_takes_over_from_the_warmup(tmp_path) -> None:
     """After the warmup, the learning rate is the peak, then half of it, then a quarter."""
     uninterrupted, resumed = run_and_resume(BEFORE_REDUCE_LR, tmp_path, record_lrs)
     lrs = uninterrupted.recorded
@@ -136,7 +136,7 @@ def lines_of_section(heading):
     return block.code
 
 
-def test_sequence_of_schedulers_resumes(tmp_path):
+def test_sequence_of_schedulers_resumes(tmp_path) -> None:
     """40 updates at a tenth of the peak, and then a curve of 160 steps."""
     changes = {SCHEDULER: lines_of_section("Plain PyTorch, combined with torch's schedulers")}
     constant = [[0.1 * PEAK]] * 40
@@ -152,7 +152,7 @@ def compiled_once():
         yield
 
 
-def test_compiled_optimizer_resumes(tmp_path):
+def test_compiled_optimizer_resumes(tmp_path) -> None:
     """The program keeps its learning rates itself, because a hook would be compiled too."""
     changes = {
         OPTIMIZER + SCHEDULER: f"{lines_of_section('A compiled optimizer')}lrs = []\n",
@@ -183,7 +183,7 @@ RETURNS_TWO_SCHEDULERS = """\
 """
 
 
-def test_reduce_lr_on_plateau_takes_over_in_lightning(tmp_path):
+def test_reduce_lr_on_plateau_takes_over_in_lightning(tmp_path) -> None:
     """The monitored number never falls: each 32 updates but the first halve the learning rate."""
     blocks = section_named(LIGHTNING).blocks
     (steps_in_turn,) = [block.code for block in blocks if block.language == "py"]
@@ -239,7 +239,7 @@ def record_lrs_and_decays() -> Generator[list[list[tuple[float, float]]]]:
 
 def assert_schedules_the_weight_decay(
     heading, folder, changes, *, curve=PAGE_CURVE, biases_decay=True
-):
+) -> None:
     """The weight decay rises from 0.02 to 0.2. If biases have none, they are a second group."""
     uninterrupted, resumed = run_and_resume(heading, folder, record_lrs_and_decays, changes)
     rising = StagedCurve([(200, 1.0, "cosine")], start=0.1)
@@ -257,7 +257,7 @@ def assert_schedules_the_weight_decay(
 
 
 @pytest.mark.parametrize("heading", [ACCELERATE, FABRIC])
-def test_weight_decay_is_scheduled_too(heading, tmp_path):
+def test_weight_decay_is_scheduled_too(heading, tmp_path) -> None:
     changes = {
         **IMPORTS,
         "lr=1e-2)": "lr=1e-2, weight_decay=0.2)",
@@ -266,7 +266,7 @@ def test_weight_decay_is_scheduled_too(heading, tmp_path):
     assert_schedules_the_weight_decay(heading, tmp_path, changes)
 
 
-def test_weight_decay_is_scheduled_too_in_lightning(tmp_path):
+def test_weight_decay_is_scheduled_too_in_lightning(tmp_path) -> None:
     changes = {
         **IMPORTS,
         "lr=1e-2)": "lr=1e-2, weight_decay=0.2)",
@@ -275,7 +275,7 @@ def test_weight_decay_is_scheduled_too_in_lightning(tmp_path):
     assert_schedules_the_weight_decay(LIGHTNING, tmp_path, changes)
 
 
-def test_weight_decay_is_scheduled_too_in_trainer(tmp_path):
+def test_weight_decay_is_scheduled_too_in_trainer(tmp_path) -> None:
     changes = {
         **IMPORTS,
         "learning_rate=1e-2,": "learning_rate=1e-2,\n    weight_decay=0.2,",
@@ -289,5 +289,5 @@ def test_weight_decay_is_scheduled_too_in_trainer(tmp_path):
 
 
 @pytest.mark.parametrize("page", ["lightning.md", "hugging_face.md"])
-def test_page_has_the_chained_scheduler(page):
+def test_page_has_the_chained_scheduler(page) -> None:
     assert f"`{CHAINED}`" in (ROOT / "docs" / page).read_text(encoding="utf-8")

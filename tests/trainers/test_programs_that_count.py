@@ -29,14 +29,14 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def use_cpu(monkeypatch):
+def use_cpu(monkeypatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
 
 
 # Skipped updates.
 
 
-def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):
+def test_skipped_fp16_update_does_not_move_the_curve(tmp_path) -> None:
     """With a gradient scaler, since fp16 itself needs a GPU. The third update is skipped."""
     build = "accelerator = Accelerator(gradient_accumulation_steps=MICRO_BATCHES)\n"
     changes = {
@@ -95,7 +95,7 @@ for program in programs():
 
 
 @pytest.mark.parametrize("heading", COUNTING_TOKENS)
-def test_program_that_counts_tokens_resumes(heading, tmp_path):
+def test_program_that_counts_tokens_resumes(heading, tmp_path) -> None:
     """A step of the curve is 1024 tokens, and an update has two micro-batches."""
     uninterrupted, resumed = run_and_resume(heading, tmp_path, record_lrs_and_batches)
     names = uninterrupted.names
@@ -114,7 +114,7 @@ def test_program_that_counts_tokens_resumes(heading, tmp_path):
     assert torch.equal(resumed.names["rows"], names["rows"])
 
 
-def test_lightning_with_the_same_count_in_each_update(tmp_path):
+def test_lightning_with_the_same_count_in_each_update(tmp_path) -> None:
     changes = {
         "clock=DataClock(UNIT)": "clock=DataClock(UNIT, count=5000)",
         COUNTS_TOKENS: "",
@@ -126,7 +126,7 @@ def test_lightning_with_the_same_count_in_each_update(tmp_path):
     assert run.recorded == [[learning_rate(1e-2, curve, step)] for step in steps]
 
 
-def test_lightning_with_a_hold_rule(tmp_path):
+def test_lightning_with_a_hold_rule(tmp_path) -> None:
     """Every loss is below 1000, so the curve is held at its first step for 50 updates."""
     changes = changes_to_hold("HoldBelow(1000.0, 50)")
     heading = "PyTorch Lightning, counting tokens"

@@ -50,7 +50,7 @@ def run_on_two_ranks(code, folder, status=0):
     return ranks
 
 
-def assert_printed_lrs(lines, curve, steps_per_update=1):
+def assert_printed_lrs(lines, curve, steps_per_update=1) -> None:
     """Check the learning rates that the lines "update 20: loss 1.2345, lr 6.78e-03" show."""
     assert lines
     for line in lines:
@@ -132,7 +132,7 @@ def losses_on_two_ranks(code, folder, status=0):
 @pytest.mark.parametrize(
     "case", [FSDP, DDP, ACCELERATE, ON_DEVICES], ids=["FSDP", "DDP", "accelerate", "devices"]
 )
-def test_program_resumes_under_torchrun(case, tmp_path):
+def test_program_resumes_under_torchrun(case, tmp_path) -> None:
     """And if the program destroys its process group, it does so on both ranks."""
     indent = " " * (len(case.loop) - len(case.loop.lstrip()))
     interrupt = f"{indent}if {case.condition}:\n{indent}    raise KeyboardInterrupt\n"
@@ -161,7 +161,7 @@ COUNTING_PROCESSES = {
 }
 
 
-def test_prepared_scheduler_steps_per_process_and_warns(tmp_path):
+def test_prepared_scheduler_steps_per_process_and_warns(tmp_path) -> None:
     ranks = run_on_two_ranks(program("accelerate", PREPARED), tmp_path)
     assert_printed_lrs(ranks[0].lines_with("loss"), HALF, steps_per_update=2)
     for rank in ranks:
@@ -187,7 +187,7 @@ STEPPED_ALONE = {"steps=MICRO_BATCHES": "steps=MICRO_BATCHES, step_scheduler_wit
     ],
     ids=["default", "split_batches", "stepped alone", "both"],
 )
-def test_prepared_scheduler_moves_one_step_per_update(changes, curve, tmp_path):
+def test_prepared_scheduler_moves_one_step_per_update(changes, curve, tmp_path) -> None:
     """In each case of the page's table, with its line."""
     ranks = run_on_two_ranks(program("accelerate", changes), tmp_path)
     assert_printed_lrs(ranks[0].lines_with("loss"), curve)
@@ -196,7 +196,7 @@ def test_prepared_scheduler_moves_one_step_per_update(changes, curve, tmp_path):
 
 
 @pytest.mark.parametrize("heading", [DEVICES, "Different samples for each rank"])
-def test_ranks_share_each_epoch(heading, tmp_path):
+def test_ranks_share_each_epoch(heading, tmp_path) -> None:
     """Each epoch of eight batches has all 256 rows once, in a new order."""
     call = "            result = train_step("
     code = program(heading, {call: f'{" " * 12}print("rows", *batch[0][:, 0].tolist())\n{call}'})
@@ -218,7 +218,7 @@ def test_ranks_share_each_epoch(heading, tmp_path):
     assert len({frozenset(order) for order in orders}) == 1
 
 
-def test_ranks_share_each_batch(tmp_path):
+def test_ranks_share_each_batch(tmp_path) -> None:
     """Both ranks of the program for FSDP2 together have the 256 rows of its first batch once."""
     changes = {
         "range(done + 1, UPDATES + 1)": "range(1, 2)",
@@ -244,7 +244,7 @@ def hold_states_on_two_ranks(code, folder):
     return [rank.lines_with("hold") for rank in ranks]
 
 
-def test_rule_has_the_same_losses_on_all_ranks(tmp_path):
+def test_rule_has_the_same_losses_on_all_ranks(tmp_path) -> None:
     """The page takes the mean; the losses of the ranks differ."""
     (mean_loss,) = section_named("Hold a plateau until the loss is flat").code_in("py")
     code = program(
@@ -263,7 +263,7 @@ def test_rule_has_the_same_losses_on_all_ranks(tmp_path):
     assert len(set(first)) > 1
 
 
-def test_rule_has_the_same_losses_in_lightning(tmp_path):
+def test_rule_has_the_same_losses_in_lightning(tmp_path) -> None:
     changes = changes_to_hold(RULE)
     changes["        update, lr ="] = PRINTS_STATE
     changes["max_steps=200"] = (
@@ -283,7 +283,7 @@ def test_rule_has_the_same_losses_in_lightning(tmp_path):
     ],
     ids=["Trainer", "Lightning"],
 )
-def test_growing_batch_is_split_between_ranks(heading, changes, tmp_path):
+def test_growing_batch_is_split_between_ranks(heading, changes, tmp_path) -> None:
     """Two processes make the updates of one, with the same number of samples."""
     code = program(heading, changes)
     printed_by_one = re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)
