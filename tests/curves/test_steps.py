@@ -134,6 +134,7 @@ numbers = st.one_of(st.integers(-9, 9), st.floats(-3e38, 3e38), st.floats(-2, 2,
 STEP_1 = np.array([1])
 AT_A_THIRD = StagedCurve([(3, 1.0)]), STEP_1
 AT_HALF = StagedCurve([(2, 1.0)]), STEP_1
+AT_FIVE_SEVENTHS = StagedCurve([(7, 1.0)]), np.array([5])
 
 
 def distance(value, exact):
@@ -146,6 +147,9 @@ def distance(value, exact):
 @example(AT_HALF, 3.4028234663852886e38, 3.4e38)
 @example(AT_HALF, 1.0, 1 + 2.0**-23)
 @example(AT_HALF, 2.0**-149, -(2.0**-149))
+# 3 times the multiplier is halfway between two float32. 1e-20 decides, but float64 loses it.
+@example(AT_FIVE_SEVENTHS, 1e-20, 3)
+@example(AT_FIVE_SEVENTHS, -1e-20, 3)
 def test_value_between_two_numbers_is_rounded_once(case, low, high) -> None:
     curve, steps = case
     values = curve.between(steps, low, high)

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from proofs.shapes.specs import GEOMETRIC_SAMPLES, SAMPLES
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP
@@ -108,6 +108,7 @@ def test_cooldown_starts_at_nearest_float32_near_borders(case) -> None:
 
 
 @given(descriptions_and_steps(size=8, scaled=True))
+@example(({"stages": [(2,), (2, 0.2), (2, 0.5), (2,)], "start": 0.5}, [1]))
 def test_flat_parts_are_flat(case) -> None:
     description, steps = case
     curve = build(description)

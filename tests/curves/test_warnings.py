@@ -53,6 +53,7 @@ def look_like_fractions(plateaus):
 @given(st.sampled_from((1, 9, 120, 10**5)), st.integers(0, 2), st.lists(pairs, max_size=3))
 @example(1000, 0, [(0, 1)])
 @example(1000, 0, [(0, 1), (2, 0.5)])
+@example(1000, 0, [(0.5, 1)])
 @example(10**6, 0, [(0, 0.5)])
 def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus) -> None:
     is_lost = any(rounds_down_to_0(duration, decaying) for _, duration in plateaus)

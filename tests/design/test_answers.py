@@ -402,6 +402,7 @@ def test_answers_are_json(scale: float, peak: float) -> None:
 
 @pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
 @given(descriptions(counts=range(5)))
+@example({"stages": [(5, 1.0)], "start": 0.0})
 def test_warmup_ends_where_the_curve_stops_rising(description: Any) -> None:
     curve = build(description)
     arguments = warmup_arguments(curve)
