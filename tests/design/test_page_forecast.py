@@ -77,7 +77,7 @@ def expect_peaks(design: DesignPage, *peaks: float) -> None:
 
 
 @pytest.fixture
-def fitted(design) -> DesignPage:
+def fitted(design: DesignPage) -> DesignPage:
     """The page with the log of COSINE."""
     heading = design.page.get_by_role("columnheader", name="Forecast loss")
     picture = design.page.locator("#losses")
@@ -91,7 +91,7 @@ def fitted(design) -> DesignPage:
 # Forecasts in the table.
 
 
-def test_every_curve_is_forecast(fitted) -> None:
+def test_every_curve_is_forecast(fitted: DesignPage) -> None:
     headings = fitted.page.locator("#curves th:visible").all_inner_texts()
     assert headings[:4] == ["Curve", "Forecast loss", "Difference", "Bound"]
     trust = fitted.page.locator("#trust")
@@ -114,7 +114,7 @@ def test_every_curve_is_forecast(fitted) -> None:
     expect(note).to_contain_text(f"Long, Long (2): {too_long}")
 
 
-def test_forecast_follows_a_dragged_handle(fitted) -> None:
+def test_forecast_follows_a_dragged_handle(fitted: DesignPage) -> None:
     fitted.drag("Plateau 1, end", -60, 0, releases=False)
     dragged = fitted.curve
     expected = FIT.predict(dragged)
@@ -134,7 +134,7 @@ def test_forecast_follows_a_dragged_handle(fitted) -> None:
     expect(fitted.notes).to_contain_text(expected.reasons[0])
 
 
-def test_run_keeps_its_curve(fitted) -> None:
+def test_run_keeps_its_curve(fitted: DesignPage) -> None:
     """The curve in the table may change; undo concerns the curves alone; a reload keeps both."""
     longer = PlateauCurve(1500, warmup_steps=50)
     fitted.do("Edit Cosine", ("Total steps", "1500"))
@@ -155,7 +155,7 @@ def use_button(design: DesignPage) -> Locator:
     return design.dialog.get_by_role("button", name="Use this log")
 
 
-def test_dialog_asks_for_what_the_log_lacks(design) -> None:
+def test_dialog_asks_for_what_the_log_lacks(design: DesignPage) -> None:
     """The curve with its peak, and each column that is unclear."""
     text = csv_of(
         n=STEPS,
@@ -191,7 +191,7 @@ def test_dialog_asks_for_what_the_log_lacks(design) -> None:
     expect_forecast(design, "Stable", fit.predict(STABLE, PEAK))
 
 
-def test_two_logs_are_fitted_together(design) -> None:
+def test_two_logs_are_fitted_together(design: DesignPage) -> None:
     """One asks for its curve, the other has learning rates."""
     columns = {"step": STEPS, "lr": PEAK * COSINE(STEPS), "loss": LOSSES + 0.004}
     design.choose(run=TEXT, second=csv_of(**columns))
@@ -208,7 +208,7 @@ def test_two_logs_are_fitted_together(design) -> None:
     expect(design.button("Open a log…")).to_be_focused()
 
 
-def test_compressed_log_is_opened(design) -> None:
+def test_compressed_log_is_opened(design: DesignPage) -> None:
     design.choose(run=gzip.compress(TEXT.encode()))
     design.set("Trained with", "Cosine")
     design.accept()
@@ -217,7 +217,7 @@ def test_compressed_log_is_opened(design) -> None:
     expect(design.notes).to_contain_text(reason)
 
 
-def test_rejected_logs_say_why(design) -> None:
+def test_rejected_logs_say_why(design: DesignPage) -> None:
     use = use_button(design)
     design.choose(binary=b"\x89PNG")
     expect_status(design, "binary.csv, line 1: byte 0x89 is not UTF-8")
@@ -228,7 +228,7 @@ def test_rejected_logs_say_why(design) -> None:
     expect(use).to_be_disabled()
 
 
-def test_rejected_fits_say_why(design) -> None:
+def test_rejected_fits_say_why(design: DesignPage) -> None:
     fault = design.page.locator("#forecast-fault")
     design.open_log(csv_of(step=STEPS[::5], loss=LOSSES[::5]))
     expect(fault).to_contain_text("a fit needs at least 20: log the loss more often")
@@ -237,7 +237,7 @@ def test_rejected_fits_say_why(design) -> None:
     expect(fault).to_be_empty()
 
 
-def test_dropped_log_opens_the_dialog(design) -> None:
+def test_dropped_log_opens_the_dialog(design: DesignPage) -> None:
     """It may be larger than other requests."""
     large = csv_of(step=STEPS, loss=LOSSES, note=["x" * 50_000] * len(STEPS))
     design.page.evaluate(DROP, ["dropped.csv", large])
@@ -248,7 +248,7 @@ def test_dropped_log_opens_the_dialog(design) -> None:
     expect_forecast(design, "Stable", FORECAST_OF_STABLE)
 
 
-def test_dialog_says_that_the_server_does_not_answer(design) -> None:
+def test_dialog_says_that_the_server_does_not_answer(design: DesignPage) -> None:
     design.page.route("**/log", lambda route: route.abort(), times=1)
     design.choose(run=TEXT)
     alert = design.dialog.get_by_role("alert")
@@ -257,7 +257,7 @@ def test_dialog_says_that_the_server_does_not_answer(design) -> None:
     expect(design.page.locator("#trouble")).to_be_hidden()
 
 
-def test_page_offers_the_largest_learning_rate_of_the_run(design) -> None:
+def test_page_offers_the_largest_learning_rate_of_the_run(design: DesignPage) -> None:
     """The curve of the run reaches half its peak, twice that of the other curves."""
     half = StagedCurve([(50, 0.5, "linear"), (950, 0, "cosine")], start=0)
     design.open_json(half.to_dict())
@@ -280,7 +280,7 @@ def test_page_offers_the_largest_learning_rate_of_the_run(design) -> None:
     expect_peaks(design, PEAK, PEAK, PEAK, 4 * PEAK)
 
 
-def test_warnings_about_a_log_stay_on_the_page(design) -> None:
+def test_warnings_about_a_log_stay_on_the_page(design: DesignPage) -> None:
     steps = [*STEPS, 980, 1000]
     losses = [*LOSSES, *(LOSSES[-2:] + 1e-3)]
     design.open_log(csv_of(step=steps, loss=losses))
@@ -331,7 +331,7 @@ def shown_points(design: DesignPage, selector: str) -> tuple[Floats, Floats]:
     return np.polyval(step_axis, points[:, 0]), np.polyval(loss_axis, points[:, 1])
 
 
-def test_picture_shows_losses_fit_and_forecasts(fitted) -> None:
+def test_picture_shows_losses_fit_and_forecasts(fitted: DesignPage) -> None:
     check_logged_losses(fitted)
     check_fit(fitted)
     check_forecasts(fitted)
@@ -363,7 +363,7 @@ def check_forecasts(fitted: DesignPage) -> None:
     expect(legend).to_contain_text("Long no forecast")
 
 
-def test_warmup_of_no_run_has_no_interval(fitted) -> None:
+def test_warmup_of_no_run_has_no_interval(fitted: DesignPage) -> None:
     curve = PlateauCurve(1000, warmup_steps=400)
     fitted.do("Edit Cosine", ("Warmup steps", "400"))
     expect_forecast(fitted, "Cosine", FIT.predict(curve))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ from support.design.page import COSINE, CURVES, PEAK, PHONE, STABLE, STAGED, WID
 from plateau_jax import Curve, PlateauCurve
 
 pytestmark = pytest.mark.slow
+
+Visit = Callable[..., AbstractContextManager[DesignPage]]
 
 
 # Dragged handles: a drag is one step of undo, and values snap to a hundredth of the run.
@@ -47,50 +50,50 @@ def test_plateau_of_the_page() -> None:
     assert plateau_of(STABLE) == (1450, 5250)
 
 
-def test_end_of_the_plateau_follows_its_handle(undone) -> None:
+def test_end_of_the_plateau_follows_its_handle(undone: DesignPage) -> None:
     begin, after = plateau_of(check_drag(undone, "Plateau 1, end", right=47))
     assert begin == 1450
     assert after > 5250
     assert after % 100 == 0
 
 
-def test_start_of_the_plateau_follows_its_handle(undone) -> None:
+def test_start_of_the_plateau_follows_its_handle(undone: DesignPage) -> None:
     begin, after = plateau_of(check_drag(undone, "Plateau 1, start", right=-10))
     assert begin < 1450
     assert after == 5250
 
 
-def test_plateau_follows_its_handle(undone) -> None:
+def test_plateau_follows_its_handle(undone: DesignPage) -> None:
     begin, after = plateau_of(check_drag(undone, "Plateau 1, place", right=31))
     assert begin > 1450
     assert begin % 100 == 0
     assert after - begin == 3800
 
 
-def test_warmup_follows_its_handle(undone) -> None:
+def test_warmup_follows_its_handle(undone: DesignPage) -> None:
     curve = check_drag(undone, "Warmup, end", right=33)
     assert curve.warmup_steps > 500
     assert curve.warmup_steps % 100 == 0
 
 
-def test_initial_learning_rate_follows_its_handle(undone) -> None:
+def test_initial_learning_rate_follows_its_handle(undone: DesignPage) -> None:
     curve = check_drag(undone, "Initial learning rate", down=-40)
     assert curve.init_lr_ratio > 0
 
 
-def test_final_learning_rate_follows_its_handle(undone) -> None:
+def test_final_learning_rate_follows_its_handle(undone: DesignPage) -> None:
     curve = check_drag(undone, "Final learning rate", down=-40)
     assert curve.min_lr_ratio > 0
     assert curve.total_steps == 10_000
 
 
-def test_end_of_the_curve_follows_its_handle(undone) -> None:
+def test_end_of_the_curve_follows_its_handle(undone: DesignPage) -> None:
     curve = check_drag(undone, "End of the curve", right=-40)
     assert curve.total_steps < 10_000
     assert curve.min_lr_ratio == 0
 
 
-def test_cooldown_follows_its_handle(undone) -> None:
+def test_cooldown_follows_its_handle(undone: DesignPage) -> None:
     undone.do("+ Cooldown")
     undone.drag("Cooldown, start", -20, 0)
     dragged = undone.curve
@@ -98,7 +101,7 @@ def test_cooldown_follows_its_handle(undone) -> None:
     assert dragged.steps == 2_000
 
 
-def test_continuation_follows_its_handle(undone) -> None:
+def test_continuation_follows_its_handle(undone: DesignPage) -> None:
     undone.do("+ Continuation")
     name = "Continuation, final learning rate"
     for down in (-40, 20):
@@ -108,7 +111,7 @@ def test_continuation_follows_its_handle(undone) -> None:
         assert after - before == pytest.approx(down, abs=3)
 
 
-def test_border_of_stages_follows_its_handle(undone) -> None:
+def test_border_of_stages_follows_its_handle(undone: DesignPage) -> None:
     undone.do("Edit Stages")
     undone.drag("Stage 2, end", -30, 0)
     _, hold, fall = undone.curve.stages
@@ -116,7 +119,7 @@ def test_border_of_stages_follows_its_handle(undone) -> None:
     assert hold.steps + fall.steps == 9_500
 
 
-def test_level_of_a_stage_follows_its_handle(undone) -> None:
+def test_level_of_a_stage_follows_its_handle(undone: DesignPage) -> None:
     undone.do("Edit Stages", "Move stage 3 up")
     # A stage that holds has no separate level.
     _, level = undone.position("Stage 3, level")
@@ -129,7 +132,7 @@ def test_level_of_a_stage_follows_its_handle(undone) -> None:
     undone.check(curve)
 
 
-def test_drag_counts_from_where_it_began(undone) -> None:
+def test_drag_counts_from_where_it_began(undone: DesignPage) -> None:
     """Even after the value reached its limit."""
     x, y = undone.grab("Plateau 1, end")
     undone.page.mouse.move(x + 2000, y, steps=4)
@@ -140,7 +143,7 @@ def test_drag_counts_from_where_it_began(undone) -> None:
     expect(undone.page.locator(".fault:not(:empty):not([hidden])")).to_have_count(0)
 
 
-def test_escape_cancels_a_drag(undone) -> None:
+def test_escape_cancels_a_drag(undone: DesignPage) -> None:
     x, y = undone.grab("Warmup, end")
     undone.page.mouse.move(x + 60, y, steps=5)
     undone.page.keyboard.press("Escape")
@@ -149,7 +152,7 @@ def test_escape_cancels_a_drag(undone) -> None:
     assert undone.curve == STABLE
 
 
-def test_shift_drags_without_rounding(undone) -> None:
+def test_shift_drags_without_rounding(undone: DesignPage) -> None:
     undone.page.keyboard.down("Shift")
     undone.drag("Warmup, end", 20.5, 0)
     undone.page.keyboard.up("Shift")
@@ -182,7 +185,9 @@ def test_shift_drags_without_rounding(undone) -> None:
         ("End of the curve", "ArrowDown", {"total_steps": 9900}),
     ],
 )
-def test_keys_move_handles(undone, name: str, key: str, arguments: dict[str, Any]) -> None:
+def test_keys_move_handles(
+    undone: DesignPage, name: str, key: str, arguments: dict[str, Any]
+) -> None:
     slider = undone.handle(name)
     slider.focus()
     undone.press(key)
@@ -194,7 +199,7 @@ def test_keys_move_handles(undone, name: str, key: str, arguments: dict[str, Any
     assert slider.get_attribute("aria-valuetext")
 
 
-def test_key_writes_a_decimal(undone) -> None:
+def test_key_writes_a_decimal(undone: DesignPage) -> None:
     """A hundredth more than 0.56 is 0.57 in the field, not 0.5700000000000001."""
     undone.do(("Final LR / peak", "0.56"))
     undone.handle("Final learning rate").focus()
@@ -202,7 +207,7 @@ def test_key_writes_a_decimal(undone) -> None:
     expect(undone.field("Final LR / peak")).to_have_value("0.57")
 
 
-def test_keys_before_an_answer_are_not_lost(design) -> None:
+def test_keys_before_an_answer_are_not_lost(design: DesignPage) -> None:
     design.field("Final LR / peak").fill("0.25")
     design.handle("Plateau 1, end").focus()
     for _ in range(6):
@@ -227,7 +232,7 @@ def read_step(design: DesignPage) -> float:
     return step
 
 
-def test_pointer_reads_the_learning_rates(design) -> None:
+def test_pointer_reads_the_learning_rates(design: DesignPage) -> None:
     box = design.page.locator("#picture").bounding_box()
     x = box["x"] + 0.6 * box["width"]
     y = box["y"] + 0.7 * box["height"]
@@ -262,7 +267,7 @@ def expect_chosen(design: DesignPage, name: str) -> None:
     expect(design.selected).to_have_accessible_name(f"Edit {name}")
 
 
-def test_click_on_a_curve_chooses_it(design) -> None:
+def test_click_on_a_curve_chooses_it(design: DesignPage) -> None:
     design.page.mouse.click(*point_on(design, COSINE, 6_300))
     expect_chosen(design, "Cosine")
     expect(design.selected).to_be_focused()
@@ -274,7 +279,7 @@ def test_click_on_a_curve_chooses_it(design) -> None:
     expect_chosen(design, "Stages")
 
 
-def test_click_on_a_row_chooses_its_curve(undone) -> None:
+def test_click_on_a_row_chooses_its_curve(undone: DesignPage) -> None:
     undone.page.locator("tr[data-id='1'] [data-figure=bound]").click()
     expect_chosen(undone, "Cosine")
     expect(undone.selected).to_be_focused()
@@ -282,13 +287,13 @@ def test_click_on_a_row_chooses_its_curve(undone) -> None:
     expect_chosen(undone, "Stable")
 
 
-def test_click_on_a_name_chooses_its_curve(undone) -> None:
+def test_click_on_a_name_chooses_its_curve(undone: DesignPage) -> None:
     undone.field("Name of Cosine").click()
     expect_chosen(undone, "Cosine")
     expect(undone.field("Name of Cosine")).to_be_focused()
 
 
-def test_click_on_the_row_of_a_hidden_curve_shows_it(undone) -> None:
+def test_click_on_the_row_of_a_hidden_curve_shows_it(undone: DesignPage) -> None:
     undone.do("Edit Cosine", "Hide Stages")
     expect_chosen(undone, "Cosine")
     undone.page.locator("tr[data-id='2'] [data-figure=bound]").click()
@@ -320,7 +325,7 @@ def check_lies_within(inner: Any, outer: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_value_is_shown_at_a_moving_handle(visit, size: tuple[int, int]) -> None:
+def test_value_is_shown_at_a_moving_handle(visit: Visit, size: tuple[int, int]) -> None:
     with visit(size=size) as design:
         label = design.page.locator("#picture .value:visible")
         picture = design.page.locator("#picture")
@@ -349,7 +354,7 @@ def touch_at(design: DesignPage) -> Callable[..., None]:
     return touch
 
 
-def test_touch_drags_a_handle_to_the_end(visit) -> None:
+def test_touch_drags_a_handle_to_the_end(visit: Visit) -> None:
     with visit(size=PHONE, has_touch=True, is_mobile=True) as design:
         touch = touch_at(design)
         for name in ("Plateau 1, end", "Step at which to read learning rates"):

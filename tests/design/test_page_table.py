@@ -11,6 +11,7 @@ from support.design.page import COSINE, CURVES, DROP, PEAK, STABLE, STAGED, Desi
 
 from plateau_jax import Curve, compare
 from plateau_jax.design.questions import MAX_CURVES
+from plateau_jax.design.server import Server
 from plateau_jax.theory import comparison
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ def rename(design: DesignPage, name: str, text: str) -> None:
     field.blur()
 
 
-def test_curves_are_compared_with_the_first(design) -> None:
+def test_curves_are_compared_with_the_first(design: DesignPage) -> None:
     check_ratios(design, COSINE, STAGED, STABLE)
     expect(design.page.locator("polyline")).to_have_count(3)
     design.drag("Plateau 1, end", 40, 0)
@@ -56,7 +57,7 @@ def test_curves_are_compared_with_the_first(design) -> None:
     assert design.peak() == pytest.approx(PEAK * best, rel=5e-3)
 
 
-def test_ratios_have_the_names_that_compare_prints(undone) -> None:
+def test_ratios_have_the_names_that_compare_prints(undone: DesignPage) -> None:
     for name in ("Bound", "Best peak"):
         heading = undone.page.get_by_role("columnheader", name=name, exact=True)
         cells = undone.page.locator(f"#curves [data-label='{name}']")
@@ -64,7 +65,7 @@ def test_ratios_have_the_names_that_compare_prints(undone) -> None:
         expect(cells).to_have_count(3)
 
 
-def test_note_on_the_ratios_is_that_of_the_library(undone) -> None:
+def test_note_on_the_ratios_is_that_of_the_library(undone: DesignPage) -> None:
     summary = undone.page.get_by_text("Ratios to the first curve, each at its best peak")
     note = undone.page.locator("#note")
     expect(note).to_be_hidden()
@@ -73,7 +74,7 @@ def test_note_on_the_ratios_is_that_of_the_library(undone) -> None:
     expect(note).to_have_text(comparison.note(is_scaled=False))
 
 
-def test_curves_of_other_length_are_marked(undone) -> None:
+def test_curves_of_other_length_are_marked(undone: DesignPage) -> None:
     marks = undone.page.locator(".length")
     marked_row = undone.page.get_by_role("row").filter(has=marks)
     remark = undone.page.locator("#lengths")
@@ -87,7 +88,7 @@ def test_curves_of_other_length_are_marked(undone) -> None:
     expect(marks).to_have_text(["10\u202f000 steps"] * 2)
 
 
-def test_twelve_curves_are_distinct_and_the_most(design) -> None:
+def test_twelve_curves_are_distinct_and_the_most(design: DesignPage) -> None:
     rows = design.page.locator("#curves tbody tr")
     for number in range(4, MAX_CURVES):
         name = "a cosine"
@@ -120,14 +121,14 @@ def test_twelve_curves_are_distinct_and_the_most(design) -> None:
 # Names.
 
 
-def test_emptied_name_is_distinct(design) -> None:
+def test_emptied_name_is_distinct(design: DesignPage) -> None:
     rename(design, "Cosine", "Curve 3")
     rename(design, "Stages", "")
     rename(design, "Stable", " ")
     assert design.names == ["Curve 3", "Curve 2", "Curve 3 (2)"]
 
 
-def test_undo_belongs_to_a_name_while_it_is_typed(design) -> None:
+def test_undo_belongs_to_a_name_while_it_is_typed(design: DesignPage) -> None:
     """An answer changes the table, where the name is typed. The browser's undo survives that."""
     held = design.hold_the_next_answer()
     with design.page.expect_request("**/page"):
@@ -156,7 +157,7 @@ def test_undo_belongs_to_a_name_while_it_is_typed(design) -> None:
 # Code and files.
 
 
-def test_code_is_copied_to_the_clipboard(design) -> None:
+def test_code_is_copied_to_the_clipboard(design: DesignPage) -> None:
     parts = {
         "optax": "optax_schedule(",
         "PyTorch": "lambda_lr(",
@@ -172,7 +173,7 @@ def test_code_is_copied_to_the_clipboard(design) -> None:
         assert part in copied
 
 
-def test_json_can_be_pasted(undone) -> None:
+def test_json_can_be_pasted(undone: DesignPage) -> None:
     curve = STAGED.cooldown(3_000, 500).then(STABLE, scale=0.125)
     undone.open_json(curve.to_dict())
     undone.check(curve)
@@ -182,7 +183,7 @@ def test_json_can_be_pasted(undone) -> None:
     ("text", "message"),
     [("{", "in JSON at position 1"), ('{"total_steps": 0}', "total_steps = 0 must lie")],
 )
-def test_wrong_json_is_rejected(undone, text: str, message: str) -> None:
+def test_wrong_json_is_rejected(undone: DesignPage, text: str, message: str) -> None:
     undone.do("Open…")
     pasted = undone.dialog.get_by_role("textbox")
     pasted.evaluate("(box, text) => (box.value = text)", text)
@@ -199,14 +200,14 @@ def drop(design: DesignPage, content: Any) -> None:
     design.accept()
 
 
-def test_dropped_curve_is_added(undone) -> None:
+def test_dropped_curve_is_added(undone: DesignPage) -> None:
     curve = STAGED.cooldown(3_000, 500)
     drop(undone, curve.to_dict())
     assert undone.names == [*CURVES, "dropped"]
     assert undone.curve == curve
 
 
-def test_dropped_page_replaces_all_curves(design) -> None:
+def test_dropped_page_replaces_all_curves(design: DesignPage) -> None:
     only_curve = {"name": "Only", "peak": 0.5, "curve": STABLE.to_dict()}
     drop(design, {"curves": [only_curve]})
     assert design.names == ["Only"]
@@ -229,7 +230,7 @@ def check_saved_page(design: DesignPage) -> None:
         assert design.peak() == saved["peak"]
 
 
-def test_saved_page_is_opened_again(design, tmp_path: Path) -> None:
+def test_saved_page_is_opened_again(design: DesignPage, tmp_path: Path) -> None:
     design.field("Peak learning rate").fill("0.0125")
     rename(design, "Stages", "Three stages")
     design.do(("Warmup steps", "20000"))  # not valid: saved as it was
@@ -257,7 +258,7 @@ def test_saved_page_is_opened_again(design, tmp_path: Path) -> None:
 # Reloads, and a server that doesn't answer.
 
 
-def test_reload_keeps_undo_and_redo(design) -> None:
+def test_reload_keeps_undo_and_redo(design: DesignPage) -> None:
     design.do(("Warmup steps", "700"))
     design.reload()
     design.do("Undo")
@@ -267,7 +268,7 @@ def test_reload_keeps_undo_and_redo(design) -> None:
     assert design.curve == CHANGED
 
 
-def test_reload_keeps_the_last_valid_picture(design) -> None:
+def test_reload_keeps_the_last_valid_picture(design: DesignPage) -> None:
     message = design.page.get_by_text("total_steps = 'many' must be an integer")
     stale = design.page.locator("#stale")
     design.do(("Warmup steps", "700"))
@@ -285,7 +286,7 @@ def test_reload_keeps_the_last_valid_picture(design) -> None:
     expect(stale).to_be_hidden()
 
 
-def test_page_works_without_storage(design) -> None:
+def test_page_works_without_storage(design: DesignPage) -> None:
     """If storage is full or blocked, the browser asks before it reloads the tab."""
     script = "Storage.prototype.setItem = () => { throw new Error('full') }"
     design.page.add_init_script(script)
@@ -304,7 +305,7 @@ def test_page_works_without_storage(design) -> None:
     assert design.curve == STABLE
 
 
-def test_stopped_server_is_reported_until_it_answers(design, server) -> None:
+def test_stopped_server_is_reported_until_it_answers(design: DesignPage, server: Server) -> None:
     design.page.route("**/*", lambda route: route.abort())
     design.field("Warmup steps").fill("700")
     alert = design.page.get_by_role("alert").filter(has_text="The server does not answer")

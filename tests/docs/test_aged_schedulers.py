@@ -21,7 +21,7 @@ def recorded_line(library: str, original: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("library", INSTALLED)
-def test_no_row_of_an_installed_library_has_aged(library) -> None:
+def test_no_row_of_an_installed_library_has_aged(library: str) -> None:
     assert changed_rows(library, LINES) == []
 
 

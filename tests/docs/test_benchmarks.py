@@ -4,7 +4,10 @@ import gc
 import json
 import re
 import runpy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -17,7 +20,11 @@ from support.programs import EXAMPLES, Program, finish, run
 from support.trees import equal_trees
 from torch import nn
 
+from plateau_jax import StagedCurve
+
 pytestmark = pytest.mark.slow
+
+Config = dict[str, Any]
 
 BENCHMARKS = EXAMPLES / "benchmarks"
 
@@ -101,19 +108,19 @@ QUICK = [
 
 
 @pytest.mark.parametrize("benchmark", QUICK, ids=lambda benchmark: benchmark.script)
-def test_benchmark_prints_every_table(benchmark, tmp_path) -> None:
+def test_benchmark_prints_every_table(benchmark: Benchmark, tmp_path: Path) -> None:
     printed = run(BENCHMARKS / benchmark.script, *benchmark.arguments.split(), folder=tmp_path)
     for beginning in benchmark.beginnings:
         assert re.search(rf"^ *{re.escape(beginning)}", printed, re.MULTILINE), beginning
     assert list(tmp_path.iterdir()) == []
 
 
-def load(script, monkeypatch):
+def load(script: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.syspath_prepend(BENCHMARKS)
     return runpy.run_path(str(BENCHMARKS / script))
 
 
-def test_ctrl_c_ends_all_processes(tmp_path) -> None:
+def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
     program = Program(BENCHMARKS / "scale.py", "--rounds", 1, folder=tmp_path)
     for line in program.lines():
         if line.startswith("ddp, tiny"):
@@ -126,7 +133,7 @@ def test_ctrl_c_ends_all_processes(tmp_path) -> None:
         assert not process.is_running()
 
 
-def test_kept_activations_are_counted_once(monkeypatch) -> None:
+def test_kept_activations_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = load("scale.py", monkeypatch)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.ReLU(), nn.Linear(8, 2))
     inputs = torch.randn(3, 4)
@@ -135,7 +142,7 @@ def test_kept_activations_are_counted_once(monkeypatch) -> None:
     assert benchmark["bytes_kept_for_backward"](model, lambda: model(inputs)) == 4 * 3 * (4 + 8 + 8)
 
 
-def estimated(printed):
+def estimated(printed: str) -> dict[int, list[str]]:
     """Return the figures for each number of devices."""
     figures = {}
     for line in printed.splitlines():
@@ -145,7 +152,9 @@ def estimated(printed):
     return figures
 
 
-def test_estimate_matches_its_formula(monkeypatch, capsys) -> None:
+def test_estimate_matches_its_formula(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     benchmark = load("scale.py", monkeypatch)
     benchmark["estimate"](1e9, 0.5, 25e9, 0.8)
     figures = estimated(capsys.readouterr().out)
@@ -158,7 +167,7 @@ def test_estimate_matches_its_formula(monkeypatch, capsys) -> None:
     assert figures[8][1:3] == ["0.28", "36%"]
 
 
-def test_hand_written_loop_matches_train_step(monkeypatch) -> None:
+def test_hand_written_loop_matches_train_step(monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = load("step.py", monkeypatch)
     batch = benchmark["batch_for"]("cpu", 16, 32)
     train_step = benchmark["make_train_step"](benchmark["mlp"](), "cpu")
@@ -175,12 +184,12 @@ def test_hand_written_loop_matches_train_step(monkeypatch) -> None:
         curve_step = following_step
 
 
-def not_compiled(function):
+def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
 @pytest.fixture
-def fresh_accelerate():
+def fresh_accelerate() -> Iterator[None]:
     """accelerate has one state per process: the first Accelerator decides the precision."""
     AcceleratorState._reset_state()
     yield
@@ -188,7 +197,7 @@ def fresh_accelerate():
 
 
 @pytest.mark.usefixtures("fresh_accelerate")
-def test_all_ways_train_gpt2_alike(monkeypatch) -> None:
+def test_all_ways_train_gpt2_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", not_compiled)
     benchmark = load("gpt2.py", monkeypatch)
     size = benchmark["TINY"]
@@ -205,7 +214,7 @@ def test_all_ways_train_gpt2_alike(monkeypatch) -> None:
 
 
 @pytest.mark.gpu
-def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch) -> None:
+def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the loop holds its model and optimizer; once freed, torch would reuse their memory."""
     benchmark = load("step.py", monkeypatch)
     batch = benchmark["batch_for"]("cuda", 16, 32)
@@ -245,7 +254,7 @@ class MeanErrors:
     covered: float
 
 
-def read_mean_errors(printed):
+def read_mean_errors(printed: str) -> list[MeanErrors]:
     """Read the lines of one of the cases; their errors have four decimals."""
     table = []
     line = r"^([12] runs?, [a-z ]+[a-z]) +\d+ +(0\.\d{4}) +(0\.\d{4}) +(0\.\d{4}) +(\d\.\d\d)$"
@@ -265,7 +274,7 @@ class MeanRegrets:
     of_forecasts: float
 
 
-def read_mean_regrets(printed):
+def read_mean_regrets(printed: str) -> list[MeanRegrets]:
     """Read the lines of a curve; the largest regrets are in parentheses."""
     table = []
     regret = r"  (0\.\d{4}) \(0\.\d{4}\)"
@@ -275,7 +284,7 @@ def read_mean_regrets(printed):
     return table
 
 
-def log_of_run(schaipp_curve, config):
+def log_of_run(schaipp_curve: Callable[[Config], StagedCurve], config: Config) -> dict[str, Any]:
     """Return a log as those of lr-scheduling; the best peak is 1e-3."""
     run = logged(schaipp_curve(config), 500)
     losses = run.losses + 0.02 * np.log2(config["lr"] / 1e-3) ** 2
@@ -284,7 +293,7 @@ def log_of_run(schaipp_curve, config):
 
 
 @pytest.fixture
-def clone(tmp_path, monkeypatch):
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with logs, as a clone of lr-scheduling has."""
     schaipp_curve = load("forecast.py", monkeypatch)["schaipp_curve"]
     folder = tmp_path / "data"
@@ -309,7 +318,7 @@ def clone(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_forecasts_beat_other_predictions(clone) -> None:
+def test_forecasts_beat_other_predictions(clone: Path) -> None:
     table = read_mean_errors(run(BENCHMARKS / "forecast.py", ".", "--pairs", 15, folder=clone))
     assert [errors.case for errors in table] == CASES
     for errors in table:
@@ -317,7 +326,7 @@ def test_forecasts_beat_other_predictions(clone) -> None:
         assert errors.covered == 1
 
 
-def test_best_peak_is_found(clone) -> None:
+def test_best_peak_is_found(clone: Path) -> None:
     printed = run(BENCHMARKS / "best_peak.py", ".", folder=clone)
     assert printed.startswith("2 curves of 50000 steps\n")
     table = read_mean_regrets(printed)

@@ -2,12 +2,14 @@
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from inspect import signature
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +20,19 @@ import torch
 from flax import nnx
 from hypothesis import given, strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from support.docs.pages import ROOT, program_named, sections
+from numpy.typing import NDArray
+from support.docs.pages import ROOT, PageProgram, program_named, sections
 from support.examples import corners, examples
 from torch import nn, tensor
 from torch.nn import functional
+from torch.optim import Optimizer
 
 from plateau_jax import PlateauCurve, StagedCurve, optax_schedule
 from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
+
+Floats = NDArray[np.float64]
 
 INTRODUCTION, *SECTIONS = sections(ROOT / "docs" / "pytorch_and_jax.md")
 ACCUMULATES_IN_FLOAT32 = "accumulator_dtype" in signature(optax.MultiSteps).parameters
@@ -37,7 +43,7 @@ WEIGHTS, *GRADIENTS = np.random.default_rng(0).normal(size=(9, 50)) * np.logspac
 assert_equal_float64 = partial(assert_allclose, rtol=1e-12, atol=1e-14)
 
 
-def run(heading, index=0, **values):
+def run(heading: str, index: int = 0, **values: Any) -> SimpleNamespace:
     """Run a block of a section, with these values for names of the introduction's blocks.
 
     Returns the names that the block has then.
@@ -53,17 +59,21 @@ def run(heading, index=0, **values):
 
 
 @pytest.fixture(autouse=True)
-def enable_x64():
+def enable_x64() -> Iterator[None]:
     with jax.enable_x64(True):
         yield
 
 
 @pytest.fixture
-def rng():
+def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def torch_weights(make_optimizer, weights, gradients):
+def torch_weights(
+    make_optimizer: Callable[[list[nn.Parameter]], Optimizer],
+    weights: Floats,
+    gradients: Sequence[Floats],
+) -> Floats:
     """Return the weights after one update for each of these gradients."""
     parameter = nn.Parameter(tensor(weights))
     optimizer = make_optimizer([parameter])
@@ -73,7 +83,11 @@ def torch_weights(make_optimizer, weights, gradients):
     return parameter.detach().numpy()
 
 
-def optax_weights(tx, weights, gradients):
+def optax_weights(
+    tx: optax.GradientTransformation | optax.MultiSteps,
+    weights: Floats,
+    gradients: Sequence[Floats],
+) -> Floats:
     state = tx.init(weights)
     for gradient in gradients:
         updates, state = tx.update(gradient, state, weights)
@@ -89,7 +103,9 @@ def optax_weights(tx, weights, gradients):
         (2, torch.optim.Adam, {"weight_decay": 0.1}),
     ],
 )
-def test_weight_decay_matches_torch(index, optimizer_class, options) -> None:
+def test_weight_decay_matches_torch(
+    index: int, optimizer_class: type[Optimizer], options: dict[str, float]
+) -> None:
     page = run("Weight decay", index, lr=LR, **options)
     make_optimizer = partial(optimizer_class, lr=LR, **options)
     expected = torch_weights(make_optimizer, WEIGHTS, GRADIENTS)
@@ -97,7 +113,7 @@ def test_weight_decay_matches_torch(index, optimizer_class, options) -> None:
     assert_equal_float64(weights, expected)
 
 
-def clipped_by_torch(gradients, max_norm):
+def clipped_by_torch(gradients: dict[str, Floats], max_norm: float) -> dict[str, Floats]:
     parameters = {}
     for name, gradient in gradients.items():
         parameter = nn.Parameter(tensor(gradient))
@@ -107,7 +123,7 @@ def clipped_by_torch(gradients, max_norm):
     return {name: parameter.grad.numpy() for name, parameter in parameters.items()}
 
 
-def test_clipping_matches_torch(rng) -> None:
+def test_clipping_matches_torch(rng: np.random.Generator) -> None:
     """Also where PyTorch's 1e-6, which it adds to the norm, decides."""
     gradients = {"kernel": rng.normal(size=(3, 4)), "bias": rng.normal(size=4)}
     norm = math.hypot(*gradients["kernel"].flat, *gradients["bias"])
@@ -131,7 +147,7 @@ def test_clipping_by_value_matches_torch() -> None:
     assert_array_equal(clipped, parameter.grad.numpy())
 
 
-def sum_in_jax(index, *dtype):
+def sum_in_jax(index: int, *dtype: str) -> Floats:
     """Return the sum of three gradients, accumulated by a block of the page."""
     page = run("Micro-batches", index)
     tx = page.sum_of_micro_batches(optax.sgd(-1.0), 3, *dtype)
@@ -170,7 +186,7 @@ def test_norm_layers_match_torch() -> None:
     inputs = np.array([[1e-3, -1e-3] * 4], np.float32)
     page = run("ε of normalization layers", width=8, groups=2, rngs=nnx.Rngs(0))
 
-    def assert_equal_outputs(layer, torch_layer) -> None:
+    def assert_equal_outputs(layer: Callable[..., jax.Array], torch_layer: nn.Module) -> None:
         expected = torch_layer(tensor(inputs)).detach().numpy()
         assert_allclose(layer(inputs), expected, rtol=1e-5)
 
@@ -179,7 +195,7 @@ def test_norm_layers_match_torch() -> None:
     assert_equal_outputs(page.rms_norm, nn.RMSNorm(8))
 
 
-def test_batch_norm_matches_torch(rng) -> None:
+def test_batch_norm_matches_torch(rng: np.random.Generator) -> None:
     """But for the running variance, which is unbiased in PyTorch, as the page says."""
     inputs = rng.normal(size=(5, 3)).astype("float32")
     torch_layer = nn.BatchNorm1d(3)
@@ -202,7 +218,7 @@ def test_gelu_matches_torch() -> None:
     assert_equal_float64(page.gelu(x), expected)
 
 
-def assert_same_distribution(values, torch_values) -> None:
+def assert_same_distribution(values: jax.Array, torch_values: torch.Tensor) -> None:
     """Check that both are uniform within the same bound."""
     assert values.shape == tuple(torch_values.shape)[::-1]
     bound = torch_values.abs().max().item()
@@ -221,7 +237,9 @@ def test_initial_weights_match_torch() -> None:
     assert np.std(embedding) == pytest.approx(deviation, rel=0.01)
 
 
-def attention_in_torch(query, key, value, mask):
+def attention_in_torch(
+    query: Floats, key: Floats, value: Floats, mask: NDArray[np.bool_]
+) -> Floats:
     """Return the attention of two heads with 8 numbers each, without projections."""
     attention = nn.MultiheadAttention(16, 2, bias=False, batch_first=True, dtype=torch.float64)
     identity = torch.eye(16)
@@ -233,7 +251,7 @@ def attention_in_torch(query, key, value, mask):
     return outputs.unflatten(2, (2, 8)).numpy()
 
 
-def test_attention_mask_matches_torch(rng) -> None:
+def test_attention_mask_matches_torch(rng: np.random.Generator) -> None:
     """In float32: the attention of JAX computes the softmax in it, even with x64 enabled."""
     mask = np.triu(np.ones((4, 4), bool), 1)
     arrays = rng.normal(size=(3, 1, 4, 2, 8))
@@ -244,7 +262,7 @@ def test_attention_mask_matches_torch(rng) -> None:
     assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_losses_match_torch(rng) -> None:
+def test_losses_match_torch(rng: np.random.Generator) -> None:
     outputs, targets, logits = rng.normal(size=(3, 6, 5))
     classes = rng.integers(5, size=6)
     page = run("Losses")
@@ -263,7 +281,7 @@ SEVERAL_LENGTHS = program_named("Several lengths from one run")
 STRETCHED_DECAY = program_named("Stretch a decay that is running")
 
 
-def run_recipe(program, **settings):
+def run_recipe(program: PageProgram, **settings: Any) -> SimpleNamespace:
     """Run the blocks after the first, which has the settings; return all names."""
     first, *recipe = program.blocks
     names = {"StagedCurve": StagedCurve}  # imported at the top of the page
@@ -283,7 +301,7 @@ class Ladder:
     warmup: int
     decay: float
 
-    def level_before_decay(self, step, period):
+    def level_before_decay(self, step: int, period: int) -> float:
         """Return the level of a step in a period, such as 0 up to the first length."""
         if step < self.warmup:
             return self.peaks[0] * step / self.warmup
@@ -291,7 +309,7 @@ class Ladder:
 
 
 @st.composite
-def ladders(draw):
+def ladders(draw: st.DrawFn) -> Ladder:
     decay = draw(st.sampled_from((0.1, 0.2, 0.5)))
     warmup = draw(st.integers(0, 20))
     growth = draw(st.lists(st.integers(10, 60), min_size=1, max_size=4))
@@ -300,7 +318,7 @@ def ladders(draw):
     peaks = draw(st.lists(peak, min_size=count, max_size=count))
     lengths = (2 * warmup + np.cumsum(growth)).tolist()
 
-    def starts_rise():
+    def starts_rise() -> bool:
         starts = [round((1 - decay) * length) for length in lengths]
         return all(start < following for start, following in pairwise(starts))
 
@@ -309,7 +327,7 @@ def ladders(draw):
     return Ladder(lengths, peaks, warmup, decay)
 
 
-def recipes_for_several_lengths(ladder):
+def recipes_for_several_lengths(ladder: Ladder) -> SimpleNamespace:
     return run_recipe(
         SEVERAL_LENGTHS,
         lengths=ladder.lengths,
@@ -321,7 +339,7 @@ def recipes_for_several_lengths(ladder):
 
 @examples(30)
 @given(ladders())
-def test_branches_have_their_peak_and_length(ladder) -> None:
+def test_branches_have_their_peak_and_length(ladder: Ladder) -> None:
     page = recipes_for_several_lengths(ladder)
     for step in range(page.starts[-1]):
         period = bisect_right(page.starts, step)
@@ -336,7 +354,7 @@ def test_branches_have_their_peak_and_length(ladder) -> None:
 
 @examples(30)
 @given(ladders())
-def test_wsds_decays_at_the_end_of_each_length(ladder) -> None:
+def test_wsds_decays_at_the_end_of_each_length(ladder: Ladder) -> None:
     page = recipes_for_several_lengths(ladder)
     begins = [0, *ladder.lengths[:-1]]
     for step in range(ladder.lengths[-1]):
@@ -356,7 +374,7 @@ def test_wsds_decays_at_the_end_of_each_length(ladder) -> None:
 
 @examples(50)
 @given(st.data())
-def test_stretched_decay_begins_at_its_level_and_ends_in_time(data) -> None:
+def test_stretched_decay_begins_at_its_level_and_ends_in_time(data: st.DataObject) -> None:
     warmup = data.draw(st.just(0) | st.integers(1, 300))
     planned = warmup + data.draw(corners(2, 900))
     at = data.draw(corners(warmup + 1, planned - 1))
@@ -381,7 +399,7 @@ def test_mean_of_bf16_weights_needs_float32() -> None:
     drifting = mean = jnp.ones(1, jnp.float32)
 
     @jax.jit
-    def add(weights, mean, number):
+    def add(weights: jax.Array, mean: jax.Array, number: int) -> jax.Array:
         return optax.incremental_update(weights, mean, 1 / number)
 
     for number in range(1, 51):

@@ -3,8 +3,11 @@
 import math
 import re
 import runpy
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,14 +15,17 @@ import optax
 import pytest
 from flax import nnx
 from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
 from support.programs import EXAMPLES, number_after
 
 from plateau_jax import StagedCurve, optax_schedule, resume_record
 
 pytestmark = pytest.mark.slow
 
+RunOnce = Callable[[str], tuple[Path, list[str]]]
 
-def test_same_training_run_in_both_frameworks(ran) -> None:
+
+def test_same_training_run_in_both_frameworks(ran: RunOnce) -> None:
     _, lines = ran("train_digits.py")
     assert "steps at which the two learning rates differ: 0 of 60" in lines
     assert number_after("largest difference between the two losses", lines) < 1e-5
@@ -27,7 +33,7 @@ def test_same_training_run_in_both_frameworks(ran) -> None:
     assert number_after("test accuracy in PyTorch", lines) > 70
 
 
-def test_sweep_finds_a_plateau_that_helps(ran) -> None:
+def test_sweep_finds_a_plateau_that_helps(ran: RunOnce) -> None:
     _, lines = ran("sweep.py")
     assert "learning rates ≠ peak · curve(step):        0 of 3880" in lines  # 97 curves, 40 steps
     assert number_after("largest difference between their losses", lines) < 1e-4
@@ -38,7 +44,7 @@ def test_sweep_finds_a_plateau_that_helps(ran) -> None:
     assert with_plateau < without < math.log(10)
 
 
-def test_models_beat_simple_forecasts(ran) -> None:
+def test_models_beat_simple_forecasts(ran: RunOnce) -> None:
     _, lines = ran("train_gpt.py")
     of_frequencies = number_after("loss of byte frequencies:", lines)
     of_model = number_after("loss of the model:", lines)
@@ -49,7 +55,7 @@ def test_models_beat_simple_forecasts(ran) -> None:
     assert of_lstm < 0.9 * of_last_year
 
 
-def test_batch_plan_keeps_the_learning_rates(ran) -> None:
+def test_batch_plan_keeps_the_learning_rates(ran: RunOnce) -> None:
     _, lines = ran("batch_plan.py")
     for pair in ("at equal tokens in PyTorch: 0 of 25", "at equal tokens in JAX: 0 of 25"):
         assert f"learning rates that differ {pair}" in lines
@@ -67,7 +73,7 @@ class BranchedRun:
     loss_in_torch: float
 
 
-def branched_runs(lines):
+def branched_runs(lines: list[str]) -> dict[tuple[str, str], BranchedRun]:
     """Return the runs of the table, by seed and name."""
     runs = {}
     for line in lines:
@@ -85,7 +91,7 @@ def branched_runs(lines):
     return runs
 
 
-def merged_losses(lines):
+def merged_losses(lines: list[str]) -> dict[tuple[str, int], list[float]]:
     """Return the losses of each seed, and then their mean, by name and number of updates."""
     losses = {}
     for line in lines:
@@ -97,7 +103,7 @@ def merged_losses(lines):
     return losses
 
 
-def test_branched_runs_cover_their_updates(ran) -> None:
+def test_branched_runs_cover_their_updates(ran: RunOnce) -> None:
     _, lines = ran("branch_cooldowns.py")
     held = int(number_after("updates that the plateau of one step lasted:", lines))
     assert 4 * 5 < held < 4 * 120
@@ -112,7 +118,7 @@ def test_branched_runs_cover_their_updates(ran) -> None:
     assert updates == expected
 
 
-def test_branched_runs_agree_and_cool_down(ran) -> None:
+def test_branched_runs_agree_and_cool_down(ran: RunOnce) -> None:
     _, lines = ran("branch_cooldowns.py")
     runs = branched_runs(lines)
     for run in runs.values():
@@ -123,7 +129,7 @@ def test_branched_runs_agree_and_cool_down(ran) -> None:
     assert cooled.loss_in_torch < stable.loss_in_torch - 0.05
 
 
-def test_merge_beats_the_constant_learning_rate(ran) -> None:
+def test_merge_beats_the_constant_learning_rate(ran: RunOnce) -> None:
     """Over 60 updates, for each seed and in the mean."""
     _, lines = ran("branch_cooldowns.py")
     runs = branched_runs(lines)
@@ -155,7 +161,7 @@ class ComparedLosses:
 COMPARED = r"(.+?) +(\d\.\d{4}) +([+-][\d.]+) ± [\d.]+ +([+-][\d.]+) ([+-][\d.]+)"
 
 
-def compared_losses(lines):
+def compared_losses(lines: list[str]) -> dict[str, ComparedLosses]:
     losses = {}
     for line in lines:
         cells = re.fullmatch(COMPARED, line)
@@ -166,7 +172,7 @@ def compared_losses(lines):
     return losses
 
 
-def test_block_means_replace_cooldowns_drawn_afterwards(ran) -> None:
+def test_block_means_replace_cooldowns_drawn_afterwards(ran: RunOnce) -> None:
     """They come closer to the merge of every update than as many checkpoints do."""
     _, lines = ran("cooldowns_afterwards.py")
     losses = compared_losses(lines)
@@ -180,7 +186,7 @@ def test_block_means_replace_cooldowns_drawn_afterwards(ran) -> None:
 
 
 @pytest.mark.parametrize("task", ["regression", "text"])
-def test_other_tasks_learn(task, monkeypatch) -> None:
+def test_other_tasks_learn(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     example = runpy.run_path(str(EXAMPLES / "cooldowns_afterwards.py"))
     make_task, _ = example["TASKS"][task]
@@ -193,7 +199,7 @@ def test_other_tasks_learn(task, monkeypatch) -> None:
         assert 0 < losses[name].item() < 0.8 * at_start
 
 
-def test_averaging_weights_are_those_of_an_average(monkeypatch) -> None:
+def test_averaging_weights_are_those_of_an_average(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights of a merge and of an EMA add up to 1, and an EMA is the one of its recursion."""
     monkeypatch.syspath_prepend(EXAMPLES)
     example = runpy.run_path(str(EXAMPLES / "cooldowns_afterwards.py"))
@@ -217,7 +223,7 @@ class Scores:
     f1: float
 
 
-def scores_of_bloom(lines):
+def scores_of_bloom(lines: list[str]) -> dict[str, Scores]:
     scores = {}
     for line in lines:
         cells = re.fullmatch(r"  (.+?): +([\d.]+) +([\d.]+) +([\d.]+)", line)
@@ -228,7 +234,7 @@ def scores_of_bloom(lines):
     return scores
 
 
-def test_network_beats_linear_model_beats_most_frequent(ran) -> None:
+def test_network_beats_linear_model_beats_most_frequent(ran: RunOnce) -> None:
     _, lines = ran("train_bloom.py")
     assert re.fullmatch(r"4,000 names row by row \d+ ms, at once .+ times as fast", lines[-1])
     scores = scores_of_bloom(lines)
@@ -245,7 +251,7 @@ def test_network_beats_linear_model_beats_most_frequent(ran) -> None:
         assert score.f1 == pytest.approx(harmonic_mean, abs=2e-3)
 
 
-def test_each_device_holds_half_of_the_state(ran) -> None:
+def test_each_device_holds_half_of_the_state(ran: RunOnce) -> None:
     """And the losses are those of one device."""
     _, lines = ran("train_flax.py")
     assert "  learning rates that differ:             0 of 100" in lines
@@ -258,11 +264,11 @@ def test_each_device_holds_half_of_the_state(ran) -> None:
     assert on_a_device == pytest.approx(total / 2, abs=0.02)
 
 
-def leaves(run):
+def leaves(run: Any) -> list[jax.Array]:
     return jax.tree.leaves(nnx.state(run.parts))
 
 
-def assert_same_state(run, loaded) -> None:
+def assert_same_state(run: Any, loaded: Any) -> None:
     """Check that a run has loaded the state of another one onto its devices."""
     for leaf, saved in zip(leaves(loaded), leaves(run), strict=True):
         assert leaf.sharding.mesh == loaded.mesh
@@ -271,7 +277,9 @@ def assert_same_state(run, loaded) -> None:
         assert_array_equal(values, expected, strict=True)
 
 
-def test_resume_on_another_number_of_devices(tmp_path, monkeypatch) -> None:
+def test_resume_on_another_number_of_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From four devices to one, and back."""
     monkeypatch.syspath_prepend(EXAMPLES)
     example = runpy.run_path(str(EXAMPLES / "train_flax.py"))
@@ -283,7 +291,7 @@ def test_resume_on_another_number_of_devices(tmp_path, monkeypatch) -> None:
     one = example["Run"](args, adamw, jax.devices("cpu"), 1, 1)
     batches = np.random.default_rng(0).integers(2048, size=(12, 256, 9), dtype=np.int32)
 
-    def save_and_load(saved, loaded, directory, batches) -> None:
+    def save_and_load(saved: Any, loaded: Any, directory: Path, batches: NDArray[np.int32]) -> None:
         with example["manager"](directory) as checkpoints:
             for batch in batches[:3]:
                 saved.update(batch)

@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import matplotlib.image
 import nbformat
@@ -11,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from nbclient import NotebookClient
+from numpy.typing import NDArray
 from support.design.page import chromium
 from support.docs.pages import ROOT
 from support.programs import (
@@ -24,6 +27,9 @@ from support.programs import (
 
 pytestmark = pytest.mark.slow
 
+RunOnce = Callable[[str], tuple[Path, list[str]]]
+Pixels = NDArray[np.float32]
+
 WITH_PICTURE = [
     "train_digits",
     "sweep",
@@ -36,13 +42,13 @@ WITH_PICTURE = [
 
 
 @pytest.mark.parametrize("script", WITH_PICTURE)
-def test_picture_is_written_into_a_new_folder(script, ran) -> None:
+def test_picture_is_written_into_a_new_folder(script: str, ran: RunOnce) -> None:
     folder, _ = ran(f"{script}.py")
     (picture,) = (folder / "new").iterdir()
     assert matplotlib.image.imread(picture)[..., :3].min() == 0  # the axes are black
 
 
-def draw_again(script, tmp_path) -> None:
+def draw_again(script: str, tmp_path: Path) -> None:
     """Run a script that draws pictures of the pages, in a folder with the pages alone."""
     copy = tmp_path / "examples" / script
     copy.parent.mkdir()
@@ -53,7 +59,7 @@ def draw_again(script, tmp_path) -> None:
     run(copy, folder=tmp_path)
 
 
-def pixels_of(drawn, committed):
+def pixels_of(drawn: Path, committed: Path) -> tuple[Pixels, Pixels]:
     """Return the pixels of two pictures of the same size."""
     pixels = matplotlib.image.imread(drawn)
     expected = matplotlib.image.imread(committed)
@@ -64,7 +70,7 @@ def pixels_of(drawn, committed):
 @pytest.mark.parametrize(
     ("script", "folder"), [("plot_docs.py", "docs/pictures"), ("plot_readme.py", "examples")]
 )
-def test_committed_pictures_are_drawn_again(script, folder, tmp_path) -> None:
+def test_committed_pictures_are_drawn_again(script: str, folder: str, tmp_path: Path) -> None:
     """Text may shift by a pixel between versions of matplotlib; a different curve changes 3 %."""
     draw_again(script, tmp_path)
     drawn = list((tmp_path / folder).glob("*.png"))
@@ -75,7 +81,7 @@ def test_committed_pictures_are_drawn_again(script, folder, tmp_path) -> None:
         assert differs.mean() < 0.025, picture.name
 
 
-def test_committed_pictures_of_the_design_page_have_its_size(tmp_path) -> None:
+def test_committed_pictures_of_the_design_page_have_its_size(tmp_path: Path) -> None:
     """A browser's fonts differ more between machines than the curves do."""
     with chromium():
         pass  # skips the test if Chromium is not installed
@@ -95,7 +101,7 @@ class WrongArguments:
     message: str
     status: int = 2
 
-    def check(self, folder) -> None:
+    def check(self, folder: Path) -> None:
         assert_rejected(folder, self.script, self.arguments.split(), self.status, self.message)
 
 
@@ -149,7 +155,7 @@ RESUMED = [
 ]
 
 
-def interrupt(program, line_before):
+def interrupt(program: Program, line_before: str) -> int:
     """Send a Ctrl-C after the line that begins with `line_before`; return the updates made."""
     for line in program.lines():
         if line.startswith(line_before):
@@ -161,7 +167,7 @@ def interrupt(program, line_before):
     return int(stopped[1])
 
 
-def later_lines(lines, updates):
+def later_lines(lines: list[str], updates: int) -> list[str]:
     """Return the lines that are not about the first `updates` updates."""
     later = []
     for line in lines:
@@ -172,16 +178,18 @@ def later_lines(lines, updates):
     return later
 
 
-def untimed_lines(lines):
+def untimed_lines(lines: list[str]) -> list[str]:
     return [line for line in lines if not re.search(r"\d m?s[,:]", line)]
 
 
-def inodes_of_caches(folder):
+def inodes_of_caches(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_ino for path in folder.rglob("*.pkl")}
 
 
 @pytest.mark.parametrize("case", RESUMED, ids=lambda case: f"{case.script} {case.line_before}")
-def test_resumed_run_prints_the_remaining_lines(case, ran, tmp_path) -> None:
+def test_resumed_run_prints_the_remaining_lines(
+    case: Resumed, ran: RunOnce, tmp_path: Path
+) -> None:
     """It also uses what the interrupted run has cached."""
     _, uninterrupted = ran(case.script)
     small_run = SMALL_RUNS[case.script].split()
@@ -246,11 +254,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong.script} {wrong.arguments}")
-def test_wrong_argument_is_named_in_one_line(wrong, tmp_path) -> None:
+def test_wrong_argument_is_named_in_one_line(wrong: WrongArguments, tmp_path: Path) -> None:
     wrong.check(tmp_path)
 
 
-def scripts_that_print_their_cost():
+def scripts_that_print_their_cost() -> list[str]:
     """Return the names of those that import `program`."""
     names = []
     for file in sorted(EXAMPLES.glob("*.py")):
@@ -259,7 +267,9 @@ def scripts_that_print_their_cost():
     return names
 
 
-def run_with_first_import(script, source, folder):
+def run_with_first_import(
+    script: str, source: str, folder: Path
+) -> subprocess.CompletedProcess[str]:
     """Run a script that imports this code in place of its first library."""
     for name in ("numpy", "torch", "jax", "matplotlib"):
         (folder / f"{name}.py").write_text(source, encoding="utf-8")
@@ -273,7 +283,7 @@ def run_with_first_import(script, source, folder):
     )
 
 
-def without_cost(script, errors):
+def without_cost(script: str, errors: str) -> str:
     """Remove the line in which a script prints its expected cost."""
     first, _, rest = errors.partition("\n")
     cost = rf"{script}: [\d.]+ min and [\d.]+ GB of memory on one CPU core, with its defaults"
@@ -282,7 +292,7 @@ def without_cost(script, errors):
 
 
 @pytest.mark.parametrize("script", scripts_that_print_their_cost())
-def test_ctrl_c_while_importing_prints_one_line(script, tmp_path) -> None:
+def test_ctrl_c_while_importing_prints_one_line(script: str, tmp_path: Path) -> None:
     ctrl_c = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
     ended = run_with_first_import(script, ctrl_c, tmp_path)
     assert ended.returncode == 130
@@ -291,7 +301,7 @@ def test_ctrl_c_while_importing_prints_one_line(script, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("script", scripts_that_print_their_cost())
-def test_missing_package_is_named_in_one_line(script, tmp_path) -> None:
+def test_missing_package_is_named_in_one_line(script: str, tmp_path: Path) -> None:
     missing = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')"
     ended = run_with_first_import(script, missing, tmp_path)
     assert ended.returncode == 1
@@ -303,17 +313,17 @@ def test_missing_package_is_named_in_one_line(script, tmp_path) -> None:
 NOTEBOOK = EXAMPLES / "choosing_a_curve.ipynb"
 
 
-def read_notebook():
+def read_notebook() -> nbformat.NotebookNode:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
     return notebook
 
 
-def code_cells(notebook):
+def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def kinds_of_outputs(cell):
+def kinds_of_outputs(cell: nbformat.NotebookNode) -> list[str | list[str]]:
     """Return the name of each stream, and the formats of other outputs."""
     kinds = []
     for output in cell.outputs:
@@ -324,16 +334,16 @@ def kinds_of_outputs(cell):
     return kinds
 
 
-def printed_by(cell):
+def printed_by(cell: nbformat.NotebookNode) -> str:
     return "".join(output.get("text", "") for output in cell.outputs)
 
 
-def printed_words(cell):
+def printed_words(cell: nbformat.NotebookNode) -> list[str]:
     """Return what a cell prints, without its figures."""
     return re.sub(r"[+-]?\d+\.?\d*", "", printed_by(cell)).split()
 
 
-def run_strictly(notebook, folder) -> None:
+def run_strictly(notebook: nbformat.NotebookNode, folder: Path) -> None:
     """Run a notebook in a fresh kernel, in which warnings are errors."""
     for cell in code_cells(notebook):
         cell.outputs = []
@@ -345,12 +355,12 @@ def run_strictly(notebook, folder) -> None:
     notebook.cells.remove(strict)
 
 
-def process_ids():
+def process_ids() -> set[int]:
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 @pytest.fixture
-def fresh_jupyter(tmp_path, monkeypatch) -> None:
+def fresh_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No settings of the user, and no screen."""
     for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
@@ -359,7 +369,7 @@ def fresh_jupyter(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("fresh_jupyter")
-def test_committed_outputs_match_a_fresh_run(tmp_path) -> None:
+def test_committed_outputs_match_a_fresh_run(tmp_path: Path) -> None:
     """It leaves no file and no process behind."""
     folder = tmp_path / "empty"
     folder.mkdir()

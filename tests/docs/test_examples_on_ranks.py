@@ -3,8 +3,10 @@
 import math
 import re
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.programs import (
@@ -21,17 +23,26 @@ from torch_bridge import Checkpoints, MetricLog
 
 pytestmark = pytest.mark.slow
 
+RunOnce = Callable[[str], tuple[Path, list[str]]]
+
 SMALL = ("--batch-size", 4, "--context", 32, "--width", 32, "--layers", 2)
 FEW_UPDATES = ("--steps", 12, "--every", 6, *SMALL)
 
 
-def start(folder, script, *arguments, environment=None):
+def start(
+    folder: Path,
+    script: str | Path,
+    *arguments: str | int,
+    environment: Mapping[str, str] | None = None,
+) -> Program:
     """Start an example on the CPU."""
     on_cpu = (*arguments, "--device", "cpu")
     return Program(EXAMPLES / script, *on_cpu, folder=folder, environment=environment)
 
 
-def torchrun(folder, script, *arguments, processes=2):
+def torchrun(
+    folder: Path, script: str | Path, *arguments: str | int, processes: int = 2
+) -> list[Program]:
     """Start an example in several processes, as torchrun does."""
     programs = []
     for environment in rank_environments(processes):
@@ -39,7 +50,9 @@ def torchrun(folder, script, *arguments, processes=2):
     return programs
 
 
-def run(folder, script, *arguments, processes=1, status=0):
+def run(
+    folder: Path, script: str | Path, *arguments: str | int, processes: int = 1, status: int = 0
+) -> list[str]:
     """Run the program on all processes; return the lines that the first one prints."""
     folder.mkdir(exist_ok=True)
     if processes == 1:
@@ -51,7 +64,7 @@ def run(folder, script, *arguments, processes=1, status=0):
     return lines
 
 
-def test_log_keeps_only_the_rows_of_the_next_mean(ran) -> None:
+def test_log_keeps_only_the_rows_of_the_next_mean(ran: RunOnce) -> None:
     """Checkpoints do not grow with the number of updates."""
     folder, lines = ran("train_gpt.py")
     log = MetricLog()
@@ -64,7 +77,7 @@ def test_log_keeps_only_the_rows_of_the_next_mean(ran) -> None:
     assert f"update 200: loss {mean:.4f}," in "\n".join(lines)
 
 
-def test_muon_and_global_batch(tmp_path) -> None:
+def test_muon_and_global_batch(tmp_path: Path) -> None:
     muon = ("--optimizer", "muon", "--steps", 60, "--every", 60, "--global-batch", 12)
     lines = run(tmp_path, "train_gpt.py", *muon)
     of_frequencies = number_after("loss of byte frequencies:", lines)
@@ -73,7 +86,7 @@ def test_muon_and_global_batch(tmp_path) -> None:
     assert "an update: 1 micro-batches of 12 sequences" in lines
 
 
-def gpt_losses(parallelism, folder, *arguments):
+def gpt_losses(parallelism: str, folder: Path, *arguments: str | int) -> list[str]:
     """Train on one process, or with DDP or FSDP on two; return the lines about losses."""
     if parallelism == "one":
         lines = run(folder, "train_gpt.py", *arguments)
@@ -83,7 +96,7 @@ def gpt_losses(parallelism, folder, *arguments):
     return [line for line in lines if "loss" in line]
 
 
-def test_losses_agree_for_any_number_of_processes(tmp_path) -> None:
+def test_losses_agree_for_any_number_of_processes(tmp_path: Path) -> None:
     """Also of runs that another number of processes has saved in the middle."""
     expected = gpt_losses("one", tmp_path / "one", *FEW_UPDATES)
     assert len(expected) == 4
@@ -107,7 +120,7 @@ TOKENS_PER_STEP = 1000
 LAST_BATCH = 2048
 
 
-def growing_batch(consumed):
+def growing_batch(consumed: int) -> int:
     """Return the batch after these tokens: that of the small run's plan."""
     if consumed < 10_240:
         return 512
@@ -116,11 +129,11 @@ def growing_batch(consumed):
     return LAST_BATCH
 
 
-def constant_batch(consumed):
+def constant_batch(consumed: int) -> int:
     return LAST_BATCH
 
 
-def logged_updates(folder, name):
+def logged_updates(folder: Path, name: str) -> list[dict[str, Any]]:
     log = MetricLog(keep=None)
     checkpoints = Checkpoints(folder / "batch_plan_checkpoints")
     checkpoints.load(partial=True, **{f"{name}_log": log})
@@ -130,7 +143,7 @@ def logged_updates(folder, name):
 @pytest.mark.parametrize(
     ("name", "batch_after"), [("constant", constant_batch), ("growing", growing_batch)]
 )
-def test_runs_count_tokens(name, batch_after, ran) -> None:
+def test_runs_count_tokens(name: str, batch_after: Callable[[int], int], ran: RunOnce) -> None:
     folder, lines = ran("batch_plan.py")
     updates = logged_updates(folder, name)
     consumed = 0
@@ -142,7 +155,7 @@ def test_runs_count_tokens(name, batch_after, ran) -> None:
     assert f"{name} batch: {len(updates)} updates for {TOKENS} tokens; 0 are done" in lines
 
 
-def test_number_of_tokens_is_fixed_when_resuming(ran) -> None:
+def test_number_of_tokens_is_fixed_when_resuming(ran: RunOnce) -> None:
     folder, _ = ran("batch_plan.py")
     longer = ("--device", "cpu", "--resume", "--tokens", 2 * TOKENS)
     message = "; without --tokens, --resume continues as planned"
@@ -186,7 +199,9 @@ ADVICE = "batch_plan_checkpoints resumes with --resume"
 
 
 @pytest.mark.parametrize("case", STOPPED, ids=["two processes resume", "one process resumes"])
-def test_run_stopped_mid_ramp_resumes_at_the_same_token(case, ran, tmp_path) -> None:
+def test_run_stopped_mid_ramp_resumes_at_the_same_token(
+    case: Stopped, ran: RunOnce, tmp_path: Path
+) -> None:
     """And ends as the uninterrupted run: with equal learning rates and almost equal losses."""
     expected_folder, expected_lines = ran("batch_plan.py")
     script = Path(__file__).with_name("stopped_batch_plan.py")
@@ -207,7 +222,7 @@ def test_run_stopped_mid_ramp_resumes_at_the_same_token(case, ran, tmp_path) -> 
     assert updates[: len(before_stop)] == before_stop
 
 
-def assert_same_updates(folder, expected_folder, name) -> None:
+def assert_same_updates(folder: Path, expected_folder: Path, name: str) -> None:
     """The learning rates have the same bits for any split of the batch."""
     updates = logged_updates(folder, name)
     expected_updates = logged_updates(expected_folder, name)
@@ -217,7 +232,7 @@ def assert_same_updates(folder, expected_folder, name) -> None:
         assert update["loss"] == pytest.approx(expected["loss"], rel=1e-3)
 
 
-def test_two_processes_save_together_on_ctrl_c(tmp_path) -> None:
+def test_two_processes_save_together_on_ctrl_c(tmp_path: Path) -> None:
     long = ("--tokens", 10**9, "--plan", "0:128", "--micro-batch", 64)
     first, second = torchrun(tmp_path, "batch_plan.py", *long)
     for line in first.lines():
@@ -247,12 +262,12 @@ class Comparison:
     error_of_difference: float
 
 
-def read_comparison(line):
+def read_comparison(line: str) -> Comparison:
     figures = line.replace("→", "").replace("±", "").split()
     return Comparison(*[float(figure) for figure in figures])
 
 
-def test_seesaw_makes_fewer_updates_on_equal_data(tmp_path) -> None:
+def test_seesaw_makes_fewer_updates_on_equal_data(tmp_path: Path) -> None:
     """The program itself compares learning rates and weights."""
     tokens = 8192
     lines = run(tmp_path, "batch_plan.py", "--seesaw", 2, "--tokens", tokens)

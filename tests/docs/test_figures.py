@@ -4,7 +4,10 @@ import ast
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +47,7 @@ def test_updates_under_multi_steps() -> None:
     tx = optax.MultiSteps(optax.sgd(0.1), every_k_schedule=4)
     weight = jnp.zeros(())
 
-    def micro_batch(state, _):
+    def micro_batch(state: optax.MultiStepsState, _: Any) -> tuple[optax.MultiStepsState, None]:
         _, state = tx.update(weight, state, weight)
         return state, None
 
@@ -54,7 +57,7 @@ def test_updates_under_multi_steps() -> None:
 
 
 @pytest.fixture(scope="module")
-def printed_by_notebook():
+def printed_by_notebook() -> str:
     text = (EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8")
     notebook = json.loads(text)
     printed = ""
@@ -64,7 +67,7 @@ def printed_by_notebook():
     return printed
 
 
-def test_figures_next_to_links_to_the_notebook(printed_by_notebook) -> None:
+def test_figures_next_to_links_to_the_notebook(printed_by_notebook: str) -> None:
     figures = set()
     for line in TEXT.splitlines():
         if "the notebook](" in line.lower():
@@ -74,14 +77,14 @@ def test_figures_next_to_links_to_the_notebook(printed_by_notebook) -> None:
     assert figures <= printed
 
 
-def figures_after(name, printed):
+def figures_after(name: str, printed: str) -> list[str]:
     """Return the figures of the line that begins with a name, up to the word "lower"."""
     (line,) = [line for line in printed.splitlines() if line.startswith(f"{name} ")]
     figures, _, _ = line.removeprefix(name).partition("lower")
     return figures.split()
 
 
-def test_figures_of_the_table_of_plateaus(printed_by_notebook) -> None:
+def test_figures_of_the_table_of_plateaus(printed_by_notebook: str) -> None:
     """Its columns: the loss at one peak, and the difference; the same at the best peak."""
     table = re.findall(r"^\| (\w+ plateau) \|(.+)\|$", TEXT, re.MULTILINE)
     assert table
@@ -103,14 +106,14 @@ class BytesPerParameter:
     checkpoint: int
 
 
-def table_of_bytes():
+def table_of_bytes() -> Iterator[BytesPerParameter]:
     table = re.findall(r"^\| (`\w+\(.*\)`) \| (\d+) \| (\d+) \|$", TEXT, re.MULTILINE)
     for calls, training, checkpoint in table:
         for call in re.findall(r"`(.+?)`", calls):
             yield BytesPerParameter(call, int(training), int(checkpoint))
 
 
-def build_optimizer(call, parameters):
+def build_optimizer(call: str, parameters: Iterator[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Build the optimizer of a call such as "AdamW(amsgrad=True)"."""
     tree = ast.parse(call, mode="eval").body
     settings = {keyword.arg: ast.literal_eval(keyword.value) for keyword in tree.keywords}
@@ -118,13 +121,15 @@ def build_optimizer(call, parameters):
     return optimizer_class(parameters, lr=1e-3, **settings)
 
 
-def sum_of_outputs(model, batch):
+def sum_of_outputs(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return model(batch).sum()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("expected", list(table_of_bytes()), ids=lambda expected: expected.call)
-def test_bytes_per_parameter(expected, dtype, tmp_path) -> None:
+def test_bytes_per_parameter(
+    expected: BytesPerParameter, dtype: torch.dtype, tmp_path: Path
+) -> None:
     """The table has those of float32; bfloat16 needs half of each."""
     size = 256
     model = torch.nn.Linear(size, size, bias=False, dtype=dtype)
@@ -149,21 +154,23 @@ def test_bytes_per_parameter(expected, dtype, tmp_path) -> None:
     assert 0 <= written - in_checkpoint * size**2 < 32_000
 
 
-def commands_with_design():
+def commands_with_design() -> Iterator[str]:
     for block in all_blocks():
         if block.language == "sh":
             yield from re.findall(r"^python -m plateau_jax .*--design.*", block.code, re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", list(commands_with_design()))
-def test_commands_open_the_design_page(command, tmp_path, monkeypatch) -> None:
+def test_commands_open_the_design_page(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     curve = json.dumps(PlateauCurve(100).to_dict())
     for name in ("curve.json", "other.json"):
         (tmp_path / name).write_text(curve)
     opened = []
 
-    def serve(curves, *_, **__) -> None:
+    def serve(curves: list[dict[str, Any]], *_: Any, **__: Any) -> None:
         opened.extend(curves)
 
     monkeypatch.setattr("plateau_jax.design.server.serve", serve)

@@ -127,7 +127,7 @@ def assert_recorded(case: RowValues) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_curves_give_the_recorded_learning_rates(case) -> None:
+def test_curves_give_the_recorded_learning_rates(case: RowValues) -> None:
     assert_recorded(case)
 
 
@@ -210,7 +210,7 @@ LONG = {"Muon's momentum"}
 
 
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: f"{row.library}-{row.original}")
-def test_a_curve_exists_for_all_lengths_that_a_row_allows(row) -> None:
+def test_a_curve_exists_for_all_lengths_that_a_row_allows(row: Row) -> None:
     built = 0
     for case in short_cases(row):
         try:
@@ -229,7 +229,7 @@ def rows_of_installed_libraries() -> list[Row]:
 @pytest.mark.parametrize(
     "row", rows_of_installed_libraries(), ids=lambda row: f"{row.library}-{row.original}"
 )
-def test_short_curves_give_the_learning_rates_of_the_original(row) -> None:
+def test_short_curves_give_the_learning_rates_of_the_original(row: Row) -> None:
     for case in short_cases(row):
         recorded: dict[str, Any] = {"levels": [0.0] * 14}
         record(recorded, levels(row.library, row.original, case.settings))
@@ -250,7 +250,7 @@ def cases_with_a_constant_batch() -> list[RowValues]:
 
 
 @pytest.mark.parametrize("case", cases_with_a_constant_batch(), ids=str)
-def test_a_step_may_be_an_update(case) -> None:
+def test_a_step_may_be_an_update(case: RowValues) -> None:
     """For a constant batch size, as the page says."""
     assert_recorded(case)
 
@@ -270,7 +270,7 @@ def rows_with_a_note_past_the_end() -> list[Row]:
 
 
 @pytest.mark.parametrize("row", rows_with_a_note_past_the_end(), ids=lambda row: row.original)
-def test_originals_differ_past_the_end_if_the_row_says_so(row) -> None:
+def test_originals_differ_past_the_end_if_the_row_says_so(row: Row) -> None:
     """Without such a note, the curve is compared past the end too."""
     cases = [case for case in CASES if case.row is row]
     assert any(differs_past_the_end(case) for case in cases), "all stay at the last level"
@@ -298,7 +298,7 @@ SENTENCES = sentences_by_library()
 
 
 @pytest.mark.parametrize("library", sorted({library for library, _ in ROWS}))
-def test_pages_cite_the_source_of_the_record(library) -> None:
+def test_pages_cite_the_source_of_the_record(library: str) -> None:
     source = SOURCES[library]
     if "@" in source:
         commit = source.partition("@")[2]

@@ -19,6 +19,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from support.checkpointing.checkpoints import Part
 from support.docs import pages
 from support.trainers.trainers import LIGHTNING_WARNING
 from support.trees import equal_trees
-from torch.nn import Linear
+from torch.nn import Linear, Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import plateau_jax
@@ -59,7 +61,7 @@ FIGURES_DIFFER = {
 """Headings of programs that print losses or times, which depend on the machine."""
 
 
-def program_parameters():
+def program_parameters() -> list[Any]:
     parameters = []
     for program in pages.programs():
         if program.resumes:
@@ -74,25 +76,25 @@ def program_parameters():
     return parameters
 
 
-def run_program(code, folder) -> None:
+def run_program(code: str, folder: Path) -> None:
     """Run the code as `python program.py` does, but in this process."""
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
     runpy.run_path(str(file), run_name="__main__")
 
 
-def run_commands(commands):
+def run_commands(commands: str) -> str:
     """Run a shell block with this Python; return what it prints."""
     commands = re.sub(r"^python ", f"{sys.executable} ", commands, flags=re.MULTILINE)
     ended = subprocess.run(commands, shell=True, check=True, capture_output=True, encoding="utf-8")
     return ended.stdout
 
 
-def without_figures(text):
+def without_figures(text: str) -> str:
     return re.sub(r"[\d.e+-]+", "", text)
 
 
-def assert_prints_what_it_shows(program, printed) -> None:
+def assert_prints_what_it_shows(program: pages.PageProgram, printed: str) -> None:
     """Check what a program printed, and what the commands of its section print.
 
     The output on the page has all lines, or only those that no comment in the code shows.
@@ -113,7 +115,12 @@ def assert_prints_what_it_shows(program, printed) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", program_parameters())
-def test_sections_run(program, tmp_path, monkeypatch, capsys) -> None:
+def test_sections_run(
+    program: pages.PageProgram,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)  # programs save files here
     monkeypatch.setenv("PYTHONPATH", str(pages.ROOT))
     monkeypatch.setenv("PYTHONUTF8", "1")
@@ -153,7 +160,7 @@ def test_comments_show_output_only_where_it_is_compared() -> None:
 
 
 @pytest.mark.slow
-def test_readme_prints_what_it_shows(tmp_path, capsys) -> None:
+def test_readme_prints_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """After the output on the page, the last block prints that two learning rates are equal."""
     code = ""
     shown = ""
@@ -165,7 +172,9 @@ def test_readme_prints_what_it_shows(tmp_path, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_tutorial_reaches_the_same_losses_in_both_frameworks(tmp_path, capsys) -> None:
+def test_tutorial_reaches_the_same_losses_in_both_frameworks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     losses = {}
     for heading in ("Train in JAX", "Train in PyTorch"):
         run_program(pages.program_named(heading).code, tmp_path)
@@ -186,7 +195,7 @@ def ctrl_c_in_calls(numbers: Iterable[int]) -> Iterator[None]:
     """Send a Ctrl-C in these calls of a linear layer, counted from 1."""
     calls = itertools.count(1)
 
-    def send(module, inputs) -> None:
+    def send(module: Module, inputs: tuple[Any, ...]) -> None:
         if isinstance(module, Linear) and next(calls) in numbers:
             signal.raise_signal(signal.SIGINT)
 
@@ -194,7 +203,7 @@ def ctrl_c_in_calls(numbers: Iterable[int]) -> Iterator[None]:
         yield
 
 
-def final_states():
+def final_states() -> list[Any]:
     """Return the states of the training step and of the loader in the last checkpoint."""
     step = Part()
     loader = Part()
@@ -203,7 +212,9 @@ def final_states():
 
 
 @pytest.mark.slow
-def test_run_saved_on_ctrl_c_trains_on_every_batch(tmp_path, monkeypatch, capsys) -> None:
+def test_run_saved_on_ctrl_c_trains_on_every_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Stopped twice in the middle of an update, it ends like an uninterrupted run."""
     code = pages.program_named("Save on Ctrl-C").code
     handler = signal.getsignal(signal.SIGINT)
@@ -225,7 +236,7 @@ def test_run_saved_on_ctrl_c_trains_on_every_batch(tmp_path, monkeypatch, capsys
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def imported_names(package):
+def imported_names(package: str) -> set[str]:
     """Return the names that a page imports from a package, and uses."""
     names = set()
     for page in pages.PAGES:
@@ -247,7 +258,7 @@ def test_every_public_name_is_in_a_program() -> None:
     assert own_names - imported_names("torch_bridge") == set()
 
 
-def anchors(page):
+def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings; a repeated heading gets a number."""
     counts = Counter[str]()
     numbered = set()
@@ -262,12 +273,12 @@ def anchors(page):
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
-def test_scripts_exist(page) -> None:
+def test_scripts_exist(page: Path) -> None:
     for script in re.findall(r"(examples/[\w/]+\.\w+)", page.read_text(encoding="utf-8")):
         assert (pages.ROOT / script).exists(), script
 
 
-def versions_on_pages():
+def versions_on_pages() -> dict[str, set[str]]:
     """Return the releases or commits of each library that a page links with its version.
 
     They follow its link or its name, or come later in the row of a table that its link begins.
@@ -293,7 +304,7 @@ def test_pages_name_one_version_of_each_library() -> None:
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
-def test_links_resolve(page) -> None:
+def test_links_resolve(page: Path) -> None:
     """Those to files of the repository, and to headings of its pages."""
     links = r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)"
     for path, anchor in re.findall(links, page.read_text(encoding="utf-8")):

@@ -133,7 +133,7 @@ def num_stages(curve: Curve) -> int:
 
 
 @pytest.mark.parametrize("half", ["design", "held out"])
-def test_recorded_curves_are_found(half) -> None:
+def test_recorded_curves_are_found(half: str) -> None:
     outcomes: Counter[str] = Counter()
     runs = runs_in(half)
     for run in runs:
@@ -295,7 +295,7 @@ def outcome_of(comparison: LogComparison, planted: PlantedFault, num_differing: 
 
 
 @pytest.mark.parametrize("half", ["design", "held out"])
-def test_planted_faults_are_named(half) -> None:
+def test_planted_faults_are_named(half: str) -> None:
     outcomes: Counter[str] = Counter()
     draw = random.Random(12)
     for run in runs_in(half):

@@ -1,5 +1,7 @@
 """More ways to give Hugging Face's Trainer a curve; its run resumes in the middle of an epoch."""
 
+from pathlib import Path
+
 import pytest
 from support.docs.pages import ROOT
 from support.trainers.trainers import expected_lrs, import_from_pages, record_lrs, train
@@ -20,7 +22,9 @@ NO_SUBCLASS = (
 )
 
 
-def assert_trainer_resumes_in_mid_epoch(folder, changes, curve, groups) -> None:
+def assert_trainer_resumes_in_mid_epoch(
+    folder: Path, changes: dict[str, str], curve: StagedCurve, groups: int
+) -> None:
     """An epoch has 33 updates of three batches, and one of one; `warmup_steps` has no effect.
 
     The first run saves after 40 updates, and is interrupted.
@@ -44,7 +48,7 @@ def assert_trainer_resumes_in_mid_epoch(folder, changes, curve, groups) -> None:
     assert resumed.has_model_of(uninterrupted)
 
 
-def test_trainer_without_a_subclass_resumes(tmp_path) -> None:
+def test_trainer_without_a_subclass_resumes(tmp_path: Path) -> None:
     build = f"""\
 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 curve = StagedCurve.wsd(136, warmup_steps=3, decay_steps="20%", min_lr_ratio=0.1)
@@ -59,14 +63,14 @@ def test_page_has_the_trainer_without_a_subclass() -> None:
 
 
 @pytest.fixture
-def curve_trainer(tmp_path, monkeypatch) -> None:
+def curve_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files for TRL; the method of every Trainer that they replace is restored afterwards."""
     import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_trainer.py")
     monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)
 
 
 @pytest.mark.usefixtures("curve_trainer")
-def test_trainer_with_a_curve_in_a_file_resumes(tmp_path) -> None:
+def test_trainer_with_a_curve_in_a_file_resumes(tmp_path: Path) -> None:
     build = """\
 import curve_trainer
 trainer = Trainer(model, arguments, train_dataset=dataset)"""

@@ -6,6 +6,7 @@ Each program saves every 50 updates, and rejects a longer curve when it resumes.
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
+from flax.training.train_state import TrainState
 from support.docs.pages import programs
 from support.jax.jax_cases import assert_equal_bits, product
 from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_and_resume, train
@@ -84,7 +86,9 @@ def record_schedules() -> Generator[RecordedSchedules]:
         yield recorded
 
 
-def run_under_page_curve(heading, folder, resumes_at=100):
+def run_under_page_curve(
+    heading: str, folder: Path, resumes_at: int = 100
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a program; return its variables, and those of the run that was interrupted and resumed.
 
     Checks the learning rates of both, and that the curve cannot become longer.
@@ -96,7 +100,7 @@ def run_under_page_curve(heading, folder, resumes_at=100):
     return uninterrupted.names, resumed.names
 
 
-def assert_longer_curve_is_rejected(heading, folder) -> None:
+def assert_longer_curve_is_rejected(heading: str, folder: Path) -> None:
     """Resume a program that `run_and_resume` has run, under a curve with 40 more steps."""
     line = "\ncurve = PlateauCurve(UPDATES, "
     changed_line = "\ncurve = PlateauCurve(UPDATES + 40, "
@@ -106,41 +110,41 @@ def assert_longer_curve_is_rejected(heading, folder) -> None:
         train(heading, folder / "interrupted", changes=changes)
 
 
-def assert_equal_arrays(actual, expected) -> None:
+def assert_equal_arrays(actual: Any, expected: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 # Programs under the curve of the page.
 
 
-def test_nnx_resumes(tmp_path) -> None:
+def test_nnx_resumes(tmp_path: Path) -> None:
     uninterrupted, resumed = run_under_page_curve(NNX, tmp_path)
 
-    def state_of(names):
+    def state_of(names: dict[str, Any]) -> dict[str, Any]:
         state = nnx.state((names["model"], names["optimizer"]))
         return nnx.to_pure_dict(state)
 
     assert_equal_arrays(state_of(resumed), state_of(uninterrupted))
 
 
-def test_linen_resumes(tmp_path) -> None:
+def test_linen_resumes(tmp_path: Path) -> None:
     uninterrupted, resumed = run_under_page_curve(LINEN, tmp_path)
     assert_equal_states(resumed["state"], uninterrupted["state"])
 
 
-def assert_equal_states(actual, expected) -> None:
+def assert_equal_states(actual: TrainState, expected: TrainState) -> None:
     """Compare the arrays of two flax TrainStates; their functions differ."""
     assert_equal_arrays(actual.params, expected.params)
     assert_equal_arrays(actual.opt_state, expected.opt_state)
     assert_equal_arrays(actual.step, expected.step)
 
 
-def test_orbax_resumes(tmp_path) -> None:
+def test_orbax_resumes(tmp_path: Path) -> None:
     uninterrupted, resumed = run_under_page_curve(ORBAX, tmp_path)
     assert_equal_arrays(resumed["state"], uninterrupted["state"])
 
 
-def test_multi_steps_and_apply_if_finite_resume(tmp_path) -> None:
+def test_multi_steps_and_apply_if_finite_resume(tmp_path: Path) -> None:
     """The checkpoint after 200 micro-batches, one of which was skipped, is between two updates."""
     uninterrupted, resumed = run_under_page_curve(MULTI_STEPS, tmp_path, resumes_at=99)
     state = uninterrupted["opt_state"]
@@ -152,7 +156,7 @@ def test_multi_steps_and_apply_if_finite_resume(tmp_path) -> None:
 # A clock of samples.
 
 
-def test_train_state_that_passes_counts_resumes(tmp_path) -> None:
+def test_train_state_that_passes_counts_resumes(tmp_path: Path) -> None:
     uninterrupted, resumed = run_and_resume(COUNTED, tmp_path, nullcontext)
     names = uninterrupted.names
     valid_rows = []
@@ -173,7 +177,7 @@ def test_train_state_that_passes_counts_resumes(tmp_path) -> None:
 # The average of the weights.
 
 
-def test_averaged_weights_resume(tmp_path) -> None:
+def test_averaged_weights_resume(tmp_path: Path) -> None:
     ramp = StagedCurve([(50, 1.0)])
     uninterrupted, resumed = run_and_resume(AVERAGING, tmp_path, record_schedules)
     uninterrupted.recorded.assert_used(PAGE_CURVE, PAGE_PEAK, range(200))
@@ -256,7 +260,7 @@ def updates_in_torch(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
         yield GrowingUpdate(batch, lr, scheduler.curve_step)
 
 
-def test_growing_batch_matches_torch(tmp_path) -> None:
+def test_growing_batch_matches_torch(tmp_path: Path) -> None:
     """Update by update: the batches, the steps of the curve and the bits of the learning rates."""
     uninterrupted, resumed = run_and_resume(GROWING, tmp_path, nullcontext)
     names = uninterrupted.names

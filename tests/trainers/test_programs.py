@@ -5,8 +5,9 @@ test replaces them: `changes` has the old and the new code.
 """
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from textwrap import indent
 from types import MappingProxyType
 
@@ -18,6 +19,7 @@ from support.schedulers.runs import learning_rate
 from support.trainers.trainers import (
     PAGE_CURVE,
     TRAINER_CURVE,
+    LearningRates,
     expected_lrs,
     record_lrs,
     resumes_in_its_folder,
@@ -26,7 +28,7 @@ from support.trainers.trainers import (
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from plateau_jax import PlateauCurve, StagedCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 pytestmark = [
     pytest.mark.slow,
@@ -70,14 +72,19 @@ def test_each_program_that_resumes_is_tested() -> None:
 
 
 @pytest.fixture(autouse=True)
-def use_cpu(monkeypatch) -> None:
+def use_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
 
 
 # Programs as they are on the pages.
 
 
-def assert_resumes(heading, folder, expected, changes=MappingProxyType({})) -> None:
+def assert_resumes(
+    heading: str,
+    folder: Path,
+    expected: LearningRates,
+    changes: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Run a program, check its learning rates, and that it resumes in the middle."""
     uninterrupted, resumed = run_and_resume(heading, folder, record_lrs, changes)
     assert uninterrupted.recorded == expected
@@ -86,16 +93,16 @@ def assert_resumes(heading, folder, expected, changes=MappingProxyType({})) -> N
 
 
 @pytest.mark.parametrize("heading", [PLAIN, ACCELERATE, FABRIC, LIGHTNING])
-def test_program_resumes(heading, tmp_path) -> None:
+def test_program_resumes(heading: str, tmp_path: Path) -> None:
     assert_resumes(heading, tmp_path, expected_lrs(PAGE_CURVE, range(200)))
 
 
-def test_trainer_resumes(tmp_path) -> None:
+def test_trainer_resumes(tmp_path: Path) -> None:
     """Its groups are the parameters with and without weight decay."""
     assert_resumes(TRAINER, tmp_path, expected_lrs(TRAINER_CURVE, range(200), groups=2))
 
 
-def test_backbone_joins_later(tmp_path) -> None:
+def test_backbone_joins_later(tmp_path: Path) -> None:
     """It is frozen for 60 updates, warms up for 20, and then follows the curve of the head."""
     warmup = PlateauCurve(1000, warmup_steps=20)  # of which only the warmup is used
     expected = []
@@ -111,7 +118,7 @@ def test_backbone_joins_later(tmp_path) -> None:
     assert_resumes(WITH_A_BACKBONE, tmp_path, expected)
 
 
-def test_reduce_lr_on_plateau_takes_over_from_the_warmup(tmp_path) -> None:
+def test_reduce_lr_on_plateau_takes_over_from_the_warmup(tmp_path: Path) -> None:
     """After the warmup, the learning rate is the peak, then half of it, then a quarter."""
     uninterrupted, resumed = run_and_resume(BEFORE_REDUCE_LR, tmp_path, record_lrs)
     lrs = uninterrupted.recorded
@@ -130,13 +137,13 @@ OPTIMIZER = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)\n"
 SCHEDULER = "scheduler = lambda_lr(optimizer, curve)  # the optimizer's lr is the peak\n"
 
 
-def lines_of_section(heading):
+def lines_of_section(heading: str) -> str:
     """Return the only block of code in a section."""
     (block,) = section_named(heading).blocks
     return block.code
 
 
-def test_sequence_of_schedulers_resumes(tmp_path) -> None:
+def test_sequence_of_schedulers_resumes(tmp_path: Path) -> None:
     """40 updates at a tenth of the peak, and then a curve of 160 steps."""
     changes = {SCHEDULER: lines_of_section("Plain PyTorch, combined with torch's schedulers")}
     constant = [[0.1 * PEAK]] * 40
@@ -145,14 +152,14 @@ def test_sequence_of_schedulers_resumes(tmp_path) -> None:
 
 
 @contextmanager
-def compiled_once():
+def compiled_once() -> Generator[None]:
     """Compile anew; compiling the same function again, for another learning rate, is an error."""
     torch.compiler.reset()
     with torch._dynamo.config.patch(error_on_recompile=True):
         yield
 
 
-def test_compiled_optimizer_resumes(tmp_path) -> None:
+def test_compiled_optimizer_resumes(tmp_path: Path) -> None:
     """The program keeps its learning rates itself, because a hook would be compiled too."""
     changes = {
         OPTIMIZER + SCHEDULER: f"{lines_of_section('A compiled optimizer')}lrs = []\n",
@@ -183,7 +190,7 @@ RETURNS_TWO_SCHEDULERS = """\
 """
 
 
-def test_reduce_lr_on_plateau_takes_over_in_lightning(tmp_path) -> None:
+def test_reduce_lr_on_plateau_takes_over_in_lightning(tmp_path: Path) -> None:
     """The monitored number never falls: each 32 updates but the first halve the learning rate."""
     blocks = section_named(LIGHTNING).blocks
     (steps_in_turn,) = [block.code for block in blocks if block.language == "py"]
@@ -238,7 +245,12 @@ def record_lrs_and_decays() -> Generator[list[list[tuple[float, float]]]]:
 
 
 def assert_schedules_the_weight_decay(
-    heading, folder, changes, *, curve=PAGE_CURVE, biases_decay=True
+    heading: str,
+    folder: Path,
+    changes: Mapping[str, str],
+    *,
+    curve: Curve = PAGE_CURVE,
+    biases_decay: bool = True,
 ) -> None:
     """The weight decay rises from 0.02 to 0.2. If biases have none, they are a second group."""
     uninterrupted, resumed = run_and_resume(heading, folder, record_lrs_and_decays, changes)
@@ -257,7 +269,7 @@ def assert_schedules_the_weight_decay(
 
 
 @pytest.mark.parametrize("heading", [ACCELERATE, FABRIC])
-def test_weight_decay_is_scheduled_too(heading, tmp_path) -> None:
+def test_weight_decay_is_scheduled_too(heading: str, tmp_path: Path) -> None:
     changes = {
         **IMPORTS,
         "lr=1e-2)": "lr=1e-2, weight_decay=0.2)",
@@ -266,7 +278,7 @@ def test_weight_decay_is_scheduled_too(heading, tmp_path) -> None:
     assert_schedules_the_weight_decay(heading, tmp_path, changes)
 
 
-def test_weight_decay_is_scheduled_too_in_lightning(tmp_path) -> None:
+def test_weight_decay_is_scheduled_too_in_lightning(tmp_path: Path) -> None:
     changes = {
         **IMPORTS,
         "lr=1e-2)": "lr=1e-2, weight_decay=0.2)",
@@ -275,7 +287,7 @@ def test_weight_decay_is_scheduled_too_in_lightning(tmp_path) -> None:
     assert_schedules_the_weight_decay(LIGHTNING, tmp_path, changes)
 
 
-def test_weight_decay_is_scheduled_too_in_trainer(tmp_path) -> None:
+def test_weight_decay_is_scheduled_too_in_trainer(tmp_path: Path) -> None:
     changes = {
         **IMPORTS,
         "learning_rate=1e-2,": "learning_rate=1e-2,\n    weight_decay=0.2,",
@@ -289,5 +301,5 @@ def test_weight_decay_is_scheduled_too_in_trainer(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("page", ["lightning.md", "hugging_face.md"])
-def test_page_has_the_chained_scheduler(page) -> None:
+def test_page_has_the_chained_scheduler(page: str) -> None:
     assert f"`{CHAINED}`" in (ROOT / "docs" / page).read_text(encoding="utf-8")
