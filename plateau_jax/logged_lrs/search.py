@@ -307,25 +307,30 @@ def _ends_before_the_floor(
     if not 0 < floor < len(rest):
         return
     step, value = state.last.step, state.last.value
-    between: Steps = np.arange(int(rest.steps[floor - 1]) + 1, int(rest.steps[floor]))
-    if len(between) > _NUM_LENGTHS:
-        evenly_spaced = between[:: len(between) // _NUM_LENGTHS]
-        between = np.union1d(evenly_spaced, roundest(int(between[0]), int(between[-1])))
     before = rest.part(slice(0, floor))
-    lengths = (between - step).astype(np.float64)
-    if isinstance(family, ClosedFamily):
-        least, most = family.limits(before, step, value, lengths)
-    else:
-        least, most = family.ends(before, step, value, lengths)
-    least = np.maximum(least, rest.low[floor:].max())
-    most = np.minimum(most, rest.high[floor:].min())
-    fits = np.flatnonzero(least <= most)
+
+    def limits(ends: Steps) -> tuple[Floats, Floats]:
+        lengths = (ends - step).astype(np.float64)
+        if isinstance(family, ClosedFamily):
+            least, most = family.limits(before, step, value, lengths)
+        else:
+            least, most = family.ends(before, step, value, lengths)
+        return np.maximum(least, rest.low[floor:].max()), np.minimum(most, rest.high[floor:].min())
+
+    first = int(rest.steps[floor - 1]) + 1
+    last = int(rest.steps[floor]) - 1
+    if first > last:
+        return
+    evenly_spaced = np.linspace(first, last, 2 * _NUM_LENGTHS).astype(np.int64)
+    between = np.union1d(evenly_spaced, roundest(first, last))
+    least, most = limits(between)
+    fits = between[least <= most]
     if not len(fits):
         return
-    end = roundest(int(between[fits[0]]), int(between[fits[-1]]))
-    index = int(np.searchsorted(between, end))
-    if index < len(between) and between[index] == end and least[index] <= most[index]:
-        for level in _values(float(least[index]), float(most[index])):
+    end = roundest(int(fits[0]), int(fits[-1]))
+    least, most = limits(np.array([end]))
+    if least[0] <= most[0]:
+        for level in _values(float(least[0]), float(most[0])):
             yield state.then(Knot(end, level, family.shape), state.row + len(rest))
 
 

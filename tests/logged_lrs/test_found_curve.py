@@ -143,6 +143,13 @@ def test_a_decay_ends_at_a_round_step_between_two_rows() -> None:
     assert found(curve, updates, digits=3).curve.total_steps == 3_000
 
 
+def test_steps_far_apart() -> None:
+    """The search tries some of the steps between two rows: here there are 40,000,000."""
+    curve = StagedCurve([(100_000_000, 1.0), (1_900_000_000, 0.1, "cosine")])
+    updates = np.arange(0, 2_040_000_000, 40_000_000)
+    assert found(curve, updates, digits=5).curve == curve
+
+
 def test_a_plateau_that_is_still_going() -> None:
     curve = StagedCurve([(500, 1.0), (9_500,)])
     result = found(curve, np.arange(0, 2_000, 50))
