@@ -183,8 +183,10 @@ def _guessed_stages(logged: PrintedLrs, curve: StagedCurve) -> Iterator[tuple[in
     for segment in curve.segments:
         if segment.last_step is None or segment.kind == "plateau":
             continue
-        end = segment.last_step + 1
-        on_stage = (segment.first_step <= logged.steps) & (logged.steps <= end)
+        last = segment.last_step
+        if curve(last + 1) == np.float32(segment.end):  # no jump
+            last += 1
+        on_stage = (segment.first_step <= logged.steps) & (logged.steps <= last)
         if np.count_nonzero(on_stage) < _FEWEST_ROWS:
             yield segment.first_step, segment.last_step
 

@@ -102,6 +102,14 @@ def test_stages_between_two_rows_are_guesses() -> None:
     assert found(curve, np.arange(0, 1_001, 50)).guessed_stages == ()
 
 
+def test_a_learning_rate_after_a_jump_is_not_on_the_stage_before() -> None:
+    """Two rows lie on each of the first two cycles, and three on the last."""
+    cycle = [(0, 1.0), (100, 0.0, "cosine")]
+    curve = StagedCurve([(100, 0.0, "cosine"), *cycle, *cycle], start=1.0)
+    result = found(curve, np.arange(0, 301, 50))
+    assert result.guessed_stages == ((0, 99), (100, 199))
+
+
 @pytest.mark.slow
 def test_restarts() -> None:
     cycle = [(0, 1.0), (40, 0.0, "cosine")]
