@@ -202,7 +202,9 @@ def _decisive_step(logged: PrintedLrs, best: FoundCurve, others: list[FoundCurve
     values = best.learning_rates(steps)
     other_values = other.learning_rates(steps)
     unit = 10.0 ** (1 - logged.digits) * np.maximum(values, other_values)
-    differing = steps[np.abs(values - other_values) > 2 * unit]
+    # With a fixed last decimal, small learning rates are printed with fewer digits.
+    least_unit = float(np.min(logged.high - logged.low))
+    differing = steps[np.abs(values - other_values) > 2 * np.maximum(unit, least_unit)]
     after = differing[differing > last]
     for candidates in (after, differing):
         if len(candidates):

@@ -177,6 +177,18 @@ def test_alternatives_are_told_apart_by_a_later_update() -> None:
     assert "as short, and possible too" in str(result)
 
 
+def test_alternatives_are_told_apart_by_the_printed_decimals() -> None:
+    """Near the end of a decay, learning rates that differ may print the same decimals."""
+    curve = StagedCurve([(3_000, 1.0), (13_000,), (4_000, 0.0, "cosine")])
+    updates = np.array([0, 9_546, 19_093])
+    rates = [f"{rate:.3f}" for rate in curve.learning_rate(updates, 0.1).tolist()]
+    result = find_curve(rows_of(step=updates.tolist(), lr=rates))
+    other, other_peak = result.alternatives[0]
+    rate = result.curve.learning_rate(result.decisive_step, result.peak_value)
+    other_rate = other.learning_rate(result.decisive_step, other_peak)
+    assert f"{rate:.3f}" != f"{other_rate:.3f}"
+
+
 @pytest.mark.slow
 def test_nothing_is_found_for_noise() -> None:
     rates = PEAK * np.random.default_rng(0).uniform(0.5, 1, 100)
