@@ -137,6 +137,8 @@ def compare_log(
             sequence of pairs.
         ValueError: The log has no learning rates, or no column or several have a usual name: the
             message says which argument to pass. A cell is not a number, or a file is damaged.
+            Later rows replace half of the learning rates or more, as if the log had several runs or
+            were not sorted by step.
             `peak_value` is not positive. A curve is from `BatchPlan.scale`: its steps are samples
             or tokens.
         OSError: The file cannot be read.

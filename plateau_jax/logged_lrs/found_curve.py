@@ -145,6 +145,8 @@ def find_curve(
         TypeError: `source` is neither a path nor rows.
         ValueError: The log has no learning rates, or no column or several have a usual name: the
             message says which argument to pass. A cell is not a number, or a file is damaged.
+            Later rows replace half of the learning rates or more, as if the log had several runs or
+            were not sorted by step.
         OSError: The file cannot be read.
 
     >>> from plateau_jax import StagedCurve, find_curve

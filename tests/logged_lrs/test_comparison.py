@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from support.examples import examples
 from support.forecasts.logs import rows_of
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve, compare_log
+from plateau_jax import Curve, PlateauCurve, StagedCurve, compare_log, find_curve
 from plateau_jax.logged_lrs.comparison import LogComparison
 
 Ints = NDArray[np.int64]
@@ -221,6 +221,21 @@ def test_the_end_of_the_curve_is_reported_once() -> None:
     updates = np.arange(5, 160, 10)
     rates = np.where(updates < 100, PEAK / 2, PEAK)
     assert [fault.name for fault in compared(curve, updates, rates).faults] == ["past the end"]
+
+
+@pytest.mark.parametrize("function", [find_curve, lambda rows: compare_log(rows, CURVE, PEAK)])
+def test_a_log_that_is_not_sorted(function: Callable[[Any], Any]) -> None:
+    """Each row seems to replace all rows before it, as after a resume."""
+    newest_first = rows_of(step=UPDATES[::-1].tolist(), lr=formatted(4, RATES[::-1]))
+    with pytest.raises(ValueError, match="has 200 learning rates at 200 steps: keep those of one"):
+        function(newest_first)
+
+
+def test_ranks_that_log_the_same() -> None:
+    rows = rows_of(step=UPDATES.tolist(), lr=formatted(4, RATES))
+    comparison = compare_log([*rows, *rows], CURVE, PEAK)
+    assert comparison.num_lrs == len(rows)
+    assert comparison.first_difference is None
 
 
 def test_two_faults_are_unknown() -> None:
