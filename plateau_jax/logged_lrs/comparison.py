@@ -36,9 +36,9 @@ class LogComparison:
         logged, expected: The learning rate there in the log, and that of the curve; None if all are
             on the curve.
         faults: Each fault that explains every learning rate of the log, with at most eight ranges
-            of its number; empty if all are on the curve, or if no known fault explains them. A
-            fault is a named tuple of `name`, `text`, and `least` and `most`, the limits of its
-            number.
+            of its number; empty if all are on the curve up to its end, or if no known fault
+            explains them. A fault is a named tuple of `name`, `text`, and `least` and `most`, the
+            limits of its number.
     """
 
     num_lrs: int
@@ -67,7 +67,10 @@ class LogComparison:
             difference = f"if the log counts updates from 1, {difference}"
         lines = [f"{count}: {difference}, {self.logged!r} instead of {self.expected:.6g}"]
         if not texts:
-            lines.append("no fault that this function knows explains all of them")
+            lines.append(
+                "no fault that this function knows explains all of them, or fewer than three are "
+                "not on the curve"
+            )
         elif self.faults[0].name == "past the end":
             lines += texts
         elif len(texts) == 1:

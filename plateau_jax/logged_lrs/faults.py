@@ -125,9 +125,10 @@ class _Multiple(_Displacement):
 
     def fault(self, least: int, most: int) -> Fault:
         times = _count(least, most, "time")
+        updates = _count(least, most, "update")
         text = (
             f"the scheduler steps {times} per update (once for each process, micro-batch or "
-            f"caller), or the curve of the run is {times} shorter"
+            f"caller), the curve of the run is {times} shorter, or a step of the log is {updates}"
         )
         return Fault("too fast", text, least, most)
 
@@ -152,9 +153,10 @@ class _Quotient(_Displacement):
     def fault(self, least: int, most: int) -> Fault:
         updates = _count(least, most, "update")
         times = _count(least, most, "time")
+        steps = _count(least, most, "step")
         text = (
             f"the scheduler steps once in {updates} (once per epoch, or with a wrong condition), "
-            f"or the curve of the run is {times} longer"
+            f"the curve of the run is {times} longer, or an update is {steps} of the log"
         )
         return Fault("too slow", text, least, most)
 

@@ -78,7 +78,7 @@ class LoggedCurve:
     def __str__(self) -> str:
         count = f"{self.num_lrs} learning rates with up to {self.digits} digits"
         if self.curve is None:
-            return f"{count}: no curve of few stages that end at logged steps explains them"
+            return f"{count}: the search found no curve of few stages that explains them"
         lines = [f"{count}: the shortest curve found that explains all of them", repr(self.curve)]
         lines.append(f"with peak_value={self.peak_value!r}")
         lines.append(self.curve.describe())
