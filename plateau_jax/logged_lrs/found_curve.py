@@ -11,7 +11,7 @@ from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage, StagedCurve
 from plateau_jax.logged_lrs.logs import open_lrs
 from plateau_jax.logged_lrs.printed import Floats, PrintedLrs, Steps, simplest_between
-from plateau_jax.logged_lrs.search import State, shortest_paths
+from plateau_jax.logged_lrs.search import State, ends_after, shortest_paths
 from plateau_jax.logged_lrs.step_ranges import lrs_at
 
 _MOST_FOUND = 8
@@ -32,12 +32,12 @@ class FoundCurve(NamedTuple):
     Attributes:
         curve: The curve.
         peak_value: Its peak.
-        ends: The first and the last step at which it may end, if it ends after the log.
+        path: Its stages in the search.
     """
 
     curve: StagedCurve
     peak_value: float
-    ends: tuple[int, int] | None
+    path: State
 
     def learning_rates(self, steps: Steps) -> Floats:
         return lrs_at(steps, self.curve, self.peak_value)
@@ -172,7 +172,7 @@ def find_curve(
         best.peak_value,
         tuple((other.curve, other.peak_value) for other in others),
         _decisive_step(logged, best, others),
-        best.ends,
+        ends_after(logged, best.path),
         tuple(_guessed_stages(logged, best.curve)),
         len(logged),
         logged.digits,
@@ -265,7 +265,7 @@ def _without_needless_stages(logged: PrintedLrs, path: State, candidate: FoundCu
         if path.knots[place].shape != path.knots[place + 1].shape:
             continue
         knots = path.knots[:place] + path.knots[place + 1 :]
-        joined = State(knots, path.row, path.ends)
+        joined = State(knots, path.row)
         shorter = _curve_of(joined)
         if shorter is not None and _missed_row(logged, shorter) is None:
             return _without_needless_stages(logged, joined, shorter)
@@ -328,7 +328,7 @@ def _curve_of(path: State) -> FoundCurve | None:
             curve = StagedCurve(stages, start=_level(start.value, peak))
     except ValueError:  # a shape that cannot join two levels
         return None
-    return FoundCurve(curve, peak, path.ends)
+    return FoundCurve(curve, peak, path)
 
 
 def _level(value: float, peak: float) -> float:

@@ -6,12 +6,14 @@ first curves that explain all rows have the fewest stages.
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.logged_lrs.printed import Floats, PrintedLrs, Steps, simplest_between
 from plateau_jax.logged_lrs.stage_families import (
     CLOSED_FAMILIES,
@@ -30,9 +32,13 @@ _MOST_WORK = 20_000
 
 _ALL_KNOTS = 40
 _EXCESSES = 1e-4, 1e-3, 1e-2
-_LONGEST = 16.0
+_LONGEST = 256.0
 _NUM_LENGTHS = 60
 _NUM_BEGINS = 15
+
+_FAMILIES: dict[str | None, OpenFamily | ClosedFamily] = {
+    family.shape: family for family in (LINE, *OPEN_FAMILIES, *CLOSED_FAMILIES)
+}
 
 
 @dataclass(frozen=True)
@@ -57,12 +63,10 @@ class State:
     Attributes:
         knots: The start and the end of each stage.
         row: The first row that is not explained yet.
-        ends: The first and the last step at which a stage that ends after the log may end.
     """
 
     knots: tuple[Knot, ...]
     row: int
-    ends: tuple[int, int] | None = None
 
     @property
     def last(self) -> Knot:
@@ -310,11 +314,7 @@ def _ends_before_the_floor(
     before = rest.part(slice(0, floor))
 
     def limits(ends: Steps) -> tuple[Floats, Floats]:
-        lengths = (ends - step).astype(np.float64)
-        if isinstance(family, ClosedFamily):
-            least, most = family.limits(before, step, value, lengths)
-        else:
-            least, most = family.ends(before, step, value, lengths)
+        least, most = _end_levels(family, before, step, value, (ends - step).astype(np.float64))
         return np.maximum(least, rest.low[floor:].max()), np.minimum(most, rest.high[floor:].min())
 
     first = int(rest.steps[floor - 1]) + 1
@@ -332,6 +332,15 @@ def _ends_before_the_floor(
     if least[0] <= most[0]:
         for level in _values(float(least[0]), float(most[0])):
             yield state.then(Knot(end, level, family.shape), state.row + len(rest))
+
+
+def _end_levels(
+    family: OpenFamily | ClosedFamily, rest: PrintedLrs, step: int, value: float, lengths: Floats
+) -> tuple[Floats, Floats]:
+    """Return the limits of the end level for each length, by all rows."""
+    if isinstance(family, ClosedFamily):
+        return family.limits(rest, step, value, lengths)
+    return family.ends(rest, step, value, lengths)
 
 
 def _corners(
@@ -370,13 +379,10 @@ def _falls_to_zero(
         return
     first = math.ceil((value / -limits[0]) ** (1 / family.power))
     last = math.floor((value / -limits[1]) ** (1 / family.power))
-    next_step = int(rest.steps[-1]) + 1
-    first = max(first, next_step - step)
+    first = max(first, int(rest.steps[-1]) + 1 - step)
     if first <= last:
         end = roundest(step + first, step + last)
-        knots = (*state.knots, Knot(end, 0.0, family.shape))
-        # It may also end earlier, above 0.
-        yield State(knots, state.row + len(rest), (next_step, step + last))
+        yield state.then(Knot(end, 0.0, family.shape), state.row + len(rest))
 
 
 def _closed_stages(
@@ -420,7 +426,6 @@ def _ends_after_the_log(rest: PrintedLrs, state: State, family: ClosedFamily) ->
     lengths = feasible_lengths(rest, step, value, family)
     if not len(lengths):
         return
-    ends = step + int(lengths[0]), step + int(lengths[-1])
     low, high = family.limits(rest, step, value, lengths)
     for chosen in (lengths[low <= 0], lengths):
         # An end at 0 comes first.
@@ -430,8 +435,7 @@ def _ends_after_the_log(rest: PrintedLrs, state: State, family: ClosedFamily) ->
         low, high = family.limits(rest, step, value, np.array([end - step], np.float64))
         if low[0] <= high[0]:
             for level in _values(max(0.0, float(low[0])), float(high[0])):
-                knots = (*state.knots, Knot(end, level, family.shape))
-                yield State(knots, state.row + len(rest), ends)
+                yield state.then(Knot(end, level, family.shape), state.row + len(rest))
 
 
 def feasible_lengths(rest: PrintedLrs, step: int, value: float, family: ClosedFamily) -> Floats:
@@ -458,6 +462,27 @@ def feasible_lengths(rest: PrintedLrs, step: int, value: float, family: ClosedFa
             return lengths[:0]
         lengths = finer
     return lengths[:0]
+
+
+def ends_after(logged: PrintedLrs, state: State) -> tuple[int, int] | None:
+    """Return the first and the last step at which the last stage may end, if not within the log."""
+    begin, end = state.knots[-2:]
+    after = int(logged.steps[-1]) + 1
+    if end.step < after:
+        return None
+    family = _FAMILIES[end.shape]
+    rest = logged.part(logged.steps > begin.step)
+
+    def explains(step: int) -> bool:
+        length = np.array([step - begin.step], np.float64)
+        low, high = _end_levels(family, rest, begin.step, begin.value, length)
+        return bool(max(0.0, low[0]) <= high[0])
+
+    # The steps that explain all rows are contiguous, and `end.step` is one of them.
+    first = after + bisect_left(range(after, end.step), True, key=explains)
+    later = range(end.step + 1, MAX_STEP + 1)
+    last = end.step + bisect_left(later, True, key=lambda step: not explains(step))
+    return first, last
 
 
 def roundest(first: int, last: int) -> int:

@@ -133,6 +133,15 @@ def test_a_run_whose_last_stage_has_one_length() -> None:
     assert "within its last stage, which would end at step 10000;" in str(result)
 
 
+@pytest.mark.parametrize(("shape", "digits"), [("cosine", 5), ("(1-x)^2", 3), ("(1-x)^0.5", 3)])
+@pytest.mark.parametrize("decay", [20_000, 100_000])
+def test_a_run_may_end_where_its_curve_does(shape: str, digits: int, decay: int) -> None:
+    """No later end is possible, because learning rates are not negative."""
+    curve = StagedCurve([(100, 1.0), (decay, 0.0, shape)])
+    first, last = found(curve, np.arange(0, 6_000, 50), digits).ends
+    assert first <= curve.total_steps <= last
+
+
 def test_a_decay_that_may_end_above_zero() -> None:
     """It reaches 0 after the log, or ends at any step before that."""
     curve = StagedCurve([(13_000,), (7_000, 0.1, "1-x^2")], start=1.0)
