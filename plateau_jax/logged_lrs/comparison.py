@@ -59,13 +59,14 @@ class LogComparison:
     def __str__(self) -> str:
         count = f"{self.num_lrs} learning rates with up to {self.digits} digits"
         texts = [fault.text for fault in self.faults]
-        if self.first_difference is None:
+        if self.logged is None or self.expected is None:
             lines = [f"{count}: all are on the curve", *texts]
             return "\n".join(lines)
         difference = f"the first that is not on the curve is at step {self.first_difference}"
         if self.counts_from == 1:
             difference = f"if the log counts updates from 1, {difference}"
-        lines = [f"{count}: {difference}, {self.logged!r} instead of {self.expected:.6g}"]
+        _, expected = _as_different_texts(self.logged, self.expected)
+        lines = [f"{count}: {difference}, {self.logged!r} instead of {expected}"]
         if not texts:
             lines.append(
                 "no fault that this function knows explains all of them, or fewer than three are "
@@ -269,12 +270,23 @@ def difference_from(
         if has_peak_from_log and factor_limits(counted, values) is not None:
             return ""
     comparison = compare_lrs(logged, curve, peak)
+    if comparison.logged is None or comparison.expected is None:
+        return ""
+    lr, expected = _as_different_texts(comparison.logged, comparison.expected)
     text = (
-        f"the learning rate at step {comparison.first_difference} is "
-        f"{comparison.logged:.6g}, not {comparison.expected:.6g} as on the curve"
+        f"the learning rate at step {comparison.first_difference} is {lr}, not {expected} as on "
+        "the curve"
     )
     if comparison.counts_from == 1:
         text += " (if the log counts updates from 1)"
     if comparison.fault is not None:
         text += f": {comparison.fault.text}"
     return text
+
+
+def _as_different_texts(logged: float, expected: float) -> tuple[str, str]:
+    """Return two learning rates with six digits, or with nine if these are the same."""
+    lr, expected_lr = f"{logged:.6g}", f"{expected:.6g}"
+    if lr == expected_lr:
+        return f"{logged:.9g}", f"{expected:.9g}"
+    return lr, expected_lr

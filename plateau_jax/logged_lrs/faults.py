@@ -283,8 +283,11 @@ def _of_peak(logged: PrintedLrs, expected: Floats, given: float) -> Iterator[Fau
         return
     low, high = limits
     peak = simplest_between(low * given, high * given)
-    times = f"{peak / given:.4g} times the given one"
-    text = f"the peak is {peak:g}, {times}: a different peak, or a different group"
+    factor = f"{peak / given:.4g}"
+    if factor == "1":
+        factor = f"{peak / given:.7g}"
+    times = f"{factor} times the given one"
+    text = f"the peak is {peak!r}, {times}: a different peak, or a different group"
     yield Fault("peak", text, low * given, high * given)
 
 

@@ -153,6 +153,14 @@ def test_a_different_peak() -> None:
     assert fault.text.startswith("the peak is 0.0006, 2 times the given one")
 
 
+def test_a_difference_in_the_seventh_digit_is_shown() -> None:
+    level = PlateauCurve(1_000, plateaus=[(0, 50)])
+    rows = rows_of(step=[50, 100, 150], lr=["6.0000000e-04"] * 3)
+    report = str(compare_log(rows, level, 6.000_003e-4))
+    assert "0.0006 instead of 0.00060000032" in report
+    assert "the peak is 0.0006, 0.9999995 times the given one" in report
+
+
 def test_the_learning_rates_of_another_group() -> None:
     head = PlateauCurve(1_000, decay_shape="linear")
     rates = head.learning_rate(UPDATES, 1e-3)
