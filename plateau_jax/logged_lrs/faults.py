@@ -352,9 +352,10 @@ def _unexplained_row(
 
 def _of_warmup(logged: PrintedLrs, curve: Curve, peak: float) -> Iterator[Fault]:
     """Find the factor by which the warmup of the run is longer or shorter."""
-    warmup, _ = next(nonempty_segments(curve._exact_segments))
+    warmup, after = next(nonempty_segments(curve._exact_segments))
     length = warmup.length
-    if not warmup.start < warmup.end or length >= curve.total_steps:
+    is_whole = after == length < curve.total_steps
+    if not is_whole or not warmup.start < warmup.end:
         return
     for steps in _lengths_in_micro_batches(length):
         changed_warmup = StagedCurve([_warmup_stage(curve, steps)], start=float(warmup.start))

@@ -186,6 +186,14 @@ def test_a_longer_warmup_takes_steps_of_the_plateau() -> None:
     assert fault.most == 200
 
 
+def test_a_part_of_a_warmup_is_not_a_longer_warmup() -> None:
+    """The curve has 10 steps of a warmup of 20; the run reaches the same level in 20 steps."""
+    curve = StagedCurve([(20, 1.0), (180,)]).cooldown(10, 40)
+    updates = np.arange(13)
+    rates = PEAK * np.minimum(updates, 20) / 40
+    assert compared(curve, updates, rates).faults == ()
+
+
 def test_a_scheduler_that_never_steps() -> None:
     fault = compared(CURVE, UPDATES, np.zeros(len(UPDATES))).fault
     assert fault.name == "stopped"
