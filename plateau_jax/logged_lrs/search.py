@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -78,6 +79,14 @@ class State:
         return tuple(knot.shape for knot in self.knots[1:])
 
     @property
+    def has_flat_shape(self) -> bool:
+        """True if a stage is a plateau by a different name."""
+        for before, knot in pairwise(self.knots):
+            if knot.shape is not None and knot.value == before.value:
+                return True
+        return False
+
+    @property
     def key(self) -> tuple[int, int, float, str | None]:
         return self.row, self.last.step, self.last.value, self.last.shape
 
@@ -101,7 +110,8 @@ def shortest_paths(logged: PrintedLrs) -> list[State]:
         budget -= len(advanced)
         for state in advanced:
             for later in _expand(logged, state):
-                by_stages[len(later.knots) - 1].setdefault(later.key, later)
+                if not later.has_flat_shape:
+                    by_stages[len(later.knots) - 1].setdefault(later.key, later)
     return []
 
 
@@ -423,6 +433,8 @@ def _rows_before_jumps(rest: PrintedLrs) -> list[int]:
 
 def _ends_after_the_log(rest: PrintedLrs, state: State, family: ClosedFamily) -> Iterator[State]:
     step, value = state.last.step, state.last.value
+    if rest.contain(value).all():
+        return  # a plateau
     lengths = feasible_lengths(rest, step, value, family)
     if not len(lengths):
         return

@@ -174,6 +174,16 @@ def test_a_plateau_that_is_still_going() -> None:
     assert result.ends is None
 
 
+@pytest.mark.parametrize("digits", [1, 3, 6])
+def test_a_constant_learning_rate_is_a_plateau(digits: int) -> None:
+    """Not the first steps of a very long cosine, nor a line between equal levels."""
+    curve = StagedCurve([(990,)], start=1.0)
+    result = found(curve, np.arange(0, 1_000, 10), digits)
+    assert result.curve == curve
+    assert result.alternatives == ()
+    assert result.ends is None
+
+
 def test_alternatives_are_told_apart_by_a_later_update() -> None:
     """After three rows of an exponential fall it may be another one."""
     curve = StagedCurve([(100, 0.5, "exponential")], start=1.0)
