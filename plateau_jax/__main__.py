@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.design:
             _serve_design_page(options)
             return 0
-        if options.log and not _has_curve(options):
+        if options.log is not None and not _has_curve(options):
             print(find_curve(options.log))
             return 0
         curves = _build_curves(options)
@@ -64,11 +64,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Reject an option without effect, a wrong peak, and a closed standard output."""
+    has_option_of_a_curve = options.peak is not None or options.plot is not None or options.cooldown
     problems = {
         "standard output is closed": sys.stdout is None,
         "--fit requires --compare": options.fit and not options.compare,
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
         "--plot - must name a file, such as curve.png": options.plot == Path("-"),
+        "--log without a curve finds one: leave --peak, --plot and --cooldown out": (
+            options.log is not None and not _has_curve(options) and has_option_of_a_curve
+        ),
     }
     _reject(problems)
     if options.export is not None:
@@ -134,7 +138,7 @@ def _reject_options_for_one_curve(options: argparse.Namespace, num_curves: int) 
         "--json": options.json,
         f"--export {options.export}": exports_python,
         "--segments": options.segments,
-        "--log": options.log,
+        "--log": options.log is not None,
     }
     for option, is_given in takes_one_curve.items():
         if is_given:
@@ -215,7 +219,7 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
     """Return what to print about the curves: JSON, a comparison, or their segments."""
     if options.json:
         return json.dumps(curves[0].to_dict())
-    if options.log:
+    if options.log is not None:
         _reject({"--log with a curve requires --peak": options.peak is None})
         return str(compare_log(options.log, curves[0], options.peak))
     if runs:

@@ -36,9 +36,9 @@ class LogComparison:
         logged, expected: The learning rate there in the log, and that of the curve; None if all are
             on the curve.
         faults: Each fault that explains every learning rate of the log, with at most eight ranges
-            of its number; empty if all are on the curve, or if no known fault explains them. A
-            fault is a named tuple of `name`, `text`, and `least` and `most`, the limits of its
-            number.
+            of its number; empty if all are on the curve up to its end, or if no known fault
+            explains them. A fault is a named tuple of `name`, `text`, and `least` and `most`, the
+            limits of its number.
     """
 
     num_lrs: int
@@ -59,15 +59,19 @@ class LogComparison:
     def __str__(self) -> str:
         lrs = f"{self.num_lrs} learning rates with up to {self.digits} digits"
         texts = [fault.text for fault in self.faults]
-        if self.first_difference is None:
+        if self.logged is None or self.expected is None:
             lines = [f"{lrs}: all are on the curve", *texts]
             return "\n".join(lines)
         difference = f"the first that is not on the curve is at step {self.first_difference}"
         if self.counts_from == 1:
             difference = f"if the log counts updates from 1, {difference}"
-        lines = [f"{lrs}: {difference}, {self.logged!r} instead of {self.expected:.6g}"]
+        _, expected = _as_different_texts(self.logged, self.expected)
+        lines = [f"{lrs}: {difference}, {self.logged!r} instead of {expected}"]
         if not texts:
-            lines.append("no fault that this function knows explains all of them")
+            lines.append(
+                "no fault is named: none that this function knows explains all of them, or fewer "
+                "than three are not on the curve"
+            )
         elif self.faults[0].name == "past the end":
             lines += texts
         elif len(texts) == 1:
@@ -137,6 +141,8 @@ def compare_log(
             sequence of pairs.
         ValueError: The log has no learning rates, or no column or several have a usual name: the
             message says which argument to pass. A cell is not a number, or a file is damaged.
+            Later rows replace half of the learning rates or more, as if the log had several runs or
+            were not sorted by step.
             `peak_value` is not positive. A curve is from `BatchPlan.scale`: its steps are samples
             or tokens.
         OSError: The file cannot be read.
@@ -264,12 +270,23 @@ def difference_from(
         if has_peak_from_log and factor_limits(counted, values) is not None:
             return ""
     comparison = compare_lrs(logged, curve, peak)
+    if comparison.logged is None or comparison.expected is None:
+        return ""
+    lr, expected = _as_different_texts(comparison.logged, comparison.expected)
     text = (
-        f"the learning rate at step {comparison.first_difference} is "
-        f"{comparison.logged:.6g}, not {comparison.expected:.6g} as on the curve"
+        f"the learning rate at step {comparison.first_difference} is {lr}, not {expected} as on "
+        "the curve"
     )
     if comparison.counts_from == 1:
         text += " (if the log counts updates from 1)"
     if comparison.fault is not None:
         text += f": {comparison.fault.text}"
     return text
+
+
+def _as_different_texts(logged: float, expected: float) -> tuple[str, str]:
+    """Return two learning rates with six digits, or with nine if these are the same."""
+    lr, expected_lr = f"{logged:.6g}", f"{expected:.6g}"
+    if lr == expected_lr:
+        return f"{logged:.9g}", f"{expected:.9g}"
+    return lr, expected_lr

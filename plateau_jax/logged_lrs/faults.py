@@ -123,9 +123,10 @@ class _Multiple(_Displacement):
 
     def fault(self, least: int, most: int) -> Fault:
         times = _count(least, most, "time")
+        updates = _count(least, most, "update")
         text = (
             f"the scheduler steps {times} per update (once for each process, micro-batch or "
-            f"caller), or the curve of the run is {times} shorter"
+            f"caller), the curve of the run is {times} shorter, or a step of the log is {updates}"
         )
         return Fault("too fast", text, least, most)
 
@@ -150,9 +151,10 @@ class _Quotient(_Displacement):
     def fault(self, least: int, most: int) -> Fault:
         updates = _count(least, most, "update")
         times = _count(least, most, "time")
+        steps = _count(least, most, "step")
         text = (
             f"the scheduler steps once in {updates} (once per epoch, or with a wrong condition), "
-            f"or the curve of the run is {times} longer"
+            f"the curve of the run is {times} longer, or an update is {steps} of the log"
         )
         return Fault("too slow", text, least, most)
 
@@ -286,8 +288,11 @@ def _of_peak(logged: PrintedLrs, expected: Floats, given: float) -> Iterator[Fau
         return
     low, high = limits
     peak = simplest_between(low * given, high * given)
-    times = f"{peak / given:.4g} times the given one"
-    text = f"the peak is {peak:g}, {times}: a different peak, or a different group"
+    factor = f"{peak / given:.4g}"
+    if factor == "1":
+        factor = f"{peak / given:.7g}"
+    times = f"{factor} times the given one"
+    text = f"the peak is {peak!r}, {times}: a different peak, or a different group"
     yield Fault("peak", text, low * given, high * given)
 
 
@@ -352,9 +357,10 @@ def _unexplained_row(
 
 def _of_warmup(logged: PrintedLrs, curve: Curve, peak: float) -> Iterator[Fault]:
     """Find the factor by which the warmup of the run is longer or shorter."""
-    warmup, _ = next(nonempty_segments(curve._exact_segments))
+    warmup, after = next(nonempty_segments(curve._exact_segments))
     length = warmup.length
-    if not warmup.start < warmup.end or length >= curve.total_steps:
+    is_whole = after == length < curve.total_steps
+    if not is_whole or not warmup.start < warmup.end:
         return
     for steps in _lengths_in_micro_batches(length):
         changed_warmup = StagedCurve([_warmup_stage(curve, steps)], start=float(warmup.start))

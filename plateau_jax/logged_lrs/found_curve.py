@@ -11,7 +11,7 @@ from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage, StagedCurve
 from plateau_jax.logged_lrs.logs import open_lrs
 from plateau_jax.logged_lrs.printed import Floats, PrintedLrs, Steps, simplest_between
-from plateau_jax.logged_lrs.search import State, shortest_paths
+from plateau_jax.logged_lrs.search import State, ends_after, shortest_paths
 from plateau_jax.logged_lrs.step_ranges import lrs_at
 
 _MOST_FOUND = 8
@@ -32,12 +32,12 @@ class FoundCurve(NamedTuple):
     Attributes:
         curve: The curve.
         peak_value: Its peak.
-        ends: The first and the last step at which it may end, if it ends after the log.
+        path: Its stages in the search.
     """
 
     curve: StagedCurve
     peak_value: float
-    ends: tuple[int, int] | None
+    path: State
 
     def learning_rates(self, steps: Steps) -> Floats:
         return lrs_at(steps, self.curve, self.peak_value)
@@ -79,7 +79,7 @@ class LoggedCurve:
     def __str__(self) -> str:
         lrs = f"{self.num_lrs} learning rates with up to {self.digits} digits"
         if self.curve is None:
-            return f"{lrs}: no curve of few stages that end at logged steps explains them"
+            return f"{lrs}: the search found no curve of few stages that explains them"
         lines = [f"{lrs}: the shortest curve found that explains all of them", repr(self.curve)]
         lines.append(f"with peak_value={self.peak_value!r}")
         lines.append(self.curve.describe())
@@ -146,6 +146,8 @@ def find_curve(
         TypeError: `source` is neither a path nor rows.
         ValueError: The log has no learning rates, or no column or several have a usual name: the
             message says which argument to pass. A cell is not a number, or a file is damaged.
+            Later rows replace half of the learning rates or more, as if the log had several runs or
+            were not sorted by step.
         OSError: The file cannot be read.
 
     >>> from plateau_jax import StagedCurve, find_curve
@@ -171,7 +173,7 @@ def find_curve(
         best.peak_value,
         tuple((other.curve, other.peak_value) for other in others),
         _decisive_step(logged, best, others),
-        best.ends,
+        ends_after(logged, best.path),
         tuple(_guessed_stages(logged, best.curve)),
         len(logged),
         logged.digits,
@@ -184,8 +186,10 @@ def _guessed_stages(logged: PrintedLrs, curve: StagedCurve) -> Iterator[tuple[in
     for segment in curve.segments:
         if segment.last_step is None or segment.kind == "plateau":
             continue
-        end = segment.last_step + 1
-        on_stage = (segment.first_step <= logged.steps) & (logged.steps <= end)
+        last = segment.last_step
+        if curve(last + 1) == np.float32(segment.end):  # no jump
+            last += 1
+        on_stage = (segment.first_step <= logged.steps) & (logged.steps <= last)
         if np.count_nonzero(on_stage) < _FEWEST_ROWS:
             yield segment.first_step, segment.last_step
 
@@ -201,7 +205,9 @@ def _decisive_step(logged: PrintedLrs, best: FoundCurve, others: list[FoundCurve
     values = best.learning_rates(steps)
     other_values = other.learning_rates(steps)
     last_digit = 10.0 ** (1 - logged.digits) * np.maximum(values, other_values)
-    differing = steps[np.abs(values - other_values) > 2 * last_digit]
+    # With a fixed last decimal, small learning rates are printed with fewer digits.
+    least_digit = float(np.min(logged.high - logged.low))
+    differing = steps[np.abs(values - other_values) > 2 * np.maximum(last_digit, least_digit)]
     after = differing[differing > last]
     for candidates in (after, differing):
         if len(candidates):
@@ -260,7 +266,7 @@ def _without_needless_stages(logged: PrintedLrs, path: State, candidate: FoundCu
         if path.knots[place].shape != path.knots[place + 1].shape:
             continue
         knots = path.knots[:place] + path.knots[place + 1 :]
-        joined = State(knots, path.row, path.ends)
+        joined = State(knots, path.row)
         shorter = _curve_of(joined)
         if shorter is not None and _missed_row(logged, shorter) is None:
             return _without_needless_stages(logged, joined, shorter)
@@ -323,7 +329,7 @@ def _curve_of(path: State) -> FoundCurve | None:
             curve = StagedCurve(stages, start=_level(start.value, peak))
     except ValueError:  # a shape that cannot join two levels
         return None
-    return FoundCurve(curve, peak, path.ends)
+    return FoundCurve(curve, peak, path)
 
 
 def _level(value: float, peak: float) -> float:

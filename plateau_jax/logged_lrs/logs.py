@@ -169,7 +169,15 @@ def read_lr_cells(table: LogTable, lr: str | None) -> list[Cell]:
         if not 0 <= cell.value < math.inf:
             raise ValueError(f"{cell.place} = {cell.value} must be finite and not negative")
         cells.append(cell)
-    return without_replaced(cells)
+    kept = without_replaced(cells)
+    value_at = {cell.step: cell.value for cell in kept}
+    # A repeated value replaces nothing: several ranks may log the same.
+    num_replaced = sum(value_at.get(cell.step) != cell.value for cell in cells)
+    if 2 * num_replaced >= len(cells) > 0:
+        count = len({cell.step for cell in cells})
+        problem = f"{table.name} has {len(cells)} learning rates at {count} steps"
+        raise ValueError(f"{problem}: keep those of one rank or run, sorted by step")
+    return kept
 
 
 def open_lrs(source: Any, step: str | None, lr: str | None, reader: str) -> tuple[str, list[Cell]]:

@@ -6,12 +6,15 @@ first curves that explain all rows have the fewest stages.
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
+from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.logged_lrs.printed import Floats, PrintedLrs, Steps, simplest_between
 from plateau_jax.logged_lrs.stage_families import (
     CLOSED_FAMILIES,
@@ -30,9 +33,13 @@ _MOST_WORK = 20_000
 
 _ALL_KNOTS = 40
 _EXCESSES = 1e-4, 1e-3, 1e-2
-_LONGEST = 16.0
+_LONGEST = 256.0
 _NUM_LENGTHS = 60
 _NUM_BEGINS = 15
+
+_FAMILIES: dict[str | None, OpenFamily | ClosedFamily] = {
+    family.shape: family for family in (LINE, *OPEN_FAMILIES, *CLOSED_FAMILIES)
+}
 
 
 @dataclass(frozen=True)
@@ -57,12 +64,10 @@ class State:
     Attributes:
         knots: The start and the end of each stage.
         row: The first row that is not explained yet.
-        ends: The first and the last step at which a stage that ends after the log may end.
     """
 
     knots: tuple[Knot, ...]
     row: int
-    ends: tuple[int, int] | None = None
 
     @property
     def last(self) -> Knot:
@@ -72,6 +77,14 @@ class State:
     def shapes(self) -> tuple[str | None, ...]:
         """The shape of each stage."""
         return tuple(knot.shape for knot in self.knots[1:])
+
+    @property
+    def has_flat_shape(self) -> bool:
+        """True if a stage is a plateau by a different name."""
+        for before, knot in pairwise(self.knots):
+            if knot.shape is not None and knot.value == before.value:
+                return True
+        return False
 
     @property
     def key(self) -> tuple[int, int, float, str | None]:
@@ -97,7 +110,8 @@ def shortest_paths(logged: PrintedLrs) -> list[State]:
         budget -= len(advanced)
         for state in advanced:
             for later in _expand(logged, state):
-                by_stages[len(later.knots) - 1].setdefault(later.key, later)
+                if not later.has_flat_shape:
+                    by_stages[len(later.knots) - 1].setdefault(later.key, later)
     return []
 
 
@@ -310,26 +324,36 @@ def _ends_before_the_floor(
     if not 0 < floor < len(rest):
         return
     step, value = state.last.step, state.last.value
-    between: Steps = np.arange(int(rest.steps[floor - 1]) + 1, int(rest.steps[floor]))
-    if len(between) > _NUM_LENGTHS:
-        evenly_spaced = between[:: len(between) // _NUM_LENGTHS]
-        between = np.union1d(evenly_spaced, roundest(int(between[0]), int(between[-1])))
     before = rest.part(slice(0, floor))
-    lengths = (between - step).astype(np.float64)
-    if isinstance(family, ClosedFamily):
-        least, most = family.limits(before, step, value, lengths)
-    else:
-        least, most = family.ends(before, step, value, lengths)
-    least = np.maximum(least, rest.low[floor:].max())
-    most = np.minimum(most, rest.high[floor:].min())
-    fits = np.flatnonzero(least <= most)
+
+    def limits(ends: Steps) -> tuple[Floats, Floats]:
+        least, most = _end_levels(family, before, step, value, (ends - step).astype(np.float64))
+        return np.maximum(least, rest.low[floor:].max()), np.minimum(most, rest.high[floor:].min())
+
+    first = int(rest.steps[floor - 1]) + 1
+    last = int(rest.steps[floor]) - 1
+    if first > last:
+        return
+    evenly_spaced = np.linspace(first, last, 2 * _NUM_LENGTHS).astype(np.int64)
+    between = np.union1d(evenly_spaced, roundest(first, last))
+    least, most = limits(between)
+    fits = between[least <= most]
     if not len(fits):
         return
-    end = roundest(int(between[fits[0]]), int(between[fits[-1]]))
-    index = int(np.searchsorted(between, end))
-    if index < len(between) and between[index] == end and least[index] <= most[index]:
-        for level in _values(float(least[index]), float(most[index])):
+    end = roundest(int(fits[0]), int(fits[-1]))
+    least, most = limits(np.array([end]))
+    if least[0] <= most[0]:
+        for level in _values(float(least[0]), float(most[0])):
             yield state.then(Knot(end, level, family.shape), state.row + len(rest))
+
+
+def _end_levels(
+    family: OpenFamily | ClosedFamily, rest: PrintedLrs, step: int, value: float, lengths: Floats
+) -> tuple[Floats, Floats]:
+    """Return the limits of the end level for each length, by all rows."""
+    if isinstance(family, ClosedFamily):
+        return family.limits(rest, step, value, lengths)
+    return family.ends(rest, step, value, lengths)
 
 
 def _corners(
@@ -368,13 +392,10 @@ def _falls_to_zero(
         return
     first = math.ceil((value / -limits[0]) ** (1 / family.power))
     last = math.floor((value / -limits[1]) ** (1 / family.power))
-    next_step = int(rest.steps[-1]) + 1
-    first = max(first, next_step - step)
+    first = max(first, int(rest.steps[-1]) + 1 - step)
     if first <= last:
         end = roundest(step + first, step + last)
-        knots = (*state.knots, Knot(end, 0.0, family.shape))
-        # It may also end earlier, above 0.
-        yield State(knots, state.row + len(rest), (next_step, step + last))
+        yield state.then(Knot(end, 0.0, family.shape), state.row + len(rest))
 
 
 def _closed_stages(
@@ -415,10 +436,11 @@ def _rows_before_jumps(rest: PrintedLrs) -> list[int]:
 
 def _ends_after_the_log(rest: PrintedLrs, state: State, family: ClosedFamily) -> Iterator[State]:
     step, value = state.last.step, state.last.value
+    if rest.contain(value).all():
+        return  # a plateau
     lengths = feasible_lengths(rest, step, value, family)
     if not len(lengths):
         return
-    ends = step + int(lengths[0]), step + int(lengths[-1])
     low, high = family.limits(rest, step, value, lengths)
     for chosen in (lengths[low <= 0], lengths):
         # An end at 0 comes first.
@@ -428,8 +450,7 @@ def _ends_after_the_log(rest: PrintedLrs, state: State, family: ClosedFamily) ->
         low, high = family.limits(rest, step, value, np.array([end - step], np.float64))
         if low[0] <= high[0]:
             for level in _values(max(0.0, float(low[0])), float(high[0])):
-                knots = (*state.knots, Knot(end, level, family.shape))
-                yield State(knots, state.row + len(rest), ends)
+                yield state.then(Knot(end, level, family.shape), state.row + len(rest))
 
 
 def feasible_lengths(rest: PrintedLrs, step: int, value: float, family: ClosedFamily) -> Floats:
@@ -456,6 +477,27 @@ def feasible_lengths(rest: PrintedLrs, step: int, value: float, family: ClosedFa
             return lengths[:0]
         lengths = finer
     return lengths[:0]
+
+
+def ends_after(logged: PrintedLrs, state: State) -> tuple[int, int] | None:
+    """Return the first and the last step at which the last stage may end, if not within the log."""
+    begin, end = state.knots[-2:]
+    after = int(logged.steps[-1]) + 1
+    if end.step < after:
+        return None
+    family = _FAMILIES[end.shape]
+    rest = logged.part(logged.steps > begin.step)
+
+    def explains(step: int) -> bool:
+        length = np.array([step - begin.step], np.float64)
+        low, high = _end_levels(family, rest, begin.step, begin.value, length)
+        return bool(max(0.0, low[0]) <= high[0])
+
+    # The steps that explain all rows are contiguous, and `end.step` is one of them.
+    first = after + bisect_left(range(after, end.step), True, key=explains)
+    later = range(end.step + 1, MAX_STEP + 1)
+    last = end.step + bisect_left(later, True, key=lambda step: not explains(step))
+    return first, last
 
 
 def roundest(first: int, last: int) -> int:

@@ -130,6 +130,8 @@ def test_yaml_without_pyyaml(folder, capsys, monkeypatch) -> None:
             "no usual column for lr among 'step', 'loss': give",
         ),
         ("1000 --log low.csv", "--log with a curve requires --peak"),
+        ("--peak 1 --log low.csv", "--log without a curve finds one: leave --peak,"),
+        ("--log low.csv --plot curve.png", "--log without a curve finds one"),
         ("1000 --peak 1 --log log.csv", "with compare_log(..., lr=...)"),
         ("1000 --peak 1 --log none.csv", "No such file or directory: 'none.csv'"),
         ("--from run.json --from cosine.json --peak 1 --log low.csv", "--log takes one curve"),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from support.examples import examples
 from support.forecasts.logs import rows_of
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve, compare_log
+from plateau_jax import Curve, PlateauCurve, StagedCurve, compare_log, find_curve
 from plateau_jax.logged_lrs.comparison import LogComparison
 
 Ints = NDArray[np.int64]
@@ -153,6 +153,14 @@ def test_a_different_peak() -> None:
     assert fault.text.startswith("the peak is 0.0006, 2 times the given one")
 
 
+def test_a_difference_in_the_seventh_digit_is_shown() -> None:
+    level = PlateauCurve(1_000, plateaus=[(0, 50)])
+    rows = rows_of(step=[50, 100, 150], lr=["6.0000000e-04"] * 3)
+    report = str(compare_log(rows, level, 6.000_003e-4))
+    assert "0.0006 instead of 0.00060000032" in report
+    assert "the peak is 0.0006, 0.9999995 times the given one" in report
+
+
 def test_the_learning_rates_of_another_group() -> None:
     head = PlateauCurve(1_000, decay_shape="linear")
     lrs = head.learning_rate(UPDATES, 1e-3)
@@ -176,6 +184,14 @@ def test_a_longer_warmup_takes_steps_of_the_plateau() -> None:
     fault = compared(StagedCurve(stages), UPDATES, longer.learning_rate(UPDATES, PEAK)).fault
     assert fault.name == "warmup"
     assert fault.most == 200
+
+
+def test_a_part_of_a_warmup_is_not_a_longer_warmup() -> None:
+    """The curve has 10 steps of a warmup of 20; the run reaches the same level in 20 steps."""
+    curve = StagedCurve([(20, 1.0), (180,)]).cooldown(10, 40)
+    updates = np.arange(13)
+    lrs = PEAK * np.minimum(updates, 20) / 40
+    assert compared(curve, updates, lrs).faults == ()
 
 
 def test_a_scheduler_that_never_steps() -> None:
@@ -223,12 +239,27 @@ def test_the_end_of_the_curve_is_reported_once() -> None:
     assert [fault.name for fault in compared(curve, updates, lrs).faults] == ["past the end"]
 
 
+@pytest.mark.parametrize("function", [find_curve, lambda rows: compare_log(rows, CURVE, PEAK)])
+def test_a_log_that_is_not_sorted(function: Callable[[Any], Any]) -> None:
+    """Each row seems to replace all rows before it, as after a resume."""
+    newest_first = rows_of(step=UPDATES[::-1].tolist(), lr=formatted(4, LRS[::-1]))
+    with pytest.raises(ValueError, match="has 200 learning rates at 200 steps: keep those of one"):
+        function(newest_first)
+
+
+def test_ranks_that_log_the_same() -> None:
+    rows = rows_of(step=UPDATES.tolist(), lr=formatted(4, LRS))
+    comparison = compare_log([*rows, *rows], CURVE, PEAK)
+    assert comparison.num_lrs == len(rows)
+    assert comparison.first_difference is None
+
+
 def test_two_faults_are_unknown() -> None:
     lrs = CURVE.learning_rate(np.minimum(2 * UPDATES, 600), PEAK)
     comparison = compared(CURVE, UPDATES, lrs)
     assert comparison.first_difference == 5
     assert comparison.faults == ()
-    assert "no fault that this function knows" in str(comparison)
+    assert "no fault is named" in str(comparison)
 
 
 def test_too_few_rows_are_unknown() -> None:

@@ -102,6 +102,14 @@ def test_stages_between_two_rows_are_guesses() -> None:
     assert found(curve, np.arange(0, 1_001, 50)).guessed_stages == ()
 
 
+def test_a_learning_rate_after_a_jump_is_not_on_the_stage_before() -> None:
+    """Two rows lie on each of the first two cycles, and three on the last."""
+    cycle = [(0, 1.0), (100, 0.0, "cosine")]
+    curve = StagedCurve([(100, 0.0, "cosine"), *cycle, *cycle], start=1.0)
+    result = found(curve, np.arange(0, 301, 50))
+    assert result.guessed_stages == ((0, 99), (100, 199))
+
+
 @pytest.mark.slow
 def test_restarts() -> None:
     cycle = [(0, 1.0), (40, 0.0, "cosine")]
@@ -125,6 +133,15 @@ def test_a_run_whose_last_stage_has_one_length() -> None:
     assert "within its last stage, which would end at step 10000;" in str(result)
 
 
+@pytest.mark.parametrize(("shape", "digits"), [("cosine", 5), ("(1-x)^2", 3), ("(1-x)^0.5", 3)])
+@pytest.mark.parametrize("decay", [20_000, 100_000])
+def test_a_run_may_end_where_its_curve_does(shape: str, digits: int, decay: int) -> None:
+    """No later end is possible, because learning rates are not negative."""
+    curve = StagedCurve([(100, 1.0), (decay, 0.0, shape)])
+    first, last = found(curve, np.arange(0, 6_000, 50), digits).ends
+    assert first <= curve.total_steps <= last
+
+
 def test_a_decay_that_may_end_above_zero() -> None:
     """It reaches 0 after the log, or ends at any step before that."""
     curve = StagedCurve([(13_000,), (7_000, 0.1, "1-x^2")], start=1.0)
@@ -143,10 +160,27 @@ def test_a_decay_ends_at_a_round_step_between_two_rows() -> None:
     assert found(curve, updates, digits=3).curve.total_steps == 3_000
 
 
+def test_steps_far_apart() -> None:
+    """The search tries some of the steps between two rows: here there are 40,000,000."""
+    curve = StagedCurve([(100_000_000, 1.0), (1_900_000_000, 0.1, "cosine")])
+    updates = np.arange(0, 2_040_000_000, 40_000_000)
+    assert found(curve, updates, digits=5).curve == curve
+
+
 def test_a_plateau_that_is_still_going() -> None:
     curve = StagedCurve([(500, 1.0), (9_500,)])
     result = found(curve, np.arange(0, 2_000, 50))
     assert result.curve == StagedCurve([(500, 1.0)])
+    assert result.ends is None
+
+
+@pytest.mark.parametrize("digits", [1, 3, 6])
+def test_a_constant_learning_rate_is_a_plateau(digits: int) -> None:
+    """Not the first steps of a very long cosine, nor a line between equal levels."""
+    curve = StagedCurve([(990,)], start=1.0)
+    result = found(curve, np.arange(0, 1_000, 10), digits)
+    assert result.curve == curve
+    assert result.alternatives == ()
     assert result.ends is None
 
 
@@ -160,6 +194,18 @@ def test_alternatives_are_told_apart_by_a_later_update() -> None:
     lr = result.curve.learning_rate(step, result.peak_value)
     assert printed(3, lr) != printed(3, other.learning_rate(step, peak))
     assert "as short, and possible too" in str(result)
+
+
+def test_alternatives_are_told_apart_by_the_printed_decimals() -> None:
+    """Near the end of a decay, learning rates that differ may print the same decimals."""
+    curve = StagedCurve([(3_000, 1.0), (13_000,), (4_000, 0.0, "cosine")])
+    updates = np.array([0, 9_546, 19_093])
+    rates = [f"{rate:.3f}" for rate in curve.learning_rate(updates, 0.1).tolist()]
+    result = find_curve(rows_of(step=updates.tolist(), lr=rates))
+    other, other_peak = result.alternatives[0]
+    rate = result.curve.learning_rate(result.decisive_step, result.peak_value)
+    other_rate = other.learning_rate(result.decisive_step, other_peak)
+    assert f"{rate:.3f}" != f"{other_rate:.3f}"
 
 
 @pytest.mark.slow
