@@ -12,7 +12,9 @@ from support.commands import error_of, output_of
 from plateau_jax import PlateauCurve
 
 
-def check_no_file_is_written(folder, capsys, arguments, message):
+def check_no_file_is_written(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> list[str]:
     before = set(folder.iterdir())
     printed = error_of(capsys, "--plot", "new.png", *arguments.split())
     *logs, error = printed.splitlines()
@@ -86,7 +88,9 @@ def check_no_file_is_written(folder, capsys, arguments, message):
         ("100 --plot -", "--plot - must name a file, such as curve.png"),
     ],
 )
-def test_wrong_arguments(folder, capsys, arguments, message) -> None:
+def test_wrong_arguments(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
     logs = check_no_file_is_written(folder, capsys, arguments, message)
     assert logs == []
 
@@ -103,13 +107,17 @@ def test_wrong_arguments(folder, capsys, arguments, message) -> None:
         ("a: !!python/name:os.system", "this is not YAML: could not determine a constructor"),
     ],
 )
-def test_wrong_yaml(folder, capsys, text, message) -> None:
+def test_wrong_yaml(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
     pytest.importorskip("yaml")
     Path("wrong.yaml").write_text(text)
     check_no_file_is_written(folder, capsys, "--from wrong.yaml", f"wrong.yaml: {message}")
 
 
-def test_yaml_without_pyyaml(folder, capsys, monkeypatch) -> None:
+def test_yaml_without_pyyaml(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     Path("curve.yaml").write_text("total_steps: 100")
     message = "curve.yaml: to read YAML, pip install pyyaml"
@@ -163,7 +171,9 @@ def test_yaml_without_pyyaml(folder, capsys, monkeypatch) -> None:
         ),
     ],
 )
-def test_wrong_logs(folder, capsys, arguments, message) -> None:
+def test_wrong_logs(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
     check_no_file_is_written(folder, capsys, arguments, message)
 
 
@@ -185,7 +195,9 @@ def test_wrong_logs(folder, capsys, arguments, message) -> None:
         ),
     ],
 )
-def test_options_that_do_not_parse(capsys, arguments, message) -> None:
+def test_options_that_do_not_parse(
+    capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
     printed = error_of(capsys, *arguments.split())
     assert message in printed
     check_known_options(printed)
@@ -209,14 +221,14 @@ def test_options_that_do_not_parse(capsys, arguments, message) -> None:
         "--f",
     ],
 )
-def test_options_are_not_abbreviated(capsys, option) -> None:
+def test_options_are_not_abbreviated(capsys: pytest.CaptureFixture[str], option: str) -> None:
     """`--min-lr 1e-5` must not become `--min-lr-ratio`."""
     printed = error_of(capsys, "100", option, "5")
     assert f"unrecognized arguments: {option}" in printed
     check_known_options(printed)
 
 
-def check_known_options(printed) -> None:
+def check_known_options(printed: str) -> None:
     """Check that the message lists the options."""
     assert "--warmup-steps" in printed
     assert "--min-lr-ratio" in printed
@@ -245,7 +257,9 @@ def check_known_options(printed) -> None:
     ],
     ids=["empty", "binary", "unknown argument", "unfinished", "nested"],
 )
-def test_file_without_a_curve_is_refused(tmp_path, capsys, text, message) -> None:
+def test_file_without_a_curve_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
     path = tmp_path / "curve.json"
     path.write_text(text, errors="surrogateescape")
     error = error_of(capsys, "--from", str(path)).splitlines()[-1]
@@ -253,7 +267,9 @@ def test_file_without_a_curve_is_refused(tmp_path, capsys, text, message) -> Non
     assert message in error
 
 
-def test_unknown_picture_format_leaves_no_file(tmp_path, capsys) -> None:
+def test_unknown_picture_format_leaves_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = ["--csv", str(tmp_path / "rates.csv"), "--plot", str(tmp_path / "curve.xyz")]
     assert "xyz" in error_of(capsys, "100", *files)
     assert list(tmp_path.iterdir()) == []
@@ -265,7 +281,9 @@ def test_unknown_picture_format_leaves_no_file(tmp_path, capsys) -> None:
     ["missing/file.png", "directory.png", f"{'n' * 300}.png"],
     ids=["missing", "directory", "long"],
 )
-def test_unwritable_file_is_rejected(tmp_path, capsys, option, name) -> None:
+def test_unwritable_file_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, name: str
+) -> None:
     (tmp_path / "directory.png").mkdir()
     path = tmp_path / name
     assert f"'{path}'\n" in error_of(capsys, "100", option, str(path))
@@ -274,18 +292,22 @@ def test_unwritable_file_is_rejected(tmp_path, capsys, option, name) -> None:
 
 @pytest.mark.parametrize("suffix", ["py", "json"])
 @pytest.mark.parametrize("name", ["missing/file", "directory", "n" * 300])
-def test_unwritable_export_is_rejected(tmp_path, capsys, suffix, name) -> None:
+def test_unwritable_export_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, name: str
+) -> None:
     (tmp_path / f"directory.{suffix}").mkdir()
     path = tmp_path / f"{name}.{suffix}"
     assert f"'{path}'\n" in error_of(capsys, "100", "--export", str(path))
     assert [file.name for file in tmp_path.rglob("*")] == [f"directory.{suffix}"]
 
 
-def test_full_disk_is_reported(capsys) -> None:
+def test_full_disk_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No space left" in error_of(capsys, "100", "--csv", "/dev/full")
 
 
-def test_only_pictures_need_matplotlib(tmp_path, capsys, monkeypatch) -> None:
+def test_only_pictures_need_matplotlib(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     printed = error_of(capsys, "100", "--plot", str(tmp_path / "curve.png"))

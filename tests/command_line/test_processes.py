@@ -6,6 +6,8 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands import AT_A_TERMINAL
@@ -17,7 +19,7 @@ COMMAND = [sys.executable, "-m", "plateau_jax"]
 ERROR = b"python -m plateau_jax: error: "
 
 
-def run(*arguments, **environment):
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, env={**os.environ, **environment}
     )
@@ -39,7 +41,7 @@ def test_warning_is_one_line() -> None:
     assert line.startswith(warning)
 
 
-def test_messages_do_not_mix_with_values(tmp_path) -> None:
+def test_messages_do_not_mix_with_values(tmp_path: Path) -> None:
     process = run("2", "--csv", "-", "--plot", str(tmp_path / "curve"))
     lines = process.stdout.split()
     assert lines == [b"step,learning_rate", b"0,1.0", b"1,0.5", b"2,0.0"]
@@ -56,7 +58,7 @@ def test_values_on_standard_output_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8", "cp1252"])
-def test_output_in_any_encoding(encoding) -> None:
+def test_output_in_any_encoding(encoding: str) -> None:
     arguments = ["1000", "--warmup-steps", "100", "--plateau", "50", "20"]
     process = run(*arguments, PYTHONIOENCODING=encoding)
     curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
@@ -67,14 +69,14 @@ def test_output_in_any_encoding(encoding) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8", "cp1252"])
-def test_error_in_any_encoding(encoding) -> None:
+def test_error_in_any_encoding(encoding: str) -> None:
     process = run("0", PYTHONIOENCODING=encoding)
     assert process.returncode == 2
     assert "2**31 - 1 = 2147483647" in process.stderr.decode(encoding)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_any_file_name_is_reported_in_any_encoding(tmp_path, encoding) -> None:
+def test_any_file_name_is_reported_in_any_encoding(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "Größe\udcff.csv"
     process = run("9", "--csv", str(path), PYTHONIOENCODING=encoding)
     assert process.returncode == 0
@@ -83,7 +85,7 @@ def test_any_file_name_is_reported_in_any_encoding(tmp_path, encoding) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
 @pytest.mark.parametrize("more", ["", "--csv -", "--json"])
-def test_closed_stream_is_reported(more) -> None:
+def test_closed_stream_is_reported(more: str) -> None:
     process = subprocess.run(
         f'"$PYTHON" -m plateau_jax 2 {more} >&-',
         shell=True,
@@ -95,7 +97,7 @@ def test_closed_stream_is_reported(more) -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--csv", "/dev/stdout"]], ids=str)
-def test_closed_pipe_is_not_an_error(more) -> None:
+def test_closed_pipe_is_not_an_error(more: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     process = subprocess.run([*COMMAND, "100000", *more], stdout=writer, stderr=subprocess.PIPE)
@@ -105,7 +107,7 @@ def test_closed_pipe_is_not_an_error(more) -> None:
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=str)
-def test_full_disk_is_a_one_line_error(more) -> None:
+def test_full_disk_is_a_one_line_error(more: list[str]) -> None:
     with open("/dev/full", "w") as full:
         process = subprocess.run([*COMMAND, "10", *more], stdout=full, stderr=subprocess.PIPE)
     assert process.returncode == 2
@@ -113,7 +115,7 @@ def test_full_disk_is_a_one_line_error(more) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_without_a_traceback(tmp_path) -> None:
+def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
     path = tmp_path / "huge.csv"
     arguments = [str(2**31 - 1), "--csv", str(path)]
     process = subprocess.Popen([*AT_A_TERMINAL, *arguments], stderr=subprocess.PIPE)
@@ -129,17 +131,17 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path) -> None:
     assert errors == b""
 
 
-def examples_in_help():
+def examples_in_help() -> list[str]:
     """Return the commands after `python`."""
     help_text = run("--help", PYTHONIOENCODING="ascii").stdout.decode("ascii")
     after_heading = help_text.partition("examples:")[2]
     return re.findall(r"^  python (-m plateau_jax .*)$", after_heading, re.MULTILINE)
 
 
-def test_examples_in_help_run(tmp_path, monkeypatch) -> None:
+def test_examples_in_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served = []
 
-    def serve(*page, **_) -> None:
+    def serve(*page: Any, **_: Any) -> None:
         served.append(page)
 
     # The page would be served until Ctrl-C.
@@ -158,7 +160,7 @@ def test_examples_in_help_run(tmp_path, monkeypatch) -> None:
     assert len(served) == num_designs
 
 
-def run_in_a_shell(command) -> None:
+def run_in_a_shell(command: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.run(command, shell=True, capture_output=True, env=environment)
     assert process.returncode == 0, process.stderr

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 from support.curves.descriptions import build, descriptions
-from support.numerics.oracle import Oracle, are_equal
+from support.numerics.oracle import Description, Oracle, are_equal
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
+
+Pairs = list[tuple[int, int]]
 
 batches = st.integers(1, 40)
 gaps = st.lists(st.tuples(st.integers(1, 90), batches), max_size=6)
 
 
 @st.composite
-def all_pairs(draw):
+def all_pairs(draw: st.DrawFn) -> Pairs:
     """Draw pairs (threshold, batch)."""
     pairs = [(0, draw(batches))]
     for gap, batch in draw(gaps):
@@ -26,7 +28,7 @@ def all_pairs(draw):
     return pairs
 
 
-def batch_at(pairs, consumed):
+def batch_at(pairs: Pairs, consumed: int) -> int:
     """Return the batch of the last pair whose threshold is at most the number consumed."""
     for threshold, batch in reversed(pairs):
         if threshold <= consumed:
@@ -34,7 +36,7 @@ def batch_at(pairs, consumed):
     raise AssertionError("the first threshold is 0")
 
 
-def consumed_before(pairs, updates):
+def consumed_before(pairs: Pairs, updates: int) -> list[int]:
     """Return what was consumed before each update, and after the last."""
     totals = [0]
     for _ in range(updates):
@@ -44,7 +46,7 @@ def consumed_before(pairs, updates):
 
 
 @given(all_pairs())
-def test_plan_matches_loop_over_updates(pairs) -> None:
+def test_plan_matches_loop_over_updates(pairs: Pairs) -> None:
     plan = BatchPlan(pairs)
     saved = json.dumps(plan.to_dict())
     assert BatchPlan.from_dict(json.loads(saved)) == plan
@@ -61,7 +63,7 @@ def test_plan_matches_loop_over_updates(pairs) -> None:
 
 
 @given(all_pairs(), st.integers(0, 10**40), st.integers(1, 10**30))
-def test_plan_is_exact_for_any_counts(pairs, total, scale) -> None:
+def test_plan_is_exact_for_any_counts(pairs: Pairs, total: int, scale: int) -> None:
     plan = BatchPlan([(threshold * scale, batch * scale) for threshold, batch in pairs])
     updates = plan.updates(total)
     consumed = plan.consumed(updates)
@@ -91,7 +93,9 @@ def test_counts_of_numpy_give_plain_integers() -> None:
 
 
 @given(all_pairs(), st.integers(1, 8), st.integers(1, 4))
-def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processes) -> None:
+def test_micro_batches_divide_batch_or_are_rejected(
+    pairs: Pairs, micro_batch: int, processes: int
+) -> None:
     plan = BatchPlan(pairs)
     divides = True
     for threshold, batch in pairs:
@@ -116,7 +120,7 @@ def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processe
 class Halvings:
     """How often an exact curve has halved, from each step on."""
 
-    def __init__(self, description):
+    def __init__(self, description: Description) -> None:
         self.curve = Oracle(description)
         # Between these steps a curve rises or falls throughout.
         turns = {self.curve.total_steps}
@@ -125,19 +129,21 @@ class Halvings:
         self.turns = turns
         self.highest = max(map(self.curve, turns))
 
-    def has_halved(self, step, times):
+    def has_halved(self, step: int, times: int) -> bool:
         level = self.curve(step)
         limit = self.highest / 2**times
         return level < limit or are_equal(level, limit)
 
-    def stays_halved(self, step, times):
+    def stays_halved(self, step: int, times: int) -> bool:
         """Return True if the curve has halved so often at this step and at all later ones."""
         later = [turn for turn in self.turns if turn > step]
         return all(self.has_halved(turn, times) for turn in [step, *later])
 
 
 @given(descriptions(), st.integers(1, 5), st.integers(1, 3), st.integers(0, 40))
-def test_seesaw_doubles_where_curve_has_halved(description, batch, unit, doublings) -> None:
+def test_seesaw_doubles_where_curve_has_halved(
+    description: Description, batch: int, unit: int, doublings: int
+) -> None:
     curve = build(description)
     halvings = Halvings(description)
     assume(halvings.highest)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +14,17 @@ from support.curves.descriptions import (
     descriptions_and_steps,
     steps_of,
 )
-from support.curves.strategies import MAX_STEP, words
-from support.numerics.oracle import Oracle, is_nearest_float32
+from support.curves.strategies import MAX_STEP, Words, words
+from support.numerics.oracle import Description, Oracle, is_nearest_float32
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 
 @pytest.mark.parametrize(("kind", "first"), [("cooldown", "cooldown"), ("then", "curve")])
 @given(data=st.data(), more=words(16))
-def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more) -> None:
+def test_first_curves_bits_are_kept_up_to_its_end(
+    kind: str, first: str, data: st.DataObject, more: Words
+) -> None:
     description, steps = data.draw(descriptions_and_steps(kind=kind))
     curve = build(description)
     parent = build(description[first])
@@ -32,12 +35,14 @@ def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more) -> No
 
 
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=str)
-def test_curve_with_a_scaled_part_has_its_unit(curve) -> None:
+def test_curve_with_a_scaled_part_has_its_unit(curve: Curve) -> None:
     assert curve.unit == 8
 
 
 @given(descriptions(depth=2), descriptions_and_steps(size=16, depth=2))
-def test_then_keeps_unscaled_second_curves_bits(first_description, case) -> None:
+def test_then_keeps_unscaled_second_curves_bits(
+    first_description: Description, case: tuple[Description, list[int]]
+) -> None:
     description, steps = case
     first = build(first_description)
     second = build(description)
@@ -49,7 +54,9 @@ def test_then_keeps_unscaled_second_curves_bits(first_description, case) -> None
 
 
 @given(descriptions_and_steps(kind="part"), words(16))
-def test_part_keeps_bits_and_holds_level_at_stop(case, more) -> None:
+def test_part_keeps_bits_and_holds_level_at_stop(
+    case: tuple[Description, list[int]], more: Words
+) -> None:
     description, steps = case
     whole = description["part"]
     start = description["start"]
@@ -69,7 +76,9 @@ def test_part_keeps_bits_and_holds_level_at_stop(case, more) -> None:
 
 
 @given(descriptions(scaled=True), words(4))
-def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, read) -> None:
+def test_parts_of_parts_and_their_sums_are_the_same_for_ever(
+    description: Description, read: Words
+) -> None:
     curve = build(description)
     steps = [word % (curve.total_steps + 1) for word in read.take(4)]
     first, second, at, stop = sorted(steps)
@@ -94,7 +103,7 @@ class ExactLevel:
     level: float
 
 
-def held_from(step, decay_shape):
+def held_from(step: int, decay_shape: str) -> PlateauCurve:
     """Return a curve whose plateau begins at a step, and which decays for 24,000 steps."""
     plateaus = [(step, 24_000)]
     return PlateauCurve(48_000, decay_shape=decay_shape, absolute_plateaus=plateaus)
@@ -129,7 +138,7 @@ BETWEEN_PLATEAUS = PlateauCurve(6, absolute_plateaus=[(1, 1), (4, 1)], min_lr_ra
         ExactLevel(PlateauCurve(100, decay_shape="(1-x)^2"), 66, 0.1156),
     ],
 )
-def test_cooldown_to_exact_level_is_flat(case) -> None:
+def test_cooldown_to_exact_level_is_flat(case: ExactLevel) -> None:
     curve = case.curve
     at = case.at
     level = case.level
@@ -148,7 +157,7 @@ def test_cooldown_to_exact_level_is_flat(case) -> None:
         curve.cooldown(at, 10, to=float(np.nextafter(level, 1)))
 
 
-def table_row(curve):
+def table_row(curve: Curve) -> dict[str, Any]:
     """Return the row of the cooldown: the last but one."""
     columns = curve.table.columns()
     return {name: column[-2] for name, column in columns.items()}

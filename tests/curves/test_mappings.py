@@ -3,8 +3,10 @@
 import ast
 import dataclasses
 import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from matplotlib.figure import Figure
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.forecasts.logs import logged
+from support.numerics.oracle import Description
 from torch import nn
 
 from plateau_jax import (
@@ -34,108 +37,111 @@ from plateau_jax import (
     scale_by_curve,
     stack,
 )
+from plateau_jax.theory.comparison import Comparison
 from torch_bridge import TrainStep, follow, lambda_lr
+
+Place = Callable[[Any], Any]
 
 BASE = PlateauCurve(1000, warmup_steps=50)
 PLAN = BatchPlan([(0, 4), (400, 8)])
 FIT = fit_losses(logged(BASE))
 
 
-def optimizer_of(groups=1):
+def optimizer_of(groups: int = 1) -> torch.optim.SGD:
     layers = [nn.Linear(2, 1, bias=False) for _ in range(groups)]
     return torch.optim.SGD([{"params": layer.parameters()} for layer in layers], lr=0.5)
 
 
-def sum_of_outputs(model, batch):
+def sum_of_outputs(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return model(batch).sum()
 
 
 # Each place, with what it makes of a curve.
 
 
-def as_part_of_a_mapping(curve):
+def as_part_of_a_mapping(curve: Any) -> Curve:
     return Curve.from_dict({"kind": "then", "curve": BASE, "other": curve, "scale": 0.5})
 
 
-def as_continuation(curve):
+def as_continuation(curve: Any) -> Curve:
     return BASE.then(curve)
 
 
-def in_first_difference(curve):
+def in_first_difference(curve: Any) -> tuple[int | None, bool]:
     return BASE.first_difference(curve), BASE.same_until(curve, 300)
 
 
-def in_scale(curve):
+def in_scale(curve: Any) -> Curve:
     return PLAN.scale(curve, 4, reference=16)
 
 
-def in_seesaw(curve):
+def in_seesaw(curve: Any) -> BatchPlan:
     return BatchPlan.seesaw(curve, 4, unit=4, largest=64)
 
 
-def in_stack(curve):
+def in_stack(curve: Any) -> list[Any]:
     columns = stack([BASE, curve]).columns()
     return [column.tolist() for column in columns.values()]
 
 
-def in_compare(curve):
+def in_compare(curve: Any) -> tuple[Comparison, ...]:
     return compare(curve), compare([BASE, curve]), compare({"base": BASE, "other": curve})
 
 
-def in_plot(curve):
+def in_plot(curve: Any) -> list[Any]:
     axes = plot([BASE, curve], peak_value=0.5, ax=Figure().subplots())
     return [(line.get_label(), line.get_xydata().tolist()) for line in axes.lines]
 
 
-def in_optax_schedule(curve):
+def in_optax_schedule(curve: Any) -> list[float]:
     return np.asarray(optax_schedule(curve, 0.5)(np.arange(20))).tolist()
 
 
-def in_scale_by_curve(curve):
+def in_scale_by_curve(curve: Any) -> Any:
     return scale_by_curve(curve, 0.5).init({})
 
 
-def in_resume_record(curve):
+def in_resume_record(curve: Any) -> dict[str, Any]:
     record = resume_record(curve, 0.5)
     check_resume(record, resume_record(BASE.then(curve), 0.5), 0)
     return record
 
 
-def in_loss_run(curve):
+def in_loss_run(curve: Any) -> LossRun:
     return LossRun(curve, 1e-3, [1, 2], [3.0, 2.0])
 
 
-def in_read_losses(curve):
+def in_read_losses(curve: Any) -> LossRun:
     rows = [{"step": 1, "loss": 3.0, "lr": 1e-3}, {"step": 2, "loss": 2.0, "lr": 1e-3}]
     return LossRun.read(rows, curve, 1e-3)
 
 
-def in_forecast(curve):
+def in_forecast(curve: Any) -> tuple[Any, ...]:
     compared = FIT.compare({"base": BASE, "other": curve})
     return FIT.predict(curve), FIT.losses(curve, [100]).tolist(), compared
 
 
-def in_plot_of_a_forecast(curve):
+def in_plot_of_a_forecast(curve: Any) -> list[Any]:
     axes = FIT.plot({"other": curve}, ax=Figure().subplots())
     return [line.get_xydata().tolist() for line in axes.lines]
 
 
-def in_lambda_lr(curve):
+def in_lambda_lr(curve: Any) -> tuple[str, dict[str, Any]]:
     scheduler = lambda_lr(optimizer_of(), curve)
     return repr(scheduler), scheduler.state_dict()
 
 
-def in_lambda_lr_of_groups(curve):
+def in_lambda_lr_of_groups(curve: Any) -> tuple[list[Curve], dict[str, Any]]:
     scheduler = lambda_lr(optimizer_of(2), [curve, curve])
     return scheduler.curves, scheduler.state_dict()
 
 
-def in_follow(curve):
+def in_follow(curve: Any) -> tuple[list[Curve], dict[str, Any]]:
     follower = follow(optimizer_of(2), "weight_decay", (curve, curve))
     return follower.curves, follower.state_dict()
 
 
-def in_train_step(curve):
+def in_train_step(curve: Any) -> tuple[str, Any]:
     model = nn.Linear(2, 1)
     optimizers = [torch.optim.SGD([parameter], lr=0.5) for parameter in model.parameters()]
     step = TrainStep(model, optimizers, sum_of_outputs, [curve, [curve]])
@@ -167,7 +173,7 @@ SLOW_PLACES = [
 ]
 
 
-def outcome(place, curve):
+def outcome(place: Place, curve: Any) -> str:
     """Return the result as text, or the error: a drawn curve may be 0 everywhere, or too long."""
     try:
         return repr(place(curve))
@@ -175,7 +181,7 @@ def outcome(place, curve):
         return f"{type(error).__name__}: {error}"
 
 
-def check_places(places, description) -> None:
+def check_places(places: list[Place], description: Description) -> None:
     curve = build(description)
     for place in places:
         expected = outcome(place, curve)
@@ -186,7 +192,7 @@ def check_places(places, description) -> None:
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @examples(20)
 @given(descriptions(counts=range(4), depth=2, scaled=True))
-def test_every_place_takes_a_mapping(description) -> None:
+def test_every_place_takes_a_mapping(description: Description) -> None:
     check_places(PLACES, description)
 
 
@@ -194,12 +200,12 @@ def test_every_place_takes_a_mapping(description) -> None:
 @pytest.mark.slow
 @examples(4)
 @given(descriptions(counts=range(4), depth=2, scaled=True))
-def test_slow_places_take_a_mapping(description) -> None:
+def test_slow_places_take_a_mapping(description: Description) -> None:
     check_places(SLOW_PLACES, description)
 
 
 @pytest.mark.parametrize("place", [in_compare, in_optax_schedule, in_train_step])
-def test_places_take_what_a_mapping_describes(place) -> None:
+def test_places_take_what_a_mapping_describes(place: Place) -> None:
     assert outcome(place, BASE.to_dict()) == outcome(place, BASE)
 
 
@@ -214,7 +220,7 @@ def test_places_take_what_a_mapping_describes(place) -> None:
     ],
     ids=lambda curve: type(curve).__name__,
 )
-def test_omegaconf_writes_curves_in_lists_as_mappings(curve) -> None:
+def test_omegaconf_writes_curves_in_lists_as_mappings(curve: Curve) -> None:
     """Hydra's list of `_target_`s arrives in this form, which lacks the kind."""
     omegaconf = pytest.importorskip("omegaconf")
     curves = omegaconf.OmegaConf.create([curve, BASE.to_dict()], flags={"allow_objects": True})
@@ -227,7 +233,7 @@ def test_omegaconf_writes_curves_in_lists_as_mappings(curve) -> None:
 
 
 @pytest.mark.parametrize("place", [*PLACES, in_compare, in_plot])
-def test_every_place_takes_a_config_dict(place) -> None:
+def test_every_place_takes_a_config_dict(place: Place) -> None:
     collections = pytest.importorskip("ml_collections")
     config = collections.ConfigDict({"steps": 1000, "curve": {"warmup_steps": "5%"}})
     config.curve.total_steps = config.get_ref("steps")
@@ -261,7 +267,7 @@ def test_placeholders_of_ml_collections() -> None:
         lambda_lr(optimizer_of(), config)
 
 
-def check_scheduler_from(arguments) -> None:
+def check_scheduler_from(arguments: dict[str, Any]) -> None:
     """Build a scheduler as trainers do, from the name of its class."""
     scheduler_class = import_module("torch_bridge").lambda_lr
     scheduler = scheduler_class(optimizer_of(), last_epoch=-1, **arguments)
@@ -292,7 +298,7 @@ WRONG = {"kind": "cooldown", "curve": {"total_steps": 2e5}, "at": 3, "steps": 4}
 
 
 @contextmanager
-def wrong_curve(argument):
+def wrong_curve(argument: str) -> Iterator[None]:
     """Check the message about `WRONG` in an argument."""
     with pytest.raises(TypeError) as caught:
         yield
@@ -416,7 +422,9 @@ def test_wrong_curve_of_an_optimizer() -> None:
         ({"kind": "wds"}, ValueError, "curve.kind = 'wds' must be one of"),
     ],
 )
-def test_wrong_mapping_for_a_scheduler(mapping, error, message) -> None:
+def test_wrong_mapping_for_a_scheduler(
+    mapping: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error) as caught:
         lambda_lr(optimizer_of(), mapping)
     assert type(caught.value) is error
@@ -436,7 +444,7 @@ def test_wrong_mapping_for_a_scheduler(mapping, error, message) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_only_resembles_a_mapping(value) -> None:
+def test_what_only_resembles_a_mapping(value: Any) -> None:
     with pytest.raises(TypeError, match=r"^curve = .* must be a Curve"):
         lambda_lr(optimizer_of(), value)
     with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
@@ -458,12 +466,12 @@ def test_fewer_curves_than_groups() -> None:
 
 
 @pytest.mark.parametrize("curves", [[[BASE], [BASE]], [BASE, 5]])
-def test_list_of_something_else(curves) -> None:
+def test_list_of_something_else(curves: list[Any]) -> None:
     with pytest.raises(TypeError, match=r"^curve = \[.*must be a Curve, such as"):
         lambda_lr(optimizer_of(2), curves)
 
 
-def train_with(curve) -> None:
+def train_with(curve: dict[str, Any]) -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     lambda_lr(optimizer_of(2), curve)

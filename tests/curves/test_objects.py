@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 from collections import UserDict, UserList
+from collections.abc import Callable, Iterator, KeysView
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +22,7 @@ from clocks.rules.specs import SAMPLES
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.examples import examples
-from support.numerics.oracle import Oracle, are_equal, is_nearest_float32
+from support.numerics.oracle import Description, Oracle, are_equal, is_nearest_float32
 
 from plateau_jax import (
     BatchPlan,
@@ -35,15 +36,17 @@ from plateau_jax import (
 )
 from plateau_jax.clocks.known_rules import RULES
 
+Route = Callable[[Any], Any]
+
 # Routes: a curve, a clock or a plan is stored or written, and then is the same again.
 
 
-def by_its_class(curve):
+def by_its_class(curve: Curve) -> Curve:
     text = json.dumps(curve.to_dict(), allow_nan=False)
     return type(curve).from_dict(json.loads(text))
 
 
-def by_a_configuration(curve):
+def by_a_configuration(curve: Curve) -> Curve:
     arguments = json.loads(json.dumps(curve.to_dict(), allow_nan=False))
     return Curve.from_dict(rewrite(arguments, Random(repr(curve))))
 
@@ -51,17 +54,17 @@ def by_a_configuration(curve):
 class ConfigDict:
     """A configuration that is not a `Mapping`, as those of ml_collections."""
 
-    def __init__(self, items):
+    def __init__(self, items: dict[str, Any]) -> None:
         self.items = items
 
-    def keys(self):
+    def keys(self) -> KeysView[str]:
         return self.items.keys()
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         return dict(self.items)
 
 
-def rewrite(value, random):
+def rewrite(value: Any, random: Random) -> Any:
     """Return the value in a form in which a configuration may hold it, at every depth."""
     match value:
         case dict():
@@ -81,34 +84,34 @@ def rewrite(value, random):
             return value
 
 
-def by_omegaconf(curve):
+def by_omegaconf(curve: Curve) -> Curve:
     omegaconf = pytest.importorskip("omegaconf")
     return Curve.from_dict(omegaconf.OmegaConf.create(curve.to_dict()))
 
 
-def by_config_dict(curve):
+def by_config_dict(curve: Curve) -> Curve:
     collections = pytest.importorskip("ml_collections")
     return Curve.from_dict(collections.ConfigDict(curve.to_dict()))
 
 
-def by_frozen_config_dict(curve):
+def by_frozen_config_dict(curve: Curve) -> Curve:
     collections = pytest.importorskip("ml_collections")
     return Curve.from_dict(collections.FrozenConfigDict(curve.to_dict()))
 
 
-def by_asdict(curve):
+def by_asdict(curve: Curve) -> Curve:
     return Curve.from_dict(dataclasses.asdict(curve))
 
 
-def by_pickle(value):
+def by_pickle(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
-def by_pickle_0(value):
+def by_pickle_0(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value, 0))
 
 
-def by_weights(value):
+def by_weights(value: Any) -> Any:
     """Load it as Lightning and other trainers do, with no other class allowed."""
     file = io.BytesIO()
     torch.save({"value": value}, file)
@@ -118,7 +121,7 @@ def by_weights(value):
 
 
 @contextmanager
-def only_allowed(class_):
+def only_allowed(class_: type) -> Iterator[None]:
     before = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
     torch.serialization.add_safe_globals([class_])
@@ -129,7 +132,7 @@ def only_allowed(class_):
         torch.serialization.add_safe_globals(before)
 
 
-def by_copied_fields(value):
+def by_copied_fields(value: Any) -> Any:
     """Copy it as Lightning copies hyperparameters: each field is set to the value that it has."""
     copied = copy.deepcopy(value)
     for field in dataclasses.fields(value):
@@ -163,7 +166,9 @@ BUILT_AGAIN = [from_repr, dataclasses.replace]
 @example(({"stages": [(0, None, "1-x^0.50"), (0, None, "1-sqrt"), (1,)], "start": 0}, [0, 1]))
 @examples(60)
 @given(descriptions_and_steps(size=12, scaled=True))
-def test_every_route_gives_the_same_curve(route, case) -> None:
+def test_every_route_gives_the_same_curve(
+    route: Route, case: tuple[Description, list[int]]
+) -> None:
     description, steps = case
     curve = build(description)
     bytes_before = len(pickle.dumps(curve))
@@ -186,7 +191,7 @@ def test_every_route_gives_the_same_curve(route, case) -> None:
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @given(descriptions(depth=0, kind="plateaus"), st.randoms())
-def test_equality_ignores_order_and_number_types(chosen, random) -> None:
+def test_equality_ignores_order_and_number_types(chosen: Description, random: Random) -> None:
     curve = build(chosen)
     plateaus = random.sample(chosen["plateaus"], len(chosen["plateaus"]))
     absolute = random.sample(chosen["absolute_plateaus"], len(chosen["absolute_plateaus"]))
@@ -209,7 +214,7 @@ def test_equality_ignores_order_and_number_types(chosen, random) -> None:
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @given(descriptions(depth=0, kind="plateaus"))
-def test_arguments_that_a_dictionary_lacks_have_their_defaults(chosen) -> None:
+def test_arguments_that_a_dictionary_lacks_have_their_defaults(chosen: Description) -> None:
     saved = json.loads(json.dumps(chosen))
     assert Curve.from_dict(saved) == build(chosen)
     assert PlateauCurve.from_dict(saved) == build(chosen)
@@ -225,7 +230,7 @@ def test_arguments_that_a_dictionary_lacks_have_their_defaults(chosen) -> None:
     ids=repr,
 )
 @pytest.mark.parametrize("route", [*COPIES, dataclasses.replace])
-def test_every_route_gives_the_same_clock_or_plan(route, value) -> None:
+def test_every_route_gives_the_same_clock_or_plan(route: Route, value: Any) -> None:
     again = route(value)
     assert again == value
     assert hash(again) == hash(value)
@@ -234,7 +239,7 @@ def test_every_route_gives_the_same_clock_or_plan(route, value) -> None:
 
 
 @pytest.mark.parametrize("route", [*COPIES, *WRITTEN])
-def test_copies_do_not_warn_again(route) -> None:
+def test_copies_do_not_warn_again(route: Route) -> None:
     with pytest.warns(CurveWarning):
         curve = PlateauCurve(1000, plateaus=[(0.5, 0.3)])
     assert route(curve) == curve
@@ -387,7 +392,7 @@ class Changes:
         ),
     ],
 )
-def test_every_argument_matters_and_none_can_be_set(case) -> None:
+def test_every_argument_matters_and_none_can_be_set(case: Changes) -> None:
     curve = build(case.description)
     curves = {curve}
     for name, value in case.changes.items():
@@ -399,7 +404,7 @@ def test_every_argument_matters_and_none_can_be_set(case) -> None:
 
 
 @given(descriptions(scaled=True))
-def test_segments_are_those_of_the_curve(description) -> None:
+def test_segments_are_those_of_the_curve(description: Description) -> None:
     curve = build(description)
     oracle = Oracle(description)
     begins = sorted(set(oracle.borders))
@@ -419,7 +424,7 @@ def test_segments_are_those_of_the_curve(description) -> None:
 
 
 @given(descriptions())
-def test_describe_prints_the_segments(description) -> None:
+def test_describe_prints_the_segments(description: Description) -> None:
     curve = build(description)
     header, *lines = curve.describe().splitlines()
     for line, segment in zip(lines, curve.segments, strict=True):
@@ -455,7 +460,7 @@ def test_describe_names_stages_cooldown_and_continuation() -> None:
 
 
 @pytest.mark.parametrize("cls", [PlateauCurve, StagedCurve])
-def test_signature_agrees_with_the_fields(cls) -> None:
+def test_signature_agrees_with_the_fields(cls: type[Curve]) -> None:
     """Some tools that build curves from a command line read the fields, some the constructor."""
     types_of_fields = get_type_hints(cls)
     types_of_arguments = get_type_hints(cls.__init__)

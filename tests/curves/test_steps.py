@@ -1,6 +1,8 @@
 """Steps of any type and shape, learning rates at them, and values between two numbers."""
 
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.curves.descriptions import build, curves_and_steps, descriptions
+from numpy.typing import NDArray
+from support.curves.descriptions import CurveAndSteps, build, curves_and_steps, descriptions
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
+from support.numerics.oracle import Description
 from support.schedulers.runs import learning_rate, peaks
 
-from plateau_jax import PlateauCurve, StagedCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1)
 
@@ -24,7 +28,7 @@ class Step(int):
 
 @examples(50)
 @given(curves_and_steps(size=9), peaks)
-def test_single_steps_agree(case, peak) -> None:
+def test_single_steps_agree(case: CurveAndSteps, peak: float) -> None:
     curve, steps = case
     for step, value in zip(steps.tolist(), curve(steps), strict=True):
         expected_lr = learning_rate(peak, curve, step)
@@ -38,7 +42,7 @@ def test_single_steps_agree(case, peak) -> None:
 
 
 @given(curves_and_steps(), peaks)
-def test_arrays_of_steps_agree(case, peak) -> None:
+def test_arrays_of_steps_agree(case: CurveAndSteps, peak: float) -> None:
     curve, steps = case
     values = curve(steps.tolist())
     assert values.dtype == np.float32
@@ -58,7 +62,7 @@ def test_arrays_of_steps_agree(case, peak) -> None:
 
 @examples(50)
 @given(curves_and_steps())
-def test_integers_of_any_dtype_agree(case) -> None:
+def test_integers_of_any_dtype_agree(case: CurveAndSteps) -> None:
     curve, steps = case
     for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int64, np.uint64):
         limits = np.iinfo(dtype)
@@ -73,7 +77,9 @@ def test_integers_of_any_dtype_agree(case) -> None:
 
 @examples(50)
 @given(descriptions(), st.lists(st.integers(), min_size=3))
-def test_curve_is_constant_before_the_start_and_past_the_end(description, integers) -> None:
+def test_curve_is_constant_before_the_start_and_past_the_end(
+    description: Description, integers: list[int]
+) -> None:
     """Steps may be integers of any size."""
     curve = build(description)
     array = np.array(integers, object)
@@ -93,7 +99,7 @@ def test_curve_is_constant_before_the_start_and_past_the_end(description, intege
     [[], (), range(0), np.zeros(0), np.zeros((0, 3)), np.zeros((2, 0), int)],
     ids=repr,
 )
-def test_empty_steps_give_empty_values(empty) -> None:
+def test_empty_steps_give_empty_values(empty: Any) -> None:
     values = CURVE(empty)
     assert values.shape == np.shape(empty)
     assert values.dtype == np.float32
@@ -111,7 +117,9 @@ over_nothing = jax.vmap(CURVE, axis_size=1, in_axes=None)
     ],
 )
 @pytest.mark.parametrize("call", [CURVE, jax.jit(CURVE), over_nothing])
-def test_error_for_jax_step_names_jax_function(step, call) -> None:
+def test_error_for_jax_step_names_jax_function(
+    step: jax.Array, call: Callable[[jax.Array], Any]
+) -> None:
     with pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\), or multiplier"):
         call(step)
 
@@ -137,7 +145,7 @@ AT_HALF = StagedCurve([(2, 1.0)]), STEP_1
 AT_FIVE_SEVENTHS = StagedCurve([(7, 1.0)]), np.array([5])
 
 
-def distance(value, exact):
+def distance(value: np.float32, exact: Fraction) -> Fraction:
     return abs(Fraction(float(value)) - exact)
 
 
@@ -150,7 +158,9 @@ def distance(value, exact):
 # 3 times the multiplier is halfway between two float32. 1e-20 decides, but float64 loses it.
 @example(AT_FIVE_SEVENTHS, 1e-20, 3)
 @example(AT_FIVE_SEVENTHS, -1e-20, 3)
-def test_value_between_two_numbers_is_rounded_once(case, low, high) -> None:
+def test_value_between_two_numbers_is_rounded_once(
+    case: tuple[Curve, NDArray[np.integer[Any]]], low: float, high: float
+) -> None:
     curve, steps = case
     values = curve.between(steps, low, high)
     assert values.dtype == np.float32

@@ -1,23 +1,27 @@
 """Values of every kind of curve against the exact formulas, for every kind of step."""
 
+from collections.abc import Sequence
 from fractions import Fraction
+from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from numpy.typing import NDArray
 from proofs.shapes.specs import GEOMETRIC_SAMPLES, SAMPLES
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.numerics.borders import steps_at_borders
-from support.numerics.oracle import Oracle, are_equal, can_join, is_nearest_float32
+from support.numerics.oracle import Description, Oracle, are_equal, can_join, is_nearest_float32
 
 from plateau_jax import StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.shapes.known_shapes import SHAPES
 
 
-def check_values(description, steps) -> None:
+def check_values(description: Description, steps: Sequence[int]) -> None:
     """Check that each value is within half a unit in the last place plus 2⁻⁵⁸."""
     curve = build(description)
     oracle = Oracle(description)
@@ -28,7 +32,7 @@ def check_values(description, steps) -> None:
         assert curve(step) == value
 
 
-def check_monotone(values, start, end) -> None:
+def check_monotone(values: NDArray[np.float32], start: Any, end: Any) -> None:
     """Check that values between two levels never turn."""
     if start < end:
         assert (np.diff(values) >= 0).all()
@@ -38,14 +42,16 @@ def check_monotone(values, start, end) -> None:
 
 @examples(240)
 @given(st.one_of(descriptions_and_steps(), descriptions_and_steps(scaled=True)))
-def test_values_are_within_half_ulp_plus_2_to_minus_58(case) -> None:
+def test_values_are_within_half_ulp_plus_2_to_minus_58(case: tuple[Description, list[int]]) -> None:
     description, steps = case
     check_values(description, steps)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @given(data=st.data())
-def test_values_near_rounding_borders_are_exact_and_monotone(shape, data) -> None:
+def test_values_near_rounding_borders_are_exact_and_monotone(
+    shape: str, data: st.DataObject
+) -> None:
     description, step = data.draw(steps_at_borders((shape,)))
     check_values(description, [step])
     curve = build(description)
@@ -63,7 +69,9 @@ def test_values_near_rounding_borders_are_exact_and_monotone(shape, data) -> Non
     rises=st.booleans(),
     data=st.data(),
 )
-def test_exponential_between_tiny_levels_is_as_exact(low, high, length, rises, data) -> None:
+def test_exponential_between_tiny_levels_is_as_exact(
+    low: float, high: float, length: int, rises: bool, data: st.DataObject
+) -> None:
     """Like ExponentialLR over many steps, with a cooldown to even smaller levels."""
     if rises:
         stage = {"stages": [(length, high, "exponential")], "start": low}
@@ -88,7 +96,7 @@ def test_exponential_between_tiny_levels_is_as_exact(low, high, length, rises, d
 
 
 @given(descriptions(scaled=True))
-def test_first_step_of_every_segment_is_nearest_float32(description) -> None:
+def test_first_step_of_every_segment_is_nearest_float32(description: Description) -> None:
     """The last segment is the end, so this holds for both ends of the curve too."""
     curve = build(description)
     oracle = Oracle(description)
@@ -99,7 +107,7 @@ def test_first_step_of_every_segment_is_nearest_float32(description) -> None:
 
 
 @given(steps_at_borders(least=Fraction(1, 2**62)))
-def test_cooldown_starts_at_nearest_float32_near_borders(case) -> None:
+def test_cooldown_starts_at_nearest_float32_near_borders(case: tuple[Description, int]) -> None:
     parent, at = case
     cooldown = {"cooldown": parent, "at": at, "steps": 1, "to": 0.0, "shape": "1-sqrt"}
     curve = build(cooldown)
@@ -109,7 +117,7 @@ def test_cooldown_starts_at_nearest_float32_near_borders(case) -> None:
 
 @given(descriptions_and_steps(size=8, scaled=True))
 @example(({"stages": [(2,), (2, 0.2), (2, 0.5), (2,)], "start": 0.5}, [1]))
-def test_flat_parts_are_flat(case) -> None:
+def test_flat_parts_are_flat(case: tuple[Description, list[int]]) -> None:
     description, steps = case
     curve = build(description)
     flat_runs = Oracle(description).flat_runs()
@@ -121,7 +129,7 @@ def test_flat_parts_are_flat(case) -> None:
 
 @examples(140)
 @given(descriptions(scaled=True), st.randoms())
-def test_stages_are_monotone_and_within_0_and_1(description, random) -> None:
+def test_stages_are_monotone_and_within_0_and_1(description: Description, random: Random) -> None:
     curve = build(description)
     oracle = Oracle(description)
     for begin, end, part in oracle.spans():
@@ -141,7 +149,7 @@ def test_stages_are_monotone_and_within_0_and_1(description, random) -> None:
         assert (values <= 1).all()
 
 
-def check_stage(length, start, end, shape) -> None:
+def check_stage(length: int, start: float, end: float, shape: str) -> None:
     """Check that a stage between tiny levels is monotone, and exact at both ends."""
     with suppress_warnings():
         curve = StagedCurve([(length, end, shape)], start=start)
@@ -160,7 +168,7 @@ def check_stage(length, start, end, shape) -> None:
         (2.0**-126, 2.0**-61),
     ],
 )
-def test_tiny_levels_are_monotone_in_both_directions(shape, low, high) -> None:
+def test_tiny_levels_are_monotone_in_both_directions(shape: str, low: float, high: float) -> None:
     if not can_join(shape, low, high):
         return
     check_stage(1000, low, high, shape)
@@ -179,7 +187,7 @@ def test_border_of_tiny_levels_does_not_rise() -> None:
 
 @pytest.mark.parametrize("power", [1.5, 2, 3, 7, 12.5, 16, 20])
 @pytest.mark.parametrize("length", [2**10, 2**14, 3 * 2**12, 10_000])
-def test_powers_are_monotone_at_every_step(power, length) -> None:
+def test_powers_are_monotone_at_every_step(power: float, length: int) -> None:
     # At x = 2^-k an integer power is a power of two, far below 2⁻⁶²: its logarithm has no fraction.
     steps = range(length + 1)
     rising = StagedCurve([(length, 1.0, f"1-x^{power}")], start=0.0)
@@ -190,7 +198,7 @@ def test_powers_are_monotone_at_every_step(power, length) -> None:
 
 @pytest.mark.parametrize("shape", GEOMETRIC_SAMPLES)
 @pytest.mark.parametrize("low", [0.5, 0.75, 1 - 2.0**-23])
-def test_slow_stages_are_monotone(shape, low) -> None:
+def test_slow_stages_are_monotone(shape: str, low: float) -> None:
     """From one step to the next these move by about the error of the arithmetic."""
     distance = rounding_border_above(low) - Fraction(low)
     for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 3e-7, 1e-6):
@@ -203,13 +211,13 @@ def test_slow_stages_are_monotone(shape, low) -> None:
         check_monotone(falling(steps_around(1 - fraction)), high, low)
 
 
-def rounding_border_above(level):
+def rounding_border_above(level: float) -> Fraction:
     """Return the middle between a float32 and the next."""
     following = np.nextafter(np.float32(level), np.float32(1))
     return (Fraction(level) + Fraction(float(following))) / 2
 
 
-def steps_around(fraction):
+def steps_around(fraction: Fraction) -> NDArray[np.int64]:
     """Return 6000 steps around a fraction of the largest step."""
     middle = min(max(int(fraction * MAX_STEP), 0), MAX_STEP)
     return np.clip(middle + np.arange(-3_000, 3_000), 0, MAX_STEP)

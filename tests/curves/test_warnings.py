@@ -7,6 +7,7 @@ import linecache
 import pickle
 import warnings
 from code import InteractiveInterpreter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,7 +23,7 @@ from plateau_jax.arguments.curve_warning import suppress_warnings
 from torch_bridge import lambda_lr
 
 
-def warnings_of(call, *arguments, **named):
+def warnings_of(call: Callable[..., Any], *arguments: Any, **named: Any) -> list[str]:
     """Return the messages of a call's warnings, each a `CurveWarning` at a line of this file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -40,11 +41,11 @@ pairs = st.one_of(
 )
 
 
-def rounds_down_to_0(duration, decaying):
+def rounds_down_to_0(duration: float, decaying: int) -> bool:
     return duration > 0 and int(decaying * Fraction(str(duration)) / 100) == 0
 
 
-def look_like_fractions(plateaus):
+def look_like_fractions(plateaus: list[tuple[float, float]]) -> bool:
     """Return True if no number exceeds 1, and one of them is neither 0 nor 1."""
     numbers = {number for pair in plateaus for number in pair}
     return max(numbers, default=0) <= 1 and not numbers <= {0, 1}
@@ -55,7 +56,9 @@ def look_like_fractions(plateaus):
 @example(1000, 0, [(0, 1), (2, 0.5)])
 @example(1000, 0, [(0.5, 1)])
 @example(10**6, 0, [(0, 0.5)])
-def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus) -> None:
+def test_only_fractions_and_lost_plateaus_warn(
+    decaying: int, warmup: int, plateaus: list[tuple[float, float]]
+) -> None:
     is_lost = any(rounds_down_to_0(duration, decaying) for _, duration in plateaus)
     arguments = {"warmup_steps": warmup, "plateaus": plateaus}
     try:
@@ -79,7 +82,7 @@ def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus) -> No
 @example(1e-4)
 @example(9.99e-5)
 @example(5e-324)
-def test_end_like_learning_rate_warns(ratio) -> None:
+def test_end_like_learning_rate_warns(ratio: float) -> None:
     messages = warnings_of(PlateauCurve, 100, warmup_steps=10, min_lr_ratio=ratio)
     assert len(messages) == (0 < ratio < 1e-4 * (1 - 1e-9))
     for message in messages:
@@ -89,13 +92,13 @@ def test_end_like_learning_rate_warns(ratio) -> None:
 
 
 @given(st.floats(1e-12, 10).map(np.float32).map(float))
-def test_end_may_be_a_rounded_quotient(peak) -> None:
+def test_end_may_be_a_rounded_quotient(peak: float) -> None:
     assert warnings_of(PlateauCurve, 100, min_lr_ratio=1e-4 * peak / peak) == []
 
 
 @given(st.integers(0, 100), st.floats(0, 1))
 @example(100, 1e-5)
-def test_curve_may_start_at_any_fraction(warmup, ratio) -> None:
+def test_curve_may_start_at_any_fraction(warmup: int, ratio: float) -> None:
     """Recipes warm up from 1e-8 to 1e-3, and (step + 1)/W starts at 1/W, which may be small."""
     assert warnings_of(PlateauCurve, 1000, warmup_steps=warmup, init_lr_ratio=ratio) == []
     assert warnings_of(StagedCurve, [(warmup, 1.0), (100, 0.0)], start=ratio) == []
@@ -112,7 +115,7 @@ levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.0
 @example(0.0, [0.01, None])
 @example(0.01, [None])
 @example(0.0, [1.0, None, 0.001])
-def test_stage_levels_like_learning_rates_warn(start, levels) -> None:
+def test_stage_levels_like_learning_rates_warn(start: float, levels: list[float | None]) -> None:
     highest = max([start, *(level for level in levels if level is not None)])
     messages = warnings_of(StagedCurve, [(5, level) for level in levels], start=start)
     if highest >= 0.01:
@@ -137,7 +140,7 @@ def test_stage_levels_like_learning_rates_warn(start, levels) -> None:
 @example(0, 0.0, "linear")
 @example(99, 0.0, "linear")
 @example(100, 0.0, "linear")
-def test_only_cooldown_from_0_warns(at, floor, shape) -> None:
+def test_only_cooldown_from_0_warns(at: int, floor: float, shape: str) -> None:
     curve = PlateauCurve(100, warmup_steps=10, min_lr_ratio=floor)
     messages = warnings_of(curve.cooldown, at, 10, shape=shape)
     assert len(messages) == (curve(at) == 0)
@@ -149,7 +152,7 @@ def test_only_cooldown_from_0_warns(at, floor, shape) -> None:
 
 
 @contextmanager
-def warns(*beginnings):
+def warns(*beginnings: str) -> Iterator[None]:
     """Check that the block warns once about each mistake, at its own line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -290,14 +293,14 @@ class File:
     ],
     ids=lambda file: file.warning[:30],
 )
-def test_mistake_in_a_file_warns_once(file) -> None:
+def test_mistake_in_a_file_warns_once(file: File) -> None:
     with warns(file.warning):
         curve = Curve.from_dict(file.arguments)  # warns
     with warns():
         Curve.from_dict(json.loads(json.dumps(curve.to_dict())))
 
 
-def check_copies_are_silent(curve) -> None:
+def check_copies_are_silent(curve: Curve) -> None:
     assert copy.copy(curve) == curve
     assert copy.deepcopy(curve) == curve
     assert pickle.loads(pickle.dumps(curve)) == curve

@@ -4,7 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from itertools import pairwise
-from typing import Any
+from random import Random
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -12,19 +13,21 @@ from curves.text_counts import sum_of_counts, text_and_integers
 from hypothesis import given, strategies as st
 from proofs.shapes.specs import FORMULAS, INTERPOLATED_SPECS, SAMPLES
 from support.curves.descriptions import build, descriptions
-from support.curves.strategies import MAX_STEP, magnitudes, words
+from support.curves.strategies import MAX_STEP, Words, magnitudes, words
 from support.examples import examples
-from support.numerics.oracle import as_written, is_nearest_float32
+from support.numerics.oracle import Description, as_written, is_nearest_float32
 
 from plateau_jax import BatchPlan, Curve, DataClock, PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.shapes.known_shapes import SHAPES
 
+Points = list[tuple[int, float]]
+
 randoms = st.randoms(use_true_random=False)
 
 
-def assert_same(curve, *rewritten) -> None:
+def assert_same(curve: Curve, *rewritten: Curve) -> None:
     for other in rewritten:
         assert type(other) is type(curve)
         assert other == curve
@@ -39,7 +42,7 @@ def assert_same(curve, *rewritten) -> None:
 # Percentages and "rest".
 
 
-def percentage_of(steps, total, random):
+def percentage_of(steps: int, total: int, random: Random) -> str:
     """Return a percentage that rounds down to these steps."""
     with localcontext(prec=200):
         least = Decimal(100) * steps / total
@@ -59,7 +62,7 @@ def percentage_of(steps, total, random):
     return random.choice([f"{text}%", f"{text} %", f" {text}% ", f"+{text}%"])
 
 
-def in_percent(stages, total, random):
+def in_percent(stages: list[tuple[Any, ...]], total: int, random: Random) -> list[Any]:
     """Return the same stages; the lengths of some are percentages, and one may be the rest."""
     rewritten = list(stages)
     for index, (steps, *level) in enumerate(stages):
@@ -73,7 +76,7 @@ def in_percent(stages, total, random):
 
 
 @given(descriptions(kind="stages"), randoms)
-def test_stages_in_shares_are_those_in_steps(description, random) -> None:
+def test_stages_in_shares_are_those_in_steps(description: Description, random: Random) -> None:
     start = description["start"]
     stages = description["stages"]
     total = sum(steps for steps, *_ in stages)
@@ -90,7 +93,7 @@ def test_stages_in_shares_are_those_in_steps(description, random) -> None:
 
 
 @given(descriptions(range(4), depth=0, kind="plateaus"), randoms)
-def test_warmup_in_percent_is_that_in_steps(chosen, random) -> None:
+def test_warmup_in_percent_is_that_in_steps(chosen: Description, random: Random) -> None:
     percentage = percentage_of(chosen["warmup_steps"], chosen["total_steps"], random)
     rewritten = {**chosen, "warmup_steps": percentage}
     with suppress_warnings():  # about the drawn ratios
@@ -98,7 +101,7 @@ def test_warmup_in_percent_is_that_in_steps(chosen, random) -> None:
 
 
 @given(magnitudes(2, MAX_STEP), st.decimals(0, 100, places=9))
-def test_percentages_are_rounded_down(total, percentage) -> None:
+def test_percentages_are_rounded_down(total: int, percentage: Decimal) -> None:
     with localcontext(prec=200):
         steps = int((percentage * total / 100).to_integral_value(ROUND_FLOOR))
     share = f"{percentage}%"
@@ -132,14 +135,14 @@ def test_replaced_length_keeps_the_warmup() -> None:
 # Letters.
 
 
-def in_letters(count, random):
+def in_letters(count: int, random: Random) -> str:
     """Return a number of steps, samples or tokens as text such as "1500000" or "1.5M"."""
     letter, zeros = random.choice([("", 0), ("k", 3), ("M", 6), ("B", 9)])
     number = f"{Decimal(count).scaleb(-zeros):f}"
     return random.choice([f"{number}{letter}", f" {number} {letter}"])
 
 
-def with_letters(chosen, random):
+def with_letters(chosen: Description, random: Random) -> dict[str, Any]:
     """Return the arguments of a PlateauCurve with text for its numbers of steps."""
     rewritten = dict(chosen)
     for name in ("total_steps", "warmup_steps"):
@@ -151,14 +154,14 @@ def with_letters(chosen, random):
 
 
 @given(descriptions(range(4), depth=0, kind="plateaus"), randoms)
-def test_steps_with_letters_are_those_without(chosen, random) -> None:
+def test_steps_with_letters_are_those_without(chosen: Description, random: Random) -> None:
     rewritten = with_letters(chosen, random)
     with suppress_warnings():  # about the drawn ratios
         assert_same(build(chosen), PlateauCurve(**rewritten), Curve.from_dict(rewritten))
 
 
 @given(descriptions(kind="stages"), randoms)
-def test_stages_with_letters_are_those_without(description, random) -> None:
+def test_stages_with_letters_are_those_without(description: Description, random: Random) -> None:
     stages = [(in_letters(steps, random), *level) for steps, *level in description["stages"]]
     rewritten = {**description, "stages": stages}
     with suppress_warnings():  # about the drawn levels
@@ -242,7 +245,7 @@ def test_text_is_read_alike_in_files_and_in_python() -> None:
 
 
 @given(words(10), randoms)
-def test_wsd_is_its_three_stages(read, random) -> None:
+def test_wsd_is_its_three_stages(read: Words, random: Random) -> None:
     total = read.magnitude(1, MAX_STEP)
     warmup = read.one_of((0, total, read.magnitude(0, total)))
     decay = read.one_of((0, total - warmup, read.magnitude(0, total - warmup)))
@@ -267,7 +270,7 @@ def test_wsd_is_its_three_stages(read, random) -> None:
     check_wsd(expected, options)
 
 
-def check_wsd(expected, options) -> None:
+def check_wsd(expected: Curve, options: dict[str, Any]) -> None:
     as_text = {name: str(value) for name, value in options.items()}
     with suppress_warnings():  # about the drawn ratio
         assert_same(
@@ -291,7 +294,7 @@ def test_wsd_decays_to_0_along_1_sqrt_by_default() -> None:
 # Points.
 
 
-def read_points(read):
+def read_points(read: Words) -> Points:
     """Return points with levels of every magnitude, of which some are equal, and with jumps."""
     points = [(0, float(read.ratio()))]
     for _ in range(1 + read.below(60)):
@@ -310,7 +313,7 @@ def read_points(read):
     return points
 
 
-def stages_through(points):
+def stages_through(points: Points) -> Description:
     stages = []
     for (step, level), (following, to) in pairwise(points):
         if to == level:
@@ -324,7 +327,7 @@ POINTS = words(250).map(read_points)
 
 
 @given(POINTS)
-def test_curve_through_points_is_exact_at_them(points) -> None:
+def test_curve_through_points_is_exact_at_them(points: Points) -> None:
     with suppress_warnings():  # about the drawn levels
         curve = StagedCurve.through(points)
     staged = build(stages_through(points))
@@ -337,7 +340,7 @@ def test_curve_through_points_is_exact_at_them(points) -> None:
 
 @examples(16)
 @given(POINTS)
-def test_points_may_be_arrays_and_iterators(points) -> None:
+def test_points_may_be_arrays_and_iterators(points: Points) -> None:
     steps, levels = zip(*points, strict=True)
     forms = [
         tuple(points),
@@ -423,7 +426,7 @@ class WithNull:
         ),
     ],
 )
-def test_null_is_a_value_that_was_left_out(written) -> None:
+def test_null_is_a_value_that_was_left_out(written: WithNull) -> None:
     assert_same(written.curve, Curve.from_dict(written.arguments))
 
 
@@ -433,12 +436,12 @@ def test_null_is_a_value_that_was_left_out(written) -> None:
 class ParsedInteger(int):
     """A subclass, as parsers that keep comments have them."""
 
-    def __add__(self, _):
+    def __add__(self, _: Any) -> Self:
         return self
 
 
 class ParsedFloat(float):
-    def __add__(self, _):
+    def __add__(self, _: Any) -> Self:
         return self
 
 
@@ -478,15 +481,15 @@ def test_numbers_of_float32_become_decimals() -> None:
 # Spellings of a shape.
 
 
-def staged(shape):
+def staged(shape: str) -> StagedCurve:
     return StagedCurve([(50, 0.1, shape), (30, 0.3, shape)], start=0.9)
 
 
-def cooled(shape):
+def cooled(shape: str) -> Curve:
     return StagedCurve([(10, 1.0)]).cooldown(5, 20, to=0.1, shape=shape)
 
 
-def decayed(shape):
+def decayed(shape: str) -> PlateauCurve:
     return PlateauCurve(90, plateaus=[(30, 20)], decay_shape=shape)
 
 
@@ -508,7 +511,7 @@ def decayed(shape):
         ("t^-.25", "t^-0.25"),
     ],
 )
-def test_spellings_of_one_power_are_equal(spelling, shape) -> None:
+def test_spellings_of_one_power_are_equal(spelling: str, shape: str) -> None:
     assert_same(staged(spelling), staged(shape))
     assert_same(cooled(spelling), cooled(shape))
     if not shape.startswith("t"):
@@ -516,14 +519,14 @@ def test_spellings_of_one_power_are_equal(spelling, shape) -> None:
 
 
 @pytest.mark.parametrize("shape", SAMPLES)
-def test_least_and_greatest_powers(shape) -> None:
+def test_least_and_greatest_powers(shape: str) -> None:
     assert staged(shape).stages[0].shape == shape
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
 @examples(60)
 @given(power=st.floats(0.25, 4))
-def test_printed_floats_are_powers_and_named(formula, power) -> None:
+def test_printed_floats_are_powers_and_named(formula: str, power: float) -> None:
     written = formula.replace("P", str(power))
     with_a_0 = formula.replace("P", f"{Decimal(repr(power)):f}0")
     curve = staged(written)

@@ -6,10 +6,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from hypothesis import given
+from numpy.typing import NDArray
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
+from support.numerics.oracle import Description
 
-from plateau_jax import PlateauCurve, StagedCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 SVG = "{http://www.w3.org/2000/svg}"
 TWO_PLATEAUS = PlateauCurve(
@@ -23,16 +25,16 @@ TWO_PLATEAUS = PlateauCurve(
 class ParsedHtml:
     """The HTML of a curve, parsed."""
 
-    def __init__(self, curve):
+    def __init__(self, curve: Curve) -> None:
         self.html = curve._repr_html_()
         self.root = ElementTree.fromstring(self.html)
         (self.svg,) = self.root.iter(f"{SVG}svg")
 
-    def elements(self, name):
+    def elements(self, name: str) -> list[ElementTree.Element]:
         return list(self.svg.iter(f"{SVG}{name}"))
 
     @cached_property
-    def rows(self):
+    def rows(self) -> list[list[str]]:
         """The words of each row of the table."""
         rows = []
         for row in self.root.iter("tr"):
@@ -41,20 +43,20 @@ class ParsedHtml:
         return rows
 
     @cached_property
-    def points(self):
+    def points(self) -> NDArray[np.float64]:
         """The points of the line in pixels, from the left and from the top."""
         (line,) = self.elements("polyline")
         points = [point.split(",") for point in line.get("points").split()]
         return np.array(points, float)
 
 
-def described(curve):
+def described(curve: Curve) -> list[list[str]]:
     return [line.split() for line in curve.describe().splitlines()]
 
 
 @examples(25)
 @given(descriptions(scaled=True))
-def test_line_and_table_match_the_curve(description) -> None:
+def test_line_and_table_match_the_curve(description: Description) -> None:
     curve = build(description)
     shown = ParsedHtml(curve)
     assert shown.rows == described(curve)
@@ -65,7 +67,7 @@ def test_line_and_table_match_the_curve(description) -> None:
     check_points(points, curve)
 
 
-def check_points(points, curve) -> None:
+def check_points(points: NDArray[np.float64], curve: Curve) -> None:
     """Check that points lie on the curve, at a step that rounds to them or between two steps."""
     borders = np.concatenate([curve.table.begin - 1, curve.table.begin])
     highest = float(curve(borders).max()) or 1.0
@@ -90,7 +92,7 @@ def test_warmup_and_plateaus_are_shaded_in_place() -> None:
     check_span(second, "plateau", 820, 90)
 
 
-def check_span(rectangle, kind, begin, length) -> None:
+def check_span(rectangle: ElementTree.Element, kind: str, begin: int, length: int) -> None:
     pixels_per_step = 620 / 1000
     left = 50 + begin * pixels_per_step
     width = length * pixels_per_step
@@ -114,7 +116,7 @@ STABLE = StagedCurve([(500, 1.0), (9_500,)])
         (PlateauCurve(10), []),
     ],
 )
-def test_stages_and_branches_are_shaded_too(curve, kinds) -> None:
+def test_stages_and_branches_are_shaded_too(curve: Curve, kinds: list[str]) -> None:
     rectangles = ParsedHtml(curve).elements("rect")
     assert [rectangle.get("class") for rectangle in rectangles] == kinds
 

@@ -2,17 +2,20 @@
 
 import inspect
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from proofs.shapes.specs import SAMPLES
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.numerics.oracle import lowest_level
+from support.numerics.oracle import Description, lowest_level
 from support.wrong import wrong
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare, plot
@@ -24,15 +27,15 @@ CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 30)])
 
 
 @pytest.fixture
-def ax():
+def ax() -> Axes:
     return new_axes()
 
 
-def new_axes():
+def new_axes() -> Axes:
     return Figure().subplots()
 
 
-def labels_of(ax):
+def labels_of(ax: Axes) -> list[str]:
     legend = ax.get_legend()
     if legend is None:
         return []
@@ -47,7 +50,7 @@ one_to_three = st.lists(descriptions(), min_size=1, max_size=3)
 
 @examples(40)
 @given(one_to_three, st.sampled_from((0.0, 1.0, 3e-4, 1e-7, 123.0)))
-def test_points_lie_on_the_curve_and_include_borders(cases, peak) -> None:
+def test_points_lie_on_the_curve_and_include_borders(cases: list[Description], peak: float) -> None:
     curves = list(map(build, cases))
     ax = plot(curves, peak_value=peak, ax=new_axes())
     for line, curve in zip(ax.lines, curves, strict=True):
@@ -62,7 +65,7 @@ def test_points_lie_on_the_curve_and_include_borders(cases, peak) -> None:
         np.testing.assert_array_equal(line.get_ydata(), lrs)
 
 
-def look_of(ax):
+def look_of(ax: Axes) -> tuple[list[Any], list[Any]]:
     """Return the points of all lines, and the corners of all spans."""
     lines = [line.get_xydata().tolist() for line in ax.lines]
     spans = [span.get_xy() for span in ax.patches]
@@ -71,7 +74,7 @@ def look_of(ax):
 
 @examples(8)
 @given(one_to_three, st.sampled_from((1.0, 3e-4)))
-def test_all_forms_of_curves_draw_the_same(cases, peak) -> None:
+def test_all_forms_of_curves_draw_the_same(cases: list[Description], peak: float) -> None:
     curves = list(map(build, cases))
     named = {f"curve {index}": curve for index, curve in enumerate(curves)}
     in_a_list = plot(curves, peak_value=peak, ax=new_axes())
@@ -100,7 +103,7 @@ def test_all_forms_of_curves_draw_the_same(cases, peak) -> None:
 
 
 @pytest.mark.parametrize(("peak", "label"), [(1.0, "multiplier"), (3e-4, "learning rate")])
-def test_axes_are_labelled(ax, peak, label) -> None:
+def test_axes_are_labelled(ax: Axes, peak: float, label: str) -> None:
     plot(CURVE, peak_value=peak, ax=ax)
     assert ax.get_xlabel() == "step"
     assert ax.get_ylabel() == label
@@ -121,7 +124,7 @@ def test_method_and_function_take_the_same_arguments() -> None:
 
 
 @pytest.mark.parametrize("shape", SAMPLES)
-def test_line_is_smooth_and_jumps_with_the_curve(shape) -> None:
+def test_line_is_smooth_and_jumps_with_the_curve(shape: str) -> None:
     to = lowest_level(shape)
     if to > 0:
         to = max(to, 1e-9)
@@ -135,7 +138,7 @@ def test_rising_line_is_smooth_and_jumps_with_the_curve() -> None:
     check_line_with_jumps(curve)
 
 
-def check_line_with_jumps(curve) -> None:
+def check_line_with_jumps(curve: Curve) -> None:
     jumps = StagedCurve([(0, 0.5), (10**6, 0.2), (0, 0.7), (10,)], start=0.1)
     ax = plot(curve.then(jumps), ax=new_axes())
     (line,) = ax.lines
@@ -144,7 +147,7 @@ def check_line_with_jumps(curve) -> None:
     assert changes[is_gap].max() < 0.04
 
 
-def test_axes_stay_as_the_user_set_them(ax) -> None:
+def test_axes_stay_as_the_user_set_them(ax: Axes) -> None:
     ax.set_ylim(0.1, 0.3)
     ax.set_xlim(10, 20)
     plot(CURVE, ax=ax)
@@ -152,7 +155,7 @@ def test_axes_stay_as_the_user_set_them(ax) -> None:
     assert ax.get_ylim() == (0.1, 0.3)
 
 
-def test_logarithmic_axes_stay_logarithmic(ax) -> None:
+def test_logarithmic_axes_stay_logarithmic(ax: Axes) -> None:
     ax.set_yscale("log")
     above_0 = PlateauCurve(1000, min_lr_ratio=0.1)
     with warnings.catch_warnings(action="error"):
@@ -164,12 +167,12 @@ def test_logarithmic_axes_stay_logarithmic(ax) -> None:
 # Legends: what sets the curves apart.
 
 
-def test_legend_names_plateaus(ax) -> None:
+def test_legend_names_plateaus(ax: Axes) -> None:
     plot([PlateauCurve(1000), PlateauCurve(1000, plateaus=[(50, 30)])], ax=ax)
     assert labels_of(ax) == ["no plateau", "plateau 50–80 %"]
 
 
-def test_legend_names_warmups_and_decays(ax) -> None:
+def test_legend_names_warmups_and_decays(ax: Axes) -> None:
     cosine = PlateauCurve(1000, min_lr_ratio=0.1)
     linear = PlateauCurve(1000, warmup_steps=9, decay_shape="linear")
     plot([cosine, linear], ax=ax)
@@ -179,7 +182,7 @@ def test_legend_names_warmups_and_decays(ax) -> None:
     ]
 
 
-def test_legend_names_cooldowns(ax) -> None:
+def test_legend_names_cooldowns(ax: Axes) -> None:
     stable = StagedCurve([(50, 1.0), (950,)])
     long_cooldown = stable.cooldown(500, 200, to=0.1, shape="linear")
     plot([stable, stable.cooldown(500, 100), long_cooldown], ax=ax)
@@ -190,7 +193,7 @@ def test_legend_names_cooldowns(ax) -> None:
     ]
 
 
-def test_legend_names_continuations(ax) -> None:
+def test_legend_names_continuations(ax: Axes) -> None:
     cycle = PlateauCurve(300, warmup_steps=30)
     twice = cycle.then(cycle, scale=0.5)
     flat = StagedCurve([(100,)], start=0.2)
@@ -203,22 +206,22 @@ def test_legend_names_continuations(ax) -> None:
     ]
 
 
-def test_legend_names_stages(ax) -> None:
+def test_legend_names_stages(ax: Axes) -> None:
     jumping = StagedCurve([(100,), (0, 0.5), (100,), (50, 0.1, "cosine")], start=1)
     falling = StagedCurve([(100,), (50, 0.5), (100,), (50, 0.1, "cosine")], start=1)
     plot([jumping, falling], ax=ax)
     assert labels_of(ax) == ["250 steps, jump to 0.5", "300 steps, linear to 0.5 in 50"]
 
 
-def sawtooth(last):
+def sawtooth(last: int) -> StagedCurve:
     return StagedCurve([(20, 0.5), (20, 0.8)] * 20 + [(last, 0.0)])
 
 
-def with_nine_plateaus(length):
+def with_nine_plateaus(length: int) -> PlateauCurve:
     return PlateauCurve(1000, plateaus=[(10 * index, length) for index in range(9)])
 
 
-def test_labels_are_short_and_unique(ax) -> None:
+def test_labels_are_short_and_unique(ax: Axes) -> None:
     curves = [*map(sawtooth, (10, 20, 30)), *map(with_nine_plateaus, (4, 5, 5))]
     plot(curves, ax=ax)
     labels = labels_of(ax)
@@ -228,7 +231,7 @@ def test_labels_are_short_and_unique(ax) -> None:
     assert max(map(len, labels)) < 90
 
 
-def test_plot_of_many_stages_stays_small(ax) -> None:
+def test_plot_of_many_stages_stays_small(ax: Axes) -> None:
     halves = StagedCurve.through((step, step % 2 / 9) for step in range(3000))
     thirds = StagedCurve.through((step, step % 3 / 9) for step in range(3000))
     plot([halves, thirds], ax=ax)
@@ -240,7 +243,7 @@ def test_plot_of_many_stages_stays_small(ax) -> None:
         assert len(line.get_xdata()) <= 3001
 
 
-def test_plot_of_many_plateaus_stays_small(ax) -> None:
+def test_plot_of_many_plateaus_stays_small(ax: Axes) -> None:
     stairs = StagedCurve.through((step // 2, step % 4 / 4) for step in range(3000))
     stairs.plot(ax=ax)
     assert len(ax.patches) <= 200
@@ -248,7 +251,7 @@ def test_plot_of_many_plateaus_stays_small(ax) -> None:
 
 @examples(10)
 @given(st.lists(descriptions(range(7)), min_size=2, max_size=5))
-def test_legend_names_every_curve_without_squeezing_the_axes(cases) -> None:
+def test_legend_names_every_curve_without_squeezing_the_axes(cases: list[Description]) -> None:
     curves = list(map(build, cases))
     figure = Figure(figsize=(5, 3.5), layout="constrained")
     ax = plot(curves, ax=figure.subplots())
@@ -262,7 +265,7 @@ def test_legend_names_every_curve_without_squeezing_the_axes(cases) -> None:
 
 @examples(25)
 @given(descriptions(scaled=True))
-def test_single_curve_has_shaded_and_named_spans(description) -> None:
+def test_single_curve_has_shaded_and_named_spans(description: Description) -> None:
     curve = build(description)
     ax = plot(curve, ax=new_axes())
     spans = list(shaded_spans(curve._exact_segments))
@@ -282,25 +285,25 @@ def test_single_curve_has_shaded_and_named_spans(description) -> None:
     assert len(ends) == len(spans)
 
 
-def test_several_curves_are_not_shaded(ax) -> None:
+def test_several_curves_are_not_shaded(ax: Axes) -> None:
     plot([CURVE, PlateauCurve(10, warmup_steps=5)], ax=ax)
     plot(CURVE, ax=ax)  # with other lines in the plot, spans would be ambiguous
     assert not ax.patches
 
 
-def test_lines_differ_without_colour(ax) -> None:
+def test_lines_differ_without_colour(ax: Axes) -> None:
     plot([PlateauCurve(100 + index) for index in range(6)], ax=ax)
     dashes = {str(line._unscaled_dash_pattern) for line in ax.lines}
     assert len(dashes) == 6
 
 
-def test_spans_differ_without_colour(ax) -> None:
+def test_spans_differ_without_colour(ax: Axes) -> None:
     plot(CURVE, ax=ax)
     warmup, plateau = ax.patches
     assert warmup.get_hatch() != plateau.get_hatch()
 
 
-def test_spans_are_lighter_than_the_line_and_darker_than_a_white_page(ax) -> None:
+def test_spans_are_lighter_than_the_line_and_darker_than_a_white_page(ax: Axes) -> None:
     plot(CURVE, ax=ax)
     (line,) = ax.lines
     lightness_of_line = grey_of(to_rgb(line.get_color()))
@@ -310,7 +313,7 @@ def test_spans_are_lighter_than_the_line_and_darker_than_a_white_page(ax) -> Non
         assert lightness_of_line + 0.4 < lightness < 0.95
 
 
-def grey_of(colour):
+def grey_of(colour: Sequence[float]) -> float:
     red, green, blue = colour
     return 0.299 * red + 0.587 * green + 0.114 * blue
 
@@ -364,10 +367,10 @@ def test_empty_dictionary() -> None:
 
 
 @wrong(ValueError, "peak_value = -1.0")
-def test_negative_peak(ax) -> None:
+def test_negative_peak(ax: Axes) -> None:
     plot(CURVE, peak_value=-1.0, ax=ax)
 
 
 @wrong(TypeError, "peak_value = '0.1'", "number")
-def test_peak_as_text(ax) -> None:
+def test_peak_as_text(ax: Axes) -> None:
     CURVE.plot(peak_value="0.1", ax=ax)

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from proofs.shapes.specs import SAMPLES
-from support.curves.descriptions import build, curves_and_steps, descriptions
+from support.curves.descriptions import CurveAndSteps, build, curves_and_steps, descriptions
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.golden.curves import CURVES
 from support.numerics.borders import steps_at_borders
+from support.numerics.oracle import Description
 from support.schedulers.runs import peaks
 from support.wrong import wrong
 
@@ -65,7 +66,7 @@ cases = curves_and_steps() | curves_and_steps(scaled=True)
 
 @examples(100)
 @given(cases, peaks)
-def test_file_returns_the_same_bits(case, peak) -> None:
+def test_file_returns_the_same_bits(case: CurveAndSteps, peak: float) -> None:
     curve, steps = case
     functions = functions_of(curve.to_source())
     multiplier = functions["multiplier"]
@@ -78,7 +79,7 @@ def test_file_returns_the_same_bits(case, peak) -> None:
 
 @examples(100)
 @given(cases)
-def test_file_computes_the_same_integers(case) -> None:
+def test_file_computes_the_same_integers(case: CurveAndSteps) -> None:
     """A float32 near 1 stands for 2³⁸ integers: few of them would show a wrong one."""
     curve, steps = case
     functions = functions_of(curve.to_source())
@@ -91,7 +92,7 @@ def test_file_computes_the_same_integers(case) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @examples(40)
 @given(data=st.data())
-def test_file_rounds_as_the_curve_next_to_borders(shape, data) -> None:
+def test_file_rounds_as_the_curve_next_to_borders(shape: str, data: st.DataObject) -> None:
     description, step = data.draw(steps_at_borders((shape,)))
     curve = build(description)
     multiplier = functions_of(curve.to_source())["multiplier"]
@@ -101,7 +102,9 @@ def test_file_rounds_as_the_curve_next_to_borders(shape, data) -> None:
 @pytest.mark.parametrize("shape", ["linear", "1-sqrt", "exponential", "(1-x)^3", "t^-1", "t^-4"])
 @examples(40)
 @given(st.integers(1, MAX_STEP), st.integers(1, 40), st.booleans(), st.data())
-def test_nearly_equal_levels(shape, length, bits, rises, data) -> None:
+def test_nearly_equal_levels(
+    shape: str, length: int, bits: int, rises: bool, data: st.DataObject
+) -> None:
     """Between such levels t^-P becomes a parabola, and integers may be the same at both ends."""
     start = 0.75
     end = 0.75 - 2.0**-bits
@@ -121,7 +124,7 @@ def test_nearly_equal_levels(shape, length, bits, rises, data) -> None:
 @example({"total_steps": 1}, 0)
 @example({"total_steps": MAX_STEP}, MAX_STEP)
 @example({"stages": [(5, 1.0)], "start": 1.0}, -(2**70))
-def test_any_integer_is_a_step(description, step) -> None:
+def test_any_integer_is_a_step(description: Description, step: int) -> None:
     curve = build(description)
     multiplier = functions_of(curve.to_source())["multiplier"]
     value = multiplier(step)
@@ -130,7 +133,7 @@ def test_any_integer_is_a_step(description, step) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, np.uint64])
-def test_numpy_integers_are_steps(dtype) -> None:
+def test_numpy_integers_are_steps(dtype: type[np.integer[Any]]) -> None:
     multiplier = functions_of(CURVE.to_source())["multiplier"]
     value = multiplier(dtype(99))
     assert type(value) is float
@@ -147,7 +150,9 @@ def check_itself(path: Path) -> None:
 
 @examples(30)
 @given(descriptions(scaled=True))
-def test_file_checks_itself(tmp_path_factory, description) -> None:
+def test_file_checks_itself(
+    tmp_path_factory: pytest.TempPathFactory, description: Description
+) -> None:
     path = tmp_path_factory.mktemp("export") / "schedule.py"
     curve = build(description)
     path.write_text(curve.to_source())
@@ -165,7 +170,7 @@ def test_file_checks_itself(tmp_path_factory, description) -> None:
         ("return near - distance", "return near - distance - (1 << 40)"),
     ],
 )
-def test_damaged_file_fails(tmp_path, before, after) -> None:
+def test_damaged_file_fails(tmp_path: Path, before: str, after: str) -> None:
     path = tmp_path / "schedule.py"
     source = CURVE.to_source()
     assert before in source
@@ -181,7 +186,7 @@ def check_program(command: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_damaged_program_fails(tmp_path) -> None:
+def test_damaged_program_fails(tmp_path: Path) -> None:
     path = tmp_path / "schedule.py"
     damaged = CURVE.to_source().replace("1 << 93", "1 << 92")
     path.write_text(damaged)
@@ -191,7 +196,7 @@ def test_damaged_program_fails(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_file_runs_on_every_installed_python(tmp_path) -> None:
+def test_file_runs_on_every_installed_python(tmp_path: Path) -> None:
     for python in installed_pythons():
         for name, curve in CURVES.items():
             path = tmp_path / f"{name}.py"
@@ -214,7 +219,7 @@ def installed_pythons() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_file_is_plain_python(name) -> None:
+def test_file_is_plain_python(name: str) -> None:
     source = CURVES[name].to_source()
     assert source.isascii()
     assert max(map(len, source.splitlines())) <= 100
@@ -239,7 +244,7 @@ def defined_names(source: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_file_defines_only_what_it_uses(name) -> None:
+def test_file_defines_only_what_it_uses(name: str) -> None:
     source = CURVES[name].to_source()
     for defined in defined_names(source) - {"learning_rate"}:
         uses = re.findall(rf"\b{defined}\b", source)
@@ -269,7 +274,7 @@ def lines_besides_the_table(source: str) -> int:
         (145, ["linear", "cosine", "1-sqrt"]),
     ],
 )
-def test_length_of_the_file(most_lines, shapes) -> None:
+def test_length_of_the_file(most_lines: int, shapes: list[str]) -> None:
     stages = [(100, 0.9**number, shape) for number, shape in enumerate(shapes, 1)]
     last = 100, 0.1, shapes[-1]
     curve = StagedCurve([*stages, last], start=0.9 - 1e-9)
@@ -298,7 +303,7 @@ def json_of(source: str) -> str:
 
 @examples(40)
 @given(descriptions(scaled=True))
-def test_header_contains_the_curve(description) -> None:
+def test_header_contains_the_curve(description: Description) -> None:
     curve = build(description)
     arguments = json.loads(json_of(curve.to_source()))
     with suppress_warnings():
@@ -325,7 +330,7 @@ def rejects(function: Callable[..., Any], *arguments: Any) -> bool:
 
 
 @pytest.mark.parametrize("step", [True, 3.0, nan, "3", b"3", None, 3j, [1], (2,)], ids=repr)
-def test_file_rejects_the_steps_that_the_curve_rejects(step) -> None:
+def test_file_rejects_the_steps_that_the_curve_rejects(step: Any) -> None:
     functions = functions_of(CURVE.to_source())
     message = "step must be an integer, not "
     with pytest.raises(TypeError, match=message):
@@ -350,7 +355,7 @@ def test_file_rejects_the_steps_that_the_curve_rejects(step) -> None:
 @example(float(2**128 - 2**103 - 2**76))
 @example(2.0**-126)
 @example(np.nextafter(2.0**-126, 0))
-def test_file_rejects_the_peaks_that_the_curve_rejects(peak) -> None:
+def test_file_rejects_the_peaks_that_the_curve_rejects(peak: Any) -> None:
     learning_rate = functions_of(CURVE.to_source())["learning_rate"]
     is_rejected = rejects(learning_rate, 150, peak)
     assert is_rejected == rejects(CURVE.learning_rate, 150, peak)
@@ -360,7 +365,7 @@ def test_file_rejects_the_peaks_that_the_curve_rejects(peak) -> None:
 
 
 @pytest.mark.parametrize("peak", [True, "0.1", b"1", None, [0.1]], ids=repr)
-def test_file_rejects_a_peak_that_is_not_a_number(peak) -> None:
+def test_file_rejects_a_peak_that_is_not_a_number(peak: Any) -> None:
     learning_rate = functions_of(CURVE.to_source())["learning_rate"]
     with pytest.raises(TypeError, match="peak must be a number, not "):
         learning_rate(150, peak)
@@ -368,7 +373,7 @@ def test_file_rejects_a_peak_that_is_not_a_number(peak) -> None:
 
 @examples(40)
 @given(peaks, st.integers(0, 1000))
-def test_peak_is_the_default_of_the_file(peak, step) -> None:
+def test_peak_is_the_default_of_the_file(peak: float, step: int) -> None:
     learning_rate = functions_of(CURVE.to_source(peak))["learning_rate"]
     assert learning_rate(step) == CURVE.learning_rate(step, peak)
     assert learning_rate(step, 0.5) == CURVE.learning_rate(step, 0.5)

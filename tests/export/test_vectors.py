@@ -2,6 +2,7 @@
 
 import json
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from support.curves.descriptions import build, descriptions
 from support.docs.pages import program_named
 from support.examples import examples
 from support.golden.curves import CURVES
-from support.numerics.oracle import is_nearest_float32, mp
+from support.numerics.oracle import Description, is_nearest_float32, mp
 from support.schedulers.runs import peaks
 
 from plateau_jax import Curve
@@ -65,7 +66,7 @@ def bits_of(number: float) -> int:
 
 @examples(20)
 @given(st.lists(descriptions(scaled=True), min_size=1, max_size=3), peaks)
-def test_vectors_are_the_values_of_the_curve(cases, peak) -> None:
+def test_vectors_are_the_values_of_the_curve(cases: list[Description], peak: float) -> None:
     content = written(*map(build, cases), peak=peak)
     assert content["format"] == 1
     assert content["peak"] == np.float32(peak)
@@ -85,7 +86,7 @@ def test_vectors_are_the_values_of_the_curve(cases, peak) -> None:
 
 @examples(30)
 @given(descriptions(scaled=True))
-def test_segments_suffice_for_every_integer(description) -> None:
+def test_segments_suffice_for_every_integer(description: Description) -> None:
     (entry,) = written(build(description))["curves"]
     for vector in entry["vectors"]:
         value = fixed_value(entry["segments"], vector["step"])
@@ -101,7 +102,7 @@ def test_segments_suffice_for_every_integer(description) -> None:
 
 @examples(30)
 @given(descriptions(scaled=True))
-def test_vectors_cover_every_segment(description) -> None:
+def test_vectors_cover_every_segment(description: Description) -> None:
     curve = build(description)
     (entry,) = written(curve)["curves"]
     steps = {vector["step"] for vector in entry["vectors"]}
@@ -116,7 +117,7 @@ def test_vectors_cover_every_segment(description) -> None:
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_each_segment_and_vector_has_a_line(name) -> None:
+def test_each_segment_and_vector_has_a_line(name: str) -> None:
     curve = CURVES[name]
     text = text_of(curve)
     assert text.isascii()
@@ -131,7 +132,7 @@ def exact_product(a: int, b: int) -> int:
 
 
 @pytest.mark.slow
-def test_integers_show_what_float32_hides(tmp_path, monkeypatch) -> None:
+def test_integers_show_what_float32_hides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the curves on the page, with a port that multiplies exactly."""
     monkeypatch.chdir(tmp_path)
     exec(program_named("Test vectors").code, {})
