@@ -1,12 +1,14 @@
 """`multiplier` compiled by torch: NumPy's bits, and no compilation for other steps or tables."""
 
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from support.curves.descriptions import curves_and_steps
+from support.curves.descriptions import CurveAndSteps, curves_and_steps
 from support.examples import examples
 from support.jax.jax_cases import CURVE, NESTED, STEPS, assert_equal_bits, in_one_of_two_forms
 from support.numerics.borders import curves_near_borders
@@ -15,6 +17,8 @@ from plateau_jax import StagedCurve
 from torch_bridge import multiplier, tensors
 from torch_bridge.clocks import table
 
+Compilations = tuple[list[torch.fx.GraphModule], Callable[..., Any]]
+
 _compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 """The import of torch's compiler gives this warning."""
 
@@ -22,12 +26,12 @@ cases = curves_and_steps((0, 1, 2, 16), scaled=True) | curves_near_borders()
 
 
 @pytest.fixture
-def compilations():
+def compilations() -> Iterator[Compilations]:
     """The list of compiled graphs, and a backend that adds to it and runs each graph as traced."""
     torch.compiler.reset()
     graphs = []
 
-    def backend(graph, _):
+    def backend(graph: torch.fx.GraphModule, _: Any) -> torch.fx.GraphModule:
         graphs.append(graph)
         return graph
 
@@ -35,7 +39,7 @@ def compilations():
     torch.compiler.reset()
 
 
-def shifted_curve(shift):
+def shifted_curve(shift: int) -> StagedCurve:
     """Return a curve whose table has the same rows and columns for every shift."""
     stages = [
         (10 + shift, 0.5, "cosine"),
@@ -49,7 +53,7 @@ def shifted_curve(shift):
 
 
 @pytest.mark.slow
-def test_other_steps_and_tensor_tables_do_not_recompile(compilations) -> None:
+def test_other_steps_and_tensor_tables_do_not_recompile(compilations: Compilations) -> None:
     graphs, backend = compilations
     of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
     for shift in range(1, 5):
@@ -62,7 +66,7 @@ def test_other_steps_and_tensor_tables_do_not_recompile(compilations) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_vmap_matches_numpy_bits(compilations) -> None:
+def test_compiled_vmap_matches_numpy_bits(compilations: Compilations) -> None:
     _, backend = compilations
     of_step = partial(multiplier, tensors(NESTED.table))
     over_steps = torch.func.vmap(of_step)
@@ -72,7 +76,7 @@ def test_compiled_vmap_matches_numpy_bits(compilations) -> None:
 
 
 @pytest.fixture(scope="module")
-def compiled():
+def compiled() -> Iterator[Callable[..., torch.Tensor]]:
     """`multiplier` compiled by Inductor for this machine."""
     torch.compiler.reset()
     yield torch.compile(multiplier, fullgraph=True, dynamic=False)
@@ -83,7 +87,9 @@ def compiled():
 @pytest.mark.slow
 @examples(100)
 @given(cases)
-def test_compiled_table_matches_numpy_bits(compiled, case) -> None:
+def test_compiled_table_matches_numpy_bits(
+    compiled: Callable[..., torch.Tensor], case: CurveAndSteps
+) -> None:
     curve, steps = case
     if len(curve.table.begin) < 40:
         table = tensors(in_one_of_two_forms(curve))
@@ -104,7 +110,7 @@ def test_256_bit_vectors_round_once_at_borders() -> None:
     values = np.minimum((digits << orders) + distances, 2**62)
 
     @partial(torch.compile, fullgraph=True)
-    def as_float32(levels):
+    def as_float32(levels: torch.Tensor) -> torch.Tensor:
         return table.to_float(levels + 1 - 1, torch.float32)
 
     with config.patch({"cpp.simdlen": 256}):

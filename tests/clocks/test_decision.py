@@ -2,8 +2,10 @@
 
 import json
 import pickle
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 from math import nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,14 +26,14 @@ any_clock = st.one_of(any_rule, data_clocks)
 
 
 @given(any_clock)
-def test_clock_is_a_value(clock) -> None:
+def test_clock_is_a_value(clock: Any) -> None:
     copied = pickle.loads(pickle.dumps(clock))
     assert copied == clock
     assert hash(copied) == hash(clock)
 
 
 @given(any_clock)
-def test_repr_of_a_clock_shows_its_arguments(clock) -> None:
+def test_repr_of_a_clock_shows_its_arguments(clock: Any) -> None:
     arguments = {field.name: getattr(clock, field.name) for field in fields(clock)}
     assert type(clock)(**arguments) == clock
     shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
@@ -39,7 +41,7 @@ def test_repr_of_a_clock_shows_its_arguments(clock) -> None:
 
 
 @given(any_clock)
-def test_dictionary_of_a_clock_survives_json(clock) -> None:
+def test_dictionary_of_a_clock_survives_json(clock: Any) -> None:
     written = json.loads(json.dumps(clock.to_dict()))
     assert written == clock.to_dict()
     kind = written.pop("kind")
@@ -53,7 +55,7 @@ for spec in SPECS.values():
 
 
 @pytest.mark.parametrize(("clock", "name", "value"), CHANGES)
-def test_clock_is_frozen(clock, name, value) -> None:
+def test_clock_is_frozen(clock: Any, name: str, value: Any) -> None:
     assert replace(clock, **{name: value}) != clock
     with pytest.raises(FrozenInstanceError):
         setattr(clock, name, value)
@@ -64,7 +66,7 @@ def test_every_rule_has_a_spec() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES.values())
-def test_bases_of_a_rule_are_dataclasses(rule) -> None:
+def test_bases_of_a_rule_are_dataclasses(rule: type) -> None:
     """Otherwise jsonargparse does not build the rule from a mapping of its arguments."""
     for base in rule.__mro__:
         assert base is object or is_dataclass(base)
@@ -121,7 +123,7 @@ def test_pairs_may_have_any_form() -> None:
     ],
     ids=str,
 )
-def test_metric_is_rounded_to_nearest_float32(value, expected) -> None:
+def test_metric_is_rounded_to_nearest_float32(value: Any, expected: np.float32) -> None:
     metric = checks.metric("metric", value)
     assert type(metric) is np.float32
     np.testing.assert_array_equal(metric, expected)
@@ -130,11 +132,17 @@ def test_metric_is_rounded_to_nearest_float32(value, expected) -> None:
 starts = st.sets(st.integers(0, 20), max_size=8)
 
 
-def as_is(value):
+def as_is(value: Any) -> Any:
     return value
 
 
-def curve_steps_by_product(xp, used_rules, flat_starts, used_metrics, convert=as_is):
+def curve_steps_by_product(
+    xp: Any,
+    used_rules: Sequence[Any],
+    flat_starts: set[int],
+    used_metrics: Iterable[Any],
+    convert: Callable[[Any], Any] = as_is,
+) -> list[int]:
     """Return the curve step of each update, and that after the last, by the product's decisions.
 
     `convert` makes an array of a number.
@@ -159,7 +167,9 @@ def curve_steps_by_product(xp, used_rules, flat_starts, used_metrics, convert=as
 
 @examples(300)
 @given(rules, starts, metrics(SIZE))
-def test_host_decision_matches_oracle(drawn_rules, flat_starts, drawn_metrics) -> None:
+def test_host_decision_matches_oracle(
+    drawn_rules: list[Any], flat_starts: set[int], drawn_metrics: list[Any]
+) -> None:
     expected = curve_steps_with_rules(drawn_rules, flat_starts, drawn_metrics)
     assert curve_steps_by_product(HOST, drawn_rules, flat_starts, drawn_metrics) == expected
 
@@ -184,7 +194,11 @@ def test_unfinished_mean_ends_with_its_hold() -> None:
 @examples(40)
 @given(rules, starts, metrics(SIZE))
 def test_decision_on_arrays_matches_oracle(
-    xp, as_array, drawn_rules, flat_starts, drawn_metrics
+    xp: Any,
+    as_array: Callable[[Any], Any],
+    drawn_rules: list[Any],
+    flat_starts: set[int],
+    drawn_metrics: list[Any],
 ) -> None:
     expected = curve_steps_with_rules(drawn_rules, flat_starts, drawn_metrics)
     actual = curve_steps_by_product(xp, drawn_rules, flat_starts, drawn_metrics, as_array)

@@ -1,18 +1,19 @@
 """`multiplier` in torch: NumPy's bits in every mode and on a GPU, dtypes of steps, compilations."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.curves.descriptions import curves_and_steps
+from support.curves.descriptions import CurveAndSteps, curves_and_steps
 from support.examples import examples
 from support.jax.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits
 from support.numerics.borders import curves_near_borders
 from support.training.cuda_graphs.graphs import no_waiting
 
-from plateau_jax import PlateauCurve, stack
+from plateau_jax import Curve, PlateauCurve, stack
 from torch_bridge import multiplier, tensors
 from torch_bridge.clocks import table
 
@@ -25,7 +26,9 @@ _cuda = pytest.param("cuda", marks=pytest.mark.gpu)
 _devices = pytest.mark.parametrize("device", ["cpu", _cuda])
 
 
-def every_mode(of_step, steps):
+def every_mode(
+    of_step: Callable[[torch.Tensor], torch.Tensor], steps: torch.Tensor
+) -> dict[str, torch.Tensor]:
     """Return the function's values at the steps, in each mode of torch that does not compile."""
     rows = steps.reshape(6, -1)
     by_vmap = torch.func.vmap(of_step)
@@ -47,7 +50,7 @@ def every_mode(of_step, steps):
 @_devices
 @examples(20)
 @given(cases)
-def test_table_matches_numpy_bits_in_every_mode(device, case) -> None:
+def test_table_matches_numpy_bits_in_every_mode(device: str, case: CurveAndSteps) -> None:
     curve, steps = case
     table = tensors(curve.table, device)
     of_step = partial(multiplier, table)
@@ -59,7 +62,7 @@ def test_table_matches_numpy_bits_in_every_mode(device, case) -> None:
 @_devices
 @examples(100)
 @given(curves_near_borders())
-def test_table_matches_numpy_bits_at_rounding_borders(device, case) -> None:
+def test_table_matches_numpy_bits_at_rounding_borders(device: str, case: CurveAndSteps) -> None:
     curve, steps = case
     table = tensors(curve.table, device)
     values = multiplier(table, torch.from_numpy(steps).to(device))
@@ -67,7 +70,7 @@ def test_table_matches_numpy_bits_at_rounding_borders(device, case) -> None:
 
 
 @_every_curve
-def test_table_matches_numpy_bits_at_every_step(curve) -> None:
+def test_table_matches_numpy_bits_at_every_step(curve: Curve) -> None:
     table = tensors(curve.table)
     values = multiplier(table, torch.from_numpy(STEPS))
     assert_equal_bits(values, curve(STEPS))
@@ -75,7 +78,7 @@ def test_table_matches_numpy_bits_at_every_step(curve) -> None:
 
 @_every_curve
 @pytest.mark.parametrize("empty", [torch.zeros(0, 3, dtype=torch.int32), torch.tensor([])])
-def test_empty_steps_give_empty_values(curve, empty) -> None:
+def test_empty_steps_give_empty_values(curve: Curve, empty: torch.Tensor) -> None:
     values = multiplier(tensors(curve.table), empty)
     assert values.shape == empty.shape
     assert values.dtype == torch.float32
@@ -84,7 +87,7 @@ def test_empty_steps_give_empty_values(curve, empty) -> None:
 @pytest.mark.parametrize(
     "dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
 )
-def test_step_may_have_any_integer_dtype(dtype) -> None:
+def test_step_may_have_any_integer_dtype(dtype: str) -> None:
     limits = np.iinfo(dtype)
     fitting = [limits.min, limits.max]
     for step in (-1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63):
@@ -100,7 +103,7 @@ def test_step_may_have_any_integer_dtype(dtype) -> None:
             assert_equal_bits(value, np.float32(curve(int(step))))
 
 
-def _next_to_a_border(digits, order, distance):
+def _next_to_a_border(digits: int, order: int, distance: int) -> int:
     """Return an integer next to the middle between two float32."""
     border = (2 * digits + 1) << order
     return min(max(border + distance, 0), 2**62)
@@ -117,7 +120,7 @@ _borders = st.builds(
 
 @given(st.lists(_below_64_bits | _borders, min_size=1))
 @example([0, 1, 2**53 - 1, 2**53, 2**53 + 1, 2**61 + 2**37 + 1, 2**62])
-def test_level_is_rounded_once_even_through_float64(values) -> None:
+def test_level_is_rounded_once_even_through_float64(values: list[int]) -> None:
     """With 256-bit vectors, compiled code converts through float64, which would round twice."""
     levels = torch.tensor(values)
     expected = np.array(values, np.int64).astype(np.float32)
@@ -139,7 +142,7 @@ def test_multiplier_does_not_synchronize() -> None:
 
 @pytest.mark.gpu
 @_every_curve
-def test_cuda_graph_replays_table(curve) -> None:
+def test_cuda_graph_replays_table(curve: Curve) -> None:
     table = tensors(curve.table, "cuda")
     step = torch.zeros((), dtype=torch.int64, device="cuda")
     multiplier(table, step)

@@ -1,23 +1,27 @@
 """Tables as tensors: copies, stacks, and wrong tables or steps."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.curves.descriptions import build, curves_and_steps, descriptions
+from support.curves.descriptions import CurveAndSteps, build, curves_and_steps, descriptions
 from support.examples import examples
 from support.jax.jax_cases import CURVE, NESTED, assert_equal_bits, every_shape
+from support.numerics.oracle import Description
 from support.wrong import wrong
 from torch.torch_version import TorchVersion
 
 from plateau_jax import stack
+from plateau_jax.table.encoding import Table
 from torch_bridge import multiplier, tensors
 
 STACKED = stack([CURVE, NESTED])
 
 
 @pytest.mark.parametrize("original", [CURVE.table, STACKED], ids=["one", "stack"])
-def test_tensors_copies_every_column(original) -> None:
+def test_tensors_copies_every_column(original: Table) -> None:
     table = tensors(original)
     assert table.columns().keys() == original.columns().keys()
     for name, column in table.columns().items():
@@ -43,7 +47,9 @@ def test_tensors_copies_to_a_device() -> None:
     st.sampled_from((30, 60)),
     st.sampled_from(((), (1,), (3, 2))),
 )
-def test_stack_adds_leading_axis_of_curves(case, more_descriptions, segments, shape) -> None:
+def test_stack_adds_leading_axis_of_curves(
+    case: CurveAndSteps, more_descriptions: list[Description], segments: int, shape: tuple[int, ...]
+) -> None:
     first, steps = case
     curves = [first, *map(build, more_descriptions), every_shape(segments)]
     steps = np.resize(steps, shape)
@@ -68,13 +74,13 @@ STEP = torch.tensor(3)
     "dtype", [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64]
 )
 @wrong(TypeError, "step ", "{dtype}")
-def test_steps_that_are_not_integers(dtype) -> None:
+def test_steps_that_are_not_integers(dtype: torch.dtype) -> None:
     multiplier(TABLE, torch.ones(3, dtype=dtype))
 
 
 @pytest.mark.parametrize("step", [3, 3.0, np.arange(3), None])
 @wrong(TypeError, "step = ", "must be a tensor of integers; write")
-def test_step_that_is_not_a_tensor(step) -> None:
+def test_step_that_is_not_a_tensor(step: Any) -> None:
     multiplier(TABLE, step)
 
 
@@ -83,13 +89,13 @@ not_a_table = pytest.mark.parametrize("table", [CURVE, CURVE.table.begin, None])
 
 @not_a_table
 @wrong(TypeError, "table = ", "must be a table")
-def test_multiplier_of_something_else(table) -> None:
+def test_multiplier_of_something_else(table: Any) -> None:
     multiplier(table, STEP)
 
 
 @not_a_table
 @wrong(TypeError, "table = ", "must be a table")
-def test_tensors_of_something_else(table) -> None:
+def test_tensors_of_something_else(table: Any) -> None:
     tensors(table)
 
 
@@ -105,14 +111,14 @@ wrong_dtypes = pytest.mark.parametrize(
 
 @wrong_dtypes
 @wrong(TypeError, "table.begin", "int32")
-def test_table_of_another_dtype(dtype) -> None:
+def test_table_of_another_dtype(dtype: torch.dtype) -> None:
     table = tensors(NESTED.table).map(lambda column: column.to(dtype))
     multiplier(table, STEP)
 
 
 @wrong_dtypes
 @wrong(TypeError, "table.start_low", "int32")
-def test_column_of_another_dtype(dtype) -> None:
+def test_column_of_another_dtype(dtype: torch.dtype) -> None:
     table = tensors(NESTED.table)
     changed = table._replace(start_low=table.start_low.to(dtype))
     multiplier(changed, STEP)

@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from hypothesis import given, strategies as st
+from numpy.typing import NDArray
 from support.examples import examples
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 from support.wrong import wrong
@@ -24,7 +26,7 @@ _micro_batches = st.integers(1, 9)
 
 
 @st.composite
-def plans(draw):
+def plans(draw: st.DrawFn) -> BatchPlan:
     gaps = draw(st.lists(_gaps, max_size=6))
     thresholds = accumulate(gaps, initial=0)
     pairs = []
@@ -34,7 +36,7 @@ def plans(draw):
     return BatchPlan(pairs)
 
 
-def micro_batches_by_a_loop(plan):
+def micro_batches_by_a_loop(plan: BatchPlan) -> NDArray[np.int32]:
     """Return the number of micro-batches of each update; an update may pass several thresholds."""
     consumed = 0
     micro_batches = []
@@ -48,7 +50,7 @@ def micro_batches_by_a_loop(plan):
 @x64_both_ways
 @examples(12)
 @given(plans())
-def test_every_update_has_its_micro_batches(x64, plan) -> None:
+def test_every_update_has_its_micro_batches(x64: bool, plan: BatchPlan) -> None:
     with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
         every_k = plan.every_k_schedule(MICRO_BATCH, PROCESSES)
         updates = jnp.arange(UPDATES, dtype="int32")
@@ -71,19 +73,19 @@ def test_compiled_function_is_that_of_single_calls() -> None:
 class WrappedArray:
     """A wrapper of an array, like those of flax."""
 
-    def __jax_array__(self):
+    def __jax_array__(self) -> jax.Array:
         return jnp.int32(20)
 
 
 ON_HOST = [20, np.int32(20), np.int64(20), np.uint8(20), np.array(20), np.array(20, np.uint64)]
 
 
-def type_name(value):
+def type_name(value: Any) -> str:
     return type(value).__name__
 
 
 @pytest.mark.parametrize("update", [*ON_HOST, WrappedArray()], ids=type_name)
-def test_update_may_be_an_integer_of_any_type(update) -> None:
+def test_update_may_be_an_integer_of_any_type(update: Any) -> None:
     plan = BatchPlan([(0, 8), (160, 16)])
     every_k = plan.every_k_schedule(8)
     assert_equal_bits(every_k(update), np.int32(2))
@@ -94,7 +96,7 @@ def test_update_may_be_an_integer_of_any_type(update) -> None:
 
 @x64_both_ways
 @pytest.mark.parametrize("dtype", ["int2", "int8", "uint8", "int32", "uint32", "int64", "uint64"])
-def test_updates_of_every_integer_type_are_not_wrapped(x64, dtype) -> None:
+def test_updates_of_every_integer_type_are_not_wrapped(x64: bool, dtype: str) -> None:
     """With x64 off, JAX truncates types of 64 bits, so those are NumPy's."""
     largest = int(jnp.iinfo(dtype).max)
     on_host = np.array([0, 1, largest], object).astype(jnp.dtype(dtype))
@@ -119,7 +121,7 @@ def test_updates_may_be_a_list_or_a_range() -> None:
 
 
 @pytest.mark.parametrize("threshold", [2**36, 10**30])
-def test_threshold_that_no_count_of_updates_reaches(threshold) -> None:
+def test_threshold_that_no_count_of_updates_reaches(threshold: int) -> None:
     plan = BatchPlan([(0, 8), (160, 16), (threshold, 32)])
     every_k = plan.every_k_schedule(8)
     for update, micro_batches in ((0, 1), (19, 1), (20, 2), (2**31 - 1, 2)):

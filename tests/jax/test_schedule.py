@@ -3,8 +3,10 @@
 import copy
 import logging
 import pickle
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 import torch
+from numpy.typing import NDArray
 from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.jax.jax_cases import (
     CURVE,
@@ -24,11 +27,13 @@ from support.jax.jax_cases import (
     x64_both_ways,
 )
 
-from plateau_jax import PlateauCurve, multiplier, optax_schedule
+from plateau_jax import Curve, PlateauCurve, multiplier, optax_schedule
+
+Schedule = Callable[[Any], jax.Array]
 
 
 @contextmanager
-def strictly():
+def strictly() -> Iterator[None]:
     with (
         jax.numpy_dtype_promotion("strict"),
         jax.numpy_rank_promotion("raise"),
@@ -40,11 +45,11 @@ def strictly():
 def test_learning_rate_in_a_callback_on_the_host() -> None:
     seen = []
 
-    def log(step) -> None:
+    def log(step: Any) -> None:
         seen.append(CURVE.learning_rate(int(step), 0.1))
 
     @jax.jit
-    def train(step):
+    def train(step: jax.Array) -> jax.Array:
         jax.debug.callback(log, step)
         return step
 
@@ -58,7 +63,7 @@ _slow_nested = pytest.param(NESTED, marks=pytest.mark.slow)
 
 @mostly_x64
 @pytest.mark.parametrize("curve", [_slow_nested, MANY], ids=["compared", "searched"])
-def test_every_step_of_a_curve_matches_numpy(x64, curve) -> None:
+def test_every_step_of_a_curve_matches_numpy(x64: bool, curve: Curve) -> None:
     with jax.enable_x64(x64), strictly():
         of_traced_peak = jax.jit(lambda peak: optax_schedule(curve, peak)(STEPS))
         for peak in (np.float64(0.1), 1.0):
@@ -68,20 +73,20 @@ def test_every_step_of_a_curve_matches_numpy(x64, curve) -> None:
 @pytest.mark.parametrize(
     "empty", [[], range(0), np.zeros((0, 3)), jnp.zeros((0, 3), int)], ids=repr
 )
-def test_empty_steps_give_empty_values(empty) -> None:
+def test_empty_steps_give_empty_values(empty: Any) -> None:
     expected = np.zeros(np.shape(empty), np.float32)
     assert_equal_bits(multiplier(CURVE.table, empty), expected)
     assert_equal_bits(optax_schedule(CURVE, 0.5)(empty), expected)
 
 
-def learning_rate(step, peak):
+def learning_rate(step: Any, peak: Any) -> jax.Array:
     return optax_schedule(CURVE, peak)(step)
 
 
 @pytest.mark.slow
 @x64_both_ways
 @pytest.mark.parametrize("peak", [1, 0.1, np.float64(0.1)])
-def test_learning_rates_are_strongly_typed(x64, peak) -> None:
+def test_learning_rates_are_strongly_typed(x64: bool, peak: float) -> None:
     with jax.enable_x64(x64):
         for step in (3, np.int64(3), jnp.asarray(3), jnp.int8(3), np.arange(4)):
             # Shapes and types alone, which need no compilation.
@@ -95,7 +100,7 @@ def test_learning_rates_are_strongly_typed(x64, peak) -> None:
                 assert values.shape == np.shape(step)
 
 
-def steps_of(dtype):
+def steps_of(dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return eight steps of this type, among them its smallest and its largest number."""
     low = int(jnp.iinfo(dtype).min)
     high = int(jnp.iinfo(dtype).max)
@@ -108,7 +113,7 @@ def steps_of(dtype):
 
 @pytest.mark.slow
 @x64_both_ways
-def test_every_integer_type_is_a_step(x64) -> None:
+def test_every_integer_type_is_a_step(x64: bool) -> None:
     dtypes = [
         "int2",
         "int4",
@@ -126,7 +131,7 @@ def test_every_integer_type_is_a_step(x64) -> None:
     of_step = partial(multiplier, CURVE.table)
 
     @jax.jit
-    def compiled(arrays):
+    def compiled(arrays: list[jax.Array]) -> list[tuple[jax.Array, jax.Array]]:
         return [(of_step(array), jax.vmap(of_step)(array)) for array in arrays]
 
     with jax.enable_x64(x64), strictly():
@@ -142,7 +147,7 @@ def test_every_integer_type_is_a_step(x64) -> None:
 
 
 @x64_both_ways
-def test_eager_steps_do_not_wrap_around(x64) -> None:
+def test_eager_steps_do_not_wrap_around(x64: bool) -> None:
     with jax.enable_x64(x64):
         at_the_end = multiplier(CURVE.table, jnp.uint32(2**32 - 1))
         assert at_the_end == CURVE(2**31 - 1) != CURVE(0)
@@ -155,7 +160,9 @@ def test_eager_steps_do_not_wrap_around(x64) -> None:
 
 
 @x64_both_ways
-def test_eager_call_runs_one_program_compiled_once(x64, caplog) -> None:
+def test_eager_call_runs_one_program_compiled_once(
+    x64: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     curve = PlateauCurve(997, plateaus=[(50, 10), (70, 10), (90, 1)])
     with jax.enable_x64(x64), jax.log_compiles(), caplog.at_level(logging.WARNING):
         for call in (optax_schedule(curve, 0.1), partial(multiplier, curve.table)):
@@ -167,13 +174,13 @@ def test_eager_call_runs_one_program_compiled_once(x64, caplog) -> None:
             assert first_words.count("Compiling") == 1
 
 
-def pickled(schedule):
+def pickled(schedule: Schedule) -> Schedule:
     return pickle.loads(pickle.dumps(schedule))
 
 
 @pytest.mark.parametrize("copied", [pickled, copy.copy, copy.deepcopy])
 @pytest.mark.parametrize("peak", [0.1, np.float32(0.1), jnp.float32(0.1)])
-def test_schedule_is_a_value(copied, peak) -> None:
+def test_schedule_is_a_value(copied: Callable[[Schedule], Schedule], peak: Any) -> None:
     schedule = optax_schedule(CURVE, peak)
     schedule(3)
     copy_of_schedule = copied(schedule)
@@ -198,7 +205,7 @@ def test_injected_schedule_gives_each_learning_rate() -> None:
     [optax_schedule(CURVE, 0.2), optax_schedule(MANY, 0.1), CURVE, 0.1, None],
     ids=["peak", "curve", "a curve", "a number", "None"],
 )
-def test_different_schedules_are_not_equal(different) -> None:
+def test_different_schedules_are_not_equal(different: Any) -> None:
     assert optax_schedule(CURVE, 0.1) != different
 
 
@@ -206,7 +213,7 @@ def test_equal_static_schedule_is_not_traced_again() -> None:
     traced = []
 
     @partial(jax.jit, static_argnames="schedule")
-    def learning_rate(schedule, step):
+    def learning_rate(schedule: Schedule, step: jax.Array) -> jax.Array:
         traced.append(schedule)
         return schedule(step)
 
@@ -224,11 +231,11 @@ def test_static_schedules_of_traced_peaks_are_traced_apart() -> None:
     """`jit` compares its static arguments, and a tracer has no value to compare."""
 
     @partial(jax.jit, static_argnames="schedule")
-    def learning_rate(schedule, step):
+    def learning_rate(schedule: Schedule, step: jax.Array) -> jax.Array:
         return schedule(step)
 
     @jax.jit
-    def both(first, second):
+    def both(first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
         lr = learning_rate(optax_schedule(CURVE, first), 777)
         other_lr = learning_rate(optax_schedule(CURVE, second), 777)
         return lr, other_lr
@@ -248,19 +255,19 @@ def test_static_schedules_of_traced_peaks_are_traced_apart() -> None:
         np.float64(0.1),
     ],
 )
-def test_peak_may_be_a_scalar_of_any_library(peak) -> None:
+def test_peak_may_be_a_scalar_of_any_library(peak: Any) -> None:
     assert optax_schedule(CURVE, peak) == optax_schedule(CURVE, 0.1)
 
 
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=lambda curve: curve.to_dict()["kind"])
-def test_schedule_of_a_batch_plan_is_rejected(curve) -> None:
+def test_schedule_of_a_batch_plan_is_rejected(curve: Curve) -> None:
     """An optimizer would call it with its number of updates, but its steps are samples."""
     message = r"8 samples or tokens.*scale_by_curve\(curve, peak_value\).*count="
     with pytest.raises(ValueError, match=message):
         optax_schedule(curve, 0.1)
 
 
-def dtypes_of_updates(optimizer, params):
+def dtypes_of_updates(optimizer: optax.GradientTransformation, params: dict[str, jax.Array]) -> Any:
     """Return the dtypes of the updates and of the state."""
     state = jax.eval_shape(optimizer.init, params)
     results = jax.eval_shape(optimizer.update, params, state, params)
@@ -294,7 +301,7 @@ def dtypes_of_updates(optimizer, params):
         "yogi",
     ],
 )
-def test_optimizers_keep_dtypes_as_under_a_schedule_of_optax(name, x64) -> None:
+def test_optimizers_keep_dtypes_as_under_a_schedule_of_optax(name: str, x64: bool) -> None:
     """Float64 learning rates would make float64 of float32, also as an injected hyperparameter."""
     builder = getattr(optax, name)
     with jax.enable_x64(x64):

@@ -5,30 +5,32 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.curves.descriptions import build, curves_and_steps, descriptions
+from support.curves.descriptions import CurveAndSteps, build, curves_and_steps, descriptions
 from support.examples import examples
 from support.jax.jax_cases import STEPS, assert_equal_bits, every_shape, in_one_of_two_forms
 from support.numerics.borders import curves_near_borders
+from support.numerics.oracle import Description
 
-from plateau_jax import PlateauCurve, StagedCurve, multiplier, stack
+from plateau_jax import Curve, PlateauCurve, StagedCurve, multiplier, stack
+from plateau_jax.table.encoding import Table
 
 
 @pytest.mark.slow
 @examples(50)
 @given(curves_near_borders())
-def test_values_near_rounding_borders_match_numpy_bits(case) -> None:
+def test_values_near_rounding_borders_match_numpy_bits(case: CurveAndSteps) -> None:
     curve, steps = case
     table = in_one_of_two_forms(curve)
     assert_equal_bits(multiplier(table, steps), curve(steps))
 
 
 @jax.jit
-def at_all_steps(tables, steps):
+def at_all_steps(tables: Table, steps: jax.Array) -> jax.Array:
     return jax.vmap(multiplier, in_axes=(0, None))(tables, steps)
 
 
 @jax.jit
-def at_one_step_each(tables, steps):
+def at_one_step_each(tables: Table, steps: jax.Array) -> jax.Array:
     return jax.vmap(multiplier)(tables, steps)
 
 
@@ -38,7 +40,9 @@ def at_one_step_each(tables, steps):
     curves_and_steps(range(5), scaled=True),
     st.lists(descriptions(range(5), depth=1, scaled=True), min_size=4, max_size=4),
 )
-def test_stack_under_vmap_matches_each_curve(case, more_descriptions) -> None:
+def test_stack_under_vmap_matches_each_curve(
+    case: CurveAndSteps, more_descriptions: list[Description]
+) -> None:
     first, steps = case
     # The last is the longest and has every shape, so all stacks have the same columns and lengths.
     curves = [first, *map(build, more_descriptions), every_shape(39)]
@@ -59,7 +63,7 @@ def test_numpy_table_that_jax_narrows_is_accepted() -> None:
         assert_equal_bits(multiplier(wide, jnp.asarray(STEPS)), curve(STEPS))
 
 
-def with_plateaus(count):
+def with_plateaus(count: int) -> list[Curve]:
     curves = []
     for shift in range(3):
         pairs = [(30 * index + shift, shift) for index in range(1, count + 1)]
@@ -67,7 +71,7 @@ def with_plateaus(count):
     return curves
 
 
-def with_cooldowns():
+def with_cooldowns() -> list[Curve]:
     curves = []
     for middle in (20, 1, 99):
         for level in (0.5, 0.25, 1.0, 1e-20):
@@ -88,11 +92,11 @@ def with_cooldowns():
     [with_plateaus(2), with_plateaus(30), with_cooldowns()],
     ids=["2 plateaus", "30 plateaus", "cooldowns"],
 )
-def test_traced_tables_change_without_recompilation(curves) -> None:
+def test_traced_tables_change_without_recompilation(curves: list[Curve]) -> None:
     traces = []
 
     @jax.jit
-    def of_table(table, step):
+    def of_table(table: Table, step: jax.Array) -> jax.Array:
         traces.append(step)
         return multiplier(table, step)
 

@@ -14,7 +14,12 @@ from unittest.mock import Mock
 import pytest
 from proofs.arithmetic.bounded import BOUNDED, integer
 from proofs.arithmetic.errors_of_exponentials import LN_2, MARGIN, powers, slopes
-from proofs.arithmetic.errors_of_powers import INVERSE_POWERS, POWERS_OF_FRACTIONS, Exponent
+from proofs.arithmetic.errors_of_powers import (
+    INVERSE_POWERS,
+    POWERS_OF_FRACTIONS,
+    Exponent,
+    PowerFamily,
+)
 from proofs.arithmetic.formulas import power_series, unknown
 from proofs.arithmetic.intervals import (
     NOTHING,
@@ -41,7 +46,7 @@ def test_formula_of_two_to_minus() -> None:
 
 
 @pytest.mark.parametrize("least", [Fraction(3, 4), Fraction(5, 4)])
-def test_formula_of_half_log_slope(least, monkeypatch) -> None:
+def test_formula_of_half_log_slope(least: Fraction, monkeypatch: pytest.MonkeyPatch) -> None:
     """B/2 = 2·i·(c₀ + c₁·z² + c₂·z⁴ + …) with i = 1/(1 + y) and z = (y - 1)·i."""
     y, in_units = unknown("y", least)
     inverse, inverse_in_units = unknown("1/(1 + y)", 1 / (1 + least))
@@ -58,12 +63,12 @@ def test_formula_of_half_log_slope(least, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("k", range(len(exponents.EXPONENTIAL)))
-def test_coefficient_of_exponential_is_rounded_down(k) -> None:
+def test_coefficient_of_exponential_is_rounded_down(k: int) -> None:
     assert exponents.EXPONENTIAL[k] == ONE // factorial(k)
 
 
 @pytest.mark.parametrize("k", range(len(exponents.LOGARITHM)))
-def test_coefficient_of_logarithm_is_rounded_down(k) -> None:
+def test_coefficient_of_logarithm_is_rounded_down(k: int) -> None:
     exact = point(ONE) / LN_2.scaled(2 * (2 * k + 1))
     error = point(exponents.LOGARITHM[k]) - exact
     assert error.within(ROUNDED_DOWN)
@@ -84,7 +89,7 @@ def test_boxes_contain_every_exponent() -> None:
 
 
 @pytest.mark.parametrize("whole", [FIXED_BITS + 2, 2**62])
-def test_powers_of_two_from_64_on_are_0(whole) -> None:
+def test_powers_of_two_from_64_on_are_0(whole: int) -> None:
     """For all whole parts from 63 on, the shift is by 63."""
     value = exponents.two_to_minus(BOUNDED, whole, integer(0, ONE - 1))
     assert value.computed == NOTHING
@@ -120,7 +125,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES
 
 
 @every_family
-def test_exponent_is_far_above_0_unless_k_is_0(family) -> None:
+def test_exponent_is_far_above_0_unless_k_is_0(family: PowerFamily) -> None:
     """So no error makes it negative. `test_exponent_is_not_negative` is about k = 0."""
     for slope in slopes():
         octaves = slope.logarithm.scaled(family.sign)
@@ -129,7 +134,7 @@ def test_exponent_is_far_above_0_unless_k_is_0(family) -> None:
 
 
 @every_family
-def test_boxes_contain_every_power(family) -> None:
+def test_boxes_contain_every_power(family: PowerFamily) -> None:
     """For any P, k and y, E is in one of its boxes together with them."""
     least = family.powers.low
     most = family.powers.high
@@ -148,7 +153,7 @@ def test_boxes_contain_every_power(family) -> None:
 
 
 @every_family
-def test_boxes_contain_the_greatest_k(family) -> None:
+def test_boxes_contain_the_greatest_k(family: PowerFamily) -> None:
     """For an E alone: k is greatest for the least P and a y at one of its ends."""
     least = family.powers.low
     ends = (NORMALIZED.low, NORMALIZED.high)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -86,7 +87,7 @@ INVERSE_ONE = 2**93
 PRECISION = 280
 
 
-def as_fraction(number):
+def as_fraction(number: Any) -> Fraction:
     """Return a number of 300 bits as a fraction."""
     return Fraction(int(mp.ldexp(number, PRECISION)), 2**PRECISION)
 
@@ -141,7 +142,7 @@ def inverse_of(length: int) -> tuple[int, int]:
 
 @examples(200)
 @given(lengths, fractions_of_one)
-def test_ratio_of_steps(length, place) -> None:
+def test_ratio_of_steps(length: int, place: Fraction) -> None:
     inverse, rest = inverse_of(length)
     for steps, error in (
         (floor(length * place / 2), ERROR_OF_X),
@@ -158,7 +159,7 @@ rates = corners(0, 2**124 - 1) | magnitudes(0, 2**124 - 1)
 
 @examples(200)
 @given(corners(-MAX_STEP, MAX_STEP), rates)
-def test_product_with_a_rate(steps, rate) -> None:
+def test_product_with_a_rate(steps: int, rate: int) -> None:
     limbs = cut_into_limbs(rate, 4)
     whole, fraction = steps_times_rate(steps, limbs)
     assert 0 <= fraction < ONE
@@ -166,7 +167,7 @@ def test_product_with_a_rate(steps, rate) -> None:
 
 
 @given(corners(-MAX_STEP, MAX_STEP), rates, fractions_of_one)
-def test_error_of_product_with_a_rate(steps, rate, rest) -> None:
+def test_error_of_product_with_a_rate(steps: int, rate: int, rest: Fraction) -> None:
     """The rate is rounded down by any part of a unit."""
     part = point(Fraction(steps, MAX_STEP))
     error = error_of_steps_times(ERROR_OF_INVERSE, part)
@@ -207,7 +208,7 @@ def assert_sharp(bounds: Interval, expected: Fraction, most: Fraction) -> None:
 
 
 @given(st.fractions(Fraction(1, 10), Fraction(1, 2), max_denominator=10**6))
-def test_coefficients_of_sine_have_its_omitted_terms(x) -> None:
+def test_coefficients_of_sine_have_its_omitted_terms(x: Fraction) -> None:
     """Half the sine of πx/2, divided by x, in units."""
     coefficients = sine_coefficients(point(x))
     bounds = alternating_sum(coefficients, x**2)
@@ -216,7 +217,7 @@ def test_coefficients_of_sine_have_its_omitted_terms(x) -> None:
 
 
 @given(st.fractions(Fraction(1, 10), Fraction(7, 10), max_denominator=10**6))
-def test_coefficients_of_exponential_have_its_omitted_terms(u) -> None:
+def test_coefficients_of_exponential_have_its_omitted_terms(u: Fraction) -> None:
     coefficients = exponential_coefficients(point(u))
     bounds = alternating_sum(coefficients, u)
     exponential = as_fraction(mp.exp(-exactly(u)))
@@ -224,7 +225,7 @@ def test_coefficients_of_exponential_have_its_omitted_terms(u) -> None:
 
 
 @given(st.fractions(Fraction(1, 10), Fraction(3, 17), max_denominator=10**6))
-def test_coefficients_of_logarithm_have_its_omitted_terms(z) -> None:
+def test_coefficients_of_logarithm_have_its_omitted_terms(z: Fraction) -> None:
     """The inverse hyperbolic tangent of z, divided by 2·ln 2·z, in units."""
     coefficients = logarithm_coefficients(point(z**2))
     bounds = alternating_sum(coefficients, -(z**2))
@@ -255,7 +256,7 @@ half_a_segment = approximated(Interval(0, Fraction(1, 2)), ERROR_OF_X)
 
 
 @given(half_a_segment)
-def test_cosine(x) -> None:
+def test_cosine(x: ApproximatedNumber) -> None:
     assume(x.computed >= 0)
     error_of_cosine(x)
 
@@ -285,7 +286,7 @@ far_from_0 = approximated(Interval(Fraction(2, 5), Fraction(1, 2)), ERROR_OF_X)
 
 
 @given(far_from_0)
-def test_bounds_of_cosine_follow_its_coefficients(x) -> None:
+def test_bounds_of_cosine_follow_its_coefficients(x: ApproximatedNumber) -> None:
     with shortened(cosine, "SINE", 4):
         error = error_of_cosine(x)
     assert abs(error) > 2**30
@@ -319,7 +320,7 @@ def boxes_of_exponent(exponent: Fraction) -> list[Power]:
 
 @examples(200)
 @given(magnitudes(0, 63), corners(0, ONE - 1))
-def test_two_to_minus(whole, fraction) -> None:
+def test_two_to_minus(whole: int, fraction: int) -> None:
     boxes = boxes_of_exponent(whole + fraction * UNIT)
     assert boxes
     for power in boxes:
@@ -330,7 +331,7 @@ fractions_of_octave = st.integers(ONE // 2, ONE - 1)
 
 
 @given(fractions_of_octave)
-def test_bounds_of_power_of_two_follow_its_constants(fraction) -> None:
+def test_bounds_of_power_of_two_follow_its_constants(fraction: int) -> None:
     """The number u is about 2/3 of ln 2 or more."""
     with shortened(exponents, "EXPONENTIAL", 7):
         error = error_of_power(power_around(fraction), 0, fraction)
@@ -349,7 +350,9 @@ def power_around(fraction: int) -> Power:
 
 
 @given(st.integers(0, 62), fractions_of_octave, st.integers(-(2**21), 2**21))
-def test_error_of_an_exponent_is_an_error_of_its_power(whole, fraction, error) -> None:
+def test_error_of_an_exponent_is_an_error_of_its_power(
+    whole: int, fraction: int, error: int
+) -> None:
     """The mean value theorem, for errors that outweigh the others."""
     computed_exponent = whole + fraction * UNIT
     computed = two_to_minus(PYTHON, whole, fraction)
@@ -376,7 +379,7 @@ def slope_of(y: Fraction) -> Fraction:
 
 
 @given(normalized)
-def test_inverse_of_one_plus(y) -> None:
+def test_inverse_of_one_plus(y: ApproximatedNumber) -> None:
     computed = exponents.inverse_of_one_plus(PYTHON, y.computed)
     box = box_of_y(y.exact).y
     bounds = inverse_of_one_plus((box.low + 1, box.high + 1))
@@ -398,7 +401,7 @@ def error_of_slope(slope: Slope, y: ApproximatedNumber) -> Fraction:
 
 @examples(200)
 @given(normalized)
-def test_half_log_slope(y) -> None:
+def test_half_log_slope(y: ApproximatedNumber) -> None:
     error_of_slope(box_of_y(y.exact), y)
 
 
@@ -411,7 +414,7 @@ far_from_1 = approximated(Interval(Fraction(13, 10), Fraction(7, 5)), ERROR_OF_Y
 
 
 @given(far_from_1)
-def test_bounds_of_slope_follow_its_constants(y) -> None:
+def test_bounds_of_slope_follow_its_constants(y: ApproximatedNumber) -> None:
     with shortened(exponents, "LOGARITHM", 5):
         error = error_of_slope(slope_around(y.exact), y)
     assert abs(error) > 2**20 * UNIT
@@ -422,7 +425,7 @@ def test_bounds_of_slope_follow_its_constants(y) -> None:
 
 
 @given(st.fractions(Fraction(11, 10), Fraction(7, 5), max_denominator=10**6))
-def test_bounds_of_slope_follow_the_error_of_y(y) -> None:
+def test_bounds_of_slope_follow_the_error_of_y(y: Fraction) -> None:
     rounded_up = ApproximatedNumber(y, floor(y * ONE) + 2**30)
     with patch.object(errors_of_exponentials, "ERROR_OF_Y", Interval(0, 2**30)):
         inverse_of_one_plus.cache_clear()
@@ -433,7 +436,7 @@ def test_bounds_of_slope_follow_the_error_of_y(y) -> None:
 
 
 @given(st.fractions(1, 2, max_denominator=1000), st.integers(-(2**20), 2**20))
-def test_relative_error_of_an_inverse(number, units) -> None:
+def test_relative_error_of_an_inverse(number: Fraction, units: int) -> None:
     """(1 + e)/t with a relative error e, as a polynomial and as an integer."""
     t = Variable("t", Interval(number, number + Fraction(1, 1000)))
     exact_t = number + Fraction(1, 2000)
@@ -458,7 +461,9 @@ def test_relative_error_of_an_inverse(number, units) -> None:
     st.fractions(Fraction(-1, 2), Fraction(1, 2), max_denominator=100),
     st.fractions(-100, 100, max_denominator=10),
 )
-def test_error_of_exponent_has_all_terms_and_no_other(k, p, octaves, of_product) -> None:
+def test_error_of_exponent_has_all_terms_and_no_other(
+    k: int, p: Fraction, octaves: Fraction, of_product: Fraction
+) -> None:
     """With P off by half a unit, B by a relative error, the product, and digits lost at the end."""
     b = Fraction(3, 2)
     relative = Fraction(-1, 2**50), Fraction(1, 2**48)
@@ -481,7 +486,9 @@ def test_error_of_exponent_has_all_terms_and_no_other(k, p, octaves, of_product)
     assert bounds.high - hardly < max(errors) <= bounds.high
 
 
-def exponents_around(total: Fraction, p: Fraction, k: int, y: Fraction, family) -> list[Exponent]:
+def exponents_around(
+    total: Fraction, p: Fraction, k: int, y: Fraction, family: tuple[Interval, int, int]
+) -> list[Exponent]:
     """Return the boxes of E that contain P, k and y."""
     powers_of_family, most_k, sign = family
     near_total = point(total) + Interval(-UNIT, UNIT)
@@ -499,7 +506,7 @@ powers_of_t = st.fractions(*map(Fraction, InversePower.powers), max_denominator=
 
 @examples(200)
 @given(lengths, fractions_of_one, powers_of_x)
-def test_exponent_of_power_of_fraction(length, place, p) -> None:
+def test_exponent_of_power_of_fraction(length: int, place: Fraction, p: Fraction) -> None:
     """(j/L)^P is 2^(-E) with E = P·(k - log₂ y)."""
     assume(length > 1)
     steps = min(max(1, floor(length * place)), length - 1)
@@ -520,7 +527,7 @@ def test_exponent_of_power_of_fraction(length, place, p) -> None:
 
 @examples(200)
 @given(magnitudes(1, MAX_T), st.integers(0, ONE - 1), fractions_of_one, powers_of_t)
-def test_exponent_of_inverse_power(whole, fraction, rest, p) -> None:
+def test_exponent_of_inverse_power(whole: int, fraction: int, rest: Fraction, p: Fraction) -> None:
     """t^(-P) is 2^(-E) with E = P·(k + log₂ y), for a t that is off like a product with a rate."""
     error = ERROR_OF_GROWTH.low * rest
     t = whole + (fraction - error) * UNIT
@@ -540,7 +547,7 @@ def test_exponent_of_inverse_power(whole, fraction, rest, p) -> None:
 
 
 @given(powers_of_t, corners(-2 * ONE // 7, 3 * ONE // 7))
-def test_power_times(p, number) -> None:
+def test_power_times(p: Fraction, number: int) -> None:
     units = floor(p * ONE + Fraction(1, 2))
     computed = power_times(PYTHON, number, power_limbs(p))
     exact = Fraction(number * units, ONE)
@@ -548,7 +555,7 @@ def test_power_times(p, number) -> None:
 
 
 @given(magnitudes(1, MAX_T - 1), st.integers(0, ONE - 1), fractions_of_one)
-def test_normalized_number(whole, fraction, rest) -> None:
+def test_normalized_number(whole: int, fraction: int, rest: Fraction) -> None:
     """t/2ᵏ - 1 is off like t, and rounded down once more."""
     k, y_minus_1 = inverse_power.normalize(PYTHON, whole, fraction)
     assert y_minus_1 + ONE == digits(whole, fraction) >> k
@@ -559,7 +566,7 @@ def test_normalized_number(whole, fraction, rest) -> None:
 
 
 @given(powers_of_x, powers_of_x, rates, fractions_of_one)
-def test_powers_between(least, most, doublings, place) -> None:
+def test_powers_between(least: Fraction, most: Fraction, doublings: int, place: Fraction) -> None:
     """Each P with P·d in an interval is in the result, and the ends are."""
     domain = Interval(min(least, most), max(least, most))
     p = domain.low + (domain.high - domain.low) * place
@@ -586,7 +593,9 @@ BY_TWOS = steps_scaled_by_twos()
     st.integers(0, MAX_STEP.bit_length()),
     st.integers(-1, 2),
 )
-def test_steps_are_scaled_in_one_range(length, border, halvings, distance) -> None:
+def test_steps_are_scaled_in_one_range(
+    length: int, border: Fraction, halvings: int, distance: int
+) -> None:
     """The steps are next to a border between two ranges."""
     steps = floor(length * border / 2**halvings) + distance
     assume(1 <= steps < length)
@@ -607,7 +616,7 @@ def ranges_with(fraction: Fraction, ranges: list[Multiple]) -> list[int]:
 
 @examples(50)
 @given(approximated(Interval(Fraction(1, 4), 1), ERROR_OF_SCALED_STEPS))
-def test_root_of_a_number(y) -> None:
+def test_root_of_a_number(y: ApproximatedNumber) -> None:
     exact = as_fraction(mp.sqrt(exactly(y.exact)))
     largest = 1 - Fraction(1, 2**32)
     assume(exact < largest)
@@ -653,7 +662,7 @@ parabolas = st.builds(
 
 
 @given(parabolas)
-def test_terms_that_the_parabola_omits(curve) -> None:
+def test_terms_that_the_parabola_omits(curve: Parabola) -> None:
     bounds = omitted_from_parabola(point(curve.power), point(curve.x))
     omitted = curve.interpolant - curve.parabola
     coefficient = omitted / curve.x / curve.growth**2
@@ -661,7 +670,7 @@ def test_terms_that_the_parabola_omits(curve) -> None:
 
 
 @given(parabolas)
-def test_error_of_values_on_the_parabola(curve) -> None:
+def test_error_of_values_on_the_parabola(curve: Parabola) -> None:
     """From the level 1 down to (1 + g)^(-P), in units."""
     last = as_fraction((1 + exactly(curve.growth)) ** -exactly(curve.power))
     omitted = (curve.parabola - curve.interpolant) * (1 - last)
@@ -669,7 +678,7 @@ def test_error_of_values_on_the_parabola(curve) -> None:
 
 
 @given(parabolas, fractions_of_one, fractions_of_one)
-def test_error_of_parabola(curve, rest_of_x, rest_of_growth) -> None:
+def test_error_of_parabola(curve: Parabola, rest_of_x: Fraction, rest_of_growth: Fraction) -> None:
     x = floor(curve.x * ONE + ERROR_OF_SCALED_STEPS.low * rest_of_x)
     growth = floor(curve.growth * curve.x * ONE + ERROR_OF_GROWTH.low * rest_of_growth)
     assume(growth >= 0)

@@ -15,6 +15,7 @@ from proofs.arithmetic.limbs import (
     EVERY_POWER_OF_T,
     FRACTIONS,
     HALF,
+    Limbs,
     any_rate,
     every_power,
     every_power_or_more,
@@ -54,7 +55,7 @@ def test_joined_limbs_are_one_number() -> None:
 
 
 @pytest.mark.parametrize("ranges", OPERANDS)
-def test_product_is_at_most_two_units_low(ranges) -> None:
+def test_product_is_at_most_two_units_low(ranges: tuple[Interval, Interval]) -> None:
     """a·b - 2⁶²·multiply(a, b) is a_low·b_low + 2³¹·remainder, which lies in [0, 2·2⁶²)."""
     range_of_a, range_of_b = ranges
     a = integer("a", range_of_a)
@@ -64,7 +65,7 @@ def test_product_is_at_most_two_units_low(ranges) -> None:
 
 
 @pytest.mark.parametrize("ranges", OPERANDS)
-def test_product_never_decreases(ranges) -> None:
+def test_product_never_decreases(ranges: tuple[Interval, Interval]) -> None:
     """The product is floor((a_high·b + a_low·b_high)/2³¹) = floor((a·b_high + a_high·b_low)/2³¹).
 
     If a is not negative, the first numerator never decreases as b grows, because b_high doesn't.
@@ -83,7 +84,7 @@ def test_product_never_decreases(ranges) -> None:
 
 
 @pytest.mark.parametrize("doublings", OCTAVES_OF_LENGTH)
-def test_ratio_is_rounded_down_once(doublings) -> None:
+def test_ratio_is_rounded_down_once(doublings: int) -> None:
     """With I = floor(2⁹³/L), `ratio` is floor(steps·I/2³¹), for steps up to 10/7 of the length.
 
     steps·2⁶²/L is larger by less than 1 + steps/2³¹: I is rounded down, and the quotient is.
@@ -119,7 +120,7 @@ def test_limbs_contain_every_power() -> None:
 
 
 @pytest.mark.parametrize("limbs", EVERY_POWER_OF_T, ids=repr)
-def test_power_times_is_at_most_two_units_low(limbs) -> None:
+def test_power_times_is_at_most_two_units_low(limbs: Limbs) -> None:
     """power_times(y - 1, P) is P·(y - 1), less than two units low."""
     number = integer("y - 1", Y_MINUS_1)
     power = limbs.unknown()
@@ -131,7 +132,7 @@ def test_power_times_is_at_most_two_units_low(limbs) -> None:
 @pytest.mark.parametrize(
     ("powers", "most_k"), [(POWERS_OF_X, MOST_K_OF_X), (POWERS_OF_T, MOST_K_OF_T)], ids=["x", "t"]
 )
-def test_exponent_of_power_is_less_than_four_units_low(powers, most_k) -> None:
+def test_exponent_of_power_is_less_than_four_units_low(powers: Interval, most_k: int) -> None:
     """E = P·k + 2·half_slope·product, less than four units low, as a whole part and a fraction."""
     k = integer("k", Interval(0, most_k))
     most_whole = ceil(powers.high * 3 / 7)
@@ -149,7 +150,7 @@ def test_exponent_of_power_is_less_than_four_units_low(powers, most_k) -> None:
 
 
 @pytest.mark.parametrize("powers", [POWERS_OF_X, POWERS_OF_T], ids=["x", "t"])
-def test_exponent_is_not_negative(powers) -> None:
+def test_exponent_is_not_negative(powers: Interval) -> None:
     """If k is 0, the product is not negative, and no digit is. If k is not 0, E is far above 0.
 
     `test_exponent_is_far_above_0_unless_k_is_0` is about the other k.

@@ -1,10 +1,17 @@
 """The number of steps j that a shape scales: to j·4ᵏ for the root, and to j·2ᵏ for the powers."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import pytest
-from proofs.arithmetic.multiples import LENGTH, steps_scaled_by_fours, steps_scaled_by_twos
+from proofs.arithmetic.multiples import (
+    LENGTH,
+    Multiple,
+    steps_scaled_by_fours,
+    steps_scaled_by_twos,
+)
 from proofs.arithmetic.proven import MAX_LENGTH
 
 from plateau_jax.numerics.arithmetic import PYTHON
@@ -21,7 +28,9 @@ every_scale = pytest.mark.parametrize(
 
 
 @every_scale
-def test_steps_are_scaled_by_their_fraction_of_the_length(scale, ranges, factor) -> None:
+def test_steps_are_scaled_by_their_fraction_of_the_length(
+    scale: Callable[..., Any], ranges: list[Multiple], factor: int
+) -> None:
     """All j and L with j/L in a range have the same k, and nothing overflows."""
     for expected_k, steps in enumerate(ranges):
         k, scaled = scale(PYTHON, steps, LENGTH)
@@ -31,7 +40,9 @@ def test_steps_are_scaled_by_their_fraction_of_the_length(scale, ranges, factor)
 
 
 @every_scale
-def test_ranges_contain_every_fraction_of_a_length(scale, ranges, factor) -> None:
+def test_ranges_contain_every_fraction_of_a_length(
+    scale: Callable[..., Any], ranges: list[Multiple], factor: int
+) -> None:
     """Between two ranges there are only fractions of lengths above the longest.
 
     A range begins at a fraction c/d. Every j/L below it is at most c/d - 1/(d·L), because

@@ -53,7 +53,9 @@ def numbers_inside(draw: st.DrawFn, numbers: Any = rationals) -> Inside:
 
 @examples(200)
 @given(numbers_inside(), numbers_inside(positive_rationals), st.integers(0, 5))
-def test_operations_of_intervals_contain_those_of_their_numbers(one, other, exponent) -> None:
+def test_operations_of_intervals_contain_those_of_their_numbers(
+    one: Inside, other: Inside, exponent: int
+) -> None:
     a = one.number
     b = other.number
     around_a = one.interval
@@ -75,7 +77,7 @@ def test_operations_of_intervals_contain_those_of_their_numbers(one, other, expo
 
 
 @given(st.integers(-50, 50), st.integers(-50, 50))
-def test_intersection_and_integers_keep_what_is_in_both(a, b) -> None:
+def test_intersection_and_integers_keep_what_is_in_both(a: int, b: int) -> None:
     low = min(a, b)
     high = max(a, b)
     third = Fraction(1, 3)
@@ -92,7 +94,7 @@ def test_empty_interval_is_an_error() -> None:
 
 @examples(100)
 @given(numbers_inside(positive_rationals), numbers_inside(positive_rationals))
-def test_polynomial_contains_its_values(one, other) -> None:
+def test_polynomial_contains_its_values(one: Inside, other: Inside) -> None:
     t = Variable("t", one.interval)
     e = Variable("e", other.interval)
     x = one.number
@@ -160,7 +162,7 @@ def subtract_twice(a: Any, b: Any) -> Any:
 
 @pytest.mark.parametrize("operation", [add, subtract, subtract_twice])
 @given(one=approximations(), other=approximations())
-def test_sums_stay_within_bounds(operation: Binary, one, other) -> None:
+def test_sums_stay_within_bounds(operation: Binary, one: Approximated, other: Approximated) -> None:
     exact = operation(one.exact, other.exact)
     computed = operation(one.computed, other.computed)
     bounds = operation(one.bounds, other.bounds)
@@ -171,7 +173,9 @@ small_approximations = approximations(-(2**20), 2**20)
 
 
 @given(small_approximations, small_approximations, st.integers(-9, 9))
-def test_products_of_integers_stay_within_bounds(one, other, factor) -> None:
+def test_products_of_integers_stay_within_bounds(
+    one: Approximated, other: Approximated, factor: int
+) -> None:
     exact = one.exact * other.exact * factor
     computed = one.computed * other.computed * factor
     bounds = one.bounds * other.bounds * factor
@@ -180,7 +184,7 @@ def test_products_of_integers_stay_within_bounds(one, other, factor) -> None:
 
 @examples(100)
 @given(approximations(), st.integers(0, 20))
-def test_shifts_stay_within_bounds(number, bits) -> None:
+def test_shifts_stay_within_bounds(number: Approximated, bits: int) -> None:
     left = Approximated(
         number.exact * 2**bits,
         number.computed << bits,
@@ -197,7 +201,7 @@ def test_shifts_stay_within_bounds(number, bits) -> None:
 
 @examples(200)
 @given(approximations(-ONE // 2, ONE), approximations(0, ONE))
-def test_products_of_fractions_stay_within_bounds(one, other) -> None:
+def test_products_of_fractions_stay_within_bounds(one: Approximated, other: Approximated) -> None:
     exact = one.exact * other.exact / ONE
     computed = multiply(one.computed, other.computed)
     product = BOUNDED.multiply(one.bounds, other.bounds)
@@ -205,7 +209,7 @@ def test_products_of_fractions_stay_within_bounds(one, other) -> None:
 
 
 @given(approximations(-5, 5), approximations(-5, 5))
-def test_larger_and_smaller_stay_within_bounds(one, other) -> None:
+def test_larger_and_smaller_stay_within_bounds(one: Approximated, other: Approximated) -> None:
     for operation, name in ((max, "maximum"), (min, "minimum")):
         exact = operation(one.exact, other.exact)
         computed = operation(one.computed, other.computed)
@@ -214,7 +218,7 @@ def test_larger_and_smaller_stay_within_bounds(one, other) -> None:
 
 
 @given(approximations(-5, 5))
-def test_absolute_values_stay_within_bounds(number) -> None:
+def test_absolute_values_stay_within_bounds(number: Approximated) -> None:
     absolute = Approximated(
         abs(number.exact),
         abs(number.computed),
@@ -224,7 +228,7 @@ def test_absolute_values_stay_within_bounds(number) -> None:
 
 
 @given(st.integers(-(2**40), 2**40), st.integers(0, 2**20), st.integers(1, 40))
-def test_bits_stay_within_bounds(number, width, bits) -> None:
+def test_bits_stay_within_bounds(number: int, width: int, bits: int) -> None:
     mask = (1 << bits) - 1
     numbers = bounded.integer(number - width, number + width)
     lowest = numbers & mask
@@ -237,7 +241,7 @@ small_integers = st.integers(-(2**20), 2**20)
 
 
 @given(small_integers, small_integers, small_integers, small_integers)
-def test_error_of_a_product_has_all_terms(a, error_of_a, b, error_of_b) -> None:
+def test_error_of_a_product_has_all_terms(a: int, error_of_a: int, b: int, error_of_b: int) -> None:
     """Also the product of both errors, which are as large as the numbers here."""
     one = near(point(a), point(error_of_a))
     other = near(point(b), point(error_of_b))
@@ -246,7 +250,9 @@ def test_error_of_a_product_has_all_terms(a, error_of_a, b, error_of_b) -> None:
 
 
 @given(small_integers, small_integers, small_integers, small_integers)
-def test_error_of_a_product_of_fractions_has_all_terms(a, error_of_a, b, error_of_b) -> None:
+def test_error_of_a_product_of_fractions_has_all_terms(
+    a: int, error_of_a: int, b: int, error_of_b: int
+) -> None:
     a = abs(a)
     b = abs(b)
     error_of_a = abs(error_of_a)
@@ -260,7 +266,7 @@ def test_error_of_a_product_of_fractions_has_all_terms(a, error_of_a, b, error_o
 
 
 @given(approximations(), approximations())
-def test_comparison_has_one_outcome_or_fails(one, other) -> None:
+def test_comparison_has_one_outcome_or_fails(one: Approximated, other: Approximated) -> None:
     a = one.bounds
     b = other.bounds
     least_difference = a.computed.low - b.computed.high
@@ -459,7 +465,7 @@ every_kind = pytest.mark.parametrize("kind", [Bounded, Integer, Multiple])
 
 
 @every_kind
-def test_unknown_number_has_no_truth_value(kind) -> None:
+def test_unknown_number_has_no_truth_value(kind: type[Any]) -> None:
     digit = digit_of(kind)
     for condition in (digit, 0 * digit):
         with pytest.raises(AssertionError, match="truth value"):
@@ -468,21 +474,21 @@ def test_unknown_number_has_no_truth_value(kind) -> None:
 
 @every_kind
 @pytest.mark.parametrize("bits", [-1, 64])
-def test_shift_by_more_than_int64_has_fails(kind, bits) -> None:
+def test_shift_by_more_than_int64_has_fails(kind: type[Any], bits: int) -> None:
     with pytest.raises(AssertionError, match="a shift by"):
         digit_of(kind) << bits
 
 
 @pytest.mark.parametrize("kind", [Bounded, Integer])
 @pytest.mark.parametrize("bits", [-1, 64])
-def test_shift_to_the_right_by_more_than_int64_has_fails(kind, bits) -> None:
+def test_shift_to_the_right_by_more_than_int64_has_fails(kind: type[Any], bits: int) -> None:
     with pytest.raises(AssertionError, match="a shift by"):
         digit_of(kind) >> bits
 
 
 @pytest.mark.parametrize("kind", [Bounded, Integer])
 @pytest.mark.parametrize("compare", [eq, ne, lt, ge])
-def test_comparison_with_both_outcomes_fails(kind, compare) -> None:
+def test_comparison_with_both_outcomes_fails(kind: type[Any], compare: Binary) -> None:
     for number in (0, 5, 9):
         if (compare, number) not in ((lt, 0), (ge, 0)):
             with pytest.raises(AssertionError, match="both outcomes"):
@@ -495,7 +501,7 @@ def test_comparison_of_multiples_with_both_outcomes_fails() -> None:
 
 
 @pytest.mark.parametrize("kind", [Bounded, Integer])
-def test_comparison_with_one_outcome_has_it(kind) -> None:
+def test_comparison_with_one_outcome_has_it(kind: type[Any]) -> None:
     digit = digit_of(kind)
     assert digit != 10
     assert not digit == -1  # noqa: SIM201 -- both operators
@@ -522,7 +528,7 @@ def value_of(polynomial: Polynomial, number: Fraction, x: Variable) -> Fraction 
 
 
 @given(st.integers(0, 2**40), st.integers(1, 30), st.integers(-9, 9))
-def test_digits_of_an_unknown_integer_add_up(number, bits, factor) -> None:
+def test_digits_of_an_unknown_integer_add_up(number: int, bits: int, factor: int) -> None:
     x = integers.integer("x", Interval(0, 2**40))
     high = x >> bits
     low = x & ((1 << bits) - 1)
@@ -535,7 +541,7 @@ def test_digits_of_an_unknown_integer_add_up(number, bits, factor) -> None:
 
 
 @given(st.integers(0, 100), st.integers(3, 6))
-def test_digits_that_the_range_decides_are_known(number, bits) -> None:
+def test_digits_that_the_range_decides_are_known(number: int, bits: int) -> None:
     size = 1 << bits
     begin = number * size
     x = integers.integer("x", Interval(begin, begin + size - 1))

@@ -6,6 +6,7 @@ A spec says how far its integers are off. Here this error passes through the who
 Where x is 0, the multiplier is the start level from the table, the nearest float32.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
@@ -193,8 +194,11 @@ class StraightTable(Table):
         return value
 
 
+MakeTable = Callable[[str, Bounded], Table]
+
+
 @pytest.fixture
-def table_of(monkeypatch):
+def table_of(monkeypatch: pytest.MonkeyPatch) -> MakeTable:
     """Return a function that makes a table with a shape whose interpolant is this number."""
 
     def make(shape: str, interpolant: Bounded) -> Table:
@@ -212,14 +216,18 @@ falling_and_rising = pytest.mark.parametrize("rises", DIRECTIONS.values(), ids=D
 
 
 @pytest.mark.parametrize("shape", SHAPE_NUMBERS)
-def test_first_step_is_the_start_level_from_the_table(shape, monkeypatch) -> None:
+def test_first_step_is_the_start_level_from_the_table(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     segment = Table(shape, monkeypatch).segment(ONE, 0)
     multiplier = fixed_point.evaluate_rows(ROUNDING, segment, BEGIN, 0)
     assert multiplier is START_IN_TABLE
 
 
 @pytest.mark.parametrize("step", POSITIONS)
-def test_curved_shapes_do_not_change_a_straight_line(step, monkeypatch) -> None:
+def test_curved_shapes_do_not_change_a_straight_line(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lower, higher = ANY_LEVELS
     x = as_bounded(POSITIONS[step].x)
     curved = Table("linear", monkeypatch)
@@ -239,7 +247,9 @@ every_interpolated_shape = pytest.mark.parametrize(
 @falling_and_rising
 @pytest.mark.parametrize("step", POSITIONS)
 @every_interpolated_shape
-def test_formula_of_interpolated_value(spec: InterpolatedSpec, step, rises, table_of) -> None:
+def test_formula_of_interpolated_value(
+    spec: InterpolatedSpec, step: int, rises: bool, table_of: MakeTable
+) -> None:
     """a - (a - b)·S counted from the start level a; b + (a - b)·S from the end level b."""
     s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
     table = table_of(spec.name, in_units(s))
@@ -255,7 +265,7 @@ def test_formula_of_interpolated_value(spec: InterpolatedSpec, step, rises, tabl
 
 
 @every_interpolated_shape
-def test_interpolated_value(spec: InterpolatedSpec, table_of) -> None:
+def test_interpolated_value(spec: InterpolatedSpec, table_of: MakeTable) -> None:
     """Between any two levels, counted from the start or from the end, falling or rising."""
     least = int(spec.name == "linear")  # an x of 0 is the first step
     interpolant = near(Interval(0, spec.largest * ONE), spec.error, at_least=least)
@@ -282,7 +292,7 @@ def test_doublings_contain_every_factor() -> None:
 
 @pytest.mark.parametrize("step", [NEAR_START, NEAR_END], ids=["start", "end"])
 @pytest.mark.parametrize("shift", range(1, MOST_DOUBLINGS + 1))
-def test_value_that_a_batch_plan_scales(shift, step, table_of) -> None:
+def test_value_that_a_batch_plan_scales(shift: int, step: int, table_of: MakeTable) -> None:
     """Levels above 1 are stored divided by 2ⁿ, less than twice the factor: the error grows by 2ⁿ.
 
     The product is at most 1 at every step that is reached, so `value << n` is at most 2⁶² + 16·2ⁿ.
@@ -298,7 +308,7 @@ def test_value_that_a_batch_plan_scales(shift, step, table_of) -> None:
 
 
 @pytest.mark.parametrize("shift", range(1, MOST_DOUBLINGS + 1))
-def test_scaled_value_is_at_most_1(shift, table_of) -> None:
+def test_scaled_value_is_at_most_1(shift: int, table_of: MakeTable) -> None:
     """From 2ⁿ down to 0, at all steps with a product of at most 1, whatever the error of S."""
     largest = 1 - Fraction(1, 2**shift)
     interpolant = near(Interval(largest * ONE, ONE), POWER.error)
@@ -330,8 +340,11 @@ class GeometricTable(Table):
         return value
 
 
+MakeGeometricTable = Callable[[str, Bounded], GeometricTable]
+
+
 @pytest.fixture
-def geometric_table(monkeypatch):
+def geometric_table(monkeypatch: pytest.MonkeyPatch) -> MakeGeometricTable:
     """Return a function that makes a table with a shape and its factor."""
 
     def make(shape: str, factor: Bounded) -> GeometricTable:
@@ -343,7 +356,7 @@ def geometric_table(monkeypatch):
 
 
 @pytest.fixture
-def table_of_parabola(monkeypatch):
+def table_of_parabola(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bounded], GeometricTable]:
     """Return a function that makes a table with t^(-P) between nearly equal levels."""
 
     def make(parabola: Bounded) -> GeometricTable:
@@ -358,7 +371,9 @@ every_geometric_shape = pytest.mark.parametrize("shape", GEOMETRIC_SPECS)
 
 @falling_and_rising
 @every_geometric_shape
-def test_formula_of_geometric_level(shape, rises, geometric_table) -> None:
+def test_formula_of_geometric_level(
+    shape: str, rises: bool, geometric_table: MakeGeometricTable
+) -> None:
     """h·2^(-E), where that is above the lower level."""
     factor = variable("2^(-E)", Interval(Fraction(1, 2), Fraction(3, 4)))
     table = geometric_table(shape, in_units(factor))
@@ -370,7 +385,9 @@ def test_formula_of_geometric_level(shape, rises, geometric_table) -> None:
 
 @falling_and_rising
 @every_geometric_shape
-def test_geometric_level_is_not_below_the_lower_level(shape, rises, geometric_table) -> None:
+def test_geometric_level_is_not_below_the_lower_level(
+    shape: str, rises: bool, geometric_table: MakeGeometricTable
+) -> None:
     factor = variable("2^(-E)", Interval(Fraction(1, 8), Fraction(1, 4)))
     table = geometric_table(shape, in_units(factor))
     start, end = start_and_end_in_units(rises)
@@ -379,7 +396,7 @@ def test_geometric_level_is_not_below_the_lower_level(shape, rises, geometric_ta
 
 
 @every_geometric_shape
-def test_geometric_level(shape, geometric_table) -> None:
+def test_geometric_level(shape: str, geometric_table: MakeGeometricTable) -> None:
     """The higher level times 2^(-E), and not below the lower level."""
     spec = SPECS[shape]
     factor = near(Interval(0, ONE), spec.error, at_least=0)
@@ -391,7 +408,9 @@ def test_geometric_level(shape, geometric_table) -> None:
 
 
 @falling_and_rising
-def test_formula_between_nearly_equal_levels(rises, table_of_parabola) -> None:
+def test_formula_between_nearly_equal_levels(
+    rises: bool, table_of_parabola: Callable[[Bounded], GeometricTable]
+) -> None:
     """h - (h - l)·S, with the parabola S."""
     s = variable("S", Interval(Fraction(1, 4), Fraction(1, 2)))
     table = table_of_parabola(in_units(s))
@@ -402,7 +421,9 @@ def test_formula_between_nearly_equal_levels(rises, table_of_parabola) -> None:
 
 
 @falling_and_rising
-def test_inverse_power_between_nearly_equal_levels(rises, table_of_parabola) -> None:
+def test_inverse_power_between_nearly_equal_levels(
+    rises: bool, table_of_parabola: Callable[[Bounded], GeometricTable]
+) -> None:
     """The levels are at most P·g apart, and the parabola omits a multiple of g²."""
     low, high = levels(Fraction(1, 2), POWERS_OF_T.high * LEAST_GROWTH)
     start, end = start_and_end(low, high, rises)
@@ -417,14 +438,16 @@ def test_inverse_power_between_nearly_equal_levels(rises, table_of_parabola) -> 
 
 
 @given(st.floats(2**-140, 1, width=32))
-def test_half_a_unit_in_the_last_place(number) -> None:
+def test_half_a_unit_in_the_last_place(number: float) -> None:
     ulp = np.spacing(np.float32(number))
     assert half_ulp(exactly(number)) == exactly(float(ulp)) / 2
 
 
 @examples(300)
 @given(st.integers(1, 62), st.integers(0, 2**62), st.integers(-PROMISED, PROMISED))
-def test_rounding_adds_at_most_half_a_unit_in_the_last_place(bits, number, error) -> None:
+def test_rounding_adds_at_most_half_a_unit_in_the_last_place(
+    bits: int, number: int, error: int
+) -> None:
     """The float32 f nearest to v' = v + e differs from v by half a unit in the last place + |e|.
 
     |f - v| <= |f - v'| + |v' - v|, and f is off v' by half a unit in the last place of v'. Below a

@@ -1,6 +1,8 @@
 """`make_loader` and `prefetch`."""
 
 import os
+from collections.abc import Iterator
+from typing import Any
 from unittest.mock import patch
 
 from support.surface.limits import varied
@@ -12,12 +14,12 @@ from torch_bridge import make_loader, prefetch
 class Stream(IterableDataset):
     """A dataset that only iterates."""
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[int]:
         """Yield ten samples."""
         return iter(range(10))
 
 
-def workers_on(cores):
+def workers_on(cores: int) -> int:
     """Return the number of workers by default."""
     with (
         patch.object(os, "sched_getaffinity", lambda process: range(cores), create=True),
@@ -26,7 +28,7 @@ def workers_on(cores):
         return make_loader(range(10), 4).num_workers
 
 
-def options_of(**options):
+def options_of(**options: Any) -> dict[str, Any]:
     """Return what a loader chooses itself, as it is in its state."""
     return make_loader(range(10), 4, num_workers=0, **options).state_dict()["made_with"]
 

@@ -10,7 +10,7 @@ curve = StagedCurve([(10, 1.0), (50,), (40, 0.0)])
 scaled_curve = BatchPlan([(0, 8), (80, 16)]).scale(curve, 8, reference=16)
 
 
-def sgd():
+def sgd() -> torch.optim.SGD:
     """Return a new optimizer."""
     return torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.5, momentum=0.9)
 
@@ -47,7 +47,7 @@ scheduler.step(metric=0.5)  # raises TypeError
 lambda_lr(sgd(), curve).step()  # None, warns UserWarning
 
 
-def step_with_count(count) -> None:
+def step_with_count(count: int) -> None:
     """Step once by `count` samples."""
     counting = lambda_lr(sgd(), curve, clock=DataClock(8))
     counting.optimizer.step()

@@ -1,5 +1,7 @@
 """`TrainStep`, and what is called around it."""
 
+from typing import Any
+
 import torch
 from support.surface.limits import varied
 from torch import nn
@@ -29,17 +31,17 @@ optimizer.param_groups[0]["initial_lr"] = 0.5  # without it, no initial_updates
 batch = torch.ones(3, 2)
 
 
-def mean_loss(model, batch):
+def mean_loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     """Return the loss as a tensor."""
     return model(batch).mean()
 
 
-def named_losses(model, batch):
+def named_losses(model: nn.Module, batch: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the loss under a name, as `evaluate` accepts it."""
     return {"loss": mean_loss(model, batch)}
 
 
-def train_step(**options):
+def train_step(**options: Any) -> TrainStep:
     """Return a step with a new model."""
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

@@ -1,6 +1,8 @@
 """The 224-bit numbers, compared with rationals and with functions in 300 bits."""
 
+from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -14,18 +16,20 @@ positive = st.floats(5e-324, 1).map(exact.as_written)
 fractions = st.fractions(0, 1, max_denominator=MAX_STEP)
 
 
-def relative_error(number, expected):
+def relative_error(number: Decimal | Fraction, expected: Any) -> Any:
     return abs(exactly(Fraction(number)) / expected - 1)
 
 
-def absolute_error(number, expected):
+def absolute_error(number: Decimal | Fraction, expected: Any) -> Any:
     return abs(exactly(Fraction(number)) - expected)
 
 
 @given(positive, positive, fractions)
 @example(Fraction(1), Fraction(1, 2), Fraction(0))
 @example(Fraction(1), Fraction(1, 2), Fraction(1))
-def test_decimal_functions_of_two_levels_match_mpmath(start, end, x) -> None:
+def test_decimal_functions_of_two_levels_match_mpmath(
+    start: Fraction, end: Fraction, x: Fraction
+) -> None:
     start_decimal = exact.to_decimal(start)
     end_decimal = exact.to_decimal(end)
     with mpmath.workprec(400):
@@ -46,7 +50,7 @@ def test_decimal_functions_of_two_levels_match_mpmath(start, end, x) -> None:
 @given(fractions)
 @example(Fraction(0))
 @example(Fraction(1))
-def test_decimal_functions_of_a_fraction_match_mpmath(x) -> None:
+def test_decimal_functions_of_a_fraction_match_mpmath(x: Fraction) -> None:
     with mpmath.workprec(400):
         root = exact.square_root(x)
         expected = mpmath.sqrt(exactly(x))
@@ -59,7 +63,7 @@ def test_decimal_functions_of_a_fraction_match_mpmath(x) -> None:
 
 
 @given(positive, fractions)
-def test_powers_match_mpmath(level, x) -> None:
+def test_powers_match_mpmath(level: Fraction, x: Fraction) -> None:
     decimal = exact.to_decimal(level)
     with mpmath.workprec(400):
         exponent = x - Fraction(1, 3)
@@ -71,7 +75,7 @@ def test_powers_match_mpmath(level, x) -> None:
 
 
 @given(st.integers(24, 224), st.data())
-def test_rounded_is_nearest_for_any_number_of_bits(bits, data) -> None:
+def test_rounded_is_nearest_for_any_number_of_bits(bits: int, data: st.DataObject) -> None:
     value = data.draw(magnitudes(0, 2**bits))
     rounded = exact.round_to_float32(value, bits)
     assert type(rounded) is float
@@ -81,7 +85,7 @@ def test_rounded_is_nearest_for_any_number_of_bits(bits, data) -> None:
 
 
 @given(st.floats(0, 1, width=32, exclude_max=True))
-def test_ties_round_to_even(level) -> None:
+def test_ties_round_to_even(level: float) -> None:
     below = np.float32(level)
     above = np.nextafter(below, np.float32(2))
     middle = (Fraction(float(below)) + Fraction(float(above))) / 2
@@ -93,7 +97,7 @@ def test_ties_round_to_even(level) -> None:
 
 
 @given(st.integers(2**52, 2**53 - 1))
-def test_power_halfway_between_two_float64_is_rounded_to_even(number) -> None:
+def test_power_halfway_between_two_float64_is_rounded_to_even(number: int) -> None:
     """Python divides two integers to the nearest float64."""
     halfway = Fraction(2 * number + 1, 2**54)
     expected = float(halfway)

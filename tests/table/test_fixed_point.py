@@ -1,11 +1,16 @@
 """The integer arithmetic and the table of a curve, against functions in 300 bits."""
 
+from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from numpy.typing import NDArray
 from proofs.arithmetic.bounded import ERROR_OF_PRODUCT
+from proofs.arithmetic.intervals import Interval
 from proofs.arithmetic.proven import LEAST_GROWTH
 from proofs.shapes.spec import GeometricSpec, InterpolatedSpec
 from proofs.shapes.specs import GEOMETRIC_SPECS, INTERPOLATED_SPECS, SPECS, spec_and_power
@@ -14,6 +19,7 @@ from support.curves.descriptions import build, descriptions
 from support.curves.strategies import MAX_STEP, Words, words
 from support.examples import examples
 from support.numerics.oracle import (
+    Description,
     Oracle,
     exactly,
     lowest_level,
@@ -25,7 +31,9 @@ from plateau_jax.numerics.arithmetic import NUMPY, PYTHON, multiply, ratio
 from plateau_jax.numerics.exponents import power_limbs
 from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED
 from plateau_jax.shapes.shape import SegmentPosition
-from plateau_jax.table.encoding import decode_table, python_rows
+from plateau_jax.table.encoding import DecodedSegments, decode_table, python_rows
+
+Ints = NDArray[np.int64]
 
 ONE = 2**62
 powers_of_two = st.integers(0, 62).map(lambda bits: 2**bits)
@@ -35,7 +43,7 @@ signed = st.builds(int.__mul__, up_to_one, st.sampled_from((-1, 1)))
 
 @examples(500)
 @given(signed, up_to_one)
-def test_product_is_at_most_two_units_low(a, b) -> None:
+def test_product_is_at_most_two_units_low(a: int, b: int) -> None:
     product = multiply(np.int64(a), np.int64(b))
     assert product == multiply(a, b)
     assert 0 <= Fraction(a * b, ONE) - int(product) < 3
@@ -43,7 +51,7 @@ def test_product_is_at_most_two_units_low(a, b) -> None:
 
 @examples(500)
 @given(signed, up_to_one, st.integers(0, 2**40))
-def test_product_never_decreases(a, b, more) -> None:
+def test_product_never_decreases(a: int, b: int, more: int) -> None:
     product = multiply(a, b)
     assert multiply(min(a + more, ONE), b) >= product
     if a >= 0:
@@ -51,21 +59,21 @@ def test_product_never_decreases(a, b, more) -> None:
 
 
 @given(st.decimals("0.05", "20"))
-def test_power_is_rounded_to_the_nearest_unit(power) -> None:
+def test_power_is_rounded_to_the_nearest_unit(power: Decimal) -> None:
     exact = Fraction(power)
     high, middle, low = power_limbs(exact)
     units = (high << 62) + (middle << 31) + low
     assert abs(units - exact * ONE) <= Fraction(1, 2)
 
 
-def first_segment(length, low, shape):
+def first_segment(length: int, low: float, shape: str) -> DecodedSegments:
     """Return the segment from 1 to a level as a row in Python numbers."""
     table = StagedCurve([(length, low, shape)], start=1).table
     _, rows = python_rows(decode_table(NUMPY, table))
     return rows[0]
 
 
-def evaluate(function, segment, elapsed):
+def evaluate(function: Callable[..., Any], segment: DecodedSegments, elapsed: Ints) -> Ints:
     """Return a shape's values in NumPy; check that Python computes the same at both ends."""
     (parameters,) = segment.parameters.values()
     values = function(NUMPY, position_in(segment, elapsed), parameters)
@@ -75,7 +83,7 @@ def evaluate(function, segment, elapsed):
     return values
 
 
-def position_in(segment, elapsed):
+def position_in(segment: DecodedSegments, elapsed: int | Ints) -> SegmentPosition:
     remaining = segment.length - elapsed
     if isinstance(elapsed, int):
         nearer = min(elapsed, remaining)
@@ -93,14 +101,14 @@ def position_in(segment, elapsed):
     )
 
 
-def draw_elapsed(read, length):
+def draw_elapsed(read: Words, length: int) -> int:
     """Return a number of steps near the beginning or near the end of a stage."""
     from_beginning = read.magnitude(1, length - 1)
     from_end = read.magnitude(1, length - 1)
     return read.one_of((from_beginning, length - from_end))
 
 
-def assert_within(bounds, error) -> None:
+def assert_within(bounds: Interval, error: Any) -> None:
     """Compare with bounds in units of 2⁻⁶², which a spec proves."""
     assert exactly(bounds.low) <= error <= exactly(bounds.high)
 
@@ -183,7 +191,7 @@ def test_parabola_between_nearly_equal_levels(read: Words) -> None:
 
 
 @given(descriptions(depth=0, kind="plateaus"))
-def test_table_has_a_row_for_each_segment(chosen) -> None:
+def test_table_has_a_row_for_each_segment(chosen: Description) -> None:
     table = build(chosen).table
     assert table.begin.tolist() == Oracle(chosen).borders
     for column in table.columns().values():

@@ -3,9 +3,11 @@
 The proofs begin with these numbers, and with what each is off: `proofs.arithmetic.proven` has both.
 """
 
+from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil, floor
+from typing import Any
 
 import mpmath
 from hypothesis import assume, given, strategies as st
@@ -36,17 +38,17 @@ precise = mpmath.MPContext()
 precise.prec = 600
 
 
-def encode(start, end, length, shape):
+def encode(start: Decimal, end: Decimal, length: int, shape: str) -> Table:
     segment = ExactSegment("decay", 0, length, start, end, shape)
     return _encode_row(segment)
 
 
-def joined_words(high, low):
+def joined_words(high: int, low: int) -> int:
     """Return two words of 32 bits as one number."""
     return high * 2**32 + low % 2**32
 
 
-def joined_limbs(limbs):
+def joined_limbs(limbs: Iterable[int]) -> int:
     """Return limbs of 31 bits as one number."""
     number = 0
     for limb in limbs:
@@ -55,19 +57,19 @@ def joined_limbs(limbs):
     return number
 
 
-def levels_of(encoded: Table):
+def levels_of(encoded: Table) -> tuple[int, int]:
     start = joined_words(encoded.start_high, encoded.start_low)
     end = joined_words(encoded.end_high, encoded.end_low)
     return start, end
 
 
-def wide(number):
+def wide(number: Decimal | Fraction) -> Any:
     """Return a rational as a number of 600 bits."""
     fraction = Fraction(number)
     return precise.mpf(fraction.numerator) / fraction.denominator
 
 
-def as_fraction(number):
+def as_fraction(number: Any) -> Fraction:
     """Return a number of 600 bits as a fraction."""
     return Fraction(int(precise.ldexp(number, 500)), 2**500)
 
@@ -77,7 +79,7 @@ floats = st.floats(0, 1).map(exact.as_level)
 
 
 @st.composite
-def levels_near_units(draw):
+def levels_near_units(draw: st.DrawFn) -> Decimal:
     """Draw a level that is a unit of 2⁻⁶², or hardly above or below one."""
     units = draw(magnitudes(1, ONE - 1))
     distance = draw(st.sampled_from((0, 1, -1)))
@@ -88,7 +90,7 @@ levels = st.one_of(decimals, floats, levels_near_units())
 lengths = magnitudes(1, MAX_STEP)
 
 
-def in_units(level):
+def in_units(level: Decimal) -> Fraction:
     """Return a level in units of 2⁻⁶², rounded to 224 bits."""
     rounded = round(Fraction(level) * 2**224)
     return Fraction(rounded, 2 ** (224 - 62))
@@ -96,7 +98,7 @@ def in_units(level):
 
 @examples(200)
 @given(levels, levels, lengths)
-def test_levels_are_rounded_towards_each_other(start, end, length) -> None:
+def test_levels_are_rounded_towards_each_other(start: Decimal, end: Decimal, length: int) -> None:
     high = max(start, end)
     low = min(start, end)
     higher = floor(in_units(high))
@@ -112,7 +114,9 @@ def test_levels_are_rounded_towards_each_other(start, end, length) -> None:
 
 
 @given(levels, levels, st.integers(1, MOST_DOUBLINGS), lengths)
-def test_levels_above_1_are_divided_by_the_least_power_of_two(low, more, doublings, length) -> None:
+def test_levels_above_1_are_divided_by_the_least_power_of_two(
+    low: Decimal, more: Decimal, doublings: int, length: int
+) -> None:
     for integer in (2 ** (doublings - 1), 2**doublings - 1):
         high = exact.to_decimal(integer + Fraction(more))
         high_units = in_units(high)
@@ -128,7 +132,9 @@ def test_levels_above_1_are_divided_by_the_least_power_of_two(low, more, doublin
 
 
 @given(st.integers(0, ONE - 1), st.integers(1, 10**20), lengths)
-def test_row_is_flat_if_no_unit_is_between_its_levels(units, distance, length) -> None:
+def test_row_is_flat_if_no_unit_is_between_its_levels(
+    units: int, distance: int, length: int
+) -> None:
     """Its levels are off a unit by 10⁻⁴⁰ and by up to five units."""
     for side in (1, -1):
         low = exact.to_decimal(Fraction(units, ONE) + Fraction(side, 10**40))
@@ -140,7 +146,7 @@ def test_row_is_flat_if_no_unit_is_between_its_levels(units, distance, length) -
 
 
 @given(lengths)
-def test_inverse_of_length_is_rounded_down(length) -> None:
+def test_inverse_of_length_is_rounded_down(length: int) -> None:
     encoded = encode(Decimal(1), Decimal(0), length, "linear")
     high = joined_words(encoded.inverse_high, encoded.inverse_middle)
     inverse = high * 2**31 + encoded.inverse_low
@@ -149,7 +155,7 @@ def test_inverse_of_length_is_rounded_down(length) -> None:
 
 
 @given(st.sampled_from(("1-x^P", "(1-x)^P")), st.decimals("0.05", "20"), lengths)
-def test_rate_and_exponent_of_power(name, power, length) -> None:
+def test_rate_and_exponent_of_power(name: str, power: Decimal, length: int) -> None:
     """P/L is rounded down, and P to the nearest unit."""
     assume(power not in (1, Decimal("0.5")))
     power = Fraction(power)
@@ -163,7 +169,7 @@ def test_rate_and_exponent_of_power(name, power, length) -> None:
 
 @examples(200)
 @given(levels, levels, lengths)
-def test_rate_of_exponential_is_rounded_down(start, end, length) -> None:
+def test_rate_of_exponential_is_rounded_down(start: Decimal, end: Decimal, length: int) -> None:
     """The rate is log₂(h/l)/L."""
     assume(start != end and start and end)
     limbs = parse_shape("exponential").parameters(start, end, length)
@@ -178,7 +184,9 @@ powers_of_t = st.decimals("0.25", "4", places=5)
 
 @examples(200)
 @given(levels, levels, lengths, powers_of_t)
-def test_rate_of_inverse_power_is_rounded_down(start, end, length, power) -> None:
+def test_rate_of_inverse_power_is_rounded_down(
+    start: Decimal, end: Decimal, length: int, power: Decimal
+) -> None:
     """The rate is ((h/l)^(1/P) - 1)/L. Nearly equal levels are marked by the last number."""
     assume(start != end and start and end)
     ratio = (wide(max(start, end)) / wide(min(start, end))) ** (1 / wide(power))
@@ -195,7 +203,9 @@ def test_rate_of_inverse_power_is_rounded_down(start, end, length, power) -> Non
 
 
 @given(st.integers(-(2**40), 2**40).filter(bool), lengths, powers_of_t)
-def test_levels_are_nearly_equal_up_to_the_least_growth(distance, length, power) -> None:
+def test_levels_are_nearly_equal_up_to_the_least_growth(
+    distance: int, length: int, power: Decimal
+) -> None:
     """t grows by the least growth and a little more or less."""
     growth = LEAST_GROWTH + Fraction(distance, 2**80)
     ratio = (1 + wide(growth)) ** wide(power)
@@ -235,7 +245,9 @@ powers = st.fractions(Fraction(1, 4), 4, max_denominator=100)
 
 @examples(20)
 @given(levels, levels, st.fractions(Fraction(1, 10**9), 1 - Fraction(1, 10**9)), powers)
-def test_levels_have_80_correct_digits(start, end, x, power) -> None:
+def test_levels_have_80_correct_digits(
+    start: Decimal, end: Decimal, x: Fraction, power: Fraction
+) -> None:
     """They are computed with 100 digits, of which each operation may lose some."""
     numbers = [wide(number) for number in (start, end, x, power)]
     for name, shape in SHAPES.items():
