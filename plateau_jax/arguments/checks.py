@@ -53,7 +53,7 @@ else:
 
     class Converted:
         # Tools such as jsonargparse and tyro read the types that an argument may have.
-        def __class_getitem__(cls, types):
+        def __class_getitem__(cls, types: tuple[Any, Any]) -> Any:
             given, _ = types
             return given
 
