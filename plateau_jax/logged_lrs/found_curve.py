@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -313,17 +314,14 @@ def _curve_of(path: State) -> FoundCurve | None:
     peak = max(knot.value for knot in path.knots)
     if peak <= 0:
         return None
-    start, *ends = path.knots
+    start = path.knots[0]
     stages: list[Stage] = []
-    step = start.step
-    value = start.value
-    for knot in ends:
-        if knot.value == value and knot.shape is None:
-            stages.append(Stage(knot.step - step))
+    for before, knot in pairwise(path.knots):
+        steps = knot.step - before.step
+        if knot.value == before.value:
+            stages.append(Stage(steps))
         else:
-            stages.append(Stage(knot.step - step, _level(knot.value, peak), knot.shape or "linear"))
-        step = knot.step
-        value = knot.value
+            stages.append(Stage(steps, _level(knot.value, peak), knot.shape or "linear"))
     try:
         with suppress_warnings():
             curve = StagedCurve(stages, start=_level(start.value, peak))

@@ -75,16 +75,14 @@ class State:
 
     @property
     def shapes(self) -> tuple[str | None, ...]:
-        """The shape of each stage."""
-        return tuple(knot.shape for knot in self.knots[1:])
-
-    @property
-    def has_flat_shape(self) -> bool:
-        """True if a stage is a plateau by a different name."""
+        """The shape of each stage; None between equal levels, at which all shapes are plateaus."""
+        shapes: list[str | None] = []
         for before, knot in pairwise(self.knots):
-            if knot.shape is not None and knot.value == before.value:
-                return True
-        return False
+            if knot.value == before.value:
+                shapes.append(None)
+            else:
+                shapes.append(knot.shape)
+        return tuple(shapes)
 
     @property
     def key(self) -> tuple[int, int, float, str | None]:
@@ -110,8 +108,7 @@ def shortest_paths(logged: PrintedLrs) -> list[State]:
         budget -= len(advanced)
         for state in advanced:
             for later in _expand(logged, state):
-                if not later.has_flat_shape:
-                    by_stages[len(later.knots) - 1].setdefault(later.key, later)
+                by_stages[len(later.knots) - 1].setdefault(later.key, later)
     return []
 
 
@@ -456,7 +453,7 @@ def _ends_after_the_log(rest: PrintedLrs, state: State, family: ClosedFamily) ->
 def feasible_lengths(rest: PrintedLrs, step: int, value: float, family: ClosedFamily) -> Floats:
     """Return lengths of a stage that ends after the log, and explains its rows; increasing."""
     least = int(rest.steps[-1]) - step + 1
-    lengths = np.unique(np.rint(least * np.geomspace(1, _LONGEST, _NUM_LENGTHS)))
+    lengths = np.unique(np.rint(least * np.geomspace(1, _LONGEST, 2 * _NUM_LENGTHS)))
 
     def gaps(lengths: Floats) -> Floats:
         low, high = family.limits(rest, step, value, lengths)
