@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage, StagedCurve
 from plateau_jax.logged_lrs.logs import open_lrs
@@ -89,6 +90,8 @@ class LoggedCurve:
             may_end = f"may end at any step from {first} to {last}, each with a different level"
             if first == last:
                 may_end = f"would end at step {last}"
+            elif last == MAX_STEP:
+                may_end = f"may end at any step from {first} on, each with a different level"
             stops = f"the log stops at step {self.last_step}, within its last stage"
             lines.append(f"{stops}, which {may_end}; what follows is not known")
         elif self.curve.total_steps >= self.last_step:
