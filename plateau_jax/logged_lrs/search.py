@@ -28,7 +28,7 @@ from plateau_jax.logged_lrs.stage_families import (
 MOST_STAGES = 9
 _MOST_STATES = 50
 _MOST_PER_ROW = 3
-_MOST_WORK = 20_000
+_MOST_WORK = 17_000
 """The most rows that are fitted: a search ends after a second or two."""
 
 _ALL_KNOTS = 40
