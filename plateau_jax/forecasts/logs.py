@@ -16,8 +16,8 @@ from plateau_jax.logged_lrs.logs import (
     Cell,
     LogTable,
     UnclearLogError,
+    keep_latest,
     read_lr_cells,
-    without_replaced,
 )
 
 _GIVE_CURVE = "give the run's curve and its peak"
@@ -45,15 +45,12 @@ def read_losses(table: LogTable, loss: str | None) -> dict[int, float]:
     """Return the losses by number of updates; warn of those that are left out."""
     column = table.find_column("loss", loss)
     logged = _without_zeros(table, _finite_losses(table, column))
-    losses = {cell.step: cell.value for cell in without_replaced(logged)}
-    # A repeated value replaces nothing: some trainers evaluate twice after the last update.
-    replaced = [cell.step for cell in logged if losses.get(cell.step) != cell.value]
-    if 2 * len(replaced) >= len(logged) > 0:
-        count = len({cell.step for cell in logged})
-        problem = f"{table.name} has {len(logged)} losses at {count} steps"
-        raise ValueError(f"{problem}: keep those of one split, rank or run, sorted by step")
+    has = f"{table.name} has {len(logged)} losses"
+    kept, replaced = keep_latest(logged, has, "split, rank or run")
+    losses = {cell.step: cell.value for cell in kept}
     if replaced:
-        first = f"{len(replaced)} earlier losses are left out, from step {min(replaced)} on"
+        first_step = min(cell.step for cell in replaced)
+        first = f"{len(replaced)} earlier losses are left out, from step {first_step} on"
         warn(f"{table.name}: steps repeat, as in a resumed run: {first}")
     initial = losses.pop(0, None)
     if not losses:

@@ -169,14 +169,7 @@ def read_lr_cells(table: LogTable, lr: str | None) -> list[Cell]:
         if not 0 <= cell.value < math.inf:
             raise ValueError(f"{cell.place} = {cell.value} must be finite and not negative")
         cells.append(cell)
-    kept = without_replaced(cells)
-    value_at = {cell.step: cell.value for cell in kept}
-    # A repeated value replaces nothing: several ranks may log the same.
-    num_replaced = sum(value_at.get(cell.step) != cell.value for cell in cells)
-    if 2 * num_replaced >= len(cells) > 0:
-        count = len({cell.step for cell in cells})
-        problem = f"{table.name} has {len(cells)} learning rates at {count} steps"
-        raise ValueError(f"{problem}: keep those of one rank or run, sorted by step")
+    kept, _ = keep_latest(cells, f"{table.name} has {len(cells)} learning rates", "rank or run")
     return kept
 
 
@@ -412,15 +405,30 @@ def _number(cell: Any, place: str) -> float:
     raise ValueError(f"{place} = {checks.short_repr(cell)} must be a number")
 
 
-def without_replaced(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells in the order of their steps, without those that a resumed run logged again.
+def keep_latest(cells: Sequence[Cell], has: str, sources: str) -> tuple[list[Cell], list[Cell]]:
+    """Return the cells that count, in the order of their steps, and those that later ones replace.
 
     A run that resumes before step 300 logs some steps again: 100 200 300 400 | 300 400 500. The
     earlier values at step 300 and later are dropped.
+
+    Args:
+        cells: Cells of one column.
+        has: The beginning of the message of the error: how many cells the log has.
+        sources: The end of the message: of what the user should keep one.
+
+    Raises:
+        ValueError: Half of the cells or more are replaced.
     """
     kept: list[Cell] = []
     for cell in cells:
         while kept and kept[-1].step >= cell.step:
             kept.pop()
         kept.append(cell)
-    return kept
+    value_at = {cell.step: cell.value for cell in kept}
+    # A repeated value replaces nothing: several ranks may log the same, and some trainers evaluate
+    # twice after the last update.
+    replaced = [cell for cell in cells if value_at.get(cell.step) != cell.value]
+    if 2 * len(replaced) >= len(cells) > 0:
+        count = len({cell.step for cell in cells})
+        raise ValueError(f"{has} at {count} steps: keep those of one {sources}, sorted by step")
+    return kept, replaced
