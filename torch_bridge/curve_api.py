@@ -15,88 +15,67 @@ from plateau_jax.clocks.clock import (
 )
 from plateau_jax.clocks.decision import decide
 from plateau_jax.clocks.known_rules import Rule
+from plateau_jax.clocks.position import (
+    Position,
+    advance_on_host,
+    dump_position,
+    position_after,
+    start,
+)
 from plateau_jax.curves.curve import AnyCurve, as_curves
 from plateau_jax.curves.serialization import CURVE_CLASSES
 from plateau_jax.lazy_names import attach
 from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
-from plateau_jax.runs.comparison import compare_with_saved, one_if_equal, schedules_of
-from plateau_jax.runs.host_clock import HoldClock, UpdateClock, new_clock
-from plateau_jax.runs.policy import FOLLOWER, state_policy
-from plateau_jax.runs.record import dump_records, read_records, shortest_decimal, shortest_decimals
-from plateau_jax.runs.saved_run import (
-    Position,
-    SavedRun,
-    States,
-    check_length,
-    check_peaks,
-    dump_hold_states,
-    initial_states,
-    position_after,
-    position_on,
-    read_saved_run,
-)
+from plateau_jax.runs.comparison import Owner, one_if_equal, schedules_of
+from plateau_jax.runs.record import dump_records, shortest_decimal
+from plateau_jax.runs.resume import resume
 from plateau_jax.runs.values_ahead import ValuesAhead
 from plateau_jax.saved_states.formats import (
-    NEWER,
+    DIFFERENT_VERSION,
     Format,
-    describe_error,
-    is_of_newer_version,
-    without_defaults,
+    is_of_different_version,
 )
 from plateau_jax.saved_states.state_errors import reading_state_of
 from plateau_jax.table.encoding import Table, decode_table
 from plateau_jax.table.fixed_point import evaluate as evaluate_table
 
 __all__ = [
-    "FOLLOWER",
+    "DIFFERENT_VERSION",
     "MAX_CONSUMED",
     "MAX_COUNT",
-    "NEWER",
     "VALUE_CLASSES",
     "AnyClock",
     "AnyCurve",
     "CheckedClock",
     "Curve",
     "Format",
-    "HoldClock",
     "Operations",
+    "Owner",
     "Position",
     "Rule",
-    "SavedRun",
-    "States",
     "Table",
-    "UpdateClock",
     "ValuesAhead",
+    "advance_on_host",
     "as_curves",
     "attach",
     "check_clock",
-    "check_length",
-    "check_peaks",
     "checks",
-    "compare_with_saved",
     "decide",
     "decode_table",
-    "describe_error",
-    "dump_hold_states",
+    "dump_position",
     "dump_records",
     "evaluate_table",
-    "initial_states",
-    "is_of_newer_version",
+    "is_of_different_version",
     "multiply_levels",
-    "new_clock",
     "one_if_equal",
     "position_after",
-    "position_on",
-    "read_records",
-    "read_saved_run",
     "reading_state_of",
+    "resume",
     "schedules_of",
     "shortest_decimal",
-    "shortest_decimals",
     "stack",
-    "state_policy",
+    "start",
     "warn",
-    "without_defaults",
 ]
 
 VALUE_CLASSES: list[Any] = [*CURVE_CLASSES.values(), BatchPlan, *CLOCKS.values()]

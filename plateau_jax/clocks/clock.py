@@ -9,7 +9,7 @@ from plateau_jax.arguments.checks import Converted, ConvertedCount, Count
 from plateau_jax.clocks.hold_rule import HoldRule
 from plateau_jax.clocks.known_rules import RULES, Rule
 from plateau_jax.curves.curve import Curve
-from plateau_jax.saved_states.formats import written_arguments
+from plateau_jax.saved_states.formats import arguments_of
 from plateau_jax.saved_states.storable import storable
 
 MAX_CONSUMED = 2**62
@@ -71,7 +71,7 @@ class DataClock:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        return {"kind": self._kind, **written_arguments(self)}
+        return {"kind": self._kind, **arguments_of(self)}
 
 
 CLOCKS: dict[str, type[DataClock | HoldRule]] = {DataClock._kind: DataClock, **RULES}

@@ -13,7 +13,7 @@ import numpy as np
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.hold_rule import HoldRule, add_to_reading
 from plateau_jax.curves.curve import Curve
-from plateau_jax.saved_states.formats import written_arguments
+from plateau_jax.saved_states.formats import arguments_of
 from plateau_jax.saved_states.storable import storable
 
 ThresholdMode = Literal["rel", "abs"]
@@ -117,7 +117,7 @@ class HoldUntilFlat(HoldRule):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        return {"kind": self._kind, **written_arguments(self)}
+        return {"kind": self._kind, **arguments_of(self)}
 
     def _check_curve(self, curve: Curve) -> None:
         if not curve.flat_starts:
@@ -250,7 +250,7 @@ class HoldBelow(HoldRule):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        arguments = written_arguments(self)
+        arguments = arguments_of(self)
         if self.steps is None:
             arguments["value"] = [list(pair) for pair in self.pairs]
         return {"kind": self._kind, **arguments}

@@ -13,7 +13,7 @@ from plateau_jax.arguments.checks import ConvertedPairs, Count
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve, check_unit
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
 from plateau_jax.numerics.exact import Level, scaled
-from plateau_jax.saved_states.formats import NEWER
+from plateau_jax.saved_states.formats import DIFFERENT_VERSION
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.table.exact_segments import first_step_at_or_below, highest_level
 
@@ -369,8 +369,9 @@ class BatchPlan:
         """
         arguments = checks.unwrap_config(arguments)
         if set(arguments) != {"pairs"}:
-            one_key = f"have the one key 'pairs', as to_dict returns it; or the plan was {NEWER}"
-            raise ValueError(checks.must("arguments", arguments, one_key))
+            one_key = "have the one key 'pairs', as to_dict returns it"
+            problem = f"{one_key}; or the plan was {DIFFERENT_VERSION}"
+            raise ValueError(checks.must("arguments", arguments, problem))
         return cls(arguments["pairs"])
 
 

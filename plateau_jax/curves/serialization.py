@@ -21,12 +21,12 @@ from plateau_jax.arguments.checks import (
     unwrap_config,
 )
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.saved_states.formats import NEWER, later_defaults, written_arguments
+from plateau_jax.saved_states.formats import DIFFERENT_VERSION, arguments_of
 
 FORMAT = 1
 """The current format. A description may state it as "format"; `to_dict` leaves it out.
 
-The entries are the fields of the dataclass; one that is added later is an `added_later(default)`.
+The entries are the fields of the dataclass.
 """
 
 MAX_DEPTH = 64
@@ -42,11 +42,6 @@ NESTED = "curve", "other"
 """The arguments that are curves."""
 
 
-def arguments_of(curve: Any) -> dict[str, Any]:
-    """Return the values of the fields of a curve."""
-    return {field.name: getattr(curve, field.name) for field in fields(curve)}
-
-
 def plain_arguments_of(curve: Any) -> dict[str, Any]:
     """Return the values of the fields of a curve as plain JSON values."""
     return {name: _to_plain_value(value) for name, value in arguments_of(curve).items()}
@@ -54,7 +49,7 @@ def plain_arguments_of(curve: Any) -> dict[str, Any]:
 
 def curve_to_dict(curve: Any) -> dict[str, Any]:
     """Return the kind and the arguments of a curve."""
-    plain = {name: _to_plain_value(value) for name, value in written_arguments(curve).items()}
+    plain = {name: _to_plain_value(value) for name, value in arguments_of(curve).items()}
     if curve._kind is None:
         return plain
     return {"kind": curve._kind, **plain}
@@ -108,7 +103,9 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = (), depth: int 
     for name, value in given.items():
         if name not in parameters:
             known = f"{build.__qualname__}, which has {', '.join(parameters)}"
-            problem = f"{short_repr(name)} is not an argument of {known}; or it was {NEWER}"
+            problem = (
+                f"{short_repr(name)} is not an argument of {known}; or it was {DIFFERENT_VERSION}"
+            )
             raise ValueError(Message((), problem).within(path))
         if value is None:
             continue
@@ -132,8 +129,8 @@ def curve_from_dict(cls: type[Any], arguments: Any, path: Path = (), depth: int 
 
 def _pop_format(given: dict[str, Any], path: Path) -> None:
     number = given.pop("format", None)
-    if number is not None and at_least((*path, "format"), number, 1) > FORMAT:
-        problem = f"the curve has format {number}, so it was {NEWER}"
+    if number is not None and at_least((*path, "format"), number, 1) != FORMAT:
+        problem = f"the curve has format {number}, so it was {DIFFERENT_VERSION}"
         raise ValueError(Message((), problem).within(path))
 
 
@@ -149,7 +146,7 @@ def _pop_kind(given: dict[str, Any], path: Path) -> tuple[type[Any], Callable[..
         build = CONSTRUCTORS[kind]
         return cast("Any", build).__self__, build
     known = ", ".join(repr(name) for name in (*CURVE_CLASSES, *CONSTRUCTORS) if name)
-    choices = f"be one of {known}, or left out; or the curve was {NEWER}"
+    choices = f"be one of {known}, or left out; or the curve was {DIFFERENT_VERSION}"
     raise ValueError(must((*path, "kind"), kind, choices))
 
 
@@ -164,9 +161,8 @@ def _class_without_kind(given: Mapping[str, Any]) -> type[Any]:
 
 
 def _are_all_fields(given: Mapping[str, Any], curve_class: type[Any]) -> bool:
-    """Return True if these are the fields of a curve; those that were added later may be absent."""
-    names = {field.name for field in fields(curve_class)}
-    return names - later_defaults(curve_class).keys() <= given.keys() <= names
+    """Return True if these are the fields of a curve."""
+    return set(given) == {field.name for field in fields(curve_class)}
 
 
 def _check_complete(build: Callable[..., Any], values: Mapping[str, Any], path: Path) -> None:

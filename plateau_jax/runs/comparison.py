@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -10,9 +9,7 @@ from plateau_jax.arguments.checks import Message, Path, short_repr
 from plateau_jax.clocks.clock import CLOCKS, CheckedClock
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.serialization import plain_arguments_of
-from plateau_jax.runs.policy import Difference, Policy
-from plateau_jax.runs.record import shortest_decimals
-from plateau_jax.runs.saved_run import SavedRun
+from plateau_jax.runs.record import Record, shortest_decimal
 
 _Value = TypeVar("_Value")
 
@@ -33,98 +30,139 @@ class Schedule(NamedTuple):
 
 
 def schedules_of(
-    curves: Sequence[Curve], peaks: Sequence[float] | None, clock: CheckedClock
+    curves: Sequence[Curve], peaks: Sequence[float], clock: CheckedClock
 ) -> list[Schedule]:
-    """Return the schedule of each parameter group. Without peaks, they are not compared."""
+    """Return the schedule of each parameter group."""
     plain_clock = clock.to_plain()
-    if peaks is None:
-        return [Schedule(curve, None, plain_clock) for curve in curves]
-    shown_peaks = shortest_decimals(peaks)
     return [
-        Schedule(curve, peak, plain_clock) for curve, peak in zip(curves, shown_peaks, strict=True)
+        Schedule(curve, shortest_decimal(peak), plain_clock)
+        for curve, peak in zip(curves, peaks, strict=True)
     ]
 
 
-class Outcome(NamedTuple):
-    """How a saved run continues."""
+class Owner(NamedTuple):
+    """Whose run resumes: the words of the messages, and what a different peak leads to."""
 
-    warnings: list[str]
-    is_new_clock: bool
-    """True if the clock differs from the saved one."""
+    subject: str = "state_dict"
+    """What cannot resume."""
+    override: str = "pass strict=False to load_state_dict"
+    """How to resume all the same."""
+    change_peak: str = ""
+    """The method that changes the saved peak, with which the run continues: then a different one is
+    a warning. Empty if the run continues with the program's: then it is an error."""
+    counter: str = "updates"
+    """The entry of the state with the number of updates."""
+    has_position: bool = True
+    """False for a record alone, which does not say where its clock stood."""
 
 
-def compare_with_saved(
-    saved: SavedRun, now: Sequence[Schedule], policy: Policy, *, strict: bool
-) -> Outcome:
-    """Compare a run with the saved one that it continues: clock, peaks, and the curves so far.
+class _Difference(NamedTuple):
+    aspect: str
+    """"clock", "curve", "peak" or "number of groups"; "past" if the past can't be compared."""
+    problem: str
+    continues: str
+    """How the run continues if the difference is accepted. Empty if it always is."""
+    remedy: str = ""
 
-    All steps of the curves below `saved.curve_step` are compared. If an update may have used that
-    step already, it is compared too, except at or past the end of the saved curve, where the next
-    phase of `saved.then(...)` may have a different level.
 
-    Args:
-        saved: The saved run.
-        now: The schedule of each parameter group.
-        policy: What a difference leads to.
-        strict: False to continue in spite of differences that are errors.
+def compare(
+    records: Sequence[Record],
+    now: Sequence[Schedule],
+    step: int,
+    owner: Owner,
+    *,
+    is_step_used: bool,
+    strict: bool,
+) -> list[str]:
+    """Compare a run with the saved one that it continues, and return the warnings.
+
+    All steps of the curves below `step` are compared. If an update may have used that step already,
+    it is compared too, except at or past the end of the saved curve, where the next phase of
+    `saved.then(...)` may have a different level.
 
     Raises:
-        ValueError: The run cannot continue; or a newer version may have saved a curve, which is an
-            error even if `strict` is False, because nothing was compared.
+        ValueError: The run cannot continue, and `strict` is True; or a saved curve cannot be read.
     """
-    differences = list(_find_differences(saved, now, policy))
-    step = saved.curve_step
-    for difference in differences:
-        if strict and difference.aspect in policy.errors:
-            raise ValueError(policy.error_message(difference, step))
-    warnings = [policy.warning_message(difference, step) for difference in differences]
-    is_new_clock = any(difference.aspect == "clock" for difference in differences)
-    return Outcome(warnings, is_new_clock)
+    warnings: list[str] = []
+    for item in _differences(records, now, step, owner, is_step_used=is_step_used):
+        is_warning = item.aspect == "peak" and owner.change_peak
+        if strict and not is_warning and item.continues:
+            remedies = f"resume with the old {item.aspect}, or {owner.override}"
+            if item.remedy:
+                remedies = f"{item.remedy}; otherwise {remedies}"
+            raise ValueError(
+                f"{owner.subject} cannot resume at step {step}: {item.problem}; {remedies}"
+            )
+        if item.aspect == "past":
+            warnings.append(item.problem)
+        else:
+            message = f"{owner.subject} has a different {item.aspect}: {item.problem}. "
+            warnings.append(message + item.continues)
+    return warnings
 
 
-def _find_differences(
-    saved: SavedRun, now: Sequence[Schedule], policy: Policy
-) -> Iterator[Difference]:
-    if len(saved.peaks) != len(now):
-        problem = f"the number of records was {len(saved.peaks)}, and is {len(now)} now"
-        yield Difference("number of records", problem)
+def _differences(
+    records: Sequence[Record],
+    now: Sequence[Schedule],
+    step: int,
+    owner: Owner,
+    *,
+    is_step_used: bool,
+) -> Iterator[_Difference]:
+    if len(records) != len(now):
+        problem = f"the number of groups was {len(records)}, and is {len(now)} now"
+        yield _Difference("number of groups", problem, f"The run continues at step {step}")
         return
-    yield from _compare_clocks(saved, now)
-    yield from _compare_peaks(saved, now, policy)
-    yield from _compare_curves(saved, now, policy)
+    yield from _compare_clocks(records, now, step, owner)
+    yield from _compare_peaks(records, now, owner)
+    yield from _compare_curves(records, now, step, owner, is_step_used=is_step_used)
 
 
-def _compare_clocks(saved: SavedRun, now: Sequence[Schedule]) -> Iterator[Difference]:
-    """Yield the first difference of a clock, if there is one."""
-    for saved_clock, schedule in zip(saved.clocks, now, strict=True):
+def _compare_clocks(
+    records: Sequence[Record], now: Sequence[Schedule], step: int, owner: Owner
+) -> Iterator[_Difference]:
+    for record, schedule in zip(records, now, strict=True):
         # Compared as plain values: building rules from them would also check their types, and a
         # library that stores [0.3, 5] as floats returns 5.0.
-        if _comparable(saved_clock) != _comparable(schedule.clock):
-            shown = f"clock={show_clock(saved_clock)}, now {show_clock(schedule.clock)}"
-            yield Difference("clock", f"it was saved with {shown}")
+        if differ(record.clock, schedule.clock):
+            shown = f"clock={show_clock(record.clock)}, now {show_clock(schedule.clock)}"
+            continues = f"The run continues at step {step} of the curve, with a fresh clock"
+            if not owner.has_position:
+                continues = "Nothing else is known of its clock"
+            yield _Difference("clock", f"it was saved with {shown}", continues)
             return
 
 
-def _comparable(clock: Any) -> Any:
-    """Return a clock with the defaults of absent arguments, which an earlier version did not have.
+def differ(saved: Any, clock: Any) -> bool:
+    """Return True if two clocks differ in more than `count`: the batch size may have changed."""
+    return bool(_without_count(saved) != _without_count(clock))
 
-    Without its `count`: a resumed run may have a different batch size.
-    """
-    if isinstance(clock, list):
-        return [_comparable(rule) for rule in cast("list[Any]", clock)]
-    if not isinstance(clock, dict):
-        return clock
-    given = cast("dict[str, Any]", clock)
-    kind = given.get("kind")
-    if not isinstance(kind, str) or kind not in CLOCKS:
-        return given
-    arguments: dict[str, Any] = {}
-    for argument in fields(CLOCKS[kind]):
-        if argument.default is not MISSING:
-            arguments[argument.name] = argument.default
-    arguments.update(given)
-    arguments.pop("count", None)
-    return arguments
+
+def _without_count(clock: Any) -> Any:
+    if isinstance(clock, dict):
+        return {k: v for k, v in cast("dict[str, Any]", clock).items() if k != "count"}
+    return clock
+
+
+def _compare_peaks(
+    records: Sequence[Record], now: Sequence[Schedule], owner: Owner
+) -> Iterator[_Difference]:
+    saved = [record.peak_value for record in records]
+    peaks = [schedule.peak_value for schedule in now]
+    for index, (before, peak) in enumerate(zip(saved, peaks, strict=True)):
+        if before is not None and peak is not None and before != peak:
+            group = "it"
+            if len(set(saved)) > 1 or len(set(peaks)) > 1:
+                group = f"group {index}"
+            continues = f"The run continues with {peak}"
+            if owner.change_peak:
+                change = f"{owner.change_peak}({short_repr(one_if_equal(peaks))})"
+                continues = (
+                    f"The run continues with {before}; to change it, call {change} after the load"
+                )
+            problem = f"{group} was saved with {before}, now {peak}"
+            yield _Difference("peak", problem, continues)
+            return
 
 
 def show_clock(clock: Any) -> str:
@@ -143,21 +181,6 @@ def show_clock(clock: Any) -> str:
     return f"{CLOCKS[clock['kind']].__name__}({', '.join(shown)})"
 
 
-def _compare_peaks(
-    saved: SavedRun, now: Sequence[Schedule], policy: Policy
-) -> Iterator[Difference]:
-    peaks = [schedule.peak_value for schedule in now]
-    for saved_peak, peak in zip(saved.peaks, peaks, strict=True):
-        if saved_peak is not None and peak is not None and saved_peak != peak:
-            old = one_if_equal(saved.peaks)
-            new = one_if_equal(peaks)
-            problem = (
-                f"it was saved with {policy.peak}_value={short_repr(old)}, now {short_repr(new)}"
-            )
-            yield Difference("peak", problem, old, new)
-            return
-
-
 def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
     """Return the value that all parameter groups have, or the values if they differ."""
     if values and values.count(values[0]) == len(values):
@@ -166,36 +189,41 @@ def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
 
 
 def _compare_curves(
-    saved: SavedRun, now: Sequence[Schedule], policy: Policy
-) -> Iterator[Difference]:
+    records: Sequence[Record],
+    now: Sequence[Schedule],
+    step: int,
+    owner: Owner,
+    *,
+    is_step_used: bool,
+) -> Iterator[_Difference]:
     """Yield the first difference of a curve from the saved one, if there is one."""
-    if saved.records is None:
-        yield Difference("unknown curve")
-        return
-    for index, (record, schedule) in enumerate(zip(saved.records, now, strict=True)):
+    for index, (record, schedule) in enumerate(zip(records, now, strict=True)):
         curve = schedule.curve
+        if record.curve is None:
+            problem = (
+                f"{owner.subject} was saved by a scheduler without a curve: this curve continues "
+                f"at step {step}, and nothing shows whether the learning rates so far were its own"
+            )
+            yield _Difference("past", problem, "")
+            return
         if record.curve == curve.to_dict():
             continue  # without building it, which takes long if it has many stages
-        try:
-            saved_curve = record.built_curve
-        except TypeError as error:
-            yield Difference("unreadable curve", str(error))
-            return
+        saved_curve = record.built_curve
         first = curve.first_difference(saved_curve)
-        if first is None or saved.curve_step < first:
+        if first is None or step < first:
             continue
-        is_step_discontinuous = saved.is_step_used and _is_discontinuous(saved_curve, curve, first)
-        if saved.curve_step == first and not is_step_discontinuous:
+        if step == first and not (is_step_used and _is_discontinuous(saved_curve, curve, first)):
             continue
-        values = policy.values
+        values = "values"
         if len(now) > 1:
-            values += f" of {policy.groups}[{index}]"
+            values += f" of group {index}"
         arguments = _show_differing_arguments(saved_curve, curve)
         problem = f"it was saved with {arguments}, and the {values} differ from step {first} on"
         remedy = ""
         if curve.total_steps > saved_curve.total_steps:
             remedy = _TRAIN_LONGER
-        yield Difference("curve", problem, remedy=remedy)
+        continues = f"The run continues at step {step} of this curve"
+        yield _Difference("curve", problem, continues, remedy)
         return
 
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypedDict
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.runs.policy import record_policy
 from plateau_jax.runs.record import Record, read_records, record_to_dict
 from plateau_jax.runs.resume import (
     Records,
@@ -23,9 +22,9 @@ from plateau_jax.runs.resume import (
 )
 from plateau_jax.saved_states.formats import (
     Format,
-    check_known,
+    check_entries,
     describe_error,
-    is_of_newer_version,
+    is_of_different_version,
 )
 
 if sys.platform != "win32":
@@ -59,14 +58,16 @@ def check_resume_file(
     step, and the record under which the run continued from that step on. What a call does depends
     on the step, and on the record that was in force before it:
 
-        step 0                      adds an entry: a new run begins
+        step 0                      adds an entry: a new run begins (a warning, if there was one)
         the current record          does nothing
         equal below the step        adds an entry, as for a branch or an appended curve
         any other record            raises an error; with strict=False warns, and adds an entry
 
     A run may go back to an earlier step. It is then compared with the record that was in force
-    before that step. With a clock, a run may have made updates at step 0, so step 0 is compared
-    too. If the file is missing at a step above 0, a warning says so, and the history begins there.
+    before that step. Later checkpoints that it leaves behind must be deleted: an entry contains
+    only a step, so a resume from one of them under the new record is accepted. With a clock, a run
+    may have made updates at step 0, so step 0 is compared too. If the file is missing at a step
+    above 0, a warning says so, and the history begins there.
 
     The file is replaced as a whole, by one process at a time, so a process that is killed leaves
     the old file or the new one. No entry is ever removed. Give each run and each branch its own
@@ -85,7 +86,7 @@ def check_resume_file(
         TypeError: `step` is not an integer.
         ValueError: The run had a different record at a step so far (unless `strict` is False);
             `record` is not a record; `path` is a URL; or the file is damaged, or was saved by a
-            newer version.
+            different version.
         OSError: The file cannot be read or written.
 
     Warns:
@@ -170,8 +171,7 @@ def _compare_with_history(
         ValueError: It cannot continue under these records.
     """
     step, records = new_entry
-    is_new_run = step == 0 and not (history and may_share_steps(records))
-    if is_new_run or _is_known(history, new_entry):
+    if _is_known(history, new_entry) or (step == 0 and not history):
         return []
     if not history:
         message = (
@@ -180,9 +180,20 @@ def _compare_with_history(
             "from, has such a file elsewhere, copy it to this path"
         )
         return [message]
-    in_force = _entry_in_force(history, new_entry)
-    policy = record_policy(len(records), str(file))
-    return compare_records(in_force.records, records, step, policy, strict=strict)
+    warnings: list[str] = []
+    if step == 0:
+        warnings.append(
+            f"{file} already has the history of a run, and a start at step 0 begins another: from "
+            "now on, checkpoints are compared with this record. If the run should have resumed, "
+            "delete the last entry of the file, and restore the checkpoint before this call. Give "
+            "a new run its own file"
+        )
+    # With a clock, updates may have been made at step 0.
+    if step > 0 or may_share_steps(records):
+        in_force = _entry_in_force(history, new_entry)
+        function = f"{file}: check_resume_file"
+        warnings += compare_records(in_force.records, records, step, function, strict=strict)
+    return warnings
 
 
 def _entry_in_force(history: Sequence[_Entry], new_entry: _Entry) -> _Entry:
@@ -214,7 +225,7 @@ def _read_history(file: Path) -> list[_Entry]:
     """Read the entries of a file; without a file, there are none.
 
     Raises:
-        ValueError: It is damaged, or was saved by a newer version.
+        ValueError: It is damaged, or was saved by a different version.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -230,15 +241,15 @@ def _read_history(file: Path) -> list[_Entry]:
             raise TypeError("its entries must be a list")
         return [_read_entry(file, entry) for entry in state["entries"]]
     except Exception as error:  # a wrong type can raise anything
-        if is_of_newer_version(error):
+        if is_of_different_version(error):
             raise ValueError(str(error)) from None
         raise ValueError(_damage_message(file, error)) from None
 
 
 def _read_entry(file: Path, entry: dict[str, Any]) -> _Entry:
+    check_entries(f"an entry of {file}", entry, _Entry._fields)
     step = checks.at_least("step", entry["step"], 0)
     records = read_records(f"{file}: records", entry["records"])
-    check_known(f"an entry of {file}", entry, _Entry._fields)
     return _Entry(step, records)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.clocks.clock import CLOCKS, AnyClock, CheckedClock, check_clock
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.saved_states.formats import (
-    NEWER,
+    DIFFERENT_VERSION,
     Format,
-    check_known,
+    check_entries,
     describe_error,
-    is_of_newer_version,
+    is_of_different_version,
 )
 
 
@@ -26,13 +26,13 @@ class _SavedRecord(TypedDict):
     format: int
     curve: dict[str, Any]
     """The result of `Curve.to_dict`."""
-    peak_value: float | None
+    peak_value: NotRequired[float]
     """The shortest decimal of the peak's float32."""
-    clock: dict[str, Any] | list[dict[str, Any]] | None
+    clock: NotRequired[dict[str, Any] | list[dict[str, Any]]]
     """The result of `to_dict` of a `DataClock`, or a list with that of each rule."""
 
 
-_FORMAT = Format("resume_record", _SavedRecord, defaults={"peak_value": None, "clock": None})
+_FORMAT = Format("resume_record", _SavedRecord)
 
 
 def resume_record(
@@ -90,18 +90,19 @@ class Record:
         """The curve itself, built once, because that takes long if it has many stages.
 
         Raises:
-            ValueError: This version rejects a value in it. A newer version may accept it.
-            TypeError: It is empty, or not a mapping, so no version wrote it.
+            ValueError: This version rejects a value in it. A different one may accept it.
         """
         try:
             with suppress_warnings():  # the run that saved it has warned about it
                 return Curve.from_dict(self.curve)
         except Exception as error:  # a wrong type can raise anything
             problem = f"{self.name} has a curve that cannot be read: {error}"
-            if not isinstance(self.curve, Mapping) or not self.curve:
-                raise TypeError(problem) from None
-            if not is_of_newer_version(error):
-                problem += f"; or it was {NEWER}"
+            if (
+                self.curve
+                and isinstance(self.curve, Mapping)
+                and not is_of_different_version(error)
+            ):
+                problem += f"; or it was {DIFFERENT_VERSION}"
             raise ValueError(problem) from None
 
 
@@ -114,7 +115,12 @@ def dump_record(curve: Curve, peak_value: Any, clock: CheckedClock) -> dict[str,
 
 def record_to_dict(record: Record) -> dict[str, Any]:
     """Return a record as plain JSON values."""
-    return _FORMAT.write(curve=record.curve, peak_value=record.peak_value, clock=record.clock)
+    saved = _FORMAT.write(curve=record.curve)
+    if record.peak_value is not None:
+        saved["peak_value"] = record.peak_value
+    if record.clock is not None:
+        saved["clock"] = record.clock
+    return saved
 
 
 def dump_records(
@@ -133,7 +139,9 @@ def read_records(name: str, saved: Any) -> list[Record]:
     if not is_list or saved == {}:
         return [read_record(name, saved)]
     items = cast("Sequence[Any]", records)
-    return [read_record(f"{name}[{index}]", record) for index, record in enumerate(items)]
+    if len(items) == 1:
+        return [read_record(name, items[0])]
+    return [read_record(f"group {index} of {name}", record) for index, record in enumerate(items)]
 
 
 def read_record(name: str, record: Any) -> Record:
@@ -144,7 +152,7 @@ def read_record(name: str, record: Any) -> Record:
             raise TypeError("pass what resume_record returned, or a list of such records")
         return _parse_record(name, plain)
     except Exception as error:  # a wrong type can raise anything
-        if is_of_newer_version(error):
+        if is_of_different_version(error):
             raise ValueError(str(error)) from None
         shown = f"{name} = {short_repr(record)}"
         problem = describe_error(error)
@@ -153,13 +161,14 @@ def read_record(name: str, record: Any) -> Record:
 
 def _parse_record(name: str, plain: Any) -> Record:
     saved = _FORMAT.read(name, plain)
-    for clock in _parts_of(saved["clock"]):
-        if isinstance(clock, dict):
-            _check_clock_is_known(name, cast("dict[str, Any]", clock))
-    peak_value: Any = saved["peak_value"]
+    clock = saved.get("clock")
+    for part in _parts_of(clock):
+        if isinstance(part, dict):
+            _check_clock_is_known(name, cast("dict[str, Any]", part))
+    peak_value: Any = saved.get("peak_value")
     if peak_value is not None:
         peak_value = shortest_decimal(peak_value)
-    return Record(name, saved["curve"], peak_value, saved["clock"])
+    return Record(name, saved["curve"], peak_value, clock)
 
 
 def _check_clock_is_known(name: str, clock: Mapping[str, Any]) -> None:
@@ -171,9 +180,9 @@ def _check_clock_is_known(name: str, clock: Mapping[str, Any]) -> None:
     if not isinstance(kind, str):
         return
     if kind not in CLOCKS:
-        raise ValueError(f"{name} has a clock of the kind {kind!r}, so it was {NEWER}")
+        raise ValueError(f"{name} has a clock of the kind {kind!r}, so it was {DIFFERENT_VERSION}")
     known = {"kind", *(argument.name for argument in fields(CLOCKS[kind]))}
-    check_known(f"the clock of {name}", clock, known)
+    check_entries(f"the clock of {name}", clock, known)
 
 
 def _parts_of(clock: Any) -> list[Any]:
@@ -211,8 +220,3 @@ def _restore_list(items: dict[str, Any]) -> dict[str, Any] | list[Any]:
 def shortest_decimal(peak: Any) -> float:
     """Return the shortest decimal of the peak's float32: 0.0003, not 0.0003000000142492354."""
     return float(str(checks.peak("peak_value", peak)))
-
-
-def shortest_decimals(peaks: Sequence[Any]) -> list[float | None]:
-    """Return the shortest decimal of each peak, as in the record of its group."""
-    return [shortest_decimal(peak) for peak in peaks]

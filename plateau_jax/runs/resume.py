@@ -1,17 +1,85 @@
 """Check that a run resumes under the schedule that it was saved with."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.runs.comparison import Schedule, compare_with_saved
-from plateau_jax.runs.policy import Policy, record_policy
-from plateau_jax.runs.record import Record, read_records
-from plateau_jax.runs.saved_run import SavedRun
+from plateau_jax.clocks.clock import CheckedClock
+from plateau_jax.clocks.position import Position, read_position, start
+from plateau_jax.runs.comparison import Owner, Schedule, compare, differ
+from plateau_jax.runs.record import Record, read_records, shortest_decimal
 
 Records = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A record, or one for each parameter group."""
+
+
+class Resumed(NamedTuple):
+    """How a saved run continues."""
+
+    position: Position
+    """On the present clock."""
+    peaks: list[float]
+    """The saved peak of each parameter group."""
+    warnings: list[str]
+
+
+def resume(
+    state: Mapping[str, Any],
+    now: Sequence[Schedule],
+    clock: CheckedClock,
+    owner: Owner,
+    *,
+    strict: bool,
+) -> Resumed:
+    """Return the position and the peaks with which a saved run continues under this schedule.
+
+    A clock that differs from the saved one starts afresh at the saved step.
+
+    Args:
+        state: A state with `owner.counter`, the entries of `dump_position`, and `records`; or with
+            `peaks` in place of `records`, if a scheduler without a curve saved it.
+        now: The schedule of each parameter group. A state may have fewer: those of the first ones.
+        clock: The clock of all of them.
+        owner: The words of the messages.
+        strict: False to continue in spite of differences that are errors.
+
+    Raises:
+        ValueError: The run cannot continue, or the state is malformed.
+    """
+    if "records" in state:
+        records = read_records("records", state["records"])
+    else:
+        records = [Record("", None, shortest_decimal(peak), None) for peak in state["peaks"]]
+    if not min(1, len(now)) <= len(records) <= len(now):
+        raise ValueError(
+            f"state_dict was saved with {len(records)} parameter groups, and there are {len(now)}"
+        )
+    now = now[: len(records)]
+    saved_clock: Any = records[0].clock if records else clock.to_plain()
+    unit: Any = None
+    if isinstance(saved_clock, dict):
+        unit = cast("dict[str, Any]", saved_clock)["unit"]
+    has_rules = isinstance(saved_clock, list)
+    is_same = not differ(saved_clock, clock.to_plain())
+    rules = clock.rules if is_same else ()
+    # The states of other rules are dropped, unread.
+    saved_position: Mapping[str, Any] = state if is_same else {**state, "hold": []}
+    position = read_position(saved_position, owner.counter, unit, rules)
+    if position.updates <= 0 and not owner.change_peak:  # no update has used the saved peak
+        now = [schedule._replace(peak_value=None) for schedule in now]
+    warnings = compare(
+        records,
+        now,
+        position.step,
+        owner,
+        is_step_used=position.rest > 0 or (has_rules and position.step < position.updates),
+        strict=strict,
+    )
+    if not is_same:
+        position = start(clock, position.updates, position.step)
+    peaks = [float(checks.peak("peak_value", record.peak_value)) for record in records]
+    return Resumed(position, peaks, warnings)
 
 
 def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool = True) -> None:
@@ -45,7 +113,7 @@ def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool
         TypeError: `step` is not an integer.
         ValueError: The curves differ at a step so far, or the clocks, the peaks or the numbers of
             records differ (unless `strict` is False); `saved` or `now` is not a record, or was
-            saved by a newer version.
+            saved by a different version.
 
     Warns:
         CurveWarning: With `strict=False`, the run differs from the saved one; or `saved` is None.
@@ -76,10 +144,8 @@ def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool
         )
     if saved is None:
         return
-    policy = record_policy(len(current))
-    for message in compare_records(
-        read_records("saved", saved), current, step, policy, strict=strict
-    ):
+    records = read_records("saved", saved)
+    for message in compare_records(records, current, step, "check_resume", strict=strict):
         warn(message)
 
 
@@ -92,7 +158,7 @@ def check_step(step: Any) -> int:
 
 
 def compare_records(
-    saved: Sequence[Record], now: Sequence[Record], step: int, policy: Policy, *, strict: bool
+    saved: Sequence[Record], now: Sequence[Record], step: int, function: str, *, strict: bool
 ) -> list[str]:
     """Return the warnings with which a run with these records resumes.
 
@@ -100,12 +166,16 @@ def compare_records(
         ValueError: It cannot resume.
     """
     is_step_used = may_share_steps(now)
-    peaks: list[float | None] = [None] * len(saved)
-    if step > 0 or is_step_used:
-        peaks = [record.peak_value for record in saved]
-    saved_run = SavedRun([*saved], peaks, step, is_step_used=is_step_used)
-    schedules = [Schedule(record.built_curve, record.peak_value, record.clock) for record in now]
-    return compare_with_saved(saved_run, schedules, policy, strict=strict).warnings
+    schedules: list[Schedule] = []
+    for record in now:
+        peak = record.peak_value if step > 0 or is_step_used else None
+        schedules.append(Schedule(record.built_curve, peak, record.clock))
+    subject = "the run"
+    if ": " in function:
+        file, function = function.rsplit(": ", 1)
+        subject = f"{file}: the run"
+    owner = Owner(subject, f"pass strict=False to {function}", has_position=False)
+    return compare(saved, schedules, step, owner, is_step_used=is_step_used, strict=strict)
 
 
 def may_share_steps(records: Sequence[Record]) -> bool:
@@ -119,8 +189,5 @@ def read_checked_records(name: str, given: Any) -> list[Record]:
     if not records:
         raise ValueError(f"{name} = {given!r} has no record: pass what resume_record returns")
     for record in records:
-        try:
-            _ = record.built_curve
-        except TypeError as error:
-            raise ValueError(str(error)) from None
+        _ = record.built_curve
     return records

@@ -1,35 +1,34 @@
 """The learning rates of a run in a training loop without JAX or torch."""
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.clocks.clock import AnyClock
+from plateau_jax.clocks.clock import AnyClock, check_clock
+from plateau_jax.clocks.position import advance_on_host, dump_position, start
 from plateau_jax.curves.curve import AnyCurve, as_curve
-from plateau_jax.runs.comparison import compare_with_saved, schedules_of
-from plateau_jax.runs.host_clock import new_clock
-from plateau_jax.runs.policy import CURVE_SCHEDULER
-from plateau_jax.runs.record import dump_records, read_records
-from plateau_jax.runs.saved_run import dump_hold_states, position_on, read_saved_run
+from plateau_jax.runs.comparison import Owner, schedules_of
+from plateau_jax.runs.record import dump_records
+from plateau_jax.runs.resume import resume
 from plateau_jax.runs.values_ahead import ValuesAhead
 from plateau_jax.saved_states.formats import Format
 from plateau_jax.saved_states.state_errors import reading_state_of
 
 
-class _CurveSchedulerState(TypedDict):
-    """See `CurveScheduler.state_dict`."""
+class RunState(TypedDict):
+    """The state of a run on the host: its position, and the schedule of each parameter group."""
 
     kind: str
     format: int
     updates: int
-    curve_step: int
-    consumed: int
+    offset: NotRequired[int]
+    consumed: NotRequired[int]
     hold: list[dict[str, int | float]]
     records: list[dict[str, Any]]
 
 
-_FORMAT = Format("curve_scheduler", _CurveSchedulerState)
+_FORMAT = Format("curve_scheduler", RunState)
 
 
 class CurveScheduler:
@@ -50,9 +49,6 @@ class CurveScheduler:
         peak_value: The learning rate at multiplier 1, rounded to float32.
         clock: As in `resume_record`.
 
-    Attributes:
-        updates: The number of updates.
-
     Raises:
         TypeError, ValueError: As `resume_record` for the same curve, peak and clock.
 
@@ -69,10 +65,16 @@ class CurveScheduler:
         self, curve: AnyCurve, peak_value: float, *, clock: AnyClock | None = None
     ) -> None:
         self._curve = as_curve("curve", curve)
-        self._clock = new_clock(clock, [self._curve])
+        self._clock = check_clock(clock, [self._curve])
+        self._flat_starts = frozenset(self._curve.flat_starts)
         peak = float(checks.peak("peak_value", peak_value))
         self._values = ValuesAhead([self._curve], [peak])
-        self.updates = 0
+        self._position = start(self._clock)
+
+    @property
+    def updates(self) -> int:
+        """The number of updates."""
+        return self._position.updates
 
     @property
     def lr(self) -> float:
@@ -82,12 +84,12 @@ class CurveScheduler:
     @property
     def curve_step(self) -> int:
         """The step of the curve that gives the learning rate."""
-        return self._clock.step(self.updates)
+        return self._position.step
 
     @property
     def consumed(self) -> int:
         """The sum of the counts of all updates; without a `DataClock`, the number of updates."""
-        return self._clock.consumed(self.updates)
+        return self._position.consumed(self._clock)
 
     def __repr__(self) -> str:
         curve = checks.short_repr(self._curve)
@@ -105,24 +107,22 @@ class CurveScheduler:
             TypeError, ValueError: An argument is wrong or missing, or belongs to a different clock.
                 Nothing was changed.
         """
-        clock = self._clock.after(self.updates, count, metric)
-        # At once: an interrupt between two assignments would count half an update.
-        vars(self).update(_clock=clock, updates=self.updates + 1)
+        self._position = advance_on_host(
+            self._clock, self._flat_starts, self._position, count, metric
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain JSON values.
 
-        The keys are `kind` and `format`; `updates`, `curve_step` and `consumed`; `hold`, the states
-        of the hold rules; and `records`. The last is a list with the record of the curve, the peak
-        and the clock, as `resume_record` returns it, which `load_state_dict` compares.
+        The keys are `kind` and `format`; `updates`; `offset`, the step of the curve minus the
+        number of updates, or with a `DataClock` `consumed`; `hold`, the states of the hold rules;
+        and `records`, a list with the record of the curve, the peak and the clock, as
+        `resume_record` returns it, which `load_state_dict` compares.
         """
-        checked = self._clock.checked
         return _FORMAT.write(
             updates=self.updates,
-            curve_step=self.curve_step,
-            consumed=self.consumed,
-            hold=dump_hold_states(checked.rules, self._clock.hold_states),
-            records=dump_records([self._curve], self._values.bases, checked),
+            **dump_position(self._clock, self._position),
+            records=dump_records([self._curve], self._values.bases, self._clock),
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
@@ -135,33 +135,19 @@ class CurveScheduler:
             state_dict: A state that `state_dict` returned.
             strict: If True, reject a state whose curve has a different history, or whose clock or
                 peak differs. If False, the run resumes at the saved step under this curve, clock
-                and peak, with a warning. A different clock starts afresh at this step, with the
-                `updates` and `consumed` that lead there.
+                and peak, with a warning. A different clock starts afresh at this step.
 
         Raises:
-            ValueError: As above; or the state contradicts itself, was saved by a newer version, or
-                is not that of a `CurveScheduler`. Nothing was changed.
+            ValueError: As above; or the state was saved by a different version, or is not that of
+                a `CurveScheduler`. Nothing was changed.
 
         Warns:
             CurveWarning: As above.
         """
-        checked = self._clock.checked
         with reading_state_of("a CurveScheduler", state_dict):
             state = _FORMAT.read("state_dict", state_dict)
-            updates = checks.at_least("updates", state["updates"], 0)
-            records = read_records("records", state["records"])
-            if len(records) > 1:
-                raise ValueError("state_dict has several records, those of parameter groups")
-            if not records or records[0].peak_value is None:
-                raise ValueError("state_dict must have a record with a peak_value")
-            (record,) = records
-            saved = read_saved_run(state, updates, [record.peak_value])
-            compared_peaks = None
-            if updates:
-                compared_peaks = self._values.bases
-            now = schedules_of([self._curve], compared_peaks, checked)
-            outcome = compare_with_saved(saved, now, CURVE_SCHEDULER, strict=strict)
-            position = position_on(checked, saved, is_new_clock=outcome.is_new_clock)
-        for message in outcome.warnings:
+            now = schedules_of([self._curve], self._values.bases, self._clock)
+            resumed = resume(state, now, self._clock, Owner(), strict=strict)
+        for message in resumed.warnings:
             warn(message)
-        vars(self).update(_clock=self._clock.resumed(position), updates=position.updates)
+        self._position = resumed.position

@@ -14,7 +14,7 @@ import optax
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
-from plateau_jax.clocks.decision import decide, initial_state
+from plateau_jax.clocks.position import Position, advance, start
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.runs.comparison import show_clock
 from plateau_jax.schedules.schedule import (
@@ -174,9 +174,8 @@ def _scale_by_data(
     # counts of 5, 8 and 8 take (curve_step, rest) from (0, 0) to (0, 5), (1, 5) and (2, 5): 21
     # samples are 2 steps and 5 samples.
     @jax.jit
-    def advance(curve_step: Any, rest: Any, count: Any) -> tuple[Any, Any]:
-        consumed = rest + count
-        return _move(curve_step, consumed // unit), consumed % unit
+    def move(curve_step: Any, rest: Any, count: Any) -> Position:
+        return _move(clock, Position(0, curve_step, rest), count=count)
 
     def init(params: optax.Params) -> CountedCurveState:
         curve_step = jnp.zeros((), "int32")
@@ -197,8 +196,8 @@ def _scale_by_data(
         count = _check_count(count)
 
         lr = schedule(state.curve_step)
-        curve_step, rest = advance(state.curve_step, state.rest, count)
-        return _scale(updates, lr), CountedCurveState(curve_step, rest, lr)
+        moved = move(state.curve_step, state.rest, count)
+        return _scale(updates, lr), CountedCurveState(moved.step, moved.rest, lr)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -207,22 +206,18 @@ def _scale_by_updates(
     schedule: CurveSchedule, curve: Curve, clock: CheckedClock
 ) -> optax.GradientTransformationExtraArgs:
     """Return the transformation with one step per update, unless a rule holds the curve."""
-    rules = clock.rules
     shown_clock = show_clock(clock.to_plain())
-    state_types = [type(initial_state(rule)) for rule in rules]
+    initial = start(clock).rules
+    state_types = [type(state) for state in initial]
     flat_starts = np.array(curve.flat_starts, np.int32)
 
     @jax.jit
-    def advance(curve_step: Any, states: Any, metric: Any) -> tuple[Any, Any]:
-        next_step = _move(curve_step, 1)
-        if not rules:
-            return next_step, states
+    def move(curve_step: Any, states: Any, metric: Any) -> Position:
         is_flat = jnp.any(flat_starts == curve_step)
-        states, held = decide(jnp, rules, states, is_flat, metric)
-        return jnp.where(held, curve_step, next_step), states
+        return _move(clock, Position(0, curve_step, 0, states), metric=metric, flat=is_flat)
 
     def init(params: optax.Params) -> ScaleByCurveState:
-        states: Any = jax.device_put(tuple(map(initial_state, rules)))
+        states: Any = jax.device_put(initial)
         return ScaleByCurveState(jnp.zeros((), "int32"), states, schedule(0))
 
     def update(
@@ -241,20 +236,29 @@ def _scale_by_updates(
             advice = "be left out: without clock=DataClock(unit), each update is one step"
             raise TypeError(checks.must("count", count, advice))
         metric = None
-        if rules:
+        if clock.rules:
             metric = _check_metric(value)
 
         lr = schedule(state.curve_step)
-        curve_step, states = advance(state.curve_step, state.hold, metric)
-        return _scale(updates, lr), ScaleByCurveState(curve_step, states, lr)
+        moved = move(state.curve_step, state.hold, metric)
+        return _scale(updates, lr), ScaleByCurveState(moved.step, moved.rules, lr)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _move(curve_step: Any, steps: Any) -> Any:
-    """Return the step of the curve after a number of further steps, at most 2³¹ - 1."""
-    # The minimum comes before the sum, which could overflow.
-    return jnp.minimum(curve_step, MAX_STEP - steps) + steps
+def _move(
+    clock: CheckedClock,
+    position: Position,
+    *,
+    count: Any = None,
+    metric: Any = None,
+    flat: Any = None,
+) -> Position:
+    """Move a position by an update, to the step 2³¹ - 1 at most."""
+    moved = advance(jnp, clock, position, count=count, metric=metric, flat=flat)
+    step = jnp.asarray(moved.step, "int32")
+    # A sum beyond int32 wraps around, to below the step before.
+    return moved._replace(step=jnp.where(step < position.step, MAX_STEP, step))
 
 
 def _scale(updates: optax.Updates, lr: jax.Array) -> Any:

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from torch.optim import Optimizer
 
 from torch_bridge.advice.position_warnings import describe_updates, start_message
+from torch_bridge.advice.value_advice import value_message
 from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.curve_api import warn
+from torch_bridge.groups.options import LEARNING_RATE
 from torch_bridge.optimizer_traits import updates_made
 
 
@@ -19,19 +21,47 @@ class StartCheck:
         optimizers: The torch optimizers.
         clock: Has the peaks, and what a step of the curve is.
         is_known: True if the user said where on the curve the run starts.
+        advise: False to warn of nothing.
     """
 
-    def __init__(self, optimizers: Sequence[Optimizer], clock: Clock, *, is_known: bool) -> None:
+    def __init__(
+        self, optimizers: Sequence[Optimizer], clock: Clock, *, is_known: bool, advise: bool
+    ) -> None:
         self._optimizers = optimizers
         self._clock = clock
-        self.is_known = is_known
-        """True from the first update or load on, and if the user said where the run starts."""
+        self._is_known = is_known
+        self._value_message = self._describe_values()
+        self.is_due = advise
+        """True until the first update or load."""
         self._updates_made: int | None = 0
         """Updates before the first one of the step; None if their number is unknown."""
 
+    @property
+    def needs_counts(self) -> bool:
+        """True if the check will ask how many updates the optimizers have made."""
+        return self.is_due and not self._is_known
+
     def set_known(self) -> None:
         """Accept the start: a state was loaded, which has the position on the curve."""
-        self.is_known = True
+        self.is_due = False
+
+    def _describe_values(self) -> str:
+        """Return the warning about learning rates that the first update will overwrite, or ""."""
+        clock = self._clock
+        first = 0
+        for optimizer in self._optimizers:
+            last = first + len(optimizer.param_groups)
+            message = value_message(
+                optimizer,
+                LEARNING_RATE,
+                clock.start.curve_step,
+                clock.curves[first:last],
+                clock.peaks[first:last],
+            )
+            if message:
+                return message
+            first = last
+        return ""
 
     def read_updates_made(self) -> None:
         """Read how many updates the optimizers have made. May wait for the device."""
@@ -48,10 +78,13 @@ class StartCheck:
             self._updates_made = None
 
     def check(self) -> None:
-        """Warn, once, if the optimizers have made updates."""
-        self.is_known = True
+        """Warn, once, if a warning is due."""
+        self.is_due = False
+        if self._value_message:
+            warn(self._value_message)
+            return
         made = self._updates_made
-        if made == 0:
+        if made == 0 or self._is_known:
             return
         seen = "the optimizer has made updates"
         number = "n"

@@ -32,7 +32,7 @@ from torch_bridge.checkpointing.file_format import (
     is_file_of_checkpoint,
     naming_file,
 )
-from torch_bridge.curve_api import Format, is_of_newer_version
+from torch_bridge.curve_api import Format, is_of_different_version
 
 _COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
 _TEMPORARY_NAME = re.compile(r"\.[0-9]+\.[0-9a-f]{32}\.(partial|removed)")
@@ -70,7 +70,7 @@ class CheckpointDir:
     damage: str = ""
     """The fault of a damaged manifest, or an empty string."""
     is_newer: bool = False
-    """True if the damage is that a newer version saved it."""
+    """True if the damage is that a different version saved it."""
 
     @property
     def undamaged_manifest(self) -> Manifest:
@@ -127,7 +127,7 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     try:
         manifest = _FORMAT.read(MANIFEST, entries)
     except (KeyError, TypeError, ValueError) as error:
-        if not is_of_newer_version(error):
+        if not is_of_different_version(error):
             return damaged(f"is malformed: {error!r}")
         save_index = entries.get("save_index")
         if type(save_index) is not int:
@@ -189,7 +189,7 @@ def commit(
                 f"{name} is missing in {path}: the ranks do not share {directory}, or another "
                 "training run saves to it"
             )
-    # Those of newer versions count, so that this save is newer than they are.
+    # Those of different versions count, so that this save is newer than they are.
     save_indices: list[int] = []
     for checkpoint in list_with_damaged(directory):
         if checkpoint.save_index < inf:

@@ -228,7 +228,7 @@ class Checkpoints:
                 - The class of a tensor is not in torch's list of safe globals.
                 - A tensor of a subclass, such as torchao's 8-bit moments, was sharded differently.
                 - The arguments, or a schedule, differ between ranks.
-                - A newer version saved the checkpoint.
+                - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: The error that a part raises if it rejects its state.
 
@@ -309,7 +309,7 @@ class Checkpoints:
                   module, or it is of a different model.
                 - The model is on the meta device.
                 - The arguments differ between ranks.
-                - A newer version saved the checkpoint.
+                - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
 
         >>> import tempfile, torch
@@ -388,7 +388,7 @@ class Checkpoints:
                 - `steps` is empty, or names a checkpoint twice.
                 - The numbers of weights and checkpoints differ, a weight is not finite, or the
                   weights don't add up to 1.
-                - A checkpoint is missing, or was saved by a newer version.
+                - A checkpoint is missing, or was saved by a different version.
                 - A checkpoint has no such part, or the part is neither a `TrainStep` nor a module,
                   or it is of a different model.
                 - A tensor is floating-point in one checkpoint, but not in another or in the module.

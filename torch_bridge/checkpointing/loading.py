@@ -132,8 +132,8 @@ def read_random_states(saved: SavedCheckpoint) -> RandomStates | None:
     """Return the random states that this rank gets: None if the checkpoint has none for it.
 
     Raises:
-        ValueError: A newer version saved them; or a generator rejects them, such as NumPy's if the
-            program has replaced it by one of a different kind.
+        ValueError: A different version saved them; or a generator rejects them, such as NumPy's if
+            the program has replaced it by one of a different kind.
     """
     rank = processes.rank()
     if rank >= saved.manifest["world_size"] or not saved.has_random_states():
@@ -168,7 +168,7 @@ def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapp
         raise ValueError(f"{part} is neither a TrainStep nor a module")
     structure = cast("dict[str, Any]", structure)
     if TRAIN_STEP.is_of(structure):
-        TRAIN_STEP.check_not_newer(part, structure)
+        TRAIN_STEP.check_version(part, structure)
         structure = structure["model"]
 
     current = plain_state(model)
@@ -413,7 +413,7 @@ def read_verified(
         The value that `read` returns, and ""; or None, and a description of the damage.
 
     Raises:
-        ValueError: A newer version saved a checkpoint.
+        ValueError: A different version saved a checkpoint.
         Exception: An error of `read`, if nothing is damaged.
     """
     for checkpoint in checkpoints:

@@ -34,8 +34,11 @@ RANDOM_STATES_PART = "random-states"
 _ARGUMENTS_OF_LOAD = ("verify", "partial")
 _RESERVED_NAMES = (*file_format.RESERVED_NAMES, *_ARGUMENTS_OF_LOAD)
 
+_SCHEDULES = "scheduler", "follower", "train_step", "curve_scheduler"
+"""The kinds of the states of schedules."""
+
 _SAME_ON_ALL_RANKS = (
-    *("last_epoch", "applied", "skipped", "curve_step", "consumed"),
+    *("last_epoch", "applied", "skipped", "offset", "consumed"),
     *("hold", "records"),
 )
 """The entries of the state of a schedule that determine its learning rates."""
@@ -169,10 +172,9 @@ def schedule_entries(states: Mapping[str, Any]) -> dict[str, str]:
     for name, state in states.items():
         map_leaves(name, state, leaves.setdefault)
     schedules: list[str] = []
-    for path in leaves:
-        schedule = path.removesuffix("curve_step")
-        if schedule != path and f"{schedule}kind" in leaves:
-            schedules.append(schedule)
+    for path, leaf in leaves.items():
+        if path.endswith(".kind") and leaf in _SCHEDULES:
+            schedules.append(path.removesuffix("kind"))
     entries: dict[str, str] = {}
     for schedule in schedules:
         for path, leaf in leaves.items():

@@ -16,11 +16,10 @@ from torch_bridge.curve_api import (
     Curve,
     Position,
     Rule,
-    States,
     checks,
     decide,
-    initial_states,
     position_after,
+    start,
 )
 
 # For `on_counters`, the host copies the counters after 16, 32, 64, ..., 1024 updates, and then
@@ -31,7 +30,7 @@ _INTERVAL = 1024
 
 
 class Counters(NamedTuple):
-    """The counters on the device, a `Position` without the states of the rules."""
+    """The counters on the device."""
 
     applied: int
     """Updates applied."""
@@ -141,16 +140,14 @@ class Clock:
 
     # The state.
 
-    def write_state(self, position: Position, peaks: Sequence[float]) -> None:
+    def write_state(self, position: Position, peaks: Sequence[float], skipped: int = 0) -> None:
         """Continue from this position with these peaks."""
-        consumed = position.consumed
-        if self._unit is None:
-            consumed = position.updates
-        counters = Counters(position.updates, position.skipped, position.curve_step, consumed)
+        consumed = position.consumed(self.checked)
+        counters = Counters(position.updates, skipped, position.step, consumed)
         self.start = counters
         """The counters from which the clock continued last."""
         if self._hold is not None:
-            self._hold.write_states(position.hold_states)
+            self._hold.write_states(position.rules)
         self._counters.copy_(torch.tensor(counters, device="cpu"))
         self.set_peaks(peaks)
 
@@ -179,11 +176,13 @@ class Clock:
             self.on_counters(counters)
         return counters
 
-    def read_hold_states(self) -> States:
-        """Read the states of the rules. Synchronizes with the device."""
-        if self._hold is None:
-            return ()
-        return self._hold.read_states()
+    def position_of(self, counters: Counters) -> Position:
+        """Return the position at these counters. With rules, synchronizes with the device."""
+        rules = () if self._hold is None else self._hold.read_states()
+        rest = 0
+        if self._unit is not None:
+            rest = counters.consumed % self._unit
+        return Position(counters.applied, counters.curve_step, rest, rules)
 
     def lrs_at(self, step: int) -> list[float]:
         """Return the learning rate of each group at a step of the curve, computed on the host."""
@@ -336,7 +335,7 @@ class Hold:
     ) -> None:
         self._rules = rules
         self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
-        self._initial = initial_states(rules)
+        self._initial = start(CheckedClock(rules=tuple(rules))).rules
         self._num_integers = [
             sum(value.dtype == np.int32 for value in state) for state in self._initial
         ]
@@ -414,7 +413,7 @@ class Hold:
         floats.copy_(torch.where(skip, floats, torch.stack(new_floats)))
         return is_held
 
-    def read_states(self) -> States:
+    def read_states(self) -> tuple[Any, ...]:
         """Read the states. Synchronizes with the device."""
         states: list[Any] = []
         for state in self._states:
@@ -422,7 +421,7 @@ class Hold:
             states.append(type(state)(*fields))
         return tuple(states)
 
-    def write_states(self, states: States) -> None:
+    def write_states(self, states: Sequence[Any]) -> None:
         for device_state, state in zip(self._states, states, strict=True):
             for scalar, value in zip(device_state, state, strict=True):
                 scalar.fill_(value.item())

@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
 from torch_bridge.curve_api import (
-    NEWER,
+    DIFFERENT_VERSION,
     Format,
     checks,
     reading_state_of,
-    without_defaults,
 )
 from torch_bridge.distributed import processes
 
@@ -34,9 +33,6 @@ class _LoaderState(TypedDict):
 
 
 _FORMAT = Format("loader", _LoaderState)
-
-_MADE_WITH_DEFAULTS: dict[str, int | bool] = {}
-"""The values that absent arguments in `made_with` mean, as in `Format.defaults`."""
 
 _EPOCHS_PER_SEED = 1024
 _END: Any = object()
@@ -251,7 +247,7 @@ class ResumableLoader(DataLoader[Any]):
         """Return the arguments that decide the order, and the position after the last batch."""
         epoch, batch = self._position
         return _FORMAT.write(
-            made_with=without_defaults(self.batch_sampler.made_with, _MADE_WITH_DEFAULTS),
+            made_with=dict(self.batch_sampler.made_with),
             epoch=epoch,
             batch=batch,
         )
@@ -279,7 +275,7 @@ class ResumableLoader(DataLoader[Any]):
     def _check_made_with(self, saved: Mapping[str, Any]) -> None:
         """Raise a ValueError if the state was saved by a loader with different arguments."""
         made_with = self.batch_sampler.made_with
-        complete = {**_MADE_WITH_DEFAULTS, **saved}
+        complete = dict(saved)
         changes: list[str] = []
         for name in {**made_with, **complete}:
             now = made_with.get(name)
@@ -290,7 +286,7 @@ class ResumableLoader(DataLoader[Any]):
             return
         problem = f"state_dict was saved by a loader with {', '.join(changes)}"
         if not saved.keys() <= made_with.keys():
-            problem += f"; if this version has no such argument, it was {NEWER}"
+            problem += f"; if this version has no such argument, it was {DIFFERENT_VERSION}"
         if complete.get("batch_size") != made_with["batch_size"]:
             problem += (
                 "; this batch_size is that of all processes together, and make_loader takes that "

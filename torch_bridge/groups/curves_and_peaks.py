@@ -5,9 +5,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import Curve, check_length, checks
+from torch_bridge.curve_api import Curve, checks
 from torch_bridge.groups.optimizers import groups_of
-from torch_bridge.groups.options import LEARNING_RATE, as_number
+from torch_bridge.groups.options import LEARNING_RATE, as_number, check_length
 from torch_bridge.optimizer_traits import updates_made
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import Curve, check_length, checks, warn
+from torch_bridge.curve_api import checks, warn
 
 
 def as_number(value: Any) -> Any:
@@ -21,6 +21,14 @@ def as_number(value: Any) -> Any:
 def is_same(a: float, b: float) -> bool:
     """Return True if two numbers are equal, whether or not they were rounded to float32."""
     return math.isclose(a, b, rel_tol=1e-6)
+
+
+def check_length(
+    name: str, values: Sequence[Any], group_count: int, groups: str = "parameter groups"
+) -> None:
+    """Raise a ValueError unless there is a value for each of the groups."""
+    if len(values) != group_count:
+        raise ValueError(f"{name} has {len(values)} items; the number of {groups} is {group_count}")
 
 
 def base_value(name: str, value: Any) -> float:
@@ -41,6 +49,17 @@ def bases_per_group(
     bases = list(cast("Sequence[Any]", base))
     check_length(name, bases, group_count, groups)
     return [base_value(f"{name}[{index}]", value) for index, value in enumerate(bases)]
+
+
+def written_values(
+    optimizer: Optimizer, initial: dict[str, list[Any]] | None = None
+) -> dict[str, list[Any]]:
+    """Return what schedulers of this library wrote last into an optimizer's groups, by `base_key`.
+
+    It is kept outside of the groups, so that no state of the optimizer contains it. If nothing is
+    known, it begins as `initial`.
+    """
+    return vars(optimizer).setdefault("_values_of_curves", initial or {})
 
 
 # Some libraries keep factors of an option in the groups, which only their schedulers apply.
@@ -139,11 +158,6 @@ class GroupOption(NamedTuple):
         self.replace(changed, number)
         return f'group["{self.name}"] = {changed[self.name]!r}'
 
-    def is_default(self, defaults: dict[str, Any], value: Tensor) -> bool:
-        """Return True if this very tensor is the option's value in an optimizer's defaults."""
-        # The groups may have options without a default.
-        return self.is_in(defaults) and self.read(defaults) is value
-
     def replace(self, group: dict[str, Any], value: Any) -> None:
         """Replace the value in the group, even if it is a tensor."""
         if self.item is None:
@@ -152,6 +166,15 @@ class GroupOption(NamedTuple):
             items = list(group[self.name])
             items[self.item] = value
             group[self.name] = type(group[self.name])(items)
+
+    def separate_tensor(self, group: dict[str, Any]) -> None:
+        """Give the group its own tensor, if its value is one.
+
+        Other groups, other optimizers, and the optimizer's defaults may have the same tensor.
+        """
+        value = self.read(group)
+        if isinstance(value, Tensor):
+            self.replace(group, value.detach().clone())
 
     def write(self, group: dict[str, Any], value: float | Tensor) -> float | Tensor:
         """Set the value, and return it; if it is a tensor, fill that tensor, and return a copy."""
@@ -167,33 +190,6 @@ def _is_scale(value: Any) -> bool:
         return float(value) != 1
     except (RuntimeError, TypeError, ValueError):
         return False  # here the key means something else
-
-
-def unshare_tensors(
-    optimizer: Optimizer,
-    option: GroupOption,
-    groups: Sequence[dict[str, Any]],
-    bases: Sequence[float],
-    curves: Sequence[Curve],
-) -> None:
-    """Give groups that share a tensor, but differ in base or curve, separate tensors.
-
-    Groups share a tensor if torch gave them all the same default value. The optimizer's defaults
-    get a separate tensor, with the base: a group that is added later begins with it.
-    """
-    defaults: dict[str, Any] = getattr(optimizer, "defaults", {})
-    first_uses: dict[int, tuple[float, Curve]] = {}
-    """The base and curve of the first group that has each tensor; that group keeps it."""
-    for group, base, curve in zip(groups, bases, curves, strict=True):
-        value = option.read(group)
-        if not isinstance(value, Tensor):
-            continue
-        if option.is_default(defaults, value):
-            # Filled, because an earlier scheduler may have written a learning rate into it.
-            option.replace(defaults, value.clone().fill_(base))
-        use = base, curve
-        if first_uses.setdefault(id(value), use) != use:
-            option.replace(group, value.clone())
 
 
 class LearningRate(GroupOption):

@@ -1,5 +1,5 @@
-"""Curves for the learning rate, as a torch scheduler, and for other options of an optimizer.
+"""Curves for the learning rate, and for other options of an optimizer, as torch schedulers.
 
-`scheduler_state` (the entries of a state, and the states of other schedulers), `update_hook` (what
-runs before each update of an optimizer), `curve_lr` (`lambda_lr`), `follower` (`follow`).
+`group_scheduler` (a curve for one option of the groups), `update_hook` (sees the updates of the
+optimizer), `curve_lr` (`lambda_lr`), `follower` (`follow`).
 """

@@ -1,54 +1,46 @@
 """A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose state contains the step and the curve."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from copy import copy
-from typing import Any, SupportsIndex
+from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.advice.step_warnings import Event, WatchedScheduler
-from torch_bridge.curve_api import (
-    AnyClock,
-    AnyCurve,
-    Curve,
-    HoldClock,
-    UpdateClock,
-    as_curves,
-    check_peaks,
-    checks,
-    compare_with_saved,
-    dump_hold_states,
-    dump_records,
-    new_clock,
-    position_after,
-    position_on,
-    read_saved_run,
-    reading_state_of,
-    schedules_of,
-    shortest_decimals,
-    state_policy,
-    warn,
+from torch_bridge.curve_api import AnyClock, AnyCurve, Format, Owner, warn
+from torch_bridge.groups.options import LEARNING_RATE
+from torch_bridge.schedulers.group_scheduler import GroupScheduler, state_of_kind, warn_of_order
+
+
+class SchedulerState(TypedDict):
+    """See `lambda_lr.state_dict`."""
+
+    kind: str
+    format: int
+    last_epoch: int
+    offset: NotRequired[int]
+    consumed: NotRequired[int]
+    hold: list[dict[str, int | float]]
+    records: list[dict[str, Any]]
+    peak_was_set: bool
+    in_charge: bool
+
+
+SCHEDULER = Format(
+    "scheduler",
+    SchedulerState,
+    advice={
+        "train_step": (
+            "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build "
+            "lambda_lr(optimizer, curve, last_epoch=state['applied'] - 1); with clock=, see "
+            "docs/training_step.md, From a TrainStep to a scheduler"
+        )
+    },
 )
-from torch_bridge.groups.curves_and_peaks import check_peaks_are_known, curves_of
-from torch_bridge.groups.group_curves import GroupCurves
-from torch_bridge.groups.optimizers import groups_of
-from torch_bridge.groups.options import LEARNING_RATE, as_number, bases_per_group
-from torch_bridge.optimizer_traits import has_two_steps
-from torch_bridge.schedulers.scheduler_state import (
-    SCHEDULER,
-    read_bases,
-    read_flag,
-    read_last_lrs,
-    read_scheduler_state,
-)
-from torch_bridge.schedulers.update_hook import hook_of
 
 
 # Named like a function, as `torch.no_grad` is, because programs call it like one.
-class lambda_lr(LambdaLR):
+class lambda_lr(GroupScheduler, LambdaLR):
     """A PyTorch scheduler that follows a curve.
 
     After n calls of `step()` each group has the learning rate
@@ -60,16 +52,18 @@ class lambda_lr(LambdaLR):
     can reject a curve that differs at a step so far.
 
     The peak of a group is its `initial_lr` if it has one, else its `lr`, as in torch. If
-    `group["lr"]` is a tensor, the scheduler writes into that tensor.
+    `group["lr"]` is a tensor, the group gets a copy of it when the scheduler is built, since other
+    optimizers may have the same tensor, and the scheduler writes into this copy.
 
-    As in a `LambdaLR`, programs may write into `base_lrs`, `last_epoch` and `optimizer`, with the
-    same effect. With a `DataClock`, the next step rejects a changed `last_epoch`. A scheduler
-    writes into a group when it is built or stepped, when you set its peak or load its state, and
-    before the first update of an added group. It does not write when the optimizer loads a state.
+    As in a `LambdaLR`, programs may write into `base_lrs` and, without a clock, `last_epoch`, with
+    the same effect. A changed `lr_lambdas` is an error of the next step. A scheduler writes into a
+    group when it is built or stepped, when you set its peak or load its state, and before the first
+    update of an added group. It does not write when the optimizer loads a state.
 
-    The optimizer's groups may change. A group keeps its curve and peak if other groups are removed
-    or reordered. If all groups follow one curve, an added group follows it too, from the next
-    `optimizer.step()` on (if that is compiled or wrapped, from the next `scheduler.step()` on).
+    The optimizer's groups may change. A group is its dictionary: it keeps its curve and peak if
+    other groups are added, removed or reordered, and if the optimizer loads a state. A group with a
+    new dictionary is a new group. If all groups follow one curve, it follows that curve from the
+    next `optimizer.step()` on; if that is compiled or wrapped, from the next `scheduler.step()` on.
     With one curve per group, that call raises an error.
 
     By default, each call of `step()` moves to the next step of the curve. With a hold rule as
@@ -119,12 +113,12 @@ class lambda_lr(LambdaLR):
             that only other schedulers read, such as timm's `lr_scale`. During training, once each,
             if:
 
-            - a group had an earlier scheduler, and its `lr` was neither the peak nor what that
-              scheduler wrote;
-            - `step()` is called much more rarely or much more often than the optimizer's;
-            - training continues far past the end of the curve;
-            - the unit is so large that the curve stays at 0;
-            - the optimizer was loaded, but this scheduler starts at step 0 without its state.
+            - the `lr` of a group is neither its `initial_lr` nor what a scheduler wrote last;
+            - the optimizer was loaded, but this scheduler starts at step 0 without its state;
+            - `step()` is called at least 1.5 times as often as the optimizer's (told before update
+              57 or 168), or at most a tenth as often (before update 168);
+            - the unit is so large that the curve stays at 0 (before update 168);
+            - training continues far past the end of the curve.
         UserWarning: As in torch: the scheduler is stepped before the optimizer.
 
     >>> import torch
@@ -151,15 +145,11 @@ class lambda_lr(LambdaLR):
     (204800, 50, 0.00015)
     """
 
-    # Why not a plain LambdaLR with the curves as its functions? Its state has the step but no
-    # curve, so a run could resume under a different curve unnoticed, and it rounds neither the peak
-    # nor the product to float32.
-
-    # Not in `__dict__`, which programs save and write back as a scheduler's state, as torch does.
-    __slots__ = ("_group_curves", "_hook", "_watched")
-
-    _get_lr_called_within_step = True
-    """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
+    _owner = Owner(
+        override="pass strict=False to load_state_dict, or to lambda_lr if a trainer loads",
+        change_peak="scheduler.set_peak",
+        counter="last_epoch",
+    )
 
     def __init__(
         self,
@@ -171,136 +161,9 @@ class lambda_lr(LambdaLR):
         clock: AnyClock | None = None,
         advise: bool = True,
     ) -> None:
-        last_epoch = checks.at_least("last_epoch", last_epoch, -1)
-        curve = as_curves("curve", curve)
-        curves = curves_of(groups_of(optimizer), curve)
-        # A single curve sets the clock, even before there is a group.
-        self._clock = new_clock(clock, [curve] if isinstance(curve, Curve) else curves)
-        if last_epoch >= 0:
-            alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
-            argument = f"last_epoch = {last_epoch}"
-            check_peaks_are_known(optimizer, argument, alternative)
-            updates = last_epoch + 1
-            position = position_after(self._clock.checked, updates, argument, alternative)
-            self._clock = self._clock.resumed(position)
-        self._is_plain = type(self._clock) is UpdateClock and type(self).get_lr is lambda_lr.get_lr
-        """True if a step is an update, and no derived class has replaced `get_lr`."""
-        self.count: int | Tensor | None = None
-        self._hook = hook_of(optimizer)
-        self._group_curves = GroupCurves(optimizer, LEARNING_RATE, curve)
-        self._hook.register(self._group_curves)
-        self.strict = strict
-        self._is_peak_set = False
-        """True if `set_peak` has set the peak, in this run or before. The saved peaks may then
-        differ from the program's without a warning."""
-        self._watched: WatchedScheduler | None = None
-        """What the warnings know of this scheduler; None for a copy, and with `advise=False`."""
-        if advise:
-            self._watch()
-        functions: list[Any] = curves
-        if _has_plain_step(optimizer):
-            super().__init__(optimizer, functions, last_epoch)
-        else:  # torch would mistake the function for a method of the class
-            self.last_epoch = last_epoch
-            self._initial_step()
-        self._tell("built")
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer whose groups follow the curve."""
-        return self._group_curves.optimizer
-
-    @optimizer.setter
-    def optimizer(self, optimizer: Optimizer) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if optimizer is self.optimizer:
-            return
-        groups_of(optimizer)  # checks it before anything changes
-        self._hook.unregister(self._group_curves)
-        self._retarget(optimizer)
-
-    def _retarget(self, optimizer: Optimizer) -> None:
-        self._hook = hook_of(optimizer)
-        self._group_curves.retarget(optimizer)
-        self._hook.register(self._group_curves)
-        if self._watched is not None:
-            self._watch()
-            self._tell("moved")
-
-    def _watch(self) -> None:
-        """Have the warnings of this optimizer look at this scheduler."""
-        self._watched = WatchedScheduler(self._hook.advice, self._group_curves, self._clock)
-
-    def _tell(self, event: Event) -> None:
-        """Tell the warnings what has happened. Nothing comes back from them."""
-        if self._watched is not None:
-            self._watched.note(event, self.last_epoch, self._clock)
-
-    def _sync(self) -> None:
-        """Match the optimizer's groups, and adopt what the program wrote into the lists."""
-        is_rebuilt = self._hook.is_registered and hook_of(self.optimizer) is not self._hook
-        if is_rebuilt:  # by its constructor, which the program has called again
-            self._retarget(self.optimizer)
-        self._group_curves.sync()
-        self._tell("matched")
-
-    def _read_groups(self) -> None:
-        """Match the optimizer's groups, and leave the lists as they are."""
-        if not self._group_curves.is_synced():
-            self._group_curves.sync_groups()
-            self._tell("matched")
-
-    @property
-    def curves(self) -> list[Curve]:
-        """The curve of each group."""
-        return self._group_curves.lists.curves
-
-    @property
-    def lr_lambdas(self) -> list[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The same list as `curves`, under torch's name."""
-        return self._group_curves.lists.curves
-
-    # Torch and programs set attributes of these names.
-
-    @lr_lambdas.setter
-    def lr_lambdas(self, curves: Sequence[Any]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._group_curves.lists.curves = list(curves)
-
-    @property
-    def base_lrs(self) -> list[float]:
-        """Each group's peak, in float32."""
-        return self._group_curves.lists.bases
-
-    @base_lrs.setter
-    def base_lrs(self, peaks: Sequence[float]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._group_curves.lists.bases = list(peaks)
-
-    @property
-    def _last_lr(self) -> list[float | Tensor]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return [*self._group_curves.written]
-
-    @_last_lr.setter
-    def _last_lr(self, lrs: Sequence[float | Tensor] | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._group_curves.note_written(list(lrs or ()))
-
-    @property
-    def curve_step(self) -> int:
-        """The step of the curve: `last_epoch` minus held updates, or `consumed // unit`."""
-        return self._clock.step(self.last_epoch)
-
-    @property
-    def consumed(self) -> int:
-        """The sum of the counts of all updates; without a `DataClock`, the number of updates."""
-        return self._clock.consumed(self.last_epoch)
-
-    @property
-    def unit(self) -> int | None:
-        """The number of samples or tokens in one step of the curve; None if a step is an update."""
-        return self._clock.checked.unit
-
-    def __repr__(self) -> str:
-        curve, values = self._group_curves.describe()
-        unit = "" if self.unit is None else f", unit={self.unit}"
-        return f"{type(self).__name__}({curve}, curve_step={self.curve_step}{unit}, {values})"
+        super().__init__(
+            optimizer, LEARNING_RATE, curve, clock, last_epoch, strict=strict, advise=advise
+        )
 
     def step(
         self,
@@ -320,158 +183,23 @@ class lambda_lr(LambdaLR):
             metric: With a hold rule, the loss of the update, or another metric: a float, or a
                 scalar tensor of a floating-point dtype, the same on all ranks.
 
-        Warns:
-            UserWarning: As in torch: `epoch` is given, or the optimizer has not been stepped yet.
-
         Raises:
             TypeError, ValueError: One of these; nothing was changed:
 
-                - An argument is wrong or missing, or belongs to a different clock: `count` to a
-                  `DataClock`, `metric` to a hold rule, `epoch` to neither.
+                - An argument is wrong or missing, or belongs to a different clock.
                 - The total consumed would be above 2⁶².
                 - A group was added although each group has its own curve, or with the `initial_lr`
                   of another group but a different `lr`.
-                - The program has written something invalid into `base_lrs`, `lr_lambdas`, `curves`
-                  or `optimizer`; or, with a `DataClock`, anything into `last_epoch`.
         """
-        if epoch is None and count is None and metric is None and self._step_as_usual():
-            return
-        clock = self._clock
-        before = self.last_epoch
-        updates = before + 1
-        step_count = self._step_count
-        if count is None:
-            count = self.count
-        if epoch is not None and isinstance(clock, HoldClock):
-            metric = _metric_in_place_of_epoch(epoch, metric)
-            epoch = None
-        if epoch is not None:
-            updates = self._checked_epoch(epoch)
-        # Torch's constructors step a scheduler before the first update: its clock must not move.
-        is_initial = step_count == 0 or before < 0
-        if not is_initial or count is not None or metric is not None:
-            clock = clock.after(before, count, metric)
-        if step_count == 1:
-            self._warn_of_order()
-        if epoch is not None:
+        if self._step_count == 1 and not self._is_initial:
+            warn_of_order(self._optimizer)
+        if epoch is not None and not self._clock.rules:
+            self._checked_epoch(epoch)
             warn(
                 "The epoch parameter in `scheduler.step()` is deprecated: call it without",
                 UserWarning,
             )
-        self._move_to(updates, clock)
-        self.count = None
-        self._step_count = step_count + 1
-        if updates != before + 1:
-            self._tell("moved")
-        elif is_initial:
-            # `SequentialLR` takes back the first steps of its schedulers in their `last_epoch`, and
-            # makes that of the first one again.
-            self._tell("started")
-        else:
-            self._tell("stepped")
-
-    def _step_as_usual(self) -> bool:
-        """Make a step without arguments or a clock, in 0.85 of the time of `step`.
-
-        Return False, and change nothing, if there is more to do.
-        """
-        group_curves = self._group_curves
-        step = self.last_epoch + 1
-        is_usual = self._is_plain and step > 0 and self._step_count > 1 and self.count is None
-        if not is_usual or "get_lr" in self.__dict__ or not group_curves.is_synced():
-            return False
-        group_curves.write(step, group_curves.ahead.at(step))
-        self.last_epoch = step
-        self._step_count += 1
-        self._tell("stepped")
-        return True
-
-    def _checked_epoch(self, epoch: Any) -> int:
-        if self.unit is not None:
-            raise TypeError(
-                f"step({checks.short_repr(epoch)}) with DataClock({self.unit}): write "
-                "step(count=n), where n is what the update consumed; to move to another step, call "
-                "load_state_dict(state)"
-            )
-        is_integer = isinstance(epoch, SupportsIndex) and not isinstance(epoch, bool | Tensor)
-        if not is_integer:
-            raise TypeError(
-                checks.must(
-                    "epoch",
-                    epoch,
-                    "be an integer. The curve counts updates, "
-                    "not parts of epochs: call step() after each; step() takes a loss only with a "
-                    "hold rule, as in lambda_lr(optimizer, curve, clock=rule)",
-                )
-            )
-        return max(checks.integer("epoch", epoch), -1)
-
-    def _warn_of_order(self) -> None:
-        """Warn as torch does if the scheduler is stepped before the optimizer."""
-        if has_two_steps(self.optimizer):
-            return
-        # Torch's constructor replaces `optimizer.step`, to notice its first call. A copy of the
-        # optimizer has the plain `step`.
-        is_watched = hasattr(self.optimizer.step, "_wrapped_by_lr_sched")
-        if is_watched and not getattr(self.optimizer, "_opt_called", False):
-            warn(
-                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in "
-                "the opposite order: `optimizer.step()` before `lr_scheduler.step()`. Otherwise "
-                "the first value of the learning rate schedule is skipped",
-                UserWarning,
-            )
-
-    def _update_lr(self, epoch: int | None = None) -> None:
-        # Torch's `SequentialLR` calls this instead of `step` when this scheduler's turn comes.
-        if epoch is None:
-            epoch = self.last_epoch + 1
-        self._move_to(epoch, self._clock.restarted())
-        self.count = None  # another scheduler's turn consumed it
-        self._tell("moved")
-
-    def _move_to(self, updates: int, clock: UpdateClock) -> None:
-        """Write the learning rates after this number of updates into the groups."""
-        group_curves = self._group_curves
-        if not group_curves.is_synced():
-            self._sync()
-        step = clock.step(updates)
-        if self._has_default_get_lr():
-            lrs = group_curves.ahead.at(step)  # as `get_lr` does, after matching the groups
-        else:
-            lrs = self._lrs_of_custom_get_lr(updates, clock)
-        group_curves.write(step, lrs)
-        self.last_epoch = updates
-        self._clock = clock
-
-    def _has_default_get_lr(self) -> bool:
-        """Return False if a derived class, or the program, has replaced `get_lr`."""
-        return type(self).get_lr is lambda_lr.get_lr and "get_lr" not in self.__dict__
-
-    def _lrs_of_custom_get_lr(self, updates: int, clock: UpdateClock) -> list[Any]:
-        """Return what `get_lr` of a derived class, or the program's, returns at these updates."""
-        before = self.last_epoch, self._clock
-        self.last_epoch = updates
-        self._clock = clock
-        try:
-            lrs = self.get_lr()
-        finally:
-            self.last_epoch, self._clock = before
-        group_count = len(self._group_curves.groups)
-        if len(lrs) != group_count:
-            raise ValueError(
-                f"get_lr() returned {len(lrs)} learning rates for {group_count} parameter groups"
-            )
-        return lrs
-
-    def get_lr(self) -> list[float | Tensor]:
-        """Return each group's learning rate at `curve_step`, a float32 number as a Python float."""
-        self._read_groups()
-        return [*self._group_curves.ahead.at(self._clock.step(self.last_epoch))]
-
-    def get_last_lr(self) -> list[float | Tensor]:
-        """Return the learning rates written last, in the order of the optimizer's groups."""
-        self._read_groups()
-        return self._last_lr
+        self._advance(epoch, count, metric)
 
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak from the next update on. The new peak is part of the state.
@@ -499,14 +227,7 @@ class lambda_lr(LambdaLR):
         >>> scheduler.get_last_lr()
         [0.25]
         """
-        group_curves = self._group_curves
-        self._sync()
-        peaks = bases_per_group("peak", peak, len(group_curves.groups))
-        self._is_peak_set = True
-        group_curves.set_bases(peaks)
-        if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
-            self._move_to(self.last_epoch, self._clock)
-        self._tell("peak set")
+        self._set_bases("peak", peak)
 
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
@@ -514,43 +235,16 @@ class lambda_lr(LambdaLR):
         The entries are:
 
         - `kind` and `format`;
-        - `last_epoch`, `curve_step` and `consumed`;
+        - `last_epoch`;
+        - `offset`: the step of the curve minus `last_epoch`; with a `DataClock`, instead
+          `consumed`, the sum of all counts;
         - `hold`: the states of the hold rules;
-        - `base_lrs`: the peak of each group;
+        - `records`: for each group, what `plateau_jax.resume_record` returns, with its curve and
+          peak, which `load_state_dict` compares;
         - `peak_was_set`: True if `set_peak` has set the peaks;
-        - `base_lrs_are_new`, only if the program has written peaks into `base_lrs` that the next
-          step will use;
-        - `_last_lr`: the learning rates that this scheduler wrote last;
-        - `in_charge`: True if the groups have these learning rates;
-        - `records`: for each group, what `plateau_jax.resume_record` returns, which
-          `load_state_dict` compares.
+        - `in_charge`: True if the groups have the learning rates of this scheduler.
         """
-        group_curves = self._group_curves
-        # What raises an error, such as an added group without a curve, is left out: the next step
-        # raises it too.
-        with suppress(TypeError, ValueError):
-            self._read_groups()
-        checked = self._clock.checked
-        peaks = group_curves.bases
-        state = SCHEDULER.write(
-            last_epoch=self.last_epoch,
-            curve_step=self.curve_step,
-            consumed=self.consumed,
-            hold=dump_hold_states(checked.rules, self._clock.hold_states),
-            records=dump_records(group_curves.curves, peaks, checked),
-            base_lrs=list(peaks),
-            peak_was_set=self._is_peak_set,
-            _last_lr=[float(as_number(lr)) for lr in self._last_lr],
-            in_charge=self.last_epoch >= 0 and group_curves.is_in_charge(),
-            _step_count=self._step_count,
-            base_lrs_are_new=group_curves.has_new_bases,
-        )
-        # With this entry, torch's own `LambdaLR` keeps its functions when it loads this state;
-        # without it, the load fails. It must fail with a unit or rules: `LambdaLR` would resume at
-        # `last_epoch`, which then is not the step of the curve.
-        if not checked.can_stand_still:
-            state["lr_lambdas"] = [None] * len(peaks)
-        return state
+        return SCHEDULER.write(**self._written_state())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Resume from the saved step, and write the learning rates into the groups.
@@ -559,15 +253,17 @@ class lambda_lr(LambdaLR):
         from the same update, because the next update then uses the `lr` that it restores. If a
         different scheduler had written the groups' learning rates when this one was saved, the
         groups keep those of the optimizer's state. If the state has fewer groups than the
-        optimizer, it is loaded into the first ones. Torch's own `LambdaLR` can also load the state
-        of a scheduler without a clock.
+        optimizer, it is loaded into the first ones.
 
         A different curve is accepted if it has the same values at every step before the saved one
         (`Curve.same_until`). If updates have been made at the saved step, because a unit is partly
         consumed or a hold rule has held the curve, it must have the same value there too, unless
-        the saved curve ends there. A `DataClock` may have a different `count`. The state of a
-        scheduler without a curve, torch's or transformers', is accepted with a warning: the run
-        continues at the saved step of this curve, with the saved peaks.
+        the saved curve ends there. A `DataClock` may have a different `count`.
+
+        If the state is that of a `ChainedScheduler` or `SequentialLR` with a `lambda_lr`, the state
+        of the `lambda_lr` is loaded. The state of a scheduler without a curve, torch's or
+        transformers', is accepted with a warning: the run continues at the saved step of this
+        curve, with the saved peaks.
 
         Args:
             state_dict: A state that `state_dict` returned.
@@ -579,9 +275,10 @@ class lambda_lr(LambdaLR):
 
         Raises:
             ValueError: The saved curve has a different history, or the clock differs (unless
-                `strict` is False); the state has more groups than the optimizer, contradicts itself
-                or was saved by a newer version; the scheduler that saved it has no peak, such as
-                `OneCycleLR`; or `state_dict` is not the state of a scheduler. Nothing was changed.
+                `strict` is False); the state has more groups than the optimizer, or several
+                schedulers with a curve, or was saved by a different version; the scheduler that
+                saved it has no peak, such as `OneCycleLR`; or `state_dict` is not the state of a
+                scheduler. Nothing was changed.
 
         Warns:
             CurveWarning: As above. Or the saved peaks, with which the run continues, differ from
@@ -589,90 +286,31 @@ class lambda_lr(LambdaLR):
         """
         if strict is None:
             strict = self.strict
-        group_curves = self._group_curves
-        group_curves.sync_groups()
-        optimizer_has_loaded = group_curves.are_reloaded
-        self._sync()
-
-        # Everything is read and checked before anything is written, so that a rejected state
-        # changes nothing.
-        with reading_state_of("a scheduler", state_dict):
-            state = read_scheduler_state(state_dict)
-            updates = checks.at_least("last_epoch", state["last_epoch"], -1)
-            peaks = read_bases("base_lrs", state["base_lrs"], len(group_curves.groups))
-            last_lrs = read_last_lrs(state, len(peaks))
-            step_count = checks.integer("_step_count", state["_step_count"])
-            is_peak_set = read_flag(state, "peak_was_set")
-            is_in_charge = read_flag(state, "in_charge")
-            has_new_bases = read_flag(state, "base_lrs_are_new")
-            saved = read_saved_run(state, updates, shortest_decimals(peaks))
-            check_peaks("base_lrs", saved, "scheduler.set_peak")
-            is_new = self.last_epoch <= 0
-            is_rollback = self._is_peak_set and not is_new  # to before `set_peak`, on purpose
-            compared_peaks = None
-            if not is_peak_set and not is_rollback:
-                compared_peaks = self.base_lrs[: len(peaks)]
-            checked = self._clock.checked
-            now = schedules_of(self.curves[: len(peaks)], compared_peaks, checked)
-            policy = state_policy("lambda_lr", "scheduler.set_peak")
-            outcome = compare_with_saved(saved, now, policy, strict=strict)
-            position = position_on(checked, saved, is_new_clock=outcome.is_new_clock)
-        clock = self._clock.resumed(position)
-
-        for message in outcome.warnings:
-            warn(message)
-
-        bases = [*peaks, *group_curves.bases[len(peaks) :]]
-        group_curves.set_bases(bases)
-        self._is_peak_set = is_peak_set
-        # A different scheduler may have been in charge when the state was saved: for example in a
-        # `SequentialLR`, before or after the turn of this one. Then the state of the optimizer has
-        # its learning rates, and is loaded before this state or after it.
-        writes = is_in_charge or (is_new and not optimizer_has_loaded)
-        if position.updates >= 0 and writes:
-            self._move_to(position.updates, clock)
-            if has_new_bases:
-                group_curves.write(self.curve_step, [*last_lrs, *self._last_lr[len(last_lrs) :]])
-                group_curves.has_new_bases = True
-        else:
-            self.last_epoch = position.updates
-            self._clock = clock
-            group_curves.note_written(last_lrs)
-        group_curves.has_yielded = not writes
-        group_curves.show(len(peaks))
-        self._step_count = step_count
-        self.count = None
-        self._tell("moved")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_group_curves": copy(self._group_curves)}
-
-    def __setstate__(self, state: Any) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
-        self._watched = None
-        self._hook = hook_of(self.optimizer)  # a copied optimizer has no hook
-        self._hook.register(self._group_curves)
+        self._load("a scheduler", _read_scheduler, state_dict, strict=strict)
 
 
-def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:
-    """Return the metric that was passed as the first argument of `step`."""
-    if metric is not None:
-        raise TypeError("with a hold rule, step() takes one metric, as in step(loss)")
-    if type(epoch) is int:  # DeepSpeed passes its batch size if step() has raised a TypeError
-        raise TypeError(
-            checks.must(
-                "metric",
-                epoch,
-                "be a real scalar, a float or a tensor: with a hold rule, call step(loss)",
-            )
+def _read_scheduler(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of the `lambda_lr` in a state, or what counts of a torch scheduler's."""
+    own = state_of_kind(SCHEDULER, state)
+    if own is not None:
+        return own
+    first = state
+    while "_schedulers" in first:  # of a SequentialLR or ChainedScheduler
+        first = first["_schedulers"][0]
+    if "kind" in first:
+        SCHEDULER.read("state_dict", first)  # raises an error that says what it is
+    if "max_lrs" in first or "_schedule_phases" in first:
+        raise ValueError(
+            "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. "
+            "Do not load it: build lambda_lr(optimizer, curve, "
+            f"last_epoch={first['last_epoch'] - 1}), and then call scheduler.set_peak(peak)"
         )
-    return epoch
-
-
-def _has_plain_step(optimizer: Optimizer) -> bool:
-    """Return True if `optimizer.step` is this object's own method, or torch's replacement of it."""
-    step = optimizer.step
-    if hasattr(step, "_wrapped_by_lr_sched"):
-        return True
-    return getattr(step, "__self__", None) is optimizer
+    updates = state.get("last_epoch", first["last_epoch"])  # a ChainedScheduler has none
+    return {
+        "last_epoch": updates,
+        "offset": 0,
+        "hold": [],
+        "peaks": first["base_lrs"],
+        "peak_was_set": False,
+        "in_charge": updates >= 0,
+    }

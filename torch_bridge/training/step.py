@@ -223,8 +223,9 @@ class TrainStep:
             is_compiled=compile,
         )
         self._normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
-        is_known = initial_updates is not None or not advise
-        self._start_check = StartCheck(optimizers, self._clock, is_known=is_known)
+        self._start_check = StartCheck(
+            optimizers, self._clock, is_known=initial_updates is not None, advise=advise
+        )
         if advise:
             self._clock.on_counters = RunWarnings(self._clock).check
         self._steppers = OptimizerSteppers(
@@ -327,7 +328,7 @@ class TrainStep:
         if count is not None or self._clock.count is not None:
             self._clock.set_count(count, self._rank, self._size)
         self._steppers.prepare()
-        if not self._start_check.is_known:
+        if self._start_check.is_due:
             self._start_check.check()
         self._clock.prepare()
 
@@ -385,10 +386,9 @@ class TrainStep:
         Synchronizes with the device. The snapshot contains the states of the model and the
         optimizers, the loss scale, the carry, the position on the curve, and torch's random states.
         It consists of tensors and plain values, so that `torch.load(weights_only=True)` can read
-        it. `state["applied"]` and `state["skipped"]` are the numbers of updates so far, and
-        `state["curve_step"]` is the step of the curve. To resume a run, also save the state of its
-        loader. As in torch, non-persistent buffers are not saved, so a buffer that the forward pass
-        changes must be persistent.
+        it. `state["applied"]` and `state["skipped"]` are the numbers of updates so far. To resume a
+        run, also save the state of its loader. As in torch, non-persistent buffers are not saved,
+        so a buffer that the forward pass changes must be persistent.
 
         On several ranks, each rank calls it and gets its own random states and carry and, under
         `fully_shard`, its own shards. `Checkpoints` can resume from such states with a different
@@ -420,7 +420,7 @@ class TrainStep:
             ValueError: One of these:
 
                 - The state is not that of a `TrainStep`, contradicts itself, or was saved by a
-                  newer version.
+                  different version.
                 - It belongs to a different curve or clock (unless `strict` is False), optimizer,
                   precision or carry, or to a model of different shapes or dtypes.
                 - The optimizer's parameters are different ones, in a different order or in
@@ -442,7 +442,7 @@ class TrainStep:
             self._state.restore(checked)
             self._start_check.set_known()
             self._steppers.attach()
-            self._steppers.fill_lr_tensors(checked.position.curve_step)
+            self._steppers.fill_lr_tensors(checked.position.step)
             if self._graphs is not None:
                 self._graphs.drop()
 

@@ -5,7 +5,6 @@ The checks are those that torch's own `load_state_dict` does not make.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
 import torch
@@ -17,19 +16,14 @@ from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.curve_api import (
     MAX_CONSUMED,
     Format,
+    Owner,
     Position,
-    check_length,
-    check_peaks,
     checks,
-    compare_with_saved,
-    dump_hold_states,
+    dump_position,
     dump_records,
-    position_on,
-    read_saved_run,
     reading_state_of,
+    resume,
     schedules_of,
-    shortest_decimals,
-    state_policy,
 )
 from torch_bridge.distributed.dtensors import host_copier, mesh_coordinates
 from torch_bridge.distributed.plain_names import names_of_parameters, plain_state, to_plain_names
@@ -85,10 +79,10 @@ class TrainStepState(TypedDict):
     """Number of updates applied."""
     skipped: int
     """Number of updates skipped."""
-    curve_step: int
-    """The step of the curve that gives the next update its learning rates."""
-    consumed: int
-    """Number of samples or tokens consumed; without a `DataClock`, equal to `applied`."""
+    offset: NotRequired[int]
+    """Without a `DataClock`, the step of the curve minus `applied`."""
+    consumed: NotRequired[int]
+    """With a `DataClock`, the samples or tokens of all updates."""
     peak_was_set: bool
     """True if `set_peak` has set the peaks, so that they may differ from those of the program."""
     hold: list[dict[str, int | float]]
@@ -101,15 +95,11 @@ class TrainStepState(TypedDict):
     random: dict[str, Tensor]
     """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU,
     `"cuda"`."""
-    step_offset: NotRequired[int]
-    """`curve_step - applied` when the run last changed its clock; absent if 0, or with a
-    `DataClock`. Afterwards, updates at which a hold rule held the curve lower the difference."""
 
 
 TRAIN_STEP = Format(
     "train_step",
     TrainStepState,
-    defaults={"step_offset": 0},
     advice={
         "scheduler": (
             "it is the state of a scheduler. Load model and optimizer, then build TrainStep(..., "
@@ -117,6 +107,12 @@ TRAIN_STEP = Format(
             "TrainStep to a scheduler, and back"
         )
     },
+)
+
+_OWNER = Owner(
+    override="pass strict=False to load_state_dict, or to TrainStep if Checkpoints loads",
+    change_peak="train_step.set_peak",
+    counter="applied",
 )
 
 PER_RANK_ENTRIES = ("random", "carry")
@@ -157,10 +153,7 @@ class StepState:
         self._carry = carry
         self._device = device
         self.is_peak_set = False
-        """True if `set_peak` has set the peaks, in this run or before. The saved peaks may then
-        differ from the program's without a warning."""
-        self._step_offset = 0
-        """As in `TrainStepState`."""
+        """True if `set_peak` has set the peaks, in this run or before."""
 
     def read(self) -> TrainStepState:
         """Return the current state, which shares memory with the step. Synchronizes."""
@@ -178,15 +171,12 @@ class StepState:
             precision=self._precision.name,
             records=dump_records(clock.curves, clock.peaks, clock.checked),
             applied=counters.applied,
+            **dump_position(clock.checked, clock.position_of(counters)),
             skipped=counters.skipped,
-            curve_step=counters.curve_step,
-            consumed=counters.consumed,
             peak_was_set=self.is_peak_set,
-            hold=dump_hold_states(clock.checked.rules, clock.read_hold_states()),
             loss_scale=self._normalizer.state_tensors(),
             carry=carry,
             random=get_states_of_device(self._device),
-            step_offset=self._step_offset,
         )
         return cast("TrainStepState", state)
 
@@ -218,39 +208,26 @@ class StepState:
             ValueError: See `TrainStep.load_state_dict`.
         """
         clock = self._clock
-        applied = checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
-        skipped = checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
-        peaks: list[float] = []
-        for group in _saved_groups(_as_list(state["optimizer"], self._optimizers)):
-            peaks.append(float(checks.peak("initial_lr", group["initial_lr"])))
-        check_length("state_dict['optimizer']", peaks, len(clock.peaks))
-
-        step_offset = checks.integer("step_offset", state["step_offset"])
-        saved = read_saved_run(state, applied, shortest_decimals(peaks), step_offset=step_offset)
-        check_peaks("initial_lr", saved, "train_step.set_peak")
-        compared_peaks = None
-        if not state["peak_was_set"] and not self.is_peak_set:
-            compared_peaks = clock.peaks
-        now = schedules_of(clock.curves, compared_peaks, clock.checked)
-        policy = state_policy("TrainStep", "train_step.set_peak")
-        outcome = compare_with_saved(saved, now, policy, strict=strict)
-        position = position_on(clock.checked, saved, is_new_clock=outcome.is_new_clock)
-        # A new clock begins at the step, but the updates are still those of the whole run.
-        if outcome.is_new_clock:
-            step_offset = 0
-            if clock.checked.unit is None:
-                step_offset = position.curve_step - applied
-        position = replace(position, updates=applied, skipped=skipped, step_offset=step_offset)
-        return peaks, position, outcome.warnings
+        checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
+        checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
+        now = schedules_of(clock.curves, clock.peaks, clock.checked)
+        if state["peak_was_set"] or self.is_peak_set:
+            now = [schedule._replace(peak_value=None) for schedule in now]
+        resumed = resume(state, now, clock.checked, _OWNER, strict=strict)
+        if len(resumed.peaks) != len(now):
+            raise ValueError(
+                f"state_dict was saved with {len(resumed.peaks)} parameter groups, and there are "
+                f"{len(now)}"
+            )
+        return resumed.peaks, resumed.position, resumed.warnings
 
     def restore(self, checked: CheckedState) -> None:
         """Restore everything but the model."""
         saved = checked.saved
         for optimizer, copied in zip(self._optimizers, checked.optimizers, strict=True):
             load_optimizer(optimizer, copied)
-        self._clock.write_state(checked.position, checked.peaks)
+        self._clock.write_state(checked.position, checked.peaks, saved["skipped"])
         self.is_peak_set = bool(saved["peak_was_set"])
-        self._step_offset = checked.position.step_offset
         self._normalizer.write_state(saved["loss_scale"] or ())
         if self._carry is not None:
             self._carry.write(saved["carry"] or ())

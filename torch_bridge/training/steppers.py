@@ -6,9 +6,10 @@ knowing whether it takes effect, and nothing waits. All other optimizers count t
 host, before any kernel runs. The device cannot undo that, so the host must read the decision first,
 which synchronizes once per update.
 
-A group whose `lr` was a tensor when the step was built keeps this tensor, and every update fills
-it: an optimizer that compiles its step reads it there, and may reject a number. In other groups the
-fused kernels read the clock's memory, and the host writes floats.
+A group whose `lr` was a tensor when the step was built gets a copy of it, since other optimizers
+may have the same tensor. Every update fills this copy: an optimizer that compiles its step reads it
+there, and may reject a number. In other groups the fused kernels read the clock's memory, and the
+host writes floats.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from torch.optim import Optimizer
 from torch_bridge.advice.start_check import StartCheck
 from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.groups.optimizers import all_groups
-from torch_bridge.groups.options import LEARNING_RATE, unshare_tensors
+from torch_bridge.groups.options import LEARNING_RATE, written_values
 from torch_bridge.optimizer_traits import SKIP_ATTRIBUTES, skip_attribute
 from torch_bridge.training import fused_sgd
 from torch_bridge.training.optimizers import check_no_scheduler
@@ -87,10 +88,11 @@ class OptimizerSteppers:
         self._cuda_graph = cuda_graph
         self._parameter_ids = self._current_parameter_ids()
         self._lr_tensors: list[Tensor | None] = []
-        """The tensor that each group had as `lr` when the step was built; None for a number."""
+        """A copy of the tensor that each group had as `lr` when the step was built; None for a
+        number."""
         for group in all_groups(optimizers):
             lr = group["lr"]
-            self._lr_tensors.append(lr if isinstance(lr, Tensor) else None)
+            self._lr_tensors.append(lr.detach().clone() if isinstance(lr, Tensor) else None)
         self.attach()
 
     def check(self) -> None:
@@ -120,7 +122,7 @@ class OptimizerSteppers:
         """
         self.check()
         self._restore_lr_tensors()
-        if not self._start_check.is_known:  # reading the counts may wait for the device
+        if self._start_check.needs_counts:  # reading them may wait for the device
             self._start_check.read_updates_made()
         step_attributes: list[tuple[dict[str, Any], Any]] = []
         for optimizer in self._nested:
@@ -136,6 +138,9 @@ class OptimizerSteppers:
             first = last
         self._any_on_host = not all(item.is_on_device for item in attached)
         self._write_peaks()
+        for item in attached:
+            if item.is_on_device:
+                written_values(item.optimizer)[LEARNING_RATE.base_key] = list(item.lrs)
         # Last, and the attributes after the list: `prepare` compares both with the optimizers, so
         # that the next update attaches again after an interrupt anywhere before.
         self._attached = attached
@@ -143,21 +148,10 @@ class OptimizerSteppers:
         self.prepare()
 
     def _restore_lr_tensors(self) -> None:
-        """Restore the tensors of groups that a load has replaced.
-
-        Groups that share a tensor get separate ones if their peaks or curves differ.
-        """
-        groups = all_groups(self._optimizers)
-        for group, lr in zip(groups, self._lr_tensors, strict=True):
+        """Write the tensors into the groups that had one, also after a load."""
+        for group, lr in zip(all_groups(self._optimizers), self._lr_tensors, strict=True):
             if lr is not None:
                 group["lr"] = lr
-        clock = self._clock
-        with torch.no_grad():
-            for optimizer in self._optimizers:  # each has defaults, which may have the tensor too
-                unshare_tensors(optimizer, LEARNING_RATE, groups, clock.peaks, clock.curves)
-        for index, group in enumerate(groups):
-            if self._lr_tensors[index] is not None:
-                self._lr_tensors[index] = group["lr"]
 
     def _attach_optimizer(self, optimizer: Optimizer, clock_groups: slice) -> _Attached:
         groups = optimizer.param_groups
@@ -247,7 +241,7 @@ class OptimizerSteppers:
         """Step all optimizers unless `skip`, a bool scalar; `skip_number` has it in float32."""
         is_skipped = False
         for lr, clock_lr in self._device_lrs:
-            lr.detach().copy_(clock_lr)  # the user's tensor may be a leaf of autograd
+            lr.copy_(clock_lr)
         if self._any_on_host:
             # The only time that an update waits for the device. An interrupt during this wait, such
             # as Ctrl-C, changes nothing, so it comes before `begin_writing`: the step stays usable.
@@ -283,7 +277,7 @@ class OptimizerSteppers:
         for attached in self._attached:
             for tensor, lr in zip(attached.lrs, lrs[attached.clock_groups], strict=True):
                 if tensor is not None:
-                    tensor.detach().fill_(lr)
+                    tensor.fill_(lr)
 
     def _write_host_lrs(self, curve_step: int) -> None:
         """Write the learning rates into the groups of the optimizers that the host steps."""
@@ -292,11 +286,12 @@ class OptimizerSteppers:
             if attached.is_on_device:
                 continue
             values = lrs[attached.clock_groups]
+            written_values(attached.optimizer)[LEARNING_RATE.base_key] = values
             for group, tensor, lr in zip(attached.groups, attached.lrs, values, strict=True):
                 if tensor is None:
                     group["lr"] = lr
                 else:
-                    tensor.detach().fill_(lr)
+                    tensor.fill_(lr)
 
 
 def check_capturable(optimizer: Optimizer) -> None:

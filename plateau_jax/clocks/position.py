@@ -1,0 +1,210 @@
+"""Where a run is on its curve, and the one function that moves it there.
+
+    clock          a Position says where the next update is        advance
+    updates        step = updates, unless the run began elsewhere   step + 1
+    hold rules     step; the updates that a rule held are missing   step + 1, or the same step
+    DataClock      step · unit + rest = samples or tokens consumed  rest + count, in whole units
+
+A position is a value. The host, JAX and torch have one each, in their own numbers, and all of them
+move it with `advance`: on the host a step is an int, on a device it is an array that may be traced.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from plateau_jax.arguments import checks
+from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock, check_consumed
+from plateau_jax.clocks.decision import HOST, decide, initial_state
+from plateau_jax.clocks.known_rules import Rule
+from plateau_jax.saved_states.formats import check_entries
+
+
+class Position(NamedTuple):
+    """All that changes while a run moves along its curve."""
+
+    updates: Any = 0
+    """The updates so far. They say nothing about the step."""
+    step: Any = 0
+    """The step of the curve that gives the next learning rate."""
+    rest: Any = 0
+    """With a unit, the samples or tokens consumed since that step began; else 0."""
+    rules: tuple[Any, ...] = ()
+    """The state of each hold rule."""
+
+    def consumed(self, clock: CheckedClock) -> int:
+        """Return the samples or tokens of all updates; without a unit, the number of updates."""
+        if clock.unit is None:
+            return max(self.updates, 0)
+        return self.step * clock.unit + self.rest
+
+
+def advance(
+    xp: Any, clock: CheckedClock, position: Position, *, count: Any, metric: Any, flat: Any
+) -> Position:
+    """Return the position after one more update. All arguments are checked.
+
+    Args:
+        xp: As in `decide`; not used without rules.
+        clock: The clock of the run.
+        position: The position before the update.
+        count: With a unit, the samples or tokens of the update.
+        metric: With rules, the metric that they read, in float32.
+        flat: With rules, True if the step is the first of a plateau.
+    """
+    updates, step, rest, rules = position
+    if clock.unit is not None:
+        total = rest + count
+        return Position(updates + 1, step + total // clock.unit, total % clock.unit)
+    if rules:
+        rules, held = decide(xp, clock.rules, rules, flat, metric)
+        return Position(updates + 1, step + xp.where(held, 0, 1), 0, rules)
+    return Position(updates + 1, step + 1)
+
+
+def start(clock: CheckedClock, updates: int = 0, step: int = 0) -> Position:
+    """Return the position of a run that begins at a step, with fresh rules."""
+    return Position(updates, step, 0, tuple(map(initial_state, clock.rules)))
+
+
+def position_after(clock: CheckedClock, updates: int, argument: str, alternative: str) -> Position:
+    """Return the position of a run of which only the number of updates is known.
+
+    The error names the `argument` with this number, and ends with an `alternative` to it.
+    """
+    if clock.unit is None:
+        return start(clock, updates, updates)
+    if updates and clock.count is None:
+        raise ValueError(
+            f"{argument} with DataClock({clock.unit}): the number of updates does not say how much "
+            f"they consumed. Write DataClock({clock.unit}, count=n) if each consumed n{alternative}"
+        )
+    step, rest = divmod(check_consumed(updates * (clock.count or 0)), clock.unit)
+    return Position(updates, step, rest)
+
+
+# The host.
+
+
+def advance_on_host(
+    clock: CheckedClock, flat_starts: frozenset[int], position: Position, count: Any, metric: Any
+) -> Position:
+    """Check what a program passes for an update, and return the position after it."""
+    if count is None and metric is None and clock.unit is None and not clock.rules:
+        return Position(position.updates + 1, position.step + 1)
+    if count is not None and clock.unit is None:
+        raise TypeError(
+            f"count = {checks.short_repr(count)} needs a DataClock: write step(), or build the "
+            "scheduler with clock=DataClock(unit)"
+        )
+    if metric is not None and not clock.rules:
+        raise TypeError(
+            f"step(metric={checks.short_repr(metric)}) needs a hold rule: build the "
+            "scheduler with clock=rule"
+        )
+    if clock.unit is not None:
+        count = _checked_count(clock.unit, clock.count if count is None else count)
+        check_consumed(position.consumed(clock) + count)
+        return advance(HOST, clock, position, count=count, metric=None, flat=None)
+    if clock.rules:
+        metric = _metric_number(metric)
+    with np.errstate(all="ignore"):
+        flat = position.step in flat_starts
+        moved = advance(HOST, clock, position, count=None, metric=metric, flat=flat)
+    return moved._replace(step=int(moved.step))
+
+
+def _checked_count(unit: int, count: Any) -> int:
+    if count is None:
+        raise TypeError(
+            f"with DataClock({unit}), step() needs what the update consumed: write "
+            "step(count=n); if a trainer steps a lambda_lr, set scheduler.count = n before it, "
+            "on the lambda_lr itself and not on its wrapper; or, if it is always n, write "
+            f"DataClock({unit}, count=n)"
+        )
+    if checks.is_not_real(count):  # operator.index accepts torch's tensors of bool
+        raise TypeError(f"count = {checks.short_repr(count)} must be an integer")
+    return checks.at_least("count", count, 0)
+
+
+def _metric_number(metric: Any) -> np.float32:
+    if metric is None:
+        raise TypeError(
+            "with a hold rule, step() needs the metric of the update: step(metric=loss)"
+        )
+    # NumPy reads neither torch's bfloat16 nor a tensor that needs gradients.
+    if getattr(metric, "ndim", None) == 0:
+        metric = metric.item()
+    elif hasattr(metric, "detach"):
+        metric = metric.detach()  # `checks.metric` rejects it
+    return checks.metric("metric", metric)
+
+
+# Saved positions.
+#
+# Each number is saved once, so that none can contradict another. A program that edits the number of
+# updates in a state moves the run along its curve, as in a state of torch.
+
+
+def dump_position(clock: CheckedClock, position: Position) -> dict[str, Any]:
+    """Return a position as entries of a state, in plain values, without the number of updates.
+
+    The entries are `hold`, the states of the rules, and with a unit `consumed`, the samples or
+    tokens of all updates, else `offset`, the step of the curve minus the number of updates.
+    """
+    hold: list[dict[str, int | float]] = []
+    for state in position.rules:
+        hold.append({name: np.asarray(value).item() for name, value in state._asdict().items()})
+    if clock.unit is not None:
+        return {"consumed": position.consumed(clock), "hold": hold}
+    return {"offset": position.step - position.updates, "hold": hold}
+
+
+def read_position(
+    state: Mapping[str, Any], counter: str, unit: int | None, rules: Sequence[Rule]
+) -> Position:
+    """Read the position in a state.
+
+    Args:
+        state: Has the entries of `dump_position`.
+        counter: The entry with the number of updates.
+        unit: The unit of the clock that the state was saved with.
+        rules: The hold rules of that clock.
+
+    Raises:
+        ValueError: A number is impossible, or a different version saved the state.
+    """
+    updates = checks.at_least(counter, state[counter], -1)
+    entry = "offset" if unit is None else "consumed"
+    present = {name: state[name] for name in ("offset", "consumed") if name in state}
+    check_entries("state_dict", present, {entry})
+    rest = 0
+    if unit is None:
+        step = updates + checks.integer(entry, state[entry])
+        checks.at_least(f"{counter} + offset", step, min(updates, 0))
+    else:
+        consumed = checks.in_range(entry, state[entry], 0, MAX_CONSUMED)
+        step, rest = divmod(consumed, checks.at_least("unit", unit, 1))
+    saved = cast("list[Any]", state["hold"])
+    if not isinstance(saved, list) or len(saved) != len(rules):
+        raise ValueError(f"state_dict has hold = {checks.short_repr(saved)} for {len(rules)} rules")
+    return Position(updates, step, rest, tuple(map(_read_rule_state, saved, rules)))
+
+
+def _read_rule_state(saved: Any, rule: Rule) -> Any:
+    initial = initial_state(rule)
+    check_entries("hold", saved, initial._fields)
+    values: dict[str, Any] = {}
+    for name, first in initial._asdict().items():
+        value = saved[name]
+        is_count = first.dtype == np.int32
+        possible = type(value) is int and first <= value <= checks.MAX_STEP
+        if not is_count:
+            possible = type(value) is float and value == value
+        if not possible:
+            raise ValueError(
+                f"state_dict has {saved} in hold, which is not a state of the rule {rule}"
+            )
+        values[name] = type(first)(value)
+    return type(initial)(**values)

@@ -1,0 +1,211 @@
+"""Warnings about a scheduler whose steps do not fit the updates of its optimizer.
+
+Each is given at most once, before an update, unless the scheduler is moved or loaded later:
+
+    update 0      a value is neither the base nor what a scheduler wrote last
+    update 1      the optimizer was loaded, and the scheduler starts at step 0 without its state
+    update 57     the scheduler has made at least 1.5 times as many steps
+    update 168    the same; or at most a tenth as many, although more would have changed a value; or
+                  the unit is so large that the curve stays where all learning rates are 0
+    any           the step is far past the end (`end_message` has the rule)
+
+Updates are counted from where the scheduler was built, moved or loaded. While a different scheduler
+has written the groups, there is no warning about steps. Updates of a compiled optimizer, or of one
+without hooks, are not counted.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.optim import Optimizer
+
+from torch_bridge.advice.position_warnings import (
+    advise_hint,
+    describe_updates,
+    end_message,
+    start_message,
+    stuck_message,
+    value_range,
+)
+from torch_bridge.curve_api import Curve, Position, one_if_equal, shortest_decimal, warn
+from torch_bridge.optimizer_traits import updates_made
+
+_CHECKS = 0, 1, 57, 168
+"""The updates before which the scheduler is checked."""
+
+
+class WatchedScheduler(Protocol):
+    """What the advice reads of a scheduler."""
+
+    @property
+    def optimizer(self) -> Optimizer: ...
+    @property
+    def bases(self) -> Sequence[float]: ...
+    @property
+    def position(self) -> Position: ...
+    @property
+    def met_curves(self) -> Sequence[Curve]: ...
+    @property
+    def unit(self) -> int | None: ...
+    @property
+    def consumed(self) -> int: ...
+    def get_last_lr(self) -> list[Any]: ...
+    def is_in_charge(self) -> bool: ...
+
+
+class StepAdvice:
+    """The warnings of one scheduler.
+
+    Args:
+        position: Where the scheduler starts.
+        consumed: The samples or tokens consumed there.
+        value_message: The warning before update 0, or "".
+        was_loaded: True if the optimizer seems to have been loaded before the scheduler was built.
+        counts_steps: False to give only the warning before update 0.
+    """
+
+    def __init__(
+        self,
+        position: Position,
+        consumed: int,
+        *,
+        value_message: str,
+        was_loaded: bool,
+        counts_steps: bool,
+    ) -> None:
+        self._counts_steps = counts_steps
+        self._next_end = 0.0 if counts_steps else math.inf
+        """The step of the curve at which to ask next if it is far past the end."""
+        self.restart(position, consumed)
+        self._value_message = value_message
+        self._was_loaded = was_loaded
+        self._next_check = 0
+
+    def restart(self, position: Position, consumed: int) -> None:
+        """Count from here: the scheduler has moved, its state was loaded, or its base was set."""
+        self._began = position
+        self._consumed = consumed
+        """The samples or tokens consumed when the counting began."""
+        self._value_message = ""
+        self._was_loaded = False
+        self._updates = 0
+        self._next_check = 0 if self._counts_steps else -1
+        """The next update in `_CHECKS`."""
+
+    def note_load(self) -> None:
+        """The optimizer has loaded a state with different values than the scheduler wrote."""
+        self._was_loaded = self._began.updates <= 0
+
+    def before_update(self, scheduler: WatchedScheduler) -> None:
+        """Count an update, and warn if a warning is due."""
+        updates = self._updates
+        self._updates = updates + 1
+        if updates == self._next_check and not _is_capturing():
+            self._next_check = -1
+            if self._counts_steps:
+                self._next_check = min((n for n in _CHECKS if n > updates), default=-1)
+            self._check_steps(scheduler, updates)
+        if scheduler.position.step >= self._next_end:
+            self._check_end(scheduler)
+
+    def _check_steps(self, scheduler: WatchedScheduler, updates: int) -> None:
+        message = ""
+        if updates == 0 and scheduler.position.updates == self._began.updates:
+            message = self._value_message
+        elif updates == 1 and self._was_loaded and scheduler.position.updates <= 1:
+            message = _load_message(scheduler)
+        elif updates > 1:
+            message = self._steps_message(scheduler, updates)
+        if message and scheduler.is_in_charge():
+            self._next_check = -1
+            warn(message)
+
+    def _check_end(self, scheduler: WatchedScheduler) -> None:
+        step = scheduler.position.step
+        curves = scheduler.met_curves
+        total = max((curve.total_steps for curve in curves), default=0)
+        first_end = total + max(10, total // 100) + 1
+        if self._began.step >= first_end or not any(scheduler.bases):  # on purpose
+            self._next_end = math.inf
+            return
+        message = end_message(curves, scheduler.unit, step, scheduler.position.updates, "lambda_lr")
+        if message and scheduler.is_in_charge():
+            self._next_end = math.inf
+            warn(message)
+        else:
+            self._next_end = max(first_end, step + step // 64 + 1)
+
+    def _steps_message(self, scheduler: WatchedScheduler, updates: int) -> str:
+        """Return the warning about the number of steps in these updates, or ""."""
+        position = scheduler.position
+        if position.updates < 0 or not any(scheduler.bases):
+            return ""
+        steps = position.updates - self._began.updates
+        begin = max(self._began.step, 0)
+        moved = position.step - begin
+        seen = f"scheduler.step() was called {steps} times in {updates} optimizer steps"
+        is_last = updates == _CHECKS[-1]
+        unit = scheduler.unit
+        if unit is not None and is_last and steps and moved == 0:
+            if any(scheduler.get_last_lr()):
+                return ""
+            consumed = scheduler.consumed - self._consumed
+            return f"{seen}, and {stuck_message(position.step, unit, consumed)}"
+        if unit is None:
+            moved = steps  # a hold rule may have held some
+        is_often = 2 * min(steps, moved) >= 3 * (updates - 1)
+        is_rare = is_last and 10 * steps <= updates
+        if is_rare:
+            # With a clock, a step may move along the curve at a different pace.
+            pace = (position.step - begin) / steps if steps else 1
+            last = begin + int(updates * pace)
+            is_rare = _would_change(scheduler.met_curves, position.step, last)
+        if not (is_often or is_rare):
+            return ""
+        advice = (
+            'scheduler.step() once after every optimizer.step() (in Lightning "interval": "step")'
+        )
+        if unit is not None:
+            advice = advice.replace("step()", "step(count=n)", 1) + ", where n is what it consumed"
+        elif is_often:
+            advice += (
+                ". Under gradient accumulation, do not call it after each micro-batch. accelerate "
+                "by default steps a prepared scheduler once for each process: build the scheduler "
+                "with clock=DataClock(accelerator.num_processes, count=1). With "
+                "step_scheduler_with_optimizer=False it steps at each call: call scheduler.step() "
+                "only if accelerator.sync_gradients, without this clock"
+            )
+        else:
+            advice += ", with total_steps = count_updates(loader, epochs)"
+        return (
+            f"{seen}. Call {advice}. A step of the curve may be something else, "
+            f"such as an epoch or an iteration of PPO. {advise_hint('lambda_lr')}"
+        )
+
+
+def _would_change(curves: Sequence[Curve], step: int, last: int) -> bool:
+    """Return True if a step for each update would have changed a value, before the curve's end."""
+    if not step <= last <= max(curve.total_steps for curve in curves):
+        return False
+    ranges = [value_range(curve, step, last) for curve in curves]
+    return any(high > low for low, high in ranges)
+
+
+def _load_message(scheduler: WatchedScheduler) -> str:
+    """Return the warning about an optimizer that was loaded without its scheduler's state."""
+    made = updates_made(scheduler.optimizer)
+    peak = one_if_equal([shortest_decimal(base) for base in scheduler.bases])
+    advice = "load the scheduler's state, scheduler.load_state_dict(state)"
+    seen = "the optimizer was loaded"
+    if made is not None and made > 1:  # one was made since the scheduler was built
+        seen = describe_updates(made - 1)
+        if scheduler.unit is None:
+            advice += f"; or pass last_epoch={made - 2}"
+    advice += f". To start at step 0, set the peak, which is {peak} now: scheduler.set_peak({peak})"
+    return start_message(seen, advice)
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
