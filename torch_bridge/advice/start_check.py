@@ -47,6 +47,16 @@ class StartCheck:
 
     def _describe_values(self) -> str:
         """Return the warning about learning rates that the first update will overwrite, or ""."""
+        start = self._clock.start.curve_step
+        if self._is_known and start == 0:
+            return ""  # the program says that the peak is meant, whatever a loaded optimizer has
+        # A `TrainStep` leaves the learning rates of its last update in the groups.
+        if start > 0 and not self._message_at(start - 1):
+            return ""
+        return self._message_at(start)
+
+    def _message_at(self, step: int) -> str:
+        """Return the warning about learning rates that do not belong to a step, or ""."""
         clock = self._clock
         first = 0
         for optimizer in self._optimizers:
@@ -54,7 +64,7 @@ class StartCheck:
             message = message_at_build(
                 optimizer,
                 LEARNING_RATE,
-                clock.start.curve_step,
+                step,
                 optimizer.param_groups,
                 clock.curves[first:last],
                 clock.peaks[first:last],
@@ -81,11 +91,10 @@ class StartCheck:
     def check(self) -> None:
         """Warn, once, if a warning is due."""
         self.is_due = False
-        if self._value_message:
-            warn(self._value_message)
-            return
         made = self._updates_made
         if made == 0 or self._is_known:
+            if self._value_message:
+                warn(self._value_message)
             return
         seen = "the optimizer has made updates"
         number = "n"
