@@ -47,24 +47,16 @@ class StartCheck:
 
     def _describe_values(self) -> str:
         """Return the warning about learning rates that the first update will overwrite, or ""."""
-        start = self._clock.start.curve_step
-        if self._is_known and start == 0:
-            return ""  # the program says that the peak is meant, whatever a loaded optimizer has
-        # A `TrainStep` leaves the learning rates of its last update in the groups.
-        if start > 0 and not self._message_at(start - 1):
-            return ""
-        return self._message_at(start)
-
-    def _message_at(self, step: int) -> str:
-        """Return the warning about learning rates that do not belong to a step, or ""."""
         clock = self._clock
+        if self._is_known and clock.start.curve_step == 0:
+            return ""  # the program says that the peak is meant, whatever a loaded optimizer has
         first = 0
         for optimizer in self._optimizers:
             last = first + len(optimizer.param_groups)
             message = message_at_build(
                 optimizer,
                 LEARNING_RATE,
-                step,
+                clock.start.curve_step,
                 optimizer.param_groups,
                 clock.curves[first:last],
                 clock.peaks[first:last],
