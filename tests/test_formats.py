@@ -233,7 +233,7 @@ def test_clock_of_a_different_version(clock: Any, problem: str) -> None:
 # Records and curves.
 
 
-@pytest.mark.parametrize("entries", [{"format": 2}, {"host": "a"}])
+@pytest.mark.parametrize("entries", [{"format": 2}, {"format": "1"}, {"host": "a"}])
 def test_record_of_a_different_version(entries: dict[str, Any]) -> None:
     record = resume_record(CURVE, 0.5)
     with pytest.raises(ValueError, match=f"^saved has .*{DIFFERENT}"):
