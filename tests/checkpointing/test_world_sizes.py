@@ -124,7 +124,7 @@ def content_of(step: TrainStep) -> Content:
             continue
         shards = [place for place in leaf.placements if isinstance(place, Shard)]
         placements[pytree.keystr(path)] = [shard.dim for shard in shards]
-    kept = {key: state[key] for key in ("model", "optimizer", "applied", "curve_step")}
+    kept = {key: state[key] for key in ("model", "optimizer", "applied", "offset")}
     return Content(gathered(kept), placements, state["random"]["cpu"])
 
 
