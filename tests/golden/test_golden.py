@@ -27,12 +27,6 @@ from plateau_jax.curves.serialization import CONSTRUCTORS, CURVE_CLASSES
 from plateau_jax.shapes.known_shapes import SHAPES
 from plateau_jax.shapes.shape import Shape
 
-DEFAULTS: dict[str, Any] = {"peak_value": None, "clock": None}
-"""What an absent entry means, by its name: one of these may be absent on either side."""
-
-RANDOM_STATES = "random-states"
-"""Part of the names of tensors that only later versions write, and earlier ones ignore."""
-
 # Other processors and other versions of torch may round differently (a fused multiply-add, the
 # order of a sum), by a float32 ulp of 6e-8 in each of some operations in 12 updates. Losses and
 # weights are around 1; a weight that cancels to nearly 0 keeps their absolute error.
@@ -127,7 +121,7 @@ def _without_digests(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(written: Any, recorded: Any, path: str = "") -> Iterator[str]:
-    """Yield each difference between two saved values that no default explains."""
+    """Yield each difference between two saved values."""
     if isinstance(written, dict) and isinstance(recorded, dict):
         yield from _differing_entries(written, recorded, path)
     elif isinstance(written, list | tuple) and isinstance(recorded, list | tuple):
@@ -151,11 +145,8 @@ def _differing_entries(
         side = "written"
         if name in recorded:
             side = "recorded"
-        is_default = name in DEFAULTS and value == DEFAULTS[name]
-        is_later = side == "written" and RANDOM_STATES in name
         # Each version of torch has its own options of optimizers.
-        is_torchs = ".param_groups[" in path
-        if not (is_default or is_later or is_torchs):
+        if ".param_groups[" not in path:
             yield f"{entry} = {value!r} is only {side}"
 
 
@@ -177,7 +168,7 @@ def _are_close(written: Any, recorded: Any, path: str) -> bool:
 
 
 def check_written(folder: Path, recorded_folder: Path) -> None:
-    """Check that both are equal but for defaults, so that an earlier version can read the first."""
+    """Check that both are equal, so that the version that recorded can read what is written."""
     written = read_saved(folder)
     recorded = read_saved(recorded_folder)
     assert list(differences(written, recorded)) == []
@@ -212,7 +203,7 @@ def test_difference_is_named() -> None:
         "c": 0.5,
     }
     written = {
-        "a": [{"curve": {"total_steps": 8}, "clock": None, "note": 1}],
+        "a": [{"curve": {"total_steps": 8}, "note": 1}],
         "b": torch.zeros(2),
     }
     assert list(differences(written, recorded)) == [
