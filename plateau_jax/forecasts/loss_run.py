@@ -15,7 +15,8 @@ from plateau_jax.arguments.curve_warning import suppress_warnings, warn
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.forecasts.logs import curve_of, peak_of, read_losses, read_lrs, warn_of_other_lrs
-from plateau_jax.logged_lrs.logs import Log, LogTable, read_log
+from plateau_jax.logged_lrs.log_files import Log
+from plateau_jax.logged_lrs.logs import LogTable, read_log
 from plateau_jax.theory.curve_parts import largest_multiplier
 
 _LARGEST_FIRST_LOSS = 15
