@@ -15,9 +15,6 @@ from plateau_jax.logged_lrs.log_files import Log
 from plateau_jax.logged_lrs.logs import Cell, LogTable, columns_of, read_log, read_lr_cells
 from plateau_jax.logged_lrs.printed import KNOWN_DIGITS, PrintedLrs
 
-_SAME_FROM_ZERO = ("late", "early", "past the end")
-"""If the log counts from 1, the number of these is one more or less from 0."""
-
 
 @dataclass(frozen=True)
 class LogComparison:
@@ -80,10 +77,8 @@ class LogComparison:
 def _as_explanation(faults: Sequence[Fault]) -> list[str]:
     texts = [fault.text for fault in faults]
     if not texts:
-        return [
-            "no fault is named: none that this function knows explains all of them, or fewer than "
-            "three are not on the curve"
-        ]
+        why = "none that this function knows explains all of them, or fewer than three are not on"
+        return [f"no fault is named: {why} the curve"]
     if faults[0].name == "past the end":
         return texts
     if len(texts) == 1:
@@ -108,36 +103,25 @@ def compare_log(
         |r - lr(step)| <= u/2 + 3·2^-24·r + 4·2^-24·r_max
 
     with lr(step) = float32(float32(peak_value) · curve(step)), and u the place of the last digit of
-    r. Text such as `1.00e-03` or `0.0010` shows its digits. Bare numbers lack their trailing zeros:
-    their column has the digits of the cell with the most, and the last decimal at which most of
-    them end. If they have only one or two digits, three are assumed, and the result says so. The
-    other terms allow for float32, in the multiplier and in the schedules of other libraries; r_max
-    is the largest learning rate of the log. Provisional: a minor release may change this function.
+    r. The other terms allow for float32, in the multiplier and in the schedules of other libraries;
+    r_max is the largest learning rate of the log. Provisional: a minor release may change this
+    function.
 
-    If three rows or more are not on the curve, these faults are tried. Row n then shows the
-    learning rate at step m of the curve, for some k:
+    If three rows or more are not on the curve, these faults are tried, each with one number k. Row
+    n then shows the learning rate at step m of the curve:
 
         late, early          m = n - k, n + k
         skipped              m = n - k, with a k that grows from row to row
         too fast, too slow   m = k·n, n // k
-        restarted            m = n, from update k on n - k
-        resumed              m = n, from some update on n + k or n - k
         stopped              m = n, from update k on k
-        plateau              m = n, with a plateau that ends k updates earlier or later
+        restarted            m = n, from update k on n - k
+        resumed              m = n, from the first row that differs on n - k or n + k
+        plateau              m = n, but a plateau ends k updates earlier or later
 
-    or that of a different curve:
-
-        total                k updates instead of `total_steps`, with the same warmup or fraction
-        no warmup            none, or one update
-        warmup               k times as long, or as short
-        floor                the decay ends higher or lower, or stops at a learning rate
-        peak                 a different peak
-        group                the curve and the peak of a different parameter group
-        past the end         that of the curve, as far as it goes
-
-    A fault is named only if it explains every row, and a cause only if it can have this number.
-    "past the end" is the exception: it is named if the log continues after the end of the curve and
-    all rows before it are on the curve, unless a different fault explains the log.
+    or that of a different curve: `total` and `warmup` of k updates, `no warmup`, a `floor`, a
+    `peak`, the curve of a different parameter `group`. A fault is named only if it explains every
+    row, and a cause only if it can have this number. "past the end" says only that the log
+    continues after the end of the curve, and that all rows before it are on the curve.
 
     Args:
         source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
@@ -182,7 +166,7 @@ def compare_log(
     for path, group_curve, group_peak in checks.pairs("groups", groups, "(curve, peak_value)"):
         group_curve = _checked_curve((*path, "curve"), group_curve)
         checked.append(Group(group_curve, _checked_peak((*path, "peak_value"), group_peak)))
-    return compare_rows(read_log(source), curve, peak, checked, step=step, lr=lr)
+    return compare_parsed_log(read_log(source), curve, peak, checked, step=step, lr=lr)
 
 
 def _checked_curve(path: checks.Path | str, curve: Any) -> Curve:
@@ -199,25 +183,24 @@ def _checked_peak(path: checks.Path | str, value: Any) -> float:
     return float(checks.number(path, value))  # without float32's digits in the report
 
 
-def compare_rows(
+def compare_parsed_log(
     log: Log,
     curve: Curve,
     peak: float,
-    groups: Sequence[Group],
+    groups: Sequence[Group] = (),
     *,
     step: str | None,
     lr: str | None,
 ) -> LogComparison:
     """Compare a parsed log with a curve: see `compare_log`."""
     table = LogTable.from_log(log, step, "compare_log")
-    if lr is None and {"Wall time", "Value"} <= set(columns_of(log)):
+    if lr is None and {"Wall time", "Value"} <= set(columns_of(log.rows)):
         lr = "Value"  # in a CSV file of TensorBoard
     cells = read_lr_cells(table, lr)
     if not cells:
         raise ValueError(f"{log.name} has no learning rates")
-    logged = PrintedLrs.from_cells(cells)
-    comparison = _compare_lrs(logged, curve, peak, groups)
-    if comparison.first_difference is not None and _need_digits(logged, cells, curve, peak):
+    comparison = _compare_cells(cells, curve, peak, groups)
+    if comparison is None:
         raise ValueError(
             f"the learning rates of {log.name} have too few digits: as they are printed, all may "
             "be on the curve, but with three digits they are not: log them as in f'{lr:.3e}'"
@@ -225,20 +208,24 @@ def compare_rows(
     return comparison
 
 
-def _need_digits(logged: PrintedLrs, cells: Sequence[Cell], curve: Curve, peak: float) -> bool:
-    """Return True if the digits are not known, and decide whether all rows are on the curve."""
-    if logged.digits is not None:
-        return False
-    widest = PrintedLrs.from_cells(cells, are_formatted=True)
-    return any(widest.contain(lrs_at(logged.steps - start, curve, peak)).all() for start in (0, 1))
+def _compare_cells(
+    cells: Sequence[Cell], curve: Curve, peak: float, groups: Sequence[Group] = ()
+) -> LogComparison | None:
+    """Compare the learning rates of a log with a curve.
 
-
-def _compare_lrs(
-    logged: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group] = ()
-) -> LogComparison:
-    """Compare printed learning rates with a curve; the log may count updates from 0 or from 1."""
+    The log may count updates from 0 or from 1. None if it does not show its digits, and these
+    decide whether all rows are on the curve.
+    """
+    logged = PrintedLrs.from_cells(cells)
     from_zero = _compare(logged, curve, peak, groups, counts_from=0)
-    if from_zero.first_difference is None or logged.steps[0] == 0:
+    if from_zero.first_difference is None:
+        return from_zero
+    if logged.digits is None:
+        widest = PrintedLrs.from_cells(cells, are_formatted=True)
+        for start in (0, 1):
+            if widest.contain(lrs_at(logged.steps - start, curve, peak)).all():
+                return None
+    if logged.steps[0] == 0:
         return from_zero
     from_one = _compare(logged, curve, peak, groups, counts_from=1)
     if from_one.first_difference is None:
@@ -259,7 +246,8 @@ def _is_new(fault: Fault, faults: Sequence[Fault]) -> bool:
         fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
         for wider in faults
     )
-    return fault.name not in _SAME_FROM_ZERO and not is_within
+    # From 0, the number of these is one more or less.
+    return fault.name not in ("late", "early", "past the end") and not is_within
 
 
 def _compare(
@@ -268,22 +256,24 @@ def _compare(
     updates = replace(logged, steps=logged.steps - counts_from)
     expected = lrs_at(updates.steps, curve, peak)
     faults = tuple(find_faults(updates, expected, curve, peak, groups))
-    is_off = ~logged.contain(expected)
-    step, lr, expected_lr = None, None, None
-    if is_off.any():
-        row = int(np.argmax(is_off))
-        step = int(logged.steps[row])
-        lr = float(logged.values[row])
-        expected_lr = float(expected[row])
-    return LogComparison(
+    comparison = LogComparison(
         num_lrs=len(logged),
         digits=logged.digits,
         counts_from=counts_from,
-        first_difference=step,
-        logged=lr,
-        expected=expected_lr,
+        first_difference=None,
+        logged=None,
+        expected=None,
         faults=faults,
         not_logged=_not_logged(logged, curve),
+    )
+    rows = np.flatnonzero(~logged.contain(expected))
+    if not rows.size:
+        return comparison
+    return replace(
+        comparison,
+        first_difference=int(logged.steps[rows[0]]),
+        logged=float(logged.values[rows[0]]),
+        expected=float(expected[rows[0]]),
     )
 
 
@@ -312,16 +302,13 @@ def difference_from(
         has_peak_from_log: The peak was read from the log, so a different one is no difference.
     """
     logged = PrintedLrs.from_cells(cells)
-    from_one = replace(logged, steps=logged.steps - 1)
-    for counted in (logged, from_one):
-        values = lrs_at(counted.steps, curve, peak)
-        if counted.contain(values).all():
+    for start in (0, 1):
+        values = lrs_at(logged.steps - start, curve, peak)
+        has_factor = has_peak_from_log and factor_limits(logged, values) is not None
+        if has_factor or logged.contain(values).all():
             return ""
-        if has_peak_from_log and factor_limits(counted, values) is not None:
-            return ""
-    comparison = _compare_lrs(logged, curve, peak)
-    is_unclear = _need_digits(logged, cells, curve, peak)
-    if comparison.logged is None or comparison.expected is None or is_unclear:
+    comparison = _compare_cells(cells, curve, peak)
+    if comparison is None or comparison.logged is None or comparison.expected is None:
         return ""
     lr, expected = _as_different_texts(comparison.logged, comparison.expected)
     text = (

@@ -6,6 +6,7 @@ number k. Each row rules out some numbers, and a fault explains the log if one r
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ _ROUNDED = 0.5
 
 _MOST_MICRO_BATCHES = 64
 _MOST_SKIPPED = 32
+_MOST_SKIPPED_LATER = 8
 _UPDATES_PER_SKIP = 100
 _MOST_TIMES_LONGER = 4
 
@@ -112,7 +114,11 @@ _ANY = math.inf
 _SENTENCES: dict[str, tuple[str, dict[str, float]]] = {
     "late": (
         "the learning rates are {updates} late",
-        {"the log counts from 1": 1, "fp16 skipped updates": _MOST_SKIPPED, "the scheduler starts late": _ANY},
+        {
+            "the log counts from 1": 1,
+            "fp16 skipped updates": _MOST_SKIPPED,
+            "the scheduler starts late": _ANY,
+        },
     ),
     "early": (
         "the learning rates are {updates} early",
@@ -152,6 +158,10 @@ _SENTENCES: dict[str, tuple[str, dict[str, float]]] = {
     ),
     "plateau/later": (
         "the plateau ends {updates} later than at update {planned}",
+        {"the curve of the run is longer": _ANY},
+    ),
+    "plateau/after the log": (
+        "the plateau ends {updates} later than at update {planned}, which is after the log",
         {"the curve of the run is longer": _ANY, "the scheduler no longer steps": _ANY},
     ),
     "plateau/earlier": (
@@ -174,7 +184,12 @@ _SENTENCES: dict[str, tuple[str, dict[str, float]]] = {
 """For each formula, what the rows show, and causes with the largest number that they can have."""
 
 
-class _Formula(NamedTuple):
+_Step = Callable[[Any, Any], Any]
+"""From n and k, of which either may be an array, to a step of the curve."""
+
+
+@dataclass(frozen=True)
+class _Formula:
     """A fault under which row n shows the learning rate at step(n, k) of the curve.
 
     Attributes:
@@ -188,7 +203,7 @@ class _Formula(NamedTuple):
 
     name: str
     numbers: range | Sequence[int]
-    step: Callable[[Any, Any], Any]
+    step: _Step
     planned: int = 0
     slack: float = 0.0
 
@@ -223,7 +238,7 @@ def _formulas(steps: Steps, curve: Curve, first_off: int) -> Iterator[_Formula]:
     warmup = after if has_warmup else 0
     yield from _formulas_of_total(total, warmup, plateaus)
     if has_warmup:
-        yield from _formulas_of_warmup(total, warmup, int(steps[0]))
+        yield from _formulas_of_warmup(total, warmup, int(steps[1]))
 
 
 def _formulas_of_plateau(first: int, after: int, last: int) -> Iterator[_Formula]:
@@ -256,9 +271,9 @@ def _formulas_of_total(
         yield _Formula("total", totals, after_plateau, total, _ROUNDED)
 
 
-def _formulas_of_warmup(total: int, warmup: int, begin: int) -> Iterator[_Formula]:
-    """Yield formulas for a warmup of k updates in a log that begins at an update."""
-    shortest = range(max(2, min(begin + 1, warmup)))
+def _formulas_of_warmup(total: int, warmup: int, second: int) -> Iterator[_Formula]:
+    """Yield formulas for a warmup of k updates; none may be over at the second row."""
+    shortest = range(max(2, min(second + 1, warmup)))
     factors = range(2, _MOST_MICRO_BATCHES + 1)
     shorter = [warmup // factor for factor in reversed(factors) if warmup % factor == 0]
     lengths = shorter + [warmup * factor for factor in factors]
@@ -274,7 +289,7 @@ def _formulas_of_warmup(total: int, warmup: int, begin: int) -> Iterator[_Formul
 
     for after in (before_shorter_decay, before_same_decay, before_shorter_plateau):
 
-        def step(n: Any, k: Any, after: Callable[[Any, Any], Any] = after) -> Any:
+        def step(n: Any, k: Any, after: _Step = after) -> Any:
             return np.where(n < k, n * warmup / np.maximum(k, 1), after(n, k))
 
         yield _Formula("no warmup", list(shortest), step, warmup, _ROUNDED)
@@ -297,7 +312,8 @@ def _of_formula(
         row = _unexplained_row(formula, logged, lrs, ranges)
     for least, most in ranges:
         is_open = isinstance(formula.numbers, range) and most == formula.numbers[-1]
-        if not (is_open and formula.name == "total"):  # the log does not show the end of the curve
+        # A log that does not show the end of the curve does not show a total.
+        if not (is_open and formula.name == "total"):
             text = _sentence(formula, least, most, is_open=is_open)
             yield Fault(formula.name.partition("/")[0], text, least, most)
 
@@ -318,9 +334,12 @@ def _unexplained_row(
 def _misses(formula: _Formula, logged: PrintedLrs, lrs: Floats, rows: Any, numbers: Any) -> Floats:
     """Return how far the learning rates of a formula are from those of rows; within, 0 or less."""
     steps = formula.step(logged.steps[rows], numbers)
-    near = (np.floor(steps - formula.slack), np.rint(steps), np.ceil(steps + formula.slack))
-    near_lrs = lrs[np.clip(near, 0, len(lrs) - 1).astype(np.int64)]
-    return np.maximum(logged.low[rows] - near_lrs.max(0), near_lrs.min(0) - logged.high[rows])
+    near = lrs[np.clip(steps, 0, len(lrs) - 1).astype(np.int64)][None]
+    if formula.slack:
+        grid = np.arange(len(lrs))
+        around = (steps - formula.slack, steps, steps + formula.slack)
+        near = np.array([np.interp(some, grid, lrs) for some in around])
+    return np.maximum(logged.low[rows] - near.max(0), near.min(0) - logged.high[rows])
 
 
 def _sentence(formula: _Formula, least: int, most: int, *, is_open: bool) -> str:
@@ -331,29 +350,34 @@ def _sentence(formula: _Formula, least: int, most: int, *, is_open: bool) -> str
         if is_open:
             number = f"{least} or more"
         units[f"{unit}s"] = f"{number} {unit}" if number == "1" else f"{number} {unit}s"
-    shows, causes = _SENTENCES[formula.name]
+    name = "plateau/after the log" if is_open and formula.name == "plateau/later" else formula.name
+    shows, causes = _SENTENCES[name]
     possible = [cause for cause, largest in causes.items() if least <= largest]
     return f"{shows}: {', or '.join(possible)}".format(**units)
 
 
 def _of_skipped_updates(logged: PrintedLrs, lrs: Floats, first_off: int) -> Iterator[Fault]:
-    """Find how many updates each row is late, if this never falls and stays small."""
-    late = 0
-    previous = 0
+    """Find how many updates each row is late, if this never falls and grows slowly."""
     counts: list[int] = []
+    previous = 0
     for row, step in enumerate(logged.steps.tolist()):
-        most = min(late + step - previous, _MOST_SKIPPED + step // _UPDATES_PER_SKIP)
-        possible = np.arange(late, most + 1)
+        least = counts[-1] if counts else 0
+        most = _MOST_SKIPPED  # while the first loss scale is too large
+        since = step
+        if row > first_off:
+            most = counts[first_off] + _MOST_SKIPPED_LATER
+            since = step - int(logged.steps[first_off])
+        most = min(most + since // _UPDATES_PER_SKIP, least + step - previous)
+        possible: Steps = np.arange(least, most + 1)
         late_lrs = lrs[np.clip(step - possible, 0, len(lrs) - 1)]
         fits = (logged.low[row] <= late_lrs) & (late_lrs <= logged.high[row])
         if not fits.any():
             return
-        late = int(possible[np.argmax(fits)])
-        counts.append(late)
+        counts.append(int(possible[np.argmax(fits)]))
         previous = step
-    first = counts[first_off]
-    grows = f"the learning rates are late by a number that grows from {first} to {late} updates"
-    yield Fault("skipped", f"{grows}: fp16 skipped updates", first, late)
+    least, most = counts[first_off], counts[-1]
+    grows = f"the learning rates are late by a number that grows from {least} to {most} updates"
+    yield Fault("skipped", f"{grows}: fp16 skipped updates", least, most)
 
 
 # A number that is a learning rate, or the place of a group.

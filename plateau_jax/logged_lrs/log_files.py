@@ -29,13 +29,16 @@ _BYTE_ORDER_MARKS = {
 
 _NEWLINE_ADVICE = "if the row is complete, end it with a newline"
 
-# In "iter 50/1000 | learning rate: 1.5E-04 | lr=[0.1, 0.2]": iter, learning rate, lr.
+# In "iter 50/1000 | learning rate: 1.5E-04 | LR (group 0)=0.1": 50, 1.5E-04 and 0.1, with the names
+# before them.
 _NAMED_NUMBER = re.compile(
     r"(?P<name>[A-Za-z_][\w/.()-]*(?: [\w()]+)*?)\s*[:=]?\s*\[?\s*"
-    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.])"
+    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)])"
 )
 _NAMED_STEP = re.compile(r"\b(step|iter|iteration|update|num_updates)s?\b", re.IGNORECASE)
-_NAMED_LR = re.compile(r"\b(lr|learning[ _-]rate)(_?group_?\d+| \(group \d+\))?[:=\s\[]+[\d.]", re.I)
+_NAMED_LR = re.compile(
+    r"\b(lr|learning[ _-]rate)(_?group_?\d+| \(group \d+\))?[:=\s\[]+[\d.]", re.I
+)
 
 _MOST_COLUMNS = 1000
 

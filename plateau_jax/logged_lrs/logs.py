@@ -88,14 +88,16 @@ class LogTable:
     @classmethod
     def from_log(cls, log: Log, step: str | None, reader: str) -> Self:
         """Find the column of steps: the one that the user chose, or the usual one."""
-        return cls(log, _find_column(log, "step", step, reader), reader)
+        return cls(log, _find_column(log, log.rows, "step", step, reader), reader)
 
     @property
     def name(self) -> str:
         return self.log.name
 
     def find_column(self, argument: str, chosen: str | None) -> str:
-        return _find_column(self.log, argument, chosen, self.reader)
+        """Find a column of the rows with a step: a console may also print a configuration."""
+        rows = [row for row in self.log.rows if self.step in row]
+        return _find_column(self.log, rows, argument, chosen, self.reader)
 
     def cells(self, column: str, *, reads_lists: bool = False) -> list[Cell]:
         """Return the numbers in a column, without missing cells and rows without a step.
@@ -154,11 +156,13 @@ def read_log(source: Any) -> Log:
     raise TypeError(checks.must("source", source, requirement))
 
 
-def _find_column(log: Log, argument: str, chosen: str | None, reader: str) -> str:
+def _find_column(
+    log: Log, rows: Sequence[Row], argument: str, chosen: str | None, reader: str
+) -> str:
     """Return the column that the user chose, or else the only one with a usual name."""
     if not log.rows:
         raise ValueError(f"{log.name} has no rows")
-    columns = columns_of(log)
+    columns = columns_of(rows)
     patterns = _USUAL_COLUMNS[argument]
     matching: list[str] = []
     if chosen is not None:
@@ -181,9 +185,9 @@ def _find_column(log: Log, argument: str, chosen: str | None, reader: str) -> st
     raise UnclearLogError(problem, argument, candidates, advice)
 
 
-def columns_of(log: Log) -> list[str]:
+def columns_of(rows: Sequence[Row]) -> list[str]:
     columns: dict[str, None] = {}
-    for row in log.rows:
+    for row in rows:
         columns.update(dict.fromkeys(row))
     return list(columns)
 

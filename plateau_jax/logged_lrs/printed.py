@@ -77,31 +77,32 @@ class PrintedLrs:
 def _last_places(cells: Sequence[Cell], *, are_formatted: bool) -> tuple[Floats, int | None]:
     """Return the power of ten of the last digit of each cell, and the most digits if known."""
     texts = [cell.text or repr(cell.value).removesuffix(".0") for cell in cells]
-    digits, places = np.array([_precision(text) for text in texts]).T
-    is_bare = np.array([cell.text in (None, "0", "0.0") for cell in cells])
-    if are_formatted:
-        places[is_bare] = np.minimum(places[is_bare], _FEWEST_DECIMALS)
+    precisions = np.array([_precision(text) for text in texts])
+    digits: Floats = precisions[:, 0]
+    places: Floats = precisions[:, 1]
     is_zero = digits == 0
-    _, rows = np.unique(texts, return_index=True)
+    different = dict(zip(texts, precisions.tolist(), strict=True))
     if not is_zero.all():
-        rows = rows[~is_zero[rows]]
-    finest = places[rows].min()  # of the different cells
-    most = int(digits.max())
-    if are_formatted or (cells[0].text and _show_digits(texts, [texts[row] for row in rows])):
-        if not most and finest > -KNOWN_DIGITS:
-            return places, None  # 0.00 may be any small number
+        different = {text: shown for text, shown in different.items() if shown[0]}
+    finest = min(place for _, place in different.values())
+    most = max(2, int(digits.max()))
+    shows_zeros = not is_zero.all() or finest <= -KNOWN_DIGITS  # 0.00 may be any small number
+    is_text = all(cell.text for cell in cells)
+    if are_formatted or (is_text and shows_zeros and _show_digits(texts, list(different))):
+        is_bare = np.array([cell.text in (None, "0", "0.0") for cell in cells])
+        places = np.where(is_bare, np.minimum(places, _FEWEST_DECIMALS), places)
         # 0.0 among 0.0003 and 0.0002 is not a rounded number.
-        return np.where(is_zero, np.minimum(places, finest), places), most
+        return np.where(is_zero, np.minimum(places, finest), places), int(digits.max())
 
     # Bare numbers lack their trailing zeros. The column has a number of significant digits, and a
     # last decimal if many cells end there.
-    most = max(most, 2)
-    is_rounded = np.sum(places[rows] == finest) >= max(_SIMILAR_CELLS, len(rows) / 2)
-    have_most = np.sum(digits[rows] == most) >= _SIMILAR_CELLS
-    if most < KNOWN_DIGITS and not is_rounded and not have_most:
+    num_finest = sum(place == finest for _, place in different.values())
+    num_most = sum(shown == most for shown, _ in different.values())
+    is_rounded = num_finest >= max(_SIMILAR_CELLS, len(different) / 2)
+    if most < KNOWN_DIGITS and not is_rounded and num_most < _SIMILAR_CELLS:
         return np.where(is_zero, -np.inf, places + digits - KNOWN_DIGITS), None
     bare = np.where(is_zero, finest, places + digits - most)
-    return np.maximum(bare, finest if is_rounded else -np.inf), int(most)
+    return np.maximum(bare, finest if is_rounded else -np.inf), most
 
 
 def _precision(text: str) -> tuple[int, float]:
