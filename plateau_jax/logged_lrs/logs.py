@@ -99,6 +99,14 @@ class LogTable:
         rows = [row for row in self.log.rows if self.step in row]
         return _find_column(self.log, rows, argument, chosen, self.reader)
 
+    def steps(self) -> list[int]:
+        """Return the different steps of all rows, in their order."""
+        steps: set[int] = set()
+        for row in self.log.rows:
+            with suppress(ValueError):  # a cell counts only if its row is read
+                steps.add(_checked_step(row.get(self.step), ""))
+        return sorted(steps)
+
     def cells(self, column: str, *, reads_lists: bool = False) -> list[Cell]:
         """Return the numbers in a column, without missing cells and rows without a step.
 

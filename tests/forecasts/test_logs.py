@@ -502,6 +502,17 @@ def test_gap_between_steps_warns(gap: int) -> None:
         LossRun.read(rows, curve, PEAK)
 
 
+def test_losses_that_are_not_finite_are_no_gap() -> None:
+    steps = range(10, 2_000, 10)
+    losses = [3.0 if not 400 < step < 800 else math.nan for step in steps]
+    message = "losses that are not finite are left out (39, the first at step 410)"
+    for rows in (rows_of(step=steps, loss=losses), pd.DataFrame({"step": steps, "loss": losses})):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            LossRun.read(rows, PlateauCurve(2_000), PEAK)
+        assert all(message in str(warning.message) for warning in caught)
+
+
 def test_resumed_run_warns() -> None:
     resumed = [{**row, "loss": 3.0} for row in METRICS[6:]]
     message = (
