@@ -35,10 +35,9 @@ _NAMED_NUMBER = re.compile(
     r"(?P<name>[A-Za-z_][\w/.()-]*(?: [\w()]+)*?)\s*[:=]?\s*\[?\s*"
     r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)])"
 )
-_NAMED_STEP = re.compile(r"\b(step|iter|iteration|update|num_updates)s?\b", re.IGNORECASE)
-_NAMED_LR = re.compile(
-    r"\b(lr|learning[ _-]rate)(_?group_?\d+| \(group \d+\))?[:=\s\[]+[\d.]", re.I
-)
+_STEP = r"\b(global_)?(step|iter|iteration|update|num_updates)s?\b"
+_NAME_OF_STEP = re.compile(_STEP, re.IGNORECASE)
+_NAMED_STEP = re.compile(_STEP + r"(\(train\))?[:=\s\[]*\d", re.IGNORECASE)
 
 _MOST_COLUMNS = 1000
 
@@ -153,8 +152,9 @@ def _flatten(row: Row) -> Row:
 def _parser_of(lines: Sequence[str]) -> Any:
     """Return the function that parses lines like these."""
     first = next(filter(str.strip, lines), "").lstrip()
-    is_header = any(map(_NAMED_STEP.fullmatch, re.split(r'[,\t"\s]+', first)[:_MOST_COLUMNS]))
-    is_console = not is_header and any(map(_NAMED_LR.search, lines))
+    columns = re.split(r'"?\s*[,\t]\s*"?', first.strip().strip('"'))
+    is_header = any(map(_NAME_OF_STEP.fullmatch, columns[:_MOST_COLUMNS]))
+    is_console = not is_header and any(map(_NAMED_STEP.search, lines))
     if first.startswith("{") or (first.startswith("[") and not is_console):
         return _parse_json_lines
     if is_console:
@@ -201,7 +201,7 @@ def _parse_console(lines: Sequence[str], name: str) -> Log:
     position: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         cells = {found["name"]: found["number"] for found in _NAMED_NUMBER.finditer(line)}
-        steps = {column: cells[column] for column in cells if _NAMED_STEP.search(column)}
+        steps = {column: cells[column] for column in cells if _NAME_OF_STEP.search(column)}
         position = steps or position
         rows.append(position | cells)
         numbers.append(number)

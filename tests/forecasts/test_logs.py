@@ -175,7 +175,6 @@ FILES = {
         "step 300: train loss 9.9000, val loss 3.0000\n"
         "iter 300: loss 9.8, time 321.45ms, mfu 34.56%\n"
     ),
-    "log.tsv": "step\tloss\n100\t3.5\n200\t3.25\n300\t3\n",
     "log.csv": "samples;loss\n3200;3,5\n6400;3,25\n9600;3\n",
 }
 IMPORTS = """
