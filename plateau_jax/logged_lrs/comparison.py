@@ -107,21 +107,11 @@ def compare_log(
     r_max is the largest learning rate of the log. Provisional: a minor release may change this
     function.
 
-    If three rows or more are not on the curve, these faults are tried, each with one number k. Row
-    n then shows the learning rate at step m of the curve:
-
-        late, early          m = n - k, n + k
-        skipped              m = n - k, with a k that grows from row to row
-        too fast, too slow   m = k·n, n // k
-        stopped              m = n, from update k on k
-        restarted            m = n, from update k on n - k
-        resumed              m = n, from the first row that differs on n - k or n + k
-        plateau              m = n, but a plateau ends k updates earlier or later
-
-    or that of a different curve: `total` and `warmup` of k updates, `no warmup`, a `floor`, a
-    `peak`, the curve of a different parameter `group`. A fault is named only if it explains every
-    row, and a cause only if it can have this number. "past the end" says only that the log
-    continues after the end of the curve, and that all rows before it are on the curve.
+    If three rows or more are not on the curve, faults are tried. Most are a formula f(n, k): the
+    row of update n shows the learning rate at step f(n, k) of the curve. For example, a log that is
+    "late" shows f(n, k) = n - k. A fault is named only if it explains every row, and a cause only
+    if it can have the number k. "past the end" says only that the log continues after the end of
+    the curve, and that all rows before it are on the curve.
 
     Args:
         source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
@@ -160,27 +150,24 @@ def compare_log(
     >>> comparison.first_difference, comparison.fault.name, comparison.fault.most
     (10, 'too fast', 4)
     """
-    curve = _checked_curve("curve", curve)
-    peak = _checked_peak("peak_value", peak_value)
-    checked: list[Group] = []
-    for path, group_curve, group_peak in checks.pairs("groups", groups, "(curve, peak_value)"):
-        group_curve = _checked_curve((*path, "curve"), group_curve)
-        checked.append(Group(group_curve, _checked_peak((*path, "peak_value"), group_peak)))
-    return compare_parsed_log(read_log(source), curve, peak, checked, step=step, lr=lr)
+    main = _checked_group((), curve, peak_value)
+    others: list[Group] = []
+    for path, other_curve, other_peak in checks.pairs("groups", groups, "(curve, peak_value)"):
+        others.append(_checked_group(path, other_curve, other_peak))
+    log = read_log(source)
+    return compare_parsed_log(log, main.curve, main.peak, others, step=step, lr=lr)
 
 
-def _checked_curve(path: checks.Path | str, curve: Any) -> Curve:
-    curve = as_curve(path, curve)
+def _checked_group(path: checks.Path, curve: Any, peak: Any) -> Group:
+    curve = as_curve((*path, "curve"), curve)
     if curve.unit is not None:
         units = f"a step is {curve.unit} samples or tokens, but a log counts updates"
-        raise ValueError(Message(path, f" is from BatchPlan.scale: {units}"))
-    return curve
-
-
-def _checked_peak(path: checks.Path | str, value: Any) -> float:
-    if not checks.peak(path, value) > 0:
-        raise ValueError(checks.must(path, value, "be positive"))
-    return float(checks.number(path, value))  # without float32's digits in the report
+        raise ValueError(Message((*path, "curve"), f" is from BatchPlan.scale: {units}"))
+    path_of_peak = (*path, "peak_value")
+    if not checks.peak(path_of_peak, peak) > 0:
+        raise ValueError(checks.must(path_of_peak, peak, "be positive"))
+    # Without float32's digits in the report.
+    return Group(curve, float(checks.number(path_of_peak, peak)))
 
 
 def compare_parsed_log(

@@ -4,12 +4,12 @@ Most are a formula: row n shows the learning rate at step f(n, k) of the curve, 
 number k. Each row rules out some numbers, and a fault explains the log if one remains.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.logged_lrs.printed import Floats, Mask, PrintedLrs, Steps, simplest_between
@@ -29,6 +29,7 @@ _ROUNDED = 0.5
 """Steps by which a curve whose lengths are rounded to whole updates is away from a formula."""
 
 _MOST_MICRO_BATCHES = 64
+_MOST_CALLERS = 1024
 _MOST_SKIPPED = 32
 _MOST_SKIPPED_LATER = 8
 _UPDATES_PER_SKIP = 100
@@ -109,82 +110,69 @@ def find_faults(
 
 # A number of updates.
 
-_ANY = math.inf
+_ORDER = "the scheduler steps before the optimizer"
+_FROM_ONE = "the log counts from 1"
+_SKIPPED = "fp16 skipped updates"
+_CALLERS = "the scheduler steps {times} per update (for each process or micro-batch)"
 
-_SENTENCES: dict[str, tuple[str, dict[str, float]]] = {
-    "late": (
-        "the learning rates are {updates} late",
-        {
-            "the log counts from 1": 1,
-            "fp16 skipped updates": _MOST_SKIPPED,
-            "the scheduler starts late": _ANY,
-        },
-    ),
-    "early": (
-        "the learning rates are {updates} early",
-        {"the scheduler steps before the optimizer": 1, "the log begins at a checkpoint": _ANY},
-    ),
+_LARGEST = {_ORDER: 1, _FROM_ONE: 1, _SKIPPED: _MOST_SKIPPED, _CALLERS: _MOST_CALLERS}
+"""The largest number that a cause can have."""
+
+_SENTENCES = {
+    "late": ("the learning rates are {updates} late", _FROM_ONE, _SKIPPED, "a late start"),
+    "early": ("the learning rates are {updates} early", _ORDER, "the log begins at a checkpoint"),
     "too fast": (
         "the learning rates move {times} too fast",
-        {
-            "the scheduler steps {times} per update, once for each process or micro-batch": 1024,
-            "the curve of the run is {times} shorter": _ANY,
-            "a step of the log is {updates}": _ANY,
-        },
+        _CALLERS,
+        "the curve of the run is {times} shorter",
+        "a step of the log is {updates}",
     ),
     "too slow": (
         "the learning rates move {times} too slowly",
-        {
-            "the scheduler steps once in {updates}, as once per epoch": _ANY,
-            "the curve of the run is {times} longer": _ANY,
-            "an update is {steps} of the log": _ANY,
-        },
+        "the scheduler steps once in {updates}",
+        "the curve of the run is {times} longer",
+        "an update is {steps} of the log",
     ),
     "stopped": (
         "the learning rate stands still from {place} on",
-        {"the scheduler does not step, or steps for a different optimizer": _ANY},
+        "the scheduler does not step, or steps for a different optimizer",
     ),
-    "restarted": (
-        "the curve starts again at {place}",
-        {"a resumed run did not load its state": _ANY},
-    ),
+    "restarted": ("the curve starts again at {place}", "a resumed run did not load its state"),
     "resumed/late": (
-        "from update {planned} on or earlier, the learning rates are {updates} late",
-        {"the run resumed at a wrong step": _ANY, "fp16 skipped updates": _MOST_SKIPPED},
+        "the learning rates are {updates} late from update {planned} on, or earlier",
+        "the run resumed at a wrong step",
+        _SKIPPED,
     ),
     "resumed/early": (
-        "from update {planned} on or earlier, the learning rates are {updates} early",
-        {"the run resumed at a wrong step": _ANY},
+        "the learning rates are {updates} early from update {planned} on, or earlier",
+        "the run resumed at a wrong step",
     ),
     "plateau/later": (
         "the plateau ends {updates} later than at update {planned}",
-        {"the curve of the run is longer": _ANY},
+        "the curve of the run is longer",
     ),
     "plateau/after the log": (
         "the plateau ends {updates} later than at update {planned}, which is after the log",
-        {"the curve of the run is longer": _ANY, "the scheduler no longer steps": _ANY},
+        "the curve of the run is longer",
+        "the scheduler no longer steps",
     ),
     "plateau/earlier": (
         "the plateau ends {updates} earlier than at update {planned}",
-        {"the curve of the run is shorter": _ANY},
+        "the curve of the run is shorter",
     ),
     "total": (
-        "the curve has the same shape and {updates} instead of {planned}",
-        {"the total is different": _ANY},
+        "the curve of the run takes {updates} instead of {planned}",
+        "the total is different, and everything else is right",
     ),
-    "no warmup": (
-        "there is no warmup",
-        {"it takes {updates} instead of {planned}": _ANY},
-    ),
+    "no warmup": ("there is no warmup", "it takes {updates} instead of {planned}"),
     "warmup": (
         "the warmup takes {updates} instead of {planned}",
-        {"one of the two is counted in micro-batches": _ANY},
+        "one of the two is counted in micro-batches",
     ),
 }
-"""For each formula, what the rows show, and causes with the largest number that they can have."""
+"""For each formula, what the rows show, and its usual causes."""
 
-
-_Step = Callable[[Any, Any], Any]
+_Step = Callable[[Steps, Steps], NDArray[Any]]
 """From n and k, of which either may be an array, to a step of the curve."""
 
 
@@ -255,13 +243,13 @@ def _formulas_of_total(
     """Yield formulas for k updates, with the same warmup or the same fraction of it."""
     totals = range(warmup + 1, _MOST_TIMES_LONGER * total)
 
-    def in_proportion(n: Any, k: Any) -> Any:
+    def in_proportion(n: Steps, k: Steps) -> NDArray[Any]:
         return n * total / k
 
-    def after_warmup(n: Any, k: Any) -> Any:
+    def after_warmup(n: Steps, k: Steps) -> NDArray[Any]:
         return np.where(n < warmup, n, warmup + (n - warmup) * (total - warmup) / (k - warmup))
 
-    def after_plateau(n: Any, k: Any) -> Any:
+    def after_plateau(n: Steps, k: Steps) -> NDArray[Any]:
         _, after = plateaus[0]
         return np.where(n < warmup, n, np.maximum(np.minimum(n, after), n * total / k))
 
@@ -278,18 +266,18 @@ def _formulas_of_warmup(total: int, warmup: int, second: int) -> Iterator[_Formu
     shorter = [warmup // factor for factor in reversed(factors) if warmup % factor == 0]
     lengths = shorter + [warmup * factor for factor in factors]
 
-    def before_shorter_decay(n: Any, k: Any) -> Any:
+    def before_shorter_decay(n: Steps, k: Steps) -> NDArray[Any]:
         return warmup + (n - k) * (total - warmup) / np.maximum(total - k, 1)
 
-    def before_same_decay(n: Any, k: Any) -> Any:
+    def before_same_decay(n: Steps, k: Steps) -> NDArray[Any]:
         return warmup + n - k
 
-    def before_shorter_plateau(n: Any, k: Any) -> Any:
+    def before_shorter_plateau(n: Steps, k: Steps) -> NDArray[Any]:
         return np.maximum(n, warmup) + 0 * k
 
     for after in (before_shorter_decay, before_same_decay, before_shorter_plateau):
 
-        def step(n: Any, k: Any, after: _Step = after) -> Any:
+        def step(n: Steps, k: Steps, after: _Step = after) -> NDArray[Any]:
             return np.where(n < k, n * warmup / np.maximum(k, 1), after(n, k))
 
         yield _Formula("no warmup", list(shortest), step, warmup, _ROUNDED)
@@ -333,8 +321,8 @@ def _unexplained_row(
 
 def _misses(formula: _Formula, logged: PrintedLrs, lrs: Floats, rows: Any, numbers: Any) -> Floats:
     """Return how far the learning rates of a formula are from those of rows; within, 0 or less."""
-    steps = formula.step(logged.steps[rows], numbers)
-    near = lrs[np.clip(steps, 0, len(lrs) - 1).astype(np.int64)][None]
+    steps: Floats = formula.step(logged.steps[rows], numbers)
+    near: Floats = lrs[np.clip(steps, 0, len(lrs) - 1).astype(np.int64)][None]
     if formula.slack:
         grid = np.arange(len(lrs))
         around = (steps - formula.slack, steps, steps + formula.slack)
@@ -351,8 +339,8 @@ def _sentence(formula: _Formula, least: int, most: int, *, is_open: bool) -> str
             number = f"{least} or more"
         units[f"{unit}s"] = f"{number} {unit}" if number == "1" else f"{number} {unit}s"
     name = "plateau/after the log" if is_open and formula.name == "plateau/later" else formula.name
-    shows, causes = _SENTENCES[name]
-    possible = [cause for cause, largest in causes.items() if least <= largest]
+    shows, *causes = _SENTENCES[name]
+    possible = [cause for cause in causes if least <= _LARGEST.get(cause, most)]
     return f"{shows}: {', or '.join(possible)}".format(**units)
 
 
@@ -360,15 +348,16 @@ def _of_skipped_updates(logged: PrintedLrs, lrs: Floats, first_off: int) -> Iter
     """Find how many updates each row is late, if this never falls and grows slowly."""
     counts: list[int] = []
     previous = 0
-    for row, step in enumerate(logged.steps.tolist()):
+    steps: list[int] = logged.steps.tolist()
+    for row, step in enumerate(steps):
         least = counts[-1] if counts else 0
         most = _MOST_SKIPPED  # while the first loss scale is too large
         since = step
         if row > first_off:
             most = counts[first_off] + _MOST_SKIPPED_LATER
-            since = step - int(logged.steps[first_off])
+            since = step - steps[first_off]
         most = min(most + since // _UPDATES_PER_SKIP, least + step - previous)
-        possible: Steps = np.arange(least, most + 1)
+        possible = np.arange(least, most + 1)
         late_lrs = lrs[np.clip(step - possible, 0, len(lrs) - 1)]
         fits = (logged.low[row] <= late_lrs) & (late_lrs <= logged.high[row])
         if not fits.any():

@@ -205,7 +205,13 @@ def peak(number: float) -> Floats:
     ("curve", "run", "number", "name", "phrase"),
     [
         (COSINE, skipped, 2, "skipped", "grows from 2 to 4 updates: fp16 skipped updates"),
-        (COSINE, resumed, 300, "resumed", "on or earlier, the learning rates are 300 updates late"),
+        (
+            COSINE,
+            resumed,
+            300,
+            "resumed",
+            "are 300 updates late from update 400 on",
+        ),
         (WSD, plateau, 200, "plateau", "ends 200 updates earlier than at update 799"),
         (COSINE, total, 900, "total", "900 updates instead of 1000"),
         (COSINE, total, 1_500, "total", "1499 to 1501 updates instead of 1000"),
