@@ -39,8 +39,6 @@ _STEP = r"\b(global_)?(step|iter|iteration|update|num_updates)s?\b"
 _NAME_OF_STEP = re.compile(_STEP, re.IGNORECASE)
 _NAMED_STEP = re.compile(_STEP + r"(\(train\))?[:=\s\[]*\d", re.IGNORECASE)
 
-_MOST_COLUMNS = 1000
-
 Row = Mapping[str, Any]
 
 
@@ -153,7 +151,7 @@ def _parser_of(lines: Sequence[str]) -> Any:
     """Return the function that parses lines like these."""
     first = next(filter(str.strip, lines), "").lstrip()
     columns = re.split(r'"?\s*[,\t]\s*"?', first.strip().strip('"'))
-    is_header = any(map(_NAME_OF_STEP.fullmatch, columns[:_MOST_COLUMNS]))
+    is_header = any(map(_NAME_OF_STEP.fullmatch, columns))
     is_console = not is_header and any(map(_NAMED_STEP.search, lines))
     if first.startswith("{") or (first.startswith("[") and not is_console):
         return _parse_json_lines

@@ -137,7 +137,14 @@ def restarted(updates: Ints, number: int) -> Ints:
     return np.where(updates < number, updates, updates - number)
 
 
-DISPLACEMENTS = {late: 1, early: 1, too_fast: 1, too_slow: 1, stopped: 30, restarted: 30}
+DISPLACEMENTS: dict[Callable[[Ints, int], Ints], int] = {
+    late: 1,
+    early: 1,
+    too_fast: 1,
+    too_slow: 1,
+    stopped: 30,
+    restarted: 30,
+}
 """Functions, with the unit of their numbers."""
 
 
@@ -267,6 +274,7 @@ def test_only_one_update_can_be_the_order_of_two_calls() -> None:
     for number in (1, 200):
         comparison = compared(COSINE, UPDATES, lrs_of(COSINE, UPDATES + number))
         assert ("steps before the optimizer" in str(comparison)) == (number == 1)
+        assert "1 updates" not in str(comparison)
 
 
 def test_a_longer_plateau_is_not_a_scheduler_that_stands_still() -> None:
