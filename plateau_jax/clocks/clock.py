@@ -93,11 +93,6 @@ class CheckedClock:
     """Rules that may hold the curve at its step; () with a unit."""
 
     @property
-    def can_stand_still(self) -> bool:
-        """True if several updates may use the same step of the curve."""
-        return self.unit is not None or len(self.rules) > 0
-
-    @property
     def counts_are_known(self) -> bool:
         """True if the number of updates says how much they consumed."""
         return self.unit is None or self.count is not None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch.optim import Optimizer
 
 from torch_bridge.advice.position_warnings import describe_updates, start_message
-from torch_bridge.advice.value_advice import value_message
+from torch_bridge.advice.value_advice import message_at_build
 from torch_bridge.clocks.device_clock import Clock
 from torch_bridge.curve_api import warn
 from torch_bridge.groups.options import LEARNING_RATE
@@ -51,10 +51,11 @@ class StartCheck:
         first = 0
         for optimizer in self._optimizers:
             last = first + len(optimizer.param_groups)
-            message = value_message(
+            message = message_at_build(
                 optimizer,
                 LEARNING_RATE,
                 clock.start.curve_step,
+                optimizer.param_groups,
                 clock.curves[first:last],
                 clock.peaks[first:last],
             )

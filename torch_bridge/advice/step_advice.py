@@ -29,7 +29,14 @@ from torch_bridge.advice.position_warnings import (
     stuck_message,
     value_range,
 )
-from torch_bridge.curve_api import Curve, Position, one_if_equal, shortest_decimal, warn
+from torch_bridge.curve_api import (
+    Curve,
+    Position,
+    ValuesAhead,
+    one_if_equal,
+    shortest_decimal,
+    warn,
+)
 from torch_bridge.optimizer_traits import updates_made
 
 _CHECKS = 0, 1, 57, 168
@@ -42,11 +49,9 @@ class WatchedScheduler(Protocol):
     @property
     def optimizer(self) -> Optimizer: ...
     @property
-    def bases(self) -> Sequence[float]: ...
+    def ahead(self) -> ValuesAhead: ...
     @property
     def position(self) -> Position: ...
-    @property
-    def met_curves(self) -> Sequence[Curve]: ...
     @property
     def unit(self) -> int | None: ...
     @property
@@ -60,7 +65,6 @@ class StepAdvice:
 
     Args:
         position: Where the scheduler starts.
-        consumed: The samples or tokens consumed there.
         value_message: The warning before update 0, or "".
         was_loaded: True if the optimizer seems to have been loaded before the scheduler was built.
         counts_steps: False to give only the warning before update 0.
@@ -69,7 +73,6 @@ class StepAdvice:
     def __init__(
         self,
         position: Position,
-        consumed: int,
         *,
         value_message: str,
         was_loaded: bool,
@@ -78,16 +81,14 @@ class StepAdvice:
         self._counts_steps = counts_steps
         self._next_end = 0.0 if counts_steps else math.inf
         """The step of the curve at which to ask next if it is far past the end."""
-        self.restart(position, consumed)
+        self.restart(position)
         self._value_message = value_message
         self._was_loaded = was_loaded
         self._next_check = 0
 
-    def restart(self, position: Position, consumed: int) -> None:
+    def restart(self, position: Position) -> None:
         """Count from here: the scheduler has moved, its state was loaded, or its base was set."""
         self._began = position
-        self._consumed = consumed
-        """The samples or tokens consumed when the counting began."""
         self._value_message = ""
         self._was_loaded = False
         self._updates = 0
@@ -124,10 +125,10 @@ class StepAdvice:
 
     def _check_end(self, scheduler: WatchedScheduler) -> None:
         step = scheduler.position.step
-        curves = scheduler.met_curves
+        curves = scheduler.ahead.curves
         total = max((curve.total_steps for curve in curves), default=0)
         first_end = total + max(10, total // 100) + 1
-        if self._began.step >= first_end or not any(scheduler.bases):  # on purpose
+        if self._began.step >= first_end or not any(scheduler.ahead.bases):  # on purpose
             self._next_end = math.inf
             return
         message = end_message(curves, scheduler.unit, step, scheduler.position.updates, "lambda_lr")
@@ -140,7 +141,7 @@ class StepAdvice:
     def _steps_message(self, scheduler: WatchedScheduler, updates: int) -> str:
         """Return the warning about the number of steps in these updates, or ""."""
         position = scheduler.position
-        if position.updates < 0 or not any(scheduler.bases):
+        if position.updates < 0 or not any(scheduler.ahead.bases):
             return ""
         steps = position.updates - self._began.updates
         begin = max(self._began.step, 0)
@@ -151,7 +152,7 @@ class StepAdvice:
         if unit is not None and is_last and steps and moved == 0:
             if any(scheduler.get_last_lr()):
                 return ""
-            consumed = scheduler.consumed - self._consumed
+            consumed = scheduler.consumed - begin * unit - self._began.rest
             return f"{seen}, and {stuck_message(position.step, unit, consumed)}"
         if unit is None:
             moved = steps  # a hold rule may have held some
@@ -161,7 +162,7 @@ class StepAdvice:
             # With a clock, a step may move along the curve at a different pace.
             pace = (position.step - begin) / steps if steps else 1
             last = begin + int(updates * pace)
-            is_rare = _would_change(scheduler.met_curves, position.step, last)
+            is_rare = _would_change(scheduler.ahead.curves, position.step, last)
         if not (is_often or is_rare):
             return ""
         advice = (
@@ -196,7 +197,7 @@ def _would_change(curves: Sequence[Curve], step: int, last: int) -> bool:
 def _load_message(scheduler: WatchedScheduler) -> str:
     """Return the warning about an optimizer that was loaded without its scheduler's state."""
     made = updates_made(scheduler.optimizer)
-    peak = one_if_equal([shortest_decimal(base) for base in scheduler.bases])
+    peak = one_if_equal([shortest_decimal(base) for base in scheduler.ahead.bases])
     advice = "load the scheduler's state, scheduler.load_state_dict(state)"
     seen = "the optimizer was loaded"
     if made is not None and made > 1:  # one was made since the scheduler was built
@@ -205,6 +206,14 @@ def _load_message(scheduler: WatchedScheduler) -> str:
             advice += f"; or pass last_epoch={made - 2}"
     advice += f". To start at step 0, set the peak, which is {peak} now: scheduler.set_peak({peak})"
     return start_message(seen, advice)
+
+
+def seems_loaded(optimizer: Optimizer) -> bool:
+    """Return True if an optimizer that was not stepped yet has the state of an earlier run."""
+    if getattr(optimizer, "_opt_called", False):
+        return False
+    has_peak = any("initial_lr" in group for group in optimizer.param_groups)
+    return has_peak and updates_made(optimizer) != 0
 
 
 def _is_capturing() -> bool:

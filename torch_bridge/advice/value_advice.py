@@ -1,6 +1,7 @@
 """The warning about a value that a program wrote into a group, and that a curve will overwrite."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -12,39 +13,58 @@ def value_message(
     optimizer: Optimizer,
     option: GroupOption,
     step: int,
-    curves: Iterable[Curve | None],
-    bases: Iterable[float],
+    group: dict[str, Any],
+    curve: Curve,
+    base: float,
 ) -> str:
-    """Return the warning that is due about the groups of an optimizer, or "".
+    """Return the warning that is due about a group of an optimizer, or "".
 
-    It is due if a group has a base from before, and its value is neither the base, nor the base
+    It is due if the group has a base from before, and its value is neither the base, nor the base
     times the multiplier, nor among the values that schedulers of this library wrote last.
 
     Args:
         optimizer: The optimizer.
-        option: The option that the curves set.
-        step: The step of the curves.
-        curves: The curve of each group; None for a group that is not to be checked.
-        bases: The base of each group.
+        option: The option that the curve sets.
+        step: The step of the curve.
+        group: The group.
+        curve: Its curve.
+        base: Its base.
     """
     key = option.base_key
-    written = [as_number(value) for value in written_values(optimizer).get(key, [])]
-    for index, (group, curve, base) in enumerate(
-        zip(optimizer.param_groups, curves, bases, strict=True)
-    ):
-        if curve is None or key not in group:
-            continue
-        value = as_number(option.read(group))
-        on_curve = curve.learning_rate(step, base)
-        if any(is_same(value, number) for number in (base, on_curve, *written)):
-            continue
-        shown, shown_base = shortest_decimal(value), shortest_decimal(base)
-        return (
-            f"param_groups[{index}] has {option} = {shown}, but the {option.base_word} is {key} = "
-            f"{shown_base}, so the {option} is overwritten. To make {shown} the "
-            f'{option.base_word}, write del group["{key}"] before the scheduler is built or the '
-            f"group is added. To keep the {option.base_word} {shown_base}, write before "
-            f"{option.line_that_sets(group, shown_base)}. To resume a run, load the scheduler's "
-            f"state. If one of torch's schedulers wrote {option}, nothing is wrong"
-        )
+    if key not in group:
+        return ""
+    value = as_number(option.read(group))
+    written = [as_number(number) for number in written_values(optimizer).get(key, [])]
+    known = [base, curve.learning_rate(step, base), *written]
+    if any(is_same(value, number) for number in known):
+        return ""
+    index = next(i for i, other in enumerate(optimizer.param_groups) if other is group)
+    shown, shown_base = shortest_decimal(value), shortest_decimal(base)
+    return (
+        f"param_groups[{index}] has {option} = {shown}, but the {option.base_word} is {key} = "
+        f"{shown_base}, so the {option} is overwritten. To make {shown} the {option.base_word}, "
+        f'write del group["{key}"] before the scheduler is built or the group is added. To keep '
+        f"the {option.base_word} {shown_base}, write before "
+        f"{option.line_that_sets(group, shown_base)}. To resume a run, load the scheduler's state. "
+        f"If one of torch's schedulers wrote {option}, nothing is wrong"
+    )
+
+
+def message_at_build(
+    optimizer: Optimizer,
+    option: GroupOption,
+    step: int,
+    groups: Sequence[dict[str, Any]],
+    curves: Sequence[Curve],
+    bases: Sequence[float],
+) -> str:
+    """Return the warning that is due about the first such group when curves are built, or ""."""
+    has_scheduler = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    is_known = option.base_key in written_values(optimizer)
+    if option.name == "lr" and has_scheduler and not is_known:
+        return ""  # one of torch's schedulers may have written the value
+    for group, curve, base in zip(groups, curves, bases, strict=True):
+        message = value_message(optimizer, option, step, group, curve, base)
+        if message:
+            return message
     return ""

@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, checks
 from torch_bridge.groups.optimizers import groups_of
-from torch_bridge.groups.options import LEARNING_RATE, as_number, check_length
+from torch_bridge.groups.options import LEARNING_RATE, GroupOption, as_number, check_length
 from torch_bridge.optimizer_traits import updates_made
 
 
@@ -25,6 +25,27 @@ def curves_of(groups: Sequence[dict[str, Any]], curve: Curve | Sequence[Curve]) 
         )
     check_length("curve", curve, len(groups))
     return list(curve)
+
+
+def curves_of_groups_with(
+    option: GroupOption, groups: Sequence[dict[str, Any]], curves: Sequence[Any]
+) -> list[Any]:
+    """Return the curves of the groups that have an option; the other groups have None."""
+    check_length("curve", curves, len(groups))
+    followed: list[Any] = []
+    for index, (group, curve) in enumerate(zip(groups, curves, strict=True)):
+        if curve is not None:
+            option.value_of(index, group)  # raises an error for a group without the option
+            followed.append(curve)
+        elif option.is_in(group):
+            raise ValueError(
+                f"curve[{index}] is None, but param_groups[{index}] has {option} = "
+                f"{as_number(option.read(group))!r}. To keep it constant, write "
+                "StagedCurve([(1,)], start=1.0)"
+            )
+    if not followed:
+        raise ValueError(f"curve has only None: no parameter group has {option}")
+    return followed
 
 
 def peaks_of(optimizer: Optimizer) -> list[float]:

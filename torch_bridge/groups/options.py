@@ -83,11 +83,6 @@ class GroupOption(NamedTuple):
         return f"{name}[{self.item}]"
 
     @property
-    def words(self) -> str:
-        """The option in a message."""
-        return str(self)
-
-    @property
     def base_key(self) -> str:
         """The key under which a group keeps its base, such as `initial_weight_decay`."""
         if self.item is None:
@@ -97,17 +92,12 @@ class GroupOption(NamedTuple):
     @property
     def base_word(self) -> str:
         """The base in a message."""
-        return "base"
+        return "peak" if self == LEARNING_RATE else "base"
 
     @property
     def bases_name(self) -> str:
-        """The attribute of a follower that shows the bases."""
-        return "base_values"
-
-    @property
-    def curves_name(self) -> str:
-        """The attribute of a follower that shows the curves."""
-        return "curves"
+        """The attribute of a scheduler that shows the bases."""
+        return "base_lrs" if self == LEARNING_RATE else "base_values"
 
     def read(self, group: dict[str, Any]) -> Any:
         if self.item is None:
@@ -125,7 +115,8 @@ class GroupOption(NamedTuple):
     def base_of(self, index: int, group: dict[str, Any]) -> float:
         """Return a group's base, in float32: `group[base_key]` if it has one, else its value."""
         value = self.value_of(index, group)
-        return base_value(f"{self.words} of param_groups[{index}]", group.get(self.base_key, value))
+        words = "learning rate" if self == LEARNING_RATE else self
+        return base_value(f"{words} of param_groups[{index}]", group.get(self.base_key, value))
 
     def value_of(self, index: int, group: dict[str, Any]) -> Any:
         """Return a group's value, or raise a ValueError that names the group."""
@@ -192,26 +183,4 @@ def _is_scale(value: Any) -> bool:
         return False  # here the key means something else
 
 
-class LearningRate(GroupOption):
-    """The learning rate, whose base is the peak, in `group["initial_lr"]` as in torch."""
-
-    @property
-    def words(self) -> str:
-        return "learning rate"
-
-    @property
-    def base_word(self) -> str:
-        return "peak"
-
-    @property
-    def bases_name(self) -> str:
-        """The attribute of a scheduler that shows the peaks."""
-        return "base_lrs"
-
-    @property
-    def curves_name(self) -> str:
-        """The attribute of a scheduler that shows the curves."""
-        return "lr_lambdas"
-
-
-LEARNING_RATE = LearningRate("lr")
+LEARNING_RATE = GroupOption("lr")

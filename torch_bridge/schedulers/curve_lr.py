@@ -1,42 +1,17 @@
 """A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose state contains the step and the curve."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any, SupportsIndex
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.curve_api import AnyClock, AnyCurve, Format, Owner, warn
+from torch_bridge.curve_api import AnyClock, AnyCurve, Owner, checks, start, warn
 from torch_bridge.groups.options import LEARNING_RATE
-from torch_bridge.schedulers.group_scheduler import GroupScheduler, state_of_kind, warn_of_order
-
-
-class SchedulerState(TypedDict):
-    """See `lambda_lr.state_dict`."""
-
-    kind: str
-    format: int
-    last_epoch: int
-    offset: NotRequired[int]
-    consumed: NotRequired[int]
-    hold: list[dict[str, int | float]]
-    records: list[dict[str, Any]]
-    peak_was_set: bool
-    in_charge: bool
-
-
-SCHEDULER = Format(
-    "scheduler",
-    SchedulerState,
-    advice={
-        "train_step": (
-            "it is the state of a TrainStep. Load its 'model' and 'optimizer', then build "
-            "lambda_lr(optimizer, curve, last_epoch=state['applied'] - 1); with clock=, see "
-            "docs/training_step.md, From a TrainStep to a scheduler"
-        )
-    },
-)
+from torch_bridge.optimizer_traits import has_two_steps
+from torch_bridge.schedulers.group_scheduler import GroupScheduler
+from torch_bridge.schedulers.scheduler_state import SCHEDULER, read_scheduler_state
 
 
 # Named like a function, as `torch.no_grad` is, because programs call it like one.
@@ -96,29 +71,18 @@ class lambda_lr(GroupScheduler, LambdaLR):
 
     Raises:
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.
-        ValueError: One of these:
-
-            - The numbers of curves and groups differ.
-            - A learning rate is negative, not finite, or positive and below 2⁻¹²⁶.
-            - The optimizer updates no parameter itself, like transformers' layer-wise ones.
-            - `last_epoch` is given, but the peak is unknown, because the optimizer was stepped and
-              has no `initial_lr`.
-            - `last_epoch` is given, but the `DataClock` has no `count`.
-            - There is a hold rule, but several curves; or a `HoldUntilFlat`, but a curve without a
-              plateau.
-            - The clock is not the one that a curve from `BatchPlan.scale` needs.
+        ValueError: The numbers of curves and groups differ; a learning rate is negative, not
+            finite, or positive and below 2⁻¹²⁶; the clock does not fit the curves; or `last_epoch`
+            is given, but not the peak, in `initial_lr`, or the `count` of the `DataClock`.
 
     Warns:
-        CurveWarning: When you build the scheduler, if a group has a factor of its learning rate
-            that only other schedulers read, such as timm's `lr_scale`. During training, once each,
-            if:
-
-            - the `lr` of a group is neither its `initial_lr` nor what a scheduler wrote last;
-            - the optimizer was loaded, but this scheduler starts at step 0 without its state;
-            - `step()` is called at least 1.5 times as often as the optimizer's (told before update
-              57 or 168), or at most a tenth as often (before update 168);
-            - the unit is so large that the curve stays at 0 (before update 168);
-            - training continues far past the end of the curve.
+        CurveWarning: A group has a factor of its learning rate that only other schedulers read,
+            such as timm's `lr_scale`. Before an update, once each: the `lr` of a group is neither
+            its `initial_lr` nor what a scheduler wrote last; the optimizer was loaded, but this
+            scheduler starts at step 0 without its state; `step()` is called at least 1.5 times as
+            often as the optimizer's (update 57 or 168), or at most a tenth as often (update 168);
+            the unit is so large that the curve stays at 0 (update 168); training continues far past
+            the end of the curve.
         UserWarning: As in torch: the scheduler is stepped before the optimizer.
 
     >>> import torch
@@ -161,9 +125,9 @@ class lambda_lr(GroupScheduler, LambdaLR):
         clock: AnyClock | None = None,
         advise: bool = True,
     ) -> None:
-        super().__init__(
-            optimizer, LEARNING_RATE, curve, clock, last_epoch, strict=strict, advise=advise
-        )
+        self.strict = strict
+        self.count: int | Tensor | None = None
+        super().__init__(optimizer, LEARNING_RATE, curve, clock, last_epoch, advise=advise)
 
     def step(
         self,
@@ -183,23 +147,64 @@ class lambda_lr(GroupScheduler, LambdaLR):
             metric: With a hold rule, the loss of the update, or another metric: a float, or a
                 scalar tensor of a floating-point dtype, the same on all ranks.
 
+        Warns:
+            UserWarning: As in torch: `epoch` is given, or the optimizer has not been stepped yet.
+
         Raises:
             TypeError, ValueError: One of these; nothing was changed:
 
-                - An argument is wrong or missing, or belongs to a different clock.
-                - The total consumed would be above 2⁶².
-                - A group was added although each group has its own curve, or with the `initial_lr`
-                  of another group but a different `lr`.
+                - An argument is wrong or missing, or belongs to a different clock: `count` to a
+                  `DataClock`, `metric` to a hold rule, `epoch` to neither.
+                - A group was added although each group has its own curve.
+                - The program has written something invalid into `base_lrs`, or anything into
+                  `lr_lambdas`.
         """
+        if epoch is not None and self._clock.rules:
+            metric = _metric_in_place_of_epoch(epoch, metric)
+            epoch = None
+        position = self._position_after(self.count if count is None else count, metric)
+        if epoch is not None:
+            number = self._checked_epoch(epoch)
+            position = start(self._clock, number, number)
         if self._step_count == 1 and not self._is_initial:
-            warn_of_order(self._optimizer)
-        if epoch is not None and not self._clock.rules:
-            self._checked_epoch(epoch)
+            _warn_of_order(self.optimizer)
+        if epoch is not None:
             warn(
                 "The epoch parameter in `scheduler.step()` is deprecated: call it without",
                 UserWarning,
             )
-        self._advance(epoch, count, metric)
+        self._move_to(position)
+        self.count = None
+        self._step_count += 1
+        if epoch is not None:
+            self._restart_advice()
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        # Torch's `SequentialLR` calls this instead of `step` when this scheduler's turn comes.
+        number = self.last_epoch + 1 if epoch is None else epoch
+        self._move_to(start(self._clock, number, number))
+        self.count = None  # another scheduler's turn consumed it
+        self._restart_advice()
+
+    def _checked_epoch(self, epoch: Any) -> int:
+        if self.unit is not None:
+            raise TypeError(
+                f"step({checks.short_repr(epoch)}) with DataClock({self.unit}): write "
+                "step(count=n), where n is what the update consumed; to move to another step, call "
+                "load_state_dict(state)"
+            )
+        is_integer = isinstance(epoch, SupportsIndex) and not isinstance(epoch, bool | Tensor)
+        if not is_integer:
+            raise TypeError(
+                checks.must(
+                    "epoch",
+                    epoch,
+                    "be an integer. The curve counts updates, "
+                    "not parts of epochs: call step() after each; step() takes a loss only with a "
+                    "hold rule, as in lambda_lr(optimizer, curve, clock=rule)",
+                )
+            )
+        return max(checks.integer("epoch", epoch), -1)
 
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak from the next update on. The new peak is part of the state.
@@ -286,31 +291,36 @@ class lambda_lr(GroupScheduler, LambdaLR):
         """
         if strict is None:
             strict = self.strict
-        self._load("a scheduler", _read_scheduler, state_dict, strict=strict)
+        self._load("a scheduler", read_scheduler_state, state_dict, strict=strict)
+        self.count = None
 
 
-def _read_scheduler(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of the `lambda_lr` in a state, or what counts of a torch scheduler's."""
-    own = state_of_kind(SCHEDULER, state)
-    if own is not None:
-        return own
-    first = state
-    while "_schedulers" in first:  # of a SequentialLR or ChainedScheduler
-        first = first["_schedulers"][0]
-    if "kind" in first:
-        SCHEDULER.read("state_dict", first)  # raises an error that says what it is
-    if "max_lrs" in first or "_schedule_phases" in first:
-        raise ValueError(
-            "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. "
-            "Do not load it: build lambda_lr(optimizer, curve, "
-            f"last_epoch={first['last_epoch'] - 1}), and then call scheduler.set_peak(peak)"
+def _warn_of_order(optimizer: Optimizer) -> None:
+    """Warn as torch does if the scheduler is stepped before the optimizer."""
+    if has_two_steps(optimizer):
+        return
+    # Torch's constructor replaces `optimizer.step`, to notice its first call. A copy of the
+    # optimizer has the plain `step`.
+    is_watched = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    if is_watched and not getattr(optimizer, "_opt_called", False):
+        warn(
+            "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in "
+            "the opposite order: `optimizer.step()` before `lr_scheduler.step()`. Otherwise "
+            "the first value of the learning rate schedule is skipped",
+            UserWarning,
         )
-    updates = state.get("last_epoch", first["last_epoch"])  # a ChainedScheduler has none
-    return {
-        "last_epoch": updates,
-        "offset": 0,
-        "hold": [],
-        "peaks": first["base_lrs"],
-        "peak_was_set": False,
-        "in_charge": updates >= 0,
-    }
+
+
+def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:
+    """Return the metric that was passed as the first argument of `step`."""
+    if metric is not None:
+        raise TypeError("with a hold rule, step() takes one metric, as in step(loss)")
+    if type(epoch) is int:  # DeepSpeed passes its batch size if step() has raised a TypeError
+        raise TypeError(
+            checks.must(
+                "metric",
+                epoch,
+                "be a real scalar, a float or a tensor: with a hold rule, call step(loss)",
+            )
+        )
+    return epoch

@@ -7,20 +7,10 @@ from typing import Any, cast
 
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import AnyCurve, Format, Owner, checks
+from torch_bridge.curve_api import AnyCurve, Owner, checks, start
 from torch_bridge.groups.options import GroupOption
-from torch_bridge.schedulers.curve_lr import SchedulerState
-from torch_bridge.schedulers.group_scheduler import GroupScheduler, state_of_kind
-
-
-class _FollowerState(SchedulerState):
-    """See `follow.state_dict`."""
-
-    key: str | list[str | int]
-    groups: list[int]
-
-
-_FOLLOWER = Format("follower", _FollowerState)
+from torch_bridge.schedulers.group_scheduler import GroupScheduler
+from torch_bridge.schedulers.scheduler_state import FOLLOWER, state_of_kind
 
 
 # Named like a function, as `lambda_lr` is.
@@ -87,7 +77,7 @@ class follow(GroupScheduler):
         curve: AnyCurve | Sequence[AnyCurve | None],
     ) -> None:
         option = _option(key)
-        super().__init__(optimizer, option, curve, None, -1, strict=False, advise=True)
+        super().__init__(optimizer, option, curve, None, -1, advise=True)
 
     @property
     def base_values(self) -> list[float]:
@@ -107,10 +97,18 @@ class follow(GroupScheduler):
             ValueError: `curve_step` is negative; or a group was added although each group has its
                 own curve. Nothing was changed.
         """
-        self._advance(curve_step, None, None)
-
-    def _checked_epoch(self, epoch: Any) -> int:
-        return checks.at_least("curve_step", epoch, 0)
+        if curve_step is not None:
+            number = checks.at_least("curve_step", curve_step, 0)
+            position = start(self._clock, number, number)
+        elif self.unit is not None and not self._is_initial:
+            raise TypeError(
+                f"the curve counts samples or tokens, in units of {self.unit}: pass the step of a "
+                "scheduler with the same clock, step(scheduler.curve_step)"
+            )
+        else:
+            position = self._position_after(None, None)
+        self._move_to(position)
+        self._step_count += 1
 
     def set_base_value(self, value: float | Sequence[float]) -> None:
         """Change the base, and write the values of this step into the groups.
@@ -144,7 +142,7 @@ class follow(GroupScheduler):
         The entries are those of a `lambda_lr`, with the base as the peak of a record; `key`; and
         `groups`, the indices of the groups that have the option.
         """
-        return _FOLLOWER.write(**self._written_state(), key=self._key, groups=self._indices())
+        return FOLLOWER.write(**self._written_state(), key=self._key, groups=self._indices())
 
     def _indices(self) -> list[int]:
         followed = list(map(id, self._followed()))
@@ -168,16 +166,16 @@ class follow(GroupScheduler):
                 not the state of a follower. Nothing was changed.
 
         Warns:
-            CurveWarning: The saved curve has different values at an earlier step, or is damaged. Or
-                the saved bases, with which the run continues, differ from those that the follower
-                was built with, and `set_base_value` did not set them.
+            CurveWarning: The saved curve has different values at an earlier step; or the saved
+                bases, with which the run continues, differ from those that the follower was built
+                with, and `set_base_value` did not set them.
         """
         self._load("a follower", self._read_state, state_dict, strict=False)
 
     def _read_state(self, state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-        state: Any = state_of_kind(_FOLLOWER, state_dict)
+        state: Any = state_of_kind(FOLLOWER, state_dict)
         if state is None:
-            state = _FOLLOWER.read("state_dict", state_dict)  # raises an error that says what it is
+            state = FOLLOWER.read("state_dict", state_dict)  # raises an error that says what it is
         key = list(state["key"]) if isinstance(state["key"], tuple) else state["key"]
         if key != self._key:
             raise ValueError(

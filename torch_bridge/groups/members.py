@@ -1,0 +1,101 @@
+"""The parameter groups that follow curves, and how they are recognized.
+
+A group is its dictionary. A dictionary that `optimizer.load_state_dict` puts in its place, with the
+same list of parameters, takes it over. Any other dictionary is a new group.
+"""
+
+from collections.abc import Sequence
+from operator import is_
+from typing import Any, NamedTuple
+
+from torch_bridge.curve_api import Curve, ValuesAhead
+from torch_bridge.groups.options import GroupOption, bases_per_group, check_length
+
+
+class Members(NamedTuple):
+    """The groups as a scheduler met them last."""
+
+    groups: list[dict[str, Any]]
+    params: list[Any]
+    """The list of parameters of each group."""
+    ahead: ValuesAhead
+    """Has the curve and the base of each group."""
+
+    def are(self, groups: Sequence[dict[str, Any]]) -> bool:
+        """Return True if these are the same groups in the same order."""
+        return len(groups) == len(self.groups) and all(map(is_, groups, self.groups))
+
+    def place_of(self, group: dict[str, Any]) -> int | None:
+        """Return the place of a group; None for a new group."""
+        for place, known in enumerate(self.groups):
+            if group is known:  # DeepSpeed replaces its list of parameters
+                return place
+        for place, params in enumerate(self.params):
+            if group["params"] is params:  # the optimizer has loaded a state
+                return place
+        return None
+
+
+class Match(NamedTuple):
+    """The groups as they are now, with what applies to each."""
+
+    groups: list[dict[str, Any]]
+    places: list[int | None]
+    """The place of each group among the `Members`; None for a new group."""
+    curves: list[Curve]
+    bases: list[float]
+
+    def new_groups(self) -> list[dict[str, Any]]:
+        """Return the groups that were not members."""
+        pairs = zip(self.groups, self.places, strict=True)
+        return [group for group, place in pairs if place is None]
+
+
+def match(
+    members: Members,
+    groups: Sequence[dict[str, Any]],
+    option: GroupOption,
+    curve: Curve | None,
+    base_lrs: Sequence[Any],
+    lr_lambdas: Sequence[Any],
+) -> Match:
+    """Return the groups as they are now. Changes nothing.
+
+    Args:
+        members: The groups as they were met last.
+        groups: The groups that follow the curves.
+        option: Reads the base of a new group.
+        curve: The curve of all groups; None if each group has its own.
+        base_lrs: The bases, which the program may have changed; then there is one for each of the
+            present groups.
+        lr_lambdas: The curves, as the program has left them.
+
+    Raises:
+        TypeError, ValueError: A new group has no base or curve, or a list is wrong.
+    """
+    ahead = members.ahead
+    places = [members.place_of(group) for group in groups]
+    curves: list[Curve] = []
+    bases: list[float] = []
+    for index, (group, place) in enumerate(zip(groups, places, strict=True)):
+        if place is not None:
+            curves.append(ahead.curves[place])
+            bases.append(ahead.bases[place])
+            continue
+        if curve is None:
+            raise ValueError(
+                f"param_groups[{index}] is new, and has no curve: build a scheduler with a curve "
+                "for each group, and call new.load_state_dict(old.state_dict())"
+            )
+        curves.append(curve)
+        bases.append(option.base_of(index, group))
+    if list(lr_lambdas) not in (ahead.curves, curves):
+        raise TypeError(
+            "the curves of a scheduler can't be changed: build a scheduler with the new curve, and "
+            "call new.load_state_dict(old.state_dict()). StagedCurve.through(points) makes a curve "
+            "of any multipliers. Torch's LambdaLR follows any function of the step"
+        )
+    if list(base_lrs) != ahead.bases:
+        check_length(option.bases_name, base_lrs, len(groups))
+        bases = bases_per_group(option.bases_name, base_lrs, len(groups))
+    return Match([*groups], places, curves, bases)
