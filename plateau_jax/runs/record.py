@@ -161,6 +161,8 @@ def read_record(name: str, record: Any) -> Record:
 
 def _parse_record(name: str, plain: Any) -> Record:
     saved = _FORMAT.read(name, plain)
+    if saved["curve"] is None:  # which stands for the curve of a scheduler without one
+        raise TypeError("its curve is None")
     clock = saved.get("clock")
     for part in _parts_of(clock):
         if isinstance(part, dict):
