@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.clocks.clock import CheckedClock
+from plateau_jax.clocks.clock import CheckedClock, check_consumed
 from plateau_jax.clocks.position import Position, read_position, start
 from plateau_jax.runs.comparison import Owner, Schedule, compare, differ
 from plateau_jax.runs.record import Record, read_records, shortest_decimal
@@ -73,11 +73,12 @@ def resume(
         now,
         position.step,
         owner,
-        is_step_used=position.rest > 0 or (has_rules and position.step < position.updates),
+        is_step_used=position.rest > 0 or (has_rules and position.step != position.updates),
         strict=strict,
     )
     if not is_same:
         position = start(clock, position.updates, position.step)
+        check_consumed(position.consumed(clock))
     peaks = [float(checks.peak("peak_value", record.peak_value)) for record in records]
     return Resumed(position, peaks, warnings)
 

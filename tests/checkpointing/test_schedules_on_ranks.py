@@ -146,14 +146,14 @@ def with_skipped_updates() -> Any:
 @pytest.mark.parametrize(
     ("make_part", "difference"),
     [
-        (by_own_losses, "part.curve_step = 3 on rank 0, and 1 on rank 2"),
+        (by_own_losses, "part.offset = -5 on rank 0, and -7 on rank 2"),
         (by_own_losses_so_far, "part.hold.0.total = 1.0 on rank 0, and 2.0 on rank 2"),
         (
             with_length_of_its_loader,
             "part.records.0.curve.stages.0.0 = 100 on rank 0, and 101 on rank 2",
         ),
         (with_a_peak_of_its_rank, "part.records.0.peak_value = 0.5 on rank 0, and 0.75 on rank 2"),
-        (with_more_steps, "part.curve_step = 3 on rank 0, and 4 on rank 2"),
+        (with_more_steps, "part.last_epoch = 3 on rank 0, and 4 on rank 2"),
         (with_skipped_updates, "part.state.skipped = 4 on rank 0, and 5 on rank 2"),
     ],
 )

@@ -29,7 +29,11 @@ class StepRun(Run):
     def counters(self) -> list[int]:
         """Return the updates applied and skipped, the step of the curve, and the data consumed."""
         state = self.step.state_dict()
-        return [state["applied"], state["skipped"], state["curve_step"], state["consumed"]]
+        applied, skipped = state["applied"], state["skipped"]
+        if self.unit is None:
+            return [applied, skipped, applied + state["offset"], applied]
+        consumed = state["consumed"]
+        return [applied, skipped, consumed // self.unit, consumed]
 
     def update(self, count: Any = 1, metric: Any = 0.5) -> list[float]:
         applied, skipped, curve_step, consumed = self.counters()

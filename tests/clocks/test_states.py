@@ -168,7 +168,7 @@ def test_every_step_so_far_is_compared(
             message = rejected(run, state)
             assert f"cannot resume at step {step}: " in message
             assert f"differ from step {new.first_difference(old)} on" in message
-            with pytest.warns(CurveWarning, match="state_dict belongs to a different curve"):
+            with pytest.warns(CurveWarning, match="state_dict has a different curve"):
                 run.load(state, strict=False)
         run.restart()
         assert run.curve_step() == step

@@ -446,9 +446,9 @@ not_a_record = pytest.mark.parametrize(
         Path("record.json"),
         {},
         {1: 2},
-        {**RECORD, "format": "1"},
         {**RECORD, "peak_value": -1.0},
         {**RECORD, "peak_value": "high"},
+        {**RECORD, "curve": None},
         CURVE,
         CURVE.to_dict(),
         CURVE.cooldown(100, 9).to_dict(),  # has an entry "curve" too
@@ -473,7 +473,7 @@ def test_empty_list_in_place_of_a_record() -> None:
     check_resume(RECORD, [], 10)
 
 
-@wrong(ValueError, "the number of records was 0, and is 1 now")
+@wrong(ValueError, "the number of groups was 0, and is 1 now")
 def test_empty_list_of_saved_records() -> None:
     check_resume([], RECORD, 10)
 
@@ -498,7 +498,6 @@ def test_deeply_nested_current_value() -> None:
 unreadable_curve = pytest.mark.parametrize(
     "curve",
     [
-        None,
         RECORD,
         {**RECORD["curve"], "total_steps": "many"},
         {**RECORD["curve"], "warmup_steps": np.array(True)},

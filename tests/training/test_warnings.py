@@ -230,6 +230,23 @@ def test_resumed_optimizer_that_starts_again_is_silent(resume: Resume, clock: Da
     assert result.curve_step == 0
 
 
+@pytest.mark.parametrize("name", [*COUNTING, "momentum"])
+@pytest.mark.parametrize("has_state", [True, False], ids=["loaded", "new"])
+def test_learning_rate_that_the_program_has_written_warns(name: str, has_state: bool) -> None:
+    model = Net()
+    optimizer = make_optimizer(name, model)
+    options: dict[str, Any] = {}
+    if has_state:
+        optimizer_state, _ = saved_after(3, name)
+        optimizer.load_state_dict(optimizer_state)
+        options["initial_updates"] = 3
+    for group in optimizer.param_groups:
+        group["initial_lr"] = 0.01
+        group["lr"] = 0.25
+    step = TrainStep(model, optimizer, mean_loss, CURVE, **options)
+    check_update_warns_once(step, r"param_groups\[0\] has lr = 0.25, but .* initial_lr = 0.01")
+
+
 @pytest.mark.parametrize("name", [*COUNTING, "momentum", "sgd"])
 def test_optimizer_without_updates_is_silent(name: str) -> None:
     step = make_step(name)

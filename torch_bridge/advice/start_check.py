@@ -48,6 +48,8 @@ class StartCheck:
     def _describe_values(self) -> str:
         """Return the warning about learning rates that the first update will overwrite, or ""."""
         clock = self._clock
+        if self._is_known and clock.start.curve_step == 0:
+            return ""  # the program says that the peak is meant, whatever a loaded optimizer has
         first = 0
         for optimizer in self._optimizers:
             last = first + len(optimizer.param_groups)
@@ -81,11 +83,10 @@ class StartCheck:
     def check(self) -> None:
         """Warn, once, if a warning is due."""
         self.is_due = False
-        if self._value_message:
-            warn(self._value_message)
-            return
         made = self._updates_made
         if made == 0 or self._is_known:
+            if self._value_message:
+                warn(self._value_message)
             return
         seen = "the optimizer has made updates"
         number = "n"

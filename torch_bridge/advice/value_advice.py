@@ -19,13 +19,13 @@ def value_message(
 ) -> str:
     """Return the warning that is due about a group of an optimizer, or "".
 
-    It is due if the group has a base from before, and its value is neither the base, nor the base
-    times the multiplier, nor among the values that schedulers of this library wrote last.
+    It is due if the group has a base from before, and its value is neither the base, nor the value
+    at this step or the one before, nor among the values that schedulers of this library wrote last.
 
     Args:
         optimizer: The optimizer.
         option: The option that the curve sets.
-        step: The step of the curve.
+        step: The step of the curve that gives the next update its value.
         group: The group.
         curve: Its curve.
         base: Its base.
@@ -35,7 +35,9 @@ def value_message(
         return ""
     value = as_number(option.read(group))
     written = [as_number(number) for number in written_values(optimizer).get(key, [])]
-    known = [base, curve.learning_rate(step, base), *written]
+    # A `TrainStep` leaves the values of its last update in the groups.
+    on_curve = [curve.learning_rate(number, base) for number in (step, max(step - 1, 0))]
+    known = [base, *on_curve, *written]
     if any(is_same(value, number) for number in known):
         return ""
     index = next(i for i, other in enumerate(optimizer.param_groups) if other is group)

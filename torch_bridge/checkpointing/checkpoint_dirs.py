@@ -69,7 +69,7 @@ class CheckpointDir:
     """Infinite if damage hides it, since the checkpoint could be the newest."""
     damage: str = ""
     """The fault of a damaged manifest, or an empty string."""
-    is_newer: bool = False
+    is_of_different_version: bool = False
     """True if the damage is that a different version saved it."""
 
     @property
@@ -132,7 +132,9 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
         save_index = entries.get("save_index")
         if type(save_index) is not int:
             save_index = inf
-        return CheckpointDir(step, path, None, save_index, damage=str(error), is_newer=True)
+        return CheckpointDir(
+            step, path, None, save_index, damage=str(error), is_of_different_version=True
+        )
     if manifest["step"] != step:
         return damaged(f"is that of checkpoint {manifest['step']}")
     return CheckpointDir(step, path, manifest, manifest["save_index"])

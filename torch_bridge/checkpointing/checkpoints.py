@@ -590,8 +590,7 @@ def _world_size_warning(
             )
     if now > before:
         has_step = any(isinstance(part, TrainStep) for part in parts_by_name.values())
-        keeps_random_states = has_step or (not partial and saved.has_random_states())
-        if keeps_random_states or saved.values_of_ranks(1, names):
+        if has_step or not partial or saved.values_of_ranks(1, names):
             return (
                 f"{message}the new processes keep their random numbers and the carry of their "
                 "training steps, and get process 0's values of everything else"

@@ -79,10 +79,6 @@ class SavedCheckpoint:
                     values.add(".".join(components[:2]))
         return sorted(values)
 
-    def has_random_states(self) -> bool:
-        """Return True if the ranks have saved their random states."""
-        return file_format.structure_name(parts.RANDOM_STATES_PART) in self._reader.shapes
-
     def read_structure(self, part: str, rank: int) -> Any:
         """Return a part's state as a rank saved it, with a `Stored` value for each tensor."""
         name = self._stored_name(file_format.structure_name(part), rank)
@@ -136,7 +132,7 @@ def read_random_states(saved: SavedCheckpoint) -> RandomStates | None:
             the program has replaced it by one of a different kind.
     """
     rank = processes.rank()
-    if rank >= saved.manifest["world_size"] or not saved.has_random_states():
+    if rank >= saved.manifest["world_size"]:
         return None
     name = parts.RANDOM_STATES_PART
     states = read_tensors(saved, saved.read_structure(name, rank), Targets(name, {}))
@@ -417,7 +413,7 @@ def read_verified(
         Exception: An error of `read`, if nothing is damaged.
     """
     for checkpoint in checkpoints:
-        if checkpoint.is_newer:
+        if checkpoint.is_of_different_version:
             raise ValueError(f"{checkpoint.path}: {checkpoint.damage}")
         if checkpoint.damage:
             return None, f"{checkpoint.step}: {checkpoint.damage}"

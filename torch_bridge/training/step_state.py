@@ -28,6 +28,7 @@ from torch_bridge.curve_api import (
 from torch_bridge.distributed.dtensors import host_copier, mesh_coordinates
 from torch_bridge.distributed.plain_names import names_of_parameters, plain_state, to_plain_names
 from torch_bridge.groups.optimizers import all_groups
+from torch_bridge.groups.options import check_length
 from torch_bridge.random_states import (
     check_states_of_device,
     get_states_of_device,
@@ -191,6 +192,8 @@ class StepState:
             _check_saved_state(self.read(), saved, self._device)
             peaks, position, warnings = self._read_run(cast("Any", saved), strict=strict)
             optimizer_states = _as_list(saved["optimizer"], self._optimizers)
+            num_optimizers = len(self._optimizers)
+            check_length("state_dict['optimizer']", optimizer_states, num_optimizers, "optimizers")
             for optimizer, state in zip(self._optimizers, optimizer_states, strict=True):
                 check_optimizer_state(optimizer, state)
         # Copied before anything is written: not every value can be copied.

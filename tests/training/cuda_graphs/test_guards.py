@@ -275,8 +275,7 @@ def test_reset_carry(step: Any) -> None:
     step.reset_carry()
 
 
-def test_graph_reads_the_tensor_of_a_group_that_shared_one(device: str) -> None:
-    """It is a new tensor once the peaks differ, so it is captured anew."""
+def test_graph_reads_the_tensors_of_groups_that_shared_one(device: str) -> None:
 
     def build(model: Any) -> Any:
         groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
@@ -285,7 +284,6 @@ def test_graph_reads_the_tensor_of_a_group_that_shared_one(device: str) -> None:
     captured = Kind(build).build(device=device, cuda_graph=True)
     eager = Kind(build).build(device=device)
     first, last = captured.optimizer.param_groups
-    assert first["lr"] is last["lr"]
     for peaks in ([0.1, 0.1], [0.05, 0.2]):
         for step in (captured, eager):
             step.set_peak(peaks)
@@ -294,7 +292,6 @@ def test_graph_reads_the_tensor_of_a_group_that_shared_one(device: str) -> None:
             assert equal_trees(result, eager(batch))
             assert [group["lr"].item() for group in (first, last)] == result.lr.tolist()
         assert len(graphs.graphs_of(captured).captured) == 1
-    assert first["lr"] is not last["lr"]
     assert equal_trees(captured.state_dict(), eager.state_dict())
 
 

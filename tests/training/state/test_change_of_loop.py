@@ -20,8 +20,8 @@ CLOCKS: dict[str, dict[str, Any]] = {
 }
 
 
-POSITION = ["curve_step", "consumed", "hold", "records"]
-"""The entries that the states of a scheduler and of a step have in common."""
+POSITION = ["offset", "consumed", "hold", "records"]
+"""The entries with the position, which the states of a scheduler and of a step may have."""
 
 
 class LoopRun:
@@ -118,7 +118,7 @@ def test_run_changes_between_step_and_scheduler(
         for key in ("applied", "last_epoch"):
             if key in state:
                 state[key] = saved[updates_key]
-        state.update({entry: saved[entry] for entry in POSITION})
+        state.update({entry: saved[entry] for entry in POSITION if entry in saved})
         resumed.part.load_state_dict(state)
     resumed.train(data[9:])
     assert equal_trees(resumed.model.state_dict(), uninterrupted.model.state_dict())
