@@ -20,7 +20,6 @@ from plateau_jax.forecasts.loss_fit import (
 )
 from plateau_jax.forecasts.loss_run import LossRun as LossRun
 from plateau_jax.logged_lrs.comparison import compare_log as compare_log
-from plateau_jax.logged_lrs.found_curve import find_curve as find_curve
 from plateau_jax.runs.history import check_resume_file as check_resume_file
 from plateau_jax.runs.record import resume_record as resume_record
 from plateau_jax.runs.resume import check_resume as check_resume

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+import plateau_jax
 from plateau_jax.arguments import checks
 from plateau_jax.curves import plots
 from plateau_jax.curves.curve import Curve
@@ -25,11 +26,15 @@ from plateau_jax.export.vectors import vectors_as_json
 from plateau_jax.forecasts.loss_fit import fit_losses
 from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.lazy_names import naming_missing_package
-from plateau_jax.logged_lrs.comparison import compare_log
-from plateau_jax.logged_lrs.found_curve import find_curve
+from plateau_jax.logged_lrs.comparison import LogComparison, compare_parsed_log
+from plateau_jax.logged_lrs.log_files import decode_log, parse_log
+from plateau_jax.logged_lrs.logs import UnclearLogError
 from plateau_jax.option_parser import command_line_parser
 from plateau_jax.theory import comparison
 from plateau_jax.theory.comparison import compare
+
+_PORT = 8700
+"""The port of the design page."""
 
 _REPEAT_FIT = "To fit several logs, repeat --fit"
 
@@ -39,11 +44,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         _check_options(options)
+        if options.version:
+            print(f"plateau-jax {plateau_jax.__version__}")
+            return 0
         if options.design:
             _serve_design_page(options)
-            return 0
-        if options.log is not None and not _has_curve(options):
-            print(find_curve(options.log))
             return 0
         curves = _build_curves(options)
         runs = [_read_run(log, options.peak) for log in options.fit]
@@ -64,15 +69,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Reject an option without effect, a wrong peak, and a closed standard output."""
-    has_option_of_a_curve = options.peak is not None or options.plot is not None or options.cooldown
+    has_log = options.log is not None
     problems = {
         "standard output is closed": sys.stdout is None,
         "--fit requires --compare": options.fit and not options.compare,
+        "--log requires --peak": has_log and options.peak is None,
+        "--step-column requires --log": options.step_column is not None and not has_log,
+        "--lr-column requires --log": options.lr_column is not None and not has_log,
+        "--port requires --design": options.port is not None and not options.design,
+        "--no-browser requires --design": options.no_browser and not options.design,
+        "--json prints a curve, which has no peak: leave --peak out": (
+            options.json and options.peak is not None
+        ),
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
         "--plot - must name a file, such as curve.png": options.plot == Path("-"),
-        "--log without a curve finds one: leave --peak, --plot and --cooldown out": (
-            options.log is not None and not _has_curve(options) and has_option_of_a_curve
-        ),
     }
     _reject(problems)
     if options.export is not None:
@@ -102,7 +112,8 @@ def _serve_design_page(options: argparse.Namespace) -> None:
         names.insert(0, "Curve")
     peak = 3e-4 if options.peak is None else options.peak
     initial = answers.initial_curves(list(zip(names, curves, strict=True)), peak)
-    server.serve(initial, options.port, browser=not options.no_browser)
+    port = _PORT if options.port is None else options.port
+    server.serve(initial, port, browser=not options.no_browser)
 
 
 def _build_curves(options: argparse.Namespace) -> list[Curve]:
@@ -145,10 +156,6 @@ def _reject_options_for_one_curve(options: argparse.Namespace, num_curves: int) 
             raise ValueError(f"{option} takes one curve, not {num_curves}")
 
 
-def _has_curve(options: argparse.Namespace) -> bool:
-    return bool(_curve_arguments(options) or options.files)
-
-
 def _check_export_name(file: str) -> None:
     if Path(file).suffix.lower() not in (".py", ".json") and file != "-":
         raise ValueError(f"--export {file} must end in .py or .json; for values, use --csv")
@@ -181,6 +188,7 @@ def _read_curve(file: str) -> Curve:
 
 def _read_bytes(file: str) -> bytes:
     if file == "-":
+        _reject({"standard input is closed": sys.stdin is None})
         return sys.stdin.buffer.read()
     return Path(file).read_bytes()
 
@@ -220,8 +228,7 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
     if options.json:
         return json.dumps(curves[0].to_dict())
     if options.log is not None:
-        _reject({"--log with a curve requires --peak": options.peak is None})
-        return str(compare_log(options.log, curves[0], options.peak))
+        return str(_compare_with_log(options, curves[0]))
     if runs:
         names = legend_labels([curve._to_draw() for curve in curves])
         named_curves = dict(zip(names, curves, strict=True))
@@ -237,6 +244,18 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
     if options.segments:
         return _segments_as_json(curves[0], peak)
     return "\n\n".join(segment_table(curve.segments, peak).as_text() for curve in curves)
+
+
+def _compare_with_log(options: argparse.Namespace, curve: Curve) -> LogComparison:
+    name = "standard input" if options.log == "-" else options.log
+    log = parse_log(decode_log(_read_bytes(options.log), name), name)
+    try:
+        return compare_parsed_log(
+            log, curve, options.peak, step=options.step_column, lr=options.lr_column
+        )
+    except UnclearLogError as error:
+        advice = f"name one with --{error.argument}-column"
+        raise ValueError(f"{error.problem}: {advice}") from None
 
 
 def _segments_as_json(curve: Curve, peak: np.float32 | None) -> str:

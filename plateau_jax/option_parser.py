@@ -35,6 +35,7 @@ def command_line_parser() -> argparse.ArgumentParser:
     _add_staged_curve(parser)
     _add_general_options(parser)
     _add_outputs(parser)
+    _add_columns(parser)
     _add_design_page(parser)
     return parser
 
@@ -109,6 +110,7 @@ def _add_staged_curve(parser: argparse.ArgumentParser) -> None:
 
 def _add_general_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    add("--version", action="store_true", help="print the version")
     add(
         "--from",
         metavar="FILE",
@@ -171,8 +173,8 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "--log",
         metavar="FILE",
         help="compare the learning rates in the log of a run with the curve and --peak, and print "
-        "the first that differs, and the fault that explains them; without a curve, print the "
-        "shortest one that explains them",
+        "the first that differs, and each fault that explains them. FILE is JSON, CSV with commas "
+        "or tabs, or the lines of a console; - is standard input",
     )
     add(
         "--compare",
@@ -184,13 +186,22 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     add("--design", action="store_true", help="open a page in the browser for designing curves")
 
 
+def _add_columns(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("with --log").add_argument
+    add("--step-column", metavar="NAME", help="the column of updates, if it has an unusual name")
+    add(
+        "--lr-column",
+        metavar="NAME",
+        help="the column of learning rates, if it has an unusual name or there are several",
+    )
+
+
 def _add_design_page(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("with --design").add_argument
     add(
         "--port",
         metavar="N",
         type=int,
-        default=8700,
         help="port of the page (8700); 0 for a free one",
     )
     add("--no-browser", action="store_true", help="print the page's address without opening it")

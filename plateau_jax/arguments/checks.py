@@ -138,6 +138,7 @@ def integer(path: Path | str, value: Any, requirement: str = "be an integer") ->
     if not isinstance(value, bool | np.bool_):
         with suppress(TypeError):
             return operator.index(value)
+    _reject_traced(path, value)
     if isinstance(value, float | np.floating) and value.is_integer() and -(2**63) < value < 2**63:
         # TOML, JSON and OmegaConf read 2e5 as a float.
         requirement = f"{requirement}: write {value:.0f}"
@@ -243,16 +244,26 @@ def positive_int(path: Path | str, value: Any) -> int:
     return in_range(path, value, 1, MAX_STEP)
 
 
-def _unwrap_scalar(value: Any) -> Any:
+def _reject_traced(path: Path | str, value: Any) -> None:
+    """Raise a TypeError for a value that JAX traces. Does not import JAX."""
+    core = getattr(sys.modules.get("jax"), "core", None)
+    if isinstance(value, getattr(core, "Tracer", ())):
+        problem = " is traced by JAX, but a curve is built from numbers"
+        advice = "build the curves outside of the function, and pass it stack(curves)"
+        raise TypeError(Message(path, f"{problem}: {advice}"))
+
+
+def _unwrap_scalar(path: Path | str, value: Any) -> Any:
     """Return the NumPy scalar in an array without dimensions; any other value unchanged."""
+    _reject_traced(path, value)
     if getattr(value, "ndim", None) == 0:  # NumPy's or JAX's
         return np.asarray(value)[()]
     return value
 
 
-def _unwrap_number(value: Any) -> Any:
+def _unwrap_number(path: Path | str, value: Any) -> Any:
     """Return a NumPy number, also in an array, as a Python number; any other value unchanged."""
-    value = _unwrap_scalar(value)
+    value = _unwrap_scalar(path, value)
     # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
     if isinstance(value, np.integer):
         return int(str(cast("Any", value)))
@@ -264,7 +275,7 @@ def _unwrap_number(value: Any) -> Any:
 def number(path: Path | str, value: Any, requirement: str = "be a number") -> int | float:
     """Return the value as a Python int or float; a NumPy float as the decimal that it prints as."""
     if type(value) not in (int, float):
-        value = _unwrap_number(value)
+        value = _unwrap_number(path, value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(must(path, value, requirement))
     if isinstance(value, float) and not math.isfinite(value):
@@ -325,7 +336,7 @@ def is_ordered(value: Any) -> bool:
 
 def peak(path: Path | str, value: Any) -> np.float32:
     """Return a peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶ and finite."""
-    value = _unwrap_scalar(value)
+    value = _unwrap_scalar(path, value)
     lr = _to_float(value)
     if lr is None:
         raise TypeError(must(path, value, "be a number"))

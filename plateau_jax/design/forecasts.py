@@ -39,7 +39,8 @@ from plateau_jax.forecasts.loss_run import (
     read_run,
     rebuild_run,
 )
-from plateau_jax.logged_lrs.logs import UnclearLogError, decode_log, parse_log
+from plateau_jax.logged_lrs.log_files import decode_log, parse_log
+from plateau_jax.logged_lrs.logs import UnclearLogError
 from plateau_jax.theory.curve_parts import largest_multiplier
 
 _MAX_DRAWN = 600

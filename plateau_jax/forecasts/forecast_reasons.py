@@ -27,7 +27,7 @@ _MIN_HORIZON = 0.1
 _SHORT = 0.3
 _LONG = 2.0
 
-TESTED_STEPS = 3_000, 201_500
+TESTED_STEPS = 3_000, 201_524
 """The least and the greatest number of steps of the runs on which the intervals were tested."""
 
 _LONGER = 1.05

@@ -60,7 +60,7 @@ def read_losses(table: LogTable, loss: str | None) -> dict[int, float]:
         )
     if initial is not None:
         warn(f"{table.name}: the loss at step 0, before the first update, is left out")
-    gap = _find_gap(list(losses), max(losses))
+    gap = _find_gap(table.steps(), max(losses))  # rows without a finite loss are no gap
     if gap is not None:
         problem = f"{table.name}: the steps jump from {gap[0]} to {gap[1]}"
         warn(f"{problem}: if these are not steps of one run, counted in updates, correct them")

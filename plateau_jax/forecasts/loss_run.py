@@ -15,7 +15,8 @@ from plateau_jax.arguments.curve_warning import suppress_warnings, warn
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.forecasts.logs import curve_of, peak_of, read_losses, read_lrs, warn_of_other_lrs
-from plateau_jax.logged_lrs.logs import Log, LogTable, read_log
+from plateau_jax.logged_lrs.log_files import Log
+from plateau_jax.logged_lrs.logs import LogTable, read_log
 from plateau_jax.theory.curve_parts import largest_multiplier
 
 _LARGEST_FIRST_LOSS = 15
@@ -113,9 +114,10 @@ class LossRun:
         first that differs and the fault that explains them, as in `compare_log`.
 
         Args:
-            source: The path of a CSV file with commas, or of JSON lines, in UTF-8 or with a
-                byte-order mark, optionally compressed with gzip; or rows: a list of dictionaries,
-                such as that of a `MetricLog`, or a pandas data frame.
+            source: The path of a file: CSV with commas or tabs, JSON lines or a list, or the lines
+                of a console; in UTF-8 or with a byte-order mark, optionally compressed with gzip.
+                Or rows: a list of dictionaries, such as that of a `MetricLog`, or a pandas data
+                frame.
             curve: The curve of the run, or a mapping that describes it. Without it the learning
                 rates of the log are used, with straight lines between them; the sums of the law
                 then leave out the updates before the first logged learning rate.
@@ -123,10 +125,12 @@ class LossRun:
                 curve reaches the largest learning rate of the log. The second largest must give
                 the same peak, within 5 %. If all others are 0, a `CurveWarning` says so.
             step: The column of steps, the numbers of updates: by default `step`, `global_step`,
-                `train/global_step`, `trainer/global_step`, `iter`, `_step` or `applied`.
+                `train/global_step`, `trainer/global_step`, `num_updates`, `_step` or `applied`, or
+                else `iter`, `iteration` or `update`.
             loss: The column of losses: `loss`, `train_loss` or `train/loss` by default.
-            lr: The column of learning rates: `lr`, `learning_rate`, `train/lr` or
-                `train/learning_rate` by default. If a cell is a list, its first item is used.
+            lr: The column of learning rates: by default `lr`, `learning_rate`, `train/lr` or
+                `train/learning_rate`, or else a name with one of the first two, such as `lr-AdamW`.
+                If a cell is a list, its first item is used.
 
         Raises:
             TypeError: `source` is neither a path nor rows.

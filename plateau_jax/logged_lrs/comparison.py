@@ -10,15 +10,10 @@ import numpy as np
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
-from plateau_jax.logged_lrs.faults import (
-    Fault,
-    Group,
-    factor_limits,
-    find_faults,
-)
-from plateau_jax.logged_lrs.logs import Cell, open_lrs
-from plateau_jax.logged_lrs.printed import PrintedLrs
-from plateau_jax.logged_lrs.step_ranges import lrs_at
+from plateau_jax.logged_lrs.faults import Fault, Group, factor_limits, find_faults, lrs_at
+from plateau_jax.logged_lrs.log_files import Log
+from plateau_jax.logged_lrs.logs import Cell, LogTable, columns_of, read_log, read_lr_cells
+from plateau_jax.logged_lrs.printed import KNOWN_DIGITS, PrintedLrs
 
 
 @dataclass(frozen=True)
@@ -27,7 +22,7 @@ class LogComparison:
 
     Attributes:
         num_lrs: The number of logged learning rates.
-        digits: The number of significant digits that the log prints.
+        digits: The number of significant digits that the log prints; None if it does not show them.
         counts_from: 1 if the log is explained only if it counts updates from 1, or if it is then on
             the curve for longer; else 0. Updates in the texts of the faults count from 0. If the
             log is explained in both ways, this is 0, and `faults` also has those from 1.
@@ -39,15 +34,18 @@ class LogComparison:
             of its number; empty if all are on the curve up to its end, or if no known fault
             explains them. A fault is a named tuple of `name`, `text`, and `least` and `most`, the
             limits of its number.
+        not_logged: A text that names the steps of the curve before the first row and after the
+            last; "" if there are none.
     """
 
     num_lrs: int
-    digits: int
+    digits: int | None
     counts_from: int
     first_difference: int | None
     logged: float | None
     expected: float | None
     faults: tuple[Fault, ...]
+    not_logged: str
 
     @property
     def fault(self) -> Fault | None:
@@ -58,28 +56,35 @@ class LogComparison:
 
     def __str__(self) -> str:
         lrs = f"{self.num_lrs} learning rates with up to {self.digits} digits"
+        if self.digits is None:
+            unknown = f"whose digits are not known, judged by {KNOWN_DIGITS}"
+            lrs = f"{self.num_lrs} learning rates {unknown}"
         texts = [fault.text for fault in self.faults]
         if self.logged is None or self.expected is None:
             lines = [f"{lrs}: all are on the curve", *texts]
-            return "\n".join(lines)
-        difference = f"the first that is not on the curve is at step {self.first_difference}"
-        if self.counts_from == 1:
-            difference = f"if the log counts updates from 1, {difference}"
-        _, expected = _as_different_texts(self.logged, self.expected)
-        lines = [f"{lrs}: {difference}, {self.logged!r} instead of {expected}"]
-        if not texts:
-            lines.append(
-                "no fault is named: none that this function knows explains all of them, or fewer "
-                "than three are not on the curve"
-            )
-        elif self.faults[0].name == "past the end":
-            lines += texts
-        elif len(texts) == 1:
-            lines.append(f"this fault explains all of them: {texts[0]}")
         else:
-            lines.append(f"{len(texts)} faults explain all of them, and later rows may decide:")
-            lines += [f"- {text}" for text in texts]
+            difference = f"the first that is not on the curve is at step {self.first_difference}"
+            if self.counts_from == 1:
+                difference = f"if the log counts updates from 1, {difference}"
+            _, expected = _as_different_texts(self.logged, self.expected)
+            lines = [f"{lrs}: {difference}, {self.logged!r} instead of {expected}"]
+            lines += _as_explanation(self.faults)
+        if self.not_logged:
+            lines.append(self.not_logged)
         return "\n".join(lines)
+
+
+def _as_explanation(faults: Sequence[Fault]) -> list[str]:
+    texts = [fault.text for fault in faults]
+    if not texts:
+        why = "none that this function knows explains all of them, or fewer than three are not on"
+        return [f"no fault is named: {why} the curve"]
+    if faults[0].name == "past the end":
+        return texts
+    if len(texts) == 1:
+        return [f"this fault explains all of them: {texts[0]}"]
+    listed = [f"- {text}" for text in texts]
+    return [f"{len(texts)} faults explain all of them, and later rows may decide:", *listed]
 
 
 def compare_log(
@@ -98,27 +103,15 @@ def compare_log(
         |r - lr(step)| <= u/2 + 3·2^-24·r + 4·2^-24·r_max
 
     with lr(step) = float32(float32(peak_value) · curve(step)), and u the place of the last digit of
-    r: the column has a number of significant digits, that of the cell with the most, and a last
-    decimal, that of the cell with the most decimals; the larger place counts. The other terms allow
-    for float32, in the multiplier and in the schedules of other libraries; r_max is the largest
-    learning rate of the log. Provisional: a minor release may change this function.
+    r. The other terms allow for float32, in the multiplier and in the schedules of other libraries;
+    r_max is the largest learning rate of the log. Provisional: a minor release may change this
+    function.
 
-    If some rows are not on the curve, these faults are tried, each at every row, with the learning
-    rate lr(m) at update n:
-
-        late, early          m = n - k, n + k
-        too fast, too slow   m = k·n, n // k
-        restarted            m = n, from update k on n - k
-        stopped              m = n, from update k on k
-        peak                 m = n, with a different peak
-        group                the curve and the peak of a different parameter group
-        warmup               a warmup k times as long, or as short
-        past the end         m = n up to the end of the curve
-
-    A fault is named only if it explains every row, and at least three rows are not on the curve.
-    The exception is "past the end": it is named if the log continues after the end of the curve and
-    all rows before it are on the curve, unless a different fault explains the log. If no fault
-    does, the result says so.
+    If three rows or more are not on the curve, faults are tried. Most are a formula f(n, k): the
+    row of update n shows the learning rate at step f(n, k) of the curve. For example, a log that is
+    "late" shows f(n, k) = n - k. A fault is named only if it explains every row, and a cause only
+    if it can have the number k. "past the end" says only that the log continues after the end of
+    the curve, and that all rows before it are on the curve.
 
     Args:
         source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
@@ -128,13 +121,13 @@ def compare_log(
         peak_value: Its peak learning rate.
         groups: The curves and the peaks of the other parameter groups, if there are any.
         step: The column of steps, as in `LossRun.read`.
-        lr: The column of learning rates, as in `LossRun.read`. If a cell is a list, its first item
-            is used.
+        lr: The column of learning rates, as in `LossRun.read`; in a CSV file of TensorBoard,
+            `Value`. If a cell is a list, its first item is used.
 
     Returns:
         A `LogComparison` with the attributes `first_difference`, `logged` and `expected`, `fault`
-        (None if there is none, or if several explain the log), `faults`, `counts_from`, `num_lrs`
-        and `digits`. As text it is a report.
+        (None if there is none, or if several explain the log), `faults`, `counts_from`, `num_lrs`,
+        `digits` and `not_logged`. As text it is a report.
 
     Raises:
         TypeError: `source` is neither a path nor rows; `curve` is not a curve; `groups` is not a
@@ -142,9 +135,9 @@ def compare_log(
         ValueError: The log has no learning rates, or no column or several have a usual name: the
             message says which argument to pass. A cell is not a number, or a file is damaged.
             Later rows replace half of the learning rates or more, as if the log had several runs or
-            were not sorted by step.
-            `peak_value` is not positive. A curve is from `BatchPlan.scale`: its steps are samples
-            or tokens.
+            were not sorted by step. Their digits decide whether they are on the curve, and the log
+            does not show them. `peak_value` is not positive. A curve is from `BatchPlan.scale`: its
+            steps are samples or tokens.
         OSError: The file cannot be read.
 
     >>> from plateau_jax import PlateauCurve, compare_log
@@ -157,72 +150,91 @@ def compare_log(
     >>> comparison.first_difference, comparison.fault.name, comparison.fault.most
     (10, 'too fast', 4)
     """
-    curve = _checked_curve("curve", curve)
-    peak = _checked_peak("peak_value", peak_value)
-    checked: list[Group] = []
-    for path, group_curve, group_peak in checks.pairs("groups", groups, "(curve, peak_value)"):
-        group_curve = _checked_curve((*path, "curve"), group_curve)
-        checked.append(Group(group_curve, _checked_peak((*path, "peak_value"), group_peak)))
-    name, cells = open_lrs(source, step, lr, "compare_log")
-    logged = PrintedLrs.from_cells(cells)
-    if logged.are_too_coarse:
-        raise ValueError(
-            f"the learning rates of {name} are all {cells[0].text}, which may stand for "
-            "different numbers: log them with more digits, as in f'{lr:.3e}'"
-        )
-    return compare_lrs(logged, curve, peak, checked)
+    main = _checked_group((), curve, peak_value)
+    others: list[Group] = []
+    for path, other_curve, other_peak in checks.pairs("groups", groups, "(curve, peak_value)"):
+        others.append(_checked_group(path, other_curve, other_peak))
+    log = read_log(source)
+    return compare_parsed_log(log, main.curve, main.peak, others, step=step, lr=lr)
 
 
-def _checked_curve(path: checks.Path | str, curve: Any) -> Curve:
-    curve = as_curve(path, curve)
+def _checked_group(path: checks.Path, curve: Any, peak: Any) -> Group:
+    curve = as_curve((*path, "curve"), curve)
     if curve.unit is not None:
         units = f"a step is {curve.unit} samples or tokens, but a log counts updates"
-        raise ValueError(Message(path, f" is from BatchPlan.scale: {units}"))
-    return curve
+        raise ValueError(Message((*path, "curve"), f" is from BatchPlan.scale: {units}"))
+    path_of_peak = (*path, "peak_value")
+    if not checks.peak(path_of_peak, peak) > 0:
+        raise ValueError(checks.must(path_of_peak, peak, "be positive"))
+    # Without float32's digits in the report.
+    return Group(curve, float(checks.number(path_of_peak, peak)))
 
 
-def _checked_peak(path: checks.Path | str, value: Any) -> float:
-    if not checks.peak(path, value) > 0:
-        raise ValueError(checks.must(path, value, "be positive"))
-    return float(checks.number(path, value))  # without float32's digits in the report
-
-
-def compare_lrs(
-    logged: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group] = ()
+def compare_parsed_log(
+    log: Log,
+    curve: Curve,
+    peak: float,
+    groups: Sequence[Group] = (),
+    *,
+    step: str | None,
+    lr: str | None,
 ) -> LogComparison:
-    """Compare printed learning rates with a curve; the log may count updates from 0 or from 1."""
+    """Compare a parsed log with a curve: see `compare_log`."""
+    table = LogTable.from_log(log, step, "compare_log")
+    if lr is None and {"Wall time", "Value"} <= set(columns_of(log.rows)):
+        lr = "Value"  # in a CSV file of TensorBoard
+    cells = read_lr_cells(table, lr)
+    if not cells:
+        raise ValueError(f"{log.name} has no learning rates")
+    comparison = _compare_cells(cells, curve, peak, groups)
+    if comparison is None:
+        raise ValueError(
+            f"the learning rates of {log.name} have too few digits: as they are printed, all may "
+            "be on the curve, but with three digits they are not: log them as in f'{lr:.3e}'"
+        )
+    return comparison
+
+
+def _compare_cells(
+    cells: Sequence[Cell], curve: Curve, peak: float, groups: Sequence[Group] = ()
+) -> LogComparison | None:
+    """Compare the learning rates of a log with a curve.
+
+    The log may count updates from 0 or from 1. None if it does not show its digits, and these
+    decide whether all rows are on the curve.
+    """
+    logged = PrintedLrs.from_cells(cells)
     from_zero = _compare(logged, curve, peak, groups, counts_from=0)
-    if from_zero.first_difference is None or logged.steps[0] == 0:
+    if from_zero.first_difference is None:
+        return from_zero
+    if logged.digits is None:
+        widest = PrintedLrs.from_cells(cells, are_formatted=True)
+        for start in (0, 1):
+            if widest.contain(lrs_at(logged.steps - start, curve, peak)).all():
+                return None
+    if logged.steps[0] == 0:
         return from_zero
     from_one = _compare(logged, curve, peak, groups, counts_from=1)
     if from_one.first_difference is None:
         return from_zero  # one update late, or fewer rows differ than a fault needs
     if from_zero.faults:
-        further = _only_if_counted_from_one(from_zero.faults, from_one.faults)
-        return replace(from_zero, faults=from_zero.faults + further)
+        further = [fault for fault in from_one.faults if _is_new(fault, from_zero.faults)]
+        texts = [f"if the log counts updates from 1: {fault.text}" for fault in further]
+        further = [fault._replace(text=text) for fault, text in zip(further, texts, strict=True)]
+        return replace(from_zero, faults=from_zero.faults + tuple(further))
     if from_one.faults or from_one.first_difference > from_zero.first_difference:
         return from_one
     return from_zero
 
 
-def _only_if_counted_from_one(
-    from_zero: Sequence[Fault], from_one: Sequence[Fault]
-) -> tuple[Fault, ...]:
-    """Return the faults that explain a log only if it counts from 1, with a text that says so."""
-    further: list[Fault] = []
-    for fault in from_one:
-        # From 0, these three explain the log too, by one update more or less.
-        is_the_same_from_zero = fault.name in ("late", "early", "past the end")
-        if is_the_same_from_zero:
-            continue
-        if not any(_is_within(fault, fault_from_zero) for fault_from_zero in from_zero):
-            text = f"if the log counts updates from 1: {fault.text}"
-            further.append(fault._replace(text=text))
-    return tuple(further)
-
-
-def _is_within(fault: Fault, wider: Fault) -> bool:
-    return fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
+def _is_new(fault: Fault, faults: Sequence[Fault]) -> bool:
+    """Return True for a fault that explains a log only if it counts from 1."""
+    is_within = any(
+        fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
+        for wider in faults
+    )
+    # From 0, the number of these is one more or less.
+    return fault.name not in ("late", "early", "past the end") and not is_within
 
 
 def _compare(
@@ -231,19 +243,36 @@ def _compare(
     updates = replace(logged, steps=logged.steps - counts_from)
     expected = lrs_at(updates.steps, curve, peak)
     faults = tuple(find_faults(updates, expected, curve, peak, groups))
-    is_off = ~logged.contain(expected)
-    if not is_off.any():
-        return LogComparison(len(logged), logged.digits, counts_from, None, None, None, faults)
-    row = int(np.argmax(is_off))
-    return LogComparison(
-        len(logged),
-        logged.digits,
-        counts_from,
-        int(logged.steps[row]),
-        float(logged.values[row]),
-        float(expected[row]),
-        faults,
+    comparison = LogComparison(
+        num_lrs=len(logged),
+        digits=logged.digits,
+        counts_from=counts_from,
+        first_difference=None,
+        logged=None,
+        expected=None,
+        faults=faults,
+        not_logged=_not_logged(logged, curve),
     )
+    rows = np.flatnonzero(~logged.contain(expected))
+    if not rows.size:
+        return comparison
+    return replace(
+        comparison,
+        first_difference=int(logged.steps[rows[0]]),
+        logged=float(logged.values[rows[0]]),
+        expected=float(expected[rows[0]]),
+    )
+
+
+def _not_logged(logged: PrintedLrs, curve: Curve) -> str:
+    places: list[str] = []
+    if logged.steps[0] > 0:
+        places.append(f"before step {logged.steps[0]}")
+    if logged.steps[-1] < curve.total_steps:
+        places.append(f"after step {logged.steps[-1]}")
+    if not places:
+        return ""
+    return f"not in the log: the learning rates {' and '.join(places)}"
 
 
 def difference_from(
@@ -260,17 +289,13 @@ def difference_from(
         has_peak_from_log: The peak was read from the log, so a different one is no difference.
     """
     logged = PrintedLrs.from_cells(cells)
-    if logged.are_too_coarse:
-        return ""
-    from_one = replace(logged, steps=logged.steps - 1)
-    for counted in (logged, from_one):
-        values = lrs_at(counted.steps, curve, peak)
-        if counted.contain(values).all():
+    for start in (0, 1):
+        values = lrs_at(logged.steps - start, curve, peak)
+        has_factor = has_peak_from_log and factor_limits(logged, values) is not None
+        if has_factor or logged.contain(values).all():
             return ""
-        if has_peak_from_log and factor_limits(counted, values) is not None:
-            return ""
-    comparison = compare_lrs(logged, curve, peak)
-    if comparison.logged is None or comparison.expected is None:
+    comparison = _compare_cells(cells, curve, peak)
+    if comparison is None or comparison.logged is None or comparison.expected is None:
         return ""
     lr, expected = _as_different_texts(comparison.logged, comparison.expected)
     text = (

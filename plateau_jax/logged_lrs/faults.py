@@ -1,53 +1,60 @@
 """Faults that explain why logged learning rates leave a curve.
 
-Most faults are about the step: the log has the learning rate of a different step of the curve,
-which follows from the number of the update and one unknown integer. Each row allows some values of
-this integer, and a fault explains the log if one value remains for all rows.
+Most are a formula: row n shows the learning rate at step f(n, k) of the curve, with one unknown
+number k. Each row rules out some numbers, and a fault explains the log if one remains.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from plateau_jax.arguments.checks import MAX_STEP
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.plateau_curve import PlateauCurve
-from plateau_jax.curves.staged_curve import Stage, StagedCurve
-from plateau_jax.logged_lrs.printed import Floats, PrintedLrs, Steps, simplest_between
-from plateau_jax.logged_lrs.step_ranges import (
-    CurveLrs,
-    Range,
-    Ranges,
-    intersect,
-    lrs_at,
-    nonempty,
-)
+from plateau_jax.logged_lrs.printed import Floats, Mask, PrintedLrs, Steps, simplest_between
 from plateau_jax.table.exact_segments import nonempty_segments
 
 _FEWEST_ROWS = 3
 """One row finds the unknown number of a fault. At least two more must confirm it."""
 
-_MOST_CUTS = 100
+_MOST_STEPS = 2**22
+"""For longer curves and logs, faults with a formula are not tried."""
+
 _MOST_RANGES = 8
 _TRIED = 5
 """Numbers that are tried in each range that remains: its ends, and some between."""
-_MOST_FACTOR = 64
-_SAMPLE = 24
+
+_ROUNDED = 0.5
+"""Steps by which a curve whose lengths are rounded to whole updates is away from a formula."""
+
+_MOST_MICRO_BATCHES = 64
+_MOST_CALLERS = 1024
+_MOST_SKIPPED = 32
+_MOST_SKIPPED_LATER = 8
+_UPDATES_PER_SKIP = 100
+_MOST_TIMES_LONGER = 4
+
+_INSTEAD_OF = {
+    "resumed": {"late", "early", "restarted"},
+    "skipped": {"late"},
+    "stopped": {"plateau"},
+    "total": {"too fast", "too slow"},
+    "warmup": {"no warmup"},
+}
+"""Faults that are not named if one of these explains the log too: it says the same, or more."""
 
 
 class Fault(NamedTuple):
     """A fault that explains every learning rate of a log.
 
     Attributes:
-        name: `"late"`, `"early"`, `"too fast"`, `"too slow"`, `"restarted"`, `"stopped"`, `"peak"`,
-            `"group"`, `"warmup"` or `"past the end"`.
+        name: `"late"`, `"early"`, `"skipped"`, `"too fast"`, `"too slow"`, `"restarted"`,
+            `"resumed"`, `"stopped"`, `"plateau"`, `"total"`, `"no warmup"`, `"warmup"`, `"floor"`,
+            `"peak"`, `"group"` or `"past the end"`.
         text: A sentence about it.
-        least, most: The limits of its number: of updates, of the update at which it happened, of
-            the peak, or the place of the group.
+        least, most: The limits of its number: of updates, of a learning rate, or of the place of a
+            group.
     """
 
     name: str
@@ -56,190 +63,22 @@ class Fault(NamedTuple):
     most: float
 
 
-class _Displacement(ABC):
-    """The curve is at a different step, which depends on the update n and an integer k."""
-
-    @abstractmethod
-    def positions(self, steps: Steps, k: int) -> Steps:
-        """Return the step of the curve at each update."""
-
-    @abstractmethod
-    def values_for(self, step: int, first: int, last: int) -> list[Range]:
-        """Return each k for which the step of the curve at an update lies in first … last."""
-
-    @abstractmethod
-    def domain(self, logged: PrintedLrs) -> Ranges:
-        """Return each k that the log can show."""
-
-    @abstractmethod
-    def fault(self, least: int, most: int) -> Fault:
-        """Describe the fault for the k that remain."""
-
-
-class _Shift(_Displacement):
-    """n + k."""
-
-    def positions(self, steps: Steps, k: int) -> Steps:
-        return np.minimum(steps + k, MAX_STEP)
-
-    def values_for(self, step: int, first: int, last: int) -> list[Range]:
-        return [Range(first - step, _unless_at_the_end(last, last - step))]
-
-    def domain(self, logged: PrintedLrs) -> Ranges:
-        # Later by more, all rows would be at step 0.
-        return [*nonempty(1 - int(logged.steps[-1]), -1), Range(1, MAX_STEP)]
-
-    def fault(self, least: int, most: int) -> Fault:
-        if most < 0:
-            count = _count(-most, -least, "update")
-            text = (
-                f"the learning rates are {count} late: the scheduler starts late or restarts, or "
-                "the log does not count from 0 as the curve does"
-            )
-            return Fault("late", text, -most, -least)
-        count = _count(least, most, "update")
-        text = (
-            f"the learning rates are {count} early: the scheduler steps before the optimizer, or "
-            "the log begins at a checkpoint"
-        )
-        return Fault("early", text, least, most)
-
-
-class _Multiple(_Displacement):
-    """k·n."""
-
-    def positions(self, steps: Steps, k: int) -> Steps:
-        return np.minimum(steps * k, MAX_STEP)
-
-    def values_for(self, step: int, first: int, last: int) -> list[Range]:
-        if step == 0:
-            if first <= 0 <= last:
-                return [Range(2, MAX_STEP)]
-            return []
-        return nonempty(-(-first // step), _unless_at_the_end(last, last // step))
-
-    def domain(self, logged: PrintedLrs) -> Ranges:
-        return [Range(2, MAX_STEP)]
-
-    def fault(self, least: int, most: int) -> Fault:
-        times = _count(least, most, "time")
-        updates = _count(least, most, "update")
-        text = (
-            f"the scheduler steps {times} per update (once for each process, micro-batch or "
-            f"caller), the curve of the run is {times} shorter, or a step of the log is {updates}"
-        )
-        return Fault("too fast", text, least, most)
-
-
-class _Quotient(_Displacement):
-    """n // k."""
-
-    def positions(self, steps: Steps, k: int) -> Steps:
-        return steps // k
-
-    def values_for(self, step: int, first: int, last: int) -> list[Range]:
-        most = MAX_STEP
-        if first > 0:
-            most = step // first
-        if last < 0:
-            return []
-        return nonempty(step // (last + 1) + 1, most)
-
-    def domain(self, logged: PrintedLrs) -> Ranges:
-        return nonempty(2, int(logged.steps[-1]))
-
-    def fault(self, least: int, most: int) -> Fault:
-        updates = _count(least, most, "update")
-        times = _count(least, most, "time")
-        steps = _count(least, most, "step")
-        text = (
-            f"the scheduler steps once in {updates} (once per epoch, or with a wrong condition), "
-            f"the curve of the run is {times} longer, or an update is {steps} of the log"
-        )
-        return Fault("too slow", text, least, most)
-
-
-class _Restart(_Displacement):
-    """n before update k, then n - k."""
-
-    def positions(self, steps: Steps, k: int) -> Steps:
-        return np.where(steps < k, steps, steps - k)
-
-    def values_for(self, step: int, first: int, last: int) -> list[Range]:
-        values = nonempty(max(1, step - last), min(step, step - first))
-        if first <= step <= last:
-            values += nonempty(step + 1, MAX_STEP)
-        return values
-
-    def domain(self, logged: PrintedLrs) -> Ranges:
-        # After a single row, a restart cannot be distinguished from a late start.
-        return nonempty(int(logged.steps[1]) + 1, int(logged.steps[-1]))
-
-    def fault(self, least: int, most: int) -> Fault:
-        place = _place(least, most)
-        text = f"the curve starts again at {place}, as if a resumed run had not loaded its state"
-        return Fault("restarted", text, least, most)
-
-
-class _Stop(_Displacement):
-    """n before update k, then k."""
-
-    def positions(self, steps: Steps, k: int) -> Steps:
-        return np.minimum(steps, k)
-
-    def values_for(self, step: int, first: int, last: int) -> list[Range]:
-        if first <= step <= last:
-            return nonempty(max(0, first), MAX_STEP)
-        if last < step:
-            return nonempty(max(0, first), last)
-        return []
-
-    def domain(self, logged: PrintedLrs) -> Ranges:
-        return nonempty(0, int(logged.steps[-1]) - 1)
-
-    def fault(self, least: int, most: int) -> Fault:
-        text = f"the learning rate stands still from {_place(least, most)} on"
-        if most == 0:
-            text = "the learning rate never leaves its first value"
-        text += ", as if the scheduler did not step, or stepped for a different optimizer"
-        return Fault("stopped", text, least, most)
-
-
-def _unless_at_the_end(last: int, most: int) -> int:
-    """Return the greatest k: `most`, or no limit if the steps up to `last` have no end."""
-    if last == MAX_STEP:
-        return MAX_STEP
-    return most
-
-
-def _count(least: int, most: int, thing: str) -> str:
-    if least == most == 1:
-        return f"1 {thing}"
-    if least == most:
-        return f"{least} {thing}s"
-    if most == MAX_STEP:
-        return f"{least} or more {thing}s"
-    return f"{least} to {most} {thing}s"
-
-
-def _place(least: int, most: int) -> str:
-    if least == most:
-        return f"update {least}"
-    return f"an update between {least} and {most}"
-
-
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The curve of a different parameter group, and its peak."""
 
     curve: Curve
     peak: float
 
 
+def lrs_at(steps: Steps, curve: Curve, peak: float) -> Floats:
+    """Return the learning rate at each step, as float64; steps may lie outside of the curve."""
+    return curve.learning_rate(steps, peak).astype(np.float64)
+
+
 def find_faults(
-    logged: PrintedLrs, expected: Floats, curve: Curve, peak: float, groups: Sequence[Group] = ()
+    logged: PrintedLrs, expected: Floats, curve: Curve, peak: float, groups: Sequence[Group]
 ) -> list[Fault]:
-    """Return each fault that explains every learning rate, with at most `_MOST_RANGES` ranges.
+    """Return each fault that explains every learning rate.
 
     Past the end, the learning rates may be any, so that this counts only if nothing else explains
     them.
@@ -252,34 +91,300 @@ def find_faults(
         groups: The other parameter groups of the run.
     """
     is_off = ~logged.contain(expected)
-    if np.count_nonzero(is_off) < _FEWEST_ROWS:
-        return _past_the_end(logged, curve, is_off)
-    curve_lrs = CurveLrs(curve, peak)
-    faults = [*_of_groups(logged, groups), *_of_peak(logged, expected, peak)]
-    for displacement in (_Shift(), _Multiple(), _Quotient(), _Restart(), _Stop()):
-        faults += _of_displacement(displacement, logged, curve_lrs, is_off)
-    faults += _of_warmup(logged, curve, peak)
-    return faults or _past_the_end(logged, curve, is_off)
+    faults: list[Fault] = []
+    if np.count_nonzero(is_off) >= _FEWEST_ROWS:
+        faults += _of_groups(logged, groups)
+        faults += _of_peak(logged, expected, peak)
+        faults += _of_clipping(logged, expected, is_off)
+        if max(curve.total_steps, logged.steps[-1]) <= _MOST_STEPS:
+            lrs = lrs_at(np.arange(curve.total_steps + 1), curve, peak)
+            first_off = int(np.argmax(is_off))
+            faults += _of_floor(logged, lrs, is_off)
+            faults += _of_skipped_updates(logged, lrs, first_off)
+            for formula in _formulas(logged.steps, curve, first_off):
+                faults += _of_formula(formula, logged, lrs, first_off)
+    names = {fault.name for fault in faults}
+    faults = [fault for fault in faults if not names & _INSTEAD_OF.get(fault.name, set())]
+    return list(dict.fromkeys(faults)) or _past_the_end(logged, curve, is_off)
 
 
-def _past_the_end(logged: PrintedLrs, curve: Curve, is_off: np.ndarray) -> list[Fault]:
-    """Explain rows that differ only from the curve's end on."""
-    end = curve.total_steps
-    last = int(logged.steps[-1])
-    if last <= end or np.any(is_off & (logged.steps < end)):
-        return []
-    text = (
-        f"the log continues to update {last}, past the end of the curve at {end}; all rows before "
-        "the end are on the curve"
-    )
-    return [Fault("past the end", text, last - end, last - end)]
+# A number of updates.
+
+_ORDER = "the scheduler steps before the optimizer"
+_FROM_ONE = "the log counts from 1"
+_SKIPPED = "fp16 skipped updates"
+_CALLERS = "the scheduler steps {times} per update (for each process or micro-batch)"
+
+_LARGEST = {_ORDER: 1, _FROM_ONE: 1, _SKIPPED: _MOST_SKIPPED, _CALLERS: _MOST_CALLERS}
+"""The largest number that a cause can have."""
+
+_SENTENCES = {
+    "late": ("the learning rates are {updates} late", _FROM_ONE, _SKIPPED, "a late start"),
+    "early": ("the learning rates are {updates} early", _ORDER, "the log begins at a checkpoint"),
+    "too fast": (
+        "the learning rates move {times} too fast",
+        _CALLERS,
+        "the curve of the run is {times} shorter",
+        "a step of the log is {updates}",
+    ),
+    "too slow": (
+        "the learning rates move {times} too slowly",
+        "the scheduler steps once in {updates}",
+        "the curve of the run is {times} longer",
+        "an update is {steps} of the log",
+    ),
+    "stopped": (
+        "the learning rate stands still from {place} on",
+        "the scheduler does not step, or steps for a different optimizer",
+    ),
+    "restarted": ("the curve starts again at {place}", "a resumed run did not load its state"),
+    "resumed/late": (
+        "the learning rates are {updates} late from update {planned} on, or earlier",
+        "the run resumed at a wrong step",
+        _SKIPPED,
+    ),
+    "resumed/early": (
+        "the learning rates are {updates} early from update {planned} on, or earlier",
+        "the run resumed at a wrong step",
+    ),
+    "plateau/later": (
+        "the plateau ends {updates} later than at update {planned}",
+        "the curve of the run is longer",
+    ),
+    "plateau/after the log": (
+        "the plateau ends {updates} later than at update {planned}, which is after the log",
+        "the curve of the run is longer",
+        "the scheduler no longer steps",
+    ),
+    "plateau/earlier": (
+        "the plateau ends {updates} earlier than at update {planned}",
+        "the curve of the run is shorter",
+    ),
+    "total": (
+        "the curve of the run takes {updates} instead of {planned}",
+        "the total is different, and everything else is right",
+    ),
+    "no warmup": ("there is no warmup", "it takes {updates} instead of {planned}"),
+    "warmup": (
+        "the warmup takes {updates} instead of {planned}",
+        "one of the two is counted in micro-batches",
+    ),
+}
+"""For each formula, what the rows show, and its usual causes."""
+
+_Step = Callable[[Steps, Steps], NDArray[Any]]
+"""From n and k, of which either may be an array, to a step of the curve."""
 
 
-def _of_groups(logged: PrintedLrs, groups: Sequence[Group]) -> Iterator[Fault]:
-    for place, group in enumerate(groups):
-        if logged.contain(lrs_at(logged.steps, group.curve, group.peak)).all():
-            text = f"the learning rates are those of groups[{place}]"
-            yield Fault("group", text, place, place)
+@dataclass(frozen=True)
+class _Formula:
+    """A fault under which row n shows the learning rate at step(n, k) of the curve.
+
+    Attributes:
+        name: The name of the fault, with a slash before a variant that has its own sentence.
+        numbers: Each k that can be; a range has no known end.
+        step: The formula, for arrays of n or of k.
+        planned: A number of updates for the sentence.
+        slack: Steps by which the curve of the run may be away from the formula, because it rounds
+            its lengths to whole updates.
+    """
+
+    name: str
+    numbers: range | Sequence[int]
+    step: _Step
+    planned: int = 0
+    slack: float = 0.0
+
+
+def _formulas(steps: Steps, curve: Curve, first_off: int) -> Iterator[_Formula]:
+    """Yield the table of faults, for a log with these steps, and its first row off the curve."""
+    last = int(steps[-1])
+    total = curve.total_steps
+    yield _Formula("late", range(1, last), lambda n, k: n - k)
+    yield _Formula("early", range(1, total + 1), lambda n, k: n + k)
+    yield _Formula("too fast", range(2, total + 1), lambda n, k: n * k)
+    yield _Formula("too slow", range(2, last + 1), lambda n, k: n // k)
+    yield _Formula("stopped", range(last), np.minimum)
+    if first_off > 1:  # after a single row, a restart cannot be distinguished from a late start
+        places = range(int(steps[1]) + 1, last + 1)
+        yield _Formula("restarted", places, lambda n, k: n - k * (n >= k))
+        begin = int(steps[first_off])
+        shifts = range(1, last)
+        yield _Formula("resumed/late", shifts, lambda n, k: n - k * (n >= begin), begin)
+        shifts = range(1, total + 1)
+        yield _Formula("resumed/early", shifts, lambda n, k: n + k * (n >= begin), begin)
+    spans = [
+        (segment, after)
+        for segment, after in nonempty_segments(curve._exact_segments)
+        if after is not None
+    ]
+    plateaus = [(segment.begin, after) for segment, after in spans if segment.is_flat]
+    for first, after in plateaus:
+        yield from _formulas_of_plateau(first, after, last)
+    segment, after = spans[0]
+    has_warmup = after == segment.length < total and segment.start < segment.end
+    warmup = after if has_warmup else 0
+    yield from _formulas_of_total(total, warmup, plateaus)
+    if has_warmup:
+        yield from _formulas_of_warmup(total, warmup, int(steps[1]))
+
+
+def _formulas_of_plateau(first: int, after: int, last: int) -> Iterator[_Formula]:
+    end = after - 1
+    later = range(1, last - end + 1)
+    yield _Formula("plateau/later", later, lambda n, k: np.maximum(np.minimum(n, end), n - k), end)
+    earlier = range(1, after - first + 1)
+    yield _Formula("plateau/earlier", earlier, lambda n, k: n + k * (n >= after - k), end)
+
+
+def _formulas_of_total(
+    total: int, warmup: int, plateaus: Sequence[tuple[int, int]]
+) -> Iterator[_Formula]:
+    """Yield formulas for k updates, with the same warmup or the same fraction of it."""
+    totals = range(warmup + 1, _MOST_TIMES_LONGER * total)
+
+    def in_proportion(n: Steps, k: Steps) -> NDArray[Any]:
+        return n * total / k
+
+    def after_warmup(n: Steps, k: Steps) -> NDArray[Any]:
+        return np.where(n < warmup, n, warmup + (n - warmup) * (total - warmup) / (k - warmup))
+
+    def after_plateau(n: Steps, k: Steps) -> NDArray[Any]:
+        _, after = plateaus[0]
+        return np.where(n < warmup, n, np.maximum(np.minimum(n, after), n * total / k))
+
+    yield _Formula("total", totals, in_proportion, total, _ROUNDED)
+    yield _Formula("total", totals, after_warmup, total, _ROUNDED)
+    if plateaus:
+        yield _Formula("total", totals, after_plateau, total, _ROUNDED)
+
+
+def _formulas_of_warmup(total: int, warmup: int, second: int) -> Iterator[_Formula]:
+    """Yield formulas for a warmup of k updates; none may be over at the second row."""
+    shortest = range(max(2, min(second + 1, warmup)))
+    factors = range(2, _MOST_MICRO_BATCHES + 1)
+    shorter = [warmup // factor for factor in reversed(factors) if warmup % factor == 0]
+    lengths = shorter + [warmup * factor for factor in factors]
+
+    def before_shorter_decay(n: Steps, k: Steps) -> NDArray[Any]:
+        return warmup + (n - k) * (total - warmup) / np.maximum(total - k, 1)
+
+    def before_same_decay(n: Steps, k: Steps) -> NDArray[Any]:
+        return warmup + n - k
+
+    def before_shorter_plateau(n: Steps, k: Steps) -> NDArray[Any]:
+        return np.maximum(n, warmup) + 0 * k
+
+    for after in (before_shorter_decay, before_same_decay, before_shorter_plateau):
+
+        def step(n: Steps, k: Steps, after: _Step = after) -> NDArray[Any]:
+            return np.where(n < k, n * warmup / np.maximum(k, 1), after(n, k))
+
+        yield _Formula("no warmup", list(shortest), step, warmup, _ROUNDED)
+        yield _Formula("warmup", lengths, step, warmup, _ROUNDED)
+
+
+def _of_formula(
+    formula: _Formula, logged: PrintedLrs, lrs: Floats, first_off: int
+) -> Iterator[Fault]:
+    """Find the numbers that explain all rows, in at most `_MOST_RANGES` ranges."""
+    numbers = np.array(formula.numbers, np.int64)
+    row: int | None = first_off
+    ranges: list[tuple[int, int]] = []
+    while row is not None:
+        numbers = numbers[_misses(formula, logged, lrs, row, numbers) <= 0]
+        # Two ranges are two answers, such as one update late and fifteen early.
+        breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
+        parts = [part for part in np.split(numbers, breaks)[:_MOST_RANGES] if part.size]
+        ranges = [(int(part[0]), int(part[-1])) for part in parts]
+        row = _unexplained_row(formula, logged, lrs, ranges)
+    for least, most in ranges:
+        is_open = isinstance(formula.numbers, range) and most == formula.numbers[-1]
+        # A log that does not show the end of the curve does not show a total.
+        if not (is_open and formula.name == "total"):
+            text = _sentence(formula, least, most, is_open=is_open)
+            yield Fault(formula.name.partition("/")[0], text, least, most)
+
+
+def _unexplained_row(
+    formula: _Formula, logged: PrintedLrs, lrs: Floats, ranges: Sequence[tuple[int, int]]
+) -> int | None:
+    """Return the row that the first number that fails misses by most; None if none fails."""
+    for least, most in ranges:
+        for k in np.linspace(least, most, _TRIED, dtype=np.int64).tolist():
+            misses = _misses(formula, logged, lrs, slice(None), k)
+            row = len(logged) - 1 - int(np.argmax(misses[::-1]))  # the last rules out the most
+            if misses[row] > 0:
+                return row
+    return None
+
+
+def _misses(formula: _Formula, logged: PrintedLrs, lrs: Floats, rows: Any, numbers: Any) -> Floats:
+    """Return how far the learning rates of a formula are from those of rows; within, 0 or less."""
+    steps: Floats = formula.step(logged.steps[rows], numbers)
+    near: Floats = lrs[np.clip(steps, 0, len(lrs) - 1).astype(np.int64)][None]
+    if formula.slack:
+        grid = np.arange(len(lrs))
+        around = (steps - formula.slack, steps, steps + formula.slack)
+        near = np.array([np.interp(some, grid, lrs) for some in around])
+    return np.maximum(logged.low[rows] - near.max(0), near.min(0) - logged.high[rows])
+
+
+def _sentence(formula: _Formula, least: int, most: int, *, is_open: bool) -> str:
+    place = f"update {least}" if least == most else f"an update between {least} and {most}"
+    units = {"place": place, "planned": formula.planned}
+    for unit in ("update", "time", "step"):
+        number = f"{least}" if least == most else f"{least} to {most}"
+        if is_open:
+            number = f"{least} or more"
+        units[f"{unit}s"] = f"{number} {unit}" if number == "1" else f"{number} {unit}s"
+    name = "plateau/after the log" if is_open and formula.name == "plateau/later" else formula.name
+    shows, *causes = _SENTENCES[name]
+    possible = [cause for cause in causes if least <= _LARGEST.get(cause, most)]
+    return f"{shows}: {', or '.join(possible)}".format(**units)
+
+
+def _of_skipped_updates(logged: PrintedLrs, lrs: Floats, first_off: int) -> Iterator[Fault]:
+    """Find how many updates each row is late, if this never falls and grows slowly."""
+    counts: list[int] = []
+    previous = 0
+    steps: list[int] = logged.steps.tolist()
+    for row, step in enumerate(steps):
+        least = counts[-1] if counts else 0
+        most = _MOST_SKIPPED  # while the first loss scale is too large
+        since = step
+        if row > first_off:
+            most = counts[first_off] + _MOST_SKIPPED_LATER
+            since = step - steps[first_off]
+        most = min(most + since // _UPDATES_PER_SKIP, least + step - previous)
+        possible = np.arange(least, most + 1)
+        late_lrs = lrs[np.clip(step - possible, 0, len(lrs) - 1)]
+        fits = (logged.low[row] <= late_lrs) & (late_lrs <= logged.high[row])
+        if not fits.any():
+            return
+        counts.append(int(possible[np.argmax(fits)]))
+        previous = step
+    least, most = counts[first_off], counts[-1]
+    grows = f"the learning rates are late by a number that grows from {least} to {most} updates"
+    yield Fault("skipped", f"{grows}: fp16 skipped updates", least, most)
+
+
+# A number that is a learning rate, or the place of a group.
+
+
+def factor_limits(logged: PrintedLrs, values: Floats) -> tuple[float, float] | None:
+    """Return the least and the greatest factor between values and the logged learning rates.
+
+    None if no factor above 0 explains all rows.
+    """
+    is_zero = values == 0
+    if is_zero.all() or not logged.contain(values)[is_zero].all():
+        return None
+    low = float(np.max(logged.low[~is_zero] / values[~is_zero]))
+    high = float(np.min(logged.high[~is_zero] / values[~is_zero]))
+    if not 0 < low <= high:
+        return None
+    return low, high
 
 
 def _of_peak(logged: PrintedLrs, expected: Floats, given: float) -> Iterator[Fault]:
@@ -296,141 +401,54 @@ def _of_peak(logged: PrintedLrs, expected: Floats, given: float) -> Iterator[Fau
     yield Fault("peak", text, low * given, high * given)
 
 
-def factor_limits(logged: PrintedLrs, values: np.ndarray) -> tuple[float, float] | None:
-    """Return the least and the greatest factor between values and the logged learning rates.
-
-    None if no factor above 0 explains all rows.
-    """
-    is_zero = values == 0
-    if not logged.part(is_zero.nonzero()[0]).contain(values[is_zero]).all() or is_zero.all():
-        return None
-    low = float(np.max(logged.low[~is_zero] / values[~is_zero]))
-    high = float(np.min(logged.high[~is_zero] / values[~is_zero]))
-    if not 0 < low <= high:
-        return None
-    return low, high
-
-
-def _of_displacement(
-    displacement: _Displacement,
-    logged: PrintedLrs,
-    curve_lrs: CurveLrs,
-    is_off: np.ndarray,
-) -> Iterator[Fault]:
-    """Find the values of k that explain all rows: each row removes the k that it does not allow."""
-    remaining = displacement.domain(logged)
-    row = int(np.argmax(is_off))
-    for _ in range(_MOST_CUTS):
-        allowed: list[Range] = []
-        for first, last in curve_lrs.between(logged.low[row], logged.high[row]):
-            allowed += displacement.values_for(int(logged.steps[row]), first, last)
-        remaining = intersect(remaining, sorted(allowed))
-        if not remaining:
-            return
-        tried: list[int] = []
-        for first, last in remaining[:_MOST_RANGES]:
-            tried += np.linspace(first, last, _TRIED, dtype=np.int64).tolist()
-        unexplained = _unexplained_row(displacement, tried, logged, curve_lrs)
-        if unexplained is None:
-            # Two ranges are two answers, such as one update late and fifteen early.
-            for first, last in remaining[:_MOST_RANGES]:
-                yield displacement.fault(first, last)
-            return
-        row = unexplained
-
-
-def _unexplained_row(
-    displacement: _Displacement,
-    numbers: Sequence[int],
-    logged: PrintedLrs,
-    curve_lrs: CurveLrs,
-) -> int | None:
-    """Return the row that the first k that fails misses by most; None if each k explains all."""
-    for k in numbers:
-        values = curve_lrs(displacement.positions(logged.steps, k))
-        excess = logged.excess(values)
-        row = len(excess) - 1 - int(np.argmax(excess[::-1]))  # the last: it removes the most
-        if excess[row] > 0:
-            return row
-    return None
-
-
-def _of_warmup(logged: PrintedLrs, curve: Curve, peak: float) -> Iterator[Fault]:
-    """Find the factor by which the warmup of the run is longer or shorter."""
-    warmup, after = next(nonempty_segments(curve._exact_segments))
-    length = warmup.length
-    is_whole = after == length < curve.total_steps
-    if not is_whole or not warmup.start < warmup.end:
+def _of_clipping(logged: PrintedLrs, expected: Floats, is_off: Mask) -> Iterator[Fault]:
+    """Find a floor below which the learning rate does not fall."""
+    low = float(logged.low[is_off].max())
+    high = float(logged.high[is_off].min())
+    if not 0 < low <= high < expected.max():
         return
-    for steps in _lengths_in_micro_batches(length):
-        changed_warmup = StagedCurve([_warmup_stage(curve, steps)], start=float(warmup.start))
-        if not _explains(changed_warmup, peak, logged.part(logged.steps < steps)):
-            continue  # before a whole curve is built
-        if any(_explains(changed, peak, logged) for changed in _with_warmup(curve, steps)):
-            takes = f"the warmup takes {steps} updates instead of {length}"
-            text = f"{takes}, as if one of the two were counted in micro-batches"
-            yield Fault("warmup", text, steps, steps)
+    floor = simplest_between(low, high)
+    is_later = np.maximum.accumulate(is_off)  # a warmup may begin below the floor
+    if logged.contain(np.where(is_later, np.maximum(expected, floor), expected)).all():
+        text = f"the learning rate does not fall below {floor!r}: a floor was added"
+        yield Fault("floor", text, low, high)
 
 
-def _lengths_in_micro_batches(length: int) -> Iterator[int]:
-    for factor in range(2, _MOST_FACTOR + 1):
-        yield factor * length
-        if length % factor == 0:
-            yield length // factor
+def _of_floor(logged: PrintedLrs, lrs: Floats, is_off: Mask) -> Iterator[Fault]:
+    """Find the last learning rate of a curve that falls in the same way, but less or more."""
+    top = int(np.argmax(lrs))
+    peak, end = float(lrs[top]), float(lrs[-1])
+    expected = lrs[np.clip(logged.steps, 0, len(lrs) - 1)]
+    falls = (logged.steps > top) & (expected < peak)
+    if is_off[~falls].any():
+        return
+    # lr = peak - factor · (peak - expected)
+    least = float(np.max((peak - logged.high[falls]) / (peak - expected[falls])))
+    most = float(np.min((peak - logged.low[falls]) / (peak - expected[falls])))
+    low, high = peak - most * (peak - end), peak - least * (peak - end)
+    if not 0 < least <= most or high < 0:
+        return
+    floor = simplest_between(low, high) if low > 0 else 0.0
+    cause = "a floor was added" if floor > end else "the floor is ignored"
+    text = f"the learning rate falls towards {floor!r} instead of {end:.6g}: {cause}"
+    yield Fault("floor", text, low, high)
 
 
-def _explains(curve: Curve, peak: float, logged: PrintedLrs) -> bool:
-    # First at some rows, because most curves fail there.
-    rows = np.linspace(0, len(logged) - 1, min(_SAMPLE, len(logged))).astype(np.int64)
-    sample = logged.part(rows)
-    if not sample.contain(lrs_at(sample.steps, curve, peak)).all():
-        return False
-    return bool(logged.contain(lrs_at(logged.steps, curve, peak)).all())
+def _of_groups(logged: PrintedLrs, groups: Sequence[Group]) -> Iterator[Fault]:
+    for place, group in enumerate(groups):
+        if logged.contain(lrs_at(logged.steps, group.curve, group.peak)).all():
+            text = f"the learning rates are those of groups[{place}]"
+            yield Fault("group", text, place, place)
 
 
-def _with_warmup(curve: Curve, steps: int) -> Iterator[Curve]:
-    """Yield the curve with a different warmup, in each way in which programs change it."""
-    for change_warmup in (_with_a_shift, _with_a_shorter_decay, _with_a_shorter_stage):
-        with suppress_warnings():
-            try:
-                changed = change_warmup(curve, steps)
-            except ValueError:
-                continue  # a plateau may start within the new warmup, for example
-        if changed is not None:
-            yield changed
-
-
-def _warmup_stage(curve: Curve, steps: int) -> Stage:
-    warmup, _ = next(nonempty_segments(curve._exact_segments))
-    return Stage(steps, float(warmup.end), warmup.shape or "linear")
-
-
-def _with_a_shift(curve: Curve, steps: int) -> Curve | None:
-    """Move everything after the warmup."""
-    warmup, after = next(nonempty_segments(curve._exact_segments))
-    if after is None or steps + curve.total_steps > MAX_STEP:
-        return None
-    changed = StagedCurve([_warmup_stage(curve, steps)], start=float(warmup.start))
-    return changed.then(curve.part(after))
-
-
-def _with_a_shorter_decay(curve: Curve, steps: int) -> Curve | None:
-    """Keep the total: the decay becomes shorter, or longer."""
-    if not isinstance(curve, PlateauCurve) or steps >= curve.total_steps:
-        return None
-    return replace(curve, warmup_steps=steps)
-
-
-def _with_a_shorter_stage(curve: Curve, steps: int) -> Curve | None:
-    """Keep the total: the second stage becomes shorter, or longer."""
-    if not isinstance(curve, StagedCurve):
-        return None
-    stages = list(cast("tuple[Stage, ...]", curve.stages))
-    places = [place for place, stage in enumerate(stages) if stage.steps]
-    first, second = places[:2]
-    rest = stages[first].steps + stages[second].steps - steps
-    if rest <= 0:
-        return None
-    stages[first] = _warmup_stage(curve, steps)
-    stages[second] = stages[second]._replace(steps=rest)
-    return replace(curve, stages=stages)
+def _past_the_end(logged: PrintedLrs, curve: Curve, is_off: Mask) -> list[Fault]:
+    """Explain rows that differ only from the curve's end on."""
+    end = curve.total_steps
+    last = int(logged.steps[-1])
+    if last <= end or np.any(is_off & (logged.steps < end)):
+        return []
+    text = (
+        f"the log continues to update {last}, past the end of the curve at {end}; all rows before "
+        "the end are on the curve"
+    )
+    return [Fault("past the end", text, last - end, last - end)]

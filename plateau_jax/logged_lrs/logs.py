@@ -1,55 +1,37 @@
-"""Logs of training runs: files and rows, their columns, and resumed runs."""
+"""The columns of a log, their cells, and the rows that count if a run was resumed."""
 
-import codecs
-import csv
-import gzip
-import io
-import json
 import math
 import os
-import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.curve_warning import warn
+from plateau_jax.logged_lrs.log_files import Log, Row, check_columns, decode_log, parse_log
 
-_NAMES = {
+_USUAL_COLUMNS = {
     "step": (
-        "step",
-        "global_step",
-        "train/global_step",
-        "trainer/global_step",
-        "iter",
-        "_step",
-        "applied",
+        "step|global_step|train/global_step|trainer/global_step|num_updates|_step|applied",
+        "iter|iteration|update",
+        r"(?i:(.*[ /])?(global[ _])?(step|iter|iteration|update)s?(\(train\))?)",
     ),
-    "loss": ("loss", "train_loss", "train/loss"),
-    "lr": ("lr", "learning_rate", "train/lr", "train/learning_rate"),
+    "loss": ("loss|train_loss|train/loss",),
+    "lr": (
+        "lr|learning_rate|train/lr|train/learning_rate",
+        r"(?i:(.*[ /._-])?(lr|learning[ _-]rate)([ /_-].*)?)(?<!__MIN)(?<!__MAX)",
+    ),
 }
-"""The usual column names for each argument. A `MetricLog` has `applied`."""
+"""Patterns of the usual names for each argument; the first pattern that a column matches counts.
+
+A `MetricLog` has `applied`; where a log has both, `iter` often counts micro-batches. A chart of
+Weights & Biases has `run - lr`, `run - lr__MIN` and `run - lr__MAX`.
+"""
 
 _LONGEST_LIST = 1000
 """Number of characters of a list of columns in a message."""
-
-_GZIP = b"\x1f\x8b"
-
-_BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF8: "UTF-8",
-    # Before those of UTF-16, which they begin with.
-    codecs.BOM_UTF32_LE: "UTF-32-LE",
-    codecs.BOM_UTF32_BE: "UTF-32-BE",
-    codecs.BOM_UTF16_LE: "UTF-16-LE",
-    codecs.BOM_UTF16_BE: "UTF-16-BE",
-}
-
-_NEWLINE_ADVICE = "if the row is complete, end it with a newline"
-
-_Row = Mapping[str, Any]
 
 
 class UnclearLogError(ValueError):
@@ -73,40 +55,19 @@ class UnclearLogError(ValueError):
         return f"{self.problem}: {self.advice}"
 
 
-@dataclass(frozen=True)
-class Log:
-    """The rows of a file, of a data frame, or of a list.
-
-    Attributes:
-        name: Its name in messages.
-        rows: Mappings from columns to cells.
-        lines: The line of each row in the file; None for rows that are not from a file.
-    """
-
-    name: str
-    rows: Sequence[_Row]
-    lines: Sequence[int] | None = None
-
-    def place(self, index: int) -> str:
-        """Return where a row is, for messages."""
-        if self.lines is None:
-            return f"{self.name}, row {index + 1}"
-        return f"{self.name}, line {self.lines[index]}"
-
-
 class Cell(NamedTuple):
     """A number in a row with a step.
 
     Attributes:
         step: The step of the row.
         value: The number.
-        text: The number as the log has it; for a float, its shortest decimal.
+        text: The number as the log has it; None for a float, whose digits the log does not show.
         place: The row and the column, for messages.
     """
 
     step: int
     value: float
-    text: str
+    text: str | None
     place: str
 
 
@@ -127,14 +88,24 @@ class LogTable:
     @classmethod
     def from_log(cls, log: Log, step: str | None, reader: str) -> Self:
         """Find the column of steps: the one that the user chose, or the usual one."""
-        return cls(log, _find_column(log, "step", step, reader), reader)
+        return cls(log, _find_column(log, log.rows, "step", step, reader), reader)
 
     @property
     def name(self) -> str:
         return self.log.name
 
     def find_column(self, argument: str, chosen: str | None) -> str:
-        return _find_column(self.log, argument, chosen, self.reader)
+        """Find a column of the rows with a step: a console may also print a configuration."""
+        rows = [row for row in self.log.rows if self.step in row]
+        return _find_column(self.log, rows, argument, chosen, self.reader)
+
+    def steps(self) -> list[int]:
+        """Return the different steps of all rows, in their order."""
+        steps: set[int] = set()
+        for row in self.log.rows:
+            with suppress(ValueError):  # a cell counts only if its row is read
+                steps.add(_checked_step(row.get(self.step), ""))
+        return sorted(steps)
 
     def cells(self, column: str, *, reads_lists: bool = False) -> list[Cell]:
         """Return the numbers in a column, without missing cells and rows without a step.
@@ -155,12 +126,13 @@ class LogTable:
             place = f"{row_place}: {_shown(column)}"
             value = _number(cell, place)
             checked_step = _checked_step(step, f"{row_place}: {_shown(self.step)}")
-            cells.append(Cell(checked_step, value, _text_of(cell, value), place))
+            text = cell.strip() if isinstance(cell, str) else None
+            cells.append(Cell(checked_step, value, text, place))
         return cells
 
 
 def read_lr_cells(table: LogTable, lr: str | None) -> list[Cell]:
-    """Return the learning rate at each logged step; of several groups, that of the first."""
+    """Return the learning rate at each logged step; of a list, the first."""
     column = table.find_column("lr", lr)
     cells: list[Cell] = []
     for cell in table.cells(column, reads_lists=True):
@@ -173,22 +145,6 @@ def read_lr_cells(table: LogTable, lr: str | None) -> list[Cell]:
     return kept
 
 
-def open_lrs(source: Any, step: str | None, lr: str | None, reader: str) -> tuple[str, list[Cell]]:
-    """Return the name of a log and its learning rates, at least one.
-
-    Args:
-        source: The path of the log, or its rows.
-        step: The column of steps.
-        lr: The column of learning rates.
-        reader: The function that users call, for messages.
-    """
-    table = LogTable.from_log(read_log(source), step, reader)
-    cells = read_lr_cells(table, lr)
-    if not cells:
-        raise ValueError(f"{table.name} has no learning rates")
-    return table.name, cells
-
-
 def read_log(source: Any) -> Log:
     """Read a file, a data frame, or a list."""
     name = "the log"
@@ -196,171 +152,52 @@ def read_log(source: Any) -> Log:
         path = Path(cast("str", source))
         return parse_log(decode_log(path.read_bytes(), str(path)), str(path))
     if hasattr(source, "to_dict"):
-        _check_columns(getattr(source, "columns", ()), name)
+        check_columns(getattr(source, "columns", ()), name)
         with suppress(TypeError):  # raised by other libraries' data frames
-            return Log(name, [_without_missing(row) for row in source.to_dict("records")])
+            rows = source.to_dict("records")
+            return Log(name, [_without_missing(row) for row in rows])
     if checks.is_ordered(source):
-        rows: list[Any] = list(source)
+        rows = list(source)
         if all(isinstance(row, Mapping) for row in rows):
             return Log(name, rows)
     requirement = "be a path, a pandas data frame, or a list of dictionaries"
     raise TypeError(checks.must("source", source, requirement))
 
 
-def decode_log(content: bytes, name: str) -> str:
-    """Return the text of a file, decompressed if it is in gzip.
-
-    It is UTF-8, or has a byte-order mark. A character that is cut off at the end is left out.
-    """
-    if content.startswith(_GZIP):
-        content = _decompress(content, name)
-    encoding = "UTF-8"
-    for mark, marked_encoding in _BYTE_ORDER_MARKS.items():
-        if content.startswith(mark):
-            encoding = marked_encoding
-            content = content[len(mark) :]
-            break
-    advice = "save the log as UTF-8, or pass its rows"
-    try:
-        text = codecs.getincrementaldecoder(encoding)().decode(content)
-    except UnicodeDecodeError as error:
-        line = content[: error.start].decode(encoding).count("\n") + 1
-        problem = f"byte 0x{content[error.start]:02x} is not {encoding}"
-        raise ValueError(f"{name}, line {line}: {problem}: {advice}") from None
-    if "\0" in text[:2]:
-        problem = "a zero byte, as in UTF-16, but no byte-order mark"
-        raise ValueError(f"{name}, line 1: {problem}: {advice}")
-    return text
-
-
-def _decompress(content: bytes, name: str) -> bytes:
-    """Return what a gzip file contains. One that is cut off has no checksum, so it is rejected."""
-    try:
-        return gzip.decompress(content)
-    except EOFError:
-        advice = "read it when it is complete, or decompress it yourself"
-        raise ValueError(f"{name} is a gzip file that is cut off: {advice}") from None
-    except (OSError, zlib.error) as error:
-        raise ValueError(f"{name} is a damaged gzip file: {error}") from None
-
-
-def parse_log(text: str, name: str) -> Log:
-    """Parse the text of a file: JSON lines, if it begins with a brace or bracket, or else CSV."""
-    # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
-    lines = list(io.StringIO(text, newline=None))
-    parse = _parse_csv
-    is_complete = _has_line_end
-    if text.lstrip().startswith(("{", "[")):
-        parse = _parse_json_lines
-        is_complete = _is_complete_json
-    if not lines or not lines[-1].strip() or is_complete(lines[-1]):
-        return parse(lines, name)
-    # The trainer was stopped while it wrote, or is writing now.
-    log = parse(lines[:-1], name)
-    problem = "the last line has no line end and may be incomplete"
-    if not log.rows:
-        raise ValueError(f"{name} has no rows: {problem}; {_NEWLINE_ADVICE}")
-    warn(f"{name}: {problem}: it is left out; {_NEWLINE_ADVICE}")
-    return log
-
-
-def _has_line_end(line: str) -> bool:
-    """Return True if a line has its end: without it, its last number may be cut."""
-    return line.endswith("\n")
-
-
-def _is_complete_json(line: str) -> bool:
-    """Return True if a line has its end, or the bracket that closes a JSON object or list."""
-    if _has_line_end(line):
-        return True
-    with suppress(ValueError, RecursionError):
-        return isinstance(json.loads(line), dict | list)
-    return False
-
-
-def _parse_json_lines(lines: Sequence[str], name: str) -> Log:
-    rows: list[_Row] = []
-    numbers: list[int] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row: Any = json.loads(line)
-            problem = f"{checks.short_repr(row)} is not a JSON object"
-        except (ValueError, RecursionError) as error:
-            row = None
-            problem = f"this line is not JSON ({error})"
-        if not isinstance(row, Mapping):
-            advice = "for other JSON, pass the rows, json.loads(...)"
-            raise ValueError(f"{name}, line {number}: {problem}; {advice}")
-        rows.append(cast("_Row", row))
-        numbers.append(number)
-    return Log(name, rows, numbers)
-
-
-def _parse_csv(lines: Sequence[str], name: str) -> Log:
-    columns: Sequence[str] = ()
-    rows: list[_Row] = []
-    numbers: list[int] = []
-    for number, cells in _read_csv(lines, name):
-        if not columns:
-            columns = cells
-            _check_columns(columns, name)
-            continue
-        # Decimal commas would split a number into two cells.
-        if any(cells[len(columns) :]):
-            problem = "more cells than columns; is this CSV with commas?"
-            raise ValueError(f"{name}, line {number}: {problem}")
-        rows.append(dict(zip(columns, cells, strict=False)))
-        numbers.append(number)
-    return Log(name, rows, numbers)
-
-
-def _read_csv(lines: Sequence[str], name: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line at which each row begins, and its cells; skip blank lines."""
-    reader = csv.reader(lines, skipinitialspace=True, strict=True)
-    number = 1
-    try:
-        for cells in reader:
-            if len(cells) > 1 or any(cells):
-                yield number, cells
-            number = reader.line_num + 1
-    except csv.Error as error:
-        raise ValueError(f"{name}, line {number}: this row is not CSV ({error})") from None
-
-
-def _check_columns(columns: Iterable[Any], name: str) -> None:
-    """Reject columns with the same name, such as two runs in a chart of Weights & Biases."""
-    for column, count in Counter(columns).items():
-        if column and count > 1:
-            raise ValueError(f"{name} has several columns named {checks.short_repr(column)}")
-
-
-def _find_column(log: Log, argument: str, chosen: str | None, reader: str) -> str:
+def _find_column(
+    log: Log, rows: Sequence[Row], argument: str, chosen: str | None, reader: str
+) -> str:
     """Return the column that the user chose, or else the only one with a usual name."""
-    name = log.name
     if not log.rows:
-        raise ValueError(f"{name} has no rows")
-    columns: dict[str, None] = {}
-    for row in log.rows:
-        columns.update(dict.fromkeys(row))
-    if chosen is None:
-        matching = [column for column in _NAMES[argument] if column in columns]
-    else:
+        raise ValueError(f"{log.name} has no rows")
+    columns = columns_of(rows)
+    patterns = _USUAL_COLUMNS[argument]
+    matching: list[str] = []
+    if chosen is not None:
         matching = [column for column in columns if column == chosen]
+        patterns = ()
+    for pattern in patterns:
+        matching = matching or [column for column in columns if re.fullmatch(pattern, str(column))]
     if len(matching) == 1:
         return matching[0]
 
-    candidates = matching or list(columns)
+    candidates = matching or columns
     if matching:
-        problem = f"{name} has several columns for {argument}, {_listed(candidates)}"
+        problem = f"{log.name} has several columns for {argument}, {_listed(candidates)}"
     elif chosen is not None:
         shown = checks.short_repr(chosen)
-        problem = f"{name} has no column {argument} = {shown}, only {_listed(candidates)}"
+        problem = f"{log.name} has no column {argument} = {shown}, only {_listed(candidates)}"
     else:
-        problem = f"{name} has no usual column for {argument} among {_listed(candidates)}"
+        problem = f"{log.name} has no usual column for {argument} among {_listed(candidates)}"
     advice = f"name one with {reader}(..., {argument}=...)"
     raise UnclearLogError(problem, argument, candidates, advice)
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    columns: dict[str, None] = {}
+    for row in rows:
+        columns.update(dict.fromkeys(row))
+    return list(columns)
 
 
 def _listed(columns: Iterable[Any]) -> str:
@@ -381,17 +218,11 @@ def _checked_step(cell: Any, place: str) -> int:
     return int(step)
 
 
-def _text_of(cell: Any, value: float) -> str:
-    if isinstance(cell, str):
-        return cell.strip()
-    return repr(value).removesuffix(".0")  # Python adds it to whole numbers
-
-
 def _is_missing(cell: Any) -> bool:
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
-def _without_missing(row: _Row) -> _Row:
+def _without_missing(row: Row) -> Row:
     """Return a row of a data frame without missing cells: NaN, also as text, or pandas' NA."""
     return {column: cell for column, cell in row.items() if str(cell) not in ("nan", "<NA>")}
 

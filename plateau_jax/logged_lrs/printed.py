@@ -1,7 +1,8 @@
 """Printed learning rates as intervals: all numbers that a log would print like this."""
 
 import math
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -12,6 +13,7 @@ from plateau_jax.logged_lrs.logs import Cell
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _ROUNDED = 3 * 2.0**-24
 """Relative: the peak, the multiplier and their product are rounded to float32."""
@@ -19,97 +21,114 @@ _ROUNDED = 3 * 2.0**-24
 _IN_FLOAT32 = 4 * 2.0**-24
 """As a fraction of the peak: the error of libraries that compute a schedule in float32."""
 
-_FEWEST_DIGITS = 3
-"""A constant column with fewer digits may stand for learning rates that move."""
+KNOWN_DIGITS = 3
+"""Bare numbers with fewer digits do not show their precision. Then this many are assumed."""
+
+_FEWEST_DECIMALS = -4
+"""Loggers that round a bare number keep at least four decimals."""
+
+_SIMILAR_CELLS = 6
+"""A format shows in this many different cells: by chance, so many do not end at one decimal."""
+
+_TRAILING_ZERO = re.compile(r"\.\d+0$|\.\d*0e", re.IGNORECASE)
+"""As in 0.0010 or 1.0e-03: a bare number such as 0.001 or 1.0 has none."""
 
 
 @dataclass(frozen=True)
 class PrintedLrs:
     """Learning rates of a log, each with the interval of the numbers that print like it.
 
-    A column has a number of significant digits, as with `%.3g`, or a last decimal, as with `%.6f`.
-    Trailing zeros may be missing, so the cell with the most digits and the cell with the last
-    decimal tell both. An interval is the wider one of the two, plus what float32 rounds.
-
     Attributes:
         steps: The steps of the log, shape (n,), increasing.
         values: The learning rates, shape (n,).
-        low, high: The ends of the intervals, shape (n,).
-        digits: The most significant digits of a cell.
+        low, high: The ends of the intervals, shape (n,): half a unit of the last digit, plus the
+            rounding to float32.
+        digits: The most significant digits of a cell; None if the log does not show them.
     """
 
     steps: Steps
     values: Floats
     low: Floats
     high: Floats
-    digits: int
+    digits: int | None
 
     @classmethod
-    def from_cells(cls, cells: Sequence[Cell]) -> Self:
-        steps = np.array([cell.step for cell in cells], np.int64)
+    def from_cells(cls, cells: Sequence[Cell], *, are_formatted: bool = False) -> Self:
+        """Find the intervals.
+
+        Args:
+            cells: The cells, at least one.
+            are_formatted: Take each cell as it stands, whether the log shows its digits or not.
+        """
         values = np.array([cell.value for cell in cells], np.float64)
-        digits, last_place = _precision_of_column({cell.text for cell in cells})
-        with np.errstate(divide="ignore"):
-            first_places = np.floor(np.log10(values))  # -inf for 0
-        places = np.maximum(first_places + 1 - digits, last_place)
+        places, digits = _last_places(cells, are_formatted=are_formatted)
         margin = 0.5 * 10.0**places + _ROUNDED * values + _IN_FLOAT32 * values.max()
+        steps = np.array([cell.step for cell in cells], np.int64)
         return cls(steps, values, values - margin, values + margin, digits)
 
     def __len__(self) -> int:
         return len(self.steps)
 
-    @property
-    def are_too_coarse(self) -> bool:
-        """True for a constant column such as 0.001 or 0.0, which shows no precision."""
-        is_constant = len(self) > 1 and self.values.min() == self.values.max()
-        return bool(is_constant) and self.digits < _FEWEST_DIGITS
-
-    def contain(self, values: Floats | float) -> NDArray[np.bool_]:
+    def contain(self, values: Floats) -> Mask:
         """Return True for each value that lies in the interval of its row."""
         return (self.low <= values) & (values <= self.high)
 
-    def excess(self, values: Floats) -> Floats:
-        """Return how far each value lies outside of the interval of its row; within, below 0."""
-        return np.maximum(self.low - values, values - self.high)
 
-    def part(self, rows: slice | NDArray[np.integer | np.bool_]) -> Self:
-        return type(self)(
-            self.steps[rows], self.values[rows], self.low[rows], self.high[rows], self.digits
-        )
+def _last_places(cells: Sequence[Cell], *, are_formatted: bool) -> tuple[Floats, int | None]:
+    """Return the power of ten of the last digit of each cell, and the most digits if known."""
+    texts = [cell.text or repr(cell.value).removesuffix(".0") for cell in cells]
+    precisions = np.array([_precision(text) for text in texts])
+    digits: Floats = precisions[:, 0]
+    places: Floats = precisions[:, 1]
+    is_zero = digits == 0
+    different = dict(zip(texts, precisions.tolist(), strict=True))
+    if not is_zero.all():
+        different = {text: shown for text, shown in different.items() if shown[0]}
+    finest = min(place for _, place in different.values())
+    most = max(2, int(digits.max()))
+    shows_zeros = not is_zero.all() or finest <= -KNOWN_DIGITS  # 0.00 may be any small number
+    is_text = all(cell.text for cell in cells)
+    if are_formatted or (is_text and shows_zeros and _show_digits(texts, list(different))):
+        is_bare = np.array([cell.text in (None, "0", "0.0") for cell in cells])
+        places = np.where(is_bare, np.minimum(places, _FEWEST_DECIMALS), places)
+        # 0.0 among 0.0003 and 0.0002 is not a rounded number.
+        return np.where(is_zero, np.minimum(places, finest), places), int(digits.max())
+
+    # Bare numbers lack their trailing zeros. The column has a number of significant digits, and a
+    # last decimal if many cells end there.
+    num_finest = sum(place == finest for _, place in different.values())
+    num_most = sum(shown == most for shown, _ in different.values())
+    is_rounded = num_finest >= max(_SIMILAR_CELLS, len(different) / 2)
+    if most < KNOWN_DIGITS and not is_rounded and num_most < _SIMILAR_CELLS:
+        return np.where(is_zero, -np.inf, places + digits - KNOWN_DIGITS), None
+    bare = np.where(is_zero, finest, places + digits - most)
+    return np.maximum(bare, finest if is_rounded else -np.inf), most
 
 
-def _precision_of_column(texts: Collection[str]) -> tuple[int, float]:
-    """Return the most significant digits of a cell, and the place of the last one."""
-    places: list[int] = []
-    most = 0
-    for text in texts:
-        digits, place = _precision(text)
-        if digits:
-            places.append(place)
-        most = max(most, digits)
-    if places:
-        return most, min(places)
-    # All are 0. Decimals as in 0.000 show where digits end; 0.000e+00 is 0 exactly.
-    most = max(_zeros_after_the_point(text) for text in texts)
-    if any("e" in text.lower() for text in texts):
-        return most, -math.inf
-    return most, -most
-
-
-def _zeros_after_the_point(text: str) -> int:
-    return text.lower().partition("e")[0].partition(".")[2].count("0")
-
-
-def _precision(text: str) -> tuple[int, int]:
+def _precision(text: str) -> tuple[int, float]:
     """Return the number of significant digits of a number, and the place of the last one.
 
     >>> _precision("2.50e-04"), _precision("0.000250"), _precision("0.0")
     ((3, -6), (3, -6), (0, -1))
     """
-    mantissa, _, exponent = text.lower().partition("e")
+    mantissa, is_exponential, exponent = text.lower().partition("e")
     whole, _, decimals = mantissa.lstrip("+-").replace("_", "").partition(".")
     digits = (whole + decimals).lstrip("0")
+    if is_exponential and not digits:
+        return 0, -math.inf  # 0.00e+00 is 0 exactly
     return len(digits), int(exponent or 0) - len(decimals)
+
+
+def _show_digits(texts: Sequence[str], different: Sequence[str]) -> bool:
+    """Return True if texts show their digits: one has a trailing zero, or many end alike."""
+    if any(map(_TRAILING_ZERO.search, texts)):
+        return True
+    endings: set[tuple[str, int]] = set()
+    for text in different:
+        mantissa, exponential, _ = text.lower().partition("e")
+        endings.add((exponential, len(mantissa.partition(".")[2])))
+    styles = {exponential for exponential, _ in endings}
+    return len(endings) == len(styles) and len(different) >= _SIMILAR_CELLS
 
 
 def simplest_between(low: float, high: float) -> float:

@@ -17,13 +17,13 @@ from support.examples import examples
 from support.numerics.oracle import Description
 from support.schedulers.runs import peaks
 
+import plateau_jax
 from plateau_jax import (
     LossRun,
     PlateauCurve,
     StagedCurve,
     compare,
     compare_log,
-    find_curve,
     fit_losses,
     plot,
 )
@@ -463,7 +463,7 @@ def test_fit_prints_forecasts_of_all_curves(capsys: pytest.CaptureFixture[str]) 
     text = " ".join(printed.out.split())
     reason = "no run had so short a warmup: the loss may be higher by tenths of a nat"
     assert text.count(reason) == 2
-    tested = "and the intervals were tested on runs of 3000 to 201500 steps"
+    tested = "and the intervals were tested on runs of 3000 to 201524 steps"
     assert text.count(f"it has 1000 steps, {tested}") == 1
     assert text.count(f"it has 2000 steps, {tested}") == 1
 
@@ -488,7 +488,14 @@ def test_log_is_compared_with_the_curve(printed_by: PrintedBy) -> None:
     assert "the peak is 0.0005, 0.5 times the given one" in printed
 
 
-def test_log_without_a_curve_is_searched_for_one(printed_by: PrintedBy) -> None:
-    printed = printed_by("--log low.csv")
-    found = find_curve("low.csv")
-    assert printed == f"{found}\n"
+def test_log_may_come_from_standard_input(
+    printed_by: PrintedBy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = io.BytesIO(Path("low.csv").read_bytes())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
+    printed = printed_by("--from run.json --peak 1e-3 --log -")
+    assert printed == f"{compare_log('low.csv', saved('run'), 1e-3)}\n"
+
+
+def test_version(printed_by: PrintedBy) -> None:
+    assert printed_by("--version") == f"plateau-jax {plateau_jax.__version__}\n"

@@ -96,6 +96,19 @@ def test_closed_stream_is_reported(more: str) -> None:
     assert process.stderr.splitlines()[-1] == ERROR + b"standard output is closed"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
+@pytest.mark.parametrize("more", ["--from -", "2 --peak 1 --log -"])
+def test_closed_standard_input_is_reported(more: str) -> None:
+    process = subprocess.run(
+        f'"$PYTHON" -m plateau_jax {more} <&-',
+        shell=True,
+        capture_output=True,
+        env={**os.environ, "PYTHON": sys.executable},
+    )
+    assert process.returncode == 2
+    assert process.stderr.splitlines()[-1] == ERROR + b"standard input is closed"
+
+
 @pytest.mark.parametrize("more", [[], ["--json"], ["--csv", "/dev/stdout"]], ids=str)
 def test_closed_pipe_is_not_an_error(more: list[str]) -> None:
     reader, writer = os.pipe()

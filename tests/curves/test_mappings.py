@@ -112,7 +112,7 @@ def in_loss_run(curve: Any) -> LossRun:
 
 
 def in_read_losses(curve: Any) -> LossRun:
-    rows = [{"step": 1, "loss": 3.0, "lr": 1e-3}, {"step": 2, "loss": 2.0, "lr": 1e-3}]
+    rows = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}]
     return LossRun.read(rows, curve, 1e-3)
 
 

@@ -146,7 +146,7 @@ def test_all_points_at_step_0() -> None:
     StagedCurve.through([(0, 1.0), (0, 1.0), (0, 0.5)])
 
 
-@pytest.mark.parametrize("step", [1, 5, 2**31 - 1])
+@pytest.mark.parametrize("step", [1, 5, 2**31 - 1, 2**31])
 @wrong(ValueError, "points[0].step = {step} must be 0, the first step of the curve")
 def test_first_point_that_is_not_at_step_0(step: int) -> None:
     StagedCurve.through([(step, 1.0), (step + 9, 0.5)])

@@ -213,7 +213,7 @@ def test_compressed_log_is_opened(design: DesignPage) -> None:
     design.set("Trained with", "Cosine")
     design.accept()
     expect_forecast(design, "Stable", FORECAST_OF_STABLE)
-    reason = "the intervals were tested on runs of 3000 to 201500 steps"
+    reason = "the intervals were tested on runs of 3000 to 201524 steps"
     expect(design.notes).to_contain_text(reason)
 
 

@@ -264,8 +264,8 @@ def test_line_nested_too_deeply() -> None:
 
 
 @wrong(ValueError, "log, line 1: ", "not a JSON object; for other JSON, pass")
-def test_json_list() -> None:
-    read_text('[{"step": 1}]')
+def test_json_list_of_numbers() -> None:
+    read_text("[1, 2]")
 
 
 @wrong(ValueError, "log, line 2: ", "JSON")
@@ -407,9 +407,9 @@ def test_no_row_with_a_step_and_a_loss() -> None:
 # Columns: the error names the argument that helps.
 
 
-@wrong(UnclearLogError, "no usual column for step among 'Step', 'loss'", "step=...")
+@wrong(UnclearLogError, "no usual column for step among 'epoch', 'loss'", "step=...")
 def test_no_usual_column_of_steps() -> None:
-    read_rows(rows_of(Step=[1], loss=[3]))
+    read_rows(rows_of(epoch=[1], loss=[3]))
 
 
 @wrong(UnclearLogError, "several columns for step, 'step', '_step'", "step=...")
@@ -424,7 +424,7 @@ def test_no_usual_column_of_losses() -> None:
 
 @wrong(UnclearLogError, "several columns for loss, 'loss', 'train_loss'", "loss=...")
 def test_several_columns_of_losses() -> None:
-    row_with_another_name = {"train_loss": 3}
+    row_with_another_name = {"step": 3, "train_loss": 3}
     read_rows([*TWO_ROWS, row_with_another_name])
 
 

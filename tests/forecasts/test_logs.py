@@ -175,7 +175,6 @@ FILES = {
         "step 300: train loss 9.9000, val loss 3.0000\n"
         "iter 300: loss 9.8, time 321.45ms, mfu 34.56%\n"
     ),
-    "log.tsv": "step\tloss\n100\t3.5\n200\t3.25\n300\t3\n",
     "log.csv": "samples;loss\n3200;3,5\n6400;3,25\n9600;3\n",
 }
 IMPORTS = """
@@ -500,6 +499,17 @@ def test_gap_between_steps_warns(gap: int) -> None:
     message = "the log: the steps jump from 30 to 1030: if these are not steps of one run"
     with pytest.warns(CurveWarning, match=re.escape(message)):
         LossRun.read(rows, curve, PEAK)
+
+
+def test_losses_that_are_not_finite_are_no_gap() -> None:
+    steps = range(10, 2_000, 10)
+    losses = [3.0 if not 400 < step < 800 else math.nan for step in steps]
+    message = "losses that are not finite are left out (39, the first at step 410)"
+    for rows in (rows_of(step=steps, loss=losses), pd.DataFrame({"step": steps, "loss": losses})):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            LossRun.read(rows, PlateauCurve(2_000), PEAK)
+        assert all(message in str(warning.message) for warning in caught)
 
 
 def test_resumed_run_warns() -> None:

@@ -21,6 +21,7 @@ from support.wrong import wrong
 from plateau_jax import (
     BatchPlan,
     DataClock,
+    PlateauCurve,
     StagedCurve,
     check_resume,
     multiplier,
@@ -39,6 +40,18 @@ def with_x64() -> Iterator[None]:
 
 
 # Schedules.
+
+
+@pytest.mark.parametrize("name", ["total_steps", "warmup_steps", "min_lr_ratio", "peak_value"])
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap])
+def test_traced_argument_of_a_curve(name: str, transform: Callable[..., Any]) -> None:
+    def learning_rate(value: Any) -> Any:
+        arguments: dict[str, Any] = {"total_steps": 100, "peak_value": 1e-3, name: value}
+        peak = arguments.pop("peak_value")
+        return PlateauCurve(**arguments).learning_rate(3, peak)
+
+    with pytest.raises(TypeError, match=rf"^{name} is traced by JAX.* pass it stack\(curves\)"):
+        transform(learning_rate)(jnp.arange(1))
 
 
 @wrong(TypeError, "curve = 5")

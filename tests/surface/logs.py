@@ -3,11 +3,11 @@
 import numpy as np
 from support.surface.limits import varied
 
-from plateau_jax import LossRun, PlateauCurve, compare_log, find_curve, fit_losses
+from plateau_jax import LossRun, PlateauCurve, compare_log, fit_losses
 
 curve = PlateauCurve(100)
 
-# Logged learning rates, compared with a curve and without one.
+# Logged learning rates, compared with a curve.
 rows = [{"step": 0, "lr": 0.1}, {"step": 50, "lr": "5.00e-02"}]
 
 compare_log(rows, curve, 0.1)  # LogComparison
@@ -18,9 +18,6 @@ compare_log(rows, 100, 0.1)  # raises TypeError
 compare_log([{"step": 1, "rate": 0.1}], curve, 0.1)  # raises ValueError
 compare_log([{"step": 1, "lr": -0.1}], curve, 0.1)  # raises ValueError
 compare_log("missing.csv", curve, 0.1)  # raises FileNotFoundError
-find_curve(rows)  # LoggedCurve
-find_curve([{"step": 1, "rate": 0.1}])  # raises ValueError
-find_curve(10)  # raises TypeError
 
 # Logged losses.
 LossRun(curve, 0.1, [50, 100], [3.0, 2.5])  # LossRun
@@ -41,10 +38,10 @@ LossRun.read([{"epoch": 50, "loss": 3.0}], curve, 0.1)  # raises ValueError
 LossRun.read([{"step": 50, "train_loss": 3.0}], curve, 0.1)  # LossRun
 LossRun.read([{"step": 50, "train/loss": 3.0}], curve, 0.1)  # LossRun
 LossRun.read([{"step": 50, "val_loss": 3.0}], curve, 0.1)  # raises ValueError
-LossRun.read([{"step": step, "loss": 3.0, "lr": 0.05} for step in (50, 51)], curve)  # LossRun
-LossRun.read([{"step": step, "loss": 3.0, "learning_rate": 0.05} for step in (50, 51)], curve)  # LossRun
-LossRun.read([{"step": step, "loss": 3.0, "train/lr": 0.05} for step in (50, 51)], curve)  # LossRun
-LossRun.read([{"step": step, "loss": 3.0, "train/learning_rate": 0.05} for step in (50, 51)], curve)  # LossRun
+LossRun.read([{"step": step, "loss": 3.0, "lr": 0.05} for step in (50, 51)], curve)  # LossRun, warns CurveWarning
+LossRun.read([{"step": step, "loss": 3.0, "learning_rate": 0.05} for step in (50, 51)], curve)  # LossRun, warns CurveWarning
+LossRun.read([{"step": step, "loss": 3.0, "train/lr": 0.05} for step in (50, 51)], curve)  # LossRun, warns CurveWarning
+LossRun.read([{"step": step, "loss": 3.0, "train/learning_rate": 0.05} for step in (50, 51)], curve)  # LossRun, warns CurveWarning
 LossRun.read([{"step": step, "loss": 3.0, "rate": 0.05} for step in (50, 51)], curve)  # raises ValueError
 LossRun.read("missing.csv")  # raises FileNotFoundError
 LossRun.read(10)  # raises TypeError

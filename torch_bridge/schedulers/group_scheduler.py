@@ -64,6 +64,12 @@ class GroupScheduler(LRScheduler):
     _owner: ClassVar[Owner]
     """The words of the messages about a state."""
 
+    base_lrs: list[Any]
+    """The base of each group, in float32. Programs may change it."""
+
+    lr_lambdas: list[Any]
+    """The curve of each group, under torch's name."""
+
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
 
@@ -105,6 +111,7 @@ class GroupScheduler(LRScheduler):
         differ from the program's without a warning."""
 
         bases = [option.base_of(index, group) for index, group in enumerate(followed)]
+        option.warn_of_scales(followed)
         message = ""
         if advise:
             first_step = self._position.step + (self._clock.unit is None)
@@ -213,14 +220,13 @@ class GroupScheduler(LRScheduler):
             option.separate_tensor(group)
             if writes:
                 last[index] = option.write(group, last[index])
-        self._members = Members(groups, [group["params"] for group in groups], ahead)
+        members = Members(groups, [group["params"] for group in groups], ahead)
         if self._written.get(option.base_key) is self._last_lr:
             self._written[option.base_key] = last
-        self._last_lr = last
-        self.base_lrs: list[Any] = [*bases]
-        """The base of each group, in float32. Programs may change it."""
-        self.lr_lambdas: list[Any] = [*curves]
-        """The curve of each group, under torch's name."""
+        # At once: after an interrupt between two assignments, the old list of bases would count as
+        # written by the program.
+        lists = {"base_lrs": [*bases], "lr_lambdas": [*curves]}
+        vars(self).update(_members=members, _last_lr=last, **lists)
 
     def _warn_of_values(self, met: Match) -> None:
         """Warn of a new group with a value that will be overwritten."""
@@ -280,7 +286,7 @@ class GroupScheduler(LRScheduler):
             elif new:
                 self._keep_bases(new)
         # DeepSpeed shows each group alone, or empties the others: their calls are one update.
-        is_first = bool(groups and members.groups) and groups[0] is self._members.groups[0]
+        is_first = bool(groups) and self._members.place_of(groups[0]) == 0
         if self._advice is not None and is_first and groups[0]["params"]:
             self._advice.before_update(self)
 
@@ -319,16 +325,18 @@ class GroupScheduler(LRScheduler):
         moved = updates - before.updates
         if moved == 0:
             return
-        if self._clock.unit is None and before.step + moved >= min(updates, 0):
-            self._position = before._replace(updates=updates, step=before.step + moved)
-        elif self._clock.unit is not None and max(updates, before.updates) <= 0:
-            self._position = before._replace(updates=updates)
-        else:
+        step = before.step
+        if self._clock.unit is None:
+            step += moved
+        has_clock = self._clock.unit is not None or bool(self._clock.rules)
+        is_first_step = max(updates, before.updates) <= 0  # which `SequentialLR` takes back
+        if (has_clock and not is_first_step) or step < min(updates, 0):
             raise ValueError(
                 f"last_epoch = {updates}, but this scheduler is at {before.updates}, and with "
                 "clock= the number of updates does not say where it is on the curve: to go to "
                 "another step, call scheduler.load_state_dict(state)"
             )
+        self._position = before._replace(updates=updates, step=step)
         if moved != -1:  # torch's `SequentialLR` takes back first steps
             self._restart_advice()
 
@@ -368,7 +376,8 @@ class GroupScheduler(LRScheduler):
     def _position_after(self, count: Any, metric: Any) -> Position:
         """Return the position after one more update."""
         before = self._position
-        if count is None and metric is None and (self._is_initial or before.updates < 0):
+        is_initial = self._step_count == 0 or before.updates < 0
+        if is_initial and count is None and metric is None:
             # Torch's constructors step a scheduler before the first update.
             step = before.step + (self._clock.unit is None)
             return before._replace(updates=before.updates + 1, step=step)

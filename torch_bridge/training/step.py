@@ -134,7 +134,8 @@ class TrainStep:
     Warns:
         CurveWarning: When you build it, if there are several ranks but the model is not wrapped, so
             that each rank trains alone; `distribute(model, None)` marks this as intended. In the
-            first update, if the optimizer has made updates, but the curve starts at 0. Later, once
+            first update, if the optimizer has made updates, but the curve starts at 0, or if the
+            `lr` of a group is neither its `initial_lr` nor what a curve wrote last. Later, once
             each, if:
 
             - training continues far past the end of the curve;
@@ -419,8 +420,8 @@ class TrainStep:
         Raises:
             ValueError: One of these:
 
-                - The state is not that of a `TrainStep`, contradicts itself, or was saved by a
-                  different version.
+                - The state is not that of a `TrainStep`, is malformed, or was saved by a different
+                  version.
                 - It belongs to a different curve or clock (unless `strict` is False), optimizer,
                   precision or carry, or to a model of different shapes or dtypes.
                 - The optimizer's parameters are different ones, in a different order or in

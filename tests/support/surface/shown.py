@@ -15,7 +15,6 @@ from plateau_jax.drawing.segment_table import Segment
 from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.logged_lrs.comparison import LogComparison
 from plateau_jax.logged_lrs.faults import Fault
-from plateau_jax.logged_lrs.found_curve import LoggedCurve
 from plateau_jax.schedules.transformation import CountedCurveState, ScaleByCurveState
 from plateau_jax.theory.comparison import Comparison
 from torch_bridge.training.result import StepResult
@@ -27,7 +26,6 @@ RETURNED = [
     CountedCurveState,
     Fault,
     LogComparison,
-    LoggedCurve,
     LossComparison,
     LossDifference,
     LossForecast,
