@@ -16,8 +16,6 @@ class Members(NamedTuple):
     """The groups as a scheduler met them last."""
 
     groups: list[dict[str, Any]]
-    params: list[Any]
-    """The list of parameters of each group."""
     ahead: ValuesAhead
     """Has the curve and the base of each group."""
 
@@ -28,10 +26,12 @@ class Members(NamedTuple):
     def place_of(self, group: dict[str, Any]) -> int | None:
         """Return the place of a group; None for a new group."""
         for place, known in enumerate(self.groups):
-            if group is known:  # DeepSpeed replaces its list of parameters
+            if group is known:
                 return place
-        for place, params in enumerate(self.params):
-            if group["params"] is params:  # the optimizer has loaded a state
+        for place, known in enumerate(self.groups):
+            # The optimizer has loaded a state. Not the list when the group was met: DeepSpeed
+            # replaces it.
+            if group["params"] is known.get("params"):
                 return place
         return None
 

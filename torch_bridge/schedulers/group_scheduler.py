@@ -119,7 +119,7 @@ class GroupScheduler(LRScheduler):
         was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
         self._advice: StepAdvice | None = None
         self._last_lr: list[Any] = []
-        self._members = Members([], [], ValuesAhead([], []))
+        self._members = Members([], ValuesAhead([], []))
         self._adopt(Match([*followed], [None] * len(followed), curves, bases), writes=False)
         if option.name == "lr" and _has_plain_step(optimizer):
             LRScheduler.__init__(self, optimizer, last_epoch)
@@ -220,7 +220,7 @@ class GroupScheduler(LRScheduler):
             option.separate_tensor(group)
             if writes:
                 last[index] = option.write(group, last[index])
-        members = Members(groups, [group["params"] for group in groups], ahead)
+        members = Members(groups, ahead)
         if self._written.get(option.base_key) is self._last_lr:
             self._written[option.base_key] = last
         # At once: after an interrupt between two assignments, the old list of bases would count as
@@ -448,6 +448,7 @@ class GroupScheduler(LRScheduler):
             state_dict: The state.
             strict: As in `resume`.
         """
+        known = self._members
         self._meet(warns=False)
         with reading_state_of(what, state_dict):
             state = read(state_dict)
@@ -458,6 +459,11 @@ class GroupScheduler(LRScheduler):
             is_rollback = self._is_base_set and self.last_epoch > 0  # to before it, on purpose
             if state["peak_was_set"] or is_rollback:
                 now = [schedule._replace(peak_value=None) for schedule in now]
+            if self.last_epoch > 0:
+                # FinetuningScheduler adds groups again, with a momentary value, before a load.
+                for index, group in enumerate(self._members.groups):
+                    if known.place_of(group) is None:
+                        now[index] = now[index]._replace(peak_value=None)
             resumed = resume(state, now, self._clock, self._owner, strict=strict)
         for message in resumed.warnings:
             warn(message)
