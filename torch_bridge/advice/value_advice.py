@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, shortest_decimal
@@ -33,10 +35,13 @@ def value_message(
     key = option.base_key
     if key not in group:
         return ""
-    value = as_number(option.read(group))
-    written = [as_number(number) for number in written_values(optimizer).get(key, [])]
+    current = option.read(group)
+    value = as_number(current)
     # A `TrainStep` leaves the values of its last update in the groups.
     on_curve = [curve.learning_rate(number, base) for number in (step, max(step - 1, 0))]
+    if isinstance(current, Tensor):  # which may have rounded them
+        on_curve = torch.tensor(on_curve, dtype=current.dtype).tolist()
+    written = [as_number(number) for number in written_values(optimizer).get(key, [])]
     known = [base, *on_curve, *written]
     if any(is_same(value, number) for number in known):
         return ""
