@@ -1,7 +1,7 @@
 """The warning about a value that a program wrote into a group, and that a curve will overwrite."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -38,9 +38,9 @@ def value_message(
     current = option.read(group)
     value = as_number(current)
     # A `TrainStep` leaves the values of its last update in the groups.
-    on_curve = [curve.learning_rate(number, base) for number in (step, max(step - 1, 0))]
+    on_curve = [curve.learning_rate(max(step - 1, 0), base), curve.learning_rate(step, base)]
     if isinstance(current, Tensor):  # which may have rounded them
-        on_curve = torch.tensor(on_curve, dtype=current.dtype).tolist()
+        on_curve = cast("list[float]", torch.tensor(on_curve, dtype=current.dtype).tolist())
     written = [as_number(number) for number in written_values(optimizer).get(key, [])]
     known = [base, *on_curve, *written]
     if any(is_same(value, number) for number in known):
