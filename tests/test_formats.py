@@ -200,33 +200,18 @@ def test_rule_of_a_different_version() -> None:
         assert message == f"hold has no entry '{entry}', so it was {DIFFERENT}"
 
 
-DATA_CLOCK_WITH_A_PHASE = DataClock(8, count=4).to_dict() | {"phase": 3}
-
-
 @pytest.mark.parametrize(
-    ("clock", "problem"),
+    "clock",
     [
-        (
-            DATA_CLOCK_WITH_A_PHASE,
-            f"the clock of saved has the entry 'phase', so it was {DIFFERENT}",
-        ),
-        (
-            {"kind": "data", "unit": 8},
-            f"the clock of saved has no entry 'count', so it was {DIFFERENT}",
-        ),
-        (
-            {"kind": "time", "seconds": 60},
-            f"saved has a clock of the kind 'time', so it was {DIFFERENT}",
-        ),
-        (
-            [{"kind": "hold_in_a_later_version", "value": 3.0}],
-            f"saved has a clock of the kind 'hold_in_a_later_version', so it was {DIFFERENT}",
-        ),
+        DataClock(8, count=4).to_dict() | {"phase": 3},
+        {"kind": "time", "seconds": 60},
+        [{"kind": "hold_in_a_later_version", "value": 3.0}],
     ],
+    ids=repr,
 )
-def test_clock_of_a_different_version(clock: Any, problem: str) -> None:
-    record = resume_record(CURVE, 0.5)
-    with pytest.raises(ValueError, match=f"^{re.escape(problem)}"):
+def test_clock_of_a_different_version_differs(clock: Any) -> None:
+    record = resume_record(CURVE, 0.5, DataClock(8, count=4))
+    with pytest.raises(ValueError, match=r"it was saved with clock=.*, now DataClock"):
         check_resume(record | {"clock": clock}, record, 3)
 
 
@@ -236,7 +221,7 @@ def test_clock_of_a_different_version(clock: Any, problem: str) -> None:
 @pytest.mark.parametrize("entries", [{"format": 2}, {"format": "1"}, {"host": "a"}])
 def test_record_of_a_different_version(entries: dict[str, Any]) -> None:
     record = resume_record(CURVE, 0.5)
-    with pytest.raises(ValueError, match=f"^saved has .*{DIFFERENT}"):
+    with pytest.raises(ValueError, match=f"is not from resume_record: saved has .*{DIFFERENT}"):
         check_resume(record | entries, record, 3)
 
 
@@ -245,7 +230,7 @@ def test_record_of_a_different_version_in_a_state(entries: dict[str, Any]) -> No
     part = scheduler()
     later_state = with_changed_record(part.state_dict(), entries)
     message = check_rejected(part, later_state)
-    assert message.startswith("records has ")
+    assert "is not from resume_record: records has " in message
     assert DIFFERENT in message
 
 
