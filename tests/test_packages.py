@@ -176,41 +176,6 @@ def test_rooms_of_schedulers() -> None:
     assert _rooms_below(SCHEDULERS) == {GROUPS, ADVICE}
 
 
-def _attributes_of_classes(module: str) -> set[str]:
-    """Return the names of what the classes of a file define, or assign to `self`."""
-    names: set[str] = set()
-    for definition in ast.walk(_trees()[module]):
-        if not isinstance(definition, ast.ClassDef):
-            continue
-        for node in ast.walk(definition):
-            if isinstance(node, ast.FunctionDef):
-                names.add(node.name)
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                names.add(node.target.id)
-            elif isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{node.attr}":
-                names.add(node.attr)
-    return names
-
-
-def _used_attributes(module: str) -> set[str]:
-    nodes = ast.walk(_trees()[module])
-    return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-
-
-def test_lower_rooms_use_no_attribute_of_higher_ones() -> None:
-    """Typed as `Any`, a scheduler could be used below its file without an import."""
-    modules = [name for name in _trees() if name.startswith((GROUPS, ADVICE, SCHEDULERS))]
-    for module in modules:
-        defined_here_or_below = _attributes_of_classes(module)
-        for lower in _all_below(module):
-            defined_here_or_below |= _attributes_of_classes(lower)
-        defined_above: set[str] = set()
-        for higher in modules:
-            if module in _all_below(higher):
-                defined_above |= _attributes_of_classes(higher)
-        assert _used_attributes(module) & defined_above <= defined_here_or_below, module
-
-
 # Versions of dependencies.
 
 

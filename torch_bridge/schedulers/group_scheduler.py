@@ -133,7 +133,7 @@ class GroupScheduler(LRScheduler):
                 was_loaded=was_loaded,
                 counts_steps=option.name == "lr",
             )
-        UpdateHook(self)
+        UpdateHook(self._optimizer, self._before_update)
 
     def _first_position(self, last_epoch: int) -> Position:
         """Return the position before the step that torch's constructor makes."""
@@ -276,7 +276,7 @@ class GroupScheduler(LRScheduler):
                 matches.append(is_same(value, last))
         return all(matches) and (bool(matches) or are_zero)
 
-    def before_update(self) -> None:
+    def _before_update(self) -> None:
         """Give groups that were added their values, before the update of the optimizer."""
         groups = self._followed()
         members = self._members
@@ -489,7 +489,7 @@ class GroupScheduler(LRScheduler):
         self._written = written_values(self._optimizer, self._written)
         self.base_lrs = [*self.base_lrs]
         self.lr_lambdas = [*self.lr_lambdas]
-        UpdateHook(self)
+        UpdateHook(self._optimizer, self._before_update)
 
 
 def _has_plain_step(optimizer: Optimizer) -> bool:

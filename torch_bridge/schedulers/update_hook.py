@@ -1,6 +1,7 @@
 """The hook through which a scheduler sees the updates of its optimizer."""
 
 import weakref
+from types import MethodType
 from typing import Any
 
 from torch.compiler import is_dynamo_compiling
@@ -14,20 +15,24 @@ class UpdateHook:
 
     Its reference to the scheduler is weak: an optimizer keeps its hooks, and must not keep a
     scheduler that nobody uses any more.
+
+    Args:
+        optimizer: The optimizer of the scheduler.
+        before_update: The method of the scheduler.
     """
 
-    def __init__(self, scheduler: Any) -> None:
-        self._scheduler = weakref.ref(scheduler)
-        optimizer = _with_hooks(scheduler.optimizer)
-        if optimizer is not None:
-            handle = optimizer.register_step_pre_hook(self)
-            weakref.finalize(scheduler, handle.remove).atexit = False
+    def __init__(self, optimizer: Optimizer, before_update: MethodType) -> None:
+        self._before_update = weakref.WeakMethod(before_update)
+        hooked = _with_hooks(optimizer)
+        if hooked is not None:
+            handle = hooked.register_step_pre_hook(self)
+            weakref.finalize(before_update.__self__, handle.remove).atexit = False
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        scheduler = self._scheduler()
-        if scheduler is None or is_dynamo_compiling():  # it would be compiled in
+        before_update = self._before_update()
+        if before_update is None or is_dynamo_compiling():  # it would be compiled in
             return
-        scheduler.before_update()
+        before_update()
 
 
 def _with_hooks(optimizer: Any) -> Optimizer | None:
