@@ -76,10 +76,10 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
         first = first["_schedulers"][0]
         if updates is None:
             updates = first.get("last_epoch")
-    if updates is None:
-        updates = first["last_epoch"]  # raises an error
     if "kind" in first:
         SCHEDULER.read("state_dict", first)  # raises an error that says what it is
+    if updates is None:
+        updates = first["last_epoch"]  # raises an error
     if "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
             "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. "
