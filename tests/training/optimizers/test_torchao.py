@@ -66,10 +66,8 @@ def test_torchaos_optimizers_follow_the_curve(name: str) -> None:
         for train in (train_with_step, train_with_scheduler):
             torch.compiler.reset()
             model, optimizer = build(name)
-            lr = optimizer.param_groups[0]["lr"]
             before = counters["stats"]["unique_graphs"]
             losses.append(train(model, optimizer, inputs))
-            assert optimizer.param_groups[0]["lr"] is lr
             # One graph for the matrix, and one for the bias.
             assert counters["stats"]["unique_graphs"] == before + 2
     assert losses[0] == losses[1]
