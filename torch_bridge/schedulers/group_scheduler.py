@@ -279,7 +279,7 @@ class GroupScheduler(LRScheduler):
             elif new:
                 self._keep_bases(new)
         # DeepSpeed shows each group alone, or empties the others: their calls are one update.
-        is_first = bool(groups and members.groups) and groups[0] is self._members.groups[0]
+        is_first = bool(groups) and self._members.place_of(groups[0]) == 0
         if self._advice is not None and is_first and groups[0]["params"]:
             self._advice.before_update(self)
 

@@ -1,0 +1,455 @@
+"""Random programs of schedulers and followers, against a model of which group has which base.
+
+The model is the rule in Python: a group is its dictionary, and its base is read when it is met. The
+multipliers are those of the exact oracle. All numbers are dyadic, so no product is rounded.
+"""
+
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from support.clocks.holds import curve_steps_of
+from support.curves.descriptions import build
+from support.examples import examples
+from support.lines import Lines, Stop
+from support.numerics.oracle import Oracle
+from support.runs.options import Key, option_of, set_option
+from support.training.steps import through_file
+from support.trees import equal_trees
+from torch.optim import SGD
+from torch.optim.lr_scheduler import SequentialLR
+
+from plateau_jax import DataClock, HoldBelow
+from torch_bridge import follow, lambda_lr
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The epoch parameter"),  # which SequentialLR passes
+    # Programs that write values and load states on purpose.
+    pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning"),
+]
+
+FIRST = {"stages": [(8, 1.0, "linear"), (4,), (32, 0.25, "linear")], "start": 0.5}
+SECOND = {"stages": [(16, 0.5, "linear"), (4,), (8, 0.0, "linear")], "start": 1.0}
+MILESTONE = 6
+
+
+# The model.
+
+
+@dataclass
+class Group:
+    """A dictionary of parameters, and what it must contain."""
+
+    options: dict[str, Any]
+    value: float
+    initial: float | None
+    """The entry `initial_lr`, or that of another option."""
+    base: float | None = None
+    """The base under which it is scheduled; None if the scheduler has not met it."""
+
+
+@dataclass
+class Model:
+    """The groups of an optimizer, in their order, and those that were removed."""
+
+    present: list[Group]
+    removed: list[Group] = field(default_factory=list[Group])
+
+    def meet(self, multiplier: Any, *, writes: bool) -> None:
+        """Read the bases of the new groups, give them their values, and forget the removed ones."""
+        for group in self.present:
+            if group.base is None:
+                group.base = group.value
+                if group.initial is not None:
+                    group.base = group.initial
+                group.initial = group.base
+                if writes:
+                    group.value = float(group.base * multiplier)
+        for group in self.removed:
+            group.base = None
+
+    def write(self, multiplier: Any) -> None:
+        """Meet the groups, and write the value of each."""
+        self.meet(multiplier, writes=True)
+        for group in self.present:
+            assert group.base is not None
+            group.value = float(group.base * multiplier)
+
+    def forget(self) -> None:
+        """A new scheduler knows no group."""
+        for group in self.present + self.removed:
+            group.base = None
+
+
+# The programs.
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A scheduler or a follower."""
+
+    key: Key = "lr"
+    clock: Any = None
+    is_sequence: bool = False
+
+
+KINDS = {
+    "updates": Kind(),
+    "samples": Kind(clock=DataClock(8)),
+    "held": Kind(clock=HoldBelow(0.5, 3)),
+    "sequence": Kind(is_sequence=True),
+    "weight decay": Kind("weight_decay"),
+    "beta": Kind(("betas", 0)),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+class Program:
+    """An optimizer, its scheduler or follower, and the model of both."""
+
+    def __init__(self, kind: Kind, form: Any) -> None:
+        self.kind = kind
+        self.form = form
+        self.base_key = "initial_lr"
+        if kind.key == "weight_decay":
+            self.base_key = "initial_weight_decay"
+        elif kind.key != "lr":
+            self.base_key = "initial_betas[0]"
+        groups = [self.new_group(value) for value in (0.5, 0.25, 0.75)]
+        self.optimizer = SGD([group.options for group in groups], lr=0.125)
+        self.model = Model(groups)
+        self.build(FIRST)
+        self.check()
+
+    def new_group(self, value: float, initial: float | None = None) -> Group:
+        """Return a group that the optimizer does not have yet."""
+        parameter = torch.nn.Parameter(torch.ones(1))
+        parameter.grad = torch.ones(1)
+        options: dict[str, Any] = {"params": [parameter], "betas": (0.5, 0.75)}
+        set_option(options, self.kind.key, self.form(value))
+        if initial is not None:
+            options[self.base_key] = initial
+        return Group(options, value, initial)
+
+    def build(self, description: Any) -> None:
+        """Build a scheduler or a follower, from step 0 on."""
+        self.counts: list[int] = []
+        self.metrics: list[float] = []
+        self.curve = build(description)
+        self.oracle = Oracle(description)
+        self.part = self.new_part()
+        self.model.forget()
+        self.model.write(self.multiplier())
+
+    def new_part(self) -> Any:
+        if self.kind.key != "lr":
+            return follow(self.optimizer, self.kind.key, self.curve)
+        scheduler = lambda_lr(self.optimizer, self.curve, clock=self.kind.clock)
+        if not self.kind.is_sequence:
+            return scheduler
+        second = lambda_lr(self.optimizer, build(SECOND))
+        return SequentialLR(self.optimizer, [scheduler, second], [MILESTONE])
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        return self.optimizer.param_groups
+
+    def multiplier(self) -> Any:
+        """Return the multiplier of the next update."""
+        step = curve_steps_of(self.kind.clock, self.curve, self.counts, self.metrics)[-1]
+        if self.kind.is_sequence and step >= MILESTONE:
+            return Oracle(SECOND)(step - MILESTONE)
+        return self.oracle(step)
+
+    # Checks.
+
+    def check(self) -> None:
+        """Check the values of the groups, and that reading changes nothing."""
+        assert len(self.groups) == len(self.model.present)
+        before = self.contents()
+        for _ in range(2):
+            self.read()
+        assert equal_trees(self.contents(), before)
+        for group, options in zip(self.model.present, self.groups, strict=True):
+            assert options is group.options
+            assert option_of(options, self.kind.key) == self.form(group.value)
+            assert options.get(self.base_key) == group.initial
+
+    def contents(self) -> Any:
+        """Return the options of the groups, and the state."""
+        return copy.deepcopy([self.groups, self.part.state_dict()])
+
+    def read(self) -> None:
+        self.part.get_last_lr()
+        self.part.state_dict()
+        if not self.kind.is_sequence:
+            self.part.get_lr()
+            repr(self.part)
+
+    def check_update(self, *_: Any) -> None:
+        """Check the values that an update uses: new groups have theirs by now."""
+        self.model.meet(self.multiplier(), writes=True)
+        self.check()
+
+    # All that a program may do.
+
+    def update(self, count: int = 5, metric: float = 0.75) -> None:
+        hook = self.optimizer.register_step_pre_hook(self.check_update)  # after the scheduler's
+        self.optimizer.step()
+        hook.remove()
+        self.step(count, metric)
+
+    def step(self, count: int = 5, metric: float = 0.75) -> None:
+        if isinstance(self.kind.clock, DataClock):
+            self.part.step(count=count)
+        elif self.kind.clock is not None:
+            self.part.step(metric)
+        else:
+            self.part.step()
+        self.counts.append(count)
+        self.metrics.append(metric)
+        self.model.write(self.multiplier())
+
+    def big_update(self) -> None:
+        self.update(count=20, metric=0.25)
+
+    def add(self) -> None:
+        group = self.new_group(0.875)
+        self.optimizer.add_param_group(group.options)
+        self.model.present.append(group)
+
+    def add_with_a_base(self) -> None:
+        group = self.new_group(0.125, initial=0.375)
+        self.optimizer.add_param_group(group.options)
+        self.model.present.append(group)
+
+    def remove_first(self) -> None:
+        if self.groups:
+            del self.groups[0]
+            self.model.removed.append(self.model.present.pop(0))
+
+    def clear(self) -> None:
+        self.groups.clear()
+        self.model.removed += self.model.present
+        self.model.present = []
+
+    def reverse(self) -> None:
+        self.groups.reverse()
+        self.model.present.reverse()
+
+    def add_again(self) -> None:
+        """Add a removed dictionary once more; torch gives it a new list of parameters."""
+        if self.model.removed:
+            group = self.model.removed.pop()
+            self.optimizer.add_param_group(group.options)
+            self.model.present.append(group)
+
+    def append_again(self) -> None:
+        if self.model.removed:
+            group = self.model.removed.pop(0)
+            self.groups.append(group.options)
+            self.model.present.append(group)
+
+    def replace_all(self) -> None:
+        """Add each group again in a new dictionary: a new group, with the same options."""
+        groups = self.model.present
+        self.clear()
+        for group in groups:
+            value = group.value
+            added = self.new_group(value, group.initial)
+            self.optimizer.add_param_group(added.options)
+            self.model.present.append(added)
+
+    def load_optimizer(self) -> None:
+        """Load its own state, as accelerate does: the dictionaries are replaced."""
+        state = through_file(self.optimizer.state_dict())
+        self.optimizer.load_state_dict(state)
+        self.take_over()
+
+    def take_over(self) -> None:
+        for group, options in zip(self.model.present, self.groups, strict=True):
+            group.options = options
+
+    def load_scheduler(self) -> None:
+        self.update()  # so that all groups are met
+        self.part.load_state_dict(through_file(self.part.state_dict()))
+        if not self.kind.is_sequence:
+            for group in self.model.present:
+                group.initial = group.base
+
+    def restart(self) -> None:
+        """Resume in a new process."""
+        self.update()
+        states = through_file([self.optimizer.state_dict(), self.part.state_dict()])
+        if not self.groups:
+            return
+        rebuilt = [self.new_group(0.0625) for _ in self.groups]
+        self.optimizer = SGD([group.options for group in rebuilt], lr=0.125)
+        self.part = self.new_part()
+        self.optimizer.load_state_dict(states[0])
+        self.part.load_state_dict(states[1])
+        self.model.removed = []
+        self.take_over()
+        for group in self.model.present:
+            group.initial = group.base
+
+    def roll_back(self) -> None:
+        """Load the states of some updates ago."""
+        self.update()
+        saved = copy.deepcopy([self.optimizer.state_dict(), self.part.state_dict()])
+        counts, metrics = [*self.counts], [*self.metrics]
+        for _ in range(3):
+            self.update()
+        self.optimizer.load_state_dict(saved[0])
+        self.part.load_state_dict(saved[1])
+        self.counts, self.metrics = counts, metrics
+        self.take_over()
+        self.model.write(self.multiplier())
+        for group in self.model.present:
+            group.initial = group.base
+
+    def set_base(self) -> None:
+        """Set the base of each group."""
+        if self.kind.is_sequence:
+            return
+        bases = [0.5 - index / 64 for index in range(len(self.groups))]
+        if self.kind.key == "lr":
+            self.part.set_peak(bases)
+        else:
+            self.part.set_base_value(bases)
+        self.model.meet(self.multiplier(), writes=True)
+        for group, base in zip(self.model.present, bases, strict=True):
+            group.base = group.initial = base
+        self.model.write(self.multiplier())
+
+    def write_bases(self) -> None:
+        """Write into `base_lrs`; it counts from the next step on."""
+        self.update()  # so that the list has all groups
+        if self.groups and not self.kind.is_sequence:
+            self.part.base_lrs[-1] *= 0.5
+            base = self.model.present[-1].base
+            assert base is not None
+            self.model.present[-1].base = base / 2
+            self.step()
+
+    def write_initial(self) -> None:
+        """Write the entry with the base into a known group: no effect until it is met again."""
+        self.update()
+        if self.groups and not self.kind.is_sequence:
+            self.groups[0][self.base_key] = 0.5
+            self.model.present[0].initial = 0.5
+
+    def copy(self) -> None:
+        everything = (self.optimizer, self.part, self.model)
+        self.optimizer, self.part, self.model = copy.deepcopy(everything)
+
+    def pickle(self) -> None:
+        pickled = pickle.dumps((self.optimizer, self.part, self.model))
+        self.optimizer, self.part, self.model = pickle.loads(pickled)
+
+    def second_phase(self) -> None:
+        """Build a new scheduler. The old one lives on, and writes no more."""
+        self.earlier = self.part
+        self.build(SECOND)
+
+
+OPERATIONS: list[Callable[[Program], None]] = [
+    Program.update,
+    Program.big_update,
+    Program.add,
+    Program.add_with_a_base,
+    Program.remove_first,
+    Program.clear,
+    Program.reverse,
+    Program.add_again,
+    Program.append_again,
+    Program.replace_all,
+    Program.load_optimizer,
+    Program.load_scheduler,
+    Program.restart,
+    Program.roll_back,
+    Program.set_base,
+    Program.write_bases,
+    Program.write_initial,
+    Program.copy,
+    Program.pickle,
+    Program.second_phase,
+]
+operations = st.lists(st.sampled_from(OPERATIONS), max_size=12)
+
+
+@every_kind
+@pytest.mark.parametrize("form", [float, torch.tensor])
+@examples(60)
+@given(operations=operations)
+def test_program_follows_the_model(
+    kind: Kind, form: Any, operations: list[Callable[[Program], None]]
+) -> None:
+    program = Program(kind, form)
+    for operation in operations:
+        operation(program)
+        program.check()
+    program.update()
+    program.check()
+
+
+# Interrupts, at any line of the product.
+
+
+def changed_program(kind: Kind) -> Program:
+    """Return a program whose groups have changed since the last update."""
+    program = Program(kind, float)
+    for operation in (Program.update, Program.reverse, Program.remove_first, Program.add):
+        operation(program)
+    return program
+
+
+def step(program: Program) -> None:
+    program.part.step()
+
+
+def load(program: Program) -> None:
+    state = changed_program(program.kind).part.state_dict()
+    program.part.load_state_dict(state)
+
+
+def set_bases(program: Program) -> None:
+    bases = [0.5, 0.25, 0.125]
+    if program.kind.key == "lr":
+        program.part.set_peak(bases)
+    else:
+        program.part.set_base_value(bases)
+
+
+def is_interrupted(program: Program, call: Callable[[Program], None], line: int) -> bool:
+    """Return True if this line is reached, and interrupted."""
+    try:
+        with Lines(line):
+            call(program)
+    except Stop:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("kind", [KINDS["updates"], KINDS["weight decay"]])
+@pytest.mark.parametrize("call", [step, load, set_bases])
+def test_interrupted_call_can_be_repeated(kind: Kind, call: Callable[[Program], None]) -> None:
+    """Afterwards each group has the value of its own base, at the step of the scheduler."""
+    line = 1
+    program = changed_program(kind)
+    while is_interrupted(program, call, line):
+        call(program)
+        program.part.step()
+        assert program.part.curve_step - 1 in (1, 2, 3)
+        multiplier = program.oracle(program.part.curve_step)
+        for base, options in zip(program.part.base_lrs, program.groups, strict=True):
+            assert option_of(options, kind.key) == float(base * multiplier)
+            assert options[program.base_key] == base
+        line += 3
+        program = changed_program(kind)
+    assert line > 30
