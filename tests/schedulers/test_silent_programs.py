@@ -1,11 +1,10 @@
-"""Right programs, which `torch_bridge.advice.step_warnings` must not warn about.
+"""Right programs, which `torch_bridge.advice` must not warn about.
 
-They need no assertion, because a warning is an error. `test_step_warnings` has the wrong ones.
+They need no assertion, because a warning is an error. `test_advice` has the wrong ones.
 """
 
 import copy
 import gc
-import pickle
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,15 +43,6 @@ def run(request: pytest.FixtureRequest) -> TorchRun:
 def test_step_after_every_update(build: Any, run: TorchRun) -> None:
     run.use(build(run.optimizer, kinds.CURVE))
     run.train(105)
-
-
-@pytest.mark.parametrize("world_size", ["1", "4"])
-def test_four_steps_for_each_update(
-    world_size: str, run: TorchRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", world_size)
-    run.use(lambda_lr(run.optimizer, kinds.LONG, clock=DataClock(4, count=1)))
-    run.repeat(700, updates=1, steps=4)
 
 
 def test_no_steps_after_the_end_at_a_floor(run: TorchRun) -> None:
@@ -113,24 +103,6 @@ def test_two_epochs_above_0(run: TorchRun) -> None:
     run.repeat(2, updates=30)
     run.use(lambda_lr(run.optimizer, [kinds.CURVE, kinds.LONG]))
     run.repeat(2, updates=30)
-
-
-def test_too_many_steps_now_and_then(run: TorchRun) -> None:
-    """In windows that do not follow each other: they end after 21, 42, 84 and 168 updates."""
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    run.train(21)
-    run.repeat(21, updates=1, steps=2)
-    run.train(42)
-    run.repeat(84, updates=1, steps=2)
-    run.train(168)
-
-
-def test_too_many_steps_of_one_scheduler_and_then_of_the_next(run: TorchRun) -> None:
-    """In one window of each: it ends when the 22nd update begins."""
-    for _ in range(2):
-        run.use(lambda_lr(run.optimizer, kinds.LONG))
-        run.repeat(22, updates=1, steps=2)
-    run.train(60)
 
 
 def test_frozen_past_the_end(run: TorchRun) -> None:
@@ -281,23 +253,6 @@ def test_set_peak_of_a_second_phase(run: TorchRun) -> None:
 # States.
 
 
-def test_best_state_comes_back(run: TorchRun) -> None:
-    """With the learning rate of its time; and another phase begins."""
-    scheduler = lambda_lr(run.optimizer, kinds.LONG)
-    run.use(scheduler)
-    run.train(20)
-    scheduler.set_peak(0.5)
-    run.train(20)
-    best = run.save()
-    run.train(20)
-    run.load_optimizer(best)
-    run.use(lambda_lr(run.optimizer, kinds.WARMUP))
-    run.train(30)
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    run.load_optimizer(best)
-    run.train(30)
-
-
 def test_initial_state_comes_back(run: TorchRun) -> None:
     states = run.save()
     run.use(lambda_lr(run.optimizer, kinds.WARMUP))
@@ -343,21 +298,6 @@ def test_scheduler_that_is_loaded_after_an_update(run: TorchRun) -> None:
     resumed.step_optimizer()
     resumed.load_schedulers(states)
     resumed.train(60)
-
-
-def pickled(value: Any) -> Any:
-    return pickle.loads(pickle.dumps(value))
-
-
-@pytest.mark.parametrize("updates", [0, 3])
-@pytest.mark.parametrize("copy_of", [copy.deepcopy, pickled])
-def test_copies_are_not_watched(copy_of: Any, updates: int, run: TorchRun) -> None:
-    """Torch does not note the steps of a copied optimizer either."""
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    run.train(updates)
-    run.optimizer, run.schedulers = copy_of((run.optimizer, run.schedulers))
-    run.repeat(9, updates=60)
-    run.repeat(90, updates=1, steps=2)
 
 
 @dataclass(frozen=True)
