@@ -1,6 +1,6 @@
-"""Any program of a scheduler or follower has the values of the curve, by definition, at any update.
+"""Schedulers and followers under generated curves, clocks and values, resumed in every way.
 
-Then states, which programs load, and the printed form.
+`test_model` changes the groups. Then states, and the printed form.
 """
 
 import copy
@@ -21,9 +21,8 @@ from support.curves.strategies import magnitudes
 from support.examples import examples
 from support.runs.definition import Definition
 from support.runs.torch_run import FollowerRun, SchedulerRun
-from support.training.optimizers import ADAGRAD_RECREATES_STATES
 from torch import Tensor
-from torch.optim import SGD, Adagrad, AdamW, RMSprop
+from torch.optim import SGD, AdamW, RMSprop
 
 from plateau_jax import Curve, CurveWarning, DataClock, PlateauCurve
 from torch_bridge import follow, lambda_lr
@@ -36,10 +35,6 @@ pytestmark = [
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 LINEAR = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
-
-OPTIMIZERS: list[Any] = [SGD, AdamW]
-if ADAGRAD_RECREATES_STATES:  # else it could not train new groups
-    OPTIMIZERS.append(Adagrad)
 
 FOLLOWED: list[tuple[Any, Any]] = [
     (SGD, "weight_decay"),
@@ -70,17 +65,12 @@ class CheckedRun:
 
     Attributes:
         updates: The number of updates. A jump sets it.
-        num_new: The number of groups added since the last update, which keep their values until
-            then.
-        num_listed: The number of groups at the last step, which `base_lrs` or `base_values` lists.
     """
 
     def __init__(self, run: SchedulerRun, last_epoch: int = -1) -> None:
         self.run = run
         self.definition = Definition(run.curve, run.peaks, run.clock)
         self.updates = int(last_epoch) + 1
-        self.num_new = 0
-        self.num_listed = len(run.peaks)
 
     @property
     def is_follower(self) -> bool:
@@ -93,7 +83,6 @@ class CheckedRun:
     def start(self, optimizer_state: Any = None, last_epoch: int = -1) -> None:
         """Build the optimizer and the scheduler, as a new process does."""
         self.run.start(optimizer_state, last_epoch)
-        self.num_listed = len(self.run.peaks)
 
     def curve_step(self) -> int:
         if self.counts_updates:
@@ -101,8 +90,6 @@ class CheckedRun:
         return self.definition.curve_steps()[-1]
 
     def update(self, count: Any = 20, metric: Any = 0.5) -> None:
-        self.num_new = 0
-        self.num_listed = len(self.run.peaks)
         expected = self.expected_values()
         assert self.run.update(count, metric) == expected, "the update has used other values"
         self.updates += 1
@@ -114,10 +101,6 @@ class CheckedRun:
         for _ in range(updates):
             self.update()
 
-    def add_group(self, peak: float) -> None:
-        self.run.add_group(peak)
-        self.num_new += 1
-
     def set_peak(self, peak: float, *, one_for_each: bool) -> None:
         run = self.run
         peaks = [run.peak_of(peak / 2**index) for index in range(len(run.peaks))]
@@ -125,8 +108,6 @@ class CheckedRun:
             run.set_peaks(peaks)
         else:
             run.set_peaks(peaks[0])
-        self.num_new = 0
-        self.num_listed = len(peaks)
 
     def jump(self, epoch: Any) -> None:
         with pytest.warns(UserWarning, match="epoch parameter|Detected call") as caught:
@@ -134,14 +115,10 @@ class CheckedRun:
         # Before the first update there is a second one, as in torch, about the order of the calls.
         assert {warning.filename for warning in caught} == {__file__}, "the line of the call"
         self.updates = max(int(epoch), -1)
-        self.num_new = 0
-        self.num_listed = len(self.run.peaks)
 
     def expected_values(self) -> list[float]:
         self.definition.peaks = list(self.run.peaks)
         numbers = self.definition.values_at(self.curve_step())
-        first_new = len(numbers) - self.num_new
-        numbers[first_new:] = self.run.peaks[first_new:]
         return [float(self.run.form(number)) for number in numbers]
 
     def check(self) -> None:
@@ -150,16 +127,14 @@ class CheckedRun:
         assert run.values() == self.expected_values()
         assert part.curve_step == self.curve_step()
         assert type(part.curve_step) is int
-        old_values = run.raw_values()[: len(run.peaks) - self.num_new]
-        if self.is_follower:
-            assert part.base_values == run.peaks[: self.num_listed]
-        else:
+        assert part.base_lrs == run.peaks
+        assert part.get_last_lr() == run.raw_values()
+        if not self.is_follower:
             self.check_scheduler(part)
-            old_values = run.raw_values()
         value_type: type[Any] = float
         if isinstance(run.form(0.5), Tensor):
             value_type = Tensor
-        for value in old_values:
+        for value in run.raw_values():
             assert type(value) is value_type
         for group in run.groups:
             assert run.other_options(group) == run.fresh_options
@@ -174,10 +149,6 @@ class CheckedRun:
         assert scheduler.consumed == consumed
         assert type(scheduler.consumed) is int
         assert scheduler.unit == run.unit
-        assert scheduler.base_lrs == run.peaks[: self.num_listed]
-        assert scheduler.get_last_lr() == [group["lr"] for group in run.groups]
-        self.num_new = 0  # the call has given them their learning rates
-        assert run.values() == self.expected_values()
 
 
 @st.composite
@@ -216,7 +187,7 @@ def runs(draw: st.DrawFn, kind: str, clock_kind: str, form: str) -> CheckedRun:
         peaks = draw(peaks_of(key, num_groups))
         value_form = draw(VALUE_FORMS[form])
         return CheckedRun(FollowerRun(curves, peaks, key=key, form=value_form, kind=optimizer_kind))
-    optimizer_kind = draw(st.sampled_from(OPTIMIZERS))
+    optimizer_kind = draw(st.sampled_from((SGD, AdamW)))
     last_epoch = -1
     if clock_kind == "updates":
         last_epoch = draw(last_epochs)
@@ -245,7 +216,6 @@ def peaks_of(key: Any, count: int) -> st.SearchStrategy[list[float]]:
 def resumes_from_a_file(checked: CheckedRun) -> None:
     run = checked.run
     state = run.save()
-    checked.num_new = 0
     checked.start()
     run.load_optimizer(state)
     run.load_schedulers(state)
@@ -254,7 +224,6 @@ def resumes_from_a_file(checked: CheckedRun) -> None:
 def resumes_scheduler_first(checked: CheckedRun) -> None:
     run = checked.run
     state = run.save()
-    checked.num_new = 0
     checked.start()
     run.load_schedulers(state)
     run.load_optimizer(state)
@@ -266,7 +235,6 @@ def resumes_before_building(checked: CheckedRun) -> None:
     if any(0 < value < np.finfo(np.float32).smallest_normal for value in run.values()):
         return
     state = run.save()
-    checked.num_new = 0
     checked.start(state["optimizer"])
     run.load_schedulers(state)
 
@@ -274,7 +242,6 @@ def resumes_before_building(checked: CheckedRun) -> None:
 def resumes_from_json(checked: CheckedRun) -> None:
     run = checked.run
     state = json.loads(json.dumps(run.part.state_dict()))
-    checked.num_new = 0
     checked.start()
     run.part.load_state_dict(state)
 
@@ -282,9 +249,7 @@ def resumes_from_json(checked: CheckedRun) -> None:
 def rolls_back(checked: CheckedRun) -> None:
     run = checked.run
     state = run.save()
-    checked.num_new = 0
     run.run([(3, 0.1), (0, 0.7), (2**20, float("nan"))])
-    checked.num_listed = len(run.peaks)
     run.load_optimizer(state)
     run.load_schedulers(state)
 
@@ -301,14 +266,12 @@ def continues_with_a_pickle(checked: CheckedRun) -> None:
 
 
 def passes_last_epoch(checked: CheckedRun, optimizer_state: Any = None) -> None:
-    is_possible = checked.counts_updates and not checked.is_follower and not checked.num_new
+    is_possible = checked.counts_updates and not checked.is_follower
     if is_possible and checked.updates >= 0:
         checked.start(optimizer_state, checked.updates - 1)
 
 
 def passes_last_epoch_after_the_optimizer(checked: CheckedRun) -> None:
-    if checked.num_new:  # saving would give them their values
-        return
     if checked.updates > 0:  # else it would start at step 0 with a loaded optimizer, which warns
         passes_last_epoch(checked, checked.run.save()["optimizer"])
 
@@ -359,20 +322,13 @@ def sets_peak(checked: CheckedRun, draw: st.DrawFn) -> None:
         checked.set_peak(peak, one_for_each=draw(st.booleans()))
 
 
-def adds_group(checked: CheckedRun, draw: st.DrawFn) -> None:
-    has_common_curve = isinstance(checked.run.curve, Curve)
-    if has_common_curve:
-        (peak,) = draw(peaks_of(checked.run.key, 1))
-        checked.add_group(peak)
-
-
 def jumps(checked: CheckedRun, draw: st.DrawFn) -> None:
     if checked.counts_updates and not checked.is_follower:
         epoch_form: Any = draw(st.sampled_from((int, np.int64)))
         checked.jump(epoch_form(draw(st.sampled_from(range(-80, 281, 40)))))
 
 
-MOVES = [trains, trains, resumes, sets_peak, adds_group, jumps]
+MOVES = [trains, trains, resumes, sets_peak, jumps]
 
 
 @pytest.mark.parametrize(
@@ -449,8 +405,7 @@ def test_state_shares_nothing() -> None:
     assert resumed.run.part.state_dict() == state_before
     resumed.train(3)
     assert state == state_before
-    for name in ("base_lrs", "records", "_last_lr"):
-        state[name].clear()
+    state["records"].clear()
     for checked in (saved, resumed):
         checked.train(1)
         checked.check()

@@ -1,291 +1,382 @@
-"""When a scheduler or follower writes into the groups of its optimizer, and when it does not."""
+"""What a program may write: each row of the table in `docs/pytorch.md`, as a program.
+
+Its result is right; or an error or a warning says what to write instead, and that works.
+"""
 
 import copy
-import gc
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
-from schedulers.kinds import with_arguments
-from support.examples import examples
-from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
-from support.training.steps import through_file
-from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR, SequentialLR
+from support.schedulers.runs import learning_rate, lrs_of, optimizer_with
+from support.trees import equal_trees
+from torch.optim import SGD, Optimizer
 
-from plateau_jax import DataClock, HoldBelow, PlateauCurve, StagedCurve
+from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
 
-pytestmark = [
-    pytest.mark.usefixtures("frozen"),
-    # An optimizer is loaded on purpose without the state of its scheduler.
-    pytest.mark.filterwarnings("ignore:the optimizer has made|the optimizer was loaded"),
-]
-
 LINE = StagedCurve([(100, 0.0, "linear")], start=1.0)
-COSINE = PlateauCurve(100, warmup_steps=10)
+WARMUP = PlateauCurve(100, warmup_steps=10)
+UPDATES = 12
 
 
-def options_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return all options of the groups, as `load_state_dict` reads them."""
-    return copy.deepcopy(optimizer.state_dict()["param_groups"])
+class Training:
+    """An optimizer of two groups with a scheduler or a follower, after some updates.
 
+    Args:
+        name: The option that it sets, `"lr"` or `"weight_decay"`.
+        curve: One curve, or one for each group.
+        form: Makes the value of a group from a number.
+    """
 
-# Schedulers and followers that are alive, and that nobody steps any more.
+    def __init__(self, name: str, curve: Any = LINE, form: Any = float) -> None:
+        self.name = name
+        self.base_key = f"initial_{name}"
+        options = [{name: form(0.5)}, {name: form(0.25)}]
+        self.optimizer = SGD([new_group(**group) for group in options], lr=0.125)
+        self.part = self.build(curve)
+        self.update(UPDATES)
 
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        return self.optimizer.param_groups
 
-def build_scheduler(optimizer: Optimizer) -> Any:
-    return lambda_lr(optimizer, LINE)
+    def build(self, curve: Any) -> Any:
+        if self.name == "lr":
+            return lambda_lr(self.optimizer, curve)
+        return follow(self.optimizer, self.name, curve)
 
+    def update(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.optimizer.step()
+            self.part.step()
 
-def build_held(optimizer: Optimizer) -> Any:
-    return with_arguments(lambda_lr(optimizer, COSINE, clock=HoldBelow(0.5, 2)), metric=0.7)
+    def values(self) -> list[float]:
+        return [float(group[self.name]) for group in self.groups]
 
-
-def build_counting(optimizer: Optimizer) -> Any:
-    return lambda_lr(optimizer, COSINE, clock=DataClock(8, count=4))
-
-
-def build_curve_per_group(optimizer: Optimizer) -> Any:
-    return lambda_lr(optimizer, [LINE, COSINE])
-
-
-def build_follower(optimizer: Optimizer) -> Any:
-    return follow(optimizer, "weight_decay", LINE)
-
-
-def build_follower_of_betas(optimizer: Optimizer) -> Any:
-    return follow(optimizer, ("betas", 0), COSINE)
-
-
-def build_sequence(optimizer: Optimizer) -> Any:
-    return SequentialLR(optimizer, [lambda_lr(optimizer, LINE), lambda_lr(optimizer, COSINE)], [4])
-
-
-BUILDERS = [
-    build_scheduler,
-    build_held,
-    build_counting,
-    build_curve_per_group,
-    build_follower,
-    build_follower_of_betas,
-    build_sequence,
-]
-
-
-def new_optimizer(lr: float = 0.5) -> Optimizer:
-    return optimizer_with([lr, lr / 2], AdamW, weight_decay=0.1)
-
-
-def train(optimizer: Optimizer, part: Any, updates: int) -> None:
-    for _ in range(updates):
-        optimizer.step()
-        part.step()
-
-
-# What a program may do with them, that writes nothing.
-
-
-def read_state(part: Any) -> None:
-    part.state_dict()
-
-
-def read_attributes(part: Any) -> None:
-    for name in ("base_lrs", "base_values", "curves", "curve_step", "last_epoch"):
-        getattr(part, name, None)
-    repr(part)
-
-
-def read_last_lr(part: Any) -> None:
-    if hasattr(part, "get_last_lr"):
-        part.get_last_lr()
-
-
-def read_lr(part: Any) -> None:
-    if isinstance(part, lambda_lr):
-        part.get_lr()
-
-
-def deepcopy_it(part: Any) -> None:
-    copy.deepcopy(part)
-
-
-def update(part: Any) -> None:
-    part.optimizer.step()
-
-
-def collect_garbage(part: Any) -> None:
-    gc.collect()
-
-
-LOOKS = [read_state, read_attributes, read_last_lr, read_lr, deepcopy_it, update, collect_garbage]
-Look = Callable[[Any], None]
-
-
-@pytest.mark.parametrize("build", BUILDERS)
-@examples(20)
-@given(
-    updates=st.integers(0, 12),
-    has_scheduler=st.booleans(),
-    looks=st.lists(st.sampled_from(LOOKS), max_size=6),
-)
-def test_loaded_optimizer_keeps_its_options(
-    build: Callable[[Optimizer], Any], updates: int, has_scheduler: bool, looks: list[Look]
-) -> None:
-    """Whatever is alive from before, as long as nothing is stepped."""
-    source = new_optimizer(lr=0.03)
-    if has_scheduler:
-        advance(source, lambda_lr(source, COSINE), 7)
-    optimizer = new_optimizer()
-    part = build(optimizer)
-    train(optimizer, part, updates)
-    optimizer.load_state_dict(through_file(source.state_dict()))
-    for look in looks:
-        look(part)
-    assert options_of(optimizer) == options_of(source)
-
-
-@pytest.mark.parametrize("build", BUILDERS)
-@pytest.mark.parametrize("updates", [1, 9])
-@pytest.mark.parametrize("has_scheduler", [True, False])
-def test_next_step_writes_with_the_known_base(
-    build: Callable[[Optimizer], Any], updates: int, has_scheduler: bool
-) -> None:
-    """The parameters are known, so a loaded group is not a new one, whatever its options are."""
-    uninterrupted = new_optimizer()
-    part = build(uninterrupted)
-    train(uninterrupted, part, updates)
-    before = values_of(uninterrupted)
-    train(uninterrupted, part, 1)
-
-    source = optimizer_with([0.03, 0.04], AdamW, weight_decay=0.7, betas=(0.5, 0.999))
-    if has_scheduler:
-        build(source)
-    optimizer = new_optimizer()
-    part = build(optimizer)
-    train(optimizer, part, updates)
-    optimizer.load_state_dict(source.state_dict())
-    train(optimizer, part, 1)
-    for key, expected in values_of(uninterrupted).items():
-        if expected != before[key]:  # what it has written
-            assert values_of(optimizer)[key] == expected
+    def set_base(self, base: Any) -> None:
+        if self.name == "lr":
+            self.part.set_peak(base)
         else:
-            assert values_of(optimizer)[key] == values_of(source)[key]
+            self.part.set_base_value(base)
+
+    def rejects(self, error: type[Exception], message: str, call: Callable[[], object]) -> None:
+        """Check that a call raises this error, and leaves the groups unchanged."""
+        before = copy.deepcopy(self.groups)
+        with pytest.raises(error, match=message):
+            call()
+        assert equal_trees(self.groups, before)
 
 
-def values_of(optimizer: Optimizer) -> dict[str, list[Any]]:
-    """Return the options that the builders schedule, of each group."""
-    values: dict[str, list[Any]] = {}
-    for key in ("lr", "weight_decay", "betas"):
-        values[key] = [group[key] for group in optimizer.param_groups]
-    return values
+def new_group(**options: Any) -> dict[str, Any]:
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    return {"params": [parameter], **options}
 
 
-@pytest.mark.parametrize("build", BUILDERS)
-def test_scheduler_that_is_no_longer_stepped_rejects_no_group(
-    build: Callable[[Optimizer], Any],
-) -> None:
-    """Not one that is copied, and not one for which it has no curve: torch's scheduler trains."""
-    optimizer = new_optimizer()
-    part = build(optimizer)
-    train(optimizer, part, 5)
-    for group in optimizer.param_groups:
-        group["weight_decay"] = 0.01
-        group["betas"] = (0.6, 0.999)
-    scheduler = ExponentialLR(optimizer, 0.9)
-    advance(optimizer, scheduler, 3)
-    parameter = torch.nn.Parameter(torch.ones(2))
-    parameter.grad = torch.ones(2)
-    own = {"params": [parameter], "lr": 1e-3, "weight_decay": 0.3, "betas": (0.7, 0.999)}
-    optimizer.add_param_group({**optimizer.param_groups[0], **own})
-    for _ in range(3):
+def on_line(step: int, *bases: float) -> list[float]:
+    """Return the values of groups with these bases at a step of `LINE`."""
+    return [learning_rate(base, LINE, step) for base in bases]
+
+
+NAMES = ["lr", "weight_decay"]
+
+
+@pytest.fixture(params=NAMES)
+def training(request: pytest.FixtureRequest) -> Training:
+    return Training(request.param)
+
+
+# `last_epoch`.
+
+
+def test_last_epoch_moves_the_scheduler(training: Training) -> None:
+    training.part.last_epoch = 29
+    training.update()
+    assert training.values() == on_line(30, 0.5, 0.25)
+
+
+@pytest.mark.parametrize("clock", [DataClock(8, count=4), HoldBelow(-1.0, 1)], ids=str)
+@pytest.mark.parametrize("last_epoch", [-1, 4, 13, 100])
+def test_last_epoch_under_a_clock_is_an_error(clock: Any, last_epoch: int) -> None:
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, LINE, clock=clock)
+    arguments: dict[str, Any] = {"metric": 0.5}
+    if isinstance(clock, DataClock):
+        arguments = {}
+    for _ in range(5):
         optimizer.step()
-    assert {key: optimizer.param_groups[-1][key] for key in own} == own
-    assert len(optimizer.param_groups) == 3
-    assert part is not None
+        scheduler.step(**arguments)
+    state = copy.deepcopy(scheduler.state_dict())
+    with pytest.raises(ValueError, match=rf"last_epoch = {last_epoch}, .*load_state_dict\(state\)"):
+        scheduler.last_epoch = last_epoch
+    assert scheduler.state_dict() == state
 
 
-# Programs that load the optimizer's state and then build new schedulers.
+# `base_lrs`.
 
 
-@pytest.mark.parametrize("following", [CosineAnnealingLR, LambdaLR, lambda_lr])
-@pytest.mark.parametrize("loaded_lr", [1e-2, 3e-3])
-def test_second_phase_starts_at_the_loaded_learning_rate(following: Any, loaded_lr: float) -> None:
-    optimizer = new_optimizer(lr=1e-2)
-    scheduler = lambda_lr(optimizer, LINE)
-    advance(optimizer, scheduler, 50)
-    optimizer.load_state_dict(new_optimizer(lr=loaded_lr).state_dict())
-    if following is CosineAnnealingLR:
-        following(optimizer, 50)
-    else:
-        following(optimizer, LINE)
-    assert lrs_of(optimizer) == pytest.approx([loaded_lr, loaded_lr / 2])
+def test_written_bases_count_from_the_next_step(training: Training) -> None:
+    training.part.base_lrs[0] *= 0.5
+    assert training.values() == on_line(UPDATES, 0.5, 0.25)
+    training.update()
+    assert training.values() == on_line(UPDATES + 1, 0.25, 0.25)
+    training.part.base_lrs = tuple(base * 4 for base in training.part.base_lrs)
+    training.update()
+    assert training.values() == on_line(UPDATES + 2, 1.0, 1.0)
 
 
-def test_each_fold_starts_with_the_initial_options() -> None:
-    optimizer = new_optimizer()
-    initial = through_file(optimizer.state_dict())
-    for _ in range(3):
-        optimizer.load_state_dict(copy.deepcopy(initial))
-        scheduler = lambda_lr(optimizer, LINE)
-        decay = follow(optimizer, "weight_decay", LINE)
-        assert lrs_of(optimizer) == [0.5, 0.25]
-        weight_decays = [group["weight_decay"] for group in optimizer.param_groups]
-        assert weight_decays == [learning_rate(0.1, LINE, 0)] * 2
-        for _ in range(20):
-            optimizer.step()
-            scheduler.step()
-            decay.step()
-
-
-def test_rebuilt_parts_start_with_the_same_options() -> None:
-    """As in a notebook's cell that is run again."""
-    optimizer = new_optimizer()
-    for _ in range(3):
-        scheduler = lambda_lr(optimizer, LINE)
-        parts = [
-            follow(optimizer, "weight_decay", LINE),
-            follow(optimizer, ("betas", 0), COSINE),
-        ]
-        for update_count in range(20):
-            group = optimizer.param_groups[0]
-            assert group["lr"] == learning_rate(0.5, LINE, update_count)
-            assert group["weight_decay"] == learning_rate(0.1, LINE, update_count)
-            assert group["betas"][0] == learning_rate(0.9, COSINE, update_count)
-            optimizer.step()
-            scheduler.step()
-            for part in parts:
-                part.step()
-
-
-# What a scheduler has written stays in its state.
-
-
-@pytest.mark.parametrize("optimizer_is_loaded", ["before", "after", "not at all"])
-@pytest.mark.parametrize("updates", [0, 1, 10])
-@pytest.mark.parametrize("form", [float, torch.tensor])
-def test_bases_written_before_a_save_count_from_the_next_step(
-    form: Any, updates: int, optimizer_is_loaded: str
+@pytest.mark.parametrize(
+    ("bases", "error", "message"),
+    [
+        ([0.5, None], TypeError, r"\[1\] = None"),
+        ([0.5, -1.0], ValueError, r"\[1\] = -1.0"),
+        ([0.5, float("nan")], ValueError, r"\[1\] = nan"),
+        ([0.5], ValueError, "1 items"),
+        ([0.5] * 3, ValueError, "3 items"),
+    ],
+)
+def test_wrong_bases_are_an_error(
+    training: Training, bases: Any, error: type[Exception], message: str
 ) -> None:
-    optimizer = optimizer_with([form(0.5)])
-    scheduler = lambda_lr(optimizer, LINE)
-    advance(optimizer, scheduler, updates)
-    scheduler.base_lrs[0] *= 0.5
-    state = through_file(scheduler.state_dict())
-    optimizer_state = through_file(optimizer.state_dict())
+    training.part.base_lrs = bases
+    training.rejects(error, message, training.part.step)
 
-    resumed_optimizer = optimizer_with([form(0.5)])
-    resumed = lambda_lr(resumed_optimizer, LINE)
-    if optimizer_is_loaded == "before":
-        resumed_optimizer.load_state_dict(optimizer_state)
-    with pytest.warns(UserWarning, match="has a different peak"):
-        resumed.load_state_dict(state)
-    assert resumed.state_dict() == state
-    if optimizer_is_loaded == "after":
-        resumed_optimizer.load_state_dict(optimizer_state)
+
+def test_written_initial_value_has_no_effect(training: Training) -> None:
+    training.groups[0][training.base_key] = 0.75
+    del training.groups[1][training.base_key]
+    training.update()
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25)
+
+
+# Groups that are added.
+
+
+@pytest.mark.parametrize("read", [lambda_lr.get_last_lr, lambda_lr.get_lr, lambda_lr.state_dict])
+def test_added_group_has_its_value_from_its_first_update_on(
+    training: Training, read: Callable[[Any], Any]
+) -> None:
+    """Whatever the program reads before; and its value may be written until then."""
+    training.optimizer.add_param_group(new_group(**{training.name: 0.75}))
+    if training.name == "lr":
+        read(training.part)
+    training.groups[2][training.name] = 1.0
+    training.optimizer.step()
+    assert training.values() == on_line(UPDATES, 0.5, 0.25, 1.0)
+    training.part.step()
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, 1.0)
+
+
+def test_group_is_added_with_its_base(training: Training) -> None:
+    options = {training.name: LINE.learning_rate(UPDATES, 1.0), training.base_key: 1.0}
+    training.optimizer.add_param_group(new_group(**options))
+    training.update()
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, 1.0)
+
+
+@pytest.mark.parametrize("base", [0.75, 1.0])
+def test_group_is_added_and_its_base_is_appended(training: Training, base: float) -> None:
+    """As programs do for a `LambdaLR`; the list is right, not the value in the group."""
+    training.optimizer.add_param_group(new_group(**{training.name: 0.75}))
+    training.part.base_lrs.append(base)
+    training.part.lr_lambdas.append(training.part.lr_lambdas[-1])
+    training.update()
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, base)
+    training.update()
+    assert training.values() == on_line(UPDATES + 2, 0.5, 0.25, base)
+
+
+def add_copy_of_a_group(training: Training, value: float) -> dict[str, Any]:
+    """Add a group with the options of another, but its own value."""
+    group = {**training.groups[0], **new_group(**{training.name: value})}
+    training.optimizer.add_param_group(group)
+    return group
+
+
+def test_copied_base_besides_a_different_value_warns(training: Training) -> None:
+    add_copy_of_a_group(training, 0.0078125)
+    name, base_key = training.name, training.base_key
+    message = rf"\[2\] has {name} = 0\.0078125, .* {base_key} = 0\.5.* del group.* group\[.{name}"
+    with pytest.warns(CurveWarning, match=message) as caught:
+        training.update(3)
+    assert len(caught) == 1
+    assert training.values() == on_line(UPDATES + 3, 0.5, 0.25, 0.5)
+
+
+def test_copied_base_is_deleted(training: Training) -> None:
+    group = add_copy_of_a_group(training, 0.0078125)
+    del group[training.base_key]
+    training.update()
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.0078125)
+
+
+def test_copied_base_is_kept(training: Training) -> None:
+    group = add_copy_of_a_group(training, 0.0078125)
+    group[training.name] = 0.5
+    add_copy_of_a_group(training, training.values()[0])
+    training.update()
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.5, 0.5)
+
+
+def test_curve_per_group_has_none_for_a_new_group() -> None:
+    training = Training("lr", [LINE, LINE])
+    training.optimizer.add_param_group(new_group(lr=0.75))
+    message = r"param_groups\[2\] is new.*new\.load_state_dict\(old\.state_dict\(\)\)"
+    for call in (training.optimizer.step, training.part.step):
+        training.rejects(ValueError, message, call)
+    old = training.part
+    training.part = training.build([LINE, LINE, WARMUP])
+    training.part.load_state_dict(old.state_dict())
+    training.update()
+    added = learning_rate(0.75, WARMUP, UPDATES + 1)
+    assert training.values() == [*on_line(UPDATES + 1, 0.5, 0.25), added]
+
+
+# Groups that are removed, or in another order.
+
+
+def test_groups_keep_their_curves_in_any_order() -> None:
+    training = Training("lr", [LINE, WARMUP])
+    training.groups.reverse()
+    training.update()
+    second = learning_rate(0.25, WARMUP, UPDATES + 1)
+    assert training.values() == [second, *on_line(UPDATES + 1, 0.5)]
+    del training.groups[0]
+    training.update()
+    assert training.values() == on_line(UPDATES + 2, 0.5)
+
+
+def test_group_is_removed_with_its_base_and_curve(training: Training) -> None:
+    for values in (training.groups, training.part.base_lrs, training.part.lr_lambdas):
+        del values[0]
+    training.update()
+    assert training.values() == on_line(UPDATES + 1, 0.25)
+
+
+# `lr_lambdas` and `optimizer`.
+
+
+def test_curves_may_be_replaced_by_themselves(training: Training) -> None:
+    training.part.lr_lambdas = [*training.part.lr_lambdas]
+    training.update()
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25)
+
+
+def constant(step: int) -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize("replacement", [WARMUP, constant])
+def test_changed_curve_is_an_error(training: Training, replacement: Any) -> None:
+    training.part.lr_lambdas[0] = replacement
+    message = r"new\.load_state_dict\(old\.state_dict\(\)\).*StagedCurve\.through.*LambdaLR"
+    training.rejects(TypeError, message, training.part.step)
+
+
+def test_replaced_optimizer_is_an_error(training: Training) -> None:
+    new = Training(training.name)
+
+    def replace_optimizer() -> None:
+        training.part.optimizer = new.optimizer
+
+    training.rejects(ValueError, r"new\.load_state_dict\(old\.state_dict\(\)\)", replace_optimizer)
+    training.update()
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25)
+    new.part.load_state_dict(training.part.state_dict())
+    assert new.values() == training.values()
+
+
+# Values in the groups.
+
+
+def test_value_written_into_a_group_lasts_until_the_next_step(training: Training) -> None:
+    """As in torch."""
+    training.groups[0][training.name] = 0.01
+    training.optimizer.step()
+    assert training.values()[0] == 0.01
+    training.part.step()
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25)
+
+
+def test_value_written_before_a_second_phase_warns(training: Training) -> None:
+    training.groups[1][training.name] = 0.07
+    training.part = training.build(LINE)
+    name, base_key = training.name, training.base_key
+    message = rf"\[1\] has {name} = 0\.07, .* {base_key} = 0\.25.*del group\[.{base_key}"
+    with pytest.warns(CurveWarning, match=message) as caught:
+        training.update(3)
+    assert len(caught) == 1
+    assert training.values() == on_line(3, 0.5, 0.25)
+
+
+def test_value_becomes_the_base_of_a_second_phase(training: Training) -> None:
+    training.groups[1][training.name] = 0.07
+    del training.groups[1][training.base_key]
+    training.part = training.build(LINE)
+    training.update(3)
+    assert training.values() == on_line(3, 0.5, 0.07)
+
+
+def test_base_is_set_in_a_second_phase(training: Training) -> None:
+    training.groups[1][training.name] = 0.07
+    training.part = training.build(LINE)
+    training.set_base([0.5, 0.07])
+    training.update(3)
+    assert training.values() == on_line(3, 0.5, 0.07)
+
+
+def test_phases_begin_with_the_same_base(training: Training) -> None:
+    """As a notebook's cell that is run again."""
     for _ in range(3):
-        assert lrs_of(resumed_optimizer) == lrs_of(optimizer)
-        advance(optimizer, scheduler)
-        advance(resumed_optimizer, resumed)
+        training.part = training.build(LINE)
+        assert training.values() == on_line(0, 0.5, 0.25)
+        training.update(5)
+
+
+# A state of the optimizer.
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore:the optimizer was loaded")
+def test_loaded_values_last_until_the_next_step(name: str) -> None:
+    """A scheduler that nobody steps any more never writes."""
+    source = Training(name, WARMUP)
+    training = Training(name)
+    training.optimizer.load_state_dict(copy.deepcopy(source.optimizer.state_dict()))
+    for read in (training.part.state_dict, training.part.get_last_lr, training.optimizer.step):
+        read()
+        assert training.values() == source.values()
+    training.part.step()
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25)
+
+
+# Tensors.
+
+
+def optimizer_with_tensor(lr: torch.Tensor) -> Optimizer:
+    return SGD([new_group()], lr=lr)
+
+
+def test_tensor_of_two_optimizers_is_copied() -> None:
+    lr = torch.tensor(0.5)
+    first, second = optimizer_with_tensor(lr), optimizer_with_tensor(lr)
+    schedulers = [lambda_lr(first, WARMUP), lambda_lr(second, LINE)]
+    for _ in range(UPDATES):
+        for part in (first, second, *schedulers):
+            part.step()
+    assert lrs_of(first) == [learning_rate(0.5, WARMUP, UPDATES)]
+    assert lrs_of(second) == on_line(UPDATES, 0.5)
+    assert lr.item() == 0.5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scheduler_writes_into_the_tensor_of_a_group(name: str) -> None:
+    """A compiled or captured optimizer reads this tensor."""
+    training = Training(name, form=torch.tensor)
+    tensors = [group[name] for group in training.groups]
+    training.update()
+    for group, tensor in zip(training.groups, tensors, strict=True):
+        assert group[name] is tensor
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25)

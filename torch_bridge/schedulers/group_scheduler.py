@@ -318,16 +318,18 @@ class GroupScheduler(LRScheduler):
         moved = updates - before.updates
         if moved == 0:
             return
-        if self._clock.unit is None and before.step + moved >= min(updates, 0):
-            self._position = before._replace(updates=updates, step=before.step + moved)
-        elif self._clock.unit is not None and max(updates, before.updates) <= 0:
-            self._position = before._replace(updates=updates)
-        else:
+        step = before.step
+        if self._clock.unit is None:
+            step += moved
+        has_clock = self._clock.unit is not None or bool(self._clock.rules)
+        is_first_step = max(updates, before.updates) <= 0  # which `SequentialLR` takes back
+        if (has_clock and not is_first_step) or step < min(updates, 0):
             raise ValueError(
                 f"last_epoch = {updates}, but this scheduler is at {before.updates}, and with "
                 "clock= the number of updates does not say where it is on the curve: to go to "
                 "another step, call scheduler.load_state_dict(state)"
             )
+        self._position = before._replace(updates=updates, step=step)
         if moved != -1:  # torch's `SequentialLR` takes back first steps
             self._restart_advice()
 
