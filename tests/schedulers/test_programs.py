@@ -86,7 +86,7 @@ class CheckedRun:
 
     def curve_step(self) -> int:
         if self.counts_updates:
-            return self.updates
+            return max(self.updates, 0)
         return self.definition.curve_steps()[-1]
 
     def update(self, count: Any = 20, metric: Any = 0.5) -> None:

@@ -64,6 +64,12 @@ class GroupScheduler(LRScheduler):
     _owner: ClassVar[Owner]
     """The words of the messages about a state."""
 
+    base_lrs: list[Any]
+    """The base of each group, in float32. Programs may change it."""
+
+    lr_lambdas: list[Any]
+    """The curve of each group, under torch's name."""
+
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
 
@@ -105,6 +111,7 @@ class GroupScheduler(LRScheduler):
         differ from the program's without a warning."""
 
         bases = [option.base_of(index, group) for index, group in enumerate(followed)]
+        option.warn_of_scales(followed)
         message = ""
         if advise:
             message = message_at_build(optimizer, option, self.curve_step, followed, curves, bases)
@@ -212,14 +219,13 @@ class GroupScheduler(LRScheduler):
             option.separate_tensor(group)
             if writes:
                 last[index] = option.write(group, last[index])
-        self._members = Members(groups, [group["params"] for group in groups], ahead)
+        members = Members(groups, [group["params"] for group in groups], ahead)
         if self._written.get(option.base_key) is self._last_lr:
             self._written[option.base_key] = last
-        self._last_lr = last
-        self.base_lrs: list[Any] = [*bases]
-        """The base of each group, in float32. Programs may change it."""
-        self.lr_lambdas: list[Any] = [*curves]
-        """The curve of each group, under torch's name."""
+        # At once: after an interrupt between two assignments, the old list of bases would count as
+        # written by the program.
+        lists = {"base_lrs": [*bases], "lr_lambdas": [*curves]}
+        vars(self).update(_members=members, _last_lr=last, **lists)
 
     def _warn_of_values(self, met: Match) -> None:
         """Warn of a new group with a value that will be overwritten."""

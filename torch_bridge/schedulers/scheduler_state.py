@@ -70,9 +70,14 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     own = state_of_kind(SCHEDULER, state)
     if own is not None:
         return own
+    updates = state.get("last_epoch")  # a ChainedScheduler has none
     first = state
     while "_schedulers" in first:
         first = first["_schedulers"][0]
+        if updates is None:
+            updates = first.get("last_epoch")
+    if updates is None:
+        updates = first["last_epoch"]  # raises an error
     if "kind" in first:
         SCHEDULER.read("state_dict", first)  # raises an error that says what it is
     if "max_lrs" in first or "_schedule_phases" in first:
@@ -81,7 +86,6 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
             "Do not load it: build lambda_lr(optimizer, curve, "
             f"last_epoch={first['last_epoch'] - 1}), and then call scheduler.set_peak(peak)"
         )
-    updates = state.get("last_epoch", first["last_epoch"])  # a ChainedScheduler has none
     return {
         "last_epoch": updates,
         "offset": 0,
