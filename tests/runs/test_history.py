@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -100,8 +99,17 @@ def test_each_run_and_each_branch_has_an_entry(path: Path) -> None:
     check_resume_file(path, RECORD, 0)
     check_resume_file(path, COOLED, 30)
     check_resume_file(str(path), COOLED, 45)
-    check_resume_file(path, LOWER_PEAK, 0)
+    message = f"^{path} already has the history of a run, and a start at step 0 begins another"
+    with pytest.warns(CurveWarning, match=message):
+        check_resume_file(path, LOWER_PEAK, 0)
     assert steps_in(path) == [0, 30, 0]
+
+
+def test_start_at_step_0_with_the_current_record_is_silent(path: Path) -> None:
+    """As of the other processes of a run."""
+    for _ in range(3):
+        check_resume_file(path, RECORD, 0)
+    assert steps_in(path) == [0]
 
 
 def test_count_of_the_clock_may_change(path: Path) -> None:
@@ -113,29 +121,16 @@ def test_count_of_the_clock_may_change(path: Path) -> None:
 
 def test_override_is_an_entry_and_holds_from_its_step_on(path: Path) -> None:
     check_resume_file(path, RECORD, 0)
-    message = "peak_value=0.5, now 0.25. The run continues with 0.25"
+    message = "saved with 0.5, now 0.25. The run continues with 0.25"
     with pytest.warns(CurveWarning, match=message):
         check_resume_file(path, LOWER_PEAK, 40, strict=False)
     check_resume_file(path, LOWER_PEAK, 40)
     check_resume_file(path, LOWER_PEAK, 60)
-    with pytest.raises(ValueError, match=r"peak_value=0\.25, now 0\.5"):
+    with pytest.raises(ValueError, match=r"saved with 0\.25, now 0\.5"):
         check_resume_file(path, RECORD, 60)
     check_resume_file(path, RECORD, 20)  # an earlier checkpoint, made under the old peak
     check_resume_file(path, RECORD, 60)
     assert steps_in(path) == [0, 40, 20]
-
-
-def test_override_holds_only_from_its_step_on(path: Path) -> None:
-    """An earlier checkpoint was made under the old record."""
-    check_resume_file(path, RECORD, 0)
-    with pytest.warns(CurveWarning):
-        check_resume_file(path, LOWER_PEAK, 40, strict=False)
-    with pytest.raises(ValueError, match=r"peak_value=0\.5, now 0\.25"):
-        check_resume_file(path, LOWER_PEAK, 20)
-    with pytest.warns(CurveWarning):
-        check_resume_file(path, LOWER_PEAK, 20, strict=False)
-    with pytest.raises(ValueError, match=r"peak_value=0\.25, now 0\.5"):
-        check_resume_file(path, RECORD, 30)
 
 
 def test_override_can_be_taken_back_at_its_step(path: Path) -> None:
@@ -145,11 +140,12 @@ def test_override_can_be_taken_back_at_its_step(path: Path) -> None:
         check_resume_file(path, LOWER_PEAK, 40, strict=False)
     check_resume_file(path, RECORD, 40)
     check_resume_file(path, RECORD, 60)
-    with pytest.raises(ValueError, match=r"peak_value=0\.5, now 0\.25"):
+    with pytest.raises(ValueError, match=r"saved with 0\.5, now 0\.25"):
         check_resume_file(path, LOWER_PEAK, 40)
     assert steps_in(path) == [0, 40, 40]
 
 
+@pytest.mark.filterwarnings("ignore:.*already has the history of a run")
 def test_run_with_a_clock_may_have_made_updates_at_step_0(path: Path) -> None:
     without_warmup = PlateauCurve(100, plateaus=[(0, 60)])
     rule = HoldUntilFlat(10, limit=500)
@@ -157,9 +153,9 @@ def test_run_with_a_clock_may_have_made_updates_at_step_0(path: Path) -> None:
     held_at_lower_peak = record(without_warmup, 0.25, rule)
     check_resume_file(path, held, 0)
     check_resume_file(path, held, 0)
-    with pytest.raises(ValueError, match=r"step 0: .* peak_value=0\.5, now 0\.25"):
+    with pytest.raises(ValueError, match=r"step 0: .* saved with 0\.5, now 0\.25"):
         check_resume_file(path, held_at_lower_peak, 0)
-    with pytest.warns(CurveWarning):
+    with pytest.warns(CurveWarning, match="saved with"):
         check_resume_file(path, held_at_lower_peak, 0, strict=False)
     assert steps_in(path) == [0, 0]
 
@@ -191,11 +187,11 @@ def test_records_of_groups(path: Path) -> None:
     longer_warmup = record(CURVES[4], 0.25)
     check_resume_file(path, groups, 0)
     check_resume_file(path, tuple(groups), 40)
-    with pytest.raises(ValueError, match=r"peak_value=\[0.5, 0.25\], now \[0.25, 0.5\]"):
+    with pytest.raises(ValueError, match=r"group 0 was saved with 0\.5, now 0\.25"):
         check_resume_file(path, [LOWER_PEAK, RECORD], 40)
-    with pytest.raises(ValueError, match=r"the values of records\[1\] differ from step"):
+    with pytest.raises(ValueError, match="the values of group 1 differ from step"):
         check_resume_file(path, [RECORD, longer_warmup], 40)
-    with pytest.raises(ValueError, match="number of records was 2, and is 1 now"):
+    with pytest.raises(ValueError, match="number of groups was 2, and is 1 now"):
         check_resume_file(path, RECORD, 40)
 
 
@@ -206,7 +202,7 @@ def test_missing_file_above_step_0_is_a_warning_once(path: Path) -> None:
     with pytest.warns(CurveWarning, match=f"{path} has no entry yet.* before step 40"):
         check_resume_file(path, RECORD, 40)
     check_resume_file(path, RECORD, 40)
-    with pytest.raises(ValueError, match="peak_value"):
+    with pytest.raises(ValueError, match="saved with"):
         check_resume_file(path, LOWER_PEAK, 40)
 
 
@@ -220,23 +216,6 @@ def test_relative_path_belongs_to_the_working_directory(
     missing = path.parent / "run" / "curve.json"
     with pytest.warns(CurveWarning, match=str(missing)):
         check_resume_file("run/curve.json", RECORD, 40)
-
-
-def test_moved_folder_keeps_its_history(path: Path, tmp_path: Path) -> None:
-    check_resume_file(path, RECORD, 0)
-    moved = tmp_path / "moved"
-    shutil.move(path.parent, moved)
-    with pytest.raises(ValueError, match="moved"):
-        check_resume_file(moved / "curve.json", LOWER_PEAK, 40)
-
-
-def test_link_stays_a_link(path: Path, tmp_path: Path) -> None:
-    check_resume_file(path, RECORD, 0)
-    link = tmp_path / "link.json"
-    link.symlink_to(path)
-    check_resume_file(link, COOLED, 30)
-    assert link.is_symlink()
-    assert steps_in(path) == [0, 30]
 
 
 @pytest.mark.parametrize("form", [str, Path, os.fsencode])
@@ -279,19 +258,19 @@ def test_truncated_file_is_never_taken_for_another(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"format": 2}, {"note": "text"}])
-def test_file_of_a_newer_version(path: Path, change: dict[str, Any]) -> None:
+def test_file_of_a_different_version(path: Path, change: dict[str, Any]) -> None:
     check_resume_file(path, RECORD, 0)
     saved = json.loads(path.read_text())
     path.write_text(json.dumps(saved | change))
-    with pytest.raises(ValueError, match=f"^{path} has .*saved by a newer version"):
+    with pytest.raises(ValueError, match=f"^{path} .*saved by a different version"):
         check_resume_file(path, RECORD, 40)
     (entry,) = saved["entries"]
-    newer_record = entry["records"][0] | change
-    entry_of_newer_record = entry | {"records": [newer_record]}
-    for newer_entry in (entry | change, entry_of_newer_record):
-        newer = saved | {"entries": [newer_entry]}
-        path.write_text(json.dumps(newer))
-        with pytest.raises(ValueError, match=f"{path}.*saved by a newer version"):
+    different_record = entry["records"][0] | change
+    with_different_record = entry | {"records": [different_record]}
+    for different_entry in (entry | change, with_different_record):
+        different = saved | {"entries": [different_entry]}
+        path.write_text(json.dumps(different))
+        with pytest.raises(ValueError, match=f"{path}.*saved by a different version"):
             check_resume_file(path, RECORD, 40)
 
 
@@ -304,15 +283,8 @@ def test_path_that_is_not_a_file(other: str) -> None:
 
 def test_file_in_place_of_the_folder(path: Path) -> None:
     path.parent.write_text("")
-    with pytest.raises(OSError, match="Pass a path"):
+    with pytest.raises(OSError, match=str(path.parent)):
         check_resume_file(path, RECORD, 0)
-
-
-def test_permissions_stay(path: Path) -> None:
-    check_resume_file(path, RECORD, 0)
-    path.chmod(0o664)
-    check_resume_file(path, COOLED, 30)
-    assert path.stat().st_mode & 0o777 == 0o664
 
 
 def test_read_only_folder(path: Path) -> None:
@@ -320,9 +292,8 @@ def test_read_only_folder(path: Path) -> None:
     check_resume_file(path, RECORD, 0)
     with patch.object(os, "open", side_effect=PermissionError(13, "Permission denied")):
         check_resume_file(path, RECORD, 40)
-        with pytest.raises(PermissionError, match="Pass a path") as caught:
+        with pytest.raises(PermissionError):
             check_resume_file(path, COOLED, 30)
-    assert caught.value.filename == str(path)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -378,6 +349,7 @@ def test_processes_that_start_at_once_write_one_entry(path: Path) -> None:
     assert steps_in(path) == [0]
 
 
+@pytest.mark.filterwarnings("ignore:.*already has the history of a run")
 def test_runs_that_share_a_file_lose_no_entry(path: Path) -> None:
     """Each thread has its own lock, as a process does."""
     peaks = [(number + 1) / 64 for number in range(24)]

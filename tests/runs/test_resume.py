@@ -314,10 +314,6 @@ def test_longer_run_in_percent_is_told_to_write_steps() -> None:
     check_resume(saved, in_steps(2000), 600)
 
 
-def test_shorter_run_is_not_told_how_to_train_longer() -> None:
-    _rejected("differ from step 1 on; resume", in_percent(1000), in_percent(500), 600)
-
-
 # Records of several groups, a state without a record, and a wanted change.
 
 
@@ -329,21 +325,10 @@ def test_records_of_groups(transport: Callable[[Any], Any]) -> None:
     saved = transport(records)
     check_resume(saved, records, 200)
     check_resume(transport(records[:1]), records[0], 200)
-    _rejected(r"peak_value=\[0.5, 0.25\], now \[0.25, 0.5\]", saved, records[::-1], 200)
-    _rejected("the number of records was 2, and is 1 now", saved, records[0], 200)
+    _rejected("group 0 was saved with 0.5, now 0.25", saved, records[::-1], 200)
+    _rejected("the number of groups was 2, and is 1 now", saved, records[0], 200)
     changed = [records[0], resume_record(CURVE, 0.25)]
-    _rejected(r"the values of records\[1\] differ from step", saved, changed, 200)
-
-
-def test_clock_of_one_record_means_a_used_step() -> None:
-    """As for a learning rate under a `DataClock`, and a weight decay without one."""
-    old = StagedCurve([(100, 1.0), (100,), (100, 0.0)])
-    new = StagedCurve([(100, 1.0), (100,), (0, 0.5), (100, 0.0)])
-    without_clock = resume_record(CURVE, 0.5)
-    saved = [without_clock, resume_record(old, 0.1, DataClock(64))]
-    now = [without_clock, resume_record(new, 0.1, DataClock(64))]
-    check_resume(saved, now, 199)
-    _rejected(r"the values of records\[1\] differ from step 200 on", saved, now, 200)
+    _rejected("the values of group 1 differ from step", saved, changed, 200)
 
 
 def test_state_without_a_record_is_not_compared() -> None:
@@ -369,7 +354,7 @@ def test_state_without_a_record_is_not_compared() -> None:
         ),
         (
             [resume_record(CURVE, 0.5)] * 2,
-            "the number of records was 1, and is 2 now",
+            "the number of groups was 1, and is 2 now",
         ),
     ],
 )
@@ -399,7 +384,7 @@ def test_peaks_are_compared_if_both_records_have_one(
         if saved is None or peak is None or np.float32(saved) == np.float32(peak):
             check_resume(record, now, 200)
         else:
-            message = "it was saved with peak_value=.*, now .*; resume with the old peak"
+            message = "it was saved with .*, now .*; resume with the old peak"
             _rejected(message, record, now, 200)
             if clock is None:
                 check_resume(record, now, 0)  # no update has used a peak

@@ -109,7 +109,7 @@ def test_wrong_peak(peak: float) -> None:
     CurveScheduler(CURVE, peak)
 
 
-@wrong(ValueError, "it was saved with peak_value=0.3, now 0.2", "strict=False to load_state_dict")
+@wrong(ValueError, "it was saved with 0.3, now 0.2", "strict=False to load_state_dict")
 def test_state_with_another_peak() -> None:
     saved = CurveScheduler(CURVE, 0.3)
     saved.step()
@@ -122,7 +122,7 @@ def test_state_of_no_update_has_used_no_peak() -> None:
     assert scheduler.lr == CurveScheduler(CURVE, 0.2).lr
 
 
-@wrong(ValueError, "state_dict has several records")
+@wrong(ValueError, "state_dict was saved with 2 parameter groups, and there are 1")
 def test_state_of_several_groups() -> None:
     scheduler = CurveScheduler(CURVE, 0.3)
     state = scheduler.state_dict()

@@ -1,16 +1,13 @@
 """Schedulers next to other code: groups that change, wrapped optimizers, states without a curve."""
 
 import copy
-import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, strategies as st
-from support.examples import examples
-from support.lines import Lines, Stop
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.models import Net, mean_loss
 from support.training.steps import through_file
@@ -27,7 +24,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, resume_record
+from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve
 from torch_bridge import TrainStep, follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -52,6 +49,14 @@ def learning_rates(peaks: Sequence[float], curve: Curve, step: int) -> list[floa
 # Groups that change under a different scheduler, or one by one.
 
 
+def test_differing_peak_of_a_group_is_named() -> None:
+    saved = lambda_lr(optimizer_with([0.5, 0.25, 0.125]), CURVE)
+    advance(saved.optimizer, saved)
+    scheduler = lambda_lr(optimizer_with([0.5, 0.25, 0.0625]), CURVE)
+    with pytest.warns(CurveWarning, match=r"group 2 was saved with 0\.125, now 0\.0625"):
+        scheduler.load_state_dict(saved.state_dict())
+
+
 @pytest.mark.parametrize("kind", [ConstantLR, ExponentialLR])
 def test_group_added_under_another_scheduler_is_left_to_it(kind: Any) -> None:
     """This library's scheduler waits for its turn in a `SequentialLR`."""
@@ -69,43 +74,6 @@ def test_group_added_under_another_scheduler_is_left_to_it(kind: Any) -> None:
     # As the sequence does, but for the first scheduler, of torch, which accepts no new groups.
     second.step()
     assert lrs_of(optimizer) == learning_rates([0.5, 0.25], CURVE, 0)
-
-
-def test_group_added_after_the_load_of_a_waiting_scheduler() -> None:
-    """It is left alone if the load has written nothing, also if the other values fit by chance."""
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler, 20)
-    (group,) = optimizer.param_groups
-    scheduled = group["lr"]
-    group["lr"] = 0.25  # by the scheduler that is in charge now
-    optimizer_state = through_file(optimizer.state_dict())
-    state = through_file(scheduler.state_dict())
-
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, CURVE)
-    optimizer.load_state_dict(optimizer_state)
-    scheduler.load_state_dict(state)
-    assert lrs_of(optimizer) == [0.25]
-    optimizer.param_groups[0]["lr"] = scheduled  # by that scheduler, some updates later
-    add_group(optimizer, 0.125)
-    optimizer.step()
-    assert lrs_of(optimizer) == [scheduled, 0.125]
-    assert scheduler.state_dict()["in_charge"] is False
-    advance(optimizer, scheduler)  # its turn
-    assert scheduler.state_dict()["in_charge"] is True
-    add_group(optimizer, 0.25)
-    optimizer.step()
-    assert lrs_of(optimizer) == learning_rates([0.5, 0.125, 0.25], CURVE, 21)
-
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, CURVE)
-    scheduler.load_state_dict(state)  # it writes, as the optimizer has loaded nothing
-    assert lrs_of(optimizer) == [scheduled]
-    add_group(optimizer, 0.125)
-    optimizer.step()
-    assert lrs_of(optimizer) == learning_rates([0.5, 0.125], CURVE, 20)
-    assert scheduler.state_dict()["in_charge"] is True
 
 
 def test_added_group_keeps_its_peak_under_the_next_scheduler() -> None:
@@ -183,61 +151,55 @@ def optimizer_with_factors(key: str, factors: Sequence[float], **options: Any) -
     return AdamW(groups, **options)
 
 
-@pytest.mark.parametrize("key", ["lr_scale", "lr_mult", "lr_multiplier"])
+@dataclass(frozen=True)
+class Factor:
+    """A factor of an option, which only other schedulers read."""
+
+    key: str
+    option: str
+
+
+FACTORS = [
+    Factor("lr_scale", "lr"),
+    Factor("lr_mult", "lr"),
+    Factor("lr_multiplier", "lr"),
+    Factor("wd_multiplier", "weight_decay"),
+]
+
+
+def build(optimizer: Optimizer, option: str) -> Any:
+    if option == "lr":
+        return lambda_lr(optimizer, LINEAR)
+    return follow(optimizer, option, LINEAR)
+
+
+@pytest.mark.parametrize("factor", FACTORS, ids=str)
 @pytest.mark.parametrize("form", [float, torch.tensor])
-def test_factor_of_a_learning_rate_warns_with_its_remedy(key: str, form: Any) -> None:
-    optimizer = optimizer_with_factors(key, [1.0, 1], lr=form(0.5))
-    lambda_lr(optimizer, LINEAR)
-
-    optimizer = optimizer_with_factors(key, [1.0, 0.5, 0.25], lr=form(0.5))
-    message = f"2 of 3 parameter groups have a factor {key}"
-    with pytest.warns(CurveWarning, match=message) as caught:
-        lambda_lr(optimizer, LINEAR)
-    assert str(caught[0].message).endswith(
-        f': group["initial_lr"] = group.get("initial_lr", group["lr"]) * group.pop("{key}")'
+def test_factor_warns_with_its_remedy(factor: Factor, form: Any) -> None:
+    key, option = factor.key, factor.option
+    options = {option: form(0.5)}
+    build(optimizer_with_factors(key, [1.0, 1], **options), option)
+    optimizer = optimizer_with_factors(key, [1.0, 0.5, 0.25], **options)
+    with pytest.warns(CurveWarning, match=f"2 of 3 .* have a factor {key}") as caught:
+        build(optimizer, option)
+    remedy = (
+        f': group["{option}"] = group["initial_{option}"] = '
+        f'group.get("initial_{option}", group["{option}"]) * group.pop("{key}")'
     )
+    assert str(caught[0].message).endswith(remedy)
 
-    optimizer = optimizer_with_factors(key, [1.0, 0.5, 0.25], lr=form(0.5))
+    optimizer = optimizer_with_factors(key, [1.0, 0.5, 0.25], **options)
     for group in optimizer.param_groups:
-        group["initial_lr"] = group.get("initial_lr", group["lr"]) * group.pop(key)
-    scheduler = lambda_lr(optimizer, LINEAR)
-    advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == learning_rates([0.5, 0.25, 0.125], LINEAR, 1)
-
-    optimizer.add_param_group({"params": [new_parameter()], key: 0.5})
-    message = f"1 of 1 parameter groups have a factor {key}"
-    with pytest.warns(CurveWarning, match=message):
-        optimizer.step()
-
-
-@pytest.mark.parametrize("form", [float, torch.tensor])
-def test_factor_of_a_weight_decay_warns_with_its_remedy(form: Any) -> None:
-    key = "wd_multiplier"
-    optimizer = optimizer_with_factors(key, [1.0, 1], weight_decay=form(0.5))
-    follow(optimizer, "weight_decay", LINEAR)
-
-    optimizer = optimizer_with_factors(key, [1.0, 0.5, 0.25], weight_decay=form(0.5))
-    message = f"2 of 3 parameter groups have a factor {key}"
-    with pytest.warns(CurveWarning, match=message) as caught:
-        follow(optimizer, "weight_decay", LINEAR)
-    assert str(caught[0].message).endswith(
-        ': group["initial_weight_decay"] = group.get("initial_weight_decay", '
-        'group["weight_decay"]) * group.pop("wd_multiplier")'
-    )
-
-    optimizer = optimizer_with_factors(key, [1.0, 0.5, 0.25], weight_decay=form(0.5))
-    for group in optimizer.param_groups:
-        base = group.get("initial_weight_decay", group["weight_decay"])
-        group["initial_weight_decay"] = base * group.pop("wd_multiplier")
-    follower = follow(optimizer, "weight_decay", LINEAR)
+        base = group.get(f"initial_{option}", group[option]) * group.pop(key)
+        group[option] = group[f"initial_{option}"] = base
+    part = build(optimizer, option)
     optimizer.step()
-    follower.step()
-    decays = [float(group["weight_decay"]) for group in optimizer.param_groups]
-    assert decays == learning_rates([0.5, 0.25, 0.125], LINEAR, 1)
+    part.step()
+    values = [float(group[option]) for group in optimizer.param_groups]
+    assert values == learning_rates([0.5, 0.25, 0.125], LINEAR, 1)
 
     optimizer.add_param_group({"params": [new_parameter()], key: 0.5})
-    message = f"1 of 1 parameter groups have a factor {key}"
-    with pytest.warns(CurveWarning, match=message):
+    with pytest.warns(CurveWarning, match=f"1 of 1 .* have a factor {key}"):
         optimizer.step()
 
 
@@ -366,7 +328,7 @@ def trained(peak: float) -> lambda_lr:
 
 def test_saved_peak_is_used_and_warns() -> None:
     saved = trained(0.5)
-    with pytest.warns(CurveWarning, match=r"peak_value=0\.5, now 0\.25\. .*set_peak\(0\.25\)"):
+    with pytest.warns(CurveWarning, match=r"saved with 0\.5, now 0\.25\. .*set_peak\(0\.25\)"):
         scheduler = loaded(saved.state_dict(), 0.25)
     assert lrs_of(scheduler.optimizer) == lrs_of(saved.optimizer)
 
@@ -391,7 +353,7 @@ def step_with_peak(peak: float) -> TrainStep:
 def test_saved_peak_of_a_training_step_warns_too() -> None:
     saved = step_with_peak(0.5)
     step = step_with_peak(0.25)
-    message = r"peak_value=0\.5, now 0\.25\. .*step\.set_peak\(0\.25\)"
+    message = r"saved with 0\.5, now 0\.25\. .*step\.set_peak\(0\.25\)"
     with pytest.warns(CurveWarning, match=message):
         step.load_state_dict(through_file(saved.state_dict()))
     step.load_state_dict(saved.state_dict())
@@ -405,61 +367,31 @@ def test_saved_peak_of_a_training_step_warns_too() -> None:
     assert group["initial_lr"] == 0.25
 
 
-def decay_after(updates: int, weight_decay: float) -> follow:
-    optimizer = optimizer_with([0.5, 0.5], weight_decay=weight_decay)
-    decay = follow(optimizer, "weight_decay", CURVE)
-    for _ in range(updates):
-        decay.step()
-    return decay
-
-
 def test_saved_base_of_a_follower_warns_until_it_is_set() -> None:
-    saved = decay_after(20, 0.5)
-    decay = decay_after(0, 0.25)
-    message = r"a different base: .*=0\.5, now 0\.25\. .* with 0\.5; .*set_base_value\(0\.25\)"
+    saved = follow(optimizer_with([0.5, 0.5], weight_decay=0.5), "weight_decay", CURVE)
+    for _ in range(20):
+        saved.step()
+    optimizer = optimizer_with([0.5, 0.5], weight_decay=0.25)
+    decay = follow(optimizer, "weight_decay", CURVE)
+    message = r"saved with 0\.5, now 0\.25\. .* with 0\.5; .*set_base_value\(0\.25\)"
     with pytest.warns(CurveWarning, match=message):
         decay.load_state_dict(through_file(saved.state_dict()))
     assert decay.base_values == [0.5, 0.5]
     decay.set_base_value([0.25, 0.125])
-    values = [group["weight_decay"] for group in decay.optimizer.param_groups]
+    values = [group["weight_decay"] for group in optimizer.param_groups]
     assert values == learning_rates([0.25, 0.125], CURVE, 20)
-    for _ in range(2):
-        state = through_file(decay.state_dict())
-        decay = decay_after(0, 0.125)
-        decay.load_state_dict(state)
-        assert decay.base_values == [0.25, 0.125]
-    decay.step()
+    again = follow(optimizer_with([0.5, 0.5], weight_decay=0.5), "weight_decay", CURVE)
+    again.load_state_dict(through_file(decay.state_dict()))
+    assert again.base_values == [0.25, 0.125]
     decay.load_state_dict(saved.state_dict())  # a rollback in a run that has set its base
 
 
-def test_peak_set_before_the_load_is_replaced_with_a_warning() -> None:
-    state = trained(0.5).state_dict()
-    scheduler = lambda_lr(optimizer_with([0.125, 0.125]), CURVE)
-    scheduler.set_peak(0.25)
-    with pytest.warns(CurveWarning, match=r"peak_value=0\.5, now 0\.25\. .*set_peak\(0\.25\)"):
-        scheduler.load_state_dict(state)
-    assert scheduler.base_lrs == [0.5, 0.5]
-
-    state_of_decay = decay_after(20, 0.5).state_dict()
-    decay = decay_after(0, 0.125)
-    decay.set_base_value(0.25)
-    with pytest.warns(CurveWarning, match=r"=0\.5, now 0\.25\. .*set_base_value\(0\.25\)"):
-        decay.load_state_dict(state_of_decay)
-    assert decay.base_values == [0.5, 0.5]
-
-
-@pytest.mark.parametrize("optimizer_is_loaded", [False, True])
 @pytest.mark.parametrize("curve", [CURVE, CURVE.part(0, 40).then(LINEAR), CURVE.cooldown(40, 9)])
-def test_state_of_a_scheduler_on_the_same_optimizer(
-    curve: Curve, optimizer_is_loaded: bool
-) -> None:
+def test_state_of_a_scheduler_on_the_same_optimizer(curve: Curve) -> None:
     optimizer = optimizer_with([0.5, 0.25])
     old = lambda_lr(optimizer, CURVE)
     advance(optimizer, old, 40)
-    state = optimizer.state_dict()
     new = lambda_lr(optimizer, curve)
-    if optimizer_is_loaded:
-        optimizer.load_state_dict(copy.deepcopy(state))
     new.load_state_dict(old.state_dict())
     for step in (40, 41):
         assert lrs_of(optimizer) == learning_rates([0.5, 0.25], curve, step)

@@ -105,11 +105,6 @@ def copy_all(run: MomentumRun) -> None:
     run.optimizer, run.schedulers = copied
 
 
-def move_to_a_new_optimizer(run: MomentumRun) -> None:
-    run.optimizer = copy.deepcopy(run.optimizer)
-    run.part.optimizer = run.optimizer
-
-
 CHANGES = (
     MomentumRun.update,
     load_optimizer,
@@ -119,7 +114,6 @@ CHANGES = (
     set_base,
     pickle_all,
     copy_all,
-    move_to_a_new_optimizer,
 )
 
 curves_or_none = st.sampled_from([None, RISING, FALLING])
@@ -151,9 +145,10 @@ def test_groups_without_the_option_do_not_matter(
             assert "initial_momentum" not in group
             assert group["betas"] == WITHOUT_MOMENTUM["betas"]
     state = run.part.state_dict()
-    first_groups = list(range(len(indices)))
-    assert state.pop("groups", first_groups) == indices
-    assert state == only_with_momentum.part.state_dict()
+    assert state.pop("groups") == indices
+    expected_state = only_with_momentum.part.state_dict()
+    del expected_state["groups"]
+    assert state == expected_state
 
 
 @examples(50)
@@ -190,13 +185,6 @@ def test_group_that_loses_the_option_is_left_alone() -> None:
     assert len(run.part.base_values) == 1
     assert len(run.values()) == 1
     assert "momentum" not in run.groups[0]
-
-
-def test_new_optimizer_without_the_option_is_rejected() -> None:
-    run = run_of([RISING, None])
-    with pytest.raises(ValueError, match="no parameter group of the new optimizer has momentum"):
-        run.part.optimizer = MuonWithAdam([WITHOUT_MOMENTUM])
-    assert run.part.optimizer is run.optimizer
 
 
 def test_item_that_only_some_groups_have() -> None:
@@ -252,7 +240,7 @@ def test_too_few_curves_with_none(optimizer: MuonWithAdam) -> None:
     follow(optimizer, "momentum", [None])
 
 
-@wrong(ValueError, "the optimizer has 2 parameter groups with momentum, but curves for 1 of them")
+@wrong(ValueError, "is new, and has no curve")
 def test_added_group_with_the_option_needs_a_curve() -> None:
     optimizer = MuonWithAdam([WITH_MOMENTUM, WITHOUT_MOMENTUM])
     follower = follow(optimizer, "momentum", [RISING, None])

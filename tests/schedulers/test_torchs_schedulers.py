@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -13,10 +12,9 @@ from support.examples import examples
 from support.schedulers.runs import advance, lrs_of, optimizer_with
 from support.training.steps import through_file
 from torch.optim import lr_scheduler as torchs
-from torch.optim.lr_scheduler import LambdaLR, _warn_get_lr_called_within_step
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import Curve, CurveWarning, DataClock, PlateauCurve
+from plateau_jax import Curve, DataClock, PlateauCurve
 from torch_bridge import lambda_lr
 
 pytestmark = [
@@ -25,7 +23,6 @@ pytestmark = [
 ]
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
-DIFFERENT = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 
 def constant(optimizer: Any, factor: float = 0.5) -> Any:
@@ -203,69 +200,6 @@ def test_count_before_a_turn_is_not_used_in_it() -> None:
         assert scheduler.consumed == consumed
 
 
-class _InTorchsPattern(lambda_lr):
-    def get_lr(self) -> Any:
-        _warn_get_lr_called_within_step(self)
-        return super().get_lr()
-
-
-def test_get_lr_in_torchs_pattern_does_not_warn() -> None:
-    optimizer = optimizer_with([0.1])
-    scheduler = _InTorchsPattern(optimizer, CURVE)
-    advance(optimizer, scheduler, 3)
-    assert isinstance(scheduler, LambdaLR)
-    assert scheduler.lr_lambdas == [CURVE]
-
-
-def test_old_state_gives_step_and_keeps_curve() -> None:
-    """Torch saves the attributes of a callable object, and writes them back."""
-    curve = PlateauCurve.from_dict(CURVE.to_dict())
-    optimizer = optimizer_with([0.1])
-    scheduler = LambdaLR(optimizer, curve)
-    attributes = dict(vars(curve))
-    saved_attributes = {
-        "total_steps": DIFFERENT.total_steps,
-        "plateaus": DIFFERENT.plateaus,
-        "table": DIFFERENT.table,
-        "anything": np.float32(1),
-    }
-    state = scheduler.state_dict() | {"lr_lambdas": [saved_attributes], "last_epoch": 7}
-    scheduler.load_state_dict(state)
-    assert curve == CURVE
-    assert dict(vars(curve)) == attributes
-    assert curve.table is attributes["table"]
-    advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == [0.1 * CURVE(8)]
-    assert through_file(scheduler.state_dict()) == scheduler.state_dict()
-
-
-@examples(30)
-@given(st.integers(0, 20))
-def test_torchs_scheduler_loads_a_state(steps: int) -> None:
-    def function(step: int) -> float:
-        return 1 / (1 + step)
-
-    optimizer = optimizer_with([0.5, 0.25])
-    scheduler = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler, steps)
-    optimizer_state = through_file(optimizer.state_dict())
-    state = through_file(scheduler.state_dict())
-    resumed = optimizer_with([0.5, 0.25])
-    lambda_scheduler = LambdaLR(resumed, function)
-    resumed.load_state_dict(optimizer_state)
-    lambda_scheduler.load_state_dict(state)
-    assert lambda_scheduler.last_epoch == steps
-    assert lambda_scheduler.get_last_lr() == lrs_of(resumed) == lrs_of(optimizer)
-    for step in range(steps + 1, steps + 4):
-        advance(resumed, lambda_scheduler)
-        assert lrs_of(resumed) == [0.5 * function(step), 0.25 * function(step)]
-        assert lambda_scheduler.get_last_lr() == lrs_of(resumed)
-    # The load left the state unchanged.
-    again = lambda_lr(optimizer_with([0.5, 0.25]), CURVE)
-    again.load_state_dict(state)
-    assert again.state_dict() == scheduler.state_dict()
-
-
 # torch's compiler imports deprecated parts of torch.
 torch_deprecates = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 
@@ -307,18 +241,3 @@ def test_compiled_function_may_call_the_curve(fullgraph: bool) -> None:
         interval = 20
     for step in range(0, 110, interval):
         assert scaled(one, step).item() == CURVE(step)
-
-
-def test_waiting_scheduler_waits_under_a_different_clock() -> None:
-    def start(clock: Any) -> tuple[Any, Any]:
-        optimizer = optimizer_with([0.5])
-        first = lambda_lr(optimizer, CURVE, clock=clock, strict=False)
-        second = lambda_lr(optimizer, CURVE.part(50), clock=clock, strict=False)
-        return optimizer, torchs.SequentialLR(optimizer, [first, second], [20])
-
-    optimizer, saved = start(DataClock(64, count=64))
-    advance(optimizer, saved, 7)
-    resumed_optimizer, resumed = start(None)
-    with pytest.warns(CurveWarning, match="a different clock"):
-        resumed.load_state_dict(through_file(saved.state_dict()))
-    assert lrs_of(resumed_optimizer) == lrs_of(optimizer) == [0.5 * CURVE(7)]

@@ -137,11 +137,12 @@ class GroupOption(NamedTuple):
                 )
 
     def line_that_scales(self, key: str) -> str:
-        """Return the line of code that multiplies a group's base by the factor."""
+        """Return the line of code that multiplies a group's value and base by the factor."""
         # Also right for a group that had a scheduler before. Not in place, because several groups
         # may have the same tensor.
         base = f'group.get("{self.base_key}", group["{self.name}"])'
-        return f'group["{self.base_key}"] = {base} * group.pop("{key}")'
+        both = f'group["{self.name}"] = group["{self.base_key}"]'
+        return f'{both} = {base} * group.pop("{key}")'
 
     def line_that_sets(self, group: dict[str, Any], number: float) -> str:
         """Return the line of code that sets a group's value to a number."""
