@@ -17,7 +17,7 @@ from support.runs import torch_run
 from support.runs.torch_run import TorchRun
 from torch.optim import SGD, AdamW
 
-from plateau_jax import CurveWarning, DataClock, PlateauCurve, StagedCurve
+from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import lambda_lr
 from torch_bridge.advice.position_warnings import end_message
 
@@ -141,14 +141,6 @@ def test_unit_that_is_too_large(run: TorchRun) -> None:
         run.train(180)
 
 
-def test_curve_that_never_reaches_its_spike(run: TorchRun) -> None:
-    spike = StagedCurve([(100,), (100, 1.0), (0, 0.5), (9000,)], start=0.5)
-    scheduler = lambda_lr(run.optimizer, spike)
-    run.use(scheduler)
-    with warns_once(called("0")):
-        run.step_optimizer(520)
-
-
 # Training past the end.
 
 PAST = r"^the curve has total_steps = 10, but training continues at step \d+, with every learning "
@@ -166,13 +158,6 @@ def test_training_past_the_end_at_a_floor(run: TorchRun) -> None:
     run.use(scheduler)
     question = "rate at its final value since step 10: does the curve count epochs.*"
     with warns_once(PAST + question + WAY_OUT):
-        run.train(1350)
-
-
-def test_training_past_the_end_at_a_floor_in_units(run: TorchRun) -> None:
-    scheduler = lambda_lr(run.optimizer, FLOOR, clock=DataClock(8, count=8))
-    run.use(scheduler)
-    with warns_once("is the unit too small"):
         run.train(1350)
 
 
@@ -261,17 +246,6 @@ def test_lost_state_of_an_optimizer_loaded_later(optimizer_class: Any, seen: str
     run.load_optimizer(states_after_20_updates(optimizer_class))
     with warns_once(lacks_state(seen, "1e-05")):
         run.train(60)
-
-
-def test_lost_state_saved_before_a_scheduler_was_built() -> None:
-    earlier = TorchRun(lr=0.01)
-    earlier.step_optimizer(20)
-    run = TorchRun(form=torch.tensor, lr=0.1)
-    scheduler = lambda_lr(run.optimizer, LONG)
-    run.use(scheduler)
-    run.load_optimizer(earlier.save())
-    with warns_once(lacks_state("was loaded", r"0\.1", "")):
-        run.train(9)
 
 
 def resumed_without_scheduler(states: Any) -> TorchRun:

@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve
+from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
 from torch_bridge import TrainStep, follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -76,26 +76,6 @@ def test_group_added_under_another_scheduler_is_left_to_it(kind: Any) -> None:
     assert lrs_of(optimizer) == learning_rates([0.5, 0.25], CURVE, 0)
 
 
-def test_added_group_keeps_its_peak_under_the_next_scheduler() -> None:
-    """The scheduler in charge has written its `initial_lr`, which is also that of a frozen one."""
-    optimizer = optimizer_with([0.5, 0.25])
-    frozen = optimizer.param_groups[0]
-    first = lambda_lr(optimizer, CURVE)
-    second = lambda_lr(optimizer, LINEAR)
-    sequence = SequentialLR(optimizer, [first, second], [4])
-    advance(optimizer, sequence, 2)
-    frozen["lr"] = 0.0
-    add_group(optimizer, 0.5)
-    for step in (2, 3):
-        optimizer.step()
-        assert lrs_of(optimizer)[1:] == learning_rates([0.25, 0.5], CURVE, step)
-        sequence.step()
-        frozen["lr"] = 0.0
-    for step in (0, 1):
-        assert lrs_of(optimizer)[1:] == learning_rates([0.25, 0.5], LINEAR, step)
-        advance(optimizer, sequence)
-
-
 @pytest.mark.parametrize("stage", [2, 3])
 def test_one_call_for_each_group_is_one_update(stage: int) -> None:
     """DeepSpeed shows one group at a time, or empties the others. No group is lost; no warning."""
@@ -115,32 +95,6 @@ def test_one_call_for_each_group_is_one_update(stage: int) -> None:
             optimizer.step()
         optimizer.param_groups = groups
         scheduler.step()
-
-
-def optimizer_without_groups() -> Optimizer:
-    optimizer = optimizer_with([0.5], AdamW)
-    optimizer.step()
-    optimizer.param_groups.clear()
-    return optimizer
-
-
-def test_optimizer_without_groups_gets_one_later() -> None:
-    optimizer = optimizer_without_groups()
-    scheduler = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler, 60)
-    add_group(optimizer, 0.25)
-    advance(optimizer, scheduler)
-    assert lrs_of(optimizer) == [learning_rate(0.25, CURVE, 61)]
-    assert scheduler.get_last_lr() == [learning_rate(0.25, CURVE, 61)]
-
-
-def test_clock_of_an_optimizer_without_groups() -> None:
-    optimizer = optimizer_without_groups()
-    scheduler = lambda_lr(optimizer, CURVE, 5)
-    assert scheduler.curve_step == 6
-    of_samples = BatchPlan([(0, 8)]).scale(CURVE, 8, reference=8)
-    scheduler = lambda_lr(optimizer, of_samples)
-    assert scheduler.unit == 8
 
 
 # Factors of an option in the groups.
@@ -294,14 +248,6 @@ def test_first_step_before_the_optimizers_warns_as_in_torch(kind: Any) -> None:
         scheduler.step()
 
 
-def test_second_scheduler_of_a_stepped_optimizer_does_not_warn() -> None:
-    optimizer = optimizer_with([0.5])
-    first = lambda_lr(optimizer, CURVE)
-    advance(optimizer, first)
-    second = lambda_lr(optimizer, CURVE)
-    second.step()
-
-
 def test_step_of_a_copy_does_not_warn() -> None:
     """Of a copy torch says that `optimizer.step` was replaced."""
     scheduler = lambda_lr(optimizer_with([0.5]), CURVE)
@@ -324,25 +270,6 @@ def trained(peak: float) -> lambda_lr:
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 20)
     return scheduler
-
-
-def test_saved_peak_is_used_and_warns() -> None:
-    saved = trained(0.5)
-    with pytest.warns(CurveWarning, match=r"saved with 0\.5, now 0\.25\. .*set_peak\(0\.25\)"):
-        scheduler = loaded(saved.state_dict(), 0.25)
-    assert lrs_of(scheduler.optimizer) == lrs_of(saved.optimizer)
-
-
-def test_states_of_later_runs_hand_on_a_peak_that_was_set() -> None:
-    saved = trained(0.5)
-    with pytest.warns(CurveWarning, match=r"now 0\.25"):
-        scheduler = loaded(saved.state_dict(), 0.25)
-    scheduler.set_peak(0.25)
-    for _ in range(2):
-        scheduler = loaded(scheduler.state_dict(), 0.125)
-        assert scheduler.base_lrs == [0.25, 0.25]
-    advance(scheduler.optimizer, scheduler)
-    scheduler.load_state_dict(saved.state_dict())  # a rollback in a run that has set its peak
 
 
 def step_with_peak(peak: float) -> TrainStep:

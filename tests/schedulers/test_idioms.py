@@ -7,7 +7,6 @@ that get an error or a warning.
 """
 
 import copy
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +17,6 @@ from support.schedulers.runs import lrs_of, optimizer_with
 from support.training.steps import through_file
 from torch.optim import SGD
 from torch.optim.lr_scheduler import (
-    ChainedScheduler,
-    ExponentialLR,
     LambdaLR,
     LRScheduler,
     OneCycleLR,
@@ -125,18 +122,6 @@ def test_passes_the_epoch_to_every_step(training: Training) -> None:
 
 
 @same
-def test_undoes_a_step(training: Training) -> None:
-    training.scheduler.step()
-    training.scheduler.last_epoch -= 1
-
-
-@same
-def test_restarts_with_a_step(training: Training) -> None:
-    training.scheduler.last_epoch = -1
-    training.scheduler.step()
-
-
-@same
 def test_builds_again_at_the_same_step(training: Training) -> None:
     old = training.scheduler
     training.scheduler = type(old)(training.optimizer, old.lr_lambdas, old.last_epoch - 1)
@@ -148,15 +133,6 @@ def test_builds_again_at_the_same_step(training: Training) -> None:
 @same
 def test_scales_bases_by_the_world_size(training: Training) -> None:
     training.scheduler.base_lrs = [base * 4 for base in training.scheduler.base_lrs]
-
-
-@same
-def test_lowers_everything(training: Training) -> None:
-    """As after a loss that is not finite."""
-    training.scale(0.5)
-    for group in training.groups:
-        group["initial_lr"] = group["initial_lr"] * 0.5
-    training.scheduler.base_lrs = [base * 0.5 for base in training.scheduler.base_lrs]
 
 
 @same
@@ -215,18 +191,6 @@ def test_plots_with_a_copy(training: Training) -> None:
         plotted.step()
 
 
-@same
-def test_continues_with_a_copy(training: Training) -> None:
-    training.scheduler = copy.deepcopy(training.scheduler)
-    training.optimizer = training.scheduler.optimizer
-
-
-@same
-def test_continues_with_a_pickle(training: Training) -> None:
-    training.scheduler = pickle.loads(pickle.dumps(training.scheduler))
-    training.optimizer = training.scheduler.optimizer
-
-
 # Derived classes and wrapped methods.
 
 
@@ -237,19 +201,6 @@ def test_derives_a_class_with_a_floor(training: Training) -> None:
             return [max(lr, 0.0625) for lr in super().get_lr()]
 
     training.scheduler = WithFloor(training.optimizer, CURVE, training.scheduler.last_epoch - 1)
-
-
-@same
-def test_derives_a_class_with_its_own_step(training: Training) -> None:
-    class EverySecond(training.scheduler_class):
-        calls = 0
-
-        def step(self, epoch: int | None = None) -> None:
-            self.calls += 1
-            if self.calls % 2 == 1:
-                super().step(epoch)
-
-    training.scheduler = EverySecond(training.optimizer, CURVE)
 
 
 @same
@@ -318,9 +269,3 @@ def test_is_followed_by_one_cycle(training: Training) -> None:
     one_cycle = OneCycleLR(training.optimizer, 0.5, 20, cycle_momentum=False)
     schedulers = [training.scheduler, one_cycle]
     training.scheduler = SequentialLR(training.optimizer, schedulers, [6])
-
-
-@same
-def test_halves_the_learning_rates_in_a_chain(training: Training) -> None:
-    decay = ExponentialLR(training.optimizer, 0.5)
-    training.scheduler = ChainedScheduler([training.scheduler, decay])

@@ -15,7 +15,7 @@ from support.wrong import wrong
 from torch.optim import Optimizer
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
-from torch_bridge import follow, lambda_lr
+from torch_bridge import follow
 
 RISING = StagedCurve([(10, 1.0)], start=0.5)
 FALLING = PlateauCurve(8)
@@ -166,27 +166,6 @@ def test_follower_of_some_groups_resumes(layout: Layout, saved_at: int) -> None:
         assert resumed.values() == run.values()
 
 
-@pytest.mark.parametrize("layout", [[RISING, RISING], [RISING, None]])
-def test_state_of_other_groups_is_rejected(layout: Layout) -> None:
-    saved = run_of([None, RISING])
-    run = run_of(layout)
-    before = run.values()
-    message = r"state_dict has momentum for param_groups \[1\], and this optimizer has it in \[0\]"
-    state = saved.part.state_dict()
-    with pytest.raises(ValueError, match=message):
-        run.part.load_state_dict(state)
-    assert run.values() == before
-
-
-def test_group_that_loses_the_option_is_left_alone() -> None:
-    run = run_of([RISING, RISING, None])
-    del run.groups[0]["momentum"]
-    run.update()
-    assert len(run.part.base_values) == 1
-    assert len(run.values()) == 1
-    assert "momentum" not in run.groups[0]
-
-
 def test_item_that_only_some_groups_have() -> None:
     optimizer = MuonWithAdam([WITH_MOMENTUM, {"betas": (0.9, 0.99)}])
     curve = StagedCurve([(4, 1.0)], start=0.95 / 0.99)
@@ -210,12 +189,6 @@ def test_curve_of_a_group_without_the_option(optimizer: MuonWithAdam, curve: Any
     follow(optimizer, "momentum", curve)
 
 
-@wrong(ValueError, "param_groups[1] has no momentum: its curve must be None")
-def test_curve_and_none_for_groups_without_the_option() -> None:
-    optimizer = MuonWithAdam([WITH_MOMENTUM, WITHOUT_MOMENTUM, WITHOUT_MOMENTUM])
-    follow(optimizer, "momentum", [RISING, FALLING, None])
-
-
 @wrong(ValueError, "param_groups[2] has no momentum: its curve must be None")
 def test_added_group_without_the_option() -> None:
     optimizer = MuonWithAdam([WITH_MOMENTUM, WITH_MOMENTUM])
@@ -230,16 +203,6 @@ def test_none_for_a_group_with_the_option(optimizer: MuonWithAdam) -> None:
     follow(optimizer, "momentum", [None, None])
 
 
-@wrong(ValueError, "curve has only None", "nesterov")
-def test_option_that_no_group_has(optimizer: MuonWithAdam) -> None:
-    follow(optimizer, "nesterov", [None, None])
-
-
-@wrong(ValueError, "curve has 1 items", "parameter groups is 2")
-def test_too_few_curves_with_none(optimizer: MuonWithAdam) -> None:
-    follow(optimizer, "momentum", [None])
-
-
 @wrong(ValueError, "is new, and has no curve")
 def test_added_group_with_the_option_needs_a_curve() -> None:
     optimizer = MuonWithAdam([WITH_MOMENTUM, WITHOUT_MOMENTUM])
@@ -247,9 +210,3 @@ def test_added_group_with_the_option_needs_a_curve() -> None:
     group = new_group(WITH_MOMENTUM)
     optimizer.add_param_group(group)
     follower.step()
-
-
-@wrong(TypeError, "must be a Curve")
-def test_learning_rate_needs_a_curve_for_each_group(optimizer: MuonWithAdam) -> None:
-    curves: Any = [RISING, None]
-    lambda_lr(optimizer, curves)

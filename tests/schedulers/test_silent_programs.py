@@ -55,17 +55,6 @@ def test_unit_of_20_updates(run: TorchRun) -> None:
     run.train(100)
 
 
-def test_range_test_of_learning_rates(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    run.train(30)
-    before = run.values()[0]
-    for update in range(200):
-        run.write(lr=1e-6 * 1.01**update)
-        run.step_optimizer()
-    run.write(lr=before)
-    run.train(60)
-
-
 def test_averaging_of_weights(run: TorchRun) -> None:
     averaging = SWALR(run.optimizer, swa_lr=0.05, anneal_epochs=3)
     scheduler = lambda_lr(run.optimizer, kinds.CURVE)
@@ -97,19 +86,6 @@ def test_skipped_updates_of_fp16(run: TorchRun) -> None:
         run.step_schedulers()
 
 
-def test_two_epochs_above_0(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    run.repeat(2, updates=30)
-    run.use(lambda_lr(run.optimizer, [kinds.CURVE, kinds.LONG]))
-    run.repeat(2, updates=30)
-
-
-def test_frozen_past_the_end(run: TorchRun) -> None:
-    run.write(lr=0.0)
-    run.use(lambda_lr(run.optimizer, kinds.SHORT))
-    run.train(200)
-
-
 def test_step_that_is_late_now_and_then(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, kinds.LONG))
     for _ in range(60):
@@ -133,13 +109,6 @@ def test_plateau_without_steps(run: TorchRun) -> None:
     run.step_optimizer(1350)
 
 
-def test_plateau_of_the_first_in_a_sequence(run: TorchRun) -> None:
-    first = lambda_lr(run.optimizer, StagedCurve([(5000, 1.0)], start=1.0))
-    second = lambda_lr(run.optimizer, kinds.LONG)
-    run.use(kinds.sequence(run.optimizer, first, second, at=5000))
-    run.step_optimizer(1350)
-
-
 def test_unit_that_lasts(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, kinds.LONG, clock=DataClock(10**6, count=1)))
     run.repeat(9, updates=60)
@@ -156,24 +125,9 @@ def test_curve_that_ends_at_its_highest_level(run: TorchRun) -> None:
     run.train(1350)
 
 
-def test_constant_learning_rate(run: TorchRun) -> None:
-    """Its curve stays at its highest level from the first step on."""
-    run.use(lambda_lr(run.optimizer, StagedCurve([(10,)], start=1.0)))
-    run.train(1350)
-
-
 def test_jump_past_the_end(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, kinds.FLOOR, last_epoch=5000))
     run.train(90)
-
-
-def test_resume_past_the_end(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, kinds.FLOOR, last_epoch=5000))
-    run.train(1)
-    resumed = run.in_a_new_process()
-    resumed.use(lambda_lr(resumed.optimizer, kinds.FLOOR))
-    resumed.load(run.save())
-    resumed.train(90)
 
 
 # Several schedulers, and groups that change.
@@ -186,17 +140,6 @@ def test_phases(run: TorchRun) -> None:
         run.train(700)
 
 
-def test_phases_between_those_of_torch(run: TorchRun) -> None:
-    run.use(CosineAnnealingLR(run.optimizer, T_max=2000))
-    run.train(20)
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    run.train(20)
-    run.use(lambda_lr(run.optimizer, kinds.WARMUP))
-    run.train(20)
-    run.use(LinearLR(run.optimizer, start_factor=0.5, total_iters=9))
-    run.train(20)
-
-
 def test_phases_built_at_once(run: TorchRun) -> None:
     first = lambda_lr(run.optimizer, StagedCurve([(100, 1.0), (900,)]))
     second = lambda_lr(run.optimizer, kinds.LONG)
@@ -204,15 +147,6 @@ def test_phases_built_at_once(run: TorchRun) -> None:
     run.train(1000)
     run.use(second)
     run.train(1000)
-
-
-def test_second_phase_that_begins_when_the_first_ends(run: TorchRun) -> None:
-    first = lambda_lr(run.optimizer, StagedCurve([(50, 1.0)]))
-    second = lambda_lr(run.optimizer, kinds.LONG)
-    run.use(first)
-    run.train(50)
-    run.use(first, second)
-    run.train(850)
 
 
 def test_reduce_on_plateau_takes_over(run: TorchRun) -> None:
@@ -252,13 +186,6 @@ def test_set_peak_of_a_second_phase(run: TorchRun) -> None:
 # States.
 
 
-def test_initial_state_comes_back(run: TorchRun) -> None:
-    states = run.save()
-    run.use(lambda_lr(run.optimizer, kinds.WARMUP))
-    run.load_optimizer(states)
-    run.train(60)
-
-
 def test_optimizer_that_loads_its_own_state(run: TorchRun) -> None:
     """As accelerate does."""
     run.use(lambda_lr(run.optimizer, kinds.LONG))
@@ -269,23 +196,6 @@ def test_optimizer_that_loads_its_own_state(run: TorchRun) -> None:
 def test_last_epoch_of_a_loaded_optimizer(run: TorchRun) -> None:
     run.load_optimizer(kinds.states_after_20_updates(run.kind))
     run.use(lambda_lr(run.optimizer, kinds.LONG, last_epoch=19))
-    run.train(60)
-
-
-def test_fast_forward(run: TorchRun) -> None:
-    run.load_optimizer(kinds.states_after_20_updates(run.kind))
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    run.step_schedulers(20)
-    run.train(60)
-
-
-def test_new_peaks_of_a_loaded_optimizer(run: TorchRun) -> None:
-    run.load_optimizer(kinds.states_after_20_updates(run.kind))
-    first = lambda_lr(run.optimizer, kinds.LONG)
-    second = lambda_lr(run.optimizer, kinds.LONG)
-    run.use(kinds.sequence(run.optimizer, first, second, at=15))
-    first.set_peak(1.0)
-    second.set_peak(1.0)
     run.train(60)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.schedulers.runs import advance, lrs_of, optimizer_with
+from support.schedulers.runs import lrs_of, optimizer_with
 from support.training.steps import through_file
 from torch.optim import lr_scheduler as torchs
 from torch.optim.swa_utils import SWALR
@@ -120,28 +120,6 @@ def load(parts: Sequence[Any], states: Sequence[Any], *, in_order: bool) -> None
         part.load_state_dict(state)
 
 
-def test_second_part_waits_for_its_turn() -> None:
-    """Even if the first part's learning rate happens to equal its first one; so does a new peak."""
-
-    def start(second: Curve) -> tuple[Any, Any, Any]:
-        optimizer = optimizer_with([0.5])
-        first = constant(optimizer, 1.0)
-        scheduler = lambda_lr(optimizer, second)
-        return optimizer, sequence(optimizer, first, scheduler), scheduler
-
-    optimizer, saved, _ = start(PlateauCurve(50))
-    advance(optimizer, saved, 10)
-    resumed, resumed_sequence, second = start(PlateauCurve(50, warmup_steps=4))
-    resumed.load_state_dict(optimizer.state_dict())
-    resumed_sequence.load_state_dict(saved.state_dict())
-    second.set_peak(0.125)
-    lrs: list[float] = []
-    for _ in range(13):
-        lrs += lrs_of(resumed)
-        advance(resumed, resumed_sequence)
-    assert lrs == [0.5] * 10 + [0.0, 0.03125, 0.0625]
-
-
 @pytest.mark.parametrize(
     ("compose", "begin", "end"),
     [(curve_first, 0, 19), (curve_second, 20, 41), (chained_alone, 0, 41)],
@@ -186,18 +164,6 @@ def test_clock_inside_torchs_schedulers(
         optimizer.step()
         scheduler.count = counts[update]
         stepped.step()
-
-
-def test_count_before_a_turn_is_not_used_in_it() -> None:
-    """Also if the program sets no count afterwards, because that of the clock is right again."""
-    optimizer = optimizer_with([0.5])
-    first = constant(optimizer, 1.0)
-    scheduler = lambda_lr(optimizer, CURVE, clock=DataClock(8, count=4))
-    sequence = torchs.SequentialLR(optimizer, [first, scheduler], [1])
-    scheduler.count = 80
-    for consumed in (0, 4, 8):
-        advance(optimizer, sequence)
-        assert scheduler.consumed == consumed
 
 
 # torch's compiler imports deprecated parts of torch.

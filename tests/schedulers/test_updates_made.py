@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from support.schedulers.runs import optimizer_with
-from support.training.optimizers import ADAGRAD_RECREATES_STATES
 from support.training.steps import through_file
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.optim import (
@@ -42,21 +41,6 @@ def test_updates_made_are_read_before_and_after_a_load(kind: Any, updates: int) 
     loaded = optimizer_with([0.1], kind)
     loaded.load_state_dict(through_file(optimizer.state_dict()))
     assert updates_made(loaded) == updates
-
-
-@pytest.mark.parametrize("kind", [Adagrad, Adam, FUSED_ADAMW, Adafactor, NAdam, RMSprop])
-@pytest.mark.parametrize("updates", [0, 1, 7])
-def test_parameter_that_is_trained_later_hides_no_update(kind: Any, updates: int) -> None:
-    if kind is Adagrad and not ADAGRAD_RECREATES_STATES:
-        return  # it could not train another parameter
-    optimizer = optimizer_with([0.1], kind)
-    for _ in range(updates):
-        optimizer.step()
-    (trained_later,) = optimizer_with([0.1]).param_groups[0]["params"]
-    optimizer.add_param_group({"params": [trained_later]})
-    optimizer.step()
-    optimizer.step()
-    assert updates_made(optimizer) == updates + 2
 
 
 def mean_of_outputs(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -120,10 +104,6 @@ def test_new_run_after_saving_does_not_warn() -> None:
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def test_state_of_a_fresh_optimizer_shows_no_updates() -> None:
-    assert updates_made(optimizer_with([0.1, 0.1])) == 0
 
 
 @pytest.mark.parametrize("momentum", [torch.zeros(3), None])
