@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from torch.optim.swa_utils import SWALR
 
 from plateau_jax import DataClock, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr
+
+bfloat16_tensor = partial(torch.tensor, dtype=torch.bfloat16)
 
 pytestmark = [
     # SequentialLR passes it.
@@ -193,9 +196,15 @@ def test_optimizer_that_loads_its_own_state(run: TorchRun) -> None:
     run.train(60)
 
 
-def test_last_epoch_of_a_loaded_optimizer(run: TorchRun) -> None:
-    run.load_optimizer(kinds.states_after_20_updates(run.kind))
-    run.use(lambda_lr(run.optimizer, kinds.LONG, last_epoch=19))
+@pytest.mark.parametrize("form", [float, torch.tensor, bfloat16_tensor])
+def test_last_epoch_of_a_loaded_optimizer(form: Any) -> None:
+    falling = StagedCurve([(100, 0.0, "linear")], start=1.0)
+    earlier = TorchRun(AdamW, form)
+    earlier.use(lambda_lr(earlier.optimizer, falling))
+    earlier.train(20)
+    run = earlier.in_a_new_process()
+    run.load_optimizer(earlier.save())
+    run.use(lambda_lr(run.optimizer, falling, last_epoch=19))
     run.train(60)
 
 

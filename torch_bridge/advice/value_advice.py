@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_bridge.curve_api import Curve, shortest_decimal
@@ -33,9 +35,13 @@ def value_message(
     key = option.base_key
     if key not in group:
         return ""
-    value = as_number(option.read(group))
+    current = option.read(group)
+    value = as_number(current)
+    on_curve = curve.learning_rate(step, base)
+    if isinstance(current, Tensor):  # which may have rounded it
+        on_curve = torch.tensor(on_curve, dtype=current.dtype).item()
     written = [as_number(number) for number in written_values(optimizer).get(key, [])]
-    known = [base, curve.learning_rate(step, base), *written]
+    known = [base, on_curve, *written]
     if any(is_same(value, number) for number in known):
         return ""
     index = next(i for i, other in enumerate(optimizer.param_groups) if other is group)

@@ -114,7 +114,9 @@ class GroupScheduler(LRScheduler):
         option.warn_of_scales(followed)
         message = ""
         if advise:
-            message = message_at_build(optimizer, option, self.curve_step, followed, curves, bases)
+            # The step of the first update: torch's constructor makes a step.
+            first_step = self._position.step + (self._clock.unit is None)
+            message = message_at_build(optimizer, option, first_step, followed, curves, bases)
         was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
         self._advice: StepAdvice | None = None
         self._last_lr: list[Any] = []
