@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from schedulers import kinds
 from schedulers.kinds import CURVE, FLOOR, LONG, SHORT, every_kind, states_after_20_updates
 from support.runs import torch_run
 from support.runs.torch_run import TorchRun
+from support.trees import equal_trees
 from torch.optim import SGD, AdamW
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
@@ -77,57 +79,44 @@ def check_advice(message: str, build: Any, *, is_often: bool) -> None:
     assert ("step(count=n)" in message) == is_counting
 
 
-@every_kind
-def test_scheduler_never_stepped(build: Any) -> None:
-    run = TorchRun()
-    scheduler = build(run.optimizer, LONG)
-    run.use(scheduler)
-    with warns_once(steps_do_not_fit("0")) as messages:
-        run.step_optimizer(520)
-    check_advice(messages[0], build, is_often=False)
+@dataclass(frozen=True)
+class Mistake:
+    """Repeated: these updates, and then these calls of `scheduler.step()`."""
+
+    times: int
+    updates: int
+    steps: int
+
+    @property
+    def is_often(self) -> bool:
+        return self.steps > self.updates
+
+    def make(self, run: TorchRun) -> None:
+        run.repeat(self.times, updates=self.updates, steps=self.steps)
+
+
+MISTAKES = {
+    "never": Mistake(200, 1, 0),
+    "each epoch": Mistake(5, 60, 1),
+    "one update in twenty": Mistake(20, 20, 1),
+    "three times in two updates": Mistake(60, 2, 3),
+    "each micro-batch": Mistake(60, 1, 4),
+}
+every_mistake = pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
 
 
 @every_kind
-def test_scheduler_stepped_once_an_epoch(build: Any) -> None:
+@every_mistake
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_steps_that_do_not_fit(mistake: Mistake, build: Any, is_resumed: bool) -> None:
     run = TorchRun()
-    scheduler = build(run.optimizer, LONG)
-    run.use(scheduler)
-    with warns_once(steps_do_not_fit("[012]")) as messages:
-        run.repeat(5, updates=60)
-    check_advice(messages[0], build, is_often=False)
-
-
-@every_kind
-def test_scheduler_stepped_in_one_of_twenty_updates(build: Any) -> None:
-    run = TorchRun()
-    scheduler = build(run.optimizer, LONG)
-    run.use(scheduler)
-    run.train(5)
+    run.use(build(run.optimizer, LONG))
+    if is_resumed:
+        run.train(3)
+        run.load(run.save())
     with warns_once(steps_do_not_fit(r"\d+")) as messages:
-        run.repeat(10, updates=20)
-    check_advice(messages[0], build, is_often=False)
-
-
-@every_kind
-def test_scheduler_stepped_three_times_in_two_updates(build: Any) -> None:
-    run = TorchRun()
-    scheduler = build(run.optimizer, LONG)
-    run.use(scheduler)
-    with warns_once(steps_do_not_fit(r"\d+")) as messages:
-        run.repeat(60, updates=2, steps=3)
-    check_advice(messages[0], build, is_often=True)
-
-
-@every_kind
-def test_scheduler_never_stepped_after_a_resume(build: Any) -> None:
-    run = TorchRun()
-    scheduler = build(run.optimizer, LONG)
-    run.use(scheduler)
-    run.train(3)
-    run.load(run.save())
-    with warns_once(steps_do_not_fit("0")) as messages:
-        run.step_optimizer(520)
-    check_advice(messages[0], build, is_often=False)
+        mistake.make(run)
+    check_advice(messages[0], build, is_often=mistake.is_often)
 
 
 def test_unit_that_is_too_large(run: TorchRun) -> None:
@@ -248,32 +237,29 @@ def test_lost_state_of_an_optimizer_loaded_later(optimizer_class: Any, seen: str
         run.train(60)
 
 
-def resumed_without_scheduler(states: Any) -> TorchRun:
+def resumed_run() -> TorchRun:
     run = TorchRun(AdamW, lr=1e-5)
-    run.load_optimizer(states)
+    run.load_optimizer(states_after_20_updates(AdamW))
     return run
 
 
 def test_advice_to_load_the_state_works() -> None:
-    states = states_after_20_updates(AdamW)
-    run = resumed_without_scheduler(states)
-    scheduler = lambda_lr(run.optimizer, LONG)
-    run.use(scheduler)
-    run.load_schedulers(states)
+    run = resumed_run()
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.load_schedulers(states_after_20_updates(AdamW))
     run.train(5)
     assert run.values()[0] == pytest.approx(0.01 * LONG(25))
 
 
 def test_advice_to_pass_last_epoch_works() -> None:
-    run = resumed_without_scheduler(states_after_20_updates(AdamW))
-    scheduler = lambda_lr(run.optimizer, LONG, last_epoch=19)
-    run.use(scheduler)
+    run = resumed_run()
+    run.use(lambda_lr(run.optimizer, LONG, last_epoch=19))
     run.train(5)
     assert run.values()[0] == pytest.approx(0.01 * LONG(25))
 
 
 def test_advice_to_set_the_peak_works() -> None:
-    run = resumed_without_scheduler(states_after_20_updates(AdamW))
+    run = resumed_run()
     scheduler = lambda_lr(run.optimizer, LONG)
     scheduler.set_peak(1e-5)
     run.use(scheduler)
@@ -281,30 +267,33 @@ def test_advice_to_set_the_peak_works() -> None:
     assert run.values()[0] == pytest.approx(1e-5 * LONG(5))
 
 
-# Without advice.
+# Without advice, and with warnings as errors.
 
 
-def never_stepped(run: TorchRun) -> None:
-    run.step_optimizer(520)
-
-
-def stepped_often(run: TorchRun) -> None:
-    run.repeat(60, updates=2, steps=3)
-
-
-def past_the_end(run: TorchRun) -> None:
-    run.train(170)
-
-
-@pytest.mark.parametrize("program", [never_stepped, stepped_often, past_the_end])
+@every_mistake
+@pytest.mark.parametrize("curve", [LONG, SHORT])
 @pytest.mark.parametrize("clock", [None, DataClock(1, count=1), DataClock(10**6, count=1)])
-def test_scheduler_without_advice_is_silent(program: Any, clock: Any) -> None:
-    """After a load without its state, too."""
-    run = TorchRun(AdamW)
-    scheduler = lambda_lr(run.optimizer, SHORT, clock=clock, advise=False)
+def test_advice_changes_no_bit(mistake: Mistake, curve: PlateauCurve, clock: Any) -> None:
+    """Without it, nothing warns: after a load without the scheduler's state, too."""
+    results: list[Any] = []
+    for advise in (False, True):
+        run = TorchRun(AdamW)
+        run.use(lambda_lr(run.optimizer, curve, clock=clock, advise=advise))
+        run.load_optimizer(states_after_20_updates(AdamW))
+        with warnings.catch_warnings():
+            if advise:
+                warnings.simplefilter("ignore", CurveWarning)
+            mistake.make(run)
+        results.append((run.values(), run.save()))
+    assert equal_trees(results[0], results[1])
+
+
+@every_mistake
+def test_warning_as_error_changes_nothing(mistake: Mistake) -> None:
+    run = TorchRun()
+    scheduler = lambda_lr(run.optimizer, LONG)
     run.use(scheduler)
-    run.load_optimizer(states_after_20_updates(AdamW))
-    program(run)
-
-
-# Warnings as errors.
+    with pytest.raises(CurveWarning):
+        mistake.make(run)
+    assert run.values()[0] == LONG.learning_rate(scheduler.curve_step, 0.1)
+    mistake.make(run)

@@ -79,6 +79,7 @@ def test_options_are_taken_by_popping_the_parameters(optimizer: Optimizer) -> No
 # Memory.
 
 
+@pytest.mark.usefixtures("short_windows")
 def test_removed_groups_are_freed() -> None:
     """An adapter for each task, or a helper for each update."""
     optimizer = SGD([new_parameter()], lr=0.5, weight_decay=0.5)
