@@ -21,7 +21,6 @@ from plateau_jax import (
     DataClock,
     HoldUntilFlat,
     PlateauCurve,
-    StagedCurve,
     check_resume_file,
     resume_record,
 )
@@ -133,18 +132,6 @@ def test_override_is_an_entry_and_holds_from_its_step_on(path: Path) -> None:
     assert steps_in(path) == [0, 40, 20]
 
 
-def test_override_can_be_taken_back_at_its_step(path: Path) -> None:
-    """The checkpoint there was made under the old record."""
-    check_resume_file(path, RECORD, 0)
-    with pytest.warns(CurveWarning):
-        check_resume_file(path, LOWER_PEAK, 40, strict=False)
-    check_resume_file(path, RECORD, 40)
-    check_resume_file(path, RECORD, 60)
-    with pytest.raises(ValueError, match=r"saved with 0\.5, now 0\.25"):
-        check_resume_file(path, LOWER_PEAK, 40)
-    assert steps_in(path) == [0, 40, 40]
-
-
 @pytest.mark.filterwarnings("ignore:.*already has the history of a run")
 def test_run_with_a_clock_may_have_made_updates_at_step_0(path: Path) -> None:
     without_warmup = PlateauCurve(100, plateaus=[(0, 60)])
@@ -169,19 +156,6 @@ def test_warning_that_is_an_error_leaves_the_file(path: Path) -> None:
     assert steps_in(path) == [0]
 
 
-def test_step_of_a_clock_may_have_been_used(path: Path) -> None:
-    """Several updates share a step, so a different level there is a different history."""
-    clock = DataClock(64)
-    lower = StagedCurve([(30, 1.0), (0, 0.5), (70,)], start=1.0)
-    higher = StagedCurve([(100,)], start=1.0)
-    check_resume_file(path, record(higher, clock=clock), 0)
-    with pytest.raises(ValueError, match="differ from step 30"):
-        check_resume_file(path, record(lower, clock=clock), 30)
-    without_clock = path.with_name("updates.json")
-    check_resume_file(without_clock, record(higher), 0)
-    check_resume_file(without_clock, record(lower), 30)
-
-
 def test_records_of_groups(path: Path) -> None:
     groups = [RECORD, LOWER_PEAK]
     longer_warmup = record(CURVES[4], 0.25)
@@ -204,18 +178,6 @@ def test_missing_file_above_step_0_is_a_warning_once(path: Path) -> None:
     check_resume_file(path, RECORD, 40)
     with pytest.raises(ValueError, match="saved with"):
         check_resume_file(path, LOWER_PEAK, 40)
-
-
-def test_relative_path_belongs_to_the_working_directory(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_resume_file("run/curve.json", RECORD, 0)
-    assert path.exists()
-    monkeypatch.chdir(path.parent)
-    missing = path.parent / "run" / "curve.json"
-    with pytest.warns(CurveWarning, match=str(missing)):
-        check_resume_file("run/curve.json", RECORD, 40)
 
 
 @pytest.mark.parametrize("form", [str, Path, os.fsencode])
@@ -279,12 +241,6 @@ def test_path_that_is_not_a_file(other: str) -> None:
     with pytest.raises(ValueError, match="is not a file: pass a path such as"):
         check_resume_file(other, RECORD, 0)
     assert not Path("/dev/null").is_file()
-
-
-def test_file_in_place_of_the_folder(path: Path) -> None:
-    path.parent.write_text("")
-    with pytest.raises(OSError, match=str(path.parent)):
-        check_resume_file(path, RECORD, 0)
 
 
 def test_read_only_folder(path: Path) -> None:

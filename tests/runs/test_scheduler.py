@@ -12,7 +12,7 @@ from support.docs.pages import assert_printed, program_named
 from support.lines import Lines, Stop
 from support.wrong import wrong
 
-from plateau_jax import CurveScheduler, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve
+from plateau_jax import CurveScheduler, DataClock, HoldBelow, PlateauCurve
 
 CURVE = PlateauCurve(200, warmup_steps=10, plateaus=[(0, 60)])
 PROGRAM = program_named("Count samples, save and resume").code
@@ -81,26 +81,6 @@ def test_interrupt_at_any_line_leaves_a_whole_update() -> None:
         else:
             assert (interrupted.state_dict(), interrupted.lr) == states[1]
             return
-
-
-@wrong(TypeError, "step() needs what the update consumed: write step(count=n)")
-def test_missing_count() -> None:
-    CurveScheduler(CURVE, 0.3, clock=DataClock(64)).step()
-
-
-@wrong(TypeError, "step() needs the metric of the update: step(metric=loss)")
-def test_missing_metric() -> None:
-    CurveScheduler(CURVE, 0.3, clock=HoldUntilFlat(2, limit=9)).step()
-
-
-@wrong(TypeError, "count = 5 needs a DataClock")
-def test_count_without_a_clock() -> None:
-    CurveScheduler(CURVE, 0.3).step(count=5)
-
-
-@wrong(TypeError, "step(metric=0.5) needs a hold rule")
-def test_metric_without_a_rule() -> None:
-    CurveScheduler(CURVE, 0.3).step(metric=0.5)
 
 
 @pytest.mark.parametrize("peak", [-0.1, float("nan"), 1e-40])

@@ -498,43 +498,35 @@ def test_any_damage_is_rejected_or_harmless(
 
 OLD = PlateauCurve(64, warmup_steps=5)
 LONGER = PlateauCurve(96, warmup_steps=5)
+SHORT = PlateauCurve(9, plateaus=[(0, 50)])
+TO_TRAIN_LONGER = (
+    r"state_dict cannot resume at step 40: .* total_steps=64, now 96, and the values differ from "
+    r"step 6 on; to train longer, keep the lengths of the phases so far.*; otherwise resume with "
+    r"the old curve, or pass strict=False .*lambda_lr if"
+)
 
 
-def resume(saved: Any, current: Any, name: str = "scheduler") -> None:
-    """Load the state of 40 updates under another curve."""
-    groups = 1
-    if isinstance(saved, list):
-        groups = len(saved)
-    old = run_of(name, saved, [0.1] * groups)
+@pytest.mark.parametrize(
+    ("saved", "current", "message"),
+    [
+        ([OLD], [LONGER], TO_TRAIN_LONGER),
+        ([OLD], [SHORT], r"=64, now 9; warmup_steps=5, now 0; …,"),
+        ([OLD, OLD], [OLD, LONGER], "the values of group 1 differ from step 6 on"),
+    ],
+)
+def test_state_of_a_different_curve(saved: Any, current: Any, message: str) -> None:
+    peaks = [0.1] * len(saved)
+    old = run_of("scheduler", saved, peaks)
     old.train(40)
     state = through_file(old.part.state_dict())
-    new = run_of(name, current, [0.1] * groups)
-    new.part.load_state_dict(state)
+    new = run_of("scheduler", current, peaks)
+    new.rejects(ValueError, message, partial(new.part.load_state_dict, state))
 
 
-@wrong(
-    ValueError,
-    "state_dict cannot resume at step 40",
-    " total_steps=64, now 96",
-    "the values differ from step 6 on; to train longer, keep the lengths of the phases so far",
-    "; otherwise resume with the old curve, or pass strict=False",
-    "lambda_lr if",
-)
-def test_longer_curve() -> None:
-    resume(OLD, LONGER)
-
-
-@wrong(CurveWarning, "the values differ from step 6 on", "at step 40 of")
-def test_longer_curve_of_a_follower() -> None:
-    resume(OLD, LONGER, "follower")
-
-
-@wrong(ValueError, "=64, now 9; warmup_steps=5, now 0; …,")
-def test_curve_with_three_differences() -> None:
-    short = PlateauCurve(9, plateaus=[(0, 50)])
-    resume(OLD, short)
-
-
-@wrong(ValueError, "group 1 differ")
-def test_different_curve_of_the_second_group() -> None:
-    resume([OLD, OLD], [OLD, LONGER])
+def test_follower_warns_of_a_different_curve() -> None:
+    old = run_of("follower", OLD)
+    old.train(40)
+    new = run_of("follower", LONGER)
+    with pytest.warns(CurveWarning, match="differ from step 6 on.* at step 40 of"):
+        new.part.load_state_dict(old.part.state_dict())
+    assert new.part.curve_step == 40

@@ -115,13 +115,6 @@ def test_replays_steps(training: Training) -> None:
 
 
 @same
-def test_passes_the_epoch_to_every_step(training: Training) -> None:
-    for epoch in range(20, 25):
-        training.step_optimizer()
-        training.scheduler.step(epoch=epoch)
-
-
-@same
 def test_builds_again_at_the_same_step(training: Training) -> None:
     old = training.scheduler
     training.scheduler = type(old)(training.optimizer, old.lr_lambdas, old.last_epoch - 1)

@@ -19,7 +19,7 @@ from torch.optim import SGD, Adagrad, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, ReduceLROnPlateau
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import DataClock, HoldBelow, PlateauCurve, StagedCurve
+from plateau_jax import DataClock, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr
 
 bfloat16_tensor = partial(torch.tensor, dtype=torch.bfloat16)
@@ -89,13 +89,6 @@ def test_skipped_updates_of_fp16(run: TorchRun) -> None:
         run.step_schedulers()
 
 
-def test_step_that_is_late_now_and_then(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    for _ in range(60):
-        run.repeat(1, updates=12)
-        run.train(1)
-
-
 def test_accumulation(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.repeat(150, updates=9)
@@ -117,12 +110,6 @@ def test_unit_that_lasts(run: TorchRun) -> None:
     run.repeat(9, updates=60)
 
 
-def test_curve_held_for_long(run: TorchRun) -> None:
-    scheduler = lambda_lr(run.optimizer, kinds.LONG, clock=HoldBelow(1.0, 99))
-    run.use(kinds.with_arguments(scheduler, metric=0.5))
-    run.repeat(9, updates=60)
-
-
 def test_curve_that_ends_at_its_highest_level(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, [kinds.FLOOR, StagedCurve([(5, 1.0)])]))
     run.train(1350)
@@ -141,15 +128,6 @@ def test_phases(run: TorchRun) -> None:
     for curve in (kinds.LONG, kinds.WARMUP, to_a_plateau):
         run.use(lambda_lr(run.optimizer, curve))
         run.train(700)
-
-
-def test_phases_built_at_once(run: TorchRun) -> None:
-    first = lambda_lr(run.optimizer, StagedCurve([(100, 1.0), (900,)]))
-    second = lambda_lr(run.optimizer, kinds.LONG)
-    run.use(first)
-    run.train(1000)
-    run.use(second)
-    run.train(1000)
 
 
 def test_reduce_on_plateau_takes_over(run: TorchRun) -> None:

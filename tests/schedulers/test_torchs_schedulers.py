@@ -186,24 +186,3 @@ def test_optimizer_and_scheduler_compile_together(form: Any) -> None:
     for step in range(25):
         assert lrs_of(optimizer) == [0.5 * CURVE(step)]
         update()
-
-
-@pytest.mark.slow
-@torch_deprecates
-@pytest.mark.parametrize("fullgraph", [False, True])
-def test_compiled_function_may_call_the_curve(fullgraph: bool) -> None:
-    torch.compiler.reset()
-    # Tracing also works for a curve that was never called.
-    curve = PlateauCurve.from_dict(CURVE.to_dict())
-
-    @torch.compile(backend="eager", fullgraph=fullgraph)
-    def scaled(x: torch.Tensor, step: int) -> torch.Tensor:
-        return x * curve(step)
-
-    one = torch.ones((), dtype=torch.float64)
-    # torch compiles each step anew; past its limit of 8 the function runs uncompiled, in parts.
-    interval = 5
-    if fullgraph:
-        interval = 20
-    for step in range(0, 110, interval):
-        assert scaled(one, step).item() == CURVE(step)

@@ -258,12 +258,6 @@ def test_group_is_removed_with_its_base_and_curve(training: Training) -> None:
 # `lr_lambdas` and `optimizer`.
 
 
-def test_curves_may_be_replaced_by_themselves(training: Training) -> None:
-    training.part.lr_lambdas = [*training.part.lr_lambdas]
-    training.update()
-    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25)
-
-
 def constant(step: int) -> float:
     return 1.0
 
