@@ -104,13 +104,6 @@ def test_each_run_and_each_branch_has_an_entry(path: Path) -> None:
     assert steps_in(path) == [0, 30, 0]
 
 
-def test_start_at_step_0_with_the_current_record_is_silent(path: Path) -> None:
-    """As of the other processes of a run."""
-    for _ in range(3):
-        check_resume_file(path, RECORD, 0)
-    assert steps_in(path) == [0]
-
-
 def test_count_of_the_clock_may_change(path: Path) -> None:
     check_resume_file(path, record(clock=DataClock(64, count=128)), 0)
     check_resume_file(path, record(clock=DataClock(64, count=256)), 30)
@@ -154,19 +147,6 @@ def test_warning_that_is_an_error_leaves_the_file(path: Path) -> None:
         with pytest.raises(CurveWarning, match="a different peak"):
             check_resume_file(path, LOWER_PEAK, 40, strict=False)
     assert steps_in(path) == [0]
-
-
-def test_records_of_groups(path: Path) -> None:
-    groups = [RECORD, LOWER_PEAK]
-    longer_warmup = record(CURVES[4], 0.25)
-    check_resume_file(path, groups, 0)
-    check_resume_file(path, tuple(groups), 40)
-    with pytest.raises(ValueError, match=r"group 0 was saved with 0\.5, now 0\.25"):
-        check_resume_file(path, [LOWER_PEAK, RECORD], 40)
-    with pytest.raises(ValueError, match="the values of group 1 differ from step"):
-        check_resume_file(path, [RECORD, longer_warmup], 40)
-    with pytest.raises(ValueError, match="number of groups was 2, and is 1 now"):
-        check_resume_file(path, RECORD, 40)
 
 
 # A file that is not there, or elsewhere.
