@@ -14,11 +14,10 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.runs.history import end_in_the_write, start_at_once
+from support.runs.history import end_in_the_write
 
 from plateau_jax import (
     CurveWarning,
-    DataClock,
     HoldUntilFlat,
     PlateauCurve,
     check_resume_file,
@@ -102,13 +101,6 @@ def test_each_run_and_each_branch_has_an_entry(path: Path) -> None:
     with pytest.warns(CurveWarning, match=message):
         check_resume_file(path, LOWER_PEAK, 0)
     assert steps_in(path) == [0, 30, 0]
-
-
-def test_count_of_the_clock_may_change(path: Path) -> None:
-    check_resume_file(path, record(clock=DataClock(64, count=128)), 0)
-    check_resume_file(path, record(clock=DataClock(64, count=256)), 30)
-    with pytest.raises(ValueError, match=r"clock=DataClock\(unit=64.*now DataClock\(unit=32"):
-        check_resume_file(path, record(clock=DataClock(32)), 30)
 
 
 def test_override_is_an_entry_and_holds_from_its_step_on(path: Path) -> None:
@@ -273,16 +265,6 @@ def test_killed_first_write_leaves_no_history(path: Path) -> None:
         check_resume_file(path, RECORD, 40)
     assert steps_in(path) == [40]
     assert [file.name for file in path.parent.iterdir()] == ["curve.json"]
-
-
-@pytest.mark.slow
-def test_processes_that_start_at_once_write_one_entry(path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(4)
-    arguments = (path, barrier, [RECORD])
-    exit_codes = in_processes(start_at_once, *[arguments] * 4)
-    assert exit_codes == [0, 0, 0, 0]
-    assert steps_in(path) == [0]
 
 
 @pytest.mark.filterwarnings("ignore:.*already has the history of a run")

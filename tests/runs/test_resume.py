@@ -68,17 +68,6 @@ def with_numpy_scalars_in_tuples(record: Any) -> Any:
     return mapped(record, numpy_scalar, tuple)
 
 
-def as_array(entries: list[Any]) -> Any:
-    """Return an array if the entries are numbers."""
-    if entries and isinstance(entries[0], int | float):
-        return np.array(entries)
-    return entries
-
-
-def with_numpy_arrays(record: Any) -> Any:
-    return mapped(record, sequence=as_array)
-
-
 def with_jax_arrays(record: Any) -> Any:
     return mapped(record, jnp.asarray)
 
@@ -102,7 +91,6 @@ every_transport = pytest.mark.parametrize(
     [
         through_json,
         with_numpy_scalars_in_tuples,
-        with_numpy_arrays,
         with_jax_arrays,
         with_lists_by_index,
         with_lists_by_sorted_index,
@@ -159,17 +147,6 @@ def test_resumes_exactly_if_steps_so_far_agree(
     if saved_at <= old.total_steps < 2**30:
         continued = resume_record(old.then(CURVE), clock=clock)
         check_resume(saved, continued, saved_at)
-
-
-def test_run_with_a_clock_has_used_its_step() -> None:
-    """Without a clock it has not."""
-    old = StagedCurve([(100, 1.0), (100,), (100, 0.0)])
-    new = StagedCurve([(100, 1.0), (100,), (0, 0.5), (100, 0.0)])
-    check_resume(resume_record(old), resume_record(new), 200)
-    for clock in (BELOW, DataClock(64)):
-        saved = resume_record(old, clock=clock)
-        now = resume_record(new, clock=clock)
-        _rejected("differ from step 200 on", saved, now, 200)
 
 
 @every_transport

@@ -232,30 +232,7 @@ def test_first_step_before_the_optimizers_warns_as_in_torch(kind: Any) -> None:
         scheduler.step()
 
 
-def test_step_of_a_copy_does_not_warn() -> None:
-    """Of a copy torch says that `optimizer.step` was replaced."""
-    scheduler = lambda_lr(optimizer_with([0.5]), CURVE)
-    copied = copy.deepcopy(scheduler)
-    copied.step()
-
-
 # States.
-
-
-def step_with_peak(peak: float) -> TrainStep:
-    model = Net()
-    return TrainStep(model, SGD(model.parameters(), lr=peak), mean_loss, CURVE)
-
-
-def test_saved_peak_of_a_training_step_warns_too() -> None:
-    saved = step_with_peak(0.5)
-    step = step_with_peak(0.25)
-    message = r"saved with 0\.5, now 0\.25\. .*step\.set_peak\(0\.25\)"
-    with pytest.warns(CurveWarning, match=message):
-        step.load_state_dict(through_file(saved.state_dict()))
-    step.set_peak(0.25)
-    again = step_with_peak(0.125)
-    again.load_state_dict(through_file(step.state_dict()))
 
 
 def test_saved_base_of_a_follower_warns_until_it_is_set() -> None:

@@ -414,26 +414,16 @@ def test_damaged_unit(strict: bool, unit: Any) -> None:
     counted.rejects("unit", with_records(counted.state, clock=clock))
 
 
-MODES: list[tuple[str, dict[str, Any]]] = [
-    ("scheduler", {"strict": True}),
-    ("scheduler", {"strict": False}),
-    ("held", {"strict": True}),
-    ("held", {"strict": False}),
-    ("counted", {"strict": True}),
-    ("counted", {"strict": False}),
-    ("follower", {}),
-]
-
-
 @pytest.mark.filterwarnings("ignore:the (values|learning rates) so far:plateau_jax.CurveWarning")
 @pytest.mark.filterwarnings("ignore:state_dict has a diff:plateau_jax.CurveWarning")
-@pytest.mark.parametrize(("name", "options"), MODES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_strict", [True, False])
 @examples(100)
 @given(data=st.data())
 def test_any_damage_is_rejected_or_harmless(
-    name: str, options: dict[str, Any], data: st.DataObject
+    kind: str, is_strict: bool, data: st.DataObject
 ) -> None:
-    run = run_of(name, **options)
+    run = run_of(kind, strict=is_strict)
     run.train(5)
     saved = copy.deepcopy(run.part.state_dict())
     state = damaged(data.draw, saved)

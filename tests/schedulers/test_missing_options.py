@@ -100,16 +100,6 @@ def test_groups_without_the_option_do_not_matter(
     assert len(follower.state_dict()["groups"]) == 2
 
 
-def test_item_that_only_some_groups_have() -> None:
-    optimizer = MuonWithAdam(0.95, None)
-    follower = follow(optimizer, ("betas", 1), [None, RISING])
-    with_momentum, with_betas = optimizer.param_groups
-    for _ in range(10):
-        follower.step()
-    assert with_betas["betas"] == (0.9, learning_rate(0.95, RISING, 10))
-    assert with_momentum.keys() == {"params", "lr", "momentum"}
-
-
 @pytest.fixture
 def optimizer() -> MuonWithAdam:
     return MuonWithAdam(0.95, None)

@@ -437,6 +437,7 @@ def is_interrupted(program: Program, call: Callable[[Program], None], line: int)
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [KINDS["updates"], KINDS["weight decay"]])
 @pytest.mark.parametrize("call", [step, load, set_bases])
 def test_interrupted_call_can_be_repeated(kind: Kind, call: Callable[[Program], None]) -> None:

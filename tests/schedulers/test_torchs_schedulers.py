@@ -164,25 +164,3 @@ def test_clock_inside_torchs_schedulers(
         optimizer.step()
         scheduler.count = counts[update]
         stepped.step()
-
-
-# torch's compiler imports deprecated parts of torch.
-torch_deprecates = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
-
-
-@pytest.mark.slow
-@torch_deprecates
-@pytest.mark.parametrize("form", [float, torch.tensor], ids=["number", "tensor"])
-def test_optimizer_and_scheduler_compile_together(form: Any) -> None:
-    """As torch's documentation does it; its scheduler breaks the graph."""
-    optimizer = optimizer_with([form(0.5)])
-    scheduler = lambda_lr(optimizer, CURVE)
-
-    @torch.compile(backend="eager")
-    def update() -> None:
-        optimizer.step()
-        scheduler.step()
-
-    for step in range(25):
-        assert lrs_of(optimizer) == [0.5 * CURVE(step)]
-        update()
