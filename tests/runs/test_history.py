@@ -14,14 +14,12 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.runs.history import end_in_the_write, start_at_once
+from support.runs.history import end_in_the_write
 
 from plateau_jax import (
     CurveWarning,
-    DataClock,
     HoldUntilFlat,
     PlateauCurve,
-    StagedCurve,
     check_resume_file,
     resume_record,
 )
@@ -105,20 +103,6 @@ def test_each_run_and_each_branch_has_an_entry(path: Path) -> None:
     assert steps_in(path) == [0, 30, 0]
 
 
-def test_start_at_step_0_with_the_current_record_is_silent(path: Path) -> None:
-    """As of the other processes of a run."""
-    for _ in range(3):
-        check_resume_file(path, RECORD, 0)
-    assert steps_in(path) == [0]
-
-
-def test_count_of_the_clock_may_change(path: Path) -> None:
-    check_resume_file(path, record(clock=DataClock(64, count=128)), 0)
-    check_resume_file(path, record(clock=DataClock(64, count=256)), 30)
-    with pytest.raises(ValueError, match=r"clock=DataClock\(unit=64.*now DataClock\(unit=32"):
-        check_resume_file(path, record(clock=DataClock(32)), 30)
-
-
 def test_override_is_an_entry_and_holds_from_its_step_on(path: Path) -> None:
     check_resume_file(path, RECORD, 0)
     message = "saved with 0.5, now 0.25. The run continues with 0.25"
@@ -131,18 +115,6 @@ def test_override_is_an_entry_and_holds_from_its_step_on(path: Path) -> None:
     check_resume_file(path, RECORD, 20)  # an earlier checkpoint, made under the old peak
     check_resume_file(path, RECORD, 60)
     assert steps_in(path) == [0, 40, 20]
-
-
-def test_override_can_be_taken_back_at_its_step(path: Path) -> None:
-    """The checkpoint there was made under the old record."""
-    check_resume_file(path, RECORD, 0)
-    with pytest.warns(CurveWarning):
-        check_resume_file(path, LOWER_PEAK, 40, strict=False)
-    check_resume_file(path, RECORD, 40)
-    check_resume_file(path, RECORD, 60)
-    with pytest.raises(ValueError, match=r"saved with 0\.5, now 0\.25"):
-        check_resume_file(path, LOWER_PEAK, 40)
-    assert steps_in(path) == [0, 40, 40]
 
 
 @pytest.mark.filterwarnings("ignore:.*already has the history of a run")
@@ -169,32 +141,6 @@ def test_warning_that_is_an_error_leaves_the_file(path: Path) -> None:
     assert steps_in(path) == [0]
 
 
-def test_step_of_a_clock_may_have_been_used(path: Path) -> None:
-    """Several updates share a step, so a different level there is a different history."""
-    clock = DataClock(64)
-    lower = StagedCurve([(30, 1.0), (0, 0.5), (70,)], start=1.0)
-    higher = StagedCurve([(100,)], start=1.0)
-    check_resume_file(path, record(higher, clock=clock), 0)
-    with pytest.raises(ValueError, match="differ from step 30"):
-        check_resume_file(path, record(lower, clock=clock), 30)
-    without_clock = path.with_name("updates.json")
-    check_resume_file(without_clock, record(higher), 0)
-    check_resume_file(without_clock, record(lower), 30)
-
-
-def test_records_of_groups(path: Path) -> None:
-    groups = [RECORD, LOWER_PEAK]
-    longer_warmup = record(CURVES[4], 0.25)
-    check_resume_file(path, groups, 0)
-    check_resume_file(path, tuple(groups), 40)
-    with pytest.raises(ValueError, match=r"group 0 was saved with 0\.5, now 0\.25"):
-        check_resume_file(path, [LOWER_PEAK, RECORD], 40)
-    with pytest.raises(ValueError, match="the values of group 1 differ from step"):
-        check_resume_file(path, [RECORD, longer_warmup], 40)
-    with pytest.raises(ValueError, match="number of groups was 2, and is 1 now"):
-        check_resume_file(path, RECORD, 40)
-
-
 # A file that is not there, or elsewhere.
 
 
@@ -204,18 +150,6 @@ def test_missing_file_above_step_0_is_a_warning_once(path: Path) -> None:
     check_resume_file(path, RECORD, 40)
     with pytest.raises(ValueError, match="saved with"):
         check_resume_file(path, LOWER_PEAK, 40)
-
-
-def test_relative_path_belongs_to_the_working_directory(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_resume_file("run/curve.json", RECORD, 0)
-    assert path.exists()
-    monkeypatch.chdir(path.parent)
-    missing = path.parent / "run" / "curve.json"
-    with pytest.warns(CurveWarning, match=str(missing)):
-        check_resume_file("run/curve.json", RECORD, 40)
 
 
 @pytest.mark.parametrize("form", [str, Path, os.fsencode])
@@ -281,12 +215,6 @@ def test_path_that_is_not_a_file(other: str) -> None:
     assert not Path("/dev/null").is_file()
 
 
-def test_file_in_place_of_the_folder(path: Path) -> None:
-    path.parent.write_text("")
-    with pytest.raises(OSError, match=str(path.parent)):
-        check_resume_file(path, RECORD, 0)
-
-
 def test_read_only_folder(path: Path) -> None:
     """Nothing needs to be written for the same record."""
     check_resume_file(path, RECORD, 0)
@@ -337,16 +265,6 @@ def test_killed_first_write_leaves_no_history(path: Path) -> None:
         check_resume_file(path, RECORD, 40)
     assert steps_in(path) == [40]
     assert [file.name for file in path.parent.iterdir()] == ["curve.json"]
-
-
-@pytest.mark.slow
-def test_processes_that_start_at_once_write_one_entry(path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(4)
-    arguments = (path, barrier, [RECORD])
-    exit_codes = in_processes(start_at_once, *[arguments] * 4)
-    assert exit_codes == [0, 0, 0, 0]
-    assert steps_in(path) == [0]
 
 
 @pytest.mark.filterwarnings("ignore:.*already has the history of a run")

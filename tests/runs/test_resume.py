@@ -2,17 +2,15 @@
 
 import json
 import math
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import Any, cast
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, strategies as st
-from support.clocks.holds import any_rule, rules
+from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description
@@ -43,10 +41,6 @@ def through_json(record: Any) -> Any:
     return json.loads(json.dumps(record))
 
 
-def through_pickle(record: Any) -> Any:
-    return pickle.loads(pickle.dumps(record))
-
-
 def same(value: Any) -> Any:
     return value
 
@@ -74,17 +68,6 @@ def with_numpy_scalars_in_tuples(record: Any) -> Any:
     return mapped(record, numpy_scalar, tuple)
 
 
-def as_array(entries: list[Any]) -> Any:
-    """Return an array if the entries are numbers."""
-    if entries and isinstance(entries[0], int | float):
-        return np.array(entries)
-    return entries
-
-
-def with_numpy_arrays(record: Any) -> Any:
-    return mapped(record, sequence=as_array)
-
-
 def with_jax_arrays(record: Any) -> Any:
     return mapped(record, jnp.asarray)
 
@@ -103,21 +86,14 @@ def with_lists_by_sorted_index(record: Any) -> Any:
     return json.loads(json.dumps(by_number, sort_keys=True))
 
 
-def without_none(record: Any) -> Any:
-    return {name: entry for name, entry in record.items() if entry is not None}
-
-
 every_transport = pytest.mark.parametrize(
     "transport",
     [
         through_json,
-        through_pickle,
         with_numpy_scalars_in_tuples,
-        with_numpy_arrays,
         with_jax_arrays,
         with_lists_by_index,
         with_lists_by_sorted_index,
-        without_none,
     ],
 )
 
@@ -173,17 +149,6 @@ def test_resumes_exactly_if_steps_so_far_agree(
         check_resume(saved, continued, saved_at)
 
 
-def test_run_with_a_clock_has_used_its_step() -> None:
-    """Without a clock it has not."""
-    old = StagedCurve([(100, 1.0), (100,), (100, 0.0)])
-    new = StagedCurve([(100, 1.0), (100,), (0, 0.5), (100, 0.0)])
-    check_resume(resume_record(old), resume_record(new), 200)
-    for clock in (BELOW, DataClock(64)):
-        saved = resume_record(old, clock=clock)
-        now = resume_record(new, clock=clock)
-        _rejected("differ from step 200 on", saved, now, 200)
-
-
 @every_transport
 @pytest.mark.parametrize("clock", [None, DataClock(64), UNTIL, [UNTIL, BELOW]], ids=str)
 def test_record_survives(transport: Callable[[Any], Any], clock: Any) -> None:
@@ -204,89 +169,35 @@ def test_record_survives(transport: Callable[[Any], Any], clock: Any) -> None:
         _rejected("differ from step 121 on", saved, cooled, 122)
 
 
-_amounts = st.sampled_from((1, 8, 64, 65, 2**30))
-_data_clocks = st.builds(DataClock, _amounts, st.none() | _amounts)
-_clocks: st.SearchStrategy[Any] = st.one_of(
-    st.none(), _data_clocks, any_rule, rules, rules.map(tuple)
-)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Return True if both clocks move a run alike, whatever an update consumes."""
-    if isinstance(one, DataClock) and isinstance(other, DataClock):
-        return one.unit == other.unit
-    return _listed(one) == _listed(other)
-
-
-def _listed(clock: Any) -> list[Any]:
-    if isinstance(clock, list | tuple):
-        return list(cast("Any", clock))
-    return [clock]
-
-
-def _has_short_decimals(clock: Any) -> bool:
-    """Return True if float32, such as in JAX's arrays, keeps the numbers of its record."""
-    record = resume_record(CURVE, clock=clock)
-    return mapped(record, through_float32) == record
-
-
-def through_float32(number: Any) -> Any:
-    if isinstance(number, float):
-        return float(str(np.float32(number)))
-    return number
-
-
-def _similar(clock: Any) -> list[Any]:
-    """Return clocks that differ little from this one, or not at all."""
-    if isinstance(clock, DataClock):
-        return [replace(clock, count=7), replace(clock, unit=clock.unit + 1), None]
-    if clock is None:
-        return [DataClock(1), BELOW]
-    rules = _listed(clock)
-    reversed_rules = rules[::-1]
-    return [rules, tuple(rules), reversed_rules, [*rules, BELOW], None]
+CLOCKS: list[tuple[str, Any]] = [
+    ("updates", None),
+    ("64 samples", DataClock(64)),
+    ("64 samples", DataClock(64, count=7)),
+    ("65 samples", DataClock(65)),
+    ("until", UNTIL),
+    ("until", [UNTIL]),
+    ("longer until", replace(UNTIL, limit=10)),
+    ("below", BELOW),
+    ("until, below", [UNTIL, BELOW]),
+    ("until, below", (UNTIL, BELOW)),
+    ("below, until", [BELOW, UNTIL]),
+]
+"""Clocks with the same name move a run alike, whatever an update consumes."""
 
 
 @every_transport
-@examples(40)
-@given(_clocks.filter(_has_short_decimals), _clocks, st.integers(0, 3))
+@pytest.mark.parametrize(("name", "clock"), CLOCKS)
 def test_only_the_same_clock_resumes(
-    transport: Callable[[Any], Any], old: Any, other: Any, step: int
+    transport: Callable[[Any], Any], name: str, clock: Any
 ) -> None:
     """In any form that a library returns: 5 may come back as 5.0, and a list as a tuple."""
-    saved = transport(resume_record(CURVE, clock=old))
-    for new in (old, other, *_similar(old)):
-        now = resume_record(CURVE, clock=new)
-        if _is_same(old, new):
-            check_resume(saved, now, step)
+    saved = transport(resume_record(CURVE, clock=clock))
+    for present_name, present in CLOCKS:
+        now = resume_record(CURVE, clock=present)
+        if present_name == name:
+            check_resume(saved, now, 3)
         else:
-            _rejected(f"cannot resume at step {step}: it was saved with clock=", saved, now, step)
-
-
-def _shown(clock: Any) -> str:
-    """Return the Python expression that builds a clock, without the arguments that are None."""
-    rules = _listed(clock)
-    if len(rules) > 1:
-        return f"[{', '.join(_shown(rule) for rule in rules)}]"
-    (rule,) = rules
-    if rule is None:
-        return "None"
-    arguments = rule.to_dict()
-    del arguments["kind"]
-    shown = [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
-    return f"{type(rule).__name__}({', '.join(shown)})"
-
-
-@examples(100)
-@given(_clocks, _clocks)
-def test_message_names_both_clocks(old: Any, new: Any) -> None:
-    """As Python expressions that build them."""
-    assume(not _is_same(old, new))
-    saved = resume_record(CURVE, clock=old)
-    now = resume_record(CURVE, clock=new)
-    with pytest.raises(ValueError, match="saved with clock=") as caught:
-        check_resume(saved, now, 3)
-    assert f"saved with clock={_shown(old)}, now {_shown(new)};" in str(caught.value)
+            _rejected("cannot resume at step 3: it was saved with clock=.*, now ", saved, now, 3)
 
 
 # A longer run.
@@ -317,9 +228,7 @@ def test_longer_run_in_percent_is_told_to_write_steps() -> None:
 # Records of several groups, a state without a record, and a wanted change.
 
 
-@pytest.mark.parametrize(
-    "transport", [through_json, through_pickle, with_jax_arrays, with_lists_by_sorted_index]
-)
+@pytest.mark.parametrize("transport", [through_json, with_jax_arrays, with_lists_by_sorted_index])
 def test_records_of_groups(transport: Callable[[Any], Any]) -> None:
     records = [resume_record(CURVE, 0.5), resume_record(STAGES, 0.25)]
     saved = transport(records)

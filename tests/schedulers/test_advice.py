@@ -176,14 +176,6 @@ def test_floor_is_past_at_ten_times_the_steps(total: int, unit: int | None) -> N
             assert bool(message) == is_past
 
 
-def test_end_of_a_curve_above_0_is_not_an_end_at_0() -> None:
-    """One group still trains."""
-    curves = [PlateauCurve(112), PlateauCurve(112, min_lr_ratio=0.1)]
-    assert not end_message(curves, None, 200, 200, "lambda_lr")
-    message = end_message(curves, None, 2000, 2000, "lambda_lr")
-    assert "every learning rate at its final value" in message
-
-
 # An optimizer that was loaded without the state of its scheduler.
 
 
@@ -237,34 +229,30 @@ def test_lost_state_of_an_optimizer_loaded_later(optimizer_class: Any, seen: str
         run.train(60)
 
 
-def resumed_run() -> TorchRun:
-    run = TorchRun(AdamW, lr=1e-5)
-    run.load_optimizer(states_after_20_updates(AdamW))
-    return run
-
-
-def test_advice_to_load_the_state_works() -> None:
-    run = resumed_run()
+def load_the_state(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, LONG))
     run.load_schedulers(states_after_20_updates(AdamW))
-    run.train(5)
-    assert run.values()[0] == pytest.approx(0.01 * LONG(25))
 
 
-def test_advice_to_pass_last_epoch_works() -> None:
-    run = resumed_run()
+def pass_last_epoch(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, LONG, last_epoch=19))
-    run.train(5)
-    assert run.values()[0] == pytest.approx(0.01 * LONG(25))
 
 
-def test_advice_to_set_the_peak_works() -> None:
-    run = resumed_run()
-    scheduler = lambda_lr(run.optimizer, LONG)
-    scheduler.set_peak(1e-5)
-    run.use(scheduler)
+def set_the_peak(run: TorchRun) -> None:
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.part.set_peak(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("remedy", "peak", "step"),
+    [(load_the_state, 0.01, 20), (pass_last_epoch, 0.01, 20), (set_the_peak, 1e-5, 0)],
+)
+def test_advice_for_a_lost_state_works(remedy: Any, peak: float, step: int) -> None:
+    run = TorchRun(AdamW, lr=1e-5)
+    run.load_optimizer(states_after_20_updates(AdamW))
+    remedy(run)
     run.train(5)
-    assert run.values()[0] == pytest.approx(1e-5 * LONG(5))
+    assert run.values()[0] == LONG.learning_rate(step + 5, peak)
 
 
 # Without advice, and with warnings as errors.

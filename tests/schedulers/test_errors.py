@@ -1,7 +1,6 @@
 """Wrong arguments, steps and states: each error names what is wrong, and nothing has changed."""
 
 import copy
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -45,78 +44,74 @@ def optimizer() -> Optimizer:
     return optimizer_with([0.1, 0.1], AdamW)
 
 
-# Arguments of lambda_lr.
-
-
-@pytest.mark.parametrize("value", [None, torch.nn.Linear(1, 1), []])
-@wrong(TypeError, "must be a torch")
-def test_optimizer_of_a_scheduler(value: Any) -> None:
-    lambda_lr(value, CURVE)
-
-
-@pytest.mark.parametrize("value", [None, "curve", 5, [CURVE, None], iter([CURVE])])
-@wrong(TypeError, "curve = ", "PlateauCurve(")
-def test_curve_of_a_wrong_type(optimizer: Any, value: Any) -> None:
-    lambda_lr(optimizer, value)
-
-
-@pytest.mark.parametrize("count", [0, 1, 3])
-@wrong(ValueError, "curve has {count}", "parameter groups is 2")
-def test_number_of_curves(optimizer: Any, count: int) -> None:
-    lambda_lr(optimizer, [CURVE] * count)
-
-
-@pytest.mark.parametrize("value", [1.0, True, None, "3"])
-@wrong(TypeError, "last_epoch = {value}", "integer")
-def test_last_epoch_of_a_wrong_type(optimizer: Any, value: Any) -> None:
-    lambda_lr(optimizer, CURVE, value)
-
-
-@pytest.mark.parametrize("value", [-2, -(2**80)])
-@wrong(ValueError, "last_epoch = {value}", "at least -1")
-def test_last_epoch_below_the_start(optimizer: Any, value: int) -> None:
-    lambda_lr(optimizer, CURVE, value)
-
-
-@pytest.mark.parametrize("value", [0, 7])
-@wrong(
-    ValueError,
-    "last_epoch = {value} with DataClock(8)",
-    "DataClock(8, count=n)",
-    "load_state_dict",
-)
-def test_last_epoch_does_not_say_what_was_consumed(optimizer: Any, value: int) -> None:
-    lambda_lr(optimizer, CURVE, value, clock=DataClock(8))
-
-
-@pytest.mark.parametrize(
-    "value",
-    [True, DataClock, {"kind": "data"}, {HoldBelow(0.5, 3)}, iter([PATIENT]), [PATIENT, "2"]],
-)
-@wrong(TypeError, "clock = ", "must be a DataClock, ", *NAMES_OF_RULES, "or a list of such rules")
-def test_clock_of_a_wrong_type(optimizer: Any, value: Any) -> None:
-    lambda_lr(optimizer, CURVE, clock=value)
-
+# Arguments.
 
 OF_SAMPLES = CURVES_IN_UNITS_OF_8[0]
 WITHOUT_PLATEAU = PlateauCurve(30, plateaus=[(50, 0)])
+NOT_A_CLOCK = "clock = .* must be a DataClock, .*or a list of such rules"
+NOT_AN_OPTIMIZER = r"must be a torch\.optim\.Optimizer"
+NOT_A_KEY = "key = .* must be a key of the parameter groups"
+NOT_COUNTED = r"last_epoch = 7 with DataClock\(8\).*DataClock\(8, count=n\).*load_state_dict"
+WRONG_UNIT = r"clock = DataClock.* must be DataClock\(8\)"
+
+Arguments = dict[str, Any]
 
 
-@pytest.mark.parametrize(
-    ("curve", "clock", "message"),
-    [
-        (CURVE, [], "empty list.*leave it out"),
-        ([CURVE, PlateauCurve(30)], PATIENT, "the same curve"),
-        (WITHOUT_PLATEAU, PATIENT, r"HoldUntilFlat.*a plateau to hold at.*\(50, 0\)"),
-        (WITHOUT_PLATEAU, [HoldBelow(0.5, 3), PATIENT], "HoldUntilFlat.*a plateau to hold at"),
-        (OF_SAMPLES, DataClock(16), r"clock = DataClock.* must be DataClock\(8\)"),
-        ([CURVE, OF_SAMPLES], DataClock(1), r"clock = DataClock.* must be DataClock\(8\)"),
-        (OF_SAMPLES, HoldBelow(0.5, 3), r"must be DataClock\(8\).*batch plan"),
-    ],
+def wrong_arguments(*rows: tuple[type[Exception], str, Arguments]) -> Any:
+    """Parametrize a test by the error, a pattern of its message, and the arguments."""
+    return pytest.mark.parametrize(("error", "message", "arguments"), rows)
+
+
+@wrong_arguments(
+    *((TypeError, NOT_AN_OPTIMIZER, {"optimizer": value}) for value in (None, [], CURVE)),
+    *(
+        (TypeError, r"curve = .*PlateauCurve\(", {"curve": value})
+        for value in (None, "curve", 5, [CURVE, None], iter([CURVE]))
+    ),
+    (ValueError, "curve has 0.*parameter groups is 2", {"curve": []}),
+    (ValueError, "curve has 3.*parameter groups is 2", {"curve": [CURVE] * 3}),
+    *(
+        (TypeError, "last_epoch = .*integer", {"last_epoch": value})
+        for value in (1.0, True, None, "3")
+    ),
+    (ValueError, "last_epoch = -2 .*at least -1", {"last_epoch": -2}),
+    (ValueError, NOT_COUNTED, {"last_epoch": 7, "clock": DataClock(8)}),
+    *(
+        (TypeError, NOT_A_CLOCK, {"clock": value})
+        for value in (True, DataClock, {"kind": "data"}, iter([PATIENT]), [PATIENT, "2"])
+    ),
+    (ValueError, "empty list.*leave it out", {"clock": []}),
+    (ValueError, "the same curve", {"curve": [CURVE, WITHOUT_PLATEAU], "clock": PATIENT}),
+    (ValueError, r"a plateau to hold at.*\(50, 0\)", {"curve": WITHOUT_PLATEAU, "clock": PATIENT}),
+    (ValueError, WRONG_UNIT, {"curve": OF_SAMPLES, "clock": DataClock(16)}),
+    (ValueError, WRONG_UNIT, {"curve": [CURVE, OF_SAMPLES], "clock": DataClock(1)}),
+    (ValueError, "batch plan", {"curve": OF_SAMPLES, "clock": HoldBelow(0.5, 3)}),
 )
-def test_clock_that_does_not_fit(optimizer: Any, curve: Any, clock: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        lambda_lr(optimizer, curve, clock=clock)
+def test_wrong_argument_of_lambda_lr(
+    optimizer: Any, error: type[Exception], message: str, arguments: Arguments
+) -> None:
+    with pytest.raises(error, match=message):
+        lambda_lr(**{"optimizer": optimizer, "curve": CURVE, **arguments})
+
+
+@wrong_arguments(
+    *((TypeError, NOT_AN_OPTIMIZER, {"optimizer": value}) for value in (None, [])),
+    *(
+        (TypeError, NOT_A_KEY, {"key": value})
+        for value in ((0, ""), ("betas", -1), ("betas", "0"), ("betas",), 3)
+    ),
+    (ValueError, r"param_groups\[0\] has no decay", {"key": "decay"}),
+    (ValueError, r"param_groups\[0\] has no betas\[2\]", {"key": ("betas", 2)}),
+    (ValueError, r"has no weight_decay\[0\]", {"key": ("weight_decay", 0)}),
+    (ValueError, "key = 'lr'.*use lambda_lr", {"key": "lr"}),
+    (ValueError, "key = 'initial_lr'.*use lambda_lr", {"key": "initial_lr"}),
+    *((TypeError, "be a number", {"key": value}) for value in ("betas", "params", "amsgrad")),
+)
+def test_wrong_argument_of_follow(
+    optimizer: Any, error: type[Exception], message: str, arguments: Arguments
+) -> None:
+    with pytest.raises(error, match=message):
+        follow(**{"optimizer": optimizer, "key": "weight_decay", "curve": CURVE, **arguments})
 
 
 def trained_optimizer(kind: Any) -> Optimizer:
@@ -140,46 +135,6 @@ def trained_optimizer(kind: Any) -> Optimizer:
 def test_learning_rate_that_may_be_decayed(kind: Any, options: dict[str, Any]) -> None:
     optimizer = trained_optimizer(kind)
     lambda_lr(optimizer, CURVE, 6, **options)
-
-
-# Arguments of follow.
-
-
-@pytest.mark.parametrize("value", [None, []])
-@wrong(TypeError, "optimizer = {value} must be")
-def test_optimizer_of_a_follower(value: Any) -> None:
-    follow(value, "weight_decay", CURVE)
-
-
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [
-        ("decay", "param_groups[0] has no decay"),
-        (("betas", 2), "param_groups[0] has no betas[2]"),
-        (("weight_decay", 0), "has no weight_decay[0]"),
-    ],
-)
-def test_option_that_no_group_has(optimizer: Any, key: Any, name: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(name)):
-        follow(optimizer, key, CURVE)
-
-
-@pytest.mark.parametrize("key", [(0, ""), ("betas", -1), ("betas", "0"), ("betas",), 3])
-@wrong(TypeError, "key = {key} must be a key of the parameter groups")
-def test_key_of_a_wrong_type(optimizer: Any, key: Any) -> None:
-    follow(optimizer, key, CURVE)
-
-
-@pytest.mark.parametrize("key", ["lr", "initial_lr"])
-@wrong(ValueError, "key = {key}", "use lambda_lr")
-def test_learning_rate_is_not_for_followers(optimizer: Any, key: str) -> None:
-    follow(optimizer, key, CURVE)
-
-
-@pytest.mark.parametrize("key", ["betas", "params", "amsgrad"])
-@wrong(TypeError, "be a number")
-def test_option_that_is_not_a_number(optimizer: Any, key: str) -> None:
-    follow(optimizer, key, CURVE)
 
 
 # Options of the groups.
@@ -459,26 +414,16 @@ def test_damaged_unit(strict: bool, unit: Any) -> None:
     counted.rejects("unit", with_records(counted.state, clock=clock))
 
 
-MODES: list[tuple[str, dict[str, Any]]] = [
-    ("scheduler", {"strict": True}),
-    ("scheduler", {"strict": False}),
-    ("held", {"strict": True}),
-    ("held", {"strict": False}),
-    ("counted", {"strict": True}),
-    ("counted", {"strict": False}),
-    ("follower", {}),
-]
-
-
 @pytest.mark.filterwarnings("ignore:the (values|learning rates) so far:plateau_jax.CurveWarning")
 @pytest.mark.filterwarnings("ignore:state_dict has a diff:plateau_jax.CurveWarning")
-@pytest.mark.parametrize(("name", "options"), MODES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_strict", [True, False])
 @examples(100)
 @given(data=st.data())
 def test_any_damage_is_rejected_or_harmless(
-    name: str, options: dict[str, Any], data: st.DataObject
+    kind: str, is_strict: bool, data: st.DataObject
 ) -> None:
-    run = run_of(name, **options)
+    run = run_of(kind, strict=is_strict)
     run.train(5)
     saved = copy.deepcopy(run.part.state_dict())
     state = damaged(data.draw, saved)
@@ -498,43 +443,35 @@ def test_any_damage_is_rejected_or_harmless(
 
 OLD = PlateauCurve(64, warmup_steps=5)
 LONGER = PlateauCurve(96, warmup_steps=5)
+SHORT = PlateauCurve(9, plateaus=[(0, 50)])
+TO_TRAIN_LONGER = (
+    r"state_dict cannot resume at step 40: .* total_steps=64, now 96, and the values differ from "
+    r"step 6 on; to train longer, keep the lengths of the phases so far.*; otherwise resume with "
+    r"the old curve, or pass strict=False .*lambda_lr if"
+)
 
 
-def resume(saved: Any, current: Any, name: str = "scheduler") -> None:
-    """Load the state of 40 updates under another curve."""
-    groups = 1
-    if isinstance(saved, list):
-        groups = len(saved)
-    old = run_of(name, saved, [0.1] * groups)
+@pytest.mark.parametrize(
+    ("saved", "current", "message"),
+    [
+        ([OLD], [LONGER], TO_TRAIN_LONGER),
+        ([OLD], [SHORT], r"=64, now 9; warmup_steps=5, now 0; …,"),
+        ([OLD, OLD], [OLD, LONGER], "the values of group 1 differ from step 6 on"),
+    ],
+)
+def test_state_of_a_different_curve(saved: Any, current: Any, message: str) -> None:
+    peaks = [0.1] * len(saved)
+    old = run_of("scheduler", saved, peaks)
     old.train(40)
     state = through_file(old.part.state_dict())
-    new = run_of(name, current, [0.1] * groups)
-    new.part.load_state_dict(state)
+    new = run_of("scheduler", current, peaks)
+    new.rejects(ValueError, message, partial(new.part.load_state_dict, state))
 
 
-@wrong(
-    ValueError,
-    "state_dict cannot resume at step 40",
-    " total_steps=64, now 96",
-    "the values differ from step 6 on; to train longer, keep the lengths of the phases so far",
-    "; otherwise resume with the old curve, or pass strict=False",
-    "lambda_lr if",
-)
-def test_longer_curve() -> None:
-    resume(OLD, LONGER)
-
-
-@wrong(CurveWarning, "the values differ from step 6 on", "at step 40 of")
-def test_longer_curve_of_a_follower() -> None:
-    resume(OLD, LONGER, "follower")
-
-
-@wrong(ValueError, "=64, now 9; warmup_steps=5, now 0; …,")
-def test_curve_with_three_differences() -> None:
-    short = PlateauCurve(9, plateaus=[(0, 50)])
-    resume(OLD, short)
-
-
-@wrong(ValueError, "group 1 differ")
-def test_different_curve_of_the_second_group() -> None:
-    resume([OLD, OLD], [OLD, LONGER])
+def test_follower_warns_of_a_different_curve() -> None:
+    old = run_of("follower", OLD)
+    old.train(40)
+    new = run_of("follower", LONGER)
+    with pytest.warns(CurveWarning, match="differ from step 6 on.* at step 40 of"):
+        new.part.load_state_dict(old.part.state_dict())
+    assert new.part.curve_step == 40

@@ -15,10 +15,8 @@ import pytest
 import torch
 from support.schedulers.runs import lrs_of, optimizer_with
 from support.training.steps import through_file
-from torch.optim import SGD
 from torch.optim.lr_scheduler import (
     LambdaLR,
-    LRScheduler,
     OneCycleLR,
     SequentialLR,
 )
@@ -114,34 +112,12 @@ def test_replays_steps(training: Training) -> None:
         training.scheduler.step()
 
 
-@same
-def test_passes_the_epoch_to_every_step(training: Training) -> None:
-    for epoch in range(20, 25):
-        training.step_optimizer()
-        training.scheduler.step(epoch=epoch)
-
-
-@same
-def test_builds_again_at_the_same_step(training: Training) -> None:
-    old = training.scheduler
-    training.scheduler = type(old)(training.optimizer, old.lr_lambdas, old.last_epoch - 1)
-
-
 # Bases and learning rates.
 
 
 @same
 def test_scales_bases_by_the_world_size(training: Training) -> None:
     training.scheduler.base_lrs = [base * 4 for base in training.scheduler.base_lrs]
-
-
-@same
-def test_freezes_a_group_for_a_while(training: Training) -> None:
-    group = training.groups[-1]
-    training.scheduler.base_lrs[-1] = 0.0
-    group["lr"] = 0.0
-    training.train(3)
-    training.scheduler.base_lrs[-1] = float(group["initial_lr"])
 
 
 @same
@@ -154,25 +130,12 @@ def test_multiplies_what_the_scheduler_wrote(training: Training) -> None:
 # States and copies.
 
 
-def resume(training: Training, *, optimizer_first: bool) -> None:
-    states = copy.deepcopy([training.optimizer.state_dict(), training.scheduler.state_dict()])
+@same
+def test_resumes_from_a_file(training: Training) -> None:
+    states = through_file([training.optimizer.state_dict(), training.scheduler.state_dict()])
     training.start()
-    parts: list[Any] = [training.optimizer, training.scheduler]
-    if not optimizer_first:
-        parts.reverse()
-        states.reverse()
-    for part, state in zip(parts, states, strict=True):
-        part.load_state_dict(through_file(state))
-
-
-@same
-def test_resumes_the_optimizer_first(training: Training) -> None:
-    resume(training, optimizer_first=True)
-
-
-@same
-def test_resumes_the_scheduler_first(training: Training) -> None:
-    resume(training, optimizer_first=False)
+    training.optimizer.load_state_dict(states[0])
+    training.scheduler.load_state_dict(states[1])
 
 
 @same
@@ -203,52 +166,7 @@ def test_derives_a_class_with_a_floor(training: Training) -> None:
     training.scheduler = WithFloor(training.optimizer, CURVE, training.scheduler.last_epoch - 1)
 
 
-@same
-def test_wraps_step(training: Training) -> None:
-    step = training.scheduler.step
-    steps: list[int] = []
-
-    def step_and_count(*args: Any, **kwargs: Any) -> None:
-        step(*args, **kwargs)
-        steps.append(1)
-
-    training.scheduler.step = step_and_count
-    training.train(4)
-    assert len(steps) == 4
-
-
 # Other schedulers that hold this one.
-
-
-class Warmup(LRScheduler):
-    """Warms up to twice the bases, and then steps another scheduler from there."""
-
-    def __init__(self, optimizer: SGD, steps: int, after: Any) -> None:
-        self.steps = steps
-        self.after = after
-        self.is_finished = False
-        super().__init__(optimizer)
-
-    def get_lr(self) -> list[Any]:
-        if self.last_epoch > self.steps:
-            if not self.is_finished:
-                self.after.base_lrs = [base * 2 for base in self.base_lrs]
-                self.is_finished = True
-            return self.after.get_last_lr()
-        return [base * self.last_epoch / self.steps for base in self.base_lrs]
-
-    def step(self, epoch: int | None = None) -> None:
-        if self.is_finished:
-            self.after.step(epoch)
-        else:
-            super().step(epoch)
-
-
-@same
-def test_warms_up_by_a_different_scheduler(training: Training) -> None:
-    after = training.scheduler
-    after.last_epoch = 0
-    training.scheduler = Warmup(training.optimizer, 4, after)
 
 
 @same

@@ -2,185 +2,107 @@
 
 import copy
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
-from support.examples import examples
-from support.runs.run import Run
-from support.runs.torch_run import TorchRun
+from support.schedulers.runs import learning_rate
 from support.wrong import wrong
 from torch.optim import Optimizer
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
-from torch_bridge import follow
+from plateau_jax import StagedCurve
+from torch_bridge import follow, lambda_lr
 
 RISING = StagedCurve([(10, 1.0)], start=0.5)
-FALLING = PlateauCurve(8)
-
-Options = dict[str, Any]
-Layout = list[Curve | None]
-
-WITH_MOMENTUM = {"momentum": 0.95}
-WITHOUT_MOMENTUM = {"betas": (0.9, 0.95)}
+FALLING = StagedCurve([(8, 0.0, "linear")], start=1.0)
 
 
-def new_group(options: Options) -> Options:
-    """Return a group of one parameter with these options."""
+def new_group(**options: Any) -> dict[str, Any]:
     return {"params": [torch.nn.Parameter(torch.ones(1))], **options}
 
 
 class MuonWithAdam(Optimizer):
     """Its groups have either a momentum, or Adam's betas."""
 
-    def __init__(self, options: Sequence[Options]) -> None:
-        groups = [new_group(item) for item in options]
+    def __init__(self, *momenta: float | None) -> None:
+        groups: list[dict[str, Any]] = []
+        for momentum in momenta:
+            if momentum is None:
+                groups.append(new_group(betas=(0.9, 0.95)))
+            else:
+                groups.append(new_group(momentum=momentum))
         super().__init__(groups, {"lr": 0.1})
 
     def step(self, closure: Any = None) -> None:
         pass
 
 
-def options_of(layout: Layout) -> list[Options]:
-    options: list[Options] = []
-    for index, curve in enumerate(layout):
-        if curve is None:
-            options.append(dict(WITHOUT_MOMENTUM))
-        else:
-            options.append({"momentum": 0.95 - index / 16})
-    return options
-
-
-class MomentumRun(TorchRun):
-    """An optimizer with a follower of its momentum."""
-
-    def __init__(self, layout: Layout, options: list[Options]) -> None:
-        self.options = options
-        Run.__init__(self, layout, [])
-
-    def build(self) -> None:
-        self.optimizer = MuonWithAdam(self.options)
-        self.use(follow(self.optimizer, "momentum", self.curve))
-
-    def values(self) -> list[float]:
-        return [group["momentum"] for group in self.groups if "momentum" in group]
-
-
-def run_of(layout: Layout) -> MomentumRun:
-    return MomentumRun(layout, options_of(layout))
-
-
-def load_optimizer(run: MomentumRun) -> None:
-    run.optimizer.load_state_dict(run.optimizer.state_dict())
-
-
-def reverse_groups(run: MomentumRun) -> None:
-    run.groups.reverse()
-
-
-def add_group_without_momentum(run: MomentumRun) -> None:
-    if None in run.curve:
-        group = new_group(WITHOUT_MOMENTUM)
-        run.optimizer.add_param_group(group)
-
-
-def remove_groups_without_momentum(run: MomentumRun) -> None:
-    groups = run.groups
-    groups[:] = [group for group in groups if "momentum" in group]
-
-
-def set_base(run: MomentumRun) -> None:
-    run.part.set_base_value(0.75)
-
-
-def pickle_all(run: MomentumRun) -> None:
-    pickled = pickle.dumps((run.optimizer, run.schedulers))
-    run.optimizer, run.schedulers = pickle.loads(pickled)
-
-
-def copy_all(run: MomentumRun) -> None:
-    copied = copy.deepcopy((run.optimizer, run.schedulers))
-    run.optimizer, run.schedulers = copied
-
-
-CHANGES = (
-    MomentumRun.update,
-    load_optimizer,
-    reverse_groups,
-    add_group_without_momentum,
-    remove_groups_without_momentum,
-    set_base,
-    pickle_all,
-    copy_all,
-)
-
-curves_or_none = st.sampled_from([None, RISING, FALLING])
-layouts = st.lists(curves_or_none, min_size=1, max_size=4).filter(any)
-
-
-@examples(200)
-@given(layouts, st.lists(st.sampled_from(CHANGES), max_size=8))
-def test_groups_without_the_option_do_not_matter(
-    layout: Layout, changes: list[Callable[[MomentumRun], None]]
-) -> None:
-    """The others follow their curves as in an optimizer that has only those."""
-    options = options_of(layout)
-    run = MomentumRun(layout, options)
-    curves: Layout = [curve for curve in layout if curve is not None]
-    options_with_momentum = [item for item in options if "momentum" in item]
-    only_with_momentum = MomentumRun(curves, options_with_momentum)
-    for change in changes:
-        change(run)
-        change(only_with_momentum)
-        run.update()
-        only_with_momentum.update()
-        assert run.values() == only_with_momentum.values()
-    indices: list[int] = []
-    for index, group in enumerate(run.groups):
+def momenta(optimizer: Optimizer) -> list[float]:
+    """Return the momentum of each group that has one; the others must be untouched."""
+    values: list[float] = []
+    for group in optimizer.param_groups:
         if "momentum" in group:
-            indices.append(index)
+            values.append(group["momentum"])
         else:
-            assert "initial_momentum" not in group
-            assert group["betas"] == WITHOUT_MOMENTUM["betas"]
-    state = run.part.state_dict()
-    assert state.pop("groups") == indices
-    expected_state = only_with_momentum.part.state_dict()
-    del expected_state["groups"]
-    assert state == expected_state
+            assert group.keys() == {"params", "lr", "betas"}
+    return values
 
 
-@examples(50)
-@given(layouts, st.integers(0, 12))
-def test_follower_of_some_groups_resumes(layout: Layout, saved_at: int) -> None:
-    run = run_of(layout)
-    run.train(saved_at)
-    resumed = run_of(layout)
-    state = run.save()
-    resumed.load_schedulers(state)
-    resumed.load_optimizer(state)
-    for _ in range(3):
-        run.update()
-        resumed.update()
-        assert resumed.values() == run.values()
+Parts = tuple[Optimizer, follow]
 
 
-def test_item_that_only_some_groups_have() -> None:
-    optimizer = MuonWithAdam([WITH_MOMENTUM, {"betas": (0.9, 0.99)}])
-    curve = StagedCurve([(4, 1.0)], start=0.95 / 0.99)
-    follower = follow(optimizer, ("betas", 1), [None, curve])
-    with_momentum, with_betas = optimizer.param_groups
-    assert with_betas["betas"] == (0.9, pytest.approx(0.95))
-    for _ in range(4):
+def resumed(optimizer: Optimizer, follower: follow) -> Parts:
+    fresh = MuonWithAdam(0.5, None, 0.25)
+    new = follow(fresh, "momentum", [RISING, None, FALLING])
+    new.load_state_dict(follower.state_dict())
+    fresh.load_state_dict(optimizer.state_dict())
+    return fresh, new
+
+
+def copied(optimizer: Optimizer, follower: follow) -> Parts:
+    return copy.deepcopy((optimizer, follower))
+
+
+def pickled(optimizer: Optimizer, follower: follow) -> Parts:
+    return pickle.loads(pickle.dumps((optimizer, follower)))
+
+
+def with_one_group_more(optimizer: Optimizer, follower: follow) -> Parts:
+    optimizer.add_param_group(new_group(betas=(0.5, 0.5)))
+    return optimizer, follower
+
+
+def with_one_group_less(optimizer: Optimizer, follower: follow) -> Parts:
+    del optimizer.param_groups[1]
+    return optimizer, follower
+
+
+@pytest.mark.parametrize(
+    "change", [resumed, copied, pickled, with_one_group_more, with_one_group_less]
+)
+def test_groups_without_the_option_do_not_matter(
+    change: Callable[[Optimizer, follow], Parts],
+) -> None:
+    optimizer: Any = MuonWithAdam(0.5, None, 0.25)
+    follower = follow(optimizer, "momentum", [RISING, None, FALLING])
+    for update in range(6):
+        if update == 3:
+            optimizer, follower = change(optimizer, follower)
+        expected = [learning_rate(0.5, RISING, update), learning_rate(0.25, FALLING, update)]
+        assert momenta(optimizer) == expected
+        optimizer.step()
         follower.step()
-    assert with_betas["betas"] == (0.9, pytest.approx(0.99))
-    assert with_momentum.keys() == {"params", "lr", "momentum"}
+    optimizer.param_groups.reverse()
+    follower.step()
+    expected = [learning_rate(0.25, FALLING, 7), learning_rate(0.5, RISING, 7)]
+    assert momenta(optimizer) == expected
+    assert len(follower.state_dict()["groups"]) == 2
 
 
 @pytest.fixture
 def optimizer() -> MuonWithAdam:
-    return MuonWithAdam([WITH_MOMENTUM, WITHOUT_MOMENTUM])
+    return MuonWithAdam(0.95, None)
 
 
 @wrong(ValueError, "param_groups[1] has no momentum: its curve must be None")
@@ -191,9 +113,9 @@ def test_curve_of_a_group_without_the_option(optimizer: MuonWithAdam, curve: Any
 
 @wrong(ValueError, "param_groups[2] has no momentum: its curve must be None")
 def test_added_group_without_the_option() -> None:
-    optimizer = MuonWithAdam([WITH_MOMENTUM, WITH_MOMENTUM])
+    optimizer = MuonWithAdam(0.95, 0.9)
     follower = follow(optimizer, "momentum", RISING)
-    group = new_group(WITHOUT_MOMENTUM)
+    group = new_group(betas=(0.9, 0.95))
     optimizer.add_param_group(group)
     follower.step()
 
@@ -203,10 +125,21 @@ def test_none_for_a_group_with_the_option(optimizer: MuonWithAdam) -> None:
     follow(optimizer, "momentum", [None, None])
 
 
+@wrong(ValueError, "curve has only None", "nesterov")
+def test_option_that_no_group_has(optimizer: MuonWithAdam) -> None:
+    follow(optimizer, "nesterov", [None, None])
+
+
 @wrong(ValueError, "is new, and has no curve")
 def test_added_group_with_the_option_needs_a_curve() -> None:
-    optimizer = MuonWithAdam([WITH_MOMENTUM, WITHOUT_MOMENTUM])
+    optimizer = MuonWithAdam(0.95, None)
     follower = follow(optimizer, "momentum", [RISING, None])
-    group = new_group(WITH_MOMENTUM)
+    group = new_group(momentum=0.5)
     optimizer.add_param_group(group)
     follower.step()
+
+
+@wrong(TypeError, "must be a Curve")
+def test_learning_rate_needs_a_curve_for_each_group(optimizer: MuonWithAdam) -> None:
+    curves: Any = [RISING, None]
+    lambda_lr(optimizer, curves)

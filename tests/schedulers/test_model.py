@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from support.clocks.holds import curve_steps_of
 from support.curves.descriptions import build
 from support.examples import examples
@@ -386,6 +386,7 @@ operations = st.lists(st.sampled_from(OPERATIONS), max_size=12)
 @every_kind
 @pytest.mark.parametrize("form", [float, torch.tensor])
 @examples(60)
+@example(operations=[Program.restart, Program.reverse])
 @given(operations=operations)
 def test_program_follows_the_model(
     kind: Kind, form: Any, operations: list[Callable[[Program], None]]
@@ -436,6 +437,7 @@ def is_interrupted(program: Program, call: Callable[[Program], None], line: int)
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [KINDS["updates"], KINDS["weight decay"]])
 @pytest.mark.parametrize("call", [step, load, set_bases])
 def test_interrupted_call_can_be_repeated(kind: Kind, call: Callable[[Program], None]) -> None:

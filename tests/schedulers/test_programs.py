@@ -168,14 +168,6 @@ def resumes_from_a_file(checked: CheckedRun) -> None:
     run.load_schedulers(state)
 
 
-def resumes_scheduler_first(checked: CheckedRun) -> None:
-    run = checked.run
-    state = run.save()
-    run.start()
-    run.load_schedulers(state)
-    run.load_optimizer(state)
-
-
 def resumes_before_building(checked: CheckedRun) -> None:
     run = checked.run
     # A new follower takes the loaded values as its bases at first, and rejects small ones.
@@ -224,7 +216,6 @@ def sets_peak(checked: CheckedRun) -> None:
 
 ACTIONS: Sequence[Callable[[CheckedRun], None]] = [
     resumes_from_a_file,
-    resumes_scheduler_first,
     resumes_before_building,
     resumes_from_json,
     rolls_back,

@@ -16,10 +16,10 @@ from schedulers import kinds
 from support.runs.torch_run import TorchRun
 from support.schedulers.runs import optimizer_with
 from torch.optim import SGD, Adagrad, AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import DataClock, HoldBelow, PlateauCurve, StagedCurve
+from plateau_jax import DataClock, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr
 
 bfloat16_tensor = partial(torch.tensor, dtype=torch.bfloat16)
@@ -47,12 +47,6 @@ def test_step_after_every_update(build: Any, run: TorchRun) -> None:
     run.train(105)
 
 
-def test_no_steps_after_the_end_at_a_floor(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, kinds.FLOOR))
-    run.train(15)
-    run.step_optimizer(700)
-
-
 def test_unit_of_20_updates(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, kinds.CURVE, clock=DataClock(200, count=10)))
     run.train(100)
@@ -68,37 +62,12 @@ def test_averaging_of_weights(run: TorchRun) -> None:
         run.repeat(1, updates=20)
 
 
-def test_plots_of_the_learning_rates_to_come(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, kinds.CURVE))
-    for updates in (0, 2, 30, 1):
-        run.train(updates)
-        run.step_schedulers(50)
-
-
-def test_sequence_that_fades(run: TorchRun) -> None:
-    fading = LinearLR(run.optimizer, start_factor=1.0, end_factor=0.0, total_iters=1)
-    run.use(kinds.sequence(run.optimizer, fading, lambda_lr(run.optimizer, kinds.CURVE), at=3))
-    run.repeat(1, updates=31)
-
-
 def test_skipped_updates_of_fp16(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, kinds.CURVE))
     for update in range(100):
         if update not in (10, 12, 30, 31, 32, 50):
             run.step_optimizer()
         run.step_schedulers()
-
-
-def test_step_that_is_late_now_and_then(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    for _ in range(60):
-        run.repeat(1, updates=12)
-        run.train(1)
-
-
-def test_accumulation(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    run.repeat(150, updates=9)
 
 
 def test_iterations_of_ppo(run: TorchRun) -> None:
@@ -117,20 +86,9 @@ def test_unit_that_lasts(run: TorchRun) -> None:
     run.repeat(9, updates=60)
 
 
-def test_curve_held_for_long(run: TorchRun) -> None:
-    scheduler = lambda_lr(run.optimizer, kinds.LONG, clock=HoldBelow(1.0, 99))
-    run.use(kinds.with_arguments(scheduler, metric=0.5))
-    run.repeat(9, updates=60)
-
-
 def test_curve_that_ends_at_its_highest_level(run: TorchRun) -> None:
     run.use(lambda_lr(run.optimizer, [kinds.FLOOR, StagedCurve([(5, 1.0)])]))
     run.train(1350)
-
-
-def test_jump_past_the_end(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, kinds.FLOOR, last_epoch=5000))
-    run.train(90)
 
 
 # Several schedulers, and groups that change.
@@ -141,15 +99,6 @@ def test_phases(run: TorchRun) -> None:
     for curve in (kinds.LONG, kinds.WARMUP, to_a_plateau):
         run.use(lambda_lr(run.optimizer, curve))
         run.train(700)
-
-
-def test_phases_built_at_once(run: TorchRun) -> None:
-    first = lambda_lr(run.optimizer, StagedCurve([(100, 1.0), (900,)]))
-    second = lambda_lr(run.optimizer, kinds.LONG)
-    run.use(first)
-    run.train(1000)
-    run.use(second)
-    run.train(1000)
 
 
 def test_reduce_on_plateau_takes_over(run: TorchRun) -> None:
@@ -173,16 +122,6 @@ def test_group_that_is_added(run: TorchRun) -> None:
 def test_updates_before_the_scheduler(run: TorchRun) -> None:
     run.step_optimizer(30)
     run.use(lambda_lr(run.optimizer, kinds.LONG))
-    run.train(60)
-
-
-def test_set_peak_of_a_second_phase(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    run.train(30)
-    run.write(lr=1e-4)
-    scheduler = lambda_lr(run.optimizer, kinds.WARMUP)
-    scheduler.set_peak(1e-4)
-    run.use(scheduler)
     run.train(60)
 
 
@@ -240,22 +179,20 @@ def test_run_that_loads_its_states_is_silent(resume: Resume, updates: int) -> No
     run.train(updates)
     states = run.save()
 
-    built_after_loading = run.in_a_new_process()
-    built_after_loading.load_optimizer(states)
-    built_after_loading.use(resume.build(built_after_loading.optimizer, kinds.CURVE))
-    built_after_loading.load_schedulers(states)
-    built_after_loading.train(30)
+    def build_and_load(order: str) -> None:
+        resumed = run.in_a_new_process()
+        for part in order.split(", "):
+            if part == "optimizer":
+                resumed.load_optimizer(states)
+            elif part == "build":
+                resumed.use(resume.build(resumed.optimizer, kinds.CURVE))
+            else:
+                resumed.load_schedulers(states)
+        resumed.train(30)
 
-    built_before_loading = run.in_a_new_process()
-    built_before_loading.use(resume.build(built_before_loading.optimizer, kinds.CURVE))
-    built_before_loading.load(states)
-    built_before_loading.train(30)
-
-    optimizer_last = run.in_a_new_process()
-    optimizer_last.use(resume.build(optimizer_last.optimizer, kinds.CURVE))
-    optimizer_last.load_schedulers(states)
-    optimizer_last.load_optimizer(states)
-    optimizer_last.train(30)
+    build_and_load("optimizer, build, scheduler")
+    build_and_load("build, optimizer, scheduler")
+    build_and_load("build, scheduler, optimizer")
 
 
 @pytest.mark.usefixtures("frozen")

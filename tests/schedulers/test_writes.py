@@ -258,12 +258,6 @@ def test_group_is_removed_with_its_base_and_curve(training: Training) -> None:
 # `lr_lambdas` and `optimizer`.
 
 
-def test_curves_may_be_replaced_by_themselves(training: Training) -> None:
-    training.part.lr_lambdas = [*training.part.lr_lambdas]
-    training.update()
-    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25)
-
-
 def constant(step: int) -> float:
     return 1.0
 
@@ -327,14 +321,6 @@ def test_base_is_set_in_a_second_phase(training: Training) -> None:
     assert training.values() == on_line(3, 0.5, 0.07)
 
 
-def test_phases_begin_with_the_same_base(training: Training) -> None:
-    """As a notebook's cell that is run again."""
-    for _ in range(3):
-        training.part = training.build(LINE)
-        assert training.values() == on_line(0, 0.5, 0.25)
-        training.update(5)
-
-
 # A state of the optimizer.
 
 
@@ -369,14 +355,3 @@ def test_tensor_of_two_optimizers_is_copied() -> None:
     assert lrs_of(first) == [learning_rate(0.5, WARMUP, UPDATES)]
     assert lrs_of(second) == on_line(UPDATES, 0.5)
     assert lr.item() == 0.5
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_scheduler_writes_into_the_tensor_of_a_group(name: str) -> None:
-    """A compiled or captured optimizer reads this tensor."""
-    training = Training(name, form=torch.tensor)
-    tensors = [group[name] for group in training.groups]
-    training.update()
-    for group, tensor in zip(training.groups, tensors, strict=True):
-        assert group[name] is tensor
-    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25)

@@ -474,6 +474,7 @@ class GroupScheduler(LRScheduler):
         is_new = self.last_epoch <= 0 and self.is_in_charge()
         for index, base in enumerate(resumed.peaks):
             self._members.groups[index][self._option.base_key] = self.base_lrs[index] = base
+        self._meet(warns=False)  # also while it waits for its turn: the bases belong to the groups
         if resumed.position.updates >= 0 and (state["in_charge"] or is_new):
             self._move_to(resumed.position)
         else:

@@ -17,9 +17,3 @@ def end_in_the_write(path: Path, record: dict[str, Any]) -> None:
 
     with patch.object(Path, "replace", kill):
         check_resume_file(path, record, 0)
-
-
-def start_at_once(path: Path, barrier: Any, records: list[Any]) -> None:
-    barrier.wait()
-    for record in records:
-        check_resume_file(path, record, 0)

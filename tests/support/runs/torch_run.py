@@ -87,15 +87,6 @@ class TorchRun(Run):
             self.step_optimizer(updates)
             self.step_schedulers(steps)
 
-    def write(self, **options: float) -> None:
-        """Write into the groups, as a user does."""
-        for group in self.groups:
-            for name, value in options.items():
-                if isinstance(group.get(name), Tensor):
-                    group[name].fill_(value)
-                else:
-                    group[name] = value
-
     # The position and the state.
 
     def curve_step(self) -> int:
@@ -105,7 +96,6 @@ class TorchRun(Run):
         return self.part.consumed
 
     def save(self) -> Any:
-        # First, because this gives new groups their values.
         schedulers = [scheduler.state_dict() for scheduler in self.schedulers]
         return through_file({"optimizer": self.optimizer.state_dict(), "schedulers": schedulers})
 
