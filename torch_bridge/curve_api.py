@@ -34,8 +34,8 @@ from plateau_jax.saved_states.formats import (
     DIFFERENT_VERSION,
     Format,
     is_of_different_version,
+    reading_state_of,
 )
-from plateau_jax.saved_states.state_errors import reading_state_of
 from plateau_jax.table.encoding import Table, decode_table
 from plateau_jax.table.fixed_point import evaluate as evaluate_table
 

@@ -52,8 +52,6 @@ class Owner(NamedTuple):
     a warning. Empty if the run continues with the program's: then it is an error."""
     counter: str = "updates"
     """The entry of the state with the number of updates."""
-    has_position: bool = True
-    """False for a record alone, which does not say where its clock stood."""
 
 
 class _Difference(NamedTuple):
@@ -113,13 +111,13 @@ def _differences(
         problem = f"the number of groups was {len(records)}, and is {len(now)} now"
         yield _Difference("number of groups", problem, f"The run continues at step {step}")
         return
-    yield from _compare_clocks(records, now, step, owner)
+    yield from _compare_clocks(records, now, step)
     yield from _compare_peaks(records, now, owner)
     yield from _compare_curves(records, now, step, owner, is_step_used=is_step_used)
 
 
 def _compare_clocks(
-    records: Sequence[Record], now: Sequence[Schedule], step: int, owner: Owner
+    records: Sequence[Record], now: Sequence[Schedule], step: int
 ) -> Iterator[_Difference]:
     for record, schedule in zip(records, now, strict=True):
         # Compared as plain values: building rules from them would also check their types, and a
@@ -127,8 +125,6 @@ def _compare_clocks(
         if differ(record.clock, schedule.clock):
             shown = f"clock={show_clock(record.clock)}, now {show_clock(schedule.clock)}"
             continues = f"The run continues at step {step} of the curve, with a fresh clock"
-            if not owner.has_position:
-                continues = "Nothing else is known of its clock"
             yield _Difference("clock", f"it was saved with {shown}", continues)
             return
 

@@ -24,7 +24,6 @@ from plateau_jax.saved_states.formats import (
     Format,
     check_entries,
     describe_error,
-    is_of_different_version,
 )
 
 if sys.platform != "win32":
@@ -108,26 +107,10 @@ def check_resume_file(
     text = os.fsdecode(path)
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", text):  # `Path` shortens gs://bucket to gs:/bucket
         raise ValueError(f"path = {text!r} is a URL: pass the path of a file that can be opened")
-    with _explaining_errors(text):
-        # Of a link, the file itself, because it is replaced.
-        file = Path(text).expanduser().resolve()
-        if file.exists() and not file.is_file():
-            raise ValueError(f"path = {text!r} is not a file: pass a path such as run/curve.json")
-        _continue_history(file, new_entry, strict=strict)
-
-
-@contextmanager
-def _explaining_errors(path: str) -> Generator[None]:
-    """Name the file in an OSError, and say what to do."""
-    try:
-        yield
-    except OSError as error:
-        advice = (
-            "the history of the run cannot be kept in this file. Pass a path to which every "
-            "process can write, on a file system with locks and free space"
-        )
-        shown = os.path.abspath(path)
-        raise OSError(error.errno, f"{error.strerror or error}: {advice}", shown) from error
+    file = Path(text).expanduser().resolve()  # of a link, the file itself, because it is replaced
+    if file.exists() and not file.is_file():
+        raise ValueError(f"path = {text!r} is not a file: pass a path such as run/curve.json")
+    _continue_history(file, new_entry, strict=strict)
 
 
 def _continue_history(file: Path, new_entry: _Entry, *, strict: bool) -> None:
@@ -241,8 +224,6 @@ def _read_history(file: Path) -> list[_Entry]:
             raise TypeError("its entries must be a list")
         return [_read_entry(file, entry) for entry in state["entries"]]
     except Exception as error:  # a wrong type can raise anything
-        if is_of_different_version(error):
-            raise ValueError(str(error)) from None
         raise ValueError(_damage_message(file, error)) from None
 
 

@@ -1,7 +1,7 @@
 """The record of a run: its curve, its peak and its clock, in plain values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -10,12 +10,11 @@ import numpy as np
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import short_repr
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.clocks.clock import CLOCKS, AnyClock, CheckedClock, check_clock
+from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.saved_states.formats import (
     DIFFERENT_VERSION,
     Format,
-    check_entries,
     describe_error,
     is_of_different_version,
 )
@@ -152,8 +151,6 @@ def read_record(name: str, record: Any) -> Record:
             raise TypeError("pass what resume_record returned, or a list of such records")
         return _parse_record(name, plain)
     except Exception as error:  # a wrong type can raise anything
-        if is_of_different_version(error):
-            raise ValueError(str(error)) from None
         shown = f"{name} = {short_repr(record)}"
         problem = describe_error(error)
         raise ValueError(f"{shown} is not from resume_record: {problem}") from None
@@ -161,35 +158,10 @@ def read_record(name: str, record: Any) -> Record:
 
 def _parse_record(name: str, plain: Any) -> Record:
     saved = _FORMAT.read(name, plain)
-    clock = saved.get("clock")
-    for part in _parts_of(clock):
-        if isinstance(part, dict):
-            _check_clock_is_known(name, cast("dict[str, Any]", part))
     peak_value: Any = saved.get("peak_value")
     if peak_value is not None:
         peak_value = shortest_decimal(peak_value)
-    return Record(name, saved["curve"], peak_value, clock)
-
-
-def _check_clock_is_known(name: str, clock: Mapping[str, Any]) -> None:
-    """Raise a ValueError for a kind or an argument that this version does not know.
-
-    Its values are only compared.
-    """
-    kind = clock.get("kind")
-    if not isinstance(kind, str):
-        return
-    if kind not in CLOCKS:
-        raise ValueError(f"{name} has a clock of the kind {kind!r}, so it was {DIFFERENT_VERSION}")
-    known = {"kind", *(argument.name for argument in fields(CLOCKS[kind]))}
-    check_entries(f"the clock of {name}", clock, known)
-
-
-def _parts_of(clock: Any) -> list[Any]:
-    """Return the rules, or the clock itself."""
-    if isinstance(clock, list):
-        return cast("list[Any]", clock)
-    return [clock]
+    return Record(name, saved["curve"], peak_value, saved.get("clock"))
 
 
 def _to_plain_value(value: Any) -> Any:

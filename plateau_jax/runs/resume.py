@@ -174,7 +174,7 @@ def compare_records(
     if ": " in function:
         file, function = function.rsplit(": ", 1)
         subject = f"{file}: the run"
-    owner = Owner(subject, f"pass strict=False to {function}", has_position=False)
+    owner = Owner(subject, f"pass strict=False to {function}")
     return compare(saved, schedules, step, owner, is_step_used=is_step_used, strict=strict)
 
 

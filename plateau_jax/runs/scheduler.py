@@ -12,8 +12,7 @@ from plateau_jax.runs.comparison import Owner, schedules_of
 from plateau_jax.runs.record import dump_records
 from plateau_jax.runs.resume import resume
 from plateau_jax.runs.values_ahead import ValuesAhead
-from plateau_jax.saved_states.formats import Format
-from plateau_jax.saved_states.state_errors import reading_state_of
+from plateau_jax.saved_states.formats import Format, reading_state_of
 
 
 class RunState(TypedDict):

@@ -1,5 +1,5 @@
-"""What is saved, and read by later versions.
+"""What is saved.
 
-`formats` (kinds of states, and how they grow), `state_errors` (errors from malformed states),
-`storable` (pickles and copies of frozen dataclasses).
+`formats` (kinds of states, their entries, and errors from malformed ones), `storable` (pickles and
+copies of frozen dataclasses).
 """

@@ -16,7 +16,7 @@ without hooks, are not counted.
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -32,7 +32,6 @@ from torch_bridge.advice.position_warnings import (
 from torch_bridge.curve_api import (
     Curve,
     Position,
-    ValuesAhead,
     one_if_equal,
     shortest_decimal,
     warn,
@@ -41,23 +40,6 @@ from torch_bridge.optimizer_traits import updates_made
 
 _CHECKS = 0, 1, 57, 168
 """The updates before which the scheduler is checked."""
-
-
-class WatchedScheduler(Protocol):
-    """What the advice reads of a scheduler."""
-
-    @property
-    def optimizer(self) -> Optimizer: ...
-    @property
-    def ahead(self) -> ValuesAhead: ...
-    @property
-    def position(self) -> Position: ...
-    @property
-    def unit(self) -> int | None: ...
-    @property
-    def consumed(self) -> int: ...
-    def get_last_lr(self) -> list[Any]: ...
-    def is_in_charge(self) -> bool: ...
 
 
 class StepAdvice:
@@ -99,7 +81,7 @@ class StepAdvice:
         """The optimizer has loaded a state with different values than the scheduler wrote."""
         self._was_loaded = self._began.updates <= 0
 
-    def before_update(self, scheduler: WatchedScheduler) -> None:
+    def before_update(self, scheduler: Any) -> None:
         """Count an update, and warn if a warning is due."""
         updates = self._updates
         self._updates = updates + 1
@@ -111,7 +93,7 @@ class StepAdvice:
         if scheduler.position.step >= self._next_end:
             self._check_end(scheduler)
 
-    def _check_steps(self, scheduler: WatchedScheduler, updates: int) -> None:
+    def _check_steps(self, scheduler: Any, updates: int) -> None:
         message = ""
         if updates == 0 and scheduler.position.updates == self._began.updates:
             message = self._value_message
@@ -123,7 +105,7 @@ class StepAdvice:
             self._next_check = -1
             warn(message)
 
-    def _check_end(self, scheduler: WatchedScheduler) -> None:
+    def _check_end(self, scheduler: Any) -> None:
         step = scheduler.position.step
         curves = scheduler.ahead.curves
         total = max((curve.total_steps for curve in curves), default=0)
@@ -138,7 +120,7 @@ class StepAdvice:
         else:
             self._next_end = max(first_end, step + step // 64 + 1)
 
-    def _steps_message(self, scheduler: WatchedScheduler, updates: int) -> str:
+    def _steps_message(self, scheduler: Any, updates: int) -> str:
         """Return the warning about the number of steps in these updates, or ""."""
         position = scheduler.position
         if position.updates < 0 or not any(scheduler.ahead.bases):
@@ -194,7 +176,7 @@ def _would_change(curves: Sequence[Curve], step: int, last: int) -> bool:
     return any(high > low for low, high in ranges)
 
 
-def _load_message(scheduler: WatchedScheduler) -> str:
+def _load_message(scheduler: Any) -> str:
     """Return the warning about an optimizer that was loaded without its scheduler's state."""
     made = updates_made(scheduler.optimizer)
     peak = one_if_equal([shortest_decimal(base) for base in scheduler.ahead.bases])

@@ -166,7 +166,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
         if epoch is not None:
             number = self._checked_epoch(epoch)
             position = start(self._clock, number, number)
-        if self._step_count == 1 and not self._is_initial:
+        if self._step_count == 1:
             _warn_of_order(self.optimizer)
         if epoch is not None:
             warn(

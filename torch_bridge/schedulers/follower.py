@@ -100,7 +100,7 @@ class follow(GroupScheduler):
         if curve_step is not None:
             number = checks.at_least("curve_step", curve_step, 0)
             position = start(self._clock, number, number)
-        elif self.unit is not None and not self._is_initial:
+        elif self.unit is not None and self._step_count > 0:
             raise TypeError(
                 f"the curve counts samples or tokens, in units of {self.unit}: pass the step of a "
                 "scheduler with the same clock, step(scheduler.curve_step)"

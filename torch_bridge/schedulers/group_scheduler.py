@@ -367,7 +367,8 @@ class GroupScheduler(LRScheduler):
     def _position_after(self, count: Any, metric: Any) -> Position:
         """Return the position after one more update."""
         before = self._position
-        if count is None and metric is None and (self._is_initial or before.updates < 0):
+        is_initial = self._step_count == 0 or before.updates < 0
+        if is_initial and count is None and metric is None:
             # Torch's constructors step a scheduler before the first update.
             step = before.step + (self._clock.unit is None)
             return before._replace(updates=before.updates + 1, step=step)

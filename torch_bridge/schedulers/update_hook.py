@@ -1,20 +1,12 @@
 """The hook through which a scheduler sees the updates of its optimizer."""
 
 import weakref
-from typing import Any, Protocol
+from typing import Any
 
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from torch_bridge.groups.optimizers import inner_optimizer
-
-
-class HookedScheduler(Protocol):
-    """A scheduler that a hook calls."""
-
-    @property
-    def optimizer(self) -> Optimizer: ...
-    def before_update(self) -> None: ...
 
 
 class UpdateHook:
@@ -24,7 +16,7 @@ class UpdateHook:
     scheduler that nobody uses any more.
     """
 
-    def __init__(self, scheduler: HookedScheduler) -> None:
+    def __init__(self, scheduler: Any) -> None:
         self._scheduler = weakref.ref(scheduler)
         optimizer = _with_hooks(scheduler.optimizer)
         if optimizer is not None:
