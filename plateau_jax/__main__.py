@@ -273,9 +273,9 @@ def _exported_text(options: argparse.Namespace, curves: list[Curve]) -> str:
     """Return the text of the file that --export names."""
     if _is_python_file(options.export):
         return curves[0].to_source(options.peak)
-    peak = np.float32(1.0)
+    peak = 1.0
     if options.peak is not None:
-        peak = checks.peak("peak", options.peak)
+        peak = float(checks.peak("peak", options.peak))
     return vectors_as_json([curve._vector_inputs() for curve in curves], peak)
 
 

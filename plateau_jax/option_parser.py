@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED
+from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
 
 _EXAMPLES = """\
 examples:
@@ -73,9 +73,12 @@ def _add_plateau_curve(parser: argparse.ArgumentParser) -> None:
     add(
         "--decay-shape",
         metavar="SHAPE",
-        help=f"{_listed([*INTERPOLATED])}, with a decimal for P, as in 1-x^2 (cosine)",
+        help=f"{_listed([*JOINING_ZERO])}, with a decimal for P, as in 1-x^2 (cosine)",
     )
     add("--min-lr-ratio", metavar="R", help="final learning rate, as a fraction of the peak (0)")
+
+
+_OTHER_SHAPES = [name for name in SHAPES if name not in JOINING_ZERO]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -102,7 +105,7 @@ def _add_staged_curve(parser: argparse.ArgumentParser) -> None:
         dest="stages",
         help="a stage to the level TO; without TO the level stays. STEPS is a number, or with "
         "TOTAL also a percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, "
-        f"{_listed([*GEOMETRIC])} (linear); repeat it for the next stage",
+        f"{_listed(_OTHER_SHAPES)} (linear); repeat it for the next stage",
     )
     add("--start", metavar="R", help="the level at step 0 (0)")
 

@@ -18,7 +18,6 @@ from plateau_jax.clocks.known_rules import Rule
 from plateau_jax.curves.curve import AnyCurve, as_curves
 from plateau_jax.curves.serialization import CURVE_CLASSES
 from plateau_jax.lazy_names import attach
-from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
 from plateau_jax.runs.comparison import compare_with_saved, one_if_equal, schedules_of
 from plateau_jax.runs.host_clock import HoldClock, UpdateClock, new_clock
 from plateau_jax.runs.policy import FOLLOWER, state_policy
@@ -44,8 +43,13 @@ from plateau_jax.saved_states.formats import (
     without_defaults,
 )
 from plateau_jax.saved_states.state_errors import reading_state_of
-from plateau_jax.table.encoding import Table, decode_table
-from plateau_jax.table.fixed_point import evaluate as evaluate_table
+from plateau_jax.table.evaluation import (
+    Operations,
+    Table,
+    evaluate as evaluate_table,
+    join_words,
+    search_with,
+)
 
 __all__ = [
     "FOLLOWER",
@@ -75,14 +79,13 @@ __all__ = [
     "checks",
     "compare_with_saved",
     "decide",
-    "decode_table",
     "describe_error",
     "dump_hold_states",
     "dump_records",
     "evaluate_table",
     "initial_states",
     "is_of_newer_version",
-    "multiply_levels",
+    "join_words",
     "new_clock",
     "one_if_equal",
     "position_after",
@@ -91,6 +94,7 @@ __all__ = [
     "read_saved_run",
     "reading_state_of",
     "schedules_of",
+    "search_with",
     "shortest_decimal",
     "shortest_decimals",
     "stack",

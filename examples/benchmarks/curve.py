@@ -36,7 +36,7 @@ from plateau_jax import (
     optax_schedule,
     scale_by_curve,
 )
-from plateau_jax.table.fixed_point import CHUNK
+from plateau_jax.table.evaluation import CHUNK
 from torch_bridge import lambda_lr, multiplier, tensors
 
 TOTAL = 1_000_000
@@ -56,7 +56,8 @@ def curve_with(plateaus: int, total_steps: int = TOTAL) -> PlateauCurve:
 
 def joined(curve: PlateauCurve) -> optax.Schedule:
     """Build the same curve from optax's schedules."""
-    begins = curve.table.begin.tolist()  # warmup, decay, plateau, decay, plateau, decay, …, end
+    # warmup, decay, plateau, decay, plateau, decay, …, end
+    begins = [segment.first_step for segment in curve.segments]
     levels = [curve(begin) for begin in begins]
     warmup, *decays_and_plateaus = [after - begin for begin, after in pairwise(begins)]
     pieces = [optax.linear_schedule(levels[0], levels[1], warmup)]

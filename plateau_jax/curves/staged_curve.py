@@ -105,7 +105,7 @@ class StagedCurve(Curve, kind="staged"):
             level not a number.
         ValueError: A value is out of range; lengths that do not add up to `total_steps`; a
             percentage or `"rest"` without `total_steps`; an unknown shape; an exponential or
-            `"t^-P"` stage from or to 0; a `"t^-P"` stage between levels too far apart.
+            `"t^-P"` stage from or to 0.
 
     Warns:
         CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels look
@@ -183,8 +183,7 @@ class StagedCurve(Curve, kind="staged"):
             TypeError: A length is neither an integer nor a percentage; `min_lr_ratio` or `start` is
                 not a number.
             ValueError: A value is out of range; warmup and decay are longer than `total_steps`
-                together; an unknown shape; an exponential or `"t^-P"` decay to 0, or one that is
-                too steep.
+                together; an unknown shape; an exponential or `"t^-P"` decay to 0.
 
         Warns:
             CurveWarning: A percentage above 0 rounds to no step. `min_lr_ratio` is above 0 and
