@@ -157,7 +157,7 @@ class Curve(ABC):
         if type(step) is int:
             # torch.compile may trace an int as a symbol; `index` turns it into the number itself.
             clamped = min(max(operator.index(step), 0), MAX_STEP)
-            return evaluate(PYTHON, self._python_table, clamped)
+            return _evaluate_one(self, clamped)
         steps = checks.steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))
@@ -648,6 +648,15 @@ class Curve(ABC):
         # Pickles and copies contain only the arguments, from which the rest is computed. They are
         # plain values, so `torch.load(weights_only=True)` needs to allow no other class.
         return serialization.plain_arguments_of(self)
+
+
+def _evaluate_one(curve: Curve, step: int) -> float:
+    return evaluate(PYTHON, curve._python_table, step)
+
+
+# torch.compile calls a function with this mark while it traces, and takes its result as a constant.
+# It could not trace how a table is built.
+_evaluate_one.__dict__["_dynamo_marked_constant"] = True
 
 
 class _ProtectedDict(dict[str, Any]):

@@ -5,6 +5,7 @@ cosines differ between libraries. Integers can. `evaluate` is one function for N
 Python's integers, and it knows no shape: `fitting` has compiled the curve into pieces.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -159,16 +160,7 @@ def join_words(
 
 
 def _search_in_python(begin: Sequence[int], step: int) -> int:
-    # By hand, since torch's compiler cannot trace `bisect`.
-    index = 0
-    end = len(begin)
-    while end - index > 1:
-        middle = (index + end) // 2
-        if begin[middle] <= step:
-            index = middle
-        else:
-            end = middle
-    return index
+    return bisect_right(begin, step) - 1
 
 
 def _get_item(column: Sequence[Any], index: int) -> Any:

@@ -86,6 +86,11 @@ def check_no_file_is_written(
         ),
         ("--from cosine.json --from run.json --export -", "--export - takes one curve, not 2"),
         ("100 --plot -", "--plot - must name a file, such as curve.png"),
+        ("--from cosine.json --export cosine.json", "cosine.json exists, and this command has not"),
+        (
+            "100 --csv cosine.json",
+            "cosine.json exists, and this command has not written it: --force",
+        ),
     ],
 )
 def test_wrong_arguments(
@@ -181,6 +186,8 @@ def test_wrong_logs(
     ("arguments", "message"),
     [
         ("100 --plateau 50", "expected 2 arguments"),
+        ("100 --export new.py --export old.py", "--export may be given once"),
+        ("100 --csv new.csv --csv old.csv", "--csv may be given once"),
         ("100 --peak high", "invalid float value: 'high'"),
         ("100 --peak 0,001", "invalid float value: '0,001'"),
         ("--from", "expected one argument"),
