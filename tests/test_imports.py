@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from plateau_jax.version import VERSION
-
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
@@ -76,6 +74,8 @@ def test_package_in_a_zip_file_that_is_not_installed(tmp_path: Path) -> None:
     start = f"import sys; sys.path[:0] = {[str(package), str(tmp_path)]!r}; "
     command = [sys.executable, "-I", "-S", "-c"]
     run = subprocess.run([*command, start + program], capture_output=True, text=True, check=True)
+    from plateau_jax.version import VERSION
+
     assert run.stdout == f"{VERSION} {package / 'plateau_jax' / '__init__.py'}\n"
     for name in ("schedule.py", "vectors.json"):
         main = f"from plateau_jax.__main__ import main; main(['9', '--export', {name!r}])"

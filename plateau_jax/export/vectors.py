@@ -13,7 +13,7 @@ from plateau_jax.numerics.exact import float32_bits
 from plateau_jax.table.evaluation import PYTHON, WideTable, evaluate
 from plateau_jax.version import VERSION
 
-FORMAT = 2
+FORMAT = 1
 """Incremented if programs that read earlier files would misread new ones."""
 
 
