@@ -86,7 +86,7 @@ def to_level(number: Any) -> Level:
 
 def fixed(number: Any) -> int:
     """Return a number of mpmath in units of 2^-BITS, without the rest."""
-    return int(exact_numbers().ldexp(number, BITS))
+    return number.to_fixed(BITS)
 
 
 def nearest_power(number: Fraction, exponent: Fraction) -> float:

@@ -88,7 +88,7 @@ def exponential(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Around:
 
     def around(middle: int, width: int) -> Expansion:
         level = a * mp.exp(half_step * middle)
-        return Expansion(0, [Series(fixed(half_step * 2 * width), level, level)])
+        return Expansion(mp.zero, [Series(fixed(half_step * 2 * width), level, level)])
 
     return around
 
@@ -102,6 +102,6 @@ def inverse_power(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Arou
     def around(middle: int, width: int) -> Expansion:
         t = first + half_step * middle
         level = t**exponent
-        return Expansion(0, [Series(fixed(half_step * 2 * width / t), level, level, -power)])
+        return Expansion(mp.zero, [Series(fixed(half_step * 2 * width / t), level, level, -power)])
 
     return around

@@ -123,9 +123,11 @@ def scale_down(library: Any, rounded: Any, exponent: Any) -> Any:
     return library.where(bits < 1 << 23, 0, bits).view(library.float32)
 
 
-def compare_or_search(
-    take: Callable[..., Any], where: Callable[..., Any], begin: Any, step: Any, most: int = 32
-) -> Any:
+_MOST_COMPARED = 32
+"""Rows that are compared at once. With more, XLA's code for vectors becomes ten times as slow."""
+
+
+def find_rows(take: Callable[..., Any], where: Callable[..., Any], begin: Any, step: Any) -> Any:
     """Return the index of the last row that begins at or before each step.
 
     Written out because `jnp.searchsorted` fails inside a `shard_map` over some axes of a mesh, and
@@ -133,18 +135,22 @@ def compare_or_search(
     """
     axis = begin.ndim - 1
     rows = begin.shape[-1]
-    # For few rows, comparing a step with every row is faster than a binary search.
-    if rows <= most:
-        # The rows become an axis in front of the axes of the steps, and are summed away.
-        later = begin[..., 1:].reshape(*begin.shape[:-1], rows - 1, *[1] * (step.ndim - axis))
-        is_past = later <= step.reshape(*step.shape[:axis], 1, *step.shape[axis:])
-        return is_past.sum(axis, dtype=begin.dtype)
-    # The index is built from its highest bit down: a bit is set if the row it leads to begins in
-    # time. For 5 rows that begin at 0, 10, 20, 30, 40 and step 25: 4 is too far, 2 is not, 3 is too
-    # far, so it is row 2. The number of rounds depends on the number of rows alone, so compilers
-    # can unroll them.
-    index = 0 * step
-    for bit in reversed(range((rows - 1).bit_length())):
+    # First, every step is compared with every row, or with every 2^bits-th: with so few rows this
+    # is faster than a binary search. The rows become an axis in front of the axes of the steps, and
+    # are summed away. A loop over single steps is faster with a binary search alone.
+    compared = _MOST_COMPARED
+    if rows > compared and step.ndim == axis == 0:
+        compared = 1
+    bits = ((rows - 1) // compared).bit_length()
+    later = begin[..., 1 << bits :: 1 << bits]
+    later = later.reshape(*begin.shape[:-1], -1, *[1] * (step.ndim - axis))
+    is_past = later <= step.reshape(*step.shape[:axis], 1, *step.shape[axis:])
+    index = is_past.sum(axis, dtype=begin.dtype) << bits
+    # Then the other bits of the index are found from the highest down: a bit is set if the row it
+    # leads to begins in time. For rows that begin at 0, 10, 20, 30, 40 and step 35, with two bits
+    # left after row 0: row 2 begins in time, and row 3 does, so it is row 3. The number of rounds
+    # depends on the number of rows alone, so compilers can unroll them.
+    for bit in reversed(range(bits)):
         further = where(index < rows - (1 << bit), index + (1 << bit), rows - 1)
         index = where(take(begin, further) <= step, further, index)
     return index
@@ -270,5 +276,5 @@ def stack_tables(tables: Sequence[Table]) -> Table:
 
 
 def search_with(take: Callable[..., Any], where: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `compare_or_search` for an array library."""
-    return partial(compare_or_search, take, where)
+    """Return `find_rows` for an array library."""
+    return partial(find_rows, take, where)

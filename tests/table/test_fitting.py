@@ -115,10 +115,11 @@ def test_series_needs_terms_that_fall_by_half(
     """Up to the limit of the ratio, each term after the last is at most half of the one before."""
     largest = int(limit * 2**BITS)
     for sign in (1, -1):
-        series = Series(sign * largest, 1, 1, power, is_wave)
-        assert fitting.expand(Expansion(0, [series]), 10) is not None
+        one = precise.one
+        series = Series(sign * largest, one, one, power, is_wave)
+        assert fitting.expand(Expansion(precise.zero, [series]), 10) is not None
         beyond = series._replace(ratio=sign * (largest + 1))
-        assert fitting.expand(Expansion(0, [beyond]), 10) is None
+        assert fitting.expand(Expansion(precise.zero, [beyond]), 10) is None
     for n in range(10, 200):
         quotient = limit / 2 / (n + 1)
         if power is not None:
@@ -129,8 +130,8 @@ def test_series_needs_terms_that_fall_by_half(
 @given(st.integers(0, 10))
 def test_short_powers_are_exact_at_any_width(power: int) -> None:
     assume(power)
-    series = Series(2 << BITS, 1, 1, Fraction(power))
-    expanded = fitting.expand(Expansion(0, [series]), 10)
+    series = Series(2 << BITS, precise.one, precise.one, Fraction(power))
+    expanded = fitting.expand(Expansion(precise.zero, [series]), 10)
     assert expanded is not None
     coefficients, error = expanded
     assert error == fitting.SLACK

@@ -129,7 +129,7 @@ def _clamp_steps(step: Any) -> Tensor:
 
 def _take(column: Tensor, index: Tensor) -> Tensor:
     if column.ndim == 2:
-        return column.gather(1, index)
+        return column.gather(1, index.to(torch.int64))
     # `column[index]` would read an index without dimensions on the host, which synchronizes.
     return column.index_select(0, index.flatten()).reshape(index.shape)
 
