@@ -47,8 +47,8 @@ from plateau_jax.table.evaluation import (
     Operations,
     Table,
     evaluate as evaluate_table,
+    find_rows,
     join_words,
-    search_with,
 )
 
 __all__ = [
@@ -83,6 +83,7 @@ __all__ = [
     "dump_hold_states",
     "dump_records",
     "evaluate_table",
+    "find_rows",
     "initial_states",
     "is_of_newer_version",
     "join_words",
@@ -94,7 +95,6 @@ __all__ = [
     "read_saved_run",
     "reading_state_of",
     "schedules_of",
-    "search_with",
     "shortest_decimal",
     "shortest_decimals",
     "stack",

@@ -186,8 +186,6 @@ def _exact_segments(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Ite
 
     `plateaus` are valid pairs (first step, number of steps), sorted.
     """
-    # Empty segments are kept: the table's shape then depends only on the number of plateaus, and
-    # moving one never makes JAX recompile.
     shape = curve.decay_shape
     peak = Level(1)
     lowest = as_level(curve.min_lr_ratio)

@@ -21,9 +21,9 @@ from plateau_jax.table.evaluation import (
     Table,
     WideTable,
     evaluate,
+    find_rows,
     join_words,
     scale_down,
-    search_with,
 )
 
 
@@ -188,7 +188,7 @@ def _to_float32(value: Any, exponent: Any, piece: Any) -> Any:
 
 
 _JAX = Operations(
-    search=search_with(_take, jnp.where),
+    search=partial(find_rows, _take, jnp.where),
     take=_take,
     coefficients=_coefficients,
     int64=jnp.int64,

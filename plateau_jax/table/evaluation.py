@@ -7,7 +7,6 @@ Python's integers, and it knows no shape: `fitting` has compiled the curve into 
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -273,8 +272,3 @@ def stack_tables(tables: Sequence[Table]) -> Table:
     pieces = max(len(table.exponent) for table in tables)
     equally_long = [padded(table, terms, rows, pieces) for table in tables]
     return _read_only(Table(*map(np.stack, zip(*equally_long, strict=True))))
-
-
-def search_with(take: Callable[..., Any], where: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `find_rows` for an array library."""
-    return partial(find_rows, take, where)

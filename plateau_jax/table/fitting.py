@@ -144,7 +144,9 @@ def fit(
     if expanded is None:
         return None, -1
     exact, approximation = expanded
-    # A coefficient c of u^k adds at most c·2^-k, but it must fit into int64 itself, too.
+    # A coefficient c of u^k adds at most c·2^-k, but it must fit into 63 bits itself, too. Rounded
+    # up, the first one stays below 2⁶², because an accepted piece has other coefficients: it
+    # changes by at least 4·E from step to step.
     dropped = sum(map(abs, exact)).bit_length() - VALUE_BITS
     if dropped < 2:
         return _constant(0.0), 5  # the level is below 2⁻¹⁵⁰

@@ -12,8 +12,8 @@ from torch_bridge.curve_api import (
     Table,
     checks,
     evaluate_table,
+    find_rows,
     join_words,
-    search_with,
 )
 
 
@@ -167,7 +167,7 @@ def to_float32(value: Tensor, exponent: Tensor, piece: Tensor) -> Tensor:
 
 
 _TORCH = Operations(
-    search=search_with(_take, torch.where),
+    search=partial(find_rows, _take, torch.where),
     take=_take,
     coefficients=partial(join_words, _take, _to_int64),
     int64=_to_int64,
