@@ -74,9 +74,8 @@ class StagedCurve(Curve, kind="staged"):
         "t^-P"           t^(-P), t = a^(-1/P)·(1-x) + b^(-1/P)·x, for levels above 0
 
     Write P as a decimal: `"1-x^2"`, `"(1-x)^0.9"`, or `"t^-0.5"`, the inverse square root. P lies
-    in [0.05, 20]; for `"t^-P"` it lies in [0.25, 4], and the ratio of the levels to the power 1/P
-    is at most 2⁶². Spellings of the same number are equivalent: `"1-x^0.50"` is `"1-x^0.5"`, which
-    is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are `"linear"`.
+    in [0.05, 20]; for `"t^-P"` it lies in [0.25, 4]. Spellings of the same number are equivalent:
+    `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are `"linear"`.
 
     A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. For both,
     `shape` has no effect. After the last stage the curve stays at the last level; before step 0 its
