@@ -3,12 +3,10 @@
 `test_silent_programs` has the right ones.
 """
 
-import copy
 import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -17,11 +15,10 @@ from schedulers import kinds
 from schedulers.kinds import CURVE, FLOOR, LONG, SHORT, every_kind, states_after_20_updates
 from support.runs import torch_run
 from support.runs.torch_run import TorchRun
-from support.schedulers.runs import lrs_of
 from torch.optim import SGD, AdamW
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve, StagedCurve
-from torch_bridge import follow, lambda_lr
+from torch_bridge import lambda_lr
 from torch_bridge.advice.position_warnings import end_message
 
 pytestmark = [
@@ -337,4 +334,3 @@ def test_scheduler_without_advice_is_silent(program: Any, clock: Any) -> None:
 
 
 # Warnings as errors.
-

@@ -1,16 +1,12 @@
 """Schedulers next to other code: groups that change, wrapped optimizers, states without a curve."""
 
 import copy
-import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, strategies as st
-from support.examples import examples
-from support.lines import Lines, Stop
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.models import Net, mean_loss
 from support.training.steps import through_file
@@ -27,7 +23,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, resume_record
+from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve
 from torch_bridge import TrainStep, follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)

@@ -21,7 +21,7 @@ from support.training.steps import through_file
 from support.trees import equal_trees
 from support.wrong import wrong
 from torch.optim import Adagrad, AdamW, Optimizer
-from torch.optim.lr_scheduler import CyclicLR, LambdaLR, OneCycleLR
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
 from plateau_jax.clocks.known_rules import RULES
@@ -692,5 +692,5 @@ def test_curve_that_cannot_be_read_is_always_an_error(saved: Saved, curve: Any) 
     """Nothing was compared: neither a follower nor `strict=False` accepts it."""
     saved.run.part.strict = False
     records = [record | {"curve": curve} for record in saved.state["records"]]
-    with pytest.raises(ValueError, match="state_dict|records"):
+    with pytest.raises(ValueError, match=r"state_dict|records"):
         saved.load(records=records)

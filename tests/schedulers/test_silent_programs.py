@@ -3,7 +3,6 @@
 They need no assertion, because a warning is an error. `test_advice` has the wrong ones.
 """
 
-import copy
 import gc
 import weakref
 from collections.abc import Callable
