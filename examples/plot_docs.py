@@ -67,7 +67,7 @@ def draw_shapes():
 def draw_plateau_curve():
     """Draw the parts of a curve, and the cosine that gives its plateau's level."""
     curve = PlateauCurve(10_000, warmup_steps=500, plateaus=[(30, 30)], min_lr_ratio=0.1)
-    _, warmup_end, begin, after, _ = curve.table.begin.tolist()
+    _, warmup_end, begin, after, _ = (segment.first_step for segment in curve.segments)
     axes = make_axes((7.2, 3.2), 10_000)
     total_without = curve.total_steps - (after - begin)
     without = PlateauCurve(total_without, warmup_steps=warmup_end, min_lr_ratio=0.1)

@@ -84,9 +84,9 @@ def draw_picture(path: Path, curve: PlateauCurve, learning_rates, losses) -> Non
         2, 1, figsize=(8, 6), sharex=True, height_ratios=(2, 3), layout="constrained"
     )
     for axes in (above, below):
-        begins = curve.table.begin  # warmup, decay, plateau, decay, plateau, decay, …, end
-        for begin, after in zip(begins[2:-1:2], begins[3::2], strict=True):
-            axes.axvspan(begin, after, color="0.93", lw=0)
+        for segment in curve.segments:
+            if segment.kind == "plateau":
+                axes.axvspan(segment.first_step, segment.last_step + 1, color="0.93", lw=0)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
 

@@ -26,8 +26,31 @@ from plateau_jax.curves import (
 )
 from plateau_jax.lazy_names import attach as _attach
 
+_PUBLIC_NAMES = {
+    "plateau_jax.arguments.curve_warning": ["CurveWarning"],
+    "plateau_jax.clocks.clock": ["DataClock"],
+    "plateau_jax.clocks.rules": ["HoldBelow", "HoldUntilFlat"],
+    "plateau_jax.curves.batch_plan": ["BatchPlan"],
+    "plateau_jax.curves.curve": ["Curve", "stack"],
+    "plateau_jax.curves.plateau_curve": ["PlateauCurve"],
+    "plateau_jax.curves.plots": ["plot"],
+    "plateau_jax.curves.staged_curve": ["StagedCurve"],
+    "plateau_jax.forecasts.loss_fit": ["LossFit", "fit_losses"],
+    "plateau_jax.forecasts.loss_run": ["LossRun"],
+    "plateau_jax.logged_lrs.comparison": ["compare_log"],
+    "plateau_jax.logged_lrs.found_curve": ["find_curve"],
+    "plateau_jax.runs.history": ["check_resume_file"],
+    "plateau_jax.runs.record": ["resume_record"],
+    "plateau_jax.runs.resume": ["check_resume"],
+    "plateau_jax.runs.scheduler": ["CurveScheduler"],
+    "plateau_jax.schedules.schedule": ["multiplier", "optax_schedule"],
+    "plateau_jax.schedules.transformation": ["scale_by_curve"],
+    "plateau_jax.theory.comparison": ["compare"],
+}
+
 __all__, __getattr__, __dir__ = _attach(
     __name__,
+    _PUBLIC_NAMES,
     "jax",
     {"plateau_jax.schedules.schedule": "jax", "plateau_jax.schedules.transformation": "optax"},
 )

@@ -32,6 +32,12 @@ from plateau_jax.logged_lrs.logs import UnclearLogError
 from plateau_jax.option_parser import command_line_parser
 from plateau_jax.theory import comparison
 from plateau_jax.theory.comparison import compare
+from plateau_jax.written_files import (
+    check_replaceable,
+    explain_content,
+    picture_metadata,
+    replacing,
+)
 
 _PORT = 8700
 """The port of the design page."""
@@ -87,6 +93,12 @@ def _check_options(options: argparse.Namespace) -> None:
     _reject(problems)
     if options.export is not None:
         _check_export_name(options.export)
+    if not options.force:
+        for file in (options.csv, options.export):
+            if file is not None and file != "-":
+                check_replaceable(Path(file))
+        if options.plot is not None:
+            check_replaceable(_with_suffix(options.plot))
     if options.peak is not None:
         checks.peak("peak", options.peak)
 
@@ -195,6 +207,9 @@ def _read_bytes(file: str) -> bytes:
 
 def _parse_mapping(file: str, text: bytes) -> Any:
     """Parse YAML if the name of the file says so, else JSON."""
+    explanation = explain_content(text)
+    if explanation:
+        raise ValueError(explanation)
     if Path(file).suffix.lower() not in (".yaml", ".yml"):
         return json.loads(text)
     try:
@@ -274,17 +289,18 @@ def _segments_as_json(curve: Curve, peak: np.float32 | None) -> str:
 def _write_files(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> None:
     """Write the files that the options name. Notes go to standard error: the output may be data."""
     if options.plot is not None:
-        _write_picture(curves, options.plot, options.peak)
+        _write_picture(curves, _with_suffix(options.plot), options.peak)
     for (log, *_), run in zip(options.fit, runs, strict=True):
         note = f"{log}: {len(run.steps)} logged losses, up to step {run.steps[-1]}"
         print(note, file=sys.stderr)
     if options.csv is not None and options.csv != "-":
-        with Path(options.csv).open("w", newline="") as file:
+        with replacing(Path(options.csv)) as temporary, temporary.open("w", newline="") as file:
             _write_values(curves[0], options.peak, file)
         print(f"wrote {options.csv}", file=sys.stderr)
     if options.export is not None and options.export != "-":
         text = _exported_text(options, curves)
-        Path(options.export).write_text(text, encoding="ascii")
+        with replacing(Path(options.export)) as temporary:
+            temporary.write_text(text, encoding="ascii")
         print(f"wrote {options.export}", file=sys.stderr)
 
 
@@ -292,10 +308,16 @@ def _exported_text(options: argparse.Namespace, curves: list[Curve]) -> str:
     """Return the text of the file that --export names."""
     if _is_python_file(options.export):
         return curves[0].to_source(options.peak)
-    peak = np.float32(1.0)
+    peak = 1.0
     if options.peak is not None:
-        peak = checks.peak("peak", options.peak)
+        peak = float(checks.peak("peak", options.peak))
     return vectors_as_json([curve._vector_inputs() for curve in curves], peak)
+
+
+def _with_suffix(picture: Path) -> Path:
+    if picture.suffix:
+        return picture
+    return picture.with_suffix(".png")
 
 
 def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:
@@ -306,9 +328,8 @@ def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:
         peak = 1.0
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plots.plot(curves, peak_value=peak, ax=figure.subplots())
-    if not path.suffix:
-        path = path.with_suffix(".png")
-    figure.savefig(path, dpi=120)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, metadata=picture_metadata(path))
     print(f"wrote {path}", file=sys.stderr)
 
 

@@ -1,30 +1,35 @@
 """Public names that a package imports on first use, and errors that name the extra to install.
 
-The package's `__init__.pyi` is the only list of them: type checkers read it, and so does this
-module.
+Each package lists them in its `__init__.py`. Type checkers read them in its `__init__.pyi`.
 """
 
-import ast
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
+
+from plateau_jax.version import VERSION
 
 
 def attach(
-    package: str, extra: str, needs: Mapping[str, str] | None = None
+    package: str,
+    public_names: Mapping[str, Sequence[str]],
+    extra: str,
+    needs: Mapping[str, str] | None = None,
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Build `__all__`, `__getattr__` and `__dir__` for one of the two packages.
 
     Args:
         package: The name of the package.
+        public_names: By module, the names that the package imports from it.
         extra: The extra that installs the packages that its names may need.
         needs: For some modules, the package without which their names are left out of `__all__`.
     """
-    modules = _modules_of_names(package)
+    modules: dict[str, str] = {}
+    for module, names_of_module in public_names.items():
+        modules.update(dict.fromkeys(names_of_module, module))
     # Without JAX, `from plateau_jax import *` must not fail on the names that need it.
     left_out: set[str] = set()
     for module, needed in (needs or {}).items():
@@ -34,7 +39,7 @@ def attach(
 
     def import_name(name: str) -> Any:
         if name == "__version__":
-            return metadata.version("plateau-jax")
+            return VERSION
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         with naming_missing_package(name, extra):
@@ -43,17 +48,6 @@ def attach(
         return value
 
     return names, import_name, names.copy
-
-
-def _modules_of_names(package: str) -> dict[str, str]:
-    """Return the module of each public name of a package, from the stub of the package."""
-    stub = Path(__file__).parents[1] / package / "__init__.pyi"
-    modules: dict[str, str] = {}
-    for node in ast.parse(stub.read_text("utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                modules[alias.name] = node.module
-    return modules
 
 
 def _is_installed(package: str) -> bool:
@@ -73,6 +67,10 @@ def naming_missing_package(name: str, extra: str) -> Generator[None]:
 def missing_package_error(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
     """Return the error to raise if `name` cannot be imported; it says what to install."""
     package = (error.name or "").partition(".")[0]
+    if getattr(sys, "frozen", False) and package in ("plateau_jax", "torch_bridge"):
+        # PyInstaller does not see which files are imported on first use.
+        message = f"{name} needs {error.name}: build with --collect-submodules {package}"
+        return ModuleNotFoundError(message, name=error.name)
     if not package or _is_installed(package):  # a module inside it is missing
         return error
     message = f"{name} needs {package}: pip install 'plateau-jax[{extra}]'"

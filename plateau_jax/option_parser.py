@@ -3,8 +3,9 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from plateau_jax.shapes.known_shapes import GEOMETRIC, INTERPOLATED
+from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
 
 _EXAMPLES = """\
 examples:
@@ -74,9 +75,12 @@ def _add_plateau_curve(parser: argparse.ArgumentParser) -> None:
     add(
         "--decay-shape",
         metavar="SHAPE",
-        help=f"{_listed([*INTERPOLATED])}, with a decimal for P, as in 1-x^2 (cosine)",
+        help=f"{_listed([*JOINING_ZERO])}, with a decimal for P, as in 1-x^2 (cosine)",
     )
     add("--min-lr-ratio", metavar="R", help="final learning rate, as a fraction of the peak (0)")
+
+
+_OTHER_SHAPES = [name for name in SHAPES if name not in JOINING_ZERO]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -103,9 +107,24 @@ def _add_staged_curve(parser: argparse.ArgumentParser) -> None:
         dest="stages",
         help="a stage to the level TO; without TO the level stays. STEPS is a number, or with "
         "TOTAL also a percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, "
-        f"{_listed([*GEOMETRIC])} (linear); repeat it for the next stage",
+        f"{_listed(_OTHER_SHAPES)} (linear); repeat it for the next stage",
     )
     add("--start", metavar="R", help="the level at step 0 (0)")
+
+
+class _Once(argparse.Action):
+    """Stores the value of an option that may be given once."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} may be given once")
+        setattr(namespace, self.dest, values)
 
 
 def _add_general_options(parser: argparse.ArgumentParser) -> None:
@@ -135,6 +154,11 @@ def _add_general_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
     add(
+        "--force",
+        action="store_true",
+        help="let --csv, --export and --plot replace a file that they have not written",
+    )
+    add(
         "--fit",
         metavar=("FILE", "CURVE"),
         nargs="+",
@@ -152,11 +176,13 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     add(
         "--csv",
         metavar="FILE",
+        action=_Once,
         help="write step, learning_rate for every step; - for standard output, without the table",
     )
     add(
         "--export",
         metavar="FILE",
+        action=_Once,
         help="write the curve for programs without this library. A FILE that ends in .py becomes a "
         "Python file without dependencies; --peak is then the default peak of its learning_rate; - "
         "prints it, without the table. A FILE that ends in .json becomes test vectors of one or "

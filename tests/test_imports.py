@@ -6,13 +6,17 @@ import io
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
 
 PACKAGES = ["jax", "jaxlib", "optax", "matplotlib", "torch", "IPython"]
 """All that an import of `plateau_jax` does without."""
@@ -48,6 +52,37 @@ def without(*absent: str) -> Callable[[Program], Program]:
         return test
 
     return as_test
+
+
+def test_package_in_a_zip_file_that_is_not_installed(tmp_path: Path) -> None:
+    """No file next to a module can be read there, and there is no metadata of a distribution."""
+    package = tmp_path / "plateau_jax.zip"
+    with zipfile.ZipFile(package, "w") as file:
+        for path in (ROOT / "plateau_jax").rglob("*.py"):
+            file.write(path, path.relative_to(ROOT))
+    for module in ("numpy", "mpmath"):
+        installed = Path(str(importlib.import_module(module).__file__)).parent
+        (tmp_path / module).symlink_to(installed)
+        libraries = installed.with_name(f"{module}.libs")
+        if libraries.exists():
+            (tmp_path / libraries.name).symlink_to(libraries)
+    program = (
+        "import plateau_jax; curve = plateau_jax.PlateauCurve(100); curve.to_source(); "
+        "print(plateau_jax.__version__, plateau_jax.__file__)"
+    )
+    # -S leaves out the packages that are installed, -I the current folder and PYTHONPATH.
+    start = f"import sys; sys.path[:0] = {[str(package), str(tmp_path)]!r}; "
+    command = [sys.executable, "-I", "-S", "-c"]
+    run = subprocess.run([*command, start + program], capture_output=True, text=True, check=True)
+    from plateau_jax.version import VERSION
+
+    assert run.stdout == f"{VERSION} {package / 'plateau_jax' / '__init__.py'}\n"
+    for name in ("schedule.py", "vectors.json"):
+        main = f"from plateau_jax.__main__ import main; main(['9', '--export', {name!r}])"
+        subprocess.run(
+            [*command, start + main], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL
+        )
+        assert (tmp_path / name).stat().st_size > 1000
 
 
 def submodules_of(package: str) -> list[str]:

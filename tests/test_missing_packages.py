@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -91,11 +92,20 @@ def plot() -> object:
 
 
 @without(
-    "plateau_jax.table.encoding",
-    "import of plateau_jax.table.encoding halted; None in sys.modules",
+    "plateau_jax.table.evaluation",
+    "import of plateau_jax.table.evaluation halted; None in sys.modules",
 )
 def schedule_without_a_file_of_this_package() -> object:
     return look_up("plateau_jax", "optax_schedule")
+
+
+@without(
+    "plateau_jax.curves.plots",
+    "plot needs plateau_jax.curves.plots: build with --collect-submodules plateau_jax",
+)
+def executable_without_a_file_of_this_package() -> object:
+    with patch.object(sys, "frozen", True, create=True):
+        return look_up("plateau_jax", "plot")
 
 
 @without("jax.core", "import of jax.core halted; None in sys.modules")

@@ -39,6 +39,15 @@ def test_public_names_are_listed_and_pickle(package: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("package", [plateau_jax, torch_bridge])
+def test_type_checkers_see_the_same_names(package: ModuleType) -> None:
+    seen: dict[str, list[str]] = {}
+    for node in ast.parse(Path(f"{package.__file__}i").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            seen.setdefault(node.module or "", []).extend(alias.name for alias in node.names)
+    assert seen == package._PUBLIC_NAMES
+
+
+@pytest.mark.parametrize("package", [plateau_jax, torch_bridge])
 def test_name_that_was_used_is_an_attribute(package: ModuleType) -> None:
     """The next look-up does not import it again."""
     for name in package.__all__:

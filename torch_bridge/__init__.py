@@ -28,4 +28,31 @@ with suppress(ModuleNotFoundError):
 
     allow_values()
 
-__all__, __getattr__, __dir__ = _attach(__name__, "torch")
+_PUBLIC_NAMES = {
+    "plateau_jax": [
+        "BatchPlan",
+        "Curve",
+        "DataClock",
+        "HoldBelow",
+        "HoldUntilFlat",
+        "PlateauCurve",
+        "StagedCurve",
+    ],
+    "torch_bridge.checkpointing.checkpoints": ["Checkpoints"],
+    "torch_bridge.clocks.table": ["multiplier", "tensors"],
+    "torch_bridge.data.loader": ["make_loader"],
+    "torch_bridge.data.prefetching": ["prefetch"],
+    "torch_bridge.distributed.activation_checkpointing": ["checkpoint_activations"],
+    "torch_bridge.distributed.distribution": ["distribute"],
+    "torch_bridge.distributed.processes": ["is_main"],
+    "torch_bridge.loop.batch_size": ["find_batch_size"],
+    "torch_bridge.loop.evaluation": ["evaluate"],
+    "torch_bridge.loop.metric_log": ["MetricLog"],
+    "torch_bridge.loop.profiling": ["profile"],
+    "torch_bridge.schedulers.curve_lr": ["lambda_lr"],
+    "torch_bridge.schedulers.follower": ["follow"],
+    "torch_bridge.training.step": ["TrainStep"],
+    "torch_bridge.update_count": ["count_updates"],
+}
+
+__all__, __getattr__, __dir__ = _attach(__name__, _PUBLIC_NAMES, "torch")

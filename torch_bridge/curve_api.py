@@ -25,7 +25,6 @@ from plateau_jax.clocks.position import (
 from plateau_jax.curves.curve import AnyCurve, as_curves
 from plateau_jax.curves.serialization import CURVE_CLASSES
 from plateau_jax.lazy_names import attach
-from plateau_jax.numerics.arithmetic import Operations, multiply as multiply_levels
 from plateau_jax.runs.comparison import Owner, one_if_equal, schedules_of
 from plateau_jax.runs.record import dump_records, shortest_decimal
 from plateau_jax.runs.resume import resume
@@ -36,8 +35,13 @@ from plateau_jax.saved_states.formats import (
     is_of_different_version,
     reading_state_of,
 )
-from plateau_jax.table.encoding import Table, decode_table
-from plateau_jax.table.fixed_point import evaluate as evaluate_table
+from plateau_jax.table.evaluation import (
+    Operations,
+    Table,
+    evaluate as evaluate_table,
+    find_rows,
+    join_words,
+)
 
 __all__ = [
     "DIFFERENT_VERSION",
@@ -61,12 +65,12 @@ __all__ = [
     "check_clock",
     "checks",
     "decide",
-    "decode_table",
     "dump_position",
     "dump_records",
     "evaluate_table",
+    "find_rows",
     "is_of_different_version",
-    "multiply_levels",
+    "join_words",
     "one_if_equal",
     "position_after",
     "reading_state_of",

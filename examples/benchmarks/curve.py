@@ -33,10 +33,12 @@ from plateau_jax import (
     PlateauCurve,
     StagedCurve,
     compare,
+    multiplier as jax_multiplier,
     optax_schedule,
     scale_by_curve,
+    stack,
 )
-from plateau_jax.table.fixed_point import CHUNK
+from plateau_jax.table.evaluation import CHUNK, Table
 from torch_bridge import lambda_lr, multiplier, tensors
 
 TOTAL = 1_000_000
@@ -56,7 +58,8 @@ def curve_with(plateaus: int, total_steps: int = TOTAL) -> PlateauCurve:
 
 def joined(curve: PlateauCurve) -> optax.Schedule:
     """Build the same curve from optax's schedules."""
-    begins = curve.table.begin.tolist()  # warmup, decay, plateau, decay, plateau, decay, …, end
+    # warmup, decay, plateau, decay, plateau, decay, …, end
+    begins = [segment.first_step for segment in curve.segments]
     levels = [curve(begin) for begin in begins]
     warmup, *decays_and_plateaus = [after - begin for begin, after in pairwise(begins)]
     pieces = [optax.linear_schedule(levels[0], levels[1], warmup)]
@@ -172,6 +175,38 @@ def in_jax_by_kind(curves: dict[str, Curve], rounds: int) -> None:
         table.append(row)
     header = ["curve", "in a loop", "ratio to cosine", "vectorised", "ratio to cosine"]
     show("JAX by shapes: ns a value", header, table)
+
+
+def of_tables(counts: list[int], rounds: int) -> None:
+    """Time curves whose tables are arguments of the compiled function, and 64 curves at once."""
+
+    def run(table: Table, first: object) -> object:
+        def add(i, total):
+            return total + jax_multiplier(table, first + 37 * i)
+
+        return jax.lax.fori_loop(0, 20_000, add, 0.0)
+
+    in_loop = jax.jit(run)
+    at_all = jax.jit(jax.vmap(jax_multiplier, (0, None)))
+    rows = []
+    steps = jnp.arange(0, TOTAL, TOTAL // 1000)
+    for count in counts:
+        curve = curve_with(count)
+        table = jax.tree.map(jnp.asarray, curve.table)
+        several = [curve_with(count, TOTAL - 100 * i) for i in range(64)]
+        stacked = jax.tree.map(jnp.asarray, stack(several))
+        seconds = medians(
+            rounds,
+            {
+                "loop": lambda table=table: jax.block_until_ready(in_loop(table, 0)),
+                "stack": lambda stacked=stacked: jax.block_until_ready(at_all(stacked, steps)),
+            },
+        )
+        of_stack = seconds["stack"] / (64 * len(steps))
+        size = sum(column.nbytes for column in curve.table)
+        rows.append([count, seconds["loop"] / 20_000 * 1e9, of_stack * 1e9, size])
+    header = ["plateaus", "in a loop", "64 curves stacked", "bytes of a table"]
+    show("JAX, tables as arguments: ns a value", header, rows)
 
 
 def of_parts(shapes: list[str], rounds: int) -> None:
@@ -393,21 +428,28 @@ def one_step(counts: list[int], rounds: int) -> None:
 
 def construction(counts: list[int], rounds: int) -> None:
     totals = (10**4, 10**6, 10**8, 2 * 10**9)
-    times, memory = [], []
+    times, with_table, memory = [], [], []
+
+    def build_table(count: int, total: int) -> None:
+        curve_with(count, total)(0)  # a table is built when the curve is first evaluated
+
     for count in counts:
         builds = {total: partial(curve_with, count, total) for total in totals}
+        tables = {total: partial(build_table, count, total) for total in totals}
         seconds = medians(5 * rounds, builds)
         last_to_first = seconds[totals[-1]] / seconds[totals[0]]
         times.append([count, *(seconds[total] * 1e3 for total in totals), last_to_first])
-        memory.append([count, *(peak_memory(builds[total]) / 1024 for total in totals)])
+        seconds = medians(5 * rounds, tables)
+        last_to_first = seconds[totals[-1]] / seconds[totals[0]]
+        with_table.append([count, *(seconds[total] * 1e3 for total in totals), last_to_first])
+        memory.append([count, *(peak_memory(tables[total]) / 1024 for total in totals)])
     scaled = medians(5 * rounds, {"scaled": partial(DOUBLINGS.scale, COSINE, 1, reference=1)})[
         "scaled"
     ]
-    show(
-        "Construction, a curve scaled for 12 doublings, and its table: ms", ["ms"], [[scaled * 1e3]]
-    )
+    show("Construction, a curve scaled for 12 doublings: ms", ["ms"], [[scaled * 1e3]])
     header = ["plateaus", *(f"{total:.0e} steps" for total in totals)]
-    show("Construction, the curve and its table: ms", [*header, "last to first"], times)
+    show("Construction, the curve: ms", [*header, "last to first"], times)
+    show("Construction, the curve and its table: ms", [*header, "last to first"], with_table)
     show("Construction, most memory in use: KiB", header, memory)
 
 
@@ -442,6 +484,7 @@ def main() -> None:
     if quick:  # compiling takes a second per shape, and each shape has its own tests
         kinds = {name: kinds[name] for name in ("cosine", "all four shapes")}
     in_jax_by_kind(kinds, rounds)
+    of_tables(counts, rounds)
     of_parts(["cosine"] if quick else ["cosine", "linear", "all four shapes"], rounds)
     in_jax_with_holds(rounds)
     in_torch(counts, rounds)

@@ -16,12 +16,17 @@ The run then moves to the next step of the curve unless `held`. After a skipped 
 
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from plateau_jax.clocks.hold_rule import HoldRule
-from plateau_jax.numerics.arithmetic import PYTHON
 
-HOST = PYTHON
+
+def _choose(condition: bool, if_true: Any, if_false: Any) -> Any:
+    return if_true if condition else if_false
+
+
+HOST = SimpleNamespace(where=_choose, maximum=max, minimum=min)
 """The namespace for NumPy scalars and Python numbers; several times faster than `numpy` on them."""
 
 

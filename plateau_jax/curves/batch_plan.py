@@ -158,10 +158,6 @@ class BatchPlan:
         Each factor is the float64 nearest to the exact power, read as the decimal that Python
         prints for it. Past its end, the curve is scaled for the last batch size of the plan.
 
-        If the factor is at most 1, multipliers are as accurate as those of any curve. If it is
-        above 1, they are within half a unit in the last place plus 2⁻⁵⁷ times the factor. If a
-        scaled curve is scaled again, this is the product of the factors.
-
         Scale last: a cooldown of a scaled curve does not follow later batch sizes. The thresholds
         count from the first step of the scaled curve, also if it is appended to another curve
         (`then`) or loses its beginning (`part`).

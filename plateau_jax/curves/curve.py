@@ -3,7 +3,7 @@
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Self, cast, overload
 
 import numpy as np
@@ -14,13 +14,12 @@ from plateau_jax.arguments.checks import MAX_STEP, Count
 from plateau_jax.curves import averaging_weights, serialization
 from plateau_jax.drawing import axes, notebook, sampling
 from plateau_jax.drawing.segment_table import Segment, list_segments, segment_table
-from plateau_jax.export.segments import exported_segments
+from plateau_jax.export.rows import exported_rows
 from plateau_jax.export.source import python_source
 from plateau_jax.export.vectors import VectorInputs
 from plateau_jax.numerics import exact
-from plateau_jax.numerics.arithmetic import NUMPY
-from plateau_jax.table import encoding, exact_segments, fixed_point
-from plateau_jax.table.encoding import DecodedSegments, DecodedTable, Table
+from plateau_jax.table import evaluation, exact_segments, fitting
+from plateau_jax.table.evaluation import PYTHON, Table, WideTable, evaluate
 from plateau_jax.table.exact_segments import ExactSegment
 
 
@@ -34,12 +33,9 @@ class Curve(ABC):
     same arguments are equal and have the same hash. The `repr` of a curve is a Python expression
     that builds it.
 
-    Every multiplier is a float32 with the same bits in NumPy, JAX and PyTorch. It differs from the
-    exact curve by at most half a unit in the last place plus 2⁻⁵⁸ (more if `BatchPlan.scale`
-    multiplies by a factor above 1). At the first step of a segment, and at every step of a plateau,
-    it is the float32 nearest to the exact level. Exception: if `part` or `BatchPlan.scale` cuts a
-    segment in two, this need not hold at the first step after the cut. Multipliers never rise
-    within a falling segment and never fall within a rising one.
+    Every multiplier is a float32 within 0.500000001 units in the last place of the exact curve, 0
+    below 2⁻¹²⁶, and has the same bits in NumPy, JAX and PyTorch. Multipliers never rise within a
+    falling segment and never fall within a rising one.
 
     >>> from plateau_jax import Curve, PlateauCurve
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
@@ -57,26 +53,11 @@ class Curve(ABC):
     """Samples or tokens per step, for a curve from `BatchPlan.scale` or derived from one; else
     None."""
 
-    table: Table
-    """The curve as a table, for `multiplier` and `stack`: a pytree of int32 arrays of shape
-    (rows,).
-
-    A `PlateauCurve` with k plateaus has 2k + 3 rows: warmup, decay, then each plateau and the decay
-    after it, and the end. A `StagedCurve` has one for each stage and one for the end. So moving a
-    plateau changes numbers, but not the shape of an array. `table.begin` has the first step of each
-    row; the other columns are internal, and may change in any release."""
-
     _exact_segments: tuple[ExactSegment, ...]
     """The segments in exact numbers; the last is the end."""
 
     _depth: int
     """Nesting depth of derived curves."""
-
-    _decoded: DecodedTable
-    """The table with the words of each column joined into 64-bit integers."""
-
-    _decoded_rows: tuple[list[int], list[DecodedSegments]]
-    """The first step of each row, and the rows themselves, as Python integers."""
 
     _kind: ClassVar[str | None] = None
     """The value of `"kind"` in `to_dict`; None if there is no such key."""
@@ -115,11 +96,24 @@ class Curve(ABC):
         object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
         self._set(_exact_segments=segments, _depth=depth, unit=unit)
         self._set(total_steps=segments[-1].begin)
-        # Built here and not on first use: otherwise torch.compile would trace this construction in
-        # the first call.
-        table = encoding.encode_table(segments)
-        decoded = encoding.decode_table(NUMPY, table)
-        self._set(table=table, _decoded=decoded, _decoded_rows=encoding.python_rows(decoded))
+
+    @cached_property
+    def table(self) -> Table:
+        """The curve as a table, for `multiplier` and `stack`: a pytree of int32 arrays.
+
+        It is built when the curve is first evaluated. Its arrays have the lengths that the curve
+        needs, rounded up to powers of two, so moving a plateau rarely changes a shape. They are
+        internal, and may change in any release: `segments` has the first step of each segment.
+        """
+        return evaluation.in_words(self._wide_table)
+
+    @cached_property
+    def _wide_table(self) -> WideTable:
+        return fitting.build_table(self._exact_segments)
+
+    @cached_property
+    def _python_table(self) -> WideTable:
+        return evaluation.in_python(self._wide_table)
 
     @cached_property
     def flat_starts(self) -> tuple[int, ...]:
@@ -163,11 +157,11 @@ class Curve(ABC):
         if type(step) is int:
             # torch.compile may trace an int as a symbol; `index` turns it into the number itself.
             clamped = min(max(operator.index(step), 0), MAX_STEP)
-            return fixed_point.evaluate_one(*self._decoded_rows, clamped)
+            return _evaluate_one(self, clamped)
         steps = checks.steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))
-        return fixed_point.evaluate_many(self._decoded, steps)[()]
+        return evaluation.evaluate_many(self._wide_table, steps)[()]
 
     @overload
     def learning_rate(self, step: int | np.integer[Any], peak_value: float) -> float: ...
@@ -291,8 +285,7 @@ class Curve(ABC):
         Raises:
             TypeError: `at` or `steps` is not an integer, `to` not a number.
             ValueError: A value is out of range; an unknown shape; an exponential or `"t^-P"`
-                cooldown to 0; a `"t^-P"` cooldown between levels too far apart; derived curves
-                nested more than 64 deep.
+                cooldown to 0; derived curves nested more than 64 deep.
 
         Warns:
             CurveWarning: The curve is 0 at step `at` already.
@@ -573,10 +566,10 @@ class Curve(ABC):
             multiplier(step) = curve(step)
             learning_rate(step, peak) = curve.learning_rate(step, peak)
 
-        It contains the table of the curve, and the arithmetic of the shapes that the curve has. It
-        needs Python 3.9 and nothing else. Run as a program, it checks itself, and fails if a bit of
-        a multiplier differs. Use it in a program that must not depend on this library, or for a run
-        that must be repeated years from now.
+        It contains the table of the curve and a short evaluator, and needs Python 3.9 and nothing
+        else. Run as a program, it checks itself, and fails if a bit of a multiplier or of a
+        learning rate differs. Use it in a program that must not depend on this library, or for a
+        run that must be repeated years from now.
 
         Args:
             peak_value: The default of the argument `peak` of `learning_rate`: 0, or at least
@@ -585,7 +578,6 @@ class Curve(ABC):
         Raises:
             TypeError: `peak_value` is not a real scalar.
             ValueError: `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
-            OSError: The source files of this library are not installed.
 
         >>> from plateau_jax import PlateauCurve
         >>> source = PlateauCurve(1000, warmup_steps=100).to_source()
@@ -597,16 +589,17 @@ class Curve(ABC):
         if peak_value is not None:
             checks.peak("peak_value", peak_value)
             peak_value = float(peak_value)
-        segments = exported_segments(*self._decoded_rows)
-        return python_source(self.to_dict(), segments, self, unit=self.unit, peak=peak_value)
+        return python_source(
+            self.to_dict(),
+            self._exact_segments,
+            exported_rows(self._python_table),
+            self.learning_rate,
+            unit=self.unit,
+            peak=peak_value,
+        )
 
     def _vector_inputs(self) -> VectorInputs:
-        return VectorInputs(
-            description=self.to_dict(),
-            segments=exported_segments(*self._decoded_rows),
-            multipliers=self,
-            fixed_values=partial(fixed_point.fixed_values, self._decoded),
-        )
+        return VectorInputs(self.to_dict(), self._python_table, self.learning_rate)
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
@@ -655,6 +648,15 @@ class Curve(ABC):
         # Pickles and copies contain only the arguments, from which the rest is computed. They are
         # plain values, so `torch.load(weights_only=True)` needs to allow no other class.
         return serialization.plain_arguments_of(self)
+
+
+def _evaluate_one(curve: Curve, step: int) -> float:
+    return evaluate(PYTHON, curve._python_table, step)
+
+
+# torch.compile calls a function with this mark while it traces, and takes its result as a constant.
+# It could not trace how a table is built.
+_evaluate_one.__dict__["_dynamo_marked_constant"] = True
 
 
 class _ProtectedDict(dict[str, Any]):
@@ -710,10 +712,9 @@ def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve]:
 
 
 def stack(curves: Iterable[AnyCurve]) -> Table:
-    """Stack the tables of several curves for `vmap`: each column is of shape (curves, rows).
+    """Stack the tables of several curves for `vmap`: each array has a leading axis of curves.
 
-    A shorter table repeats its last row, which changes no value. A column that only some
-    curves need is zero for the others.
+    A shorter table repeats its last row and piece, which changes no value.
 
     Args:
         curves: At least one curve, or mapping that `Curve.from_dict` reads. A step is an update,
@@ -730,16 +731,15 @@ def stack(curves: Iterable[AnyCurve]) -> Table:
 
     >>> from plateau_jax import PlateauCurve, stack
     >>> table = stack([PlateauCurve(100), PlateauCurve(100, plateaus=[(50, 30)])])
-    >>> table.begin
-    array([[  0,   0, 100, 100, 100],
-           [  0,   0,  50,  80, 100]], dtype=int32)
+    >>> table.begin.shape
+    (2, 16)
     """
     if not checks.is_ordered(curves):
         raise TypeError(checks.must("curves", curves, "be several Curves, in order"))
     tables = [as_curve(("curves", index), curve).table for index, curve in enumerate(curves)]
     if not tables:
         raise ValueError("curves is empty; stack needs at least one Curve")
-    return encoding.stack_tables(tables)
+    return evaluation.stack_tables(tables)
 
 
 def check_unit(curve: Curve, unit: int) -> None:

@@ -8,7 +8,7 @@ from plateau_jax.arguments.checks import MAX_STEP, Converted, ConvertedCount, Co
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import Curve, as_curve
 from plateau_jax.curves.serialization import MAX_DEPTH
-from plateau_jax.numerics.exact import as_level, from_decimal, nearest_float32, rounded
+from plateau_jax.numerics.exact import as_level, nearest_float32, rounded
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
@@ -42,7 +42,7 @@ class Cooldown(Curve, kind="cooldown"):
             # ends makes the segment flat.
             start = end
         if end > start:
-            reached = nearest_float32(from_decimal(start))
+            reached = nearest_float32(start)
             too_high = f"not lie above the level at step {at}, {reached}"
             raise ValueError(checks.must("to", to, too_high))
         known_shapes.check_defined("shape", shape, "cooldown", start, end)

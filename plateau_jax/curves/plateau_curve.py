@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from fractions import Fraction
 from itertools import chain, pairwise
 from typing import Any, Literal, NamedTuple, cast, final, get_args
 
@@ -141,7 +140,7 @@ class PlateauCurve(Curve):
         init_lr_ratio = ratio("init_lr_ratio", self.init_lr_ratio)
         warmup_shape = one_of("warmup_shape", self.warmup_shape, get_args(WarmupShape))
         decay_shape = known_shapes.canonical_shape(
-            "decay_shape", self.decay_shape, known_shapes.INTERPOLATED
+            "decay_shape", self.decay_shape, known_shapes.JOINING_ZERO
         )
         placed = place_plateaus(total, warmup, plateaus, absolute_plateaus)
 
@@ -187,8 +186,6 @@ def _exact_segments(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Ite
 
     `plateaus` are valid pairs (first step, number of steps), sorted.
     """
-    # Empty segments are kept: the table's shape then depends only on the number of plateaus, and
-    # moving one never makes JAX recompile.
     shape = curve.decay_shape
     peak = Level(1)
     lowest = as_level(curve.min_lr_ratio)
@@ -200,7 +197,7 @@ def _exact_segments(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Ite
     level = peak
     for first, length in plateaus:
         elapsed += first - begin
-        reached = known_shapes.level_between(shape, peak, lowest, Fraction(elapsed, decaying))
+        reached = known_shapes.level_between(shape, peak, lowest, elapsed, decaying)
         yield ExactSegment("decay", begin, first - begin, level, reached, shape)
         yield flat_segment("plateau", first, length, reached)
         begin = first + length

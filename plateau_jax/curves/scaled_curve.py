@@ -120,7 +120,7 @@ def _scaled_segments(
 def _factor(batch_size: int, reference: int, exponent: float) -> float:
     """Return the float64 nearest to (batch/reference)^exponent."""
     factor = nearest_power(Fraction(batch_size, reference), as_written(exponent))
-    # Outside these limits 62 bits are too few, and the arguments are surely a mistake.
+    # Outside these limits, the arguments are surely a mistake.
     if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
         nearer = f"be nearer to the batch size {checks.short_repr(batch_size)}"
         effect = f"the factor is {factor:.3g}, outside 2**-31 … 2**31"

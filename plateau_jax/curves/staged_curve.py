@@ -74,9 +74,8 @@ class StagedCurve(Curve, kind="staged"):
         "t^-P"           t^(-P), t = a^(-1/P)·(1-x) + b^(-1/P)·x, for levels above 0
 
     Write P as a decimal: `"1-x^2"`, `"(1-x)^0.9"`, or `"t^-0.5"`, the inverse square root. P lies
-    in [0.05, 20]; for `"t^-P"` it lies in [0.25, 4], and the ratio of the levels to the power 1/P
-    is at most 2⁶². Spellings of the same number are equivalent: `"1-x^0.50"` is `"1-x^0.5"`, which
-    is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are `"linear"`.
+    in [0.05, 20]; for `"t^-P"` it lies in [0.25, 4]. Spellings of the same number are equivalent:
+    `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are `"linear"`.
 
     A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. For both,
     `shape` has no effect. After the last stage the curve stays at the last level; before step 0 its
@@ -105,7 +104,7 @@ class StagedCurve(Curve, kind="staged"):
             level not a number.
         ValueError: A value is out of range; lengths that do not add up to `total_steps`; a
             percentage or `"rest"` without `total_steps`; an unknown shape; an exponential or
-            `"t^-P"` stage from or to 0; a `"t^-P"` stage between levels too far apart.
+            `"t^-P"` stage from or to 0.
 
     Warns:
         CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels look
@@ -183,8 +182,7 @@ class StagedCurve(Curve, kind="staged"):
             TypeError: A length is neither an integer nor a percentage; `min_lr_ratio` or `start` is
                 not a number.
             ValueError: A value is out of range; warmup and decay are longer than `total_steps`
-                together; an unknown shape; an exponential or `"t^-P"` decay to 0, or one that is
-                too steep.
+                together; an unknown shape; an exponential or `"t^-P"` decay to 0.
 
         Warns:
             CurveWarning: A percentage above 0 rounds to no step. `min_lr_ratio` is above 0 and

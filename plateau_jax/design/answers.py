@@ -32,7 +32,7 @@ from plateau_jax.design.questions import (
 from plateau_jax.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.drawing.segment_table import segment_table
 from plateau_jax.forecasts.loss_comparison import NOTE as FORECAST_NOTE
-from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
+from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
 from plateau_jax.table.exact_segments import end_of_rise
 from plateau_jax.theory.comparison import LeastBound, minimize_bound, note, peak_at_equal_length
 from plateau_jax.theory.curve_parts import largest_multiplier
@@ -85,7 +85,7 @@ def choices_per_field() -> dict[str, list[dict[str, Any]]]:
     """Return the shapes that each field can have, in the order of the page."""
     return {
         "warmup_shape": [_describe_shape(name) for name in get_args(WarmupShape)],
-        "decay_shape": [_describe_shape(name) for name in INTERPOLATED],
+        "decay_shape": [_describe_shape(name) for name in JOINING_ZERO],
         "shape": [_describe_shape(name) for name in SHAPES],
     }
 
@@ -94,7 +94,7 @@ def _describe_shape(name: str) -> dict[str, Any]:
     """Return a shape, the initial P of a formula, and levels of a stage that falls or rises."""
     power = SHAPES[name].initial_power
     shape = name.replace("P", power or "")
-    reaches_zero = name in INTERPOLATED
+    reaches_zero = name in JOINING_ZERO
     low = 0.0 if reaches_zero else 0.1
     falling = StagedCurve([(_SHAPE_STEPS, low, shape)], start=1.0)
     rising = StagedCurve([(_SHAPE_STEPS, 1.0, shape)], start=low)

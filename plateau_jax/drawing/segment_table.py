@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from plateau_jax.drawing.tables import as_html, as_text
-from plateau_jax.numerics.exact import from_decimal, nearest_float32, rounded
+from plateau_jax.numerics.exact import nearest_float32, rounded
 from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
 
 
@@ -60,7 +60,7 @@ def list_segments(
         following, _ = described[index + 1]
         end = starts[index + 1]
         if rounded(level) != rounded(following.at(after)):  # the curve jumps
-            end = float(nearest_float32(from_decimal(level)))
+            end = nearest_float32(level)
         segments.append(Segment(exact_segment.begin, after - 1, kind, starts[index], end))
     return tuple(segments)
 

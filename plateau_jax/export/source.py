@@ -1,43 +1,102 @@
-"""A curve as a Python file without dependencies: `template`, with the table of the curve.
+"""A curve as a Python file without dependencies: the rows of its table, and an evaluator."""
 
-The file leaves out the shapes that the curve lacks, and all that only they use.
-"""
-
-import ast
-import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import metadata
+from collections.abc import Callable, Mapping, Sequence
+from string import Template
 from textwrap import TextWrapper
 from typing import Any
 
-from plateau_jax.export import template
-from plateau_jax.export.segments import (
-    FLAT,
-    ExportedSegment,
-    hexadecimal,
-    steps_to_check,
-)
+from plateau_jax.export.rows import ExportedRow, hexadecimal, steps_of_pieces
 from plateau_jax.numerics.exact import float32_bits
+from plateau_jax.shapes.known_shapes import equation_of
+from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
+from plateau_jax.version import VERSION
 
-_SELF_CHECK = ""
-"""The key of the statement that defines nothing: `if __name__ == "__main__"`."""
+CHECKED_PEAK = 3e-4
+"""The peak with which the file checks its learning rates."""
 
-_ABOUT = '''\
-"""A learning-rate schedule, written by plateau-jax {version}. `multiplier(step)` and
+# Text, not a module whose source is read: a package in a zip file or in an executable has none.
+_FILE = Template('''\
+"""A learning-rate schedule, written by plateau-jax $version. `multiplier(step)` and
 `learning_rate(step, peak)` return the same float32 as this curve, at every step:
 
-{curve}
+$curve
 
-{unit}Python 3.9 or later, without dependencies. Run this file to check it.
+${unit}Python 3.9 or later, without dependencies. Run this file to check it. Copy, change and use it
+without any condition.
 """
-'''
+
+import struct
+from bisect import bisect_right
+
+# A row begins at a step, and has pieces of 2**shift steps: (first step, shift, pieces). A piece is
+# a polynomial c[0] + c[1] * t + c[2] * t**2 ..., divided by 2**exponent: (exponent, c). The number
+# t runs from -1/2 to 1/2 over the steps of the piece.
+ROWS = [
+$rows
+]  # fmt: skip
+FIRST_STEPS = [row[0] for row in ROWS]
+CHECK_VALUE = $check_value
+
+
+def multiplier(step: int) -> float:
+    """Return the multiplier at a step, which is any integer: a float32 in [0, 1]."""
+    if isinstance(step, bool) or not hasattr(step, "__index__"):
+        raise TypeError(f"step must be an integer, not {step!r}")
+    step = min(max(step.__index__(), 0), 2**31 - 1)
+    begin, shift, pieces = ROWS[bisect_right(FIRST_STEPS, step) - 1]
+    index, rest = divmod(step - begin, 1 << shift)
+    exponent, coefficients = pieces[index]
+    t = (rest << (31 - shift)) - (1 << 30)  # in units of 2**-31
+    value = 0
+    for coefficient in reversed(coefficients):
+        value = coefficient + (value * t >> 31)
+    return round_to_float32(value, exponent)
+
+
+def round_to_float32(value: int, exponent: int) -> float:
+    """Return the float32 nearest to value / 2**exponent, ties to even; 0 below 2**-126."""
+    dropped = max(value.bit_length() - 24, 0)
+    rounded, rest = divmod(value, 1 << dropped)
+    if 2 * rest + rounded % 2 > 1 << dropped:
+        rounded += 1
+    number = rounded * 2.0 ** (dropped - exponent)
+    return number if number >= 2.0**-126 else 0.0
+
+
+def learning_rate(step: int, peak: float$default_peak) -> float:
+    """Return float32(float32(peak) * multiplier(step)); the peak is 0, or at least 2**-126."""
+    if isinstance(peak, bool) or not hasattr(peak, "__float__"):
+        raise TypeError(f"peak must be a number, not {peak!r}")
+    if peak != 0 and not 2**-126 <= float(peak) < 2**128 - 2**103:
+        raise ValueError(f"peak must be 0, or a finite float32 of at least 2**-126, not {peak!r}")
+    (rounded_peak,) = struct.unpack("f", struct.pack("f", abs(peak)))
+    product = rounded_peak * multiplier(step)  # exact, since float has 53 bits
+    return struct.unpack("f", struct.pack("f", product))[0]
+
+
+if __name__ == "__main__":
+    value, count = 0, 0
+    for (begin, shift, pieces), after in zip(ROWS, [*FIRST_STEPS[1:], 2**31]):
+        for index in range(len(pieces)):
+            first = begin + (index << shift)
+            last = min(first + (1 << shift), after) - 1
+            for step in (first, (first + last) // 2, last):
+                for number in (multiplier(step), learning_rate(step, $checked_peak)):
+                    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+                    value = (65537 * value + bits) % (2**61 - 1)
+                count += 1
+    if value != CHECK_VALUE:
+        raise SystemExit(f"FAILED: the check value is {value}, not {CHECK_VALUE}")
+    print(f"ok: {count} multipliers and learning rates have the check value {value}")
+''')
 
 
 def python_source(
     description: Mapping[str, Any],
-    segments: Sequence[ExportedSegment],
-    values_at: Callable[[Any], Any],
+    segments: Sequence[ExactSegment],
+    rows: Sequence[ExportedRow],
+    learning_rates: Callable[[Any, float], Any],
     *,
     unit: int | None,
     peak: float | None,
@@ -46,60 +105,63 @@ def python_source(
 
     Args:
         description: The curve as JSON values.
-        segments: Its segments.
-        values_at: The curve as a function from a sequence of steps to an array of multipliers.
+        segments: Its segments, for comments.
+        rows: The rows of its table.
+        learning_rates: Its method `learning_rate`.
         unit: Samples or tokens per step, for a curve that follows a batch plan.
         peak: The default of the argument of `learning_rate`; None if it has no default.
     """
-    statements = _statements(inspect.getsource(template))
-    shifts = {segment.first_step: segment.shift for segment in segments if segment.shift}
-    values = {
-        "SEGMENTS": _segments(segments),
-        "SHIFTS": repr(shifts),
-        "CHECK_VALUE": str(_check_value(values_at(steps_to_check(segments)).tolist())),
-        "SHAPES": _shapes(segments),
-    }
-    for name, value in values.items():
-        before, _, _ = statements[name].partition(f"{name} = ")
-        statements[name] = f"{before}{name} = {value}"
-    if not shifts:
-        unshifted = statements["multiplier"].replace("shifted(value, first_step)", "value")
-        statements["multiplier"] = unshifted
-    if peak is not None:
-        argument = f"peak: float = {peak!r}"
-        statements["learning_rate"] = statements["learning_rate"].replace("peak: float", argument)
-    needed = _needed(statements, ["multiplier", "learning_rate", _SELF_CHECK])
-    kept = [text for name, text in statements.items() if name in needed]
-    program = "\n".join(kept).strip()
-    return f"{_about(description, unit)}\n{program}\n"
+    steps = steps_of_pieces(rows)
+    multipliers = learning_rates(steps, 1.0).tolist()
+    lrs = learning_rates(steps, CHECKED_PEAK).tolist()
+    check_value = 0
+    for pair in zip(multipliers, lrs, strict=True):
+        for number in pair:
+            check_value = (65537 * check_value + float32_bits(number)) % (2**61 - 1)
+    return _FILE.substitute(
+        version=VERSION,
+        curve="\n".join(_wrapped(json.dumps(description))),
+        unit="" if unit is None else f"Samples or tokens per step: {unit}.\n",
+        rows="\n".join(_row_lines(rows, segments)),
+        check_value=check_value,
+        default_peak="" if peak is None else f" = {peak!r}",
+        checked_peak=CHECKED_PEAK,
+    )
 
 
-def _about(description: Mapping[str, Any], unit: int | None) -> str:
-    """Return the docstring of the file."""
-    lines = _wrapped(json.dumps(description))
-    about_unit = ""
-    if unit is not None:
-        about_unit = f"Samples or tokens per step: {unit}.\n"
-    version = metadata.version("plateau-jax")
-    return _ABOUT.format(version=version, curve="\n".join(lines), unit=about_unit)
+def _row_lines(rows: Sequence[ExportedRow], segments: Sequence[ExactSegment]) -> list[str]:
+    """Return the rows, with a comment for each segment."""
+    lines: list[str] = []
+    waiting = list(nonempty_segments(segments))
+    for row in rows:
+        while waiting and waiting[0][0].begin <= row.first_step:
+            lines += _wrapped(_comment(*waiting.pop(0)), "    # ", "    # ")
+        pieces: list[str] = []
+        for exponent, coefficients in row.pieces:
+            pieces.append(f"({exponent}, [{', '.join(map(hexadecimal, coefficients))}])")
+        line = f"({row.first_step}, {row.shift}, [{', '.join(pieces)}]),"
+        lines += _wrapped(line, "    ", "     ")
+    # Segments at the level of the last row have no rows.
+    for segment in waiting:
+        lines += _wrapped(_comment(*segment), "    # ", "    # ")
+    return lines
 
 
-def _segments(segments: Sequence[ExportedSegment]) -> str:
-    lines = ["["]
-    for segment in segments:
-        numbers = ""
-        if segment.shape != FLAT:
-            integers = [segment.start, segment.end, *segment.parameters.values()]
-            written = ", ".join(map(hexadecimal, integers))
-            numbers = f"{segment.skipped}, {segment.length}, {written}"
-        line = f'({segment.first_step}, {segment.multiplier!r}, "{segment.shape}", ({numbers})),'
-        lines += _wrapped(line, first_indent="    ", indent="     ")
-    lines.append("]  # fmt: skip")
-    return "\n".join(lines)
+def _comment(segment: ExactSegment, after: int | None) -> str:
+    """Describe a segment: its steps, its levels, and the equation of its shape."""
+    steps = f"from step {segment.begin}" if after is None else f"steps {segment.begin}-{after - 1}"
+    start = f"{float(segment.start):.9g}"
+    if segment.shape is None or segment.is_flat:
+        return f"{segment.name}, {steps}: {start}"
+    origin = segment.begin - segment.skipped
+    elapsed = "step" if origin == 0 else f"(step - {origin})".replace("- -", "+ ")
+    levels = f"a = {start}, b = {float(segment.end):.9g}"
+    x = f"x = {elapsed}/{segment.length}"
+    return f"{segment.name}, {steps}, {segment.shape}: {equation_of(segment.shape)}; {levels}, {x}"
 
 
 def _wrapped(text: str, first_indent: str = "", indent: str = "") -> list[str]:
-    """Break code or JSON into lines, at spaces."""
+    """Break code, comments or JSON into lines, at spaces."""
     wrapper = TextWrapper(
         width=100,
         initial_indent=first_indent,
@@ -108,66 +170,3 @@ def _wrapped(text: str, first_indent: str = "", indent: str = "") -> list[str]:
         break_long_words=False,
     )
     return wrapper.wrap(text)
-
-
-def _shapes(segments: Sequence[ExportedSegment]) -> str:
-    used = {segment.shape for segment in segments}
-    items: list[str] = []
-    for name, function in template.SHAPES.items():
-        if name in used:
-            items.append(f'"{name}": {function.__name__}')
-    if len(items) <= 4:
-        return f"{{{', '.join(items)}}}"
-    lines = "".join(f"    {item},\n" for item in items)
-    return f"{{\n{lines}}}"
-
-
-def _check_value(multipliers: Iterable[float]) -> int:
-    """Return the number that the file computes to check itself."""
-    value = 0
-    for multiplier in multipliers:
-        value = (65537 * value + float32_bits(multiplier)) % (2**61 - 1)
-    return value
-
-
-def _statements(text: str) -> dict[str, str]:
-    """Return the statements after the docstring, by the name that each defines.
-
-    Each comes with the blank lines and the comments before it.
-    """
-    lines = text.splitlines()
-    docstring, *nodes = ast.parse(text).body
-    end = docstring.end_lineno
-    statements: dict[str, str] = {}
-    for node in nodes:
-        statements[_defined_name(node)] = "\n".join(lines[end : node.end_lineno])
-        end = node.end_lineno
-    return statements
-
-
-def _defined_name(node: ast.stmt) -> str:
-    match node:
-        case ast.Import(names=[ast.alias(name=name)]):
-            return name
-        case ast.Assign(targets=[ast.Name(id=name)]):
-            return name
-        case ast.FunctionDef(name=name):
-            return name
-        case _:
-            return _SELF_CHECK
-
-
-def _needed(statements: Mapping[str, str], roots: Sequence[str]) -> set[str]:
-    """Return the names of these statements, and of all that they use."""
-    needed: set[str] = set()
-    waiting = list(roots)
-    while waiting:
-        name = waiting.pop()
-        if name in statements and name not in needed:
-            needed.add(name)
-            waiting += _used_names(statements[name])
-    return needed
-
-
-def _used_names(text: str) -> list[str]:
-    return [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]

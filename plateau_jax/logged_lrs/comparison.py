@@ -15,6 +15,9 @@ from plateau_jax.logged_lrs.log_files import Log
 from plateau_jax.logged_lrs.logs import Cell, LogTable, columns_of, read_log, read_lr_cells
 from plateau_jax.logged_lrs.printed import KNOWN_DIGITS, PrintedLrs
 
+_DIGITS_OF_FLOAT32 = 8
+"""Bare numbers with this many digits are not rounded."""
+
 
 @dataclass(frozen=True)
 class LogComparison:
@@ -190,7 +193,7 @@ def compare_parsed_log(
     if comparison is None:
         raise ValueError(
             f"the learning rates of {log.name} have too few digits: as they are printed, all may "
-            "be on the curve, but with three digits they are not: log them as in f'{lr:.3e}'"
+            "be on the curve, but with further zeros they are not: log them as in f'{lr:.3e}'"
         )
     return comparison
 
@@ -200,17 +203,18 @@ def _compare_cells(
 ) -> LogComparison | None:
     """Compare the learning rates of a log with a curve.
 
-    The log may count updates from 0 or from 1. None if it does not show its digits, and these
-    decide whether all rows are on the curve.
+    The log may count updates from 0 or from 1. None if the zeros that bare numbers lack decide
+    whether all rows are on the curve.
     """
     logged = PrintedLrs.from_cells(cells)
     from_zero = _compare(logged, curve, peak, groups, counts_from=0)
     if from_zero.first_difference is None:
         return from_zero
-    if logged.digits is None:
+    if logged.digits is None or logged.digits < _DIGITS_OF_FLOAT32:
         widest = PrintedLrs.from_cells(cells, are_formatted=True)
         for start in (0, 1):
-            if widest.contain(lrs_at(logged.steps - start, curve, peak)).all():
+            expected = lrs_at(logged.steps - start, curve, peak)
+            if widest.contain(expected).all() and not logged.contain(expected).all():
                 return None
     if logged.steps[0] == 0:
         return from_zero

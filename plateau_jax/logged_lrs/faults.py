@@ -25,6 +25,8 @@ _MOST_RANGES = 8
 _TRIED = 5
 """Numbers that are tried in each range that remains: its ends, and some between."""
 
+_LEAST_OVERLAP = 0.05
+
 _ROUNDED = 0.5
 """Steps by which a curve whose lengths are rounded to whole updates is away from a formula."""
 
@@ -405,7 +407,9 @@ def _of_clipping(logged: PrintedLrs, expected: Floats, is_off: Mask) -> Iterator
     """Find a floor below which the learning rate does not fall."""
     low = float(logged.low[is_off].max())
     high = float(logged.high[is_off].min())
-    if not 0 < low <= high < expected.max():
+    # Neighboring intervals meet at their ends.
+    least_width = _LEAST_OVERLAP * float((logged.high - logged.low)[is_off].min())
+    if not 0 < low <= high - least_width < expected.max():
         return
     floor = simplest_between(low, high)
     is_later = np.maximum.accumulate(is_off)  # a warmup may begin below the floor

@@ -1,41 +1,31 @@
-"""Levels computed once, on the host: decimals of 100 digits, and integers of 224 bits.
+"""Numbers that are exact, or nearly: percentages, levels in decimals, and functions of levels.
 
 A level is a decimal with 100 significant digits, however small it is: an exponential that ends near
-0 depends on that small level all along. `from_decimal` returns the integer nearest to level·2²²⁴.
-This is far finer than float32, whose smallest number is 2⁻¹⁴⁹, and than the 62-bit fixed point of
-the runtime. So rounding it to either of them is, in effect, a single rounding of the exact level.
+0 depends on that small level all along. mpmath computes functions of levels, in 352 bits. `fixed`
+converts a result to an integer, in units of 2⁻²²⁴.
 """
 
 import struct
 from decimal import Context, Decimal
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 BITS = 224
-ONE = 1 << BITS
-
-_GUARD = 128
-# π·2³⁵²
-_PI = 0x3243F6A8885A308D313198A2E03707344A4093822299F31D0082EFA98EC4E6C89452821E638D01377BE5466CF
-
-PI = _PI >> _GUARD
+"""Fractional bits of an exact level as an integer: multipliers below 2⁻¹²⁶ are 0, so all others
+have 98 bits."""
 
 _DECIMAL = Context(prec=100)  # digits
-_RELIABLE = Context(prec=80)
-"""Computed numbers are correct to at least 80 digits: what should be 2 may be 1.99…9 to 100 digits,
-but is 2 to 80."""
-
-LN_2 = int(_DECIMAL.multiply(_DECIMAL.ln(2), ONE))
-
+_COMPARED = Context(prec=60)  # digits
+_RELIABLE_BITS = 270
+"""Numbers computed in 352 bits are correct to at least these: what should be 2 may be 1.99…9, but
+is 2 in 270 bits."""
 
 Level = Decimal
 """A level of a curve, with 100 digits."""
-
-_COMPARED = Context(prec=60)  # digits
 
 
 def as_level(number: float) -> Level:
@@ -48,6 +38,11 @@ def rounded(level: Level) -> Level:
     # Levels that agree to 60 digits count as equal, however they were computed: halfway from 1 to
     # 0, a cosine is at the same level as a stage that ends at 0.5.
     return _COMPARED.plus(level)
+
+
+def scaled(number: Decimal, factor: Decimal) -> Decimal:
+    """Return the product."""
+    return _DECIMAL.multiply(number, factor)
 
 
 def as_written(number: float) -> Fraction:
@@ -63,108 +58,61 @@ def percent_of(whole: int, percentage: float) -> int:
     return whole * fraction.numerator // (100 * fraction.denominator)
 
 
-def half_cosine(x: Fraction) -> Decimal:
-    """Return (1 - cos πx)/2 for x in [0, 1]."""
-    # By its Taylor series, in integers with guard bits: decimals take five times as long. Above 1/2
-    # it is 1 minus the value at 1 - x, whose series is shorter.
-    if 2 * x > 1:
-        return _DECIMAL.subtract(1, half_cosine(1 - x))
-    angle = _PI * x.numerator // x.denominator
-    square = (angle * angle) >> (BITS + _GUARD)
-    term = 1 << (BITS + _GUARD)
-    total = order = 0
-    while term:
-        term = ((term * square) >> (BITS + _GUARD)) // ((order + 1) * (order + 2))
-        order += 2
-        total += term if order % 4 == 2 else -term
-    return _DECIMAL.divide(total, 2 << (BITS + _GUARD))
+@cache
+def exact_numbers() -> Any:
+    """Return mpmath's functions and numbers, in 352 bits, some 105 digits."""
+    # Imported here, because it adds a fifth to the time of `import plateau_jax`.
+    from mpmath import MPContext  # pyright: ignore[reportMissingTypeStubs]  (it has none)
+
+    mp: Any = MPContext()
+    mp.prec = 352
+    return mp
 
 
-def square_root(x: Fraction) -> Decimal:
-    """Return √x."""
-    return _DECIMAL.sqrt(to_decimal(x))
+@lru_cache(1024)
+def exact_number(number: Fraction | Level) -> Any:
+    """Return a rational or a level as a number of mpmath."""
+    numerator, denominator = number.as_integer_ratio()
+    return exact_numbers().mpf(numerator) / denominator
 
 
-def scaled(number: Decimal, factor: Decimal) -> Decimal:
-    """Return the product."""
-    return _DECIMAL.multiply(number, factor)
+def to_level(number: Any) -> Level:
+    """Return a number of mpmath, at least 0, as a level."""
+    digits, exponent = number.man_exp
+    if exponent < 0:
+        return _DECIMAL.divide(digits, 1 << -exponent)
+    return _DECIMAL.plus(Decimal(digits << exponent))
+
+
+def fixed(number: Any) -> int:
+    """Return a number of mpmath in units of 2^-BITS, without the rest."""
+    return number.to_fixed(BITS)
 
 
 def nearest_power(number: Fraction, exponent: Fraction) -> float:
     """Return the float64 nearest to a fraction above 0 raised to a power; it may be infinity."""
-    # The 100 digits are first rounded to 80: otherwise a wrong last digit would decide how a result
-    # halfway between two float64 is rounded.
-    return float(_RELIABLE.plus(power(to_decimal(number), exponent)))
+    power = exact_number(number) ** exact_number(exponent)
+    # First without its last bits: otherwise a wrong one would decide how a result halfway between
+    # two float64 is rounded.
+    return float(exact_numbers().mpf(power, prec=_RELIABLE_BITS))
 
 
-def to_decimal(number: Fraction) -> Decimal:
-    """Return the number to 100 digits."""
-    return _DECIMAL.divide(number.numerator, number.denominator)
+def nearest_float32(level: Level) -> float:
+    """Return the float32 nearest to a level, ties to even; 0 below 2⁻¹²⁶."""
+    return round_to_float32(fixed(exact_number(level)), BITS)
 
 
-@lru_cache(maxsize=1024)
-def from_decimal(number: Decimal) -> int:
-    """Return the number in 224 bits."""
-    # Cached, because a segment begins at the level at which the previous one ends.
-    return round(_DECIMAL.multiply(number, ONE))
-
-
-def interpolate(start: Decimal, end: Decimal, fraction: Decimal) -> Decimal:
-    """Return start·(1 - fraction) + end·fraction."""
-    # Unlike start + (end - start)·fraction this is accurate next to an end that is 0: no term is
-    # negative.
-    return _DECIMAL.fma(end, fraction, _DECIMAL.multiply(start, _DECIMAL.subtract(1, fraction)))
-
-
-@lru_cache(maxsize=1024)
-def _logarithm(number: Decimal) -> Decimal:
-    # Cached, as `power` is: these are the slowest computations, and derived curves share levels.
-    return _DECIMAL.ln(number)
-
-
-def geometric_mean(start: Decimal, end: Decimal, x: Fraction) -> Decimal:
-    """Return start^(1 - x)·end^x, the weighted geometric mean."""
-    logarithm = _logarithm(start)
-    difference = _DECIMAL.subtract(_logarithm(end), logarithm)
-    change = _DECIMAL.divide(_DECIMAL.multiply(difference, x.numerator), x.denominator)
-    return _DECIMAL.exp(_DECIMAL.add(logarithm, change))
-
-
-@lru_cache(maxsize=1024)
-def power(base: Decimal, exponent: Fraction) -> Decimal:
-    """Return base^exponent, for a base above 0."""
-    logarithm = _DECIMAL.multiply(_logarithm(base), exponent.numerator)
-    return _DECIMAL.exp(_DECIMAL.divide(logarithm, exponent.denominator))
-
-
-def quotient(numerator: Decimal, denominator: Decimal) -> Decimal:
-    """Return numerator/denominator."""
-    # A level of 0.5 may be computed as 0.49…9; an exponential from there to 0.25 still has the rate
-    # 1/L.
-    return _RELIABLE.divide(numerator, denominator)
-
-
-def log2_ratio(high: Decimal, low: Decimal) -> Fraction:
-    """Return log₂(high/low)."""
-    return Fraction(_DECIMAL.divide(_logarithm(quotient(high, low)), _logarithm(Decimal(2))))
-
-
-def nearest_float32(value: int) -> np.float32:
-    """Return the float32 nearest to the value, ties to even, subnormal numbers included."""
-    return np.float32(round_to_float32(value, BITS))
-
-
-def round_to_float32(value: int, bits: int) -> float:
-    """Return the float32 nearest to value/2^bits, ties to even, as a Python float."""
+def round_to_float32(value: int, exponent: int) -> float:
+    """Return the float32 nearest to value/2^exponent, ties to even; 0 below 2⁻¹²⁶."""
     # Rounded in integers, since `np.float32(int)` goes by way of float64 and rounds twice. Adding
     # just under a half, or a half if the last kept bit is odd, rounds ties to even. With 2 bits to
     # drop, 10 = 4·2.5 and 14 = 4·3.5 become (10 + 1 + 0) >> 2 = 2 and (14 + 1 + 1) >> 2 = 4.
-    smallest_exponent = 149  # of float32: the smallest subnormal number is 2⁻¹⁴⁹
-    dropped = max(value.bit_length() - 24, bits - smallest_exponent, 0)
+    dropped = max(value.bit_length() - 24, 0)
     if dropped:
         odd = (value >> dropped) & 1
         value = (value + (1 << (dropped - 1)) - 1 + odd) >> dropped
-    return value * 2.0 ** (dropped - bits)
+    number = value * 2.0 ** (dropped - exponent)
+    return number if number >= 2.0**-126 else 0.0
 
 
 def float32_bits(number: float) -> int:
@@ -196,8 +144,7 @@ def values_between(low: float, high: float, multipliers: NDArray[np.float32]) ->
 
 
 def _nearest_float32_of(number: Fraction) -> float:
-    """Return the float32 nearest to a number whose denominator is a power of two."""
-    magnitude = round_to_float32(abs(number.numerator), number.denominator.bit_length() - 1)
-    if number < 0:
-        return -magnitude
-    return magnitude
+    """Return the float32 nearest to a number, ties to even, subnormal numbers included."""
+    # In whole units in the last place: `round` rounds ties to even.
+    exponent = max(np.frexp(float(number))[1], -125) - 24
+    return float(round(number / Fraction(2) ** int(exponent))) * 2.0**exponent

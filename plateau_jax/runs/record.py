@@ -158,8 +158,8 @@ def read_record(name: str, record: Any) -> Record:
 
 def _parse_record(name: str, plain: Any) -> Record:
     saved: Any = _FORMAT.read(name, plain)
-    if saved["curve"] is None:  # which stands for the curve of a scheduler without one
-        raise TypeError("its curve is None")
+    if not saved["curve"]:
+        raise TypeError("it has no curve")
     peak_value: Any = saved.get("peak_value")
     if peak_value is not None:
         peak_value = shortest_decimal(peak_value)

@@ -7,7 +7,7 @@ import numpy as np
 
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve
-from plateau_jax.table.fixed_point import CHUNK
+from plateau_jax.table.evaluation import CHUNK
 
 _NEAR = 50
 """Evaluating a single step takes about as long as this many steps at once."""

@@ -4,6 +4,7 @@
 # pyright: reportUnknownVariableType=false
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,11 +15,16 @@ from jax.core import Tracer
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
-from plateau_jax.numerics.arithmetic import Operations
-from plateau_jax.table import fixed_point
-from plateau_jax.table.encoding import DecodedTable, Table, decode_table
-
-_JAX = Operations.of(jnp)
+from plateau_jax.table.evaluation import (
+    LIMB_BITS,
+    Operations,
+    Table,
+    WideTable,
+    evaluate,
+    find_rows,
+    join_words,
+    scale_down,
+)
 
 
 def multiplier(table: Table, step: Any) -> jax.Array:
@@ -26,11 +32,12 @@ def multiplier(table: Table, step: Any) -> jax.Array:
 
         multiplier(curve.table, step) = curve(step)
 
-    The table may be a traced argument: plateaus can then move without recompilation as long as
-    their number stays the same. `jax.vmap` over a table from `stack` evaluates many curves at once.
+    The table may be a traced argument: plateaus can then move, and JAX compiles again only if the
+    new table has arrays of a different shape, which is rare. `jax.vmap` over a table from `stack`
+    evaluates many curves at once.
 
     Args:
-        table: `curve.table`, int32 arrays of shape (rows,).
+        table: `curve.table`, a pytree of int32 arrays.
         step: An integer, or an integer array of any shape and dtype. It counts updates, or, for a
             curve from `BatchPlan.scale`, its unit of samples or tokens.
 
@@ -49,7 +56,7 @@ def multiplier(table: Table, step: Any) -> jax.Array:
     """
     if not isinstance(table, Table) or jnp.ndim(table.begin) != 1:
         raise TypeError("table must be one table, curve.table; a table from stack is for jax.vmap")
-    for name, column in table.columns().items():
+    for name, column in table._asdict().items():
         if jnp.result_type(column) != np.int32:
             raise TypeError(
                 f"table.{name} is of {column.dtype}; it must be of int32, as in curve.table"
@@ -61,11 +68,7 @@ def multiplier(table: Table, step: Any) -> jax.Array:
 def _multiplier(table: Table, step: Any) -> jax.Array:
     # With x64 off, JAX truncates 64-bit arguments of a jitted function to 32 bits, so a traced
     # table arrives as int32 words, which are joined only here.
-    def evaluate(step: Any, table: Table) -> jax.Array:
-        with jax.enable_x64(True):
-            return _evaluate(decode_table(_JAX, table), step)
-
-    return _call_on_mesh(evaluate, step, table)
+    return _call_on_mesh(_evaluate, step, table)
 
 
 def optax_schedule(curve: AnyCurve, peak_value: Any) -> Callable[[Any], jax.Array]:
@@ -114,19 +117,12 @@ class CurveSchedule:
     """The schedule of a curve, whose unit and peak its callers have checked."""
 
     def __init__(self, curve: Curve, peak: Any) -> None:
-        # Decoded once, in NumPy, so that every trace takes the finished table as a constant.
-        table = curve._decoded
-
-        def evaluate(step: Any) -> jax.Array:
-            with jax.enable_x64(True):
-                return _evaluate(table, step)
+        # Every trace takes the finished table as a constant.
+        evaluate_curve = partial(_evaluate, table=curve._wide_table)
 
         @jax.jit
         def learning_rate(step: Any, peak: Any) -> jax.Array:
-            # Under an outer jit the peak is a constant. XLA would fold it with the factor 2⁻⁶² in
-            # `fixed_point`, and the product underflows for tiny peaks; the `where(x == 0, …)`
-            # between the two factors prevents that.
-            return peak.astype("float32") * _call_on_mesh(evaluate, step)
+            return peak.astype("float32") * _call_on_mesh(evaluate_curve, step)
 
         self._curve = curve
         self._peak = peak
@@ -164,13 +160,40 @@ def _call_on_mesh(evaluate: Any, step: Any, *arguments: Any) -> jax.Array:
     return evaluate(step, *arguments)
 
 
-def _evaluate(table: DecodedTable, step: Any) -> jax.Array:
-    """Return the multiplier at each step. Call it with x64 on, which int64 needs."""
-    # Steps are clipped in their own dtype, before the cast to int32 could wrap them around.
-    if jnp.iinfo(step.dtype).max > MAX_STEP:
-        step = jnp.clip(step, 0, MAX_STEP)
-    step = jnp.maximum(step.astype("int32"), 0)
-    return fixed_point.evaluate(_JAX, table, step)
+def _evaluate(step: Any, table: Table | WideTable) -> jax.Array:
+    """Return the multiplier at each step."""
+    with jax.enable_x64(True):  # for int64
+        # Steps are clipped in their own dtype, before the cast to int32 could wrap them around.
+        if jnp.iinfo(step.dtype).max > MAX_STEP:
+            step = jnp.clip(step, 0, MAX_STEP)
+        step = jnp.maximum(step.astype("int32"), 0)
+        return evaluate(_JAX, table, step)
+
+
+_take = partial(jnp.take, mode="clip")
+
+
+def _coefficients(table: Table | WideTable, piece: Any) -> Any:
+    if isinstance(table, WideTable):
+        return [_take(column, piece) for column in table.coefficients]
+    if piece.ndim:
+        return join_words(_take, jnp.int64, table, piece)
+    # In a loop over single steps, a gather of all coefficients is twice as fast as one for each.
+    high = jnp.int64(_take(table.high, piece, axis=1))
+    return (high << LIMB_BITS) | jnp.int64(_take(table.low, piece, axis=1))
+
+
+def _to_float32(value: Any, exponent: Any, piece: Any) -> Any:
+    return scale_down(jnp, value.astype("float32"), _take(exponent, piece))
+
+
+_JAX = Operations(
+    search=partial(find_rows, _take, jnp.where),
+    take=_take,
+    coefficients=_coefficients,
+    int64=jnp.int64,
+    to_float32=_to_float32,
+)
 
 
 def check_peak(value: Any) -> Any:

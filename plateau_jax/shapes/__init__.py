@@ -1,6 +1,5 @@
 """The shapes of segments.
 
-`shape` defines what a shape is. `line`, `cosine`, `root`, `exponential`, `power` and
-`inverse_power` each contain all that there is to know about the shapes of a family. `known_shapes`
-has the list, and how users write them.
+`series` has the equation of every shape, as a series around the middle of a piece. `known_shapes`
+has the list of shapes, and how users write them.
 """

@@ -1,7 +1,8 @@
 """All shapes, and how users write them."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache
@@ -9,36 +10,74 @@ from sys import intern
 from typing import Any
 
 from plateau_jax.arguments.checks import Message, Path, must
-from plateau_jax.numerics.exact import Level
-from plateau_jax.shapes.cosine import Cosine
-from plateau_jax.shapes.exponential import Exponential
-from plateau_jax.shapes.inverse_power import InversePower
-from plateau_jax.shapes.line import Linear
-from plateau_jax.shapes.power import PowerFromEnd, PowerFromStart
-from plateau_jax.shapes.root import SquareRoot
-from plateau_jax.shapes.shape import Geometric, Interpolated, Shape
+from plateau_jax.numerics.exact import Level, exact_number, exact_numbers, to_level
+from plateau_jax.shapes import series
+from plateau_jax.shapes.series import Around
 
-_CLASSES: tuple[type[Shape], ...] = (
-    Linear,
-    Cosine,
-    SquareRoot,
-    Exponential,
-    PowerFromStart,
-    PowerFromEnd,
-    InversePower,
+
+@dataclass(frozen=True)
+class Shape:
+    """How a segment of L steps goes from its start level to its end level."""
+
+    name: str
+    """The name that a user writes, with P in place of a number."""
+    equation: str
+    """The level at the fraction x of the steps from a to b."""
+    function: Callable[[Any, Any, Any, int, Fraction], Around]
+    """The equation as a function of `series`."""
+    power: Fraction = Fraction(1)
+    """P, exactly the decimal that was written."""
+    powers: tuple[str, str] | None = None
+    """The least and the greatest P, as decimals; None for a shape without P."""
+    initial_power: str | None = None
+    """The P that the design page begins with; None for a shape without P."""
+    equal_shapes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """For some values of P, the simpler name of the same shape."""
+    joins_zero: bool = True
+    """False if both levels must be above 0."""
+
+    def around(self, start: Level, end: Level, length: int) -> Around:
+        """Return the level of a segment as a function of a piece, as in `series`."""
+        mp = exact_numbers()
+        return self.function(mp, exact_number(start), exact_number(end), length, self.power)
+
+
+_SHAPES = (
+    Shape("linear", "a + (b - a)*x", series.from_start),
+    Shape("cosine", "(a + b)/2 + (a - b)/2*cos(pi*x)", series.cosine),
+    Shape("1-sqrt", "a + (b - a)*sqrt(x)", series.from_start, power=Fraction(1, 2)),
+    Shape("exponential", "a**(1-x) * b**x", series.exponential, joins_zero=False),
+    Shape(
+        "1-x^P",
+        "a + (b - a)*x**P",
+        series.from_start,
+        powers=("0.05", "20"),
+        initial_power="2",
+        equal_shapes={"1": "linear", "0.5": "1-sqrt"},
+    ),
+    Shape(
+        "(1-x)^P",
+        "b + (a - b)*(1-x)**P",
+        series.from_end,
+        powers=("0.05", "20"),
+        initial_power="2",
+        equal_shapes={"1": "linear"},
+    ),
+    Shape(
+        "t^-P",
+        "t**-P, t = a**(-1/P)*(1-x) + b**(-1/P)*x",
+        series.inverse_power,
+        powers=("0.25", "4"),
+        initial_power="0.5",
+        joins_zero=False,
+    ),
 )
 
-SHAPES = {shape.name: shape for shape in _CLASSES}
+SHAPES = {shape.name: shape for shape in _SHAPES}
 """Every shape by its name."""
 
-INTERPOLATED = {name: shape for name, shape in SHAPES.items() if issubclass(shape, Interpolated)}
-"""The shapes with an interpolant, which can join any two levels."""
-
-GEOMETRIC = {name: shape for name, shape in SHAPES.items() if issubclass(shape, Geometric)}
-"""The shapes that multiply the higher level by a power of 2, and need levels above 0."""
-
-SHAPE_NUMBERS = {name: number for number, name in enumerate(SHAPES)}
-"""The number of each shape in the table."""
+JOINING_ZERO = {name: shape for name, shape in SHAPES.items() if shape.joins_zero}
+"""The shapes that can join any two levels."""
 
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
 _MAX_CHARACTERS = 24
@@ -49,9 +88,9 @@ _MAX_CHARACTERS = 24
 def parse_shape(shape: str) -> Shape:
     """Return the shape with a name from `canonical_shape`."""
     if shape in SHAPES:
-        return SHAPES[shape]()
+        return SHAPES[shape]
     formula, power = _split_formula(shape, SHAPES)
-    return SHAPES[formula](Fraction(power))
+    return replace(SHAPES[formula], power=Fraction(power))
 
 
 def _split_formula(text: str, names: Collection[str]) -> tuple[str, str]:
@@ -106,18 +145,24 @@ def _spell_formula(formula: str, power: Decimal) -> str:
     return simpler or formula.replace("P", digits)
 
 
-def level_between(shape: str, start: Level, end: Level, x: Fraction) -> Level:
-    """Return the exact level of a shape from `start` to `end` at x in [0, 1]."""
-    if x == 0 or start == end:
+def equation_of(shape: str) -> str:
+    """Return the equation of the shape with a name from `canonical_shape`, as Python would."""
+    name, power = _split_formula(shape, SHAPES)
+    return SHAPES[name or shape].equation.replace("P", power)
+
+
+def level_between(shape: str, start: Level, end: Level, elapsed: int, length: int) -> Level:
+    """Return the exact level of a shape after some of the steps from `start` to `end`."""
+    if elapsed == 0 or start == end:
         return start
-    if x == 1:
+    if elapsed == length:
         return end
-    return parse_shape(shape).level(start, end, x)
+    return to_level(parse_shape(shape).around(start, end, length)(2 * elapsed, 0).middle)
 
 
 def check_defined(path: Path | str, shape: str, role: str, start: Level, end: Level) -> None:
     """Check that a "stage", "decay" or "cooldown" of this shape can join two levels."""
-    reason = parse_shape(shape).why_undefined(start, end)
-    if reason:
+    if not parse_shape(shape).joins_zero and 0 in (start, end):
         article = "an" if shape[0] in "aeiou" else "a"
-        raise ValueError(Message(path, f" = {shape!r}: {article} {shape} {role} {reason}"))
+        reason = f": {article} {shape} {role} from or to 0 is not defined"
+        raise ValueError(Message(path, f" = {shape!r}{reason}"))

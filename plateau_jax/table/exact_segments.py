@@ -2,7 +2,6 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -41,8 +40,8 @@ class ExactSegment(NamedTuple):
         """Return the exact level at a step of the segment, or at its end."""
         if self.is_flat or self.shape is None:
             return self.start
-        x = Fraction(self.skipped + step - self.begin, self.length)
-        return level_between(self.shape, self.start, self.end, x)
+        elapsed = self.skipped + step - self.begin
+        return level_between(self.shape, self.start, self.end, elapsed, self.length)
 
     def from_step(self, step: int) -> "ExactSegment":
         """Return the segment without its steps before `step`."""

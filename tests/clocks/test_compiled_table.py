@@ -40,7 +40,7 @@ def compilations() -> Iterator[Compilations]:
 
 
 def shifted_curve(shift: int) -> StagedCurve:
-    """Return a curve whose table has the same rows and columns for every shift."""
+    """Return a curve whose table has the same shapes for every shift."""
     stages = [
         (10 + shift, 0.5, "cosine"),
         (20,),
@@ -91,7 +91,7 @@ def test_compiled_table_matches_numpy_bits(
     compiled: Callable[..., torch.Tensor], case: CurveAndSteps
 ) -> None:
     curve, steps = case
-    if len(curve.table.begin) < 40:
+    if len(curve.table.begin) <= 32:
         table = tensors(in_one_of_two_forms(curve))
         multipliers = compiled(table, torch.from_numpy(steps))
         assert_equal_bits(multipliers, curve(steps))
@@ -105,17 +105,18 @@ def test_256_bit_vectors_round_once_at_borders() -> None:
 
     torch.compiler.reset()
     distances = np.arange(-2, 3)[:, None, None]
-    orders = np.arange(38, dtype=np.int64)[:, None]
+    orders = np.arange(31, 38, dtype=np.int64)[:, None]
     digits = 2 * np.linspace(2**23, 2**24 - 1, 500).astype(np.int64) + 1
     values = np.minimum((digits << orders) + distances, 2**62)
 
     @partial(torch.compile, fullgraph=True)
     def as_float32(levels: torch.Tensor) -> torch.Tensor:
-        return table.to_float(levels + 1 - 1, torch.float32)
+        exponent = torch.tensor([61], dtype=torch.int32)
+        return table.to_float32(levels + 1 - 1, exponent, torch.zeros_like(levels))
 
     with config.patch({"cpp.simdlen": 256}):
         rounded = as_float32(torch.from_numpy(values))
-    assert_equal_bits(rounded, values.astype(np.float32))
+    assert_equal_bits(rounded, values.astype(np.float32) / np.float32(2.0**61))
     torch.compiler.reset()
 
 

@@ -14,6 +14,7 @@ from support.numerics.borders import curves_near_borders
 from support.training.cuda_graphs.graphs import no_waiting
 
 from plateau_jax import Curve, PlateauCurve, stack
+from plateau_jax.numerics.exact import round_to_float32
 from torch_bridge import multiplier, tensors
 from torch_bridge.clocks import table
 
@@ -109,25 +110,24 @@ def _next_to_a_border(digits: int, order: int, distance: int) -> int:
     return min(max(border + distance, 0), 2**62)
 
 
-_below_64_bits = st.integers(0, 2**62)
 _borders = st.builds(
     _next_to_a_border,
     digits=st.integers(2**23, 2**24 - 1),
-    order=st.integers(0, 37),
+    order=st.integers(31, 37),
     distance=st.integers(-2, 2),
 )
+_values = st.just(0) | st.integers(2**54, 2**62) | _borders
 
 
-@given(st.lists(_below_64_bits | _borders, min_size=1))
-@example([0, 1, 2**53 - 1, 2**53, 2**53 + 1, 2**61 + 2**37 + 1, 2**62])
-def test_level_is_rounded_once_even_through_float64(values: list[int]) -> None:
-    """With 256-bit vectors, compiled code converts through float64, which would round twice."""
-    levels = torch.tensor(values)
-    expected = np.array(values, np.int64).astype(np.float32)
-    rounded = table.to_float(levels, torch.float32)
-    assert_equal_bits(rounded, expected)
-    in_float64 = table.to_float(levels, torch.float64)
-    assert_equal_bits(in_float64.to(torch.float32), expected)
+@given(st.lists(st.tuples(_values, st.integers(60, 222)), min_size=1))
+@example([(2**61 + 2**37 + 1, exponent) for exponent in (62, 126, 127, 187, 188, 189)])
+def test_value_is_divided_by_any_power_of_two(pairs: list[tuple[int, int]]) -> None:
+    values, exponents = map(list, zip(*pairs, strict=True))
+    expected = np.float32([round_to_float32(*pair) for pair in pairs])
+    pieces = torch.arange(len(values))
+    exponent = torch.tensor(exponents, dtype=torch.int32)
+    multipliers = table.to_float32(torch.tensor(values), exponent, pieces)
+    assert_equal_bits(multipliers, expected)
 
 
 @pytest.mark.gpu

@@ -91,6 +91,11 @@ def check_no_file_is_written(
         ("100 --port 8701", "--port requires --design"),
         ("100 --no-browser", "--no-browser requires --design"),
         ("100 --json --peak 1", "--json prints a curve, which has no peak: leave --peak out"),
+        ("--from cosine.json --export cosine.json", "cosine.json exists, and this command has not"),
+        (
+            "100 --csv cosine.json",
+            "cosine.json exists, and this command has not written it: --force",
+        ),
     ],
 )
 def test_wrong_arguments(
@@ -189,6 +194,8 @@ def test_wrong_logs(
     ("arguments", "message"),
     [
         ("100 --plateau 50", "expected 2 arguments"),
+        ("100 --export new.py --export old.py", "--export may be given once"),
+        ("100 --csv new.csv --csv old.csv", "--csv may be given once"),
         ("100 --peak high", "invalid float value: 'high'"),
         ("100 --peak 0,001", "invalid float value: '0,001'"),
         ("--from", "expected one argument"),

@@ -357,11 +357,56 @@ def test_exported_file_is_the_source(printed_by: PrintedBy, name: str) -> None:
     assert Path("new.py").read_text() == curve.to_source()
 
 
-def test_export_replaces_a_file(printed_by: PrintedBy) -> None:
+def test_force_replaces_any_file(printed_by: PrintedBy) -> None:
     Path("new.PY").write_text("x" * 10**5)
-    printed_by("--from stairs.json --cooldown 25 5 --export new.PY --peak 3e-4")
+    printed_by("--from stairs.json --cooldown 25 5 --export new.PY --peak 3e-4 --force")
     curve = saved("stairs").cooldown(25, 5)
     assert Path("new.PY").read_text() == curve.to_source(3e-4)
+
+
+@pytest.mark.parametrize(
+    "option", ["--csv new.csv", "--export new.py", "--export new.json", "--plot new.png"]
+)
+def test_command_replaces_what_it_has_written(printed_by: PrintedBy, option: str) -> None:
+    printed_by(f"100 {option}")
+    path = Path(option.split()[1])
+    before = path.read_bytes()
+    printed_by(f"50 {option}")
+    assert path.read_bytes() != before
+    path.write_bytes(b"")
+    printed_by(f"100 {option}")
+    assert path.read_bytes() == before
+    assert not [*Path().glob(".new*")]
+
+
+def test_interrupted_command_leaves_the_file_as_it_was(
+    printed_by: PrintedBy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed_by("100 --csv new.csv")
+    before = Path("new.csv").read_bytes()
+
+    def fail(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PlateauCurve, "learning_rate", fail)
+    with pytest.raises(KeyboardInterrupt):
+        main(["50", "--csv", "new.csv"])
+    assert Path("new.csv").read_bytes() == before
+    assert not [*Path().glob(".new*")]
+
+
+def test_file_is_replaced_through_a_link(printed_by: PrintedBy) -> None:
+    printed_by("100 --csv new.csv")
+    Path("new_link.csv").symlink_to("new.csv")
+    printed_by("50 --csv new_link.csv")
+    assert Path("new_link.csv").is_symlink()
+    check_csv(PlateauCurve(50), 1.0)
+    Path("new_link.csv").unlink()
+
+
+def test_csv_may_be_a_device(printed_by: PrintedBy) -> None:
+    printed_by("100 --csv /dev/null")
+    assert not Path("/dev/null").is_file()
 
 
 def test_exported_file_on_standard_output(printed_by: PrintedBy) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from proofs.shapes.specs import FORMULAS
 from support.commands import error_of
 from support.curves.strategies import MAX_STEP
 from support.curves.wrong_values import (
@@ -26,6 +25,7 @@ from support.curves.wrong_values import (
     NOT_SHAPES,
 )
 from support.design.design import fault_of
+from support.numerics.shapes import WITH_POWER
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.arguments.checks import Message, message_of
@@ -572,7 +572,7 @@ NOT_POWERS = [
 ]
 
 
-@pytest.mark.parametrize("formula", FORMULAS)
+@pytest.mark.parametrize("formula", WITH_POWER)
 @pytest.mark.parametrize("power", NOT_POWERS, ids="{:.20}".format)
 def test_power_of_a_shape(formula: str, power: str) -> None:
     wrong = WrongValue(formula.replace("P", power), ValueError, "a decimal for P")

@@ -80,8 +80,7 @@ def in_seesaw(curve: Any) -> BatchPlan:
 
 
 def in_stack(curve: Any) -> list[Any]:
-    columns = stack([BASE, curve]).columns()
-    return [column.tolist() for column in columns.values()]
+    return [column.tolist() for column in stack([BASE, curve])]
 
 
 def in_compare(curve: Any) -> tuple[Comparison, ...]:
@@ -227,7 +226,7 @@ def test_omegaconf_writes_curves_in_lists_as_mappings(curve: Curve) -> None:
     assert lambda_lr(optimizer_of(2), curves).curves == [curve, BASE]
     assert follow(optimizer_of(2), "weight_decay", curves).curves == [curve, BASE]
     assert compare(curves).names == compare([curve, BASE]).names
-    np.testing.assert_equal(stack(curves).columns(), stack([curve, BASE]).columns())
+    np.testing.assert_equal(stack(curves), stack([curve, BASE]))
     config = omegaconf.OmegaConf.create({"curve": curve.to_dict(), "other": "${curve}"})
     assert BASE.then(config.other) == BASE.then(curve)
 

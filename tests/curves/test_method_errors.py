@@ -12,9 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from proofs.shapes.specs import GEOMETRIC_SAMPLES
 from support.curves.strategies import MAX_STEP
 from support.curves.wrong_values import A_SHAPE, NOT_SHAPES
+from support.numerics.shapes import SAMPLES_ABOVE_ZERO
 from support.wrong import wrong
 
 from plateau_jax import (
@@ -186,7 +186,7 @@ def test_power_of_a_cooldown(curve: Curve, shape: str) -> None:
     curve.cooldown(5, 5, shape=shape)
 
 
-@pytest.mark.parametrize("shape", GEOMETRIC_SAMPLES)
+@pytest.mark.parametrize("shape", SAMPLES_ABOVE_ZERO)
 @wrong(ValueError, "shape = {shape}", "cooldown from or to 0")
 def test_shape_of_a_cooldown_to_0(shape: str) -> None:
     flat = StagedCurve([(10,)], start=1)

@@ -10,7 +10,7 @@ from support.design.page import COSINE, CURVES, STABLE, STAGED, Action, DesignPa
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 from plateau_jax.numerics.exact import percent_of
-from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
+from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
 
 pytestmark = pytest.mark.slow
 
@@ -454,8 +454,8 @@ def test_every_decay_shape_can_be_chosen(undone: DesignPage) -> None:
     """Formulas have an initial P."""
     decay = undone.field("Decay shape")
     options = decay.locator("option")
-    assert options.all_text_contents() == list(INTERPOLATED)
-    for name in INTERPOLATED:
+    assert options.all_text_contents() == list(JOINING_ZERO)
+    for name in JOINING_ZERO:
         undone.do(("Decay shape", name))
         written = name.replace("P", SHAPES[name].initial_power or "")
         assert undone.curve == replace(STABLE, decay_shape=written)

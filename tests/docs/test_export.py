@@ -1,30 +1,14 @@
-"""`docs/export.md` quotes the functions of exported files."""
+"""`docs/export.md` quotes the evaluators of exported files, and rounds as they do."""
 
 import ast
-import inspect
-from pathlib import Path
+from typing import Any
 
 from support.docs.pages import ROOT, Section, sections
 
-from plateau_jax.export import template
+from plateau_jax import PlateauCurve
+from plateau_jax.numerics.exact import float32_bits
 
 PAGE = ROOT / "docs" / "export.md"
-TEMPLATE = Path(template.__file__).read_text(encoding="utf-8")
-
-DESCRIBED_IN_SENTENCES = {"multiplier", "learning_rate", "shifted", "SEGMENTS", "SHIFTS"}
-"""What a port writes in its own way."""
-
-
-def definitions(code: str) -> dict[str, str]:
-    """Return the text of each function and constant by its name."""
-    found: dict[str, str] = {}
-    for node in ast.parse(code).body:
-        match node:
-            case ast.FunctionDef(name=name) | ast.Assign(targets=[ast.Name(id=name)]):
-                found[name] = ast.get_source_segment(code, node) or ""
-            case _:
-                pass
-    return found
 
 
 def section_on_ports() -> Section:
@@ -32,24 +16,29 @@ def section_on_ports() -> Section:
     return section
 
 
-def test_page_quotes_the_functions_of_exported_files() -> None:
-    of_page = definitions(section_on_ports().python())
-    of_template = definitions(TEMPLATE)
-    for name in of_page:
-        assert of_page[name] == of_template[name]
-    missing = of_template.keys() - of_page.keys()
-    assert missing == DESCRIBED_IN_SENTENCES | {"CHECK_VALUE", "SHAPES"}
+def test_page_quotes_the_functions_of_a_python_file() -> None:
+    source = PlateauCurve(100).to_source()
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    text = PAGE.read_text(encoding="utf-8")
+    quoted = {node.name for node in functions if ast.get_source_segment(source, node) in text}
+    assert quoted == {"multiplier", "round_to_float32"}
 
 
-def test_page_names_function_and_keys_of_every_shape() -> None:
-    functions = template.SHAPES
-    named: dict[str, str] = {}
+def test_page_quotes_the_function_of_the_c_file() -> None:
+    c_file = (ROOT / "examples" / "schedule.c").read_text(encoding="utf-8")
+    begin = c_file.index("float multiplier")
+    function = c_file[begin : c_file.index("\n}", begin) + 2]
+    assert f"```c\n{function}\n```" in PAGE.read_text(encoding="utf-8")
+
+
+def test_page_has_the_bits_of_hard_integers() -> None:
+    functions: dict[str, Any] = {}
+    exec(PlateauCurve(100).to_source(), functions)
+    checked = 0
     for row in section_on_ports().rows:
-        if len(row) != 3:
-            continue
-        shape, function, keys = row
-        name = shape.code[0]
-        named[name] = function.text
-        _, _, _, _, *parameters = inspect.signature(functions[name]).parameters
-        assert list(keys.code) == parameters
-    assert named == {name: function.__name__ for name, function in functions.items()}
+        if len(row) == 3 and row[0].code:
+            value, bits = int(row[0].code[0], 16), int(row[2].code[0], 16)
+            number = functions["round_to_float32"](value, int(row[1].text))
+            assert float32_bits(number) == bits
+            checked += 1
+    assert checked == 6

@@ -12,10 +12,10 @@ from hypothesis import given, strategies as st
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from proofs.shapes.specs import SAMPLES
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Description, lowest_level
+from support.numerics.shapes import SAMPLES
 from support.wrong import wrong
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare, plot
@@ -59,7 +59,7 @@ def test_points_lie_on_the_curve_and_include_borders(cases: list[Description], p
         assert steps[0] == 0
         assert steps[-1] == curve.total_steps
         assert (np.diff(steps) > 0).all()
-        assert set(curve.table.begin) <= set(steps)
+        assert {segment.first_step for segment in curve.segments} <= set(steps)
         assert len(steps) >= min(curve.total_steps, 1000)
         lrs = np.float32(peak) * curve(steps)
         np.testing.assert_array_equal(line.get_ydata(), lrs)

@@ -1,7 +1,10 @@
 """Test vectors: every value in them is the curve's, and they suffice to test an implementation."""
 
 import json
+import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,54 +12,28 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
-from support.docs.pages import program_named
+from support.docs.pages import ROOT
 from support.examples import examples
 from support.golden.curves import CURVES
-from support.numerics.oracle import Description, is_nearest_float32, mp
+from support.numerics.oracle import Description
 from support.schedulers.runs import peaks
 
-from plateau_jax import Curve
+from plateau_jax import Curve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.export import template
 from plateau_jax.export.vectors import vectors_as_json
 
-PEAK = np.float32(3e-4)
+PEAK = 3e-4
+C_PROGRAM = ROOT / "examples" / "curve_in_c.py"
 
 
 def text_of(*curves: Curve, peak: float = PEAK) -> str:
     """Return the text of a file of test vectors."""
     inputs = [curve._vector_inputs() for curve in curves]
-    return vectors_as_json(inputs, np.float32(peak))
+    return vectors_as_json(inputs, float(np.float32(peak)))
 
 
 def written(*curves: Curve, peak: float = PEAK) -> dict[str, Any]:
     return json.loads(text_of(*curves, peak=peak))
-
-
-def fixed_value(segments: list[dict[str, Any]], step: int) -> int | None:
-    """Return the integer at a step, as a port computes it, with the functions of exported files.
-
-    It is None if the multiplier is the start level of the segment.
-
-    Args:
-        segments: Those of a curve in the file.
-        step: Any integer.
-    """
-    step = max(step, 0)
-    begun = [segment for segment in segments if segment["first_step"] <= step]
-    segment = begun[-1]
-    if segment["shape"] == "flat":
-        return None
-    elapsed = step - segment["first_step"] + segment["skipped"]
-    if elapsed == 0:
-        return None
-    numbers: list[int] = []
-    for name in ("start", "end", "rate", "power"):
-        if name in segment:
-            numbers.append(int(segment[name], 16))
-    shape: Any = template.SHAPES[segment["shape"]]
-    value = shape(elapsed, segment["length"], *numbers)
-    return min(value << segment["shift"], template.ONE)
 
 
 def bits_of(number: float) -> int:
@@ -86,67 +63,108 @@ def test_vectors_are_the_values_of_the_curve(cases: list[Description], peak: flo
 
 @examples(30)
 @given(descriptions(scaled=True))
-def test_segments_suffice_for_every_integer(description: Description) -> None:
+def test_table_suffices_for_every_integer(description: Description) -> None:
+    """A port by the page, in rational numbers."""
     (entry,) = written(build(description))["curves"]
     for vector in entry["vectors"]:
-        value = fixed_value(entry["segments"], vector["step"])
-        if value is None:
-            assert vector["fixed"] is None
-            levels = [segment["multiplier"] for segment in entry["segments"]]
-            assert vector["multiplier"] in levels
-        else:
-            multiplier = np.float32(vector["multiplier"])
-            assert value == int(vector["fixed"], 16)
-            assert is_nearest_float32(multiplier, mp.mpf(value) / 2**62)
+        step = max(vector["step"], 0)
+        begun = [row for row in entry["rows"] if row[0] <= step]
+        begin, shift, first = begun[-1]
+        piece, rest = divmod(step - begin, 1 << shift)
+        exponent, *coefficients = entry["pieces"][first + piece]
+        t = rest * 2 ** (31 - shift) - 2**30
+        value = 0
+        for coefficient in reversed(coefficients):
+            value = int(coefficient, 16) + value * t // 2**31
+        assert value == int(vector["value"], 16)
+        multiplier = float(np.int64(value).astype(np.float32)) * 2.0**-exponent
+        assert vector["multiplier"] == (multiplier if multiplier >= 2.0**-126 else 0)
 
 
 @examples(30)
 @given(descriptions(scaled=True))
-def test_vectors_cover_every_segment(description: Description) -> None:
+def test_vectors_cover_every_piece(description: Description) -> None:
     curve = build(description)
     (entry,) = written(curve)["curves"]
-    steps = {vector["step"] for vector in entry["vectors"]}
-    assert {-1, 0, 2**31 - 1} <= steps
-    firsts = [segment["first_step"] for segment in entry["segments"]]
-    assert firsts[0] == 0
-    assert entry["segments"][-1]["shape"] == "flat"
-    assert firsts == sorted(set(curve.table.begin.tolist()))
-    for first, after in zip(firsts, [*firsts[1:], 2**31], strict=True):
-        assert {first, after - 1, (first + after) // 2} <= steps
-    assert len(entry["vectors"]) == len(steps)
+    steps = [vector["step"] for vector in entry["vectors"]]
+    assert steps == sorted(set(steps))
+    assert {-1, 0, 2**31 - 1} <= set(steps)
+    firsts = [row[0] for row in entry["rows"]]
+    ends = [row[2] for row in entry["rows"][1:]]
+    for row, after, end in zip(
+        entry["rows"], [*firsts[1:], 2**31], [*ends, len(entry["pieces"])], strict=True
+    ):
+        for piece in range(end - row[2]):
+            begin = row[0] + (piece << row[1])
+            last = min(begin + (1 << row[1]), after) - 1
+            assert {begin, (begin + last) // 2, last} <= set(steps)
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_each_segment_and_vector_has_a_line(name: str) -> None:
-    curve = CURVES[name]
-    text = text_of(curve)
+def test_each_row_piece_and_vector_has_a_line(name: str) -> None:
+    text = text_of(CURVES[name])
     assert text.isascii()
     (entry,) = json.loads(text)["curves"]
     lines = {line.removesuffix(",") for line in text.splitlines()}
-    for item in (*entry["segments"], *entry["vectors"]):
+    for item in (*entry["rows"], *entry["pieces"], *entry["vectors"]):
         assert json.dumps(item) in lines
 
 
-def exact_product(a: int, b: int) -> int:
-    return (a * b) >> 62
+def test_peak_that_is_not_rounded_shows() -> None:
+    """The product of 0.3 and a peak of 3e-4 as a double rounds to another float32."""
+    (entry,) = written(StagedCurve([(5, 0.3)], start=0.3))["curves"]
+    (bits,) = {vector["learning_rate_bits"] for vector in entry["vectors"]}
+    assert bits == 0x38BCBE63
+    assert bits_of(3e-4 * entry["vectors"][0]["multiplier"]) == 0x38BCBE62
+
+
+# A port to C.
+
+
+def c_file(vectors: Path) -> str:
+    command = [sys.executable, str(C_PROGRAM), str(vectors)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+MAIN = """
+#include <stdio.h>
+#include <string.h>
+int main(void) {
+    int step;
+    double peak;
+    while (scanf("%d %lf", &step, &peak) == 2) {
+        float numbers[2] = {multiplier(step), learning_rate(step, peak)};
+        uint32_t bits[2];
+        memcpy(bits, numbers, sizeof bits);
+        printf("%u %u\\n", bits[0], bits[1]);
+    }
+}
+"""
 
 
 @pytest.mark.slow
-def test_integers_show_what_float32_hides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the curves on the page, with a port that multiplies exactly."""
-    monkeypatch.chdir(tmp_path)
-    exec(program_named("Test vectors").code, {})
-    curves: list[Curve] = []
-    for path in tmp_path.iterdir():
-        arguments = json.loads(path.read_text())
-        curves.append(Curve.from_dict(arguments))
-    content = written(*curves, peak=1)
-    monkeypatch.setattr(template, "multiply", exact_product)
-    wrong = 0
-    for entry in content["curves"]:
-        for vector in entry["vectors"]:
-            value = fixed_value(entry["segments"], vector["step"])
-            if value is not None:
-                wrong += value != int(vector["fixed"], 16)
-                assert template.fixed_to_float32(value) == vector["multiplier"]
-    assert wrong > 200
+@pytest.mark.parametrize("name", ["wsd", "plateau_one_step", "nested", "staged_power_from_start"])
+@pytest.mark.parametrize("options", [["-O2"], ["-O3", "-ffast-math"]], ids=" ".join)
+def test_c_file_has_the_same_bits(name: str, options: list[str], tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    vectors = tmp_path / "vectors.json"
+    vectors.write_text(text_of(CURVES[name]))
+    source = tmp_path / "schedule.c"
+    source.write_text(c_file(vectors) + MAIN)
+    program = tmp_path / "schedule"
+    strict = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([compiler, *strict, *options, source, "-o", program, "-lm"], check=True)
+    (entry,) = json.loads(vectors.read_text())["curves"]
+    steps = "".join(f"{vector['step']} {PEAK!r}\n" for vector in entry["vectors"])
+    run = subprocess.run([program], input=steps, capture_output=True, text=True, check=True)
+    for line, vector in zip(run.stdout.splitlines(), entry["vectors"], strict=True):
+        assert line == f"{vector['bits']} {vector['learning_rate_bits']}"
+
+
+def test_c_file_in_the_examples_is_printed_by_the_program(tmp_path: Path) -> None:
+    curve = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="20%")
+    vectors = tmp_path / "vectors.json"
+    vectors.write_text(text_of(curve))
+    assert c_file(vectors) == (ROOT / "examples" / "schedule.c").read_text()

@@ -7,10 +7,10 @@ import pytest
 from forecasts.loss_oracle import N, S, lrs_of
 from hypothesis import assume, given, strategies as st
 from numpy.testing import assert_allclose
-from proofs.shapes.specs import SAMPLES
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import can_join
+from support.numerics.shapes import SAMPLES
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings

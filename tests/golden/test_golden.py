@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file
 from support.distributed.processes import run
 from support.golden import curves, files
-from support.golden.integers import INTEGERS, SHAPES_OF_FILES, describe_integers
 from support.golden.programs import CASES
+from support.golden.tables import TABLES, describe_tables
 from support.golden.write import missing_names, write
 from torch import Tensor
 
@@ -25,7 +25,6 @@ from plateau_jax import Curve
 from plateau_jax.clocks.known_rules import RULES
 from plateau_jax.curves.serialization import CONSTRUCTORS, CURVE_CLASSES
 from plateau_jax.shapes.known_shapes import SHAPES
-from plateau_jax.shapes.shape import Shape
 
 # Other processors and other versions of torch may round differently (a fused multiply-add, the
 # order of a sum), by a float32 ulp of 6e-8 in each of some operations in 12 updates. Losses and
@@ -45,7 +44,7 @@ def _label(path: Path) -> str:
 
 
 CURVE_FILES = sorted(files.FILES.glob("*/curves/*.json"))
-INTEGER_FILES = sorted(files.FILES.glob("*/integers/*.json"))
+TABLE_FILES = sorted(files.FILES.glob("*/tables/*.json"))
 STATE_FOLDERS = sorted(files.FILES.glob("*/states/*"))
 DIGEST_FILES = sorted(files.FILES.glob(f"*/{files.DIGESTS}"))
 
@@ -60,11 +59,13 @@ def test_curve_has_recorded_learning_rates(file: Path) -> None:
         assert curve == curves.CURVES[file.stem]
 
 
-@pytest.mark.parametrize("file", INTEGER_FILES, ids=_label)
-def test_curve_has_recorded_integers(file: Path) -> None:
-    """The learning rates above hide a change of a few units of 2⁻⁶²."""
-    assert file.stem in INTEGERS
-    assert describe_integers(file.stem) == files.read_json(file)
+@pytest.mark.parametrize("file", TABLE_FILES, ids=_label)
+def test_tables_have_recorded_integers(file: Path) -> None:
+    """The learning rates above hide a change of a few units of a coefficient."""
+    assert file.stem in TABLES
+    recorded = files.read_json(file)
+    digests = describe_tables(file.stem)
+    assert {name: digests[name] for name in recorded} == recorded
 
 
 @pytest.mark.parametrize("folder", STATE_FOLDERS, ids=_label)
@@ -256,21 +257,13 @@ def test_every_shape_is_recorded(shape: str) -> None:
     assert f"'{shape.removesuffix('P')}" in _RECORDED
 
 
-@pytest.mark.parametrize("shape", SHAPES.values())
-def test_integers_of_every_power_at_its_ends_are_recorded(shape: type[Shape]) -> None:
-    recorded: set[str] = set()
-    recorded.update(*SHAPES_OF_FILES.values())
-    for power in shape.powers or ("",):
-        assert shape.name.replace("P", power) in recorded
-
-
 @pytest.mark.parametrize("kind", RULES)
 def test_a_state_has_every_rule(kind: str) -> None:
     states = [path.read_text(encoding="utf-8") for path in files.FILES.glob("*/states/*/*.json")]
     assert any(f'"{kind}"' in state for state in states)
 
 
-@pytest.mark.parametrize("name", ["scheduler", "plateau", "plateau_integers"])
+@pytest.mark.parametrize("name", ["scheduler", "plateau", "tables_of_linear"])
 def test_files_are_not_overwritten(name: str, tmp_path: Path) -> None:
     write(name, tmp_path)
     with pytest.raises(FileExistsError):

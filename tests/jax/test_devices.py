@@ -29,7 +29,7 @@ from plateau_jax import (
     optax_schedule,
     scale_by_curve,
 )
-from plateau_jax.table.encoding import Table
+from plateau_jax.table.evaluation import Table
 
 pytestmark = pytest.mark.slow
 

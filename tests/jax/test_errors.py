@@ -117,8 +117,8 @@ def test_something_else_as_table(table: Any) -> None:
 @pytest.mark.parametrize("dtype", ["int64", "float64", "float32", "int16"])
 @pytest.mark.parametrize("function", [multiplier, jax.jit(multiplier)], ids=["eager", "jit"])
 def test_table_with_a_column_of_another_dtype(function: Callable[..., Any], dtype: str) -> None:
-    table = CURVE.table._replace(start_low=jnp.asarray(CURVE.table.start_low, dtype))
-    with pytest.raises(TypeError, match=f"table.start_low is of {dtype}.*int32"):
+    table = CURVE.table._replace(low=jnp.asarray(CURVE.table.low, dtype))
+    with pytest.raises(TypeError, match=f"table.low is of {dtype}.*int32"):
         function(table, 3)
 
 

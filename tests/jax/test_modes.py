@@ -23,7 +23,7 @@ from support.jax.jax_cases import (
 )
 
 from plateau_jax import Curve, PlateauCurve, multiplier, optax_schedule
-from plateau_jax.table.encoding import Table
+from plateau_jax.table.evaluation import Table
 
 Values = dict[str, jax.Array]
 """The values in each mode."""

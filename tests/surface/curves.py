@@ -35,7 +35,7 @@ curve.to_source()  # str
 curve.to_source(0.1)  # str
 curve.to_source("0.1")  # raises TypeError
 curve.to_source(varied(0.1))  # 1.1754943508222875e-38 … 3.4028235677973362e+38, else ValueError
-curve.table.begin  # int32 array of shape (4,)
+curve.table.begin  # int32 array of shape (16,)
 
 # Derived curves.
 curve.cooldown(50, 10)  # Curve
@@ -77,7 +77,7 @@ curve.merge_weights([120], mean_of=varied(90))  # 60 … 110, else ValueError
 
 # Several curves.
 stack([curve, curve])  # NamedTuple
-stack([curve, curve]).begin  # int32 array of shape (2, 4)
+stack([curve, curve]).begin  # int32 array of shape (2, 16)
 stack([])  # raises ValueError
 stack(curve)  # raises TypeError
 compare(curve, curve.part(0, 50))  # Comparison

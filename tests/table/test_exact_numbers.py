@@ -1,99 +1,70 @@
-"""The 224-bit numbers, compared with rationals and with functions in 300 bits."""
+"""Exact numbers, compared with rationals and with functions in 400 bits."""
 
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 import mpmath
 import numpy as np
-from hypothesis import example, given, strategies as st
-from support.curves.strategies import MAX_STEP, magnitudes
+import pytest
+from hypothesis import given, strategies as st
+from support.curves.strategies import MAX_STEP
 from support.numerics.oracle import exactly, is_nearest_float32
+from support.numerics.shapes import SAMPLES, formula_and_power
 
 from plateau_jax.numerics import exact
+from plateau_jax.shapes.known_shapes import level_between
 
-positive = st.floats(5e-324, 1).map(exact.as_written)
-fractions = st.fractions(0, 1, max_denominator=MAX_STEP)
-
-
-def relative_error(number: Decimal | Fraction, expected: Any) -> Any:
-    return abs(exactly(Fraction(number)) / expected - 1)
+positive = st.floats(5e-324, 1)
 
 
-def absolute_error(number: Decimal | Fraction, expected: Any) -> Any:
-    return abs(exactly(Fraction(number)) - expected)
-
-
-@given(positive, positive, fractions)
-@example(Fraction(1), Fraction(1, 2), Fraction(0))
-@example(Fraction(1), Fraction(1, 2), Fraction(1))
-def test_decimal_functions_of_two_levels_match_mpmath(
-    start: Fraction, end: Fraction, x: Fraction
+@pytest.mark.parametrize("shape", SAMPLES)
+@given(positive, positive, st.data())
+def test_exact_level_has_60_digits(
+    shape: str, start: float, end: float, data: st.DataObject
 ) -> None:
-    start_decimal = exact.to_decimal(start)
-    end_decimal = exact.to_decimal(end)
-    with mpmath.workprec(400):
-        start = exactly(start)
-        end = exactly(end)
-        weight = exactly(x)
-        geometric_mean = exact.geometric_mean(start_decimal, end_decimal, x)
-        expected = start ** (1 - weight) * end**weight
-        assert relative_error(geometric_mean, expected) < mpmath.ldexp(1, -290)
-        interpolated = exact.interpolate(start_decimal, end_decimal, exact.to_decimal(x))
-        expected = start * (1 - weight) + end * weight
-        assert relative_error(interpolated, expected) < mpmath.ldexp(1, -250)
-        logarithm = exact.log2_ratio(start_decimal, end_decimal)
-        expected = mpmath.log(start / end, 2)
-        assert absolute_error(logarithm, expected) < mpmath.ldexp(1, -230)
+    length = data.draw(st.integers(2, MAX_STEP))
+    elapsed = data.draw(st.integers(1, length - 1))
+    first, last = exact.as_level(start), exact.as_level(end)
+    level = level_between(shape, first, last, elapsed, length)
+    formula, power = formula_and_power(shape)
+    with mpmath.workprec(700):
+        numbers = (Fraction(first), Fraction(last), Fraction(elapsed, length), power)
+        expected = formula.level(mpmath, *map(exactly, numbers))
+        assert abs(exactly(Fraction(level)) - expected) <= expected * mpmath.mpf(10) ** -60
 
 
-@given(fractions)
-@example(Fraction(0))
-@example(Fraction(1))
-def test_decimal_functions_of_a_fraction_match_mpmath(x: Fraction) -> None:
-    with mpmath.workprec(400):
-        root = exact.square_root(x)
-        expected = mpmath.sqrt(exactly(x))
-        assert absolute_error(root, expected) < mpmath.ldexp(1, -290)
-        cosine = exact.half_cosine(x)
-        expected = (1 - mpmath.cospi(exactly(x))) / 2
-        assert absolute_error(cosine, expected) < mpmath.ldexp(1, -290)
-    if x in (0, 1):
-        assert cosine == x
+@given(st.decimals(0, 1, allow_nan=False), st.integers(1, 300))
+def test_levels_become_numbers_and_back(digits: Decimal, places: int) -> None:
+    level = exact.scaled(digits, Decimal(10) ** -places)
+    assert abs(exact.to_level(exact.exact_number(level)) - level) <= level * Decimal(10) ** -99
 
 
-@given(positive, fractions)
-def test_powers_match_mpmath(level: Fraction, x: Fraction) -> None:
-    decimal = exact.to_decimal(level)
-    with mpmath.workprec(400):
-        exponent = x - Fraction(1, 3)
-        power = exact.power(decimal, exponent)
-        expected = exactly(level) ** exactly(exponent)
-        assert relative_error(power, expected) < mpmath.ldexp(1, -290)
-        in_units = exact.from_decimal(decimal)
-        assert abs(in_units - mpmath.ldexp(exactly(level), 224)) < 0.51
-
-
-@given(st.integers(24, 224), st.data())
-def test_rounded_is_nearest_for_any_number_of_bits(bits: int, data: st.DataObject) -> None:
-    value = data.draw(magnitudes(0, 2**bits))
+@given(st.integers(1, 2**224), st.integers(24, 200))
+def test_rounded_is_nearest_for_any_number_of_bits(value: int, bits: int) -> None:
     rounded = exact.round_to_float32(value, bits)
     assert type(rounded) is float
-    in_float32 = np.float32(rounded)
-    assert rounded == float(in_float32)
-    assert is_nearest_float32(in_float32, exactly(Fraction(value, 2**bits)))
+    if value < 2 ** (bits + 1) and rounded:
+        assert is_nearest_float32(np.float32(rounded), exactly(Fraction(value, 2**bits)))
+    elif not rounded:
+        assert Fraction(value, 2**bits) < Fraction(1, 2**126)
 
 
-@given(st.floats(0, 1, width=32, exclude_max=True))
+@given(st.floats(2.0**-126, 1, width=32, exclude_max=True))
 def test_ties_round_to_even(level: float) -> None:
     below = np.float32(level)
     above = np.nextafter(below, np.float32(2))
-    middle = (Fraction(float(below)) + Fraction(float(above))) / 2
-    nearest = exact.nearest_float32(int(middle * 2**224))
+    middle = Decimal(float(below)) / 2 + Decimal(float(above)) / 2
+    nearest = exact.round_to_float32(int(Fraction(middle) * 2**224), 224)
     if below.view(np.int32) % 2 == 0:
         assert nearest == below
     else:
         assert nearest == above
+
+
+@pytest.mark.parametrize("level", ["1e-38", "1e-40", "1e-46", "0"])
+def test_levels_below_the_normal_numbers_are_zero(level: str) -> None:
+    assert exact.nearest_float32(Decimal(level)) == 0
+    assert exact.nearest_float32(Decimal(2) ** -126) == 2.0**-126
 
 
 @given(st.integers(2**52, 2**53 - 1))
@@ -103,3 +74,12 @@ def test_power_halfway_between_two_float64_is_rounded_to_even(number: int) -> No
     expected = float(halfway)
     assert exact.nearest_power(halfway, Fraction(1)) == expected
     assert exact.nearest_power(halfway**2, Fraction(1, 2)) == expected
+
+
+@given(st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 1, width=32))
+def test_value_between_two_numbers_is_rounded_once(low: float, high: float, m: float) -> None:
+    first, last = np.float32(low).item(), np.float32(high).item()
+    (value,) = exact.values_between(first, last, np.float32([m]))
+    expected = Fraction(first) + (Fraction(last) - Fraction(first)) * Fraction(m)
+    sign = -1 if expected < 0 else 1
+    assert is_nearest_float32(np.float32(sign * value), exactly(sign * expected))

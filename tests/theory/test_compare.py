@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
-from proofs.shapes.specs import SAMPLES
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.numerics.oracle import can_join
+from support.numerics.shapes import SAMPLES
 from support.wrong import wrong
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve, compare

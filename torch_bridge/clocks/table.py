@@ -1,5 +1,6 @@
 """A curve as a pure function in torch: its table as tensors, evaluated at tensors of steps."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ from torch_bridge.curve_api import (
     Operations,
     Table,
     checks,
-    decode_table,
     evaluate_table,
-    multiply_levels,
+    find_rows,
+    join_words,
 )
 
 
@@ -26,11 +27,11 @@ def multiplier(table: Table, step: Tensor) -> Tensor:
     host never waits for the device.
 
     The table is an ordinary input: without a recompilation, compiled code accepts the table of a
-    different curve if it has as many rows and the same columns.
+    different curve if its arrays have the same shapes.
 
     Args:
-        table: `tensors(curve.table, device)`: int32 of shape (rows,), on the device of the step;
-            for a table from `stack`, of shape (curves, rows).
+        table: `tensors(curve.table, device)`: int32 tensors on the device of the step; for a table
+            from `stack`, with a leading axis of curves.
         step: A tensor of integers, of any shape and integer dtype. A step below 0 counts as 0. A
             step is an update or, for a curve from `BatchPlan.scale`, its unit of samples or tokens.
 
@@ -50,21 +51,18 @@ def multiplier(table: Table, step: Tensor) -> Tensor:
     tensor([0.0000, 0.5000, 1.0000, 0.5000, 0.0000])
     """
     _check_table(table)
-    for name, column in table.columns().items():
+    for name, column in table._asdict().items():
         if not isinstance(column, Tensor) or column.dtype != torch.int32:
             raise TypeError(
                 f"table.{name} must be an int32 tensor: write tensors(curve.table, device), once"
             )
     steps = _clamp_steps(step)
-    decoded = decode_table(_TORCH, table)
-    if decoded.begin.ndim == 1:
-        return evaluate_table(_TORCH, decoded, steps)
-
-    # A table from `stack`: its curves lie one after another in the flat columns.
-    curves, rows = decoded.begin.shape
-    first_rows = rows * torch.arange(curves, device=step.device)[:, None]
-    steps_per_curve = steps.flatten().expand(curves, -1)
-    multipliers = evaluate_table(_TORCH, decoded, steps_per_curve, first_rows)
+    # The coefficients come first, also in a table from `stack`.
+    table = table._replace(high=table.high.movedim(-2, 0), low=table.low.movedim(-2, 0))
+    if table.begin.ndim == 1:
+        return evaluate_table(_TORCH, table, steps)
+    curves = len(table.begin)
+    multipliers = evaluate_table(_TORCH, table, steps.flatten().expand(curves, -1))
     return multipliers.reshape(curves, *step.shape)
 
 
@@ -76,15 +74,15 @@ def tensors(table: Table, device: Any = None) -> Table:
         device: The device of the tensors; None is torch's default device.
 
     Returns:
-        A table of new int32 tensors of the same shapes. A column that is None stays None.
+        A table of new int32 tensors of the same shapes.
 
     Raises:
         TypeError: `table` is not a table.
 
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import tensors
-    >>> tensors(PlateauCurve(100, warmup_steps=10).table).begin
-    tensor([  0,  10, 100], dtype=torch.int32)
+    >>> tensors(PlateauCurve(100, warmup_steps=10).table).begin[:3]
+    tensor([0, 2, 4], dtype=torch.int32)
     """
     _check_table(table)
     return table.map(lambda column: _copy_column(column, device))
@@ -129,13 +127,11 @@ def _clamp_steps(step: Any) -> Tensor:
     return wide.clamp(0, checks.MAX_STEP)
 
 
-def _multiply(a: Any, b: Any) -> Any:
-    product = multiply_levels(a, b)
-    if not torch.compiler.is_compiling():
-        return product
-    # Make Inductor materialize the product instead of inlining it at every use, which would take
-    # four times as long to compile. The compiled code is equally fast.
-    return product.as_strided(product.shape, product.stride())
+def _take(column: Tensor, index: Tensor) -> Tensor:
+    if column.ndim == 2:
+        return column.gather(1, index.to(torch.int64))
+    # `column[index]` would read an index without dimensions on the host, which synchronizes.
+    return column.index_select(0, index.flatten()).reshape(index.shape)
 
 
 def _to_int64(value: Tensor) -> Tensor:
@@ -144,10 +140,12 @@ def _to_int64(value: Tensor) -> Tensor:
 
 _LOW_BITS = (1 << 10) - 1
 _STICKY_BIT = 1 << 9
+_MOST_EXPONENT = 126
+"""2⁻¹²⁶ is the smallest power of two that float32 can hold with all digits."""
 
 
-def to_float(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert an int64 from 0 to 2⁶² to float32, rounded to nearest even."""
+def to_float32(value: Tensor, exponent: Tensor, piece: Tensor) -> Tensor:
+    """Return the float32 nearest to value/2^exponent, for values that are 0 or 2⁵⁴ to 2⁶²."""
     # AVX2 cannot convert int64 to float32, so code compiled for it goes by way of float64, which
     # would round twice. The sticky bit prevents that: the bits that float64 cannot hold are
     # replaced by one bit that says whether any of them was set. The same with 8 bits, rounded to 5
@@ -156,30 +154,23 @@ def to_float(value: Tensor, dtype: torch.dtype) -> Tensor:
     #     0b10101000, whose low 4 bits are the sticky bit, is 10101·2³ and rounds to 101·2⁵
     low = value & _LOW_BITS
     sticky = (value - low) | torch.where(low != 0, _STICKY_BIT, 0)
-    return torch.where(value < 1 << 53, value, sticky).to(dtype)
-
-
-def _take(column: Tensor, index: Tensor, mode: str) -> Tensor:
-    # `column[index]` would read an index without dimensions on the host, which synchronizes.
-    values = column.flatten().index_select(0, index.flatten())
-    return values.reshape(index.shape)
-
-
-def _minimum(a: Tensor, b: Any) -> Tensor:
-    if isinstance(b, Tensor):
-        return torch.minimum(a, b)
-    return a.clamp(max=b)
+    rounded = sticky.to(torch.float32)
+    # Two products with powers of two, both exact. The selection between them keeps compilers from
+    # multiplying the two powers first, which would underflow. The bits of the powers are those of
+    # all pieces, because an earlier torch has no vmap of a view as a different dtype.
+    is_low = exponent > _MOST_EXPONENT
+    bits = torch.where(is_low, 127 + 62 - exponent, 127 - exponent).clamp(min=0) << 23
+    scale = _take(bits.to(torch.int32).view(torch.float32), piece)
+    reduced = torch.where(_take(exponent, piece) > _MOST_EXPONENT, rounded * 2.0**-62, rounded)
+    multiplier = reduced * scale
+    return torch.where(multiplier < 2.0**-126, 0.0, multiplier)
 
 
 _TORCH = Operations(
-    int64=_to_int64,
-    float32=torch.float32,
-    asarray=to_float,
+    search=partial(find_rows, _take, torch.where),
     take=_take,
-    where=torch.where,
-    abs=torch.abs,
-    minimum=_minimum,
-    maximum=torch.maximum,
-    multiply=_multiply,
+    coefficients=partial(join_words, _take, _to_int64),
+    int64=_to_int64,
+    to_float32=to_float32,
 )
-"""The functions of torch that the arithmetic calls."""
+"""The functions of torch that the evaluation calls."""

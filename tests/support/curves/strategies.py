@@ -12,12 +12,11 @@ from random import Random
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
-from support.numerics.oracle import percent_of
+from support.numerics.oracle import SMALLEST_NORMAL, percent_of
 
-from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
+from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
 
 MAX_STEP = 2**31 - 1
-SMALLEST_NORMAL = 2.0**-126
 
 Option = TypeVar("Option")
 
@@ -174,5 +173,5 @@ def read_arguments(
         "min_lr_ratio": read.ratio(),
         "init_lr_ratio": read.ratio(),
         "warmup_shape": ("linear", "cosine")[flags >> 3 & 1],
-        "decay_shape": read.shape(INTERPOLATED),
+        "decay_shape": read.shape(JOINING_ZERO),
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from proofs.shapes.specs import INTERPOLATED_SPECS, SPECS
+from support.numerics.shapes import FORMULAS, JOINING_ZERO
 
 # Items of a dictionary or a set have no order that the user chose.
 NOT_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), {85, 10}, frozenset((85, 10)), {85: 0, 10: 0}]
@@ -26,6 +26,6 @@ def _one_of(names: Iterable[str]) -> str:
     return f"one of {', '.join(map(repr, names))}, with a decimal for P, such as '1-x^2'"
 
 
-A_SHAPE = _one_of(SPECS)
-A_DECAY_SHAPE = _one_of(INTERPOLATED_SPECS)
+A_SHAPE = _one_of(FORMULAS)
+A_DECAY_SHAPE = _one_of(JOINING_ZERO)
 A_PERCENTAGE = "a percentage from 0% to 100%"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from proofs.shapes.specs import STAGES
+from support.numerics.shapes import STAGES
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 

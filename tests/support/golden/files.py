@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,11 @@ from torch_bridge import Checkpoints
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "tests" / "golden"
-"""Has a folder for each version, with files `curves/NAME.json`, `integers/NAME.json` and folders
+"""Has a folder for each version, with files `curves/NAME.json`, `tables/NAME.json` and folders
 `states/NAME/`."""
 
 DIGESTS = "SHA256SUMS"
 """The file with the digests of all others in a version's folder."""
-
-
-def version() -> str:
-    """Return the version of this checkout."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    return project["project"]["version"]
 
 
 def save(case: SavedProgram, program: GoldenProgram, folder: Path) -> None:

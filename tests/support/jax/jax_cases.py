@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve, stack
-from plateau_jax.shapes.known_shapes import SHAPES
-from plateau_jax.table.encoding import Table
+from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.table.evaluation import Table, padded
 
 CURVE = PlateauCurve(
     1000,
@@ -45,28 +44,15 @@ mostly_x64 = pytest.mark.parametrize("x64", [_slow_x32, True], ids=["x32", "x64"
 both_searches = pytest.mark.parametrize("curve", [NESTED, MANY], ids=["compared", "searched"])
 
 
-def every_shape(segments: int) -> Curve:
-    """Return a curve whose table has this many rows, and every column.
-
-    Tables that are stacked with it have one form.
-    """
-    shapes = [shape.replace("P", "1.5") for shape in SHAPES]
-    stages: list[tuple[int, float, str]] = []
-    levels = [0.5, 0.75]
-    for index in range(segments - 3):
-        stages.append((1, levels[index % 2], shapes[index % len(shapes)]))
-    falling = StagedCurve([(4, 0.2)], start=1.0)
-    doubled = BatchPlan([(0, 1), (2, 2)]).scale(falling, 1, reference=1)
-    return StagedCurve(stages, start=0.5).then(doubled)
-
-
 def in_one_of_two_forms(curve: Curve) -> Table:
-    """Pad a table to one of two lengths, with the columns of every shape."""
-    if len(curve.table.begin) < 40:
-        longer = every_shape(39)
-    else:
-        longer = every_shape(63)
-    return stack([curve, longer]).map(lambda column: column[0])
+    """Pad a table to one of two sizes: its rows are compared one by one, or searched."""
+    rows = len(curve.table.begin)
+    pieces = len(curve.table.exponent)
+    if rows <= 32 and pieces <= 512:
+        return padded(curve.table, 11, 32, 512)
+    assert rows <= 512
+    assert pieces <= 4096
+    return padded(curve.table, 11, 512, 4096)
 
 
 def product(curve: Curve, peak: float, steps: NDArray[Any]) -> Any:

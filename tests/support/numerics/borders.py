@@ -1,7 +1,7 @@
 """Steps whose exact value lies next to a rounding border, the middle between two float32.
 
-At a random step, the value lies so close to a border that an error of 2⁻⁵⁸ shows only about once in
-2³⁰. So the stage is fitted to a border. The places x at which the stage's value is close enough to
+At a random step, the value lies within 2⁻³⁰ units in the last place of a border only about once in
+2²⁹. So the stage is fitted to a border. The places x at which the stage's value is close enough to
 the border, but not closer than promised, are an interval. The simplest fraction j/L in it, found by
 continued fractions, is the length L of the stage and the step j.
 """
@@ -20,16 +20,17 @@ from support.numerics.oracle import (
     Oracle,
     can_join,
     exactly,
+    half_ulp,
     lowest_level,
     mp,
 )
 
 from plateau_jax.curves.plateau_curve import WarmupShape
-from plateau_jax.shapes.known_shapes import INTERPOLATED, SHAPES
+from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
 
-PROMISED = Fraction(1, 2**58)
-"""The promised error of a value before it is rounded: an exact value closer to a border than this
-may be rounded to either side, one that is farther away may not."""
+PROMISED = Fraction(1, 2**30)
+"""The promised error of a value before it is rounded, in units in the last place: an exact value
+closer to a border than this may be rounded to either side, one that is farther away may not."""
 
 _BEFORE = 10**6
 _MAX_LENGTH = MAX_STEP - 2 * _BEFORE
@@ -91,7 +92,7 @@ def _curve_with_stage(read: Words, length: int, shape: str) -> tuple[Description
     kind = read.below(8)
     before = read.magnitude(1, _BEFORE)
     decay_shape = shape
-    if shape not in INTERPOLATED:
+    if shape not in JOINING_ZERO:
         decay_shape = "1-sqrt"
         start = start or 1e-6
         end = end or 1e-6
@@ -162,11 +163,12 @@ def _fit_stage(drawn: list[int], shape: str, least: Fraction) -> tuple[Descripti
     high = max(part.start, part.end)
     share = Fraction(1 + read.below(2**53), 2**53 + 1) / 2 ** read.below(8)
     border = _border(part.start + (part.end - part.start) * exactly(share))
+    ulp = 2 * half_ulp(exactly(border))
     side = read.one_of((1, -1))
     for most in (Fraction(9, 8), Fraction(3, 2), Fraction(2), Fraction(4)):
-        nearest = exactly(border + side * least)
-        farthest = exactly(border + side * least * most)
-        if min(nearest, farthest) <= max(low, 2.0**-28) or max(nearest, farthest) >= high:
+        nearest = exactly(border) + side * exactly(least) * ulp
+        farthest = exactly(border) + side * exactly(least * most) * ulp
+        if min(nearest, farthest) <= low or max(nearest, farthest) >= high:
             return None
         first = _place_of_value(part, nearest)
         last = _place_of_value(part, farthest)
@@ -187,7 +189,7 @@ def _fit_stage(drawn: list[int], shape: str, least: Fraction) -> tuple[Descripti
 def steps_at_borders(
     shapes: Iterable[str] = SHAPES, least: Fraction = PROMISED
 ) -> st.SearchStrategy[tuple[Description, int]]:
-    """Draw curves, each with a step at `least` to 4 · `least` from a rounding border."""
+    """Draw curves, each with a step at `least` to 4 · `least` units from a rounding border."""
 
     def fit_curve(read: Words) -> tuple[Description, int]:
         tries = [read.take(_WORDS_PER_TRY) for _ in range(_TRIES)]

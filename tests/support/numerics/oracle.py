@@ -1,7 +1,7 @@
 """An oracle for curves: their formulas evaluated in exact rationals and numbers of 300 bits.
 
 It shares no code with the product, and is slow. The formulas of the shapes are in
-`proofs.shapes`. A curve is described in plain data, which
+`shapes`. A curve is described in plain data, which
 `support.curves.descriptions` draws and turns into curves:
 
 - the arguments of a `PlateauCurve`: `{"total_steps": …, …}`;
@@ -23,10 +23,11 @@ from typing import Any
 
 import mpmath  # pyright: ignore[reportMissingTypeStubs]  (it has none)
 import numpy as np
-from proofs.shapes.spec import GeometricSpec
-from proofs.shapes.specs import spec_and_power
+from support.numerics.shapes import formula_and_power
 
 Description = Mapping[str, Any]
+
+SMALLEST_NORMAL = 2.0**-126
 
 mp: Any = mpmath.MPContext()
 mp.prec = 300
@@ -54,16 +55,14 @@ def are_equal(one: Any, other: Any) -> bool:
 
 def can_join(shape: str, start: Any, end: Any) -> bool:
     """Return True if a shape is defined between two levels."""
-    spec, power = spec_and_power(shape)
-    return spec.can_join(mp, start, end, exactly(power))
+    formula, _ = formula_and_power(shape)
+    return formula.joins_zero or (start > 0 and end > 0)
 
 
 def lowest_level(shape: str) -> float:
-    """Return 0, or about the lowest level that a shape can join to 1."""
-    spec, power = spec_and_power(shape)
-    if isinstance(spec, GeometricSpec):
-        return 2.0 ** -int(min(spec.most_octaves(power), 62))
-    return 0.0
+    """Return 0, or a low level for a shape that must stay above 0."""
+    formula, _ = formula_and_power(shape)
+    return 0.0 if formula.joins_zero else 2.0**-62
 
 
 @dataclass(frozen=True)
@@ -77,26 +76,21 @@ class CurvePart:
     shape: str
     skipped: int = 0
     """Steps of the part that are missing at its beginning."""
-    factor: Any = 1
-    """By how much errors were multiplied; at least 1."""
 
     def at(self, step: int) -> Any:
         if self.shape == "flat":
             return self.start
         x = exactly(Fraction(step - self.begin + self.skipped, self.length))
-        spec, power = spec_and_power(self.shape)
-        return spec.level(mp, self.start, self.end, x, exactly(power))
+        formula, power = formula_and_power(self.shape)
+        return formula.level(mp, self.start, self.end, x, exactly(power))
 
     def place_of(self, level: Any) -> Any:
         """Return the fraction of the part's steps at which it reaches a level."""
-        spec, power = spec_and_power(self.shape)
-        return spec.place(mp, self.start, self.end, level, exactly(power))
+        formula, power = formula_and_power(self.shape)
+        return formula.place(mp, self.start, self.end, level, exactly(power))
 
     def times(self, factor: Any) -> "CurvePart":
-        start = self.start * factor
-        end = self.end * factor
-        above_1 = max(factor * self.factor, self.factor)
-        return replace(self, start=start, end=end, factor=above_1)
+        return replace(self, start=self.start * factor, end=self.end * factor)
 
     @property
     def is_flat(self) -> bool:
@@ -121,10 +115,6 @@ class Oracle:
 
     def part_at(self, step: int) -> CurvePart:
         return self.parts[bisect_right(self.borders, max(step, 0)) - 1]
-
-    def largest_error(self, step: int) -> Any:
-        """Return the promised bound: half a unit in the last place, plus 2⁻⁵⁸ times a factor."""
-        return half_ulp(self(step)) + self.part_at(step).factor * exactly(2.0**-58)
 
     def spans(self) -> list[tuple[int, int, CurvePart]]:
         """Return (first step, first step after it, part) of each nonempty part before the end."""
@@ -289,6 +279,15 @@ def half_ulp(value: Any) -> Any:
     if value:
         exponent = mp.frexp(value)[1]
     return mp.ldexp(1, max(exponent, -125) - 25)
+
+
+def is_promised(multiplier: float, level: Any) -> bool:
+    """Return True if a multiplier is within 0.500000001 units, or 0 for a level below 2⁻¹²⁶."""
+    if level < SMALLEST_NORMAL:
+        # It may be rounded up to 2⁻¹²⁶.
+        is_near = level > SMALLEST_NORMAL * (1 - 2.0**-24)
+        return multiplier == 0 or (is_near and multiplier == SMALLEST_NORMAL)
+    return abs(multiplier - level) <= half_ulp(level) * (1 + mp.ldexp(1, -29))
 
 
 def is_nearest_float32(rounded: np.float32, value: Any) -> bool:

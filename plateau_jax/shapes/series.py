@@ -1,0 +1,107 @@
+"""The equation of every shape, as a series around the middle of a piece of a segment.
+
+A shape is a function of the numbers of mpmath, both levels a and b, the length L in steps, and P.
+It returns a function of a piece, `around(middle, width)`: twice the step in the middle of the
+piece, counted from the start level, so that it is an integer, and the width of the piece in steps.
+For a width of 0, this is the exact level at a step.
+
+`plateau_jax/table/fitting.py` relies on two properties of a shape. Between its ends, the level
+rises or falls all along. And the slope is steepest in the middle of any piece, or at one of its
+ends.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from plateau_jax.numerics.exact import BITS, fixed
+
+
+class Series(NamedTuple):
+    """The terms in u⁰, u¹, … of a function, for u in [-1/2, 1/2].
+
+    The terms of even order are multiplied by `even`, those of odd order by `odd`.
+    """
+
+    ratio: int
+    """r, in units of 2^-BITS."""
+    even: Any
+    odd: Any
+    power: Fraction | None = None
+    """P, for (1 + r·u)^P; None for e^(r·u), or for a wave."""
+    is_wave: bool = False
+    """True for cos(r·u) + sin(r·u)."""
+
+
+class Expansion(NamedTuple):
+    """The level at a place u of a piece: a constant and the sum of some series."""
+
+    constant: Any
+    series: list[Series]
+
+    @property
+    def middle(self) -> Any:
+        """The level in the middle of the piece."""
+        return self.constant + sum(series.even for series in self.series)
+
+
+Around = Callable[[int, int], Expansion]
+"""From twice the middle of a piece, and its width, to the level in this piece."""
+
+
+def from_start(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Around:
+    """a + (b - a)·x^P."""
+    exponent = mp.mpf(power.numerator) / power.denominator
+    scale = (b - a) / mp.mpf(2 * length) ** exponent
+
+    def around(middle: int, width: int) -> Expansion:
+        change = scale * mp.mpf(middle) ** exponent
+        ratio = (width << (BITS + 1)) // middle
+        return Expansion(a, [Series(ratio, change, change, power)])
+
+    return around
+
+
+def from_end(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Around:
+    """b + (a - b)·(1 - x)^P."""
+    mirrored = from_start(mp, b, a, length, power)
+    return lambda middle, width: mirrored(2 * length - middle, -width)
+
+
+def cosine(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Around:
+    """(a + b)/2 + (a - b)/2·cos πx."""
+    half_step = mp.pi / (2 * length)
+
+    def around(middle: int, width: int) -> Expansion:
+        cos, sin = mp.cos_sin(half_step * middle)
+        amplitude = (a - b) / 2
+        ratio = fixed(half_step * 2 * width)
+        wave = Series(ratio, amplitude * cos, -amplitude * sin, is_wave=True)
+        return Expansion((a + b) / 2, [wave])
+
+    return around
+
+
+def exponential(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Around:
+    """a^(1 - x)·b^x."""
+    half_step = mp.log(b / a) / (2 * length)
+
+    def around(middle: int, width: int) -> Expansion:
+        level = a * mp.exp(half_step * middle)
+        return Expansion(mp.zero, [Series(fixed(half_step * 2 * width), level, level)])
+
+    return around
+
+
+def inverse_power(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Around:
+    """t^-P, with t = a^(-1/P)·(1 - x) + b^(-1/P)·x."""
+    exponent = mp.mpf(-power.numerator) / power.denominator
+    first = a ** (1 / exponent)
+    half_step = (b ** (1 / exponent) - first) / (2 * length)
+
+    def around(middle: int, width: int) -> Expansion:
+        t = first + half_step * middle
+        level = t**exponent
+        return Expansion(mp.zero, [Series(fixed(half_step * 2 * width / t), level, level, -power)])
+
+    return around

@@ -1,1 +1,0 @@
-"""Proofs of error bounds and of monotonicity, for every number that the arithmetic accepts."""

@@ -1,0 +1,168 @@
+"""The formulas of all shapes, which share no code with the product.
+
+A formula takes `mp`, a context of mpmath with the precision that a test needs.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import chain
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ShapeFormula:
+    """A shape without P, or a formula for every P in its range."""
+
+    name: str
+    """The name that a user writes, with P in place of a number."""
+    level: Callable[[Any, Any, Any, Any, Any], Any]
+    """From mp, the start level, the end level, x in [0, 1] and P to the exact level."""
+    place: Callable[[Any, Any, Any, Any, Any], Any]
+    """From mp, the start level, the end level, a level between them and P to its x."""
+    joins_zero: bool = True
+    """False if both levels must be above 0."""
+    powers: tuple[str, ...] = ()
+    """Sample values of P, among them both ends of its range."""
+    stages: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By the name of a golden curve `staged_…`, the shape along which it falls and rises."""
+
+    @property
+    def samples(self) -> list[str]:
+        """The shape as a user writes it; of a formula, one for each sample of P."""
+        if not self.powers:
+            return [self.name]
+        return [self.name.replace("P", power) for power in self.powers]
+
+
+def linear_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
+    return a * (1 - x) + b * x
+
+
+def linear_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
+    return (level - a) / (b - a)
+
+
+def cosine_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
+    return a + (b - a) * mp.sin(mp.pi * x / 2) ** 2
+
+
+def cosine_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
+    return 2 / mp.pi * mp.asin(mp.sqrt((level - a) / (b - a)))
+
+
+def root_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
+    return a + (b - a) * mp.sqrt(x)
+
+
+def root_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
+    return ((level - a) / (b - a)) ** 2
+
+
+def exponential_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
+    return a * (b / a) ** x
+
+
+def exponential_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
+    return mp.log(level / a) / mp.log(b / a)
+
+
+def power_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
+    return a + (b - a) * x**power
+
+
+def power_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
+    return ((level - a) / (b - a)) ** (1 / power)
+
+
+def reversed_power_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
+    return b + (a - b) * (1 - x) ** power
+
+
+def reversed_power_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
+    return 1 - ((level - b) / (a - b)) ** (1 / power)
+
+
+def inverse_power_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
+    first = a ** (-1 / power)
+    last = b ** (-1 / power)
+    return (first + (last - first) * x) ** -power
+
+
+def inverse_power_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
+    first = a ** (-1 / power)
+    last = b ** (-1 / power)
+    return (level ** (-1 / power) - first) / (last - first)
+
+
+_FORMULAS = (
+    ShapeFormula("linear", linear_level, linear_place, stages={"staged_linear": "linear"}),
+    ShapeFormula("cosine", cosine_level, cosine_place, stages={"staged_cosine": "cosine"}),
+    ShapeFormula("1-sqrt", root_level, root_place, stages={"staged_root": "1-sqrt"}),
+    ShapeFormula(
+        "exponential",
+        exponential_level,
+        exponential_place,
+        joins_zero=False,
+        stages={"staged_exponential": "exponential"},
+    ),
+    ShapeFormula(
+        "1-x^P",
+        power_level,
+        power_place,
+        powers=("0.05", "0.3", "3", "20"),
+        stages={
+            "staged_least_power_from_start": "1-x^0.05",
+            "staged_power_from_start": "1-x^2.5",
+        },
+    ),
+    ShapeFormula(
+        "(1-x)^P",
+        reversed_power_level,
+        reversed_power_place,
+        powers=("0.05", "0.3", "3", "20"),
+        stages={
+            "staged_power_from_end": "(1-x)^2",
+            "staged_greatest_power_from_end": "(1-x)^20",
+        },
+    ),
+    ShapeFormula(
+        "t^-P",
+        inverse_power_level,
+        inverse_power_place,
+        joins_zero=False,
+        powers=("0.25", "0.7", "2", "4"),
+        stages={
+            "staged_least_inverse_power": "t^-0.25",
+            "staged_greatest_inverse_power": "t^-4",
+        },
+    ),
+)
+
+FORMULAS = {formula.name: formula for formula in _FORMULAS}
+"""Every shape by its name, in the order in which messages list the shapes."""
+
+JOINING_ZERO = [name for name, formula in FORMULAS.items() if formula.joins_zero]
+
+WITH_POWER = [name for name, formula in FORMULAS.items() if formula.powers]
+"""The names that take a number in place of P."""
+
+SAMPLES = [*chain.from_iterable(formula.samples for formula in _FORMULAS)]
+"""Every shape, and formulas with each P at an end of its range."""
+
+SAMPLES_ABOVE_ZERO = [sample for sample in SAMPLES if sample.startswith(("exponential", "t^-"))]
+"""Those that cannot join a level of 0."""
+
+STAGES = dict(chain.from_iterable(formula.stages.items() for formula in _FORMULAS))
+"""By the name of a golden curve, the shape of its stages."""
+
+
+def formula_and_power(shape: str) -> tuple[ShapeFormula, Fraction]:
+    """Return the formula of a shape that a user wrote, and its P; 1 for a shape without P."""
+    if shape in FORMULAS:
+        return FORMULAS[shape], Fraction(1)
+    for name in WITH_POWER:
+        before_power = name.removesuffix("P")
+        if shape.startswith(before_power):
+            return FORMULAS[name], Fraction(shape.removeprefix(before_power))
+    raise KeyError(shape)

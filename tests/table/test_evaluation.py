@@ -1,0 +1,189 @@
+"""The evaluation of a table: the same integers and bits in Python, NumPy, JAX and torch."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from jax.extend.core import ClosedJaxpr
+from support.curves.descriptions import CurveAndSteps, curves_and_steps
+from support.examples import examples
+from support.jax.jax_cases import MANY, NESTED, STEPS, assert_equal_bits
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from plateau_jax import multiplier, optax_schedule, stack
+from plateau_jax.numerics.exact import round_to_float32
+from plateau_jax.table.evaluation import (
+    NUMPY,
+    PYTHON,
+    WideTable,
+    evaluate,
+    in_python,
+    in_words,
+    scale_down,
+)
+from torch_bridge import multiplier as torch_multiplier, tensors
+
+COEFFICIENT = st.integers(-(2**61), 2**61)
+MAX_STEP = 2**31 - 1
+
+
+@given(COEFFICIENT, COEFFICIENT, st.integers(0, MAX_STEP), st.integers(0, 31))
+def test_product_by_halves_is_rounded_down_once(a: int, b: int, offset: int, shift: int) -> None:
+    """One piece of degree 1: its value is b + floor(a·t/2³¹), with an exact place t."""
+    table = WideTable([0], [shift], [0], [0] * 2, None)
+    unrounded = PYTHON._replace(
+        coefficients=lambda table, piece: (a, b), to_float32=lambda value, exponent, piece: value
+    )
+    offset %= 1 << shift
+    place = Fraction(offset, 1 << shift) - Fraction(1, 2)
+    expected = b + (a * place).__floor__()
+    assert evaluate(unrounded, table, offset) == expected
+    in_numpy = NUMPY._replace(
+        coefficients=lambda table, piece: (np.int64(a), np.int64(b)),
+        to_float32=lambda value, exponent, piece: value,
+    )
+    columns = WideTable(*(np.array(column, np.int32) for column in table[:4]), None)
+    assert evaluate(in_numpy, columns, np.int32(offset)) == expected
+
+
+def next_to_a_border(digits: int, order: int, distance: int) -> int:
+    """Return an integer next to the middle between two float32."""
+    return min(max(((2 * digits + 1) << order) + distance, 2**54), 2**62)
+
+
+values = st.integers(2**54, 2**62) | st.builds(
+    next_to_a_border,
+    digits=st.integers(2**23, 2**24 - 1),
+    order=st.integers(30, 37),
+    distance=st.integers(-2, 2),
+)
+
+
+@given(st.lists(st.tuples(values, st.integers(61, 200)), min_size=1))
+def test_array_libraries_round_as_python_does(pairs: list[tuple[int, int]]) -> None:
+    pairs.append((0, 0))
+    numbers, exponents = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
+    exponents = exponents.astype(np.int32)
+    expected = np.float32([round_to_float32(*pair) for pair in pairs])
+    rounded = scale_down(np, numbers.astype(np.float32), exponents)
+    assert_equal_bits(rounded, expected)
+
+
+@examples(20)
+@given(curves_and_steps((0, 1, 2, 18, 30), 64, scaled=True))
+def test_python_matches_numpy_bits(case: CurveAndSteps) -> None:
+    curve, steps = case
+    assert_equal_bits(np.float32([curve(step) for step in steps.tolist()]), curve(steps))
+
+
+@given(curves_and_steps((0, 1, 2, 18), 8, scaled=True))
+def test_table_in_words_is_padded_to_powers_of_two(case: CurveAndSteps) -> None:
+    curve, _ = case
+    wide = curve._wide_table
+    table = in_words(wide)
+    rows = len(table.begin)
+    pieces = len(table.exponent)
+    assert rows.bit_count() == pieces.bit_count() == 1
+    assert max(len(wide.begin), 16) <= rows < max(2 * len(wide.begin), 17)
+    assert max(len(wide.exponent), 32) <= pieces < max(2 * len(wide.exponent), 33)
+    assert table.high.shape == table.low.shape == (len(wide.coefficients), pieces)
+    for column in table:
+        assert column.dtype == np.int32
+        assert not column.flags.writeable
+    joined = (table.high.astype(np.int64) << 31) | table.low
+    np.testing.assert_array_equal(joined[:, : len(wide.exponent)], wide.coefficients)
+    assert (joined[:, len(wide.exponent) :] == joined[:, -1:]).all()
+    for column, padded in zip(wide[:3], table[:3], strict=True):
+        np.testing.assert_array_equal(padded[: len(column)], column)
+        assert (padded[len(column) :] == column[-1]).all()
+
+
+def test_stack_pads_shorter_tables() -> None:
+    tables = stack([MANY, NESTED])
+    for index, curve in enumerate((MANY, NESTED)):
+        of_curve = tables.map(lambda column, index=index: column[index])
+        assert_equal_bits(multiplier(of_curve, STEPS), curve(STEPS))
+
+
+def test_python_table_has_no_leading_zeros() -> None:
+    table = in_python(MANY._wide_table)
+    for coefficients in table.coefficients:
+        assert coefficients[0] or len(coefficients) == 1
+
+
+# Only integers: one conversion to float32 is the last step.
+
+INTEGER_DTYPES = {"bool", "int32", "int64"}
+
+MOVES = {"bitcast_convert_type", "detach", "index_select", "scalar_tensor", "view", "where"}
+"""They move or select floats, or change the type of bits."""
+
+
+def results_of_jax(jaxpr: Any) -> Iterator[tuple[str, str]]:
+    """Yield the name of each primitive, and the dtype of its result."""
+    for equation in jaxpr.eqns:
+        inner = [
+            value.jaxpr for value in equation.params.values() if isinstance(value, ClosedJaxpr)
+        ]
+        for function in inner:
+            yield from results_of_jax(function)
+        if not inner:
+            yield equation.primitive.name, str(equation.outvars[0].aval.dtype)
+
+
+class Recorder(TorchDispatchMode):
+    """Records the operators that run, and the dtypes of their results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[tuple[str, str]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        for tensor in result if isinstance(result, list) else [result]:
+            self.operators.append((name, str(tensor.dtype).removeprefix("torch.")))
+        return result
+
+
+def of_a_schedule() -> list[tuple[str, str]]:
+    schedule = optax_schedule(NESTED, 1e-3)
+    return [*results_of_jax(jax.make_jaxpr(schedule)(jnp.asarray(STEPS)).jaxpr)]
+
+
+def of_a_traced_table() -> list[tuple[str, str]]:
+    return [*results_of_jax(jax.make_jaxpr(multiplier)(NESTED.table, jnp.asarray(STEPS)).jaxpr)]
+
+
+def of_torch() -> list[tuple[str, str]]:
+    with Recorder() as recorder:
+        torch_multiplier(tensors(NESTED.table), torch.from_numpy(STEPS))
+    return recorder.operators
+
+
+@pytest.mark.parametrize(
+    ("record", "conversion", "products"),
+    [
+        (of_a_traced_table, "convert_element_type", 0),
+        (of_a_schedule, "convert_element_type", 1),
+        (of_torch, "_to_copy", 2),
+    ],
+    ids=["traced table", "schedule", "torch"],
+)
+def test_all_but_the_last_operations_are_of_integers(
+    record: Callable[[], list[tuple[str, str]]], conversion: str, products: int
+) -> None:
+    """The product of a schedule is that with the peak. Those of torch are with powers of two."""
+    operations = record()
+    of_floats = Counter(name for name, dtype in operations if dtype not in INTEGER_DTYPES)
+    assert of_floats.pop(conversion) == 1
+    assert of_floats.pop("mul", 0) == products
+    assert of_floats.keys() <= MOVES
+    assert not {"div", "rem", "floor_divide"} & {name for name, _ in operations}
