@@ -38,7 +38,6 @@ _PUBLIC_NAMES = {
     "plateau_jax.forecasts.loss_fit": ["LossFit", "fit_losses"],
     "plateau_jax.forecasts.loss_run": ["LossRun"],
     "plateau_jax.logged_lrs.comparison": ["compare_log"],
-    "plateau_jax.logged_lrs.found_curve": ["find_curve"],
     "plateau_jax.runs.history": ["check_resume_file"],
     "plateau_jax.runs.record": ["resume_record"],
     "plateau_jax.runs.resume": ["check_resume"],
