@@ -158,12 +158,13 @@ def read_record(name: str, record: Any) -> Record:
 
 def _parse_record(name: str, plain: Any) -> Record:
     saved = _FORMAT.read(name, plain)
-    if saved["curve"] is None:  # which stands for the curve of a scheduler without one
+    curve: Any = saved["curve"]
+    if curve is None:  # which stands for the curve of a scheduler without one
         raise TypeError("its curve is None")
     peak_value: Any = saved.get("peak_value")
     if peak_value is not None:
         peak_value = shortest_decimal(peak_value)
-    return Record(name, saved["curve"], peak_value, saved.get("clock"))
+    return Record(name, curve, peak_value, saved.get("clock"))
 
 
 def _to_plain_value(value: Any) -> Any:
