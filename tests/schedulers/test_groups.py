@@ -77,6 +77,7 @@ def test_options_are_taken_by_popping_the_parameters(optimizer: Optimizer) -> No
 # Memory.
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_windows")
 def test_removed_groups_are_freed() -> None:
     """An adapter for each task, or a helper for each update."""

@@ -12,7 +12,7 @@ from support.wrong import wrong
 from torch.optim import Optimizer
 
 from plateau_jax import StagedCurve
-from torch_bridge import follow, lambda_lr
+from torch_bridge import follow
 
 RISING = StagedCurve([(10, 1.0)], start=0.5)
 FALLING = StagedCurve([(8, 0.0, "linear")], start=1.0)
@@ -125,11 +125,6 @@ def test_none_for_a_group_with_the_option(optimizer: MuonWithAdam) -> None:
     follow(optimizer, "momentum", [None, None])
 
 
-@wrong(ValueError, "curve has only None", "nesterov")
-def test_option_that_no_group_has(optimizer: MuonWithAdam) -> None:
-    follow(optimizer, "nesterov", [None, None])
-
-
 @wrong(ValueError, "is new, and has no curve")
 def test_added_group_with_the_option_needs_a_curve() -> None:
     optimizer = MuonWithAdam(0.95, None)
@@ -137,9 +132,3 @@ def test_added_group_with_the_option_needs_a_curve() -> None:
     group = new_group(momentum=0.5)
     optimizer.add_param_group(group)
     follower.step()
-
-
-@wrong(TypeError, "must be a Curve")
-def test_learning_rate_needs_a_curve_for_each_group(optimizer: MuonWithAdam) -> None:
-    curves: Any = [RISING, None]
-    lambda_lr(optimizer, curves)
