@@ -61,14 +61,16 @@ class Model:
     removed: list[Group] = field(default_factory=list[Group])
 
     def meet(self, multiplier: Any, *, writes: bool) -> None:
-        """Read the bases of the new groups, give them their values, and forget the removed ones."""
+        """Read the bases of the new groups, and forget the removed ones.
+
+        A new group gets its value, unless it has a base: a different scheduler may have met it.
+        """
         for group in self.present:
             if group.base is None:
-                group.base = group.value
-                if group.initial is not None:
-                    group.base = group.initial
+                has_base = group.initial is not None
+                group.base = group.initial if has_base else group.value
                 group.initial = group.base
-                if writes:
+                if writes and not has_base:
                     group.value = float(group.base * multiplier)
         for group in self.removed:
             group.base = None

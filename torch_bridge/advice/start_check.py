@@ -45,6 +45,10 @@ class StartCheck:
         """Accept the start: a state was loaded, which has the position on the curve."""
         self.is_due = False
 
+    def accept_values(self) -> None:
+        """Accept the learning rates of the groups: the program has set the peaks."""
+        self._value_message = ""
+
     def _describe_values(self) -> str:
         """Return the warning about learning rates that the first update will overwrite, or ""."""
         clock = self._clock

@@ -33,7 +33,8 @@ class lambda_lr(GroupScheduler, LambdaLR):
     As in a `LambdaLR`, programs may write into `base_lrs` and, without a clock, `last_epoch`, with
     the same effect. A changed `lr_lambdas` is an error of the next step. A scheduler writes into a
     group when it is built or stepped, when you set its peak or load its state, and before the first
-    update of an added group. It does not write when the optimizer loads a state.
+    update of an added group that has no `initial_lr` yet. It does not write when the optimizer
+    loads a state.
 
     The optimizer's groups may change. A group is its dictionary: it keeps its curve and peak if
     other groups are added, removed or reordered, and if the optimizer loads a state. A group with a

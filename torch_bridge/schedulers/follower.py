@@ -23,7 +23,7 @@ class follow(GroupScheduler):
 
     The base of a group is its `initial_<key>` if it has one, such as `initial_weight_decay`, else
     its value. The follower writes the base into this entry, where a later follower finds it. If the
-    value is a tensor, the follower writes into that tensor.
+    value is a tensor, the group gets a copy of it, and the follower writes into this copy.
 
     An optimizer may have any number of followers, one for each option, in addition to a scheduler
     or a `TrainStep`. `step()` moves to the next step of the curve. If the scheduler has a clock,

@@ -106,6 +106,8 @@ class GroupScheduler(LRScheduler):
         if self._clock.rules:
             self._flat_starts = frozenset(distinct[0].flat_starts)
         self._position = self._first_position(last_epoch)
+        self._position_of_update: Position | None = None
+        """Where the scheduler was at the last update, to notice that nobody steps it any more."""
         self._is_base_set = False
         """True if the program has set the bases, in this run or before. The saved ones may then
         differ from the program's without a warning."""
@@ -213,14 +215,19 @@ class GroupScheduler(LRScheduler):
         ahead = ValuesAhead(curves, bases)
         last: list[Any] = ahead.at(self.curve_step)[:]
         for index, (group, place, base) in enumerate(zip(groups, places, bases, strict=True)):
+            is_known = place is not None and group is self._members.groups[place]
+            has_base = option.base_key in group
+            if not is_known:
+                option.separate_tensor(group)
             if place is not None:
                 group.setdefault(option.base_key, base)
                 last[index] = self._last_lr[place]
                 continue
             group[option.base_key] = base
-            option.separate_tensor(group)
-            if writes:
+            if writes and not has_base:
                 last[index] = option.write(group, last[index])
+            elif writes:  # a different scheduler, or the program, has met it
+                last[index] = as_number(option.read(group))
         members = Members(groups, ahead)
         if self._written.get(option.base_key) is self._last_lr:
             self._written[option.base_key] = last
@@ -258,45 +265,45 @@ class GroupScheduler(LRScheduler):
     def is_in_charge(self) -> bool:
         """Return True if the groups have what this scheduler wrote, and no later one has written.
 
-        A program may freeze groups, so a group at 0 fits any value if another group has its value.
         May wait for the device.
         """
         if self._written.get(self._option.base_key) is not self._last_lr:
             return False
-        present = {id(group) for group in self._optimizer.param_groups}
-        matches: list[bool] = []
-        are_zero = True
-        for group, last in zip(self._members.groups, self._last_lr, strict=True):
-            if id(group) not in present:
-                continue
-            value = as_number(self._option.read(group))
-            last = as_number(last)
-            are_zero = are_zero and not last
-            if value:
-                matches.append(is_same(value, last))
-        return all(matches) and (bool(matches) or are_zero)
+        present = {id(group) for group in self._followed()}
+        for group, last in zip(self._members.groups, self._last_lr, strict=False):
+            value = as_number(self._option.read(group)) if id(group) in present else last
+            if not is_same(value, as_number(last)):
+                return False
+        return True
 
     def _before_update(self) -> None:
         """Give groups that were added their values, before the update of the optimizer."""
         groups = self._followed()
         members = self._members
         if not members.are(groups):
-            new = [group for group in groups if members.place_of(group) is None]
-            if new and self.is_in_charge():
-                self._meet()
-            elif new:
-                self._keep_bases(new)
+            self._meet_before_update(groups)
+        self._position_of_update = self._position
         # DeepSpeed shows each group alone, or empties the others: their calls are one update.
         is_first = bool(groups) and self._members.place_of(groups[0]) == 0
         if self._advice is not None and is_first and groups[0]["params"]:
             self._advice.before_update(self)
 
-    def _keep_bases(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Keep the bases of new groups in them, before the scheduler in charge writes values."""
-        for index, group in enumerate(self._optimizer.param_groups):
-            if any(group is new for new in groups):
-                with suppress(TypeError, ValueError):  # raised by the next step of this scheduler
-                    group.setdefault(self._option.base_key, self._option.base_of(index, group))
+    def _meet_before_update(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Write the values of new groups, if this is the scheduler that the program steps."""
+        option = self._option
+        # Torch's `get_optimizer_state_dict` makes an update in which every learning rate is 0.
+        new = [group for group in groups if self._members.place_of(group) is None]
+        new = [group for group in new if not option.is_in(group) or as_number(option.read(group))]
+        if not new:
+            return
+        if self.last_epoch < 0:
+            # It waits for its turn: the base has to be kept before the scheduler in charge, perhaps
+            # one of torch's, changes the value.
+            for index, group in enumerate(groups):
+                with suppress(TypeError, ValueError):  # raised by the next step
+                    group.setdefault(option.base_key, option.base_of(index, group))
+        elif self._position is not self._position_of_update and self.is_in_charge():
+            self._meet()
 
     # What programs and the advice read.
 
@@ -413,6 +420,7 @@ class GroupScheduler(LRScheduler):
         self.base_lrs = bases_per_group(name, bases, len(groups))
         for group, base in zip(groups, self.base_lrs, strict=True):
             group[self._option.base_key] = base
+        self._adopt(self._match(), writes=False)
         self._is_base_set = True
         self._restart_advice()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
@@ -472,8 +480,12 @@ class GroupScheduler(LRScheduler):
         # `SequentialLR`. Then the state of the optimizer has its values. A new scheduler in charge
         # takes over from the one that was saved.
         is_new = self.last_epoch <= 0 and self.is_in_charge()
+        key = self._option.base_key
         for index, base in enumerate(resumed.peaks):
-            self._members.groups[index][self._option.base_key] = self.base_lrs[index] = base
+            group, before = self._members.groups[index], self.base_lrs[index]
+            if is_same(as_number(group.get(key, before)), before):  # else a different scheduler's
+                group[key] = base
+            self.base_lrs[index] = base
         self._meet(warns=False)  # also while it waits for its turn: the bases belong to the groups
         if resumed.position.updates >= 0 and (state["in_charge"] or is_new):
             self._move_to(resumed.position)

@@ -379,6 +379,7 @@ class TrainStep:
         with self._status.writing_peaks():
             self._state.is_peak_set = True
             self._clock.set_peaks(peaks)
+            self._start_check.accept_values()
             self._steppers.attach()
 
     def state_dict(self) -> TrainStepState:
