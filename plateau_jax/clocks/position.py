@@ -176,7 +176,9 @@ def read_position(
         ValueError: A number is impossible, or a different version saved the state.
     """
     updates = checks.at_least(counter, state[counter], -1)
-    entry = "offset" if unit is None else "consumed"
+    entry = "consumed"
+    if unit is None:
+        entry = "offset"
     present = {name: state[name] for name in ("offset", "consumed") if name in state}
     check_entries("state_dict", present, {entry})
     rest = 0

@@ -225,7 +225,9 @@ def _formulas(steps: Steps, curve: Curve, first_off: int) -> Iterator[_Formula]:
         yield from _formulas_of_plateau(first, after, last)
     segment, after = spans[0]
     has_warmup = after == segment.length < total and segment.start < segment.end
-    warmup = after if has_warmup else 0
+    warmup = 0
+    if has_warmup:
+        warmup = after
     yield from _formulas_of_total(total, warmup, plateaus)
     if has_warmup:
         yield from _formulas_of_warmup(total, warmup, int(steps[1]))
@@ -352,7 +354,9 @@ def _of_skipped_updates(logged: PrintedLrs, lrs: Floats, first_off: int) -> Iter
     previous = 0
     steps: list[int] = logged.steps.tolist()
     for row, step in enumerate(steps):
-        least = counts[-1] if counts else 0
+        least = 0
+        if counts:
+            least = counts[-1]
         most = _MOST_SKIPPED  # while the first loss scale is too large
         since = step
         if row > first_off:
@@ -432,8 +436,12 @@ def _of_floor(logged: PrintedLrs, lrs: Floats, is_off: Mask) -> Iterator[Fault]:
     low, high = peak - most * (peak - end), peak - least * (peak - end)
     if not 0 < least <= most or high < 0:
         return
-    floor = simplest_between(low, high) if low > 0 else 0.0
-    cause = "a floor was added" if floor > end else "the floor is ignored"
+    floor = 0.0
+    if low > 0:
+        floor = simplest_between(low, high)
+    cause = "the floor is ignored"
+    if floor > end:
+        cause = "a floor was added"
     text = f"the learning rate falls towards {floor!r} instead of {end:.6g}: {cause}"
     yield Fault("floor", text, low, high)
 

@@ -56,15 +56,19 @@ def resume(
             f"state_dict was saved with {len(records)} parameter groups, and there are {len(now)}"
         )
     now = now[: len(records)]
-    saved_clock: Any = records[0].clock if records else clock.to_plain()
+    saved_clock: Any = clock.to_plain()
+    if records:
+        saved_clock = records[0].clock
     unit: Any = None
     if isinstance(saved_clock, dict):
         unit = cast("dict[str, Any]", saved_clock)["unit"]
     has_rules = isinstance(saved_clock, list)
     is_same = not differ(saved_clock, clock.to_plain())
-    rules = clock.rules if is_same else ()
-    # The states of other rules are dropped, unread.
-    saved_position: Mapping[str, Any] = state if is_same else {**state, "hold": []}
+    saved_position = {**state}
+    rules = clock.rules
+    if not is_same:  # the states of other rules are dropped, unread
+        saved_position["hold"] = []
+        rules = ()
     position = read_position(saved_position, owner.counter, unit, rules)
     if position.updates <= 0 and not owner.change_peak:  # no update has used the saved peak
         now = [schedule._replace(peak_value=None) for schedule in now]

@@ -58,7 +58,9 @@ class Piece(NamedTuple):
 def build_table(segments: Sequence[ExactSegment]) -> WideTable:
     """Return the table of a curve."""
     is_straight = all(segment.shape in ("linear", None) for segment in segments)
-    degree = 1 if is_straight else DEGREE
+    degree = DEGREE
+    if is_straight:
+        degree = 1
     rows: list[tuple[int, int, int]] = []
     pieces: list[Piece] = []
     for segment, stop in nonempty_segments(segments):
@@ -250,7 +252,10 @@ def _terms(ratio: int, power: Fraction | None, is_wave: bool, degree: int) -> li
             term = ((term * ratio * factor) >> (BITS + 1)) // ((n + 1) * power.denominator)
         # 1, y, -y²/2, -y³/6, y⁴/24, …
         is_negative = is_wave and (n + 1) % 4 in (2, 3)
-        terms.append(-term if is_negative else term)
+        signed = term
+        if is_negative:
+            signed = -term
+        terms.append(signed)
         if n >= degree and abs(term) < _ONE >> 72:
             break
     return terms

@@ -280,9 +280,6 @@ class Program:
     def load_scheduler(self) -> None:
         self.update()  # so that all groups are met
         self.part.load_state_dict(through_file(self.part.state_dict()))
-        if not self.kind.is_sequence:
-            for group in self.model.present:
-                group.initial = group.base
 
     def restart(self) -> None:
         """Resume in a new process."""
@@ -297,8 +294,6 @@ class Program:
         self.part.load_state_dict(states[1])
         self.model.removed = []
         self.take_over()
-        for group in self.model.present:
-            group.initial = group.base
 
     def roll_back(self) -> None:
         """Load the states of some updates ago."""
@@ -312,8 +307,6 @@ class Program:
         self.counts, self.metrics = counts, metrics
         self.take_over()
         self.model.write(self.multiplier())
-        for group in self.model.present:
-            group.initial = group.base
 
     def set_base(self) -> None:
         """Set the base of each group."""

@@ -61,12 +61,14 @@ class StepAdvice:
         counts_steps: bool,
     ) -> None:
         self._counts_steps = counts_steps
-        self._next_end = 0.0 if counts_steps else math.inf
+        self._next_end = 0.0
         """The step of the curve at which to ask next if it is far past the end."""
         self.restart(position)
         self._value_message = value_message
         self._was_loaded = was_loaded
         self._next_check = 0
+        if not counts_steps:
+            self._next_end = math.inf
 
     def restart(self, position: Position) -> None:
         """Count from here: the scheduler has moved, its state was loaded, or its base was set."""
@@ -142,7 +144,9 @@ class StepAdvice:
         is_rare = is_last and 10 * steps <= updates
         if is_rare:
             # With a clock, a step may move along the curve at a different pace.
-            pace = (position.step - begin) / steps if steps else 1
+            pace = 1.0
+            if steps > 0:
+                pace = (position.step - begin) / steps
             last = begin + int(updates * pace)
             is_rare = _would_change(scheduler.ahead.curves, position.step, last)
         if not (is_often or is_rare):

@@ -92,12 +92,16 @@ class GroupOption(NamedTuple):
     @property
     def base_word(self) -> str:
         """The base in a message."""
-        return "peak" if self == LEARNING_RATE else "base"
+        if self == LEARNING_RATE:
+            return "peak"
+        return "base"
 
     @property
     def bases_name(self) -> str:
         """The attribute of a scheduler that shows the bases."""
-        return "base_lrs" if self == LEARNING_RATE else "base_values"
+        if self == LEARNING_RATE:
+            return "base_lrs"
+        return "base_values"
 
     def read(self, group: dict[str, Any]) -> Any:
         if self.item is None:

@@ -163,7 +163,9 @@ class lambda_lr(GroupScheduler, LambdaLR):
         if epoch is not None and self._clock.rules:
             metric = _metric_in_place_of_epoch(epoch, metric)
             epoch = None
-        position = self._position_after(self.count if count is None else count, metric)
+        if count is None:
+            count = self.count
+        position = self._position_after(count, metric)
         if epoch is not None:
             number = self._checked_epoch(epoch)
             position = start(self._clock, number, number)
@@ -182,7 +184,9 @@ class lambda_lr(GroupScheduler, LambdaLR):
 
     def _update_lr(self, epoch: int | None = None) -> None:
         # Torch's `SequentialLR` calls this instead of `step` when this scheduler's turn comes.
-        number = self.last_epoch + 1 if epoch is None else epoch
+        number = self.last_epoch + 1
+        if epoch is not None:
+            number = epoch
         self._move_to(start(self._clock, number, number))
         self.count = None  # another scheduler's turn consumed it
         self._restart_advice()

@@ -176,7 +176,9 @@ class follow(GroupScheduler):
         state: Any = state_of_kind(FOLLOWER, state_dict)
         if state is None:
             state = FOLLOWER.read("state_dict", state_dict)  # raises an error that says what it is
-        key = list(state["key"]) if isinstance(state["key"], tuple) else state["key"]
+        key = state["key"]
+        if isinstance(key, tuple):
+            key = list(cast("tuple[Any, ...]", key))
         if key != self._key:
             raise ValueError(
                 f"state_dict is for key = {checks.short_repr(key)}, but this follower sets "
@@ -193,7 +195,9 @@ class follow(GroupScheduler):
     @property
     def _key(self) -> str | list[str | int]:
         name, item = self._option
-        return name if item is None else [name, item]
+        if item is None:
+            return name
+        return [name, item]
 
 
 def _option(key: Any) -> GroupOption:

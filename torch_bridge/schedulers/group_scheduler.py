@@ -100,7 +100,9 @@ class GroupScheduler(LRScheduler):
             given = curves_of_groups_with(option, groups, given)
         followed = self._followed()
         curves = curves_of(followed, given)
-        distinct = curves if self._curve is None else [self._curve]
+        distinct = curves
+        if self._curve is not None:
+            distinct = [self._curve]
         self._clock = check_clock(clock, distinct)
         self._flat_starts = frozenset[int]()
         if self._clock.rules:
@@ -141,7 +143,10 @@ class GroupScheduler(LRScheduler):
         """Return the position before the step that torch's constructor makes."""
         clock = self._clock
         if last_epoch < 0:
-            return start(clock, -1, 0 if clock.unit else -1)
+            step = -1
+            if clock.unit is not None:
+                step = 0
+            return start(clock, -1, step)
         alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
         argument = f"last_epoch = {last_epoch}"
         check_peaks_are_known(self._optimizer, argument, alternative)
@@ -271,8 +276,9 @@ class GroupScheduler(LRScheduler):
             return False
         present = {id(group) for group in self._followed()}
         for group, last in zip(self._members.groups, self._last_lr, strict=False):
-            value = as_number(self._option.read(group)) if id(group) in present else last
-            if not is_same(value, as_number(last)):
+            if id(group) not in present:
+                continue
+            if not is_same(as_number(self._option.read(group)), as_number(last)):
                 return False
         return True
 
