@@ -1,5 +1,6 @@
 """Groups that programs clear, split or add for a while; their memory; lists and tensors in them."""
 
+import copy
 import gc
 import weakref
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, SequentialLR
 
 from plateau_jax import PlateauCurve
 from plateau_jax.runs.values_ahead import ValuesAhead
@@ -63,6 +65,86 @@ def test_layers_get_their_own_peaks(optimizer: Optimizer, has_initial_lr: bool) 
     assert lrs_of(optimizer) == learning_rates(41, *peaks)
 
 
+@pytest.mark.parametrize("is_cleared", [False, True])
+def test_scheduler_that_is_not_stepped_writes_nothing(
+    optimizer: Optimizer, is_cleared: bool
+) -> None:
+    """The groups of the next stage belong to torch's scheduler, although ours is still alive."""
+    earlier = lambda_lr(optimizer, CURVE)
+    advance(optimizer, earlier, 5)
+    if is_cleared:
+        optimizer.param_groups.clear()
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+    cosine = CosineAnnealingLR(optimizer, T_max=20)
+    optimizer.step()
+    assert optimizer.param_groups[-1]["lr"] == 0.25
+    cosine.step()
+    reduce_on_plateau = ReduceLROnPlateau(optimizer)
+    for _ in range(3):
+        optimizer.step()
+        reduce_on_plateau.step(0.5)
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.125})
+    optimizer.step()
+    assert optimizer.param_groups[-1]["lr"] == 0.125
+
+
+def test_update_without_learning_rates_meets_no_group(optimizer: Optimizer) -> None:
+    """Torch's `get_optimizer_state_dict` makes such an update, to create the state."""
+    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer.param_groups.clear()
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 0.0})
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.25
+    advance(optimizer, scheduler, 3)
+    assert lrs_of(optimizer) == learning_rates(3, 0.25)
+
+
+def test_groups_frozen_by_hand_stay_frozen_after_a_resume() -> None:
+    optimizer = optimizer_with([0.5, 0.25])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 20)
+    optimizer.param_groups[1]["lr"] = 0.0
+    states = copy.deepcopy([optimizer.state_dict(), scheduler.state_dict()])
+    resumed = optimizer_with([0.5, 0.25])
+    again = lambda_lr(resumed, CURVE)
+    resumed.load_state_dict(states[0])
+    again.load_state_dict(states[1])
+    assert lrs_of(resumed) == lrs_of(optimizer)
+
+
+def test_resume_leaves_the_base_of_another_scheduler() -> None:
+    runs: list[list[float]] = []
+    for is_resumed in (False, True):
+        optimizer, sequence = before_one_cycle()
+        advance(optimizer, sequence, 5)
+        if is_resumed:
+            states = copy.deepcopy([optimizer.state_dict(), sequence.state_dict()])
+            optimizer, sequence = before_one_cycle()
+            optimizer.load_state_dict(states[0])
+            sequence.load_state_dict(states[1])
+        advance(optimizer, sequence, 10)
+        runs.append(lrs_of(optimizer))
+    assert runs[0] == runs[1]
+
+
+def before_one_cycle() -> tuple[Optimizer, SequentialLR]:
+    optimizer = optimizer_with([0.5])
+    schedulers = [lambda_lr(optimizer, CURVE), OneCycleLR(optimizer, max_lr=0.25, total_steps=50)]
+    return optimizer, SequentialLR(optimizer, schedulers, [8])
+
+
+def test_loaded_groups_with_one_tensor_get_their_own() -> None:
+    tensor = torch.tensor(0.5)
+    state = copy.deepcopy(optimizer_with([tensor, tensor]).state_dict())
+    optimizer = optimizer_with([torch.tensor(0.5), torch.tensor(0.5)])
+    falling = PlateauCurve(100, decay_shape="linear")
+    scheduler = lambda_lr(optimizer, [CURVE, falling], advise=False)
+    optimizer.load_state_dict(state)
+    advance(optimizer, scheduler, 20)
+    expected = [learning_rate(0.5, curve, 20) for curve in (CURVE, falling)]
+    assert lrs_of(optimizer) == expected
+
+
 def test_options_are_taken_by_popping_the_parameters(optimizer: Optimizer) -> None:
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 40)
@@ -111,15 +193,6 @@ def test_values_ahead_stay_few() -> None:
 
 
 # Options that are lists or tensors.
-
-
-def test_list_option_stays_a_list() -> None:
-    optimizer = optimizer_with([0.1], AdamW)
-    (group,) = optimizer.param_groups
-    group["betas"] = [0.5, 0.9]
-    follower = follow(optimizer, ("betas", 1), CURVE)
-    follower.step()
-    assert group["betas"] == [0.5, learning_rate(0.9, CURVE, 1)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

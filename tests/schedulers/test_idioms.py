@@ -95,36 +95,7 @@ def same(program: Program) -> Callable[..., None]:
 # The step of the scheduler.
 
 
-@same
-def test_restores_position_and_learning_rates(training: Training) -> None:
-    """As for a checkpoint that has no state of the scheduler."""
-    scheduler = training.scheduler
-    scheduler.last_epoch = 30
-    scheduler._step_count = 31
-    scheduler._last_lr = scheduler.get_lr()
-    for group, lr in zip(training.groups, scheduler.get_last_lr(), strict=True):
-        group["lr"] = lr
-
-
-@same
-def test_replays_steps(training: Training) -> None:
-    for _ in range(60):
-        training.scheduler.step()
-
-
 # Bases and learning rates.
-
-
-@same
-def test_scales_bases_by_the_world_size(training: Training) -> None:
-    training.scheduler.base_lrs = [base * 4 for base in training.scheduler.base_lrs]
-
-
-@same
-def test_multiplies_what_the_scheduler_wrote(training: Training) -> None:
-    for _ in range(4):
-        training.scale(0.5)
-        training.train(1)
 
 
 # States and copies.
@@ -167,17 +138,6 @@ def test_derives_a_class_with_a_floor(training: Training) -> None:
 
 
 # Other schedulers that hold this one.
-
-
-@same
-def test_changes_bases_inside_a_sequence(training: Training) -> None:
-    training.start()
-    first = training.scheduler
-    second = training.scheduler_class(training.optimizer, CURVE)
-    training.scheduler = SequentialLR(training.optimizer, [first, second], [6])
-    training.train(3)
-    for part in (first, second):
-        part.base_lrs = [base * 0.5 for base in part.base_lrs]
 
 
 @same

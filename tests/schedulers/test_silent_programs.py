@@ -47,11 +47,6 @@ def test_step_after_every_update(build: Any, run: TorchRun) -> None:
     run.train(105)
 
 
-def test_unit_of_20_updates(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, kinds.CURVE, clock=DataClock(200, count=10)))
-    run.train(100)
-
-
 def test_averaging_of_weights(run: TorchRun) -> None:
     averaging = SWALR(run.optimizer, swa_lr=0.05, anneal_epochs=3)
     scheduler = lambda_lr(run.optimizer, kinds.CURVE)

@@ -144,13 +144,6 @@ def test_wrong_bases_are_an_error(
     training.rejects(error, message, training.part.step)
 
 
-def test_written_initial_value_has_no_effect(training: Training) -> None:
-    training.groups[0][training.base_key] = 0.75
-    del training.groups[1][training.base_key]
-    training.update()
-    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25)
-
-
 # Groups that are added.
 
 
@@ -166,13 +159,6 @@ def test_added_group_has_its_value_from_its_first_update_on(
     training.optimizer.step()
     assert training.values() == on_line(UPDATES, 0.5, 0.25, 1.0)
     training.part.step()
-    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, 1.0)
-
-
-def test_group_is_added_with_its_base(training: Training) -> None:
-    options = {training.name: LINE.learning_rate(UPDATES, 1.0), training.base_key: 1.0}
-    training.optimizer.add_param_group(new_group(**options))
-    training.update()
     assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, 1.0)
 
 
