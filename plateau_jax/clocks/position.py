@@ -2,7 +2,7 @@
 
     clock          a Position says where the next update is        advance
     updates        step = updates, unless the run began elsewhere   step + 1
-    hold rules     step; the updates that a rule held are missing   step + 1, or the same step
+    hold rules     step, lower than updates if a rule has held it   step + 1, or the same step
     DataClock      step · unit + rest = samples or tokens consumed  rest + count, in whole units
 
 A position is a value. The host, JAX and torch have one each, in their own numbers, and all of them
@@ -25,7 +25,7 @@ class Position(NamedTuple):
     """All that changes while a run moves along its curve."""
 
     updates: Any = 0
-    """The updates so far. They say nothing about the step."""
+    """The number of updates so far. With a clock, the step does not follow from it."""
     step: Any = 0
     """The step of the curve that gives the next learning rate."""
     rest: Any = 0
@@ -107,8 +107,7 @@ def advance_on_host(
         count = _checked_count(clock.unit, clock.count if count is None else count)
         check_consumed(position.consumed(clock) + count)
         return advance(HOST, clock, position, count=count, metric=None, flat=None)
-    if clock.rules:
-        metric = _metric_number(metric)
+    metric = _metric_number(metric)
     with np.errstate(all="ignore"):
         flat = position.step in flat_starts
         moved = advance(HOST, clock, position, count=None, metric=metric, flat=flat)

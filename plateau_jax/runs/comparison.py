@@ -198,7 +198,7 @@ def _compare_curves(
         if record.curve is None:
             problem = (
                 f"{owner.subject} was saved by a scheduler without a curve: this curve continues "
-                f"at step {step}, and nothing shows whether the learning rates so far were its own"
+                f"at step {step}, and nothing shows whether the run has followed it so far"
             )
             yield _Difference("past", problem, "")
             return

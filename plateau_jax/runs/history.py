@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
+from plateau_jax.runs.comparison import Owner
 from plateau_jax.runs.record import Record, read_records, record_to_dict
 from plateau_jax.runs.resume import (
     Records,
@@ -57,8 +58,9 @@ def check_resume_file(
     step, and the record under which the run continued from that step on. What a call does depends
     on the step, and on the record that was in force before it:
 
-        step 0                      adds an entry: a new run begins (a warning, if there was one)
-        the current record          does nothing
+        step 0                      adds an entry: a new run begins (a warning, if there was one);
+                                    does nothing if the last entry is the same
+        the current record          does nothing, unless the run goes back before its entry
         equal below the step        adds an entry, as for a branch or an appended curve
         any other record            raises an error; with strict=False warns, and adds an entry
 
@@ -174,8 +176,8 @@ def _compare_with_history(
     # With a clock, updates may have been made at step 0.
     if step > 0 or may_share_steps(records):
         in_force = _entry_in_force(history, new_entry)
-        function = f"{file}: check_resume_file"
-        warnings += compare_records(in_force.records, records, step, function, strict=strict)
+        owner = Owner(f"{file}: the run", "pass strict=False to check_resume_file")
+        warnings += compare_records(in_force.records, records, step, owner, strict=strict)
     return warnings
 
 

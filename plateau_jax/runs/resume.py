@@ -53,7 +53,8 @@ def resume(
         records = [Record("", None, shortest_decimal(peak), None) for peak in state["peaks"]]
     if not min(1, len(now)) <= len(records) <= len(now):
         raise ValueError(
-            f"state_dict was saved with {len(records)} parameter groups, and there are {len(now)}"
+            f"state_dict was saved with {len(records)} parameter groups, and there are {len(now)}: "
+            "before the load, build the groups that the run had then"
         )
     now = now[: len(records)]
     saved_clock: Any = clock.to_plain()
@@ -150,7 +151,8 @@ def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool
     if saved is None:
         return
     records = read_records("saved", saved)
-    for message in compare_records(records, current, step, "check_resume", strict=strict):
+    owner = Owner("the run", "pass strict=False to check_resume")
+    for message in compare_records(records, current, step, owner, strict=strict):
         warn(message)
 
 
@@ -163,7 +165,7 @@ def check_step(step: Any) -> int:
 
 
 def compare_records(
-    saved: Sequence[Record], now: Sequence[Record], step: int, function: str, *, strict: bool
+    saved: Sequence[Record], now: Sequence[Record], step: int, owner: Owner, *, strict: bool
 ) -> list[str]:
     """Return the warnings with which a run with these records resumes.
 
@@ -175,11 +177,6 @@ def compare_records(
     for record in now:
         peak = record.peak_value if step > 0 or is_step_used else None
         schedules.append(Schedule(record.built_curve, peak, record.clock))
-    subject = "the run"
-    if ": " in function:
-        file, function = function.rsplit(": ", 1)
-        subject = f"{file}: the run"
-    owner = Owner(subject, f"pass strict=False to {function}")
     return compare(saved, schedules, step, owner, is_step_used=is_step_used, strict=strict)
 
 

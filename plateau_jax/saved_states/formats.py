@@ -78,9 +78,9 @@ class Format(Generic[State]):
         return cast("State", state)
 
 
-def arguments_of(dataclass: Any) -> dict[str, Any]:
-    """Return the arguments of a dataclass by their names."""
-    return {field.name: getattr(dataclass, field.name) for field in fields(dataclass)}
+def arguments_of(instance: Any) -> dict[str, Any]:
+    """Return the values of the fields of a dataclass's instance by their names."""
+    return {item.name: getattr(instance, item.name) for item in fields(instance)}
 
 
 def check_entries(

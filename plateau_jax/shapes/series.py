@@ -1,13 +1,13 @@
 """The equation of every shape, as a series around the middle of a piece of a segment.
 
-A shape is a function of the numbers of mpmath, both levels a and b, the length L in steps, and P.
+A shape is a function of mpmath's context, both levels a and b, the length L in steps, and P.
 It returns a function of a piece, `around(middle, width)`: twice the step in the middle of the
 piece, counted from the start level, so that it is an integer, and the width of the piece in steps.
 For a width of 0, this is the exact level at a step.
 
 `plateau_jax/table/fitting.py` relies on two properties of a shape. Between its ends, the level
-rises or falls all along. And the slope is steepest in the middle of any piece, or at one of its
-ends.
+rises or falls all along. And the absolute slope rises, falls, or first rises and then falls, so
+that within any piece it is least at one of the ends.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The table of a curve: pieces of polynomials, fitted to its exact segments.
 
-Every piece carries a certificate: a bound on its error, computed in integers when it is fitted.
-`docs/how_it_works.md` has the argument.
+When a piece is fitted, a bound on its error is computed in integers, and decides if the piece is
+accepted. `docs/how_it_works.md` has the argument.
 """
 
 from collections.abc import Iterator, Sequence

@@ -28,7 +28,7 @@ class StepRun(Run):
 
     def counters(self) -> list[int]:
         """Return the updates applied and skipped, the step of the curve, and the data consumed."""
-        state = self.step.state_dict()
+        state: Any = self.step.state_dict()
         applied, skipped = state["applied"], state["skipped"]
         if self.unit is None:
             return [applied, skipped, applied + state["offset"], applied]

@@ -133,7 +133,7 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
     arguments = [str(2**31 - 1), "--csv", str(path)]
     process = subprocess.Popen([*AT_A_TERMINAL, *arguments], stderr=subprocess.PIPE)
     try:
-        while not (path.exists() and path.stat().st_size):
+        while not any(file.stat().st_size for file in tmp_path.iterdir()):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
@@ -142,6 +142,7 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
         process.wait()
     assert process.returncode == 130
     assert errors == b""
+    assert not any(tmp_path.iterdir())  # neither the file nor the temporary one
 
 
 def examples_in_help() -> list[str]:

@@ -1,4 +1,4 @@
-"""The warning before the first update: the optimizer was resumed, and the curve was not."""
+"""The warnings before the first update: the curve was not resumed, or it overwrites a value."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ class StartCheck:
         optimizers: The torch optimizers.
         clock: Has the peaks, and what a step of the curve is.
         is_known: True if the user said where on the curve the run starts.
-        advise: False to warn of nothing.
+        advise: False to turn the warnings off.
     """
 
     def __init__(
@@ -30,7 +30,9 @@ class StartCheck:
         self._optimizers = optimizers
         self._clock = clock
         self._is_known = is_known
-        self._value_message = self._describe_values()
+        self._value_message = ""
+        if advise:
+            self._value_message = self._describe_values()
         self.is_due = advise
         """True until the first update or load."""
         self._updates_made: int | None = 0

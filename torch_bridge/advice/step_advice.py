@@ -1,6 +1,7 @@
 """Warnings about a scheduler whose steps do not fit the updates of its optimizer.
 
-Each is given at most once, before an update, unless the scheduler is moved or loaded later:
+They come before an update. Of the last three, the first two are given once in all, and again only
+after the scheduler was moved or loaded, or its base was set; the last at most once:
 
     update 0      a value is neither the base nor what a scheduler wrote last
     update 1      the optimizer was loaded, and the scheduler starts at step 0 without its state
@@ -10,7 +11,7 @@ Each is given at most once, before an update, unless the scheduler is moved or l
     any           the step is far past the end (`end_message` has the rule)
 
 Updates are counted from where the scheduler was built, moved or loaded. While a different scheduler
-has written the groups, there is no warning about steps. Updates of a compiled optimizer, or of one
+has written the groups, no warning is given. Updates of a compiled optimizer, or of one
 without hooks, are not counted.
 """
 
@@ -80,7 +81,7 @@ class StepAdvice:
         """The next update in `_CHECKS`."""
 
     def note_load(self) -> None:
-        """The optimizer has loaded a state with different values than the scheduler wrote."""
+        """Note that the optimizer loaded values that the scheduler did not write."""
         self._was_loaded = self._began.updates <= 0
 
     def before_update(self, scheduler: Any) -> None:
@@ -104,7 +105,8 @@ class StepAdvice:
         elif updates > 1:
             message = self._steps_message(scheduler, updates)
         if message and scheduler.is_in_charge():
-            self._next_check = -1
+            if updates > 1:
+                self._next_check = -1
             warn(message)
 
     def _check_end(self, scheduler: Any) -> None:

@@ -51,7 +51,7 @@ def value_message(
         f"param_groups[{index}] has {option} = {shown}, but the {option.base_word} is {key} = "
         f"{shown_base}, so the {option} is overwritten. To make {shown} the {option.base_word}, "
         f'write del group["{key}"] before the scheduler is built or the group is added. To keep '
-        f"the {option.base_word} {shown_base}, write before "
+        f"the {option.base_word} {shown_base}, first write "
         f"{option.line_that_sets(group, shown_base)}. To resume a run, load the scheduler's state. "
         f"If one of torch's schedulers wrote {option}, nothing is wrong"
     )
@@ -65,7 +65,7 @@ def message_at_build(
     curves: Sequence[Curve],
     bases: Sequence[float],
 ) -> str:
-    """Return the warning that is due about the first such group when curves are built, or ""."""
+    """Return the first warning of `value_message` that is due when a scheduler is built, or ""."""
     has_scheduler = hasattr(optimizer.step, "_wrapped_by_lr_sched")
     is_known = option.base_key in written_values(optimizer)
     if option.name == "lr" and has_scheduler and not is_known:

@@ -1,7 +1,7 @@
 """The parameter groups that follow curves, and how they are recognized.
 
-A group is its dictionary. A dictionary that `optimizer.load_state_dict` puts in its place, with the
-same list of parameters, takes it over. Any other dictionary is a new group.
+A group is its dictionary. A dictionary with the same list of parameters, as from
+`optimizer.load_state_dict`, takes its place. Any other dictionary is a new group.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ class Members(NamedTuple):
             if group is known:
                 return place
         for place, known in enumerate(self.groups):
-            # The optimizer has loaded a state. Not the list when the group was met: DeepSpeed
-            # replaces it.
+            # The optimizer has loaded a state: its new dictionaries have the old lists of
+            # parameters. These are read now, because DeepSpeed replaces the lists.
             if group["params"] is known.get("params"):
                 return place
         return None
@@ -54,6 +54,7 @@ class Match(NamedTuple):
 def match(
     members: Members,
     groups: Sequence[dict[str, Any]],
+    indices: Sequence[int],
     option: GroupOption,
     curve: Curve | None,
     base_lrs: Sequence[Any],
@@ -64,6 +65,7 @@ def match(
     Args:
         members: The groups as they were met last.
         groups: The groups that follow the curves.
+        indices: Their places in `optimizer.param_groups`, for messages.
         option: Reads the base of a new group.
         curve: The curve of all groups; None if each group has its own.
         base_lrs: The bases, which the program may have changed; then there is one for each of the
@@ -77,7 +79,7 @@ def match(
     places = [members.place_of(group) for group in groups]
     curves: list[Curve] = []
     bases: list[float] = []
-    for index, (group, place) in enumerate(zip(groups, places, strict=True)):
+    for index, group, place in zip(indices, groups, places, strict=True):
         if place is not None:
             curves.append(ahead.curves[place])
             bases.append(ahead.bases[place])

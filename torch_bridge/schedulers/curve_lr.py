@@ -39,8 +39,9 @@ class lambda_lr(GroupScheduler, LambdaLR):
     The optimizer's groups may change. A group is its dictionary: it keeps its curve and peak if
     other groups are added, removed or reordered, and if the optimizer loads a state. A group with a
     new dictionary is a new group. If all groups follow one curve, it follows that curve from the
-    next `optimizer.step()` on; if that is compiled or wrapped, from the next `scheduler.step()` on.
-    With one curve per group, that call raises an error.
+    next `optimizer.step()` on, if `step()` was called since the update before; else, or if the
+    optimizer is compiled or wrapped, from the next `scheduler.step()` on. If each group has its own
+    curve, a new group raises an error there.
 
     By default, each call of `step()` moves to the next step of the curve. With a hold rule as
     `clock`, call `step(metric)`: the rule may hold the curve at its step while updates continue.
@@ -78,7 +79,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
 
     Warns:
         CurveWarning: A group has a factor of its learning rate that only other schedulers read,
-            such as timm's `lr_scale`. Before an update, once each: the `lr` of a group is neither
+            such as timm's `lr_scale`. Or, before an update: the `lr` of a group is neither
             its `initial_lr` nor what a scheduler wrote last; the optimizer was loaded, but this
             scheduler starts at step 0 without its state; `step()` is called at least 1.5 times as
             often as the optimizer's (update 57 or 168), or at most a tenth as often (update 168);
@@ -173,7 +174,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
             _warn_of_order(self.optimizer)
         if epoch is not None:
             warn(
-                "The epoch parameter in `scheduler.step()` is deprecated: call it without",
+                "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()`",
                 UserWarning,
             )
         self._move_to(position)

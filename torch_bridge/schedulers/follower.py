@@ -144,11 +144,6 @@ class follow(GroupScheduler):
         """
         return FOLLOWER.write(**self._written_state(), key=self._key, groups=self._indices())
 
-    def _indices(self) -> list[int]:
-        followed = list(map(id, self._followed()))
-        groups = self._optimizer.param_groups
-        return [index for index, group in enumerate(groups) if id(group) in followed]
-
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Resume from the saved step and bases, and write the values into the groups.
 

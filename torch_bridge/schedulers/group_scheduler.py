@@ -114,7 +114,8 @@ class GroupScheduler(LRScheduler):
         """True if the program has set the bases, in this run or before. The saved ones may then
         differ from the program's without a warning."""
 
-        bases = [option.base_of(index, group) for index, group in enumerate(followed)]
+        pairs = zip(self._indices(), followed, strict=True)
+        bases = [option.base_of(index, group) for index, group in pairs]
         option.warn_of_scales(followed)
         message = ""
         if advise:
@@ -177,11 +178,19 @@ class GroupScheduler(LRScheduler):
             return [group for group in groups if self._option.is_in(group)]
         return groups
 
+    def _indices(self) -> list[int]:
+        """Return the places of these groups in `optimizer.param_groups`."""
+        groups = self._optimizer.param_groups
+        if self._skips_groups:
+            return [index for index, group in enumerate(groups) if self._option.is_in(group)]
+        return [*range(len(groups))]
+
     def _match(self) -> Match:
         """Return the groups as they are now. Changes nothing."""
         return match(
             self._members,
             self._followed(),
+            self._indices(),
             self._option,
             self._curve,
             self.base_lrs,
@@ -289,7 +298,8 @@ class GroupScheduler(LRScheduler):
         if not members.are(groups):
             self._meet_before_update(groups)
         self._position_of_update = self._position
-        # DeepSpeed shows each group alone, or empties the others: their calls are one update.
+        # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
+        # one update.
         is_first = bool(groups) and self._members.place_of(groups[0]) == 0
         if self._advice is not None and is_first and groups[0]["params"]:
             self._advice.before_update(self)
@@ -305,7 +315,7 @@ class GroupScheduler(LRScheduler):
         if self.last_epoch < 0:
             # It waits for its turn: the base has to be kept before the scheduler in charge, perhaps
             # one of torch's, changes the value.
-            for index, group in enumerate(groups):
+            for index, group in zip(self._indices(), groups, strict=True):
                 with suppress(TypeError, ValueError):  # raised by the next step
                     group.setdefault(option.base_key, option.base_of(index, group))
         elif self._position is not self._position_of_update and self.is_in_charge():
@@ -381,7 +391,7 @@ class GroupScheduler(LRScheduler):
     def get_lr(self) -> list[Any]:
         """Return each group's value at `curve_step`, a float32 number as a Python float.
 
-        As in torch, a group that was added since the last step is not among them.
+        A group that was added is not among them until the next update or step.
         """
         return self._members.ahead.at(max(self._position.step, 0))[:]
 
@@ -436,7 +446,7 @@ class GroupScheduler(LRScheduler):
 
     def _written_state(self) -> dict[str, Any]:
         curves, bases = self.ahead.curves, self.ahead.bases
-        # The next step raises what is wrong, such as an added group without a curve.
+        # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):
             _, _, curves, bases = self._match()
         return {
@@ -469,7 +479,8 @@ class GroupScheduler(LRScheduler):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):
                 if type(state[name]) is not bool:
-                    raise ValueError(f"state_dict has {name} = {checks.short_repr(state[name])}")
+                    shown = checks.short_repr(state[name])
+                    raise ValueError(f"state_dict has {name} = {shown}, which must be a bool")
             now = schedules_of(self.ahead.curves, self.ahead.bases, self._clock)
             is_rollback = self._is_base_set and self.last_epoch > 0  # to before it, on purpose
             if state["peak_was_set"] or is_rollback:

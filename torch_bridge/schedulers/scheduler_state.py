@@ -67,9 +67,9 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
     If there is none, return the steps of torch's scheduler, and its `base_lrs` as `peaks`.
     """
-    own = state_of_kind(SCHEDULER, state)
-    if own is not None:
-        return own
+    saved = state_of_kind(SCHEDULER, state)
+    if saved is not None:
+        return saved
     updates = state.get("last_epoch")  # a ChainedScheduler has none
     first = state
     while "_schedulers" in first:
