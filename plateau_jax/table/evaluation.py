@@ -181,7 +181,8 @@ def _round_in_python(value: int, exponent: Sequence[int], piece: int) -> float:
 
 
 def _search_in_numpy(begin: NDArray[np.int32], step: NDArray[np.int32]) -> NDArray[Any]:
-    return np.searchsorted(begin, step, side="right") - 1  # several times faster
+    # Several times faster. Contiguous, since torch's compiler replaces it by `torch.searchsorted`.
+    return np.searchsorted(np.ascontiguousarray(begin), step, side="right") - 1
 
 
 def _coefficients_in_numpy(table: WideTable, piece: NDArray[Any]) -> list[NDArray[np.int64]]:

@@ -42,8 +42,9 @@ def check_drag(design: DesignPage, name: str, *, right: int = 0, down: int = 0) 
 
 def plateau_of(curve: PlateauCurve) -> tuple[int, int]:
     """Return the first step of the only plateau, and the first step after it."""
-    _, _, begin, after, _ = curve.table.begin.tolist()
-    return begin, after
+    (plateau,) = [segment for segment in curve.segments if segment.kind == "plateau"]
+    assert plateau.last_step is not None
+    return plateau.first_step, plateau.last_step + 1
 
 
 def test_plateau_of_the_page() -> None:

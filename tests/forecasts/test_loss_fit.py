@@ -224,7 +224,7 @@ def test_only_equal_curves_are_the_same() -> None:
         plateaus=[(0, 60)],
         decay_shape="linear",
     )
-    decay = int(curve.table.begin[-2])
+    decay = 50 + 950 * 60 // 100
     stable = [(50, 1.0), (decay - 50,)]
     linear = (1000 - decay, 0.0, "linear")
     cosine = (1000 - decay, 0.0, "cosine")

@@ -53,8 +53,8 @@ def test_rounded_is_nearest_for_any_number_of_bits(value: int, bits: int) -> Non
 def test_ties_round_to_even(level: float) -> None:
     below = np.float32(level)
     above = np.nextafter(below, np.float32(2))
-    middle = Decimal(float(below)) / 2 + Decimal(float(above)) / 2
-    nearest = exact.round_to_float32(int(Fraction(middle) * 2**224), 224)
+    middle = (Fraction(float(below)) + Fraction(float(above))) / 2
+    nearest = exact.round_to_float32(int(middle * 2**224), 224)
     if below.view(np.int32) % 2 == 0:
         assert nearest == below
     else:

@@ -104,7 +104,7 @@ class StepAdvice:
             message = _load_message(scheduler)
         elif updates > 1:
             message = self._steps_message(scheduler, updates)
-        if message and scheduler.is_in_charge():
+        if message and scheduler._is_in_charge():
             if updates > 1:
                 self._next_check = -1
             warn(message)
@@ -118,7 +118,7 @@ class StepAdvice:
             self._next_end = math.inf
             return
         message = end_message(curves, scheduler.unit, step, scheduler.position.updates, "lambda_lr")
-        if message and scheduler.is_in_charge():
+        if message and scheduler._is_in_charge():
             self._next_end = math.inf
             warn(message)
         else:

@@ -212,6 +212,10 @@ class lambda_lr(GroupScheduler, LambdaLR):
             )
         return max(checks.integer("epoch", epoch), -1)
 
+    def get_last_lr(self) -> list[Any]:
+        """Return the learning rates that this scheduler wrote last, in the order of the groups."""
+        return [*self._last_lr]
+
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak from the next update on. The new peak is part of the state.
 

@@ -212,7 +212,7 @@ class GroupScheduler(LRScheduler):
         if are_same and self.base_lrs == ahead.bases and self.lr_lambdas == ahead.curves:
             return
         met = self._match()
-        writes = None in met.places and self.is_in_charge()
+        writes = None in met.places and self._is_in_charge()
         # Warnings first, since they may be errors.
         if self._advice is not None:
             if writes and warns:
@@ -276,7 +276,7 @@ class GroupScheduler(LRScheduler):
                 return True
         return False
 
-    def is_in_charge(self) -> bool:
+    def _is_in_charge(self) -> bool:
         """Return True if the groups have what this scheduler wrote, and no later one has written.
 
         May wait for the device.
@@ -318,7 +318,7 @@ class GroupScheduler(LRScheduler):
             for index, group in zip(self._indices(), groups, strict=True):
                 with suppress(TypeError, ValueError):  # raised by the next step
                     group.setdefault(option.base_key, option.base_of(index, group))
-        elif self._position is not self._position_of_update and self.is_in_charge():
+        elif self._position is not self._position_of_update and self._is_in_charge():
             self._meet()
 
     # What programs and the advice read.
@@ -454,7 +454,7 @@ class GroupScheduler(LRScheduler):
             **dump_position(self._clock, self._position),
             "records": dump_records(curves, bases, self._clock),
             "peak_was_set": self._is_base_set,
-            "in_charge": self.last_epoch >= 0 and self.is_in_charge(),
+            "in_charge": self.last_epoch >= 0 and self._is_in_charge(),
         }
 
     def _load(
@@ -496,7 +496,7 @@ class GroupScheduler(LRScheduler):
         # A different scheduler may have been in charge when the state was saved, for example in a
         # `SequentialLR`. Then the state of the optimizer has its values. A new scheduler in charge
         # takes over from the one that was saved.
-        is_new = self.last_epoch <= 0 and self.is_in_charge()
+        is_new = self.last_epoch <= 0 and self._is_in_charge()
         key = self._option.base_key
         for index, base in enumerate(resumed.peaks):
             group, before = self._members.groups[index], self.base_lrs[index]
