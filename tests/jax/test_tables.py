@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support.curves.descriptions import CurveAndSteps, build, curves_and_steps, descriptions
 from support.examples import examples
-from support.jax.jax_cases import STEPS, assert_equal_bits, in_one_of_two_forms
+from support.jax.jax_cases import STEPS, assert_equal_bits, in_one_form, in_one_of_two_forms
 from support.numerics.borders import curves_near_borders
 from support.numerics.oracle import Description
 
@@ -45,7 +45,7 @@ def test_stack_under_vmap_matches_each_curve(
 ) -> None:
     first, steps = case
     curves = [first, *map(build, more_descriptions)]
-    tables = jax.tree.map(lambda *columns: np.stack(columns), *map(in_one_of_two_forms, curves))
+    tables = jax.tree.map(lambda *columns: np.stack(columns), *in_one_form(curves))
     values = at_all_steps(tables, steps)
     for of_curve, curve in zip(values, curves, strict=True):
         assert_equal_bits(of_curve, curve(steps))

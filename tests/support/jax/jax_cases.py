@@ -1,5 +1,6 @@
 """For tests in JAX and torch: sample curves and bitwise equality; for JAX, both x64 modes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,13 +47,20 @@ both_searches = pytest.mark.parametrize("curve", [NESTED, MANY], ids=["compared"
 
 def in_one_of_two_forms(curve: Curve) -> Table:
     """Pad a table to one of two sizes: its rows are compared one by one, or searched."""
-    rows = len(curve.table.begin)
-    pieces = len(curve.table.exponent)
-    if rows <= 32 and pieces <= 512:
-        return padded(curve.table, 11, 32, 512)
-    assert rows <= 512
-    assert pieces <= 4096
-    return padded(curve.table, 11, 512, 4096)
+    (table,) = in_one_form([curve])
+    return table
+
+
+def in_one_form(curves: Sequence[Curve]) -> list[Table]:
+    """Pad the tables of some curves to the same one of these two sizes."""
+    rows = max(len(curve.table.begin) for curve in curves)
+    pieces = max(len(curve.table.exponent) for curve in curves)
+    sizes = 32, 512
+    if rows > 32 or pieces > 512:
+        sizes = 4096, 16384
+    assert rows <= sizes[0]
+    assert pieces <= sizes[1]
+    return [padded(curve.table, 11, *sizes) for curve in curves]
 
 
 def product(curve: Curve, peak: float, steps: NDArray[Any]) -> Any:
