@@ -245,10 +245,10 @@ class GroupScheduler(LRScheduler):
         members = Members(groups, ahead)
         if self._written.get(option.base_key) is self._last_lr:
             self._written[option.base_key] = last
-        # At once: after an interrupt between two assignments, the old list of bases would count as
-        # written by the program.
-        lists = {"base_lrs": [*bases], "lr_lambdas": [*curves]}
-        vars(self).update(_members=members, _last_lr=last, **lists)
+        # The lists first: after an interrupt here, they count as written by the program for the
+        # present groups, with the same result.
+        self.base_lrs, self.lr_lambdas = [*bases], [*curves]
+        self._members, self._last_lr = members, last
 
     def _warn_of_values(self, met: Match) -> None:
         """Warn of a new group with a value that will be overwritten."""
@@ -300,8 +300,10 @@ class GroupScheduler(LRScheduler):
         self._position_of_update = self._position
         # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
         # one update.
-        is_first = bool(groups) and self._members.place_of(groups[0]) == 0
-        if self._advice is not None and is_first and groups[0]["params"]:
+        if self._advice is None or not groups or not groups[0]["params"]:
+            return
+        known = self._members.groups
+        if known and (groups[0] is known[0] or self._members.place_of(groups[0]) == 0):
             self._advice.before_update(self)
 
     def _meet_before_update(self, groups: Sequence[dict[str, Any]]) -> None:

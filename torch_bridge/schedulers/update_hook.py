@@ -22,17 +22,18 @@ class UpdateHook:
     """
 
     def __init__(self, optimizer: Optimizer, before_update: MethodType) -> None:
-        self._before_update = weakref.WeakMethod(before_update)
+        self._scheduler = weakref.ref(before_update.__self__)
+        self._function = before_update.__func__
         hooked = _with_hooks(optimizer)
         if hooked is not None:
             handle = hooked.register_step_pre_hook(self)
             weakref.finalize(before_update.__self__, handle.remove).atexit = False
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        before_update = self._before_update()
-        if before_update is None or is_dynamo_compiling():  # it would be compiled in
+        scheduler = self._scheduler()
+        if scheduler is None or is_dynamo_compiling():  # it would be compiled in
             return
-        before_update()
+        self._function(scheduler)
 
 
 def _with_hooks(optimizer: Any) -> Optimizer | None:
