@@ -1,7 +1,6 @@
 """Warnings about a scheduler whose steps do not fit the updates of its optimizer.
 
-They come before an update. Of the last three, the first two are given once in all, and again only
-after the scheduler was moved or loaded, or its base was set; the last at most once:
+Each is given before an update:
 
     update 0      a value is neither the base nor what a scheduler wrote last
     update 1      the optimizer was loaded, and the scheduler starts at step 0 without its state
@@ -10,6 +9,7 @@ after the scheduler was moved or loaded, or its base was set; the last at most o
                   the unit is so large that the curve stays where all learning rates are 0
     any           the step is far past the end (`end_message` has the rule)
 
+After a warning at update 57, there is none at update 168. The last warning is given at most once.
 Updates are counted from where the scheduler was built, moved or loaded. While a different scheduler
 has written the groups, no warning is given. Updates of a compiled optimizer, or of one
 without hooks, are not counted.
