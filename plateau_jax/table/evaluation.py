@@ -122,35 +122,20 @@ def scale_down(library: Any, rounded: Any, exponent: Any) -> Any:
     return library.where(bits < 1 << 23, 0, bits).view(library.float32)
 
 
-_MOST_COMPARED = 32
-"""Rows that are compared at once. With more, XLA's code for vectors becomes ten times as slow."""
-
-
 def find_rows(take: Callable[..., Any], where: Callable[..., Any], begin: Any, step: Any) -> Any:
     """Return the index of the last row that begins at or before each step.
 
-    Written out because `jnp.searchsorted` fails inside a `shard_map` over some axes of a mesh, and
-    `torch.searchsorted` warns under vmap.
+    A binary search, written out because `jnp.searchsorted` fails inside a `shard_map` over some
+    axes of a mesh, and `torch.searchsorted` warns under vmap.
     """
-    axis = begin.ndim - 1
-    rows = begin.shape[-1]
-    # First, every step is compared with every row, or with every 2^bits-th: with so few rows this
-    # is faster than a binary search. The rows become an axis in front of the axes of the steps, and
-    # are summed away. A loop over single steps is faster with a binary search alone.
-    compared = _MOST_COMPARED
-    if rows > compared and step.ndim == axis == 0:
-        compared = 1
-    bits = ((rows - 1) // compared).bit_length()
-    later = begin[..., 1 << bits :: 1 << bits]
-    later = later.reshape(*begin.shape[:-1], -1, *[1] * (step.ndim - axis))
-    is_past = later <= step.reshape(*step.shape[:axis], 1, *step.shape[axis:])
-    index = is_past.sum(axis, dtype=begin.dtype) << bits
-    # Then the other bits of the index are found from the highest down: a bit is set if the row it
-    # leads to begins in time. For rows that begin at 0, 10, 20, 30, 40 and step 35, with two bits
-    # left after row 0: row 2 begins in time, and row 3 does, so it is row 3. The number of rounds
-    # depends on the number of rows alone, so compilers can unroll them.
-    for bit in reversed(range(bits)):
-        further = where(index < rows - (1 << bit), index + (1 << bit), rows - 1)
+    last = begin.shape[-1] - 1
+    index = 0 * step
+    # The bits of the index are found from the highest down: a bit is set if the row it leads to
+    # begins in time. For rows that begin at 0, 10, 20, 30, 40 and step 35: row 4 does not, row 2
+    # does, and row 3 does, so it is row 3. The number of rounds depends on the number of rows
+    # alone, so compilers can unroll them.
+    for bit in reversed(range(last.bit_length())):
+        further = where(index + (1 << bit) < last, index + (1 << bit), last)
         index = where(take(begin, further) <= step, further, index)
     return index
 

@@ -19,7 +19,7 @@ CURVE = PlateauCurve(
 )
 _THIRTY_PLATEAUS = [(percent, 1) for percent in range(0, 90, 3)]
 MANY = PlateauCurve(1000, warmup_steps=100, plateaus=_THIRTY_PLATEAUS, decay_shape="linear")
-"""More segments than are compared one by one."""
+"""More rows than other curves of these tests."""
 _STAGES = StagedCurve(
     [
         (100, 1.0, "exponential"),
