@@ -81,11 +81,6 @@ def test_cells_may_be_missing() -> None:
     check_run(read_log(frame.convert_dtypes()))
 
 
-def test_cells_may_be_blank() -> None:
-    rows = rows_of(step=[100, 150, 200, 300], loss=[3.5, " ", 3.25, 3.0])
-    check_run(read_log(rows))
-
-
 def test_last_learning_rate_holds_for_one_interval_of_logging() -> None:
     rows = rows_of(step=STEPS, loss=LOSSES, lr=[0.4, 0.2, None])
     run = LossRun.read(rows)
@@ -463,18 +458,6 @@ def test_torn_last_line_warns(log_file: Path, torn: str) -> None:
     assert run.steps.tolist() == [100, 200]
 
 
-METRICS = [
-    {
-        "loss": 5 - step / 100,
-        "lr": PEAK * CURVE(step),
-        "applied": step,
-        "skipped": step // 100,
-        "curve_step": step,
-    }
-    for step in range(20, 301, 20)
-]
-
-
 @pytest.mark.parametrize("torn", ["300,3.01", "300,", "3", "300,3.0173", '300,"', "300,3\0"])
 def test_last_line_without_its_end_warns(log_file: Path, torn: str) -> None:
     """Its last number may be cut."""
@@ -499,34 +482,6 @@ def test_gap_between_steps_warns(gap: int) -> None:
     message = "the log: the steps jump from 30 to 1030: if these are not steps of one run"
     with pytest.warns(CurveWarning, match=re.escape(message)):
         LossRun.read(rows, curve, PEAK)
-
-
-def test_losses_that_are_not_finite_are_no_gap() -> None:
-    steps = range(10, 2_000, 10)
-    losses = [3.0 if not 400 < step < 800 else math.nan for step in steps]
-    message = "losses that are not finite are left out (39, the first at step 410)"
-    for rows in (rows_of(step=steps, loss=losses), pd.DataFrame({"step": steps, "loss": losses})):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            LossRun.read(rows, PlateauCurve(2_000), PEAK)
-        assert all(message in str(warning.message) for warning in caught)
-
-
-def test_resumed_run_warns() -> None:
-    resumed = [{**row, "loss": 3.0} for row in METRICS[6:]]
-    message = (
-        "the log: steps repeat, as in a resumed run: 3 earlier losses are left out, from step "
-        "140 on"
-    )
-    run = read_with_warning([*METRICS[:9], *resumed], message)
-    assert run.steps.tolist() == [row["applied"] for row in METRICS]
-
-
-def test_loss_of_a_skipped_update_warns() -> None:
-    skipped = {**METRICS[2], "loss": math.inf}
-    message = "losses that are not finite are left out (1, the first at step 60)"
-    run = read_with_warning([*METRICS[:3], skipped], message)
-    assert run.steps.tolist() == [20, 40, 60]
 
 
 @pytest.mark.parametrize("losses", [("1e39", "1e300"), ("nan", "inf"), ("-inf", "-1e300")])

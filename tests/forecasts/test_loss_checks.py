@@ -149,22 +149,6 @@ def test_averages_are_not_fitted_in_silence(
             assert message.startswith(LAG)
 
 
-@examples(12)
-@given(
-    st.sampled_from([COSINE, WSD]),
-    st.sampled_from([4, 20, 40]),
-    st.just((2e-5, 0.44)) | st.tuples(st.just(0.0), st.floats(0.35, 0.55)),
-)
-def test_losses_without_noise_do_not_lag(
-    curve: Curve, every: int, noise_and_exponent: tuple[float, float]
-) -> None:
-    noise, exponent = noise_and_exponent
-    run = logged(curve, every, noise, exponent=exponent)
-    assert fitted(run).messages == []
-    simple = 2.5 + 2 * run.steps**-exponent + 0.1 * curve(run.steps)
-    assert fitted(with_losses(run, simple)).messages == []
-
-
 # Logs that begin late.
 
 
@@ -215,46 +199,6 @@ def fast_phase(run: LossRun, size: float, length: float) -> LossRun:
     """Return a run whose losses fall faster at first, as those of small models do."""
     extra = size * np.exp(-run.steps / (length * run.steps[-1]))
     return with_losses(run, run.losses + extra)
-
-
-@pytest.mark.slow
-@examples(40)
-@given(
-    st.sampled_from([COSINE, WSD, STABLE_THEN_COSINE]),
-    st.sampled_from([10, 20, 40]),
-    st.sampled_from([3e-4, 1e-3, 3e-3]),
-    SEEDS,
-    st.floats(-1.0, 1.0),
-    st.floats(0.01, 0.1),
-    st.booleans(),
-)
-def test_judgment_of_the_start_changes_at_most_once(
-    curve: Curve,
-    every: int,
-    noise: float,
-    seed: int,
-    size: float,
-    length: float,
-    has_curve: bool,
-) -> None:
-    """As more of the first rows are left out, of runs from scratch with fast or slow first phases.
-
-    With the curve, a log that begins after 5 % of the run is accepted. Without it, it is rejected
-    for its missing learning rates.
-    """
-    run = fast_phase(logged(curve, every, noise, seed=seed, exponent=0.44), size, length)
-    rejections: list[bool] = []
-    for count in range(int(0.1 * len(run.steps)) + 1):
-        shorter = kept_losses(run, slice(count, None))
-        if not has_curve:
-            shorter = without_curve(shorter)
-        problem = _problem_of_beginning(shorter)
-        begins_early = shorter.steps[0] <= 0.05 * run.steps[-1]
-        if not begins_early:
-            assert (problem is None) == has_curve
-        rejections.append(problem is not None)
-    changes = np.count_nonzero(np.diff(rejections))
-    assert changes <= 1
 
 
 def test_slow_first_phase_is_rejected_until_it_is_left_out() -> None:

@@ -132,14 +132,6 @@ def test_runs_without_a_decay_are_not_fitted_alone(curve: Curve) -> None:
     assert_close(forecast[:3], (loss, loss - half, loss + half))
 
 
-def test_units_of_the_learning_rate_do_not_matter() -> None:
-    """Peaks ten times as high give the same law."""
-    run = LossRun(CURVE, 1e-2, RUN.steps, RUN.losses)
-    forecast = fit_losses(run).predict(WSD)
-    expected = FIT.predict(WSD)
-    assert_close(forecast[:3], expected[:3])
-
-
 def test_peak_is_the_largest_learning_rate() -> None:
     half = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
     run = LossRun(half, 2e-3, RUN.steps, RUN.losses)
@@ -192,13 +184,6 @@ def test_losses_keep_the_order_and_shape_of_steps() -> None:
     in_order = FIT.losses(CURVE, range(1, 1001))
     assert_allclose(actual, in_order[steps - 1], rtol=1e-12)
     assert FIT.losses(CURVE, 1000).shape == ()
-
-
-@pytest.mark.parametrize("steps", [[], range(0), np.zeros((2, 0)), np.array([], object)])
-def test_no_steps_have_no_losses(steps: Any) -> None:
-    losses = FIT.losses(CURVE, steps)
-    assert losses.shape == np.shape(steps)
-    assert losses.dtype == np.float64
 
 
 def test_loss_before_the_first_positive_lr_is_infinite() -> None:
