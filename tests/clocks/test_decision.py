@@ -4,7 +4,6 @@ import json
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
-from math import nan
 from typing import Any
 
 import numpy as np
@@ -172,20 +171,6 @@ def test_host_decision_matches_oracle(
 ) -> None:
     expected = curve_steps_with_rules(drawn_rules, flat_starts, drawn_metrics)
     assert curve_steps_by_product(HOST, drawn_rules, flat_starts, drawn_metrics) == expected
-
-
-def test_metric_that_is_not_finite_does_not_count_in_a_mean() -> None:
-    """The first mean of two metrics is that of 4 and 2, so the curve waits from update 3 on."""
-    rule = HoldBelow([(3.5, 2)], every=2)
-    history = curve_steps_by_product(HOST, [rule], set(), [4, nan, 2, 9, 9, 9])
-    assert history == [0, 1, 2, 2, 2, 3, 4]
-
-
-def test_unfinished_mean_ends_with_its_hold() -> None:
-    """At 0 the curve waits for five updates, at 1 for two means of two."""
-    rule = HoldUntilFlat(patience=1, every=2, limit=5)
-    history = curve_steps_by_product(HOST, [rule], {0, 1}, [9, 8, 7, 6, 5, 5, 5, 5, 5, 5])
-    assert history == [0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import copy
 import pickle
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -130,21 +129,6 @@ def test_step_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None
         scheduler.step(metric=0.5)
     scheduler.step()
     assert scheduler.consumed == 20
-
-
-def test_get_lr_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None:
-    scheduler.count = 20
-    with patch.object(scheduler, "get_lr", side_effect=KeyError), pytest.raises(KeyError):
-        scheduler.step()
-    scheduler.step()
-    assert scheduler.consumed == 20
-
-
-def test_count_in_the_call_replaces_the_pending_count(scheduler: lambda_lr) -> None:
-    scheduler.count = 5
-    scheduler.step(count=4)
-    assert scheduler.consumed == 4
-    assert scheduler.count is None
 
 
 def test_loaded_state_has_no_pending_count(scheduler: lambda_lr) -> None:

@@ -71,13 +71,6 @@ def test_table_matches_numpy_bits_at_rounding_borders(device: str, case: CurveAn
 
 
 @_every_curve
-def test_table_matches_numpy_bits_at_every_step(curve: Curve) -> None:
-    table = tensors(curve.table)
-    values = multiplier(table, torch.from_numpy(STEPS))
-    assert_equal_bits(values, curve(STEPS))
-
-
-@_every_curve
 @pytest.mark.parametrize("empty", [torch.zeros(0, 3, dtype=torch.int32), torch.tensor([])])
 def test_empty_steps_give_empty_values(curve: Curve, empty: torch.Tensor) -> None:
     values = multiplier(tensors(curve.table), empty)

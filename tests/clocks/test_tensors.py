@@ -34,11 +34,6 @@ def test_tensors_copies_every_column(original: Table) -> None:
     assert copied_again.begin.data_ptr() != table.begin.data_ptr()
 
 
-def test_tensors_copies_to_a_device() -> None:
-    table = tensors(CURVE.table, "meta")
-    assert table.begin.device.type == "meta"
-
-
 @examples(20)
 @given(
     curves_and_steps(range(5), scaled=True),
@@ -95,12 +90,6 @@ def test_multiplier_of_something_else(table: Any) -> None:
     multiplier(table, STEP)
 
 
-@not_a_table
-@wrong(TypeError, "table = ", "must be a table")
-def test_tensors_of_something_else(table: Any) -> None:
-    tensors(table)
-
-
 @wrong(TypeError, "table.begin", "int32", "write tensors")
 def test_table_of_numpy_arrays() -> None:
     multiplier(CURVE.table, STEP)
@@ -116,11 +105,3 @@ wrong_dtypes = pytest.mark.parametrize(
 def test_table_of_another_dtype(dtype: torch.dtype) -> None:
     table = tensors(NESTED.table).map(lambda column: column.to(dtype))
     multiplier(table, STEP)
-
-
-@wrong_dtypes
-@wrong(TypeError, "table.low", "int32")
-def test_column_of_another_dtype(dtype: torch.dtype) -> None:
-    table = tensors(NESTED.table)
-    changed = table._replace(low=table.low.to(dtype))
-    multiplier(changed, STEP)
