@@ -69,16 +69,6 @@ def test_peak_below_the_normal_numbers() -> None:
     optax_schedule(CURVE, 1e-40)
 
 
-@wrong(TypeError, "peak_value = ")
-def test_vector_as_peak() -> None:
-    optax_schedule(CURVE, jnp.ones(2))
-
-
-@wrong(TypeError, "peak_value = ")
-def test_complex_array_as_peak() -> None:
-    optax_schedule(CURVE, jnp.ones((), "complex64"))
-
-
 @wrong(TypeError, "peak_value = ", "real scalar")
 def test_traced_vector_as_peak() -> None:
     jax.jit(partial(optax_schedule, CURVE))(jnp.ones(2))
@@ -95,14 +85,6 @@ def test_traced_complex_number_as_peak() -> None:
 @wrong(TypeError, "peak_value = ", "precision of float32", "hyperparam_dtype=jnp.float32")
 def test_peak_of_low_precision(peak: Any) -> None:
     scale_by_curve(CURVE, peak)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
-def test_peak_injected_with_the_dtype_of_the_parameters(dtype: str) -> None:
-    inject = optax.inject_hyperparams(scale_by_curve, static_args=("curve", "clock"))
-    optimizer = inject(CURVE, 1e-7)
-    with pytest.raises(TypeError, match=f"not {dtype}.*hyperparam_dtype=jnp.float32"):
-        optimizer.init(jnp.ones(2, dtype))
 
 
 # Tables.
@@ -188,11 +170,6 @@ def test_negative_peak_of_a_transformation() -> None:
 @wrong(TypeError, "clock = 3", "DataClock")
 def test_number_as_clock() -> None:
     scale_by_curve(STAIRS, PEAK, 3)
-
-
-@wrong(ValueError, "clock is an empty list", "leave it out")
-def test_empty_list_as_clock() -> None:
-    scale_by_curve(STAIRS, PEAK, [])
 
 
 @wrong(ValueError, "needs a plateau")
@@ -324,11 +301,6 @@ def test_list_as_state(transformation: Any) -> None:
 
 
 @wrong(ValueError, "state = ", "tx.init(params)")
-def test_tuple_as_state() -> None:
-    PLAIN.update(ONE, tuple(PLAIN.init(None)))
-
-
-@wrong(ValueError, "state = ", "tx.init(params)")
 def test_dictionary_as_state() -> None:
     state: Any = HELD.init(None)
     HELD.update(ONE, state._asdict())
@@ -414,31 +386,6 @@ def test_record_of_a_list() -> None:
     resume_record([RECORD["curve"]])
 
 
-@wrong(ValueError, "peak_value = -1")
-def test_record_of_a_negative_peak() -> None:
-    resume_record(CURVE, -1)
-
-
-@wrong(TypeError, "peak_value = [0.1]")
-def test_record_of_a_list_of_peaks() -> None:
-    resume_record(CURVE, [0.1])
-
-
-@wrong(TypeError, "clock = 8", "DataClock")
-def test_record_of_a_number_as_clock() -> None:
-    resume_record(CURVE, 0.1, 8)
-
-
-@wrong(ValueError, "clock is an empty list")
-def test_record_of_an_empty_list_as_clock() -> None:
-    resume_record(CURVE, clock=[])
-
-
-@wrong(ValueError, "needs a plateau")
-def test_record_of_a_rule_without_a_flat_part() -> None:
-    resume_record(StagedCurve([(5, 1)]), clock=UNTIL)
-
-
 not_a_record = pytest.mark.parametrize(
     "record",
     [
@@ -460,12 +407,6 @@ not_a_record = pytest.mark.parametrize(
 @wrong(ValueError, "saved = ", "is not from resume_record: ")
 def test_saved_value_that_is_not_a_record(record: Any) -> None:
     check_resume(record, RECORD, 10)
-
-
-@not_a_record
-@wrong(ValueError, "now = ", "is not from resume_record: ")
-def test_current_value_that_is_not_a_record(record: Any) -> None:
-    check_resume(RECORD, record, 10)
 
 
 @wrong(ValueError, "now = [] has no record: pass what resume_record returns")
@@ -490,11 +431,6 @@ def test_deeply_nested_saved_value() -> None:
     check_resume(deeply_nested(), RECORD, 10)
 
 
-@wrong(ValueError, "now = ", "is not from resume_record: ")
-def test_deeply_nested_current_value() -> None:
-    check_resume(RECORD, deeply_nested(), 10)
-
-
 unreadable_curve = pytest.mark.parametrize(
     "curve",
     [
@@ -509,9 +445,3 @@ unreadable_curve = pytest.mark.parametrize(
 @wrong(ValueError, "saved has a curve that cannot be read: ")
 def test_saved_record_with_an_unreadable_curve(curve: Any) -> None:
     check_resume({**RECORD, "curve": curve}, RECORD, 10)
-
-
-@unreadable_curve
-@wrong(ValueError, "now has a curve that cannot be read: ")
-def test_current_record_with_an_unreadable_curve(curve: Any) -> None:
-    check_resume(RECORD, {**RECORD, "curve": curve}, 10)

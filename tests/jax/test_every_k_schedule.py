@@ -60,16 +60,6 @@ def test_every_update_has_its_micro_batches(x64: bool, plan: BatchPlan) -> None:
         assert_equal_bits(every_k(np.asarray(updates)), expected)
 
 
-def test_compiled_function_is_that_of_single_calls() -> None:
-    plan = BatchPlan([(0, 8), (160, 16), (480, 32)])
-    every_k = plan.every_k_schedule(8)
-    updates = jnp.arange(40, dtype="int32")
-    compiled = jax.jit(partial(jax.lax.map, every_k))
-    expected = np.repeat(np.int32([1, 2]), 20)
-    assert_equal_bits(compiled(updates), expected)
-    assert_equal_bits(every_k(jnp.int32(40)), np.int32(4))
-
-
 class WrappedArray:
     """A wrapper of an array, like those of flax."""
 
@@ -111,13 +101,6 @@ def test_updates_of_every_integer_type_are_not_wrapped(x64: bool, dtype: str) ->
             on_device = jnp.array(on_host)
             assert_equal_bits(every_k(on_device), expected)
             assert_equal_bits(jax.jit(every_k)(on_device), expected)
-
-
-def test_updates_may_be_a_list_or_a_range() -> None:
-    plan = BatchPlan([(0, 8), (16, 16)])
-    every_k = plan.every_k_schedule(8)
-    assert_equal_bits(every_k(range(4)), np.array([1, 1, 2, 2], np.int32))
-    assert_equal_bits(every_k([0, 10**30, -1]), np.array([1, 2, 1], np.int32))
 
 
 @pytest.mark.parametrize("threshold", [2**36, 10**30])

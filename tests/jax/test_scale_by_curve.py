@@ -112,18 +112,6 @@ def test_state_keeps_structure_shapes_and_dtypes(x64: bool, clock: Any) -> None:
             assert leaf.weak_type == expected.weak_type
 
 
-def test_state_saved_without_x64_resumes_with_it() -> None:
-    optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(STAIRS, PEAK))
-    params = jnp.ones(3)
-    state = optimizer.init(params)
-    saved = jax.device_get(state)
-    update = jax.jit(optimizer.update)
-    with jax.enable_x64(True):
-        _, resumed = update(params, saved, params)
-    _, uninterrupted = update(params, state, params)
-    assert_equal_leaves(resumed, uninterrupted)
-
-
 @pytest.mark.parametrize(
     ("clock", "argument", "values", "expected"),
     [
@@ -172,15 +160,6 @@ def test_metric_may_be_any_real_scalar(convert: Callable[[Any], Any]) -> None:
         lrs.append(state.learning_rate)
     expected = learning_rates_under([UNTIL, BELOW], [float(metric) for metric in metrics])
     assert_equal_bits(lrs, expected)
-
-
-def test_metric_beyond_float32_is_not_finite() -> None:
-    with jax.enable_x64(True):
-        optimizer = scale_by_curve(STAIRS, PEAK, HoldBelow(0, 9))
-        state = optimizer.init(None)
-        for value in (-1e39, jnp.array(-1e39), -np.inf):
-            _, following = optimizer.update(ONE, state, value=value)
-            assert following.curve_step == 1
 
 
 @pytest.mark.parametrize(

@@ -42,22 +42,6 @@ def strictly() -> Iterator[None]:
         yield
 
 
-def test_learning_rate_in_a_callback_on_the_host() -> None:
-    seen = []
-
-    def log(step: Any) -> None:
-        seen.append(CURVE.learning_rate(int(step), 0.1))
-
-    @jax.jit
-    def train(step: jax.Array) -> jax.Array:
-        jax.debug.callback(log, step)
-        return step
-
-    train(jnp.int32(40))
-    jax.effects_barrier()
-    assert seen == [CURVE.learning_rate(40, 0.1)]
-
-
 _slow_nested = pytest.param(NESTED, marks=pytest.mark.slow)
 
 
@@ -188,16 +172,6 @@ def test_schedule_is_a_value(copied: Callable[[Schedule], Schedule], peak: Any) 
     assert hash(copy_of_schedule) == hash(schedule)
     assert repr(copy_of_schedule) == repr(schedule) == f"optax_schedule({CURVE!r}, 0.1)"
     assert_equal_bits(copy_of_schedule(STEPS), product(CURVE, 0.1, STEPS))
-
-
-def test_injected_schedule_gives_each_learning_rate() -> None:
-    optimizer = optax.inject_hyperparams(optax.sgd)(optax_schedule(CURVE, 0.1))
-    state = optimizer.init(jnp.ones(2))
-    lrs = []
-    for _ in range(5):
-        _, state = optimizer.update(jnp.ones(2), state)
-        lrs.append(state.hyperparams["learning_rate"])
-    assert_equal_bits(lrs, product(CURVE, 0.1, np.arange(5)))
 
 
 @pytest.mark.parametrize(
