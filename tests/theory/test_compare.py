@@ -19,7 +19,6 @@ from support.wrong import wrong
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve, compare
 from plateau_jax.theory.comparison import Comparison
-from plateau_jax.theory.curve_parts import largest_multiplier
 
 
 def bound_and_peak(curve: Curve) -> tuple[float, float]:
@@ -130,12 +129,6 @@ def test_longest_curve_follows_its_sum_in_little_memory() -> None:
     harmonic = np.log(MAX_STEP - 1) + np.euler_gamma
     bound = np.sqrt((1 + harmonic) / MAX_STEP)
     assert longest.bound == pytest.approx(bound, rel=1e-5)
-
-
-def test_largest_multiplier_may_be_that_before_a_jump() -> None:
-    """The curve rises to 0.9 at step 9, and is at most 0.2 from step 10 on."""
-    curve = StagedCurve([(10, 1.0), (0, 0.2), (10,)])
-    assert largest_multiplier(curve, 15) == curve(9)
 
 
 def curve_of_zeros(steps: int) -> Curve:
@@ -250,25 +243,9 @@ def test_named_number(cosine: Curve) -> None:
     compare({"a": cosine, "b": 5})
 
 
-@wrong(TypeError, "curves['b'].total_steps is missing")
-def test_named_mapping_without_arguments(cosine: Curve) -> None:
-    compare({"a": cosine, "b": {}})
-
-
-@wrong(ValueError, "curves[0].total_steps = 0 must lie in 1")
-def test_mapping_with_a_wrong_argument() -> None:
-    compare({"total_steps": 0})
-
-
 @wrong(ValueError, "StagedCurve(", "has no positive")
 def test_curve_of_zeros(cosine: Curve) -> None:
     compare(cosine, curve_of_zeros(5))
-
-
-@wrong(ValueError, "... has no positive learning rate")
-def test_curve_of_zeros_with_a_long_repr() -> None:
-    zeros = build({"stages": [(5,)] * 1000, "start": 0.0})
-    compare(zeros)
 
 
 @wrong(FrozenInstanceError)
