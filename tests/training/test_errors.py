@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim import LBFGS, SGD, AdamW, Optimizer
 
 from plateau_jax import Curve, DataClock, HoldUntilFlat, PlateauCurve
-from torch_bridge import TrainStep, evaluate, find_batch_size
+from torch_bridge import TrainStep
 
 HOLD = HoldUntilFlat(3, limit=9)
 LINEAR = PlateauCurve(30, decay_shape="linear")
@@ -98,41 +98,9 @@ def test_wrong_option(
     assert requirement in message
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"unit": 3}, {"count": len}, {"hold": HOLD}, {"applied": 3}],
-    ids=["unit", "count", "hold", "applied"],
-)
-@wrong(TypeError, "unexpected keyword argument")
-def test_unknown_option(model: Net, optimizer: Optimizer, options: dict[str, Any]) -> None:
-    TrainStep(model, optimizer, mean_loss, CURVE, **options)
-
-
 @wrong(TypeError, "loss_fn = None", "callable")
 def test_no_loss_function(model: Net, optimizer: Optimizer) -> None:
     TrainStep(model, optimizer, None, CURVE)
-
-
-@wrong(TypeError, "curve = <function", "must be a Curve")
-def test_function_as_curve(model: Net, optimizer: Optimizer) -> None:
-    TrainStep(model, optimizer, mean_loss, lambda step: 0.1)
-
-
-@wrong(ValueError, "curve has 2", "parameter groups is 1")
-def test_more_curves_than_groups(model: Net, optimizer: Optimizer) -> None:
-    TrainStep(model, optimizer, mean_loss, [CURVE, CURVE])
-
-
-@wrong(TypeError, "clock = [Hold", "a list of such rules")
-def test_data_clock_among_holds(model: Net, optimizer: Optimizer) -> None:
-    rules = [HOLD, DataClock(3)]
-    TrainStep(model, optimizer, mean_loss, CURVE, clock=rules)
-
-
-@wrong(ValueError, "updates = 4", "DataClock(3, count=n)")
-def test_initial_updates_of_unknown_size(model: Net, optimizer: Optimizer) -> None:
-    clock = DataClock(3)
-    TrainStep(model, optimizer, mean_loss, CURVE, clock=clock, initial_updates=4)
 
 
 @pytest.mark.parametrize("unit", [1, 16])
@@ -207,11 +175,6 @@ def test_parameters_of_two_optimizers(model: Net, optimizer: Optimizer) -> None:
     TrainStep(model, [optimizer, first], mean_loss, CURVE)
 
 
-@wrong(TypeError, "None", "must be a torch.optim.Optimizer")
-def test_none_among_optimizers(model: Net, optimizers: list[Optimizer]) -> None:
-    TrainStep(model, [optimizers[0], None], mean_loss, CURVE)
-
-
 @pytest.mark.parametrize("lr", [1e-39, 1e39])
 @wrong(ValueError, "learning rate", "{lr}")
 def test_peak_outside_float32(model: Net, lr: float) -> None:
@@ -233,11 +196,6 @@ def test_curves_for_a_different_number_of_optimizers(
 @wrong(ValueError, "curve has 2", "parameter groups is 1")
 def test_more_curves_than_groups_of_one_optimizer(model: Net, optimizers: list[Optimizer]) -> None:
     TrainStep(model, optimizers, mean_loss, [CURVE, [CURVE, CURVE]])
-
-
-@wrong(TypeError, "0.1", "must be a Curve")
-def test_number_among_curves(model: Net, optimizers: list[Optimizer]) -> None:
-    TrainStep(model, optimizers, mean_loss, [CURVE, 0.1])
 
 
 @wrong(ValueError, "the same curve")
@@ -287,18 +245,6 @@ def test_copy_of_a_step(step: TrainStep, copy_step: Callable[[Any], Any]) -> Non
     copy_step(step)
 
 
-@wrong(TypeError, "carry")
-def test_numbers_as_carry_of_an_evaluation(model: Net) -> None:
-    numbers = list(range(10_000))
-    evaluate(model, batches(1), mean_loss, carry=numbers)
-
-
-@wrong(TypeError, "is not callable")
-def test_numbers_as_function_of_a_batch_size() -> None:
-    numbers = list(range(10_000))
-    find_batch_size(numbers, len, 8)
-
-
 # Criteria as loss functions.
 
 
@@ -327,10 +273,3 @@ def test_criterion_as_loss_fn(criterion: Any) -> None:
     advice = "lambda model, batch: criterion(model(batch[0]), batch[1])"
     check_advice_to_wrap(criterion, advice)
     check_loss(lambda model, batch: criterion(model(batch[0]), batch[1]), criterion)
-
-
-def test_class_of_a_criterion_as_loss_fn() -> None:
-    advice = "lambda model, batch: nn.MSELoss()(model(batch[0]), batch[1])"
-    check_advice_to_wrap(nn.MSELoss, advice)
-    mse_loss = nn.functional.mse_loss
-    check_loss(lambda model, batch: nn.MSELoss()(model(batch[0]), batch[1]), mse_loss)

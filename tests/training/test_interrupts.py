@@ -105,22 +105,6 @@ def test_update_interrupted_at_any_line(name: str, updates: int, precision: str)
     assert outcomes == {"took place", "nothing changed", "rejected"}
 
 
-@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.slow)])
-def test_set_peak_keeps_an_interrupted_update(every: int) -> None:
-    """A new peak makes no step usable, and no usable step unusable."""
-    *data, last = batches(3)
-
-    def build() -> TrainStep:
-        step = make_step("adamw")
-        train(step, data)
-        return step
-
-    for step in interrupted(build, lambda step: step(last), every):
-        refused_before = is_refused(step)
-        step.set_peak(0.25)
-        assert is_refused(step) == refused_before
-
-
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["adamw", "two optimizers"])
 def test_new_groups_are_attached_after_an_interrupt(name: str, every: int) -> None:

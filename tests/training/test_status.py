@@ -1,13 +1,12 @@
 """Interrupted updates, loads and peaks, and what the step rejects then, on one rank or several."""
 
-import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from support.distributed.processes import error_of
-from support.lines import Lines, Stop
+from support.lines import Stop
 from support.training.models import batches
 from support.training.steps import make_step
 
@@ -114,23 +113,6 @@ def test_next_update_after_events(
     status = status_after(*events, is_distributed=True)
     assert rejection_by(status.check) == on_several
     assert (rejection_by(status.check_loadable) == RESTART) == (on_several == RESTART)
-
-
-@pytest.mark.parametrize("before", [load, load_fails])
-def test_load_interrupted_at_any_line_can_be_repeated(before: Callable[[Status], None]) -> None:
-    for stop_at in itertools.count(1):
-        status = status_after(before, is_distributed=True)
-        rejection_before = rejection_by(status.check)
-        try:
-            with Lines(stop_at):
-                load(status)
-        except Stop:
-            assert rejection_by(status.check) in {rejection_before, LOAD}
-            assert rejection_by(status.check_loadable) == NOTHING
-        else:
-            assert stop_at > 1
-            assert rejection_by(status.check) == NOTHING
-            break
 
 
 def test_new_peak_does_not_clear_an_interrupted_update() -> None:

@@ -1,12 +1,10 @@
 """The training step in unusual surroundings: copies, devices, modes, threads, compilers."""
 
-import copy
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from support.training.models import Net, batches, counting_loss, mean_loss, nonfinite
@@ -15,7 +13,6 @@ from support.training.steps import make_step, train
 from support.trees import equal_trees
 from torch import Tensor
 
-from plateau_jax import HoldUntilFlat, StagedCurve
 from torch_bridge import TrainStep, evaluate
 
 NAMES = ["adamw", "momentum", "plain adam"]
@@ -88,12 +85,6 @@ def test_another_default_device_with_host_stepper(name: str, precision: str) -> 
     check_with_another_default_device("cpu", name=name, precision=precision, max_norm=0.5)
 
 
-def test_another_default_device_with_held_clock() -> None:
-    curve = StagedCurve([(3, 1.0), (9,)])
-    clock = HoldUntilFlat(3, limit=9)
-    check_with_another_default_device("meta", curve=curve, clock=clock)
-
-
 def test_carry_that_the_caller_changes() -> None:
     """The step has a copy."""
     carry = torch.zeros(2)
@@ -114,16 +105,6 @@ def test_deterministic_algorithms(name: str) -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     check_same_as_usual(step, results, name=name, **CARRIED)
-
-
-def test_each_update_in_a_new_thread() -> None:
-    step = make_step()
-    results: list[Any] = []
-    for batch in DATA:
-        with ThreadPoolExecutor(1) as thread:
-            future = thread.submit(step, batch)
-        results.append(future.result())
-    check_same_as_usual(step, results)
 
 
 def test_another_step_in_another_thread() -> None:
@@ -185,12 +166,6 @@ def test_subclass_of_a_criterion_that_takes_a_model() -> None:
     check_same_as_usual(step, results)
 
 
-def test_numpy_number_as_option() -> None:
-    step = make_step(max_norm=np.float32(0.25))
-    results = train(step, DATA)
-    check_same_as_usual(step, results, max_norm=0.25)
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_snapshot_writes_to_no_tensor(name: str, precision: str) -> None:
@@ -208,27 +183,6 @@ def test_snapshot_writes_to_no_tensor(name: str, precision: str) -> None:
         assert group["lr"] is lr
         results.append(step(batch))
     check_same_as_usual(step, results, name=name, precision=precision)
-
-
-@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-def test_copies_of_model_and_optimizer_are_independent(name: str) -> None:
-    step = make_step(name)
-    data = batches(6)
-    train(step, data[:3])
-    copies = copy.deepcopy((step.model, step.optimizer))
-    states = copy.deepcopy([copied.state_dict() for copied in copies])
-    train(step, data[3:])
-    states_after = [copied.state_dict() for copied in copies]
-    assert equal_trees(states_after, states)
-
-
-def test_lazy_model_trains_after_a_dummy_batch() -> None:
-    model = torch.nn.Sequential(torch.nn.LazyLinear(2))
-    ((inputs, targets),) = batches(1)
-    model(inputs)
-    step = make_step(model=model)
-    result = step((inputs, targets))
-    assert result.applied == 1
 
 
 @pytest.mark.slow

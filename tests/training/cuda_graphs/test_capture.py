@@ -47,10 +47,6 @@ def test_updates_of_one_shape() -> None:
     check_captures(updates, captures=1, runs=WARM_UPS + 1)
 
 
-def test_updates_without_tensors() -> None:
-    check_captures([[]] * 6, captures=1, runs=WARM_UPS + 1)
-
-
 CAPTURED = [[batch()]] * 5
 """Updates after which one shape has a graph."""
 
@@ -103,11 +99,6 @@ def test_number_that_changes() -> None:
 def test_number_whose_warm_ups_are_counted(number: int) -> None:
     updates = NUMBERS + [NUMBERS[number]] * 5
     check_captures(updates, captures=1, runs=len(NUMBERS) + WARM_UPS)
-
-
-def test_number_whose_warm_ups_are_forgotten() -> None:
-    updates = NUMBERS + [NUMBERS[MAX_SHAPES]] * 5
-    check_captures(updates, captures=0, runs=len(NUMBERS) + 5)
 
 
 # The graph sees the layout and the values of the batch.

@@ -52,11 +52,6 @@ def test_array_in_a_batch(graphs: GraphedUpdate) -> None:
     graphs([{"x": ONES, "more": [np.ones(2)]}])
 
 
-@wrong(ValueError, "contains a set")
-def test_set_in_a_batch(graphs: GraphedUpdate) -> None:
-    graphs([{"x": ONES, "more": {1}}])
-
-
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 @wrong(ValueError, "cuda_graph=True needs", "capturable=True")
 def test_fused_optimizer_that_is_not_capturable(name: str) -> None:

@@ -97,11 +97,6 @@ unnoticed = change_test("adamw", is_noticed=False)
 
 
 @noticed
-def test_evaluation_mode(step: Any) -> None:
-    step.model.eval()
-
-
-@noticed
 def test_evaluation_mode_of_a_module(step: Any) -> None:
     step.model.more[0].eval()
 
@@ -127,53 +122,13 @@ def test_new_buffer(step: Any) -> None:
 
 
 @noticed
-def test_new_data_of_a_buffer(step: Any) -> None:
-    step.model.shift.data = torch.ones_like(step.model.shift)
-
-
-@noticed
-def test_no_buffer(step: Any) -> None:
-    step.model.shift = None
-
-
-@noticed
-def test_buffer_that_was_none(step: Any) -> None:
-    step.model.scale = torch.full_like(step.model.shift, 2.0)
-
-
-@noticed
 def test_new_module(step: Any) -> None:
     step.model.last = copy.deepcopy(step.model.last)
-
-
-@noticed
-def test_appended_module(step: Any) -> None:
-    step.model.more.append(nn.Tanh())
-
-
-@noticed
-def test_removed_module(step: Any) -> None:
-    step.model.more.pop(1)
-
-
-@noticed
-def test_swapped_modules(step: Any) -> None:
-    step.model.more.insert(0, step.model.more.pop(1))
-
-
-@noticed
-def test_tied_parameters(step: Any) -> None:
-    step.model.more[0].bias = step.model.more[0].weight
 
 
 @unnoticed
 def test_values_of_a_buffer(step: Any) -> None:
     step.model.shift.add_(1)
-
-
-@unnoticed
-def test_load_of_the_model(step: Any) -> None:
-    step.model.load_state_dict(through_file(step.model.state_dict()))
 
 
 # Settings and states of the optimizer.
@@ -193,16 +148,6 @@ def test_weight_decay(step: Any) -> None:
 
 
 @noticed
-def test_maximize(step: Any) -> None:
-    settings_of(step)["maximize"] = True
-
-
-@noticed
-def test_name_of_a_group(step: Any) -> None:
-    settings_of(step)["name"] = "x"
-
-
-@noticed
 def test_cleared_states(step: Any) -> None:
     step.optimizer.state.clear()
 
@@ -218,43 +163,14 @@ def test_betas(step: Any) -> None:
 
 
 @noticed_with_adamw
-def test_removed_state(step: Any) -> None:
-    step.optimizer.state.popitem()
-
-
-@noticed_with_adamw
 def test_new_moment(step: Any) -> None:
     moments = moments_of(step)
     moments["exp_avg"] = moments["exp_avg"] * 2
 
 
-@noticed_with_adamw
-def test_new_data_of_a_moment(step: Any) -> None:
-    moment = moments_of(step)["exp_avg"]
-    moment.data = moment * 2
-
-
-@noticed_with_adamw
-def test_swapped_moments(step: Any) -> None:
-    moments = moments_of(step)
-    first = moments["exp_avg"]
-    moments["exp_avg"] = moments["exp_avg_sq"]
-    moments["exp_avg_sq"] = first
-
-
-@unnoticed
-def test_values_of_a_moment(step: Any) -> None:
-    moments_of(step)["exp_avg"].mul_(2)
-
-
 @unnoticed
 def test_lr_as_a_number(step: Any) -> None:
     settings_of(step)["lr"] = 0.3
-
-
-@unnoticed
-def test_lr_as_a_tensor(step: Any) -> None:
-    settings_of(step)["lr"] = torch.tensor(0.3)
 
 
 # The step.

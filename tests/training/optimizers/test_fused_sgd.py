@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from support.training.kind import Kind
-from support.training.models import Net, batches, nonfinite
+from support.training.models import Net, batches
 from support.training.steps import make_step
 from support.wrong import wrong
 from torch import Tensor
@@ -42,21 +41,6 @@ def step() -> TrainStep:
 @wrong(ValueError, "torch.bfloat16 parameters unchanged")
 def test_fused_setting_of_half_precision(step: TrainStep) -> None:
     step(*batches(1))
-
-
-@pytest.mark.parametrize("name", ["momentum", "nesterov", "dampened"])
-def test_momentum_starts_after_skipped_updates(name: str) -> None:
-    """Torch's kernel would leave it uninitialized. The loop by hand has one that is not fused."""
-    kind = Kind(name)
-    step = kind.build()
-    by_hand = kind.by_hand()
-    by_hand.groups[0]["fused"] = False
-    first, second, *rest = batches(5)
-    for batch in (nonfinite(first), nonfinite(second), *rest):
-        step(batch)
-        by_hand.update([batch])
-    expected = by_hand.model.state_dict()
-    torch.testing.assert_close(step.model.state_dict(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "factor"), [("nesterov", 1.0), ("dampened", 0.5)])

@@ -7,7 +7,6 @@ A state has each number once. A wrong one, such as a moment, only a digest could
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from support.trees import equal_trees
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from plateau_jax import CurveWarning, DataClock, HoldUntilFlat, PlateauCurve
+from plateau_jax import HoldUntilFlat, PlateauCurve
 from torch_bridge import TrainStep
 
 CURVE = PlateauCurve(64, warmup_steps=4, plateaus=[(0, 50)], init_lr_ratio=0.25)
@@ -194,24 +193,3 @@ def test_load_calls_no_hook_of_all_optimizers() -> None:
         assert updates == [part.optimizer]
     finally:
         handle.remove()
-
-
-# A run that has changed its clock: its steps of the curve no longer equal its updates.
-
-CLOCKS = {"updates": None, "samples": DataClock(8, count=4), "held": HOLD}
-
-
-def step_with_a_new_clock(before: str, after: str) -> Any:
-    """Return a step that has resumed under a different clock, after one more update."""
-    state = step(CLOCKS[before]).state_dict()
-    part = step(CLOCKS[after])
-    with pytest.warns(CurveWarning, match="a different clock"):
-        part.load_state_dict(state, strict=False)
-    part(BATCH)
-    return part
-
-
-@pytest.mark.parametrize(("before", "after"), list(permutations(CLOCKS, 2)))
-def test_run_with_a_new_clock_resumes(before: str, after: str) -> None:
-    part = step_with_a_new_clock(before, after)
-    check_resumed_step(step(CLOCKS[after]), part)

@@ -11,7 +11,6 @@ from support.training.optimizers import Foreign, make_optimizer
 from support.training.steps import make_step, through_file, train
 from support.trees import equal_trees
 from torch import Tensor, nn
-from torch.optim import AdamW
 from training.kinds_of_run import KINDS
 
 from torch_bridge import Checkpoints, TrainStep
@@ -80,17 +79,6 @@ def test_optimizer_of_other_library_keeps_memory_layout() -> None:
 
 
 # Options of the groups.
-
-
-def test_option_that_the_state_lacks_keeps_its_value() -> None:
-    model = Net()
-    groups = [{"params": model.parameters(), "depth": 3}]
-    optimizer = AdamW(groups, lr=0.01, fused=True)
-    step = make_step(model=model, optimizer=optimizer)
-    saved = make_step()
-    step.load_state_dict(saved.state_dict())
-    (group,) = optimizer.param_groups
-    assert group["depth"] == 3
 
 
 def test_groups_of_foreign_optimizer_may_have_other_options() -> None:

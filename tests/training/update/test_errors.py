@@ -224,13 +224,3 @@ def test_error_of_other_arguments_has_no_hint(loss_fn: Any, micro_batches: Any) 
     with pytest.raises((TypeError, RuntimeError, ValueError, IndexError)) as caught:
         step(*micro_batches)
     assert not hasattr(caught.value, "__notes__")
-
-
-def test_lack_of_memory_has_no_hint() -> None:
-    def exhausted(model: Any, batch: Any) -> Any:
-        raise torch.OutOfMemoryError
-
-    ((inputs, targets),) = batches(1)
-    with pytest.raises(torch.OutOfMemoryError) as caught:
-        make_step(loss_fn=exhausted)(inputs, targets)
-    assert not hasattr(caught.value, "__notes__")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.training.models import Net, batches, mean_loss, pair_loss
+from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step, train
 from support.wrong import wrong
 from torch import Tensor, nn, tensor
@@ -86,11 +86,6 @@ def step_with_losses(first: Callable[..., Any], second: Callable[..., Any]) -> A
         return next(loss_fns)(model, batch)
 
     return make_step(loss_fn=loss_fn)
-
-
-@wrong(TypeError, "a mean for one batch and a pair")
-def test_mean_and_pair_in_one_update() -> None:
-    step_with_losses(mean_loss, pair_loss)(*batches(2))
 
 
 @wrong(ValueError, "the loss has no gradient")
@@ -199,13 +194,6 @@ def test_counts_do_not_warn(weight: Any, num_batches: int) -> None:
     evaluate(Net(), data, loss_with_weights(weight))
 
 
-def test_weight_of_a_named_metric_does_not_warn() -> None:
-    def weighted(model: nn.Module, batch: Any) -> Any:
-        return {"weighted": (mean_loss(model, batch), 0.25)}
-
-    evaluate(Net(), batches(2), weighted)
-
-
 def test_loss_function_may_write_its_weights_into_one_tensor() -> None:
     weight = torch.zeros(())
 
@@ -225,17 +213,3 @@ def test_loss_function_may_write_its_weights_into_one_tensor() -> None:
     shorter = tuple(part[:3] for part in second)
     expected = make_step(loss_fn=new_weights)(first, shorter)
     assert make_step(loss_fn=reused_weight)(first, shorter).loss == expected.loss
-
-
-def test_loss_function_may_write_its_sums_into_one_tensor() -> None:
-    """As a function under CUDA graphs does."""
-    memory = torch.zeros(())
-
-    def reused_sum(model: nn.Module, batch: Any) -> Any:
-        total, weight = pair_loss(model, batch)
-        return memory.data.copy_(total), weight
-
-    expected = make_step(loss_fn=pair_loss)(*batches(3))
-    result = make_step(loss_fn=reused_sum)(*batches(3))
-    assert result.loss == expected.loss
-    assert result.grad_norm == expected.grad_norm

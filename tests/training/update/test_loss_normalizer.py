@@ -79,15 +79,6 @@ def test_empty_micro_batch_counts_for_nothing(place: int) -> None:
     assert_close(result, expected, rtol=1e-6, atol=0)
 
 
-def test_update_of_empty_micro_batches_is_skipped() -> None:
-    step = make_step(loss_fn=device_pair_loss)
-    for number in (1, 2, 3):
-        result = step(*[empty_batch()] * number)
-        assert not result.loss.isfinite()
-        assert result.applied == 0
-        assert result.skipped == number
-
-
 # Under fp16, sums are divided by the first weight of the first update with several: they could
 # overflow.
 
