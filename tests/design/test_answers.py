@@ -272,15 +272,6 @@ def test_cooldown_may_start_until_it_ends_at_the_last_step() -> None:
     assert latest.total_steps == 2**31 - 1
 
 
-def test_handles_have_unique_names() -> None:
-    cooled_twice = STAGED.cooldown(20, 10).cooldown(16, 1)
-    nested = COOLED.then(cooled_twice).cooldown(38, 1).then(STABLE)
-    for curve in (*CURVES, SCALED, nested):
-        names = [handle.name for handle in curve_and_peak_handles(curve, PEAK)]
-        assert names[0] == "Peak learning rate"
-        assert len(set(names)) == len(names)
-
-
 def test_curve_with_too_many_handles_has_that_of_the_peak() -> None:
     stairs = StagedCurve([(1,), (0, 0.5)] * MAX_HANDLES, start=1.0)
     (handle,) = answer_about(stairs)["handles"]
@@ -473,19 +464,3 @@ def test_colours_differ_from_the_card(name: str) -> None:
     light_card, dark_card = re.findall(r"#(\w+)", colours["card"])
     assert contrast(light, light_card) >= 3  # WCAG 2.2, 1.4.11
     assert contrast(dark, dark_card) >= 3
-
-
-def test_every_curve_has_its_dash() -> None:
-    """A look is a colour and a dash: all twelve dashes differ, for those who see no colour."""
-    script = (PAGE / "looks.js").read_text()
-    (listed,) = re.findall(r"DASHES = \[([^]]*)\]", script)
-    dashes = re.findall(r'"([\d ]+)"', listed)
-    assert len(dashes) == 12
-    assert len(set(dashes)) == 12
-
-
-def test_start_of_a_cooldown_hides_the_handle_below_it() -> None:
-    curve = PlateauCurve(100, plateaus=[(50, 20)]).cooldown(70, 10)
-    handles = curve_and_peak_handles(curve, PEAK)
-    at_start = [handle.name for handle in handles if handle.step == 70]
-    assert at_start == ["Cooldown, start"]

@@ -58,11 +58,6 @@ def test_opened_log_is_that_of_loss_run() -> None:
     assert run["losses"] == LOSSES.tolist()
 
 
-def test_largest_learning_rate_of_a_log_is_shown() -> None:
-    half = StagedCurve([(1000, 0.5, "linear")], start=0.5)
-    assert opened(TEXT, half)["largest_lr"] == 0.5 * PEAK
-
-
 def test_columns_of_a_log_are_chosen() -> None:
     decay = np.linspace(1e-3, 1e-5, 47)
     lrs = np.array([0, 5e-4, 1e-3, *decay])
@@ -192,15 +187,6 @@ def check_rejected(runs: list[dict[str, Any]], message: str) -> None:
     fit, answers = forecast(runs, (CURVE, PEAK))
     assert message in fit["fault"]
     assert answers == []
-
-
-def test_too_few_losses_have_no_fit() -> None:
-    check_rejected([run_of(FEW)], "log the loss more often")
-
-
-def test_constant_learning_rate_has_no_fit() -> None:
-    constant = StagedCurve([(1000,)], start=1.0)
-    check_rejected([run_of(TEXT, constant)], "log a run with a decay")
 
 
 def test_rejected_fit_names_the_log() -> None:

@@ -101,12 +101,6 @@ def test_focus_after_stages_change(undone: DesignPage) -> None:
     press(undone, "Remove stage 1", focus="+ Stage")
 
 
-def test_focus_after_undo_and_redo(undone: DesignPage) -> None:
-    press(undone, "a copy", focus="a copy")
-    press(undone, "Undo", focus="Redo")
-    press(undone, "Redo", focus="Undo")
-
-
 def test_focus_after_the_table_changes(undone: DesignPage) -> None:
     press(undone, "Make reference: Stages", focus="reference")
     press(undone, "Hide Cosine", focus="Show Cosine")

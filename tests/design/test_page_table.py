@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Dialog, expect
-from support.design.page import COSINE, CURVES, DROP, PEAK, STABLE, STAGED, DesignPage
+from support.design.page import COSINE, DROP, PEAK, STABLE, STAGED, DesignPage
 
 from plateau_jax import Curve, compare
 from plateau_jax.design.questions import MAX_CURVES
@@ -198,13 +198,6 @@ def drop(design: DesignPage, content: Any) -> None:
     design.page.evaluate(DROP, ["dropped.json", json.dumps(content)])
     expect(design.dialog.get_by_role("textbox")).not_to_have_value("")
     design.accept()
-
-
-def test_dropped_curve_is_added(undone: DesignPage) -> None:
-    curve = STAGED.cooldown(3_000, 500)
-    drop(undone, curve.to_dict())
-    assert undone.names == [*CURVES, "dropped"]
-    assert undone.curve == curve
 
 
 def test_dropped_page_replaces_all_curves(design: DesignPage) -> None:
