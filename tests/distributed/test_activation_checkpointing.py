@@ -1,7 +1,6 @@
 """A model with activation checkpointing trains like the plain one, bit for bit, in less memory."""
 
 import copy
-import inspect
 import pickle
 from collections.abc import Callable
 from functools import partial
@@ -75,15 +74,6 @@ def test_block_reruns_once_and_only_for_gradients() -> None:
         assert passes.count == 3
 
 
-def test_second_call_wraps_no_block_again() -> None:
-    model = checkpoint_activations(Stack(), DebugBlock)
-    blocks = [module for module in model.modules() if isinstance(module, DebugBlock)]
-    forwards = [block.forward for block in blocks]
-    checkpoint_activations(model, DebugBlock)
-    for block, forward in zip(blocks, forwards, strict=True):
-        assert block.forward is forward
-
-
 def saved_bytes(model: nn.Module, inputs: Tensor) -> int:
     """Return the memory that a forward pass keeps for the backward pass, besides parameters."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -131,11 +121,6 @@ def test_copies_are_checkpointed_and_independent(copied: Callable[[nn.Module], n
     assert passes_of_original.count == 0
     checkpoint_activations(copied_model, DebugBlock)  # changes nothing
     assert equal_trees(gradients_of(original), gradients_of(Stack()))
-
-
-def test_forward_keeps_signature() -> None:
-    forward = checkpoint_activations(Mixer(4), Mixer).forward
-    assert list(inspect.signature(forward).parameters) == ["inputs", "debug"]
 
 
 def train_compiled(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

@@ -59,16 +59,6 @@ def test_option_of_ddp_for_fsdp(model: Module) -> None:
     distribute(model, "fsdp", find_unused_parameters=True)
 
 
-@wrong(TypeError, "['reshard_after_forward']")
-def test_option_of_fsdp_for_ddp(model: Module) -> None:
-    distribute(model, "ddp", reshard_after_forward=True)
-
-
-@wrong(TypeError, "['module']")
-def test_model_as_an_option(model: Module) -> None:
-    distribute(model, "ddp", module=None)
-
-
 @every_mode
 @wrong(ValueError, "device = 'meta'")
 def test_device_without_memory(model: nn.Module, mode: Any) -> None:
@@ -103,19 +93,9 @@ def test_name_of_a_block(stack: Module) -> None:
     checkpoint_activations(stack, "Block")
 
 
-@wrong(TypeError, "blocks has <class 'int'>")
-def test_block_that_is_not_a_module(stack: Module) -> None:
-    checkpoint_activations(stack, int)
-
-
 @wrong(ValueError, "blocks = ()")
 def test_no_blocks(stack: Module) -> None:
     checkpoint_activations(stack, ())
-
-
-@wrong(ValueError, "blocks has GRU")
-def test_block_that_the_model_has_not(stack: Module) -> None:
-    checkpoint_activations(stack, (DebugBlock, nn.GRU))
 
 
 @wrong(ValueError, "cuda_graph=True", "checkpoint_activations")
