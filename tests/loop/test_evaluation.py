@@ -82,12 +82,6 @@ def test_sums_are_larger_than_float32_counts() -> None:
     assert evaluate(Net(), [2.0**24, 1.0, 1.0], loss_fn) == (2**24 + 2) / 3
 
 
-def test_parameters_may_be_a_list() -> None:
-    model: Any = Net()
-    model.parameters = lambda: list(Net.parameters(model))
-    assert evaluate(model, batches(1), mean_loss) == evaluate(Net(), batches(1), mean_loss)
-
-
 @pytest.mark.parametrize("weight", [0, 0.0, torch.tensor(0)])
 def test_loss_without_weight_is_infinite(weight: Any) -> None:
     def loss_fn(model: nn.Module, batch: Batch) -> Any:
@@ -208,11 +202,6 @@ def test_no_loss_fn(net: Net) -> None:
     evaluate(net, TWO_BATCHES, cast("Any", None))
 
 
-@wrong(TypeError, "MSELoss", "wrap the criterion")
-def test_criterion_as_loss_fn(net: Net) -> None:
-    evaluate(net, TWO_BATCHES, nn.MSELoss())
-
-
 def _in_turn(*loss_fns: Any) -> Any:
     """Return a loss_fn that calls the first of these for the first batch, and so on."""
     remaining = iter(loss_fns)
@@ -228,36 +217,9 @@ def test_pair_after_a_mean(net: Net) -> None:
     evaluate(net, TWO_BATCHES, _in_turn(mean_loss, pair_loss))
 
 
-@wrong(TypeError, "a mean", "a pair")
-def test_mean_after_a_pair(net: Net) -> None:
-    evaluate(net, TWO_BATCHES, _in_turn(pair_loss, mean_loss))
-
-
-@wrong(ValueError, "loss_fn returned", "shape")
-def test_loss_of_several_elements(net: Net) -> None:
-    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
-        return model(batch[0])
-
-    evaluate(net, TWO_BATCHES, loss_fn)
-
-
 @wrong(ValueError, "precision = 'half'")
 def test_unknown_precision(net: Net) -> None:
     evaluate(net, TWO_BATCHES, mean_loss, precision=cast("Any", "half"))
-
-
-@wrong(TypeError, "carry = 3")
-def test_carry_of_no_tensors(net: Net) -> None:
-    evaluate(net, TWO_BATCHES, carried_loss, carry=3)
-
-
-@wrong(TypeError, "(loss, carry)")
-def test_loss_without_the_carry(recurrent: Recurrent) -> None:
-    def loss_fn(model: nn.Module, batch: Any, carry: Any) -> Tensor:
-        loss, _ = carried_loss(model, batch, carry)
-        return loss
-
-    evaluate(recurrent, TIMED, loss_fn, carry=recurrent.initial())
 
 
 @wrong(ValueError, "carry")
