@@ -120,15 +120,6 @@ def test_only_batches_for_cuda_are_pinned(
     assert not make_loader(range(4), 2, device=device, pin_memory=False).pin_memory
 
 
-def test_overrides_reach_data_loader() -> None:
-    loader = make_loader(
-        range(6), 2, num_workers=2, prefetch_factor=5, persistent_workers=False, timeout=9
-    )
-    assert loader.prefetch_factor == 5
-    assert not loader.persistent_workers
-    assert loader.timeout == 9
-
-
 @given(seeds, st.integers(0, 40), st.integers(0, 40))
 @examples(30)
 def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: int) -> None:

@@ -35,18 +35,6 @@ def test_epochs_below_one(value: int) -> None:
 
 
 @not_integers
-@wrong(TypeError, "epochs = {value} must be an integer")
-def test_epochs_of_a_wrong_type(value: Any) -> None:
-    count_updates(10, value)
-
-
-@below_one
-@wrong(ValueError, "accumulation = {value} must be")
-def test_accumulation_below_one(value: int) -> None:
-    count_updates(10, 2, accumulation=value)
-
-
-@not_integers
 @wrong(TypeError, "accumulation = {value}", "integer")
 def test_accumulation_of_a_wrong_type(value: Any) -> None:
     count_updates(10, 2, accumulation=value)
