@@ -117,13 +117,6 @@ def test_run_under_a_curve_resumes_and_is_loaded(curve: Curve, tmp_path: Path) -
     assert_resumes_and_loads(curve, lrs, tmp_path)
 
 
-def test_run_under_a_mapping_resumes_and_is_loaded(tmp_path: Path) -> None:
-    mapping = {"kind": "wsd", "total_steps": 40, "warmup_steps": 5, "decay_steps": "20%"}
-    curve = StagedCurve.wsd(40, warmup_steps=5, decay_steps="20%")
-    lrs = [curve.learning_rate(step, PEAK) for step in range(10, 20)]
-    assert_resumes_and_loads(mapping, lrs, tmp_path)
-
-
 def test_finders_restore_their_checkpoint(tmp_path: Path) -> None:
     model = StoringRegression(PLATEAU, CLOCK)
     tuner = Tuner(trainer_of(40, tmp_path))

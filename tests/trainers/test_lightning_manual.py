@@ -137,11 +137,6 @@ class WithTrainStep(Regression):
             step(*self.batches)
 
 
-class WithTrainStepForEachOptimizer(WithTrainStep):
-    def on_fit_start(self) -> None:
-        self.steps = [self.step_for(optimizer) for optimizer in self.wrapped_optimizers()]
-
-
 class WithTrainStepInFp16(WithTrainStep):
     def step_for(self, optimizers: Any) -> TrainStep:
         return TrainStep(self.net, optimizers, self.loss_of, CURVE, precision="fp16")
@@ -220,11 +215,6 @@ def test_skipped_fp16_update_counts() -> None:
 def test_update_of_several_optimizers_counts_once() -> None:
     run = fit(WithTrainStep(optimizers=2), max_steps=6)
     assert run == fit(LikeTheManual(), max_steps=6)
-
-
-def test_update_of_each_optimizer_counts() -> None:
-    run = fit(WithTrainStepForEachOptimizer(optimizers=2), max_steps=6)
-    assert run == fit(LikeTheManual(optimizers=2), max_steps=6)
 
 
 def test_failed_update_does_not_count() -> None:
