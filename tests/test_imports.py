@@ -170,13 +170,6 @@ def test_command_line_and_axes() -> None:
     importlib.import_module("plateau_jax.__main__")
 
 
-@without("torch")
-def test_modules_that_use_jax() -> None:
-    importlib.import_module("plateau_jax.__main__")
-    importlib.import_module("plateau_jax.drawing.axes")
-    importlib.import_module("plateau_jax.schedules.schedule")
-
-
 # Importing FSDP or DCP takes longer than torch's own LambdaLR needs.
 @without("jax", "optax", "matplotlib", "torch.distributed.fsdp", "torch.distributed.checkpoint")
 def test_scheduler() -> None:

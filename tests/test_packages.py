@@ -24,11 +24,6 @@ ROOT = Path(__file__).parents[1]
 # Public names.
 
 
-def test_names_of_jax_are_public_if_it_is_installed() -> None:
-    names = {"PlateauCurve", "plot", "optax_schedule", "multiplier", "scale_by_curve"}
-    assert names <= set(plateau_jax.__all__)
-
-
 @pytest.mark.parametrize("package", [plateau_jax, torch_bridge])
 def test_public_names_are_listed_and_pickle(package: ModuleType) -> None:
     assert set(package.__all__) <= set(dir(package))

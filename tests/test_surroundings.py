@@ -73,12 +73,6 @@ def test_curve_that_several_threads_share() -> None:
     assert in_threads(look) == [expected] * THREADS
 
 
-def test_curves_that_several_threads_build() -> None:
-    arguments = json.dumps(CURVE.to_dict())
-    assert in_threads(new_curve) == [CURVE] * THREADS
-    assert in_threads(lambda: Curve.from_dict(json.loads(arguments))) == [CURVE] * THREADS
-
-
 def lrs_of_a_run() -> list[float]:
     """Train with a separate optimizer, and return its learning rates."""
     optimizer = optimizer_with([PEAK])
