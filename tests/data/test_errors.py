@@ -150,12 +150,6 @@ def test_path_instead_of_a_state(loader: Any) -> None:
     loader.load_state_dict("loader.pt")
 
 
-@wrong(ValueError, "not the state of a loader")
-def test_state_of_something_else(loader: Any) -> None:
-    feed = prefetch(loader, "cpu")
-    feed.load_state_dict({"epoch": 1})
-
-
 @pytest.mark.parametrize("batch", [-1, 2])
 @wrong(ValueError, "batch = {batch}")
 def test_batch_outside_the_epoch(loader: Any, state: Any, batch: int) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -149,24 +148,6 @@ def test_far_epoch_is_the_one_after_the_epoch_before(seed: int, number: int) -> 
     assert sorted(order) == list(range(9))
     assert sorted(next_order) == list(range(9))
     assert order != next_order
-
-
-def test_interrupt_while_an_order_is_drawn_changes_no_order() -> None:
-    uninterrupted = make_loader(range(20), 4, seed=3, num_workers=0)
-    loader = make_loader(range(20), 4, seed=3, num_workers=0)
-    draw = torch.randperm
-
-    def interrupted_draw(*args: Any, **options: Any) -> None:
-        draw(*args, **options)  # Python delivers Ctrl-C after the call that it came in
-        raise KeyboardInterrupt
-
-    assert epoch(loader) == epoch(uninterrupted)
-    state = loader.state_dict()
-    with patch.object(torch, "randperm", interrupted_draw), pytest.raises(KeyboardInterrupt):
-        next(iter(loader))
-    loader.load_state_dict(state)
-    assert epoch(loader) == epoch(uninterrupted)
-    assert epoch(loader) == epoch(uninterrupted)
 
 
 @with_and_without_workers
