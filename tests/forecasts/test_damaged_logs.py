@@ -19,22 +19,6 @@ from plateau_jax import CurveWarning, LossRun
 
 # Rows that later rows replace.
 
-ATTEMPT = st.sets(st.integers(1, 9), min_size=1).map(sorted)
-
-
-def rows_of_attempts(attempts: list[list[int]]) -> list[dict[str, Any]]:
-    """Return the log of a run that was resumed; every attempt ended at step 100.
-
-    No interval is long enough for a gap.
-    """
-    rows: list[dict[str, Any]] = []
-    for attempt, steps in enumerate(attempts):
-        for step in [*steps, 10]:
-            loss = 4 - attempt / 100
-            lr = 1e-4 * (attempt + 1)
-            rows.append({"step": 10 * step, "loss": loss, "lr": lr})
-    return rows
-
 
 def rows_to_keep(rows: list[Any], steps: list[int]) -> list[Any]:
     """Return the rows after which no row has the same step or a lower one."""
@@ -43,30 +27,6 @@ def rows_to_keep(rows: list[Any], steps: list[int]) -> list[Any]:
         if steps[index] < min(steps[index + 1 :], default=math.inf):
             kept.append(row)
     return kept
-
-
-@examples(100)
-@given(st.lists(ATTEMPT, min_size=1, max_size=4))
-def test_later_rows_replace_earlier_ones(attempts: list[list[int]]) -> None:
-    """Lower steps are those of a resumed run."""
-    rows = rows_of_attempts(attempts)
-    kept = rows_to_keep(rows, [row["step"] for row in rows])
-    count = len(rows) - len(kept)
-    if 2 * count >= len(rows):
-        message = f"{len(rows)} losses at .* steps: keep those of one split"
-        with pytest.raises(ValueError, match=message):
-            LossRun.read(rows)
-        return
-    if count:
-        with pytest.warns(CurveWarning, match=f"{count} earlier losses"):
-            run = LossRun.read(rows)
-    else:
-        run = LossRun.read(rows)
-    assert run.steps.tolist() == [row["step"] for row in kept]
-    assert run.losses.tolist() == [row["loss"] for row in kept]
-    for row in kept:
-        lr = run.peak_value * run.curve(row["step"])
-        assert lr == pytest.approx(row["lr"], rel=1e-5)
 
 
 # How a log is written.
