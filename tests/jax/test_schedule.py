@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -239,49 +238,3 @@ def test_schedule_of_a_batch_plan_is_rejected(curve: Curve) -> None:
     message = r"8 samples or tokens.*scale_by_curve\(curve, peak_value\).*count="
     with pytest.raises(ValueError, match=message):
         optax_schedule(curve, 0.1)
-
-
-def dtypes_of_updates(optimizer: optax.GradientTransformation, params: dict[str, jax.Array]) -> Any:
-    """Return the dtypes of the updates and of the state."""
-    state = jax.eval_shape(optimizer.init, params)
-    results = jax.eval_shape(optimizer.update, params, state, params)
-    return jax.tree.map(jnp.result_type, results)
-
-
-@x64_both_ways
-@pytest.mark.parametrize(
-    "name",
-    [
-        "adabelief",
-        "adadelta",
-        "adagrad",
-        "adam",
-        "adamax",
-        "adamaxw",
-        "adamw",
-        "adan",
-        "amsgrad",
-        "fromage",
-        "lamb",
-        "lars",
-        "lion",
-        "optimistic_adam_v2",
-        "optimistic_gradient_descent",
-        "radam",
-        "rmsprop",
-        "sgd",
-        "sign_sgd",
-        "signum",
-        "yogi",
-    ],
-)
-def test_optimizers_keep_dtypes_as_under_a_schedule_of_optax(name: str, x64: bool) -> None:
-    """Float64 learning rates would make float64 of float32, also as an injected hyperparameter."""
-    builder = getattr(optax, name)
-    with jax.enable_x64(x64):
-        params = {"coarse": jnp.ones((2, 3), "bfloat16"), "fine": jnp.ones(3, "float32")}
-        schedule = optax_schedule(CURVE, 0.1)
-        of_optax = optax.linear_schedule(0.1, 0.0, 1000)
-        for build_optimizer in (builder, optax.inject_hyperparams(builder)):
-            dtypes = dtypes_of_updates(build_optimizer(schedule), params)
-            assert dtypes == dtypes_of_updates(build_optimizer(of_optax), params)
