@@ -268,16 +268,6 @@ def assert_schedules_the_weight_decay(
     assert resumed.has_model_of(uninterrupted)
 
 
-@pytest.mark.parametrize("heading", [ACCELERATE, FABRIC])
-def test_weight_decay_is_scheduled_too(heading: str, tmp_path: Path) -> None:
-    changes = {
-        **IMPORTS,
-        "lr=1e-2)": "lr=1e-2, weight_decay=0.2)",
-        "= lambda_lr(optimizer, curve)": f"= {CHAINED}",
-    }
-    assert_schedules_the_weight_decay(heading, tmp_path, changes)
-
-
 def test_weight_decay_is_scheduled_too_in_lightning(tmp_path: Path) -> None:
     changes = {
         **IMPORTS,
