@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.training.models import Net, batches, counting_loss
+from support.training.models import batches, counting_loss
 from support.training.steps import make_step, train
 from support.trees import equal_trees
 from torch import nn, tensor
@@ -228,8 +228,3 @@ def test_strict_of_a_step_is_the_default_of_loads() -> None:
     with pytest.warns(CurveWarning, match=message):
         step.load_state_dict(saved.state_dict())
     assert step.state_dict()["applied"] == 3
-
-
-@pytest.mark.parametrize("state", [None, [], {"model": {}}, Net().state_dict()], ids=range(4))
-def test_invalid_state_is_rejected(state: Any) -> None:
-    check_rejected(make_step(), state, "not the state of a TrainStep")
