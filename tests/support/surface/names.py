@@ -1,4 +1,4 @@
-"""Names: a line per function, with arguments and defaults, and per attribute, field, error, warning."""
+"""Names: functions with their arguments and defaults, attributes, fields, errors and warnings."""
 
 import inspect
 import re
