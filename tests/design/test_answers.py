@@ -305,15 +305,6 @@ def test_ratios_and_learning_rates_match_the_library() -> None:
         assert ratios["best_peak"] == 0.5 * ratio
 
 
-def test_note_speaks_of_batch_plans_if_a_curve_has_one() -> None:
-    plan = BatchPlan([(0, 8), (4000, 16)])
-    scaled = plan.scale(STABLE, 8, reference=16)
-    answer = answer_about_curves(STABLE, scaled)
-    assert "BatchPlan.scale" in answer["note"]
-    answer = answer_about_curves(STABLE)
-    assert "BatchPlan.scale" not in answer["note"]
-
-
 def test_curve_at_zero_has_no_ratio() -> None:
     zero = build({"stages": [(10,)], "start": 0.0})
     of_stable, of_zero = answer_about_curves(STABLE, zero)["ratios"]
