@@ -131,19 +131,6 @@ def test_updates_and_evaluation_in_autocast() -> None:
     check_same_as_usual(step, results, precision="bf16")
 
 
-class Marked(Tensor):
-    """A subclass of tensors."""
-
-
-def test_batches_of_a_tensor_subclass() -> None:
-    step = make_step()
-    data: list[Any] = []
-    for batch in DATA:
-        data.append(tuple(tensor.as_subclass(Marked) for tensor in batch))
-    results = train(step, data)
-    check_same_as_usual(step, results)
-
-
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_compiled_model() -> None:
     model = Net()

@@ -10,7 +10,6 @@ from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step, through_file, train
 from torch import Tensor
-from torch.optim import SGD, AdamW, Optimizer
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import TrainStep
@@ -157,27 +156,6 @@ def test_resumed_optimizer_without_counts_warns_once(resume: Resume) -> None:
     check_update_warns_once(step, r"has made updates, .*initial_updates=n; or")
 
 
-def test_known_updates_are_named_next_to_unknown_ones() -> None:
-    """SGD does not count its updates, and AdamW does."""
-
-    def build(model: Net) -> list[Optimizer]:
-        counting = AdamW(model.first.parameters())
-        not_counting = SGD(model.last.parameters(), lr=0.1, momentum=0.9)
-        return [counting, not_counting]
-
-    model = Net()
-    optimizers = build(model)
-    step = TrainStep(model, optimizers, mean_loss, CURVE)
-    train(step, batches(3))
-    resumed_model = Net()
-    resumed = build(resumed_model)
-    for optimizer, saved in zip(resumed, optimizers, strict=True):
-        state = through_file(saved.state_dict())
-        optimizer.load_state_dict(state)
-    step = TrainStep(resumed_model, resumed, mean_loss, CURVE)
-    check_update_warns_once(step, "has made 3 updates, but the curve starts at step 0")
-
-
 @both_orders
 def test_resumed_optimizer_under_data_clock(resume: Resume) -> None:
     optimizer_state, _ = saved_after(3)
@@ -220,14 +198,3 @@ def test_learning_rate_that_the_program_has_written_warns(name: str, has_state: 
         group["lr"] = 0.25
     step = TrainStep(model, optimizer, mean_loss, CURVE, **options)
     check_update_warns_once(step, r"param_groups\[0\] has lr = 0.25, but .* initial_lr = 0.01")
-
-
-@pytest.mark.parametrize("name", [*COUNTING, "momentum", "sgd"])
-def test_optimizer_without_updates_is_silent(name: str) -> None:
-    step = make_step(name)
-    data = batches(2)
-    step.optimizer.load_state_dict(step.optimizer.state_dict())
-    alternating = TrainStep(step.model, step.optimizer, mean_loss, CURVE)
-    train(step, data)
-    train(alternating, data)
-    assert alternating(data[0]).applied == 3

@@ -154,15 +154,6 @@ def events(without_cuda: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 ORDER = ["side waits for caller", "update", "caller waits for side"]
 
 
-def test_streams_are_ordered_around_warm_up(events: list[str]) -> None:
-    def update(micro_batches: Any) -> tuple[Tensor, ...]:
-        events.append("update")
-        return ()
-
-    graphs.graphs_for(update)(BATCH)
-    assert events == ORDER
-
-
 def test_streams_are_ordered_around_interrupted_warm_up(events: list[str]) -> None:
     """The caller's stream waits for the work that the warm-up has queued."""
 

@@ -57,19 +57,6 @@ def test_tensor_of_the_program_is_copied(kind: Callable[..., Optimizer]) -> None
 
 
 @fused_or_not
-def test_groups_that_shared_a_tensor_may_have_different_peaks(
-    kind: Callable[..., Optimizer],
-) -> None:
-    model = Net()
-    step = make_step(model=model, optimizer=kind(groups_of_layers(model), lr=torch.tensor(0.1)))
-    first, second = lr_tensors(step)
-    step.set_peak([0.1, 0.05])
-    for batch in batches(3):
-        result = step(batch)
-        assert [first.item(), second.item()] == result.lr.tolist()
-
-
-@fused_or_not
 def test_number_in_a_state_fills_the_tensor(kind: Callable[..., Optimizer]) -> None:
     """Also one that an optimizer with a number has saved, or a program has assigned."""
     model = Net()
