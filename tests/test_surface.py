@@ -14,19 +14,19 @@ ADVICE = (
 )
 
 
-def assert_same(current: list[str], recorded: list[str]) -> None:
+def assert_same(current, recorded):
     changes = [line for line in ndiff(recorded, current) if line.startswith(("- ", "+ "))]
     assert not changes, "\n".join([ADVICE, *changes])
 
 
 @pytest.mark.parametrize("heading", SECTIONS)
-def test_public_surface_is_the_recorded_one(heading: str) -> None:
+def test_public_surface_is_the_recorded_one(heading):
     current = current_lines(heading)
     recorded = recorded_lines(heading)
     assert_same(current, recorded)
 
 
-def test_every_recorded_section_is_compared() -> None:
+def test_every_recorded_section_is_compared():
     lines = FILE.read_text(encoding="utf-8").splitlines()
     headings = [line.removeprefix("# ") for line in lines if line.startswith("# ")]
     assert headings == list(SECTIONS)
