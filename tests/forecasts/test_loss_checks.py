@@ -197,7 +197,7 @@ def fast_phase(run, size, length):
 
 
 def test_slow_first_phase_is_rejected_until_it_is_left_out():
-    """So the test above sees a change."""
+    """The losses look like those of a log that begins late."""
     slow = fast_phase(RUN, -0.8, 0.1)
     assert _problem_of_beginning(RUN) is None
     assert _problem_of_beginning(slow) is not None
