@@ -7,10 +7,8 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -21,29 +19,28 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ["jax", "jaxlib", "optax", "matplotlib", "torch", "IPython"]
 """All that an import of `plateau_jax` does without."""
 
-Program = Callable[[], None]
 
-PROGRAMS: dict[str, Program] = {}
+PROGRAMS = {}
 """The programs of this file by name, with their check. A new process runs one of them."""
 
 
-def without(*absent: str) -> Callable[[Program], Program]:
+def without(*absent):
     """Make a test that runs a program in a new process.
 
     Args:
         *absent: Packages or modules that raise ImportError when they are imported.
     """
 
-    def as_test(program: Program) -> Program:
-        def run_here() -> None:
+    def as_test(program):
+        def run_here():
             for module in absent:
-                sys.modules[module] = None  # type: ignore[assignment]  (importing it then raises)
+                sys.modules[module] = None
             program()
             for module in absent:
                 assert not submodules_of(module)
 
         @functools.wraps(program)
-        def test() -> None:
+        def test():
             command = [sys.executable, __file__, program.__name__]
             path = os.pathsep.join(sys.path)
             subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=True)
@@ -54,7 +51,7 @@ def without(*absent: str) -> Callable[[Program], Program]:
     return as_test
 
 
-def test_package_in_a_zip_file_that_is_not_installed(tmp_path: Path) -> None:
+def test_package_in_a_zip_file_that_is_not_installed(tmp_path):
     """No file next to a module can be read there, and there is no metadata of a distribution."""
     package = tmp_path / "plateau_jax.zip"
     with zipfile.ZipFile(package, "w") as file:
@@ -85,23 +82,23 @@ def test_package_in_a_zip_file_that_is_not_installed(tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size > 1000
 
 
-def submodules_of(package: str) -> list[str]:
+def submodules_of(package):
     """Return the modules inside a package that have been imported."""
-    imported: list[str] = []
+    imported = []
     for name, module in sys.modules.items():
         if name.startswith(f"{package}.") and module is not None:
             imported.append(name)
     return imported
 
 
-def import_star(package: str) -> dict[str, Any]:
+def import_star(package):
     """Return the names that `from package import *` binds, with their values."""
     module = importlib.import_module(package)
     return {name: getattr(module, name) for name in module.__all__}
 
 
 @without(*PACKAGES)
-def test_curves() -> None:
+def test_curves():
     from plateau_jax import Curve, HoldBelow, PlateauCurve, StagedCurve, stack
     from plateau_jax.clocks import decision
 
@@ -118,7 +115,7 @@ def test_curves() -> None:
 
 
 @without(*PACKAGES)
-def test_public_names() -> None:
+def test_public_names():
     """Those that need JAX are not among them."""
     names = import_star("plateau_jax")
     assert "plot" in names
@@ -126,7 +123,7 @@ def test_public_names() -> None:
 
 
 @without("jax", "matplotlib.pyplot", "torch")
-def test_plot() -> None:
+def test_plot():
     from matplotlib.figure import Figure
 
     from plateau_jax import PlateauCurve, plot
@@ -135,7 +132,7 @@ def test_plot() -> None:
 
 
 @without("optax", "matplotlib", "torch")
-def test_multiplier_in_jax() -> None:
+def test_multiplier_in_jax():
     from plateau_jax import PlateauCurve, multiplier
 
     curve = PlateauCurve(9)
@@ -143,7 +140,7 @@ def test_multiplier_in_jax() -> None:
 
 
 @without("optax", "matplotlib", "torch")
-def test_public_names_with_jax() -> None:
+def test_public_names_with_jax():
     """What needs optax is not among them."""
     names = import_star("plateau_jax")
     assert "multiplier" in names
@@ -151,35 +148,28 @@ def test_public_names_with_jax() -> None:
 
 
 @without("matplotlib", "torch")
-def test_optax_schedule() -> None:
+def test_optax_schedule():
     from plateau_jax import PlateauCurve, optax_schedule
 
     optax_schedule(PlateauCurve(9), 0.1)(3)
 
 
 @without("torch")
-def test_module_without_a_spec_in_place_of_jax() -> None:
+def test_module_without_a_spec_in_place_of_jax():
     """Sphinx and others put such a module there, as a mock."""
     sys.modules["jax"] = ModuleType("jax")
     importlib.import_module("plateau_jax")
 
 
 @without("jax", "optax", "torch")
-def test_command_line_and_axes() -> None:
+def test_command_line_and_axes():
     importlib.import_module("plateau_jax.drawing.axes")
     importlib.import_module("plateau_jax.__main__")
-
-
-@without("torch")
-def test_modules_that_use_jax() -> None:
-    importlib.import_module("plateau_jax.__main__")
-    importlib.import_module("plateau_jax.drawing.axes")
-    importlib.import_module("plateau_jax.schedules.schedule")
 
 
 # Importing FSDP or DCP takes longer than torch's own LambdaLR needs.
 @without("jax", "optax", "matplotlib", "torch.distributed.fsdp", "torch.distributed.checkpoint")
-def test_scheduler() -> None:
+def test_scheduler():
     import torch
 
     from plateau_jax import PlateauCurve
@@ -198,13 +188,13 @@ def test_scheduler() -> None:
 
 
 @without("jax", "jaxlib", "optax")
-def test_training_step() -> None:
+def test_training_step():
     import torch
 
     from plateau_jax import PlateauCurve
     from torch_bridge import TrainStep
 
-    def sum_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    def sum_loss(model, batch):
         return model(batch).sum()
 
     model = torch.nn.Linear(1, 1)
@@ -215,13 +205,13 @@ def test_training_step() -> None:
 
 
 @without("jax")
-def test_public_names_of_torch_bridge() -> None:
+def test_public_names_of_torch_bridge():
     names = import_star("torch_bridge")
     assert {"Checkpoints", "MetricLog", "evaluate", "make_loader"} <= names.keys()
 
 
 @without()
-def test_import_of_torch_bridge_allows_its_values() -> None:
+def test_import_of_torch_bridge_allows_its_values():
     """A program that loads a checkpoint needs no other name before."""
     import torch
 

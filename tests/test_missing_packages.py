@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -37,19 +36,19 @@ class MissingPackage:
     message: str
 
 
-CASES: list[MissingPackage] = []
+CASES = []
 
 
-def without(module: str, message: str) -> Callable[[Callable[[], object]], None]:
+def without(module, message):
     """Add a case: the program below ends with this message if the module is missing."""
 
-    def add(program: Callable[[], object]) -> None:
+    def add(program):
         CASES.append(MissingPackage(program.__name__, program, module, message))
 
     return add
 
 
-def look_up(package: str, name: str) -> object:
+def look_up(package, name):
     return getattr(importlib.import_module(package), name)
 
 
@@ -63,26 +62,26 @@ for name in NAMES_THAT_NEED_TORCH:
 
 
 @without("jax", "optax_schedule needs jax: pip install 'plateau-jax[jax]'")
-def imported_name_of_plateau_jax() -> object:
+def imported_name_of_plateau_jax():
     from plateau_jax import optax_schedule
 
     return optax_schedule
 
 
 @without("torch", "lambda_lr needs torch: pip install 'plateau-jax[torch]'")
-def imported_name_of_torch_bridge() -> object:
+def imported_name_of_torch_bridge():
     from torch_bridge import lambda_lr
 
     return lambda_lr
 
 
 @without("optax", "scale_by_curve needs optax: pip install 'plateau-jax[jax]'")
-def name_that_needs_optax() -> object:
+def name_that_needs_optax():
     return look_up("plateau_jax", "scale_by_curve")
 
 
 @without("matplotlib", "plot needs matplotlib: pip install 'plateau-jax[plot]'")
-def plot() -> object:
+def plot():
     import plateau_jax
 
     return plateau_jax.plot(plateau_jax.PlateauCurve(9))
@@ -95,7 +94,7 @@ def plot() -> object:
     "plateau_jax.table.evaluation",
     "import of plateau_jax.table.evaluation halted; None in sys.modules",
 )
-def schedule_without_a_file_of_this_package() -> object:
+def schedule_without_a_file_of_this_package():
     return look_up("plateau_jax", "optax_schedule")
 
 
@@ -103,13 +102,13 @@ def schedule_without_a_file_of_this_package() -> object:
     "plateau_jax.curves.plots",
     "plot needs plateau_jax.curves.plots: build with --collect-submodules plateau_jax",
 )
-def executable_without_a_file_of_this_package() -> object:
+def executable_without_a_file_of_this_package():
     with patch.object(sys, "frozen", True, create=True):
         return look_up("plateau_jax", "plot")
 
 
 @without("jax.core", "import of jax.core halted; None in sys.modules")
-def schedule_without_a_file_of_jax() -> object:
+def schedule_without_a_file_of_jax():
     return look_up("plateau_jax", "optax_schedule")
 
 
@@ -117,16 +116,16 @@ def schedule_without_a_file_of_jax() -> object:
     "torch_bridge.schedulers.curve_lr",
     "import of torch_bridge.schedulers.curve_lr halted; None in sys.modules",
 )
-def scheduler_without_a_file_of_this_package() -> object:
+def scheduler_without_a_file_of_this_package():
     return look_up("torch_bridge", "lambda_lr")
 
 
-def error_of(case: MissingPackage) -> list[str | None] | None:
+def error_of(case):
     """Run the program of a case; return the error's message and the name of its module."""
     for module in list(sys.modules):
         if module.partition(".")[0] in ("plateau_jax", "torch_bridge"):
             del sys.modules[module]
-    modules: Any = sys.modules
+    modules = sys.modules
     with pytest.MonkeyPatch.context() as patches:
         patches.setitem(modules, case.missing, None)  # importing it raises ImportError
         try:
@@ -137,7 +136,7 @@ def error_of(case: MissingPackage) -> list[str | None] | None:
 
 
 @pytest.fixture(scope="module")
-def errors() -> Any:
+def errors():
     """Run all cases in one new process, so that torch is imported once."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, __file__]
@@ -149,12 +148,12 @@ def errors() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_missing_package_is_named_with_its_extra(case: MissingPackage, errors: Any) -> None:
+def test_missing_package_is_named_with_its_extra(case, errors):
     assert errors[case.name] == [case.message, case.missing]
 
 
 @pytest.mark.parametrize("name", ["jax", "jaxlib", None])
-def test_error_that_pip_cannot_fix_is_kept(name: str | None) -> None:
+def test_error_that_pip_cannot_fix_is_kept(name):
     error = ModuleNotFoundError("jax requires jaxlib to be installed", name=name)
     assert missing_package_error("optax_schedule", error, "jax") is error
 

@@ -3,11 +3,8 @@
 import json
 import locale
 import multiprocessing
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +32,7 @@ STEPS = range(61)
 THREADS = 4
 
 
-def new_curve() -> Curve:
+def new_curve():
     """Return a curve that nothing has computed yet."""
     cosine = PlateauCurve(60, warmup_steps=6, plateaus=[(10, 30)], min_lr_ratio=0.1)
     return cosine.cooldown(45, 15, shape="1-x^1.5")
@@ -49,11 +46,11 @@ LRS = [learning_rate(PEAK, CURVE, step) for step in STEPS]
 # Threads.
 
 
-def in_threads(function: Any) -> list[Any]:
+def in_threads(function):
     """Call a function in several threads at the same time."""
     barrier = Barrier(THREADS)
 
-    def call(_: int) -> Any:
+    def call(_):
         barrier.wait()
         return function()
 
@@ -61,11 +58,11 @@ def in_threads(function: Any) -> list[Any]:
         return list(threads.map(call, range(THREADS)))
 
 
-def test_curve_that_several_threads_share() -> None:
+def test_curve_that_several_threads_share():
     """Also what it computes on first use."""
     curve = new_curve()
 
-    def look() -> Any:
+    def look():
         values = [curve(step) for step in STEPS]
         return values, curve.flat_starts, curve.segments, curve.describe(), hash(curve)
 
@@ -73,13 +70,7 @@ def test_curve_that_several_threads_share() -> None:
     assert in_threads(look) == [expected] * THREADS
 
 
-def test_curves_that_several_threads_build() -> None:
-    arguments = json.dumps(CURVE.to_dict())
-    assert in_threads(new_curve) == [CURVE] * THREADS
-    assert in_threads(lambda: Curve.from_dict(json.loads(arguments))) == [CURVE] * THREADS
-
-
-def lrs_of_a_run() -> list[float]:
+def lrs_of_a_run():
     """Train with a separate optimizer, and return its learning rates."""
     optimizer = optimizer_with([PEAK])
     scheduler = lambda_lr(optimizer, CURVE)
@@ -90,12 +81,12 @@ def lrs_of_a_run() -> list[float]:
     return lrs
 
 
-def test_schedulers_in_several_threads() -> None:
+def test_schedulers_in_several_threads():
     assert in_threads(lrs_of_a_run) == [LRS] * THREADS
 
 
 @pytest.mark.slow
-def test_schedule_that_several_threads_share() -> None:
+def test_schedule_that_several_threads_share():
     schedule = optax_schedule(CURVE, PEAK)
     steps = jnp.arange(len(STEPS))
     for values in in_threads(lambda: schedule(steps)):
@@ -112,21 +103,21 @@ forks = pytest.mark.skipif(
 class Multipliers(Dataset[float]):
     """The multiplier of each step, as for a loss whose weight follows a curve."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(STEPS)
 
-    def __getitem__(self, index: int) -> float:
+    def __getitem__(self, index):
         return CURVE(index)
 
 
 @forks
 @pytest.mark.slow
-def test_curve_in_the_workers_of_a_loader() -> None:
+def test_curve_in_the_workers_of_a_loader():
     """The scheduler of their parent goes on."""
     optimizer = optimizer_with([PEAK])
     scheduler = lambda_lr(optimizer, CURVE)
     loader = DataLoader(Multipliers(), batch_size=16, num_workers=2, multiprocessing_context="fork")
-    multipliers: list[float] = []
+    multipliers = []
     for update, batch in enumerate(loader):
         multipliers += batch.tolist()
         assert lrs_of(optimizer) == [LRS[update]]
@@ -136,7 +127,7 @@ def test_curve_in_the_workers_of_a_loader() -> None:
 
 @forks
 @pytest.mark.slow
-def test_scheduler_in_a_forked_process() -> None:
+def test_scheduler_in_a_forked_process():
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(lrs_of_a_run).get(timeout=60) == LRS
 
@@ -145,13 +136,13 @@ def test_scheduler_in_a_forked_process() -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     path = tmp_path / "My runs (2), größer 100%"
     path.mkdir()
     return path
 
 
-def test_checkpoints_in_a_folder_with_spaces(folder: Path) -> None:
+def test_checkpoints_in_a_folder_with_spaces(folder):
     optimizer = optimizer_with([PEAK])
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 30)
@@ -165,7 +156,7 @@ def test_checkpoints_in_a_folder_with_spaces(folder: Path) -> None:
     assert lrs_of(resumed_optimizer) == [LRS[30]]
 
 
-def test_history_in_a_folder_with_spaces(folder: Path) -> None:
+def test_history_in_a_folder_with_spaces(folder):
     path = folder / "the curve.json"
     record = resume_record(CURVE, PEAK)
     check_resume_file(path, record, 0)
@@ -175,9 +166,7 @@ def test_history_in_a_folder_with_spaces(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_command_line_in_a_folder_with_spaces(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_line_in_a_folder_with_spaces(folder, capsys):
     curve = folder / "a curve.json"
     curve.write_text(json.dumps(PlateauCurve(1000, warmup_steps=50).to_dict()))
     log = folder / "a log.csv"
@@ -197,7 +186,7 @@ def test_command_line_in_a_folder_with_spaces(
 
 
 @pytest.fixture
-def decimal_commas() -> Iterator[None]:
+def decimal_commas():
     """A locale that writes 3,14."""
     before = locale.setlocale(locale.LC_ALL)
     for name in ("de_DE.UTF-8", "fr_FR.UTF-8", "German"):
@@ -214,9 +203,7 @@ def decimal_commas() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("decimal_commas")
-def test_numbers_are_written_with_points_in_every_locale(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_are_written_with_points_in_every_locale(tmp_path, capsys):
     curve = StagedCurve([(20, 0.5), (80, 0.25)], start=0.125)
     assert Curve.from_dict(json.loads(json.dumps(curve.to_dict()))) == curve
     assert "start=0.125" in repr(curve)

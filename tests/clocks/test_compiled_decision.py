@@ -1,8 +1,6 @@
 """Hold rules decide alike in a larger program, in which XLA might contract a product and a sum."""
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +18,12 @@ LANES = 4096
 FACTOR = np.float32(0.37)
 
 
-def initial_state_of_lanes(rule: Any) -> Any:
+def initial_state_of_lanes(rule):
     state = initial_state(rule)
     return type(state)(*(np.full(LANES, value) for value in state))
 
 
-def unrolled(
-    xp: Any, rule: Any, first: Sequence[Any], plain: Sequence[Any], last: Sequence[Any]
-) -> list[Any]:
+def unrolled(xp, rule, first, plain, last):
     """Return (states, held) after each list of metrics, one per lane.
 
     The metrics of `first` and `last` become products, and the initial state is a constant of the
@@ -48,14 +44,12 @@ def unrolled(
     return history
 
 
-def losses(random: np.random.Generator, updates: int) -> Any:
+def losses(random, updates):
     """Draw a loss per update and lane; the products lie between 0.185 and 0.37."""
     return random.uniform(0.5, 1, (updates, LANES)).astype(np.float32)
 
 
-def check_compiled(
-    x64: bool, rule: Any, first: Sequence[Any], plain: Sequence[Any], last: Sequence[Any]
-) -> None:
+def check_compiled(x64, rule, first, plain, last):
     expected = unrolled(np, rule, first, plain, last)
     with jax.enable_x64(x64):
         actual = jax.jit(partial(unrolled, jnp, rule))(first, plain, last)
@@ -64,14 +58,12 @@ def check_compiled(
 
 @x64_both_ways
 @pytest.mark.parametrize("rule", SAMPLES, ids=repr)
-def test_compiled_decision_matches_numpy_bits(x64: bool, rule: Any) -> None:
+def test_compiled_decision_matches_numpy_bits(x64, rule):
     random = np.random.default_rng(1)
     check_compiled(x64, rule, losses(random, 3), [], losses(random, 3))
 
 
-def metrics_next_to_the_threshold(
-    rule: HoldUntilFlat, state: Any, random: np.random.Generator
-) -> Any:
+def metrics_next_to_the_threshold(rule, state, random):
     """Return a metric per lane: two of three at the threshold, and one on a side of it."""
     if rule.threshold_mode == "rel":
         threshold = state.best * np.float32(1 - rule.threshold)
@@ -84,7 +76,7 @@ def metrics_next_to_the_threshold(
 
 @x64_both_ways
 @pytest.mark.parametrize("rule", SPECS[HoldUntilFlat].samples, ids=repr)
-def test_compiled_threshold_matches_numpy_bits(x64: bool, rule: HoldUntilFlat) -> None:
+def test_compiled_threshold_matches_numpy_bits(x64, rule):
     """The first reading, made of products, is the best; the second is next to its threshold."""
     random = np.random.default_rng(1)
     first = losses(random, rule.every)

@@ -1,14 +1,12 @@
 """`multiplier` compiled by torch: NumPy's bits, and no compilation for other steps or tables."""
 
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from support.curves.descriptions import CurveAndSteps, curves_and_steps
+from support.curves.descriptions import curves_and_steps
 from support.examples import examples
 from support.jax.jax_cases import CURVE, NESTED, STEPS, assert_equal_bits, in_one_of_two_forms
 from support.numerics.borders import curves_near_borders
@@ -17,8 +15,6 @@ from plateau_jax import StagedCurve
 from torch_bridge import multiplier, tensors
 from torch_bridge.clocks import table
 
-Compilations = tuple[list[torch.fx.GraphModule], Callable[..., Any]]
-
 _compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 """The import of torch's compiler gives this warning."""
 
@@ -26,12 +22,12 @@ cases = curves_and_steps((0, 1, 2, 16), scaled=True) | curves_near_borders()
 
 
 @pytest.fixture
-def compilations() -> Iterator[Compilations]:
+def compilations():
     """The list of compiled graphs, and a backend that adds to it and runs each graph as traced."""
     torch.compiler.reset()
     graphs = []
 
-    def backend(graph: torch.fx.GraphModule, _: Any) -> torch.fx.GraphModule:
+    def backend(graph, _):
         graphs.append(graph)
         return graph
 
@@ -39,7 +35,7 @@ def compilations() -> Iterator[Compilations]:
     torch.compiler.reset()
 
 
-def shifted_curve(shift: int) -> StagedCurve:
+def shifted_curve(shift):
     """Return a curve whose table has the same shapes for every shift."""
     stages = [
         (10 + shift, 0.5, "cosine"),
@@ -53,7 +49,7 @@ def shifted_curve(shift: int) -> StagedCurve:
 
 
 @pytest.mark.slow
-def test_other_steps_and_tensor_tables_do_not_recompile(compilations: Compilations) -> None:
+def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
     graphs, backend = compilations
     of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
     for shift in range(1, 5):
@@ -66,7 +62,7 @@ def test_other_steps_and_tensor_tables_do_not_recompile(compilations: Compilatio
 
 
 @pytest.mark.slow
-def test_compiled_vmap_matches_numpy_bits(compilations: Compilations) -> None:
+def test_compiled_vmap_matches_numpy_bits(compilations):
     _, backend = compilations
     of_step = partial(multiplier, tensors(NESTED.table))
     over_steps = torch.func.vmap(of_step)
@@ -76,7 +72,7 @@ def test_compiled_vmap_matches_numpy_bits(compilations: Compilations) -> None:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Iterator[Callable[..., torch.Tensor]]:
+def compiled():
     """`multiplier` compiled by Inductor for this machine."""
     torch.compiler.reset()
     yield torch.compile(multiplier, fullgraph=True, dynamic=False)
@@ -87,9 +83,7 @@ def compiled() -> Iterator[Callable[..., torch.Tensor]]:
 @pytest.mark.slow
 @examples(100)
 @given(cases)
-def test_compiled_table_matches_numpy_bits(
-    compiled: Callable[..., torch.Tensor], case: CurveAndSteps
-) -> None:
+def test_compiled_table_matches_numpy_bits(compiled, case):
     curve, steps = case
     if len(curve.table.begin) <= 32:
         table = tensors(in_one_of_two_forms(curve))
@@ -99,7 +93,7 @@ def test_compiled_table_matches_numpy_bits(
 
 @_compiles
 @pytest.mark.slow
-def test_256_bit_vectors_round_once_at_borders() -> None:
+def test_256_bit_vectors_round_once_at_borders():
     """256-bit vectors have no conversion of int64 to float32: torch converts through float64."""
     from torch._inductor import config
 
@@ -110,7 +104,7 @@ def test_256_bit_vectors_round_once_at_borders() -> None:
     values = np.minimum((digits << orders) + distances, 2**62)
 
     @partial(torch.compile, fullgraph=True)
-    def as_float32(levels: torch.Tensor) -> torch.Tensor:
+    def as_float32(levels):
         exponent = torch.tensor([61], dtype=torch.int32)
         return table.to_float32(levels + 1 - 1, exponent, torch.zeros_like(levels))
 
@@ -123,7 +117,7 @@ def test_256_bit_vectors_round_once_at_borders() -> None:
 @pytest.mark.gpu
 @_compiles
 @pytest.mark.slow
-def test_table_compiled_for_gpu_matches_numpy_bits() -> None:
+def test_table_compiled_for_gpu_matches_numpy_bits():
     compiled = torch.compile(multiplier, fullgraph=True)
     steps = torch.from_numpy(STEPS).cuda()
     for curve in (CURVE, NESTED):

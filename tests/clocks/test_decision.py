@@ -2,10 +2,7 @@
 
 import json
 import pickle
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
-from math import nan
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,14 +23,14 @@ any_clock = st.one_of(any_rule, data_clocks)
 
 
 @given(any_clock)
-def test_clock_is_a_value(clock: Any) -> None:
+def test_clock_is_a_value(clock):
     copied = pickle.loads(pickle.dumps(clock))
     assert copied == clock
     assert hash(copied) == hash(clock)
 
 
 @given(any_clock)
-def test_repr_of_a_clock_shows_its_arguments(clock: Any) -> None:
+def test_repr_of_a_clock_shows_its_arguments(clock):
     arguments = {field.name: getattr(clock, field.name) for field in fields(clock)}
     assert type(clock)(**arguments) == clock
     shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
@@ -41,7 +38,7 @@ def test_repr_of_a_clock_shows_its_arguments(clock: Any) -> None:
 
 
 @given(any_clock)
-def test_dictionary_of_a_clock_survives_json(clock: Any) -> None:
+def test_dictionary_of_a_clock_survives_json(clock):
     written = json.loads(json.dumps(clock.to_dict()))
     assert written == clock.to_dict()
     kind = written.pop("kind")
@@ -55,24 +52,24 @@ for spec in SPECS.values():
 
 
 @pytest.mark.parametrize(("clock", "name", "value"), CHANGES)
-def test_clock_is_frozen(clock: Any, name: str, value: Any) -> None:
+def test_clock_is_frozen(clock, name, value):
     assert replace(clock, **{name: value}) != clock
     with pytest.raises(FrozenInstanceError):
         setattr(clock, name, value)
 
 
-def test_every_rule_has_a_spec() -> None:
+def test_every_rule_has_a_spec():
     assert set(SPECS) == set(RULES.values())
 
 
 @pytest.mark.parametrize("rule", RULES.values())
-def test_bases_of_a_rule_are_dataclasses(rule: type) -> None:
+def test_bases_of_a_rule_are_dataclasses(rule):
     """Otherwise jsonargparse does not build the rule from a mapping of its arguments."""
     for base in rule.__mro__:
         assert base is object or is_dataclass(base)
 
 
-def test_arguments_become_plain_numbers() -> None:
+def test_arguments_become_plain_numbers():
     rule = HoldUntilFlat(
         np.int64(3),
         threshold=np.float32(0.1),
@@ -84,7 +81,7 @@ def test_arguments_become_plain_numbers() -> None:
     assert repr(clock) == "DataClock(unit=64, count=512)"
 
 
-def test_absolute_threshold_may_be_above_one() -> None:
+def test_absolute_threshold_may_be_above_one():
     """A perplexity of 8 is 2 below one of 10, and does not improve it by 2.5."""
     rule = HoldUntilFlat(1, threshold=2.5, threshold_mode="abs", limit=9)
     states = (initial_state(rule),)
@@ -96,7 +93,7 @@ def test_absolute_threshold_may_be_above_one() -> None:
     assert not held
 
 
-def test_pairs_may_have_any_form() -> None:
+def test_pairs_may_have_any_form():
     pairs = HoldBelow([(3, 4), (1, 2)])
     assert repr(HoldBelow(np.array([[3, 4], [1, 2]]))) == repr(pairs)
     assert repr(HoldBelow([(3, 4), [1, 2]])) == repr(pairs)
@@ -123,7 +120,7 @@ def test_pairs_may_have_any_form() -> None:
     ],
     ids=str,
 )
-def test_metric_is_rounded_to_nearest_float32(value: Any, expected: np.float32) -> None:
+def test_metric_is_rounded_to_nearest_float32(value, expected):
     metric = checks.metric("metric", value)
     assert type(metric) is np.float32
     np.testing.assert_array_equal(metric, expected)
@@ -132,17 +129,17 @@ def test_metric_is_rounded_to_nearest_float32(value: Any, expected: np.float32) 
 starts = st.sets(st.integers(0, 20), max_size=8)
 
 
-def as_is(value: Any) -> Any:
+def as_is(value):
     return value
 
 
 def curve_steps_by_product(
-    xp: Any,
-    used_rules: Sequence[Any],
-    flat_starts: set[int],
-    used_metrics: Iterable[Any],
-    convert: Callable[[Any], Any] = as_is,
-) -> list[int]:
+    xp,
+    used_rules,
+    flat_starts,
+    used_metrics,
+    convert=as_is,
+):
     """Return the curve step of each update, and that after the last, by the product's decisions.
 
     `convert` makes an array of a number.
@@ -167,25 +164,9 @@ def curve_steps_by_product(
 
 @examples(300)
 @given(rules, starts, metrics(SIZE))
-def test_host_decision_matches_oracle(
-    drawn_rules: list[Any], flat_starts: set[int], drawn_metrics: list[Any]
-) -> None:
+def test_host_decision_matches_oracle(drawn_rules, flat_starts, drawn_metrics):
     expected = curve_steps_with_rules(drawn_rules, flat_starts, drawn_metrics)
     assert curve_steps_by_product(HOST, drawn_rules, flat_starts, drawn_metrics) == expected
-
-
-def test_metric_that_is_not_finite_does_not_count_in_a_mean() -> None:
-    """The first mean of two metrics is that of 4 and 2, so the curve waits from update 3 on."""
-    rule = HoldBelow([(3.5, 2)], every=2)
-    history = curve_steps_by_product(HOST, [rule], set(), [4, nan, 2, 9, 9, 9])
-    assert history == [0, 1, 2, 2, 2, 3, 4]
-
-
-def test_unfinished_mean_ends_with_its_hold() -> None:
-    """At 0 the curve waits for five updates, at 1 for two means of two."""
-    rule = HoldUntilFlat(patience=1, every=2, limit=5)
-    history = curve_steps_by_product(HOST, [rule], {0, 1}, [9, 8, 7, 6, 5, 5, 5, 5, 5, 5])
-    assert history == [0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -194,12 +175,12 @@ def test_unfinished_mean_ends_with_its_hold() -> None:
 @examples(40)
 @given(rules, starts, metrics(SIZE))
 def test_decision_on_arrays_matches_oracle(
-    xp: Any,
-    as_array: Callable[[Any], Any],
-    drawn_rules: list[Any],
-    flat_starts: set[int],
-    drawn_metrics: list[Any],
-) -> None:
+    xp,
+    as_array,
+    drawn_rules,
+    flat_starts,
+    drawn_metrics,
+):
     expected = curve_steps_with_rules(drawn_rules, flat_starts, drawn_metrics)
     actual = curve_steps_by_product(xp, drawn_rules, flat_starts, drawn_metrics, as_array)
     assert actual == expected

@@ -1,10 +1,7 @@
 """Training steps and JAX, under every kind of clock, have the learning rates of the definition."""
 
 import pickle
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +19,6 @@ from support.runs.run import Run
 from support.trees import equal_trees
 
 from plateau_jax import (
-    Curve,
     DataClock,
     check_resume,
     resume_record,
@@ -45,12 +41,12 @@ class OptaxRun(Run):
     keeps_peaks = True
     last_step = 2**31 - 1
 
-    def build(self) -> None:
+    def build(self):
         (peak,) = self.peaks
         self.transform = _transformation(self.curve, peak, self.clock)
         self.state = self.transform.init(None)
 
-    def update(self, count: Any = 1, metric: Any = 0.5) -> list[float]:
+    def update(self, count=1, metric=0.5):
         arguments = arguments_of_update(count, metric, counts_data=self.unit is not None)
         updates, self.state = self.transform.update(jnp.ones(2), self.state, **arguments)
         lr = self.state.learning_rate
@@ -58,20 +54,20 @@ class OptaxRun(Run):
         assert (updates == -lr.astype(updates.dtype)).all()
         return [float(lr)]
 
-    def curve_step(self) -> int:
+    def curve_step(self):
         return int(self.state.curve_step)
 
-    def consumed(self) -> int:
+    def consumed(self):
         rest = getattr(self.state, "rest", 0)
         return self.curve_step() * (self.unit or 1) + int(rest)
 
-    def record(self) -> dict[str, Any]:
+    def record(self):
         return resume_record(self.curve, clock=self.clock)
 
-    def save(self) -> Any:
+    def save(self):
         return pickle.loads(pickle.dumps((jax.device_get(self.state), self.record())))
 
-    def load(self, state: Any, **options: Any) -> None:
+    def load(self, state, **options):
         on_host, record = state
         check_resume(record, self.record(), on_host.curve_step, **options)
         self.state = jax.device_put(on_host)
@@ -83,10 +79,10 @@ class ScannedRun(OptaxRun):
     keeps_peaks = False
 
     @staticmethod
-    def context() -> AbstractContextManager[Any]:
+    def context():
         return jax.enable_x64(True)
 
-    def run(self, updates: Sequence[tuple[Any, Any]]) -> list[list[float]]:
+    def run(self, updates):
         counts, metrics = zip(*updates, strict=True)
         (peak,) = self.peaks
         scan = _scan(self.curve, self.clock, self.unit is not None)
@@ -98,26 +94,26 @@ class ScannedRun(OptaxRun):
         )
         return [[lr] for lr in lrs.tolist()]
 
-    def set_peaks(self, peaks: Sequence[float]) -> None:
+    def set_peaks(self, peaks):
         self.peaks = list(peaks)
 
 
-def arguments_of_update(count: Any, metric: Any, *, counts_data: bool) -> dict[str, Any]:
+def arguments_of_update(count, metric, *, counts_data):
     if counts_data:
         return {"count": count}
     return {"value": metric}
 
 
-_transformation: Any = cache(scale_by_curve)
+_transformation = cache(scale_by_curve)
 
 
 @cache
-def _scan(curve: Curve, clock: DataClock | Any, counts_data: bool) -> Any:
+def _scan(curve, clock, counts_data):
     @jax.jit
-    def scan(peak: Any, state: Any, counts: Any, metrics: Any) -> Any:
+    def scan(peak, state, counts, metrics):
         transformation = scale_by_curve(curve, peak, clock)
 
-        def update(state: Any, count_and_metric: Any) -> Any:
+        def update(state, count_and_metric):
             arguments = arguments_of_update(*count_and_metric, counts_data=counts_data)
             _, state = transformation.update(jnp.ones(2), state, **arguments)
             return state, state.learning_rate
@@ -138,14 +134,14 @@ under_batch_plans = st.tuples(
 )
 
 
-def as_tuple(rules: Any) -> Any:
+def as_tuple(rules):
     """Return the rules of a list so that they can be hashed."""
     if isinstance(rules, list):
         return tuple(rules)
     return rules
 
 
-def cases(max_unit: int) -> dict[str, st.SearchStrategy[tuple[Any, Any]]]:
+def cases(max_unit):
     """Draw a curve and its clock, by the kind of the clock. Long curves have separate tests."""
     data_clocks = st.builds(DataClock, st.integers(1, max_unit))
     return {
@@ -156,7 +152,7 @@ def cases(max_unit: int) -> dict[str, st.SearchStrategy[tuple[Any, Any]]]:
 
 
 # A few that are compiled once.
-COMPILED: dict[str, st.SearchStrategy[tuple[Any, Any]]] = {
+COMPILED = {
     "updates": st.just((STAIRS, None)),
     "samples": st.just((scaled(), DataClock(8))),
     "held": st.just((STAIRS, ONE_OF_EACH)),
@@ -165,9 +161,7 @@ any_count = st.integers(0, 300) | st.integers(0, 2**45)
 jax_counts = st.integers(0, 50) | st.sampled_from((0, 1, 2**30 - 1, 2**30))
 
 
-def draw_updates(
-    data: st.DataObject, counts: st.SearchStrategy[int], skips_nonfinite: bool
-) -> list[tuple[int, Any]]:
+def draw_updates(data, counts, skips_nonfinite):
     """Draw the count and the metric of each update."""
     drawn_counts = data.draw(st.lists(counts, min_size=UPDATES, max_size=UPDATES))
     drawn_metrics = data.draw(metrics(UPDATES))
@@ -179,7 +173,7 @@ def draw_updates(
     return list(zip(drawn_counts, drawn_metrics, strict=True))
 
 
-def check(kind: type[Run], case: Any, counts: st.SearchStrategy[int], data: st.DataObject) -> None:
+def check(kind, case, counts, data):
     """Run a drawn program: updates, and between them a resume from a saved state, or a new peak."""
     curve, clock = data.draw(case)
     moves = st.lists(st.sampled_from(["none", "resume", "peak"]), min_size=1, max_size=3)
@@ -205,14 +199,14 @@ def check(kind: type[Run], case: Any, counts: st.SearchStrategy[int], data: st.D
 @pytest.mark.parametrize("clock", COMPILED)
 @examples(60)
 @given(data=st.data())
-def test_training_step_follows_its_definition(clock: str, data: st.DataObject) -> None:
+def test_training_step_follows_its_definition(clock, data):
     check(StepRun, cases(2**40)[clock], any_count, data)
 
 
 @pytest.mark.parametrize("clock", COMPILED)
 @examples(60)
 @given(data=st.data())
-def test_numpy_scheduler_follows_its_definition(clock: str, data: st.DataObject) -> None:
+def test_numpy_scheduler_follows_its_definition(clock, data):
     check(NumPyRun, cases(2**40)[clock], any_count, data)
 
 
@@ -220,9 +214,7 @@ def test_numpy_scheduler_follows_its_definition(clock: str, data: st.DataObject)
 @pytest.mark.parametrize("clock", COMPILED)
 @examples(40)
 @given(data=st.data())
-def test_jax_transformation_follows_its_definition(
-    kind: type[Run], clock: str, data: st.DataObject
-) -> None:
+def test_jax_transformation_follows_its_definition(kind, clock, data):
     check(kind, COMPILED[clock], jax_counts, data)
 
 
@@ -230,5 +222,5 @@ def test_jax_transformation_follows_its_definition(
 @pytest.mark.parametrize("clock", COMPILED)
 @examples(10)
 @given(data=st.data())
-def test_scan_of_any_clock_follows_its_definition(clock: str, data: st.DataObject) -> None:
+def test_scan_of_any_clock_follows_its_definition(clock, data):
     check(ScannedRun, cases(2**30)[clock], jax_counts, data)

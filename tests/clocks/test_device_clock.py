@@ -1,8 +1,6 @@
 """The clock of a training step on its device: exact counts, tables of learning rates, no reads."""
 
-from collections.abc import Iterable
 from random import Random
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -18,7 +16,6 @@ from support.training.steps import make_step
 from torch import Tensor
 
 from plateau_jax import (
-    Curve,
     CurveWarning,
     DataClock,
     PlateauCurve,
@@ -44,25 +41,25 @@ class CheckedDeviceClock:
         unit: The unit of a clock that counts data; None counts updates.
     """
 
-    def __init__(self, curves: list[Curve], peaks: list[float], unit: int | None) -> None:
+    def __init__(self, curves, peaks, unit):
         self.clock = Clock(curves, peaks, CPU, CheckedClock(unit))
         self.unit = unit
         self.applied = 0
         self.skipped = 0
         self.consumed = 0
 
-    def step(self) -> int:
+    def step(self):
         if self.unit is None:
             return self.applied
         return self.consumed // self.unit
 
-    def learning_rates(self) -> list[float]:
-        lrs: list[float] = []
+    def learning_rates(self):
+        lrs = []
         for peak, curve in zip(self.clock.peaks, self.clock.curves, strict=True):
             lrs.append(learning_rate(peak, curve, self.step()))
         return lrs
 
-    def update(self, skip: bool, count: int) -> None:
+    def update(self, skip, count):
         clock = self.clock
         step = self.step()
         clock.prepare()
@@ -85,7 +82,7 @@ class CheckedDeviceClock:
         expected = Counters(self.applied, self.skipped, self.step(), self.consumed)
         assert clock.read_counters() == expected
 
-    def go_to(self, units: int) -> None:
+    def go_to(self, units):
         """Set the counters: each update has consumed one unit."""
         self.applied = units
         self.skipped = 7
@@ -94,7 +91,7 @@ class CheckedDeviceClock:
         self.clock.write_state(position, self.clock.peaks, self.skipped)
 
 
-def resume(clock: Clock, saved: Clock) -> None:
+def resume(clock, saved):
     """Continue where another clock is."""
     counters = saved.read_counters()
     position = saved.position_of(counters)
@@ -109,11 +106,11 @@ groups_of_curves = st.lists(
 """Descriptions of curves, each with the peaks of its groups."""
 
 
-def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:
+def skip_patterns(size):
     """Draw runs of skipped and of applied updates, from none skipped to all."""
 
-    def pattern(runs: list[tuple[bool, int]]) -> list[bool]:
-        skips: list[bool] = []
+    def pattern(runs):
+        skips = []
         for is_skipped, length in runs:
             skips += [is_skipped] * length
         return skips[:size]
@@ -133,11 +130,9 @@ def skip_patterns(size: int) -> st.SearchStrategy[list[bool]]:
     st.integers(0, 100) | st.integers(0, 2**31 - 200),
     st.randoms(use_true_random=False),
 )
-def test_clock_follows_its_curves(
-    room: int, groups: Any, skips: list[bool], unit: int | None, begin: int, random: Random
-) -> None:
+def test_clock_follows_its_curves(room, groups, skips, unit, begin, random):
     """Groups may share a curve, in any order; if there is less room, tables are left out."""
-    pairs: list[tuple[Curve, float]] = []
+    pairs = []
     for description, peaks_of_curve in groups:
         curve = build(description)
         for peak in peaks_of_curve:
@@ -163,20 +158,20 @@ def test_clock_follows_its_curves(
 @example([2**61, 2**61])
 @example([2**62 - 1] * 9)
 @given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=9))
-def test_words_of_rank_counts_add_up_in_float64(counts: list[int]) -> None:
+def test_words_of_rank_counts_add_up_in_float64(counts):
     words = [split_count(torch.tensor(count)) for count in counts]
     sums = torch.stack(words).sum(0)
     assert int(join_words(sums)) == min(sum(counts), MAX_CONSUMED - 1)
 
 
-def tensors_of(clock: Clock) -> list[Tensor]:
+def tensors_of(clock):
     """Return the tensors of a clock, each once."""
     values = [*vars(clock).values(), *vars(clock._learning_rates).values()]
     tensors = {id(value): value for value in values if isinstance(value, Tensor)}
     return list(tensors.values())
 
 
-def curves_after(warmups: Iterable[int], total_steps: int) -> list[Curve]:
+def curves_after(warmups, total_steps):
     return [PlateauCurve(total_steps, warmup_steps=warmup_steps) for warmup_steps in warmups]
 
 
@@ -193,9 +188,7 @@ def curves_after(warmups: Iterable[int], total_steps: int) -> list[Curve]:
         (curves_after([10, 20, 10], 500), 2500),
     ],
 )
-def test_memory_stays_below_the_limit(
-    curves: Any, at_least: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_stays_below_the_limit(curves, at_least, monkeypatch):
     monkeypatch.setattr(learning_rates, "MAX_TABLE_VALUES", 2**12)
     peaks_of_groups = [(index + 1) / 64 for index in range(len(curves))]
     run = CheckedDeviceClock(curves, peaks_of_groups, unit=1)
@@ -207,7 +200,7 @@ def test_memory_stays_below_the_limit(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
-def test_compiled_rules_decide_as_uncompiled_ones() -> None:
+def test_compiled_rules_decide_as_uncompiled_ones():
     """Counters and states have the same bits, also after skipped updates and a resumed state."""
     curve = StagedCurve([(3, 1.0), (4,), (2, 0.5), (5,), (200, 0.0)])
     checked = CheckedClock(rules=tuple(SAMPLES))
@@ -227,22 +220,20 @@ def test_compiled_rules_decide_as_uncompiled_ones() -> None:
 
 
 @pytest.mark.parametrize("room", [0, 2**14])
-def test_clock_reads_nothing_and_keeps_its_tensors(
-    room: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clock_reads_nothing_and_keeps_its_tensors(room, monkeypatch):
     """A captured graph refers to the memory of the tensors."""
     monkeypatch.setattr(learning_rates, "MAX_TABLE_VALUES", room)
     step = make_step(clock=DataClock(3))
     clock = step._clock
     (batch,) = batches(1)
 
-    def addresses() -> list[int]:
+    def addresses():
         return [value.data_ptr() for value in tensors_of(clock)]
 
-    def update() -> None:
+    def update():
         step(batch, batch, count=(batch[1] > 0).sum())
 
-    def updates() -> None:
+    def updates():
         for _ in range(18):  # past a copy of the counters
             update()
 
@@ -254,13 +245,13 @@ def test_clock_reads_nothing_and_keeps_its_tensors(
     assert addresses() == before
 
 
-def train(clock: Clock, updates: int) -> None:
+def train(clock, updates):
     for _ in range(updates):
         clock.prepare()
         clock.count_update(torch.tensor(False), LOSS)
 
 
-def test_start_past_the_end_is_noticed() -> None:
+def test_start_past_the_end_is_noticed():
     """Unlike a saved run, one that begins there has not warned."""
     clock = Clock([PlateauCurve(100)], [1.0], CPU, CheckedClock(), initial_updates=500)
     clock.on_counters = RunWarnings(clock).check

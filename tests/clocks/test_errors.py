@@ -2,9 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,42 +23,36 @@ from torch_bridge import TrainStep, follow, lambda_lr
 
 @pytest.mark.parametrize("unit", [0, -1, 2**62 + 1])
 @wrong(ValueError, "unit = {unit}", "lie in 1 … 2**62 = ")
-def test_unit_out_of_range(unit: int) -> None:
+def test_unit_out_of_range(unit):
     DataClock(unit)
 
 
 @pytest.mark.parametrize("unit", [None, True, np.True_, 8.0, "eight", math.nan])
 @wrong(TypeError, "unit = {unit}", "be an integer")
-def test_unit_that_is_not_an_integer(unit: Any) -> None:
+def test_unit_that_is_not_an_integer(unit):
     DataClock(unit)
 
 
 @pytest.mark.parametrize("count", [0, -1, 2**62, 2**62 + 1])
 @wrong(ValueError, "count = {count}", "lie in 1 … 2**62 - 1 = ")
-def test_usual_count_out_of_range(count: int) -> None:
+def test_usual_count_out_of_range(count):
     DataClock(8, count)
-
-
-@pytest.mark.parametrize("count", [True, np.True_, 8.0, "eight", math.nan])
-@wrong(TypeError, "count = {count}", "be an integer")
-def test_usual_count_that_is_not_an_integer(count: Any) -> None:
-    DataClock(8, count=count)
 
 
 # Schedulers and followers, new or in mid-run.
 
 
 @pytest.fixture(params=[0, 5], ids=["new", "in mid-run"])
-def updates(request: pytest.FixtureRequest) -> int:
+def updates(request):
     return request.param
 
 
 @pytest.fixture
-def optimizer() -> SGD:
+def optimizer():
     return SGD([nn.Parameter(torch.ones(2))], lr=0.5, weight_decay=0.5)
 
 
-def unharmed(driver: Any) -> Iterator[Any]:
+def unharmed(driver):
     """Yield a scheduler or follower; in the end, its state and its optimizer must be as before."""
     state = copy.deepcopy(driver.state_dict())
     state_of_optimizer = copy.deepcopy(driver.optimizer.state_dict())
@@ -70,7 +62,7 @@ def unharmed(driver: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def plain(optimizer: SGD, updates: int) -> Iterator[lambda_lr]:
+def plain(optimizer, updates):
     """A scheduler that counts updates."""
     scheduler = lambda_lr(optimizer, CURVE)
     for _ in range(updates):
@@ -80,7 +72,7 @@ def plain(optimizer: SGD, updates: int) -> Iterator[lambda_lr]:
 
 
 @pytest.fixture
-def counted(optimizer: SGD, updates: int) -> Iterator[lambda_lr]:
+def counted(optimizer, updates):
     """A scheduler that counts samples."""
     scheduler = lambda_lr(optimizer, CURVE, clock=DataClock(8))
     for _ in range(updates):
@@ -90,7 +82,7 @@ def counted(optimizer: SGD, updates: int) -> Iterator[lambda_lr]:
 
 
 @pytest.fixture
-def held(optimizer: SGD, updates: int) -> Iterator[lambda_lr]:
+def held(optimizer, updates):
     """A scheduler that two rules hold; in mid-run, one of them does."""
     scheduler = lambda_lr(optimizer, CURVE, clock=[PATIENT, HoldBelow(0.7, 3)])
     for _ in range(updates):
@@ -100,7 +92,7 @@ def held(optimizer: SGD, updates: int) -> Iterator[lambda_lr]:
 
 
 @pytest.fixture
-def follower(optimizer: SGD, updates: int) -> Iterator[follow]:
+def follower(optimizer, updates):
     weight_decay = follow(optimizer, "weight_decay", CURVE)
     for _ in range(updates):
         optimizer.step()
@@ -109,7 +101,7 @@ def follower(optimizer: SGD, updates: int) -> Iterator[follow]:
 
 
 @pytest.fixture
-def follower_of_a_batch_plan(optimizer: SGD) -> Iterator[follow]:
+def follower_of_a_batch_plan(optimizer):
     yield from unharmed(follow(optimizer, "weight_decay", scaled()))
 
 
@@ -117,17 +109,12 @@ def follower_of_a_batch_plan(optimizer: SGD) -> Iterator[follow]:
 
 
 @wrong(ValueError, "count = -1", "at least 0")
-def test_negative_count(counted: lambda_lr) -> None:
+def test_negative_count(counted):
     counted.step(count=-1)
 
 
-@wrong(ValueError, "count = -2", "at least 0")
-def test_negative_tensor_as_count_of_a_scheduler(counted: lambda_lr) -> None:
-    counted.step(count=torch.tensor(-2))
-
-
 @wrong(ValueError, "would have consumed ", "2**62")
-def test_sum_of_counts_beyond_its_limit(counted: lambda_lr) -> None:
+def test_sum_of_counts_beyond_its_limit(counted):
     counted.step(count=2**62 - counted.consumed + 1)
 
 
@@ -136,61 +123,40 @@ def test_sum_of_counts_beyond_its_limit(counted: lambda_lr) -> None:
     [True, np.True_, 2.0, "2", torch.tensor(True), torch.tensor(2.0), torch.tensor([2, 2])],
 )
 @wrong(TypeError, "count = {count}", "integer")
-def test_count_that_is_not_an_integer(counted: lambda_lr, count: Any) -> None:
+def test_count_that_is_not_an_integer(counted, count):
     counted.step(count=count)
 
 
 @wrong(TypeError, "DataClock(8)", "step(count=n)", "scheduler.count = n", "DataClock(8, count=n)")
-def test_step_without_a_count(counted: lambda_lr) -> None:
-    counted.step()
-
-
-@wrong(TypeError, "count = '2'", "integer")
-def test_pending_count_that_is_not_an_integer(counted: lambda_lr) -> None:
-    counted.count = "2"
+def test_step_without_a_count(counted):
     counted.step()
 
 
 @wrong(TypeError, "with DataClock(8)", "step(count=n)")
-def test_epoch_for_a_data_clock(counted: lambda_lr) -> None:
+def test_epoch_for_a_data_clock(counted):
     counted.step(0)
 
 
-@wrong(TypeError, "step(8) with DataClock(8)")
-def test_epoch_next_to_a_count(counted: lambda_lr) -> None:
-    counted.step(8, count=8)
-
-
 @wrong(TypeError, "count = 8", "clock=DataClock(unit)")
-def test_count_for_a_clock_of_updates(plain: lambda_lr) -> None:
+def test_count_for_a_clock_of_updates(plain):
     plain.step(count=8)
-
-
-@wrong(TypeError, "count = 8", "clock=DataClock(unit)")
-def test_count_next_to_an_epoch(plain: lambda_lr) -> None:
-    plain.step(3, count=8)
-
-
-@wrong(TypeError, "count = 8", "clock=DataClock(unit)")
-def test_count_for_a_hold_rule(held: lambda_lr) -> None:
-    held.step(count=8)
 
 
 # Metrics.
 
 
 @wrong(TypeError, "metric")
-def test_step_without_a_metric(held: lambda_lr) -> None:
+def test_step_without_a_metric(held):
     held.step()
 
 
 @wrong(TypeError, "one metric")
-def test_two_metrics(held: lambda_lr) -> None:
+def test_two_metrics(held):
     held.step(3, metric=0.5)
 
 
 @wrong(TypeError, "metric = 8 must be a real scalar", "step(loss)")
-def test_integer_metric(held: lambda_lr) -> None:
+def test_integer_metric(held):
     held.step(8)
 
 
@@ -217,40 +183,30 @@ def test_integer_metric(held: lambda_lr) -> None:
     ],
 )
 @wrong(TypeError, "metric", "real scalar")
-def test_metric_that_is_not_a_real_scalar(held: lambda_lr, metric: Any) -> None:
+def test_metric_that_is_not_a_real_scalar(held, metric):
     held.step(metric)
 
 
 @wrong(TypeError, "step(metric=0.5)", "clock=rule")
-def test_metric_for_a_clock_of_updates(plain: lambda_lr) -> None:
+def test_metric_for_a_clock_of_updates(plain):
     plain.step(metric=0.5)
-
-
-@wrong(TypeError, "step(metric=0.5)", "clock=rule")
-def test_metric_next_to_an_epoch(plain: lambda_lr) -> None:
-    plain.step(3, metric=0.5)
-
-
-@wrong(TypeError, "step(metric=0.5)", "clock=rule")
-def test_metric_for_a_data_clock(counted: lambda_lr) -> None:
-    counted.step(metric=0.5)
 
 
 # Steps of a follower.
 
 
 @wrong(TypeError, "curve_step = 0.5", "integer")
-def test_fractional_curve_step(follower: follow) -> None:
+def test_fractional_curve_step(follower):
     follower.step(0.5)
 
 
 @wrong(ValueError, "curve_step = -1", "at least 0")
-def test_negative_curve_step(follower: follow) -> None:
+def test_negative_curve_step(follower):
     follower.step(-1)
 
 
 @wrong(TypeError, "units of 8", "step(scheduler.curve_step)")
-def test_step_under_a_batch_plan(follower_of_a_batch_plan: follow) -> None:
+def test_step_under_a_batch_plan(follower_of_a_batch_plan):
     follower_of_a_batch_plan.step()
 
 
@@ -260,84 +216,69 @@ def test_step_under_a_batch_plan(follower_of_a_batch_plan: follow) -> None:
 
 
 @pytest.fixture
-def model() -> Net:
+def model():
     return Net()
 
 
 @pytest.fixture
-def counted_step(model: Net) -> TrainStep:
+def counted_step(model):
     return make_step(model=model, clock=DataClock(2))
 
 
 @pytest.fixture
-def step_of_two_groups(model: Net) -> TrainStep:
+def step_of_two_groups(model):
     groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
     return TrainStep(model, SGD(groups), mean_loss, CURVE)
 
 
 @wrong(TypeError, "step(batch, count=n)", "DataClock(2, count=n)")
-def test_update_without_a_count(counted_step: TrainStep) -> None:
+def test_update_without_a_count(counted_step):
     counted_step(BATCH)
 
 
 @wrong(ValueError, "count = -1")
-def test_negative_count_of_an_update(counted_step: TrainStep) -> None:
+def test_negative_count_of_an_update(counted_step):
     counted_step(BATCH, count=-1)
-
-
-@wrong(ValueError, "count = 4611686018427387904", "2**62")
-def test_count_of_an_update_beyond_its_limit(counted_step: TrainStep) -> None:
-    counted_step(BATCH, count=2**62)
 
 
 @pytest.mark.parametrize("count", [2.0, True, "2"])
 @wrong(TypeError, "count = {count}", "integer")
-def test_count_of_an_update_must_be_an_integer(counted_step: TrainStep, count: Any) -> None:
+def test_count_of_an_update_must_be_an_integer(counted_step, count):
     counted_step(BATCH, count=count)
 
 
 @wrong(TypeError, "count", "torch.float32", "integer")
-def test_float_tensor_as_count(counted_step: TrainStep) -> None:
+def test_float_tensor_as_count(counted_step):
     counted_step(BATCH, count=torch.tensor(2.0))
 
 
-@wrong(TypeError, "count", "torch.complex64")
-def test_complex_tensor_as_count(counted_step: TrainStep) -> None:
-    counted_step(BATCH, count=torch.tensor(2j))
-
-
-@wrong(TypeError, "count", "torch.bool")
-def test_bool_tensor_as_count(counted_step: TrainStep) -> None:
-    counted_step(BATCH, count=torch.tensor(True))
-
-
 @wrong(ValueError, "count", "(1,)", "scalar")
-def test_vector_as_count(counted_step: TrainStep) -> None:
+def test_vector_as_count(counted_step):
     counted_step(BATCH, count=torch.tensor([2]))
 
 
 @wrong(TypeError, "count = 2", "clock=DataClock(unit)")
-def test_count_for_a_step_that_counts_updates(step_of_two_groups: TrainStep) -> None:
+def test_count_for_a_step_that_counts_updates(step_of_two_groups):
     step_of_two_groups(BATCH, count=2)
 
 
 @wrong(ValueError, "peak has 1", "parameter groups is 2")
-def test_one_peak_for_two_groups(step_of_two_groups: TrainStep) -> None:
+def test_one_peak_for_two_groups(step_of_two_groups):
     step_of_two_groups.set_peak([0.5])
 
 
 @wrong(ValueError, "peak[1] = nan")
-def test_peak_that_is_not_a_number(step_of_two_groups: TrainStep) -> None:
+def test_peak_that_is_not_a_number(step_of_two_groups):
     step_of_two_groups.set_peak([0.5, math.nan])
 
 
 @wrong(ValueError, "initial_updates = 3", "DataClock(8, count=n)")
-def test_initial_updates_of_an_unknown_count(model: Net) -> None:
+def test_initial_updates_of_an_unknown_count(model):
     make_step(model=model, clock=DataClock(8), initial_updates=3)
 
 
 @pytest.fixture
-def used_optimizer(model: Net) -> Adam:
+def used_optimizer(model):
     """An optimizer that has made an update without a schedule."""
     optimizer = Adam(model.parameters())
     mean_loss(model, BATCH).backward()
@@ -346,5 +287,5 @@ def used_optimizer(model: Net) -> Adam:
 
 
 @wrong(ValueError, "initial_updates = 3, but param_groups[0]", '"initial_lr"')
-def test_initial_updates_without_an_initial_lr(model: Net, used_optimizer: Adam) -> None:
+def test_initial_updates_without_an_initial_lr(model, used_optimizer):
     TrainStep(model, used_optimizer, mean_loss, CURVE, initial_updates=3)

@@ -2,10 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterator
 from functools import partial
 from itertools import accumulate
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -15,7 +13,6 @@ from hypothesis import given, strategies as st
 from support.clocks.holds import CURVE
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.runs.run import Run
 from support.runs.torch_run import SchedulerRun
 from support.schedulers.runs import learning_rate
 from support.trees import equal_trees
@@ -31,7 +28,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def small_tables() -> Iterator[None]:
+def small_tables():
     """Training steps compute the learning rates of long curves: faster than filling tables."""
     with patch.object(learning_rates, "MAX_TABLE_VALUES", 2**12):
         yield
@@ -41,7 +38,7 @@ every_kind = pytest.mark.parametrize("kind", [SchedulerRun, StepRun, NumPyRun])
 
 PATIENT = HoldUntilFlat(3, limit=9)
 BELOW = HoldBelow(0.5, 3)
-CLOCKS: list[Any] = [
+CLOCKS = [
     None,
     DataClock(1),
     DataClock(3),
@@ -55,12 +52,12 @@ CLOCKS: list[Any] = [
 counts = st.lists(st.integers(0, 30), max_size=7)
 
 
-def rejected(run: Run, state: Any) -> str:
+def rejected(run, state):
     """Check that the run rejects the state and does not change; return the message."""
     return run.rejects(ValueError, "^state_dict ", partial(run.load, state))
 
 
-def shown(clock: Any) -> str:
+def shown(clock):
     if isinstance(clock, DataClock):
         return f"DataClock(unit={clock.unit})"
     return repr(clock)
@@ -69,9 +66,7 @@ def shown(clock: Any) -> str:
 @every_kind
 @examples(80)
 @given(st.sampled_from(CLOCKS), st.sampled_from(CLOCKS), counts)
-def test_state_of_another_clock_continues_if_not_strict(
-    kind: type[Run], saved_clock: Any, clock: Any, drawn_counts: list[int]
-) -> None:
+def test_state_of_another_clock_continues_if_not_strict(kind, saved_clock, clock, drawn_counts):
     """The run continues at the saved step of the curve, like a new run that has come there."""
     saved = kind(CURVE, [0.25], saved_clock)
     saved.run([(count, 0.75) for count in drawn_counts])
@@ -111,7 +106,7 @@ def test_state_of_another_clock_continues_if_not_strict(
 
 
 @every_kind
-def test_data_clock_resumes_with_another_count(kind: type[Run]) -> None:
+def test_data_clock_resumes_with_another_count(kind):
     saved = kind(CURVE, [0.25], DataClock(8, count=20))
     saved.run([(20, 0.5)] * 3)
     run = kind(CURVE, [0.25], DataClock(8, count=7))
@@ -120,7 +115,7 @@ def test_data_clock_resumes_with_another_count(kind: type[Run]) -> None:
     assert run.curve_step() == 7
 
 
-def is_near(level: float, saved_level: float) -> bool:
+def is_near(level, saved_level):
     return math.isclose(level, saved_level, rel_tol=2**-22, abs_tol=2**-57)
 
 
@@ -128,9 +123,7 @@ def is_near(level: float, saved_level: float) -> bool:
 @every_kind
 @examples(40)
 @given(descriptions(range(3)), descriptions(range(3)), st.none() | st.integers(1, 20), counts)
-def test_every_step_so_far_is_compared(
-    kind: type[Run], description: Any, other: Any, unit: int | None, drawn_counts: list[int]
-) -> None:
+def test_every_step_so_far_is_compared(kind, description, other, unit, drawn_counts):
     """At a partly consumed unit, the present step is too: levels may be nearly equal there."""
     old = build(description)
     if unit is None:
@@ -176,7 +169,7 @@ def test_every_step_so_far_is_compared(
 
 
 @every_kind
-def test_next_phase_may_begin_at_another_level(kind: type[Run]) -> None:
+def test_next_phase_may_begin_at_another_level(kind):
     """Even if updates have used the step at the end of the saved curve."""
     old = StagedCurve([(3, 1.0)])
     new = old.then(StagedCurve([(4, 0.5)], start=0.25))
@@ -205,9 +198,7 @@ THREE_STEPS = StagedCurve([(3, 1.0), (40,)])
         (StagedCurve([(3, 1.0), (0, 0.5), (40,)]), 3, None),
     ],
 )
-def test_held_run_is_compared_up_to_its_step(
-    kind: type[Run], curve: Any, updates: int, rejected_from: int | None
-) -> None:
+def test_held_run_is_compared_up_to_its_step(kind, curve, updates, rejected_from):
     saved = kind(THREE_STEPS, [0.25], ENDLESS)
     saved.run([(1, 0.5)] * updates)
     state = saved.save()
@@ -228,7 +219,7 @@ def test_held_run_is_compared_up_to_its_step(
         (3, [4, 5, 6, 7, 8]),
     ],
 )
-def test_last_epoch_sets_step_and_starts_rules(last_epoch: int, curve_steps: list[int]) -> None:
+def test_last_epoch_sets_step_and_starts_rules(last_epoch, curve_steps):
     """The curve is held at step 3, not after it."""
     run = SchedulerRun(CURVE, [0.25], PATIENT, last_epoch=last_epoch)
     for curve_step in curve_steps:
@@ -237,7 +228,7 @@ def test_last_epoch_sets_step_and_starts_rules(last_epoch: int, curve_steps: lis
 
 
 @pytest.mark.parametrize("clock", [None, BELOW, DataClock(3)])
-def test_training_step_counts_all_updates_after_a_change_of_clock(clock: Any) -> None:
+def test_training_step_counts_all_updates_after_a_change_of_clock(clock):
     by_data = StepRun(CURVE, [0.25], DataClock(8))
     by_data.run([(2, 0.75)] * 12)
     run = StepRun(CURVE, [0.25], clock)
@@ -247,7 +238,7 @@ def test_training_step_counts_all_updates_after_a_change_of_clock(clock: Any) ->
     assert run.curve_step() == 3
 
 
-def test_step_used_after_a_change_of_clock_is_compared() -> None:
+def test_step_used_after_a_change_of_clock_is_compared():
     """The updates of such a `TrainStep` no longer give its step of the curve."""
     flat = StagedCurve([(20, 1.0), (40,)])
     jumps = StagedCurve([(20, 1.0), (0, 0.5), (40,)])
@@ -273,9 +264,7 @@ def test_step_used_after_a_change_of_clock_is_compared() -> None:
 
 @pytest.mark.parametrize("kind", [SchedulerRun, StepRun])
 @pytest.mark.parametrize(("samples", "is_step_used"), [(40, False), (41, True)])
-def test_new_curve_may_begin_where_a_unit_ends(
-    kind: type[Run], samples: int, is_step_used: bool
-) -> None:
+def test_new_curve_may_begin_where_a_unit_ends(kind, samples, is_step_used):
     """Step 5 is the next one after 40 samples of 8; after 41, an update has used it."""
     flat = StagedCurve([(20,)], start=1.0)
     falls_at_5 = StagedCurve([(5,), (0, 0.5), (15,)], start=1.0)

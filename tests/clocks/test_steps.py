@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -20,11 +18,10 @@ from support.trees import equal_trees
 from torch.utils import _pytree as pytree
 
 from plateau_jax import DataClock, HoldBelow
-from torch_bridge import MetricLog, TrainStep, lambda_lr
-from torch_bridge.training.result import StepResult
+from torch_bridge import MetricLog
 
 
-def test_large_counts_are_exact() -> None:
+def test_large_counts_are_exact():
     """The log reads them differently from a state."""
     step = make_step(clock=DataClock(1))
     log = MetricLog(every=2)
@@ -42,7 +39,7 @@ def test_large_counts_are_exact() -> None:
         (2**63 - 1, 2**62 - 1),
     ],
 )
-def test_count_on_the_device_is_clamped(count: int, consumed: int) -> None:
+def test_count_on_the_device_is_clamped(count, consumed):
     """There it cannot be rejected."""
     step = make_step(clock=DataClock(2))
     result = step(*batches(1), count=torch.tensor(count))
@@ -51,7 +48,7 @@ def test_count_on_the_device_is_clamped(count: int, consumed: int) -> None:
 
 @examples(30)
 @given(st.lists(st.none() | st.integers(0, 40), min_size=1, max_size=5), st.integers(1, 40))
-def test_count_of_the_clock_is_the_default(counts: list[int | None], default: int) -> None:
+def test_count_of_the_clock_is_the_default(counts, default):
     clock = DataClock(8, count=default)
     step = make_step(clock=clock)
     run = SchedulerRun(CURVE, [0.25], clock)
@@ -69,21 +66,21 @@ def test_count_of_the_clock_is_the_default(counts: list[int | None], default: in
         assert run.consumed() == consumed
 
 
-def with_doubled_loss(result: StepResult) -> StepResult:
+def with_doubled_loss(result):
     return result._replace(loss=result.loss * 2)
 
 
-def pickled(result: StepResult) -> StepResult:
+def pickled(result):
     return pickle.loads(pickle.dumps(result))
 
 
-def mapped(result: StepResult) -> StepResult:
+def mapped(result):
     return pytree.tree_map(lambda item: item + 0, result)
 
 
 @pytest.mark.parametrize("rebuild", [with_doubled_loss, copy.copy, copy.deepcopy, pickled, mapped])
-def test_rebuilt_result_keeps_its_attributes(rebuild: Any) -> None:
-    def loss_fn(model: Any, batch: Any) -> Any:
+def test_rebuilt_result_keeps_its_attributes(rebuild):
+    def loss_fn(model, batch):
         outputs = model(batch[0])
         return outputs.square().mean(), outputs.mean()
 
@@ -97,7 +94,7 @@ def test_rebuilt_result_keeps_its_attributes(rebuild: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [SchedulerRun, StepRun])
-def test_sum_is_exact_up_to_2_to_the_62(kind: type[SchedulerRun | StepRun]) -> None:
+def test_sum_is_exact_up_to_2_to_the_62(kind):
     run = kind(CURVE, [0.25], DataClock(2**61 // 15 + 1))
     run.run([(2**58 - 1, 1.0)] * 16)
     for count in (16, 0):
@@ -109,13 +106,13 @@ def test_sum_is_exact_up_to_2_to_the_62(kind: type[SchedulerRun | StepRun]) -> N
 
 
 @pytest.fixture
-def scheduler() -> lambda_lr:
+def scheduler():
     run = SchedulerRun(CURVE, [0.25], DataClock(8))
     run.step_optimizer()
     return run.part
 
 
-def test_pending_count_is_used_once(scheduler: lambda_lr) -> None:
+def test_pending_count_is_used_once(scheduler):
     scheduler.count = 20
     scheduler.step()
     assert scheduler.consumed == 20
@@ -124,7 +121,7 @@ def test_pending_count_is_used_once(scheduler: lambda_lr) -> None:
         scheduler.step()
 
 
-def test_step_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None:
+def test_step_that_raises_leaves_the_pending_count(scheduler):
     scheduler.count = 20
     with pytest.raises(TypeError):
         scheduler.step(metric=0.5)
@@ -132,22 +129,7 @@ def test_step_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None
     assert scheduler.consumed == 20
 
 
-def test_get_lr_that_raises_leaves_the_pending_count(scheduler: lambda_lr) -> None:
-    scheduler.count = 20
-    with patch.object(scheduler, "get_lr", side_effect=KeyError), pytest.raises(KeyError):
-        scheduler.step()
-    scheduler.step()
-    assert scheduler.consumed == 20
-
-
-def test_count_in_the_call_replaces_the_pending_count(scheduler: lambda_lr) -> None:
-    scheduler.count = 5
-    scheduler.step(count=4)
-    assert scheduler.consumed == 4
-    assert scheduler.count is None
-
-
-def test_loaded_state_has_no_pending_count(scheduler: lambda_lr) -> None:
+def test_loaded_state_has_no_pending_count(scheduler):
     """The program goes back, and counts again."""
     scheduler.count = 10_000
     scheduler.load_state_dict(scheduler.state_dict())
@@ -166,9 +148,7 @@ SUM = float(np.float32(0.2))
         (2, [LARGE, SUM - LARGE + 2e-9, 1.0, 1.0, 1.0, 1.0], [0, 1, 1, 1, 1, 2]),
     ],
 )
-def test_float64_losses_and_their_sums_are_rounded_to_float32(
-    every: int, losses: list[float], curve_steps: list[int]
-) -> None:
+def test_float64_losses_and_their_sums_are_rounded_to_float32(every, losses, curve_steps):
     """In float64 they would be above the threshold."""
     clock = HoldBelow(0.1, 3, every=every)
     step = make_step("sgd", loss_fn=batch_as_loss, curve=STAGES, clock=clock)
@@ -176,10 +156,10 @@ def test_float64_losses_and_their_sums_are_rounded_to_float32(
     assert [int(result.curve_step) for result in results] == curve_steps
 
 
-def test_initial_updates_set_held_clock() -> None:
+def test_initial_updates_set_held_clock():
     """The curve starts there, is held for three updates, and continues from a saved state."""
 
-    def build() -> TrainStep:
+    def build():
         return make_step(loss_fn=batch_as_loss, initial_updates=7, clock=HoldBelow(0.1, 3))
 
     losses = [torch.tensor(0.75)] * 4 + [torch.tensor(0.05)] * 6
@@ -196,7 +176,7 @@ def test_initial_updates_set_held_clock() -> None:
         assert equal_trees(resumed(loss), step(loss))
 
 
-def test_start_in_mid_run_counts_what_updates_consumed() -> None:
+def test_start_in_mid_run_counts_what_updates_consumed():
     clock = DataClock(8, count=20)
     run = SchedulerRun(STAGES, [0.25], clock, last_epoch=6)
     assert run.consumed() == 140

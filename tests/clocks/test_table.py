@@ -1,19 +1,18 @@
 """`multiplier` in torch: NumPy's bits in every mode and on a GPU, dtypes of steps, compilations."""
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.curves.descriptions import CurveAndSteps, curves_and_steps
+from support.curves.descriptions import curves_and_steps
 from support.examples import examples
 from support.jax.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits
 from support.numerics.borders import curves_near_borders
 from support.training.cuda_graphs.graphs import no_waiting
 
-from plateau_jax import Curve, PlateauCurve, stack
+from plateau_jax import PlateauCurve, stack
 from plateau_jax.numerics.exact import round_to_float32
 from torch_bridge import multiplier, tensors
 from torch_bridge.clocks import table
@@ -27,9 +26,7 @@ _cuda = pytest.param("cuda", marks=pytest.mark.gpu)
 _devices = pytest.mark.parametrize("device", ["cpu", _cuda])
 
 
-def every_mode(
-    of_step: Callable[[torch.Tensor], torch.Tensor], steps: torch.Tensor
-) -> dict[str, torch.Tensor]:
+def every_mode(of_step, steps):
     """Return the function's values at the steps, in each mode of torch that does not compile."""
     rows = steps.reshape(6, -1)
     by_vmap = torch.func.vmap(of_step)
@@ -51,7 +48,7 @@ def every_mode(
 @_devices
 @examples(20)
 @given(cases)
-def test_table_matches_numpy_bits_in_every_mode(device: str, case: CurveAndSteps) -> None:
+def test_table_matches_numpy_bits_in_every_mode(device, case):
     curve, steps = case
     table = tensors(curve.table, device)
     of_step = partial(multiplier, table)
@@ -63,7 +60,7 @@ def test_table_matches_numpy_bits_in_every_mode(device: str, case: CurveAndSteps
 @_devices
 @examples(100)
 @given(curves_near_borders())
-def test_table_matches_numpy_bits_at_rounding_borders(device: str, case: CurveAndSteps) -> None:
+def test_table_matches_numpy_bits_at_rounding_borders(device, case):
     curve, steps = case
     table = tensors(curve.table, device)
     values = multiplier(table, torch.from_numpy(steps).to(device))
@@ -71,15 +68,8 @@ def test_table_matches_numpy_bits_at_rounding_borders(device: str, case: CurveAn
 
 
 @_every_curve
-def test_table_matches_numpy_bits_at_every_step(curve: Curve) -> None:
-    table = tensors(curve.table)
-    values = multiplier(table, torch.from_numpy(STEPS))
-    assert_equal_bits(values, curve(STEPS))
-
-
-@_every_curve
 @pytest.mark.parametrize("empty", [torch.zeros(0, 3, dtype=torch.int32), torch.tensor([])])
-def test_empty_steps_give_empty_values(curve: Curve, empty: torch.Tensor) -> None:
+def test_empty_steps_give_empty_values(curve, empty):
     values = multiplier(tensors(curve.table), empty)
     assert values.shape == empty.shape
     assert values.dtype == torch.float32
@@ -88,7 +78,7 @@ def test_empty_steps_give_empty_values(curve: Curve, empty: torch.Tensor) -> Non
 @pytest.mark.parametrize(
     "dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
 )
-def test_step_may_have_any_integer_dtype(dtype: str) -> None:
+def test_step_may_have_any_integer_dtype(dtype):
     limits = np.iinfo(dtype)
     fitting = [limits.min, limits.max]
     for step in (-1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63):
@@ -104,7 +94,7 @@ def test_step_may_have_any_integer_dtype(dtype: str) -> None:
             assert_equal_bits(value, np.float32(curve(int(step))))
 
 
-def _next_to_a_border(digits: int, order: int, distance: int) -> int:
+def _next_to_a_border(digits, order, distance):
     """Return an integer next to the middle between two float32."""
     border = (2 * digits + 1) << order
     return min(max(border + distance, 0), 2**62)
@@ -121,7 +111,7 @@ _values = st.just(0) | st.integers(2**54, 2**62) | _borders
 
 @given(st.lists(st.tuples(_values, st.integers(60, 222)), min_size=1))
 @example([(2**61 + 2**37 + 1, exponent) for exponent in (62, 126, 127, 187, 188, 189)])
-def test_value_is_divided_by_any_power_of_two(pairs: list[tuple[int, int]]) -> None:
+def test_value_is_divided_by_any_power_of_two(pairs):
     values, exponents = map(list, zip(*pairs, strict=True))
     expected = np.float32([round_to_float32(*pair) for pair in pairs])
     pieces = torch.arange(len(values))
@@ -131,7 +121,7 @@ def test_value_is_divided_by_any_power_of_two(pairs: list[tuple[int, int]]) -> N
 
 
 @pytest.mark.gpu
-def test_multiplier_does_not_synchronize() -> None:
+def test_multiplier_does_not_synchronize():
     table = tensors(stack([CURVE, NESTED]), "cuda")
     steps = torch.from_numpy(STEPS).cuda()
     with no_waiting():
@@ -142,7 +132,7 @@ def test_multiplier_does_not_synchronize() -> None:
 
 @pytest.mark.gpu
 @_every_curve
-def test_cuda_graph_replays_table(curve: Curve) -> None:
+def test_cuda_graph_replays_table(curve):
     table = tensors(curve.table, "cuda")
     step = torch.zeros((), dtype=torch.int64, device="cuda")
     multiplier(table, step)

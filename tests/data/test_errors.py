@@ -1,8 +1,5 @@
 """Wrong arguments and states of loaders and `prefetch`: errors name them, and nothing changes."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -10,7 +7,6 @@ from support.damage import damaged
 from support.data.loaders import build, epoch, process, saved_after
 from support.examples import examples
 from support.wrong import wrong
-from torch import Tensor
 from torch.nested import nested_tensor
 from torch.utils.data import IterableDataset
 
@@ -19,16 +15,16 @@ from torch_bridge.data.prefetching import _dense_parts
 
 
 class Endless(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self):
         return iter(range(4))
 
 
-def new_loader() -> Any:
+def new_loader():
     return make_loader(range(8), 4, num_workers=0)
 
 
 @pytest.fixture
-def loader() -> Iterator[Any]:
+def loader():
     """A loader, which must still give the batches of a new one when the test ends."""
     loader = new_loader()
     yield loader
@@ -36,7 +32,7 @@ def loader() -> Iterator[Any]:
 
 
 @pytest.fixture
-def state() -> Any:
+def state():
     return new_loader().state_dict()
 
 
@@ -44,22 +40,17 @@ def state() -> Any:
 
 
 @wrong(TypeError, "dataset = ", "Endless", "must have a length")
-def test_iterable_dataset() -> None:
+def test_iterable_dataset():
     make_loader(Endless(), 4)
 
 
-@wrong(TypeError, "dataset = ", "must have a length")
-def test_iterator_as_dataset() -> None:
-    make_loader(iter(range(8)), 4)
-
-
 @wrong(ValueError, "0 samples give no batch")
-def test_no_samples() -> None:
+def test_no_samples():
     make_loader([], 4)
 
 
 @wrong(ValueError, "3 samples", "batch_size = 4", "drop_last = True")
-def test_fewer_samples_than_a_batch() -> None:
+def test_fewer_samples_than_a_batch():
     make_loader(range(3), 4)
 
 
@@ -77,7 +68,7 @@ def test_fewer_samples_than_a_batch() -> None:
         (TypeError, {"in_order": False}, "order"),
     ],
 )
-def test_wrong_option(error: type[Exception], options: dict[str, Any], requirement: str) -> None:
+def test_wrong_option(error, options, requirement):
     arguments = {"batch_size": 4, **options}
     with pytest.raises(error) as caught:
         make_loader(range(8), **arguments)
@@ -87,17 +78,7 @@ def test_wrong_option(error: type[Exception], options: dict[str, Any], requireme
     assert requirement in message
 
 
-@wrong(TypeError, "nonsense")
-def test_unknown_option() -> None:
-    make_loader(range(8), 4, nonsense=1)
-
-
-@wrong(ValueError, "num_workers")
-def test_prefetch_factor_without_workers() -> None:
-    make_loader(range(8), 4, num_workers=0, prefetch_factor=2)
-
-
-def test_long_value_is_cut() -> None:
+def test_long_value_is_cut():
     sampler = torch.arange(1000.0)
     with pytest.raises(TypeError, match="sampler = tensor") as caught:
         make_loader(range(8), 4, sampler=sampler)
@@ -108,30 +89,30 @@ def test_long_value_is_cut() -> None:
 # Several processes.
 
 
-def on_rank(rank: int, ranks: int, samples: int, **options: Any) -> Any:
+def on_rank(rank, ranks, samples, **options):
     with process(rank, ranks):
         return make_loader(range(samples), 4, num_workers=0, **options)
 
 
 @wrong(ValueError, "7 samples", "batch_size = 4", "2 processes")
-def test_fewer_samples_than_the_ranks_need() -> None:
+def test_fewer_samples_than_the_ranks_need():
     on_rank(0, 2, 7)
 
 
 @wrong(ValueError, "9 samples leave 1 for 2", "drop_last = True")
-def test_last_batch_without_a_sample_for_each_rank() -> None:
+def test_last_batch_without_a_sample_for_each_rank():
     on_rank(0, 2, 9, drop_last=False)
 
 
 @wrong(ValueError, "batch_size = 8 (now 12)", "of all processes")
-def test_state_of_a_different_global_batch_size() -> None:
+def test_state_of_a_different_global_batch_size():
     saved = on_rank(0, 2, 24)
     loader = on_rank(1, 3, 24)
     loader.load_state_dict(saved.state_dict())
 
 
 @wrong(RuntimeError, "built for one process", "there are 2 now")
-def test_loader_built_before_the_process_group(loader: Any) -> None:
+def test_loader_built_before_the_process_group(loader):
     with process(0, 2):
         next(iter(loader))
 
@@ -149,9 +130,7 @@ def test_loader_built_before_the_process_group(loader: Any) -> None:
         (8, {"training": False}, "drop_last = False (now True)"),
     ],
 )
-def test_state_of_a_different_loader(
-    loader: Any, samples: int, options: dict[str, Any], difference: str
-) -> None:
+def test_state_of_a_different_loader(loader, samples, options, difference):
     arguments = {"batch_size": 4, "num_workers": 0, **options}
     saved = make_loader(range(samples), **arguments)
     state = saved.state_dict()
@@ -160,41 +139,21 @@ def test_state_of_a_different_loader(
     assert difference in str(caught.value)
 
 
-def test_long_difference_is_cut(loader: Any, state: Any) -> None:
-    state["made_with"]["sampler"] = [0.5] * 9999
-    with pytest.raises(ValueError, match=r"sampler = \[0\.5, .*\(now None\)") as caught:
-        loader.load_state_dict(state)
-    assert len(str(caught.value)) < 400
-    assert "\n" not in str(caught.value)
-
-
 @wrong(ValueError, "'loader.pt' is a path", "load the file first")
-def test_path_instead_of_a_state(loader: Any) -> None:
+def test_path_instead_of_a_state(loader):
     loader.load_state_dict("loader.pt")
-
-
-@wrong(ValueError, "not the state of a loader")
-def test_state_of_something_else(loader: Any) -> None:
-    feed = prefetch(loader, "cpu")
-    feed.load_state_dict({"epoch": 1})
-
-
-@wrong(ValueError, "not the state of a loader")
-def test_state_without_a_position(loader: Any, state: Any) -> None:
-    without_position = {"made_with": state["made_with"]}
-    loader.load_state_dict(without_position)
 
 
 @pytest.mark.parametrize("batch", [-1, 2])
 @wrong(ValueError, "batch = {batch}")
-def test_batch_outside_the_epoch(loader: Any, state: Any, batch: int) -> None:
+def test_batch_outside_the_epoch(loader, state, batch):
     loader.load_state_dict({**state, "batch": batch})
 
 
 @pytest.mark.parametrize("depth", [0, 2])
 @examples(200)
 @given(data=st.data())
-def test_damaged_state_changes_nothing(depth: int, data: st.DataObject) -> None:
+def test_damaged_state_changes_nothing(depth, data):
     arguments = {"dataset": range(8), "batch_size": 2, "num_workers": 0}
     feed = build(arguments, depth)
     untouched = build(arguments, depth)
@@ -217,46 +176,34 @@ def test_damaged_state_changes_nothing(depth: int, data: st.DataObject) -> None:
 
 
 @wrong(TypeError, "has no state_dict")
-def test_state_of_batches_without_a_loader() -> None:
+def test_state_of_batches_without_a_loader():
     feed = prefetch([torch.ones(1)], "cpu")
     feed.state_dict()
 
 
-@wrong(TypeError, "has no state_dict")
-def test_state_for_batches_without_a_loader() -> None:
-    feed = prefetch(iter([]), "cpu")
-    feed.load_state_dict({})
-
-
-@wrong(TypeError, "has no len")
-def test_length_of_an_iterator() -> None:
-    feed = prefetch(iter([]), "cpu")
-    len(feed)
-
-
 @wrong(ValueError, "depth = 0", "at least 1")
-def test_depth_below_one() -> None:
+def test_depth_below_one():
     prefetch([], "cpu", depth=0)
 
 
 @wrong(ValueError, "device = 'meta'", "available CUDA device")
-def test_device_without_memory() -> None:
+def test_device_without_memory():
     prefetch([], "meta")
 
 
-def quantized() -> Tensor:
+def quantized():
     return torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
 
 
-def nested() -> Tensor:
+def nested():
     return nested_tensor([torch.ones(2), torch.ones(3)])
 
 
-def jagged() -> Tensor:
+def jagged():
     return nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
 
 
-def mkldnn() -> Tensor:
+def mkldnn():
     return torch.ones(2).to_mkldnn()
 
 
@@ -271,6 +218,6 @@ def mkldnn() -> Tensor:
         (mkldnn, "a Tensor of layout torch._mkldnn"),
     ],
 )
-def test_tensor_without_dense_parts(tensor: Any, layout: str) -> None:
+def test_tensor_without_dense_parts(tensor, layout):
     with pytest.raises(TypeError, match=layout):
         _dense_parts(tensor())

@@ -2,18 +2,16 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from support.data.loaders import WORKERS, Arguments, build, epoch, on_each_rank
+from support.data.loaders import WORKERS, build, epoch, on_each_rank
 from support.distributed.processes import run
 from support.examples import examples
 from support.training.steps import through_file
@@ -36,8 +34,8 @@ depths = st.integers(0, 3)
 
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 2])
-def test_loader_keeps_global_random_states(num_workers: int, depth: int) -> None:
-    def states() -> Any:
+def test_loader_keeps_global_random_states(num_workers, depth):
+    def states():
         of_numpy = repr(np.random.get_state())  # noqa: NPY002  this is about the global one
         return torch.get_rng_state().tolist(), of_numpy, random.getstate()
 
@@ -55,19 +53,19 @@ def test_loader_keeps_global_random_states(num_workers: int, depth: int) -> None
 class OnDefaultDevice:
     """Samples created on torch's default device when they are requested."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 7
 
-    def __getitem__(self, index: int) -> torch.Tensor:
+    def __getitem__(self, index):
         return torch.full((2,), index)
 
 
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 2])
-def test_default_device_changes_nothing(num_workers: int, depth: int) -> None:
+def test_default_device_changes_nothing(num_workers, depth):
     """A loader is built, iterated, saved and resumed while "meta" is the default device."""
 
-    def run() -> list[Any]:
+    def run():
         arguments = {"dataset": OnDefaultDevice(), "batch_size": 2, "num_workers": num_workers}
         interrupted = build(arguments, depth)
         first = next(iter(interrupted))
@@ -82,10 +80,10 @@ def test_default_device_changes_nothing(num_workers: int, depth: int) -> None:
         assert torch.get_default_device().type == "meta"
 
 
-def test_workers_of_each_rank_draw_other_numbers() -> None:
+def test_workers_of_each_rank_draw_other_numbers():
     """DataLoader seeds the workers from this generator."""
     loaders = on_each_rank(partial(make_loader, range(8), 2, num_workers=0, seed=3), processes=4)
-    seeds_of_workers: set[int] = set()
+    seeds_of_workers = set()
     for loader in loaders:
         number = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
         seeds_of_workers.add(int(number))
@@ -96,9 +94,7 @@ def test_workers_of_each_rank_draw_other_numbers() -> None:
     ("processes", "cores", "workers"),
     [(1, 1, 0), (1, 2, 1), (1, 9, 8), (1, 64, 8), (4, 7, 0), (4, 8, 1), (4, 16, 3), (4, 200, 8)],
 )
-def test_default_workers_follow_usable_cores_up_to_limit(
-    monkeypatch: pytest.MonkeyPatch, processes: int, cores: int, workers: int
-) -> None:
+def test_default_workers_follow_usable_cores_up_to_limit(monkeypatch, processes, cores, workers):
     """The processes of a machine share its cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
@@ -111,27 +107,16 @@ def test_default_workers_follow_usable_cores_up_to_limit(
 @pytest.mark.parametrize(
     ("device", "pinned"), [("cuda", True), ("cuda:1", True), ("cpu", False), (None, False)]
 )
-def test_only_batches_for_cuda_are_pinned(
-    monkeypatch: pytest.MonkeyPatch, device: str | None, pinned: bool
-) -> None:
+def test_only_batches_for_cuda_are_pinned(monkeypatch, device, pinned):
     assert not make_loader(range(4), 2, device="cpu").pin_memory
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert make_loader(range(4), 2, device=device).pin_memory == pinned
     assert not make_loader(range(4), 2, device=device, pin_memory=False).pin_memory
 
 
-def test_overrides_reach_data_loader() -> None:
-    loader = make_loader(
-        range(6), 2, num_workers=2, prefetch_factor=5, persistent_workers=False, timeout=9
-    )
-    assert loader.prefetch_factor == 5
-    assert not loader.persistent_workers
-    assert loader.timeout == 9
-
-
 @given(seeds, st.integers(0, 40), st.integers(0, 40))
 @examples(30)
-def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: int) -> None:
+def test_any_epoch_is_reachable_from_any_other(seed, first, second):
     """Orders are drawn one after another; a state may lead forward or back."""
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(5, generator=generator).tolist() for _ in range(41)]
@@ -145,7 +130,7 @@ def test_any_epoch_is_reachable_from_any_other(seed: int, first: int, second: in
 @given(seeds, st.integers(1020, 1028) | st.integers(1, 2**40))
 @example(0, 2**31)
 @examples(100)
-def test_far_epoch_is_the_one_after_the_epoch_before(seed: int, number: int) -> None:
+def test_far_epoch_is_the_one_after_the_epoch_before(seed, number):
     """A damaged state may name any epoch: it is reached as soon as any other."""
     earlier = make_loader(range(9), 9, seed=seed, num_workers=0)
     loader = make_loader(range(9), 9, seed=seed, num_workers=0)
@@ -160,27 +145,9 @@ def test_far_epoch_is_the_one_after_the_epoch_before(seed: int, number: int) -> 
     assert order != next_order
 
 
-def test_interrupt_while_an_order_is_drawn_changes_no_order() -> None:
-    uninterrupted = make_loader(range(20), 4, seed=3, num_workers=0)
-    loader = make_loader(range(20), 4, seed=3, num_workers=0)
-    draw = torch.randperm
-
-    def interrupted_draw(*args: Any, **options: Any) -> None:
-        draw(*args, **options)  # Python delivers Ctrl-C after the call that it came in
-        raise KeyboardInterrupt
-
-    assert epoch(loader) == epoch(uninterrupted)
-    state = loader.state_dict()
-    with patch.object(torch, "randperm", interrupted_draw), pytest.raises(KeyboardInterrupt):
-        next(iter(loader))
-    loader.load_state_dict(state)
-    assert epoch(loader) == epoch(uninterrupted)
-    assert epoch(loader) == epoch(uninterrupted)
-
-
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_new_iteration_ends_earlier_one(num_workers: int, depth: int) -> None:
+def test_new_iteration_ends_earlier_one(num_workers, depth):
     """With workers the old one would take batches away from the new one."""
     arguments = {"dataset": range(10), "batch_size": 2, "num_workers": num_workers}
     uninterrupted = build(arguments)
@@ -201,7 +168,7 @@ def test_new_iteration_ends_earlier_one(num_workers: int, depth: int) -> None:
 
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_load_ends_earlier_iteration(num_workers: int, depth: int) -> None:
+def test_load_ends_earlier_iteration(num_workers, depth):
     arguments = {"dataset": range(10), "batch_size": 2, "num_workers": num_workers}
     first_epoch = epoch(build(arguments))
     feed = build(arguments, depth)
@@ -217,15 +184,15 @@ def test_load_ends_earlier_iteration(num_workers: int, depth: int) -> None:
     assert epoch(resumed) == first_epoch[1:]
 
 
-def assert_ended(iteration: Iterator[Any]) -> None:
+def assert_ended(iteration):
     with pytest.raises(RuntimeError, match="this iteration was ended"):
         next(iteration)
     assert next(iteration, None) is None
 
 
 @given(st.integers(0, 3), depths)
-def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> None:
-    values: list[Any] = [0, 1, 2, 3]
+def test_resumed_loader_meets_same_failing_sample(fails_at, depth):
+    values = [0, 1, 2, 3]
     values[fails_at] = "no number"
     arguments = {
         "dataset": values,
@@ -235,7 +202,7 @@ def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> 
         "collate_fn": torch.tensor,
     }
     feed = build(arguments, depth)
-    loaded: list[Any] = []
+    loaded = []
     with pytest.raises(ValueError, match="too many dimensions 'str'"):
         loaded.extend(batch.item() for batch in feed)
     assert loaded == list(range(fails_at))
@@ -246,9 +213,7 @@ def test_resumed_loader_meets_same_failing_sample(fails_at: int, depth: int) -> 
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.integers(1, 7))
-def test_count_updates_equals_updates_of_a_loop(
-    samples: int, size: int, accumulation: int, drop_last: bool, epochs: int
-) -> None:
+def test_count_updates_equals_updates_of_a_loop(samples, size, accumulation, drop_last, epochs):
     loader = DataLoader(range(samples), batch_size=size, drop_last=drop_last)
     updates = 0
     for _ in range(epochs):
@@ -272,25 +237,25 @@ def test_count_updates_equals_updates_of_a_loop(
 # The loader on several ranks: their joined shares are the batches of a single process.
 
 
-def join_shares(shares: list[Epoch]) -> Epoch:
+def join_shares(shares):
     """Join the batches of all ranks into global batches."""
-    global_batches: Epoch = []
+    global_batches = []
     for batches in zip_longest(*shares, fillvalue=[]):
         global_batches.append([index for batch in batches for index in batch])
     return global_batches
 
 
-def split(arguments: Arguments, processes: int) -> Arguments:
+def split(arguments, processes):
     """Return the arguments on one rank, for those with the global batch size."""
     return {**arguments, "batch_size": arguments["batch_size"] // processes}
 
 
 @st.composite
-def loaders_for_ranks(draw: st.DrawFn, worlds: int = 1) -> tuple[Arguments, list[int]]:
+def loaders_for_ranks(draw, worlds=1):
     """Draw arguments with a global batch size, and numbers of processes that divide it."""
     batch_size = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12]))
     training = draw(st.booleans())
-    arguments: Arguments = {"training": training, "seed": draw(seeds), "batch_size": batch_size}
+    arguments = {"training": training, "seed": draw(seeds), "batch_size": batch_size}
     for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
         arguments[name] = draw(st.booleans())
     divisors = [processes for processes in range(1, 5) if batch_size % processes == 0]
@@ -308,32 +273,31 @@ def loaders_for_ranks(draw: st.DrawFn, worlds: int = 1) -> tuple[Arguments, list
     return arguments, processes
 
 
-def expected_epochs(arguments: Arguments, count: int) -> list[Epoch]:
+def expected_epochs(arguments, count):
     """Compute the global batches of each epoch."""
     samples = len(arguments["dataset"])
     batch_size = arguments["batch_size"]
     training = arguments["training"]
     generator = torch.Generator().manual_seed(arguments["seed"])
-    epochs: list[Epoch] = []
+    epochs = []
     for _ in range(count):
         order = list(range(samples))
         if arguments.get("shuffle", training):
             order = torch.randperm(samples, generator=generator).tolist()
         if arguments.get("drop_last", training):
             order = order[: samples // batch_size * batch_size]
-        batches: Epoch = []
+        batches = []
         for first in range(0, len(order), batch_size):
             batches.append(order[first : first + batch_size])
         epochs.append(batches)
     return epochs
 
 
-Shared = tuple[Arguments, list[int]]
 # Its last batch has one sample.
-RAGGED: Arguments = {"dataset": range(9), "batch_size": 4, "training": False, "seed": 0}
+RAGGED = {"dataset": range(9), "batch_size": 4, "training": False, "seed": 0}
 
 
-def two_epochs(arguments: Arguments) -> tuple[list[Any], int]:
+def two_epochs(arguments):
     loader = make_loader(**arguments, num_workers=0)
     return [epoch(loader), epoch(loader)], len(loader)
 
@@ -341,7 +305,7 @@ def two_epochs(arguments: Arguments) -> tuple[list[Any], int]:
 @given(loaders_for_ranks())
 @example((RAGGED, [4]))
 @examples(200)
-def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
+def test_joined_shares_equal_single_process_batches(case):
     arguments, (count,) = case
     by_rank = on_each_rank(two_epochs, split(arguments, count), processes=count)
     for index, expected_epoch in enumerate(expected_epochs(arguments, 2)):
@@ -358,7 +322,7 @@ def test_joined_shares_equal_single_process_batches(case: Shared) -> None:
             assert max(sizes) <= arguments["batch_size"] // count
 
 
-def sizes_of(share: list[Any]) -> list[int]:
+def sizes_of(share):
     return [len(batch) for batch in share]
 
 
@@ -386,24 +350,24 @@ class Loaded:
     state: Any
 
 
-def load(arguments: Arguments, state: Any, stage: Stage) -> Loaded:
+def load(arguments, state, stage):
     """Resume from a state, and load what belongs to a stage."""
     feed = build(arguments, stage.depth)
     if state is not None:
         feed.load_state_dict(through_file(state))
     epochs = [epoch(feed) for _ in range(stage.epochs)]
-    batches: Epoch = []
+    batches = []
     if stage.batches > 0:
         batches = epoch(islice(feed, stage.batches))
     return Loaded(epochs, batches, feed.state_dict())
 
 
 def check_stages(
-    arguments: Arguments,
-    stages: list[Stage],
-    run: Callable[..., list[Any]] = on_each_rank,
-    **options: Any,
-) -> None:
+    arguments,
+    stages,
+    run=on_each_rank,
+    **options,
+):
     """Resume each stage from the one before; compare the batches of all ranks with the expected.
 
     Args:
@@ -438,11 +402,11 @@ def check_stages(
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> tuple[Arguments, list[Stage]]:
+def runs(draw):
     arguments, (*numbers, last) = draw(loaders_for_ranks(3))
     length = len(expected_epochs(arguments, 1)[0])
     begin = 0
-    stages: list[Stage] = []
+    stages = []
     for processes in numbers:
         epochs = draw(st.integers(0, 1))
         if epochs > 0:
@@ -464,7 +428,7 @@ ONE_PROCESS = [Stage(1, 0, 2, 0), Stage(1, 0, 3, 0), Stage(1, 2, 0, 3)]
 @example((RAGGED, FROM_FOUR_PROCESSES_TO_ONE))
 @example((RAGGED | {"training": True}, ONE_PROCESS))
 @examples(300)
-def test_resume_twice_with_other_world_sizes(run: tuple[Arguments, list[Stage]]) -> None:
+def test_resume_twice_with_other_world_sizes(run):
     check_stages(*run, num_workers=0)
 
 
@@ -472,19 +436,19 @@ def test_resume_twice_with_other_world_sizes(run: tuple[Arguments, list[Stage]])
 @given(runs(), st.booleans())
 @example((RAGGED, FROM_FOUR_PROCESSES_TO_ONE), True)
 @examples(4)
-def test_resume_with_workers(run: tuple[Arguments, list[Stage]], persistent: bool) -> None:
+def test_resume_with_workers(run, persistent):
     """Workers inherit torchrun's variables."""
     check_stages(*run, num_workers=2, persistent_workers=persistent)
 
 
 @pytest.mark.slow
-def test_workers_start_as_on_windows() -> None:
+def test_workers_start_as_on_windows():
     spawned = make_loader(range(8), 2, num_workers=1, multiprocessing_context="spawn")
     assert epoch(spawned) == epoch(make_loader(range(8), 2, num_workers=0))
 
 
 @pytest.mark.slow
-def test_resume_twice_in_process_groups() -> None:
-    arguments: Arguments = {"dataset": range(31), "batch_size": 6, "training": False, "seed": 2}
+def test_resume_twice_in_process_groups():
+    arguments = {"dataset": range(31), "batch_size": 6, "training": False, "seed": 2}
     stages = [Stage(2, 0, 2, 1), Stage(1, 0, 1, 0), Stage(3, 2, 0, 1)]
     check_stages({**arguments, "shuffle": True}, stages, run, num_workers=0)

@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections import namedtuple
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,30 +25,28 @@ depths = st.integers(0, 3)
 class Counted:
     """A loader that counts the batches it hands out, and fails at one of them."""
 
-    def __init__(
-        self, length: int, fails_at: int | None = None, error: type[BaseException] = OSError
-    ) -> None:
+    def __init__(self, length, fails_at=None, error=OSError):
         self.length = length
         self.fails_at = fails_at
         self.error = error
         self.count = 0
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self):
         for index in range(self.length):
             if index == self.fails_at:
                 raise self.error(index)
             self.count = index + 1
             yield torch.tensor(index)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self):
         return {"count": self.count}
 
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+    def load_state_dict(self, state_dict):
         self.count = state_dict["count"]
 
 
 @given(st.integers(0, 8), st.integers(0, 4))
-def test_state_is_of_last_batch_handed_out(length: int, depth: int) -> None:
+def test_state_is_of_last_batch_handed_out(length, depth):
     loader = Counted(length)
     feed = ahead(loader, depth)
     for index, batch in enumerate(feed):
@@ -59,7 +56,7 @@ def test_state_is_of_last_batch_handed_out(length: int, depth: int) -> None:
     assert feed.state_dict() == {"count": length}
 
 
-def test_nothing_is_fetched_ahead_on_a_cpu() -> None:
+def test_nothing_is_fetched_ahead_on_a_cpu():
     loader = Counted(3)
     next(iter(prefetch(loader, "cpu")))
     assert loader.count == 1
@@ -68,23 +65,23 @@ def test_nothing_is_fetched_ahead_on_a_cpu() -> None:
 class Rewinding(Counted):
     """A loader that is back at its beginning after its last batch."""
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self):
         yield from super().__iter__()
         self.count = 0
 
 
 @pytest.mark.parametrize("depth", [0, 2])
-def test_state_after_the_last_batch_is_that_of_the_end(depth: int) -> None:
+def test_state_after_the_last_batch_is_that_of_the_end(depth):
     feed = ahead(Rewinding(5), depth)
     assert len(list(feed)) == 5
     assert feed.state_dict() == {"count": 0}
 
 
 @given(st.sampled_from([OSError, KeyboardInterrupt]), st.integers(0, 5), st.integers(0, 4))
-def test_error_loses_no_batch(error: type[BaseException], fails_at: int, depth: int) -> None:
+def test_error_loses_no_batch(error, fails_at, depth):
     """An error follows the batches before it; an interrupt comes at once, with its place saved."""
     feed = ahead(Counted(6, fails_at, error), depth)
-    numbers: list[int] = []
+    numbers = []
     with pytest.raises(error):
         numbers.extend(batch.item() for batch in feed)
     if error is OSError:
@@ -95,7 +92,7 @@ def test_error_loses_no_batch(error: type[BaseException], fails_at: int, depth: 
     assert feed.state_dict() == {"count": expected}
 
 
-def test_error_leaves_no_reference_cycle() -> None:
+def test_error_leaves_no_reference_cycle():
     loader = Counted(6, 3)
     alive = weakref.ref(loader)
     gc.disable()
@@ -109,7 +106,7 @@ def test_error_leaves_no_reference_cycle() -> None:
 
 
 @given(depths, st.lists(st.booleans(), max_size=12))
-def test_stateless_loader_allows_two_iterations(depth: int, turns: list[bool]) -> None:
+def test_stateless_loader_allows_two_iterations(depth, turns):
     feed = ahead([torch.tensor(index) for index in range(4)], depth)
     assert len(feed) == 4
     iterations = [iter(feed), iter(feed)]
@@ -118,16 +115,16 @@ def test_stateless_loader_allows_two_iterations(depth: int, turns: list[bool]) -
         assert next(iterations[turn], None) == next(expected[turn], None)
 
 
-def test_cpu_batches_are_passed_through() -> None:
+def test_cpu_batches_are_passed_through():
     point = namedtuple("point", "x y")
     batches = [{"a": point(torch.ones(2), "name"), "b": [torch.zeros(1), None]}]
     for passed, batch in zip(prefetch(batches, "cpu"), batches, strict=True):
         assert passed is batch
 
 
-def _storages(tree: Any) -> set[int]:
+def _storages(tree):
     """Return the memory addresses of all tensors in a tree, for a sparse one those of its parts."""
-    addresses: set[int] = set()
+    addresses = set()
     for leaf in pytree.tree_leaves(tree):
         if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
             addresses.add(leaf.untyped_storage().data_ptr())
@@ -142,7 +139,7 @@ class TensorLayout:
     num_parts: int
     options: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def tensor(self) -> Tensor:
+    def tensor(self):
         dense = torch.eye(4)
         if self.layout == torch.strided:
             return dense
@@ -162,7 +159,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.filterwarnings("ignore:Sparse [A-Z]+ tensor support is in beta state:UserWarning")
-def test_dense_parts_cover_tensor_memory(layout: TensorLayout) -> None:
+def test_dense_parts_cover_tensor_memory(layout):
     """Unknown memory could be reused before the work on it is done."""
     tensor = layout.tensor()
     parts = _dense_parts(tensor)
@@ -172,7 +169,7 @@ def test_dense_parts_cover_tensor_memory(layout: TensorLayout) -> None:
     assert len(parts) == layout.num_parts
 
 
-def test_dense_parts_cover_other_leaves() -> None:
+def test_dense_parts_cover_other_leaves():
     unsorted = pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
     for packed in (unsorted, pack_sequence([torch.ones(3), torch.ones(2)])):
         # batch_sizes stays on the CPU.
@@ -191,42 +188,42 @@ COUNT = 12
 class Dense:
     """A kind of batch: it is built from numbers, and they can be read from it."""
 
-    def build(self, values: Tensor) -> Any:
+    def build(self, values):
         return values
 
-    def numbers(self, batch: Any) -> Tensor:
+    def numbers(self, batch):
         return batch
 
 
 class Subclass(Dense):
-    def build(self, values: Tensor) -> Any:
+    def build(self, values):
         return values.as_subclass(torch.nn.Buffer)
 
 
 class Sparse(Dense):
     """Every third element is filled."""
 
-    def build(self, values: Tensor) -> Any:
+    def build(self, values):
         places = torch.arange(len(values))[None] * 3
         return torch.sparse_coo_tensor(places, values, (3 * len(values),))
 
-    def numbers(self, batch: Any) -> Tensor:
+    def numbers(self, batch):
         return torch.stack([batch._values(), batch._indices()[0]])
 
 
 class Packed(Dense):
-    def build(self, values: Tensor) -> Any:
+    def build(self, values):
         return pack_sequence([*values.view(2, -1)], enforce_sorted=False)
 
-    def numbers(self, batch: Any) -> Tensor:
+    def numbers(self, batch):
         return batch.data
 
 
 class MixedLayouts(Dense):
-    def build(self, values: Tensor) -> Any:
+    def build(self, values):
         return {"a": [values, "name"], "b": (None, values + 1)}
 
-    def numbers(self, batch: Any) -> Tensor:
+    def numbers(self, batch):
         return batch["a"][0] + batch["b"][1]
 
 
@@ -236,10 +233,10 @@ class MixedLayouts(Dense):
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("late", ["copies", "work"])
 @pytest.mark.parametrize("kind", [Dense(), Subclass(), Sparse(), Packed(), MixedLayouts()])
-def test_copies_and_work_wait_for_each_other(kind: Dense, late: str, depth: int) -> None:
+def test_copies_and_work_wait_for_each_other(kind, late, depth):
     """One of the streams is delayed; the work on each batch still finds that batch and no other."""
 
-    def collate(samples: Any) -> Any:
+    def collate(samples):
         return kind.build(samples[0])
 
     loader = make_loader(
@@ -261,7 +258,7 @@ def test_copies_and_work_wait_for_each_other(kind: Dense, late: str, depth: int)
     else:
         delayed = work
         punctual = copies
-    sums: list[Tensor] = []
+    sums = []
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -280,18 +277,18 @@ def test_copies_and_work_wait_for_each_other(kind: Dense, late: str, depth: int)
 
 
 @pytest.mark.gpu
-def test_queued_writes_to_device_batches_finish_first() -> None:
+def test_queued_writes_to_device_batches_finish_first():
     """Work that a loader has queued on another stream is done before its batch is used."""
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
 
-    def loader() -> Iterator[tuple[Tensor, Tensor]]:
+    def loader():
         for number in range(1, COUNT + 1):
             torch.cuda._sleep(20_000_000)
             yield torch.full((SIZE,), number, device="cuda"), torch.tensor(number).pin_memory()
 
     # With depth 1, a batch is built on one stream and used on the other.
     feed = iter(prefetch(loader(), "cuda", depth=1))
-    differences: list[Tensor] = []
+    differences = []
     for index in range(COUNT):
         with torch.cuda.stream(streams[index % 2]):
             filled, copied = next(feed)
@@ -304,10 +301,10 @@ def test_queued_writes_to_device_batches_finish_first() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("place", [0, 2, 5])
-def test_copy_error_follows_earlier_batches(place: int, depth: int) -> None:
-    batches: list[Any] = [torch.tensor(index) for index in range(6)]
+def test_copy_error_follows_earlier_batches(place, depth):
+    batches = [torch.tensor(index) for index in range(6)]
     batches[place] = [batches[place], torch.ones(2).to_mkldnn()]
-    numbers: list[int] = []
+    numbers = []
     with pytest.raises(TypeError, match=r"layout torch\._mkldnn"):
         numbers.extend(batch.item() for batch in prefetch(batches, "cuda", depth=depth))
     assert numbers == list(range(place))
@@ -315,7 +312,7 @@ def test_copy_error_follows_earlier_batches(place: int, depth: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("default", ["cpu", "cuda"])
-def test_resume_with_pinned_batches_and_workers(default: str) -> None:
+def test_resume_with_pinned_batches_and_workers(default):
     """Torch's default device changes nothing."""
     arguments = {"dataset": range(20), "batch_size": 3, "device": "cuda", "num_workers": 2}
     uninterrupted = make_loader(**arguments)

@@ -1,22 +1,16 @@
 """The design page of three curves, in a browser."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import contextmanager
 
 import pytest
 from support.design.design import served
 
-from plateau_jax import Curve
 from plateau_jax.design.answers import initial_curves
-from plateau_jax.design.server import Server
-
-Visit = Callable[..., AbstractContextManager[Any]]
 
 
 # One for each file: two of playwright's loops in one process exclude each other.
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     from support.design.page import chromium  # which only slow tests need
 
     with chromium() as browser:
@@ -24,7 +18,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server():
     from support.design.page import CURVES, PEAK
 
     with served(initial_curves(list(CURVES.items()), PEAK)) as server:
@@ -32,7 +26,7 @@ def server() -> Iterator[Server]:
 
 
 @contextmanager
-def open_page(browser: Any, host: Server, size: tuple[int, int], **options: Any) -> Generator[Any]:
+def open_page(browser, host, size, **options):
     """Open the page in a new context of the browser, with these options.
 
     Afterwards, check for errors and for requests to other hosts.
@@ -46,16 +40,16 @@ def open_page(browser: Any, host: Server, size: tuple[int, int], **options: Any)
         **options,
     )
     page = context.new_page()
-    requests: list[str] = []
-    errors: list[str] = []
+    requests = []
+    errors = []
 
-    def on_request(request: Any) -> None:
+    def on_request(request):
         requests.append(request.url)
 
-    def on_error(error: Any) -> None:
+    def on_error(error):
         errors.append(str(error))
 
-    def on_message(message: Any) -> None:  # such as one of the security policy
+    def on_message(message):  # such as one of the security policy
         # This is logged if the server rejects a request or does not answer.
         if not message.text.startswith("Failed to load resource: "):
             errors.append(message.text)
@@ -74,14 +68,12 @@ def open_page(browser: Any, host: Server, size: tuple[int, int], **options: Any)
 
 
 @pytest.fixture
-def visit(browser: Any, server: Server) -> Visit:
+def visit(browser, server):
     """Return a function that opens the page, of different curves if they are given."""
     from support.design.page import PEAK, WIDE
 
     @contextmanager
-    def visit(
-        curves: Mapping[str, Curve] | None = None, size: tuple[int, int] = WIDE, **options: Any
-    ) -> Generator[Any]:
+    def visit(curves=None, size=WIDE, **options):
         if curves is None:
             with open_page(browser, server, size, **options) as design:
                 yield design
@@ -96,14 +88,14 @@ def visit(browser: Any, server: Server) -> Visit:
 
 
 @pytest.fixture
-def design(visit: Visit) -> Iterator[Any]:
+def design(visit):
     """The page of the three curves, with STABLE selected."""
     with visit() as design:
         yield design
 
 
 @pytest.fixture(scope="module")
-def page_of_many_tests(browser: Any, server: Server) -> Iterator[Any]:
+def page_of_many_tests(browser, server):
     from support.design.page import WIDE
 
     with open_page(browser, server, WIDE) as design:
@@ -111,7 +103,7 @@ def page_of_many_tests(browser: Any, server: Server) -> Iterator[Any]:
 
 
 @pytest.fixture
-def undone(page_of_many_tests: Any) -> Iterator[Any]:
+def undone(page_of_many_tests):
     """A page like `design` that many tests change, since opening it takes long.
 
     Afterwards, undo the changes, and check that no message is left.

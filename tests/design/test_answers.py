@@ -5,13 +5,11 @@ import json
 import re
 import warnings
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from numpy.typing import NDArray
 from support.curves.descriptions import build, descriptions
 from support.design.design import PEAK, answer_about, describe_curve, run_copied
 from support.examples import examples
@@ -25,7 +23,7 @@ from plateau_jax.design.answers import (
     initial_curves,
     warmup_arguments,
 )
-from plateau_jax.design.handles import MAX_HANDLES, Handle, curve_and_peak_handles
+from plateau_jax.design.handles import MAX_HANDLES, curve_and_peak_handles
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
 STAGES = [(4, 1.0), (16,), (0, 0.5), (10, 0.1, "exponential"), (10, 0.0, "1-sqrt")]
@@ -54,7 +52,7 @@ DESCRIPTIONS = descriptions(counts=range(5), scaled=True)
 
 
 @given(DESCRIPTIONS, st.sampled_from((PEAK, 1.0, 0.1)))
-def test_copied_code_builds_the_curve(description: Any, peak: float) -> None:
+def test_copied_code_builds_the_curve(description, peak):
     curve = build(description)
     answer = answer_about(curve, peak)
     with warnings.catch_warnings():
@@ -80,7 +78,7 @@ def test_copied_code_builds_the_curve(description: Any, peak: float) -> None:
 
 
 @given(DESCRIPTIONS)
-def test_picture_points_lie_on_the_curve(description: Any) -> None:
+def test_picture_points_lie_on_the_curve(description):
     curve = build(description)
     answer = answer_about(curve)
     steps = np.asarray(answer["steps"])
@@ -91,7 +89,7 @@ def test_picture_points_lie_on_the_curve(description: Any) -> None:
 
 
 @given(DESCRIPTIONS)
-def test_table_names_the_columns_of_describe(description: Any) -> None:
+def test_table_names_the_columns_of_describe(description):
     """With a peak of 1, its learning rates are the levels."""
     curve = build(description)
     table = answer_about(curve, 1.0)["segments"]
@@ -105,7 +103,7 @@ def test_table_names_the_columns_of_describe(description: Any) -> None:
     assert words == [line.split() for line in described]
 
 
-def test_omissions_of_long_curves_are_reported() -> None:
+def test_omissions_of_long_curves_are_reported():
     curve = StagedCurve([(10, 1 - number / 500) for number in range(400)])
     answer = answer_about(curve)
     segments = len(curve.describe().splitlines()) - 1
@@ -119,13 +117,13 @@ def test_omissions_of_long_curves_are_reported() -> None:
 # Handles.
 
 
-def value_at(entry: Any, path: Any) -> Any:
+def value_at(entry, path):
     for key in path:
         entry = entry[key]
     return entry
 
 
-def increase(holder: Any, key: Any, distance: float, value: float) -> None:
+def increase(holder, key, distance, value):
     """Increase a number of the JSON as the page does, to 12 digits; `value` stands for None."""
     before = holder[key]
     if before is None:
@@ -138,7 +136,7 @@ def increase(holder: Any, key: Any, distance: float, value: float) -> None:
     holder[key] = number
 
 
-def plateau_in_steps(arguments: Any, name: str, index: int) -> list[int]:
+def plateau_in_steps(arguments, name, index):
     """Return the start and length of a plateau; one in percent becomes the last one in steps."""
     if name == "plateaus":
         start, length = arguments["plateaus"].pop(index)
@@ -150,9 +148,9 @@ def plateau_in_steps(arguments: Any, name: str, index: int) -> list[int]:
     return arguments["absolute_plateaus"][index]
 
 
-def arguments_after_move(curve: Curve, handle: Handle, value: float) -> dict[str, Any]:
+def arguments_after_move(curve, handle, value):
     """Compute the curve's JSON after a handle is moved to a value."""
-    entry: Any = {"curve": copy.deepcopy(curve.to_dict())}
+    entry = {"curve": copy.deepcopy(curve.to_dict())}
     distance = value - handle.value
     if distance == 0:
         return entry["curve"]
@@ -180,9 +178,9 @@ def arguments_after_move(curve: Curve, handle: Handle, value: float) -> dict[str
     return entry["curve"]
 
 
-def name_and_curve(handle: Handle) -> tuple[str, Any]:
+def name_and_curve(handle):
     """Return a handle's name and the path of its curve, which stay when a plateau moves."""
-    path: list[Any] = []
+    path = []
     for key in handle.path:
         if key in ("plateaus", "absolute_plateaus"):
             break
@@ -190,7 +188,7 @@ def name_and_curve(handle: Handle) -> tuple[str, Any]:
     return handle.name, tuple(path)
 
 
-def curve_after_move(handle: Handle, arguments: dict[str, Any]) -> Curve | None:
+def curve_after_move(handle, arguments):
     """Return the moved curve; None if it isn't valid, or if its constructor sorted the plateaus."""
     try:
         moved = Curve.from_dict(arguments)
@@ -214,7 +212,7 @@ def curve_after_move(handle: Handle, arguments: dict[str, Any]) -> Curve | None:
 # All decay comes before the plateau, or after it.
 @example({"total_steps": 100, "plateaus": [(30, 70)]}, "lowest")
 @example({"total_steps": 100, "plateaus": [(0, 70)]}, "highest")
-def test_handle_moves_to_the_dragged_value(description: Any, aim: str) -> None:
+def test_handle_moves_to_the_dragged_value(description, aim):
     curve = build(description)
     for handle in curve_and_peak_handles(curve, PEAK)[1:]:
         assert handle.low <= handle.value <= handle.high, handle
@@ -238,7 +236,7 @@ def test_handle_moves_to_the_dragged_value(description: Any, aim: str) -> None:
                 check_moved(handle, moved, value)
 
 
-def check_moved(handle: Handle, moved: Handle, value: float) -> None:
+def check_moved(handle, moved, value):
     """Check that a handle that was moved to a value is there."""
     assert moved.value == pytest.approx(value, rel=1e-9, abs=1e-9)
     if handle.axis == "step":
@@ -252,7 +250,7 @@ def check_moved(handle: Handle, moved: Handle, value: float) -> None:
 
 
 @pytest.mark.parametrize("plateaus", [[(20, 30)], [(10, 20), (50, 7)], [(12, 80)]])
-def test_curves_beyond_plateau_limits_are_invalid(plateaus: Any) -> None:
+def test_curves_beyond_plateau_limits_are_invalid(plateaus):
     curve = PlateauCurve(100, warmup_steps=10, absolute_plateaus=plateaus)
     all_handles = curve_and_peak_handles(curve, PEAK)
     handles = [handle for handle in all_handles if handle.name.startswith("Plateau")]
@@ -264,7 +262,7 @@ def test_curves_beyond_plateau_limits_are_invalid(plateaus: Any) -> None:
                 Curve.from_dict(arguments)
 
 
-def test_cooldown_may_start_until_it_ends_at_the_last_step() -> None:
+def test_cooldown_may_start_until_it_ends_at_the_last_step():
     handles = {handle.name: handle for handle in curve_and_peak_handles(COOLED, PEAK)}
     start = handles["Cooldown, start"]
     arguments = arguments_after_move(COOLED, start, start.high)
@@ -272,16 +270,7 @@ def test_cooldown_may_start_until_it_ends_at_the_last_step() -> None:
     assert latest.total_steps == 2**31 - 1
 
 
-def test_handles_have_unique_names() -> None:
-    cooled_twice = STAGED.cooldown(20, 10).cooldown(16, 1)
-    nested = COOLED.then(cooled_twice).cooldown(38, 1).then(STABLE)
-    for curve in (*CURVES, SCALED, nested):
-        names = [handle.name for handle in curve_and_peak_handles(curve, PEAK)]
-        assert names[0] == "Peak learning rate"
-        assert len(set(names)) == len(names)
-
-
-def test_curve_with_too_many_handles_has_that_of_the_peak() -> None:
+def test_curve_with_too_many_handles_has_that_of_the_peak():
     stairs = StagedCurve([(1,), (0, 0.5)] * MAX_HANDLES, start=1.0)
     (handle,) = answer_about(stairs)["handles"]
     assert handle["name"] == "Peak learning rate"
@@ -290,17 +279,17 @@ def test_curve_with_too_many_handles_has_that_of_the_peak() -> None:
 # Several curves.
 
 
-def entries_of(*curves: Curve, peak: float = PEAK) -> list[dict[str, Any]]:
+def entries_of(*curves, peak=PEAK):
     return [{"curve": curve.to_dict(), "peak": peak} for curve in curves]
 
 
-def answer_about_curves(*curves: Curve) -> Any:
+def answer_about_curves(*curves):
     return answer_page({"curves": entries_of(*curves), "runs": []})
 
 
-def test_ratios_and_learning_rates_match_the_library() -> None:
-    entries: list[Any] = []
-    learning_rates: list[float] = []
+def test_ratios_and_learning_rates_match_the_library():
+    entries = []
+    learning_rates = []
     for place, curve in enumerate(CURVES):
         peak = 0.5 + place
         entries.append({"curve": curve.to_dict(), "peak": peak})
@@ -314,16 +303,7 @@ def test_ratios_and_learning_rates_match_the_library() -> None:
         assert ratios["best_peak"] == 0.5 * ratio
 
 
-def test_note_speaks_of_batch_plans_if_a_curve_has_one() -> None:
-    plan = BatchPlan([(0, 8), (4000, 16)])
-    scaled = plan.scale(STABLE, 8, reference=16)
-    answer = answer_about_curves(STABLE, scaled)
-    assert "BatchPlan.scale" in answer["note"]
-    answer = answer_about_curves(STABLE)
-    assert "BatchPlan.scale" not in answer["note"]
-
-
-def test_curve_at_zero_has_no_ratio() -> None:
+def test_curve_at_zero_has_no_ratio():
     zero = build({"stages": [(10,)], "start": 0.0})
     of_stable, of_zero = answer_about_curves(STABLE, zero)["ratios"]
     assert of_stable["bound"] == 1
@@ -332,7 +312,7 @@ def test_curve_at_zero_has_no_ratio() -> None:
     assert "the first curve" in of_stable["fault"]
 
 
-def test_other_answers_are_about_valid_curves() -> None:
+def test_other_answers_are_about_valid_curves():
     faulty = {"curve": {**STABLE.to_dict(), "total_steps": 0}, "peak": PEAK}
     entries = [faulty, {"curve": STABLE.to_dict(), "peak": "3e-4"}]
     answer = answer_page({"curves": entries, "step": 40, "runs": []})
@@ -353,7 +333,7 @@ TEXTS = st.text(max_size=5)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS
 
 
-def containers_of(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def containers_of(items):
     lists = st.lists(items, max_size=3)
     objects = st.dictionaries(TEXTS, items, max_size=3)
     return lists | objects
@@ -362,7 +342,7 @@ def containers_of(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 JUNK = st.recursive(LEAVES, containers_of, max_leaves=6)
 
 
-def keys_of(value: Any) -> list[Any]:
+def keys_of(value):
     """Return the keys of an object, or the indices of a list; of anything else, none."""
     if isinstance(value, dict):
         return list(value)
@@ -372,10 +352,10 @@ def keys_of(value: Any) -> list[Any]:
 
 
 @given(st.sampled_from([*CURVES, SCALED]), st.data())
-def test_any_field_value_gets_an_answer(curve: Curve, data: st.DataObject) -> None:
-    question: Any = {"curve": copy.deepcopy(curve.to_dict()), "peak": PEAK}
+def test_any_field_value_gets_an_answer(curve, data):
+    question = {"curve": copy.deepcopy(curve.to_dict()), "peak": PEAK}
     holder = question
-    key: Any = "curve"
+    key = "curve"
     while keys_of(holder[key]) and data.draw(st.booleans()):
         holder = holder[key]
         key = data.draw(st.sampled_from(keys_of(holder)))
@@ -389,7 +369,7 @@ def test_any_field_value_gets_an_answer(curve: Curve, data: st.DataObject) -> No
 
 
 @given(st.floats(0, 1, exclude_min=True), st.floats(1e-37, 1e38))
-def test_answers_are_json(scale: float, peak: float) -> None:
+def test_answers_are_json(scale, peak):
     """JSON has neither infinity nor NaN."""
     continued = COOLED.then(STAGED, scale=scale)
     entries = entries_of(STABLE, continued, peak=peak)
@@ -403,7 +383,7 @@ def test_answers_are_json(scale: float, peak: float) -> None:
 @pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
 @given(descriptions(counts=range(5)))
 @example({"stages": [(5, 1.0)], "start": 0.0})
-def test_warmup_ends_where_the_curve_stops_rising(description: Any) -> None:
+def test_warmup_ends_where_the_curve_stops_rising(description):
     curve = build(description)
     arguments = warmup_arguments(curve)
     warm = PlateauCurve(curve.total_steps, **arguments)
@@ -428,7 +408,7 @@ with suppress_warnings():
         (ZEROS, PlateauCurve(10_000)),
     ],
 )
-def test_single_curve_is_compared_at_its_warmup(curve: Curve, cosine: Curve) -> None:
+def test_single_curve_is_compared_at_its_warmup(curve, cosine):
     assert initial_curves([("Mine", curve)], PEAK) == [
         {"name": "Cosine", "peak": PEAK, "curve": cosine.to_dict()},
         {"name": "Mine", "peak": PEAK, "curve": curve.to_dict()},
@@ -438,7 +418,7 @@ def test_single_curve_is_compared_at_its_warmup(curve: Curve, cosine: Curve) -> 
 # Looks: each shape has a picture; each curve is visible in light and dark, and has its own dash.
 
 
-def test_pictures_of_shapes_fall_and_rise() -> None:
+def test_pictures_of_shapes_fall_and_rise():
     for choices in choices_per_field().values():
         for choice in choices:
             falling = choice["levels"]["falling"]
@@ -450,42 +430,26 @@ def test_pictures_of_shapes_fall_and_rise() -> None:
 PAGE = files("plateau_jax.design") / "page"
 
 
-def luminance(colour: str) -> float:
+def luminance(colour):
     """Return the relative luminance of a colour in hexadecimal digits, as WCAG 2.2 defines it."""
     codes = list(bytes.fromhex(colour))
-    srgb: NDArray[np.float64] = np.array(codes) / 255
+    srgb = np.array(codes) / 255
     of_brighter = ((srgb + 0.055) / 1.055) ** 2.4
     linear = np.where(srgb <= 0.04045, srgb / 12.92, of_brighter)
     red, green, blue = linear.tolist()
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(first: str, second: str) -> float:
+def contrast(first, second):
     darker, brighter = sorted([luminance(first), luminance(second)])
     return (brighter + 0.05) / (darker + 0.05)
 
 
 @pytest.mark.parametrize("name", ["c0", "c1", "c2", "c3", "c4", "c5"])
-def test_colours_differ_from_the_card(name: str) -> None:
+def test_colours_differ_from_the_card(name):
     css = (PAGE / "page.css").read_text()
     colours = dict(re.findall(r"--(\w+): (light-dark\(#\w+, #\w+\))", css))
     light, dark = re.findall(r"#(\w+)", colours[name])
     light_card, dark_card = re.findall(r"#(\w+)", colours["card"])
     assert contrast(light, light_card) >= 3  # WCAG 2.2, 1.4.11
     assert contrast(dark, dark_card) >= 3
-
-
-def test_every_curve_has_its_dash() -> None:
-    """A look is a colour and a dash: all twelve dashes differ, for those who see no colour."""
-    script = (PAGE / "looks.js").read_text()
-    (listed,) = re.findall(r"DASHES = \[([^]]*)\]", script)
-    dashes = re.findall(r'"([\d ]+)"', listed)
-    assert len(dashes) == 12
-    assert len(set(dashes)) == 12
-
-
-def test_start_of_a_cooldown_hides_the_handle_below_it() -> None:
-    curve = PlateauCurve(100, plateaus=[(50, 20)]).cooldown(70, 10)
-    handles = curve_and_peak_handles(curve, PEAK)
-    at_start = [handle.name for handle in handles if handle.step == 70]
-    assert at_start == ["Cooldown, start"]

@@ -7,7 +7,7 @@ import pytest
 from support.design.design import PEAK, answer_about, fault_of
 from support.forecasts.logs import LOSSES, STEPS, csv_of, opened
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax import PlateauCurve, StagedCurve
 from plateau_jax.design.answers import answer_page
 
 GOOD = PlateauCurve(300, warmup_steps=30, plateaus=[(0, 70)], min_lr_ratio=0.1).to_dict()
@@ -26,11 +26,11 @@ class Fault:
     message: str
 
 
-def of_plateaus(plateaus: Any, path: tuple[int, ...], message: str) -> Fault:
+def of_plateaus(plateaus, path, message):
     return Fault({**GOOD, "plateaus": plateaus}, ("plateaus", *path), message)
 
 
-def of_stages(stages: Any, path: tuple[int, ...], message: str) -> Fault:
+def of_stages(stages, path, message):
     return Fault({**STAGES, "stages": stages}, ("stages", *path), message)
 
 
@@ -52,43 +52,29 @@ every_fault = pytest.mark.parametrize(
 )
 
 
-def cooldown_of(curve: Any) -> dict[str, Any]:
+def cooldown_of(curve):
     return {"kind": "cooldown", "curve": curve, "at": 3, "steps": 4}
 
 
-def continued_by(curve: Any) -> dict[str, Any]:
+def continued_by(curve):
     return {"kind": "then", "curve": GOOD, "other": curve}
 
 
-def inner_curve(curve: Any) -> dict[str, Any]:
+def inner_curve(curve):
     """Return a curve in which the cooldown and the continuation are wrong, too."""
     cooldown = {**cooldown_of(curve), "steps": -4}
     return {"kind": "then", "curve": cooldown, "other": {"total_steps": -1}}
 
 
 @every_fault
-def test_fault_stands_at_its_field(fault: Fault) -> None:
+def test_fault_stands_at_its_field(fault):
     found = fault_of({"curve": fault.curve, "peak": PEAK})
     assert fault.message in found["message"]
     assert found["path"] == ("curve", *fault.path)
 
 
 @every_fault
-def test_fault_of_a_curve_with_a_cooldown(fault: Fault) -> None:
-    found = fault_of({"curve": cooldown_of(fault.curve), "peak": PEAK})
-    assert f"curve.{fault.message}" in found["message"]
-    assert found["path"] == ("curve", "curve", *fault.path)
-
-
-@every_fault
-def test_fault_of_a_continuation(fault: Fault) -> None:
-    found = fault_of({"curve": continued_by(fault.curve), "peak": PEAK})
-    assert f"other.{fault.message}" in found["message"]
-    assert found["path"] == ("curve", "other", *fault.path)
-
-
-@every_fault
-def test_innermost_fault_counts(fault: Fault) -> None:
+def test_innermost_fault_counts(fault):
     found = fault_of({"curve": inner_curve(fault.curve), "peak": PEAK})
     assert f"curve.curve.{fault.message}" in found["message"]
     assert found["path"] == ("curve", "curve", "curve", *fault.path)
@@ -103,7 +89,7 @@ def test_innermost_fault_counts(fault: Fault) -> None:
         (inner_curve(5), ("curve", "curve", "curve")),
     ],
 )
-def test_number_instead_of_a_curve(curve: Any, path: tuple[str, ...]) -> None:
+def test_number_instead_of_a_curve(curve, path):
     fault = fault_of({"curve": curve, "peak": PEAK})
     assert " = 5 must be a mapping" in fault["message"]
     assert fault["path"] == path
@@ -112,7 +98,7 @@ def test_number_instead_of_a_curve(curve: Any, path: tuple[str, ...]) -> None:
 TOO_MANY = "curve has 6000 stages, plateaus and batches; this page takes at most 5000"
 
 
-def test_curve_of_too_many_stages() -> None:
+def test_curve_of_too_many_stages():
     many = {"stages": [[10, 0.5]] * 3000, "start": 1.0}
     part = {"kind": "part", "curve": many}
     two_of_many = {"kind": "then", "curve": many, "other": part}
@@ -120,7 +106,7 @@ def test_curve_of_too_many_stages() -> None:
     assert TOO_MANY in fault["message"]
 
 
-def restarted(curve: Curve) -> Curve:
+def restarted(curve):
     """Return the curve and 64 repetitions of it."""
     restarts = curve
     for _ in range(64):
@@ -128,13 +114,7 @@ def restarted(curve: Curve) -> Curve:
     return restarts
 
 
-def test_many_restarts_of_a_few_stages_are_described() -> None:
-    wsd = StagedCurve.wsd(100, warmup_steps=5, decay_steps=20)
-    answer = answer_about(restarted(wsd))
-    assert answer["total"] == 6500
-
-
-def test_many_restarts_of_many_stages() -> None:
+def test_many_restarts_of_many_stages():
     stages = [(3, 1.0), (3, 0.5)] * 20
     curve = restarted(StagedCurve(stages))
     fault = fault_of({"curve": curve.to_dict(), "peak": PEAK})
@@ -143,24 +123,17 @@ def test_many_restarts_of_many_stages() -> None:
     assert "they count as 88360; this page takes at most 10000" in message
 
 
-def test_batch_plan_of_too_many_batches() -> None:
-    pairs = [[step, 8] for step in range(5999)]
-    scaled = {"kind": "scaled", "curve": GOOD, "pairs": pairs, "unit": 1, "reference": 8}
-    fault = fault_of({"curve": scaled, "peak": PEAK})
-    assert TOO_MANY in fault["message"]
-
-
 # Peaks.
 
 
 @pytest.mark.parametrize("peak", [-1, "x", None, True, 1e300, 1e-300, float("nan")])
-def test_invalid_peak_is_a_fault_of_the_peak(peak: Any) -> None:
+def test_invalid_peak_is_a_fault_of_the_peak(peak):
     fault = fault_of({"curve": GOOD, "peak": peak})
     assert fault["path"] == ("peak",)
     assert fault["message"].startswith("peak = ")
 
 
-def test_unlikely_peak_gets_a_remark() -> None:
+def test_unlikely_peak_gets_a_remark():
     curve = PlateauCurve.from_dict(GOOD)
     (remark,) = answer_about(curve, 1e9)["advice"]
     assert remark["path"] == ("peak",)
@@ -213,7 +186,7 @@ every_unlikely_curve = pytest.mark.parametrize(
 )
 
 
-def advice_about(curve: dict[str, Any]) -> Any:
+def advice_about(curve):
     """Return the only advice about a curve. A warning in the terminal would be an error here."""
     entry = {"curve": curve, "peak": PEAK}
     answer = answer_page({"curves": [entry], "step": 5, "runs": []})
@@ -223,16 +196,9 @@ def advice_about(curve: dict[str, Any]) -> Any:
 
 
 @every_unlikely_curve
-def test_warning_is_advice_at_its_field(unlikely: Unlikely) -> None:
+def test_warning_is_advice_at_its_field(unlikely):
     advice = advice_about(unlikely.curve)
     assert advice["path"] == ("curve", unlikely.field)
-    assert advice["message"].startswith(unlikely.advice)
-
-
-@every_unlikely_curve
-def test_warning_about_a_continuation_is_at_its_field(unlikely: Unlikely) -> None:
-    advice = advice_about(continued_by(unlikely.curve))
-    assert advice["path"] == ("curve", "other", unlikely.field)
     assert advice["message"].startswith(unlikely.advice)
 
 
@@ -241,9 +207,7 @@ def test_warning_about_a_continuation_is_at_its_field(unlikely: Unlikely) -> Non
 TEXT = csv_of(step=STEPS, loss=LOSSES)
 
 
-def check_unclear(
-    answer: dict[str, Any], message: str, *, argument: str | None = None, columns: Any = ()
-) -> None:
+def check_unclear(answer, message, *, argument=None, columns=()):
     """Check that an answer asks for an argument, and which columns it offers to choose from."""
     assert answer["argument"] == argument
     assert answer["columns"] == list(columns)
@@ -251,48 +215,26 @@ def check_unclear(
     assert not answer["fault"].endswith("or")  # the page ends the sentence, and adds its own advice
 
 
-def test_log_without_learning_rates_or_curve() -> None:
+def test_log_without_learning_rates_or_curve():
     answer = opened(TEXT, None, None)
     message = "no usual column for lr among 'step', 'loss'"
     check_unclear(answer, message, argument="lr", columns=["step", "loss"])
 
 
-def test_log_with_learning_rates_of_zero() -> None:
-    text = csv_of(step=[500, 600], loss=[3, 2], lr=[0, 0])
-    answer = opened(text, None, None)
-    check_unclear(answer, "no learning rate above 0", argument="curve")
-
-
-def test_log_without_a_usual_column_of_steps() -> None:
+def test_log_without_a_usual_column_of_steps():
     answer = opened(csv_of(n=STEPS, loss=LOSSES))
     message = "log.csv has no usual column for step"
     check_unclear(answer, message, argument="step", columns=["n", "loss"])
 
 
-def test_log_that_is_not_json() -> None:
-    answer = opened("{\n")
-    check_unclear(answer, "log.csv, line 1: this line is not JSON")
-
-
-def test_log_of_too_many_lines() -> None:
+def test_log_of_too_many_lines():
     answer = opened("\n" * 100_001)
     message = "log.csv has 100001 lines; this page reads at most 100000"
     check_unclear(answer, message)
 
 
-def test_log_of_negative_losses() -> None:
-    answer = opened(csv_of(step=STEPS, loss=-LOSSES))
-    check_unclear(answer, "log.csv, line 2: loss = -2.")
-
-
-def test_resumed_run_is_advice() -> None:
+def test_resumed_run_is_advice():
     text = csv_of(step=[*STEPS, 900], loss=[*LOSSES, 3])
     (advice,) = opened(text)["advice"]
     count = "6 earlier losses are left out, from step 900 on"
     assert f"steps repeat, as in a resumed run: {count}" in advice
-
-
-def test_perplexities_are_advice() -> None:
-    text = csv_of(step=STEPS, loss=10 * LOSSES)
-    (advice,) = opened(text)["advice"]
-    assert "take the logarithm" in advice

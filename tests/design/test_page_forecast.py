@@ -1,22 +1,17 @@
 """Forecasts on the page in a browser: from opened logs, for every curve, those of `LossFit`."""
 
-import gzip
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from numpy.typing import NDArray
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import expect
 from support.design.design import served
-from support.design.page import DROP, DesignPage
+from support.design.page import DROP
 from support.forecasts.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS, csv_of, rows_of
 
-from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.design.answers import initial_curves
-from plateau_jax.design.server import Server
-from plateau_jax.forecasts.loss_comparison import LossForecast
 
 pytestmark = pytest.mark.slow
 
@@ -29,18 +24,18 @@ TEXT = csv_of(step=STEPS, loss=LOSSES)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server():
     curves = [("Cosine", COSINE), ("Long", LONG), ("Stable", STABLE)]
     with served(initial_curves(curves, PEAK)) as server:
         yield server
 
 
-def expect_status(design: DesignPage, text: str) -> None:
+def expect_status(design, text):
     """Wait until the status of the dialog contains a text."""
     expect(design.status).to_contain_text(text)
 
 
-def expect_forecast(design: DesignPage, name: str, forecast: LossForecast) -> None:
+def expect_forecast(design, name, forecast):
     loss, low, high, _ = forecast
     cell = design.cell(name)
     if forecast.is_known:
@@ -51,12 +46,12 @@ def expect_forecast(design: DesignPage, name: str, forecast: LossForecast) -> No
         expect(cell).to_have_text(f"{loss:.3f} ± ?")
 
 
-def written(number: float) -> str:
+def written(number):
     """Return a number with its sign as the page writes it."""
     return f"{number:+.3f}".replace("-", "−")
 
 
-def expect_difference_to_cosine(design: DesignPage, name: str, curve: Curve) -> None:
+def expect_difference_to_cosine(design, name, curve):
     comparison = FIT.compare({"cosine": COSINE, "curve": curve}, PEAK)
     _, expected = comparison.differences
     difference = written(expected.difference)
@@ -70,14 +65,14 @@ def expect_difference_to_cosine(design: DesignPage, name: str, curve: Curve) -> 
         expect(cell).to_contain_text("not distinguishable")
 
 
-def expect_peaks(design: DesignPage, *peaks: float) -> None:
+def expect_peaks(design, *peaks):
     for name, peak in zip(design.names, peaks, strict=True):
         design.do(f"Edit {name}")
         assert design.peak() == peak
 
 
 @pytest.fixture
-def fitted(design: DesignPage) -> DesignPage:
+def fitted(design):
     """The page with the log of COSINE."""
     heading = design.page.get_by_role("columnheader", name="Forecast loss")
     picture = design.page.locator("#losses")
@@ -91,7 +86,7 @@ def fitted(design: DesignPage) -> DesignPage:
 # Forecasts in the table.
 
 
-def test_every_curve_is_forecast(fitted: DesignPage) -> None:
+def test_every_curve_is_forecast(fitted):
     headings = fitted.page.locator("#curves th:visible").all_inner_texts()
     assert headings[:4] == ["Curve", "Forecast loss", "Difference", "Bound"]
     trust = fitted.page.locator("#trust")
@@ -114,7 +109,7 @@ def test_every_curve_is_forecast(fitted: DesignPage) -> None:
     expect(note).to_contain_text(f"Long, Long (2): {too_long}")
 
 
-def test_forecast_follows_a_dragged_handle(fitted: DesignPage) -> None:
+def test_forecast_follows_a_dragged_handle(fitted):
     fitted.drag("Plateau 1, end", -60, 0, releases=False)
     dragged = fitted.curve
     expected = FIT.predict(dragged)
@@ -134,7 +129,7 @@ def test_forecast_follows_a_dragged_handle(fitted: DesignPage) -> None:
     expect(fitted.notes).to_contain_text(expected.reasons[0])
 
 
-def test_run_keeps_its_curve(fitted: DesignPage) -> None:
+def test_run_keeps_its_curve(fitted):
     """The curve in the table may change; undo concerns the curves alone; a reload keeps both."""
     longer = PlateauCurve(1500, warmup_steps=50)
     fitted.do("Edit Cosine", ("Total steps", "1500"))
@@ -151,11 +146,11 @@ def test_run_keeps_its_curve(fitted: DesignPage) -> None:
 # Logs.
 
 
-def use_button(design: DesignPage) -> Locator:
+def use_button(design):
     return design.dialog.get_by_role("button", name="Use this log")
 
 
-def test_dialog_asks_for_what_the_log_lacks(design: DesignPage) -> None:
+def test_dialog_asks_for_what_the_log_lacks(design):
     """The curve with its peak, and each column that is unclear."""
     text = csv_of(
         n=STEPS,
@@ -191,7 +186,7 @@ def test_dialog_asks_for_what_the_log_lacks(design: DesignPage) -> None:
     expect_forecast(design, "Stable", fit.predict(STABLE, PEAK))
 
 
-def test_two_logs_are_fitted_together(design: DesignPage) -> None:
+def test_two_logs_are_fitted_together(design):
     """One asks for its curve, the other has learning rates."""
     columns = {"step": STEPS, "lr": PEAK * COSINE(STEPS), "loss": LOSSES + 0.004}
     design.choose(run=TEXT, second=csv_of(**columns))
@@ -208,16 +203,7 @@ def test_two_logs_are_fitted_together(design: DesignPage) -> None:
     expect(design.button("Open a log…")).to_be_focused()
 
 
-def test_compressed_log_is_opened(design: DesignPage) -> None:
-    design.choose(run=gzip.compress(TEXT.encode()))
-    design.set("Trained with", "Cosine")
-    design.accept()
-    expect_forecast(design, "Stable", FORECAST_OF_STABLE)
-    reason = "the intervals were tested on runs of 3000 to 201524 steps"
-    expect(design.notes).to_contain_text(reason)
-
-
-def test_rejected_logs_say_why(design: DesignPage) -> None:
+def test_rejected_logs_say_why(design):
     use = use_button(design)
     design.choose(binary=b"\x89PNG")
     expect_status(design, "binary.csv, line 1: byte 0x89 is not UTF-8")
@@ -228,7 +214,7 @@ def test_rejected_logs_say_why(design: DesignPage) -> None:
     expect(use).to_be_disabled()
 
 
-def test_rejected_fits_say_why(design: DesignPage) -> None:
+def test_rejected_fits_say_why(design):
     fault = design.page.locator("#forecast-fault")
     design.open_log(csv_of(step=STEPS[::5], loss=LOSSES[::5]))
     expect(fault).to_contain_text("a fit needs at least 20: log the loss more often")
@@ -237,7 +223,7 @@ def test_rejected_fits_say_why(design: DesignPage) -> None:
     expect(fault).to_be_empty()
 
 
-def test_dropped_log_opens_the_dialog(design: DesignPage) -> None:
+def test_dropped_log_opens_the_dialog(design):
     """It may be larger than other requests."""
     large = csv_of(step=STEPS, loss=LOSSES, note=["x" * 50_000] * len(STEPS))
     design.page.evaluate(DROP, ["dropped.csv", large])
@@ -248,7 +234,7 @@ def test_dropped_log_opens_the_dialog(design: DesignPage) -> None:
     expect_forecast(design, "Stable", FORECAST_OF_STABLE)
 
 
-def test_dialog_says_that_the_server_does_not_answer(design: DesignPage) -> None:
+def test_dialog_says_that_the_server_does_not_answer(design):
     design.page.route("**/log", lambda route: route.abort(), times=1)
     design.choose(run=TEXT)
     alert = design.dialog.get_by_role("alert")
@@ -257,7 +243,7 @@ def test_dialog_says_that_the_server_does_not_answer(design: DesignPage) -> None
     expect(design.page.locator("#trouble")).to_be_hidden()
 
 
-def test_page_offers_the_largest_learning_rate_of_the_run(design: DesignPage) -> None:
+def test_page_offers_the_largest_learning_rate_of_the_run(design):
     """The curve of the run reaches half its peak, twice that of the other curves."""
     half = StagedCurve([(50, 0.5, "linear"), (950, 0, "cosine")], start=0)
     design.open_json(half.to_dict())
@@ -280,7 +266,7 @@ def test_page_offers_the_largest_learning_rate_of_the_run(design: DesignPage) ->
     expect_peaks(design, PEAK, PEAK, PEAK, 4 * PEAK)
 
 
-def test_warnings_about_a_log_stay_on_the_page(design: DesignPage) -> None:
+def test_warnings_about_a_log_stay_on_the_page(design):
     steps = [*STEPS, 980, 1000]
     losses = [*LOSSES, *(LOSSES[-2:] + 1e-3)]
     design.open_log(csv_of(step=steps, loss=losses))
@@ -300,15 +286,13 @@ TICKS = """ticks => ticks.map((tick) => [
     tick.y.baseVal[0].value,
 ])"""
 
-Floats = NDArray[np.float64]
 
-
-def shown_points(design: DesignPage, selector: str) -> tuple[Floats, Floats]:
+def shown_points(design, selector):
     """Return the steps and the losses of a line in the picture, by the labels of the axes."""
-    steps: list[float] = []
-    steps_x: list[float] = []
-    losses: list[float] = []
-    losses_y: list[float] = []
+    steps = []
+    steps_x = []
+    losses = []
+    losses_y = []
     ticks = design.page.locator("#losses .tick").evaluate_all(TICKS)
     for text, anchor, x, y in ticks:
         if not text[0].isdigit():
@@ -331,26 +315,26 @@ def shown_points(design: DesignPage, selector: str) -> tuple[Floats, Floats]:
     return np.polyval(step_axis, points[:, 0]), np.polyval(loss_axis, points[:, 1])
 
 
-def test_picture_shows_losses_fit_and_forecasts(fitted: DesignPage) -> None:
+def test_picture_shows_losses_fit_and_forecasts(fitted):
     check_logged_losses(fitted)
     check_fit(fitted)
     check_forecasts(fitted)
 
 
-def check_logged_losses(fitted: DesignPage) -> None:
+def check_logged_losses(fitted):
     steps, losses = shown_points(fitted, ".logged")
     assert_allclose(steps, STEPS[-len(steps) :], atol=3)
     assert_allclose(losses, LOSSES[-len(losses) :], atol=2e-3)
 
 
-def check_fit(fitted: DesignPage) -> None:
+def check_fit(fitted):
     steps, losses = shown_points(fitted, ".fit")
     late_steps = np.rint(steps[20:]).astype(int)
     expected = FIT.losses(COSINE, late_steps)
     assert_allclose(losses[20:], expected, atol=4e-3)
 
 
-def check_forecasts(fitted: DesignPage) -> None:
+def check_forecasts(fitted):
     forecast = FORECAST_OF_STABLE
     steps, losses = shown_points(fitted, ".curve.selected")
     assert steps[-1] == pytest.approx(2000, abs=3)
@@ -363,7 +347,7 @@ def check_forecasts(fitted: DesignPage) -> None:
     expect(legend).to_contain_text("Long no forecast")
 
 
-def test_warmup_of_no_run_has_no_interval(fitted: DesignPage) -> None:
+def test_warmup_of_no_run_has_no_interval(fitted):
     curve = PlateauCurve(1000, warmup_steps=400)
     fitted.do("Edit Cosine", ("Warmup steps", "400"))
     expect_forecast(fitted, "Cosine", FIT.predict(curve))

@@ -2,16 +2,13 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Dialog, expect
-from support.design.page import COSINE, CURVES, DROP, PEAK, STABLE, STAGED, DesignPage
+from playwright.sync_api import expect
+from support.design.page import COSINE, DROP, PEAK, STABLE, STAGED
 
-from plateau_jax import Curve, compare
+from plateau_jax import compare
 from plateau_jax.design.questions import MAX_CURVES
-from plateau_jax.design.server import Server
 from plateau_jax.theory import comparison
 
 pytestmark = pytest.mark.slow
@@ -22,7 +19,7 @@ CHANGED = replace(STABLE, warmup_steps=700)
 # The table.
 
 
-def check_ratios(design: DesignPage, *curves: Curve) -> None:
+def check_ratios(design, *curves):
     """Check that the table compares these curves as the library does."""
     design.settle()
     table = compare(*curves)
@@ -34,13 +31,13 @@ def check_ratios(design: DesignPage, *curves: Curve) -> None:
         expect(shown_peak).to_have_text(f"× {peak:.3f}")
 
 
-def rename(design: DesignPage, name: str, text: str) -> None:
+def rename(design, name, text):
     field = design.field(f"Name of {name}")
     field.fill(text)
     field.blur()
 
 
-def test_curves_are_compared_with_the_first(design: DesignPage) -> None:
+def test_curves_are_compared_with_the_first(design):
     check_ratios(design, COSINE, STAGED, STABLE)
     expect(design.page.locator("polyline")).to_have_count(3)
     design.drag("Plateau 1, end", 40, 0)
@@ -57,7 +54,7 @@ def test_curves_are_compared_with_the_first(design: DesignPage) -> None:
     assert design.peak() == pytest.approx(PEAK * best, rel=5e-3)
 
 
-def test_ratios_have_the_names_that_compare_prints(undone: DesignPage) -> None:
+def test_ratios_have_the_names_that_compare_prints(undone):
     for name in ("Bound", "Best peak"):
         heading = undone.page.get_by_role("columnheader", name=name, exact=True)
         cells = undone.page.locator(f"#curves [data-label='{name}']")
@@ -65,7 +62,7 @@ def test_ratios_have_the_names_that_compare_prints(undone: DesignPage) -> None:
         expect(cells).to_have_count(3)
 
 
-def test_note_on_the_ratios_is_that_of_the_library(undone: DesignPage) -> None:
+def test_note_on_the_ratios_is_that_of_the_library(undone):
     summary = undone.page.get_by_text("Ratios to the first curve, each at its best peak")
     note = undone.page.locator("#note")
     expect(note).to_be_hidden()
@@ -74,7 +71,7 @@ def test_note_on_the_ratios_is_that_of_the_library(undone: DesignPage) -> None:
     expect(note).to_have_text(comparison.note(is_scaled=False))
 
 
-def test_curves_of_other_length_are_marked(undone: DesignPage) -> None:
+def test_curves_of_other_length_are_marked(undone):
     marks = undone.page.locator(".length")
     marked_row = undone.page.get_by_role("row").filter(has=marks)
     remark = undone.page.locator("#lengths")
@@ -88,7 +85,7 @@ def test_curves_of_other_length_are_marked(undone: DesignPage) -> None:
     expect(marks).to_have_text(["10\u202f000 steps"] * 2)
 
 
-def test_twelve_curves_are_distinct_and_the_most(design: DesignPage) -> None:
+def test_twelve_curves_are_distinct_and_the_most(design):
     rows = design.page.locator("#curves tbody tr")
     for number in range(4, MAX_CURVES):
         name = "a cosine"
@@ -121,14 +118,14 @@ def test_twelve_curves_are_distinct_and_the_most(design: DesignPage) -> None:
 # Names.
 
 
-def test_emptied_name_is_distinct(design: DesignPage) -> None:
+def test_emptied_name_is_distinct(design):
     rename(design, "Cosine", "Curve 3")
     rename(design, "Stages", "")
     rename(design, "Stable", " ")
     assert design.names == ["Curve 3", "Curve 2", "Curve 3 (2)"]
 
 
-def test_undo_belongs_to_a_name_while_it_is_typed(design: DesignPage) -> None:
+def test_undo_belongs_to_a_name_while_it_is_typed(design):
     """An answer changes the table, where the name is typed. The browser's undo survives that."""
     held = design.hold_the_next_answer()
     with design.page.expect_request("**/page"):
@@ -157,7 +154,7 @@ def test_undo_belongs_to_a_name_while_it_is_typed(design: DesignPage) -> None:
 # Code and files.
 
 
-def test_code_is_copied_to_the_clipboard(design: DesignPage) -> None:
+def test_code_is_copied_to_the_clipboard(design):
     parts = {
         "optax": "optax_schedule(",
         "PyTorch": "lambda_lr(",
@@ -173,7 +170,7 @@ def test_code_is_copied_to_the_clipboard(design: DesignPage) -> None:
         assert part in copied
 
 
-def test_json_can_be_pasted(undone: DesignPage) -> None:
+def test_json_can_be_pasted(undone):
     curve = STAGED.cooldown(3_000, 500).then(STABLE, scale=0.125)
     undone.open_json(curve.to_dict())
     undone.check(curve)
@@ -183,7 +180,7 @@ def test_json_can_be_pasted(undone: DesignPage) -> None:
     ("text", "message"),
     [("{", "in JSON at position 1"), ('{"total_steps": 0}', "total_steps = 0 must lie")],
 )
-def test_wrong_json_is_rejected(undone: DesignPage, text: str, message: str) -> None:
+def test_wrong_json_is_rejected(undone, text, message):
     undone.do("Open…")
     pasted = undone.dialog.get_by_role("textbox")
     pasted.evaluate("(box, text) => (box.value = text)", text)
@@ -193,21 +190,14 @@ def test_wrong_json_is_rejected(undone: DesignPage, text: str, message: str) -> 
     undone.press("Escape")
 
 
-def drop(design: DesignPage, content: Any) -> None:
+def drop(design, content):
     """Drop a file of JSON on the page."""
     design.page.evaluate(DROP, ["dropped.json", json.dumps(content)])
     expect(design.dialog.get_by_role("textbox")).not_to_have_value("")
     design.accept()
 
 
-def test_dropped_curve_is_added(undone: DesignPage) -> None:
-    curve = STAGED.cooldown(3_000, 500)
-    drop(undone, curve.to_dict())
-    assert undone.names == [*CURVES, "dropped"]
-    assert undone.curve == curve
-
-
-def test_dropped_page_replaces_all_curves(design: DesignPage) -> None:
+def test_dropped_page_replaces_all_curves(design):
     only_curve = {"name": "Only", "peak": 0.5, "curve": STABLE.to_dict()}
     drop(design, {"curves": [only_curve]})
     assert design.names == ["Only"]
@@ -215,14 +205,14 @@ def test_dropped_page_replaces_all_curves(design: DesignPage) -> None:
     assert design.peak() == 0.5
 
 
-SAVED_PAGE: list[dict[str, Any]] = [
+SAVED_PAGE = [
     {"name": "Cosine", "peak": PEAK, "curve": COSINE.to_dict()},
     {"name": "Three stages", "peak": PEAK, "curve": STAGED.to_dict()},
     {"name": "Stable", "peak": 0.0125, "curve": STABLE.to_dict()},
 ]
 
 
-def check_saved_page(design: DesignPage) -> None:
+def check_saved_page(design):
     assert design.names == [saved["name"] for saved in SAVED_PAGE]
     for saved in SAVED_PAGE:
         design.do(f"Edit {saved['name']}")
@@ -230,7 +220,7 @@ def check_saved_page(design: DesignPage) -> None:
         assert design.peak() == saved["peak"]
 
 
-def test_saved_page_is_opened_again(design: DesignPage, tmp_path: Path) -> None:
+def test_saved_page_is_opened_again(design, tmp_path):
     design.field("Peak learning rate").fill("0.0125")
     rename(design, "Stages", "Three stages")
     design.do(("Warmup steps", "20000"))  # not valid: saved as it was
@@ -258,7 +248,7 @@ def test_saved_page_is_opened_again(design: DesignPage, tmp_path: Path) -> None:
 # Reloads, and a server that doesn't answer.
 
 
-def test_reload_keeps_undo_and_redo(design: DesignPage) -> None:
+def test_reload_keeps_undo_and_redo(design):
     design.do(("Warmup steps", "700"))
     design.reload()
     design.do("Undo")
@@ -268,7 +258,7 @@ def test_reload_keeps_undo_and_redo(design: DesignPage) -> None:
     assert design.curve == CHANGED
 
 
-def test_reload_keeps_the_last_valid_picture(design: DesignPage) -> None:
+def test_reload_keeps_the_last_valid_picture(design):
     message = design.page.get_by_text("total_steps = 'many' must be an integer")
     stale = design.page.locator("#stale")
     design.do(("Warmup steps", "700"))
@@ -286,16 +276,16 @@ def test_reload_keeps_the_last_valid_picture(design: DesignPage) -> None:
     expect(stale).to_be_hidden()
 
 
-def test_page_works_without_storage(design: DesignPage) -> None:
+def test_page_works_without_storage(design):
     """If storage is full or blocked, the browser asks before it reloads the tab."""
     script = "Storage.prototype.setItem = () => { throw new Error('full') }"
     design.page.add_init_script(script)
     design.reload()
     design.do(("Warmup steps", "700"))
     assert design.curve == CHANGED
-    asked: list[str] = []
+    asked = []
 
-    def accept(dialog: Dialog) -> None:
+    def accept(dialog):
         asked.append(dialog.type)
         dialog.accept()
 
@@ -305,7 +295,7 @@ def test_page_works_without_storage(design: DesignPage) -> None:
     assert design.curve == STABLE
 
 
-def test_stopped_server_is_reported_until_it_answers(design: DesignPage, server: Server) -> None:
+def test_stopped_server_is_reported_until_it_answers(design, server):
     design.page.route("**/*", lambda route: route.abort())
     design.field("Warmup steps").fill("700")
     alert = design.page.get_by_role("alert").filter(has_text="The server does not answer")

@@ -4,18 +4,16 @@ import json
 import math
 import re
 from base64 import b64encode
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.damage import Change, damage, removed, replaced_by
+from support.damage import damage, removed, replaced_by
 from support.design.design import request, served
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
 from plateau_jax.design.answers import answer_request
-from plateau_jax.design.server import Server
 
 # Valid questions.
 
@@ -25,7 +23,7 @@ _BATCH_PLAN = BatchPlan([(0, 8), (800, 16)])
 _STEPS = list(range(20, 1001, 20))
 
 
-def _run(curve: dict[str, Any], lrs_from: int | None) -> dict[str, Any]:
+def _run(curve, lrs_from):
     """Return the values of a run, which a question has as JSON text."""
     losses = 2.5 + 2 / np.sqrt(_STEPS) + 0.1 * _STABLE(_STEPS)
     return {
@@ -38,7 +36,7 @@ def _run(curve: dict[str, Any], lrs_from: int | None) -> dict[str, Any]:
     }
 
 
-_WRITTEN: dict[str, Any] = {
+_WRITTEN = {
     "total_steps": "1e3",
     "warmup_steps": "5%",
     "plateaus": [[10, 20]],
@@ -46,24 +44,24 @@ _WRITTEN: dict[str, Any] = {
 }
 _DERIVED = _STABLE.cooldown(500, 100, to=0.01).then(_STAGED.part(10, 800), scale=0.5)
 _SCALED = _BATCH_PLAN.scale(_STAGED, 4, reference=16)
-_CURVES: list[dict[str, Any]] = [
+_CURVES = [
     _WRITTEN,
     {**_STABLE.to_dict()},
     {**_STAGED.to_dict()},
     {**_DERIVED.to_dict()},
     {**_SCALED.to_dict()},
 ]
-_ENTRIES: list[dict[str, Any]] = [{"curve": curve, "peak": "1e-3"} for curve in _CURVES]
+_ENTRIES = [{"curve": curve, "peak": "1e-3"} for curve in _CURVES]
 RUN = _run(_CURVES[1], None)
 """The values of a run that can be fitted."""
 
 
-def in_base64(text: str) -> str:
+def in_base64(text):
     """Return the content of a log, as the page sends it."""
     return b64encode(text.encode()).decode()
 
 
-def _csv() -> str:
+def _csv():
     lines = ["step,loss,lr\n"]
     for step in _STEPS:
         loss = 4 - step / 1000
@@ -79,15 +77,15 @@ _JSON_LINES = """\
 _JSON_LOG = {"name": "log.jsonl", "content": in_base64(_JSON_LINES)}
 
 
-def _questions() -> list[tuple[str, dict[str, Any]]]:
-    page: dict[str, Any] = {"curves": [_ENTRIES[0]], "step": None, "runs": [RUN]}
-    undescribed: dict[str, Any] = {
+def _questions():
+    page = {"curves": [_ENTRIES[0]], "step": None, "runs": [RUN]}
+    undescribed = {
         "curves": [_ENTRIES[1], _ENTRIES[2]],
         "describe": False,
         "runs": [RUN, _run(_CURVES[0], 20)],
     }
     columns = {"step": "step", "loss": "loss", "lr": "lr"}
-    questions: list[tuple[str, dict[str, Any]]] = [
+    questions = [
         ("/page", page),
         ("/page", undescribed),
         ("/log", {**_CSV_LOG, "columns": columns, "curve": None, "peak": None}),
@@ -104,11 +102,11 @@ QUESTIONS = _questions()
 """The path and the values of valid questions. Their runs are still to be written as JSON text."""
 
 
-def body_of(question: dict[str, Any]) -> bytes:
+def body_of(question):
     """Return the body of a request, with each run as JSON text."""
-    runs: Any = question.get("runs")
+    runs = question.get("runs")
     if isinstance(runs, list):
-        texts: list[Any] = []
+        texts = []
         for run in runs:
             if isinstance(run, dict):
                 run = json.dumps(run)
@@ -118,41 +116,41 @@ def body_of(question: dict[str, Any]) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server():
     with served() as server:
         yield server
 
 
 @pytest.mark.parametrize(("path", "question"), QUESTIONS)
-def test_questions_are_answered(path: str, question: dict[str, Any]) -> None:
+def test_questions_are_answered(path, question):
     assert "fault" not in json.dumps(answer_request(path, body_of(question)))
 
 
 # Wrong values are named by their path.
 
 
-def check_rejected(server: Server, path: str, question: dict[str, Any], message: str) -> None:
+def check_rejected(server, path, question, message):
     reply = request(server, "POST", path, body_of(question))
     assert reply.status == 400
     assert reply.json["error"].startswith(message)
 
 
 @pytest.fixture(autouse=True)
-def silence(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+def silence(capfd):
     """Check that nothing is printed in the terminal."""
     yield
     assert capfd.readouterr() == ("", "")
 
 
-def deep_list() -> list[Any]:
+def deep_list():
     """Return 100 lists, one in the other."""
-    nested: list[Any] = []
+    nested = []
     for _ in range(100):
         nested = [nested]
     return nested
 
 
-def stages(count: int) -> dict[str, Any]:
+def stages(count):
     return {"stages": [[1, 0.5]] * count}
 
 
@@ -179,12 +177,8 @@ def stages(count: int) -> dict[str, Any]:
         ({"runs": ["{}"] * 65}, "runs has 65 items; the page takes at most 64"),
     ],
 )
-def test_wrong_values_of_a_page(server: Server, fields: dict[str, Any], message: str) -> None:
+def test_wrong_values_of_a_page(server, fields, message):
     check_rejected(server, "/page", {"curves": [], **fields}, message)
-
-
-def test_page_without_curves(server: Server) -> None:
-    check_rejected(server, "/page", {}, "curves is missing")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +202,7 @@ def test_page_without_curves(server: Server) -> None:
         ({"lrs_from": 0.5}, ".lrs_from = 0.5 must be an integer"),
     ],
 )
-def test_wrong_values_of_a_run(server: Server, values: dict[str, Any], message: str) -> None:
+def test_wrong_values_of_a_run(server, values, message):
     """The second of two runs has them."""
     question = {"curves": [], "runs": [RUN, {**RUN, **values}]}
     check_rejected(server, "/page", question, f"runs[1]{message}")
@@ -234,39 +228,35 @@ def test_wrong_values_of_a_run(server: Server, values: dict[str, Any], message: 
         ({"curve": {"total_steps": 5}}, "peak = None must be a number"),
     ],
 )
-def test_wrong_values_of_a_log(server: Server, fields: dict[str, Any], message: str) -> None:
+def test_wrong_values_of_a_log(server, fields, message):
     log = {"name": "log.csv", "content": in_base64("step,loss\n1,3\n")}
     check_rejected(server, "/log", {**log, **fields}, message)
 
 
-def test_log_without_a_name(server: Server) -> None:
+def test_log_without_a_name(server):
     check_rejected(server, "/log", {"content": ""}, "name is missing")
-
-
-def test_log_without_content(server: Server) -> None:
-    check_rejected(server, "/log", {"name": ""}, "content is missing")
 
 
 # Any change of a valid question.
 
 
-def _nested(depth: int) -> Any:
-    value: Any = 1
+def _nested(depth):
+    value = 1
     for _ in range(depth):
         value = {"curve": [value]}
     return value
 
 
-def _losses_of_scale(scale: float) -> list[float]:
+def _losses_of_scale(scale):
     """Return as many numbers as a run has losses."""
     return [scale * (1 + 1 / step) for step in _STEPS]
 
 
-def _steps_times(factor: int) -> list[int]:
+def _steps_times(factor):
     return [factor * step for step in _STEPS]
 
 
-def _stages(count: int) -> list[list[float]]:
+def _stages(count):
     return [[1, 0.5] for _ in range(count)]
 
 
@@ -311,10 +301,10 @@ _values = st.one_of(
 )
 
 
-def _added(name: str, value: Any) -> Change:
+def _added(name, value):
     """Return the change that adds an entry to an object, or an item to a list."""
 
-    def added(holder: Any) -> Any:
+    def added(holder):
         if isinstance(holder, dict):
             return {**holder, name: value}
         return [value, *holder]
@@ -326,7 +316,7 @@ _changes = st.one_of(_values.map(replaced_by), st.just(removed), st.builds(_adde
 
 
 @st.composite
-def changed_questions(draw: st.DrawFn) -> tuple[str, bytes]:
+def changed_questions(draw):
     """Draw the path and the body of a question with one to three changes, also in its runs."""
     path, valid = draw(st.sampled_from(QUESTIONS))
     question = json.loads(json.dumps(valid))
@@ -343,7 +333,7 @@ BEGINNINGS = {
 
 
 @given(changed_questions())
-def test_any_change_is_answered_or_rejected(changed: tuple[str, bytes]) -> None:
+def test_any_change_is_answered_or_rejected(changed):
     path, body = changed
     try:
         answer = answer_request(path, body)
@@ -354,17 +344,3 @@ def test_any_change_is_answered_or_rejected(changed: tuple[str, bytes]) -> None:
         assert len(message) < 1000
     else:
         json.dumps(answer, allow_nan=False)
-
-
-@given(changed_questions())
-def test_server_survives_any_change(server: Server, changed: tuple[str, bytes]) -> None:
-    path, body = changed
-    reply = request(server, "POST", path, body)
-    try:
-        expected = answer_request(path, body)
-    except (TypeError, ValueError) as error:
-        assert reply.status == 400
-        expected = {"error": str(error)}
-    else:
-        assert reply.status == 200
-    assert reply.json == json.loads(json.dumps(expected))

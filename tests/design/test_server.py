@@ -7,15 +7,13 @@ import socket
 import struct
 import subprocess
 from base64 import b64encode
-from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
-from typing import Any
 from unittest.mock import ANY, Mock
 
 import pytest
 from support.commands import AT_A_TERMINAL
-from support.design.design import Reply, ask, request, served
+from support.design.design import ask, request, served
 
 from plateau_jax import PlateauCurve
 from plateau_jax.__main__ import main
@@ -27,13 +25,13 @@ BODY = json.dumps(QUESTION).encode()
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server():
     with served() as server:
         yield server
 
 
 @pytest.fixture(autouse=True)
-def check_server_still_answers(server: Server) -> Iterator[None]:
+def check_server_still_answers(server):
     yield
     assert ask(server, "/page", QUESTION)["curves"][0]["curve"] == CURVE.to_dict()
 
@@ -41,10 +39,10 @@ def check_server_still_answers(server: Server) -> Iterator[None]:
 # Requests that are answered.
 
 
-def check_for_this_origin_only(reply: Reply) -> None:
+def check_for_this_origin_only(reply):
     assert reply.headers["X-Content-Type-Options"] == "nosniff"
     assert not [name for name in reply.headers if name.startswith("Access-Control")]
-    policies: dict[str, str] = {}
+    policies = {}
     for policy in reply.headers["Content-Security-Policy"].split("; "):
         kind, sources = policy.split(" ", 1)
         policies[kind] = sources
@@ -55,7 +53,7 @@ def check_for_this_origin_only(reply: Reply) -> None:
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", "": "text/html"}
 
 
-def test_page_files_are_served_to_this_origin_only(server: Server) -> None:
+def test_page_files_are_served_to_this_origin_only(server):
     assert server.server_address[0] == "127.0.0.1"
     paths = ["/"]
     for content in server.files.values():  # the page and its scripts name the others
@@ -68,22 +66,22 @@ def test_page_files_are_served_to_this_origin_only(server: Server) -> None:
         check_for_this_origin_only(reply)
 
 
-def test_page_is_served_under_the_name_of_the_host(server: Server) -> None:
+def test_page_is_served_under_the_name_of_the_host(server):
     assert request(server, "GET", "/", Host=f"localhost:{server.port}").status == 200
 
 
-def test_question_of_the_page_itself_is_answered(server: Server) -> None:
+def test_question_of_the_page_itself_is_answered(server):
     origin = server.address.rstrip("/")
     assert request(server, "POST", "/page", BODY, Origin=origin).status == 200
 
 
-def test_question_with_a_charset_is_answered(server: Server) -> None:
+def test_question_with_a_charset_is_answered(server):
     content_type = "application/json; charset=utf-8"
     reply = request(server, "POST", "/page?x", BODY, Content_Type=content_type)
     assert reply.status == 200
 
 
-def test_logs_may_be_large(server: Server) -> None:
+def test_logs_may_be_large(server):
     lines = ["step,loss,lr\n"]
     spaces = " " * 900
     for step in range(1, 1500):
@@ -99,7 +97,7 @@ def test_logs_may_be_large(server: Server) -> None:
 # Requests that are rejected.
 
 
-def check_rejected(reply: Reply, status: int, message: str) -> None:
+def check_rejected(reply, status, message):
     assert reply.status == status
     assert not [name for name in reply.headers if name.startswith("Access-Control")]
     assert message in reply.json["error"]
@@ -117,7 +115,7 @@ def check_rejected(reply: Reply, status: int, message: str) -> None:
         None,
     ],
 )
-def test_other_hosts_are_rejected(server: Server, path: str, host: str | None) -> None:
+def test_other_hosts_are_rejected(server, path, host):
     """DNS rebinding: a page of a host that resolves to the loopback address reads nothing."""
     if host is not None:
         host = host.format(port=server.port)
@@ -138,7 +136,7 @@ def test_other_hosts_are_rejected(server: Server, path: str, host: str | None) -
         "http://localhost:{port}@evil.example",
     ],
 )
-def test_questions_of_other_origins_are_rejected(server: Server, origin: str) -> None:
+def test_questions_of_other_origins_are_rejected(server, origin):
     origin = origin.format(port=server.port)
     check_rejected(request(server, "POST", "/page", BODY, Origin=origin), 403, "own page")
 
@@ -146,14 +144,14 @@ def test_questions_of_other_origins_are_rejected(server: Server, origin: str) ->
 @pytest.mark.parametrize(
     "path", ["/nothing", "/../server.py", "/%2e%2e/server.py", "/page.htm", "/page/"]
 )
-def test_other_paths_are_rejected(server: Server, path: str) -> None:
+def test_other_paths_are_rejected(server, path):
     message = f"there is no {path}; the page is at {server.address}"
     check_rejected(request(server, "GET", path), 404, message)
     check_rejected(request(server, "POST", path, BODY), 404, message)
 
 
 @pytest.mark.parametrize("method", ["HEAD", "PUT", "DELETE", "OPTIONS"])
-def test_other_methods_are_rejected(server: Server, method: str) -> None:
+def test_other_methods_are_rejected(server, method):
     """No answer to OPTIONS lets a page of another origin send JSON."""
     reply = request(server, method, "/page", BODY)
     assert reply.status == 501
@@ -161,7 +159,7 @@ def test_other_methods_are_rejected(server: Server, method: str) -> None:
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", None])
-def test_forms_are_rejected(server: Server, content_type: str | None) -> None:
+def test_forms_are_rejected(server, content_type):
     """Browsers send these types to other origins without a preflight request."""
     reply = request(server, "POST", "/page", BODY, Content_Type=content_type)
     check_rejected(reply, 415, "application/json")
@@ -179,7 +177,7 @@ def test_forms_are_rejected(server: Server, content_type: str | None) -> None:
         str(MAX_BODY_BYTES + 1),
     ],
 )
-def test_wrong_lengths_are_rejected(server: Server, length: str | None) -> None:
+def test_wrong_lengths_are_rejected(server, length):
     reply = request(server, "POST", "/page", b"", Content_Length=length)
     check_rejected(reply, 413, f"at most {MAX_BODY_BYTES}")
 
@@ -196,14 +194,14 @@ def test_wrong_lengths_are_rejected(server: Server, length: str | None) -> None:
         (b'"a"', "must be a JSON object"),
     ],
 )
-def test_wrong_bodies_are_rejected(server: Server, body: bytes, message: str) -> None:
+def test_wrong_bodies_are_rejected(server, body, message):
     check_rejected(request(server, "POST", "/page", body), 400, message)
 
 
 # Connections that break, and errors.
 
 
-def post(connection: socket.socket, port: int, body: bytes, length: int) -> None:
+def post(connection, port, body, length):
     """Send a question whose head promises this length."""
     head = (
         f"POST /page HTTP/1.1\r\n"
@@ -214,14 +212,14 @@ def post(connection: socket.socket, port: int, body: bytes, length: int) -> None
     connection.sendall(head.encode() + body)
 
 
-def test_truncated_bodies_are_rejected(server: Server) -> None:
+def test_truncated_bodies_are_rejected(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         post(connection, server.port, BODY[:-9], len(BODY))
         connection.shutdown(socket.SHUT_WR)
         assert b" 400 " in connection.makefile("rb").read()
 
 
-def reset_during_answer(port: int) -> None:
+def reset_during_answer(port):
     """Reset a connection in the middle of an answer, like a tab that closes."""
     entry = {"curve": PlateauCurve(10**6).to_dict(), "peak": 1}
     body = json.dumps({"curves": [entry]}).encode()
@@ -232,18 +230,14 @@ def reset_during_answer(port: int) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def test_closing_tab_does_not_stop_the_server(
-    server: Server, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_closing_tab_does_not_stop_the_server(server, capfd):
     for _ in range(5):
         reset_during_answer(server.port)
         assert ask(server, "/page", QUESTION)
     assert capfd.readouterr() == ("", "")
 
 
-def test_internal_error_is_answered(
-    server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_internal_error_is_answered(server, monkeypatch, capfd):
     failing = Mock(side_effect=KeyError("a bug"))
     with monkeypatch.context() as patch:
         patch.setattr("plateau_jax.design.server.answer_request", failing)
@@ -258,7 +252,7 @@ def test_internal_error_is_answered(
 
 @pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="Windows has other signals")
 @pytest.mark.parametrize("has_reader", [True, False])
-def test_command_ends_cleanly(has_reader: bool) -> None:
+def test_command_ends_cleanly(has_reader):
     """With Ctrl-C; also after `| head -1`, which reads the address only."""
     command = [*AT_A_TERMINAL, "--design", "--no-browser", "--port", "0"]
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
@@ -283,10 +277,8 @@ def test_command_ends_cleanly(has_reader: bool) -> None:
 
 
 @pytest.mark.parametrize("browser", [True, False])
-def test_browser_is_opened_at_the_address(
-    browser: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    opened: Queue[str] = Queue()
+def test_browser_is_opened_at_the_address(browser, monkeypatch, capsys):
+    opened = Queue()
     monkeypatch.setattr("webbrowser.open", opened.put)
     monkeypatch.setattr(Server, "serve_forever", Mock(side_effect=KeyboardInterrupt))
     serve([], 0, browser=browser)
@@ -307,9 +299,7 @@ def test_browser_is_opened_at_the_address(
         ("--cooldown 50 50", "no curve: give TOTAL"),
     ],
 )
-def test_invalid_arguments_are_rejected(
-    server: Server, arguments: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_arguments_are_rejected(server, arguments, message, capsys):
     written = arguments.format(used=server.port)
     with pytest.raises(SystemExit, match="2"):
         main(["--design", *written.split()])
@@ -326,11 +316,9 @@ def test_invalid_arguments_are_rejected(
         ("--from a.json --from b.json", ["a", "b"]),
     ],
 )
-def test_page_starts_with_curves_of_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, names: list[str]
-) -> None:
+def test_page_starts_with_curves_of_command_line(tmp_path, monkeypatch, arguments, names):
     cooled = CURVE.cooldown(500, 100)
-    saved: dict[str, Any] = {"a": CURVE.to_dict(), "b": cooled.to_dict()}
+    saved = {"a": CURVE.to_dict(), "b": cooled.to_dict()}
     monkeypatch.chdir(tmp_path)
     for name, curve in saved.items():
         text = json.dumps(curve)

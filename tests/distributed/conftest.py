@@ -1,13 +1,11 @@
 """A process group of one rank, in which the updates are those of any group."""
 
-from collections.abc import Iterator
-
 import pytest
 from torch import distributed
 
 
 @pytest.fixture(scope="module")
-def one_rank() -> Iterator[None]:
+def one_rank():
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield
     distributed.destroy_process_group()

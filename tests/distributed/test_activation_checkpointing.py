@@ -1,11 +1,8 @@
 """A model with activation checkpointing trains like the plain one, bit for bit, in less memory."""
 
 import copy
-import inspect
 import pickle
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -16,7 +13,7 @@ from support.examples import examples
 from support.training.models import batches, carried_loss
 from support.training.steps import make_step
 from support.trees import equal_trees
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.torch_version import TorchVersion
@@ -35,9 +32,7 @@ blocks_of_a_stack = st.sampled_from(
     precision=st.sampled_from(["fp32", "bf16"]),
     training=st.booleans(),
 )
-def test_checkpointed_model_has_same_bits(
-    first_blocks: Any, more_blocks: Any, precision: str, training: bool
-) -> None:
+def test_checkpointed_model_has_same_bits(first_blocks, more_blocks, precision, training):
     plain = Stack().train(training)
     model = Stack().train(training)
     assert checkpoint_activations(model, first_blocks) is model
@@ -51,17 +46,17 @@ def test_checkpointed_model_has_same_bits(
 class Passes:
     """Counts how often the mixers of a model run."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model):
         self.count = 0
         for module in model.modules():
             if isinstance(module, Mixer):
                 module.wide.register_forward_hook(self._add_pass)
 
-    def _add_pass(self, *_: Any) -> None:
+    def _add_pass(self, *_):
         self.count += 1
 
 
-def test_block_reruns_once_and_only_for_gradients() -> None:
+def test_block_reruns_once_and_only_for_gradients():
     model = checkpoint_activations(Stack(), DebugBlock)
     checkpoint_activations(model, (DebugBlock,))
     passes = Passes(model)
@@ -75,27 +70,18 @@ def test_block_reruns_once_and_only_for_gradients() -> None:
         assert passes.count == 3
 
 
-def test_second_call_wraps_no_block_again() -> None:
-    model = checkpoint_activations(Stack(), DebugBlock)
-    blocks = [module for module in model.modules() if isinstance(module, DebugBlock)]
-    forwards = [block.forward for block in blocks]
-    checkpoint_activations(model, DebugBlock)
-    for block, forward in zip(blocks, forwards, strict=True):
-        assert block.forward is forward
-
-
-def saved_bytes(model: nn.Module, inputs: Tensor) -> int:
+def saved_bytes(model, inputs):
     """Return the memory that a forward pass keeps for the backward pass, besides parameters."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    sizes: dict[int, int] = {}
+    sizes = {}
 
-    def count(tensor: Tensor) -> Tensor:
+    def count(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in parameters:
             sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    def unchanged(tensor: Tensor) -> Tensor:
+    def unchanged(tensor):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(count, unchanged):
@@ -104,7 +90,7 @@ def saved_bytes(model: nn.Module, inputs: Tensor) -> int:
     return sum(sizes.values())
 
 
-def test_only_the_inputs_of_blocks_are_kept() -> None:
+def test_only_the_inputs_of_blocks_are_kept():
     width = 16
     depth = 6
     model = nn.Sequential(*(Mixer(width) for _ in range(depth)))
@@ -116,12 +102,12 @@ def test_only_the_inputs_of_blocks_are_kept() -> None:
     assert after < before / 4
 
 
-def through_pickle(model: nn.Module) -> nn.Module:
+def through_pickle(model):
     return pickle.loads(pickle.dumps(model))
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle])
-def test_copies_are_checkpointed_and_independent(copied: Callable[[nn.Module], nn.Module]) -> None:
+def test_copies_are_checkpointed_and_independent(copied):
     original = checkpoint_activations(Stack(), DebugBlock)
     copied_model = copied(original)
     passes = Passes(copied_model)
@@ -133,12 +119,7 @@ def test_copies_are_checkpointed_and_independent(copied: Callable[[nn.Module], n
     assert equal_trees(gradients_of(original), gradients_of(Stack()))
 
 
-def test_forward_keeps_signature() -> None:
-    forward = checkpoint_activations(Mixer(4), Mixer).forward
-    assert list(inspect.signature(forward).parameters) == ["inputs", "debug"]
-
-
-def train_compiled(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+def train_compiled(model):
     """Return the losses and the weights of a compiled run."""
     carry = torch.zeros(4, 4), torch.zeros(4, 4)
     without_graph_breaks = partial(torch.compile, backend="aot_eager", fullgraph=True)
@@ -147,14 +128,14 @@ def train_compiled(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
             "adamw", model, carried_loss, carry=carry, precision="bf16", compile=True, max_norm=1.0
         )
     torch.manual_seed(2)
-    losses: list[Tensor] = []
+    losses = []
     for micro_batches in zip(batches(3), batches(3, seed=1), strict=True):
         losses.append(step(*micro_batches).loss)
     return losses, list(model.parameters())
 
 
 @pytest.mark.slow
-def test_compiled_step_has_same_bits() -> None:
+def test_compiled_step_has_same_bits():
     expected = train_compiled(Stack())
     assert equal_trees(train_compiled(checkpoint_activations(Stack(), DebugBlock)), expected)
 
@@ -162,33 +143,33 @@ def test_compiled_step_has_same_bits() -> None:
 # Under wrappers for several ranks.
 
 
-def shard_each(model: nn.Module, kind: type[nn.Module], **options: Any) -> None:
+def shard_each(model, kind, **options):
     for module in model.modules():
         if isinstance(module, kind):
             fully_shard(module, **options)
 
 
-def ddp_with_unused_layers(model: nn.Module) -> nn.Module:
+def ddp_with_unused_layers(model):
     return DistributedDataParallel(model, find_unused_parameters=True)
 
 
-def fsdp_of_blocks(model: nn.Module) -> nn.Module:
+def fsdp_of_blocks(model):
     shard_each(model, DebugBlock)
     return fully_shard(model)
 
 
-def fsdp_within_blocks(model: nn.Module) -> nn.Module:
+def fsdp_within_blocks(model):
     shard_each(model, Mixer)
     shard_each(model, DebugBlock)
     return fully_shard(model)
 
 
-def fsdp_within_blocks_alone(model: nn.Module) -> nn.Module:
+def fsdp_within_blocks_alone(model):
     shard_each(model, Mixer)
     return fully_shard(model)
 
 
-def fsdp_that_keeps_parameters(model: nn.Module) -> nn.Module:
+def fsdp_that_keeps_parameters(model):
     shard_each(model, DebugBlock, reshard_after_forward=False)
     return fully_shard(model, reshard_after_forward=False)
 
@@ -207,7 +188,7 @@ def fsdp_that_keeps_parameters(model: nn.Module) -> nn.Module:
         fsdp_that_keeps_parameters,
     ],
 )
-def test_wrapped_model_has_same_bits(wrap: Callable[..., nn.Module], blocks: Any) -> None:
+def test_wrapped_model_has_same_bits(wrap, blocks):
     """Checkpointing may come before or after wrapping."""
     order = (0, 1, 0)
     is_within_blocks = wrap in (fsdp_within_blocks, fsdp_within_blocks_alone)

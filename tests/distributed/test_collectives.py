@@ -1,6 +1,5 @@
 """Values that ranks gather; the ranks are threads."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,18 +13,18 @@ from torch_bridge.distributed.processes import in_lockstep
 CPU = torch.device("cpu")
 
 
-def as_list(batches: list[str]) -> list[str]:
+def as_list(batches):
     return batches
 
 
-def as_iterator(batches: list[str]) -> Iterator[str]:
+def as_iterator(batches):
     return iter(batches)
 
 
 class OfLengthOne(list[Any]):
     """Items whose length is wrong if there are several."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return min(super().__len__(), 1)
 
 
@@ -58,12 +57,10 @@ class OfLengthOne(list[Any]):
         ([[], []], [[], []]),
     ],
 )
-def test_all_ranks_get_the_same_number_of_batches(
-    form: Any, batches_by_rank: list[list[str]], passes_by_rank: list[list[tuple[str, bool]]]
-) -> None:
+def test_all_ranks_get_the_same_number_of_batches(form, batches_by_rank, passes_by_rank):
     """The filler is the last batch, or the first one of another rank."""
 
-    def passes() -> list[Any]:
+    def passes():
         local = form(batches_by_rank[processes.rank()])
         return list(in_lockstep(local, CPU))
 
@@ -71,8 +68,8 @@ def test_all_ranks_get_the_same_number_of_batches(
 
 
 @pytest.mark.parametrize("failing", [0, 2])
-def test_error_on_one_rank_is_raised_on_all(failing: int) -> None:
-    def work() -> None:
+def test_error_on_one_rank_is_raised_on_all(failing):
+    def work():
         if processes.rank() == failing:
             raise KeyError("none")
 
@@ -82,6 +79,6 @@ def test_error_on_one_rank_is_raised_on_all(failing: int) -> None:
     assert errors == expected
 
 
-def test_all_ranks_get_the_results_of_all() -> None:
+def test_all_ranks_get_the_results_of_all():
     results = on_ranks(lambda: processes.collective_call(processes.rank), 3)
     assert results == [[0, 1, 2], [0, 1, 2], [0, 1, 2]]

@@ -1,7 +1,6 @@
 """An update over several ranks equals the update of one process over the rows of all ranks."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -17,17 +16,12 @@ from support.training.kind import Kind
 from support.training.models import Net
 from support.training.reads import Reads
 from support.training.steps import make_step
-from torch import Tensor, distributed, nn
-
-from torch_bridge import TrainStep
+from torch import distributed
 
 pytestmark = pytest.mark.slow
 
 NAN = float("nan")
 INF = float("inf")  # rows times inf have a finite loss, but not a finite gradient
-
-# Rows of one rank: inputs, targets, and a weight for each row.
-Batch = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,7 @@ class RankResults(NamedTuple):
     weights: list[np.ndarray]
 
 
-def assert_same_run(run: RankResults, expected: RankResults) -> None:
+def assert_same_run(run, expected):
     """Check that two runs are equal to the bit."""
     np.testing.assert_array_equal(run.losses, expected.losses)
     np.testing.assert_array_equal(run.norms, expected.norms)
@@ -73,7 +67,7 @@ def assert_same_run(run: RankResults, expected: RankResults) -> None:
         assert np.array_equal(weight, expected_weight)
 
 
-def batch_of(case: RankCase, update: int, rank: int, micro_batch: int) -> Batch:
+def batch_of(case, update, rank, micro_batch):
     """Return the rows of one rank for a micro-batch."""
     seed = ((case.seed * 50 + update) * 8 + rank) * 8 + micro_batch
     generator = torch.Generator().manual_seed(seed)
@@ -94,24 +88,24 @@ def batch_of(case: RankCase, update: int, rank: int, micro_batch: int) -> Batch:
     return inputs, targets, weights
 
 
-def loss_fn_of(case: RankCase) -> Callable[[nn.Module, Batch], Any]:
+def loss_fn_of(case):
     """Return a loss function of the mean, or of a sum and its weight as a number or a tensor."""
 
-    def row_losses(model: nn.Module, batch: Batch) -> Tensor:
+    def row_losses(model, batch):
         inputs, targets, _ = batch
         errors = model(inputs).float() - targets
         return errors.square().mean(1)
 
-    def mean(model: nn.Module, batch: Batch) -> Tensor:
+    def mean(model, batch):
         _, targets, _ = batch
         return row_losses(model, batch).sum() / torch.tensor(float(len(targets)))
 
-    def pair(model: nn.Module, batch: Batch) -> tuple[Tensor, float]:
+    def pair(model, batch):
         _, _, weights = batch
         total = (row_losses(model, batch) * weights.float()).sum()
         return total, weights.sum().item()
 
-    def device_pair(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    def device_pair(model, batch):
         _, _, weights = batch
         total = (row_losses(model, batch) * weights.float()).sum()
         return total, weights.sum().float()
@@ -119,7 +113,7 @@ def loss_fn_of(case: RankCase) -> Callable[[nn.Module, Batch], Any]:
     return {"mean": mean, "pair": pair, "device pair": device_pair}[case.loss]
 
 
-def step_of(case: RankCase) -> TrainStep:
+def step_of(case):
     # Fractions of rows are drawn on purpose.
     warnings.filterwarnings("ignore", "loss_fn returned a weight that is not a whole number")
     return make_step(
@@ -132,11 +126,11 @@ def step_of(case: RankCase) -> TrainStep:
     )
 
 
-def train(case: RankCase) -> RankResults:
+def train(case):
     """Train over all ranks, and return the results on this rank."""
     step = step_of(case)
     rank = distributed.get_rank()
-    results: list[Any] = []
+    results = []
     for update in range(case.updates):
         numbers = range(case.accumulation)
         micro_batches = [batch_of(case, update, rank, number) for number in numbers]
@@ -144,18 +138,18 @@ def train(case: RankCase) -> RankResults:
     return results_of(results, gathered(list(step.model.parameters())))
 
 
-def train_all(cases: Sequence[RankCase]) -> list[RankResults]:
+def train_all(cases):
     return [train(case) for case in cases]
 
 
-def train_in_one_process(case: RankCase) -> RankResults:
+def train_in_one_process(case):
     """Make the same updates by hand: the micro-batches of all ranks."""
     model = Net()
     kind = Kind(case.optimizer, loss_fn_of(case), model=lambda: model, max_norm=case.max_norm)
     by_hand = ByHand(kind)
-    results: list[Any] = []
+    results = []
     for update in range(case.updates):
-        micro_batches: list[Batch] = []
+        micro_batches = []
         for rank in range(case.processes):
             for number in range(case.accumulation):
                 micro_batches.append(batch_of(case, update, rank, number))
@@ -163,7 +157,7 @@ def train_in_one_process(case: RankCase) -> RankResults:
     return results_of(results, list(model.parameters()))
 
 
-def results_of(results: Sequence[Any], parameters: Sequence[Tensor]) -> RankResults:
+def results_of(results, parameters):
     run = RankResults([], [], [], [], [])
     for loss, norm, lrs, counters, *_ in results:
         applied, skipped, *_ = counters
@@ -176,7 +170,7 @@ def results_of(results: Sequence[Any], parameters: Sequence[Tensor]) -> RankResu
     return run
 
 
-def run_on_ranks(cases: Sequence[RankCase]) -> list[RankResults]:
+def run_on_ranks(cases):
     """Return the run of each case, which must be the same on all ranks."""
     first_rank, *other_ranks = run(train_all, cases, processes=cases[0].processes)
     for runs in other_ranks:
@@ -185,21 +179,21 @@ def run_on_ranks(cases: Sequence[RankCase]) -> list[RankResults]:
     return first_rank
 
 
-def assert_close(values: Sequence[Any], expected: Sequence[Any], **tolerance: float) -> None:
+def assert_close(values, expected, **tolerance):
     for value, expected_value in zip(values, expected, strict=True):
         np.testing.assert_allclose(value, expected_value, **tolerance)
 
 
-def combinations(**options: Iterable[Any]) -> list[RankCase]:
+def combinations(**options):
     """Return a case for each combination of these options, each with a different seed."""
-    cases: list[RankCase] = []
+    cases = []
     for values in product(*options.values()):
         case = RankCase(**dict(zip(options, values, strict=True)), seed=len(cases))
         cases.append(case)
     return cases
 
 
-def every_loss() -> list[RankCase]:
+def every_loss():
     return combinations(
         wrapper=["ddp", "fsdp"],
         synchronize=["update", "micro"],
@@ -210,15 +204,15 @@ def every_loss() -> list[RankCase]:
     )
 
 
-def static_graph() -> list[RankCase]:
+def static_graph():
     return [RankCase("static ddp", accumulation=3)]
 
 
-def averages_that_were_switched_off() -> list[RankCase]:
+def averages_that_were_switched_off():
     return [RankCase("fsdp left off", accumulation=3)]
 
 
-def not_finite_on_one_rank() -> list[RankCase]:
+def not_finite_on_one_rank():
     return combinations(
         wrapper=["ddp", "fsdp"],
         synchronize=["update", "micro"],
@@ -233,7 +227,7 @@ def not_finite_on_one_rank() -> list[RankCase]:
     )
 
 
-def ranks_and_updates_without_rows() -> list[RankCase]:
+def ranks_and_updates_without_rows():
     return combinations(
         wrapper=["ddp", "fsdp"],
         synchronize=["update", "micro"],
@@ -248,7 +242,7 @@ def ranks_and_updates_without_rows() -> list[RankCase]:
     )
 
 
-def hybrid_sharding() -> list[RankCase]:
+def hybrid_sharding():
     return combinations(
         wrapper=["hybrid"],
         synchronize=["update", "micro"],
@@ -271,7 +265,7 @@ def hybrid_sharding() -> list[RankCase]:
         hybrid_sharding,
     ],
 )
-def test_updates_match_one_process(cases_of: Callable[[], list[RankCase]]) -> None:
+def test_updates_match_one_process(cases_of):
     cases = cases_of()
     for case, actual in zip(cases, run_on_ranks(cases), strict=True):
         expected = train_in_one_process(case)
@@ -290,7 +284,7 @@ def test_updates_match_one_process(cases_of: Callable[[], list[RankCase]]) -> No
         np.testing.assert_allclose(norms, expected_norms, atol=1e-6, rtol=1e-5)
 
 
-def test_fp16_collectives_match_one_process() -> None:
+def test_fp16_collectives_match_one_process():
     """Sums too large for fp16 do not overflow: the collective gets values as small as means."""
     same_for_all = combinations(
         wrapper=["ddp by fp16", "fsdp by fp16"],
@@ -308,7 +302,7 @@ def test_fp16_collectives_match_one_process() -> None:
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
-def test_update_of_two_ranks_reads_nothing(wrapper: str) -> None:
+def test_update_of_two_ranks_reads_nothing(wrapper):
     case = RankCase(wrapper, loss="mean", max_norm=0.1)
     step = step_of(case)
     rank = distributed.get_rank()
@@ -321,7 +315,7 @@ def test_update_of_two_ranks_reads_nothing(wrapper: str) -> None:
 
 
 @pytest.mark.ranks(1)
-def test_wrapping_changes_no_bits() -> None:
+def test_wrapping_changes_no_bits():
     cases = combinations(
         wrapper=["ddp", "fsdp"],
         loss=["mean", "pair", "device pair"],
@@ -336,7 +330,7 @@ def test_wrapping_changes_no_bits() -> None:
         assert_same_run(train(case), train(replace(case, wrapper="plain")))
 
 
-def test_overflow_on_one_rank_is_skipped_on_all() -> None:
+def test_overflow_on_one_rank_is_skipped_on_all():
     overflows = combinations(
         wrapper=["ddp", "fsdp"],
         optimizer=["adamw", "rmsprop"],

@@ -1,8 +1,5 @@
 """Wrong calls of `distribute` and `checkpoint_activations`, and those that change nothing."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from distributed.blocks import DebugBlock, Mixer, Stack
@@ -19,12 +16,12 @@ every_mode = pytest.mark.parametrize("mode", ["ddp", "fsdp", None])
 
 
 @pytest.fixture
-def model() -> Module:
+def model():
     return Net()
 
 
 @pytest.fixture
-def stack() -> Module:
+def stack():
     return Stack()
 
 
@@ -32,57 +29,47 @@ def stack() -> Module:
 
 
 @wrong(ValueError, "mode = 'dp'")
-def test_unknown_mode(model: Module) -> None:
+def test_unknown_mode(model):
     distribute(model, "dp")
 
 
 @every_mode
 @wrong(TypeError, "blocks has <class 'int'>")
-def test_blocks_of_a_class_that_is_not_a_module(model: nn.Module, mode: Any) -> None:
+def test_blocks_of_a_class_that_is_not_a_module(model, mode):
     distribute(model, mode, blocks=int)
 
 
 @every_mode
 @wrong(ValueError, "blocks has LSTM")
-def test_blocks_that_the_model_has_not(model: nn.Module, mode: Any) -> None:
+def test_blocks_that_the_model_has_not(model, mode):
     distribute(model, mode, blocks=[nn.Linear, nn.LSTM])
 
 
 @every_mode
 @wrong(TypeError, "['unused']")
-def test_unknown_option(model: nn.Module, mode: Any) -> None:
+def test_unknown_option(model, mode):
     distribute(model, mode, unused=True)
 
 
 @wrong(TypeError, "['find_unused_parameters']")
-def test_option_of_ddp_for_fsdp(model: Module) -> None:
+def test_option_of_ddp_for_fsdp(model):
     distribute(model, "fsdp", find_unused_parameters=True)
-
-
-@wrong(TypeError, "['reshard_after_forward']")
-def test_option_of_fsdp_for_ddp(model: Module) -> None:
-    distribute(model, "ddp", reshard_after_forward=True)
-
-
-@wrong(TypeError, "['module']")
-def test_model_as_an_option(model: Module) -> None:
-    distribute(model, "ddp", module=None)
 
 
 @every_mode
 @wrong(ValueError, "device = 'meta'")
-def test_device_without_memory(model: nn.Module, mode: Any) -> None:
+def test_device_without_memory(model, mode):
     distribute(model, mode, device="meta")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 @wrong(ValueError, "device = 'cuda'", "available CUDA")
-def test_missing_device(model: Module) -> None:
+def test_missing_device(model):
     distribute(model, device="cuda")
 
 
 @every_mode
-def test_one_process_gets_its_model_back(mode: Any) -> None:
+def test_one_process_gets_its_model_back(mode):
     model = Stack()
     cpu = torch.device("cpu")
     blocks = [DebugBlock, nn.Linear]
@@ -99,27 +86,17 @@ def test_one_process_gets_its_model_back(mode: Any) -> None:
 
 
 @wrong(TypeError, "blocks has 'Block'")
-def test_name_of_a_block(stack: Module) -> None:
+def test_name_of_a_block(stack):
     checkpoint_activations(stack, "Block")
 
 
-@wrong(TypeError, "blocks has <class 'int'>")
-def test_block_that_is_not_a_module(stack: Module) -> None:
-    checkpoint_activations(stack, int)
-
-
 @wrong(ValueError, "blocks = ()")
-def test_no_blocks(stack: Module) -> None:
+def test_no_blocks(stack):
     checkpoint_activations(stack, ())
 
 
-@wrong(ValueError, "blocks has GRU")
-def test_block_that_the_model_has_not(stack: Module) -> None:
-    checkpoint_activations(stack, (DebugBlock, nn.GRU))
-
-
 @wrong(ValueError, "cuda_graph=True", "checkpoint_activations")
-def test_captured_step_of_a_checkpointed_model(stack: Module) -> None:
+def test_captured_step_of_a_checkpointed_model(stack):
     checkpoint_activations(stack, DebugBlock)
     optimizer = torch.optim.AdamW(stack.parameters(), fused=True)
     TrainStep(stack, optimizer, mean_loss, CURVE, cuda_graph=True)
@@ -128,29 +105,29 @@ def test_captured_step_of_a_checkpointed_model(stack: Module) -> None:
 # Layers that change their state in a forward pass would do so twice.
 
 
-def model_with_a_layer_in_its_block(layer: Module) -> Module:
+def model_with_a_layer_in_its_block(layer):
     block = DebugBlock(4)
     block.extra = layer
     return nn.ModuleDict({"deep": nn.Sequential(nn.ReLU(), block)})
 
 
-def batch_norm() -> Module:
+def batch_norm():
     return nn.BatchNorm1d(4)
 
 
-def batch_norm_over_ranks() -> Module:
+def batch_norm_over_ranks():
     return nn.SyncBatchNorm(4)
 
 
-def instance_norm_with_running_statistics() -> Module:
+def instance_norm_with_running_statistics():
     return nn.InstanceNorm1d(4, track_running_stats=True)
 
 
-def spectral_norm_by_a_hook() -> Module:
+def spectral_norm_by_a_hook():
     return spectral_norm(nn.Linear(4, 4))
 
 
-def spectral_norm_by_parametrization() -> Module:
+def spectral_norm_by_parametrization():
     return parametrizations.spectral_norm(nn.Linear(4, 4))
 
 
@@ -165,18 +142,18 @@ def spectral_norm_by_parametrization() -> Module:
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
-def test_layer_that_changes_its_state(layer: Callable[[], Module]) -> None:
+def test_layer_that_changes_its_state(layer):
     model = model_with_a_layer_in_its_block(layer())
     with pytest.raises(ValueError, match=r"deep\.1\.extra.*inside a block"):
         checkpoint_activations(model, DebugBlock)
 
 
 @wrong(ValueError, "the model (BatchNorm1d)")
-def test_model_that_changes_its_state() -> None:
+def test_model_that_changes_its_state():
     checkpoint_activations(nn.BatchNorm1d(4), Module)
 
 
-def test_rejected_model_is_not_checkpointed() -> None:
+def test_rejected_model_is_not_checkpointed():
     """Other blocks may be, next to the layer."""
     model = model_with_a_layer_in_its_block(batch_norm())
     with pytest.raises(ValueError, match="inside a block"):
@@ -186,7 +163,7 @@ def test_rejected_model_is_not_checkpointed() -> None:
     checkpoint_activations(model, Mixer)
 
 
-def test_layers_without_running_statistics_are_allowed() -> None:
+def test_layers_without_running_statistics_are_allowed():
     model = nn.Sequential(
         nn.BatchNorm1d(4, track_running_stats=False),
         nn.InstanceNorm1d(4),

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 from support.distributed import processes
@@ -13,29 +12,29 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def group() -> Iterator[RankGroup]:
+def group():
     group = RankGroup(2)
     yield group
     group.close()
 
 
 @pytest.fixture(autouse=True)
-def next_test_runs(group: RankGroup) -> Iterator[None]:
+def next_test_runs(group):
     yield
     assert group.call(distributed.get_rank) == [0, 1]
 
 
-def test_error_is_shown(group: RankGroup) -> None:
+def test_error_is_shown(group):
     with pytest.raises(AssertionError, match="ValueError: invalid literal for int"):
         group.call(int, "one")
 
 
-def test_crash_is_an_error(group: RankGroup) -> None:
+def test_crash_is_an_error(group):
     with pytest.raises(AssertionError, match=r"process [01] ended with 7"):
         group.call(os._exit, 7)
 
 
-def test_endless_call_is_an_error(group: RankGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_call_is_an_error(group, monkeypatch):
     group.call(distributed.barrier)
     monkeypatch.setattr(processes, "_LIMIT", 0.1)
     with pytest.raises(AssertionError, match=r"processes \[0, 1\] took over 0.1 s"):

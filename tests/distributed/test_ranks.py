@@ -2,7 +2,6 @@
 
 import copy
 import math
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -16,7 +15,6 @@ from support.trees import equal_trees
 from torch import nn
 
 from plateau_jax import DataClock, PlateauCurve
-from torch_bridge import TrainStep
 from torch_bridge.distributed import processes
 from torch_bridge.training.loss_normalizer import LossNormalizer
 from torch_bridge.training.optimizers import lightning_counter, nested_optimizers
@@ -26,15 +24,15 @@ CURVE = PlateauCurve(40, warmup_steps=4, min_lr_ratio=0.1)
 NET = Net()
 
 
-def step_of(**options: Any) -> TrainStep:
+def step_of(**options):
     return make_step(model=copy.deepcopy(NET), curve=CURVE, **options)
 
 
 @pytest.mark.parametrize("weights", [[3.0, 5.0], [1.0, 0.0, 4.0]], ids=str)
-def test_update_divides_by_the_weight_of_all_ranks(weights: list[float]) -> None:
+def test_update_divides_by_the_weight_of_all_ranks(weights):
     """Rank r has the sum (r + 1) · Σ parameter, whose gradient is r + 1."""
 
-    def update() -> tuple[float, float, list[float], int]:
+    def update():
         replica = Replica(nn.Identity())
         parameter = nn.Parameter(torch.tensor([1.0, 2.0]))
         normalizer = LossNormalizer([parameter], None, replica)
@@ -42,7 +40,7 @@ def test_update_divides_by_the_weight_of_all_ranks(weights: list[float]) -> None
         weight = torch.tensor(weights[replica.rank])
         consumed = torch.tensor(2**40 + replica.rank)
         pair = normalizer.backward((total, weight), 1), weight
-        gradient: Any = parameter.grad
+        gradient = parameter.grad
         replica.all_reduce(gradient)
         gradient /= replica.size  # the average, as DDP takes it
         loss, norm = normalizer.normalize(pair, 1, [gradient], consumed)
@@ -66,18 +64,16 @@ def test_update_divides_by_the_weight_of_all_ranks(weights: list[float]) -> None
         (device_pair_loss, "fp16", 2),
     ],
 )
-def test_update_neither_reads_nor_multiplies_too_much(
-    loss_fn: Any, precision: Any, multiplications: int
-) -> None:
+def test_update_neither_reads_nor_multiplies_too_much(loss_fn, precision, multiplications):
     """Factors have the dtype of the gradients."""
-    dtypes: list[torch.dtype] = []
+    dtypes = []
     multiply = torch._foreach_mul_
 
-    def recorded(gradients: Any, factor: torch.Tensor) -> None:
+    def recorded(gradients, factor):
         dtypes.append(factor.dtype)
         multiply(gradients, factor)
 
-    def reads() -> list[str]:
+    def reads():
         step = step_of(loss_fn=loss_fn, precision=precision, max_norm=0.1)
         micro_batches = batches(2)
         step(*micro_batches)
@@ -93,13 +89,13 @@ def test_update_neither_reads_nor_multiplies_too_much(
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("first_loss", [None, mean_loss, device_pair_loss])
-def test_mixed_means_and_pairs_are_skipped_on_all_ranks(first_loss: Any, precision: Any) -> None:
+def test_mixed_means_and_pairs_are_skipped_on_all_ranks(first_loss, precision):
     """Under fp16, ranks with pairs communicate once more."""
 
-    def update() -> None:
+    def update():
         loss_of_now = first_loss
 
-        def loss_fn(model: nn.Module, batch: Any) -> Any:
+        def loss_fn(model, batch):
             return loss_of_now(model, batch)
 
         step = step_of(loss_fn=loss_fn, precision=precision)
@@ -124,11 +120,11 @@ def test_mixed_means_and_pairs_are_skipped_on_all_ranks(first_loss: Any, precisi
 # Counts of data.
 
 
-def test_rank_with_a_wrong_count_ends() -> None:
+def test_rank_with_a_wrong_count_ends():
     """The other rank has begun its update: with its next batch, this one would be behind."""
     (batch,) = batches(1)
 
-    def update() -> None:
+    def update():
         step = step_of(clock=DataClock(5))
         step(batch, count=3)
         if processes.rank() == 1:
@@ -144,18 +140,18 @@ def test_rank_with_a_wrong_count_ends() -> None:
 LARGE = 2**53 + 2**29 + 1
 
 
-def count_of(rank: int, update: int) -> int:
+def count_of(rank, update):
     if update == 1:
         return LARGE + rank
     return 7 * rank + 3 * update
 
 
-def expected_clock() -> list[tuple[int, int, float]]:
+def expected_clock():
     """Return the samples, the curve's step and the learning rate of nine updates.
 
     Two ranks make the first six, and one rank makes the others.
     """
-    clock: list[tuple[int, int, float]] = []
+    clock = []
     consumed = 0
     for update in range(9):
         curve_step = consumed // 5
@@ -168,22 +164,22 @@ def expected_clock() -> list[tuple[int, int, float]]:
 
 
 @pytest.mark.parametrize("loss_fn", [mean_loss, device_pair_loss])
-def test_ranks_add_up_their_counts(loss_fn: Any) -> None:
+def test_ranks_add_up_their_counts(loss_fn):
     """The run resumes on fewer ranks: the learning rate is that of the samples so far."""
 
-    def update(step: TrainStep, number: int) -> tuple[int, int, float]:
+    def update(step, number):
         rank = processes.rank()
         micro_batches = batches(2)
         if number == 3 and rank == 1:  # skipped on all ranks
             inputs, targets = micro_batches[-1]
             micro_batches[-1] = inputs * math.nan, targets
-        count: Any = count_of(rank, number)
+        count = count_of(rank, number)
         if rank == 1:
             count = torch.tensor(count)
         result = step(*micro_batches, count=count)
         return int(result.consumed), int(result.curve_step), result.lr.item()
 
-    def begin() -> tuple[list[tuple[int, int, float]], Any]:
+    def begin():
         step = step_of(loss_fn=loss_fn, clock=DataClock(5))
         clock = [update(step, number) for number in range(6)]
         return clock, step.state_dict()
@@ -197,10 +193,10 @@ def test_ranks_add_up_their_counts(loss_fn: Any) -> None:
     assert clock == expected_clock()
 
 
-def test_count_of_the_clock_is_that_of_all_ranks() -> None:
+def test_count_of_the_clock_is_that_of_all_ranks():
     (batch,) = batches(1)
 
-    def consumed() -> list[int]:
+    def consumed():
         step = step_of(clock=DataClock(5, count=7))
         results = [step(batch), step(batch), step(batch, count=2)]
         if processes.rank() == 0:
@@ -218,18 +214,18 @@ def test_count_of_the_clock_is_that_of_all_ranks() -> None:
 class LightningOptimizer(torch.optim.Optimizer):
     """Like Lightning's own: it wraps an optimizer, and its Trainer counts the steps."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer):
         self.optimizer = optimizer
-        self.calls: list[str] = []
+        self.calls = []
 
-    def _on_before_step(self) -> None:
+    def _on_before_step(self):
         self.calls.append("before")
 
-    def _on_after_step(self) -> None:
+    def _on_after_step(self):
         self.calls.append("after")
 
 
-def test_trainers_wrappers_are_unwrapped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainers_wrappers_are_unwrapped_and_counted(monkeypatch):
     plain = torch.optim.SGD(Net().parameters())
     wrapper = LightningOptimizer(plain)
     assert nested_optimizers(wrapper) == [wrapper]  # not of a trainer: it may add to its step

@@ -13,7 +13,7 @@ from support.training.steps import make_step
 from support.trees import equal_trees
 from torch import distributed
 
-from torch_bridge import TrainStep, is_main
+from torch_bridge import is_main
 from torch_bridge.distributed.plain_names import plain_state
 from torch_bridge.distributed.processes import rank
 
@@ -22,12 +22,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.ranks(2)]
 in_every_way = pytest.mark.parametrize("parallelism", ["ddp", "fsdp", "blocks", "hybrid"])
 
 
-def test_rank_0_is_main() -> None:
+def test_rank_0_is_main():
     assert is_main() == (rank() == 0)
 
 
 @in_every_way
-def test_every_rank_gets_the_weights_of_rank_0(parallelism: str) -> None:
+def test_every_rank_gets_the_weights_of_rank_0(parallelism):
     """Each rank builds its model from another seed."""
     model = distributed_net(parallelism, seed=10 * rank())
     weights = gathered(plain_state(model))
@@ -35,18 +35,18 @@ def test_every_rank_gets_the_weights_of_rank_0(parallelism: str) -> None:
     assert equal_trees(weights, expected)
 
 
-def step_under(parallelism: str) -> TrainStep:
+def step_under(parallelism):
     model = distributed_net(parallelism)
     return make_step(model=model)
 
 
-def update(step: TrainStep, number: int) -> float:
+def update(step, number):
     (batch,) = batches(1, seed=2 * number + rank())
     return step(batch).loss.item()
 
 
 @in_every_way
-def test_resume_matches_uninterrupted_run(parallelism: str) -> None:
+def test_resume_matches_uninterrupted_run(parallelism):
     """Also from a state with all DTensors gathered."""
     step = step_under(parallelism)
     for number in range(3):
@@ -64,7 +64,7 @@ def test_resume_matches_uninterrupted_run(parallelism: str) -> None:
         assert equal_trees(gathered(resumed.state_dict()), expected)
 
 
-def test_shards_are_not_loaded_by_an_unsharded_model() -> None:
+def test_shards_are_not_loaded_by_an_unsharded_model():
     step = step_under("fsdp")
     update(step, 0)
     unsharded = step_under("ddp")
@@ -73,7 +73,7 @@ def test_shards_are_not_loaded_by_an_unsharded_model() -> None:
     assert re.search(placed, error)
 
 
-def test_shards_are_not_loaded_by_another_rank() -> None:
+def test_shards_are_not_loaded_by_another_rank():
     """Its state came through a file."""
     step = step_under("fsdp")
     update(step, 0)

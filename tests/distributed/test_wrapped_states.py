@@ -1,7 +1,5 @@
 """States of models under torch's wrappers load under any other wrapper."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,91 +9,88 @@ from support.distributed.processes import error_of
 from support.training.models import batches, seeded
 from support.training.steps import make_step
 from support.trees import equal_trees
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from torch_bridge import Checkpoints, TrainStep
+from torch_bridge import Checkpoints
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
 (BATCH,) = batches(1)
 
-# A function that wraps a model.
-Wrapper = Callable[[Any], nn.Module]
 
-
-def test_versions_of_modules_are_under_plain_names() -> None:
+def test_versions_of_modules_are_under_plain_names():
     """Torch keeps them in an attribute of a state. BatchNorm loads other keys if it is absent."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     versions = cast("Any", model.state_dict())._metadata
-    state: Any = plain_state(DistributedDataParallel(model))
+    state = plain_state(DistributedDataParallel(model))
     assert state._metadata == versions
 
 
 class Module(nn.Module):
     """A model with a part named like a wrapper's."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         super().__init__()
         with seeded(seed):
             self.module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
             self.last = nn.Linear(4, 2)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         return self.last(self.module(inputs))
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model):
     return model
 
 
-def compiled(model: nn.Module) -> Any:
+def compiled(model):
     return torch.compile(model, backend="eager")
 
 
-def compiled_in_part(model: Any) -> nn.Module:
+def compiled_in_part(model):
     model.module[0] = compiled(model.module[0])
     return model
 
 
-def checkpointed(model: Any) -> nn.Module:
+def checkpointed(model):
     """Wrap a layer as torch does, which adds a part to its parameters' names."""
     model.module[0] = cast("Any", checkpoint_wrapper).checkpoint_wrapper(model.module[0])
     return model
 
 
-def compiled_data_parallel(model: nn.Module) -> nn.Module:
+def compiled_data_parallel(model):
     return compiled(DataParallel(model))
 
 
-def data_parallel_compiled(model: nn.Module) -> nn.Module:
+def data_parallel_compiled(model):
     return DataParallel(compiled(model))
 
 
-def ddp_of_compiled(model: nn.Module) -> nn.Module:
+def ddp_of_compiled(model):
     return DistributedDataParallel(compiled(model))
 
 
-def compiled_ddp(model: nn.Module) -> nn.Module:
+def compiled_ddp(model):
     return compiled(DistributedDataParallel(model))
 
 
-def compiled_fsdp(model: nn.Module) -> nn.Module:
+def compiled_fsdp(model):
     return compiled(fully_shard(model))
 
 
-def ddp_of_checkpointed(model: nn.Module) -> nn.Module:
+def ddp_of_checkpointed(model):
     return DistributedDataParallel(checkpointed(model))
 
 
-def fsdp_of_checkpointed(model: nn.Module) -> nn.Module:
+def fsdp_of_checkpointed(model):
     return fully_shard(checkpointed(model))
 
 
-EVERY_WRAPPER: list[Wrapper] = [
+EVERY_WRAPPER = [
     unwrapped,
     compiled,
     compiled_in_part,
@@ -112,12 +107,12 @@ EVERY_WRAPPER: list[Wrapper] = [
 ]
 
 
-def step_over(model: nn.Module) -> TrainStep:
+def step_over(model):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     return make_step(model=model, optimizer=optimizer)
 
 
-def step_in_reverse_order(model: nn.Module) -> TrainStep:
+def step_in_reverse_order(model):
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters[::-1], lr=0.1)
     return make_step(model=model, optimizer=optimizer)
@@ -126,16 +121,16 @@ def step_in_reverse_order(model: nn.Module) -> TrainStep:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("wrap_saved", EVERY_WRAPPER)
-def test_state_loads_under_every_wrapper(tmp_path: Path, wrap_saved: Wrapper) -> None:
+def test_state_loads_under_every_wrapper(tmp_path, wrap_saved):
     """Under any wrapper a step and a model are saved alone; they load under any other."""
     saved = wrap_saved(Module(1))
     step = step_over(saved)
     step(BATCH)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, step=step, model=saved, wait=True)
-    plain: Any = plain_state(saved)
+    plain = plain_state(saved)
     assert plain._metadata["module.1"] == {"version": 2}  # of the batch normalization
-    state: Any = step.state_dict()
+    state = step.state_dict()
     names = Module(1).state_dict().keys()
     assert plain.keys() == names
     assert state["model"].keys() == names

@@ -21,10 +21,9 @@ CHAPTERS = sorted(set(REFERENCE.glob("*.md")) - {REFERENCE / "index.md"})
 def recorded_signatures() -> set[str]:
     """Return those in `surface.txt`, such as `plateau_jax.DataClock(unit, count=None)`."""
     signatures: set[str] = set()
-    for line in recorded_lines("Names, with arguments, defaults, annotated types, and errors"):
-        signature, _, _ = line.partition(" -> ")
-        if re.fullmatch(r"(plateau_jax|torch_bridge)\.[\w.]+\(.*\)", signature):
-            signatures.add(signature)
+    for line in recorded_lines("Names, with arguments, defaults and errors"):
+        if re.fullmatch(r"(plateau_jax|torch_bridge)\.[\w.]+\(.*\)", line):
+            signatures.add(line)
     return signatures - {"plateau_jax.Curve()"}  # it is abstract
 
 

@@ -6,12 +6,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from hypothesis import given
-from numpy.typing import NDArray
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.numerics.oracle import Description
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax import PlateauCurve, StagedCurve
 
 SVG = "{http://www.w3.org/2000/svg}"
 TWO_PLATEAUS = PlateauCurve(
@@ -25,16 +23,16 @@ TWO_PLATEAUS = PlateauCurve(
 class ParsedHtml:
     """The HTML of a curve, parsed."""
 
-    def __init__(self, curve: Curve) -> None:
+    def __init__(self, curve):
         self.html = curve._repr_html_()
         self.root = ElementTree.fromstring(self.html)
         (self.svg,) = self.root.iter(f"{SVG}svg")
 
-    def elements(self, name: str) -> list[ElementTree.Element]:
+    def elements(self, name):
         return list(self.svg.iter(f"{SVG}{name}"))
 
     @cached_property
-    def rows(self) -> list[list[str]]:
+    def rows(self):
         """The words of each row of the table."""
         rows = []
         for row in self.root.iter("tr"):
@@ -43,20 +41,20 @@ class ParsedHtml:
         return rows
 
     @cached_property
-    def points(self) -> NDArray[np.float64]:
+    def points(self):
         """The points of the line in pixels, from the left and from the top."""
         (line,) = self.elements("polyline")
         points = [point.split(",") for point in line.get("points").split()]
         return np.array(points, float)
 
 
-def described(curve: Curve) -> list[list[str]]:
+def described(curve):
     return [line.split() for line in curve.describe().splitlines()]
 
 
 @examples(25)
 @given(descriptions(scaled=True))
-def test_line_and_table_match_the_curve(description: Description) -> None:
+def test_line_and_table_match_the_curve(description):
     curve = build(description)
     shown = ParsedHtml(curve)
     assert shown.rows == described(curve)
@@ -67,7 +65,7 @@ def test_line_and_table_match_the_curve(description: Description) -> None:
     check_points(points, curve)
 
 
-def check_points(points: NDArray[np.float64], curve: Curve) -> None:
+def check_points(points, curve):
     """Check that points lie on the curve, at a step that rounds to them or between two steps."""
     borders = np.concatenate([curve.table.begin - 1, curve.table.begin])
     highest = float(curve(borders).max()) or 1.0
@@ -85,14 +83,14 @@ def check_points(points: NDArray[np.float64], curve: Curve) -> None:
         assert values.min() - margin <= level <= values.max() + margin
 
 
-def test_warmup_and_plateaus_are_shaded_in_place() -> None:
+def test_warmup_and_plateaus_are_shaded_in_place():
     warmup, first, second = ParsedHtml(TWO_PLATEAUS).elements("rect")
     check_span(warmup, "warmup", 0, 100)
     check_span(first, "plateau", 550, 180)
     check_span(second, "plateau", 820, 90)
 
 
-def check_span(rectangle: ElementTree.Element, kind: str, begin: int, length: int) -> None:
+def check_span(rectangle, kind, begin, length):
     pixels_per_step = 620 / 1000
     left = 50 + begin * pixels_per_step
     width = length * pixels_per_step
@@ -116,12 +114,12 @@ STABLE = StagedCurve([(500, 1.0), (9_500,)])
         (PlateauCurve(10), []),
     ],
 )
-def test_stages_and_branches_are_shaded_too(curve: Curve, kinds: list[str]) -> None:
+def test_stages_and_branches_are_shaded_too(curve, kinds):
     rectangles = ParsedHtml(curve).elements("rect")
     assert [rectangle.get("class") for rectangle in rectangles] == kinds
 
 
-def test_long_curve_has_short_html() -> None:
+def test_long_curve_has_short_html():
     """The line has both ends; the table and the spans show the beginning."""
     levels = np.random.default_rng(0).random(1500).repeat(2)
     steps = np.arange(3000) // 2 * 10 + 5 * (np.arange(3000) % 2)
@@ -137,7 +135,7 @@ def test_long_curve_has_short_html() -> None:
     assert shown.points[-1, 0] == 670
 
 
-def test_text_and_axes_use_page_colour() -> None:
+def test_text_and_axes_use_page_colour():
     shown = ParsedHtml(TWO_PLATEAUS)
     texts = shown.elements("text")
     assert {text.text for text in texts} == {"0", "500", "1000", "1", "0.5"}

@@ -6,10 +6,9 @@ import math
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, strategies as st
@@ -19,54 +18,14 @@ from plateau_jax import CurveWarning, LossRun
 
 # Rows that later rows replace.
 
-ATTEMPT = st.sets(st.integers(1, 9), min_size=1).map(sorted)
 
-
-def rows_of_attempts(attempts: list[list[int]]) -> list[dict[str, Any]]:
-    """Return the log of a run that was resumed; every attempt ended at step 100.
-
-    No interval is long enough for a gap.
-    """
-    rows: list[dict[str, Any]] = []
-    for attempt, steps in enumerate(attempts):
-        for step in [*steps, 10]:
-            loss = 4 - attempt / 100
-            lr = 1e-4 * (attempt + 1)
-            rows.append({"step": 10 * step, "loss": loss, "lr": lr})
-    return rows
-
-
-def rows_to_keep(rows: list[Any], steps: list[int]) -> list[Any]:
+def rows_to_keep(rows, steps):
     """Return the rows after which no row has the same step or a lower one."""
-    kept: list[Any] = []
+    kept = []
     for index, row in enumerate(rows):
         if steps[index] < min(steps[index + 1 :], default=math.inf):
             kept.append(row)
     return kept
-
-
-@examples(100)
-@given(st.lists(ATTEMPT, min_size=1, max_size=4))
-def test_later_rows_replace_earlier_ones(attempts: list[list[int]]) -> None:
-    """Lower steps are those of a resumed run."""
-    rows = rows_of_attempts(attempts)
-    kept = rows_to_keep(rows, [row["step"] for row in rows])
-    count = len(rows) - len(kept)
-    if 2 * count >= len(rows):
-        message = f"{len(rows)} losses at .* steps: keep those of one split"
-        with pytest.raises(ValueError, match=message):
-            LossRun.read(rows)
-        return
-    if count:
-        with pytest.warns(CurveWarning, match=f"{count} earlier losses"):
-            run = LossRun.read(rows)
-    else:
-        run = LossRun.read(rows)
-    assert run.steps.tolist() == [row["step"] for row in kept]
-    assert run.losses.tolist() == [row["loss"] for row in kept]
-    for row in kept:
-        lr = run.peak_value * run.curve(row["step"])
-        assert lr == pytest.approx(row["lr"], rel=1e-5)
 
 
 # How a log is written.
@@ -77,9 +36,9 @@ Row = tuple[int, float, float]
 INTERVAL = 10
 
 
-def rows_of_run(count: int, level: float = 3.0) -> list[Row]:
+def rows_of_run(count, level=3.0):
     """Return the rows of a run."""
-    rows: list[Row] = []
+    rows = []
     for index in range(count):
         loss = level + 1.2345 / (index + 2)
         lr = 1.2345e-3 * (1 - index / (2 * count))
@@ -91,15 +50,15 @@ SECOND_RUN = rows_of_run(60, 2.5)
 """The rows of another run that may stand in the same file."""
 
 
-def csv_line(row: Row) -> str:
+def csv_line(row):
     return ",".join(map(str, row))
 
 
-def quoted_line(row: Row) -> str:
+def quoted_line(row):
     return ",".join(f'"{cell}"' for cell in row)
 
 
-def json_line(row: Row) -> str:
+def json_line(row):
     step, loss, lr = row
     return json.dumps({"step": step, "loss": loss, "lr": lr})
 
@@ -114,22 +73,22 @@ class Format:
     encoding: str = "utf-8"
     is_compressed: bool = False
 
-    def lines(self, rows: Sequence[Row]) -> list[str]:
+    def lines(self, rows):
         """Return the lines of a whole log, with their ends."""
-        lines: list[str] = []
+        lines = []
         if self.header:
             lines.append(self.header + self.end)
         for row in rows:
             lines.append(self.line(row) + self.end)
         return lines
 
-    def content(self, lines: Sequence[str]) -> bytes:
+    def content(self, lines):
         content = "".join(lines).encode(self.encoding)
         if self.is_compressed:
             return gzip.compress(content, mtime=0)
         return content
 
-    def is_readable(self, content: bytes) -> bool:
+    def is_readable(self, content):
         """Return False for a compressed content that is cut off."""
         if not self.is_compressed or not content.startswith(b"\x1f\x8b"):
             return not self.is_compressed
@@ -137,13 +96,13 @@ class Format:
         decompressor.decompress(content)
         return decompressor.eof
 
-    def text(self, content: bytes) -> str:
+    def text(self, content):
         """Return the text of a content; without compression, it may be cut off."""
         if self.is_compressed:
             content = gzip.decompress(content)
         return content.decode(self.encoding, "ignore")
 
-    def rows(self, text: str) -> list[Row | None]:
+    def rows(self, text):
         """Return the rows of a text that may be damaged; None for a line that is not a row.
 
         A last line without its end is left out, except an object of JSON, which has its brace.
@@ -151,13 +110,13 @@ class Format:
         lines = text.splitlines(keepends=True)
         if self.header:
             del lines[:1]
-        rows: list[Row | None] = []
+        rows = []
         for line in lines:
             if line.strip() and line.endswith(("\r", "\n", "}")):
                 rows.append(self.row(line.strip()))
         return rows
 
-    def row(self, line: str) -> Row | None:
+    def row(self, line):
         numbers = re.findall(r"\d[\d.e-]*", line)
         if len(numbers) != 3:
             return None
@@ -194,7 +153,7 @@ class Reading(NamedTuple):
     messages: list[str]
 
 
-def read_content(file: Path, content: bytes) -> Reading:
+def read_content(file, content):
     file.write_bytes(content)
     run = None
     error = ""
@@ -211,10 +170,10 @@ def read_content(file: Path, content: bytes) -> Reading:
     return Reading(run, error, messages)
 
 
-def rows_in(run: LossRun | None) -> list[tuple[int, float, float]]:
+def rows_in(run):
     """Return the steps, losses and learning rates of a run, rounded as in the log."""
     assert run is not None
-    rows: list[tuple[int, float, float]] = []
+    rows = []
     for step, loss in zip(run.steps.tolist(), run.losses.tolist(), strict=True):
         lr = run.peak_value * float(run.curve(step))
         rows.append((step, loss, round(lr, 8)))
@@ -222,7 +181,7 @@ def rows_in(run: LossRun | None) -> list[tuple[int, float, float]]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_growing_log_has_its_complete_rows_at_every_byte(name: str, tmp_path: Path) -> None:
+def test_growing_log_has_its_complete_rows_at_every_byte(name, tmp_path):
     """A learning rate without a curve needs two rows. In silence, nothing is cut."""
     log_format = FORMATS[name]
     rows = rows_of_run(7)
@@ -246,7 +205,7 @@ def test_growing_log_has_its_complete_rows_at_every_byte(name: str, tmp_path: Pa
 # Damage, as writers that stop, resume or run twice leave it.
 
 
-def lines_twice(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+def lines_twice(draw, log_format, rows):
     """A writer that flushes twice."""
     lines = log_format.lines(rows)
     first = draw(st.integers(1, len(lines) - 1))
@@ -254,7 +213,7 @@ def lines_twice(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[st
     return lines[: last + 1] + lines[first:]
 
 
-def second_run(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+def second_run(draw, log_format, rows):
     """A run that was started again, or resumed, with the same file; perhaps with a header."""
     first = draw(st.integers(0, len(rows)))
     last = draw(st.integers(first, len(SECOND_RUN) - 1))
@@ -264,15 +223,15 @@ def second_run(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str
     return log_format.lines(rows) + later_lines
 
 
-def mixed_runs(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+def mixed_runs(draw, log_format, rows):
     """Two processes that write one file."""
-    mixed: list[Row] = []
+    mixed = []
     for row, other in zip(rows, SECOND_RUN, strict=False):
         mixed += draw(st.permutations([row, other]))
     return log_format.lines(mixed)
 
 
-def torn_line(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+def torn_line(draw, log_format, rows):
     """A writer that was stopped within a line; the resumed run continues on this line."""
     lines = log_format.lines(rows)
     index = draw(st.integers(1, len(lines) - 1))
@@ -282,7 +241,7 @@ def torn_line(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]
     return lines[: index + 1] + lines[resumed_at:]
 
 
-def jump_of_the_counter(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+def jump_of_the_counter(draw, log_format, rows):
     """A counter that starts again, or elsewhere, when the run resumes."""
     index = draw(st.integers(2, len(rows) - 2))
     jump = INTERVAL * draw(st.integers(-index, -1) | st.integers(20, 100_000))
@@ -290,7 +249,7 @@ def jump_of_the_counter(draw: st.DrawFn, log_format: Format, rows: list[Row]) ->
     return log_format.lines(rows[:index] + jumped)
 
 
-def late_row(draw: st.DrawFn, log_format: Format, rows: list[Row]) -> list[str]:
+def late_row(draw, log_format, rows):
     """A row that is written too late, or too early."""
     lines = log_format.lines(rows)
     line = lines.pop(draw(st.integers(1, len(lines) - 1)))
@@ -302,7 +261,7 @@ KINDS = [lines_twice, second_run, mixed_runs, torn_line, jump_of_the_counter, la
 
 
 @st.composite
-def damaged_logs(draw: st.DrawFn) -> tuple[Format, bytes]:
+def damaged_logs(draw):
     """Return the format of a damaged file, and its content, perhaps cut at a byte."""
     rows = rows_of_run(draw(st.integers(8, 40)))
     log_format = draw(st.sampled_from(list(FORMATS.values())))
@@ -315,9 +274,7 @@ def damaged_logs(draw: st.DrawFn) -> tuple[Format, bytes]:
 
 @examples(200)
 @given(damaged_logs())
-def test_damage_gives_rows_of_the_log_or_a_message(
-    tmp_path_factory: pytest.TempPathFactory, log: tuple[Format, bytes]
-) -> None:
+def test_damage_gives_rows_of_the_log_or_a_message(tmp_path_factory, log):
     """A run has the rows that no later row replaces, and warns unless these are all rows."""
     log_format, content = log
     reading = read_content(tmp_path_factory.getbasetemp() / "log", content)

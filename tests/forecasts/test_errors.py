@@ -1,14 +1,11 @@
 """Wrong runs, logs, fits and forecasts: errors name the value, and say what to do instead."""
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
 from support.forecasts.logs import (
     CURVE,
     PEAK,
@@ -20,7 +17,7 @@ from support.forecasts.logs import (
 )
 from support.wrong import wrong
 
-from plateau_jax import BatchPlan, Curve, LossFit, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax import BatchPlan, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.logged_lrs.logs import UnclearLogError
 
@@ -32,49 +29,37 @@ BOOLEANS = [True, False, np.True_, np.array(True)]
 # The arguments of a run.
 
 
-def make_run(
-    curve: Any = CURVE, peak_value: Any = PEAK, steps: Any = (10, 20, 30), losses: Any = (3, 2, 1)
-) -> LossRun:
+def make_run(curve=CURVE, peak_value=PEAK, steps=(10, 20, 30), losses=(3, 2, 1)):
     return LossRun(curve, peak_value, steps, losses)
 
 
 @wrong(TypeError, "curve = 3 must be a Curve")
-def test_number_as_curve() -> None:
+def test_number_as_curve():
     make_run(curve=3)
 
 
 @wrong(ValueError, "peak_value = 0 must be positive")
-def test_peak_of_zero() -> None:
+def test_peak_of_zero():
     make_run(peak_value=0)
 
 
-@wrong(TypeError, "peak_value = '1' must be a number")
-def test_text_as_peak() -> None:
-    make_run(peak_value="1")
-
-
 @wrong(ValueError, "steps has 2 items and losses has 3")
-def test_fewer_steps_than_losses() -> None:
+def test_fewer_steps_than_losses():
     make_run(steps=[1, 2])
 
 
-@wrong(ValueError, "no logged losses")
-def test_no_steps() -> None:
-    make_run(steps=[])
-
-
 @wrong(ValueError, "steps must increase: steps[1] = 3, steps[2] = 3; a resumed")
-def test_repeated_step() -> None:
+def test_repeated_step():
     make_run(steps=[1, 3, 3])
 
 
 @wrong(ValueError, "steps[0] = 0 must be at least 1")
-def test_loss_before_the_first_update() -> None:
+def test_loss_before_the_first_update():
     make_run(steps=[0, 1, 2])
 
 
 @wrong(ValueError, "steps[-1] = 1001", "after the end", "total_steps = 1000")
-def test_loss_after_the_end_of_the_curve() -> None:
+def test_loss_after_the_end_of_the_curve():
     make_run(steps=[1, 2, 1001])
 
 
@@ -87,13 +72,8 @@ SCALED = GROWING.scale(CURVE, 32, reference=64)
     "steps[-1] = 1001 lies after the end of the curve, which has total_steps = 1000. The curve",
     "its steps are units of 32 samples or tokens, not updates. Log curve_step",
 )
-def test_updates_after_the_end_of_a_scaled_curve() -> None:
+def test_updates_after_the_end_of_a_scaled_curve():
     make_run(SCALED, steps=[1, 2, 1001])
-
-
-@wrong(TypeError, "steps = [1.0, 2.0, 3.0]", "integers")
-def test_floats_as_steps() -> None:
-    make_run(steps=[1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize(
@@ -107,19 +87,19 @@ def test_floats_as_steps() -> None:
     ],
 )
 @wrong(TypeError, "steps = {steps}", "sequence of integers")
-def test_steps_that_are_not_integers(steps: Any) -> None:
+def test_steps_that_are_not_integers(steps):
     make_run(steps=steps)
 
 
 @pytest.mark.parametrize("boolean", BOOLEANS)
 @wrong(TypeError, "steps[0] = {boolean} must be a number")
-def test_boolean_among_the_steps(boolean: Any) -> None:
+def test_boolean_among_the_steps(boolean):
     make_run(steps=[boolean, 2, 3])
 
 
 @pytest.mark.parametrize("loss", [np.nan, 0.0, -1.0, 1e39, 1e-46, 5e-324])
 @wrong(ValueError, "losses[1] = {loss} must be finite and positive as a float32")
-def test_loss_that_is_not_positive(loss: float) -> None:
+def test_loss_that_is_not_positive(loss):
     make_run(losses=[1.0, loss, 1.0])
 
 
@@ -129,32 +109,20 @@ def test_loss_that_is_not_positive(loss: float) -> None:
     ids=["text", "one text", "large integer", "booleans", "complex numbers"],
 )
 @wrong(TypeError, "losses = ", "sequence of real numbers")
-def test_losses_that_are_not_real(losses: Any) -> None:
-    make_run(losses=losses)
-
-
-@pytest.mark.parametrize("losses", [[3, [2], 1], [[3], [2], [1]], 3.0, (3, None, 1)])
-@wrong(TypeError, "losses = {losses}", "sequence of real numbers")
-def test_losses_of_a_wrong_shape(losses: Any) -> None:
+def test_losses_that_are_not_real(losses):
     make_run(losses=losses)
 
 
 @pytest.mark.parametrize("boolean", BOOLEANS)
 @wrong(TypeError, "losses[1] = {boolean} must be a number")
-def test_boolean_among_floats(boolean: Any) -> None:
+def test_boolean_among_floats(boolean):
     make_run(losses=[3.5, boolean, 1.0])
-
-
-@pytest.mark.parametrize("boolean", BOOLEANS)
-@wrong(TypeError, "losses[2] = {boolean} must be a number")
-def test_boolean_among_integers(boolean: Any) -> None:
-    make_run(losses=(3, 2, boolean))
 
 
 # Files: their encoding.
 
 
-def read_bytes(content: bytes) -> LossRun:
+def read_bytes(content):
     """Read a file of this content."""
     Path("log").write_bytes(content)
     return LossRun.read("log", CURVE, PEAK)
@@ -165,58 +133,46 @@ COMPRESSED = gzip.compress(SHORT_LOG.encode())
 
 
 @wrong(ValueError, "log, line 2: byte 0xe9 is not UTF-8: save the log as UTF-8, or pass its rows")
-def test_log_in_latin_1() -> None:
+def test_log_in_latin_1():
     read_bytes(SHORT_LOG.encode("latin-1"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
 @wrong(ValueError, "log, line 1: a zero byte, as in UTF-16, but no byte-order mark: save")
-def test_log_without_its_byte_order_mark(encoding: str) -> None:
+def test_log_without_its_byte_order_mark(encoding):
     text = SHORT_LOG.replace("é", "")
     read_bytes(text.encode(encoding))
 
 
-@wrong(ValueError, "log, line 2: byte 0x00 is not UTF-16-LE: save the log as UTF-8")
-def test_half_of_a_character_in_utf_16() -> None:
-    text = SHORT_LOG.replace("é", "\ud800")
-    read_bytes(text.encode("utf-16", "surrogatepass"))
-
-
 @pytest.mark.parametrize("tail", [b"", bytes(4096)])
 @wrong(ValueError, "log is a ")
-def test_gzip_file_that_is_cut_off(tail: bytes) -> None:
+def test_gzip_file_that_is_cut_off(tail):
     """The zeros are what a crash may leave: they would be decompressed to rows."""
     read_bytes(COMPRESSED[:-8] + tail)
 
 
 @wrong(ValueError, "log is a damaged gzip file: CRC check failed")
-def test_damaged_gzip_file() -> None:
+def test_damaged_gzip_file():
     content = bytearray(COMPRESSED)
     content[-5] ^= 1
     read_bytes(bytes(content))
-
-
-@wrong(ValueError, "log is a damaged gzip file: Error -3 while decompressing data")
-def test_gzip_file_with_damaged_data() -> None:
-    sevens = bytes([7] * 100)
-    read_bytes(COMPRESSED[:10] + sevens)
 
 
 # Files and their cells.
 
 
 @pytest.fixture(autouse=True)
-def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_directory(tmp_path, monkeypatch):
     """The directory in which `read_text` writes."""
     monkeypatch.chdir(tmp_path)
 
 
-def read_text(text: str) -> LossRun:
+def read_text(text):
     """Read a file of this text."""
     return read_bytes(text.encode())
 
 
-def read_rows(rows: Any) -> LossRun:
+def read_rows(rows):
     return LossRun.read(rows, CURVE, PEAK)
 
 
@@ -228,17 +184,17 @@ ROWS_WITH_LRS = rows_of(step=STEPS, loss=LOSSES, lr=PEAK * CURVE(STEPS))
     "source", [3, None, np.ones(()), {"step": [1]}, [3], iter(["step,loss"]), pd.Series([1])]
 )
 @wrong(TypeError, "must be a path, a pandas data frame, or a list of dictionaries")
-def test_source_without_rows(source: Any) -> None:
+def test_source_without_rows(source):
     read_rows(source)
 
 
 @wrong(FileNotFoundError, "missing.csv")
-def test_missing_file() -> None:
+def test_missing_file():
     LossRun.read("missing.csv")
 
 
 @wrong(ValueError, "log has no rows")
-def test_empty_file() -> None:
+def test_empty_file():
     read_text("")
 
 
@@ -248,89 +204,57 @@ def test_empty_file() -> None:
     "log has no rows: the last line has no line end and may be incomplete; if the row is complete, "
     "end it with a newline",
 )
-def test_only_row_without_a_line_end(text: str) -> None:
+def test_only_row_without_a_line_end(text):
     read_text(text)
 
 
 @pytest.mark.parametrize("text", ['{"step": [\n', '{\n"loss": 3}\n'])
 @wrong(ValueError, "log, line 1: ", "JSON")
-def test_line_that_is_not_json(text: str) -> None:
+def test_line_that_is_not_json(text):
     read_text(text)
 
 
-@wrong(ValueError, "log, line 1: ", "JSON")
-def test_line_nested_too_deeply() -> None:
-    read_text("{" * 100_000 + "\n")
-
-
 @wrong(ValueError, "log, line 1: ", "not a JSON object; for other JSON, pass")
-def test_json_list_of_numbers() -> None:
+def test_json_list_of_numbers():
     read_text("[1, 2]")
 
 
-@wrong(ValueError, "log, line 2: ", "JSON")
-def test_number_among_json_objects() -> None:
-    read_text('{"step": 1}\n3\n{}')
-
-
 @wrong(ValueError, "log, line 3: this row is not CSV (unexpected end of data)")
-def test_quotation_mark_that_is_not_closed() -> None:
+def test_quotation_mark_that_is_not_closed():
     read_text('step,loss\n1,2\n2,"3\n')
 
 
-@wrong(ValueError, "log, line 2: this row is not CSV (field larger than")
-def test_cell_of_too_many_lines() -> None:
-    read_text('step,loss\n1,"3\n' + "2,2\n" * 50_000)
-
-
 @wrong(ValueError, "log, line 3: more cells than columns; is this CSV")
-def test_more_cells_than_columns() -> None:
+def test_more_cells_than_columns():
     read_text("step,loss\n1,3\n2,3,4\n")
 
 
 @pytest.mark.parametrize("loss", ["3,14", "1,000"])
 @wrong(ValueError, "log, line 3: loss = {loss} must be a number")
-def test_comma_in_a_number(loss: str) -> None:
+def test_comma_in_a_number(loss):
     read_text(f'step,loss\n1,3\n2,"{loss}"\n')
 
 
-@wrong(ValueError, "log, line 2: more cells than columns; is this CSV with commas?")
-def test_decimal_commas_between_semicolons() -> None:
-    read_text("step;loss\n1;3,14\n")
-
-
 @wrong(ValueError, "log has several columns named 'loss'")
-def test_columns_of_the_same_name() -> None:
+def test_columns_of_the_same_name():
     read_text("step,loss, loss\n1,3,3\n")
 
 
-@pytest.mark.filterwarnings("error")  # pandas would warn, and keep one of the columns
-@wrong(ValueError, "the log has several columns named 'loss'")
-def test_columns_of_the_same_name_in_a_data_frame() -> None:
-    frame = pd.DataFrame([[1, 3, 2]], columns=["step", "loss", "loss"])
-    read_rows(frame)
-
-
 @wrong(ValueError, "the log has 100 losses at 50 steps: keep those of one split, rank or run")
-def test_losses_of_two_splits() -> None:
-    rows: list[Any] = []
+def test_losses_of_two_splits():
+    rows = []
     for training_row in ROWS_WITH_LRS:
         validation_row = {**training_row, "loss": 2}
         rows += [training_row, validation_row]
     read_rows(rows)
 
 
-@wrong(TypeError, "curve = 3 must be a Curve")
-def test_number_as_curve_of_a_log() -> None:
-    LossRun.read(TWO_ROWS, 3, PEAK)
-
-
 @wrong(ValueError, "peak_value= without curve=: give both, or neither")
-def test_peak_without_a_curve() -> None:
+def test_peak_without_a_curve():
     LossRun.read(TWO_ROWS, None, PEAK)
 
 
-def read_with_last_row(**cells: Any) -> LossRun:
+def read_with_last_row(**cells):
     """Read a log without a curve, whose last row has these cells."""
     last_row = {"step": 1020, "loss": 1, "lr": 1, **cells}
     return LossRun.read([*ROWS_WITH_LRS, last_row])
@@ -344,63 +268,36 @@ not_a_number = pytest.mark.parametrize(
 
 @not_a_number
 @wrong(ValueError, "the log, row 51: step = ", "must be a number")
-def test_step_that_is_not_a_number(cell: Any) -> None:
+def test_step_that_is_not_a_number(cell):
     read_with_last_row(step=cell)
 
 
 @not_a_number
 @wrong(ValueError, "the log, row 51: loss = ", "must be a number")
-def test_loss_that_is_not_a_number(cell: Any) -> None:
+def test_loss_that_is_not_a_number(cell):
     read_with_last_row(loss=cell)
-
-
-@not_a_number
-@wrong(ValueError, "the log, row 51: lr = ", "must be a number")
-def test_learning_rate_that_is_not_a_number(cell: Any) -> None:
-    read_with_last_row(lr=cell)
 
 
 @pytest.mark.parametrize("loss", ["true", "false", "True", "FALSE"])
 @wrong(ValueError, "log, line 3: loss = {loss} must be a number")
-def test_boolean_in_csv(loss: str) -> None:
+def test_boolean_in_csv(loss):
     read_text(f"step,loss\n10,3\n20,{loss}\n")
-
-
-@pytest.mark.parametrize("step", ["true", "false"])
-@wrong(ValueError, "log, line 2: step = ", "must be a number")
-def test_boolean_in_json(step: str) -> None:
-    read_text(f'{{"step": 10, "loss": 3}}\n{{"step": {step}, "loss": 2}}\n')
-
-
-@wrong(ValueError, "row 1: loss = int(...) must be a number")
-def test_integer_too_large_to_print() -> None:
-    read_rows(rows_of(step=[1], loss=[10**5000]))
-
-
-@wrong(ValueError, "row 1: loss = [3, 2] must be a number")
-def test_list_of_losses_in_a_cell() -> None:
-    read_rows(rows_of(step=[1], loss=[[3, 2]]))
 
 
 @pytest.mark.parametrize("step", ["nan", "inf", "2.5", 2.5, -1, 2**31])
 @wrong(ValueError, "row 2: step = ", "number of updates")
-def test_step_that_is_not_a_number_of_updates(step: Any) -> None:
+def test_step_that_is_not_a_number_of_updates(step):
     read_rows(rows_of(step=[1, step], loss=[3.0, 2.0]))
 
 
 @pytest.mark.parametrize("lr", [-1, float("inf")])
 @wrong(ValueError, "the log, row 51: lr = {lr}", "must be finite and not negative")
-def test_negative_or_infinite_learning_rate(lr: float) -> None:
+def test_negative_or_infinite_learning_rate(lr):
     read_with_last_row(lr=lr)
 
 
-@wrong(ValueError, "the log, row 2: loss = -2.0 must be positive")
-def test_negative_loss() -> None:
-    read_rows(rows_of(step=[1, 2], loss=[3, -2.0]))
-
-
 @wrong(ValueError, "no finite loss after the first update")
-def test_no_row_with_a_step_and_a_loss() -> None:
+def test_no_row_with_a_step_and_a_loss():
     read_rows(rows_of(step=[1, ""], loss=["", 1]))
 
 
@@ -408,33 +305,17 @@ def test_no_row_with_a_step_and_a_loss() -> None:
 
 
 @wrong(UnclearLogError, "no usual column for step among 'epoch', 'loss'", "step=...")
-def test_no_usual_column_of_steps() -> None:
+def test_no_usual_column_of_steps():
     read_rows(rows_of(epoch=[1], loss=[3]))
 
 
 @wrong(UnclearLogError, "several columns for step, 'step', '_step'", "step=...")
-def test_several_columns_of_steps() -> None:
+def test_several_columns_of_steps():
     read_rows(rows_of(step=[1], _step=[1], loss=[3]))
 
 
-@wrong(UnclearLogError, "column for loss among 'step', 'val_loss'", "loss=...")
-def test_no_usual_column_of_losses() -> None:
-    read_rows(rows_of(step=[1], val_loss=[3]))
-
-
-@wrong(UnclearLogError, "several columns for loss, 'loss', 'train_loss'", "loss=...")
-def test_several_columns_of_losses() -> None:
-    row_with_another_name = {"step": 3, "train_loss": 3}
-    read_rows([*TWO_ROWS, row_with_another_name])
-
-
-@wrong(UnclearLogError, "no column step = 3, only 'step', 'loss'")
-def test_number_as_name_of_a_column() -> None:
-    LossRun.read(TWO_ROWS, CURVE, PEAK, step=3)
-
-
 @wrong(UnclearLogError, "no column loss = 'los', only 'step', 'loss'")
-def test_misspelled_name_of_a_column() -> None:
+def test_misspelled_name_of_a_column():
     LossRun.read(TWO_ROWS, CURVE, PEAK, loss="los")
 
 
@@ -443,29 +324,23 @@ def test_misspelled_name_of_a_column() -> None:
     "no usual column for lr among 'step', 'loss': give the run's curve",
     "lr=...",
 )
-def test_no_column_of_learning_rates() -> None:
+def test_no_column_of_learning_rates():
     LossRun.read(TWO_ROWS, CURVE)
 
 
 @wrong(UnclearLogError, "the learning rate 0.001 at step 0, where the curve is 0: give the run's")
-def test_learning_rate_where_the_curve_is_zero() -> None:
+def test_learning_rate_where_the_curve_is_zero():
     row_at_zero = {"step": 0, "lr": PEAK}
     LossRun.read([row_at_zero, *TWO_ROWS], CURVE)
 
 
-@wrong(UnclearLogError, "the learning rate 0 at step 500, where the curve is above 0: give the")
-def test_learning_rate_of_zero_where_the_curve_is_not() -> None:
-    rows = rows_of(step=[100, 500, 1000], loss=[4, 3, 2], lr=[PEAK, 0, 0])
-    LossRun.read(rows, CURVE)
-
-
 @wrong(UnclearLogError, "only one learning rate: give the run's curve and its peak")
-def test_peak_of_a_single_row() -> None:
+def test_peak_of_a_single_row():
     rows = rows_of(step=[1], loss=[3], lr=[PEAK])
     LossRun.read(rows)
 
 
-def with_damaged_lr(lr: float) -> list[dict[str, Any]]:
+def with_damaged_lr(lr):
     """Return a log in which one row has a different learning rate."""
     damaged_row = {**ROWS_WITH_LRS[24], "lr": lr}
     return [*ROWS_WITH_LRS[:24], damaged_row, *ROWS_WITH_LRS[25:]]
@@ -475,7 +350,7 @@ def with_damaged_lr(lr: float) -> list[dict[str, Any]]:
     UnclearLogError,
     "the log: 1.6, at step 500, is more than twice every other learning rate: give the run's",
 )
-def test_peak_of_a_damaged_row() -> None:
+def test_peak_of_a_damaged_row():
     LossRun.read(with_damaged_lr(1.6))
 
 
@@ -484,13 +359,13 @@ def test_peak_of_a_damaged_row() -> None:
     "the log: the learning rates at steps 500 and 60 imply different peaks, 0.00369",
     " and 0.001: give the run's curve",
 )
-def test_peaks_of_a_damaged_row_and_a_curve() -> None:
+def test_peaks_of_a_damaged_row_and_a_curve():
     LossRun.read(with_damaged_lr(2e-3), CURVE)
 
 
 @wrong(UnclearLogError, "no learning rates between steps 300 and 700: give the run's curve")
-def test_learning_rates_with_a_gap() -> None:
-    rows: list[Any] = []
+def test_learning_rates_with_a_gap():
+    rows = []
     for row in ROWS_WITH_LRS:
         if 300 < row["step"] < 700:
             row = {**row, "lr": None}
@@ -498,28 +373,9 @@ def test_learning_rates_with_a_gap() -> None:
     LossRun.read(rows)
 
 
-@wrong(UnclearLogError, "several", "'lr', 'learning_rate'")
-def test_several_columns_of_learning_rates() -> None:
-    rows = [{**row, "learning_rate": 1} for row in ROWS_WITH_LRS]
-    LossRun.read(rows)
-
-
 @wrong(UnclearLogError, "no learning rate above 0: give the run's")
-def test_learning_rates_of_zero() -> None:
+def test_learning_rates_of_zero():
     rows = rows_of(step=[1], loss=[3], lr=[0.0])
-    LossRun.read(rows)
-
-
-@wrong(
-    UnclearLogError,
-    "learning rates only from step 20 to 900 of 1000: give the run's curve",
-)
-def test_learning_rates_end_before_the_losses() -> None:
-    rows: list[Any] = []
-    for row in ROWS_WITH_LRS:
-        if row["step"] > 900:
-            row = {**row, "lr": None}
-        rows.append(row)
     LossRun.read(rows)
 
 
@@ -547,9 +403,7 @@ ROW = {"step": 1, "loss": 3, "lr": 1}
         (ROW, {"loss": LONG}),
     ],
 )
-def test_messages_are_one_line_of_limited_length(
-    row: dict[str, Any], columns: dict[str, str]
-) -> None:
+def test_messages_are_one_line_of_limited_length(row, columns):
     with pytest.raises(ValueError, match="the log") as caught:
         LossRun.read([row], **columns)
     message = str(caught.value)
@@ -560,51 +414,43 @@ def test_messages_are_one_line_of_limited_length(
 # Runs that cannot be fitted.
 
 
-def with_these(losses: NDArray[np.float64]) -> LossRun:
+def with_these(losses):
     """Return `RUN` with different losses."""
     return with_losses(RUN, losses)
 
 
 @pytest.mark.parametrize("run", [None, 3, "run", [RUN, LOSSES]])
 @wrong(TypeError, "must be a LossRun: write LossRun(")
-def test_fit_of_something_else(run: Any) -> None:
+def test_fit_of_something_else(run):
     fit_losses(run)
 
 
 @wrong(ValueError, "there is no run whose learning rate falls")
-def test_fit_of_no_run() -> None:
+def test_fit_of_no_run():
     fit_losses([])
 
 
 @wrong(ValueError, "of 17 logged losses", "at least 20", "more often")
-def test_too_few_losses() -> None:
+def test_too_few_losses():
     every_third = slice(None, None, 3)
     run = kept_losses(RUN, every_third)
     fit_losses(run)
 
 
 @wrong(ValueError, "no run whose", "a decay")
-def test_run_that_ended_before_its_decay() -> None:
+def test_run_that_ended_before_its_decay():
     run = kept_losses(RUN, STEPS < 400)
     fit_losses(run)
 
 
-@wrong(ValueError, "no run whose", "its steps are units of 32 samples or tokens, not updates")
-def test_updates_of_a_growing_batch() -> None:
-    """The run has about half as many updates as its curve has steps."""
-    early = STEPS < 400
-    run = LossRun(SCALED, PEAK, STEPS[early], LOSSES[early])
-    fit_losses(run)
-
-
 @wrong(ValueError, "no run whose", "half its peak")
-def test_runs_at_constant_learning_rate() -> None:
+def test_runs_at_constant_learning_rate():
     stable = logged(StagedCurve([(50, 1.0), (950,)]))
     fit_losses([stable, stable])
 
 
 @wrong(ValueError, "noise of 1.", "more than 1%", "validation loss")
-def test_noisy_losses() -> None:
+def test_noisy_losses():
     rng = np.random.default_rng(0)
     errors = 0.02 * rng.standard_normal(len(STEPS))
     run = with_these(LOSSES * (1 + errors))
@@ -617,48 +463,42 @@ def test_noisy_losses() -> None:
     "at step 700 to ",
     "while the learning rate does not",
 )
-def test_losses_that_rise() -> None:
+def test_losses_that_rise():
     at_step_700 = LOSSES[STEPS == 700]
     rise = at_step_700 * (1 + (STEPS - 700) / 3000)
     losses = np.where(STEPS > 700, rise, LOSSES)
     fit_losses(with_these(losses))
 
 
-@wrong(ValueError, "its scale is 0", "longer run")
-def test_losses_that_do_not_fall() -> None:
-    losses = np.full(50, 3.0)
-    fit_losses(with_these(losses))
-
-
 @wrong(ValueError, "law misses these losses by ", "initial fast fall")
-def test_losses_that_no_power_describes() -> None:
+def test_losses_that_no_power_describes():
     # They fall slowly, then fast.
     drop = 0.6 / (1 + np.exp(-(STEPS - 500) / 40))
     fit_losses(with_these(LOSSES - drop))
 
 
 @wrong(ValueError, "learning rates before step 400 are missing: give the run's curve")
-def test_learning_rates_that_begin_late() -> None:
+def test_learning_rates_that_begin_late():
     rows = [row for row in ROWS_WITH_LRS if row["step"] >= 400]
     run = LossRun.read(rows)
     fit_losses(run)
 
 
 @wrong(ValueError, "one model and one data set")
-def test_runs_of_two_models() -> None:
+def test_runs_of_two_models():
     run_of_another_model = with_these(LOSSES + 0.3)
     fit_losses([RUN, run_of_another_model])
 
 
 @pytest.mark.parametrize("peak", [1.00001e-3, 2e-3])
 @wrong(ValueError, "several peaks, 0.001, 0.00", "fit the runs of each peak alone")
-def test_runs_of_two_peaks(peak: float) -> None:
+def test_runs_of_two_peaks(peak):
     run = LossRun(CURVE, peak, STEPS, LOSSES)
     fit_losses([run, RUN])
 
 
 @wrong(ValueError, "several peak_value, 0.001, 0.002")
-def test_forecast_from_runs_of_two_peak_values() -> None:
+def test_forecast_from_runs_of_two_peak_values():
     # The curve reaches half its peak_value, so the largest learning rates agree.
     half = StagedCurve([(50, 0.5), (950, 0.0, "cosine")])
     run_at_half = LossRun(half, 2e-3 * (1 - 9e-7), STEPS, LOSSES)
@@ -670,12 +510,12 @@ def test_forecast_from_runs_of_two_peak_values() -> None:
 
 
 @pytest.fixture(scope="module")
-def forecasting_fit() -> LossFit:
+def forecasting_fit():
     return fit_losses(RUN)
 
 
 @pytest.fixture
-def fit(forecasting_fit: LossFit) -> Iterator[LossFit]:
+def fit(forecasting_fit):
     """A fit, which must still make the same forecast when the test ends."""
     forecast = forecasting_fit.predict(CURVE)
     yield forecasting_fit
@@ -683,51 +523,36 @@ def fit(forecasting_fit: LossFit) -> Iterator[LossFit]:
 
 
 @wrong(ValueError, "steps = [0] must lie in 1 … total_steps = 1000")
-def test_forecast_before_the_first_update(fit: LossFit) -> None:
+def test_forecast_before_the_first_update(fit):
     fit.losses(CURVE, [0])
 
 
 @wrong(ValueError, "steps = 1001 must lie in 1")
-def test_forecast_after_the_end(fit: LossFit) -> None:
+def test_forecast_after_the_end(fit):
     fit.losses(CURVE, 1001)
 
 
-@wrong(TypeError, "steps = 1.5", "integers")
-def test_forecast_at_a_fraction_of_a_step(fit: LossFit) -> None:
-    fit.losses(CURVE, 1.5)
-
-
 @wrong(TypeError, "curves", "mapping")
-def test_comparison_of_curves_without_names(fit: LossFit) -> None:
+def test_comparison_of_curves_without_names(fit):
     fit.compare([CURVE])
-
-
-@wrong(ValueError, "no curve")
-def test_comparison_of_no_curves(fit: LossFit) -> None:
-    fit.compare({})
-
-
-@wrong(TypeError, "curves[1] = 3 must be a Curve")
-def test_plot_of_a_number(fit: LossFit) -> None:
-    fit.plot([CURVE, 3], ax=1)
 
 
 # Every forecast rejects the same curves and peaks.
 
 
-def predict(fit: LossFit, curve: Curve, peak: Any = None) -> object:
+def predict(fit, curve, peak=None):
     return fit.predict(curve, peak)
 
 
-def forecast_losses(fit: LossFit, curve: Curve, peak: Any = None) -> object:
+def forecast_losses(fit, curve, peak=None):
     return fit.losses(curve, [5], peak)
 
 
-def compare(fit: LossFit, curve: Curve, peak: Any = None) -> object:
+def compare(fit, curve, peak=None):
     return fit.compare({"a": curve}, peak)
 
 
-def plot(fit: LossFit, curve: Curve, peak: Any = None) -> object:
+def plot(fit, curve, peak=None):
     return fit.plot(curve, peak_value=peak, ax=1)
 
 
@@ -736,74 +561,56 @@ every_forecast = pytest.mark.parametrize("forecast", [predict, forecast_losses, 
 
 @every_forecast
 @wrong(ValueError, "4001 steps", "at most 4 times the 1000 steps", "log a")
-def test_curve_too_long(fit: LossFit, forecast: Any) -> None:
+def test_curve_too_long(fit, forecast):
     forecast(fit, PlateauCurve(4001))
 
 
 @every_forecast
 @wrong(ValueError, "10 % of the run's steps", "in samples or tokens")
-def test_curve_too_short(fit: LossFit, forecast: Any) -> None:
+def test_curve_too_short(fit, forecast):
     forecast(fit, PlateauCurve(100))
 
 
 @every_forecast
 @wrong(ValueError, "0.00151", "factor of 1.5 from that of the runs, 0.001")
-def test_peak_too_high(fit: LossFit, forecast: Any) -> None:
+def test_peak_too_high(fit, forecast):
     forecast(fit, CURVE, 1.51e-3)
 
 
 @every_forecast
-@wrong(ValueError, "0.00066", "factor of 1.5")
-def test_peak_too_low(fit: LossFit, forecast: Any) -> None:
-    forecast(fit, CURVE, 0.66e-3)
-
-
-@every_forecast
 @wrong(ValueError, "no positive learning rate with peak_value = -1")
-def test_negative_peak(fit: LossFit, forecast: Any) -> None:
+def test_negative_peak(fit, forecast):
     forecast(fit, CURVE, -1.0)
 
 
 @every_forecast
-@wrong(TypeError, "peak_value = 'high' must be a number")
-def test_text_as_peak_of_a_forecast(fit: LossFit, forecast: Any) -> None:
-    forecast(fit, CURVE, "high")
-
-
-@every_forecast
 @wrong(ValueError, "no positive learning rate")
-def test_curve_of_zeros(fit: LossFit, forecast: Any) -> None:
+def test_curve_of_zeros(fit, forecast):
     with suppress_warnings():
         zeros = StagedCurve([(1000,)], start=0.0)
     forecast(fit, zeros)
 
 
-@every_forecast
-@wrong(TypeError, "must be a Curve")
-def test_function_as_curve(fit: LossFit, forecast: Any) -> None:
-    forecast(fit, lambda step: 1.0)
-
-
 # Values at the limits are accepted.
 
 
-def test_stable_run_may_stand_next_to_one_that_decays() -> None:
+def test_stable_run_may_stand_next_to_one_that_decays():
     stable = logged(StagedCurve([(50, 1.0), (950,)]))
     fit_losses([RUN, stable])
 
 
-def test_peaks_may_be_rounded() -> None:
+def test_peaks_may_be_rounded():
     rounded = PEAK * (1 + 9e-7)
     run = LossRun(CURVE, rounded, STEPS, LOSSES)
     fit_losses([run, RUN])
 
 
-def test_longest_and_shortest_curve_can_be_forecast(fit: LossFit) -> None:
+def test_longest_and_shortest_curve_can_be_forecast(fit):
     fit.predict(PlateauCurve(4000), 1.5e-3)
     fit.predict(PlateauCurve(101))
 
 
-def test_length_of_a_run_counts_the_steps_after_its_last_loss() -> None:
+def test_length_of_a_run_counts_the_steps_after_its_last_loss():
     run = logged(CURVE, 30)
     assert run.steps[-1] == 990
     fit = fit_losses(run)

@@ -1,13 +1,12 @@
 """Why a forecast is less certain: for each reason, curves on both sides of its limit."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from support.forecasts.logs import logged
 
-from plateau_jax import BatchPlan, Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax import BatchPlan, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.forecasts.forecast_reasons import list_reasons
 from plateau_jax.forecasts.loss_interval import ForecastTerms
 
@@ -25,7 +24,7 @@ SHORT = "it has 0.299 times as many steps as the longest run: curves this short 
 # Lengths and peaks.
 
 
-def warm(total: int, warmup: int) -> PlateauCurve:
+def warm(total, warmup):
     return PlateauCurve(total, warmup_steps=warmup)
 
 
@@ -40,7 +39,7 @@ def warm(total: int, warmup: int) -> PlateauCurve:
         (warm(5980, 1000), [SHORT]),
     ],
 )
-def test_lengths_give_reasons(curve: Curve, reasons: list[str]) -> None:
+def test_lengths_give_reasons(curve, reasons):
     assert FIT.predict(curve).reasons == tuple(reasons)
 
 
@@ -56,9 +55,7 @@ def test_lengths_give_reasons(curve: Curve, reasons: list[str]) -> None:
         (1500, 1500, "it has 1500 steps"),
     ],
 )
-def test_untested_lengths_give_a_reason(
-    steps: int, steps_of_run: int, untested: str | None
-) -> None:
+def test_untested_lengths_give_a_reason(steps, steps_of_run, untested):
     reasons = reasons_of(warm(steps, 100), [run_with(warm(steps_of_run, 100))])
     if untested is None:
         assert reasons == ()
@@ -75,11 +72,11 @@ def test_untested_lengths_give_a_reason(
         (0.8e-3, ["its peak is 0.8 times that of the nearest run"]),
     ],
 )
-def test_peaks_give_reasons(peak: float, reasons: list[str]) -> None:
+def test_peaks_give_reasons(peak, reasons):
     assert FIT.predict(CURVE, peak).reasons == tuple(reasons)
 
 
-def test_batch_plan_gives_a_reason() -> None:
+def test_batch_plan_gives_a_reason():
     curve = BatchPlan([(0, 32)]).scale(CURVE, 32, reference=32)
     (reason,) = FIT.predict(curve).reasons
     assert reason == (
@@ -88,9 +85,7 @@ def test_batch_plan_gives_a_reason() -> None:
     )
 
 
-def reasons_of(
-    curve: Curve, runs: Sequence[LossRun], by_late: float = 0.0, by_run: float = 0.0
-) -> tuple[str, ...]:
+def reasons_of(curve, runs, by_late=0.0, by_run=0.0):
     """Return the reasons for a loss of 2 nats at a peak of 1.
 
     Args:
@@ -111,13 +106,13 @@ def reasons_of(
     return list_reasons(curve, 1.0, terms, runs)
 
 
-def run_with(curve: Curve, peak: float = 1.0) -> LossRun:
+def run_with(curve, peak=1.0):
     """Return a run with one loss, after its last step."""
     return LossRun(curve, peak, [curve.total_steps], [3.0])
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_fits_that_contradict_each_other_give_a_reason(sign: int) -> None:
+def test_fits_that_contradict_each_other_give_a_reason(sign):
     runs = [run_with(CURVE)]
     assert reasons_of(CURVE, runs, by_late=sign * 0.00999, by_run=sign * 0.01199) == ()
     assert reasons_of(CURVE, runs, by_late=sign * 0.0101) == (
@@ -128,7 +123,7 @@ def test_fits_that_contradict_each_other_give_a_reason(sign: int) -> None:
     )
 
 
-def test_peak_is_compared_with_the_nearest_run() -> None:
+def test_peak_is_compared_with_the_nearest_run():
     runs = [run_with(CURVE, 0.9), run_with(CURVE, 2.0)]
     assert reasons_of(CURVE, runs) == ("its peak is 1.11 times that of the nearest run",)
 
@@ -151,9 +146,9 @@ WITHOUT_WARMUP = [warm(1000, 0)]
 WITH_AND_WITHOUT = [warm(1000, 0), warm(1000, 90)]
 
 
-def run_from_lrs(curve: PlateauCurve, interval: int) -> LossRun:
+def run_from_lrs(curve, interval):
     """Return a run as a log of its learning rates gives it."""
-    rows: list[dict[str, float]] = []
+    rows = []
     if curve.warmup_steps:
         rows.append({"step": 0, "lr": float(curve(0))})
     for step in range(interval, curve.total_steps + 1, interval):
@@ -184,7 +179,7 @@ def run_from_lrs(curve: PlateauCurve, interval: int) -> LossRun:
         WarmupAfterOthers(90, runs=WITH_AND_WITHOUT),
     ],
 )
-def test_different_warmups_give_a_reason(warmup: WarmupAfterOthers, interval: int | None) -> None:
+def test_different_warmups_give_a_reason(warmup, interval):
     """Also those of learning rates from a log, of which only the logged ones are known."""
     if interval is None:
         runs = [run_with(curve) for curve in warmup.runs]
@@ -209,7 +204,7 @@ def test_different_warmups_give_a_reason(warmup: WarmupAfterOthers, interval: in
         (StagedCurve([(50, 1.0), (450, 0.0), (50, 1.0), (450, 0.0)]), CURVE),  # restarts
     ],
 )
-def test_equal_warmups_give_no_reason(first: Curve, second: Curve) -> None:
+def test_equal_warmups_give_no_reason(first, second):
     for curve, curve_of_run in ((first, second), (second, first)):
         reasons = reasons_of(curve, [run_with(curve_of_run)])
         assert "warmup" not in " ".join(reasons)
@@ -218,7 +213,7 @@ def test_equal_warmups_give_no_reason(first: Curve, second: Curve) -> None:
 # Plateaus.
 
 
-def logged_cosine(plateau: int) -> StagedCurve:
+def logged_cosine(plateau):
     """Return a cosine as a log of learning rates gives it, with a plateau at 0.6 of the peak."""
     levels = np.cos(np.linspace(0, 1.5, 100)).tolist()
     stages = [(9, level) for level in levels[1:] if level > 0.6]
@@ -239,7 +234,7 @@ def logged_cosine(plateau: int) -> StagedCurve:
         (logged_cosine(110), True),
     ],
 )
-def test_plateau_lets_a_fit_forecast_longer_decays(curve_of_run: Curve, has_plateau: bool) -> None:
+def test_plateau_lets_a_fit_forecast_longer_decays(curve_of_run, has_plateau):
     total = curve_of_run.total_steps
     runs = [run_with(curve_of_run)]
     longer_cosine = PlateauCurve(int(1.3 * total))

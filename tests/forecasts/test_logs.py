@@ -8,7 +8,6 @@ import re
 import runpy
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from support.docs.pages import ROOT
 from support.examples import examples
 from support.forecasts.logs import csv_of, logged, rows_of
 
-from plateau_jax import Curve, CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
+from plateau_jax import CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.logged_lrs.logs import UnclearLogError
 
 CURVE = PlateauCurve(300, warmup_steps=100)
@@ -29,12 +28,12 @@ LOSSES = [3.5, 3.25, 3.0]
 DIFFERENT_LOSSES = [9.5, 8.5, 7.5]
 
 
-def read_log(log: Any) -> LossRun:
+def read_log(log):
     """Read a log of a run whose curve and peak are known."""
     return LossRun.read(log, CURVE, PEAK)
 
 
-def check_run(run: LossRun) -> None:
+def check_run(run):
     assert run.steps.tolist() == STEPS
     assert run.losses.tolist() == LOSSES
 
@@ -45,8 +44,8 @@ def check_run(run: LossRun) -> None:
 @pytest.mark.parametrize("step", ["step", "global_step", "iter", "_step", "applied"])
 @pytest.mark.parametrize("loss", ["loss", "train_loss", "train/loss"])
 @pytest.mark.parametrize("lr", ["lr", "learning_rate", "train/lr", "train/learning_rate"])
-def test_usual_columns_are_read(step: str, loss: str, lr: str, tmp_path: Path) -> None:
-    columns: dict[str, Any] = {step: STEPS, loss: LOSSES, lr: [1e-3, 5e-4, 0.0]}
+def test_usual_columns_are_read(step, loss, lr, tmp_path):
+    columns = {step: STEPS, loss: LOSSES, lr: [1e-3, 5e-4, 0.0]}
     rows = rows_of(**columns, val_loss=DIFFERENT_LOSSES, Step=DIFFERENT_LOSSES)
     rows.insert(2, {"val_loss": 1.0})
     check_run(read_log(rows))
@@ -67,7 +66,7 @@ def test_usual_columns_are_read(step: str, loss: str, lr: str, tmp_path: Path) -
         assert same.peak_value == run.peak_value
 
 
-def test_columns_can_be_named() -> None:
+def test_columns_can_be_named():
     usual = {"loss": DIFFERENT_LOSSES, "step": ["?"] * 3}
     rows = rows_of(**usual, n=STEPS, eta=[0.25, 0.5, 0.2], a=LOSSES)
     run = LossRun.read(rows, step="n", loss="a", lr="eta")
@@ -75,25 +74,20 @@ def test_columns_can_be_named() -> None:
     assert run.peak_value == 0.5
 
 
-def test_cells_may_be_missing() -> None:
+def test_cells_may_be_missing():
     losses = [pd.NA, *LOSSES, math.nan]
     frame = pd.DataFrame({"step": [1, *STEPS, 400], "loss": losses})
     check_run(read_log(frame.convert_dtypes()))
 
 
-def test_cells_may_be_blank() -> None:
-    rows = rows_of(step=[100, 150, 200, 300], loss=[3.5, " ", 3.25, 3.0])
-    check_run(read_log(rows))
-
-
-def test_last_learning_rate_holds_for_one_interval_of_logging() -> None:
+def test_last_learning_rate_holds_for_one_interval_of_logging():
     rows = rows_of(step=STEPS, loss=LOSSES, lr=[0.4, 0.2, None])
     run = LossRun.read(rows)
     assert run.curve.total_steps == 300
     assert run.curve(300) == np.float32(0.5)
 
 
-def test_learning_rate_of_the_first_group_counts() -> None:
+def test_learning_rate_of_the_first_group_counts():
     lrs = [[0.2, 0.5], [0.4, 0.0], [0.1, 0.9]]
     rows = rows_of(step=STEPS, loss=LOSSES, lr=lrs)
     assert LossRun.read(rows).peak_value == 0.4
@@ -124,7 +118,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
-def test_texts_give_the_same_run(name: str, encoding: str, tmp_path: Path) -> None:
+def test_texts_give_the_same_run(name, encoding, tmp_path):
     content = TEXTS[name].encode(encoding)
     compressed = gzip.compress(content)
     in_two_members = gzip.compress(b"") + compressed
@@ -147,12 +141,12 @@ TRAINER_STATE = {
         {"step": 300, "train_loss": 3.1, "train_runtime": 9.0},
     ],
 }
-WANDB_COLUMNS: dict[str, Any] = {
+WANDB_COLUMNS = {
     "Step": STEPS,
     "run-1 - eval/loss": LOSSES,
     "run-1 - eval/loss__MIN": DIFFERENT_LOSSES,
 }
-TENSORBOARD_COLUMNS: dict[str, Any] = {
+TENSORBOARD_COLUMNS = {
     "Wall time": DIFFERENT_LOSSES,
     "Step": STEPS,
     "Value": LOSSES,
@@ -191,9 +185,9 @@ peak = 1e-3
 """
 
 
-def code_in_tables(page: Path) -> list[str]:
+def code_in_tables(page):
     """Return the cells that are code in the tables of a page."""
-    codes: list[str] = []
+    codes = []
     in_table = False
     text = page.read_text(encoding="utf-8")
     for token in MarkdownIt().enable("table").parse(text):
@@ -211,16 +205,14 @@ CODES = code_in_tables(ROOT / "docs" / "forecast.md")
 LINES = [code for code in CODES if "LossRun" in code]
 
 
-def test_page_reads_each_of_the_other_logs() -> None:
+def test_page_reads_each_of_the_other_logs():
     assert len(LINES) == len(FILES)
     for name in FILES:
         assert f'"{name}"' in " ".join(LINES)
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_line_of_the_page_reads_the_run(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_line_of_the_page_reads_the_run(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).write_text(text)
@@ -238,7 +230,7 @@ def test_line_of_the_page_reads_the_run(
     intervals=st.lists(st.integers(1, 9), min_size=1, max_size=40),
     first=st.sampled_from([0, 1, 2]),
 )
-def test_logged_learning_rates_are_those_of_the_curve(intervals: list[int], first: int) -> None:
+def test_logged_learning_rates_are_those_of_the_curve(intervals, first):
     """From the first one on: before it there is none. Between them the curve is a straight line."""
     steps = np.cumsum([first, *intervals]).tolist()
     lrs = [1e-3 / (1 + step / 10) ** 0.5 for step in steps]
@@ -256,12 +248,12 @@ def test_logged_learning_rates_are_those_of_the_curve(intervals: list[int], firs
 
 
 @pytest.mark.parametrize(("interval", "last"), [(20, 980), (60, 960), (100, 900), (180, 900)])
-def test_learning_rates_may_end_an_interval_early(interval: int, last: int) -> None:
+def test_learning_rates_may_end_an_interval_early(interval, last):
     """Such as those of a trainer that evaluates after its last update."""
     steps_with_lr = {20, *range(interval, last + 1, interval)}
-    rows: list[dict[str, Any]] = []
+    rows = []
     for step in range(20, 1001, 20):
-        lr: Any = ""
+        lr = ""
         if step in steps_with_lr:
             lr = 1 - step / 2000
         rows.append({"step": step, "loss": 3.0, "lr": lr})
@@ -272,7 +264,7 @@ def test_learning_rates_may_end_an_interval_early(interval: int, last: int) -> N
 
 @pytest.mark.parametrize("offset", [-1, 0])
 @pytest.mark.parametrize("first", [20, 500])
-def test_peak_is_that_of_the_largest_learning_rate(offset: int, first: int) -> None:
+def test_peak_is_that_of_the_largest_learning_rate(offset, first):
     """Trainers log the learning rate of the last update, or that of the next one."""
     curve = PlateauCurve(1000, warmup_steps=300)
     steps = np.arange(first, 1001, 20)
@@ -290,7 +282,7 @@ STABLE = StagedCurve([(300, 1.0), (49_700,)])
 LOGGED_CURVE = STABLE.cooldown(20_000, 5_000, shape="linear")
 
 
-def logged_lrs(offset: int) -> list[dict[str, Any]]:
+def logged_lrs(offset):
     """Return the rows of a run whose learning rates are logged before or after each update."""
     steps = np.arange(600, 25_000, 600)
     losses = np.linspace(4, 3, len(steps))
@@ -308,9 +300,7 @@ def logged_lrs(offset: int) -> list[dict[str, Any]]:
         (LOGGED_CURVE, 1.4e-3, 600, ": the peak is 0.002, 1.429 times the given one"),
     ],
 )
-def test_rates_of_a_different_curve_warn(
-    offset: int, curve: Curve, peak: float | None, step: int, fault: str
-) -> None:
+def test_rates_of_a_different_curve_warn(offset, curve, peak, step, fault):
     rows = logged_lrs(offset)
     message = f"the log: the learning rate at step {step} is .*{re.escape(fault)}"
     with pytest.warns(CurveWarning, match=message):
@@ -319,7 +309,7 @@ def test_rates_of_a_different_curve_warn(
     LossRun.read(rows, LOGGED_CURVE)
 
 
-def test_rates_that_cannot_be_read_are_not_compared() -> None:
+def test_rates_that_cannot_be_read_are_not_compared():
     """With a curve and its peak, a run needs no learning rates."""
     rows = rows_of(step=[10, 20], loss=[3.0, 2.9], lr=["n/a", "n/a"])
     assert len(read_log(rows).steps) == 2
@@ -337,8 +327,8 @@ def test_rates_that_cannot_be_read_are_not_compared() -> None:
     damaged_lr=st.sampled_from([2.5e-3, 9e-3, 0.1]),
 )
 def test_steep_fall_after_the_peak_is_not_damage(
-    warmup: int, has_warmup: bool, power: str, end: float, damaged: int, damaged_lr: float
-) -> None:
+    warmup, has_warmup, power, end, damaged, damaged_lr
+):
     """But a learning rate of more than twice the peak is damage, wherever it stands in the fall."""
     peak_step = 100 * warmup
     curve = StagedCurve([(peak_step, 1.0), (3000 - peak_step, end, f"t^-{power}")])
@@ -355,7 +345,7 @@ def test_steep_fall_after_the_peak_is_not_damage(
 
 
 @pytest.mark.parametrize("last_lr", [0.0, None])
-def test_peak_of_one_row_with_a_curve_warns(last_lr: float | None) -> None:
+def test_peak_of_one_row_with_a_curve_warns(last_lr):
     """The curve is 0 at the last step, so that row cannot confirm the peak."""
     rows = rows_of(step=[200, 300], loss=[3.25, 3.0], lr=[PEAK / 2, last_lr])
     message = "the log: only the learning rate at step 200 shows the peak, 0.001: if it is wrong"
@@ -369,7 +359,7 @@ TRAINED = logged(LONG_CURVE, 100, exponent=0.44)
 
 
 @pytest.mark.parametrize(("first", "has_reason"), [(100, False), (500, True)])
-def test_log_that_starts_late_is_used_from_there(first: int, has_reason: bool) -> None:
+def test_log_that_starts_late_is_used_from_there(first, has_reason):
     """The curve that is given says what happened before; without it, the fit says from where."""
     kept = TRAINED.steps >= first
     steps = TRAINED.steps[kept]
@@ -398,7 +388,7 @@ ZEROS = st.sampled_from([0, 0.0, -0.0, "0", "0.0", "0e0", " 0 "])
 
 @examples(100)
 @given(st.lists(st.just(3.0) | ZEROS, min_size=1, max_size=20))
-def test_losses_of_zero_are_missing_cells(losses: list[Any]) -> None:
+def test_losses_of_zero_are_missing_cells(losses):
     """Unless all losses are 0, which is an error of the log."""
     rows = rows_of(step=range(1, 1 + len(losses)), loss=losses)
     kept = [row["step"] for row in rows if row["loss"] == 3.0]
@@ -421,7 +411,7 @@ def test_losses_of_zero_are_missing_cells(losses: list[Any]) -> None:
     assert messages == [f"{problem} {count}"]
 
 
-def test_losses_of_zero_replace_nothing() -> None:
+def test_losses_of_zero_replace_nothing():
     """A logger may write the training loss and a validation loss of 0 at the same step."""
     steps = [100, 100, 200, 200, 300, 300]
     rows = rows_of(step=steps, loss=[3.5, 0, 3.25, 0, 3.0, 0])
@@ -434,11 +424,11 @@ def test_losses_of_zero_replace_nothing() -> None:
 
 
 @pytest.fixture
-def log_file(tmp_path: Path) -> Path:
+def log_file(tmp_path):
     return tmp_path / "log"
 
 
-def read_with_warning(log: Any, message: str) -> LossRun:
+def read_with_warning(log, message):
     """Read a log that gives one warning, at the line of the caller."""
     with pytest.warns(CurveWarning, match=re.escape(message)) as caught:
         run = read_log(log)
@@ -455,7 +445,7 @@ LEFT_OUT = (
 
 
 @pytest.mark.parametrize("torn", ['{"step": 3, "lo', '{"step"', "{", "\0\0"])
-def test_torn_last_line_warns(log_file: Path, torn: str) -> None:
+def test_torn_last_line_warns(log_file, torn):
     """From a trainer that was stopped while it wrote."""
     complete = '{"step": 100, "loss": 3}\n\n{"step": 200, "loss": 2}\n'
     log_file.write_text(complete + torn)
@@ -463,33 +453,21 @@ def test_torn_last_line_warns(log_file: Path, torn: str) -> None:
     assert run.steps.tolist() == [100, 200]
 
 
-METRICS = [
-    {
-        "loss": 5 - step / 100,
-        "lr": PEAK * CURVE(step),
-        "applied": step,
-        "skipped": step // 100,
-        "curve_step": step,
-    }
-    for step in range(20, 301, 20)
-]
-
-
 @pytest.mark.parametrize("torn", ["300,3.01", "300,", "3", "300,3.0173", '300,"', "300,3\0"])
-def test_last_line_without_its_end_warns(log_file: Path, torn: str) -> None:
+def test_last_line_without_its_end_warns(log_file, torn):
     """Its last number may be cut."""
     log_file.write_text(f"step,loss\n100,3\n\n200,2\n{torn}")
     assert read_with_warning(log_file, LEFT_OUT).steps.tolist() == [100, 200]
 
 
-def test_half_of_a_character_at_the_end_warns(log_file: Path) -> None:
+def test_half_of_a_character_at_the_end_warns(log_file):
     content = "step,loss,note\n100,3,a\n200,2,é".encode()
     log_file.write_bytes(content[:-1])
     assert read_with_warning(log_file, LEFT_OUT).steps.tolist() == [100]
 
 
 @pytest.mark.parametrize("gap", [30, 1000])
-def test_gap_between_steps_warns(gap: int) -> None:
+def test_gap_between_steps_warns(gap):
     steps = [10, 20, 30, 30 + gap, 40 + gap, 50 + gap]
     rows = rows_of(step=steps, loss=np.linspace(3, 2, 6))
     curve = PlateauCurve(2000)
@@ -501,49 +479,21 @@ def test_gap_between_steps_warns(gap: int) -> None:
         LossRun.read(rows, curve, PEAK)
 
 
-def test_losses_that_are_not_finite_are_no_gap() -> None:
-    steps = range(10, 2_000, 10)
-    losses = [3.0 if not 400 < step < 800 else math.nan for step in steps]
-    message = "losses that are not finite are left out (39, the first at step 410)"
-    for rows in (rows_of(step=steps, loss=losses), pd.DataFrame({"step": steps, "loss": losses})):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            LossRun.read(rows, PlateauCurve(2_000), PEAK)
-        assert all(message in str(warning.message) for warning in caught)
-
-
-def test_resumed_run_warns() -> None:
-    resumed = [{**row, "loss": 3.0} for row in METRICS[6:]]
-    message = (
-        "the log: steps repeat, as in a resumed run: 3 earlier losses are left out, from step "
-        "140 on"
-    )
-    run = read_with_warning([*METRICS[:9], *resumed], message)
-    assert run.steps.tolist() == [row["applied"] for row in METRICS]
-
-
-def test_loss_of_a_skipped_update_warns() -> None:
-    skipped = {**METRICS[2], "loss": math.inf}
-    message = "losses that are not finite are left out (1, the first at step 60)"
-    run = read_with_warning([*METRICS[:3], skipped], message)
-    assert run.steps.tolist() == [20, 40, 60]
-
-
 @pytest.mark.parametrize("losses", [("1e39", "1e300"), ("nan", "inf"), ("-inf", "-1e300")])
-def test_losses_that_are_not_finite_warn(log_file: Path, losses: tuple[str, str]) -> None:
+def test_losses_that_are_not_finite_warn(log_file, losses):
     second, third = losses
     log_file.write_text(f"step,loss\n100,3\n200,{second}\n300,{third}\n")
     message = "losses that are not finite are left out (2, the first at step 200)"
     assert read_with_warning(log_file, message).steps.tolist() == [100]
 
 
-def test_loss_before_the_first_update_warns(log_file: Path) -> None:
+def test_loss_before_the_first_update_warns(log_file):
     log_file.write_text("step,loss\n0,11\n100,3.5\n200,3.25\n300,3\n")
     message = "log: the loss at step 0, before the first update, is left out"
     check_run(read_with_warning(log_file, message))
 
 
-def test_perplexities_warn() -> None:
+def test_perplexities_warn():
     rows = rows_of(step=STEPS, loss=[90.0, 12.0, 8.0])
     message = "the first loss is 90, as if the losses were perplexities"
     assert read_with_warning(rows, message).steps.tolist() == STEPS

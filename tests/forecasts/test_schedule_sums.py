@@ -1,7 +1,5 @@
 """The sums of the law of the loss equal their formulas, summed term by term."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from forecasts.loss_oracle import N, S, lrs_of
@@ -12,13 +10,13 @@ from support.examples import examples
 from support.numerics.oracle import can_join
 from support.numerics.shapes import SAMPLES
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax import PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.forecasts.loss_law import schedule_sums
 from plateau_jax.theory.curve_parts import largest_multiplier
 
 
-def check_sums(curve: Curve, peak: float, steps: Any, tolerance: float) -> None:
+def check_sums(curve, peak, steps, tolerance):
     """Compare with sums up to each step, term by term."""
     lrs = lrs_of(curve, peak)
     step_array = np.array(steps)
@@ -37,7 +35,7 @@ def check_sums(curve: Curve, peak: float, steps: Any, tolerance: float) -> None:
     st.lists(st.floats(0, 1), min_size=1, max_size=4),
     st.floats(1e-6, 10),
 )
-def test_sums_equal_their_formula(description: Any, fractions: list[float], peak: float) -> None:
+def test_sums_equal_their_formula(description, fractions, peak):
     curve = build(description)
     assume(curve.total_steps <= 20_000)
     steps = np.rint(np.array(fractions) * curve.total_steps).astype(int)
@@ -52,13 +50,13 @@ STAGES = st.tuples(st.sampled_from([1, 90]), LEVELS, SHAPES)
 
 @examples(60)
 @given(st.lists(STAGES, min_size=12, max_size=40), LEVELS)
-def test_sums_of_levels_of_every_magnitude(stages: list[Any], start: float) -> None:
+def test_sums_of_levels_of_every_magnitude(stages, start):
     """A learning rate may be larger than the sum of all that come after it."""
     curve = StagedCurve(stages, start=start)
     check_sums(curve, 1.0, [curve.total_steps], 1e-11)
 
 
-def lines_between(total: int, count: int) -> StagedCurve:
+def lines_between(total, count):
     """Return lines between noisy levels with jumps, as logs of many learning rates give."""
     rng = np.random.default_rng(0)
     levels = np.cos(np.linspace(0, 1.55, count))
@@ -73,7 +71,7 @@ def lines_between(total: int, count: int) -> StagedCurve:
         return StagedCurve(stages)
 
 
-def one_drop() -> StagedCurve:
+def one_drop():
     """Return a cosine of many lines, which falls to a tenth at once."""
     levels = np.cos(np.linspace(0, 1.5, 2_000))
     levels[1_200:] *= 0.1
@@ -101,7 +99,7 @@ LONG_CURVES = {
 
 
 @pytest.mark.parametrize("name", LONG_CURVES)
-def test_sums_of_long_curves_equal_their_formula(name: str) -> None:
+def test_sums_of_long_curves_equal_their_formula(name):
     """Parts of several steps stand for single ones. The steps may have any order and shape."""
     curve = LONG_CURVES[name]
     fractions = np.array([1.0, 0.33, 0.85, 0.999])
@@ -114,7 +112,7 @@ def test_sums_of_long_curves_equal_their_formula(name: str) -> None:
 
 @examples(40)
 @given(descriptions(range(4), scaled=True), st.floats(0, 1))
-def test_largest_multiplier_is_that_of_all_steps(description: Any, fraction: float) -> None:
+def test_largest_multiplier_is_that_of_all_steps(description, fraction):
     curve = build(description)
     assume(curve.total_steps <= 100_000)
     updates = max(1, round(fraction * curve.total_steps))

@@ -6,17 +6,15 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from support.docs.pages import ROOT, sections
 from support.jax.jax_cases import MANY, NESTED, STEPS, assert_equal_bits, product, x64_both_ways
 
@@ -29,19 +27,16 @@ from plateau_jax import (
     optax_schedule,
     scale_by_curve,
 )
-from plateau_jax.table.evaluation import Table
 
 pytestmark = pytest.mark.slow
 
-Arrays = list[jax.Array]
-History = tuple[jax.Array, jax.Array]
 
 both_kinds = pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 CURVES = NESTED, MANY  # one for each row search
 SHAPED = STEPS.reshape(256, 4)
 
 
-def mesh_of(kind: AxisType) -> Mesh:
+def mesh_of(kind):
     devices = jax.devices("cpu")[:4]
     return jax.make_mesh((4,), ("data",), axis_types=(kind,), devices=devices)
 
@@ -52,19 +47,19 @@ LEARNING_RATES = [product(curve, 0.1, SHAPED) for curve in CURVES]
 MULTIPLIERS = [curve(SHAPED) for curve in CURVES]
 
 
-def of_schedules(steps: Any) -> Arrays:
+def of_schedules(steps):
     return [schedule(steps) for schedule in SCHEDULES]
 
 
-def of_tables(tables: list[Table], steps: Any) -> Arrays:
+def of_tables(tables, steps):
     return [multiplier(table, steps) for table in tables]
 
 
-def by_vmap(steps: jax.Array) -> Arrays:
+def by_vmap(steps):
     return [jax.vmap(schedule)(steps) for schedule in SCHEDULES]
 
 
-def assert_all_equal(actual: list[Any], expected: list[Any]) -> None:
+def assert_all_equal(actual, expected):
     jax.tree.map(assert_equal_bits, actual, expected)
 
 
@@ -81,7 +76,7 @@ def assert_all_equal(actual: list[Any], expected: list[Any]) -> None:
     ],
     ids=str,
 )
-def test_steps_may_span_several_devices(spec: P, kind: AxisType, x64: bool) -> None:
+def test_steps_may_span_several_devices(spec, kind, x64):
     mesh = mesh_of(kind)
     sharded = jax.device_put(SHAPED, NamedSharding(mesh, spec))
     step = jax.device_put(np.int32(777), NamedSharding(mesh, P()))
@@ -89,7 +84,7 @@ def test_steps_may_span_several_devices(spec: P, kind: AxisType, x64: bool) -> N
 
     # Compiled together, which is faster than one by one.
     @jax.jit
-    def compiled(tables: list[Table], steps: jax.Array) -> tuple[Arrays, Arrays, Arrays]:
+    def compiled(tables, steps):
         return of_schedules(steps), mapped(steps), of_tables(tables, steps)
 
     with jax.enable_x64(x64):
@@ -110,13 +105,13 @@ def test_steps_may_span_several_devices(spec: P, kind: AxisType, x64: bool) -> N
 
 @x64_both_ways
 @both_kinds
-def test_shard_map_may_cover_some_axes_of_mesh(x64: bool, kind: AxisType) -> None:
+def test_shard_map_may_cover_some_axes_of_mesh(x64, kind):
     devices = jax.devices("cpu")[:4]
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind, kind), devices=devices)
 
     @jax.jit
     @jax.shard_map(mesh=mesh, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
-    def mapped(steps: jax.Array) -> tuple[Arrays, Arrays]:
+    def mapped(steps):
         return of_schedules(steps), of_tables(TABLES, steps)
 
     with jax.enable_x64(x64):
@@ -127,7 +122,7 @@ def test_shard_map_may_cover_some_axes_of_mesh(x64: bool, kind: AxisType) -> Non
 
 
 @both_kinds
-def test_loss_of_all_devices_decides(kind: AxisType) -> None:
+def test_loss_of_all_devices_decides(kind):
     """A run on several devices has the steps of a run on one device."""
     mesh = mesh_of(kind)
     params = jnp.ones((8, 2))
@@ -136,10 +131,10 @@ def test_loss_of_all_devices_decides(kind: AxisType) -> None:
     scales = np.random.default_rng(5).random(30, np.float32)
     optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(curve, 0.3, rules))
 
-    def train(params: jax.Array, loss_of: Callable[[jax.Array], jax.Array]) -> History:
+    def train(params, loss_of):
         """Return the step of the curve after each update, and its learning rate."""
 
-        def update(state: Any, scale: jax.Array) -> tuple[Any, History]:
+        def update(state, scale):
             _, state = optimizer.update(params, state, params, value=loss_of(params * scale))
             _, curve_state = state
             return state, (curve_state.curve_step, curve_state.learning_rate)
@@ -148,12 +143,12 @@ def test_loss_of_all_devices_decides(kind: AxisType) -> None:
         return history
 
     @jax.jit
-    def of_all_devices(params: jax.Array) -> History:
+    def of_all_devices(params):
         return train(params, jnp.mean)
 
     @jax.jit
     @jax.shard_map(mesh=mesh, in_specs=P("data"), out_specs=P())
-    def of_each_device(params: jax.Array) -> History:
+    def of_each_device(params):
         return train(params, lambda losses: jax.lax.pmean(losses.mean(), "data"))
 
     curve_steps, lrs = of_all_devices(params)
@@ -176,7 +171,7 @@ COUNT_OF_ONE_PROCESS = f"tokens = np.int32({UNIT} + 64 * jax.process_index())"
 """A number from the host, for the count of the global batch."""
 
 
-def program() -> str:
+def program():
     """Return the program of `docs/jax.md` for several processes."""
     page = sections(ROOT / "docs" / "jax.md")
     (section,) = (section for section in page if "multi-host" in section.heading)
@@ -184,7 +179,7 @@ def program() -> str:
     return source
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as free:
         free.bind(("localhost", 0))
         return free.getsockname()[1]
@@ -199,7 +194,7 @@ class Output:
     errors: str
 
 
-def run(folder: Path, changes: Sequence[tuple[str, str]] = ()) -> list[Output]:
+def run(folder, changes=()):
     """Run the program with some code replaced; return the output of both processes."""
     source = program()
     for old, new in (("localhost:9911", f"localhost:{free_port()}"), *changes):
@@ -234,7 +229,7 @@ def run(folder: Path, changes: Sequence[tuple[str, str]] = ()) -> list[Output]:
     return outputs
 
 
-def consumed(updates: int) -> int:
+def consumed(updates):
     """Return the tokens of both processes in these updates, drawn as in the program."""
     total = 0
     for update in range(1, updates + 1):
@@ -255,14 +250,14 @@ class Uninterrupted:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted")
     first, second = run(folder)
     assert first.lines == second.lines, (first.errors, second.errors)
     return Uninterrupted(folder / "saved_processes", first.lines)
 
 
-def test_processes_share_the_step_of_their_sum(uninterrupted: Uninterrupted) -> None:
+def test_processes_share_the_step_of_their_sum(uninterrupted):
     assert len(uninterrupted.lines) == 5
     for update, line in zip((10, 20, 30, 40), uninterrupted.lines[:4], strict=True):
         curve_step = consumed(update) // UNIT
@@ -271,17 +266,13 @@ def test_processes_share_the_step_of_their_sum(uninterrupted: Uninterrupted) -> 
         assert line.endswith(f"step {curve_step}, lr {lr}")
 
 
-def test_resumed_processes_match_uninterrupted(
-    uninterrupted: Uninterrupted, tmp_path: Path
-) -> None:
+def test_resumed_processes_match_uninterrupted(uninterrupted, tmp_path):
     shutil.copytree(uninterrupted.saved / "20", tmp_path / "saved_processes" / "20")
     for output in run(tmp_path):
         assert output.lines[:2] == uninterrupted.lines[2:4], output.errors
 
 
-def test_every_process_rejects_a_different_unit(
-    uninterrupted: Uninterrupted, tmp_path: Path
-) -> None:
+def test_every_process_rejects_a_different_unit(uninterrupted, tmp_path):
     shutil.copytree(uninterrupted.saved, tmp_path / "saved_processes")
     for output in run(tmp_path, [("DataClock(512)", "DataClock(256)")]):
         assert output.lines == []
@@ -289,11 +280,11 @@ def test_every_process_rejects_a_different_unit(
         assert message in output.errors
 
 
-def steps_in(lines: list[str]) -> list[str]:
+def steps_in(lines):
     return re.findall(r"step (\d+)", "\n".join(lines))
 
 
-def test_counts_that_differ_are_noticed_before_a_save(tmp_path: Path) -> None:
+def test_counts_that_differ_are_noticed_before_a_save(tmp_path):
     first, second = run(tmp_path, [(COUNT, COUNT_OF_ONE_PROCESS)])
     assert steps_in(first.lines) == ["10", "20"]
     assert steps_in(second.lines) == ["11", "22"]

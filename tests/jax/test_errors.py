@@ -2,11 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +31,7 @@ from plateau_jax import (
 
 
 @pytest.fixture(autouse=True)
-def with_x64() -> Iterator[None]:
+def with_x64():
     """Otherwise JAX makes int32 of an int64 before it can be rejected."""
     with jax.enable_x64(True):
         yield
@@ -44,9 +42,9 @@ def with_x64() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["total_steps", "warmup_steps", "min_lr_ratio", "peak_value"])
 @pytest.mark.parametrize("transform", [jax.jit, jax.vmap])
-def test_traced_argument_of_a_curve(name: str, transform: Callable[..., Any]) -> None:
-    def learning_rate(value: Any) -> Any:
-        arguments: dict[str, Any] = {"total_steps": 100, "peak_value": 1e-3, name: value}
+def test_traced_argument_of_a_curve(name, transform):
+    def learning_rate(value):
+        arguments = {"total_steps": 100, "peak_value": 1e-3, name: value}
         peak = arguments.pop("peak_value")
         return PlateauCurve(**arguments).learning_rate(3, peak)
 
@@ -55,37 +53,27 @@ def test_traced_argument_of_a_curve(name: str, transform: Callable[..., Any]) ->
 
 
 @wrong(TypeError, "curve = 5")
-def test_number_as_curve_of_a_schedule() -> None:
+def test_number_as_curve_of_a_schedule():
     optax_schedule(5, 1.0)
 
 
 @wrong(ValueError, "peak_value = ", "optax.scale_by_learning_rate(schedule) and scale_by_curve")
-def test_negative_array_as_peak() -> None:
+def test_negative_array_as_peak():
     optax_schedule(CURVE, jnp.float32(-1))
 
 
 @wrong(ValueError, "peak_value = 1e-40", "2**-126")
-def test_peak_below_the_normal_numbers() -> None:
+def test_peak_below_the_normal_numbers():
     optax_schedule(CURVE, 1e-40)
 
 
-@wrong(TypeError, "peak_value = ")
-def test_vector_as_peak() -> None:
-    optax_schedule(CURVE, jnp.ones(2))
-
-
-@wrong(TypeError, "peak_value = ")
-def test_complex_array_as_peak() -> None:
-    optax_schedule(CURVE, jnp.ones((), "complex64"))
-
-
 @wrong(TypeError, "peak_value = ", "real scalar")
-def test_traced_vector_as_peak() -> None:
+def test_traced_vector_as_peak():
     jax.jit(partial(optax_schedule, CURVE))(jnp.ones(2))
 
 
 @wrong(TypeError, "peak_value = ", "real scalar")
-def test_traced_complex_number_as_peak() -> None:
+def test_traced_complex_number_as_peak():
     jax.jit(partial(optax_schedule, CURVE))(1j)
 
 
@@ -93,16 +81,8 @@ def test_traced_complex_number_as_peak() -> None:
     "peak", [jnp.bfloat16(0.1), np.float16(0.1), jnp.float8_e4m3fn(0.1), jnp.complex64(0.1)]
 )
 @wrong(TypeError, "peak_value = ", "precision of float32", "hyperparam_dtype=jnp.float32")
-def test_peak_of_low_precision(peak: Any) -> None:
+def test_peak_of_low_precision(peak):
     scale_by_curve(CURVE, peak)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "complex64"])
-def test_peak_injected_with_the_dtype_of_the_parameters(dtype: str) -> None:
-    inject = optax.inject_hyperparams(scale_by_curve, static_args=("curve", "clock"))
-    optimizer = inject(CURVE, 1e-7)
-    with pytest.raises(TypeError, match=f"not {dtype}.*hyperparam_dtype=jnp.float32"):
-        optimizer.init(jnp.ones(2, dtype))
 
 
 # Tables.
@@ -110,13 +90,13 @@ def test_peak_injected_with_the_dtype_of_the_parameters(dtype: str) -> None:
 
 @pytest.mark.parametrize("table", [CURVE, stack([CURVE, CURVE]), CURVE.table.begin, None])
 @wrong(TypeError, "table must be one table")
-def test_something_else_as_table(table: Any) -> None:
+def test_something_else_as_table(table):
     multiplier(table, jnp.arange(3))
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float64", "float32", "int16"])
 @pytest.mark.parametrize("function", [multiplier, jax.jit(multiplier)], ids=["eager", "jit"])
-def test_table_with_a_column_of_another_dtype(function: Callable[..., Any], dtype: str) -> None:
+def test_table_with_a_column_of_another_dtype(function, dtype):
     table = CURVE.table._replace(low=jnp.asarray(CURVE.table.low, dtype))
     with pytest.raises(TypeError, match=f"table.low is of {dtype}.*int32"):
         function(table, 3)
@@ -143,7 +123,7 @@ each_call = pytest.mark.parametrize(
     [True, 3.0, "3", None, [True, 2.0], np.True_, np.float32(3), np.arange(3.0)],
     ids=repr,
 )
-def test_step_that_is_not_an_integer(call: Callable[..., Any], step: Any, x64: bool) -> None:
+def test_step_that_is_not_an_integer(call, step, x64):
     with jax.enable_x64(x64):
         with pytest.raises(TypeError, match="must be an integer"):
             call(step)
@@ -154,9 +134,7 @@ def test_step_that_is_not_an_integer(call: Callable[..., Any], step: Any, x64: b
 @each_call
 @x64_both_ways
 @pytest.mark.parametrize("dtype", ["bool", "float32", "bfloat16", "float16", "complex64", "key"])
-def test_array_of_steps_that_are_not_integers(
-    call: Callable[..., Any], dtype: str, x64: bool
-) -> None:
+def test_array_of_steps_that_are_not_integers(call, dtype, x64):
     with jax.enable_x64(x64):
         if dtype == "key":
             step = jax.random.key(0)
@@ -176,27 +154,22 @@ def test_array_of_steps_that_are_not_integers(
 
 
 @wrong(TypeError, "curve = 3")
-def test_number_as_curve_of_a_transformation() -> None:
+def test_number_as_curve_of_a_transformation():
     scale_by_curve(3, PEAK)
 
 
 @wrong(ValueError, "peak_value = -1.0", "scale_by_curve add the minus sign")
-def test_negative_peak_of_a_transformation() -> None:
+def test_negative_peak_of_a_transformation():
     scale_by_curve(STAIRS, -1.0)
 
 
 @wrong(TypeError, "clock = 3", "DataClock")
-def test_number_as_clock() -> None:
+def test_number_as_clock():
     scale_by_curve(STAIRS, PEAK, 3)
 
 
-@wrong(ValueError, "clock is an empty list", "leave it out")
-def test_empty_list_as_clock() -> None:
-    scale_by_curve(STAIRS, PEAK, [])
-
-
 @wrong(ValueError, "needs a plateau")
-def test_rule_for_a_curve_without_a_flat_part() -> None:
+def test_rule_for_a_curve_without_a_flat_part():
     scale_by_curve(StagedCurve([(5, 1)]), PEAK, UNTIL)
 
 
@@ -205,12 +178,12 @@ def test_rule_for_a_curve_without_a_flat_part() -> None:
     "clock = DataClock(unit=1073741825",
     "a unit of at most 2**30 = 1073741824",
 )
-def test_unit_beyond_2_to_the_30() -> None:
+def test_unit_beyond_2_to_the_30():
     scale_by_curve(STAIRS, PEAK, DataClock(2**30 + 1))
 
 
 @wrong(ValueError, "count=1073741825", "a count of at most 2**30")
-def test_usual_count_beyond_2_to_the_30() -> None:
+def test_usual_count_beyond_2_to_the_30():
     scale_by_curve(STAIRS, PEAK, DataClock(8, count=2**30 + 1))
 
 
@@ -218,9 +191,7 @@ def test_usual_count_beyond_2_to_the_30() -> None:
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8)
 @pytest.mark.parametrize("function", [scale_by_curve, resume_record])
 @wrong(ValueError, "clock = ", "must be DataClock(8)", "batch plan")
-def test_clock_that_a_batch_plan_excludes(
-    function: Callable[..., Any], curve: Any, clock: Any
-) -> None:
+def test_clock_that_a_batch_plan_excludes(function, curve, clock):
     function(curve, PEAK, clock)
 
 
@@ -237,12 +208,12 @@ DROPPED = (
 )
 
 
-def update(transformation: optax.GradientTransformationExtraArgs, **arguments: Any) -> None:
+def update(transformation, **arguments):
     transformation.update(ONE, transformation.init(None), **arguments)
 
 
 @wrong(TypeError, "value is missing: pass value= to update", DROPPED, "value=...)")
-def test_update_without_a_value() -> None:
+def test_update_without_a_value():
     update(HELD)
 
 
@@ -250,7 +221,7 @@ def test_update_without_a_value() -> None:
     "value", [np.ones(1), jnp.ones(1), True, jnp.array(True), jnp.array(1j), "0.5", {"loss": 0.5}]
 )
 @wrong(TypeError, "value = ", "real scalar")
-def test_value_that_is_not_a_real_scalar(value: Any) -> None:
+def test_value_that_is_not_a_real_scalar(value):
     update(HELD, value=value)
 
 
@@ -261,7 +232,7 @@ def test_value_that_is_not_a_real_scalar(value: Any) -> None:
     DROPPED,
     "count=...)",
 )
-def test_update_without_a_count() -> None:
+def test_update_without_a_count():
     update(COUNTED)
 
 
@@ -270,13 +241,13 @@ def test_update_without_a_count() -> None:
     "count is missing",
     "optax.GradientTransformationExtraArgs(tx.init, tx.update)",
 )
-def test_count_that_a_chain_around_multi_steps_drops() -> None:
+def test_count_that_a_chain_around_multi_steps_drops():
     optimizer = optax.chain(optax.identity(), optax.MultiSteps(COUNTED, every_k_schedule=2))
     optimizer.update(ONE, optimizer.init(ONE), ONE, count=8)
 
 
 @wrong(TypeError, "count is missing", DROPPED)
-def test_value_for_a_data_clock() -> None:
+def test_value_for_a_data_clock():
     update(COUNTED, value=3)
 
 
@@ -297,20 +268,20 @@ def test_value_for_a_data_clock() -> None:
 )
 @pytest.mark.parametrize("transformation", [COUNTED, WITH_USUAL_COUNT], ids=["counted", "usual"])
 @wrong(TypeError, "count = ", "integer")
-def test_count_that_is_not_an_integer(transformation: Any, count: Any) -> None:
+def test_count_that_is_not_an_integer(transformation, count):
     update(transformation, count=count)
 
 
 @pytest.mark.parametrize("count", [-1, 2**30 + 1])
 @wrong(ValueError, "count = {count}", "0 … 2**30")
-def test_count_out_of_range(count: int) -> None:
+def test_count_out_of_range(count):
     update(COUNTED, count=count)
 
 
 @pytest.mark.parametrize("count", [0, 3, -1, np.int32(3), jnp.ones((), "int32"), "three"])
 @pytest.mark.parametrize("transformation", [PLAIN, HELD], ids=["plain", "held"])
 @wrong(TypeError, "count = ", "left out", "clock=DataClock(unit)")
-def test_count_without_a_data_clock(transformation: Any, count: Any) -> None:
+def test_count_without_a_data_clock(transformation, count):
     update(transformation, count=count)
 
 
@@ -319,31 +290,26 @@ def test_count_without_a_data_clock(transformation: Any, count: Any) -> None:
 
 @pytest.mark.parametrize("transformation", [PLAIN, COUNTED], ids=["plain", "counted"])
 @wrong(ValueError, "state = ", "tx.init(params)")
-def test_list_as_state(transformation: Any) -> None:
+def test_list_as_state(transformation):
     transformation.update(ONE, list(transformation.init(None)))
 
 
 @wrong(ValueError, "state = ", "tx.init(params)")
-def test_tuple_as_state() -> None:
-    PLAIN.update(ONE, tuple(PLAIN.init(None)))
-
-
-@wrong(ValueError, "state = ", "tx.init(params)")
-def test_dictionary_as_state() -> None:
-    state: Any = HELD.init(None)
+def test_dictionary_as_state():
+    state = HELD.init(None)
     HELD.update(ONE, state._asdict())
 
 
 @wrong(ValueError, "state.hold = ", "tx.init(params)")
-def test_dictionaries_as_states_of_rules() -> None:
-    state: Any = HELD.init(None)
+def test_dictionaries_as_states_of_rules():
+    state = HELD.init(None)
     dictionaries = [of_rule._asdict() for of_rule in state.hold]
     HELD.update(ONE, state._replace(hold=dictionaries))
 
 
 # States of another clock. With rules of the same classes, states are interchangeable.
 
-TRANSFORMATIONS: list[tuple[str, Any]] = [
+TRANSFORMATIONS = [
     ("None", PLAIN),
     ("DataClock", COUNTED),
     ("HoldUntilFlat", HELD),
@@ -355,14 +321,14 @@ TRANSFORMATIONS: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("saved_by", "used_by"), list(permutations(TRANSFORMATIONS, 2)))
-def test_state_of_a_different_clock(saved_by: tuple[str, Any], used_by: tuple[str, Any]) -> None:
+def test_state_of_a_different_clock(saved_by, used_by):
     _, saving = saved_by
     clock, transformation = used_by
     state = saving.init(None)
     start = r"^state\.hold = .*"
     if COUNTED in (saving, transformation):
         start = r"^state = .*State\(.*"
-    arguments: dict[str, float] = {"value": 0.5}
+    arguments = {"value": 0.5}
     if transformation is COUNTED:
         arguments = {"count": 3}
     update = partial(transformation.update, **arguments)
@@ -393,50 +359,25 @@ RECORD = resume_record(CURVE)
     ],
 )
 @wrong(TypeError, "step = ", "int")
-def test_saved_step_that_is_not_an_integer(step: Any) -> None:
+def test_saved_step_that_is_not_an_integer(step):
     check_resume(RECORD, RECORD, step)
 
 
 @pytest.mark.parametrize("step", [jnp.arange(3), np.array([3, 3])])
 @wrong(TypeError, "step = ", "count[0]")
-def test_several_steps_at_once(step: Any) -> None:
+def test_several_steps_at_once(step):
     check_resume(RECORD, RECORD, step)
 
 
 @pytest.mark.parametrize("step", [-1, np.int64(-1), jnp.int32(-1)])
 @wrong(ValueError, "step = -1", "at least 0")
-def test_negative_step(step: Any) -> None:
+def test_negative_step(step):
     check_resume(RECORD, RECORD, step)
 
 
 @wrong(TypeError, "curve = ", "must be a Curve")
-def test_record_of_a_list() -> None:
+def test_record_of_a_list():
     resume_record([RECORD["curve"]])
-
-
-@wrong(ValueError, "peak_value = -1")
-def test_record_of_a_negative_peak() -> None:
-    resume_record(CURVE, -1)
-
-
-@wrong(TypeError, "peak_value = [0.1]")
-def test_record_of_a_list_of_peaks() -> None:
-    resume_record(CURVE, [0.1])
-
-
-@wrong(TypeError, "clock = 8", "DataClock")
-def test_record_of_a_number_as_clock() -> None:
-    resume_record(CURVE, 0.1, 8)
-
-
-@wrong(ValueError, "clock is an empty list")
-def test_record_of_an_empty_list_as_clock() -> None:
-    resume_record(CURVE, clock=[])
-
-
-@wrong(ValueError, "needs a plateau")
-def test_record_of_a_rule_without_a_flat_part() -> None:
-    resume_record(StagedCurve([(5, 1)]), clock=UNTIL)
 
 
 not_a_record = pytest.mark.parametrize(
@@ -458,41 +399,30 @@ not_a_record = pytest.mark.parametrize(
 
 @not_a_record
 @wrong(ValueError, "saved = ", "is not from resume_record: ")
-def test_saved_value_that_is_not_a_record(record: Any) -> None:
+def test_saved_value_that_is_not_a_record(record):
     check_resume(record, RECORD, 10)
 
 
-@not_a_record
-@wrong(ValueError, "now = ", "is not from resume_record: ")
-def test_current_value_that_is_not_a_record(record: Any) -> None:
-    check_resume(RECORD, record, 10)
-
-
 @wrong(ValueError, "now = [] has no record: pass what resume_record returns")
-def test_empty_list_in_place_of_a_record() -> None:
+def test_empty_list_in_place_of_a_record():
     check_resume(RECORD, [], 10)
 
 
 @wrong(ValueError, "the number of groups was 0, and is 1 now")
-def test_empty_list_of_saved_records() -> None:
+def test_empty_list_of_saved_records():
     check_resume([], RECORD, 10)
 
 
-def deeply_nested() -> dict[str, Any]:
-    record: dict[str, Any] = {}
+def deeply_nested():
+    record = {}
     for _ in range(100_000):
         record = {"curve": record}
     return record
 
 
 @wrong(ValueError, "saved = ", "is not from resume_record: ")
-def test_deeply_nested_saved_value() -> None:
+def test_deeply_nested_saved_value():
     check_resume(deeply_nested(), RECORD, 10)
-
-
-@wrong(ValueError, "now = ", "is not from resume_record: ")
-def test_deeply_nested_current_value() -> None:
-    check_resume(RECORD, deeply_nested(), 10)
 
 
 unreadable_curve = pytest.mark.parametrize(
@@ -507,11 +437,5 @@ unreadable_curve = pytest.mark.parametrize(
 
 @unreadable_curve
 @wrong(ValueError, "saved has a curve that cannot be read: ")
-def test_saved_record_with_an_unreadable_curve(curve: Any) -> None:
+def test_saved_record_with_an_unreadable_curve(curve):
     check_resume({**RECORD, "curve": curve}, RECORD, 10)
-
-
-@unreadable_curve
-@wrong(ValueError, "now has a curve that cannot be read: ")
-def test_current_record_with_an_unreadable_curve(curve: Any) -> None:
-    check_resume(RECORD, {**RECORD, "curve": curve}, 10)

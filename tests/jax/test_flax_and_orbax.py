@@ -1,14 +1,10 @@
 """Flax variables as steps and peaks, and states of `scale_by_curve` saved by Orbax."""
 
-from pathlib import Path
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx, serialization
-from numpy.typing import NDArray
 from orbax import checkpoint
 from support.clocks import holds
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
@@ -26,14 +22,14 @@ from plateau_jax import (
 pytestmark = pytest.mark.slow
 
 
-def at_variables(step: nnx.Variable, peak: nnx.Variable) -> tuple[jax.Array, jax.Array]:
+def at_variables(step, peak):
     """Return the learning rate and the multiplier at a step."""
     return optax_schedule(CURVE, peak)(step), multiplier(CURVE.table, step)
 
 
 @x64_both_ways
 @pytest.mark.parametrize("kind", [nnx.Variable, nnx.Param])
-def test_flax_variables_are_steps_and_peaks(x64: bool, kind: type[nnx.Variable]) -> None:
+def test_flax_variables_are_steps_and_peaks(x64, kind):
     with jax.enable_x64(x64):
         for value in (3, STEPS):
             step = kind(jnp.asarray(value))
@@ -45,18 +41,18 @@ def test_flax_variables_are_steps_and_peaks(x64: bool, kind: type[nnx.Variable])
 
 
 @wrong(TypeError, "step must be an int")
-def test_float_variable_as_step() -> None:
+def test_float_variable_as_step():
     step = nnx.Variable(jnp.float32(3))
     optax_schedule(CURVE, 1.0)(step)
 
 
 @wrong(ValueError, "peak_value = ")
-def test_negative_variable_as_peak() -> None:
+def test_negative_variable_as_peak():
     optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
 
 
 @wrong(TypeError, "optax_schedule")
-def test_variable_as_step_of_a_curve() -> None:
+def test_variable_as_step_of_a_curve():
     CURVE(nnx.Variable(jnp.int32(3)))
 
 
@@ -68,9 +64,7 @@ def test_variable_as_step_of_a_curve() -> None:
         (DataClock(24), "count", np.resize([8, 8, 16], 60)),
     ],
 )
-def test_run_resumed_by_orbax_equals_uninterrupted(
-    tmp_path: Path, clock: Any, name: str, values: NDArray[Any]
-) -> None:
+def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, clock, name, values):
     optimizer = scale_by_curve(holds.STAIRS, holds.PEAK, clock)
     update = jax.jit(optimizer.update)
     gradients = jnp.ones(2)
@@ -99,9 +93,7 @@ def test_run_resumed_by_orbax_equals_uninterrupted(
         ([holds.UNTIL, holds.BELOW], (holds.UNTIL, holds.BELOW), [holds.UNTIL]),
     ],
 )
-def test_record_survives_orbax_and_flax(
-    tmp_path: Path, clock: Any, same: Any, different: Any
-) -> None:
+def test_record_survives_orbax_and_flax(tmp_path, clock, same, different):
     record = resume_record(holds.STAIRS, holds.PEAK, clock)
     with checkpoint.CheckpointManager(tmp_path) as manager:
         saved = checkpoint.args.Composite(record=checkpoint.args.JsonSave(record))

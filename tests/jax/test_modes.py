@@ -1,16 +1,13 @@
 """`multiplier` and `optax_schedule` have NumPy's bits in every way that JAX can run them."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
-from numpy.typing import NDArray
-from support.curves.descriptions import CurveAndSteps, curves_and_steps
+from support.curves.descriptions import curves_and_steps
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.jax.jax_cases import (
@@ -22,11 +19,7 @@ from support.jax.jax_cases import (
     x64_both_ways,
 )
 
-from plateau_jax import Curve, PlateauCurve, multiplier, optax_schedule
-from plateau_jax.table.evaluation import Table
-
-Values = dict[str, jax.Array]
-"""The values in each mode."""
+from plateau_jax import PlateauCurve, multiplier, optax_schedule
 
 SIZE = 48
 SMALLEST_NORMAL = 2.0**-126
@@ -45,28 +38,28 @@ peaks = st.one_of(
 )
 
 
-def every_mode(of_step: Callable[[jax.Array], jax.Array], steps: jax.Array) -> Values:
+def every_mode(of_step, steps):
     """Return the function's values at the steps in each way that JAX can run it."""
     dtype = of_step(steps[0]).dtype
 
-    def scanned(carry: None, step: jax.Array) -> tuple[None, jax.Array]:
+    def scanned(carry, step):
         return carry, of_step(step)
 
-    def is_left(state: tuple[jax.Array, jax.Array]) -> jax.Array:
+    def is_left(state):
         index, _ = state
         return index < len(steps)
 
-    def set_next(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def set_next(state):
         index, values = state
         return index + 1, values.at[index].set(of_step(steps[index]))
 
-    def weighted_sum(weights: jax.Array) -> jax.Array:
+    def weighted_sum(weights):
         return (weights * of_step(steps)).sum()
 
-    def one_branch() -> jax.Array:
+    def one_branch():
         return of_step(steps)
 
-    def other_branch() -> jax.Array:
+    def other_branch():
         return of_step(steps + 0)
 
     _, by_scan = jax.lax.scan(scanned, None, steps)
@@ -89,7 +82,7 @@ def every_mode(of_step: Callable[[jax.Array], jax.Array], steps: jax.Array) -> V
 
 
 @jax.jit
-def every_mode_of_a_traced_table(table: Table, steps: jax.Array) -> Values:
+def every_mode_of_a_traced_table(table, steps):
     return every_mode(partial(multiplier, table), steps)
 
 
@@ -97,7 +90,7 @@ def every_mode_of_a_traced_table(table: Table, steps: jax.Array) -> Values:
 @x64_both_ways
 @examples(40)
 @given(cases)
-def test_traced_table_matches_numpy_bits_in_every_mode(x64: bool, case: CurveAndSteps) -> None:
+def test_traced_table_matches_numpy_bits_in_every_mode(x64, case):
     curve, steps = case
     # Every mode is compiled for two tables, one for each search.
     table = in_one_of_two_forms(curve)
@@ -111,7 +104,7 @@ LONG_CURVE = PlateauCurve(2**20, warmup_steps=2**10, min_lr_ratio=0.5)
 OVER_THE_LONG_CURVE = np.arange(0, 2**20, 2**20 // SIZE + 1, dtype=np.int32)
 
 
-def assert_equal_learning_rates(actual: Any, expected: NDArray[np.float32]) -> None:
+def assert_equal_learning_rates(actual, expected):
     # XLA flushes float32 below 2⁻¹²⁶ to zero, so these are not compared.
     compared = (expected == 0) | (expected >= SMALLEST_NORMAL)
     assert_equal_bits(np.asarray(actual)[compared], expected[compared])
@@ -122,18 +115,14 @@ def assert_equal_learning_rates(actual: Any, expected: NDArray[np.float32]) -> N
 @given(st.booleans(), cases_of_updates, peaks)
 @example(False, (LONG_CURVE, OVER_THE_LONG_CURVE), 1.75 * SMALLEST_NORMAL)
 @example(True, (LONG_CURVE, OVER_THE_LONG_CURVE), 2.0**-110)
-def test_constant_table_matches_numpy_bits_in_every_mode(
-    x64: bool, case: CurveAndSteps, peak: float
-) -> None:
+def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
     """And learning rates are the product of two float32, also if the compiler folds the peak."""
     curve, steps = case
     of_step = partial(multiplier, curve.table)
     schedule = optax_schedule(curve, peak)
 
     @jax.jit
-    def compiled(
-        traced_steps: jax.Array, traced_peak: jax.Array, weakly_typed_peak: jax.Array
-    ) -> tuple[Values, Values]:
+    def compiled(traced_steps, traced_peak, weakly_typed_peak):
         multipliers = every_mode(of_step, traced_steps)
         multipliers["constant steps"] = of_step(jnp.array(steps))
         lrs = {
@@ -144,7 +133,7 @@ def test_constant_table_matches_numpy_bits_in_every_mode(
         }
         return multipliers, lrs
 
-    def of_peak(peak: jax.Array) -> jax.Array:
+    def of_peak(peak):
         return optax_schedule(curve, peak)(steps)
 
     rounded = np.float32(peak)
@@ -164,7 +153,7 @@ def test_constant_table_matches_numpy_bits_in_every_mode(
 @pytest.mark.slow
 @x64_both_ways
 @both_searches
-def test_uncompiled_calls_match_numpy_bits(x64: bool, curve: Curve) -> None:
+def test_uncompiled_calls_match_numpy_bits(x64, curve):
     of_step = partial(multiplier, curve.table)
     by_vmap = jax.vmap(of_step)
     with jax.enable_x64(x64), jax.disable_jit():
@@ -176,7 +165,7 @@ def test_uncompiled_calls_match_numpy_bits(x64: bool, curve: Curve) -> None:
 @pytest.mark.gpu("jax")
 @x64_both_ways
 @both_searches
-def test_accelerator_matches_numpy_bits(x64: bool, curve: Curve) -> None:
+def test_accelerator_matches_numpy_bits(x64, curve):
     longest = PlateauCurve(MAX_STEP, warmup_steps=10**6, plateaus=[(30, 20)], min_lr_ratio=1e-12)
     some_steps = STEPS[: SIZE * 20]
     steps = np.linspace(0, MAX_STEP, 100_000).astype(np.int32)

@@ -1,6 +1,5 @@
 """`scale_by_curve` beyond what every clock does: JAX's modes, state, metrics, counts, and optax."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,6 @@ from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.jax.jax_cases import assert_equal_bits, mostly_x64, product, x64_both_ways
 
 from plateau_jax import (
-    Curve,
     DataClock,
     HoldBelow,
     check_resume,
@@ -30,18 +28,18 @@ MAX_STEP = 2**31 - 1
 ONE = jnp.ones(())
 
 
-def learning_rates_under(rules: list[Any], metrics: Iterable[Any]) -> Any:
+def learning_rates_under(rules, metrics):
     """Return the learning rate of each update, by the oracle of the rules."""
     curve_steps = curve_steps_of(rules, STAIRS, (), metrics)[:-1]
     return product(STAIRS, PEAK, np.array(curve_steps))
 
 
-def assert_equal_leaves(actual: Any, expected: Any) -> None:
+def assert_equal_leaves(actual, expected):
     jax.tree.map(assert_equal_bits, actual, jax.tree.map(np.asarray, expected))
 
 
 @pytest.mark.parametrize("clock", [None, DataClock(8), BELOW])
-def test_no_two_entries_of_a_state_are_one_array(clock: Any) -> None:
+def test_no_two_entries_of_a_state_are_one_array(clock):
     """Otherwise a jitted update could not donate the state."""
     optimizer = scale_by_curve(STAIRS, PEAK, clock=clock)
     leaves = jax.tree.leaves(optimizer.init(ONE))
@@ -49,7 +47,7 @@ def test_no_two_entries_of_a_state_are_one_array(clock: Any) -> None:
 
 
 @mostly_x64
-def test_without_rules_updates_match_optax(x64: bool) -> None:
+def test_without_rules_updates_match_optax(x64):
     with jax.enable_x64(x64):
         # Numbers whose products round differently in each type.
         values = np.sin(np.arange(1.0, 30.0))
@@ -66,7 +64,7 @@ def test_without_rules_updates_match_optax(x64: bool) -> None:
         assert state.hold == ()
 
         @jax.jit
-        def both(state: Any, state_of_optax: Any) -> tuple[Any, Any]:
+        def both(state, state_of_optax):
             result = optimizer.update(params, state, params, value=3.0, other=7)  # both ignored
             return result, of_optax.update(params, state_of_optax, params)
 
@@ -81,7 +79,7 @@ def test_without_rules_updates_match_optax(x64: bool) -> None:
 
 @x64_both_ways
 @pytest.mark.parametrize("clock", [None, UNTIL, [BELOW, UNTIL], DataClock(8)], ids=str)
-def test_state_keeps_structure_shapes_and_dtypes(x64: bool, clock: Any) -> None:
+def test_state_keeps_structure_shapes_and_dtypes(x64, clock):
     with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
         optimizer = scale_by_curve(STAIRS, PEAK, clock)
         state = optimizer.init(None)
@@ -99,7 +97,7 @@ def test_state_keeps_structure_shapes_and_dtypes(x64: bool, clock: Any) -> None:
         assert {leaf.shape for leaf in leaves} == {()}
         assert {leaf.dtype.name for leaf in leaves} == {"int32", "float32"}
 
-        def advance(state: Any) -> Any:
+        def advance(state):
             _, state = optimizer.update(jnp.ones(3), state, **arguments)
             return state
 
@@ -112,18 +110,6 @@ def test_state_keeps_structure_shapes_and_dtypes(x64: bool, clock: Any) -> None:
             assert leaf.weak_type == expected.weak_type
 
 
-def test_state_saved_without_x64_resumes_with_it() -> None:
-    optimizer = optax.chain(optax.scale_by_adam(), scale_by_curve(STAIRS, PEAK))
-    params = jnp.ones(3)
-    state = optimizer.init(params)
-    saved = jax.device_get(state)
-    update = jax.jit(optimizer.update)
-    with jax.enable_x64(True):
-        _, resumed = update(params, saved, params)
-    _, uninterrupted = update(params, state, params)
-    assert_equal_leaves(resumed, uninterrupted)
-
-
 @pytest.mark.parametrize(
     ("clock", "argument", "values", "expected"),
     [
@@ -131,9 +117,7 @@ def test_state_saved_without_x64_resumes_with_it() -> None:
         (DataClock(1), "count", [2, 1, MAX_COUNT, 0], [1, 0, 0, 0]),
     ],
 )
-def test_curve_step_stops_at_last_int32(
-    clock: Any, argument: str, values: list[int], expected: list[int]
-) -> None:
+def test_curve_step_stops_at_last_int32(clock, argument, values, expected):
     optimizer = scale_by_curve(STAIRS, PEAK, clock)
     state = optimizer.init(None)._replace(curve_step=jnp.int32(MAX_STEP - 3))
     steps_left = []
@@ -143,7 +127,7 @@ def test_curve_step_stops_at_last_int32(
     assert steps_left == expected
 
 
-def to_integer(value: float) -> int:
+def to_integer(value):
     return round(float(value) * 3)
 
 
@@ -162,7 +146,7 @@ HELD = scale_by_curve(STAIRS, PEAK, [UNTIL, BELOW])  # compiled once
         to_integer,
     ],
 )
-def test_metric_may_be_any_real_scalar(convert: Callable[[Any], Any]) -> None:
+def test_metric_may_be_any_real_scalar(convert):
     values = np.array([2, 2, 1, 0.7, 1, 0.1, 0.1, 0.1] * 3)
     metrics = [convert(value) for value in values]
     state = HELD.init(None)
@@ -174,15 +158,6 @@ def test_metric_may_be_any_real_scalar(convert: Callable[[Any], Any]) -> None:
     assert_equal_bits(lrs, expected)
 
 
-def test_metric_beyond_float32_is_not_finite() -> None:
-    with jax.enable_x64(True):
-        optimizer = scale_by_curve(STAIRS, PEAK, HoldBelow(0, 9))
-        state = optimizer.init(None)
-        for value in (-1e39, jnp.array(-1e39), -np.inf):
-            _, following = optimizer.update(ONE, state, value=value)
-            assert following.curve_step == 1
-
-
 @pytest.mark.parametrize(
     ("x64", "dtypes"),
     [
@@ -190,7 +165,7 @@ def test_metric_beyond_float32_is_not_finite() -> None:
         (False, ["int4", "uint8", "int32", "uint32"]),
     ],
 )
-def test_count_of_any_integer_type_is_clipped(x64: bool, dtypes: list[str]) -> None:
+def test_count_of_any_integer_type_is_clipped(x64, dtypes):
     with jax.enable_x64(x64):
         counts = []
         for dtype in dtypes:
@@ -204,7 +179,7 @@ def test_count_of_any_integer_type_is_clipped(x64: bool, dtypes: list[str]) -> N
         traces = []
 
         @jax.jit
-        def advance(count: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def advance(count):
             traces.append(count)
             _, following = optimizer.update(ONE, state, count=count)
             return following.curve_step, following.rest
@@ -218,7 +193,7 @@ def test_count_of_any_integer_type_is_clipped(x64: bool, dtypes: list[str]) -> N
 
 
 @pytest.mark.parametrize("usual", [1, 8, 20, MAX_COUNT])
-def test_count_of_an_update_replaces_that_of_the_clock(usual: int) -> None:
+def test_count_of_an_update_replaces_that_of_the_clock(usual):
     """And 0 is a count too."""
     optimizer = scale_by_curve(STAIRS, PEAK, DataClock(8, count=usual))
     without_usual_count = scale_by_curve(STAIRS, PEAK, DataClock(8))
@@ -238,7 +213,7 @@ def test_count_of_an_update_replaces_that_of_the_clock(usual: int) -> None:
 
 
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=lambda curve: curve.to_dict()["kind"])
-def test_curve_of_a_batch_plan_counts_in_its_unit(curve: Curve) -> None:
+def test_curve_of_a_batch_plan_counts_in_its_unit(curve):
     """Without a clock as with its own, of which only `count` is new."""
     record = resume_record(curve)
     assert record == resume_record(curve, clock=DataClock(8))
@@ -280,28 +255,28 @@ COUNTED_UPDATES = Updates(
 )
 
 
-def in_a_chain(clock: Any) -> optax.GradientTransformation:
+def in_a_chain(clock):
     return optax.chain(optax.scale_by_adam(), scale_by_curve(STAIRS, PEAK, clock))
 
 
-def with_an_injected_peak(clock: Any) -> optax.GradientTransformation:
+def with_an_injected_peak(clock):
     inject = optax.inject_hyperparams(scale_by_curve, static_args=("curve", "clock"))
     return inject(STAIRS, PEAK, clock)
 
 
-def under_apply_if_finite(clock: Any) -> optax.GradientTransformation:
+def under_apply_if_finite(clock):
     return optax.apply_if_finite(scale_by_curve(STAIRS, PEAK, clock), 100)
 
 
-def under_multi_steps(clock: Any) -> optax.MultiSteps:
+def under_multi_steps(clock):
     return optax.MultiSteps(scale_by_curve(STAIRS, PEAK, clock), every_k_schedule=3)
 
 
-def is_curve_state(node: Any) -> bool:
+def is_curve_state(node):
     return hasattr(node, "curve_step")
 
 
-def curve_state_in(state: Any) -> Any:
+def curve_state_in(state):
     """Return the state of the curve in the state of an optimizer."""
     leaves = jax.tree.leaves(state, is_leaf=is_curve_state)
     (curve_state,) = filter(is_curve_state, leaves)
@@ -319,9 +294,7 @@ def curve_state_in(state: Any) -> Any:
     ],
 )
 @pytest.mark.parametrize("updates", [HELD_UPDATES, COUNTED_UPDATES], ids=["held", "counted"])
-def test_wrapped_clock_gives_the_same_learning_rates(
-    updates: Updates, wrapped: Callable[[Any], Any], ignored_gradients: list[list[float]], x64: bool
-) -> None:
+def test_wrapped_clock_gives_the_same_learning_rates(updates, wrapped, ignored_gradients, x64):
     """A skipped update changes nothing, and only the argument of the last micro-batch counts."""
     lrs = []
     with jax.enable_x64(x64):

@@ -5,32 +5,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.curves.descriptions import CurveAndSteps, build, curves_and_steps, descriptions
+from support.curves.descriptions import build, curves_and_steps, descriptions
 from support.examples import examples
 from support.jax.jax_cases import STEPS, assert_equal_bits, in_one_form, in_one_of_two_forms
 from support.numerics.borders import curves_near_borders
-from support.numerics.oracle import Description
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve, multiplier, stack
-from plateau_jax.table.evaluation import Table
+from plateau_jax import PlateauCurve, StagedCurve, multiplier, stack
 
 
 @pytest.mark.slow
 @examples(50)
 @given(curves_near_borders())
-def test_values_near_rounding_borders_match_numpy_bits(case: CurveAndSteps) -> None:
+def test_values_near_rounding_borders_match_numpy_bits(case):
     curve, steps = case
     table = in_one_of_two_forms(curve)
     assert_equal_bits(multiplier(table, steps), curve(steps))
 
 
 @jax.jit
-def at_all_steps(tables: Table, steps: jax.Array) -> jax.Array:
+def at_all_steps(tables, steps):
     return jax.vmap(multiplier, in_axes=(0, None))(tables, steps)
 
 
 @jax.jit
-def at_one_step_each(tables: Table, steps: jax.Array) -> jax.Array:
+def at_one_step_each(tables, steps):
     return jax.vmap(multiplier)(tables, steps)
 
 
@@ -40,9 +38,7 @@ def at_one_step_each(tables: Table, steps: jax.Array) -> jax.Array:
     curves_and_steps(range(5), scaled=True),
     st.lists(descriptions(range(5), depth=1, scaled=True), min_size=4, max_size=4),
 )
-def test_stack_under_vmap_matches_each_curve(
-    case: CurveAndSteps, more_descriptions: list[Description]
-) -> None:
+def test_stack_under_vmap_matches_each_curve(case, more_descriptions):
     first, steps = case
     curves = [first, *map(build, more_descriptions)]
     tables = jax.tree.map(lambda *columns: np.stack(columns), *in_one_form(curves))
@@ -55,14 +51,14 @@ def test_stack_under_vmap_matches_each_curve(
         assert_equal_bits(value, np.float32(curve(step)))
 
 
-def test_numpy_table_that_jax_narrows_is_accepted() -> None:
+def test_numpy_table_that_jax_narrows_is_accepted():
     curve = PlateauCurve(1000, warmup_steps=100)
     wide = jax.tree.map(np.int64, curve.table)
     with jax.enable_x64(False):
         assert_equal_bits(multiplier(wide, jnp.asarray(STEPS)), curve(STEPS))
 
 
-def with_plateaus(count: int) -> list[Curve]:
+def with_plateaus(count):
     curves = []
     for shift in range(3):
         pairs = [(30 * index + shift, shift) for index in range(1, count + 1)]
@@ -70,7 +66,7 @@ def with_plateaus(count: int) -> list[Curve]:
     return curves
 
 
-def with_cooldowns() -> list[Curve]:
+def with_cooldowns():
     curves = []
     for middle in (20, 1, 99):
         for level in (0.5, 0.25, 1.0, 1e-20):
@@ -91,11 +87,11 @@ def with_cooldowns() -> list[Curve]:
     [with_plateaus(2), with_plateaus(30), with_cooldowns()],
     ids=["2 plateaus", "30 plateaus", "cooldowns"],
 )
-def test_traced_tables_of_one_shape_are_compiled_once(curves: list[Curve]) -> None:
+def test_traced_tables_of_one_shape_are_compiled_once(curves):
     traces = []
 
     @jax.jit
-    def of_table(table: Table, step: jax.Array) -> jax.Array:
+    def of_table(table, step):
         traces.append(step)
         return multiplier(table, step)
 

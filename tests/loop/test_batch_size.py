@@ -4,8 +4,6 @@ import gc
 import math
 import random
 import weakref
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,27 +21,25 @@ from torch_bridge import TrainStep, find_batch_size
 pytestmark = pytest.mark.usefixtures("frozen")
 
 
-def exhaust() -> None:
+def exhaust():
     """Raise an error of the allocator itself."""
     torch.empty(2**60)
 
 
-def rows(count: int) -> tuple[Tensor, Tensor]:
+def rows(count):
     return torch.randn(count, 3), torch.randn(count, 2)
 
 
-def _trials(
-    global_batch: int, limit: int | None, fits: Callable[[int], bool]
-) -> tuple[Any, list[int]]:
+def _trials(global_batch, limit, fits):
     """Return the result for a step that may run out of memory, and the sizes of all trials."""
-    trials: list[int] = []
+    trials = []
 
-    def step(batch: Tensor, *more: Tensor) -> None:
+    def step(batch, *more):
         trials[-1] = len(batch)
         if not fits(len(batch)):
             exhaust()
 
-    def make_step() -> Callable[..., Any]:
+    def make_step():
         trials.append(0)
         return step
 
@@ -59,9 +55,7 @@ def _trials(
     st.integers(0, 4000),
     st.none() | st.integers(1, 4000),
 )
-def test_finds_the_largest_divisor_that_fits(
-    kind: Callable[[int], Any], global_batch: int, most: int, limit: int | None
-) -> None:
+def test_finds_the_largest_divisor_that_fits(kind, global_batch, most, limit):
     result, trials = _trials(kind(global_batch), limit, lambda size: size <= most)
     divisors = [size for size in range(1, global_batch + 1) if global_batch % size == 0]
     allowed = [size for size in divisors if limit is None or size <= limit]
@@ -76,7 +70,7 @@ def test_finds_the_largest_divisor_that_fits(
         assert "not even a micro-batch of one sample" in result
 
 
-def _caused_by(error: Exception, attribute: str) -> Exception:
+def _caused_by(error, attribute):
     outer = RuntimeError("in the loader, or in a compiler's backend")
     setattr(outer, attribute, error)
     return outer
@@ -103,8 +97,8 @@ _OTHERS = {
 
 
 @pytest.mark.parametrize("kind", _OUT_OF_MEMORY)
-def test_out_of_memory_errors_are_recognized(kind: str) -> None:
-    def step(batch: Tensor, *_: Tensor) -> None:
+def test_out_of_memory_errors_are_recognized(kind):
+    def step(batch, *_):
         if len(batch) > 3:
             raise _OUT_OF_MEMORY[kind]
 
@@ -113,11 +107,11 @@ def test_out_of_memory_errors_are_recognized(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", _OTHERS)
 @pytest.mark.parametrize("where", ["step", "make_batch", "make_step"])
-def test_other_errors_propagate(kind: str, where: str) -> None:
-    def fail(*_: Any) -> Any:
+def test_other_errors_propagate(kind, where):
+    def fail(*_):
         raise _OTHERS[kind]
 
-    functions: dict[str, Any] = {"make_step": lambda: fail, "make_batch": torch.ones}
+    functions = {"make_step": lambda: fail, "make_batch": torch.ones}
     if where != "step":
         functions[where] = fail
     with pytest.raises(type(_OTHERS[kind])) as caught:
@@ -127,16 +121,16 @@ def test_other_errors_propagate(kind: str, where: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", ["adamw", "plain adam", "momentum"])
-def test_trial_makes_five_applied_updates(name: str, precision: Any) -> None:
-    passes: list[tuple[int, bool, bool]] = []
-    results: list[Any] = []
+def test_trial_makes_five_applied_updates(name, precision):
+    passes = []
+    results = []
 
-    def make_step() -> Any:
+    def make_step():
         passes.clear(), results.clear()
         model = nn.Linear(3, 2)
         optimizer = make_optimizer(name, model)
 
-        def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+        def loss_fn(model, batch):
             states = any(
                 isinstance(value, Tensor)
                 for state in optimizer.state.values()
@@ -149,7 +143,7 @@ def test_trial_makes_five_applied_updates(name: str, precision: Any) -> None:
 
         step = TrainStep(model, optimizer, loss_fn, CURVE, precision=precision)
 
-        def run(*batches: Any) -> Any:
+        def run(*batches):
             results.append(step(*batches))
             return results[-1]
 
@@ -163,11 +157,11 @@ def test_trial_makes_five_applied_updates(name: str, precision: Any) -> None:
     assert len(passes) == 2 * len(results)
 
 
-def test_trial_has_the_batches_of_an_update() -> None:
+def test_trial_has_the_batches_of_an_update():
     """The step may modify it, and all other batches of its update are in memory."""
-    seen: list[tuple[int, int]] = []
+    seen = []
 
-    def step(*micro_batches: dict[str, Tensor]) -> None:
+    def step(*micro_batches):
         alive = [item for item in gc.get_objects() if type(item) is Tensor and item.shape == (7, 5)]
         places = {tensor.data_ptr() for tensor in alive}
         seen.append((len(places), len(micro_batches)))
@@ -180,14 +174,14 @@ def test_trial_has_the_batches_of_an_update() -> None:
     assert seen[-5:] == [(4, 2)] * 5
 
 
-def test_trials_free_their_memory() -> None:
-    held: list[weakref.ref[Any]] = []
+def test_trials_free_their_memory():
+    held = []
 
-    def make_step() -> Callable[..., Any]:
+    def make_step():
         assert not any(reference() for reference in held)
         model = nn.Linear(2, 2)
 
-        def step(*batches: Tensor) -> None:
+        def step(*batches):
             held.extend(map(weakref.ref, (*batches, model, model.weight)))
             loss = model(batches[0]).sum()
             loss.backward()
@@ -203,23 +197,23 @@ def test_trials_free_their_memory() -> None:
     assert not any(reference() for reference in held)
 
 
-def test_random_states_are_restored() -> None:
-    def draw() -> list[float]:
+def test_random_states_are_restored():
+    def draw():
         return [float(torch.rand(())), float(np.random.rand()), random.random()]  # noqa: NPY002 - the global generator
 
-    def seed() -> None:
+    def seed():
         torch.manual_seed(0)
         np.random.seed(0)  # noqa: NPY002 - the global generator
         random.seed(0)
 
-    def step(*_: Tensor) -> None:
+    def step(*_):
         draw()
 
-    def make_step() -> Callable[..., None]:
+    def make_step():
         draw()
         return step
 
-    def make_batch(size: int) -> Tensor:
+    def make_batch(size):
         draw()
         if size > 3:
             exhaust()
@@ -233,11 +227,11 @@ def test_random_states_are_restored() -> None:
 
 
 @pytest.mark.parametrize("held", ["model", "parameter"])
-def test_existing_model_is_rejected(held: str) -> None:
+def test_existing_model_is_rejected(held):
     """Before a trial trains it."""
-    kept: list[Any] = [nn.Linear(3, 2)]
+    kept = [nn.Linear(3, 2)]
 
-    def make_step() -> TrainStep:
+    def make_step():
         model = kept[0]
         if held == "parameter":
             model = nn.Linear(3, 2)
@@ -253,34 +247,34 @@ def test_existing_model_is_rejected(held: str) -> None:
 # Errors.
 
 
-def make_printing_step() -> Callable[..., None]:
+def make_printing_step():
     return print
 
 
 @wrong(TypeError, "'int' object is not callable")
-def test_make_step_that_is_not_callable() -> None:
-    not_callable: Any = 3
+def test_make_step_that_is_not_callable():
+    not_callable = 3
     find_batch_size(not_callable, torch.ones, 8)
 
 
 @pytest.mark.parametrize(("value", "error"), [(2.0, TypeError), (0, ValueError)])
-def test_wrong_global_batch(value: Any, error: type[Exception]) -> None:
+def test_wrong_global_batch(value, error):
     with pytest.raises(error, match=f"global_batch = {value}"):
         find_batch_size(make_printing_step, torch.ones, value)
 
 
 @pytest.mark.parametrize(("value", "error"), [("4", TypeError), (0, ValueError)])
-def test_wrong_limit(value: Any, error: type[Exception]) -> None:
+def test_wrong_limit(value, error):
     with pytest.raises(error, match=f"limit = {value!r}"):
         find_batch_size(make_printing_step, torch.ones, 8, limit=value)
 
 
 @wrong(RuntimeError, "DefaultCPUAllocator")
-def test_step_that_cannot_be_built() -> None:
+def test_step_that_cannot_be_built():
     find_batch_size(exhaust, torch.ones, 8)
 
 
 @wrong(RuntimeError, "runs in one process, and there are 2")
-def test_two_processes() -> None:
+def test_two_processes():
     with process(0, 2):
         find_batch_size(make_printing_step, torch.ones, 8)

@@ -1,7 +1,6 @@
 """Evaluation on several ranks: the mean over all of them, and the same passes on each."""
 
 import itertools
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from support.distributed.processes import error_of
 from support.distributed.threads import on_ranks
 from support.training.models import Net, Recurrent, batches, carried_loss, mean_loss, pair_loss
 from support.training.reads import reads_of
-from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from torch_bridge import evaluate
@@ -24,11 +22,11 @@ SPLITS = [
 """The rows of each batch, by rank."""
 
 
-def batches_of(split: list[list[int]]) -> list[list[Any]]:
+def batches_of(split):
     """Return batches of these sizes, all with different numbers."""
-    by_rank: list[list[Any]] = []
+    by_rank = []
     for number, sizes in enumerate(split):
-        local: list[Any] = []
+        local = []
         for index, rows in enumerate(sizes):
             (batch,) = batches(1, rows, seed=10 * number + index)
             local.append(batch)
@@ -36,7 +34,7 @@ def batches_of(split: list[list[int]]) -> list[list[Any]]:
     return by_rank
 
 
-def named_loss(model: nn.Module, batch: Any) -> dict[str, Any]:
+def named_loss(model, batch):
     """Return a pair, a mean, and the fraction of rows in which the first output is too large."""
     inputs, targets = batch
     outputs = model(inputs)
@@ -49,12 +47,12 @@ def named_loss(model: nn.Module, batch: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)
-def test_evaluation_is_the_mean_over_all_ranks(split: list[list[int]]) -> None:
+def test_evaluation_is_the_mean_over_all_ranks(split):
     by_rank = batches_of(split)
     expected = evaluate(Net(), list(itertools.chain(*by_rank)), named_loss)
     models = [Net() for _ in by_rank]
 
-    def evaluate_rank() -> Any:
+    def evaluate_rank():
         return evaluate(models[processes.rank()], by_rank[processes.rank()], named_loss)
 
     for means in on_ranks(evaluate_rank, len(split)):
@@ -64,20 +62,20 @@ def test_evaluation_is_the_mean_over_all_ranks(split: list[list[int]]) -> None:
 class WithWrongLength(list[Any]):
     """Batches whose length is too large."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return super().__len__() + 2
 
 
-def sharded_loss(local: Iterable[Any]) -> Any:
+def sharded_loss(local):
     """Evaluate a model with FSDP on the batches of this rank."""
-    model: Any = fully_shard(Net())
+    model = fully_shard(Net())
     return evaluate(model, local, pair_loss)
 
 
 @pytest.mark.slow
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("split", SPLITS)
-def test_ranks_make_the_same_passes(split: list[list[int]]) -> None:
+def test_ranks_make_the_same_passes(split):
     """With an uncounted filler; without it, a rank would wait for the shards of the others."""
     by_rank = batches_of(split)
     expected = evaluate(Net(), list(itertools.chain(*by_rank)), pair_loss)
@@ -85,13 +83,13 @@ def test_ranks_make_the_same_passes(split: list[list[int]]) -> None:
     local = by_rank[processes.rank()]
     assert sharded_loss(local) == pytest.approx(expected)
     assert sharded_loss(WithWrongLength(local)) == pytest.approx(expected)
-    one_without_length: Iterable[Any] = local
+    one_without_length = local
     if processes.rank() == 1:
         one_without_length = iter(local)
     assert sharded_loss(one_without_length) == pytest.approx(expected)
 
 
-def reads_with(most: int) -> int:
+def reads_with(most):
     """Return the reads of an evaluation of `most` batches, and half as many on rank 0."""
     local = batches(most)
     if processes.rank() == 0:
@@ -101,18 +99,18 @@ def reads_with(most: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.ranks(3)
-def test_reads_do_not_depend_on_the_number_of_batches() -> None:
+def test_reads_do_not_depend_on_the_number_of_batches():
     """If the batches have a length, the ranks agree once on the number of passes."""
     assert reads_with(2) == reads_with(20)
 
 
-def test_carry_stays_on_its_rank() -> None:
+def test_carry_stays_on_its_rank():
     """The mean is that of four batches, three of the first rank and one of the second."""
     data = [batches(3, time=4, seed=3), batches(1, time=4, seed=1)]
     models = [Recurrent(), Recurrent()]
     initial = models[0].initial()
 
-    def evaluate_rank() -> float:
+    def evaluate_rank():
         rank = processes.rank()
         return evaluate(models[rank], data[rank], carried_loss, carry=initial)
 
@@ -122,22 +120,22 @@ def test_carry_stays_on_its_rank() -> None:
     assert on_ranks(evaluate_rank, 2) == pytest.approx([mean, mean])
 
 
-def _named_by_rank(model: nn.Module, batch: Any) -> dict[str, Any]:
+def _named_by_rank(model, batch):
     return {f"loss of {processes.rank()}": mean_loss(model, batch)}
 
 
-def _errors_of_ranks(count: int, *loss_fns: Any) -> list[str]:
+def _errors_of_ranks(count, *loss_fns):
     """Evaluate `count` batches with one loss_fn per rank; return the errors of the ranks."""
     models = [Net() for _ in loss_fns]
 
-    def evaluate_rank() -> str:
+    def evaluate_rank():
         rank = processes.rank()
         return error_of(evaluate, models[rank], batches(count), loss_fns[rank])
 
     return on_ranks(evaluate_rank, len(loss_fns))
 
 
-def test_no_batches_on_all_ranks() -> None:
+def test_no_batches_on_all_ranks():
     for error in _errors_of_ranks(0, pair_loss, pair_loss):
         assert error.startswith("ValueError: batches is empty")
 
@@ -146,7 +144,7 @@ def test_no_batches_on_all_ranks() -> None:
     "loss_fns",
     [(mean_loss, pair_loss), (_named_by_rank, _named_by_rank), (pair_loss, named_loss)],
 )
-def test_different_losses_on_ranks(loss_fns: Any) -> None:
+def test_different_losses_on_ranks(loss_fns):
     for error in _errors_of_ranks(2, *loss_fns):
         assert error.startswith(
             "TypeError: loss_fn returned different names on different ranks, "

@@ -3,9 +3,7 @@
 import gc
 import math
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -23,7 +21,7 @@ from torch_bridge.training.result import StepResult
 _counts = st.integers(0, 2**53)
 
 
-def _result(loss: float, norm: float, lrs: list[float], *counts: int) -> StepResult:
+def _result(loss, norm, lrs, *counts):
     """Return a result with a loss in float64, which a log must not round."""
     return StepResult(
         torch.tensor(loss, dtype=torch.float64),
@@ -45,7 +43,7 @@ class LoggedUpdate:
     curve_step: int
     consumed: int
 
-    def result(self) -> StepResult:
+    def result(self):
         return _result(
             self.loss,
             self.norm,
@@ -56,8 +54,8 @@ class LoggedUpdate:
             self.consumed,
         )
 
-    def logged(self) -> dict[str, Any]:
-        lr: Any = self.lrs
+    def logged(self):
+        lr = self.lrs
         if len(self.lrs) == 1:
             (lr,) = self.lrs
         return {
@@ -72,7 +70,7 @@ class LoggedUpdate:
 
 
 @st.composite
-def updates_of_a_run(draw: st.DrawFn) -> list[LoggedUpdate]:
+def updates_of_a_run(draw):
     groups = draw(st.integers(1, 3))
     floats = st.floats(width=32, allow_nan=False)
     update = st.builds(
@@ -88,7 +86,7 @@ def updates_of_a_run(draw: st.DrawFn) -> list[LoggedUpdate]:
     return draw(st.lists(update, max_size=20))
 
 
-def _newest(logged: list[Any], keep: int | None) -> list[Any]:
+def _newest(logged, keep):
     if keep is None:
         return logged
     return logged[-keep:]
@@ -96,10 +94,10 @@ def _newest(logged: list[Any], keep: int | None) -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore:the last .* updates were all skipped:plateau_jax.CurveWarning")
 @given(updates_of_a_run(), st.integers(1, 7), st.none() | st.integers(1, 25))
-def test_rows_hold_every_value(updates: list[LoggedUpdate], every: int, keep: int | None) -> None:
+def test_rows_hold_every_value(updates, every, keep):
     """All rows, or the newest `keep`; each call returns the newest row if it added rows."""
     log = MetricLog(every, keep=keep)
-    logged: list[dict[str, Any]] = []
+    logged = []
     flushed = 0
     newest = None
     for number, update in enumerate(updates, 1):
@@ -129,7 +127,7 @@ def test_rows_hold_every_value(updates: list[LoggedUpdate], every: int, keep: in
 
 
 @given(st.integers(1, 7), st.lists(st.sampled_from(["", "save", "resume"]), max_size=30))
-def test_saving_does_not_change_when_rows_come(every: int, actions: list[str]) -> None:
+def test_saving_does_not_change_when_rows_come(every, actions):
     log, unsaved = MetricLog(every), MetricLog(every)
     for number, action in enumerate(actions):
         result = _result(float(number), 1.0, [0.5], number, 0, number, number)
@@ -146,16 +144,7 @@ def test_saving_does_not_change_when_rows_come(every: int, actions: list[str]) -
     assert log.rows == unsaved.rows
 
 
-def test_load_drops_results_that_are_no_rows_yet() -> None:
-    log = MetricLog(every=10)
-    state = log.state_dict()
-    log(_result(0.5, 0.5, [0.5], 1, 0, 1, 1))
-    log.load_state_dict(state)
-    assert log.flush() is None
-    assert log.rows == []
-
-
-def test_log_that_keeps_fewer_rows_loads_the_newest() -> None:
+def test_log_that_keeps_fewer_rows_loads_the_newest():
     log = MetricLog(every=1)
     for number in range(5):
         log(_result(0.5, 0.5, [0.5], number, 0, number, number))
@@ -164,7 +153,7 @@ def test_log_that_keeps_fewer_rows_loads_the_newest() -> None:
     assert shorter.rows == log.rows[-2:]
 
 
-def test_log_is_bounded_and_drops_aux() -> None:
+def test_log_is_bounded_and_drops_aux():
     log = MetricLog(every=10)
     aux = torch.ones(3)
     kept = weakref.ref(aux)
@@ -177,7 +166,7 @@ def test_log_is_bounded_and_drops_aux() -> None:
 
 
 @pytest.fixture
-def log() -> Iterator[MetricLog]:
+def log():
     """A log, which must still be empty when the test ends."""
     log = MetricLog()
     yield log
@@ -186,32 +175,14 @@ def log() -> Iterator[MetricLog]:
 
 @pytest.mark.parametrize("every", [0, -1])
 @wrong(ValueError, "every = {every}")
-def test_every_below_one(every: int) -> None:
-    MetricLog(every=every)
-
-
-@pytest.mark.parametrize("every", [1.5, "2"])
-@wrong(TypeError, "every = {every}")
-def test_every_is_not_an_integer(every: Any) -> None:
+def test_every_below_one(every):
     MetricLog(every=every)
 
 
 @pytest.mark.parametrize("keep", [0, -1])
 @wrong(ValueError, "keep = {keep}")
-def test_keep_below_one(keep: int) -> None:
+def test_keep_below_one(keep):
     MetricLog(keep=keep)
-
-
-@pytest.mark.parametrize("keep", [1.5, "2"])
-@wrong(TypeError, "keep = {keep}")
-def test_keep_is_not_an_integer(keep: Any) -> None:
-    MetricLog(keep=keep)
-
-
-@pytest.mark.parametrize("state", [{}, {"rows": 3}, {"rows": [3]}, {"rows": []}])
-@wrong(ValueError, "not the state of a MetricLog")
-def test_state_without_an_entry(log: MetricLog, state: Any) -> None:
-    log.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -225,17 +196,12 @@ def test_state_without_an_entry(log: MetricLog, state: Any) -> None:
     ],
 )
 @wrong(ValueError, "not the state of a MetricLog")
-def test_state_with_a_wrong_entry(log: MetricLog, entry: dict[str, Any]) -> None:
+def test_state_with_a_wrong_entry(log, entry):
     log.load_state_dict({**log.state_dict(), **entry})
 
 
-@wrong(ValueError, "since_flush = -1")
-def test_state_with_a_negative_count(log: MetricLog) -> None:
-    log.load_state_dict({**log.state_dict(), "since_flush": -1})
-
-
 @wrong(ValueError, "'log.pt' is a path")
-def test_path_instead_of_a_state(log: MetricLog) -> None:
+def test_path_instead_of_a_state(log):
     log.load_state_dict("log.pt")
 
 
@@ -244,13 +210,13 @@ RESULT = _result(0.5, 0.5, [0.5], 1, 0, 1)
 
 @pytest.mark.parametrize("result", [RESULT.loss, 0.5, tuple(RESULT), None])
 @wrong(TypeError, "the whole result of an update", "log(result)")
-def test_log_of_a_part_of_a_result(log: MetricLog, result: Any) -> None:
+def test_log_of_a_part_of_a_result(log, result):
     log(result)
 
 
-def test_flush_copies_each_column_once() -> None:
+def test_flush_copies_each_column_once():
     """The number of operators does not depend on the number of updates."""
-    counts: list[int] = []
+    counts = []
     for every in (10, 100):
         step, log = make_step(), MetricLog(every)
         results = [step(batch) for batch in batches(every)]
@@ -262,7 +228,7 @@ def test_flush_copies_each_column_once() -> None:
     assert counts[0] == counts[1] < 40
 
 
-def _log_results(log: MetricLog, skips: str) -> None:
+def _log_results(log, skips):
     """Log an update per letter: applied ("a"), skipped for its loss ("l") or its norm ("n")."""
     for number, letter in enumerate(skips):
         loss = norm = 0.5
@@ -275,7 +241,7 @@ def _log_results(log: MetricLog, skips: str) -> None:
 
 @pytest.mark.parametrize("skips", ["l", "n", "ln"])
 @pytest.mark.parametrize(("every", "warned_after"), [(1, 10), (4, 12), (10, 10), (25, 25)])
-def test_skipped_window_warns_once(skips: str, every: int, warned_after: int) -> None:
+def test_skipped_window_warns_once(skips, every, warned_after):
     log = MetricLog(every, keep=1)
     _log_results(log, (skips * 25)[: warned_after - 1])
     message = f"the last {warned_after} updates were all skipped, .*no weight changed"
@@ -285,7 +251,7 @@ def test_skipped_window_warns_once(skips: str, every: int, warned_after: int) ->
     assert caught[0].filename == __file__, "the line of the call"
 
 
-def test_windows_with_an_applied_update_do_not_warn() -> None:
+def test_windows_with_an_applied_update_do_not_warn():
     _log_results(MetricLog(every=1), "lllllnnnna" * 5)  # as fp16 until its loss scale fits
     _log_results(MetricLog(every=20), "l" * 19 + "a" + "a" + "n" * 19)
     log = MetricLog(every=10)
@@ -294,7 +260,7 @@ def test_windows_with_an_applied_update_do_not_warn() -> None:
     _log_results(log, "l" * 9 + "a")
 
 
-def test_skipped_updates_count_across_saves() -> None:
+def test_skipped_updates_count_across_saves():
     log = MetricLog(every=12)
     _log_results(log, "l" * 11)
     log.state_dict()

@@ -1,9 +1,7 @@
 """The profile: a trace in the given folder, and a short table."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from support.training.models import batches
@@ -15,13 +13,13 @@ from torch_bridge import profile
 from torch_bridge.loop.profiling import _table
 
 
-def seconds(lines: list[str], name: str) -> float:
+def seconds(lines, name):
     """Return the number at the end of the line that begins with the name."""
     (line,) = [line for line in lines if line.startswith(name)]
     return float(line.split()[-1])
 
 
-def test_profile_writes_trace_and_returns_table(tmp_path: Path) -> None:
+def test_profile_writes_trace_and_returns_table(tmp_path):
     step = make_step()
     directory = tmp_path / "new" / "folder"
     table = profile(step, iter(batches(20)), directory)
@@ -45,13 +43,13 @@ def test_profile_writes_trace_and_returns_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 5, 12])
-def test_too_few_batches_are_rejected(count: int, tmp_path: Path) -> None:
+def test_too_few_batches_are_rejected(count, tmp_path):
     with pytest.raises(ValueError, match="needs 13"):
         profile(make_step(), batches(count), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def host_event(name: str, start: int, end: int, *, is_range: bool = False) -> FunctionEvent:
+def host_event(name, start, end, *, is_range=False):
     """An event of these microseconds; a range is one that the program has named."""
     return FunctionEvent(
         id=start,
@@ -66,13 +64,13 @@ def host_event(name: str, start: int, end: int, *, is_range: bool = False) -> Fu
     )
 
 
-def device_event(name: str, start: int, end: int, *, is_range: bool = False) -> FunctionEvent:
+def device_event(name, start, end, *, is_range=False):
     event = host_event(name, start, end, is_range=is_range)
     event.device_type = DeviceType.CUDA
     return event
 
 
-def test_table_counts_device_work_and_waits_in_updates() -> None:
+def test_table_counts_device_work_and_waits_in_updates():
     """Named ranges, which appear on the device too, and the profiler's last wait do not count."""
     recorded = [host_event("all updates", 0, 5000, is_range=True)]
     for start in range(0, 5000, 1000):
@@ -91,7 +89,7 @@ def test_table_counts_device_work_and_waits_in_updates() -> None:
     ]
     events = EventList(recorded, use_device="cuda")
     events._tree_built = True
-    profiler: Any = SimpleNamespace(events=lambda: events, key_averages=events.key_averages)
+    profiler = SimpleNamespace(events=lambda: events, key_averages=events.key_averages)
     _, *lines = _table(profiler).splitlines()
     cells = {line[:22].strip(): line[22:].split() for line in lines}
     assert cells == {

@@ -3,7 +3,6 @@
 import tracemalloc
 from dataclasses import FrozenInstanceError
 from itertools import pairwise
-from typing import Any
 from unittest.mock import patch
 from xml.etree import ElementTree
 
@@ -17,12 +16,11 @@ from support.numerics.oracle import can_join
 from support.numerics.shapes import SAMPLES
 from support.wrong import wrong
 
-from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve, compare
+from plateau_jax import BatchPlan, PlateauCurve, StagedCurve, compare
 from plateau_jax.theory.comparison import Comparison
-from plateau_jax.theory.curve_parts import largest_multiplier
 
 
-def bound_and_peak(curve: Curve) -> tuple[float, float]:
+def bound_and_peak(curve):
     """Evaluate the formula at every step, on most machines with more digits than the product."""
     s = np.asarray(curve(np.arange(curve.total_steps)), np.longdouble)
     s = s[s > 0]
@@ -35,7 +33,7 @@ def bound_and_peak(curve: Curve) -> tuple[float, float]:
     return min(predictions)
 
 
-def bound_and_peak_until(s: Any, tail: Any) -> tuple[float, float]:
+def bound_and_peak_until(s, tail):
     """Evaluate the formula without the steps whose multipliers add up to `tail`."""
     sums = sums_from(s)  # Σ_{t≥k} s
     squares = sums_from(s**2)  # Σ_{t≥k} s²
@@ -47,19 +45,19 @@ def bound_and_peak_until(s: Any, tail: Any) -> tuple[float, float]:
     return 2 * float(np.sqrt(t_1 * t_2)), float(np.sqrt(t_1 / t_2))
 
 
-def sums_from(values: Any) -> Any:
+def sums_from(values):
     """Return the sum of each value and all later ones."""
     return np.cumsum(values[::-1])[::-1]
 
 
-def check_prediction(curve: Curve, tolerance: float) -> None:
+def check_prediction(curve, tolerance):
     prediction = compare(curve)
     bound, peak = bound_and_peak(curve)
     assert prediction.bound == pytest.approx(bound, rel=tolerance, abs=0)
     assert prediction.peak == pytest.approx(peak, rel=tolerance, abs=0)
 
 
-def is_short_and_positive(curve: Curve) -> bool:
+def is_short_and_positive(curve):
     """Return True if the curve can be added up step by step, and is not 0 everywhere."""
     if curve.total_steps > 100_000:
         return False
@@ -69,13 +67,13 @@ def is_short_and_positive(curve: Curve) -> bool:
 
 @examples(60)
 @given(descriptions(scaled=True))
-def test_bound_and_peak_match_formula(description: Any) -> None:
+def test_bound_and_peak_match_formula(description):
     curve = build(description)
     assume(is_short_and_positive(curve))
     check_prediction(curve, 1e-12)
 
 
-def test_tiny_tail_counts_as_little_as_none() -> None:
+def test_tiny_tail_counts_as_little_as_none():
     """The prediction is continuous in the tail's level, from none to the level before it."""
     without_tail = compare(StagedCurve([(900,)], start=1.0))
     predictions = [without_tail]
@@ -106,9 +104,7 @@ STAGES = st.one_of(
     scale=st.sampled_from([1.0, 1e-4]),
     jumps_at_the_end=st.booleans(),
 )
-def test_any_stages_are_within_1e_5(
-    start: float, stages: Any, end: float, scale: float, jumps_at_the_end: bool
-) -> None:
+def test_any_stages_are_within_1e_5(start, stages, end, scale, jumps_at_the_end):
     """Even if the curve jumps to a level that it holds for a step or two."""
     first = StagedCurve([(50_000, end, "cosine"), *stages], start=start)
     if jumps_at_the_end:
@@ -120,7 +116,7 @@ def test_any_stages_are_within_1e_5(
         check_prediction(curve, 1e-5)
 
 
-def test_longest_curve_follows_its_sum_in_little_memory() -> None:
+def test_longest_curve_follows_its_sum_in_little_memory():
     tracemalloc.start()
     longest = compare(StagedCurve([(MAX_STEP,)], start=0.3))
     compare(PlateauCurve(MAX_STEP, plateaus=[(0, 50)]))
@@ -132,18 +128,12 @@ def test_longest_curve_follows_its_sum_in_little_memory() -> None:
     assert longest.bound == pytest.approx(bound, rel=1e-5)
 
 
-def test_largest_multiplier_may_be_that_before_a_jump() -> None:
-    """The curve rises to 0.9 at step 9, and is at most 0.2 from step 10 on."""
-    curve = StagedCurve([(10, 1.0), (0, 0.2), (10,)])
-    assert largest_multiplier(curve, 15) == curve(9)
-
-
-def curve_of_zeros(steps: int) -> Curve:
+def curve_of_zeros(steps):
     return build({"stages": [(steps,)], "start": 0.0})
 
 
 @given(st.floats(2**-6, 1.0, width=32), st.integers(0, 5))
-def test_one_step_is_exact(level: float, zeros: int) -> None:
+def test_one_step_is_exact(level, zeros):
     one_step = StagedCurve([(1,)], start=level)
     curve = one_step.then(curve_of_zeros(1 + zeros))
     prediction = compare(curve)
@@ -153,7 +143,7 @@ def test_one_step_is_exact(level: float, zeros: int) -> None:
 
 @examples(20)
 @given(st.lists(descriptions(range(7), scaled=True), min_size=1, max_size=4))
-def test_ratios_are_relative_to_first_curve(described: Any) -> None:
+def test_ratios_are_relative_to_first_curve(described):
     curves = list(filter(is_short_and_positive, map(build, described)))
     assume(curves)
     comparison = compare(*curves)
@@ -176,7 +166,7 @@ def test_ratios_are_relative_to_first_curve(described: Any) -> None:
     assert hash(named) == hash(comparison)
 
 
-def check_limits(text: str) -> None:
+def check_limits(text):
     """Check that the note says what the prediction is not, and how good it was."""
     assert "neither the loss itself" in text
     assert "at one fixed peak" in text
@@ -185,7 +175,7 @@ def check_limits(text: str) -> None:
     assert "keep the peak" in text
 
 
-def test_comparison_prints_table_and_note() -> None:
+def test_comparison_prints_table_and_note():
     names = ("first", "a long name")
     comparison = Comparison(names, (1.0, 1.03219), (1.0, 0.0123456), 0.1, 0.05)
     lines = str(comparison).splitlines()
@@ -200,7 +190,7 @@ def test_comparison_prints_table_and_note() -> None:
     check_limits(" ".join(note))
 
 
-def test_notebook_shows_same_table() -> None:
+def test_notebook_shows_same_table():
     comparison = Comparison(("a < b", "c"), (1.0, 1.03219), (1.0, 0.5), 0.1, 0.05)
     root = ElementTree.fromstring(comparison._repr_html_())
     rows = []
@@ -214,7 +204,7 @@ def test_notebook_shows_same_table() -> None:
     check_limits("".join(root.itertext()))
 
 
-def test_note_on_curves_with_a_batch_plan() -> None:
+def test_note_on_curves_with_a_batch_plan():
     """Their bounds count steps, which are not the updates of the run."""
     curve = PlateauCurve(1000)
     plan = BatchPlan([(0, 8), (4000, 16)])
@@ -231,46 +221,30 @@ def test_note_on_curves_with_a_batch_plan() -> None:
 
 
 @pytest.fixture
-def cosine() -> Curve:
+def cosine():
     return PlateauCurve(1000)
 
 
 @wrong(ValueError, "there is no curve")
-def test_no_curves() -> None:
+def test_no_curves():
     compare()
 
 
 @wrong(ValueError, "curves[1]: 'a' is not an argument of PlateauCurve")
-def test_dictionary_of_curves_among_curves(cosine: Curve) -> None:
+def test_dictionary_of_curves_among_curves(cosine):
     compare(cosine, {"a": cosine})
 
 
 @wrong(TypeError, "curves['b'] = 5 must be a Curve")
-def test_named_number(cosine: Curve) -> None:
+def test_named_number(cosine):
     compare({"a": cosine, "b": 5})
 
 
-@wrong(TypeError, "curves['b'].total_steps is missing")
-def test_named_mapping_without_arguments(cosine: Curve) -> None:
-    compare({"a": cosine, "b": {}})
-
-
-@wrong(ValueError, "curves[0].total_steps = 0 must lie in 1")
-def test_mapping_with_a_wrong_argument() -> None:
-    compare({"total_steps": 0})
-
-
 @wrong(ValueError, "StagedCurve(", "has no positive")
-def test_curve_of_zeros(cosine: Curve) -> None:
+def test_curve_of_zeros(cosine):
     compare(cosine, curve_of_zeros(5))
 
 
-@wrong(ValueError, "... has no positive learning rate")
-def test_curve_of_zeros_with_a_long_repr() -> None:
-    zeros = build({"stages": [(5,)] * 1000, "start": 0.0})
-    compare(zeros)
-
-
 @wrong(FrozenInstanceError)
-def test_fields_cannot_be_set(cosine: Curve) -> None:
+def test_fields_cannot_be_set(cosine):
     compare(cosine).names = ()

@@ -1,8 +1,6 @@
 """Schedulers that are built before DeepSpeed's engine."""
 
-from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 from support.distributed.processes import run
@@ -11,7 +9,7 @@ from support.schedulers.runs import learning_rate
 from support.trainers.trainers import PAGE_CURVE, TRAINER_CURVE, program, replaced
 from trainers.deepspeed_runs import Plan, run_program, train_and_resume
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import PlateauCurve
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,10 +22,8 @@ LINEAR = PlateauCurve(12, decay_shape="linear")
 DROPPED = PlateauCurve(9, warmup_steps=4)
 """The curve of a group that DeepSpeed drops."""
 
-Peaks = Sequence[float | None]
-Curves = Curve | Sequence[Curve]
 
-RUNS: dict[str, tuple[Peaks, Curves]] = {
+RUNS = {
     "no group is dropped": ([0.25, 0.01], CURVE),
     "the last group is dropped": ([0.25, None], CURVE),
     "a group in between is dropped": ([0.25, None, 0.01], CURVE),
@@ -41,10 +37,10 @@ RUNS: dict[str, tuple[Peaks, Curves]] = {
 RUNS_OF_SEVERAL_CURVES = ["a curve for each group", "the first of several curves is dropped"]
 
 
-def expected_lrs(plan: Plan) -> list[list[float]]:
-    lrs: list[list[float]] = []
+def expected_lrs(plan):
+    lrs = []
     for step in range(plan.updates):
-        lrs_of_groups: list[float] = []
+        lrs_of_groups = []
         for peak, curve in zip(plan.peaks, plan.curves(), strict=True):
             if peak is not None:
                 lrs_of_groups.append(learning_rate(peak, curve, step))
@@ -53,7 +49,7 @@ def expected_lrs(plan: Plan) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
-def test_groups_keep_their_curves_and_resume(stage: int, tmp_path: Path) -> None:
+def test_groups_keep_their_curves_and_resume(stage, tmp_path):
     """Without a `CurveWarning`, which would be an error."""
     runs = dict(RUNS)
     if stage == 3:
@@ -74,7 +70,7 @@ def test_groups_keep_their_curves_and_resume(stage: int, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", RUNS_OF_SEVERAL_CURVES)
-def test_groups_with_several_curves_cannot_resume_in_stage_3(name: str, tmp_path: Path) -> None:
+def test_groups_with_several_curves_cannot_resume_in_stage_3(name, tmp_path):
     """Its load replaces the groups, and then their lists of parameters."""
     plans = [Plan(3, *RUNS[name])]
     with pytest.raises(AssertionError, match=r"param_groups\[0\] is new, and has no curve"):
@@ -102,7 +98,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize(("changes", "steps"), PROGRAMS.values(), ids=PROGRAMS)
-def test_program_uses_the_curve(changes: dict[str, str], steps: list[int], tmp_path: Path) -> None:
+def test_program_uses_the_curve(changes, steps, tmp_path):
     blocks = section_named("DeepSpeed").blocks
     page_code = "".join(block.code for block in blocks)
     code = replaced(page_code, changes)
@@ -132,12 +128,12 @@ THROUGH = {
 
 
 @pytest.mark.parametrize("heading", THROUGH)
-def test_other_trainers_use_the_curve_in_deepspeed(heading: str, tmp_path: Path) -> None:
+def test_other_trainers_use_the_curve_in_deepspeed(heading, tmp_path):
     changes, curve, groups = THROUGH[heading]
     code = program(heading, changes)
     ((used, state),) = run(run_program, code, tmp_path, processes=1)
     # The engine steps one group at a time.
-    expected: list[list[float]] = []
+    expected = []
     for step in range(200):
         lr = learning_rate(0.01, curve, step)
         expected += [[lr]] * groups

@@ -5,8 +5,6 @@ Without the package, of `.[libraries]`, these tests are skipped.
 
 import logging
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 import lightning
 import numpy as np
@@ -15,7 +13,7 @@ import torch
 from packaging.version import Version
 from support.trainers.trainers import resumes_in_its_folder
 from support.trees import equal_trees
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -36,7 +34,7 @@ UPDATES_OF_EPOCH = 4
 CURVE = PlateauCurve(EPOCHS * UPDATES_OF_EPOCH, warmup_steps=4, min_lr_ratio=0.1)
 
 
-def phases() -> dict[int, dict[str, Any]]:
+def phases():
     """Unfreeze one more layer after two epochs, and one more after four."""
     return {
         0: {
@@ -56,7 +54,7 @@ def phases() -> dict[int, dict[str, Any]]:
     }
 
 
-def lambda_lr_of_torch(optimizer: Any, curve: PlateauCurve) -> LambdaLR:
+def lambda_lr_of_torch(optimizer, curve):
     """Return torch's scheduler. Unlike for a curve, its state has no entry for a function."""
     return LambdaLR(optimizer, lambda step: curve(step))
 
@@ -70,7 +68,7 @@ class ThreeLayers(lightning.LightningModule):
             phase? Then the callback replaces its groups.
     """
 
-    def __init__(self, build_scheduler: Any, *, optimizes_all: bool) -> None:
+    def __init__(self, build_scheduler, *, optimizes_all):
         super().__init__()
         torch.manual_seed(0)
         self.build_scheduler = build_scheduler
@@ -78,27 +76,27 @@ class ThreeLayers(lightning.LightningModule):
         self.stem = nn.Linear(4, 4)
         self.body = nn.Linear(4, 4)
         self.head = nn.Linear(4, 1)
-        self.lrs: list[list[float]] = []
+        self.lrs = []
         """The learning rates of each update."""
 
-    def loss_of(self, inputs: Tensor) -> Tensor:
+    def loss_of(self, inputs):
         hidden = self.body(self.stem(inputs)).tanh()
         targets = inputs.sum(1, keepdim=True)
         return (self.head(hidden) - targets).square().mean()
 
-    def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+    def training_step(self, batch, index):
         (inputs,) = batch
         return self.loss_of(inputs)
 
-    def validation_step(self, batch: list[Tensor], index: int) -> None:
+    def validation_step(self, batch, index):
         (inputs,) = batch
         self.log("val_loss", self.loss_of(inputs))
 
-    def optimizer_step(self, epoch: int, index: int, optimizer: Any, closure: Any = None) -> None:
+    def optimizer_step(self, epoch, index, optimizer, closure=None):
         super().optimizer_step(epoch, index, optimizer, closure)
         self.lrs.append([float(group["lr"]) for group in optimizer.param_groups])
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         parameters = list(self.parameters())
         if not self.optimizes_all:
             parameters = [parameter for parameter in parameters if parameter.requires_grad]
@@ -108,18 +106,18 @@ class ThreeLayers(lightning.LightningModule):
 
 
 class InterruptBeforeEpoch(lightning.Callback):
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch):
         self.epoch = epoch
 
-    def on_train_epoch_start(self, trainer: lightning.Trainer, module: Any) -> None:
+    def on_train_epoch_start(self, trainer, module):
         if trainer.current_epoch == self.epoch:
             raise InterruptedError
 
 
-def fit(module: ThreeLayers, folder: Path, *callbacks: lightning.Callback, **options: Any) -> None:
+def fit(module, folder, *callbacks, **options):
     """Train through all phases, or continue from `ckpt_path`; each epoch saves `last.ckpt`."""
     inputs = torch.linspace(-1, 1, 128).reshape(32, 4)
-    loader: Any = DataLoader(TensorDataset(inputs), batch_size=32 // UPDATES_OF_EPOCH)
+    loader = DataLoader(TensorDataset(inputs), batch_size=32 // UPDATES_OF_EPOCH)
     unfreezes = library.FinetuningScheduler(
         ft_schedule=phases(),
         epoch_transitions_only=True,
@@ -141,7 +139,7 @@ def fit(module: ThreeLayers, folder: Path, *callbacks: lightning.Callback, **opt
 
 
 @pytest.mark.parametrize("optimizes_all", [False, True])
-def test_phases_have_the_learning_rates_of_torch(optimizes_all: bool, tmp_path: Path) -> None:
+def test_phases_have_the_learning_rates_of_torch(optimizes_all, tmp_path):
     module = ThreeLayers(lambda_lr, optimizes_all=optimizes_all)
     fit(module, tmp_path / "curve")
     reference = ThreeLayers(lambda_lr_of_torch, optimizes_all=optimizes_all)
@@ -156,7 +154,7 @@ def test_phases_have_the_learning_rates_of_torch(optimizes_all: bool, tmp_path: 
     reason="older versions add the groups again when they resume, under torch's LambdaLR too",
 )
 @pytest.mark.parametrize("optimizes_all", [False, True])
-def test_phases_resume(optimizes_all: bool, tmp_path: Path) -> None:
+def test_phases_resume(optimizes_all, tmp_path):
     """The run is interrupted between the two unfreezings."""
     uninterrupted = ThreeLayers(lambda_lr, optimizes_all=optimizes_all)
     fit(uninterrupted, tmp_path / "uninterrupted")

@@ -1,7 +1,5 @@
 """More ways to give Hugging Face's Trainer a curve; its run resumes in the middle of an epoch."""
 
-from pathlib import Path
-
 import pytest
 from support.docs.pages import ROOT
 from support.trainers.trainers import expected_lrs, import_from_pages, record_lrs, train
@@ -22,9 +20,7 @@ NO_SUBCLASS = (
 )
 
 
-def assert_trainer_resumes_in_mid_epoch(
-    folder: Path, changes: dict[str, str], curve: StagedCurve, groups: int
-) -> None:
+def assert_trainer_resumes_in_mid_epoch(folder, changes, curve, groups):
     """An epoch has 33 updates of three batches, and one of one; `warmup_steps` has no effect.
 
     The first run saves after 40 updates, and is interrupted.
@@ -48,7 +44,7 @@ def assert_trainer_resumes_in_mid_epoch(
     assert resumed.has_model_of(uninterrupted)
 
 
-def test_trainer_without_a_subclass_resumes(tmp_path: Path) -> None:
+def test_trainer_without_a_subclass_resumes(tmp_path):
     build = f"""\
 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 curve = StagedCurve.wsd(136, warmup_steps=3, decay_steps="20%", min_lr_ratio=0.1)
@@ -57,20 +53,20 @@ trainer = {NO_SUBCLASS}"""
     assert_trainer_resumes_in_mid_epoch(tmp_path, {SUBCLASS: build}, curve, groups=1)
 
 
-def test_page_has_the_trainer_without_a_subclass() -> None:
+def test_page_has_the_trainer_without_a_subclass():
     page = ROOT / "docs" / "hugging_face.md"
     assert f"`{NO_SUBCLASS}`" in page.read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def curve_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def curve_trainer(tmp_path, monkeypatch):
     """The files for TRL; the method of every Trainer that they replace is restored afterwards."""
     import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_trainer.py")
     monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)
 
 
 @pytest.mark.usefixtures("curve_trainer")
-def test_trainer_with_a_curve_in_a_file_resumes(tmp_path: Path) -> None:
+def test_trainer_with_a_curve_in_a_file_resumes(tmp_path):
     build = """\
 import curve_trainer
 trainer = Trainer(model, arguments, train_dataset=dataset)"""

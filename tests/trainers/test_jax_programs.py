@@ -3,11 +3,8 @@
 Each program saves every 50 updates, and rejects a longer curve when it resumes.
 """
 
-from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import jax
@@ -16,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
-from flax.training.train_state import TrainState
 from support.docs.pages import programs
 from support.jax.jax_cases import assert_equal_bits, product
 from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_and_resume, train
 from torch import nn
 
 import plateau_jax
-from plateau_jax import Curve, StagedCurve, optax_schedule
+from plateau_jax import StagedCurve, optax_schedule
 from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
@@ -37,7 +33,7 @@ AVERAGING = "optax: weight averaging"
 ORBAX = "orbax"
 
 
-def test_each_program_of_the_page_is_tested() -> None:
+def test_each_program_of_the_page_is_tested():
     tested = {NNX, LINEN, COUNTED, MULTI_STEPS, GROWING, AVERAGING, ORBAX}
     on_the_page = set()
     for program in programs():
@@ -49,26 +45,26 @@ def test_each_program_of_the_page_is_tested() -> None:
 class RecordedSchedules:
     """Replaces `optax_schedule`: records each learning rate that a program uses."""
 
-    def __init__(self) -> None:
-        self.used: dict[tuple[Curve, float], list[tuple[Any, Any]]] = {}
+    def __init__(self):
+        self.used = {}
         """For a curve and a peak, each count of updates and its learning rate."""
 
-    def __call__(self, curve: Curve, peak_value: float) -> Callable[[Any], jax.Array]:
+    def __call__(self, curve, peak_value):
         schedule = optax_schedule(curve, peak_value)
         used = self.used.setdefault((curve, peak_value), [])
 
-        def note(count: Any, lr: Any) -> None:
+        def note(count, lr):
             # Read later: with few threads, reading here may wait for the thread that runs this.
             used.append((count, lr))
 
-        def recorded_schedule(count: Any) -> jax.Array:
+        def recorded_schedule(count):
             lr = schedule(count)
             jax.debug.callback(note, count, lr)
             return lr
 
         return recorded_schedule
 
-    def assert_used(self, curve: Curve, peak: float, counts: range) -> None:
+    def assert_used(self, curve, peak, counts):
         """Check that exactly these counts were used, with the bits of peak times curve."""
         jax.effects_barrier()
         lrs = {int(count): np.asarray(lr) for count, lr in self.used[curve, peak]}
@@ -79,16 +75,14 @@ class RecordedSchedules:
 
 
 @contextmanager
-def record_schedules() -> Generator[RecordedSchedules]:
+def record_schedules():
     """Record the schedules of a program that imports `optax_schedule` from here."""
     recorded = RecordedSchedules()
     with patch.object(plateau_jax, "optax_schedule", recorded):
         yield recorded
 
 
-def run_under_page_curve(
-    heading: str, folder: Path, resumes_at: int = 100
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def run_under_page_curve(heading, folder, resumes_at=100):
     """Run a program; return its variables, and those of the run that was interrupted and resumed.
 
     Checks the learning rates of both, and that the curve cannot become longer.
@@ -100,7 +94,7 @@ def run_under_page_curve(
     return uninterrupted.names, resumed.names
 
 
-def assert_longer_curve_is_rejected(heading: str, folder: Path) -> None:
+def assert_longer_curve_is_rejected(heading, folder):
     """Resume a program that `run_and_resume` has run, under a curve with 40 more steps."""
     line = "\ncurve = PlateauCurve(UPDATES, "
     changed_line = "\ncurve = PlateauCurve(UPDATES + 40, "
@@ -110,41 +104,41 @@ def assert_longer_curve_is_rejected(heading: str, folder: Path) -> None:
         train(heading, folder / "interrupted", changes=changes)
 
 
-def assert_equal_arrays(actual: Any, expected: Any) -> None:
+def assert_equal_arrays(actual, expected):
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 # Programs under the curve of the page.
 
 
-def test_nnx_resumes(tmp_path: Path) -> None:
+def test_nnx_resumes(tmp_path):
     uninterrupted, resumed = run_under_page_curve(NNX, tmp_path)
 
-    def state_of(names: dict[str, Any]) -> dict[str, Any]:
+    def state_of(names):
         state = nnx.state((names["model"], names["optimizer"]))
         return nnx.to_pure_dict(state)
 
     assert_equal_arrays(state_of(resumed), state_of(uninterrupted))
 
 
-def test_linen_resumes(tmp_path: Path) -> None:
+def test_linen_resumes(tmp_path):
     uninterrupted, resumed = run_under_page_curve(LINEN, tmp_path)
     assert_equal_states(resumed["state"], uninterrupted["state"])
 
 
-def assert_equal_states(actual: TrainState, expected: TrainState) -> None:
+def assert_equal_states(actual, expected):
     """Compare the arrays of two flax TrainStates; their functions differ."""
     assert_equal_arrays(actual.params, expected.params)
     assert_equal_arrays(actual.opt_state, expected.opt_state)
     assert_equal_arrays(actual.step, expected.step)
 
 
-def test_orbax_resumes(tmp_path: Path) -> None:
+def test_orbax_resumes(tmp_path):
     uninterrupted, resumed = run_under_page_curve(ORBAX, tmp_path)
     assert_equal_arrays(resumed["state"], uninterrupted["state"])
 
 
-def test_multi_steps_and_apply_if_finite_resume(tmp_path: Path) -> None:
+def test_multi_steps_and_apply_if_finite_resume(tmp_path):
     """The checkpoint after 200 micro-batches, one of which was skipped, is between two updates."""
     uninterrupted, resumed = run_under_page_curve(MULTI_STEPS, tmp_path, resumes_at=99)
     state = uninterrupted["opt_state"]
@@ -156,7 +150,7 @@ def test_multi_steps_and_apply_if_finite_resume(tmp_path: Path) -> None:
 # A clock of samples.
 
 
-def test_train_state_that_passes_counts_resumes(tmp_path: Path) -> None:
+def test_train_state_that_passes_counts_resumes(tmp_path):
     uninterrupted, resumed = run_and_resume(COUNTED, tmp_path, nullcontext)
     names = uninterrupted.names
     valid_rows = []
@@ -177,7 +171,7 @@ def test_train_state_that_passes_counts_resumes(tmp_path: Path) -> None:
 # The average of the weights.
 
 
-def test_averaged_weights_resume(tmp_path: Path) -> None:
+def test_averaged_weights_resume(tmp_path):
     ramp = StagedCurve([(50, 1.0)])
     uninterrupted, resumed = run_and_resume(AVERAGING, tmp_path, record_schedules)
     uninterrupted.recorded.assert_used(PAGE_CURVE, PAGE_PEAK, range(200))
@@ -189,7 +183,7 @@ def test_averaged_weights_resume(tmp_path: Path) -> None:
     assert_average_is_exponential(uninterrupted.names, ramp)
 
 
-def assert_average_is_exponential(names: dict[str, Any], ramp: Curve) -> None:
+def assert_average_is_exponential(names, ramp):
     """Repeat the first updates: average = decay · average + (1 − decay) · weights.
 
     The weights and their average start at 0.
@@ -220,7 +214,7 @@ class GrowingUpdate:
     """The step of the curve that gives the next update's learning rate."""
 
 
-def growing_batch(consumed: int) -> int:
+def growing_batch(consumed):
     """The batch plan of the program, long-hand."""
     if consumed < 6_400:
         return 64
@@ -229,7 +223,7 @@ def growing_batch(consumed: int) -> int:
     return 256
 
 
-def updates_in_optax(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
+def updates_in_optax(names):
     """Repeat a run with the program's `train`; the learning rates do not depend on the inputs."""
     micro_batch = names["MICRO_BATCH"]
     params = jnp.zeros(8)
@@ -247,7 +241,7 @@ def updates_in_optax(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
         batch = 0
 
 
-def updates_in_torch(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
+def updates_in_torch(names):
     """Train under the same curve in PyTorch."""
     weights = nn.Parameter(torch.zeros(8))
     optimizer = torch.optim.SGD([weights], lr=names["PEAK"])
@@ -260,7 +254,7 @@ def updates_in_torch(names: dict[str, Any]) -> Iterator[GrowingUpdate]:
         yield GrowingUpdate(batch, lr, scheduler.curve_step)
 
 
-def test_growing_batch_matches_torch(tmp_path: Path) -> None:
+def test_growing_batch_matches_torch(tmp_path):
     """Update by update: the batches, the steps of the curve and the bits of the learning rates."""
     uninterrupted, resumed = run_and_resume(GROWING, tmp_path, nullcontext)
     names = uninterrupted.names

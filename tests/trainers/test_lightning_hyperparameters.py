@@ -3,9 +3,6 @@
 Lightning saves them in each checkpoint, and in the log, and reads checkpoints without running code.
 """
 
-from pathlib import Path
-from typing import Any
-
 import lightning
 import pytest
 import torch
@@ -14,8 +11,7 @@ from lightning.pytorch.tuner.tuning import Tuner
 from support.trainers.trainers import LIGHTNING_WARNING
 from torch.utils.data import DataLoader, TensorDataset
 
-from plateau_jax import BatchPlan, Curve, DataClock, PlateauCurve, StagedCurve
-from plateau_jax.clocks.clock import AnyClock
+from plateau_jax import BatchPlan, DataClock, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr
 
 pytestmark = [
@@ -33,24 +29,24 @@ CLOCK = DataClock(20, count=20)
 class StoringRegression(lightning.LightningModule):
     """A module that stores its arguments, as Lightning's manual does."""
 
-    def __init__(self, curve: Any, clock: AnyClock, lr: float = PEAK, batch_size: int = 16) -> None:
+    def __init__(self, curve, clock, lr=PEAK, batch_size=16):
         super().__init__()
         self.save_hyperparameters()
         self.net = torch.nn.Linear(8, 1)
-        self.lrs: list[float] = []
+        self.lrs = []
 
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch, batch_idx):
         (inputs,) = batch
         (optimizer,) = self.trainer.optimizers
         (group,) = optimizer.param_groups
         self.lrs.append(group["lr"])
         return self.net(inputs).square().mean()
 
-    def train_dataloader(self) -> DataLoader[Any]:
+    def train_dataloader(self):
         dataset = TensorDataset(torch.ones(160, 8))
         return DataLoader(dataset, self.hparams["batch_size"])
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         hparams = self.hparams
         optimizer = torch.optim.SGD(self.parameters(), lr=hparams["lr"])
         scheduler = lambda_lr(optimizer, hparams["curve"], clock=hparams["clock"])
@@ -60,7 +56,7 @@ class StoringRegression(lightning.LightningModule):
         }
 
 
-def trainer_of(updates: int, folder: Path) -> lightning.Trainer:
+def trainer_of(updates, folder):
     return lightning.Trainer(
         accelerator="cpu",
         max_steps=updates,
@@ -74,12 +70,12 @@ def trainer_of(updates: int, folder: Path) -> lightning.Trainer:
 
 
 @pytest.fixture(autouse=True)
-def only_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def only_weights(monkeypatch):
     """Some versions of Lightning read their own checkpoints with weights_only=False by default."""
     monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
 
 
-def assert_resumes_and_loads(curve: Any, lrs: list[float], folder: Path) -> None:
+def assert_resumes_and_loads(curve, lrs, folder):
     """Train ten updates, read the checkpoint as a module, and train ten more, with these `lrs`."""
     saved = StoringRegression(curve, CLOCK)
     trainer = trainer_of(10, folder)
@@ -107,24 +103,17 @@ CURVES = [
 ]
 
 
-def name_of_class(curve: Curve) -> str:
+def name_of_class(curve):
     return type(curve).__name__
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=name_of_class)
-def test_run_under_a_curve_resumes_and_is_loaded(curve: Curve, tmp_path: Path) -> None:
+def test_run_under_a_curve_resumes_and_is_loaded(curve, tmp_path):
     lrs = [curve.learning_rate(step, PEAK) for step in range(10, 20)]
     assert_resumes_and_loads(curve, lrs, tmp_path)
 
 
-def test_run_under_a_mapping_resumes_and_is_loaded(tmp_path: Path) -> None:
-    mapping = {"kind": "wsd", "total_steps": 40, "warmup_steps": 5, "decay_steps": "20%"}
-    curve = StagedCurve.wsd(40, warmup_steps=5, decay_steps="20%")
-    lrs = [curve.learning_rate(step, PEAK) for step in range(10, 20)]
-    assert_resumes_and_loads(mapping, lrs, tmp_path)
-
-
-def test_finders_restore_their_checkpoint(tmp_path: Path) -> None:
+def test_finders_restore_their_checkpoint(tmp_path):
     model = StoringRegression(PLATEAU, CLOCK)
     tuner = Tuner(trainer_of(40, tmp_path))
     assert tuner.lr_find(model, num_training=20) is not None

@@ -12,7 +12,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pydoc import locate
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +20,8 @@ from support.docs.pages import ROOT, all_blocks, section_named, sections
 from support.programs import Program
 from support.schedulers.runs import lrs_of, optimizer_with
 from support.trainers.trainers import import_from_pages
-from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import LRScheduler, SequentialLR
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import SequentialLR
 from trainers import recorded
 
 from plateau_jax import PlateauCurve, StagedCurve
@@ -38,14 +37,14 @@ KILLED_AFTER = 70
 # Complete programs: the lines above the first heading of the page, and those of a section.
 
 
-def set_up() -> str:
+def set_up():
     """Return the lines in front of every complete program: data, a model, a curve."""
     introduction, *_ = sections(ROOT / "docs" / "other_libraries.md")
     (block,) = introduction.blocks
     return block.code
 
 
-def code_of(heading: str) -> str:
+def code_of(heading):
     return "".join(block.code for block in section_named(heading).blocks)
 
 
@@ -79,7 +78,7 @@ print("final loss", nn.functional.mse_loss(model(inputs), targets).item())
 """The loop of torchvision's references/classification/train.py."""
 
 
-def program_under(heading: str) -> str:
+def program_under(heading):
     """Return the program that a reader of a section writes."""
     code = code_of(heading)
     if heading == "CleanRL":
@@ -99,7 +98,7 @@ class LibraryProgram:
     repeats_results: bool = True
     """Does the resumed run print the numbers of the uninterrupted one?"""
 
-    def __str__(self) -> str:
+    def __str__(self):
         return " ".join([self.heading, *self.environment.values()])
 
 
@@ -128,7 +127,7 @@ class LearningRatesOfProgram:
     """The lines that it has printed about its final loss."""
 
 
-def run(program: LibraryProgram, folder: Path, killed_after: int = -1) -> LearningRatesOfProgram:
+def run(program, folder, killed_after=-1):
     """Run a program in a separate process, which may be killed after a number of records."""
     folder.mkdir(exist_ok=True)
     file_of_lrs = folder / "lrs.txt"
@@ -157,10 +156,10 @@ def run(program: LibraryProgram, folder: Path, killed_after: int = -1) -> Learni
 
 
 @pytest.mark.parametrize("program", LIBRARY_PROGRAMS, ids=str)
-def test_program_uses_the_curve_and_resumes(program: LibraryProgram, tmp_path: Path) -> None:
+def test_program_uses_the_curve_and_resumes(program, tmp_path):
     if find_spec(program.package) is None:
         pytest.skip(f"needs {program.package}")
-    expected: list[float] = []
+    expected = []
     for step in range(UPDATES):
         lr = CURVE.learning_rate(step, PEAK)
         expected += [lr] * program.records_per_update
@@ -192,16 +191,16 @@ LRS_OF_FILE = [[CURVE_IN_FILE.learning_rate(step, PEAK)] for step in range(UPDAT
 
 
 @pytest.fixture
-def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def configuration(tmp_path, monkeypatch):
     """The YAML on the page; the current folder has the files that it names."""
     import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_by_name.py")
     (block,) = [block for block in all_blocks() if "_component_:" in block.code]
     return yaml.safe_load(block.code)
 
 
-def train(optimizer: Optimizer, scheduler: LRScheduler, updates: int) -> list[list[float]]:
+def train(optimizer, scheduler, updates):
     """Train, and return the learning rates of each update."""
-    lrs: list[list[float]] = []
+    lrs = []
     for _ in range(updates):
         lrs.append(lrs_of(optimizer))
         optimizer.step()
@@ -209,16 +208,16 @@ def train(optimizer: Optimizer, scheduler: LRScheduler, updates: int) -> list[li
     return lrs
 
 
-def nemo_rl_scheduler(configuration: Any, optimizer: Optimizer) -> LRScheduler:
+def nemo_rl_scheduler(configuration, optimizer):
     """Build the scheduler from its name and the milestones, as NeMo-RL does."""
     named, last = configuration["policy"]["scheduler"]
     assert list(named["kwargs"]) == ["total_steps"]
-    build: Any = locate(named["name"])
+    build = locate(named["name"])
     scheduler = build(optimizer, total_steps=UPDATES)
     return SequentialLR(optimizer, [scheduler], last["milestones"])
 
 
-def test_scheduler_that_nemo_rl_builds_resumes(configuration: Any) -> None:
+def test_scheduler_that_nemo_rl_builds_resumes(configuration):
     optimizer = optimizer_with([PEAK], AdamW)
     scheduler = nemo_rl_scheduler(configuration, optimizer)
     lrs = train(optimizer, scheduler, KILLED_AFTER)
@@ -231,14 +230,14 @@ def test_scheduler_that_nemo_rl_builds_resumes(configuration: Any) -> None:
     assert lrs == LRS_OF_FILE
 
 
-def torchtune_scheduler(configuration: Any, optimizer: Optimizer, updates: int) -> LRScheduler:
+def torchtune_scheduler(configuration, optimizer, updates):
     """Build the scheduler by its name, after a number of updates, as torchtune does."""
     name = configuration["lr_scheduler"]["_component_"]
-    build: Any = locate(name)
+    build = locate(name)
     return build(optimizer, num_training_steps=UPDATES, last_epoch=updates - 1)
 
 
-def test_scheduler_that_torchtune_builds_resumes(configuration: Any) -> None:
+def test_scheduler_that_torchtune_builds_resumes(configuration):
     """Torchtune saves no state of the scheduler."""
     optimizer = optimizer_with([PEAK], AdamW)
     scheduler = torchtune_scheduler(configuration, optimizer, 0)
@@ -255,9 +254,7 @@ def test_scheduler_that_torchtune_builds_resumes(configuration: Any) -> None:
 
 
 @pytest.mark.parametrize("begin", [0, KILLED_AFTER])
-def test_learning_rate_times_the_factors_follows_the_curve(
-    begin: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learning_rate_times_the_factors_follows_the_curve(begin, tmp_path, monkeypatch):
     """skrl's JAX agents compute the product in float64, and round it to float32 for an update."""
     import_from_pages(tmp_path, monkeypatch, "curve_factors.py")
     curve = PlateauCurve(UPDATES, warmup_steps=12, plateaus=[(0, 60)], init_lr_ratio=0.1)

@@ -1,9 +1,7 @@
 """Programs on the pages whose curves do not move with every update: fp16, tokens, hold rules."""
 
-from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,14 +28,14 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def use_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_cpu(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
 
 
 # Skipped updates.
 
 
-def test_skipped_fp16_update_does_not_move_the_curve(tmp_path: Path) -> None:
+def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):
     """With a gradient scaler, since fp16 itself needs a GPU. The third update is skipped."""
     build = "accelerator = Accelerator(gradient_accumulation_steps=MICRO_BATCHES)\n"
     changes = {
@@ -62,11 +60,11 @@ class UpdatesOfPages:
 
 
 @contextmanager
-def record_lrs_and_batches() -> Generator[UpdatesOfPages]:
+def record_lrs_and_batches():
     """Record the learning rates, and the rows that the first layer gets of each micro-batch."""
-    batches: list[Tensor] = []
+    batches = []
 
-    def note(module: nn.Module, inputs: tuple[Tensor]) -> None:
+    def note(module, inputs):
         if isinstance(module, nn.Linear) and module.in_features == 8:
             batches.append(inputs[0].detach().clone())
 
@@ -78,7 +76,7 @@ def record_lrs_and_batches() -> Generator[UpdatesOfPages]:
         handle.remove()
 
 
-def count_tokens(batches: list[Tensor], rows: Tensor, tokens: Tensor) -> list[int]:
+def count_tokens(batches, rows, tokens):
     """Return the tokens of each micro-batch, given those of each row of the data."""
     tokens_of_row = {}
     for row, count in zip(rows, tokens, strict=True):
@@ -96,7 +94,7 @@ for program in programs():
 
 
 @pytest.mark.parametrize("heading", COUNTING_TOKENS)
-def test_program_that_counts_tokens_resumes(heading: str, tmp_path: Path) -> None:
+def test_program_that_counts_tokens_resumes(heading, tmp_path):
     """A step of the curve is 1024 tokens, and an update has two micro-batches."""
     uninterrupted, resumed = run_and_resume(heading, tmp_path, record_lrs_and_batches)
     names = uninterrupted.names
@@ -115,7 +113,7 @@ def test_program_that_counts_tokens_resumes(heading: str, tmp_path: Path) -> Non
     assert torch.equal(resumed.names["rows"], names["rows"])
 
 
-def test_lightning_with_the_same_count_in_each_update(tmp_path: Path) -> None:
+def test_lightning_with_the_same_count_in_each_update(tmp_path):
     changes = {
         "clock=DataClock(UNIT)": "clock=DataClock(UNIT, count=5000)",
         COUNTS_TOKENS: "",
@@ -127,7 +125,7 @@ def test_lightning_with_the_same_count_in_each_update(tmp_path: Path) -> None:
     assert run.recorded == [[learning_rate(1e-2, curve, step)] for step in steps]
 
 
-def test_lightning_with_a_hold_rule(tmp_path: Path) -> None:
+def test_lightning_with_a_hold_rule(tmp_path):
     """Every loss is below 1000, so the curve is held at its first step for 50 updates."""
     changes = changes_to_hold("HoldBelow(1000.0, 50)")
     heading = "PyTorch Lightning, counting tokens"

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from textwrap import indent
 
 import pytest
@@ -30,11 +29,11 @@ class EndedRank:
     warnings: str
     """What it has written to standard error."""
 
-    def lines_with(self, text: str) -> list[str]:
+    def lines_with(self, text):
         return [line for line in self.lines if text in line]
 
 
-def run_on_two_ranks(code: str, folder: Path, status: int = 0) -> list[EndedRank]:
+def run_on_two_ranks(code, folder, status=0):
     """Run a program in torchrun's environment; return what each rank has printed."""
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
@@ -51,7 +50,7 @@ def run_on_two_ranks(code: str, folder: Path, status: int = 0) -> list[EndedRank
     return ranks
 
 
-def assert_printed_lrs(lines: list[str], curve: PlateauCurve, steps_per_update: int = 1) -> None:
+def assert_printed_lrs(lines, curve, steps_per_update=1):
     """Check the learning rates that the lines "update 20: loss 1.2345, lr 6.78e-03" show."""
     assert lines
     for line in lines:
@@ -120,7 +119,7 @@ print("process group:", torch.distributed.is_initialized())
 """
 
 
-def losses_on_two_ranks(code: str, folder: Path, status: int = 0) -> list[str]:
+def losses_on_two_ranks(code, folder, status=0):
     """Run a program, and return the lines of both ranks that have a loss."""
     first, second = run_on_two_ranks(code + SHOWS_GROUP, folder, status)
     destroys = re.search(r"^ +distributed\.destroy_process_group\(\)$", code, re.MULTILINE)
@@ -133,7 +132,7 @@ def losses_on_two_ranks(code: str, folder: Path, status: int = 0) -> list[str]:
 @pytest.mark.parametrize(
     "case", [FSDP, DDP, ACCELERATE, ON_DEVICES], ids=["FSDP", "DDP", "accelerate", "devices"]
 )
-def test_program_resumes_under_torchrun(case: Interrupted, tmp_path: Path) -> None:
+def test_program_resumes_under_torchrun(case, tmp_path):
     """And if the program destroys its process group, it does so on both ranks."""
     indent = " " * (len(case.loop) - len(case.loop.lstrip()))
     interrupt = f"{indent}if {case.condition}:\n{indent}    raise KeyboardInterrupt\n"
@@ -162,7 +161,7 @@ COUNTING_PROCESSES = {
 }
 
 
-def test_prepared_scheduler_steps_per_process_and_warns(tmp_path: Path) -> None:
+def test_prepared_scheduler_steps_per_process_and_warns(tmp_path):
     ranks = run_on_two_ranks(program("accelerate", PREPARED), tmp_path)
     assert_printed_lrs(ranks[0].lines_with("loss"), HALF, steps_per_update=2)
     for rank in ranks:
@@ -188,9 +187,7 @@ STEPPED_ALONE = {"steps=MICRO_BATCHES": "steps=MICRO_BATCHES, step_scheduler_wit
     ],
     ids=["default", "split_batches", "stepped alone", "both"],
 )
-def test_prepared_scheduler_moves_one_step_per_update(
-    changes: dict[str, str], curve: PlateauCurve, tmp_path: Path
-) -> None:
+def test_prepared_scheduler_moves_one_step_per_update(changes, curve, tmp_path):
     """In each case of the page's table, with its line."""
     ranks = run_on_two_ranks(program("accelerate", changes), tmp_path)
     assert_printed_lrs(ranks[0].lines_with("loss"), curve)
@@ -199,7 +196,7 @@ def test_prepared_scheduler_moves_one_step_per_update(
 
 
 @pytest.mark.parametrize("heading", [DEVICES, "Different samples for each rank"])
-def test_ranks_share_each_epoch(heading: str, tmp_path: Path) -> None:
+def test_ranks_share_each_epoch(heading, tmp_path):
     """Each epoch of eight batches has all 256 rows once, in a new order."""
     call = "            result = train_step("
     code = program(heading, {call: f'{" " * 12}print("rows", *batch[0][:, 0].tolist())\n{call}'})
@@ -221,7 +218,7 @@ def test_ranks_share_each_epoch(heading: str, tmp_path: Path) -> None:
     assert len({frozenset(order) for order in orders}) == 1
 
 
-def test_ranks_share_each_batch(tmp_path: Path) -> None:
+def test_ranks_share_each_batch(tmp_path):
     """Both ranks of the program for FSDP2 together have the 256 rows of its first batch once."""
     changes = {
         "range(done + 1, UPDATES + 1)": "range(1, 2)",
@@ -241,13 +238,13 @@ PRINTS_STATE = """\
 RULE = "HoldUntilFlat(patience=1, every=2, limit=50)"
 
 
-def hold_states_on_two_ranks(code: str, folder: Path) -> list[list[str]]:
+def hold_states_on_two_ranks(code, folder):
     """Run a program that prints the state of its rule; return what each rank prints."""
     ranks = run_on_two_ranks(code, folder)
     return [rank.lines_with("hold") for rank in ranks]
 
 
-def test_rule_has_the_same_losses_on_all_ranks(tmp_path: Path) -> None:
+def test_rule_has_the_same_losses_on_all_ranks(tmp_path):
     """The page takes the mean; the losses of the ranks differ."""
     (mean_loss,) = section_named("Hold a plateau until the loss is flat").code_in("py")
     code = program(
@@ -266,7 +263,7 @@ def test_rule_has_the_same_losses_on_all_ranks(tmp_path: Path) -> None:
     assert len(set(first)) > 1
 
 
-def test_rule_has_the_same_losses_in_lightning(tmp_path: Path) -> None:
+def test_rule_has_the_same_losses_in_lightning(tmp_path):
     changes = changes_to_hold(RULE)
     changes["        update, lr ="] = PRINTS_STATE
     changes["max_steps=200"] = (
@@ -286,9 +283,7 @@ def test_rule_has_the_same_losses_in_lightning(tmp_path: Path) -> None:
     ],
     ids=["Trainer", "Lightning"],
 )
-def test_growing_batch_is_split_between_ranks(
-    heading: str, changes: dict[str, str], tmp_path: Path
-) -> None:
+def test_growing_batch_is_split_between_ranks(heading, changes, tmp_path):
     """Two processes make the updates of one, with the same number of samples."""
     code = program(heading, changes)
     printed_by_one = re.findall(r"^ *print\(.*\)  # (.+)$", code, re.MULTILINE)

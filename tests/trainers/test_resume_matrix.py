@@ -3,10 +3,8 @@
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +14,7 @@ from trainers import protocols
 
 from plateau_jax import Curve, CurveWarning
 
-TRAINERS: dict[str, type[protocols.Protocol]] = {
+TRAINERS = {
     "curve_schedulers.py": protocols.Torchtitan,
     "curve_gpt.py": protocols.MegatronLM,
     "curve_olmo.py": protocols.OLMoCore,
@@ -42,7 +40,7 @@ class Job:
     """The peak of a second group, where there is one."""
 
     @property
-    def peaks(self) -> tuple[float, float]:
+    def peaks(self):
         return self.peak, self.other_peak
 
 
@@ -59,7 +57,7 @@ class TrainerChange:
     saved_at: int = 60
 
     @property
-    def changes_peak(self) -> bool:
+    def changes_peak(self):
         return self.before.peaks != self.after.peaks
 
 
@@ -91,21 +89,21 @@ LEGAL = {
 }
 
 
-def has_meaning(trainer: type[protocols.Protocol], change: TrainerChange) -> bool:
+def has_meaning(trainer, change):
     """Return False for a change of a second group under a trainer that has one peak."""
     is_of_groups = change.before.peaks != change.after.peaks
     is_of_groups = is_of_groups and change != REFUSED["peak"]
     return trainer.has_groups or not is_of_groups
 
 
-def can_be_wanted(trainer: type[protocols.Protocol], change: TrainerChange) -> bool:
+def can_be_wanted(trainer, change):
     """Return False for a peak where `strict=False` does not change it: see the trainer's page."""
     return has_meaning(trainer, change) and (trainer.can_change_peak or not change.changes_peak)
 
 
-def cells(changes: dict[str, TrainerChange], is_in: Callable[..., bool] = has_meaning) -> Any:
+def cells(changes, is_in=has_meaning):
     """Return cells of the matrix as parameters of a test."""
-    parameters: list[Any] = []
+    parameters = []
     for file, trainer in TRAINERS.items():
         for name, change in changes.items():
             if is_in(trainer, change):
@@ -113,13 +111,13 @@ def cells(changes: dict[str, TrainerChange], is_in: Callable[..., bool] = has_me
     return pytest.mark.parametrize(("file", "change"), parameters)
 
 
-def code_of(file: str) -> str:
+def code_of(file):
     """Return the file that a page gives."""
     (code,) = [block.code for block in all_blocks() if block.file == file]
     return code
 
 
-def with_override(code: str) -> str:
+def with_override(code):
     """Return the file in which a user has said that a change is wanted."""
     pattern = r"((?:check_resume|check_resume_file|lambda_lr)\(.*)\)$"
     changed = re.sub(pattern, r"\1, strict=False)", code, flags=re.MULTILINE)
@@ -128,7 +126,7 @@ def with_override(code: str) -> str:
 
 
 @contextmanager
-def imported(modules: dict[str, Any]) -> Iterator[None]:
+def imported(modules):
     """Let imports find these modules. Others, which torch imports late, stay imported."""
     before = {name: sys.modules.get(name) for name in modules}
     sys.modules.update(modules)
@@ -142,15 +140,13 @@ def imported(modules: dict[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def new_process(
-    file: str, job: Job, folder: Path, code: str | None = None, flag: str = ""
-) -> Iterator[protocols.Protocol]:
+def new_process(file, job, folder, code=None, flag=""):
     """Start a trainer in a new process. The code is that on the page; "" is the trainer alone."""
     if code is None:
         code = code_of(file)
     trainer = TRAINERS[file]()
     trainer.code = code
-    curve_file: Any = ModuleType("curve_file")
+    curve_file = ModuleType("curve_file")
     curve_file.read_curve = lambda length: Curve.from_dict(
         {"total_steps": length, "stages": job.stages}
     )
@@ -169,7 +165,7 @@ def new_process(
         yield trainer
 
 
-def saved(file: str, change: TrainerChange, folder: Path, code: str | None = None) -> Any:
+def saved(file, change, folder, code=None):
     """Return the checkpoint of a run, which then continues to update 60."""
     with new_process(file, change.before, folder, code) as trainer:
         trainer.train(change.saved_at)
@@ -178,9 +174,7 @@ def saved(file: str, change: TrainerChange, folder: Path, code: str | None = Non
         return checkpoint
 
 
-def check_next_update(
-    trainer: protocols.Protocol, file: str, change: TrainerChange, folder: Path
-) -> None:
+def check_next_update(trainer, file, change, folder):
     """Compare with a run that was under the new configuration from the start."""
     folder.mkdir()
     with new_process(file, change.after, folder) as uninterrupted:
@@ -191,10 +185,10 @@ def check_next_update(
 
 
 @cells(REFUSED)
-def test_changed_schedule_is_refused(file: str, change: TrainerChange, tmp_path: Path) -> None:
+def test_changed_schedule_is_refused(file, change, tmp_path):
     """By an error, or by a warning if the run continues with the saved peak."""
     checkpoint = saved(file, change, tmp_path)
-    expected: Any = ValueError
+    expected = ValueError
     if TRAINERS[file].keeps_peaks and change.changes_peak:
         expected = CurveWarning
     with (
@@ -205,7 +199,7 @@ def test_changed_schedule_is_refused(file: str, change: TrainerChange, tmp_path:
 
 
 @cells(REFUSED, can_be_wanted)
-def test_wanted_change_is_applied(file: str, change: TrainerChange, tmp_path: Path) -> None:
+def test_wanted_change_is_applied(file, change, tmp_path):
     """Under `strict=False`, with one warning."""
     checkpoint = saved(file, change, tmp_path)
     code = with_override(code_of(file))
@@ -218,9 +212,7 @@ def test_wanted_change_is_applied(file: str, change: TrainerChange, tmp_path: Pa
 
 
 @cells(LEGAL)
-def test_legal_change_passes_without_a_word(
-    file: str, change: TrainerChange, tmp_path: Path
-) -> None:
+def test_legal_change_passes_without_a_word(file, change, tmp_path):
     """Warnings are errors."""
     checkpoint = saved(file, change, tmp_path)
     with new_process(file, change.after, tmp_path) as trainer:
@@ -233,7 +225,7 @@ HIDE_WARNINGS = [file for file, trainer in TRAINERS.items() if trainer.hides_war
 
 
 @pytest.mark.parametrize("file", HIDE_WARNINGS)
-def test_missing_record_is_an_error_if_warnings_are_lost(file: str, tmp_path: Path) -> None:
+def test_missing_record_is_an_error_if_warnings_are_lost(file, tmp_path):
     checkpoint = saved(file, LEGAL["none"], tmp_path, code="")
     with (
         new_process(file, JOB, tmp_path) as trainer,
@@ -243,7 +235,7 @@ def test_missing_record_is_an_error_if_warnings_are_lost(file: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("file", SHOW_WARNINGS)
-def test_checkpoint_without_a_record_gives_one_warning(file: str, tmp_path: Path) -> None:
+def test_checkpoint_without_a_record_gives_one_warning(file, tmp_path):
     checkpoint = saved(file, LEGAL["none"], tmp_path, code="")
     with new_process(file, JOB, tmp_path) as trainer:
         with pytest.warns(CurveWarning) as caught:
@@ -255,7 +247,7 @@ def test_checkpoint_without_a_record_gives_one_warning(file: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("file", ["curve_gpt.py", "curve_neox.py"])
-def test_own_checks_of_a_trainer_stay(file: str, tmp_path: Path) -> None:
+def test_own_checks_of_a_trainer_stay(file, tmp_path):
     checkpoint = saved(file, LEGAL["none"], tmp_path)
     with (
         new_process(file, replace(JOB, length=120), tmp_path) as trainer,

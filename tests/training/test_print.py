@@ -1,7 +1,5 @@
 """What `print` shows of a training step."""
 
-from typing import Any
-
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.training.reads import reads_of
 from support.training.steps import CURVE, make_step, train
@@ -11,8 +9,8 @@ from plateau_jax import DataClock, PlateauCurve
 from torch_bridge import TrainStep
 
 
-def test_print_shows_curve_step_and_lr() -> None:
-    def five(batch: Any) -> int:
+def test_print_shows_curve_step_and_lr():
+    def five(batch):
         return 5
 
     step = make_step(clock=DataClock(2), count=five)
@@ -28,7 +26,7 @@ def test_print_shows_curve_step_and_lr() -> None:
     assert str(make_step()) == shown
 
 
-def test_print_of_several_curves_is_one_line() -> None:
+def test_print_of_several_curves_is_one_line():
     model = Net()
     second_curve = PlateauCurve(500)
     first = SGD(model.first.parameters(), lr=0.5)

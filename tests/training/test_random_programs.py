@@ -1,7 +1,5 @@
 """Random programs of a training step equal a loop by hand, bit for bit, with any options."""
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -11,7 +9,6 @@ from support.training.models import LOSSES, batches
 from support.training.optimizers import FUSED, OPTIMIZERS, by_layer
 from support.training.steps import through_file
 from support.trees import equal_trees
-from torch import nn
 from training.kinds_of_run import with_aux
 
 from plateau_jax import DataClock, HoldBelow, PlateauCurve
@@ -23,20 +20,20 @@ ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)
 FLAT = PlateauCurve(200, plateaus=[(20, 30)], min_lr_ratio=0.1)
 
 
-def rows_of(batch: Any) -> int:
+def rows_of(batch):
     inputs, _ = batch
     return len(inputs)
 
 
-CLOCKS: dict[str, dict[str, Any]] = {
+CLOCKS = {
     "updates": {},
     "samples": {"clock": DataClock(8), "count": rows_of},
     "held": {"clock": HoldBelow([(2.0, 2), (0.9, 3)], every=2)},
 }
 
 
-def with_carry(loss_fn: Any) -> Any:
-    def carried(model: nn.Module, batch: Any, carry: torch.Tensor) -> Any:
+def with_carry(loss_fn):
+    def carried(model, batch, carry):
         inputs, targets = batch
         mean_outputs = model(inputs).detach().float().mean(0)
         next_carry = carry / 2 + mean_outputs
@@ -46,7 +43,7 @@ def with_carry(loss_fn: Any) -> Any:
 
 
 @st.composite
-def kinds(draw: st.DrawFn) -> Kind:
+def kinds(draw):
     all_but_muon = [name for name in OPTIMIZERS if name != "muon"]
     names = st.sampled_from(list(FUSED)) | st.sampled_from(all_but_muon)
     loss_fn = draw(st.sampled_from(list(LOSSES.values())))
@@ -54,7 +51,7 @@ def kinds(draw: st.DrawFn) -> Kind:
     curves = [ENDING, FLAT]  # programs continue past the end
     if clock == "held":
         curves = [FLAT]
-    options: dict[str, Any] = {
+    options = {
         "precision": draw(st.sampled_from(["fp32", "bf16", "fp16"])),
         "max_norm": draw(st.sampled_from([None, 1.0, 0.05])),
         "has_aux": draw(st.booleans()),
@@ -72,8 +69,8 @@ def kinds(draw: st.DrawFn) -> Kind:
     return Kind(optimizers, loss_fn, curve=[first_curve, last_curve], **options)
 
 
-def micro_batches_of(number: int, sizes: list[int], event: str) -> list[Any]:
-    micro_batches: list[Any] = []
+def micro_batches_of(number, sizes, event):
+    micro_batches = []
     for size in sizes:
         micro_batches += batches(1, size, seed=10 * number + size)
     if event == "bad":
@@ -86,7 +83,7 @@ def micro_batches_of(number: int, sizes: list[int], event: str) -> list[Any]:
 
 @examples(40)
 @given(kind=kinds(), data=st.data())
-def test_programs_equal_loop_by_hand(kind: Kind, data: st.DataObject) -> None:
+def test_programs_equal_loop_by_hand(kind, data):
     step = kind.build()
     by_hand = kind.by_hand()
     event_names = ["none", "none", "bad", "overflow", "resume", "peaks", "reset"]

@@ -1,9 +1,7 @@
 """Updates that wait for the device read from it; here, a CPU stands in for the device."""
 
 import copy
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +12,8 @@ from support.training.optimizers import OTHERS
 from support.training.reads import reads_of
 from support.training.steps import make_step
 from support.trees import equal_trees
-from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer, RMSprop
+from torch import nn
+from torch.optim import SGD, Adam, RMSprop
 from training.kinds_of_run import KINDS, ON_DEVICE
 
 from torch_bridge import MetricLog
@@ -46,11 +44,11 @@ LINE = torch.ones(1, dtype=torch.int64)
     ],
     ids=range(10),
 )
-def test_every_way_of_reading_is_counted(read: Callable[[], Any]) -> None:
+def test_every_way_of_reading_is_counted(read):
     assert reads_of(read) >= 1
 
 
-def test_use_of_host_memory_is_not_counted() -> None:
+def test_use_of_host_memory_is_not_counted():
     device = torch.ones(3)
     host = torch.zeros(3)
     assert reads_of(lambda: host.tolist(), [host]) == 0
@@ -73,7 +71,7 @@ WITH_DEVICE_WEIGHTS = {
 
 
 @pytest.mark.parametrize("name", ON_DEVICE)
-def test_updates_read_nothing_from_the_device(name: str) -> None:
+def test_updates_read_nothing_from_the_device(name):
     """Neither does the first, a bad one, one past a copy of the counters, nor one after a load."""
     kind = ON_DEVICE[name]
     step = kind.build()
@@ -83,7 +81,7 @@ def test_updates_read_nothing_from_the_device(name: str) -> None:
         bad = {0, 5}
     updates = kind.updates(18, bad)
 
-    def train(updates: Any) -> None:
+    def train(updates):
         for micro_batches in updates:
             log(step(*micro_batches))
 
@@ -99,13 +97,13 @@ def test_updates_read_nothing_from_the_device(name: str) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"clock": KINDS["held"].options["clock"]}], ids=["plain", "held"]
 )
-def test_host_stepper_adds_one_read(name: str, options: dict[str, Any]) -> None:
+def test_host_stepper_adds_one_read(name, options):
     kind = Kind(name, curve=KINDS["held"].curve, max_norm=0.1, **options)
     (batch,) = batches(1)
     model = kind.model()
     (optimizer,) = kind.optimizers(model)
 
-    def update_by_hand() -> None:
+    def update_by_hand():
         kind.loss_fn(model, batch).backward()
         optimizer.step()
 
@@ -116,11 +114,11 @@ def test_host_stepper_adds_one_read(name: str, options: dict[str, Any]) -> None:
     assert reads_of(lambda: step(nonfinite(batch))) == 1
 
 
-def test_reads_follow_the_fused_setting() -> None:
+def test_reads_follow_the_fused_setting():
     step = make_step("adamw")
     (batch,) = batches(1)
 
-    def check_reads_nothing() -> None:
+    def check_reads_nothing():
         step.optimizer.param_groups[0]["fused"] = True
         step(batch)
         assert reads_of(lambda: step(batch)) == 0
@@ -143,12 +141,12 @@ FUSED_ADAM = partial(Adam, fused=True)
 FUSED_MOMENTUM = partial(SGD, lr=0.1, momentum=0.9, fused=True)
 
 
-def states_of(optimizers: list[Optimizer]) -> list[Any]:
+def states_of(optimizers):
     """Return copies of the states of each optimizer."""
     return [copy.deepcopy(optimizer.state_dict()["state"]) for optimizer in optimizers]
 
 
-def loss_with_root(model: Any, batch: Any) -> Tensor:
+def loss_with_root(model, batch):
     """Add a value whose derivative is infinite if the switch is 1 and the last bias is zero.
 
     The loss is finite, and so are the derivatives with respect to the other parameters.
@@ -167,15 +165,15 @@ def loss_with_root(model: Any, batch: Any) -> Tensor:
     ],
     ids=["fused", "one on the host", "a subclass"],
 )
-def test_optimizers_share_one_read_and_one_decision(first: Any, last: Any, reads: int) -> None:
+def test_optimizers_share_one_read_and_one_decision(first, last, reads):
     """A bad gradient of one parameter skips the other optimizer too."""
     model = Net()
     optimizers = [first(model.first.parameters()), last(model.last.parameters())]
     step = make_step(model=model, optimizer=optimizers, loss_fn=loss_with_root)
     ((inputs, targets),) = batches(1)
-    results: list[Any] = []
+    results = []
 
-    def bad_update() -> None:
+    def bad_update():
         results.append(step((inputs, targets, 1.0)))
 
     for skipped in (1, 2):

@@ -1,8 +1,5 @@
 """`HoldUntilFlat`: its spec, and wrong arguments."""
 
-import math
-from typing import Any
-
 import numpy as np
 import pytest
 from clocks.rules.spec import RuleSpec, metrics_in_a_reading, readings
@@ -15,15 +12,15 @@ from plateau_jax import HoldUntilFlat
 class _UntilFlat:
     """At the start of a plateau: holds until `patience` readings in a row are no better."""
 
-    def __init__(self, rule: HoldUntilFlat, starts: set[int]) -> None:
+    def __init__(self, rule, starts):
         self.rule = rule
         self.starts = starts
         self.curve_step = -1
-        self.metrics: list[Any] = []
+        self.metrics = []
         """The metrics of the updates at this curve_step."""
-        self.released: set[int] = set()
+        self.released = set()
 
-    def holds(self, curve_step: int, metric: Any) -> bool:
+    def holds(self, curve_step, metric):
         if curve_step not in self.starts or curve_step in self.released:
             return False
         if curve_step != self.curve_step:
@@ -36,7 +33,7 @@ class _UntilFlat:
             return False
         return True
 
-    def readings_without_improvement(self) -> int:
+    def readings_without_improvement(self):
         best = None
         count = 0
         for reading in readings(self.metrics, self.rule.every):
@@ -47,7 +44,7 @@ class _UntilFlat:
                 count += 1
         return count
 
-    def improves(self, reading: Any, best: Any) -> bool:
+    def improves(self, reading, best):
         with np.errstate(over="ignore", invalid="ignore"):
             if self.rule.threshold_mode == "abs":
                 bound = np.float32(best - np.float32(self.rule.threshold))
@@ -56,7 +53,7 @@ class _UntilFlat:
             return bool(reading < bound)
 
 
-def _drawn(every: int, more: int, **arguments: Any) -> HoldUntilFlat:
+def _drawn(every, more, **arguments):
     limit = min(every + more, 2**31 - 1)
     return HoldUntilFlat(every=every, limit=limit, **arguments)
 
@@ -89,60 +86,40 @@ UNTIL_FLAT = RuleSpec(
 
 @pytest.mark.parametrize("patience", [0, 2**31])
 @wrong(ValueError, "patience = {patience} must lie in 1 … 2**31 - 1")
-def test_patience_out_of_range(patience: int) -> None:
+def test_patience_out_of_range(patience):
     HoldUntilFlat(patience, limit=9)
 
 
-@wrong(TypeError, "patience = 1.0 must be an integer")
-def test_patience_that_is_no_integer() -> None:
-    HoldUntilFlat(1.0, limit=9)
-
-
 @wrong(ValueError, "limit = 0 must lie in 1 … 2**31 - 1")
-def test_limit_below_one() -> None:
+def test_limit_below_one():
     HoldUntilFlat(2, limit=0)
 
 
 @wrong(TypeError, "limit = None must be an integer")
-def test_hold_without_a_limit() -> None:
+def test_hold_without_a_limit():
     HoldUntilFlat(2, limit=None)
 
 
-@wrong(ValueError, "every = 0 must lie in 1 … 2**31 - 1")
-def test_readings_of_no_metrics() -> None:
-    HoldUntilFlat(2, limit=9, every=0)
-
-
 @wrong(ValueError, "threshold = -1e-09 must not be negative")
-def test_negative_threshold() -> None:
+def test_negative_threshold():
     HoldUntilFlat(2, limit=9, threshold=-1e-9)
 
 
 @wrong(ValueError, "threshold = 1.5 must ", 'above 1 for threshold_mode="rel"')
-def test_relative_threshold_above_one() -> None:
+def test_relative_threshold_above_one():
     HoldUntilFlat(2, limit=9, threshold=1.5)
 
 
-@wrong(TypeError, "threshold = '0.1' must be a number")
-def test_threshold_as_text() -> None:
-    HoldUntilFlat(2, limit=9, threshold="0.1")
-
-
 @wrong(ValueError, "threshold_mode = 'low' must be one of 'rel', 'abs'")
-def test_unknown_threshold_mode() -> None:
+def test_unknown_threshold_mode():
     HoldUntilFlat(2, limit=9, threshold_mode="low")
 
 
 @wrong(ValueError, "every = 10", "limit = 9", "no reading")
-def test_hold_that_ends_before_a_reading() -> None:
+def test_hold_that_ends_before_a_reading():
     HoldUntilFlat(2, every=10, limit=9)
 
 
-@wrong(ValueError, "threshold = inf", "finite")
-def test_infinite_threshold() -> None:
-    HoldUntilFlat(2, threshold=math.inf, threshold_mode="abs", limit=9)
-
-
 @wrong(ValueError, "threshold = 1e+39", "float32")
-def test_threshold_beyond_float32() -> None:
+def test_threshold_beyond_float32():
     HoldUntilFlat(2, threshold=1e39, threshold_mode="abs", limit=9)

@@ -20,11 +20,6 @@ peaks = st.one_of(
     st.floats(2.0**-126, FLOAT32_MAX),
 )
 
-# Peaks with which an optimizer's weights stay finite.
-modest_peaks = st.one_of(
-    st.sampled_from((0.0, 1e-5, 3e-4, 1e-3, 0.1, 0.7, 1.0)), st.floats(1e-6, 10)
-)
-
 
 def optimizer_with(
     lrs: Sequence[Any], kind: Callable[..., Optimizer] = torch.optim.SGD, **options: Any

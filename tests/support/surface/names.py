@@ -1,4 +1,4 @@
-"""Names: a line per function, argument, default, result, attribute, field, error and warning."""
+"""Names: functions with their arguments and defaults, attributes, fields, errors and warnings."""
 
 import inspect
 import re
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from support.surface import samples
-from support.surface.annotations import overloads, return_type, type_of_member
 from support.surface.shown import PACKAGES, RETURNED, is_of_this_project, type_of
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -51,9 +50,9 @@ def _attributes() -> Iterator[str]:
     }
     for name, instance in instances.items():
         attributes: dict[str, Any] = instance.__dict__
-        for attribute, value in attributes.items():
+        for attribute in attributes:
             if not attribute.startswith("_") and attribute not in attributes_of_torch:
-                yield f"{name}.{attribute}: {type_of(value)}"
+                yield f"{name}.{attribute}"
 
 
 def _describe(name: str, value: Any) -> Iterator[str]:
@@ -69,9 +68,7 @@ def _describe(name: str, value: Any) -> Iterator[str]:
 
 
 def _describe_function(name: str, function: Any) -> Iterator[str]:
-    yield f"{name}{_parameters(function)} -> {return_type(function)}"
-    for signature in overloads(function):
-        yield f"{name} overload {signature}"
+    yield f"{name}{_parameters(function)}"
     yield from _errors(name, function)
 
 
@@ -83,7 +80,7 @@ def _members(name: str, cls: type) -> Iterator[str]:
         if inspect.isfunction(value):
             yield from _describe_function(f"{name}.{member}", value)
         else:
-            yield f"{name}.{member}: {type_of_member(cls, member)}"
+            yield f"{name}.{member}"
 
 
 def _public_names(cls: type) -> set[str]:

@@ -10,7 +10,7 @@ from support.surface.states import states, states_in_jax
 FILE = Path(__file__).parents[2] / "surface.txt"
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
-    "Names, with arguments, defaults, annotated types, and errors": names,
+    "Names, with arguments, defaults and errors": names,
     "Entries of states": states,
     "Entries of states in JAX": states_in_jax,
     "Command line": command_line,

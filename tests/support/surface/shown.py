@@ -89,17 +89,3 @@ def public_class(cls: type) -> str:
         if not is_of_this_project(base) or base.__name__ in _NAMES_OF_CLASSES:
             public = base.__name__
     return public
-
-
-def with_shape(value: Any) -> str:
-    """Return the type of a value, with the shape of an array."""
-    if isinstance(value, torch.Tensor | jax.Array | np.ndarray):
-        return f"{type_of(value)} of shape {tuple(cast('Any', value).shape)}"
-    return type_of(value)
-
-
-def shown_value(value: Any) -> str:
-    """Return the value as it is printed; of an array, its type and shape."""
-    if isinstance(value, torch.Tensor | jax.Array | np.ndarray):
-        return with_shape(value)
-    return repr(value)

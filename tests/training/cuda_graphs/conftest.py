@@ -1,9 +1,7 @@
 """Captured updates on a GPU, and on the CPU with a stand-in for CUDA graphs."""
 
-from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -17,13 +15,13 @@ from torch_bridge.training import step
 class FakeGraph(Tape):
     """Records the operators of a capture, and what they overwrite."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.overwritten: list[tuple[Tensor, Tensor]] = []
+        self.overwritten = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         parameters = func._schema.arguments
-        arguments: dict[str, Any] = dict(kwargs or {})
+        arguments = dict(kwargs or {})
         for parameter, argument in zip(parameters, args, strict=False):
             arguments[parameter.name] = argument
         for parameter in parameters:
@@ -31,12 +29,12 @@ class FakeGraph(Tape):
                 self.keep(arguments.get(parameter.name))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def keep(self, argument: Any) -> None:
+    def keep(self, argument):
         for tensor in pytree.tree_leaves(argument):
             if tensor is not None:
                 self.overwritten.append((tensor, tensor.clone()))
 
-    def undo(self) -> None:
+    def undo(self):
         """Restore what the recorded operators overwrote, since a capture executes nothing."""
         with torch.no_grad():
             for tensor, value in reversed(self.overwritten):
@@ -45,7 +43,7 @@ class FakeGraph(Tape):
 
 
 @contextmanager
-def fake_capture(graph: FakeGraph, **_: Any) -> Generator[None]:
+def fake_capture(graph, **_):
     try:
         with graph:
             yield
@@ -53,10 +51,10 @@ def fake_capture(graph: FakeGraph, **_: Any) -> Generator[None]:
         graph.undo()
 
 
-def replace_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(*_: Any) -> None: ...
+def replace_cuda(monkeypatch):
+    def nothing(*_): ...
 
-    def the_stream(_: Any) -> SimpleNamespace:
+    def the_stream(_):
         return stream
 
     stream = SimpleNamespace(device=CPU, wait_stream=nothing)
@@ -71,13 +69,13 @@ def replace_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_cuda(monkeypatch):
     """Replace CUDA's streams and graphs by the stand-in."""
     replace_cuda(monkeypatch)
 
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
+def device(request):
     """The device of steps whose updates are captured."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         if request.param == "cpu":

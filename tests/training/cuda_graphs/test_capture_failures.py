@@ -3,19 +3,16 @@
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from support.training.cuda_graphs import aborted_captures, graphs
 from support.training.kind import Kind
-from support.training.models import Batch, Net, batches, mean_loss
+from support.training.models import Net, batches, mean_loss
 from support.training.steps import train
 from support.trees import equal_trees
-from torch import Tensor, nn
 
 TESTS = Path(__file__).parents[2]
 PREVIOUS = "operation failed due to a previous error during capture"
@@ -29,27 +26,25 @@ class OfTheUser(Exception):
 class FailingSums(graphs.Sums):
     """Sums whose captures raise the error while it is in a list."""
 
-    def __init__(self, *errors: BaseException) -> None:
+    def __init__(self, *errors):
         super().__init__()
         self.errors = [*errors]
         for _ in range(graphs.WARM_UPS):
             self.graphs(BATCH)
 
-    def __call__(self, micro_batches: Any) -> tuple[Tensor, ...]:
+    def __call__(self, micro_batches):
         if self.runs >= graphs.WARM_UPS and self.errors:
             raise self.errors[0]
         return super().__call__(micro_batches)
 
 
 @pytest.fixture
-def at_end_of_capture(
-    without_cuda: None, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Callable[[Any], None]], None]:
+def at_end_of_capture(without_cuda, monkeypatch):
     """Replace captures by nothing but a call with their pool at the end."""
 
-    def replace(end: Callable[[Any], None]) -> None:
+    def replace(end):
         @contextmanager
-        def graph(graph: Any, *, pool: Any, **_: Any) -> Iterator[None]:
+        def graph(graph, *, pool, **_):
             try:
                 yield
             finally:
@@ -60,7 +55,7 @@ def at_end_of_capture(
     return replace
 
 
-def abort(pool: Any) -> None:
+def abort(pool):
     raise RuntimeError(PREVIOUS)
 
 
@@ -74,11 +69,11 @@ def abort(pool: Any) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_first_error_is_raised(error: Exception, ends_well: bool, at_end_of_capture: Any) -> None:
+def test_first_error_is_raised(error, ends_well, at_end_of_capture):
     sums = FailingSums(error)
     message = str(error)
 
-    def end(pool: Any) -> None:
+    def end(pool):
         if sums.errors and not ends_well:
             abort(pool)
 
@@ -96,9 +91,7 @@ def test_first_error_is_raised(error: Exception, ends_well: bool, at_end_of_capt
 
 
 @pytest.mark.parametrize(("version", "is_damaged"), [("2.11.0+cu130", True), ("2.13.0", False)])
-def test_note_names_damage_by_torch(
-    version: str, is_damaged: bool, at_end_of_capture: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_note_names_damage_by_torch(version, is_damaged, at_end_of_capture, monkeypatch):
     """The error is raised at the end of the capture."""
     sums = FailingSums()
     at_end_of_capture(abort)
@@ -110,12 +103,10 @@ def test_note_names_damage_by_torch(
     assert ("restart the process" in notes) == is_damaged
 
 
-def test_pool_of_failed_capture_is_not_reused(
-    at_end_of_capture: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pool_of_failed_capture_is_not_reused(at_end_of_capture, monkeypatch):
     """A tensor may still live in it: torch's allocator then rejects the pool."""
     pools = iter(range(100))
-    used: list[int] = []
+    used = []
     at_end_of_capture(used.append)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
     sums = FailingSums(RuntimeError("no"))
@@ -132,18 +123,18 @@ class RecordedStream:
 
     device = graphs.CPU
 
-    def __init__(self, name: str, events: list[str]) -> None:
+    def __init__(self, name, events):
         self.name = name
         self.events = events
 
-    def wait_stream(self, other: "RecordedStream") -> None:
+    def wait_stream(self, other):
         self.events.append(f"{self.name} waits for {other.name}")
 
 
 @pytest.fixture
-def events(without_cuda: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def events(without_cuda, monkeypatch):
     """Return a list to which streams, and the updates of a test, append what happens."""
-    events: list[str] = []
+    events = []
     side = RecordedStream("side", events)
     caller = RecordedStream("caller", events)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: side)
@@ -154,19 +145,10 @@ def events(without_cuda: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 ORDER = ["side waits for caller", "update", "caller waits for side"]
 
 
-def test_streams_are_ordered_around_warm_up(events: list[str]) -> None:
-    def update(micro_batches: Any) -> tuple[Tensor, ...]:
-        events.append("update")
-        return ()
-
-    graphs.graphs_for(update)(BATCH)
-    assert events == ORDER
-
-
-def test_streams_are_ordered_around_interrupted_warm_up(events: list[str]) -> None:
+def test_streams_are_ordered_around_interrupted_warm_up(events):
     """The caller's stream waits for the work that the warm-up has queued."""
 
-    def update(micro_batches: Any) -> tuple[Tensor, ...]:
+    def update(micro_batches):
         events.append("update")
         raise KeyboardInterrupt
 
@@ -178,22 +160,20 @@ def test_streams_are_ordered_around_interrupted_warm_up(events: list[str]) -> No
 class Keeping(Net):
     """Keeps its last result, and with it some memory of a capture."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         self.last_output = super().forward(inputs)
         return self.last_output
 
 
 @pytest.mark.parametrize("at", [1, graphs.WARM_UPS, graphs.WARM_UPS + 1])
 @pytest.mark.parametrize("kind", [OfTheUser, KeyboardInterrupt])
-def test_step_continues_after_error_of_loss(
-    device: str, kind: type[BaseException], at: int
-) -> None:
+def test_step_continues_after_error_of_loss(device, kind, at):
     """In a warm-up as in the capture."""
     error = kind("mine")
     data = batches(9, device=device)
     calls = itertools.count(1)
 
-    def failing(model: nn.Module, batch: Batch) -> Tensor:
+    def failing(model, batch):
         loss = mean_loss(model, batch)
         if next(calls) == at:
             raise error
@@ -214,10 +194,10 @@ def test_step_continues_after_error_of_loss(
     assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
-def test_failed_capture_leaves_no_partial_update(device: str) -> None:
+def test_failed_capture_leaves_no_partial_update(device):
     """It fails while the optimizer steps, but a capture executes nothing."""
 
-    def fail(*_: Any) -> None:
+    def fail(*_):
         raise OfTheUser
 
     captured = Kind().build(device=device, cuda_graph=True)
@@ -247,7 +227,7 @@ def test_failed_capture_leaves_no_partial_update(device: str) -> None:
         ("keep_a_loss", ["stream", "computed outside of the step"]),
     ],
 )
-def test_capture_aborted_by_cuda_is_explained(program: str, parts: list[str]) -> None:
+def test_capture_aborted_by_cuda_is_explained(program, parts):
     """In a separate process, since torch before 2.13 leaves it damaged."""
     command = [sys.executable, "-m", aborted_captures.__name__, program]
     process = subprocess.run(command, cwd=TESTS, capture_output=True, text=True)

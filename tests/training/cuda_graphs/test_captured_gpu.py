@@ -1,7 +1,7 @@
 """Captured updates on a GPU have the bits of eager ones and wait for nothing, with every option."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +14,7 @@ from support.training.cuda_graphs.graphs import graphs_of, no_waiting
 from support.training.kind import Kind
 from support.training.models import Net, batches, mean_loss, nonfinite
 from support.trees import equal_trees
-from torch import Tensor, nn
+from torch import Tensor
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
 from training.kinds_of_run import ON_DEVICE
@@ -37,7 +37,7 @@ LONG = 6
 Batch = tuple[Tensor, Tensor]
 
 
-def unchanged(batch: Batch) -> Batch:
+def unchanged(batch):
     return batch
 
 
@@ -57,22 +57,22 @@ class UpdateWithPeaks:
 
 
 class CapturedRun:
-    def __init__(self, case: CapturedCase, *, captured: bool) -> None:
+    def __init__(self, case, *, captured):
         torch.cuda.synchronize()
         torch.manual_seed(0)
         self.case = case
         self.is_captured = captured
         self.number = 0
-        options: dict[str, Any] = {"max_norm": 0.5, "cuda_graph": captured} | case.kind.options
+        options = {"max_norm": 0.5, "cuda_graph": captured} | case.kind.options
         with patch.object(learning_rates, "MAX_TABLE_VALUES", case.table_values):
             self.step = case.kind.build(device="cuda", **options)
-        self.state: Any = None
+        self.state = None
         self.save()
-        self.evaluations: list[Any] = []
-        self.updates: list[UpdateWithPeaks] = []
+        self.evaluations = []
+        self.updates = []
         """They are kept to the end: no later replay may write there."""
 
-    def next_micro_batches(self, rows: int = SHORT, *, is_bad: bool = False) -> list[Any]:
+    def next_micro_batches(self, rows=SHORT, *, is_bad=False):
         """Return those of the next update; of sequences, `rows` is the length."""
         self.number += 1
         kind = self.case.kind
@@ -84,25 +84,25 @@ class CapturedRun:
             data[-1] = nonfinite(data[-1])
         return list(map(self.case.form, data))
 
-    def update(self, micro_batches: Iterable[Any]) -> None:
-        peaks: list[float] = []
+    def update(self, micro_batches):
+        peaks = []
         for optimizer in self.step.optimizers:
             peaks += [group["initial_lr"] for group in optimizer.param_groups]
         self.updates.append(UpdateWithPeaks(self.step(*micro_batches), peaks))
 
-    def save(self) -> None:
+    def save(self):
         self.state = copy.deepcopy(self.step.state_dict())
 
-    def check_lrs(self) -> None:
+    def check_lrs(self):
         by_hand = self.case.kind.by_hand()
         for update in self.updates:
             by_hand.peaks = update.peaks
             expected = by_hand.lrs_at(int(update.result.curve_step))
             assert update.result.lr.tolist() == expected
 
-    def outcome(self) -> list[Any]:
+    def outcome(self):
         """Return all that the run has computed."""
-        results: list[Any] = []
+        results = []
         for update in self.updates:
             result = update.result
             aux = list(result.aux)
@@ -114,54 +114,54 @@ class CapturedRun:
 # Actions between or around updates.
 
 
-def one_update(run: CapturedRun) -> None:
+def one_update(run):
     run.update(run.next_micro_batches())
 
 
-def updates(run: CapturedRun) -> None:
+def updates(run):
     for _ in range(4):
         run.update(run.next_micro_batches())
 
 
-def longer_updates(run: CapturedRun) -> None:
+def longer_updates(run):
     for _ in range(4):
         run.update(run.next_micro_batches(LONG))
 
 
-def one_micro_batch(run: CapturedRun) -> None:
+def one_micro_batch(run):
     for _ in range(2):
         run.update(run.next_micro_batches()[:1])
 
 
-def skipped(run: CapturedRun) -> None:
+def skipped(run):
     run.update(run.next_micro_batches(is_bad=True))
 
 
-def longer_skipped(run: CapturedRun) -> None:
+def longer_skipped(run):
     run.update(run.next_micro_batches(LONG, is_bad=True))
 
 
-def save(run: CapturedRun) -> None:
+def save(run):
     run.save()
 
 
-def load(run: CapturedRun) -> None:
+def load(run):
     run.step.load_state_dict(run.state)
 
 
-def evaluation(run: CapturedRun) -> None:
+def evaluation(run):
     model = run.step.model
     if isinstance(model, Net) and model.first.weight.dtype == torch.float32:
         run.evaluations.append(evaluate(model, batches(3, device="cuda"), mean_loss))
 
 
-def reset_carry(run: CapturedRun) -> None:
+def reset_carry(run):
     if "carry" in run.case.kind.options:
         run.step.reset_carry()
 
 
-def new_peak(run: CapturedRun) -> None:
-    captured: dict[Any, Any] = {}
+def new_peak(run):
+    captured = {}
     if run.is_captured:
         captured = dict(graphs_of(run.step).captured)
     run.step.set_peak(0.05 / (run.number + 1))
@@ -169,7 +169,7 @@ def new_peak(run: CapturedRun) -> None:
         assert graphs_of(run.step).captured == captured, "captured anew for a peak"
 
 
-def change_setting(run: CapturedRun) -> None:
+def change_setting(run):
     run.step.optimizers[0].param_groups[0]["weight_decay"] = 0.01 * (run.number % 3)
 
 
@@ -189,11 +189,11 @@ ACTIONS = [
 ]
 
 
-def updates_without_waiting(run: CapturedRun) -> None:
+def updates_without_waiting(run):
     """Go past a copy of the counters."""
     if run.is_captured:  # for short and for long batches: a capture would wait
         assert len(graphs_of(run.step).captured) == 2
-    data: list[Any] = []
+    data = []
     for number in range(17):
         data.append(run.next_micro_batches(is_bad=number % 3 == 1))
     with no_waiting():
@@ -201,7 +201,7 @@ def updates_without_waiting(run: CapturedRun) -> None:
             run.update(micro_batches)
 
 
-def program(run: CapturedRun) -> None:
+def program(run):
     """Actions that no option forbids; in the end both lengths are steady since the last load."""
     skipped(run)
     updates(run)
@@ -220,8 +220,8 @@ def program(run: CapturedRun) -> None:
     updates_without_waiting(run)
 
 
-def compare_with_eager(case: CapturedCase, *actions: Callable[[CapturedRun], None]) -> None:
-    outcomes: list[Any] = []
+def compare_with_eager(case, *actions):
+    outcomes = []
     for captured in (True, False):
         run = CapturedRun(case, captured=captured)
         torch.cuda.synchronize()
@@ -236,7 +236,7 @@ def compare_with_eager(case: CapturedCase, *actions: Callable[[CapturedRun], Non
 # The kinds of runs, besides those of `kinds_of_run`.
 
 
-def aux_by_length(model: nn.Module, batch: Batch) -> Any:
+def aux_by_length(model, batch):
     inputs, _ = batch
     loss = mean_loss(model, batch)
     if len(inputs) == SHORT:
@@ -244,7 +244,7 @@ def aux_by_length(model: nn.Module, batch: Batch) -> Any:
     return loss, [loss, loss * 2]
 
 
-def widely_weighted(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+def widely_weighted(model, batch):
     """Return a loss weight computed on the device, whose size varies widely."""
     inputs, targets = batch
     total = (model(inputs).float() - targets).square().sum()
@@ -252,7 +252,7 @@ def widely_weighted(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     return total * weight, weight * targets.numel()
 
 
-def penalized(model: nn.Module, batch: Batch) -> Tensor:
+def penalized(model, batch):
     """Compute a loss with a penalty on the gradient of the batch."""
     inputs, _ = batch
     inputs.requires_grad_()
@@ -260,30 +260,30 @@ def penalized(model: nn.Module, batch: Batch) -> Tensor:
     return mean_loss(model, batch) + slopes.square().sum()
 
 
-def writing_to_batch(model: nn.Module, batch: Batch) -> Tensor:
+def writing_to_batch(model, batch):
     inputs, targets = batch
     inputs.mul_(model.get_parameter("last.bias").sum())
     return mean_loss(model, (inputs, targets))
 
 
-def that_requires_grad(batch: Batch) -> Batch:
+def that_requires_grad(batch):
     inputs, targets = batch
     return inputs.requires_grad_(), targets
 
 
-def rows_of(batch: Batch) -> int:
+def rows_of(batch):
     inputs, _ = batch
     return len(inputs)
 
 
-def four_on_the_host(batch: Batch) -> Tensor:
+def four_on_the_host(batch):
     return torch.tensor(4)
 
 
 HAS_FUSED_ADAGRAD = TorchVersion(torch.__version__) >= "2.13"
 """Before, it did not take CUDA tensors."""
 
-CASES: dict[str, CapturedCase] = {}
+CASES = {}
 for name, kind in ON_DEVICE.items():
     if HAS_FUSED_ADAGRAD or not name.startswith("adagrad"):
         CASES[name] = CapturedCase(kind)
@@ -300,7 +300,7 @@ CASES["a batch that is written to"] = CapturedCase(Kind(loss_fn=writing_to_batch
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_every_kind_of_run_matches_eager(case: CapturedCase) -> None:
+def test_every_kind_of_run_matches_eager(case):
     compare_with_eager(case, program)
 
 
@@ -309,13 +309,11 @@ def test_every_kind_of_run_matches_eager(case: CapturedCase) -> None:
     st.sampled_from(list(CASES.values())),
     st.lists(st.sampled_from(ACTIONS), min_size=8, max_size=16),
 )
-def test_actions_between_updates_match_eager(
-    case: CapturedCase, actions: list[Callable[[CapturedRun], None]]
-) -> None:
+def test_actions_between_updates_match_eager(case, actions):
     compare_with_eager(case, *actions)
 
 
-def test_captured_runs_on_any_stream() -> None:
+def test_captured_runs_on_any_stream():
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         compare_with_eager(CapturedCase(Kind(accumulation=2)), program)
@@ -323,10 +321,10 @@ def test_captured_runs_on_any_stream() -> None:
 
 
 @pytest.mark.parametrize("loss_fn", [mean_loss, widely_weighted])
-def test_prefetched_batches_match_eager(loss_fn: Any) -> None:
+def test_prefetched_batches_match_eager(loss_fn):
     data = [*batches(8), *batches(4, rows=7), *batches(8, seed=1)]
 
-    def train(run: CapturedRun) -> None:
+    def train(run):
         if not run.is_captured:
             for inputs, targets in data:
                 run.update([(inputs.cuda(), targets.cuda())])
@@ -341,30 +339,30 @@ def test_prefetched_batches_match_eager(loss_fn: Any) -> None:
 # Layouts of a batch: inputs of shape (4, 3) and targets of shape (4, 2).
 
 
-def slices(wide: Tensor, tall: Tensor) -> Batch:
+def slices(wide, tall):
     return wide[:4, 2:5], tall[::2, 1:]
 
 
-def expanded(wide: Tensor, tall: Tensor) -> Batch:
+def expanded(wide, tall):
     return wide[:1, :3].expand(4, 3), tall[0, 0].expand(4, 2)
 
 
-def transposed(wide: Tensor, tall: Tensor) -> Batch:
+def transposed(wide, tall):
     return wide[:3].t()[:4], tall[:2, :].t().expand(3, 2)[:1].expand(4, 2)
 
 
-def overlapping(wide: Tensor, tall: Tensor) -> Batch:
+def overlapping(wide, tall):
     return wide.as_strided((4, 3), (2, 1), 1), tall.view(-1).unfold(0, 2, 1)[:4]
 
 
-def misaligned(wide: Tensor, tall: Tensor) -> Batch:
+def misaligned(wide, tall):
     return wide.view(-1)[1:13].view(4, 3), tall.view(-1)[3:11].view(4, 2)
 
 
 @pytest.mark.parametrize("layout", [slices, expanded, transposed, overlapping, misaligned])
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
-def test_compiled_and_captured_matches_eager(layout: Callable[[Tensor, Tensor], Batch]) -> None:
+def test_compiled_and_captured_matches_eager(layout):
     torch.compiler.reset()
     both = Kind().build(device="cuda", compile=True, cuda_graph=True)
     eager = Kind().build(device="cuda")
@@ -382,15 +380,15 @@ def test_compiled_and_captured_matches_eager(layout: Callable[[Tensor, Tensor], 
 
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
-def test_lrs_match_on_lagging_device(cuda_graph: bool) -> None:
+def test_lrs_match_on_lagging_device(cuda_graph):
     """The host copies counters and sets a peak while the device is several updates behind."""
     step = Kind().build(device="cuda", cuda_graph=cuda_graph)
     by_hand = Kind().by_hand()
     (good,) = batches(1, device="cuda")
     bad = nonfinite(good)
     applied = 0
-    results: list[Any] = []
-    expected: list[float] = []
+    results = []
+    expected = []
     for number in range(60):
         if number % 7 == 3:
             torch.cuda._sleep(2_000_000)
@@ -409,13 +407,11 @@ def test_lrs_match_on_lagging_device(cuda_graph: bool) -> None:
 @pytest.mark.parametrize("captured", [True, False])
 @pytest.mark.parametrize("place", ["cpu", "cuda"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_lr_tensor_of_a_fused_optimizer_moves_to_the_gpu(
-    captured: bool, place: str, dtype: torch.dtype
-) -> None:
+def test_lr_tensor_of_a_fused_optimizer_moves_to_the_gpu(captured, place, dtype):
     """It stays the group's own, and no update waits for it."""
     lr = torch.full((1,), 0.1, dtype=dtype, device=place)
 
-    def build(model: nn.Module) -> Any:
+    def build(model):
         return torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
 
     step = Kind(build).build(device="cuda", cuda_graph=captured)

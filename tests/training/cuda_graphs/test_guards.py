@@ -2,8 +2,6 @@
 
 import copy
 import weakref
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +22,7 @@ from torch_bridge.training.cuda_graphs import Guards
 class Parts(models.Net):
     """A net with buffers, and with modules in a list, of which the first one's mode matters."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         with models.seeded(1):
             self.more = nn.ModuleList([nn.LayerNorm(2), nn.Linear(2, 2)])
@@ -32,7 +30,7 @@ class Parts(models.Net):
         self.register_buffer("shift", torch.zeros(3))
         self.register_buffer("scale", None)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         self.calls.add_(1)
         if self.shift is not None:
             inputs = inputs + self.shift
@@ -43,17 +41,13 @@ class Parts(models.Net):
         return nn.Sequential(*self.more)(super().forward(inputs))
 
 
-Change = Callable[[Any], Any]
-"""A change to a step between two updates."""
-
-
-def check_change(device: str, name: str, change: Change, *, is_noticed: bool) -> None:
+def check_change(device, name, change, *, is_noticed):
     """Check that the run equals an eager one, and that an update is captured again if needed."""
     kind = Kind(name, models.counting_loss, model=Parts, carry=torch.zeros(2))
     captured = kind.build(device=device, cuda_graph=True)
     eager = kind.build(device=device)
 
-    def train_on(seed: int) -> Any:
+    def train_on(seed):
         """Return the graph that is in use in the end."""
         data = models.batches(6, seed=seed, device=device)
         data[4] = models.nonfinite(data[4])
@@ -71,12 +65,12 @@ def check_change(device: str, name: str, change: Change, *, is_noticed: bool) ->
     assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
-def change_test(*names: str, is_noticed: bool) -> Callable[[Change], Callable[..., None]]:
+def change_test(*names, is_noticed):
     """Return the decorator that makes a test of a change, for these optimizers."""
 
-    def as_test(change: Change) -> Callable[..., None]:
+    def as_test(change):
         @pytest.mark.parametrize("name", names)
-        def test(device: str, name: str) -> None:
+        def test(device, name):
             check_change(device, name, change, is_noticed=is_noticed)
 
         test.__name__ = change.__name__
@@ -97,187 +91,103 @@ unnoticed = change_test("adamw", is_noticed=False)
 
 
 @noticed
-def test_evaluation_mode(step: Any) -> None:
-    step.model.eval()
-
-
-@noticed
-def test_evaluation_mode_of_a_module(step: Any) -> None:
+def test_evaluation_mode_of_a_module(step):
     step.model.more[0].eval()
 
 
 @noticed
-def test_frozen_parameter(step: Any) -> None:
+def test_frozen_parameter(step):
     step.model.first.weight.requires_grad_(False)
 
 
 @noticed
-def test_new_parameter(step: Any) -> None:
+def test_new_parameter(step):
     step.model.first.bias = nn.Parameter(torch.ones_like(step.model.first.bias))
 
 
 @noticed
-def test_new_data_of_a_parameter(step: Any) -> None:
+def test_new_data_of_a_parameter(step):
     step.model.first.bias.data = torch.ones_like(step.model.first.bias)
 
 
 @noticed
-def test_new_buffer(step: Any) -> None:
+def test_new_buffer(step):
     step.model.shift = torch.ones_like(step.model.shift)
 
 
 @noticed
-def test_new_data_of_a_buffer(step: Any) -> None:
-    step.model.shift.data = torch.ones_like(step.model.shift)
-
-
-@noticed
-def test_no_buffer(step: Any) -> None:
-    step.model.shift = None
-
-
-@noticed
-def test_buffer_that_was_none(step: Any) -> None:
-    step.model.scale = torch.full_like(step.model.shift, 2.0)
-
-
-@noticed
-def test_new_module(step: Any) -> None:
+def test_new_module(step):
     step.model.last = copy.deepcopy(step.model.last)
 
 
-@noticed
-def test_appended_module(step: Any) -> None:
-    step.model.more.append(nn.Tanh())
-
-
-@noticed
-def test_removed_module(step: Any) -> None:
-    step.model.more.pop(1)
-
-
-@noticed
-def test_swapped_modules(step: Any) -> None:
-    step.model.more.insert(0, step.model.more.pop(1))
-
-
-@noticed
-def test_tied_parameters(step: Any) -> None:
-    step.model.more[0].bias = step.model.more[0].weight
-
-
 @unnoticed
-def test_values_of_a_buffer(step: Any) -> None:
+def test_values_of_a_buffer(step):
     step.model.shift.add_(1)
-
-
-@unnoticed
-def test_load_of_the_model(step: Any) -> None:
-    step.model.load_state_dict(through_file(step.model.state_dict()))
 
 
 # Settings and states of the optimizer.
 
 
-def settings_of(step: Any) -> dict[str, Any]:
+def settings_of(step):
     return step.optimizer.param_groups[0]
 
 
-def moments_of(step: Any) -> dict[str, Any]:
+def moments_of(step):
     return next(iter(step.optimizer.state.values()))
 
 
 @noticed
-def test_weight_decay(step: Any) -> None:
+def test_weight_decay(step):
     settings_of(step)["weight_decay"] = 0.5
 
 
 @noticed
-def test_maximize(step: Any) -> None:
-    settings_of(step)["maximize"] = True
-
-
-@noticed
-def test_name_of_a_group(step: Any) -> None:
-    settings_of(step)["name"] = "x"
-
-
-@noticed
-def test_cleared_states(step: Any) -> None:
+def test_cleared_states(step):
     step.optimizer.state.clear()
 
 
 @noticed
-def test_load_of_the_optimizer(step: Any) -> None:
+def test_load_of_the_optimizer(step):
     step.optimizer.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
 
 
 @noticed_with_adamw
-def test_betas(step: Any) -> None:
+def test_betas(step):
     settings_of(step)["betas"] = (0.5, 0.9)
 
 
 @noticed_with_adamw
-def test_removed_state(step: Any) -> None:
-    step.optimizer.state.popitem()
-
-
-@noticed_with_adamw
-def test_new_moment(step: Any) -> None:
+def test_new_moment(step):
     moments = moments_of(step)
     moments["exp_avg"] = moments["exp_avg"] * 2
 
 
-@noticed_with_adamw
-def test_new_data_of_a_moment(step: Any) -> None:
-    moment = moments_of(step)["exp_avg"]
-    moment.data = moment * 2
-
-
-@noticed_with_adamw
-def test_swapped_moments(step: Any) -> None:
-    moments = moments_of(step)
-    first = moments["exp_avg"]
-    moments["exp_avg"] = moments["exp_avg_sq"]
-    moments["exp_avg_sq"] = first
-
-
 @unnoticed
-def test_values_of_a_moment(step: Any) -> None:
-    moments_of(step)["exp_avg"].mul_(2)
-
-
-@unnoticed
-def test_lr_as_a_number(step: Any) -> None:
+def test_lr_as_a_number(step):
     settings_of(step)["lr"] = 0.3
-
-
-@unnoticed
-def test_lr_as_a_tensor(step: Any) -> None:
-    settings_of(step)["lr"] = torch.tensor(0.3)
 
 
 # The step.
 
 
 @noticed
-def test_load_of_the_step(step: Any) -> None:
+def test_load_of_the_step(step):
     step.load_state_dict(through_file(step.state_dict()))
 
 
 @unnoticed
-def test_new_peak(step: Any) -> None:
+def test_new_peak(step):
     step.set_peak(0.5)
 
 
 @unnoticed
-def test_reset_carry(step: Any) -> None:
+def test_reset_carry(step):
     step.reset_carry()
 
 
-def test_graph_reads_the_tensors_of_groups_that_shared_one(device: str) -> None:
+def test_graph_reads_the_tensors_of_groups_that_shared_one(device):
 
-    def build(model: Any) -> Any:
+    def build(model):
         groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
         return torch.optim.Adam(groups, lr=torch.tensor(0.1), fused=True, capturable=True)
 
@@ -295,7 +205,7 @@ def test_graph_reads_the_tensors_of_groups_that_shared_one(device: str) -> None:
     assert equal_trees(captured.state_dict(), eager.state_dict())
 
 
-def test_guards_run_no_operator() -> None:
+def test_guards_run_no_operator():
     """Neither on a tensor in a list of settings, which a comparison by value would read."""
     step = make_step()
     train(step, models.batches(1))
@@ -311,7 +221,7 @@ def test_guards_run_no_operator() -> None:
     assert not tape.operators
 
 
-def test_recorded_tensor_of_a_setting_is_kept() -> None:
+def test_recorded_tensor_of_a_setting_is_kept():
     """So no new tensor gets its `id`."""
     step = make_step()
     betas = step.optimizer.param_groups[0]["betas"] = [0.9, torch.tensor(0.99)]
@@ -322,14 +232,14 @@ def test_recorded_tensor_of_a_setting_is_kept() -> None:
     assert recorded() is not None
 
 
-def test_followed_settings_match_hand_written_loop(device: str) -> None:
+def test_followed_settings_match_hand_written_loop(device):
     """A graph is captured once the values have been constant for some updates."""
 
-    def build(model: nn.Module) -> Any:
+    def build(model):
         parameters = model.parameters()
         return torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.5, fused=True, capturable=True)
 
-    def build_model() -> nn.Module:
+    def build_model():
         return models.Net().to(device)
 
     kind = Kind(build, model=build_model)
@@ -339,7 +249,7 @@ def test_followed_settings_match_hand_written_loop(device: str) -> None:
     constant = StagedCurve([(30,)], start=0.5)
     weight_decay = follow(step.optimizer, "weight_decay", stairs)
     beta = follow(step.optimizer, ("betas", 0), constant)
-    num_graphs: list[int] = []
+    num_graphs = []
     for number, batch in enumerate(models.batches(26, device=device)):
         step(batch)
         num_graphs.append(len(graphs.graphs_of(step).captured))
@@ -355,15 +265,13 @@ def test_followed_settings_match_hand_written_loop(device: str) -> None:
 @pytest.mark.parametrize("form", [int, torch.tensor])
 @examples(10)
 @given(st.lists(st.integers(0, 2**40), min_size=8, max_size=12))
-def test_new_count_needs_no_capture(
-    device: str, form: Callable[[int], Any], counts: list[int]
-) -> None:
+def test_new_count_needs_no_capture(device, form, counts):
     """Nor does a count of the other form; a replay reads what was written before it."""
     step = Kind(clock=DataClock(3)).build(device=device, cuda_graph=True)
     consumed = 0
     data = models.batches(len(counts), device=device)
     for count, batch in zip(counts, data, strict=True):
-        passed: Any = count
+        passed = count
         if count % 2 == 1:
             passed = form(count)
         if isinstance(passed, Tensor):

@@ -1,7 +1,5 @@
 """A list of one optimizer, one in two steps, and optimizers with hooks or replaced methods."""
 
-from typing import Any
-
 import pytest
 import torch
 from support.schedulers.runs import learning_rate
@@ -9,7 +7,7 @@ from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import make_step, train
 from support.trees import equal_trees
-from torch.optim import SGD, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, AdamW, RMSprop
 
 from plateau_jax import PlateauCurve
 from torch_bridge import follow, lambda_lr
@@ -18,8 +16,8 @@ CURVES = [PlateauCurve(40, warmup_steps=4), PlateauCurve(30, decay_shape="linear
 
 
 @pytest.mark.parametrize("kind", [AdamW, RMSprop])
-def test_sequence_of_one_equals_single_optimizer(kind: Any) -> None:
-    def optimizer_of(model: Net) -> Optimizer:
+def test_sequence_of_one_equals_single_optimizer(kind):
+    def optimizer_of(model):
         groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
         return kind(groups, lr=0.01)
 
@@ -39,7 +37,7 @@ def test_sequence_of_one_equals_single_optimizer(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-def test_two_steps_share_one_optimizer(name: str) -> None:
+def test_two_steps_share_one_optimizer(name):
     """Each has a separate clock, and attaches its learning rates when it is called."""
     model = Net()
     optimizer = make_optimizer(name, model)
@@ -53,19 +51,19 @@ def test_two_steps_share_one_optimizer(name: str) -> None:
             assert lr == learning_rate(peak, curve, applied)
 
 
-def test_other_step_wrappers_are_accepted() -> None:
+def test_other_step_wrappers_are_accepted():
     """A user's replacement of `step`, and a curve for another hyperparameter."""
     step = make_step()
     first, *rest = batches(3)
     step(first)
-    calls: list[Any] = []
-    inner: Any = step.optimizer.step
+    calls = []
+    inner = step.optimizer.step
 
-    def counted_step(*arguments: Any) -> None:
+    def counted_step(*arguments):
         calls.append(arguments)
         inner(*arguments)
 
-    step.optimizer.step = counted_step  # type: ignore[method-assign]  (as profilers do it)
+    step.optimizer.step = counted_step
     follow(step.optimizer, "weight_decay", CURVES[0])
     train(step, rest)
     assert len(calls) == 2
@@ -79,11 +77,11 @@ class WithNumbers(SGD):
 
 
 class WithFirstStep(SGD):
-    def first_step(self) -> None: ...
+    def first_step(self): ...
 
 
 @pytest.mark.parametrize("kind", [WithNumbers, WithFirstStep])
-def test_optimizer_that_only_resembles_sam_is_stepped(kind: Any) -> None:
+def test_optimizer_that_only_resembles_sam_is_stepped(kind):
     model = Net()
     optimizer = kind(model.parameters(), lr=0.1)
     step = make_step(model=model, optimizer=optimizer)
@@ -96,11 +94,11 @@ def test_optimizer_that_only_resembles_sam_is_stepped(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_hook_of_the_optimizer_clips_by_value(fused: bool) -> None:
+def test_hook_of_the_optimizer_clips_by_value(fused):
     """As docs/training_step.md says: the hook sees the sum of the micro-batches, unscaled."""
     limit = 0.01
 
-    def clip_by_value(optimizer: Optimizer, *_: Any) -> None:
+    def clip_by_value(optimizer, *_):
         for group in optimizer.param_groups:
             torch.nn.utils.clip_grad_value_(group["params"], limit)
 
@@ -113,7 +111,7 @@ def test_hook_of_the_optimizer_clips_by_value(fused: bool) -> None:
     for first, second in zip(data[::2], data[1::2], strict=True):
         step(first, second)
 
-    lr: Any = 0.01
+    lr = 0.01
     if fused:  # its kernels round a float differently
         lr = torch.tensor(lr)
     optimizer = AdamW(by_hand.parameters(), lr=lr, fused=fused)

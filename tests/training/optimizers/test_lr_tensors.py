@@ -3,9 +3,7 @@
 `test_every_run.py` has the relations that hold for all kinds of runs.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -13,11 +11,10 @@ from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import NeedsTensor, make_optimizer
 from support.training.steps import CURVE, make_step, through_file, train
 from support.trees import equal_trees
-from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 
 from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep, lambda_lr
+from torch_bridge import lambda_lr
 
 LINEAR = PlateauCurve(30, decay_shape="linear")
 
@@ -26,8 +23,8 @@ fused_or_not = pytest.mark.parametrize(
 )
 
 
-def groups_of_layers(model: Net, *lrs: Tensor) -> list[dict[str, Any]]:
-    groups: list[dict[str, Any]] = [
+def groups_of_layers(model, *lrs):
+    groups = [
         {"params": model.first.parameters()},
         {"params": model.last.parameters()},
     ]
@@ -36,12 +33,12 @@ def groups_of_layers(model: Net, *lrs: Tensor) -> list[dict[str, Any]]:
     return groups
 
 
-def lr_tensors(step: TrainStep) -> list[Tensor]:
+def lr_tensors(step):
     return [group["lr"] for group in step.optimizer.param_groups]
 
 
 @fused_or_not
-def test_tensor_of_the_program_is_copied(kind: Callable[..., Optimizer]) -> None:
+def test_tensor_of_the_program_is_copied(kind):
     """A program may give one tensor, or views of one, to several optimizers."""
     model = Net()
     lrs = torch.tensor([0.1, 0.02], requires_grad=True)
@@ -57,20 +54,7 @@ def test_tensor_of_the_program_is_copied(kind: Callable[..., Optimizer]) -> None
 
 
 @fused_or_not
-def test_groups_that_shared_a_tensor_may_have_different_peaks(
-    kind: Callable[..., Optimizer],
-) -> None:
-    model = Net()
-    step = make_step(model=model, optimizer=kind(groups_of_layers(model), lr=torch.tensor(0.1)))
-    first, second = lr_tensors(step)
-    step.set_peak([0.1, 0.05])
-    for batch in batches(3):
-        result = step(batch)
-        assert [first.item(), second.item()] == result.lr.tolist()
-
-
-@fused_or_not
-def test_number_in_a_state_fills_the_tensor(kind: Callable[..., Optimizer]) -> None:
+def test_number_in_a_state_fills_the_tensor(kind):
     """Also one that an optimizer with a number has saved, or a program has assigned."""
     model = Net()
     optimizer = kind(model.parameters(), lr=torch.tensor(0.1))
@@ -79,7 +63,7 @@ def test_number_in_a_state_fills_the_tensor(kind: Callable[..., Optimizer]) -> N
     data = batches(4)
     for batch in data[:3]:
         step(batch)
-    state: Any = through_file(step.state_dict())
+    state = through_file(step.state_dict())
     saved = state["optimizer"]["param_groups"][0]
     assert saved["lr"].item() == CURVE.learning_rate(3, 0.1)
     saved["lr"] = saved["lr"].item()
@@ -96,14 +80,14 @@ def test_number_in_a_state_fills_the_tensor(kind: Callable[..., Optimizer]) -> N
 
 
 @fused_or_not
-def test_state_of_tensor_equals_that_of_plain_optimizer(kind: Callable[..., Optimizer]) -> None:
+def test_state_of_tensor_equals_that_of_plain_optimizer(kind):
     """A plain loop that loads the optimizer's own state continues with the tensor."""
     model = Net()
     step = make_step(model=model, optimizer=kind(model.parameters(), lr=torch.tensor([0.1])))
     data = batches(4)
     for batch in data[:3]:
         step(batch)
-    state: Any = through_file(step.state_dict())
+    state = through_file(step.state_dict())
     copy = Net(seed=1)
     copy.load_state_dict(state["model"])
     optimizer = kind(copy.parameters(), lr=torch.tensor([0.1]))
@@ -117,10 +101,10 @@ def test_state_of_tensor_equals_that_of_plain_optimizer(kind: Callable[..., Opti
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
-def test_tensor_lr_in_defaults_stays_the_peak(name: str) -> None:
+def test_tensor_lr_in_defaults_stays_the_peak(name):
     """A group that is added after the run takes it, so it must not hold a decayed learning rate."""
     model = Net()
-    options: dict[str, Any] = {}
+    options = {}
     if name == "plain adam":
         options["foreach"] = False  # torch has no foreach for a tensor lr
     optimizer = make_optimizer(name, model, lr=torch.tensor(0.01), **options)

@@ -1,7 +1,6 @@
 """Who steps an optimizer, and when: kernels that skip on the device, changed settings, momentum."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -11,12 +10,11 @@ from support.training.kind import Kind
 from support.training.models import batches, nonfinite
 from support.training.optimizers import ADAGRAD_RECREATES_STATES, FUSED, by_layer
 from support.trees import equal_trees
-from torch.optim import Optimizer
 
 
-def states_of(optimizer: Optimizer) -> Any:
+def states_of(optimizer):
     """Return copies of an optimizer's states, with tensors for the counts that are numbers."""
-    copies: dict[Any, Any] = {}
+    copies = {}
     for key, state in optimizer.state_dict()["state"].items():
         copies[key] = {name: torch.as_tensor(value).clone() for name, value in state.items()}
     return copies
@@ -41,7 +39,7 @@ changes = st.builds(
 )
 
 
-def apply_change(change: Change, name: str, optimizer: Optimizer) -> None:
+def apply_change(change, name, optimizer):
     if change.action == "clear":
         if name != "adagrad" or ADAGRAD_RECREATES_STATES:
             optimizer.state.clear()
@@ -53,7 +51,7 @@ def apply_change(change: Change, name: str, optimizer: Optimizer) -> None:
 @pytest.mark.parametrize("name", [*FUSED, "dampened"])
 @examples(8)
 @given(st.lists(changes, min_size=8, max_size=12))
-def test_changes_between_updates_take_effect(name: str, changes: list[Change]) -> None:
+def test_changes_between_updates_take_effect(name, changes):
     """The first momentum may come after any of them."""
     kind = Kind(by_layer(name))
     step = kind.build()
@@ -71,7 +69,7 @@ def test_changes_between_updates_take_effect(name: str, changes: list[Change]) -
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "nesterov", "plain momentum", "rmsprop"])
-def test_frozen_parameters_may_join_later(name: str) -> None:
+def test_frozen_parameters_may_join_later(name):
     """The updates are those of an optimizer that is not fused."""
     kind = Kind(name)
     step, by_hand = kind.build(), kind.by_hand()

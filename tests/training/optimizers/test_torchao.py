@@ -1,13 +1,12 @@
 """torchao's optimizers, with moments of few bits: their compiled step needs a tensor as lr."""
 
 from functools import partial
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 from support.training.models import seeded
-from torch import Tensor, nn
+from torch import nn
 from torch._dynamo.utils import counters
 from torch.torch_version import TorchVersion
 
@@ -26,7 +25,7 @@ CURVE = PlateauCurve(30, warmup_steps=8, init_lr_ratio=0.1)
 PEAK = 0.01
 
 
-def build(name: str) -> tuple[nn.Module, Any]:
+def build(name):
     """Return a model, with a matrix large enough for moments of few bits, and its optimizer."""
     optim = pytest.importorskip("torchao.optim")
     with seeded(0):
@@ -34,18 +33,18 @@ def build(name: str) -> tuple[nn.Module, Any]:
     return model, getattr(optim, name)(model.parameters(), lr=PEAK)
 
 
-def loss_of(model: nn.Module, inputs: Tensor) -> Tensor:
+def loss_of(model, inputs):
     return (model(inputs) - inputs).square().mean()
 
 
-def train_with_step(model: nn.Module, optimizer: Any, inputs: Tensor) -> list[float]:
+def train_with_step(model, optimizer, inputs):
     step = TrainStep(model, optimizer, loss_of, CURVE)
     return [step(inputs).loss.item() for _ in range(12)]
 
 
-def train_with_scheduler(model: nn.Module, optimizer: Any, inputs: Tensor) -> list[float]:
+def train_with_scheduler(model, optimizer, inputs):
     scheduler = lambda_lr(optimizer, CURVE)
-    losses: list[float] = []
+    losses = []
     for _ in range(12):
         optimizer.zero_grad()
         loss = loss_of(model, inputs)
@@ -57,11 +56,11 @@ def train_with_scheduler(model: nn.Module, optimizer: Any, inputs: Tensor) -> li
 
 
 @pytest.mark.parametrize("name", ["AdamW8bit", "AdamW4bit", "AdamWFp8"])
-def test_torchaos_optimizers_follow_the_curve(name: str) -> None:
+def test_torchaos_optimizers_follow_the_curve(name):
     """In a step and under a scheduler. Only the first update compiles; with a fast backend."""
     with seeded(1):
         inputs = torch.randn(8, 64)
-    losses: list[list[float]] = []
+    losses = []
     with patch.object(torch, "compile", partial(torch.compile, backend="aot_eager")):
         for train in (train_with_step, train_with_scheduler):
             torch.compiler.reset()

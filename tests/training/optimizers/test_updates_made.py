@@ -1,8 +1,6 @@
 """How many updates the state of an optimizer shows, made or loaded."""
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -28,12 +26,12 @@ from torch_bridge import TrainStep, lambda_lr
 from torch_bridge.optimizer_traits import updates_made
 
 CURVE = PlateauCurve(10)
-FUSED_ADAMW: Any = partial(AdamW, fused=True)
+FUSED_ADAMW = partial(AdamW, fused=True)
 
 
 @pytest.mark.parametrize("kind", [Adagrad, Adam, FUSED_ADAMW, Adafactor, NAdam, RMSprop])
 @pytest.mark.parametrize("updates", [0, 1, 7])
-def test_updates_made_are_read_before_and_after_a_load(kind: Any, updates: int) -> None:
+def test_updates_made_are_read_before_and_after_a_load(kind, updates):
     optimizer = optimizer_with([0.1], kind)
     for _ in range(updates):
         optimizer.step()
@@ -43,11 +41,11 @@ def test_updates_made_are_read_before_and_after_a_load(kind: Any, updates: int) 
     assert updates_made(loaded) == updates
 
 
-def mean_of_outputs(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+def mean_of_outputs(model, batch):
     return model(batch).mean()
 
 
-KINDS_WITH_STATES: list[Any] = [
+KINDS_WITH_STATES = [
     Adadelta,
     Adafactor,
     Adagrad,
@@ -64,7 +62,7 @@ KINDS_WITH_STATES: list[Any] = [
 
 
 @pytest.mark.parametrize("kind", KINDS_WITH_STATES)
-def test_states_created_for_a_save_show_no_updates(kind: Any) -> None:
+def test_states_created_for_a_save_show_no_updates(kind):
     """torch steps an optimizer without states once, with gradients and learning rates of zero."""
     model = torch.nn.Linear(4, 2)
     optimizer = kind(model.parameters(), lr=0.1)
@@ -80,7 +78,7 @@ def test_states_created_for_a_save_show_no_updates(kind: Any) -> None:
     assert updates_made(optimizer) != 0
 
 
-def test_new_run_after_saving_does_not_warn() -> None:
+def test_new_run_after_saving_does_not_warn():
     """A `TrainStep` and a scheduler start at 0; a `CurveWarning` would be an error."""
     model = torch.nn.Linear(2, 1)
     optimizer = AdamW(model.parameters(), lr=0.1)
@@ -102,12 +100,12 @@ def test_new_run_after_saving_does_not_warn() -> None:
     assert scheduler.curve_step == 3
 
 
-def parameters_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.nn.Parameter]:
+def parameters_of(optimizer):
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 @pytest.mark.parametrize("momentum", [torch.zeros(3), None])
-def test_states_that_prove_nothing_count_as_none(momentum: Any) -> None:
+def test_states_that_prove_nothing_count_as_none(momentum):
     optimizer = optimizer_with([0.1, 0.1])
     first, second = parameters_of(optimizer)
     optimizer.state[first] = {"start": torch.ones(3), "step": torch.ones(3)}

@@ -1,8 +1,6 @@
 """Optimizers wrapped by trainers, with schedulers attached too, and models wrapped by Fabric."""
 
 import copy
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from accelerate import Accelerator
@@ -15,32 +13,28 @@ from support.training.reads import reads_of
 from support.training.steps import CURVE, make_step, train
 from support.trees import equal_trees
 from torch import nn
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import StepLR
 
 from torch_bridge import TrainStep
 
 pytestmark = pytest.mark.slow
 
-Wrapped = tuple[nn.Module, Any]
-"""A model and an optimizer, of which at least the optimizer is wrapped."""
 
-
-def lightning(model: nn.Module, optimizer: Optimizer) -> Wrapped:
+def lightning(model, optimizer):
     return model, LightningOptimizer(optimizer)
 
 
-def fabric(model: nn.Module, optimizer: Optimizer) -> Wrapped:
+def fabric(model, optimizer):
     fabric = Fabric(accelerator="cpu", devices=1)
     return fabric.setup(model, optimizer)
 
 
-def accelerate(model: nn.Module, optimizer: Optimizer) -> Wrapped:
+def accelerate(model, optimizer):
     accelerator = Accelerator(cpu=True)
     return accelerator.prepare(model, optimizer)
 
 
-def lightning_around_accelerate(model: nn.Module, optimizer: Optimizer) -> Wrapped:
+def lightning_around_accelerate(model, optimizer):
     accelerator = Accelerator(cpu=True)
     prepared = accelerator.prepare(optimizer)
     return model, LightningOptimizer(prepared)
@@ -53,7 +47,7 @@ by_every_wrapper = pytest.mark.parametrize(
 
 @by_every_wrapper
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
-def test_wrapped_optimizer_is_stepped(wrap: Callable[..., Wrapped], name: str) -> None:
+def test_wrapped_optimizer_is_stepped(wrap, name):
     """After a load into the wrapper or the optimizer, the learning rate is still the curve's."""
     model = Net()
     reference = make_step(name)
@@ -87,15 +81,13 @@ def test_wrapped_optimizer_is_stepped(wrap: Callable[..., Wrapped], name: str) -
 
 @by_every_wrapper
 @pytest.mark.parametrize("is_outside", [True, False])
-def test_scheduler_of_wrapped_optimizer_is_rejected(
-    wrap: Callable[..., Wrapped], is_outside: bool
-) -> None:
+def test_scheduler_of_wrapped_optimizer_is_rejected(wrap, is_outside):
     """Attached to the wrapper or to the optimizer inside, before the step is built or after."""
     model = Net()
     reference = make_step()
     optimizer = make_optimizer("adamw", model)
     wrapped_model, wrapped = wrap(model, optimizer)
-    scheduled: Any = optimizer
+    scheduled = optimizer
     if is_outside:
         scheduled = wrapped
 
@@ -117,7 +109,7 @@ def test_scheduler_of_wrapped_optimizer_is_rejected(
         assert equal_trees(step(batch), reference(batch))
 
 
-def test_wrapped_optimizer_among_several_is_unwrapped() -> None:
+def test_wrapped_optimizer_among_several_is_unwrapped():
     model = Net()
     first = make_optimizer("adamw", model.first)
     last = make_optimizer("adamw", model.last)
@@ -131,12 +123,12 @@ def test_wrapped_optimizer_among_several_is_unwrapped() -> None:
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 @pytest.mark.parametrize("is_nested", [False, True])
-def test_fabric_mixed_precision_is_rejected(precision: Any, is_nested: bool) -> None:
+def test_fabric_mixed_precision_is_rejected(precision, is_nested):
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     inner = Net()
     adamw = make_optimizer("adamw", inner)
     model, optimizer = fabric.setup(inner, adamw)
-    rejected: nn.Module = model
+    rejected = model
     if is_nested:
         rejected = nn.Sequential(model)
     message = r"set up by Fabric .* Give the training step model\.module"

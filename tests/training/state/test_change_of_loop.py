@@ -1,7 +1,6 @@
 """A run changes from a step to a loop with a scheduler, or back, as docs/training_step.md says."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from support.trees import equal_trees
 
 from torch_bridge import DataClock, lambda_lr
 
-CLOCKS: dict[str, dict[str, Any]] = {
+CLOCKS = {
     "updates": {"curve": CURVE},
     "samples": {"curve": CURVE, "clock": DataClock(3, count=4)},
     "held": {"curve": HELD_CURVE, "clock": PATIENT},
@@ -27,22 +26,22 @@ POSITION = ["offset", "consumed", "hold", "records"]
 class LoopRun:
     """A training loop with a scheduler."""
 
-    def __init__(self, name: str, clock: str) -> None:
+    def __init__(self, name, clock):
         self.model = Net()
-        options: dict[str, Any] = {}
+        options = {}
         if name == "adamw":
             options["lr"] = torch.tensor(0.01)
-        self.optimizer: Any = make_optimizer(name, self.model, **options)
+        self.optimizer = make_optimizer(name, self.model, **options)
         self.options = CLOCKS[clock]
         self.is_held = clock == "held"
-        self.part: Any = None
+        self.part = None
         """The scheduler, or the step."""
 
-    def build(self, updates: int = 0) -> None:
+    def build(self, updates=0):
         """Build the scheduler after this number of updates."""
         self.part = lambda_lr(self.optimizer, **self.options, last_epoch=updates - 1)
 
-    def update(self, batch: Any) -> None:
+    def update(self, batch):
         self.optimizer.zero_grad()
         loss = mean_loss(self.model, batch)
         loss.backward()
@@ -52,11 +51,11 @@ class LoopRun:
         else:
             self.part.step()
 
-    def train(self, data: list[Any]) -> None:
+    def train(self, data):
         for batch in data:
             self.update(batch)
 
-    def save(self) -> Any:
+    def save(self):
         model = self.model.state_dict()
         return self.part.state_dict(), model, self.optimizer.state_dict()
 
@@ -64,14 +63,14 @@ class LoopRun:
 class BatchRun(LoopRun):
     """A training loop with a step."""
 
-    def build(self, updates: int = 0) -> None:
+    def build(self, updates=0):
         options = self.options | {"initial_updates": updates}
         self.part = make_step(model=self.model, optimizer=self.optimizer, **options)
 
-    def update(self, batch: Any) -> None:
+    def update(self, batch):
         self.part(batch)
 
-    def save(self) -> Any:
+    def save(self):
         state = self.part.state_dict()
         return state, state["model"], state["optimizer"]
 
@@ -86,13 +85,13 @@ class BatchRun(LoopRun):
     ],
 )
 def test_run_changes_between_step_and_scheduler(
-    before: type[LoopRun],
-    after: type[LoopRun],
-    updates_key: str,
-    message: str,
-    clock: str,
-    name: str,
-) -> None:
+    before,
+    after,
+    updates_key,
+    message,
+    clock,
+    name,
+):
     data = batches(16)
     uninterrupted = after(name, clock)
     uninterrupted.build()

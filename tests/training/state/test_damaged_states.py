@@ -1,10 +1,8 @@
 """After a failed load nothing has changed, or the step makes no update until a sound one."""
 
 import copy
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +16,7 @@ from support.trees import equal_trees
 
 from plateau_jax import HoldBelow
 
-CHANGES: list[Callable[[Any], Any]] = [
+CHANGES = [
     lambda value: value.double(),
     lambda value: value.flatten(),
     lambda value: value.transpose(0, 1),
@@ -34,7 +32,7 @@ HOLD = HoldBelow([(3.0, 2), (0.5, 3)], every=2)
 
 
 @cache
-def sound_states(name: str, precision: str) -> Any:
+def sound_states(name, precision):
     """Return the state of another step after three updates, and after a fourth."""
     step = make_step(name, Net(seed=1), precision=precision, clock=HOLD)
     train(step, batches(1) * 3)
@@ -44,14 +42,14 @@ def sound_states(name: str, precision: str) -> Any:
 
 
 @cache
-def state_without_loads(name: str, precision: str) -> Any:
+def state_without_loads(name, precision):
     """Return the state after three updates of a step that never loads."""
     step = make_step(name, precision=precision, clock=HOLD)
     train(step, batches(1) * 3)
     return step.state_dict()
 
 
-def remove_added_options(state: Any, expected: Any) -> None:
+def remove_added_options(state, expected):
     """Remove options of groups that only a damaged state had: they stay, as in torch."""
     groups = state["optimizer"]["param_groups"]
     expected_groups = expected["optimizer"]["param_groups"]
@@ -63,7 +61,7 @@ def remove_added_options(state: Any, expected: Any) -> None:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @examples(25)
 @given(data=st.data())
-def test_damage_is_rejected_or_undone_by_sound_state(name: str, data: st.DataObject) -> None:
+def test_damage_is_rejected_or_undone_by_sound_state(name, data):
     precision = data.draw(st.sampled_from(("fp32", "fp16")))
     step = make_step(name, precision=precision, clock=HOLD)
     (batch,) = batches(1)
@@ -71,7 +69,7 @@ def test_damage_is_rejected_or_undone_by_sound_state(name: str, data: st.DataObj
     before = step.state_dict()
     sound, sound_after_update = sound_states(name, precision)
     damaged = damage(data.draw, copy.deepcopy(sound), changes)
-    error: Exception | None = None
+    error = None
     try:
         step.load_state_dict(damaged)
     except Exception as caught:  # this library's or torch's

@@ -7,7 +7,6 @@ A state has each number once. A wrong one, such as a moment, only a digest could
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from support.trees import equal_trees
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from plateau_jax import CurveWarning, DataClock, HoldUntilFlat, PlateauCurve
+from plateau_jax import HoldUntilFlat, PlateauCurve
 from torch_bridge import TrainStep
 
 CURVE = PlateauCurve(64, warmup_steps=4, plateaus=[(0, 50)], init_lr_ratio=0.25)
@@ -25,11 +24,11 @@ UPDATES = 6
 BATCH = torch.ones(3, 2)
 
 
-def mean_square(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+def mean_square(model, batch):
     return model(batch).square().mean()
 
 
-def step(clock: Any = None, optimizer_class: Any = torch.optim.AdamW, **options: Any) -> Any:
+def step(clock=None, optimizer_class=torch.optim.AdamW, **options):
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
     optimizer = optimizer_class(model.parameters(), lr=0.5, **options)
@@ -39,15 +38,15 @@ def step(clock: Any = None, optimizer_class: Any = torch.optim.AdamW, **options:
     return part
 
 
-def held_step() -> Any:
+def held_step():
     return step(HOLD)
 
 
-def momentum_step() -> Any:
+def momentum_step():
     return step(optimizer_class=torch.optim.SGD, momentum=0.9)
 
 
-def fused_step() -> Any:
+def fused_step():
     return step(fused=True)
 
 
@@ -63,7 +62,7 @@ class Contradiction:
     value: Any
     message: str
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.build.__name__}-{'.'.join(map(str, self.path))}"
 
 
@@ -87,7 +86,7 @@ CONTRADICTIONS = [
 ]
 
 
-def with_changed_entry(state: Any, path: Path, value: Any) -> Any:
+def with_changed_entry(state, path, value):
     """Return a copy of a state with another value in one place."""
     changed = copy.deepcopy(state)
     *parents, name = path
@@ -100,7 +99,7 @@ def with_changed_entry(state: Any, path: Path, value: Any) -> Any:
 
 @pytest.mark.parametrize("strict", [True, False], ids=["strict", "not strict"])
 @pytest.mark.parametrize("contradiction", CONTRADICTIONS, ids=str)
-def test_contradiction_is_rejected(contradiction: Contradiction, strict: bool) -> None:
+def test_contradiction_is_rejected(contradiction, strict):
     state = contradiction.build().state_dict()
     part = contradiction.build()
     damaged = with_changed_entry(state, contradiction.path, contradiction.value)
@@ -114,7 +113,7 @@ def test_contradiction_is_rejected(contradiction: Contradiction, strict: bool) -
 # Moments.
 
 
-def test_parameter_without_moments_is_accepted() -> None:
+def test_parameter_without_moments_is_accepted():
     """It had no gradient so far."""
     part = step()
     state = part.state_dict()
@@ -125,7 +124,7 @@ def test_parameter_without_moments_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_moments_that_an_update_can_use_are_accepted(dtype: torch.dtype) -> None:
+def test_moments_that_an_update_can_use_are_accepted(dtype):
     """SGD adds a gradient to a momentum of any dtype: a program may keep it in another one."""
     part = momentum_step()
     for values in part.optimizer.state.values():
@@ -134,7 +133,7 @@ def test_moments_that_an_update_can_use_are_accepted(dtype: torch.dtype) -> None
     check_resumed_step(momentum_step(), part)
 
 
-def check_resumed_step(resumed: TrainStep, part: TrainStep) -> None:
+def check_resumed_step(resumed, part):
     """Load the state of a step into another one: the next update of both is the same."""
     state = part.state_dict()
     resumed.load_state_dict(state)
@@ -161,10 +160,8 @@ TORCHS = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("optimizer_class", TORCHS)
-def test_moments_of_torchs_optimizers_are_accepted(
-    optimizer_class: Any, dtype: torch.dtype
-) -> None:
-    def trained() -> TrainStep:
+def test_moments_of_torchs_optimizers_are_accepted(optimizer_class, dtype):
+    def trained():
         torch.manual_seed(0)
         model = nn.Linear(2, 1).to(dtype)
         optimizer = optimizer_class(model.parameters(), lr=0.5)
@@ -177,11 +174,11 @@ def test_moments_of_torchs_optimizers_are_accepted(
     part(BATCH.to(dtype))
 
 
-def test_load_calls_no_hook_of_all_optimizers() -> None:
+def test_load_calls_no_hook_of_all_optimizers():
     """Programs count updates by such a hook."""
-    updates: list[Any] = []
+    updates = []
 
-    def count(optimizer: Any, args: Any, kwargs: Any) -> None:
+    def count(optimizer, args, kwargs):
         updates.append(optimizer)
 
     part = step()
@@ -194,24 +191,3 @@ def test_load_calls_no_hook_of_all_optimizers() -> None:
         assert updates == [part.optimizer]
     finally:
         handle.remove()
-
-
-# A run that has changed its clock: its steps of the curve no longer equal its updates.
-
-CLOCKS = {"updates": None, "samples": DataClock(8, count=4), "held": HOLD}
-
-
-def step_with_a_new_clock(before: str, after: str) -> Any:
-    """Return a step that has resumed under a different clock, after one more update."""
-    state = step(CLOCKS[before]).state_dict()
-    part = step(CLOCKS[after])
-    with pytest.warns(CurveWarning, match="a different clock"):
-        part.load_state_dict(state, strict=False)
-    part(BATCH)
-    return part
-
-
-@pytest.mark.parametrize(("before", "after"), list(permutations(CLOCKS, 2)))
-def test_run_with_a_new_clock_resumes(before: str, after: str) -> None:
-    part = step_with_a_new_clock(before, after)
-    check_resumed_step(step(CLOCKS[after]), part)

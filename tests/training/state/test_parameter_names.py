@@ -1,7 +1,6 @@
 """States name their parameters: no parameter gets the moments of another one."""
 
 import itertools
-from typing import Any
 
 import pytest
 import torch
@@ -10,17 +9,11 @@ from support.examples import examples
 from support.training.models import seeded
 from support.training.steps import make_step, through_file
 from support.trees import equal_trees
-from torch import Tensor, nn
-
-from torch_bridge import TrainStep
+from torch import nn
 
 
-def square_loss(model: nn.Module, batch: Tensor) -> Tensor:
+def square_loss(model, batch):
     return model(batch).square().mean()
-
-
-Layout = list[list[list[str]]]
-"""By optimizer and group, the names of the parameters."""
 
 
 NAMES = [
@@ -35,28 +28,28 @@ NAMES = [
 ]
 
 
-def step_of(layout: Layout, prefix: str | None = None) -> TrainStep:
+def step_of(layout, prefix=None):
     """Return a step over groups of this layout, with `param_names` if there is a prefix."""
     with seeded(0):
         model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4)))
 
-    def group_of(names: list[str]) -> dict[str, Any]:
-        params: list[Any] = [model.get_parameter(name) for name in names]
+    def group_of(names):
+        params = [model.get_parameter(name) for name in names]
         if prefix is not None:
             prefixed_names = [f"{prefix}{name}" for name in names]
             params = list(zip(prefixed_names, params, strict=True))
         return {"params": params}
 
-    optimizers: list[Any] = []
+    optimizers = []
     for groups in layout:
         optimizers.append(torch.optim.AdamW(list(map(group_of, groups)), lr=0.01))
     return make_step(model=model, optimizer=optimizers, loss_fn=square_loss)
 
 
-def split(names: list[str], sizes: list[list[int]]) -> Layout:
+def split(names, sizes):
     """Return a layout with groups of these sizes."""
     remaining = iter(names)
-    layout: Layout = []
+    layout = []
     for group_sizes in sizes:
         layout.append([list(itertools.islice(remaining, size)) for size in group_sizes])
     return layout
@@ -66,7 +59,7 @@ SIZES = [[[8]], [[4, 4]], [[1, 7]], [[2, 2], [4]], [[4], [4]], [[3, 1], [3, 1]]]
 
 
 @st.composite
-def pairs_of_layouts(draw: st.DrawFn) -> tuple[Layout, Layout]:
+def pairs_of_layouts(draw):
     """Draw a layout, and the same one or one in a different order."""
     names = draw(st.permutations(NAMES))
     sizes = draw(st.sampled_from(SIZES))
@@ -84,11 +77,11 @@ def pairs_of_layouts(draw: st.DrawFn) -> tuple[Layout, Layout]:
     return layout, layout
 
 
-def sizes_of(layout: Layout) -> list[list[int]]:
+def sizes_of(layout):
     return [list(map(len, groups)) for groups in layout]
 
 
-def names_in(layout: Layout) -> list[str]:
+def names_in(layout):
     groups = itertools.chain.from_iterable(layout)
     return list(itertools.chain.from_iterable(groups))
 
@@ -96,7 +89,7 @@ def names_in(layout: Layout) -> list[str]:
 prefixes = st.sampled_from([None, "", "module.", "_orig_mod.", "module._orig_mod."])
 
 
-def difference_of(saved: Layout, current: Layout) -> str:
+def difference_of(saved, current):
     """Return a pattern for what the error says about two layouts."""
     if sizes_of(saved) != sizes_of(current):
         return "group"
@@ -109,15 +102,13 @@ def difference_of(saved: Layout, current: Layout) -> str:
 
 @examples(60)
 @given(layouts=pairs_of_layouts(), saved_prefix=prefixes, prefix=prefixes)
-def test_other_order_of_parameters_is_rejected(
-    layouts: tuple[Layout, Layout], saved_prefix: str | None, prefix: str | None
-) -> None:
+def test_other_order_of_parameters_is_rejected(layouts, saved_prefix, prefix):
     saved_layout, layout = layouts
     saving = step_of(saved_layout, saved_prefix)
     loading = step_of(layout, prefix)
     batch = torch.ones(2, 3)
     saving(batch)
-    state: Any = through_file(saving.state_dict())
+    state = through_file(saving.state_dict())
     if saved_layout == layout:
         loading.load_state_dict(state)
         saving(batch)
@@ -131,7 +122,7 @@ def test_other_order_of_parameters_is_rejected(
 
 
 @pytest.mark.parametrize("prefix", [None, "", "_orig_mod."])
-def test_optimizer_keeps_its_own_names_of_parameters(prefix: str | None) -> None:
+def test_optimizer_keeps_its_own_names_of_parameters(prefix):
     """The state is from a model wrapped in DDP."""
     layout = split(NAMES, [[8]])
     saving = step_of(layout, "module.")
@@ -143,7 +134,7 @@ def test_optimizer_keeps_its_own_names_of_parameters(prefix: str | None) -> None
     assert optimizer.param_groups[0].get("param_names") == names
 
 
-def step_with_tied_layers(*names: str) -> TrainStep:
+def step_with_tied_layers(*names):
     """Return a step over layers of these names that share a weight."""
     with seeded(0):
         layer = nn.Linear(3, 3, bias=False)
@@ -155,7 +146,7 @@ def step_with_tied_layers(*names: str) -> TrainStep:
     return make_step(model=model, optimizer=optimizer, loss_fn=square_loss)
 
 
-def test_tied_parameter_has_one_name_in_any_order() -> None:
+def test_tied_parameter_has_one_name_in_any_order():
     """Modules in a different order, and an optimizer over the same parameters."""
     saving = step_with_tied_layers("a", "b")
     loading = step_with_tied_layers("b", "a")

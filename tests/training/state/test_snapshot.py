@@ -1,8 +1,6 @@
 """States of training steps, besides the relations of `test_every_run.py`: what they load into."""
 
 import copy
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -10,19 +8,18 @@ from support.training.models import Net, batches
 from support.training.optimizers import Foreign, make_optimizer
 from support.training.steps import make_step, through_file, train
 from support.trees import equal_trees
-from torch import Tensor, nn
-from torch.optim import AdamW
+from torch import nn
 from training.kinds_of_run import KINDS
 
-from torch_bridge import Checkpoints, TrainStep
+from torch_bridge import Checkpoints
 
 
-def square_loss(model: nn.Module, batch: Tensor) -> Tensor:
+def square_loss(model, batch):
     return model(batch).square().mean()
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
-def test_empty_optimizer_state_is_ignored(name: str) -> None:
+def test_empty_optimizer_state_is_ignored(name):
     """`optimizer.state[parameter]` creates an empty one for a parameter without a gradient."""
     model = Net()
     (batch,) = batches(1)
@@ -37,7 +34,7 @@ def test_empty_optimizer_state_is_ignored(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "adagrad", "plain adam"])
 @pytest.mark.parametrize("separately", [False, True])
-def test_state_loads_into_other_memory_format(name: str, separately: bool, tmp_path: Path) -> None:
+def test_state_loads_into_other_memory_format(name, separately, tmp_path):
     """As the state of a step, or of a model and its optimizer."""
     plain = nn.Conv2d(3, 4, 3)
     channels_last = copy.deepcopy(plain).to(memory_format=torch.channels_last)
@@ -59,19 +56,19 @@ def test_state_loads_into_other_memory_format(name: str, separately: bool, tmp_p
     torch.testing.assert_close(plain.weight, expected, rtol=1e-5, atol=1e-6)
 
 
-def foreign_step(model: nn.Module) -> TrainStep:
+def foreign_step(model):
     optimizer = Foreign(model.parameters())
     return make_step(model=model, optimizer=optimizer, loss_fn=square_loss)
 
 
-def test_optimizer_of_other_library_keeps_memory_layout() -> None:
+def test_optimizer_of_other_library_keeps_memory_layout():
     """A tensor may have the parameter's shape by chance."""
     model = nn.Linear(3, 3)
     resumed_model = nn.Linear(3, 3)
     step = foreign_step(model)
     resumed = foreign_step(resumed_model)
     step(torch.ones(2, 3))
-    state: Any = step.optimizer.state[model.weight]
+    state = step.optimizer.state[model.weight]
     state["moment"] = state["moment"].T
     resumed.load_state_dict(step.state_dict())
     moment = resumed.optimizer.state[resumed_model.weight]["moment"]
@@ -82,18 +79,7 @@ def test_optimizer_of_other_library_keeps_memory_layout() -> None:
 # Options of the groups.
 
 
-def test_option_that_the_state_lacks_keeps_its_value() -> None:
-    model = Net()
-    groups = [{"params": model.parameters(), "depth": 3}]
-    optimizer = AdamW(groups, lr=0.01, fused=True)
-    step = make_step(model=model, optimizer=optimizer)
-    saved = make_step()
-    step.load_state_dict(saved.state_dict())
-    (group,) = optimizer.param_groups
-    assert group["depth"] == 3
-
-
-def test_groups_of_foreign_optimizer_may_have_other_options() -> None:
+def test_groups_of_foreign_optimizer_may_have_other_options():
     """The state has exactly the saved ones, and those of a later version their values here."""
     step = KINDS["foreign"].build()
     resumed = KINDS["foreign"].build()
@@ -102,7 +88,7 @@ def test_groups_of_foreign_optimizer_may_have_other_options() -> None:
     data = batches(6)
     results = train(uninterrupted, data)
     train(step, data[:3])
-    state: Any = through_file(step.state_dict())
+    state = through_file(step.state_dict())
     (saved_group,) = state["optimizer"]["param_groups"]
     del saved_group["decay"]
     resumed.load_state_dict(state)
@@ -124,9 +110,7 @@ def test_groups_of_foreign_optimizer_may_have_other_options() -> None:
     ],
 )
 @pytest.mark.parametrize("from_fused", [True, False])
-def test_implementation_options_stay_the_optimizers(
-    name: str, implementation: dict[str, Any], from_fused: bool
-) -> None:
+def test_implementation_options_stay_the_optimizers(name, implementation, from_fused):
     """A state of a fused optimizer loads into a step with another implementation, and back."""
     fused = make_step(name)
     model = Net()
@@ -141,7 +125,7 @@ def test_implementation_options_stay_the_optimizers(
     group_before = dict(group)
     data = batches(4)
     train(saving, data[:2])
-    state: Any = through_file(saving.state_dict())
+    state = through_file(saving.state_dict())
     (saved_group,) = state["optimizer"]["param_groups"]
     saved_group["capturable"] = True  # torch runs it only on a GPU
     loading.load_state_dict(state)

@@ -3,23 +3,19 @@
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from support.training.models import Net, batches, counting_loss
-from support.training.steps import is_refused, make_step, train
+from support.training.models import batches, counting_loss
+from support.training.steps import make_step, train
 from support.trees import equal_trees
 from torch import nn, tensor
 from training.kinds_of_run import KINDS
 
 from plateau_jax import CurveWarning, PlateauCurve
-from torch_bridge import TrainStep
 
 
-def check_rejected(
-    step: TrainStep, state: Any, part: str, error: type[Exception] = ValueError, **options: Any
-) -> None:
+def check_rejected(step, state, part, error=ValueError, **options):
     """Check that the step rejects a state with this message, and has not changed."""
     before = step.state_dict()
     with pytest.raises(error, match=re.escape(part)):
@@ -31,7 +27,7 @@ check_rejected_by_torch = partial(check_rejected, error=RuntimeError)
 """The same, with an error of torch, before it has loaded anything."""
 
 
-def check_rejected_late(step: TrainStep, state: Any, part: str, **options: Any) -> None:
+def check_rejected_late(step, state, part, **options):
     """The same, after torch has loaded a part of the model: the step asks for a state."""
     before = step.state_dict()
     with pytest.raises(RuntimeError, match=re.escape(part)):
@@ -44,10 +40,8 @@ def check_rejected_late(step: TrainStep, state: Any, part: str, **options: Any) 
 
 # States of different runs. `clocks/test_states` has those of other curves and clocks.
 
-Build = Callable[[], TrainStep]
 
-
-def check_not_interchangeable(build: Build, build_other: Build, part: str) -> None:
+def check_not_interchangeable(build, build_other, part):
     """Check that neither of two steps loads the state of the other."""
     step = build()
     other = build_other()
@@ -60,59 +54,45 @@ def check_not_interchangeable(build: Build, build_other: Build, part: str) -> No
     other(batch)
 
 
-def two_linear_layers() -> TrainStep:
+def two_linear_layers():
     model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))
     return make_step(model=model)
 
 
-def two_wider_layers() -> TrainStep:
-    model = nn.Sequential(nn.Linear(3, 9), nn.Linear(9, 2))
-    return make_step(model=model)
-
-
-def carry_of_one() -> TrainStep:
+def carry_of_one():
     return make_step(loss_fn=counting_loss, carry=torch.zeros(1))
 
 
-def carry_of_three() -> TrainStep:
+def carry_of_three():
     return make_step(loss_fn=counting_loss, carry=torch.zeros(3))
 
 
-def test_state_of_another_precision() -> None:
+def test_state_of_another_precision():
     build_other = KINDS["adamw, bf16"].build
     check_not_interchangeable(make_step, build_other, "precision = ")
 
 
-def test_state_of_another_model() -> None:
+def test_state_of_another_model():
     check_not_interchangeable(make_step, two_linear_layers, "in group 0, parameter 0 is ")
 
 
-def test_state_of_another_width() -> None:
-    part = "a different model: 0.weight: torch.float32 of"
-    check_not_interchangeable(two_linear_layers, two_wider_layers, part)
-
-
-def test_state_of_another_dtype() -> None:
+def test_state_of_another_dtype():
     build = KINDS["plain adam"].build
     build_other = KINDS["Adam in bfloat16"].build
     part = "a different model: first.weight:"
     check_not_interchangeable(build, build_other, part)
 
 
-def test_state_of_another_optimizer() -> None:
+def test_state_of_another_optimizer():
     build_other = KINDS["sgd"].build
     check_not_interchangeable(make_step, build_other, "optimizer_type = ")
 
 
-def test_state_with_a_carry() -> None:
-    check_not_interchangeable(make_step, carry_of_three, "a different carry: 0: ")
-
-
-def test_state_of_another_shape_of_the_carry() -> None:
+def test_state_of_another_shape_of_the_carry():
     check_not_interchangeable(carry_of_one, carry_of_three, "a different carry: 0: ")
 
 
-def test_state_of_other_groups() -> None:
+def test_state_of_other_groups():
     build_other = KINDS["groups"].build
     check_not_interchangeable(make_step, build_other, "different parameter groups")
 
@@ -122,9 +102,7 @@ def test_state_of_other_groups() -> None:
 Check = Callable[..., None]
 
 
-def check_damage(
-    damage_state: Callable[[Any], Any], check: Check, part: str, kind: str = "adamw"
-) -> None:
+def check_damage(damage_state, check, part, kind="adamw"):
     """Check that a step rejects the damaged state of another one, and makes the next update."""
     build = KINDS[kind].build
     step = build()
@@ -133,7 +111,7 @@ def check_damage(
     train(saving, batches(3, seed=1))
     (batch,) = batches(1)
     assert equal_trees(step(batch), reference(batch))
-    state: Any = saving.state_dict()
+    state = saving.state_dict()
     damage_state(state)
     for strict in (True, False):
         check(step, state, part, strict=strict)
@@ -141,7 +119,7 @@ def check_damage(
 
 
 THREE_BYTES = torch.zeros(3, dtype=torch.uint8)
-NO_GROUPS: dict[str, Any] = {"param_groups": []}
+NO_GROUPS = {"param_groups": []}
 SCALE = tensor(1.0)
 NO_UPDATES = tensor(0)
 
@@ -170,8 +148,8 @@ NO_UPDATES = tensor(0)
         ("held", {"hold": [{}]}, "rule"),
     ],
 )
-def test_wrong_entries(kind: str, entries: dict[str, Any], part: str) -> None:
-    def replace_entries(state: Any) -> None:
+def test_wrong_entries(kind, entries, part):
+    def replace_entries(state):
         state.update(entries)
 
     check_damage(replace_entries, check_rejected, part, kind)
@@ -188,92 +166,45 @@ def test_wrong_entries(kind: str, entries: dict[str, Any], part: str) -> None:
         [SCALE, NO_UPDATES, tensor(torch.inf)],
     ],
 )
-def test_wrong_loss_scale(loss_scale: Any) -> None:
-    def replace(state: Any) -> None:
+def test_wrong_loss_scale(loss_scale):
+    def replace(state):
         state["loss_scale"] = loss_scale
 
     check_damage(replace, check_rejected, "loss_scale", "adamw, fp16")
 
 
-def test_empty_state() -> None:
-    def clear(state: Any) -> None:
-        state.clear()
-
-    check_damage(clear, check_rejected, "not the state of a TrainStep")
-
-
-def test_record_with_a_wrong_unit() -> None:
-    def replace(state: Any) -> None:
-        (record,) = state["records"]
-        record["clock"]["unit"] = 0
-
-    check_damage(replace, check_rejected, "unit", "samples")
-
-
-def test_model_without_entries() -> None:
-    def clear(state: Any) -> None:
+def test_model_without_entries():
+    def clear(state):
         state["model"] = {}
 
     check_damage(clear, check_rejected_by_torch, "Missing key(s)")
 
 
-def test_model_with_renamed_entries() -> None:
-    def rename(state: Any) -> None:
-        entries = state["model"].items()
-        state["model"] = {f"net.{name}": value for name, value in entries}
-
-    check_damage(rename, check_rejected_by_torch, "Missing key(s)")
-
-
-def test_model_without_a_bias() -> None:
-    def remove(state: Any) -> None:
+def test_model_without_a_bias():
+    def remove(state):
         del state["model"]["last.bias"]
 
     part = 'Missing key(s) in state_dict: "last.bias"'
     check_damage(remove, check_rejected_late, part)
 
 
-def test_model_with_an_unexpected_entry() -> None:
-    def add(state: Any) -> None:
-        state["model"]["more"] = torch.zeros(2)
-
-    check_damage(add, check_rejected_late, "Unexpected key(s)")
-
-
-def test_list_as_weight() -> None:
-    def replace(state: Any) -> None:
+def test_list_as_weight():
+    def replace(state):
         state["model"]["first.weight"] = [1.0]
 
     part = "first.weight: list in the state, torch.float32 of"
     check_damage(replace, check_rejected, part)
 
 
-def test_optimizer_without_a_parameter() -> None:
-    def remove(state: Any) -> None:
-        (group,) = state["optimizer"]["param_groups"]
-        group["params"].pop()
-
-    part = "not the state of AdamW with groups of [4] parameters"
-    check_damage(remove, check_rejected, part)
-
-
-def test_optimizer_without_states() -> None:
-    def remove(state: Any) -> None:
-        del state["optimizer"]["state"]
-
-    part = "not the state of AdamW with groups of [4] parameters"
-    check_damage(remove, check_rejected, part)
-
-
-def test_list_as_moments() -> None:
-    def replace(state: Any) -> None:
+def test_list_as_moments():
+    def replace(state):
         state["optimizer"]["state"][2] = [1.0]
 
     check_damage(replace, check_rejected, "['state'][2] = [1.0] must be a dictionary")
 
 
-def test_moment_of_a_wrong_shape() -> None:
-    def replace(state: Any) -> None:
+def test_moment_of_a_wrong_shape():
+    def replace(state):
         moments = state["optimizer"]["state"]
         moments[1]["exp_avg"] = torch.zeros(7)
 
@@ -281,44 +212,7 @@ def test_moment_of_a_wrong_shape() -> None:
     check_damage(replace, check_rejected, part)
 
 
-def test_peak_that_is_not_finite() -> None:
-    def replace(state: Any) -> None:
-        (record,) = state["records"]
-        record["peak_value"] = torch.nan
-
-    check_damage(replace, check_rejected, "peak_value = nan")
-
-
-def normalized() -> TrainStep:
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    return make_step(model=model)
-
-
-def test_empty_model_state_under_batch_norm() -> None:
-    """Torch's BatchNorm counts its batches in a buffer; if a state lacks it, it writes its own."""
-    step = normalized()
-    reference = normalized()
-    (batch,) = batches(1)
-    step(batch)
-    reference.load_state_dict(step.state_dict())
-    state = {**step.state_dict(), "model": {}}
-    check_rejected_by_torch(step, state, "Missing key(s)")
-    assert equal_trees(step(batch), reference(batch))
-
-
-def test_late_error_under_batch_norm_asks_for_a_state() -> None:
-    step = normalized()
-    (batch,) = batches(1)
-    sound = step.state_dict()
-    damaged = {**sound, "model": {"1.num_batches_tracked": tensor(7)}}
-    with pytest.raises(RuntimeError, match="Missing key"):
-        step.load_state_dict(damaged)
-    assert is_refused(step)
-    step.load_state_dict(sound)
-    step(batch)
-
-
-def test_strict_of_a_step_is_the_default_of_loads() -> None:
+def test_strict_of_a_step_is_the_default_of_loads():
     saved = make_step()
     train(saved, batches(3))
     step = make_step(curve=PlateauCurve(9), strict=False)
@@ -326,8 +220,3 @@ def test_strict_of_a_step_is_the_default_of_loads() -> None:
     with pytest.warns(CurveWarning, match=message):
         step.load_state_dict(saved.state_dict())
     assert step.state_dict()["applied"] == 3
-
-
-@pytest.mark.parametrize("state", [None, [], {"model": {}}, Net().state_dict()], ids=range(4))
-def test_invalid_state_is_rejected(state: Any) -> None:
-    check_rejected(make_step(), state, "not the state of a TrainStep")

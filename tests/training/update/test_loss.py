@@ -1,15 +1,12 @@
 """The values that a loss function may return or may not, and the warning about odd weights."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from support.training.models import Net, batches, mean_loss, pair_loss
+from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step, train
 from support.wrong import wrong
-from torch import Tensor, nn, tensor
+from torch import tensor
 
 from plateau_jax import CurveWarning
 from torch_bridge import evaluate
@@ -36,7 +33,7 @@ INF = float("inf")
         ((LOSS, {"logits": torch.ones(500, 7)}), ["the weight", "has_aux=True"]),
     ],
 )
-def test_outputs_of_a_wrong_type(outputs: Any, parts: list[str]) -> None:
+def test_outputs_of_a_wrong_type(outputs, parts):
     with pytest.raises(TypeError) as caught:
         parse_loss(outputs)
     for part in parts:
@@ -59,52 +56,47 @@ def test_outputs_of_a_wrong_type(outputs: Any, parts: list[str]) -> None:
         ((torch.ones(1), 2), ["sum of shape (1,)", "mean()"]),
     ],
 )
-def test_outputs_of_a_wrong_value(outputs: Any, parts: list[str]) -> None:
+def test_outputs_of_a_wrong_value(outputs, parts):
     with pytest.raises(ValueError, match="loss_fn") as caught:
         parse_loss(outputs)
     for part in parts:
         assert part in str(caught.value)
 
 
-def detached_loss(model: nn.Module, batch: Any) -> Tensor:
+def detached_loss(model, batch):
     return mean_loss(model, batch).detach()
 
 
-def loss_of_no_weight(model: nn.Module, batch: Any) -> Any:
+def loss_of_no_weight(model, batch):
     return mean_loss(model, batch), 0
 
 
-def loss_on_meta(model: nn.Module, batch: Any) -> Tensor:
+def loss_on_meta(model, batch):
     return mean_loss(model, batch).to("meta")
 
 
-def step_with_losses(first: Callable[..., Any], second: Callable[..., Any]) -> Any:
+def step_with_losses(first, second):
     """Return a step whose two micro-batches have these loss functions."""
     loss_fns = iter([first, second])
 
-    def loss_fn(model: nn.Module, batch: Any) -> Any:
+    def loss_fn(model, batch):
         return next(loss_fns)(model, batch)
 
     return make_step(loss_fn=loss_fn)
 
 
-@wrong(TypeError, "a mean for one batch and a pair")
-def test_mean_and_pair_in_one_update() -> None:
-    step_with_losses(mean_loss, pair_loss)(*batches(2))
-
-
 @wrong(ValueError, "the loss has no gradient")
-def test_detached_loss() -> None:
+def test_detached_loss():
     step_with_losses(mean_loss, detached_loss)(*batches(2))
 
 
 @wrong(ValueError, "weight", "is zero")
-def test_weights_of_zero() -> None:
+def test_weights_of_zero():
     step_with_losses(loss_of_no_weight, loss_of_no_weight)(*batches(2))
 
 
 @wrong(ValueError, "a loss on meta", "parameters are on cpu")
-def test_loss_on_another_device() -> None:
+def test_loss_on_another_device():
     make_step(loss_fn=loss_on_meta)(*batches(1))
 
 
@@ -125,21 +117,21 @@ def test_loss_on_another_device() -> None:
     ],
 )
 @pytest.mark.parametrize("pair", [tuple, list])
-def test_valid_weights_are_accepted(weight: Any, pair: Any) -> None:
+def test_valid_weights_are_accepted(weight, pair):
     total, parsed = parse_loss(pair([LOSS, weight]))
     assert total is LOSS
     assert float(parsed) == float(weight)
 
 
 @pytest.mark.parametrize("weight", [tensor(3), tensor(3.0), tensor(3.0).bfloat16(), 3])
-def test_host_weight_with_device_sum_is_accepted(weight: Any) -> None:
+def test_host_weight_with_device_sum_is_accepted(weight):
     _, parsed = parse_loss((ON_META, weight))
     assert type(parsed) is float
     assert parsed == 3
 
 
 @pytest.mark.parametrize("weight", [tensor(1 / 3, dtype=torch.float64), tensor(2**24 + 1)])
-def test_device_weight_is_as_exact_as_the_sum(weight: Tensor) -> None:
+def test_device_weight_is_as_exact_as_the_sum(weight):
     _, parsed = parse_loss((torch.ones((), dtype=torch.float64), weight))
     assert parsed == weight.double()
 
@@ -149,11 +141,11 @@ def test_device_weight_is_as_exact_as_the_sum(weight: Tensor) -> None:
 NOT_A_COUNT = r"a weight that is not a whole number.*has_aux=True and return \(loss, aux\)"
 
 
-def loss_with_weights(*weights: Any) -> Callable[..., Any]:
+def loss_with_weights(*weights):
     """Return a loss function with these weights, the last again and again."""
     remaining = list(weights)
 
-    def loss_fn(model: nn.Module, batch: Any) -> Any:
+    def loss_fn(model, batch):
         weight = remaining[0]
         if len(remaining) > 1:
             remaining.pop(0)
@@ -165,7 +157,7 @@ def loss_with_weights(*weights: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     "weight", [0.8125, 81.25, np.float32(0.8125), tensor(0.8125), tensor(-1.0)], ids=repr
 )
-def test_weight_that_is_not_a_count_warns_once(weight: Any) -> None:
+def test_weight_that_is_not_a_count_warns_once(weight):
     step = make_step(loss_fn=loss_with_weights(weight))
     data = batches(4)
     with pytest.warns(CurveWarning, match=NOT_A_COUNT) as caught:
@@ -181,7 +173,7 @@ def test_weight_that_is_not_a_count_warns_once(weight: Any) -> None:
 @pytest.mark.parametrize(
     "accuracies", [[1.0, 1.0, 0.5], [1.0, 0.5, 0.0], [torch.nan, 0.5]], ids=repr
 )
-def test_accuracy_of_1_does_not_end_the_check(accuracies: list[float]) -> None:
+def test_accuracy_of_1_does_not_end_the_check(accuracies):
     step = make_step(loss_fn=loss_with_weights(*map(tensor, accuracies)))
     with pytest.warns(CurveWarning, match=NOT_A_COUNT):
         train(step, batches(3))
@@ -191,7 +183,7 @@ def test_accuracy_of_1_does_not_end_the_check(accuracies: list[float]) -> None:
 @pytest.mark.parametrize(
     "weight", [3, 3.0, np.int64(3), tensor(3), tensor(3.0), 1, tensor(1.0000001)], ids=repr
 )
-def test_counts_do_not_warn(weight: Any, num_batches: int) -> None:
+def test_counts_do_not_warn(weight, num_batches):
     data = batches(num_batches)
     step = make_step(loss_fn=loss_with_weights(weight))
     step(*data)
@@ -199,25 +191,18 @@ def test_counts_do_not_warn(weight: Any, num_batches: int) -> None:
     evaluate(Net(), data, loss_with_weights(weight))
 
 
-def test_weight_of_a_named_metric_does_not_warn() -> None:
-    def weighted(model: nn.Module, batch: Any) -> Any:
-        return {"weighted": (mean_loss(model, batch), 0.25)}
-
-    evaluate(Net(), batches(2), weighted)
-
-
-def test_loss_function_may_write_its_weights_into_one_tensor() -> None:
+def test_loss_function_may_write_its_weights_into_one_tensor():
     weight = torch.zeros(())
 
-    def count_of(batch: Any) -> Tensor:
+    def count_of(batch):
         inputs, _ = batch
         return torch.tensor(float(len(inputs)))
 
-    def new_weights(model: nn.Module, batch: Any) -> Any:
+    def new_weights(model, batch):
         count = count_of(batch)
         return mean_loss(model, batch) * count, count
 
-    def reused_weight(model: nn.Module, batch: Any) -> Any:
+    def reused_weight(model, batch):
         count = count_of(batch)
         return mean_loss(model, batch) * count, weight.copy_(count)
 
@@ -225,17 +210,3 @@ def test_loss_function_may_write_its_weights_into_one_tensor() -> None:
     shorter = tuple(part[:3] for part in second)
     expected = make_step(loss_fn=new_weights)(first, shorter)
     assert make_step(loss_fn=reused_weight)(first, shorter).loss == expected.loss
-
-
-def test_loss_function_may_write_its_sums_into_one_tensor() -> None:
-    """As a function under CUDA graphs does."""
-    memory = torch.zeros(())
-
-    def reused_sum(model: nn.Module, batch: Any) -> Any:
-        total, weight = pair_loss(model, batch)
-        return memory.data.copy_(total), weight
-
-    expected = make_step(loss_fn=pair_loss)(*batches(3))
-    result = make_step(loss_fn=reused_sum)(*batches(3))
-    assert result.loss == expected.loss
-    assert result.grad_norm == expected.grad_norm
