@@ -114,7 +114,9 @@ def with_contents(text):
         pages = re.findall(r"^- \[[^]]*\]\(([\w/]+?)(?:\.md)?\)", items, re.MULTILINE)
         if pages:
             listed = "\n".join(pages)
-            text += f"\n```{{toctree}}\n:hidden:\n:caption: {heading.strip("# ")}\n\n{listed}\n```\n"
+            text += (
+                f"\n```{{toctree}}\n:hidden:\n:caption: {heading.strip('# ')}\n\n{listed}\n```\n"
+            )
     return text
 
 
