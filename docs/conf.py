@@ -103,7 +103,7 @@ def extend_for_site(app, name, source):
         text = re.sub(r"^plateau-jax: .*$", INTRODUCTION, text, flags=re.MULTILINE)
     if name in ("index", "reference/index"):
         text = with_contents(text)
-    signature = r"^.* \[Docstring\]\(.*\n\n```text\n([\w.]+)[^`]*```$"
+    signature = r"^.* \[Docstring\]\(.*\n\n    ([\w.]+).*\n(?:    .*\n)*"
     source[0] = re.sub(signature, docstring_of, text, flags=re.MULTILINE)
 
 
@@ -131,7 +131,7 @@ def docstring_of(entry):
     directive = f"```{{eval-rst}}\n.. auto{kind}:: {full_name}\n"
     if full_name in INHERITED_MEMBERS:
         directive += f"   :inherited-members: {INHERITED_MEMBERS[full_name]}\n"
-    return directive + "```"
+    return directive + "```\n"
 
 
 def setup(app):

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,9 +35,9 @@ def shown_signatures() -> set[str]:
     signatures: set[str] = set()
     owner = ""
     for chapter in CHAPTERS:
-        for block in all_code_in(chapter, "text"):
+        for block in re.findall(r"(?:^    .*\n)+", chapter.read_text("utf-8"), re.MULTILINE):
             # An indented line that does not begin with a period continues the line above.
-            unwrapped = re.sub(r"\n +(?! |\.)", " ", block)
+            unwrapped = re.sub(r"\n +(?! |\.)", " ", textwrap.dedent(block))
             for line in unwrapped.splitlines():
                 if line.startswith("    ."):
                     signatures.add(owner + line.strip())
@@ -46,10 +47,6 @@ def shown_signatures() -> set[str]:
     return {signature for signature in signatures if "(" in signature}
 
 
-def all_code_in(page: Path, language: str) -> list[str]:
-    return [code for section in sections(page) for code in section.code_in(language)]
-
-
 def test_chapters_show_every_signature() -> None:
     assert shown_signatures() == recorded_signatures()
 
@@ -57,7 +54,7 @@ def test_chapters_show_every_signature() -> None:
 def described_names(chapter: Path) -> dict[str, str]:
     """Return the names that a chapter describes, each with the link above its description."""
     text = chapter.read_text(encoding="utf-8")
-    pattern = r" \[Docstring\]\((\S+)\)\n\n```text\n([\w.]+)"
+    pattern = r" \[Docstring\]\((\S+)\)\n\n    ([\w.]+)"
     links_and_names = re.findall(pattern, text)
     return {name: link for link, name in links_and_names}
 
@@ -80,5 +77,5 @@ def test_chapters_link_to_docstrings(chapter: Path) -> None:
 def test_page_of_the_command_line_lists_every_option() -> None:
     usage = command_line_parser().format_usage()
     text = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
-    in_tables = re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE)
-    assert sorted(in_tables) == sorted(set(re.findall(r"--[\w-]+", usage)))
+    listed = re.findall(r"^- `(--[\w-]+)", text, re.MULTILINE)
+    assert sorted(listed) == sorted(set(re.findall(r"--[\w-]+", usage)))
