@@ -100,7 +100,7 @@ def extend_for_site(app, name, source):
     text = source[0].replace("](../examples/choosing_a_curve.ipynb)", "](choosing_a_curve)")
     text = text.replace("](../CHANGELOG.md)", "](changelog)")
     if name == "index":
-        text = re.sub(r"^plateau-jax: .*$", INTRODUCTION, text, flags=re.MULTILINE)
+        text = re.sub(r"^Learning-rate schedules .*$", INTRODUCTION, text, flags=re.MULTILINE)
     if name in ("index", "reference/index"):
         text = with_contents(text)
     signature = r"^.* \[Docstring\]\(.*\n\n    ([\w.]+).*\n(?:    .*\n)*"
