@@ -2,6 +2,7 @@
 
 import os
 import re
+from importlib import import_module
 
 import plateau_jax
 
@@ -80,17 +81,60 @@ def split_lines(app, what, name, obj, options, lines):
     lines[:] = "\n".join(lines).split("\n")
 
 
-def link_to_site_pages(app, name, source):
-    """Replace links to the files of notebook and changelog by links to their pages.
+INTRODUCTION = """
+```{include} ../README.md
+:start-after: "# plateau-jax"
+:end-before: "## In your trainer"
+:relative-docs: docs/
+:relative-images:
+```
+"""
+"""What the first page of the site has in place of its link to the README."""
 
-    Leaves out the links to docstrings: the site shows these.
-    """
-    source[0] = source[0].replace("](../examples/choosing_a_curve.ipynb)", "](choosing_a_curve)")
-    source[0] = source[0].replace("](../CHANGELOG.md)", "](changelog)")
-    source[0] = re.sub(r"^\[Docstring in the source\].*\n", "", source[0], flags=re.MULTILINE)
+INHERITED_MEMBERS = {"torch_bridge.lambda_lr": "LambdaLR", "torch_bridge.follow": ""}
+"""The classes whose inherited members the reference shows, up to a base class."""
+
+
+def extend_for_site(app, name, source):
+    """Turn a page that reads well on GitHub, without directives, into one of the site."""
+    text = source[0].replace("](../examples/choosing_a_curve.ipynb)", "](choosing_a_curve)")
+    text = text.replace("](../CHANGELOG.md)", "](changelog)")
+    if name == "index":
+        text = re.sub(r"^Learning-rate schedules .*$", INTRODUCTION, text, flags=re.MULTILINE)
+    if name in ("index", "reference/index"):
+        text = with_contents(text)
+    signature = r"^.* \[Docstring\]\(.*\n\n    ([\w.]+).*\n(?:    .*\n)*"
+    source[0] = re.sub(signature, docstring_of, text, flags=re.MULTILINE)
+
+
+def with_contents(text):
+    """Add a hidden table of contents: the pages that the items of each section link first."""
+    for section in text.split("\n## "):
+        heading, _, items = section.partition("\n")
+        pages = re.findall(r"^- \[[^]]*\]\(([\w/]+?)(?:\.md)?\)", items, re.MULTILINE)
+        if pages:
+            listed = "\n".join(pages)
+            text += (
+                f"\n```{{toctree}}\n:hidden:\n:caption: {heading.strip('# ')}\n\n{listed}\n```\n"
+            )
+    return text
+
+
+def docstring_of(entry):
+    """Return the directive that shows the docstring of a name, in place of its signature."""
+    full_name = entry[1]
+    package, _, name = full_name.partition(".")
+    value = getattr(import_module(package), name)
+    kind = "function"
+    if isinstance(value, type):
+        kind = "exception" if issubclass(value, Warning) else "class"
+    directive = f"```{{eval-rst}}\n.. auto{kind}:: {full_name}\n"
+    if full_name in INHERITED_MEMBERS:
+        directive += f"   :inherited-members: {INHERITED_MEMBERS[full_name]}\n"
+    return directive + "```\n"
 
 
 def setup(app):
     app.connect("autodoc-process-docstring", mark_equations, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", split_lines, priority=600)  # after napoleon
-    app.connect("source-read", link_to_site_pages)
+    app.connect("source-read", extend_for_site)

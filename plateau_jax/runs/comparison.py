@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 
 _TRAIN_LONGER = (
     "to train longer, keep the lengths of the phases so far, written in steps and not in percent, "
-    "or stretch a decay that is running (docs/cooldowns.md)"
+    "or stretch a decay that is running (docs/longer_and_shorter.md)"
 )
 
 

@@ -26,7 +26,6 @@ import numpy as np
 import pytest
 from support.checkpointing.checkpoints import Part
 from support.docs import pages
-from support.trainers.trainers import LIGHTNING_WARNING
 from support.trees import equal_trees
 from torch.nn import Linear, Module
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -39,7 +38,6 @@ IGNORED_WARNINGS = {
     "Continue a run that began with the Trainer's own scheduler": (
         "ignore:state_dict was saved by a scheduler without a curve:plateau_jax.CurveWarning"
     ),
-    "Grow the batch in Lightning": LIGHTNING_WARNING,
 }
 """Warnings that the page announces, by heading."""
 

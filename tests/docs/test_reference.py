@@ -1,7 +1,8 @@
-"""The reference as files, as GitHub shows them: signatures in its index, links to docstrings."""
+"""The reference as files, as GitHub shows them: signatures, links to docstrings, all options."""
 
 import inspect
 import re
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ from support.surface.sections import recorded_lines
 
 import plateau_jax
 import torch_bridge
+from plateau_jax.option_parser import command_line_parser
 
 REFERENCE = ROOT / "docs" / "reference"
 PACKAGES: dict[str, ModuleType] = {"plateau_jax": plateau_jax, "torch_bridge": torch_bridge}
@@ -28,13 +30,13 @@ def recorded_signatures() -> set[str]:
 
 
 def shown_signatures() -> set[str]:
-    """Return those in the index, where a method stands below its class, without its name."""
+    """Return those of all chapters, where a method stands below its class, without its name."""
     signatures: set[str] = set()
     owner = ""
-    for section in sections(REFERENCE / "index.md"):
-        for block in section.code_in("text"):
+    for chapter in CHAPTERS:
+        for block in re.findall(r"(?:^    .*\n)+", chapter.read_text("utf-8"), re.MULTILINE):
             # An indented line that does not begin with a period continues the line above.
-            unwrapped = re.sub(r"\n +(?! |\.)", " ", block)
+            unwrapped = re.sub(r"\n +(?! |\.)", " ", textwrap.dedent(block))
             for line in unwrapped.splitlines():
                 if line.startswith("    ."):
                     signatures.add(owner + line.strip())
@@ -44,14 +46,14 @@ def shown_signatures() -> set[str]:
     return {signature for signature in signatures if "(" in signature}
 
 
-def test_index_shows_every_signature() -> None:
+def test_chapters_show_every_signature() -> None:
     assert shown_signatures() == recorded_signatures()
 
 
 def described_names(chapter: Path) -> dict[str, str]:
     """Return the names that a chapter describes, each with the link above its description."""
     text = chapter.read_text(encoding="utf-8")
-    pattern = r"\]\((\S+)\)\n\n```\{eval-rst\}\n\.\. auto\w+:: (\S+)"
+    pattern = r" \[Docstring\]\((\S+)\)\n\n    ([\w.]+)"
     links_and_names = re.findall(pattern, text)
     return {name: link for link, name in links_and_names}
 
@@ -69,3 +71,10 @@ def test_chapters_link_to_docstrings(chapter: Path) -> None:
     for name, link in names.items():
         file = Path(inspect.getfile(object_named(name)))
         assert (REFERENCE / link).resolve() == file, name
+
+
+def test_page_of_the_command_line_lists_every_option() -> None:
+    usage = command_line_parser().format_usage()
+    text = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^- `(--[\w-]+)", text, re.MULTILINE)
+    assert sorted(listed) == sorted(set(re.findall(r"--[\w-]+", usage)))
