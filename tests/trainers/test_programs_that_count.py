@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.docs.pages import programs
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import (
-    COUNTS_TOKENS,
+    COUNTING,
     PAGE_CURVE,
+    changes_to_count,
     changes_to_hold,
     expected_lrs,
     record_lrs,
@@ -89,16 +89,11 @@ def count_tokens(batches: list[Tensor], rows: Tensor, tokens: Tensor) -> list[in
     return counts
 
 
-COUNTING_TOKENS = []
-for program in programs():
-    if program.resumes and program.heading.endswith(", counting tokens"):
-        COUNTING_TOKENS.append(program.heading)
-
-
-@pytest.mark.parametrize("heading", COUNTING_TOKENS)
+@pytest.mark.parametrize("heading", COUNTING)
 def test_program_that_counts_tokens_resumes(heading: str, tmp_path: Path) -> None:
     """A step of the curve is 1024 tokens, and an update has two micro-batches."""
-    uninterrupted, resumed = run_and_resume(heading, tmp_path, record_lrs_and_batches)
+    changes = changes_to_count(heading)
+    uninterrupted, resumed = run_and_resume(heading, tmp_path, record_lrs_and_batches, changes)
     names = uninterrupted.names
     updates = uninterrupted.recorded
     tokens = count_tokens(updates.batches, names["rows"], names["tokens"])
@@ -116,12 +111,12 @@ def test_program_that_counts_tokens_resumes(heading: str, tmp_path: Path) -> Non
 
 
 def test_lightning_with_the_same_count_in_each_update(tmp_path: Path) -> None:
-    changes = {
-        "clock=DataClock(UNIT)": "clock=DataClock(UNIT, count=5000)",
-        COUNTS_TOKENS: "",
-    }
-    heading = "PyTorch Lightning, counting tokens"
-    run = train(heading, tmp_path, changes=changes, record=record_lrs)
+    changes = changes_to_count("PyTorch Lightning")
+    del changes["    def configure_optimizers"]  # Lightning's own method steps the scheduler
+    changes["lambda_lr(optimizer, curve)"] = (
+        "lambda_lr(optimizer, curve, clock=DataClock(UNIT, count=5000))"
+    )
+    run = train("PyTorch Lightning", tmp_path, changes=changes, record=record_lrs)
     curve = run.names["curve"]
     steps = [5000 * update // 1024 for update in range(200)]
     assert run.recorded == [[learning_rate(1e-2, curve, step)] for step in steps]
@@ -130,8 +125,7 @@ def test_lightning_with_the_same_count_in_each_update(tmp_path: Path) -> None:
 def test_lightning_with_a_hold_rule(tmp_path: Path) -> None:
     """Every loss is below 1000, so the curve is held at its first step for 50 updates."""
     changes = changes_to_hold("HoldBelow(1000.0, 50)")
-    heading = "PyTorch Lightning, counting tokens"
-    run = train(heading, tmp_path, changes=changes, record=record_lrs)
+    run = train("PyTorch Lightning", tmp_path, changes=changes, record=record_lrs)
     curve = run.names["curve"]
     steps = [max(update - 50, 0) for update in range(200)]
     assert run.recorded == [[learning_rate(1e-2, curve, step)] for step in steps]

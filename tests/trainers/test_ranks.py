@@ -18,7 +18,7 @@ from support.trainers.trainers import (
     program,
 )
 
-from plateau_jax import PlateauCurve
+from plateau_jax import StagedCurve
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def run_on_two_ranks(code: str, folder: Path, status: int = 0) -> list[EndedRank
     return ranks
 
 
-def assert_printed_lrs(lines: list[str], curve: PlateauCurve, steps_per_update: int = 1) -> None:
+def assert_printed_lrs(lines: list[str], curve: StagedCurve, steps_per_update: int = 1) -> None:
     """Check the learning rates that the lines "update 20: loss 1.2345, lr 6.78e-03" show."""
     assert lines
     for line in lines:
@@ -60,7 +60,7 @@ def assert_printed_lrs(lines: list[str], curve: PlateauCurve, steps_per_update: 
         assert lr == f"{learning_rate(PAGE_PEAK, curve, step):.2e}"
 
 
-HALF = PlateauCurve(100, warmup_steps=10, plateaus=[(0, 60)])
+HALF = StagedCurve([(10, 1.0), (70,), (20, 0.0, "1-sqrt")])
 DEVICES = "A program for one or several GPUs"
 
 
@@ -78,7 +78,7 @@ class Interrupted:
     losses_before: int
     """The number of losses printed before the interrupt."""
     losses: int
-    curve: PlateauCurve | None
+    curve: StagedCurve | None
     """The curve of the learning rates that it prints, or None if it prints none."""
     changes: dict[str, str] = field(default_factory=dict)
 
@@ -87,7 +87,7 @@ FSDP = Interrupted(
     heading="DDP and FSDP2",
     loop="        batch =",
     condition="update == 120",
-    saved_in="saved_dcp",
+    saved_in="saved_ranks",
     losses_before=5,
     losses=10,
     curve=PAGE_CURVE,
@@ -157,7 +157,7 @@ BUILD = "scheduler = lambda_lr(optimizer, curve)"
 PREPARED = {BUILD: "scheduler = accelerator.prepare(lambda_lr(optimizer, curve))"}
 ADVICE = "clock=DataClock(accelerator.num_processes, count=1)"
 COUNTING_PROCESSES = {
-    "import PlateauCurve": "import DataClock, PlateauCurve",
+    "import StagedCurve": "import DataClock, StagedCurve",
     BUILD: f"scheduler = accelerator.prepare(lambda_lr(optimizer, curve, {ADVICE}))",
 }
 
@@ -189,7 +189,7 @@ STEPPED_ALONE = {"steps=MICRO_BATCHES": "steps=MICRO_BATCHES, step_scheduler_wit
     ids=["default", "split_batches", "stepped alone", "both"],
 )
 def test_prepared_scheduler_moves_one_step_per_update(
-    changes: dict[str, str], curve: PlateauCurve, tmp_path: Path
+    changes: dict[str, str], curve: StagedCurve, tmp_path: Path
 ) -> None:
     """In each case of the page's table, with its line."""
     ranks = run_on_two_ranks(program("accelerate", changes), tmp_path)
@@ -254,7 +254,7 @@ def test_rule_has_the_same_losses_on_all_ranks(tmp_path: Path) -> None:
         "DDP and FSDP2",
         {
             **DDP.changes,
-            "import PlateauCurve": "import HoldUntilFlat, PlateauCurve",
+            "import StagedCurve": "import HoldUntilFlat, StagedCurve",
             BUILD: f"scheduler = lambda_lr(optimizer, curve, clock={RULE})",
             "        scheduler.step()\n": indent(
                 mean_loss + 'print("hold", scheduler.state_dict()["hold"])\n', " " * 8
@@ -272,7 +272,7 @@ def test_rule_has_the_same_losses_in_lightning(tmp_path: Path) -> None:
     changes["max_steps=200"] = (
         'max_steps=60, strategy="ddp", devices=2, use_distributed_sampler=False'
     )
-    code = program("PyTorch Lightning, counting tokens", changes)
+    code = program("PyTorch Lightning", changes)
     first, second = hold_states_on_two_ranks(code, tmp_path)
     assert first == second
     assert len(set(first)) > 1
