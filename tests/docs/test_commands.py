@@ -6,7 +6,6 @@ the packages that it imports; `.ci/run` installs all of them.
 
 import ast
 import os
-import re
 import shlex
 import subprocess
 import sys

@@ -23,7 +23,7 @@ from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_and_resume, tra
 from torch import nn
 
 import plateau_jax
-from plateau_jax import Curve, StagedCurve, optax_schedule
+from plateau_jax import Curve, optax_schedule
 from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
