@@ -10,8 +10,7 @@ is an argument.
     python examples/sweep.py --steps 1000 --peak 0.003 --output sweep.png
     python examples/sweep.py --hidden 8 --batch-size 8
 
-Together they are faster only while one network leaves the device idle, as a tiny one does on a CPU:
-docs/configuration.md has figures.
+Together they are faster only while one network leaves the device idle, as a tiny one does on a CPU.
 """
 
 import program

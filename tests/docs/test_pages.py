@@ -47,7 +47,7 @@ PACKAGES = {"How do I export a training step (`jax.export`)?": "flatbuffers"}
 CODE_WIDTH = 88
 """The characters in a line of a code block of the README that GitHub shows without a scroll bar."""
 
-COMPARED_ELSEWHERE = {"Count samples, save and resume"}
+COMPARED_ELSEWHERE = {"Any framework: count samples, save and resume"}
 """Headings of programs that resume, and whose output another test compares with comments."""
 
 FIGURES_DIFFER = {

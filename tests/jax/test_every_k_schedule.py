@@ -116,7 +116,7 @@ def test_too_many_micro_batches():
 
 
 def test_multi_steps_with_a_plan_may_be_wrapped():
-    """`apply_if_finite` then passes the count on, as docs/flax.md says."""
+    """`apply_if_finite` then passes the count on, as docs/jax.md says."""
     plan = BatchPlan([(0, 4), (8, 8)])
     scaled = plan.scale(PlateauCurve(100), 4, reference=8)
     every_k = plan.every_k_schedule(4)

@@ -15,7 +15,7 @@ from support.wrong import wrong
 from plateau_jax import CurveScheduler, DataClock, PlateauCurve
 
 CURVE = PlateauCurve(200, warmup_steps=10, plateaus=[(0, 60)])
-PROGRAM = program_named("Count samples, save and resume").code
+PROGRAM = program_named("Any framework: count samples, save and resume").code
 
 
 def weights_of(program: str) -> Any:

@@ -62,6 +62,8 @@ def test_page_has_the_trainer_without_a_subclass():
 def curve_trainer(tmp_path, monkeypatch):
     """The files for TRL; the method of every Trainer that they replace is restored afterwards."""
     import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_trainer.py")
+    file = tmp_path / "curve.yaml"
+    file.write_text(file.read_text().replace("[1000, 1.0]", "[7, 1.0]"))
     monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)
 
 
@@ -70,6 +72,6 @@ def test_trainer_with_a_curve_in_a_file_resumes(tmp_path):
     build = """\
 import curve_trainer
 trainer = Trainer(model, arguments, train_dataset=dataset)"""
-    stages = [("5%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
+    stages = [(7, 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
     curve = StagedCurve(stages, total_steps=136)
     assert_trainer_resumes_in_mid_epoch(tmp_path, {SUBCLASS: build}, curve, groups=2)

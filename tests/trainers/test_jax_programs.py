@@ -19,25 +19,23 @@ from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_and_resume, tra
 from torch import nn
 
 import plateau_jax
-from plateau_jax import StagedCurve, optax_schedule
+from plateau_jax import optax_schedule
 from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
 
 NNX = "flax nnx"
 LINEN = "flax linen"
-COUNTED = "flax linen: `count=` and `value=` for the optimizer"
 MULTI_STEPS = "optax: MultiSteps and apply_if_finite"
 GROWING = "optax: a growing batch under MultiSteps"
-AVERAGING = "optax: weight averaging"
-ORBAX = "orbax"
+ORBAX = "Train with optax, save with orbax"
 
 
 def test_each_program_of_the_page_is_tested():
-    tested = {NNX, LINEN, COUNTED, MULTI_STEPS, GROWING, AVERAGING, ORBAX}
+    tested = {NNX, LINEN, MULTI_STEPS, GROWING, ORBAX}
     on_the_page = set()
     for program in programs():
-        if program.resumes and program.page.name == "flax.md":
+        if program.resumes and program.page.name == "jax.md":
             on_the_page.add(program.heading)
     assert on_the_page == tested
 
@@ -96,10 +94,10 @@ def run_under_page_curve(heading, folder, resumes_at=100):
 
 def assert_longer_curve_is_rejected(heading, folder):
     """Resume a program that `run_and_resume` has run, under a curve with 40 more steps."""
-    line = "\ncurve = PlateauCurve(UPDATES, "
-    changed_line = "\ncurve = PlateauCurve(UPDATES + 40, "
+    line = "\ncurve = StagedCurve.wsd(UPDATES, "
+    changed_line = "\ncurve = StagedCurve.wsd(UPDATES + 40, "
     changes = {line: changed_line}
-    message = r"^the run cannot resume at step \d+: it was saved with total_steps=200, now 240, "
+    message = r"^the run cannot resume at step \d+: it was saved with stages\[1\]="
     with pytest.raises(ValueError, match=message):
         train(heading, folder / "interrupted", changes=changes)
 
@@ -145,60 +143,6 @@ def test_multi_steps_and_apply_if_finite_resume(tmp_path):
     assert_equal_arrays(resumed["params"], uninterrupted["params"])
     assert_equal_arrays(resumed["opt_state"], state)
     assert int(state.total_notfinite) == 1
-
-
-# A clock of samples.
-
-
-def test_train_state_that_passes_counts_resumes(tmp_path):
-    uninterrupted, resumed = run_and_resume(COUNTED, tmp_path, nullcontext)
-    names = uninterrupted.names
-    valid_rows = []
-    for update in range(1, 201):
-        _, mask = names["read_batch"](update)
-        valid_rows.append(int(mask.sum()))
-    unit = names["CLOCK"].unit
-    _, curve_state = names["state"].opt_state
-    assert curve_state.curve_step == sum(valid_rows) // unit
-    assert curve_state.rest == sum(valid_rows) % unit
-    step = np.array(sum(valid_rows[:-1]) // unit)  # of the last update
-    expected = product(PAGE_CURVE, PAGE_PEAK, step)
-    assert_equal_bits(curve_state.learning_rate, expected)
-    assert_equal_states(resumed.names["state"], names["state"])
-    assert_longer_curve_is_rejected(COUNTED, tmp_path)
-
-
-# The average of the weights.
-
-
-def test_averaged_weights_resume(tmp_path):
-    ramp = StagedCurve([(50, 1.0)])
-    uninterrupted, resumed = run_and_resume(AVERAGING, tmp_path, record_schedules)
-    uninterrupted.recorded.assert_used(PAGE_CURVE, PAGE_PEAK, range(200))
-    uninterrupted.recorded.assert_used(ramp, 0.95, range(200))
-    resumed.recorded.assert_used(PAGE_CURVE, PAGE_PEAK, range(100, 200))
-    resumed.recorded.assert_used(ramp, 0.95, range(100, 200))
-    assert_equal_arrays(resumed.names["state"], uninterrupted.names["state"])
-    assert_longer_curve_is_rejected(AVERAGING, tmp_path)
-    assert_average_is_exponential(uninterrupted.names, ramp)
-
-
-def assert_average_is_exponential(names, ramp):
-    """Repeat the first updates: average = decay · average + (1 − decay) · weights.
-
-    The weights and their average start at 0.
-    """
-    _, _, opt_state = names["state"]
-    weights = jnp.zeros(8)
-    state = (weights, weights, jax.tree.map(jnp.zeros_like, opt_state))
-    expected = np.zeros(8)
-    decays = product(ramp, 0.95, np.arange(12))
-    for count, decay in enumerate(decays.tolist()):
-        inputs = np.random.default_rng(count).normal(size=(256, 8))
-        state, _ = names["train"](*state, inputs.astype(np.float32), count)
-        weights, average, _ = state
-        expected = decay * expected + (1 - decay) * np.asarray(weights)
-        np.testing.assert_allclose(average, expected, rtol=1e-5)
 
 
 # A batch that grows.

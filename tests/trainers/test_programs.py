@@ -24,7 +24,7 @@ from support.trainers.trainers import (
 )
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from plateau_jax import PlateauCurve, StagedCurve
+from plateau_jax import StagedCurve
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,12 +32,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
 ]
 
-PLAIN = "Plain PyTorch"
-BEFORE_REDUCE_LR = "Plain PyTorch, a warmup before ReduceLROnPlateau"
+PLAIN = "A training loop that resumes"
 ACCELERATE = "accelerate"
 FABRIC = "Lightning Fabric"
 LIGHTNING = "PyTorch Lightning"
-WITH_A_BACKBONE = "PyTorch Lightning, with a backbone that joins later"
 TRAINER = "Hugging Face Trainer"
 UNDER_TORCHRUN = "DDP and FSDP2"
 
@@ -45,24 +43,13 @@ PEAK = float(np.float32(1e-2))
 
 
 def test_each_program_that_resumes_is_tested():
-    tested_here = {
-        PLAIN,
-        BEFORE_REDUCE_LR,
-        ACCELERATE,
-        FABRIC,
-        LIGHTNING,
-        WITH_A_BACKBONE,
-        TRAINER,
-    }
+    tested_here = {PLAIN, ACCELERATE, FABRIC, LIGHTNING, TRAINER}
     tested_in_test_ranks = {UNDER_TORCHRUN}
-    tested_in_test_scheduler = {"Count samples, save and resume"}
+    tested_in_test_scheduler = {"Any framework: count samples, save and resume"}
     resuming = set()
     for program in programs():
-        is_tested_elsewhere = (
-            program.page.name == "flax.md"  # in test_jax_programs
-            or program.heading.endswith(", counting tokens")  # in test_programs_that_count
-        )
-        if program.resumes and not is_tested_elsewhere:
+        is_tested_in_test_jax_programs = program.page.name == "jax.md"
+        if program.resumes and not is_tested_in_test_jax_programs:
             resuming.add(program.heading)
     assert resuming == tested_here | tested_in_test_ranks | tested_in_test_scheduler
 
@@ -98,25 +85,34 @@ def test_trainer_resumes(tmp_path):
     assert_resumes(TRAINER, tmp_path, expected_lrs(TRAINER_CURVE, range(200), groups=2))
 
 
-def test_backbone_joins_later(tmp_path):
-    """It is frozen for 60 updates, warms up for 20, and then follows the curve of the head."""
-    warmup = PlateauCurve(1000, warmup_steps=20)  # of which only the warmup is used
-    expected = []
-    for update in range(200):
-        head = learning_rate(1e-2, PAGE_CURVE, update)
-        if update < 60:
-            backbone = 0.0
-        elif update < 80:
-            backbone = learning_rate(1e-3, warmup, update - 60)
-        else:
-            backbone = learning_rate(1e-3, PAGE_CURVE, update)
-        expected.append([head, backbone])
-    assert_resumes(WITH_A_BACKBONE, tmp_path, expected)
+# Programs with lines that the pages offer in place of others.
+
+CURVE = 'curve = StagedCurve.wsd(UPDATES, warmup_steps=20, decay_steps="20%")\n'
+OPTIMIZER = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)\n"
+SCHEDULER = "scheduler = lambda_lr(optimizer, curve)\n"
+
+
+def lines_of_section(heading):
+    """Return the only block of code in a section."""
+    (block,) = section_named(heading).blocks
+    return block.code
 
 
 def test_reduce_lr_on_plateau_takes_over_from_the_warmup(tmp_path):
     """After the warmup, the learning rate is the peak, then half of it, then a quarter."""
-    uninterrupted, resumed = run_and_resume(BEFORE_REDUCE_LR, tmp_path, record_lrs)
+    build, step = lines_of_section("A warmup before ReduceLROnPlateau").split("\n# In the loop")
+    _, _, step = step.partition("\n")
+    changes = {
+        SCHEDULER: build,
+        "    scheduler.step()\n": indent(step, "    "),
+        "inputs = torch.randn(256, 8)\n": (
+            "inputs = torch.randn(256, 8)\n    validation_loss = max(0.5, 1 - update / 100)\n"
+        ),
+        "scheduler=scheduler) or 0": "scheduler=scheduler, plateau=plateau) or 0",
+        "scheduler=scheduler)\n": "scheduler=scheduler, plateau=plateau)\n",
+        "scheduler.get_last_lr()[0]": "optimizer.param_groups[0]['lr']",
+    }
+    uninterrupted, resumed = run_and_resume(PLAIN, tmp_path, record_lrs, changes)
     lrs = uninterrupted.recorded
     assert lrs[:20] == expected_lrs(StagedCurve([(20, 1.0)]), range(20))
     halvings = [math.log2(PEAK / lr) for (lr,) in lrs[20:]]
@@ -127,23 +123,11 @@ def test_reduce_lr_on_plateau_takes_over_from_the_warmup(tmp_path):
     assert resumed.has_model_of(uninterrupted)
 
 
-# Programs with lines that the pages offer in place of others.
-
-OPTIMIZER = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)\n"
-SCHEDULER = "scheduler = lambda_lr(optimizer, curve)  # the optimizer's lr is the peak\n"
-
-
-def lines_of_section(heading):
-    """Return the only block of code in a section."""
-    (block,) = section_named(heading).blocks
-    return block.code
-
-
 def test_sequence_of_schedulers_resumes(tmp_path):
     """40 updates at a tenth of the peak, and then a curve of 160 steps."""
-    changes = {SCHEDULER: lines_of_section("Plain PyTorch, combined with torch's schedulers")}
+    changes = {SCHEDULER: lines_of_section("Combine with torch's schedulers")}
     constant = [[0.1 * PEAK]] * 40
-    curve = PlateauCurve(160, warmup_steps=20, plateaus=[(0, 60)], init_lr_ratio=0.1)
+    curve = StagedCurve([(20, 1.0), (108,), (32, 0.0, "1-sqrt")], start=0.1)
     assert_resumes(PLAIN, tmp_path, constant + expected_lrs(curve, range(160)), changes)
 
 
@@ -158,13 +142,14 @@ def compiled_once():
 def test_compiled_optimizer_resumes(tmp_path):
     """The program keeps its learning rates itself, because a hook would be compiled too."""
     changes = {
+        CURVE: "",
         OPTIMIZER + SCHEDULER: f"{lines_of_section('A compiled optimizer')}lrs = []\n",
         "    optimizer.step()\n": (
             '    lrs.append([float(optimizer.param_groups[0]["lr"])])\n    compiled_step()\n'
         ),
     }
     uninterrupted, resumed = run_and_resume(PLAIN, tmp_path, compiled_once, changes)
-    curve = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)], init_lr_ratio=0.05)
+    curve = StagedCurve([(20, 1.0), (140,), (40, 0.0, "1-sqrt")], start=0.05)
     assert uninterrupted.names["lrs"] == expected_lrs(curve, range(200))
     assert resumed.names["lrs"] == uninterrupted.names["lrs"][100:]
     assert resumed.has_model_of(uninterrupted)
@@ -188,14 +173,10 @@ RETURNS_TWO_SCHEDULERS = """\
 
 def test_reduce_lr_on_plateau_takes_over_in_lightning(tmp_path):
     """The monitored number never falls: each 32 updates but the first halve the learning rate."""
-    blocks = section_named(LIGHTNING).blocks
-    (steps_in_turn,) = [block.code for block in blocks if block.language == "py"]
+    steps_in_turn = lines_of_section("A warmup before `ReduceLROnPlateau` in Lightning")
     changes = {
         "from pathlib": (
-            "from torch.optim.lr_scheduler import ReduceLROnPlateau\n"
-            "from torch_bridge import StagedCurve\n"
-            "WARMUP = 20\n"
-            "from pathlib"
+            "from torch.optim.lr_scheduler import ReduceLROnPlateau\nWARMUP = 20\nfrom pathlib"
         ),
         ", self.lr_schedulers().get_last_lr()[0]": ', self.optimizers().param_groups[0]["lr"]',
         "        return loss\n": '        self.log("same", 1.0)\n        return loss\n',

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from support.docs.pages import programs
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import (
-    COUNTS_TOKENS,
+    COUNTING,
     PAGE_CURVE,
+    changes_to_count,
     changes_to_hold,
     expected_lrs,
     record_lrs,
@@ -87,16 +87,11 @@ def count_tokens(batches, rows, tokens):
     return counts
 
 
-COUNTING_TOKENS = []
-for program in programs():
-    if program.resumes and program.heading.endswith(", counting tokens"):
-        COUNTING_TOKENS.append(program.heading)
-
-
-@pytest.mark.parametrize("heading", COUNTING_TOKENS)
+@pytest.mark.parametrize("heading", COUNTING)
 def test_program_that_counts_tokens_resumes(heading, tmp_path):
     """A step of the curve is 1024 tokens, and an update has two micro-batches."""
-    uninterrupted, resumed = run_and_resume(heading, tmp_path, record_lrs_and_batches)
+    changes = changes_to_count(heading)
+    uninterrupted, resumed = run_and_resume(heading, tmp_path, record_lrs_and_batches, changes)
     names = uninterrupted.names
     updates = uninterrupted.recorded
     tokens = count_tokens(updates.batches, names["rows"], names["tokens"])
@@ -114,12 +109,12 @@ def test_program_that_counts_tokens_resumes(heading, tmp_path):
 
 
 def test_lightning_with_the_same_count_in_each_update(tmp_path):
-    changes = {
-        "clock=DataClock(UNIT)": "clock=DataClock(UNIT, count=5000)",
-        COUNTS_TOKENS: "",
-    }
-    heading = "PyTorch Lightning, counting tokens"
-    run = train(heading, tmp_path, changes=changes, record=record_lrs)
+    changes = changes_to_count("PyTorch Lightning")
+    del changes["    def configure_optimizers"]  # Lightning's own method steps the scheduler
+    changes["lambda_lr(optimizer, curve)"] = (
+        "lambda_lr(optimizer, curve, clock=DataClock(UNIT, count=5000))"
+    )
+    run = train("PyTorch Lightning", tmp_path, changes=changes, record=record_lrs)
     curve = run.names["curve"]
     steps = [5000 * update // 1024 for update in range(200)]
     assert run.recorded == [[learning_rate(1e-2, curve, step)] for step in steps]
@@ -128,8 +123,7 @@ def test_lightning_with_the_same_count_in_each_update(tmp_path):
 def test_lightning_with_a_hold_rule(tmp_path):
     """Every loss is below 1000, so the curve is held at its first step for 50 updates."""
     changes = changes_to_hold("HoldBelow(1000.0, 50)")
-    heading = "PyTorch Lightning, counting tokens"
-    run = train(heading, tmp_path, changes=changes, record=record_lrs)
+    run = train("PyTorch Lightning", tmp_path, changes=changes, record=record_lrs)
     curve = run.names["curve"]
     steps = [max(update - 50, 0) for update in range(200)]
     assert run.recorded == [[learning_rate(1e-2, curve, step)] for step in steps]

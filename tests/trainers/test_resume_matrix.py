@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from support.docs.pages import all_blocks
 from trainers import protocols
 
@@ -218,6 +219,13 @@ def test_legal_change_passes_without_a_word(file, change, tmp_path):
     with new_process(file, change.after, tmp_path) as trainer:
         trainer.load(checkpoint)
         check_next_update(trainer, file, change, tmp_path / "uninterrupted")
+
+
+def test_run_with_the_curve_of_the_page_can_become_longer() -> None:
+    stages = yaml.safe_load(code_of("curve.yaml"))
+    curve = Curve.from_dict({"total_steps": 10_000} | stages)
+    longer = Curve.from_dict({"total_steps": 15_000} | stages)
+    assert longer.same_until(curve, 8_000)
 
 
 SHOW_WARNINGS = [file for file, trainer in TRAINERS.items() if not trainer.hides_warnings]

@@ -8,20 +8,21 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from support.docs.pages import all_blocks, program_named
+from support.docs.pages import all_blocks, program_named, section_named
 from support.schedulers.runs import learning_rate
 from support.trees import equal_trees
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax import Curve, StagedCurve
 
-PAGE_CURVE = PlateauCurve(200, warmup_steps=20, plateaus=[(0, 60)])
+PAGE_CURVE = StagedCurve([(20, 1.0), (140,), (40, 0.0, "1-sqrt")])
 """The curve of most programs on the pages."""
 TRAINER_CURVE = StagedCurve([(10, 1.0), (150,), (40, 0.0, "1-sqrt")])
 """The curve of the program for Hugging Face's Trainer."""
@@ -55,25 +56,144 @@ def replaced(code: str, changes: Mapping[str, str]) -> str:
     return code
 
 
-COUNTS_TOKENS = """\
-    def lr_scheduler_step(self, scheduler, metric):
-        scheduler.step(count=int(self.trainer.strategy.reduce(self.tokens, reduce_op="sum")))
-        self.tokens = 0
+def method_of_page(heading: str) -> str:
+    """Return the only `py` block of a section, for a class of a program."""
+    (code,) = section_named(heading).code_in("py")
+    return code
+
+
+_DATA = """\
+ROWS, UNIT = 51_200, 1024
+torch.manual_seed(0)
+rows = torch.randn(ROWS, 8)
+tokens = torch.randint(1, 64, (ROWS,))
+curve = StagedCurve.wsd(int(tokens.sum()) // UNIT, warmup_steps="10%", decay_steps="20%")
+dataset = torch.utils.data.TensorDataset(rows, rows.sin().sum(1, keepdim=True), tokens)
 """
-"""Of the program "PyTorch Lightning, counting tokens"."""
-_PASSES_LOSS = """\
-    def lr_scheduler_step(self, scheduler, metric):
-        scheduler.step(self.all_gather(self.loss).mean())
-"""
+"""Pretends that each row is a text of this many tokens."""
+_IMPORTS = {"import StagedCurve": "import DataClock, StagedCurve"}
+_SCHEDULER = {"lambda_lr(optimizer, curve)": "lambda_lr(optimizer, curve, clock=DataClock(UNIT))"}
+
+
+def _for_lightning() -> dict[str, str]:
+    method = method_of_page("PyTorch Lightning, counting tokens")
+    return {
+        """\
+torch.manual_seed(0)
+inputs = torch.randn(8192, 8)
+dataset = torch.utils.data.TensorDataset(inputs, inputs.sin().sum(1, keepdim=True))
+loader = make_loader(dataset, 256,""": "loader = make_loader(dataset, 128,",
+        "\nclass Regression": f"{_DATA}\n\nclass Regression",
+        "nn.Linear(32, 1))\n": "nn.Linear(32, 1))\n        self.tokens = 0\n",
+        "        inputs, targets = batch\n": (
+            "        inputs, targets, tokens = batch\n        self.tokens += tokens.sum()\n"
+        ),
+        "if update % 20 == 0": "if update % 20 == 0 and batch_idx % 2",
+        "    def configure_optimizers": f"{indent(method, '    ')}\n    def configure_optimizers",
+        """\
+        updates = self.trainer.estimated_stepping_batches
+        curve = StagedCurve.wsd(updates, warmup_steps=20, decay_steps="20%")
+""": "",
+        "max_steps=200": "accumulate_grad_batches=2,\n    max_steps=200",
+    }
+
+
+def _for_fabric() -> dict[str, str]:
+    return {
+        """\
+torch.manual_seed(0)
+inputs = torch.randn(UPDATES * MICRO_BATCHES * 128, 8)
+dataset = torch.utils.data.TensorDataset(inputs, inputs.sin().sum(1, keepdim=True))
+""": "",
+        'curve = StagedCurve.wsd(UPDATES, warmup_steps=20, decay_steps="20%")\n': _DATA,
+        ', precision="bf16-mixed"': "",  # NumPy cannot hold the recorded rows
+        "for number, (inputs, targets)": "count = 0\nfor number, (inputs, targets, tokens_of_rows)",
+        "    if is_update:\n": "    count += tokens_of_rows.sum()\n    if is_update:\n",
+        "        scheduler.step()\n": (
+            '        scheduler.step(count=int(fabric.all_reduce(count, reduce_op="sum")))\n'
+            "        count = 0\n"
+        ),
+    }
+
+
+def _for_accelerate() -> dict[str, str]:
+    return {
+        """\
+torch.manual_seed(0)
+inputs = torch.randn(200 * MICRO_BATCHES * 128, 8)
+dataset = torch.utils.data.TensorDataset(inputs, inputs.sin().sum(1, keepdim=True))
+""": _DATA,
+        """\
+updates = count_updates(batches, epochs=1, accumulation=MICRO_BATCHES)
+curve = StagedCurve.wsd(updates, warmup_steps=updates // 10, decay_steps="20%")
+""": "count = 0\n",
+        "for inputs, targets in": "for inputs, targets, tokens_of_rows in",
+        "    with accelerator.acc": "    count += tokens_of_rows.sum()\n    with accelerator.acc",
+        "            scheduler.step()\n": (
+            '            scheduler.step(count=int(accelerator.reduce(count, "sum")))\n'
+            "            count = 0\n"
+        ),
+    }
+
+
+def _for_the_trainer() -> dict[str, str]:
+    counting = method_of_page("Hugging Face Trainer, counting tokens")
+    code = program_named("Hugging Face Trainer").code
+    _, begin, rest = code.partition("class CurveTrainer")
+    subclass, regression, _ = rest.partition("\n\nclass Regression")
+    return {
+        begin + subclass + regression: f"{_DATA}\n\n{counting}\n\nclass Regression",
+        "def forward(self, inputs, labels)": "def forward(self, inputs, labels, tokens)",
+        """\
+torch.manual_seed(0)
+dataset = [
+    {"inputs": inputs, "labels": inputs.sin().sum(0, keepdim=True)}
+    for inputs in torch.randn(12_800, 8)
+]
+""": """\
+dataset = [
+    {"inputs": row, "labels": row.sin().sum(0, keepdim=True), "tokens": count}
+    for row, count in zip(rows, tokens)
+]
+""",
+        "num_train_epochs=4": "num_train_epochs=1",
+    }
+
+
+def changes_to_count(heading: str) -> dict[str, str]:
+    """Return the changes with which a program of a page counts tokens instead of updates.
+
+    An update has two micro-batches of 128 rows.
+    """
+    if heading == "Hugging Face Trainer":
+        return _IMPORTS | _for_the_trainer()
+    own = {
+        "PyTorch Lightning": _for_lightning,
+        "Lightning Fabric": _for_fabric,
+        "accelerate": _for_accelerate,
+    }
+    return _IMPORTS | own[heading]() | _SCHEDULER
+
+
+COUNTING = ("PyTorch Lightning", "Lightning Fabric", "accelerate", "Hugging Face Trainer")
+"""The programs for which `changes_to_count` has changes."""
 
 
 def changes_to_hold(rule: str) -> dict[str, str]:
-    """Return the changes with which that program of Lightning holds its curve."""
+    """Return the changes with which the program for Lightning has a hold rule."""
+    changes = changes_to_count("PyTorch Lightning")
+    count = method_of_page("PyTorch Lightning, counting tokens")
+    hold = """\
+def lr_scheduler_step(self, scheduler, metric):
+    scheduler.step(self.all_gather(self.loss).mean())
+"""
+    configure = "    def configure_optimizers"
     return {
-        "import DataClock": f"import {rule.partition('(')[0]}",
-        "clock=DataClock(UNIT)": f"clock={rule}",
+        **changes,
+        "import StagedCurve": f"import {rule.partition('(')[0]}, StagedCurve",
         "        return loss\n": "        self.loss = loss.detach()\n        return loss\n",
-        COUNTS_TOKENS: _PASSES_LOSS,
+        configure: changes[configure].replace(indent(count, "    "), indent(hold, "    ")),
+        "lambda_lr(optimizer, curve)": f"lambda_lr(optimizer, curve, clock={rule})",
     }
 
 

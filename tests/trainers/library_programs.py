@@ -1,0 +1,264 @@
+"""Programs that train in other libraries, save, and resume when they are started again.
+
+Each contains the lines of its section on `docs/other_libraries.md`.
+"""
+
+SET_UP = """\
+from pathlib import Path
+
+import torch
+from plateau_jax import StagedCurve
+from torch import nn
+
+UPDATES, EPOCHS, PEAK = 120, 4, 0.01
+curve = StagedCurve.wsd(UPDATES, warmup_steps=12, decay_steps="20%")
+torch.manual_seed(0)
+inputs = torch.randn(960, 8)
+targets = inputs.sin().sum(1, keepdim=True)
+dataset = torch.utils.data.TensorDataset(inputs, targets)
+loader = torch.utils.data.DataLoader(dataset, 32)  # 30 batches
+model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(model.parameters(), PEAK)
+"""
+"""Stands in front of each program: data, a model, a curve."""
+
+MLX = """\
+import mlx.core as mx
+import mlx.nn
+from mlx.optimizers import AdamW
+from mlx.utils import tree_flatten, tree_unflatten
+
+table = mx.array(curve.learning_rate(range(UPDATES + 1), PEAK))
+
+
+def schedule(step):
+    return table[mx.minimum(step, UPDATES)]  # past the end, the last one
+
+
+def mean_loss(net, batch, target):
+    return mlx.nn.losses.mse_loss(net(batch), target)
+
+
+mx.random.seed(0)
+net = mlx.nn.Sequential(mlx.nn.Linear(8, 32), mlx.nn.Tanh(), mlx.nn.Linear(32, 1))
+adam = AdamW(schedule)
+weights, state = Path("net.safetensors"), Path("adam.safetensors")
+if state.exists():
+    net.load_weights(str(weights))
+    adam.state = tree_unflatten(list(mx.load(str(state)).items()))
+loss_and_gradients = mlx.nn.value_and_grad(net, mean_loss)
+data = mx.array(inputs.numpy()), mx.array(targets.numpy())
+batches = list(zip(*(array.reshape(30, 32, -1) for array in data)))
+while adam.step < UPDATES:
+    for batch, target in batches:
+        loss, gradients = loss_and_gradients(net, batch, target)
+        adam.update(net, gradients)
+        mx.eval(net.parameters(), adam.state)
+    net.save_weights(str(weights))
+    mx.save_safetensors(str(state), dict(tree_flatten(adam.state)))
+print("final loss", mean_loss(net, *data).item())
+"""
+
+PYTORCH_IGNITE = """\
+from ignite.engine import Events, create_supervised_trainer
+from ignite.handlers import Checkpoint, DiskSaver, LRScheduler
+from torch_bridge import lambda_lr
+
+trainer = create_supervised_trainer(model, optimizer, nn.MSELoss())
+scheduler = LRScheduler(lambda_lr(optimizer, curve))
+trainer.add_event_handler(Events.ITERATION_STARTED, scheduler)
+parts = {"trainer": trainer, "model": model, "optimizer": optimizer, "scheduler": scheduler}
+disk = DiskSaver("saved_ignite", require_empty=False)
+trainer.add_event_handler(Events.EPOCH_COMPLETED, Checkpoint(parts, disk))
+if saved := list(Path("saved_ignite").glob("*.pt")):
+    Checkpoint.load_objects(parts, saved[0])
+if trainer.state.epoch < EPOCHS:  # otherwise Ignite would train again
+    print("final loss", trainer.run(loader, max_epochs=EPOCHS).output)
+"""
+
+SKORCH = """\
+from skorch import NeuralNetRegressor
+from skorch.callbacks import Callback, Checkpoint
+from torch_bridge import lambda_lr
+
+
+class SkorchCurve(Callback):
+    def __init__(self, curve):
+        self.curve = curve
+
+    def on_train_begin(self, net, **_):
+        updates = sum(net.history[:, "train_batch_count"]) if net.history else 0
+        self.scheduler_ = lambda_lr(net.optimizer_, self.curve, last_epoch=updates - 1)
+
+    def on_batch_end(self, net, training, **_):
+        if training:
+            self.scheduler_.step()
+
+
+checkpoint = Checkpoint(monitor=None, dirname="saved_skorch")
+net = NeuralNetRegressor(
+    model,
+    optimizer=torch.optim.AdamW,
+    lr=PEAK,
+    batch_size=32,
+    train_split=None,
+    callbacks=[SkorchCurve(curve), checkpoint],
+    verbose=0,
+).initialize()
+if Path("saved_skorch/history.json").exists():
+    net.load_params(checkpoint=checkpoint)
+net.partial_fit(inputs, targets, epochs=EPOCHS - len(net.history))
+print("final loss", net.history[-1, "train_loss"])
+"""
+
+FASTAI = """\
+from fastai.basics import DataLoaders, Learner
+from fastai.callback.schedule import ParamScheduler
+from fastai.callback.tracker import SaveModelCallback
+
+schedule = ParamScheduler({"lr": lambda done: curve.learning_rate(round(done * UPDATES), PEAK)})
+save = SaveModelCallback(every_epoch=True, with_opt=True)
+loaders = DataLoaders(loader, loader)
+learner = Learner(loaders, model, nn.MSELoss(), path="saved_fastai", cbs=[schedule, save])
+epochs = len(list(Path("saved_fastai/models").glob("*.pth")))
+if epochs:
+    learner.load(f"model_{epochs - 1}", with_opt=True)
+learner.fit(EPOCHS, start_epoch=epochs)
+"""
+
+STABLE_BASELINES3 = """\
+import gymnasium
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import CheckpointCallback
+
+ROLLOUTS, STEPS = UPDATES, 32
+
+
+def learning_rate(progress_remaining):
+    return curve.learning_rate(round((1 - progress_remaining) * ROLLOUTS) - 1, PEAK)
+
+
+environment = gymnasium.make("CartPole-v1")
+saved = sorted(Path("saved_sb3").glob("*.zip"), key=lambda file: int(file.stem.split("_")[2]))
+if saved:
+    agent = PPO.load(saved[-1], environment)
+else:
+    agent = PPO("MlpPolicy", environment, learning_rate, n_steps=STEPS, batch_size=16, n_epochs=2)
+agent.learn(
+    ROLLOUTS * STEPS - agent.num_timesteps,
+    callback=CheckpointCallback(30 * STEPS, "saved_sb3"),
+    reset_num_timesteps=False,
+)
+"""
+
+NUMPYRO = """\
+import pickle
+
+import jax
+import numpyro
+from numpyro.distributions import Normal
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
+from plateau_jax import optax_schedule
+
+
+def draw(data):
+    mean = numpyro.sample("mean", Normal(0.0, 1.0))
+    numpyro.sample("data", Normal(mean, 1.0), obs=data)
+
+
+data, saved = targets.numpy(), Path("saved.pickle")
+svi = SVI(draw, AutoNormal(draw), numpyro.optim.Adam(optax_schedule(curve, PEAK)), Trace_ELBO())
+key = jax.random.key(0)
+state = svi.init(key, data)  # sets up the guide, so also for a run that resumes
+if saved.exists():
+    state = pickle.loads(saved.read_bytes())
+while state.optim_state[0] < UPDATES:
+    state = svi.run(key, 30, data, init_state=state, progress_bar=False).state
+    saved.write_bytes(pickle.dumps(state))
+print("final loss", svi.evaluate(state, data))
+"""
+
+RAY_TRAIN = """\
+import tempfile
+
+import ray.train
+from ray.train import Checkpoint, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+from torch_bridge import lambda_lr
+
+
+def train(config):
+    scheduler = lambda_lr(optimizer, config["curve"])
+    parts, epochs = {"model": model, "optimizer": optimizer, "scheduler": scheduler}, 0
+    if checkpoint := ray.train.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            saved = torch.load(Path(folder, "parts.pt"))
+        epochs = saved.pop("epochs")
+        for name, state in saved.items():
+            parts[name].load_state_dict(state)
+    for epoch in range(epochs, EPOCHS):
+        for batch, target in loader:
+            loss = nn.functional.mse_loss(model(batch), target)
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        with tempfile.TemporaryDirectory() as folder:
+            states = {name: part.state_dict() for name, part in parts.items()}
+            torch.save(states | {"epochs": epoch + 1}, Path(folder, "parts.pt"))
+            ray.train.report({"loss": loss.item()}, checkpoint=Checkpoint.from_directory(folder))
+
+
+run = RunConfig(name="run", storage_path=str(Path("saved_ray").resolve()))
+trainer = TorchTrainer(
+    train,
+    train_loop_config={"curve": curve},
+    scaling_config=ScalingConfig(num_workers=1),
+    run_config=run,
+)
+print("final loss", trainer.fit().metrics["loss"])
+"""
+
+CLEANRL = """
+from types import SimpleNamespace
+args, saved = SimpleNamespace(learning_rate=PEAK), Path("iteration.txt")
+for iteration in range(int(saved.read_text()) if saved.exists() else 1, UPDATES + 1):
+    optimizer.param_groups[0]["lr"] = curve.learning_rate(iteration - 1, args.learning_rate)
+    optimizer.step()
+    saved.write_text(str(iteration + 1))
+"""
+"""A loop over iterations, as in CleanRL's ppo.py."""
+
+TORCHVISION = """
+from torch_bridge import lambda_lr
+lr_scheduler = lambda_lr(optimizer, curve)
+optimizer.register_step_post_hook(lambda *_: lr_scheduler.step())
+parts, saved, begin = [model, optimizer, lr_scheduler], Path("checkpoint.pth"), 0
+if saved.exists():
+    begin, *states = torch.load(saved)
+    for part, state in zip(parts, states, strict=True):
+        part.load_state_dict(state)
+for epoch in range(begin, EPOCHS):
+    for image, target in loader:
+        loss = nn.functional.mse_loss(model(image), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.save([epoch + 1, *(part.state_dict() for part in parts)], saved)
+print("final loss", nn.functional.mse_loss(model(inputs), targets).item())
+"""
+"""The loop of torchvision's references/classification/train.py."""
+
+PROGRAMS = {
+    "MLX": MLX,
+    "PyTorch Ignite": PYTORCH_IGNITE,
+    "skorch": SKORCH,
+    "fastai": FASTAI,
+    "Stable-Baselines3": STABLE_BASELINES3,
+    "NumPyro": NUMPYRO,
+    "Ray Train": RAY_TRAIN,
+    "CleanRL": CLEANRL,
+    "torchvision's recipes": TORCHVISION,
+}
+"""By the name of the library on the page."""
