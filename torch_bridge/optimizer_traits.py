@@ -2,6 +2,12 @@
 
 For a class that is not named here, the host decides whether to skip an update, and its parameters
 may be sharded.
+
+To add an optimizer whose fused kernels can skip an update on the device, add it to
+`SKIP_ATTRIBUTES`. Try first what a skipped first update leaves behind: see `training.fused_sgd`. If
+torch cannot run a class on DTensors, add it to `_NOT_SHARDABLE`. Add the class to `FUSED` or
+`OTHERS` in `tests/support/training/optimizers.py`: every kind of training run then covers it. Name
+it in `docs/training_step.md`.
 """
 
 from collections.abc import Mapping
