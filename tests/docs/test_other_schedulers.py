@@ -188,10 +188,11 @@ def short_cases(row: Row) -> Iterator[RowValues]:
     for case in RECORDED:
         if case.row is not row:
             continue
-        lengths: list[str] = []
-        for name in sorted(LENGTHS & case.settings.keys()):
-            if isinstance(case.settings[name], int):
-                lengths.append(name)
+        lengths = [
+            name
+            for name in sorted(LENGTHS & case.settings.keys())
+            if isinstance(case.settings[name], int)
+        ]
         options = {name: case.settings[name] for name in case.settings if name not in lengths}
         if options in drawn:
             continue

@@ -81,8 +81,7 @@ def with_cooldowns() -> list[Curve]:
                     (50, 0, "1-sqrt"),
                 ]
             )
-            for at in (1, middle, 120, 149):
-                curves.append(curve.cooldown(at, 20))
+            curves.extend(curve.cooldown(at, 20) for at in (1, middle, 120, 149))
     return curves
 
 

@@ -83,16 +83,14 @@ def count_tokens(batches: list[Tensor], rows: Tensor, tokens: Tensor) -> list[in
     tokens_of_row = {}
     for row, count in zip(rows, tokens, strict=True):
         tokens_of_row[row.numpy().tobytes()] = int(count)
-    counts = []
-    for batch in batches:
-        counts.append(sum(tokens_of_row[row.numpy().tobytes()] for row in batch))
-    return counts
+    return [sum(tokens_of_row[row.numpy().tobytes()] for row in batch) for batch in batches]
 
 
-COUNTING_TOKENS = []
-for program in programs():
-    if program.resumes and program.heading.endswith(", counting tokens"):
-        COUNTING_TOKENS.append(program.heading)
+COUNTING_TOKENS = [
+    program.heading
+    for program in programs()
+    if program.resumes and program.heading.endswith(", counting tokens")
+]
 
 
 @pytest.mark.parametrize("heading", COUNTING_TOKENS)

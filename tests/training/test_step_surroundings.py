@@ -156,9 +156,7 @@ class Marked(Tensor):
 
 def test_batches_of_a_tensor_subclass() -> None:
     step = make_step()
-    data: list[Any] = []
-    for batch in DATA:
-        data.append(tuple(tensor.as_subclass(Marked) for tensor in batch))
+    data = [tuple(tensor.as_subclass(Marked) for tensor in batch) for batch in DATA]
     results = train(step, data)
     check_same_as_usual(step, results)
 

@@ -13,6 +13,19 @@ The levels of the other libraries come from their own code at the commit, in the
 training loop. `git log -p -- tests/support/peers/originals.py` shows the programs. Three originals
 of modded-nanogpt are exceptions: pull request 351 is only a description, and 343 and 345 have fixed
 lengths, so that their cases with other lengths are formulas.
+
+To add a row:
+
+1. Write it on `docs/other_schedulers.md`, where the columns are explained, with the version or the
+   commit of a new library under its heading. `Requires` is a condition in Python. The curve must
+   also be right without a warmup, a plateau or a decay, or the row requires `warmup >= 1`.
+2. Add a line to `learning_rates.jsonl`, with cases that cover all corners. An option that counts
+   updates goes into `LENGTHS` in `tests/docs/test_other_schedulers.py`, which then builds the curve
+   for every combination of short lengths that the row allows.
+3. Record the levels. For torch, transformers and optax, run this program. For any other library,
+   run its own code at the cited commit, and show the program in the commit message.
+
+`python -m support.peers.aged` says what to record again.
 """
 
 import json

@@ -47,9 +47,7 @@ def step_of(layout: Layout, prefix: str | None = None) -> TrainStep:
             params = list(zip(prefixed_names, params, strict=True))
         return {"params": params}
 
-    optimizers: list[Any] = []
-    for groups in layout:
-        optimizers.append(torch.optim.AdamW(list(map(group_of, groups)), lr=0.01))
+    optimizers = [torch.optim.AdamW(list(map(group_of, groups)), lr=0.01) for groups in layout]
     return make_step(model=model, optimizer=optimizers, loss_fn=square_loss)
 
 
