@@ -144,8 +144,7 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
     curves: list[Curve] = []
     if arguments:
         curves.append(Curve.from_dict(arguments))
-    for file in options.files:
-        curves.append(_read_curve(file))
+    curves.extend(_read_curve(file) for file in options.files)
     if options.cooldown:
         at, steps = options.cooldown
         curves = [curve.cooldown(at, steps) for curve in curves]

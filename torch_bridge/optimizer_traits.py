@@ -2,6 +2,12 @@
 
 For a class that is not named here, the host decides whether to skip an update, and its parameters
 may be sharded.
+
+To add an optimizer whose fused kernels can skip an update on the device, add it to
+`SKIP_ATTRIBUTES`. Try first what a skipped first update leaves behind: see `training.fused_sgd`. If
+torch cannot run a class on DTensors, add it to `_NOT_SHARDABLE`. Add the class to `FUSED` or
+`OTHERS` in `tests/support/training/optimizers.py`: every kind of training run then covers it. Name
+it in `docs/training_step.md`.
 """
 
 from collections.abc import Mapping
@@ -111,10 +117,11 @@ def updates_made(optimizer: Optimizer) -> int | None:
     Steps on a device are read, which synchronizes with it: call this when something is built or
     loaded, not per update.
     """
-    states: list[dict[str, Any]] = []
-    for entry in getattr(optimizer, "state", {}).values():
-        if isinstance(entry, dict):
-            states.append(cast("dict[str, Any]", entry))
+    states = [
+        cast("dict[str, Any]", entry)
+        for entry in getattr(optimizer, "state", {}).values()
+        if isinstance(entry, dict)
+    ]
     most = 0
     for state in states:
         most = max(most, _steps_in(state))
@@ -141,10 +148,7 @@ def _steps_in(state: dict[str, Any]) -> int:
 
 def _has_seen_only_zeros(state: dict[str, Any]) -> bool:
     """Return True if a parameter's state has moments, and all are zero."""
-    moments: list[Any] = []
-    for name in MOMENTS:
-        if name in state:
-            moments.append(state[name])
+    moments: list[Any] = [state[name] for name in MOMENTS if name in state]
     for moment in moments:
         # Quantized moments, as of torchao, have no sum.
         if type(getattr(moment, "_local_tensor", moment)) is not Tensor or _is_nonzero(moment):

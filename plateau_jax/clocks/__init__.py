@@ -3,4 +3,18 @@
 `hold_rule` (what a hold rule defines), `rules` (each with all that there is to know about it),
 `known_rules` (the list), `decision` (of all rules of a run, for NumPy, JAX and torch), `clock` (the
 argument `clock`, checked once for both packages), `position` (where a run is, and what moves it).
+
+To add a hold rule:
+
+1. In `rules`, write the class, a frozen dataclass derived from `HoldRule`, and its state, a
+   NamedTuple of int32 scalars, then float32 scalars, at least one of each. `_update` returns the
+   next state, and True if the rule holds the curve. It may use only operators, `xp.where`,
+   `xp.maximum` and `xp.minimum`, and keeps the dtype of a field: `xp.where(condition, 1,
+   state.field)`. It reads one number per update, the metric that the program passes.
+2. Add the class to `Rule` in `known_rules`.
+3. Write its spec in `tests/clocks/rules/`, and add the spec to the list in
+   `tests/clocks/rules/specs.py`. `test_below` is the nearest model, and `test_until_flat` for a
+   rule that holds only plateaus.
+4. Add the name to the `__init__.py` and the `__init__.pyi` of both packages, to `docs/reference/`
+   and to `docs/clocks.md`.
 """

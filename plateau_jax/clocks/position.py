@@ -152,9 +152,10 @@ def dump_position(clock: CheckedClock, position: Position) -> dict[str, Any]:
     The entries are `hold`, the states of the rules, and with a unit `consumed`, the samples or
     tokens of all updates, else `offset`, the step of the curve minus the number of updates.
     """
-    hold: list[dict[str, int | float]] = []
-    for state in position.rules:
-        hold.append({name: np.asarray(value).item() for name, value in state._asdict().items()})
+    hold: list[dict[str, int | float]] = [
+        {name: np.asarray(value).item() for name, value in state._asdict().items()}
+        for state in position.rules
+    ]
     if clock.unit is not None:
         return {"consumed": position.consumed(clock), "hold": hold}
     return {"offset": position.step - position.updates, "hold": hold}

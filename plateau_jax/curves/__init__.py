@@ -5,4 +5,15 @@
 tables), `plateau_curve`, `staged_curve`, `derived_curves` (cooldowns, continuations and parts),
 `batch_plan` (schedules of batch sizes), with `scaled_curve` (what `BatchPlan.scale` returns), and
 `plots`.
+
+To add a kind of curve:
+
+1. Write a frozen dataclass, `class Name(Curve, kind="name")`; `derived_curves` has short ones. Its
+   fields are the arguments that users write. `__post_init__` checks them, and calls `_freeze` with
+   the exact segments, from which everything else follows. Import the module in
+   `plateau_jax/__init__.py`, so that `Curve.from_dict` knows the kind.
+2. In `tests/`, generate it in `tests/support/curves/strategies.py`, with its exact levels in
+   `tests/support/numerics/oracle.py`, and add a curve to `tests/support/golden/curves.py`.
+3. If users call it by name, add the name to the `__init__.py` and the `__init__.pyi` of
+   `plateau_jax`, to `docs/reference/` and to `docs/curves.md`.
 """

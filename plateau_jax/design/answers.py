@@ -206,8 +206,7 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
     table = segment_table(curve.segments, np.float32(peak), _MAX_ROWS)
     handles = curve_and_peak_handles(curve, peak)
     advice = list(advice_about(curve, ("curve",)))
-    for remark in _remarks(peak, table.note, len(handles)):
-        advice.append(placed_message(remark))
+    advice.extend(placed_message(remark) for remark in _remarks(peak, table.note, len(handles)))
     return {
         "curve": arguments,
         "peak": peak,

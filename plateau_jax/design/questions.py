@@ -186,8 +186,7 @@ def record_warnings() -> Generator[list[Message]]:
     with _warnings, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CurveWarning)
         yield messages
-    for warning in caught:
-        messages.append(message_of(cast("Warning", warning.message)))
+    messages.extend(message_of(cast("Warning", warning.message)) for warning in caught)
 
 
 def placed_message(message: Message, place: Path = ()) -> dict[str, Any]:

@@ -148,10 +148,7 @@ class SegmentTable:
         return as_html([headings, *self._lines()], self.note)
 
     def _lines(self) -> list[tuple[str, ...]]:
-        lines: list[tuple[str, ...]] = []
-        for row in self.rows:
-            lines.append(tuple(row[column.name] for column in self.columns))
-        return lines
+        return [tuple(row[column.name] for column in self.columns) for row in self.rows]
 
 
 def segment_table(

@@ -2,4 +2,16 @@
 
 `series` has the equation of every shape, as a series around the middle of a piece. `known_shapes`
 has the list of shapes, and how users write them.
+
+To add a shape:
+
+1. Write its function in `series`, in at most a dozen lines; `cosine` and `exponential` are the
+   nearest models. Add a `Shape` with its name and its equation to the list in `known_shapes`. Its
+   place in the list decides its place in messages.
+2. In `tests/support/numerics/shapes.py`, write its formula and the inverse of the formula, which
+   share no code with the product. In `tests/`, run `python -m support.golden.write`.
+3. Document the equation in the docstrings of `StagedCurve`, `PlateauCurve` and `Curve.cooldown`,
+   and in `docs/curves.md`, whose picture `examples/plot_docs.py` draws.
+
+Nothing else knows shapes. The warmup of a `PlateauCurve` has a separate list, `WarmupShape`.
 """

@@ -247,8 +247,7 @@ def test_error_of_a_save_does_not_keep_its_copy(tmp_path: Path) -> None:
     copies: list[Any] = []
 
     def fail(tensors: dict[str, torch.Tensor], *_: Any) -> None:
-        for tensor in tensors.values():
-            copies.append(ref(tensor))
+        copies.extend(ref(tensor) for tensor in tensors.values())
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     checkpoints = Checkpoints(tmp_path)

@@ -266,9 +266,7 @@ def test_each_file_is_verified_by_one_rank(tmp_path: Path) -> None:
     names = sorted(files)
     expected = [names[0::3], names[1::3], names[2::3]]
     files_by_rank = on_each_rank(loading.files_to_verify, [checkpoint], processes=3)
-    verified: list[list[str]] = []
-    for files_of_rank in files_by_rank:
-        verified.append([name for _, name in files_of_rank])
+    verified = [[name for _, name in files_of_rank] for files_of_rank in files_by_rank]
     assert verified == expected
 
 

@@ -135,8 +135,7 @@ def test_clock_follows_its_curves(room, groups, skips, unit, begin, random):
     pairs = []
     for description, peaks_of_curve in groups:
         curve = build(description)
-        for peak in peaks_of_curve:
-            pairs.append((curve, peak))
+        pairs.extend((curve, peak) for peak in peaks_of_curve)
     random.shuffle(pairs)
     curves = [curve for curve, _ in pairs]
     with patch.object(learning_rates, "MAX_TABLE_VALUES", room):

@@ -81,9 +81,11 @@ def test_empty_steps_give_empty_values(curve, empty):
 def test_step_may_have_any_integer_dtype(dtype):
     limits = np.iinfo(dtype)
     fitting = [limits.min, limits.max]
-    for step in (-1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63):
-        if limits.min <= step <= limits.max:
-            fitting.append(step)
+    fitting.extend(
+        step
+        for step in (-1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63)
+        if limits.min <= step <= limits.max
+    )
     steps = np.array(fitting, dtype)
     on_device = torch.from_numpy(steps)
     for curve in (CURVE, PlateauCurve(MAX_STEP)):

@@ -35,8 +35,7 @@ LOSSES = 2.5 + (STEPS / 300) ** -0.5 + 0.05 * RUN(STEPS)
 
 def write_csv(name: str, **columns: np.ndarray) -> None:
     lines = [",".join(columns)]
-    for row in zip(*columns.values(), strict=True):
-        lines.append(",".join(map(str, row)))
+    lines.extend(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))
     Path(name).write_text("\n".join([*lines, ""]))
 
 

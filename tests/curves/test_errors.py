@@ -182,8 +182,10 @@ def check_error(error: Exception, error_type: type[Exception], beginning: str) -
 
 def check_copies(error: Exception) -> None:
     copies = [copy.copy(error), copy.deepcopy(error)]
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        copies.append(pickle.loads(pickle.dumps(error, protocol)))
+    copies.extend(
+        pickle.loads(pickle.dumps(error, protocol))
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+    )
     for copied in copies:
         assert type(copied) is type(error)
         assert str(copied) == str(error)

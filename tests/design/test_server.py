@@ -84,8 +84,7 @@ def test_question_with_a_charset_is_answered(server):
 def test_logs_may_be_large(server):
     lines = ["step,loss,lr\n"]
     spaces = " " * 900
-    for step in range(1, 1500):
-        lines.append(f"{step},{2 + 1 / step},0.001{spaces}\n")
+    lines.extend(f"{step},{2 + 1 / step},0.001{spaces}\n" for step in range(1, 1500))
     body = json.dumps(
         {"name": "log.csv", "content": b64encode("".join(lines).encode()).decode()}
     ).encode()

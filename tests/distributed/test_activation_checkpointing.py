@@ -128,9 +128,10 @@ def train_compiled(model):
             "adamw", model, carried_loss, carry=carry, precision="bf16", compile=True, max_norm=1.0
         )
     torch.manual_seed(2)
-    losses = []
-    for micro_batches in zip(batches(3), batches(3, seed=1), strict=True):
-        losses.append(step(*micro_batches).loss)
+    losses = [
+        step(*micro_batches).loss
+        for micro_batches in zip(batches(3), batches(3, seed=1), strict=True)
+    ]
     return losses, list(model.parameters())
 
 

@@ -151,8 +151,9 @@ def train_in_one_process(case):
     for update in range(case.updates):
         micro_batches = []
         for rank in range(case.processes):
-            for number in range(case.accumulation):
-                micro_batches.append(batch_of(case, update, rank, number))
+            micro_batches.extend(
+                batch_of(case, update, rank, number) for number in range(case.accumulation)
+            )
         results.append(by_hand.update(micro_batches))
     return results_of(results, list(model.parameters()))
 

@@ -1,12 +1,11 @@
-"""The rows of docs/other_schedulers.md and docs/trainer_schedules.md, and their recorded runs."""
+"""The rows of docs/other_schedulers.md, and their recorded runs."""
 
 import ast
 import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from support.docs.pages import ROOT, Section, sections
@@ -14,76 +13,40 @@ from support.peers.record import read_record
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
-PAGES = (ROOT / "docs" / "other_schedulers.md", ROOT / "docs" / "trainer_schedules.md")
+PAGE = ROOT / "docs" / "other_schedulers.md"
 PEAKS = (
     "peak",
-    "peak_lr",
-    "peak_value",
     "learning_rate",
     "base_learning_rate",
     "lr",
-    "base_lr",
-    "begin_value",
 )
 """The names of the peak in different libraries."""
 
 FITS = (
     # A run, a cycle and an epoch have at least one update.
     "total >= 1",
-    "total_steps >= 1",
-    "max_step >= 1",
     "max_steps >= 1",
     "num_iterations >= 1",
     "num_train_steps >= 1",
     "lr_decay_iters >= 1",
-    "decay_steps >= 1",
     "num_epochs >= 1",
-    "steps_per_cycle >= 1",
     "steps_per_epoch >= 1",
-    "steps * cycle_length >= 1",
-    "1 <= stop <= total",
-    "1 <= max_iters <= lr_decay_iters",
     "period >= 1",
-    "t_0 >= 1",
-    "cycle_len >= 1",
-    "epochs >= 1",
-    "batches >= 1",
-    "updates >= 1",
     "timescale is None or timescale >= 1",
-    "warmup_batches >= 1",
     # A warmup is below the length of the run.
     "warmup < total",
-    "warmup < steps",
     "warmup_steps < total",
-    "warmup_steps < total_steps",
-    "warmup_steps < decay_steps",
-    "warmup_steps < max_step",
     "warmup < num_train_steps",
     "warmup_iters < lr_decay_iters",
-    "warmup_epochs < epochs",
     "lr_warmup_steps < max_steps",
     (
         "lr_warmup_steps * (global_batch_size // devices // micro_batch_size)"
         " < max_tokens // devices // (micro_batch_size * max_seq_length)"
     ),
-    "lr_warmup_steps <= lr_decay_starting_step",
     # All phases together are at most as long as the run.
     "warmup + decay <= total",
-    "warmup + hold <= total",
-    "warmup + constant <= total",
-    "constant <= total",
     "warmup + decay <= num_train_steps",
-    "max(warmup, rewarmup) + decay <= num_train_steps // cycles",
-    "warmup + decay <= periods[0]",
-    "warmup_steps + cooldown_steps <= total_steps",
-    "warmup_steps + cooldown_steps <= decay_steps",
     "warmup_steps + round(warmdown_ratio * num_iterations) <= num_iterations",
-    "warmup <= epochs * updates",
-    "warmup + epochs_cooldown * updates <= epochs * updates",
-    "begin_step < end_step",
-    "decay_begin_step is None or decay_begin_step <= max_step",
-    "freeze_last_layer_epochs == 0 or freeze_last_layer_epochs < warmup_epochs",
-    "warmup + int(int(steps * cycle_length) * decay_fraction) <= int(steps * cycle_length)",
     "first < second",
 )
 """Conditions on lengths, besides those that a row states: lengths fit into the run, and drops
@@ -99,17 +62,12 @@ class Row:
     original: str
     """The call or the options of the original."""
     curve: str
-    """An expression. If it begins with a dot, it shortens the curves of the other rows."""
     requires: str
     """A condition on the arguments; "" for none."""
     past_end: str
     """What the original does past the end; "" if it stays at its last level."""
     definitions: dict[str, str]
     """The code that assigns a name: a block of the section, or a definition in the row."""
-
-    @property
-    def shortens(self) -> bool:
-        return self.curve.startswith(".")
 
 
 class Names(dict[str, Any]):
@@ -176,15 +134,13 @@ def rows_of(section: Section) -> Iterator[Row]:
 
 def all_rows() -> list[Row]:
     rows: list[Row] = []
-    for page in PAGES:
-        for section in sections(page):
-            rows.extend(rows_of(section))
+    for section in sections(PAGE):
+        rows.extend(rows_of(section))
     return rows
 
 
 ALL_ROWS = all_rows()
-ROWS = {(row.library, row.original): row for row in ALL_ROWS if not row.shortens}
-SHORTENING = {row.library: row for row in ALL_ROWS if row.shortens}
+ROWS = {(row.library, row.original): row for row in ALL_ROWS}
 
 
 # The recorded cases.
@@ -205,18 +161,12 @@ class RowValues:
     """Those of the levels; None for all."""
     raises: str = ""
     """The error of the original after the last level."""
-    cut: bool = False
-    """True if the run is shorter than its schedule."""
 
     def __str__(self) -> str:
-        cut = "cut-" if self.cut else ""
-        return f"{self.library}-{self.original}-{cut}{self.number}"
+        return f"{self.library}-{self.original}-{self.number}"
 
     @property
     def row(self) -> Row:
-        """The row that says how the original differs."""
-        if self.cut:
-            return SHORTENING[self.library]
         return ROWS[self.library, self.original]
 
     @property
@@ -248,41 +198,30 @@ class RowValues:
         return all(eval(condition, dict(self.settings)) for condition in conditions)
 
     def is_allowed(self) -> bool:
-        """Return True if the values satisfy what the rows require."""
-        rows = (ROWS[self.library, self.original], self.row)
-        required = [row.requires for row in rows if row.requires]
-        return all(eval(condition, self.names()) for condition in required)
+        """Return True if the values satisfy what the row requires."""
+        if not self.row.requires:
+            return True
+        return bool(eval(self.row.requires, self.names()))
 
     def names(self) -> Names:
         """Return the values of all names in the row of the original."""
         values = dict(self.settings)
         if self.counts is not None:
             values = in_samples(values)
-        # nanotron's groups; those of others have no effect.
-        lr = values.get("learning_rate", 1.0)
-        values["optimizer"] = SimpleNamespace(param_groups=[{"lr": 0.5 * lr}, {"lr": lr}])
-        return Names(values, ROWS[self.library, self.original].definitions)
+        return Names(values, self.row.definitions)
 
-    def curves(self) -> list[Curve]:
-        """Build the curve of each parameter group, as the rows say."""
-        expression = ROWS[self.library, self.original].curve
-        if self.cut:
-            expression += self.row.curve
-        curves = eval(expression, self.names())
-        if isinstance(curves, list):
-            return cast("list[Curve]", curves)
-        return [curves]
+    def curve(self) -> Curve:
+        """Build the curve as the row says."""
+        return eval(self.row.curve, self.names())
 
 
 def in_samples(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the values with lengths in samples, as Megatron-LM and OLMo-core count them."""
     batch = settings["batch"]
     converted = dict(settings)
-    for name in ("total", "warmup", "decay", "stop"):
+    for name in ("total", "warmup", "decay"):
         if name in settings:
             converted[name] = batch * settings[name]
-    if "periods" in settings:
-        converted["periods"] = [batch * period for period in settings["periods"]]
     return converted
 
 

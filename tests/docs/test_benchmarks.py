@@ -225,9 +225,7 @@ def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch: pytest.MonkeyPatc
     for _ in range(3):  # the captured loop does three updates before it captures
         eager(batch)
     for _ in range(5):
-        fillers = []
-        for parameter in 4 * list(eager.parameters):
-            fillers.append(torch.full_like(parameter, 7.0))
+        fillers = [torch.full_like(parameter, 7.0) for parameter in 4 * list(eager.parameters)]
         assert equal_trees(captured(batch), list(eager(batch)))
         for filler in fillers:
             assert (filler == 7).all()

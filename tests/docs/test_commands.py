@@ -151,11 +151,11 @@ def commands_of(section: Section) -> list[str]:
     """Return the commands that run one of the section's files."""
     files = {block.file for block in section.blocks if block.file}
     shell = "".join(section.code_in("sh")).replace("\\\n", " ")
-    commands: list[str] = []
-    for line in shell.splitlines():
-        if line.startswith("python ") and files.intersection(shlex.split(line)):
-            commands.append(line)
-    return commands
+    return [
+        line
+        for line in shell.splitlines()
+        if line.startswith("python ") and files.intersection(shlex.split(line))
+    ]
 
 
 def sections_with_commands() -> list[Section]:

@@ -1,4 +1,7 @@
-"""Contributors' pages name only files that exist; the docstring of a folder names all its files."""
+"""Contributors' pages, and the docstrings of folders, name only files that exist.
+
+The docstring of a folder names all its files.
+"""
 
 import ast
 import re
@@ -21,7 +24,18 @@ FOLDERS = [
 ]
 
 
-@pytest.mark.parametrize("path", sorted(PATHS))
+def docstring_of(folder: Path) -> str:
+    code = (folder / "__init__.py").read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(code)) or ""
+
+
+DOCSTRINGS = "\n".join(docstring_of(folder) for folder in FOLDERS)
+PATHS_OF_RECIPES = set(
+    re.findall(r"`((?:docs|examples|tests|plateau_jax|torch_bridge)/[\w./]*)`", DOCSTRINGS)
+)
+
+
+@pytest.mark.parametrize("path", sorted(PATHS | PATHS_OF_RECIPES))
 def test_named_paths_exist(path: str) -> None:
     pattern = path.rstrip("/").replace("…", "*").replace("NAME", "*")
     names = ("", "tests", "tests/support", "plateau_jax", "torch_bridge")
@@ -34,9 +48,6 @@ def test_named_paths_exist(path: str) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_docstring_of_folder_names_its_files(folder: Path) -> None:
-    code = (folder / "__init__.py").read_text(encoding="utf-8")
-    docstring = ast.get_docstring(ast.parse(code))
-    assert docstring
-    named = set(re.findall(r"`(\w+)`", docstring))
+    named = set(re.findall(r"`(\w+)`", docstring_of(folder)))
     modules = {file.stem for file in folder.glob("*.py")} - {"__init__"}
     assert modules <= named

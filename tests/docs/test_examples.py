@@ -260,11 +260,11 @@ def test_wrong_argument_is_named_in_one_line(wrong: WrongArguments, tmp_path: Pa
 
 def scripts_that_print_their_cost() -> list[str]:
     """Return the names of those that import `program`."""
-    names = []
-    for file in sorted(EXAMPLES.glob("*.py")):
-        if "\nimport program" in file.read_text(encoding="utf-8"):
-            names.append(file.name)
-    return names
+    return [
+        file.name
+        for file in sorted(EXAMPLES.glob("*.py"))
+        if "\nimport program" in file.read_text(encoding="utf-8")
+    ]
 
 
 def run_with_first_import(

@@ -44,10 +44,10 @@ def torchrun(
     folder: Path, script: str | Path, *arguments: str | int, processes: int = 2
 ) -> list[Program]:
     """Start an example in several processes, as torchrun does."""
-    programs = []
-    for environment in rank_environments(processes):
-        programs.append(start(folder, script, *arguments, environment=environment))
-    return programs
+    return [
+        start(folder, script, *arguments, environment=environment)
+        for environment in rank_environments(processes)
+    ]
 
 
 def run(

@@ -139,9 +139,9 @@ def test_bytes_per_parameter(
     step = TrainStep(model, optimizer, sum_of_outputs, PlateauCurve(10))
     step(torch.ones(1, size, dtype=dtype))
     assert len(tensors) == 2
-    for value in optimizer.state[model.weight].values():
-        if torch.is_tensor(value):
-            tensors.append(value)
+    tensors.extend(
+        value for value in optimizer.state[model.weight].values() if torch.is_tensor(value)
+    )
     in_training = sum(tensor.nbytes for tensor in tensors) / size**2
     assert round(in_training) == expected.training * dtype.itemsize // 4
 

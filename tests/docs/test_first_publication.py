@@ -1,6 +1,6 @@
 """`.ci/first_publication` fills in the address everywhere, and readers then install from PyPI.
 
-CONTRIBUTING says to delete the script, and this file, after the first release.
+The script says to delete it, and this file, after the first release.
 """
 
 import re

@@ -213,9 +213,9 @@ def test_reference_contains_no_unrendered_markup(reference: dict[str, BeautifulS
         shown = BeautifulSoup(str(body), "html.parser")
         for tag in shown.select(NOT_PROSE):
             tag.decompose()
-        for line in shown.get_text().splitlines():
-            if UNRENDERED.search(line):
-                wrong.append(f"{name}: {line}")
+        wrong.extend(
+            f"{name}: {line}" for line in shown.get_text().splitlines() if UNRENDERED.search(line)
+        )
     assert not wrong, "\n".join(wrong)
 
 
@@ -232,8 +232,7 @@ def test_only_code_scrolls_sideways_on_a_phone(
     wide: list[str] = []
     for file in html:
         phone.goto((site / file).as_uri())
-        for part in phone.evaluate(BEYOND_THE_EDGE, PHONE_WIDTH):
-            wide.append(f"{file}: {part}")
+        wide.extend(f"{file}: {part}" for part in phone.evaluate(BEYOND_THE_EDGE, PHONE_WIDTH))
     assert not wide, "\n".join(wide)
 
 

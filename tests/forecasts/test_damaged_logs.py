@@ -78,8 +78,7 @@ class Format:
         lines = []
         if self.header:
             lines.append(self.header + self.end)
-        for row in rows:
-            lines.append(self.line(row) + self.end)
+        lines.extend(self.line(row) + self.end for row in rows)
         return lines
 
     def content(self, lines):
@@ -110,11 +109,11 @@ class Format:
         lines = text.splitlines(keepends=True)
         if self.header:
             del lines[:1]
-        rows = []
-        for line in lines:
-            if line.strip() and line.endswith(("\r", "\n", "}")):
-                rows.append(self.row(line.strip()))
-        return rows
+        return [
+            self.row(line.strip())
+            for line in lines
+            if line.strip() and line.endswith(("\r", "\n", "}"))
+        ]
 
     def row(self, line):
         numbers = re.findall(r"\d[\d.e-]*", line)

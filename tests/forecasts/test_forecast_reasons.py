@@ -151,8 +151,10 @@ def run_from_lrs(curve, interval):
     rows = []
     if curve.warmup_steps:
         rows.append({"step": 0, "lr": float(curve(0))})
-    for step in range(interval, curve.total_steps + 1, interval):
-        rows.append({"step": step, "loss": 3.0, "lr": float(curve(step))})
+    rows.extend(
+        {"step": step, "loss": 3.0, "lr": float(curve(step))}
+        for step in range(interval, curve.total_steps + 1, interval)
+    )
     return LossRun.read(rows)
 
 

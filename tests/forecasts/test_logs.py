@@ -195,9 +195,7 @@ def code_in_tables(page):
             in_table = token.type == "table_open"
         if not in_table:
             continue
-        for child in token.children or ():
-            if child.type == "code_inline":
-                codes.append(child.content)
+        codes.extend(child.content for child in token.children or () if child.type == "code_inline")
     return codes
 
 

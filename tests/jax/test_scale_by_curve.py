@@ -172,8 +172,7 @@ def test_count_of_any_integer_type_is_clipped(x64, dtypes):
             low = int(jnp.iinfo(dtype).min)
             high = int(jnp.iinfo(dtype).max)
             # Of the last, int32 would keep 5.
-            for count in (low, high, 5, max(low, 5 - 2**33)):
-                counts.append(jnp.array(count, dtype))
+            counts.extend(jnp.array(count, dtype) for count in (low, high, 5, max(low, 5 - 2**33)))
         optimizer = scale_by_curve(STAIRS, PEAK, DataClock(3))
         state = optimizer.init(None)
         traces = []

@@ -83,9 +83,7 @@ def steps_of(dtype):
     low = int(jnp.iinfo(dtype).min)
     high = int(jnp.iinfo(dtype).max)
     steps = [low, high]
-    for step in (-1, 0, 1, 101, 999, 2**31):
-        if low <= step <= high:
-            steps.append(step)
+    steps.extend(step for step in (-1, 0, 1, 101, 999, 2**31) if low <= step <= high)
     return np.resize(np.array(steps, object), 8).astype(dtype)
 
 

@@ -77,8 +77,7 @@ def with_cooldowns():
                     (50, 0, "1-sqrt"),
                 ]
             )
-            for at in (1, middle, 120, 149):
-                curves.append(curve.cooldown(at, 20))
+            curves.extend(curve.cooldown(at, 20) for at in (1, middle, 120, 149))
     return curves
 
 

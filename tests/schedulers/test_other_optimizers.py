@@ -56,9 +56,7 @@ def test_wrapped_optimizer_trains_with_the_curve(wrapper: str) -> None:
     run.train(UPDATES - SAVED_AFTER)
     resumed.train(UPDATES - SAVED_AFTER)
 
-    expected: list[list[float]] = []
-    for step in range(UPDATES):
-        expected.append([learning_rate(peak, CURVE, step) for peak in PEAKS])
+    expected = [[learning_rate(peak, CURVE, step) for peak in PEAKS] for step in range(UPDATES)]
     assert run.lrs == expected
     assert resumed.lrs == expected[SAVED_AFTER:]
     assert run.part.get_last_lr() == lrs_of(run.inner)

@@ -193,9 +193,7 @@ def test_comparison_prints_table_and_note():
 def test_notebook_shows_same_table():
     comparison = Comparison(("a < b", "c"), (1.0, 1.03219), (1.0, 0.5), 0.1, 0.05)
     root = ElementTree.fromstring(comparison._repr_html_())
-    rows = []
-    for row in root.iter("tr"):
-        rows.append([cell.text or "" for cell in row])
+    rows = [[cell.text or "" for cell in row] for row in root.iter("tr")]
     assert rows == [
         ["", "bound", "best peak"],
         ["a < b", "1.000", "1.00"],

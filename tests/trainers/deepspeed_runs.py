@@ -138,9 +138,7 @@ def _train(engine: Any, optimizer: AdamW, updates: range, record: Record) -> Non
     def note(stepped: AdamW, *_: Any) -> None:
         # Stages 1 and 2 step the groups one at a time, in a list with one group, and stage 3 keeps
         # the parameters of the other groups out of them.
-        for group in stepped.param_groups:
-            if group["params"]:
-                lrs.append(float(group["lr"]))
+        lrs.extend(float(group["lr"]) for group in stepped.param_groups if group["params"])
 
     handle = optimizer.register_step_pre_hook(note)
     for update in updates:

@@ -35,9 +35,7 @@ class Options:
 
 
 def optimizer_of(peaks: Sequence[float]) -> torch.optim.Optimizer:
-    groups: list[dict[str, Any]] = []
-    for peak in peaks:
-        groups.append({"params": [torch.nn.Parameter(torch.ones(1))], "lr": peak})
+    groups = [{"params": [torch.nn.Parameter(torch.ones(1))], "lr": peak} for peak in peaks]
     return torch.optim.SGD(groups)
 
 

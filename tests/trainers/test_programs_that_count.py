@@ -81,10 +81,7 @@ def count_tokens(batches, rows, tokens):
     tokens_of_row = {}
     for row, count in zip(rows, tokens, strict=True):
         tokens_of_row[row.numpy().tobytes()] = int(count)
-    counts = []
-    for batch in batches:
-        counts.append(sum(tokens_of_row[row.numpy().tobytes()] for row in batch))
-    return counts
+    return [sum(tokens_of_row[row.numpy().tobytes()] for row in batch) for batch in batches]
 
 
 @pytest.mark.parametrize("heading", COUNTING)

@@ -192,10 +192,11 @@ def commit(
                 "training run saves to it"
             )
     # Those of different versions count, so that this save is newer than they are.
-    save_indices: list[int] = []
-    for checkpoint in list_with_damaged(directory):
-        if checkpoint.save_index < inf:
-            save_indices.append(int(checkpoint.save_index))
+    save_indices = [
+        int(checkpoint.save_index)
+        for checkpoint in list_with_damaged(directory)
+        if checkpoint.save_index < inf
+    ]
     manifest = _FORMAT.write(
         step=step,
         save_index=max(save_indices, default=0) + 1,

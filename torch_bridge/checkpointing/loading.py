@@ -479,8 +479,9 @@ def files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[Checkpoi
         # Also a file that does not belong to it: `SavedCheckpoint` would read it too.
         present = file_format.list_files(checkpoint.path)
         all_names = sorted({*present, *checkpoint.undamaged_manifest["files"]})
-        for name in all_names[processes.rank() :: processes.world_size()]:
-            files.append((checkpoint, name))
+        files.extend(
+            (checkpoint, name) for name in all_names[processes.rank() :: processes.world_size()]
+        )
     return files
 
 

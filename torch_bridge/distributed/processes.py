@@ -175,10 +175,7 @@ def _broadcast(batch: Any, source: int, device: torch.device) -> Any:
     """Return the batch of the rank `source`, on this rank's device if it was on a device there."""
     # It is sent through host memory, since the device of that rank, such as "cuda:1", has a
     # different name on this rank.
-    were_on_host: list[bool] = []
-    for leaf in pytree.tree_leaves(batch):
-        if isinstance(leaf, Tensor):
-            were_on_host.append(leaf.is_cpu)
+    were_on_host = [leaf.is_cpu for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
     sent = [pytree.tree_map_only(Tensor, Tensor.cpu, batch), were_on_host]
     distributed.broadcast_object_list(sent, source)
 

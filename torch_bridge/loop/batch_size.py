@@ -161,9 +161,9 @@ def _skipped_after_update(train_step: Callable[..., Any], batch: Any, accumulati
     """Make an update as training does, and return the number of updates skipped so far."""
     # All micro-batches of the update are in memory, but it is enough to run two: the second one
     # runs with the gradients of the first in memory, and further ones need no more.
-    copies: list[Any] = []
-    for _ in range(accumulation - 1):
-        copies.append(pytree.tree_map_only(Tensor, torch.clone, batch))
+    copies: list[Any] = [
+        pytree.tree_map_only(Tensor, torch.clone, batch) for _ in range(accumulation - 1)
+    ]
     result = train_step(batch, *copies[:1])
     if isinstance(result, StepResult):
         return int(result.skipped)

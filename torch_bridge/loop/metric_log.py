@@ -122,9 +122,10 @@ class MetricLog:
             return
         # Four copies to the host, of all losses, norms, learning rates and counters; the first one
         # waits.
-        columns: list[list[Any]] = []
-        for tensors in zip(*self._pending, strict=True):
-            columns.append(cast("list[Any]", torch.stack(tensors).tolist()))
+        columns: list[list[Any]] = [
+            cast("list[Any]", torch.stack(tensors).tolist())
+            for tensors in zip(*self._pending, strict=True)
+        ]
         self._pending.clear()
         for loss, norm, lrs, counters in zip(*columns, strict=True):
             self._add_row(loss, norm, lrs, counters)

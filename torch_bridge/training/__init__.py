@@ -5,4 +5,12 @@
 `precision`; `optimizers` (checks), `steppers` (steps of the optimizers), `fused_sgd` (workarounds
 for two defects of torch); `cuda_graphs` (capture, replay, guards); `status` (what an interrupted
 update or load makes the step reject); `step_state` and `optimizer_states`.
+
+To add a precision, add its name to `PrecisionName`, and its `autocast` and its `scale` to
+`Precision`; no other file names a precision. Reject it there on devices that cannot run it. Add
+training runs to `tests/training/kinds_of_run.py`, which are then compared with a hand-written loop.
+
+To support the wrapper of a trainer that keeps the torch optimizer in `.optimizer`, add its package
+to `_TRAINERS` in `optimizers`, if the wrapper adds nothing to an update.
+`tests/training/optimizers/test_wrapped_optimizers.py` compares the bits with and without it.
 """

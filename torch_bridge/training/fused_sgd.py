@@ -65,10 +65,7 @@ class Momentum:
         for group in self._optimizer.param_groups:
             if not group["momentum"] or not group["dampening"] or not group.get("fused"):
                 continue
-            trained: list[Tensor] = []
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    trained.append(parameter)
+            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             missing = self._missing(trained)
             if len(missing) < len(trained):
                 for parameter in missing:
@@ -76,11 +73,9 @@ class Momentum:
 
     def _missing(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         states = self._optimizer.state
-        missing: list[Tensor] = []
-        for parameter in parameters:
-            if states.get(parameter, {}).get(MOMENTUM) is None:
-                missing.append(parameter)
-        return missing
+        return [
+            parameter for parameter in parameters if states.get(parameter, {}).get(MOMENTUM) is None
+        ]
 
     def _write_zeros(self, parameter: Tensor) -> None:
         zeros = torch.zeros_like(parameter, requires_grad=False)

@@ -167,9 +167,10 @@ class LossNormalizer:
         # In float64, which the square of a float32 cannot overflow. Replicas have equal gradients,
         # so the sum over ranks would count each square once per replica.
         square = norm.double().square() / self._parallelism.replicas
-        numbers: list[Tensor] = []
-        for number in (total, weight if is_pair else 0.0, square, float(is_pair)):
-            numbers.append(self._as_tensor(number).double())
+        numbers = [
+            self._as_tensor(number).double()
+            for number in (total, weight if is_pair else 0.0, square, float(is_pair))
+        ]
         sums = torch.stack(numbers)
         if consumed is not None:
             sums = torch.cat([sums, split_count(consumed)])

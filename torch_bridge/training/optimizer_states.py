@@ -96,10 +96,7 @@ def _check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> No
 
 
 def _without_wrappers(names: Sequence[list[str]]) -> list[list[str]]:
-    plain_names: list[list[str]] = []
-    for group in names:
-        plain_names.append(list(map(without_wrappers, group)))
-    return plain_names
+    return [list(map(without_wrappers, group)) for group in names]
 
 
 def _have_equal_names(names: Sequence[list[str]], saved: Sequence[list[str]]) -> bool:

@@ -467,9 +467,7 @@ class TrainStep:
     def __str__(self) -> str:
         """Return the curve, its current step and learning rates, and the counters. Synchronizes."""
         counters = self._clock.read_counters()
-        lrs: list[float] = []
-        for lr in self._clock.lrs_at(counters.curve_step):
-            lrs.append(float(f"{lr:.6g}"))
+        lrs = [float(f"{lr:.6g}") for lr in self._clock.lrs_at(counters.curve_step)]
         fields = [
             self._describe_curves(),
             f"curve_step={counters.curve_step}",

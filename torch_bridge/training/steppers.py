@@ -232,10 +232,7 @@ class OptimizerSteppers:
             check_capturable(optimizer)
 
     def _current_parameter_ids(self) -> list[list[int]]:
-        ids_by_group: list[list[int]] = []
-        for group in all_groups(self._optimizers):
-            ids_by_group.append(list(map(id, group["params"])))
-        return ids_by_group
+        return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
 
     def step(self, skip: Tensor, skip_number: Tensor) -> None:
         """Step all optimizers unless `skip`, a bool scalar; `skip_number` has it in float32."""

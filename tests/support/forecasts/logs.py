@@ -59,10 +59,7 @@ def kept_losses(run: LossRun, kept: Any) -> LossRun:
 
 def rows_of(**columns: Sequence[Any] | NDArray[Any]) -> list[dict[str, Any]]:
     """Return the rows of a log with these columns."""
-    rows: list[dict[str, Any]] = []
-    for cells in zip(*columns.values(), strict=True):
-        rows.append(dict(zip(columns, cells, strict=True)))
-    return rows
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 
 
 def csv_of(**columns: Sequence[Any] | NDArray[Any]) -> str:

@@ -80,8 +80,7 @@ def write_json(path: Path, value: dict[str, Any] | list[Any]) -> None:
             lines.append(f"{json.dumps(key)}: {json.dumps(entry)}")
     else:
         start, end = "[]"
-        for item in value:
-            lines.append(json.dumps(item))
+        lines.extend(json.dumps(item) for item in value)
     text = f"{start}\n" + ",\n".join(lines) + f"\n{end}\n"
     with path.open("x", encoding="utf-8", newline="\n") as file:
         file.write(text)

@@ -504,9 +504,7 @@ def _run_with_loader() -> GoldenProgram:
     model = distribute(Scale(), "fsdp", device="cpu")
     optimizer = SGD(model.parameters(), 0.125, momentum=0.5)
     step = TrainStep(model, optimizer, _mean_loss, CURVE)
-    samples: list[Batch] = []
-    for index in range(12):
-        samples.append((torch.tensor([1.0, index, -1.0]) / 8, torch.ones(3)))
+    samples = [(torch.tensor([1.0, index, -1.0]) / 8, torch.ones(3)) for index in range(12)]
     loader = make_loader(samples, 4 // processes, num_workers=0)
     batches = _endless(loader)
     log = MetricLog(every=3)

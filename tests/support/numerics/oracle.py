@@ -221,8 +221,10 @@ def _scaled_parts(
         factor = scale_factor(batch, reference, exponent)
         stop = min(end, total)
         if start < stop:
-            for part in _cut_parts(parent, start, stop)[:-1]:
-                parts.append(replace(part, begin=part.begin + start).times(factor))
+            parts.extend(
+                replace(part, begin=part.begin + start).times(factor)
+                for part in _cut_parts(parent, start, stop)[:-1]
+            )
     return total, [*parts, parent.parts[-1].times(factor)]
 
 

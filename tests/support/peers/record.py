@@ -4,15 +4,25 @@ In `tests/`, in the environment of the tests: `python -m support.peers.record`.
 
 The first line of `learning_rates.jsonl` has the version or the commit of each library. Each other
 line has an original, as a row of the pages names it, and its cases. A case has values for the names
-of the row, and the multiplier of each update, or those of several groups, with 12 digits. Where
-they are needed, it has the samples or tokens of each update (`counts`), the numbers of the updates,
-otherwise 0, 1, 2, …, and the error that the original raises then. In a new case, leave out
-`levels`.
+of the row, and the multiplier of each update with 12 digits. If they are needed, it has the samples
+or tokens of each update (`counts`), the numbers of the updates, otherwise 0, 1, 2, …, and the error
+that the original raises then. In a new case, leave out `levels`.
 
 The levels of the other libraries come from their own code at the commit, in the order of their own
-training loop. `git log -p -- tests/support/peers/originals.py` shows the programs. Three originals
-of modded-nanogpt are exceptions: pull request 351 is only a description, and 343 and 345 have fixed
-lengths, so that their cases with other lengths are formulas.
+training loop. `git log -p -- tests/support/peers` shows the programs.
+
+To add a row:
+
+1. Write it on `docs/other_schedulers.md`, where the columns are explained, with the version or the
+   commit of a new library under its heading. `Requires` is a condition in Python. The curve must
+   also be right without a warmup, a plateau or a decay, or the row requires `warmup >= 1`.
+2. Add a line to `learning_rates.jsonl`, with cases that cover all corners. An option that counts
+   updates goes into `LENGTHS` in `tests/docs/test_other_schedulers.py`, which then builds the curve
+   for every combination of short lengths that the row allows.
+3. Record the levels. For torch, transformers and optax, run this program. For any other library,
+   run its own code at the cited commit, and show the program in the commit message.
+
+`python -m support.peers.aged` says what to record again.
 """
 
 import json

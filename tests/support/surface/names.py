@@ -101,10 +101,11 @@ def _parameters(function: Any) -> str:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of a class without one, such as a warning
         return ""
-    parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        if parameter.name not in ("self", "cls"):
-            parameters.append(parameter.replace(annotation=inspect.Parameter.empty))
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+        if parameter.name not in ("self", "cls")
+    ]
     return str(inspect.Signature(parameters))
 
 

@@ -109,9 +109,10 @@ class Kind:
     ) -> list[list[Batch]]:
         """Return the micro-batches of each update; bad updates have these values in turn."""
         data = batches(count * self.accumulation, seed=seed, time=self.time, device=device)
-        updates: list[list[Batch]] = []
-        for start in range(0, len(data), self.accumulation):
-            updates.append(data[start : start + self.accumulation])
+        updates = [
+            data[start : start + self.accumulation]
+            for start in range(0, len(data), self.accumulation)
+        ]
         for number, value in zip(sorted(bad), cycle(values), strict=False):
             micro_batches = updates[number]
             micro_batches[-1] = nonfinite(micro_batches[-1], value)

@@ -78,8 +78,7 @@ def test_equal_numbers_of_different_types():
 def test_too_many_shapes_for_graphs():
     updates = []
     for turn in range(6):
-        for rows in range(MAX_GRAPHS + 3):
-            updates.append([batch(rows, turn)])
+        updates.extend([batch(rows, turn)] for rows in range(MAX_GRAPHS + 3))
     runs = MAX_GRAPHS * (WARM_UPS + 1) + 3 * 6
     check_captures(updates, captures=MAX_GRAPHS, runs=runs)
 

@@ -193,9 +193,7 @@ def updates_without_waiting(run):
     """Go past a copy of the counters."""
     if run.is_captured:  # for short and for long batches: a capture would wait
         assert len(graphs_of(run.step).captured) == 2
-    data = []
-    for number in range(17):
-        data.append(run.next_micro_batches(is_bad=number % 3 == 1))
+    data = [run.next_micro_batches(is_bad=number % 3 == 1) for number in range(17)]
     with no_waiting():
         for micro_batches in data:
             run.update(micro_batches)

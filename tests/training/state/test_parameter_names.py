@@ -40,9 +40,7 @@ def step_of(layout, prefix=None):
             params = list(zip(prefixed_names, params, strict=True))
         return {"params": params}
 
-    optimizers = []
-    for groups in layout:
-        optimizers.append(torch.optim.AdamW(list(map(group_of, groups)), lr=0.01))
+    optimizers = [torch.optim.AdamW(list(map(group_of, groups)), lr=0.01) for groups in layout]
     return make_step(model=model, optimizer=optimizers, loss_fn=square_loss)
 
 
