@@ -115,9 +115,8 @@ class LossRun:
 
         Args:
             source: The path of a file: CSV with commas or tabs, JSON lines or a list, or the lines
-                of a console; in UTF-8 or with a byte-order mark, optionally compressed with gzip.
-                Or rows: a list of dictionaries, such as that of a `MetricLog`, or a pandas data
-                frame.
+                of a console; in UTF-8, or in UTF-16 with a byte-order mark. Or rows: a list of
+                dictionaries, such as that of a `MetricLog`, or a pandas data frame.
             curve: The curve of the run, or a mapping that describes it. Without it the learning
                 rates of the log are used, with straight lines between them; the sums of the law
                 then leave out the updates before the first logged learning rate.

@@ -122,7 +122,7 @@ class LogTable:
                 cell = cast("list[Any]", cell)[0]
             if _is_missing(step) or _is_missing(cell):
                 continue
-            row_place = self.log.place(index)
+            row_place = self.log.place_of(index)
             place = f"{row_place}: {_shown(column)}"
             value = _number(cell, place)
             checked_step = _checked_step(step, f"{row_place}: {_shown(self.step)}")
@@ -168,7 +168,7 @@ def _find_column(
     log: Log, rows: Sequence[Row], argument: str, chosen: str | None, reader: str
 ) -> str:
     """Return the column that the user chose, or else the only one with a usual name."""
-    if not log.rows:
+    if not any(log.rows):
         raise ValueError(f"{log.name} has no rows")
     columns = columns_of(rows)
     patterns = _USUAL_COLUMNS[argument]

@@ -1,6 +1,5 @@
 """Forecasts on the page in a browser: from opened logs, for every curve, those of `LossFit`."""
 
-import gzip
 import re
 from collections.abc import Iterator
 
@@ -206,15 +205,6 @@ def test_two_logs_are_fitted_together(design: DesignPage) -> None:
     design.do("Remove run.csv")
     expect(design.page.locator("[data-figure=forecast]")).to_have_count(0)
     expect(design.button("Open a log…")).to_be_focused()
-
-
-def test_compressed_log_is_opened(design: DesignPage) -> None:
-    design.choose(run=gzip.compress(TEXT.encode()))
-    design.set("Trained with", "Cosine")
-    design.accept()
-    expect_forecast(design, "Stable", FORECAST_OF_STABLE)
-    reason = "the intervals were tested on runs of 3000 to 201524 steps"
-    expect(design.notes).to_contain_text(reason)
 
 
 def test_rejected_logs_say_why(design: DesignPage) -> None:

@@ -1,6 +1,5 @@
 """Wrong runs, logs, fits and forecasts: errors name the value, and say what to do instead."""
 
-import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,45 +160,21 @@ def read_bytes(content: bytes) -> LossRun:
 
 
 SHORT_LOG = "step,loss,note\n1,3,é\n2,2,\n"
-COMPRESSED = gzip.compress(SHORT_LOG.encode())
 
 
-@wrong(ValueError, "log, line 2: byte 0xe9 is not UTF-8: save the log as UTF-8, or pass its rows")
+@wrong(
+    ValueError,
+    "log: 'utf-8' codec can't decode byte 0xe9",
+    "save the log as UTF-8, or pass its rows",
+)
 def test_log_in_latin_1() -> None:
     read_bytes(SHORT_LOG.encode("latin-1"))
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-@wrong(ValueError, "log, line 1: a zero byte, as in UTF-16, but no byte-order mark: save")
-def test_log_without_its_byte_order_mark(encoding: str) -> None:
-    text = SHORT_LOG.replace("é", "")
-    read_bytes(text.encode(encoding))
-
-
-@wrong(ValueError, "log, line 2: byte 0x00 is not UTF-16-LE: save the log as UTF-8")
+@wrong(ValueError, "log: 'utf-16-le' codec can't decode byte", "save the log as UTF-8")
 def test_half_of_a_character_in_utf_16() -> None:
     text = SHORT_LOG.replace("é", "\ud800")
     read_bytes(text.encode("utf-16", "surrogatepass"))
-
-
-@pytest.mark.parametrize("tail", [b"", bytes(4096)])
-@wrong(ValueError, "log is a ")
-def test_gzip_file_that_is_cut_off(tail: bytes) -> None:
-    """The zeros are what a crash may leave: they would be decompressed to rows."""
-    read_bytes(COMPRESSED[:-8] + tail)
-
-
-@wrong(ValueError, "log is a damaged gzip file: CRC check failed")
-def test_damaged_gzip_file() -> None:
-    content = bytearray(COMPRESSED)
-    content[-5] ^= 1
-    read_bytes(bytes(content))
-
-
-@wrong(ValueError, "log is a damaged gzip file: Error -3 while decompressing data")
-def test_gzip_file_with_damaged_data() -> None:
-    sevens = bytes([7] * 100)
-    read_bytes(COMPRESSED[:10] + sevens)
 
 
 # Files and their cells.
@@ -240,16 +215,6 @@ def test_missing_file() -> None:
 @wrong(ValueError, "log has no rows")
 def test_empty_file() -> None:
     read_text("")
-
-
-@pytest.mark.parametrize("text", ["step,loss\n1,3", "step,loss", '{"step": 1, "lo'])
-@wrong(
-    ValueError,
-    "log has no rows: the last line has no line end and may be incomplete; if the row is complete, "
-    "end it with a newline",
-)
-def test_only_row_without_a_line_end(text: str) -> None:
-    read_text(text)
 
 
 @pytest.mark.parametrize("text", ['{"step": [\n', '{\n"loss": 3}\n'])

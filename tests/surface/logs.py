@@ -11,7 +11,7 @@ curve = PlateauCurve(100)
 rows = [{"step": 0, "lr": 0.1}, {"step": 50, "lr": "5.00e-02"}]
 
 compare_log(rows, curve, 0.1)  # LogComparison
-compare_log(rows, curve, 0.2, groups=[(curve, 0.1)])  # LogComparison
+compare_log(rows, curve, 0.2)  # LogComparison
 compare_log(rows, curve, 0)  # raises ValueError
 compare_log(rows, curve, varied(0.1))  # 1.1754943508222875e-38 … 3.4028235677973362e+38, else ValueError
 compare_log(rows, 100, 0.1)  # raises TypeError
