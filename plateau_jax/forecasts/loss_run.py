@@ -84,7 +84,7 @@ class LossRun:
         step_array = _checked_steps(steps, curve)
         loss_array = _checked_losses(losses)
         if len(step_array) != len(loss_array):
-            raise ValueError(f"steps has {len(step_array)} items and losses has {len(loss_array)}")
+            raise ValueError(f"steps has length {len(step_array)}, and losses {len(loss_array)}")
         if loss_array[0] > _LARGEST_FIRST_LOSS:
             problem = f"the first loss is {loss_array[0]:.4g}, as if the losses were perplexities"
             warn(f"{problem}: take the logarithm")

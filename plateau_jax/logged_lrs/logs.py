@@ -261,5 +261,6 @@ def keep_latest(cells: Sequence[Cell], has: str, sources: str) -> tuple[list[Cel
     replaced = [cell for cell in cells if value_at.get(cell.step) != cell.value]
     if 2 * len(replaced) >= len(cells) > 0:
         count = len({cell.step for cell in cells})
-        raise ValueError(f"{has} at {count} steps: keep those of one {sources}, sorted by step")
+        has_at = f"{has} at {checks.plural(count, 'step')}"
+        raise ValueError(f"{has_at}: keep those of one {sources}, sorted by step")
     return kept, replaced

@@ -200,7 +200,7 @@ def test_page_without_curves(server: Server) -> None:
         ({"peak": "high"}, ".peak = 'high' must be a number"),
         ({"steps": "1"}, ".steps = '1' must be a list"),
         ({"steps": []}, ": there are no logged losses"),
-        ({"steps": [1]}, ": steps has 1 items and losses has 50"),
+        ({"steps": [1]}, ": steps has length 1, and losses 50"),
         ({"steps": [[1], 2]}, ".steps = [[1], 2] must be a sequence of integers"),
         ({"losses": [3.0, True]}, ".losses[1] = True must be a number"),
         ({"losses": [3.0, float("nan")]}, ".losses[1] = nan must be finite and positive"),

@@ -52,7 +52,7 @@ def test_text_as_peak() -> None:
     make_run(peak_value="1")
 
 
-@wrong(ValueError, "steps has 2 items and losses has 3")
+@wrong(ValueError, "steps has length 2, and losses 3")
 def test_fewer_steps_than_losses() -> None:
     make_run(steps=[1, 2])
 

@@ -183,14 +183,14 @@ def test_state_of_two_optimizers_for_one(step: TrainStep) -> None:
     step_of_one.load_state_dict(step.state_dict())
 
 
-@wrong(ValueError, "state_dict", "has 1 items; the number of optimizers is 2")
+@wrong(ValueError, "state_dict", "has length 1; the number of optimizers is 2")
 def test_state_without_the_second_optimizer(step: TrainStep) -> None:
     state: Any = step.state_dict()
     state["optimizer"] = state["optimizer"][:1]
     step.load_state_dict(state)
 
 
-@wrong(ValueError, "state_dict", "has 4 items; the number of optimizers is 2")
+@wrong(ValueError, "state_dict", "has length 4; the number of optimizers is 2")
 def test_state_with_four_optimizers(step: TrainStep) -> None:
     state: Any = step.state_dict()
     state["optimizer"] = state["optimizer"] * 2
