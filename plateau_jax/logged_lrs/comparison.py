@@ -60,7 +60,7 @@ class LogComparison:
     def __str__(self) -> str:
         digits = f"with up to {self.digits} digits"
         if self.digits is None:
-            digits = f"whose digits are not known; they are judged by {KNOWN_DIGITS}"
+            digits = f"whose digits are not known: {KNOWN_DIGITS} are assumed"
         lines = [f"the log has {checks.plural(self.num_lrs, 'learning rate')} {digits}"]
         if self.first_difference is None:
             lines += ["all are on the curve", *[fault.text for fault in self.faults]]
@@ -81,7 +81,7 @@ class LogComparison:
             difference = f"if the log counts updates from 1, {difference}"
         texts = [fault.text for fault in self.faults]
         if not texts:
-            why = "none that this function knows explains all rows, or fewer than three differ"
+            why = "no known fault explains all rows, or fewer than three rows differ"
             return [difference, f"no fault is named: {why}"]
         if len(texts) == 1:
             return [difference, f"this fault explains all rows: {texts[0]}"]
