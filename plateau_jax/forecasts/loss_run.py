@@ -162,7 +162,7 @@ class LossRun:
         loss: str | None,
         lr: str | None,
     ) -> Self:
-        table = LogTable.from_log(log, step, "LossRun.read")
+        table = LogTable.from_log(log, step)
         loss_by_step = read_losses(table, loss)
         lrs_from = None
         is_given = curve is not None

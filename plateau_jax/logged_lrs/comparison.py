@@ -168,7 +168,7 @@ def compare_parsed_log(
     log: Log, curve: Curve, peak: float, *, step: str | None, lr: str | None
 ) -> LogComparison:
     """Compare a parsed log with a curve: see `compare_log`."""
-    table = LogTable.from_log(log, step, "compare_log")
+    table = LogTable.from_log(log, step)
     if lr is None and {"Wall time", "Value"} <= set(columns_of(log.rows)):
         lr = "Value"  # in a CSV file of TensorBoard
     cells = read_lr_cells(table, lr)

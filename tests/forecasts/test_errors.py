@@ -372,22 +372,22 @@ def test_no_row_with_a_step_and_a_loss() -> None:
 # Columns: the error names the argument that helps.
 
 
-@wrong(UnclearLogError, "no usual column for step among 'epoch', 'loss'", "step=...")
+@wrong(UnclearLogError, "no usual column for step among 'epoch', 'loss'", "with step=")
 def test_no_usual_column_of_steps() -> None:
     read_rows(rows_of(epoch=[1], loss=[3]))
 
 
-@wrong(UnclearLogError, "several columns for step, 'step', '_step'", "step=...")
+@wrong(UnclearLogError, "several columns for step, 'step', '_step'", "with step=")
 def test_several_columns_of_steps() -> None:
     read_rows(rows_of(step=[1], _step=[1], loss=[3]))
 
 
-@wrong(UnclearLogError, "column for loss among 'step', 'val_loss'", "loss=...")
+@wrong(UnclearLogError, "column for loss among 'step', 'val_loss'", "with loss=")
 def test_no_usual_column_of_losses() -> None:
     read_rows(rows_of(step=[1], val_loss=[3]))
 
 
-@wrong(UnclearLogError, "several columns for loss, 'loss', 'train_loss'", "loss=...")
+@wrong(UnclearLogError, "several columns for loss, 'loss', 'train_loss'", "with loss=")
 def test_several_columns_of_losses() -> None:
     row_with_another_name = {"step": 3, "train_loss": 3}
     read_rows([*TWO_ROWS, row_with_another_name])
@@ -406,7 +406,7 @@ def test_misspelled_name_of_a_column() -> None:
 @wrong(
     UnclearLogError,
     "no usual column for lr among 'step', 'loss': give the run's curve",
-    "lr=...",
+    "with lr=",
 )
 def test_no_column_of_learning_rates() -> None:
     LossRun.read(TWO_ROWS, CURVE)
