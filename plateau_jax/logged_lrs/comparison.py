@@ -11,7 +11,6 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.logged_lrs.faults import Fault, find_faults, lrs_at, peak_limits
-from plateau_jax.logged_lrs.log_files import Log
 from plateau_jax.logged_lrs.logs import Cell, LogTable, columns_of, read_log, read_lr_cells
 from plateau_jax.logged_lrs.printed import KNOWN_DIGITS, PrintedLrs
 
@@ -161,20 +160,14 @@ def compare_log(
         raise ValueError(checks.must("peak_value", peak_value, "be positive"))
     # Without float32's digits in the report.
     peak = float(checks.number("peak_value", peak_value))
-    return compare_parsed_log(read_log(source), checked, peak, step=step, lr=lr)
-
-
-def compare_parsed_log(
-    log: Log, curve: Curve, peak: float, *, step: str | None, lr: str | None
-) -> LogComparison:
-    """Compare a parsed log with a curve: see `compare_log`."""
+    log = read_log(source)
     table = LogTable.from_log(log, step)
     if lr is None and {"Wall time", "Value"} <= set(columns_of(log.rows)):
         lr = "Value"  # in a CSV file of TensorBoard
     cells = read_lr_cells(table, lr)
     if not cells:
         raise ValueError(f"{log.name} has no learning rates")
-    comparison = _compare_cells(cells, curve, peak)
+    comparison = _compare_cells(cells, checked, peak)
     if comparison is None:
         raise ValueError(
             f"the learning rates of {log.name} have too few digits: as they are printed, all may "
