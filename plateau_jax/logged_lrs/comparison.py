@@ -64,32 +64,30 @@ class LogComparison:
         if self.first_difference is None:
             lines += ["all are on the curve", *[fault.text for fault in self.faults]]
         else:
-            lines += self._explanation()
+            lines += [self._difference(), *_explanation(self.faults)]
         if self.not_logged:
             lines.append(self.not_logged)
         return "\n".join(lines)
 
-    def _explanation(self) -> list[str]:
-        """Return the first difference and the faults, a line each."""
+    def _difference(self) -> str:
         logged, expected = f"{self.logged:.6g}", f"{self.expected:.6g}"
         if logged == expected:
             logged, expected = f"{self.logged:.9g}", f"{self.expected:.9g}"
         lr = f"the learning rate at step {self.first_difference}"
         difference = f"{lr} is {logged}, not {expected} as on the curve"
         if self.counts_from == 1:
-            difference = f"if the log counts updates from 1, {difference}"
-        texts = [fault.text for fault in self.faults]
-        if not texts:
-            why = "no known fault explains all rows, or fewer than three rows differ"
-            return [difference, f"no fault is named: {why}"]
-        if len(texts) == 1:
-            return [difference, f"this fault explains all rows: {texts[0]}"]
-        listed = [f"- {text}" for text in texts]
-        return [
-            difference,
-            f"{len(texts)} faults explain all rows; later rows may decide:",
-            *listed,
-        ]
+            return f"if the log counts updates from 1, {difference}"
+        return difference
+
+
+def _explanation(faults: Sequence[Fault]) -> list[str]:
+    if not faults:
+        why = "no known fault explains all rows, or fewer than three rows differ"
+        return [f"no fault is named: {why}"]
+    if len(faults) == 1:
+        return [f"this fault explains all rows: {faults[0].text}"]
+    listed = [f"- {fault.text}" for fault in faults]
+    return [f"{len(faults)} faults explain all rows; later rows may decide:", *listed]
 
 
 def compare_log(
@@ -198,7 +196,10 @@ def difference_from(
     comparison = _compare_cells(cells, curve, peak)
     if comparison is None:
         return ""
-    return "; ".join(comparison._explanation())
+    difference = comparison._difference()
+    if comparison.fault is None:
+        return difference
+    return f"{difference}: {comparison.fault.text}"
 
 
 def _compare_cells(cells: Sequence[Cell], curve: Curve, peak: float) -> LogComparison | None:
