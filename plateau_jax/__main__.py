@@ -26,7 +26,7 @@ from plateau_jax.export.vectors import vectors_as_json
 from plateau_jax.forecasts.loss_fit import fit_losses
 from plateau_jax.forecasts.loss_run import LossRun
 from plateau_jax.lazy_names import naming_missing_package
-from plateau_jax.logged_lrs.comparison import LogComparison, compare_parsed_log
+from plateau_jax.logged_lrs.comparison import LogComparison, compare_log
 from plateau_jax.logged_lrs.log_files import decode_log, parse_log
 from plateau_jax.logged_lrs.logs import UnclearLogError
 from plateau_jax.option_parser import command_line_parser
@@ -261,12 +261,12 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
 
 
 def _compare_with_log(options: argparse.Namespace, curve: Curve) -> LogComparison:
-    name = "standard input" if options.log == "-" else options.log
-    log = parse_log(decode_log(_read_bytes(options.log), name), name)
+    log = options.log
+    if log == "-":
+        text = decode_log(_read_bytes(log), "standard input")
+        log = parse_log(text, "standard input").rows
     try:
-        return compare_parsed_log(
-            log, curve, options.peak, step=options.step_column, lr=options.lr_column
-        )
+        return compare_log(log, curve, options.peak, step=options.step_column, lr=options.lr_column)
     except UnclearLogError as error:
         advice = f"name one with --{error.argument}-column"
         raise ValueError(f"{error.problem}: {advice}") from None

@@ -117,6 +117,13 @@ def must(path: Path | str, value: Any, requirement: str) -> Message:
     return Message(path, f" = {short_repr(value)} must {requirement}")
 
 
+def plural(number: int, noun: str) -> str:
+    """Return a number with a noun, such as "1 update" or "2 updates"."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}s"
+
+
 def short_repr(value: Any) -> str:
     """Return the repr of a value for an error message, on one line and cut to 200 characters."""
     try:

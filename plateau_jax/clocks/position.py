@@ -190,7 +190,7 @@ def read_position(
         step, rest = divmod(consumed, checks.at_least("unit", unit, 1))
     saved = cast("list[Any]", state["hold"])
     if not isinstance(saved, list) or len(saved) != len(rules):
-        raise ValueError(f"state_dict has hold = {checks.short_repr(saved)} for {len(rules)} rules")
+        raise ValueError(f"state_dict has hold = {checks.short_repr(saved)}; rules: {len(rules)}")
     return Position(updates, step, rest, tuple(map(_read_rule_state, saved, rules)))
 
 

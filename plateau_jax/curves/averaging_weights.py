@@ -92,7 +92,7 @@ def _check_lengths(mean_of: Any, num_blocks: int) -> list[int]:
     lengths = [at_least(("mean_of", index), length, 1) for index, length in enumerate(mean_of)]
     if len(lengths) != num_blocks:
         raise ValueError(
-            f"there are {num_blocks} steps and {len(lengths)} lengths in mean_of: give each step a "
+            f"steps has length {num_blocks}, and mean_of {len(lengths)}: give each step a "
             "length, or one length for all"
         )
     return lengths

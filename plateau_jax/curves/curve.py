@@ -542,7 +542,7 @@ class Curve(ABC):
     def _to_draw(self) -> sampling.CurveToDraw:
         phrases = self._legend_phrases()
         if self._depth == 0:  # derived curves name their last step in a phrase already
-            phrases = [f"{self.total_steps} steps", *phrases]
+            phrases = [checks.plural(self.total_steps, "step"), *phrases]
         return sampling.CurveToDraw(self._exact_segments, self, phrases)
 
     @abstractmethod

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, TypeGuard
 
-from plateau_jax.arguments.checks import A_COUNT, MAX_STEP, Message, Path, count, must
+from plateau_jax.arguments.checks import A_COUNT, MAX_STEP, Message, Path, count, must, plural
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.numerics.exact import scaled
 
@@ -22,7 +22,7 @@ def _percentage_in_steps(path: Path | str, written: str, total_steps: int) -> in
     # In decimals: 32.3 % of 1000 is 323, but floats give 322.
     steps = int(scaled(Decimal(total_steps), percentage) // 100)
     if percentage and not steps:
-        text = f" = {written!r} of {total_steps} steps rounds down to 0 steps"
+        text = f" = {written!r} of {plural(total_steps, 'step')} rounds down to 0"
         warn(Message(path, f"{text}. Write a larger percentage, or a number of steps"))
     return steps
 
@@ -75,7 +75,7 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
         raise ValueError(Message(("stages", rests[1], "steps"), " = 'rest' may appear only once"))
     missing = total_steps - sum(steps)
     if missing < 0 or (missing > 0 and not rests):
-        problem = f" add up to {sum(steps)} steps, not to total_steps = {total_steps}"
+        problem = f" add up to {plural(sum(steps), 'step')}, not to total_steps = {total_steps}"
         if missing > 0:
             problem += ": write 'rest' for one of the lengths"
         raise ValueError(Message("stages", problem))

@@ -16,6 +16,7 @@ from plateau_jax.arguments.checks import (
     number,
     one_of,
     pairs,
+    plural,
     ratio,
     short_repr,
 )
@@ -163,7 +164,7 @@ class PlateauCurve(Curve):
         warmup = "no warmup"
         if self.warmup_steps:
             rise = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g}"
-            warmup = f"{rise} over {self.warmup_steps} steps"
+            warmup = f"{rise} over {plural(self.warmup_steps, 'step')}"
         decay = f"{self.decay_shape} decay to {self.min_lr_ratio:g}"
         return [warmup, decay, *self._plateau_phrases()]
 
@@ -297,7 +298,7 @@ def _warn_of_small_plateaus(plateaus: Sequence[tuple[float, float]], after_warmu
         return
     for _, duration in plateaus:
         if duration and not exact.percent_of(after_warmup, duration):
-            text = f"a duration of {duration} % of {after_warmup} steps rounds down to 0 steps"
+            text = f"a duration of {duration} % of {plural(after_warmup, 'step')} rounds down to 0"
             advice = "Write a longer one, or absolute_plateaus in steps"
             warn(Message("plateaus", f": {text}. {advice}"))
             return

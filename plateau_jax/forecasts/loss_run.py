@@ -84,7 +84,7 @@ class LossRun:
         step_array = _checked_steps(steps, curve)
         loss_array = _checked_losses(losses)
         if len(step_array) != len(loss_array):
-            raise ValueError(f"steps has {len(step_array)} items and losses has {len(loss_array)}")
+            raise ValueError(f"steps has length {len(step_array)}, and losses {len(loss_array)}")
         if loss_array[0] > _LARGEST_FIRST_LOSS:
             problem = f"the first loss is {loss_array[0]:.4g}, as if the losses were perplexities"
             warn(f"{problem}: take the logarithm")
@@ -115,9 +115,8 @@ class LossRun:
 
         Args:
             source: The path of a file: CSV with commas or tabs, JSON lines or a list, or the lines
-                of a console; in UTF-8 or with a byte-order mark, optionally compressed with gzip.
-                Or rows: a list of dictionaries, such as that of a `MetricLog`, or a pandas data
-                frame.
+                of a console; in UTF-8, or in UTF-16 with a byte-order mark. Or rows: a list of
+                dictionaries, such as that of a `MetricLog`, or a pandas data frame.
             curve: The curve of the run, or a mapping that describes it. Without it the learning
                 rates of the log are used, with straight lines between them; the sums of the law
                 then leave out the updates before the first logged learning rate.
@@ -163,7 +162,7 @@ class LossRun:
         loss: str | None,
         lr: str | None,
     ) -> Self:
-        table = LogTable.from_log(log, step, "LossRun.read")
+        table = LogTable.from_log(log, step)
         loss_by_step = read_losses(table, loss)
         lrs_from = None
         is_given = curve is not None

@@ -10,8 +10,7 @@ import numpy as np
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
-from plateau_jax.logged_lrs.faults import Fault, Group, factor_limits, find_faults, lrs_at
-from plateau_jax.logged_lrs.log_files import Log
+from plateau_jax.logged_lrs.faults import Fault, find_faults, lrs_at, peak_limits
 from plateau_jax.logged_lrs.logs import Cell, LogTable, columns_of, read_log, read_lr_cells
 from plateau_jax.logged_lrs.printed import KNOWN_DIGITS, PrintedLrs
 
@@ -58,36 +57,37 @@ class LogComparison:
         return None
 
     def __str__(self) -> str:
-        lrs = f"{self.num_lrs} learning rates with up to {self.digits} digits"
+        digits = f"with up to {self.digits} digits"
         if self.digits is None:
-            unknown = f"whose digits are not known, judged by {KNOWN_DIGITS}"
-            lrs = f"{self.num_lrs} learning rates {unknown}"
-        texts = [fault.text for fault in self.faults]
-        if self.logged is None or self.expected is None:
-            lines = [f"{lrs}: all are on the curve", *texts]
+            digits = f"whose digits are not known: {KNOWN_DIGITS} are assumed"
+        lines = [f"the log has {checks.plural(self.num_lrs, 'learning rate')} {digits}"]
+        if self.first_difference is None:
+            lines += ["all are on the curve", *[fault.text for fault in self.faults]]
         else:
-            difference = f"the first that is not on the curve is at step {self.first_difference}"
-            if self.counts_from == 1:
-                difference = f"if the log counts updates from 1, {difference}"
-            _, expected = _as_different_texts(self.logged, self.expected)
-            lines = [f"{lrs}: {difference}, {self.logged!r} instead of {expected}"]
-            lines += _as_explanation(self.faults)
+            lines += [self._difference(), *_explanation(self.faults)]
         if self.not_logged:
             lines.append(self.not_logged)
         return "\n".join(lines)
 
+    def _difference(self) -> str:
+        logged, expected = f"{self.logged:.6g}", f"{self.expected:.6g}"
+        if logged == expected:
+            logged, expected = f"{self.logged:.9g}", f"{self.expected:.9g}"
+        lr = f"the learning rate at step {self.first_difference}"
+        difference = f"{lr} is {logged}, not {expected} as on the curve"
+        if self.counts_from == 1:
+            return f"if the log counts updates from 1, {difference}"
+        return difference
 
-def _as_explanation(faults: Sequence[Fault]) -> list[str]:
-    texts = [fault.text for fault in faults]
-    if not texts:
-        why = "none that this function knows explains all of them, or fewer than three are not on"
-        return [f"no fault is named: {why} the curve"]
-    if faults[0].name == "past the end":
-        return texts
-    if len(texts) == 1:
-        return [f"this fault explains all of them: {texts[0]}"]
-    listed = [f"- {text}" for text in texts]
-    return [f"{len(texts)} faults explain all of them, and later rows may decide:", *listed]
+
+def _explanation(faults: Sequence[Fault]) -> list[str]:
+    if not faults:
+        why = "no known fault explains all rows, or fewer than three rows differ"
+        return [f"no fault is named: {why}"]
+    if len(faults) == 1:
+        return [f"this fault explains all rows: {faults[0].text}"]
+    listed = [f"- {fault.text}" for fault in faults]
+    return [f"{len(faults)} faults explain all rows; later rows may decide:", *listed]
 
 
 def compare_log(
@@ -95,7 +95,6 @@ def compare_log(
     curve: AnyCurve,
     peak_value: float,
     *,
-    groups: Sequence[tuple[AnyCurve, float]] = (),
     step: str | None = None,
     lr: str | None = None,
 ) -> LogComparison:
@@ -119,10 +118,9 @@ def compare_log(
     Args:
         source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
             updates: the row of step n should have the learning rate at step n of the curve. If the
-            log counts from 1, the result says that the learning rates are one update late.
+            log counts from 1, its learning rates are one update late.
         curve: The curve that the run should have followed, or a mapping that describes it.
         peak_value: Its peak learning rate.
-        groups: The curves and the peaks of the other parameter groups, if there are any.
         step: The column of steps, as in `LossRun.read`.
         lr: The column of learning rates, as in `LossRun.read`; in a CSV file of TensorBoard,
             `Value`. If a cell is a list, its first item is used.
@@ -133,8 +131,7 @@ def compare_log(
         `digits` and `not_logged`. As text it is a report.
 
     Raises:
-        TypeError: `source` is neither a path nor rows; `curve` is not a curve; `groups` is not a
-            sequence of pairs.
+        TypeError: `source` is neither a path nor rows, or `curve` is not a curve.
         ValueError: The log has no learning rates, or no column or several have a usual name: the
             message says which argument to pass. A cell is not a number, or a file is damaged.
             Later rows replace half of the learning rates or more, as if the log had several runs or
@@ -153,130 +150,28 @@ def compare_log(
     >>> comparison.first_difference, comparison.fault.name, comparison.fault.most
     (10, 'too fast', 4)
     """
-    main = _checked_group((), curve, peak_value)
-    others: list[Group] = []
-    for path, other_curve, other_peak in checks.pairs("groups", groups, "(curve, peak_value)"):
-        others.append(_checked_group(path, other_curve, other_peak))
-    log = read_log(source)
-    return compare_parsed_log(log, main.curve, main.peak, others, step=step, lr=lr)
-
-
-def _checked_group(path: checks.Path, curve: Any, peak: Any) -> Group:
-    curve = as_curve((*path, "curve"), curve)
-    if curve.unit is not None:
-        units = f"a step is {curve.unit} samples or tokens, but a log counts updates"
-        raise ValueError(Message((*path, "curve"), f" is from BatchPlan.scale: {units}"))
-    path_of_peak = (*path, "peak_value")
-    if not checks.peak(path_of_peak, peak) > 0:
-        raise ValueError(checks.must(path_of_peak, peak, "be positive"))
+    checked = as_curve("curve", curve)
+    if checked.unit is not None:
+        units = f"a step is {checked.unit} samples or tokens, but a log counts updates"
+        raise ValueError(Message("curve", f" is from BatchPlan.scale: {units}"))
+    if not checks.peak("peak_value", peak_value) > 0:
+        raise ValueError(checks.must("peak_value", peak_value, "be positive"))
     # Without float32's digits in the report.
-    return Group(curve, float(checks.number(path_of_peak, peak)))
-
-
-def compare_parsed_log(
-    log: Log,
-    curve: Curve,
-    peak: float,
-    groups: Sequence[Group] = (),
-    *,
-    step: str | None,
-    lr: str | None,
-) -> LogComparison:
-    """Compare a parsed log with a curve: see `compare_log`."""
-    table = LogTable.from_log(log, step, "compare_log")
+    peak = float(checks.number("peak_value", peak_value))
+    log = read_log(source)
+    table = LogTable.from_log(log, step)
     if lr is None and {"Wall time", "Value"} <= set(columns_of(log.rows)):
         lr = "Value"  # in a CSV file of TensorBoard
     cells = read_lr_cells(table, lr)
     if not cells:
         raise ValueError(f"{log.name} has no learning rates")
-    comparison = _compare_cells(cells, curve, peak, groups)
+    comparison = _compare_cells(cells, checked, peak)
     if comparison is None:
         raise ValueError(
             f"the learning rates of {log.name} have too few digits: as they are printed, all may "
             "be on the curve, but with further zeros they are not: log them as in f'{lr:.3e}'"
         )
     return comparison
-
-
-def _compare_cells(
-    cells: Sequence[Cell], curve: Curve, peak: float, groups: Sequence[Group] = ()
-) -> LogComparison | None:
-    """Compare the learning rates of a log with a curve.
-
-    The log may count updates from 0 or from 1. None if the zeros that bare numbers lack decide
-    whether all rows are on the curve.
-    """
-    logged = PrintedLrs.from_cells(cells)
-    from_zero = _compare(logged, curve, peak, groups, counts_from=0)
-    if from_zero.first_difference is None:
-        return from_zero
-    if logged.digits is None or logged.digits < _DIGITS_OF_FLOAT32:
-        widest = PrintedLrs.from_cells(cells, are_formatted=True)
-        for start in (0, 1):
-            expected = lrs_at(logged.steps - start, curve, peak)
-            if widest.contain(expected).all() and not logged.contain(expected).all():
-                return None
-    if logged.steps[0] == 0:
-        return from_zero
-    from_one = _compare(logged, curve, peak, groups, counts_from=1)
-    if from_one.first_difference is None:
-        return from_zero  # one update late, or fewer rows differ than a fault needs
-    if from_zero.faults:
-        further = [fault for fault in from_one.faults if _is_new(fault, from_zero.faults)]
-        texts = [f"if the log counts updates from 1: {fault.text}" for fault in further]
-        further = [fault._replace(text=text) for fault, text in zip(further, texts, strict=True)]
-        return replace(from_zero, faults=from_zero.faults + tuple(further))
-    if from_one.faults or from_one.first_difference > from_zero.first_difference:
-        return from_one
-    return from_zero
-
-
-def _is_new(fault: Fault, faults: Sequence[Fault]) -> bool:
-    """Return True for a fault that explains a log only if it counts from 1."""
-    is_within = any(
-        fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
-        for wider in faults
-    )
-    # From 0, the number of these is one more or less.
-    return fault.name not in ("late", "early", "past the end") and not is_within
-
-
-def _compare(
-    logged: PrintedLrs, curve: Curve, peak: float, groups: Sequence[Group], counts_from: int
-) -> LogComparison:
-    updates = replace(logged, steps=logged.steps - counts_from)
-    expected = lrs_at(updates.steps, curve, peak)
-    faults = tuple(find_faults(updates, expected, curve, peak, groups))
-    comparison = LogComparison(
-        num_lrs=len(logged),
-        digits=logged.digits,
-        counts_from=counts_from,
-        first_difference=None,
-        logged=None,
-        expected=None,
-        faults=faults,
-        not_logged=_not_logged(logged, curve),
-    )
-    rows = np.flatnonzero(~logged.contain(expected))
-    if not rows.size:
-        return comparison
-    return replace(
-        comparison,
-        first_difference=int(logged.steps[rows[0]]),
-        logged=float(logged.values[rows[0]]),
-        expected=float(expected[rows[0]]),
-    )
-
-
-def _not_logged(logged: PrintedLrs, curve: Curve) -> str:
-    places: list[str] = []
-    if logged.steps[0] > 0:
-        places.append(f"before step {logged.steps[0]}")
-    if logged.steps[-1] < curve.total_steps:
-        places.append(f"after step {logged.steps[-1]}")
-    if not places:
-        return ""
-    return f"not in the log: the learning rates {' and '.join(places)}"
 
 
 def difference_from(
@@ -293,29 +188,90 @@ def difference_from(
         has_peak_from_log: The peak was read from the log, so a different one is no difference.
     """
     logged = PrintedLrs.from_cells(cells)
-    for start in (0, 1):
-        values = lrs_at(logged.steps - start, curve, peak)
-        has_factor = has_peak_from_log and factor_limits(logged, values) is not None
+    for counts_from in (0, 1):
+        values = lrs_at(logged.steps - counts_from, curve, peak)
+        has_factor = has_peak_from_log and peak_limits(logged, values, peak) is not None
         if has_factor or logged.contain(values).all():
             return ""
     comparison = _compare_cells(cells, curve, peak)
-    if comparison is None or comparison.logged is None or comparison.expected is None:
+    if comparison is None:
         return ""
-    lr, expected = _as_different_texts(comparison.logged, comparison.expected)
-    text = (
-        f"the learning rate at step {comparison.first_difference} is {lr}, not {expected} as on "
-        "the curve"
+    difference = comparison._difference()
+    if comparison.fault is None:
+        return difference
+    return f"{difference}: {comparison.fault.text}"
+
+
+def _compare_cells(cells: Sequence[Cell], curve: Curve, peak: float) -> LogComparison | None:
+    """Compare learning rates with a curve; the log may count updates from 0 or from 1.
+
+    None if the zeros that bare numbers lack decide whether all rows are on the curve.
+    """
+    logged = PrintedLrs.from_cells(cells)
+    from_zero = _compare(logged, curve, peak, counts_from=0)
+    if from_zero.first_difference is None:
+        return from_zero
+    if logged.digits is None or logged.digits < _DIGITS_OF_FLOAT32:
+        widest = PrintedLrs.from_cells(cells, are_formatted=True)
+        for counts_from in (0, 1):
+            expected = lrs_at(logged.steps - counts_from, curve, peak)
+            if widest.contain(expected).all() and not logged.contain(expected).all():
+                return None
+    if logged.steps[0] == 0:
+        return from_zero
+    from_one = _compare(logged, curve, peak, counts_from=1)
+    if from_one.first_difference is None:
+        return from_zero  # one update late, or fewer rows differ than a fault needs
+    further = [fault for fault in from_one.faults if _is_new(fault, from_zero.faults)]
+    if from_zero.faults:
+        return replace(from_zero, faults=(*from_zero.faults, *further))
+    if further or from_one.first_difference > from_zero.first_difference:
+        return from_one
+    return from_zero
+
+
+def _is_new(fault: Fault, faults: Sequence[Fault]) -> bool:
+    """Return True for a fault that explains a log only if it counts from 1."""
+    is_within = any(
+        fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
+        for wider in faults
     )
-    if comparison.counts_from == 1:
-        text += " (if the log counts updates from 1)"
-    if comparison.fault is not None:
-        text += f": {comparison.fault.text}"
-    return text
+    # From 0, the number of these is one more or less.
+    return fault.name not in ("late", "early", "past the end") and not is_within
 
 
-def _as_different_texts(logged: float, expected: float) -> tuple[str, str]:
-    """Return two learning rates with six digits, or with nine if these are the same."""
-    lr, expected_lr = f"{logged:.6g}", f"{expected:.6g}"
-    if lr == expected_lr:
-        return f"{logged:.9g}", f"{expected:.9g}"
-    return lr, expected_lr
+def _compare(logged: PrintedLrs, curve: Curve, peak: float, counts_from: int) -> LogComparison:
+    updates = replace(logged, steps=logged.steps - counts_from)
+    expected = lrs_at(updates.steps, curve, peak)
+    faults = find_faults(updates, expected, curve, peak)
+    if counts_from == 1:
+        prefix = "if the log counts updates from 1: "
+        faults = [fault._replace(text=prefix + fault.text) for fault in faults]
+    step, lr, expected_lr = None, None, None
+    differing = np.flatnonzero(~logged.contain(expected))
+    if differing.size:
+        first = differing[0]
+        step = int(logged.steps[first])
+        lr = float(logged.values[first])
+        expected_lr = float(expected[first])
+    return LogComparison(
+        num_lrs=len(logged),
+        digits=logged.digits,
+        counts_from=counts_from,
+        first_difference=step,
+        logged=lr,
+        expected=expected_lr,
+        faults=tuple(faults),
+        not_logged=_not_logged(logged, curve),
+    )
+
+
+def _not_logged(logged: PrintedLrs, curve: Curve) -> str:
+    places: list[str] = []
+    if logged.steps[0] > 0:
+        places.append(f"before step {logged.steps[0]}")
+    if logged.steps[-1] < curve.total_steps:
+        places.append(f"after step {logged.steps[-1]}")
+    if not places:
+        return ""
+    return f"not in the log: the learning rates {' and '.join(places)}"

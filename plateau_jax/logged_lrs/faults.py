@@ -30,10 +30,9 @@ _LEAST_OVERLAP = 0.05
 _ROUNDED = 0.5
 """Steps by which a curve whose lengths are rounded to whole updates is away from a formula."""
 
-_MOST_MICRO_BATCHES = 64
 _MOST_CALLERS = 1024
 _MOST_SKIPPED = 32
-_MOST_SKIPPED_LATER = 8
+_MOST_SKIPPED_LATER = 4
 _UPDATES_PER_SKIP = 100
 _MOST_TIMES_LONGER = 4
 
@@ -53,10 +52,9 @@ class Fault(NamedTuple):
     Attributes:
         name: `"late"`, `"early"`, `"skipped"`, `"too fast"`, `"too slow"`, `"restarted"`,
             `"resumed"`, `"stopped"`, `"plateau"`, `"total"`, `"no warmup"`, `"warmup"`, `"floor"`,
-            `"peak"`, `"group"` or `"past the end"`.
+            `"peak"` or `"past the end"`.
         text: A sentence about it.
-        least, most: The limits of its number: of updates, of a learning rate, or of the place of a
-            group.
+        least, most: The limits of its number: of updates, or of a learning rate.
     """
 
     name: str
@@ -65,21 +63,12 @@ class Fault(NamedTuple):
     most: float
 
 
-class Group(NamedTuple):
-    """The curve of a different parameter group, and its peak."""
-
-    curve: Curve
-    peak: float
-
-
 def lrs_at(steps: Steps, curve: Curve, peak: float) -> Floats:
     """Return the learning rate at each step, as float64; steps may lie outside of the curve."""
     return curve.learning_rate(steps, peak).astype(np.float64)
 
 
-def find_faults(
-    logged: PrintedLrs, expected: Floats, curve: Curve, peak: float, groups: Sequence[Group]
-) -> list[Fault]:
+def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float) -> list[Fault]:
     """Return each fault that explains every learning rate.
 
     Past the end, the learning rates may be any, so that this counts only if nothing else explains
@@ -90,18 +79,16 @@ def find_faults(
         expected: Those of the curve at the same steps.
         curve: The curve that the run should follow.
         peak: Its peak.
-        groups: The other parameter groups of the run.
     """
     is_off = ~logged.contain(expected)
     faults: list[Fault] = []
     if np.count_nonzero(is_off) >= _FEWEST_ROWS:
-        faults += _of_groups(logged, groups)
         faults += _of_peak(logged, expected, peak)
         faults += _of_clipping(logged, expected, is_off)
         if max(curve.total_steps, logged.steps[-1]) <= _MOST_STEPS:
             lrs = lrs_at(np.arange(curve.total_steps + 1), curve, peak)
             first_off = int(np.argmax(is_off))
-            faults += _of_floor(logged, lrs, is_off)
+            faults += _of_floor(logged, expected, lrs)
             faults += _of_skipped_updates(logged, lrs, first_off)
             for formula in _formulas(logged.steps, curve, first_off):
                 faults += _of_formula(formula, logged, lrs, first_off)
@@ -154,9 +141,9 @@ _SENTENCES = {
         "the curve of the run is longer",
     ),
     "plateau/after the log": (
-        "the plateau ends {updates} later than at update {planned}, which is after the log",
+        "the log ends on the plateau, {updates} after update {planned}, its planned end",
         "the curve of the run is longer",
-        "the scheduler no longer steps",
+        "the scheduler has stopped",
     ),
     "plateau/earlier": (
         "the plateau ends {updates} earlier than at update {planned}",
@@ -169,6 +156,7 @@ _SENTENCES = {
     "no warmup": ("there is no warmup", "it takes {updates} instead of {planned}"),
     "warmup": (
         "the warmup takes {updates} instead of {planned}",
+        "a different length",
         "one of the two is counted in micro-batches",
     ),
 }
@@ -184,7 +172,7 @@ class _Formula:
 
     Attributes:
         name: The name of the fault, with a slash before a variant that has its own sentence.
-        numbers: Each k that can be; a range has no known end.
+        numbers: Each k that can be.
         step: The formula, for arrays of n or of k.
         planned: A number of updates for the sentence.
         slack: Steps by which the curve of the run may be away from the formula, because it rounds
@@ -192,7 +180,7 @@ class _Formula:
     """
 
     name: str
-    numbers: range | Sequence[int]
+    numbers: range
     step: _Step
     planned: int = 0
     slack: float = 0.0
@@ -230,7 +218,7 @@ def _formulas(steps: Steps, curve: Curve, first_off: int) -> Iterator[_Formula]:
         warmup = after
     yield from _formulas_of_total(total, warmup, plateaus)
     if has_warmup:
-        yield from _formulas_of_warmup(total, warmup, int(steps[1]))
+        yield from _formulas_of_warmup(total, warmup)
 
 
 def _formulas_of_plateau(first: int, after: int, last: int) -> Iterator[_Formula]:
@@ -263,15 +251,12 @@ def _formulas_of_total(
         yield _Formula("total", totals, after_plateau, total, _ROUNDED)
 
 
-def _formulas_of_warmup(total: int, warmup: int, second: int) -> Iterator[_Formula]:
-    """Yield formulas for a warmup of k updates; none may be over at the second row."""
-    shortest = range(max(2, min(second + 1, warmup)))
-    factors = range(2, _MOST_MICRO_BATCHES + 1)
-    shorter = [warmup // factor for factor in reversed(factors) if warmup % factor == 0]
-    lengths = shorter + [warmup * factor for factor in factors]
+def _formulas_of_warmup(total: int, warmup: int) -> Iterator[_Formula]:
+    """Yield formulas for a warmup of k updates; without rows in it, it may be 0."""
+    lengths = range(total)
 
     def before_shorter_decay(n: Steps, k: Steps) -> NDArray[Any]:
-        return warmup + (n - k) * (total - warmup) / np.maximum(total - k, 1)
+        return warmup + (n - k) * (total - warmup) / (total - k)
 
     def before_same_decay(n: Steps, k: Steps) -> NDArray[Any]:
         return warmup + n - k
@@ -284,7 +269,6 @@ def _formulas_of_warmup(total: int, warmup: int, second: int) -> Iterator[_Formu
         def step(n: Steps, k: Steps, after: _Step = after) -> NDArray[Any]:
             return np.where(n < k, n * warmup / np.maximum(k, 1), after(n, k))
 
-        yield _Formula("no warmup", list(shortest), step, warmup, _ROUNDED)
         yield _Formula("warmup", lengths, step, warmup, _ROUNDED)
 
 
@@ -303,11 +287,16 @@ def _of_formula(
         ranges = [(int(part[0]), int(part[-1])) for part in parts]
         row = _unexplained_row(formula, logged, lrs, ranges)
     for least, most in ranges:
-        is_open = isinstance(formula.numbers, range) and most == formula.numbers[-1]
+        is_open = most == formula.numbers[-1]
         # A log that does not show the end of the curve does not show a total.
         if not (is_open and formula.name == "total"):
-            text = _sentence(formula, least, most, is_open=is_open)
-            yield Fault(formula.name.partition("/")[0], text, least, most)
+            name = formula.name
+            if name == "plateau/later" and is_open:
+                name = "plateau/after the log"
+            elif name == "warmup" and least <= 1:
+                name = "no warmup"
+            text = _sentence(name, formula.planned, least, most, is_open=is_open)
+            yield Fault(name.partition("/")[0], text, least, most)
 
 
 def _unexplained_row(
@@ -334,15 +323,14 @@ def _misses(formula: _Formula, logged: PrintedLrs, lrs: Floats, rows: Any, numbe
     return np.maximum(logged.low[rows] - near.max(0), near.min(0) - logged.high[rows])
 
 
-def _sentence(formula: _Formula, least: int, most: int, *, is_open: bool) -> str:
+def _sentence(name: str, planned: int, least: int, most: int, *, is_open: bool) -> str:
     place = f"update {least}" if least == most else f"an update between {least} and {most}"
-    units = {"place": place, "planned": formula.planned}
+    units = {"place": place, "planned": planned}
     for unit in ("update", "time", "step"):
         number = f"{least}" if least == most else f"{least} to {most}"
         if is_open:
             number = f"{least} or more"
         units[f"{unit}s"] = f"{number} {unit}" if number == "1" else f"{number} {unit}s"
-    name = "plateau/after the log" if is_open and formula.name == "plateau/later" else formula.name
     shows, *causes = _SENTENCES[name]
     possible = [cause for cause in causes if least <= _LARGEST.get(cause, most)]
     return f"{shows}: {', or '.join(possible)}".format(**units)
@@ -378,39 +366,49 @@ def _of_skipped_updates(logged: PrintedLrs, lrs: Floats, first_off: int) -> Iter
 # A number that is a learning rate, or the place of a group.
 
 
-def factor_limits(logged: PrintedLrs, values: Floats) -> tuple[float, float] | None:
-    """Return the least and the greatest factor between values and the logged learning rates.
+def _limits(logged: PrintedLrs, constant: Any, factor: Floats) -> tuple[float, float] | None:
+    """Return the least and the greatest x, from 0 on, with which constant + factor·x explains all.
 
-    None if no factor above 0 explains all rows.
+    None if there is none, or if no row depends on x.
     """
-    is_zero = values == 0
-    if is_zero.all() or not logged.contain(values)[is_zero].all():
+    rows = factor > 0
+    fixed = np.broadcast_to(constant, factor.shape)
+    if not rows.any() or not logged.contain(fixed)[~rows].all():
         return None
-    low = float(np.max(logged.low[~is_zero] / values[~is_zero]))
-    high = float(np.min(logged.high[~is_zero] / values[~is_zero]))
-    if not 0 < low <= high:
+    least = float(np.max((logged.low - fixed)[rows] / factor[rows]))
+    most = float(np.min((logged.high - fixed)[rows] / factor[rows]))
+    if max(least, 0) > most:
         return None
-    return low, high
+    return max(least, 0.0), most
+
+
+def peak_limits(logged: PrintedLrs, expected: Floats, given: float) -> tuple[float, float] | None:
+    """Return the least and the greatest peak that explain all rows; None if there is none."""
+    limits = _limits(logged, 0.0, expected / given)
+    if limits is None or limits[0] == 0:
+        return None
+    return limits
 
 
 def _of_peak(logged: PrintedLrs, expected: Floats, given: float) -> Iterator[Fault]:
-    limits = factor_limits(logged, expected)
+    limits = peak_limits(logged, expected, given)
     if limits is None:
         return
-    low, high = limits
-    peak = simplest_between(low * given, high * given)
+    peak = simplest_between(*limits)
     factor = f"{peak / given:.4g}"
     if factor == "1":
         factor = f"{peak / given:.7g}"
     times = f"{factor} times the given one"
     text = f"the peak is {peak!r}, {times}: a different peak, or a different group"
-    yield Fault("peak", text, low * given, high * given)
+    yield Fault("peak", text, *limits)
 
 
 def _of_clipping(logged: PrintedLrs, expected: Floats, is_off: Mask) -> Iterator[Fault]:
     """Find a floor below which the learning rate does not fall."""
-    low = float(logged.low[is_off].max())
-    high = float(logged.high[is_off].min())
+    limits = _limits(logged, np.where(is_off, 0.0, expected), is_off.astype(np.float64))
+    if limits is None:
+        return
+    low, high = limits
     # Neighboring intervals meet at their ends.
     least_width = _LEAST_OVERLAP * float((logged.high - logged.low)[is_off].min())
     if not 0 < low <= high - least_width < expected.max():
@@ -422,20 +420,18 @@ def _of_clipping(logged: PrintedLrs, expected: Floats, is_off: Mask) -> Iterator
         yield Fault("floor", text, low, high)
 
 
-def _of_floor(logged: PrintedLrs, lrs: Floats, is_off: Mask) -> Iterator[Fault]:
+def _of_floor(logged: PrintedLrs, expected: Floats, lrs: Floats) -> Iterator[Fault]:
     """Find the last learning rate of a curve that falls in the same way, but less or more."""
     top = int(np.argmax(lrs))
     peak, end = float(lrs[top]), float(lrs[-1])
-    expected = lrs[np.clip(logged.steps, 0, len(lrs) - 1)]
+    if end == peak:
+        return
     falls = (logged.steps > top) & (expected < peak)
-    if is_off[~falls].any():
+    fallen = np.where(falls, (peak - expected) / (peak - end), 0.0)
+    limits = _limits(logged, np.where(falls, peak - peak * fallen, expected), fallen)
+    if limits is None or limits[1] >= peak:
         return
-    # lr = peak - factor · (peak - expected)
-    least = float(np.max((peak - logged.high[falls]) / (peak - expected[falls])))
-    most = float(np.min((peak - logged.low[falls]) / (peak - expected[falls])))
-    low, high = peak - most * (peak - end), peak - least * (peak - end)
-    if not 0 < least <= most or high < 0:
-        return
+    low, high = limits
     floor = 0.0
     if low > 0:
         floor = simplest_between(low, high)
@@ -444,13 +440,6 @@ def _of_floor(logged: PrintedLrs, lrs: Floats, is_off: Mask) -> Iterator[Fault]:
         cause = "a floor was added"
     text = f"the learning rate falls towards {floor!r} instead of {end:.6g}: {cause}"
     yield Fault("floor", text, low, high)
-
-
-def _of_groups(logged: PrintedLrs, groups: Sequence[Group]) -> Iterator[Fault]:
-    for place, group in enumerate(groups):
-        if logged.contain(lrs_at(logged.steps, group.curve, group.peak)).all():
-            text = f"the learning rates are those of groups[{place}]"
-            yield Fault("group", text, place, place)
 
 
 def _past_the_end(logged: PrintedLrs, curve: Curve, is_off: Mask) -> list[Fault]:

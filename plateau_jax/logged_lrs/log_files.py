@@ -2,32 +2,17 @@
 
 import codecs
 import csv
-import gzip
 import io
 import json
 import re
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-
-_GZIP = b"\x1f\x8b"
-
-_BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF8: "UTF-8",
-    # Before those of UTF-16, which they begin with.
-    codecs.BOM_UTF32_LE: "UTF-32-LE",
-    codecs.BOM_UTF32_BE: "UTF-32-BE",
-    codecs.BOM_UTF16_LE: "UTF-16-LE",
-    codecs.BOM_UTF16_BE: "UTF-16-BE",
-}
-
-_NEWLINE_ADVICE = "if the row is complete, end it with a newline"
 
 # In "iter 50/1000 | learning rate: 1.5E-04 | LR (group 0)=0.1": 50, 1.5E-04 and 0.1, with the names
 # before them.
@@ -48,56 +33,30 @@ class Log:
 
     Attributes:
         name: Its name in messages.
-        rows: Mappings from columns to cells.
-        lines: The line of each row in the file; None for rows that have none.
+        rows: Mappings from columns to cells; of a file, one for each line.
+        place: What messages call a row.
     """
 
     name: str
     rows: Sequence[Row]
-    lines: Sequence[int] | None = None
+    place: str = "row"
 
-    def place(self, index: int) -> str:
-        """Return where a row is, for messages."""
-        if self.lines is None:
-            return f"{self.name}, row {index + 1}"
-        return f"{self.name}, line {self.lines[index]}"
+    def place_of(self, index: int) -> str:
+        return f"{self.name}, {self.place} {index + 1}"
 
 
 def decode_log(content: bytes, name: str) -> str:
-    """Return the text of a file, decompressed if it is in gzip.
+    """Return the text of a file in UTF-8, or in UTF-16 with a byte-order mark, as of PowerShell.
 
-    It is UTF-8, or has a byte-order mark. A character that is cut off at the end is left out.
+    A character that is cut off at the end is left out.
     """
-    if content.startswith(_GZIP):
-        content = _decompress(content, name)
-    encoding = "UTF-8"
-    for mark, marked_encoding in _BYTE_ORDER_MARKS.items():
-        if content.startswith(mark):
-            encoding = marked_encoding
-            content = content[len(mark) :]
-            break
-    advice = "save the log as UTF-8, or pass its rows"
+    encoding = "utf-8-sig"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
     try:
-        text = codecs.getincrementaldecoder(encoding)().decode(content)
+        return codecs.getincrementaldecoder(encoding)().decode(content)
     except UnicodeDecodeError as error:
-        line = content[: error.start].decode(encoding).count("\n") + 1
-        problem = f"byte 0x{content[error.start]:02x} is not {encoding}"
-        raise ValueError(f"{name}, line {line}: {problem}: {advice}") from None
-    if "\0" in text[:2]:
-        problem = "a zero byte, as in UTF-16, but no byte-order mark"
-        raise ValueError(f"{name}, line 1: {problem}: {advice}")
-    return text
-
-
-def _decompress(content: bytes, name: str) -> bytes:
-    """Return the content of a gzip file. One that is cut off has no checksum: it is rejected."""
-    try:
-        return gzip.decompress(content)
-    except EOFError:
-        advice = "read it when it is complete, or decompress it yourself"
-        raise ValueError(f"{name} is a gzip file that is cut off: {advice}") from None
-    except (OSError, zlib.error) as error:
-        raise ValueError(f"{name} is a damaged gzip file: {error}") from None
+        raise ValueError(f"{name}: {error}: save the log as UTF-8, or pass its rows") from None
 
 
 def parse_log(text: str, name: str) -> Log:
@@ -108,16 +67,12 @@ def parse_log(text: str, name: str) -> Log:
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
     lines = list(io.StringIO(text, newline=None))
     parse = _parser_of(lines)
-    is_json = parse is _parse_json_lines
-    if not lines or not lines[-1].strip() or _is_complete(lines[-1], is_json=is_json):
-        return parse(lines, name)
-    # The trainer was stopped while it wrote, or is writing now.
-    log = parse(lines[:-1], name)
-    problem = "the last line has no line end and may be incomplete"
-    if not log.rows:
-        raise ValueError(f"{name} has no rows: {problem}; {_NEWLINE_ADVICE}")
-    warn(f"{name}: {problem}: it is left out; {_NEWLINE_ADVICE}")
-    return log
+    if lines and lines[-1].strip() and not _is_complete(lines[-1], parse):
+        # The trainer was stopped while it wrote, or is writing now.
+        problem = "the last line has no line end and may be incomplete: it is left out"
+        warn(f"{name}: {problem}; if the row is complete, end it with a newline")
+        del lines[-1]
+    return Log(name, parse(lines, name), "line")
 
 
 def _rows_of_document(text: str) -> list[Row] | None:
@@ -147,7 +102,10 @@ def _flatten(row: Row) -> Row:
     return flat
 
 
-def _parser_of(lines: Sequence[str]) -> Any:
+_Parse = Callable[[Sequence[str], str], list[Row]]
+
+
+def _parser_of(lines: Sequence[str]) -> _Parse:
     """Return the function that parses lines like these."""
     first = next(filter(str.strip, lines), "").lstrip()
     columns = re.split(r'"?\s*[,\t]\s*"?', first.strip().strip('"'))
@@ -160,83 +118,71 @@ def _parser_of(lines: Sequence[str]) -> Any:
     return _parse_csv
 
 
-def _is_complete(line: str, *, is_json: bool) -> bool:
+def _is_complete(line: str, parse: _Parse) -> bool:
     """Return True if a line has its end, or the bracket that closes a JSON object or list.
 
     Without them, its last number may be cut.
     """
-    if line.endswith("\n") or not is_json:
+    if line.endswith("\n") or parse is not _parse_json_lines:
         return line.endswith("\n")
     with suppress(ValueError, RecursionError):
         return isinstance(json.loads(line), dict | list)
     return False
 
 
-def _parse_json_lines(lines: Sequence[str], name: str) -> Log:
+def _parse_json_lines(lines: Sequence[str], name: str) -> list[Row]:
     rows: list[Row] = []
-    numbers: list[int] = []
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+        row: Any = {}
+        problem = "this line is not a JSON object"
         try:
-            row: Any = json.loads(line)
-            problem = f"{checks.short_repr(row)} is not a JSON object"
+            if line.strip():
+                row = json.loads(line)
         except (ValueError, RecursionError) as error:
             row = None
             problem = f"this line is not JSON ({error})"
-        if not isinstance(row, Mapping):
+        if not isinstance(row, dict):
             advice = "for other JSON, pass the rows, json.loads(...)"
             raise ValueError(f"{name}, line {number}: {problem}; {advice}")
         rows.append(_flatten(cast("Row", row)))
-        numbers.append(number)
-    return Log(name, rows, numbers)
+    return rows
 
 
-def _parse_console(lines: Sequence[str], name: str) -> Log:
+def _parse_console(lines: Sequence[str], name: str) -> list[Row]:
     """Read names with numbers. A line without a step belongs to the last one that has a step."""
     rows: list[Row] = []
-    numbers: list[int] = []
-    position: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
+    position: Row = {}
+    for line in lines:
         cells = {found["name"]: found["number"] for found in _NAMED_NUMBER.finditer(line)}
         steps = {column: cells[column] for column in cells if _NAME_OF_STEP.search(column)}
         position = steps or position
-        rows.append(position | cells)
-        numbers.append(number)
-    return Log(name, rows, numbers)
+        rows.append({**position, **cells})
+    return rows
 
 
-def _parse_csv(lines: Sequence[str], name: str) -> Log:
-    columns: Sequence[str] = ()
-    rows: list[Row] = []
-    numbers: list[int] = []
-    for number, cells in _read_csv(lines, name):
-        if not columns:
-            columns = cells
-            check_columns(columns, name)
-            continue
-        # Decimal commas would split a number into two cells.
-        if any(cells[len(columns) :]):
-            problem = "more cells than columns; is this CSV with commas?"
-            raise ValueError(f"{name}, line {number}: {problem}")
-        rows.append(dict(zip(columns, cells, strict=False)))
-        numbers.append(number)
-    return Log(name, rows, numbers)
-
-
-def _read_csv(lines: Sequence[str], name: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line at which each row begins, and its cells; skip blank lines."""
+def _parse_csv(lines: Sequence[str], name: str) -> list[Row]:
     header = next(filter(str.strip, lines), "")
     delimiter = "\t" if "\t" in header and "," not in header else ","
     reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=delimiter == ",", strict=True)
-    number = 1
+    columns: list[str] = []
+    rows: list[Row] = []
     try:
         for cells in reader:
-            if len(cells) > 1 or any(cells):
-                yield number, cells
-            number = reader.line_num + 1
+            row: Row = {}
+            if not columns and any(cells):
+                columns = cells
+                check_columns(columns, name)
+            elif any(cells[len(columns) :]):  # decimal commas would split a number into two cells
+                problem = "more cells than columns; is this CSV with commas?"
+                raise ValueError(f"{name}, line {len(rows) + 1}: {problem}")
+            else:
+                row = dict(zip(columns, cells, strict=False))
+            rows.append(row)
+            rows += [{}] * (reader.line_num - len(rows))  # a cell may have several lines
     except csv.Error as error:
-        raise ValueError(f"{name}, line {number}: this row is not CSV ({error})") from None
+        problem = f"this row is not CSV ({error})"
+        raise ValueError(f"{name}, line {len(rows) + 1}: {problem}") from None
+    return rows
 
 
 def check_columns(columns: Iterable[Any], name: str) -> None:

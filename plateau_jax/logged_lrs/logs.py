@@ -78,17 +78,15 @@ class LogTable:
     Attributes:
         log: The log.
         step: The column of steps.
-        reader: The function that users call, for messages.
     """
 
     log: Log
     step: str
-    reader: str
 
     @classmethod
-    def from_log(cls, log: Log, step: str | None, reader: str) -> Self:
+    def from_log(cls, log: Log, step: str | None) -> Self:
         """Find the column of steps: the one that the user chose, or the usual one."""
-        return cls(log, _find_column(log, log.rows, "step", step, reader), reader)
+        return cls(log, _find_column(log, log.rows, "step", step))
 
     @property
     def name(self) -> str:
@@ -97,7 +95,7 @@ class LogTable:
     def find_column(self, argument: str, chosen: str | None) -> str:
         """Find a column of the rows with a step: a console may also print a configuration."""
         rows = [row for row in self.log.rows if self.step in row]
-        return _find_column(self.log, rows, argument, chosen, self.reader)
+        return _find_column(self.log, rows, argument, chosen)
 
     def steps(self) -> list[int]:
         """Return the different steps of all rows, in their order."""
@@ -122,7 +120,7 @@ class LogTable:
                 cell = cast("list[Any]", cell)[0]
             if _is_missing(step) or _is_missing(cell):
                 continue
-            row_place = self.log.place(index)
+            row_place = self.log.place_of(index)
             place = f"{row_place}: {_shown(column)}"
             value = _number(cell, place)
             checked_step = _checked_step(step, f"{row_place}: {_shown(self.step)}")
@@ -164,11 +162,9 @@ def read_log(source: Any) -> Log:
     raise TypeError(checks.must("source", source, requirement))
 
 
-def _find_column(
-    log: Log, rows: Sequence[Row], argument: str, chosen: str | None, reader: str
-) -> str:
+def _find_column(log: Log, rows: Sequence[Row], argument: str, chosen: str | None) -> str:
     """Return the column that the user chose, or else the only one with a usual name."""
-    if not log.rows:
+    if not any(log.rows):
         raise ValueError(f"{log.name} has no rows")
     columns = columns_of(rows)
     patterns = _USUAL_COLUMNS[argument]
@@ -189,8 +185,7 @@ def _find_column(
         problem = f"{log.name} has no column {argument} = {shown}, only {_listed(candidates)}"
     else:
         problem = f"{log.name} has no usual column for {argument} among {_listed(candidates)}"
-    advice = f"name one with {reader}(..., {argument}=...)"
-    raise UnclearLogError(problem, argument, candidates, advice)
+    raise UnclearLogError(problem, argument, candidates, f"name one in Python, with {argument}=")
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
@@ -261,5 +256,6 @@ def keep_latest(cells: Sequence[Cell], has: str, sources: str) -> tuple[list[Cel
     replaced = [cell for cell in cells if value_at.get(cell.step) != cell.value]
     if 2 * len(replaced) >= len(cells) > 0:
         count = len({cell.step for cell in cells})
-        raise ValueError(f"{has} at {count} steps: keep those of one {sources}, sorted by step")
+        has_at = f"{has} at {checks.plural(count, 'step')}"
+        raise ValueError(f"{has_at}: keep those of one {sources}, sorted by step")
     return kept, replaced

@@ -30,6 +30,9 @@ _FEWEST_DECIMALS = -4
 _SIMILAR_CELLS = 6
 """A format shows in this many different cells: by chance, so many do not end at one decimal."""
 
+_SHORTER_CELLS = 4
+"""By chance, a digit is 0 in one of ten cells."""
+
 _TRAILING_ZERO = re.compile(r"\.\d+0$|\.\d*0e", re.IGNORECASE)
 """As in 0.0010 or 1.0e-03: a bare number such as 0.001 or 1.0 has none."""
 
@@ -94,15 +97,19 @@ def _last_places(cells: Sequence[Cell], *, are_formatted: bool) -> tuple[Floats,
         # 0.0 among 0.0003 and 0.0002 is not a rounded number.
         return np.where(is_zero, np.minimum(places, finest), places), int(digits.max())
 
-    # Bare numbers lack their trailing zeros. The column has a number of significant digits, and a
-    # last decimal if many cells end there.
+    # Bare numbers lack their trailing zeros. The column has a number of significant digits. It also
+    # has a last decimal if many numbers end there, or several that would else have another digit.
+    bare = places + digits - most
     num_finest = sum(place == finest for _, place in different.values())
+    num_shorter = sum(place + shown - most < finest for shown, place in different.values())
+    ends_alike = num_finest >= max(_SIMILAR_CELLS, len(different) / 2)
+    is_rounded = ends_alike or num_shorter >= _SHORTER_CELLS
     num_most = sum(shown == most for shown, _ in different.values())
-    is_rounded = num_finest >= max(_SIMILAR_CELLS, len(different) / 2)
     if most < KNOWN_DIGITS and not is_rounded and num_most < _SIMILAR_CELLS:
         return np.where(is_zero, -np.inf, places + digits - KNOWN_DIGITS), None
-    bare = np.where(is_zero, finest, places + digits - most)
-    return np.maximum(bare, finest if is_rounded else -np.inf), most
+    if is_rounded:
+        bare = np.maximum(bare, finest)
+    return np.where(is_zero, finest, bare), most
 
 
 def _precision(text: str) -> tuple[int, float]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar, cast
 
-from plateau_jax.arguments.checks import Message, Path, short_repr
+from plateau_jax.arguments.checks import Message, Path, plural, short_repr
 from plateau_jax.clocks.clock import CLOCKS, CheckedClock
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.serialization import plain_arguments_of
@@ -281,4 +281,4 @@ def _show_change(path: Path, saved: str, current: str) -> str:
 
 
 def _kind_and_length(curve: Curve) -> str:
-    return f"a {type(curve).__name__} of {curve.total_steps} steps"
+    return f"a {type(curve).__name__} of {plural(curve.total_steps, 'step')}"

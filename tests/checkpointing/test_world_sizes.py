@@ -233,7 +233,7 @@ def check_warnings(messages: list[str], ranks_before: int) -> None:
             assert "step.random are dropped" in message
     elif world_size() > ranks_before:
         (message,) = messages
-        assert f"saved by {ranks_before} processes, and now there are {world_size()}" in message
+        assert f"with a world size of {ranks_before}, which is now {world_size()}" in message
         assert "the new processes keep their random numbers" in message
     else:
         assert messages == []

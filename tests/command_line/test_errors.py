@@ -156,7 +156,7 @@ def test_yaml_without_pyyaml(
         ),
         ("1000 --peak 1 --log none.csv", "No such file or directory: 'none.csv'"),
         ("--from run.json --from cosine.json --peak 1 --log low.csv", "--log takes one curve"),
-        ("1000 --compare --fit several.csv", "with LossRun.read(..., loss=...)"),
+        ("1000 --compare --fit several.csv", "name one in Python, with loss="),
         ("1000 --compare --fit none.csv", "No such file or directory: 'none.csv'"),
         (
             "1000 --compare --fit log.csv run.json run.json",

@@ -1,9 +1,8 @@
 """`--log` reads the files and the console lines of trainers."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 from support.commands import error_of, output_of
@@ -14,169 +13,84 @@ CURVE = PlateauCurve(2_000, warmup_steps=100)
 OPTIONS = ["2000", "--warmup-steps", "100", "--peak", "3e-4"]
 ROWS = [(step, CURVE.learning_rate(step, 3e-4)) for step in range(0, 2_000, 20)]
 
-Row = dict[str, Any]
-TEXTS: dict[str, str] = {}
-"""The log of a tool, by the name of the function that writes a row of it."""
+
+class Tool(NamedTuple):
+    """How a tool logs: a row with STEP and RATE, how RATE is printed, and the first line."""
+
+    row: str
+    lr_format: str = ""
+    header: str = "config: lr: 0.5"
 
 
-def json_document(row: Callable[[int, float], Row]) -> None:
-    rows = [row(step, lr) for step, lr in ROWS]
-    TEXTS[f"{row.__name__} list"] = json.dumps(rows)
-    TEXTS[row.__name__] = json.dumps({"best_metric": None, "log_history": rows}, indent=2)
+def json_lines(row: str) -> Tool:
+    return Tool(row, header='{"seed": 0}')
 
 
-def json_lines(row: Callable[[int, float], Row]) -> None:
-    TEXTS[row.__name__] = "".join(json.dumps(row(step, lr)) + "\n" for step, lr in ROWS)
+TOOLS = {
+    # JSON lines
+    "detectron2": json_lines('{"eta_seconds": 1.5, "iteration": STEP, "lr": RATE}'),
+    "mmengine": json_lines('{"lr": RATE, "base_lr": RATE, "iter": STEP, "step": STEP}'),
+    "mmcv": json_lines('{"mode": "train", "epoch": 1, "iter": STEP, "lr": RATE}'),
+    "fairseq": json_lines('{"num_updates": "STEP", "lr": "RATE"}'),
+    "levanter": json_lines('{"step": STEP, "optim/learning_rate": RATE}'),
+    "nested keys": json_lines('{"step": STEP, "train": {"loss": 2.5, "lr": RATE}}'),
+    "Weights & Biases": json_lines('{"_step": STEP, "_runtime": 1.5, "train/lr": RATE}'),
+    "a list of groups": json_lines('{"global_step": STEP, "lr": [RATE, 0.5]}'),
+    "MetricLog": json_lines('{"applied": STEP, "curve_step": STEP, "lr": RATE}'),
+    # CSV
+    "Lightning": Tool("0,RATE,STEP", header="epoch,lr-AdamW,step"),
+    "LitGPT": Tool("4STEP,STEP,RATE", header="iter,step,learning_rate"),
+    "a chart of Weights & Biases": Tool(
+        '"STEP","RATE","RATE","RATE"', header='"Step","run - lr","run - lr__MIN","run - lr__MAX"'
+    ),
+    "TensorBoard": Tool("1.5,STEP,RATE", header="Wall time,Step,Value"),
+    "pandas with an index": Tool("0,STEP,RATE", header=",step,lr"),
+    "tabs": Tool("STEP\tRATE", ".3e", "step\tlearning rate"),
+    "Composer": Tool("STEP,RATE", header="trainer/global_step,lr-DecoupledAdamW/group0"),
+    # Console lines
+    "nanoGPT": Tool("iter STEP: loss 2.5000, time 321.45ms, lr RATE", ".4e"),
+    "Megatron-LM": Tool(
+        " iteration     STEP/    2000 | consumed samples:     4STEP | elapsed time per iteration "
+        "(ms): 405.2 | learning rate: RATE | loss scale: 1.0 |",
+        ".6E",
+    ),
+    "DeepSpeed": Tool(
+        "[2026-01-02 10:00:00,123] [INFO] [Rank 0] step=STEP, skipped=0, lr=[RATE, RATE], "
+        "mom=[(0.9, 0.95)]"
+    ),
+    "detectron2's console": Tool("eta: 0:01:00  iter: STEP  total_loss: 2.5  lr: RATE", ".5g"),
+    "OLMo-core": Tool(
+        "[step=STEP/2000,epoch=1]\n    optim/LR (group 0)=RATE\n    train/loss=2.5", ".3E"
+    ),
+    "torchtune": Tool("Step STEP | loss:2.5 lr:RATE tokens_per_second:1000.5"),
+    "nanotron": Tool("iteration: STEP / 2000 | lm_loss: 2.5 | lr: RATE | mem: 1.2K", ".3g"),
+    "fairseq's console": Tool("epoch 001: loss=2.5, num_updates=STEP, lr=RATE, gnorm=1.1", "g"),
+    "mmengine's console": Tool("Iter(train) [STEP/2000]  lr: RATE  eta: 0:01:00", ".4e"),
+}
 
 
-def table(header: str) -> Callable[[Callable[[int, float], str]], None]:
-    def write(line: Callable[[int, float], str]) -> None:
-        lines = [line(step, lr) for step, lr in ROWS]
-        TEXTS[line.__name__] = "\n".join([header, *lines, ""])
-
-    return write
-
-
-console = table("config: lr: 0.5")
-
-
-@json_document
-def trainer_state(step: int, lr: float) -> Row:
-    return {"epoch": step / 500, "learning_rate": lr, "loss": 2.5, "step": step}
-
-
-@json_lines
-def detectron2_metrics(step: int, lr: float) -> Row:
-    return {"eta_seconds": 1.5, "iteration": step, "lr": lr}
-
-
-@json_lines
-def mmengine_scalars(step: int, lr: float) -> Row:
-    return {"lr": lr, "base_lr": lr, "iter": step, "step": step}
-
-
-@json_lines
-def mmcv_log(step: int, lr: float) -> Row:
-    return {"mode": "train", "epoch": 1, "iter": step, "lr": lr}
-
-
-@json_lines
-def fairseq_train(step: int, lr: float) -> Row:
-    return {"num_updates": str(step), "lr": f"{lr:g}"}
-
-
-@json_lines
-def levanter(step: int, lr: float) -> Row:
-    return {"step": step, "optim/learning_rate": lr}
-
-
-@json_lines
-def nested_keys(step: int, lr: float) -> Row:
-    return {"step": step, "train": {"loss": 2.5, "lr": lr}}
-
-
-@json_lines
-def wandb_history(step: int, lr: float) -> Row:
-    return {"_step": step, "_runtime": 1.5, "train/lr": lr}
-
-
-@json_lines
-def list_of_groups(step: int, lr: float) -> Row:
-    return {"global_step": step, "lr": [lr, 10 * lr]}
-
-
-@json_lines
-def metric_log(step: int, lr: float) -> Row:
-    return {"applied": step, "curve_step": step, "lr": lr}
-
-
-@table("epoch,lr-AdamW,step")
-def lightning_metrics(step: int, lr: float) -> str:
-    return f"0,{lr},{step}"
-
-
-@table("iter,step,learning_rate")
-def litgpt_metrics(step: int, lr: float) -> str:
-    return f"{4 * step},{step},{lr}"
-
-
-@table('"Step","run - lr","run - lr__MIN","run - lr__MAX"')
-def wandb_chart(step: int, lr: float) -> str:
-    return f'"{step}","{lr}","{lr}","{lr}"'
-
-
-@table("Wall time,Step,Value")
-def tensorboard_scalars(step: int, lr: float) -> str:
-    return f"1.5,{step},{lr}"
-
-
-@table(",step,lr")
-def pandas_with_an_index(step: int, lr: float) -> str:
-    return f"{step // 20},{step},{lr}"
-
-
-@table("step\tlearning rate")
-def tabs(step: int, lr: float) -> str:
-    return f"{step}\t{lr:.3e}"
-
-
-@table("trainer/global_step,lr-DecoupledAdamW/group0")
-def composer(step: int, lr: float) -> str:
-    return f"{step},{lr}"
-
-
-@console
-def nanogpt(step: int, lr: float) -> str:
-    return f"iter {step}: loss 2.5000, time 321.45ms, lr {lr:.4e}"
-
-
-@console
-def megatron_lm(step: int, lr: float) -> str:
-    samples = f"consumed samples: {4 * step:12} | elapsed time per iteration (ms): 405.2"
-    return f" iteration {step:8}/    2000 | {samples} | learning rate: {lr:.6E} | loss scale: 1.0 |"
-
-
-@console
-def deepspeed(step: int, lr: float) -> str:
-    place = "[2026-01-02 10:00:00,123] [INFO] [Rank 0]"
-    return f"{place} step={step}, skipped=0, lr=[{lr}, {lr}], mom=[(0.9, 0.95)]"
-
-
-@console
-def detectron2(step: int, lr: float) -> str:
-    return f"eta: 0:01:00  iter: {step}  total_loss: 2.5  lr: {lr:.5g}  max_mem: 1M"
-
-
-@console
-def olmo_core(step: int, lr: float) -> str:
-    return f"[step={step}/2000,epoch=1]\n    optim/LR (group 0)={lr:.3E}\n    train/loss=2.5"
-
-
-@console
-def torchtune(step: int, lr: float) -> str:
-    return f"Step {step} | loss:2.5 lr:{lr} tokens_per_second:1000.5"
-
-
-@console
-def nanotron(step: int, lr: float) -> str:
-    return f"iteration: {step} / 2000 | lm_loss: 2.5 | lr: {lr:.3g} | mem: 1.2K"
-
-
-@console
-def fairseq(step: int, lr: float) -> str:
-    return f"epoch 001: loss=2.5, num_updates={step}, lr={lr:g}, gnorm=1.1"
-
-
-@console
-def mmengine(step: int, lr: float) -> str:
-    return f"Iter(train) [{step:4}/2000]  lr: {lr:.4e}  eta: 0:01:00"
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_logs_of_tools(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "log"
-    file.write_text(TEXTS[name])
+def check_log(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = folder / "log"
+    file.write_text(text)
     assert "all are on the curve" in output_of(capsys, *OPTIONS, "--log", str(file))
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_logs_of_tools(tool: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row, lr_format, header = TOOLS[tool]
+    lines = [header]
+    for step, lr in ROWS:
+        lr_text = f"{lr:{lr_format}}"
+        lines.append(row.replace("STEP", str(step)).replace("RATE", lr_text))
+    check_log("\n".join([*lines, ""]), tmp_path, capsys)
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_json_documents(is_list: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of the Trainer: `trainer_state.json`, and a list of its rows."""
+    history = [{"epoch": 1, "learning_rate": lr, "step": step} for step, lr in ROWS]
+    state = {"best_metric": None, "log_history": history}
+    check_log(json.dumps(history if is_list else state, indent=2), tmp_path, capsys)
 
 
 def test_columns_are_named_in_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -460,7 +460,7 @@ def test_number_of_tokens_for_a_scheduler() -> None:
 
 
 def test_fewer_curves_than_groups() -> None:
-    with pytest.raises(ValueError, match=r"^curve has 1 items"):
+    with pytest.raises(ValueError, match=r"^curve has length 1"):
         lambda_lr(optimizer_of(2), [{"total_steps": 9}])
 
 

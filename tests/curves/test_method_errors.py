@@ -352,7 +352,7 @@ def test_mean_of_more_updates_than_there_were(branch: Curve) -> None:
     branch.merge_weights([1000], mean_of=[1001])
 
 
-@wrong(ValueError, "2 steps and 3 lengths in mean_of")
+@wrong(ValueError, "steps has length 2, and mean_of 3")
 def test_wrong_number_of_lengths(branch: Curve) -> None:
     branch.merge_weights([700, 800], mean_of=[100, 100, 100])
 

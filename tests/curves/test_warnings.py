@@ -179,7 +179,7 @@ def test_two_mistakes_of_one_curve() -> None:
 
 
 def test_warmup_that_rounds_down_to_0() -> None:
-    with warns("warmup_steps = '0.9%' of 100 steps rounds down to 0 steps"):
+    with warns("warmup_steps = '0.9%' of 100 steps rounds down to 0"):
         PlateauCurve(100, warmup_steps="0.9%")  # warns
 
 

@@ -239,10 +239,10 @@ def test_count_updates_equals_updates_of_a_loop(samples, size, accumulation, dro
 
 def join_shares(shares):
     """Join the batches of all ranks into global batches."""
-    global_batches = []
-    for batches in zip_longest(*shares, fillvalue=[]):
-        global_batches.append([index for batch in batches for index in batch])
-    return global_batches
+    return [
+        [index for batch in batches for index in batch]
+        for batches in zip_longest(*shares, fillvalue=[])
+    ]
 
 
 def split(arguments, processes):
@@ -286,10 +286,8 @@ def expected_epochs(arguments, count):
             order = torch.randperm(samples, generator=generator).tolist()
         if arguments.get("drop_last", training):
             order = order[: samples // batch_size * batch_size]
-        batches = []
-        for first in range(0, len(order), batch_size):
-            batches.append(order[first : first + batch_size])
-        epochs.append(batches)
+        firsts = range(0, len(order), batch_size)
+        epochs.append([order[first : first + batch_size] for first in firsts])
     return epochs
 
 

@@ -1,6 +1,5 @@
 """Wrong runs, logs, fits and forecasts: errors name the value, and say what to do instead."""
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +42,7 @@ def test_peak_of_zero():
     make_run(peak_value=0)
 
 
-@wrong(ValueError, "steps has 2 items and losses has 3")
+@wrong(ValueError, "steps has length 2, and losses 3")
 def test_fewer_steps_than_losses():
     make_run(steps=[1, 2])
 
@@ -129,33 +128,21 @@ def read_bytes(content):
 
 
 SHORT_LOG = "step,loss,note\n1,3,é\n2,2,\n"
-COMPRESSED = gzip.compress(SHORT_LOG.encode())
 
 
-@wrong(ValueError, "log, line 2: byte 0xe9 is not UTF-8: save the log as UTF-8, or pass its rows")
+@wrong(
+    ValueError,
+    "log: 'utf-8' codec can't decode byte 0xe9",
+    "save the log as UTF-8, or pass its rows",
+)
 def test_log_in_latin_1():
     read_bytes(SHORT_LOG.encode("latin-1"))
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-@wrong(ValueError, "log, line 1: a zero byte, as in UTF-16, but no byte-order mark: save")
-def test_log_without_its_byte_order_mark(encoding):
-    text = SHORT_LOG.replace("é", "")
-    read_bytes(text.encode(encoding))
-
-
-@pytest.mark.parametrize("tail", [b"", bytes(4096)])
-@wrong(ValueError, "log is a ")
-def test_gzip_file_that_is_cut_off(tail):
-    """The zeros are what a crash may leave: they would be decompressed to rows."""
-    read_bytes(COMPRESSED[:-8] + tail)
-
-
-@wrong(ValueError, "log is a damaged gzip file: CRC check failed")
-def test_damaged_gzip_file():
-    content = bytearray(COMPRESSED)
-    content[-5] ^= 1
-    read_bytes(bytes(content))
+@wrong(ValueError, "log: 'utf-16-le' codec can't decode byte", "save the log as UTF-8")
+def test_half_of_a_character_in_utf_16():
+    text = SHORT_LOG.replace("é", "\ud800")
+    read_bytes(text.encode("utf-16", "surrogatepass"))
 
 
 # Files and their cells.
@@ -196,16 +183,6 @@ def test_missing_file():
 @wrong(ValueError, "log has no rows")
 def test_empty_file():
     read_text("")
-
-
-@pytest.mark.parametrize("text", ["step,loss\n1,3", "step,loss", '{"step": 1, "lo'])
-@wrong(
-    ValueError,
-    "log has no rows: the last line has no line end and may be incomplete; if the row is complete, "
-    "end it with a newline",
-)
-def test_only_row_without_a_line_end(text):
-    read_text(text)
 
 
 @pytest.mark.parametrize("text", ['{"step": [\n', '{\n"loss": 3}\n'])
@@ -304,12 +281,12 @@ def test_no_row_with_a_step_and_a_loss():
 # Columns: the error names the argument that helps.
 
 
-@wrong(UnclearLogError, "no usual column for step among 'epoch', 'loss'", "step=...")
+@wrong(UnclearLogError, "no usual column for step among 'epoch', 'loss'", "with step=")
 def test_no_usual_column_of_steps():
     read_rows(rows_of(epoch=[1], loss=[3]))
 
 
-@wrong(UnclearLogError, "several columns for step, 'step', '_step'", "step=...")
+@wrong(UnclearLogError, "several columns for step, 'step', '_step'", "with step=")
 def test_several_columns_of_steps():
     read_rows(rows_of(step=[1], _step=[1], loss=[3]))
 
@@ -322,7 +299,7 @@ def test_misspelled_name_of_a_column():
 @wrong(
     UnclearLogError,
     "no usual column for lr among 'step', 'loss': give the run's curve",
-    "lr=...",
+    "with lr=",
 )
 def test_no_column_of_learning_rates():
     LossRun.read(TWO_ROWS, CURVE)

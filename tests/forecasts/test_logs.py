@@ -1,6 +1,5 @@
 """`LossRun.read`: the columns and rows of a log that become a run, and its learning rates."""
 
-import gzip
 import json
 import math
 import pickle
@@ -117,15 +116,11 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_texts_give_the_same_run(name, encoding, tmp_path):
-    content = TEXTS[name].encode(encoding)
-    compressed = gzip.compress(content)
-    in_two_members = gzip.compress(b"") + compressed
     file = tmp_path / "log"
-    for written in (content, compressed, in_two_members):
-        file.write_bytes(written)
-        check_run(read_log(file))
+    file.write_bytes(TEXTS[name].encode(encoding))
+    check_run(read_log(file))
 
 
 # Files of other loggers, with the losses of this run next to others. The code in the table of
@@ -300,7 +295,7 @@ def logged_lrs(offset):
 )
 def test_rates_of_a_different_curve_warn(offset, curve, peak, step, fault):
     rows = logged_lrs(offset)
-    message = f"the log: the learning rate at step {step} is .*{re.escape(fault)}"
+    message = f"the log: .*the learning rate at step {step} is .*{re.escape(fault)}"
     with pytest.warns(CurveWarning, match=message):
         LossRun.read(rows, curve, peak)
     LossRun.read(rows, LOGGED_CURVE, 2e-3)

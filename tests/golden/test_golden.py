@@ -75,7 +75,7 @@ def test_saved_run_continues_as_recorded(folder: Path) -> None:
     with warnings.catch_warnings():
         if case.processes > 1:
             # One process takes over from several, and has only the random numbers of the first.
-            message = ".* was saved by 2 processes, and now there are 1"
+            message = ".* was saved with a world size of 2, which is now 1"
             warnings.filterwarnings("ignore", message, UserWarning)
         files.load(case, program, folder)
     expected_updates = files.read_json(folder / "continued.json")

@@ -182,7 +182,7 @@ def test_peak_outside_float32(model, lr):
 
 
 @pytest.mark.parametrize("number", [1, 3])
-@wrong(ValueError, "{number} entries for 2 optimizers")
+@wrong(ValueError, "curve has length {number}, and optimizers 2")
 def test_curves_for_a_different_number_of_optimizers(model, optimizers, number):
     TrainStep(model, optimizers, mean_loss, [CURVE] * number)
 

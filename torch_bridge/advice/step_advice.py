@@ -33,6 +33,7 @@ from torch_bridge.advice.position_warnings import (
 from torch_bridge.curve_api import (
     Curve,
     Position,
+    checks,
     one_if_equal,
     shortest_decimal,
     warn,
@@ -132,7 +133,8 @@ class StepAdvice:
         steps = position.updates - self._began.updates
         begin = max(self._began.step, 0)
         moved = position.step - begin
-        seen = f"scheduler.step() was called {steps} times in {updates} optimizer steps"
+        calls = checks.plural(steps, "time")
+        seen = f"scheduler.step() was called {calls} in {updates} optimizer steps"
         is_last = updates == _CHECKS[-1]
         unit = scheduler.unit
         if unit is not None and is_last and steps and moved == 0:

@@ -578,7 +578,7 @@ def _world_size_warning(
     """Return a warning about values dropped or copied between ranks, or an empty string."""
     before = saved.manifest["world_size"]
     now = processes.world_size()
-    message = f"{saved.path} was saved by {before} processes, and now there are {now}: "
+    message = f"{saved.path} was saved with a world size of {before}, which is now {now}: "
     names = [*parts_by_name]
     if not partial:
         names.append(parts.RANDOM_STATES_PART)

@@ -47,7 +47,7 @@ def check_arguments(steps: Any, weights: Any) -> tuple[list[int], list[float]]:
         )
     if len(checked_weights) != len(checked_steps):
         raise ValueError(
-            f"there are {len(checked_steps)} steps and {len(checked_weights)} weights: "
+            f"steps has length {len(checked_steps)}, and weights {len(checked_weights)}: "
             "give each step a weight"
         )
     total = math.fsum(checked_weights)

@@ -28,7 +28,9 @@ def check_length(
 ) -> None:
     """Raise a ValueError unless there is a value for each of the groups."""
     if len(values) != group_count:
-        raise ValueError(f"{name} has {len(values)} items; the number of {groups} is {group_count}")
+        raise ValueError(
+            f"{name} has length {len(values)}; the number of {groups} is {group_count}"
+        )
 
 
 def base_value(name: str, value: Any) -> float:

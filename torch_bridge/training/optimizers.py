@@ -216,7 +216,7 @@ def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any)
     if isinstance(optimizer, list | tuple) and isinstance(curve, Sequence):
         entries = cast("Sequence[Any]", curve)
         if len(entries) != len(optimizers):
-            raise ValueError(f"curve has {len(entries)} entries for {len(optimizers)} optimizers")
+            raise ValueError(f"curve has length {len(entries)}, and optimizers {len(optimizers)}")
     curves: list[Curve] = []
     for item, entry in zip(optimizers, entries, strict=True):
         curves += curves_of(groups_of(item), entry)

@@ -174,7 +174,7 @@ def test_state_of_two_optimizers_for_one(step):
     step_of_one.load_state_dict(step.state_dict())
 
 
-@wrong(ValueError, "state_dict", "has 1 items; the number of optimizers is 2")
+@wrong(ValueError, "state_dict", "has length 1; the number of optimizers is 2")
 def test_state_without_the_second_optimizer(step):
     state = step.state_dict()
     state["optimizer"] = state["optimizer"][:1]

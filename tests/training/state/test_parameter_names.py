@@ -47,10 +47,9 @@ def step_of(layout, prefix=None):
 def split(names, sizes):
     """Return a layout with groups of these sizes."""
     remaining = iter(names)
-    layout = []
-    for group_sizes in sizes:
-        layout.append([list(itertools.islice(remaining, size)) for size in group_sizes])
-    return layout
+    return [
+        [list(itertools.islice(remaining, size)) for size in group_sizes] for group_sizes in sizes
+    ]
 
 
 SIZES = [[[8]], [[4, 4]], [[1, 7]], [[2, 2], [4]], [[4], [4]], [[3, 1], [3, 1]]]
