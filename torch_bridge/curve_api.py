@@ -30,8 +30,8 @@ from plateau_jax.runs.record import dump_records, shortest_decimal
 from plateau_jax.runs.resume import resume
 from plateau_jax.runs.values_ahead import ValuesAhead
 from plateau_jax.saved_states.formats import (
-    DIFFERENT_VERSION,
     Format,
+    check_entries,
     is_of_different_version,
     reading_state_of,
 )
@@ -44,7 +44,6 @@ from plateau_jax.table.evaluation import (
 )
 
 __all__ = [
-    "DIFFERENT_VERSION",
     "MAX_CONSUMED",
     "MAX_COUNT",
     "VALUE_CLASSES",
@@ -63,6 +62,7 @@ __all__ = [
     "as_curves",
     "attach",
     "check_clock",
+    "check_entries",
     "checks",
     "decide",
     "dump_position",

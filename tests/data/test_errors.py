@@ -161,8 +161,8 @@ def test_state_of_a_different_loader(
 
 
 def test_long_difference_is_cut(loader: Any, state: Any) -> None:
-    state["made_with"]["sampler"] = [0.5] * 9999
-    with pytest.raises(ValueError, match=r"sampler = \[0\.5, .*\(now None\)") as caught:
+    state["made_with"]["seed"] = [0.5] * 9999
+    with pytest.raises(ValueError, match=r"seed = \[0\.5, .*\(now 0\)") as caught:
         loader.load_state_dict(state)
     assert len(str(caught.value)) < 400
     assert "\n" not in str(caught.value)
