@@ -261,13 +261,6 @@ def test_curve_of_a_different_version_in_a_state(arguments: dict[str, Any]) -> N
     assert DIFFERENT in message
 
 
-@pytest.mark.parametrize("number", [1, None])
-def test_number_of_a_curve_may_be_stated(number: int | None) -> None:
-    """As of any argument, None means that it was left out."""
-    arguments = CURVE.to_dict() | {"format": number}
-    assert Curve.from_dict(arguments) == CURVE
-
-
 def test_plan_of_a_different_version() -> None:
     plan = BatchPlan([(0, 8), (80, 16)])
     arguments = plan.to_dict() | {"reference": 3}

@@ -22,8 +22,9 @@ from plateau_jax.clocks.position import (
     position_after,
     start,
 )
-from plateau_jax.curves.curve import AnyCurve, as_curves
+from plateau_jax.curves.curve import AnyCurve
 from plateau_jax.curves.serialization import CURVE_CLASSES
+from plateau_jax.curves.several_curves import as_curves
 from plateau_jax.lazy_names import attach
 from plateau_jax.runs.comparison import Owner, one_if_equal, schedules_of
 from plateau_jax.runs.record import dump_records, shortest_decimal

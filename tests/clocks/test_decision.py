@@ -3,7 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from math import nan
 from typing import Any
 
@@ -63,13 +63,6 @@ def test_clock_is_frozen(clock: Any, name: str, value: Any) -> None:
 
 def test_every_rule_has_a_spec() -> None:
     assert set(SPECS) == set(RULES.values())
-
-
-@pytest.mark.parametrize("rule", RULES.values())
-def test_bases_of_a_rule_are_dataclasses(rule: type) -> None:
-    """Otherwise jsonargparse does not build the rule from a mapping of its arguments."""
-    for base in rule.__mro__:
-        assert base is object or is_dataclass(base)
 
 
 def test_arguments_become_plain_numbers() -> None:

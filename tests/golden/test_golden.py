@@ -20,7 +20,7 @@ def test_tables_have_the_recorded_integers() -> None:
     assert describe_tables() == read(TABLES)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in CURVE_CLASSES if kind is not None])
+@pytest.mark.parametrize("kind", CURVE_CLASSES)
 def test_every_kind_is_recorded(kind: str) -> None:
     assert f"'kind': '{kind}'" in DESCRIPTIONS
 

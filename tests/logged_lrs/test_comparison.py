@@ -252,7 +252,7 @@ def test_a_floor_that_clips() -> None:
 def test_the_learning_rates_of_another_group() -> None:
     head = PlateauCurve(1_000, decay_shape="linear")
     lrs = lrs_of(head, UPDATES, 1e-3)
-    groups = [({"total_steps": 500}, 1e-3), (head, 1e-3)]
+    groups = [({"kind": "plateau", "total_steps": 500}, 1e-3), (head, 1e-3)]
     fault = compared(COSINE, UPDATES, lrs, groups=groups).fault
     assert fault is not None
     assert (fault.name, fault.most) == ("group", 1)

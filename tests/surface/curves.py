@@ -45,7 +45,7 @@ curve.cooldown(varied(50), 10)  # 0 … 2147483637, else ValueError
 curve.cooldown(50, varied(10))  # 1 … 2147483597, else ValueError
 curve.cooldown(50, 10, to=varied(0.5))  # 0.0 … 1.0, else ValueError
 curve.then(curve)  # Curve
-curve.then({"total_steps": 10})  # Curve
+curve.then({"kind": "plateau", "total_steps": 10})  # Curve
 curve.then(10)  # raises TypeError
 curve.then(curve, scale=varied(0.5))  # 5e-324 … 1.0, else ValueError
 curve.part(10)  # Curve

@@ -5,10 +5,11 @@ from support.surface.limits import varied
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 # Configuration files.
-Curve.from_dict({"total_steps": 10})  # PlateauCurve
-Curve.from_dict({"stages": [[10, 1.0]]})  # StagedCurve
-Curve.from_dict({})  # raises TypeError
-Curve.from_dict({"total_steps": 10, "peak": 0.1})  # raises ValueError
+Curve.from_dict({"kind": "plateau", "total_steps": 10})  # PlateauCurve
+Curve.from_dict({"kind": "staged", "stages": [[10, 1.0]]})  # StagedCurve
+Curve.from_dict({})  # raises ValueError
+Curve.from_dict({"kind": "plateau"})  # raises TypeError
+Curve.from_dict({"kind": "plateau", "total_steps": 10, "peak": 0.1})  # raises ValueError
 Curve.from_dict([])  # raises TypeError
 
 # A warmup and a decay.

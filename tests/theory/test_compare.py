@@ -240,7 +240,7 @@ def test_no_curves() -> None:
     compare()
 
 
-@wrong(ValueError, "curves[1]: 'a' is not an argument of PlateauCurve")
+@wrong(ValueError, "curves[1].kind is missing: write one of")
 def test_dictionary_of_curves_among_curves(cosine: Curve) -> None:
     compare(cosine, {"a": cosine})
 
@@ -250,14 +250,14 @@ def test_named_number(cosine: Curve) -> None:
     compare({"a": cosine, "b": 5})
 
 
-@wrong(TypeError, "curves['b'].total_steps is missing")
+@wrong(ValueError, "curves['b'].kind is missing")
 def test_named_mapping_without_arguments(cosine: Curve) -> None:
     compare({"a": cosine, "b": {}})
 
 
 @wrong(ValueError, "curves[0].total_steps = 0 must lie in 1")
 def test_mapping_with_a_wrong_argument() -> None:
-    compare({"total_steps": 0})
+    compare({"kind": "plateau", "total_steps": 0})
 
 
 @wrong(ValueError, "StagedCurve(", "has no positive")

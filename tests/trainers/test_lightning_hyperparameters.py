@@ -118,7 +118,8 @@ def test_run_under_a_curve_resumes_and_is_loaded(curve: Curve, tmp_path: Path) -
 
 
 def test_run_under_a_mapping_resumes_and_is_loaded(tmp_path: Path) -> None:
-    mapping = {"kind": "wsd", "total_steps": 40, "warmup_steps": 5, "decay_steps": "20%"}
+    stages = [[5, 1.0], ["rest"], ["20%", 0.0, "1-sqrt"]]
+    mapping = {"kind": "staged", "total_steps": 40, "stages": stages}
     curve = StagedCurve.wsd(40, warmup_steps=5, decay_steps="20%")
     lrs = [curve.learning_rate(step, PEAK) for step in range(10, 20)]
     assert_resumes_and_loads(mapping, lrs, tmp_path)

@@ -152,7 +152,7 @@ def new_process(
     trainer.code = code
     curve_file: Any = ModuleType("curve_file")
     curve_file.read_curve = lambda length: Curve.from_dict(
-        {"total_steps": length, "stages": job.stages}
+        {"kind": "staged", "total_steps": length, "stages": job.stages}
     )
     hook = ModuleType("hook")
     peaks = [job.peak]
