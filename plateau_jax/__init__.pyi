@@ -7,12 +7,10 @@ from plateau_jax.clocks.rules import (
     HoldUntilFlat as HoldUntilFlat,
 )
 from plateau_jax.curves.batch_plan import BatchPlan as BatchPlan
-from plateau_jax.curves.curve import (
-    Curve as Curve,
-    stack as stack,
-)
+from plateau_jax.curves.curve import Curve as Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
 from plateau_jax.curves.plots import plot as plot
+from plateau_jax.curves.several_curves import stack as stack
 from plateau_jax.curves.staged_curve import StagedCurve as StagedCurve
 from plateau_jax.forecasts.loss_fit import (
     LossFit as LossFit,

@@ -17,6 +17,7 @@ import numpy as np
 
 import plateau_jax
 from plateau_jax.arguments import checks
+from plateau_jax.configuration import curve_from_options, read_curve_file
 from plateau_jax.curves import plots
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
@@ -143,7 +144,7 @@ def _build_curves(options: argparse.Namespace) -> list[Curve]:
 
     curves: list[Curve] = []
     if arguments:
-        curves.append(Curve.from_dict(arguments))
+        curves.append(curve_from_options(arguments))
     curves.extend(_read_curve(file) for file in options.files)
     if options.cooldown:
         at, steps = options.cooldown
@@ -181,7 +182,7 @@ def _curve_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of the curve that the options describe; empty if there is none."""
     arguments: dict[str, Any] = {}
     parameters = inspect.signature(PlateauCurve).parameters
-    for name in (*parameters, "kind", "decay_steps", "stages", "start"):
+    for name in (*parameters, "wsd", "decay_steps", "stages", "start"):
         value = getattr(options, name)
         if value is not None:
             arguments[name] = value
@@ -190,9 +191,12 @@ def _curve_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 def _read_curve(file: str) -> Curve:
     """Read the mapping that describes a curve. The file "-" is standard input."""
-    text = _read_bytes(file)
+    content = _read_bytes(file)
     try:
-        return Curve.from_dict(_parse_mapping(file, text))
+        explanation = explain_content(content)
+        if explanation:
+            raise ValueError(explanation)
+        return read_curve_file(file, content)
     except (RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from None
 
@@ -202,23 +206,6 @@ def _read_bytes(file: str) -> bytes:
         _reject({"standard input is closed": sys.stdin is None})
         return sys.stdin.buffer.read()
     return Path(file).read_bytes()
-
-
-def _parse_mapping(file: str, text: bytes) -> Any:
-    """Parse YAML if the name of the file says so, else JSON."""
-    explanation = explain_content(text)
-    if explanation:
-        raise ValueError(explanation)
-    if Path(file).suffix.lower() not in (".yaml", ".yml"):
-        return json.loads(text)
-    try:
-        import yaml  # an optional dependency
-    except ModuleNotFoundError:
-        raise ValueError("to read YAML, pip install pyyaml") from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"this is not YAML: {checks.short_text(str(error))}") from None
 
 
 def _read_run(fit: Sequence[str], peak: float | None) -> LossRun:
@@ -310,7 +297,7 @@ def _exported_text(options: argparse.Namespace, curves: list[Curve]) -> str:
     peak = 1.0
     if options.peak is not None:
         peak = float(checks.peak("peak", options.peak))
-    return vectors_as_json([curve._vector_inputs() for curve in curves], peak)
+    return vectors_as_json(curves, peak)
 
 
 def _with_suffix(picture: Path) -> Path:

@@ -93,8 +93,7 @@ def _add_staged_curve(parser: argparse.ArgumentParser) -> None:
     add(
         "--wsd",
         action="store_const",
-        const="wsd",
-        dest="kind",
+        const=True,
         help="a warmup, the peak, then a decay: with TOTAL, --warmup-steps, --decay-steps, and "
         "optionally --decay-shape (1-sqrt), --min-lr-ratio and --start",
     )

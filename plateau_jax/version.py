@@ -1,3 +1,3 @@
 """The version of this library. The build reads it here."""
 
-VERSION = "1.0.0"
+VERSION = "0.9.0"

@@ -96,7 +96,7 @@ of_every_part = pytest.mark.parametrize("build", PARTS)
 def check_rejected(part: Any, state: Any) -> str:
     """Load a state that is rejected, and changes nothing; return the message."""
     before = copy.deepcopy(part.state_dict())
-    with pytest.raises(ValueError, match=r"^state_dict|^hold|^records") as caught:
+    with pytest.raises(ValueError, match=r"^(state_dict|hold|records|made_with) ") as caught:
         part.load_state_dict(state)
     assert equal_trees(part.state_dict(), before)
     return str(caught.value)
@@ -261,13 +261,6 @@ def test_curve_of_a_different_version_in_a_state(arguments: dict[str, Any]) -> N
     assert DIFFERENT in message
 
 
-@pytest.mark.parametrize("number", [1, None])
-def test_number_of_a_curve_may_be_stated(number: int | None) -> None:
-    """As of any argument, None means that it was left out."""
-    arguments = CURVE.to_dict() | {"format": number}
-    assert Curve.from_dict(arguments) == CURVE
-
-
 def test_plan_of_a_different_version() -> None:
     plan = BatchPlan([(0, 8), (80, 16)])
     arguments = plan.to_dict() | {"reference": 3}
@@ -282,8 +275,7 @@ def test_loader_of_a_different_version() -> None:
     state = loader().state_dict()
     state["made_with"]["sampler"] = "weighted"
     message = check_rejected(loader(), state)
-    assert "sampler = 'weighted' (now None)" in message
-    assert DIFFERENT in message
+    assert message.startswith(f"made_with has the entry 'sampler', so it was {DIFFERENT}")
     del state["made_with"]["sampler"], state["made_with"]["seed"]
     message = check_rejected(loader(), state)
-    assert "seed = None (now 0)" in message
+    assert message == f"made_with has no entry 'seed', so it was {DIFFERENT}"

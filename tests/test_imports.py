@@ -109,7 +109,7 @@ def test_curves():
     assert rule.value == 0.5
     decision.initial_state(rule)
     staged = {"kind": "staged", "stages": [[9, 1.0]]}
-    longer = {"kind": "then", "curve": staged, "other": {"total_steps": 9}}
+    longer = {"kind": "then", "curve": staged, "other": PlateauCurve(9)}
     cooled = Curve.from_dict({"kind": "cooldown", "curve": longer, "at": 9, "steps": 1})
     assert cooled(9) == 1
 

@@ -22,16 +22,17 @@ from plateau_jax.clocks.position import (
     position_after,
     start,
 )
-from plateau_jax.curves.curve import AnyCurve, as_curves
+from plateau_jax.curves.curve import AnyCurve
 from plateau_jax.curves.serialization import CURVE_CLASSES
+from plateau_jax.curves.several_curves import as_curves
 from plateau_jax.lazy_names import attach
 from plateau_jax.runs.comparison import Owner, one_if_equal, schedules_of
 from plateau_jax.runs.record import dump_records, shortest_decimal
 from plateau_jax.runs.resume import resume
 from plateau_jax.runs.values_ahead import ValuesAhead
 from plateau_jax.saved_states.formats import (
-    DIFFERENT_VERSION,
     Format,
+    check_entries,
     is_of_different_version,
     reading_state_of,
 )
@@ -44,7 +45,6 @@ from plateau_jax.table.evaluation import (
 )
 
 __all__ = [
-    "DIFFERENT_VERSION",
     "MAX_CONSUMED",
     "MAX_COUNT",
     "VALUE_CLASSES",
@@ -63,6 +63,7 @@ __all__ = [
     "as_curves",
     "attach",
     "check_clock",
+    "check_entries",
     "checks",
     "decide",
     "dump_position",

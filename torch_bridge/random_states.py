@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -48,9 +48,9 @@ class RandomStates(TypedDict):
     """The result of `numpy.random.get_state(legacy=False)`."""
     cpu: Tensor
     """The state of torch's generator of the CPU, uint8 of shape (bytes,)."""
-    cuda: NotRequired[Tensor]
+    cuda: Tensor | None
     """The states of torch's generators of all CUDA devices, uint8 of shape (devices, bytes), that
-    of the current device first; absent if the process has not used CUDA."""
+    of the current device first; None if the process has not used CUDA."""
 
 
 RANDOM_STATES_FORMAT = Format("random_states", RandomStates)
@@ -60,16 +60,17 @@ def get_states_of_process() -> dict[str, Any]:
     """Return `RandomStates`, which the generators replace, and never change."""
     version, words, gauss_next = random.getstate()
     python = {"version": version, "words": np.array(words, np.uint32), "gauss_next": gauss_next}
-    entries: dict[str, Any] = {
-        "python": python,
-        "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 (the state to save)
-        "cpu": torch.get_rng_state(),
-    }
+    cuda = None
     # Otherwise the generators have drawn nothing, and a process that starts CUDA can't be forked.
     if torch.cuda.is_initialized():
         states = [torch.cuda.get_rng_state(device) for device in _cuda_devices()]
-        entries["cuda"] = torch.stack(states)
-    return RANDOM_STATES_FORMAT.write(**entries)
+        cuda = torch.stack(states)
+    return RANDOM_STATES_FORMAT.write(
+        python=python,
+        numpy=np.random.get_state(legacy=False),  # noqa: NPY002 (the state to save)
+        cpu=torch.get_rng_state(),
+        cuda=cuda,
+    )
 
 
 def check_states_of_process(states: RandomStates) -> None:
@@ -84,7 +85,7 @@ def set_states_of_process(states: RandomStates) -> None:
     random.setstate(_python_state(states))
     np.random.set_state(states["numpy"])  # noqa: NPY002 (the state to restore)
     torch.set_rng_state(states["cpu"])
-    if "cuda" in states and torch.cuda.is_available():
+    if states["cuda"] is not None and torch.cuda.is_available():
         for device, state in zip(_cuda_devices(), states["cuda"], strict=False):
             torch.cuda.set_rng_state(state, device)
 

@@ -10,10 +10,10 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, MappingView, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, MappingView, Set
 from contextlib import suppress
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -38,28 +38,6 @@ Count = int | str
 A_COUNT = "be an integer or text such as '10k'"
 
 _Choice = TypeVar("_Choice", bound=str)
-_Given = TypeVar("_Given", contravariant=True)
-_Kept = TypeVar("_Kept", covariant=True)
-
-if TYPE_CHECKING:
-
-    class Converted(Generic[_Given, _Kept]):
-        """The type of a field that `__post_init__` converts from one type to another."""
-
-        def __get__(self, instance: object, owner: object) -> _Kept: ...
-        def __set__(self, instance: object, value: _Given) -> None: ...
-
-else:
-
-    class Converted:
-        # Tools such as jsonargparse and tyro read the types that an argument may have.
-        def __class_getitem__(cls, types: tuple[Any, Any]) -> Any:
-            given, _ = types
-            return given
-
-
-ConvertedCount = Converted[Count, int]
-ConvertedPairs = Converted[Sequence[tuple[Count, Count]], Sequence[tuple[int, int]]]
 
 Path = tuple[str | int, ...]
 """An argument, or an item or a part of it, such as `("plateaus", 1, "start")`."""
@@ -283,6 +261,9 @@ def number(path: Path | str, value: Any, requirement: str = "be a number") -> in
     """Return the value as a Python int or float; a NumPy float as the decimal that it prints as."""
     if type(value) not in (int, float):
         value = _unwrap_number(path, value)
+    if isinstance(value, str) and not isinstance(parse_number(value), str):
+        # YAML reads 1e-4 as text, and 0.0001 as a number.
+        requirement = f"{requirement}, not text: write {Decimal(value):f}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(must(path, value, requirement))
     if isinstance(value, float) and not math.isfinite(value):
@@ -332,8 +313,6 @@ def pairs(name: str, value: Any, meaning: str) -> Iterator[tuple[Path, Any, Any]
 
 def is_ordered(value: Any) -> bool:
     """Return True if the value has items in an order that the user may have chosen."""
-    if isinstance(value, list | tuple):  # first, because the checks below take a microsecond
-        return True
     if getattr(value, "ndim", 1) == 0:  # an array without dimensions counts as `Iterable` too
         return False
     is_text = isinstance(value, str | bytes | bytearray)
@@ -395,17 +374,6 @@ def unwrap_array(value: Any) -> Any:
     if convert is None:
         return value
     return convert()
-
-
-def unwrap_config(value: Any) -> Any:
-    """Return a configuration such as ml_collections' as a dict; any other value unchanged."""
-    # Duck-typed, so that ml_collections is not imported; `to_dict` also resolves references.
-    # A clock has `to_dict` without `keys`; tables of pandas have both, but are arrays.
-    cls = cast("type[object]", type(value))
-    is_mapping = hasattr(cls, "keys") and hasattr(cls, "to_dict")
-    if is_mapping and not hasattr(cls, "__array__"):
-        return value.to_dict()
-    return value
 
 
 def is_jax_array(value: Any) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.checks import Converted, ConvertedCount, Count
+from plateau_jax.arguments.checks import Count
 from plateau_jax.clocks.hold_rule import HoldRule
 from plateau_jax.clocks.known_rules import RULES, Rule
 from plateau_jax.curves.curve import Curve
@@ -59,15 +59,14 @@ class DataClock:
 
     _kind = "data"
 
-    unit: ConvertedCount
-    count: Converted[Count | None, int | None] = cast("Any", None)
+    unit: int
+    count: int | None
 
-    def __post_init__(self) -> None:
-        unit = checks.count("unit", self.unit, 1, MAX_CONSUMED)
-        object.__setattr__(self, "unit", unit)
-        if self.count is not None:
-            count = checks.count("count", self.count, 1, MAX_COUNT)
-            object.__setattr__(self, "count", count)
+    def __init__(self, unit: Count, count: Count | None = None) -> None:
+        object.__setattr__(self, "unit", checks.count("unit", unit, 1, MAX_CONSUMED))
+        if count is not None:
+            count = checks.count("count", count, 1, MAX_COUNT)
+        object.__setattr__(self, "count", count)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""

@@ -7,8 +7,7 @@
 #   optimization barrier. A `where` between the product and the sum prevents that, unless c is a
 #   constant: XLA moves the addition of a constant into the `where`, next to the product.
 
-from abc import ABCMeta, abstractmethod
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,10 +15,7 @@ import numpy as np
 from plateau_jax.curves.curve import Curve
 
 
-# Not derived from `ABC`, which is not a dataclass: jsonargparse reads the arguments of a class from
-# a mapping only if all bases are dataclasses.
-@dataclass(frozen=True)
-class HoldRule(metaclass=ABCMeta):
+class HoldRule(ABC):
     """A rule that may hold the curve at its step after an update.
 
     A rule is a frozen dataclass that checks its arguments. Its state is a NamedTuple of int32 and

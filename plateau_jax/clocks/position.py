@@ -149,16 +149,17 @@ def _metric_number(metric: Any) -> np.float32:
 def dump_position(clock: CheckedClock, position: Position) -> dict[str, Any]:
     """Return a position as entries of a state, in plain values, without the number of updates.
 
-    The entries are `hold`, the states of the rules, and with a unit `consumed`, the samples or
-    tokens of all updates, else `offset`, the step of the curve minus the number of updates.
+    The entries are `offset`, the step of the curve minus the number of updates, or with a unit
+    `consumed`, the samples or tokens of all updates; the other of the two is None; and `hold`, the
+    states of the rules.
     """
     hold: list[dict[str, int | float]] = [
         {name: np.asarray(value).item() for name, value in state._asdict().items()}
         for state in position.rules
     ]
     if clock.unit is not None:
-        return {"consumed": position.consumed(clock), "hold": hold}
-    return {"offset": position.step - position.updates, "hold": hold}
+        return {"offset": None, "consumed": position.consumed(clock), "hold": hold}
+    return {"offset": position.step - position.updates, "consumed": None, "hold": hold}
 
 
 def read_position(
@@ -176,17 +177,12 @@ def read_position(
         ValueError: A number is impossible, or a different version saved the state.
     """
     updates = checks.at_least(counter, state[counter], -1)
-    entry = "consumed"
-    if unit is None:
-        entry = "offset"
-    present = {name: state[name] for name in ("offset", "consumed") if name in state}
-    check_entries("state_dict", present, {entry})
     rest = 0
     if unit is None:
-        step = updates + checks.integer(entry, state[entry])
+        step = updates + checks.integer("offset", state["offset"])
         checks.at_least(f"{counter} + offset", step, min(updates, 0))
     else:
-        consumed = checks.in_range(entry, state[entry], 0, MAX_CONSUMED)
+        consumed = checks.in_range("consumed", state["consumed"], 0, MAX_CONSUMED)
         step, rest = divmod(consumed, checks.at_least("unit", unit, 1))
     saved = cast("list[Any]", state["hold"])
     if not isinstance(saved, list) or len(saved) != len(rules):

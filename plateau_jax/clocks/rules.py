@@ -1,7 +1,4 @@
-"""The hold rules that read means of metrics.
-
-Pickles name this module, so the classes stay here.
-"""
+"""The hold rules that read means of metrics."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass

@@ -107,12 +107,11 @@ def _check_blocks(steps: NDArray[np.int64], mean_of: Any) -> NDArray[np.int64]:
         raise ValueError(must(_name_of_first_length(mean_of), lengths[0], at_most))
     for index, (before, after) in enumerate(pairwise(steps.tolist())):
         begin = int(begins[index + 1])
-        blocks = f"the blocks of steps[{index}] = {before} and steps[{index + 1}] = {after}"
-        if begin < before:
-            common = f"{max(begin, begins[index]) + 1} to {before}"
-            raise ValueError(f"{blocks} overlap: both contain updates {common}")
-        if begin > before:
-            raise ValueError(f"{blocks} leave a gap: {_no_block(before, begin)}")
+        if begin != before:
+            raise ValueError(
+                f"the block of steps[{index + 1}] = {after} begins at step {begin}, and must begin "
+                f"at steps[{index}] = {before}, where the block before it ends"
+            )
     return begins
 
 

@@ -1,17 +1,17 @@
 """Batch-size schedules: pure functions of the number of samples or tokens consumed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.checks import ConvertedPairs, Count
-from plateau_jax.curves.curve import AnyCurve, Curve, as_curve, check_unit
-from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs
+from plateau_jax.arguments.checks import Count
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs, check_unit
 from plateau_jax.numerics.exact import Level, scaled
 from plateau_jax.saved_states.formats import DIFFERENT_VERSION
 from plateau_jax.saved_states.storable import storable
@@ -57,11 +57,6 @@ class BatchPlan:
             batch size is at least 1, and may be smaller than the previous one. Both may be text:
             `"4000"`, or with a letter, `"4k"`; `"1.5M"` is 1,500,000 and `"2B"` 2·10⁹.
 
-    Raises:
-        TypeError: A threshold or a batch size is not an integer, or an item is not a pair.
-        ValueError: No pair was given; the first threshold is not 0; the thresholds do not increase;
-            a batch size is below 1.
-
     >>> plan = BatchPlan([(0, 8), (160, 16)])
     >>> plan(0), plan(159), plan(160)
     (8, 8, 16)
@@ -69,10 +64,10 @@ class BatchPlan:
     (100, 1440)
     """
 
-    pairs: ConvertedPairs
+    pairs: tuple[tuple[int, int], ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pairs", check_pairs(self.pairs))
+    def __init__(self, pairs: Sequence[tuple[Count, Count]]) -> None:
+        object.__setattr__(self, "pairs", check_pairs(pairs))
 
     def __call__(self, consumed: int) -> int:
         """Return the batch size of the next update.
@@ -82,10 +77,6 @@ class BatchPlan:
 
         Returns:
             The batch size of the last pair whose threshold is at most `consumed`.
-
-        Raises:
-            TypeError: `consumed` is not an integer.
-            ValueError: `consumed` is below 0.
         """
         consumed = checks.at_least("consumed", consumed, 0)
         return next(size for threshold, size in reversed(self.pairs) if threshold <= consumed)
@@ -101,10 +92,6 @@ class BatchPlan:
         Returns:
             The number of updates. Together they consume `consumed(updates(total))`, which may be
             more.
-
-        Raises:
-            TypeError: `total` is not an integer.
-            ValueError: `total` is below 0.
         """
         total = checks.at_least("total", total, 0)
         updates = 0
@@ -121,10 +108,6 @@ class BatchPlan:
 
         Returns:
             Samples or tokens.
-
-        Raises:
-            TypeError: `updates` is not an integer.
-            ValueError: `updates` is below 0.
         """
         updates = checks.at_least("updates", updates, 0)
         consumed = 0
@@ -179,7 +162,6 @@ class BatchPlan:
             updates.
 
         Raises:
-            TypeError: `curve` is not a curve; another argument is not a number, or not an integer.
             ValueError: A value is out of range; a threshold is not a multiple of `unit`; a product
                 is above 1 (use a larger `reference`); a factor is outside 2⁻³¹ … 2³¹; the curve has
                 a different unit; derived curves nested more than 64 deep.
@@ -191,7 +173,8 @@ class BatchPlan:
         (array([0.5  , 0.255, 0.5  , 0.25 ], dtype=float32), 8)
         """
         curve = as_curve("curve", curve)
-        return ScaledCurve(curve, self.pairs, unit, reference=reference, exponent=exponent)
+        unchecked: Any = (curve, self.pairs, unit)
+        return ScaledCurve(*unchecked, reference=cast("Any", reference), exponent=exponent)
 
     @classmethod
     def seesaw(cls, curve: AnyCurve, batch: Count, *, unit: Count, largest: Count) -> "BatchPlan":
@@ -218,11 +201,6 @@ class BatchPlan:
 
         Returns:
             A plan whose thresholds are multiples of `unit`.
-
-        Raises:
-            TypeError: `curve` is not a curve, or another argument is not an integer.
-            ValueError: A number is below 1; `largest` is below `batch`; the curve is 0 everywhere,
-                or is scaled for a different unit.
 
         >>> from plateau_jax import PlateauCurve
         >>> plan = BatchPlan.seesaw(PlateauCurve(10_000), 32, unit=32, largest=256)
@@ -260,13 +238,8 @@ class BatchPlan:
             micro_batch: Samples or tokens of one micro-batch in one process.
             processes: Number of processes that share a batch.
 
-        Returns:
-            The number of micro-batches, at least 1.
-
         Raises:
-            TypeError: A number is not an integer.
-            ValueError: `consumed` is below 0; another number is below 1; or
-                `micro_batch · processes` does not divide the batch size.
+            ValueError: `micro_batch · processes` does not divide the batch size.
 
         >>> BatchPlan([(0, 8), (160, 16)]).micro_batches(160, micro_batch=2, processes=4)
         2
@@ -291,10 +264,6 @@ class BatchPlan:
             A function of the number of updates so far: an integer, or an integer array of any shape
             and dtype, of NumPy or JAX, traced or not. Its result has the same shape and is int32, a
             JAX array for a JAX array.
-
-        Raises:
-            TypeError, ValueError: As for `check`; or an update has 2³¹ micro-batches or more. From
-                the function: a number of updates is not an integer.
 
         >>> import jax.numpy as jnp
         >>> plan = BatchPlan([(0, 8), (160, 16)])
@@ -326,9 +295,7 @@ class BatchPlan:
             processes: Number of processes that share a batch.
 
         Raises:
-            TypeError: A number is not an integer.
-            ValueError: A number is below 1, or `micro_batch · processes` does not divide a batch
-                size.
+            ValueError: `micro_batch · processes` does not divide a batch size.
         """
         self._count_micro_batches(micro_batch, processes)
 
@@ -349,21 +316,12 @@ class BatchPlan:
         """Build the plan that `to_dict` described.
 
         Args:
-            arguments: The result of `to_dict`, or the same from a configuration file, in which
-                numbers may be strings.
-
-        Returns:
-            An equal plan.
-
-        Raises:
-            ValueError: The keys are not those of `to_dict`. As for `BatchPlan`.
-            TypeError: As for `BatchPlan`.
+            arguments: The result of `to_dict`, or the same from a configuration file.
 
         >>> plan = BatchPlan([(0, 8), (160, 16)])
         >>> BatchPlan.from_dict(plan.to_dict()) == plan
         True
         """
-        arguments = checks.unwrap_config(arguments)
         if set(arguments) != {"pairs"}:
             one_key = "have the one key 'pairs', as to_dict returns it"
             problem = f"{one_key}; or the plan was {DIFFERENT_VERSION}"

@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP, Count
 from plateau_jax.curves import averaging_weights, serialization
-from plateau_jax.drawing import axes, notebook, sampling
-from plateau_jax.drawing.segment_table import Segment, list_segments, segment_table
-from plateau_jax.export.rows import exported_rows
-from plateau_jax.export.source import python_source
-from plateau_jax.export.vectors import VectorInputs
 from plateau_jax.numerics import exact
 from plateau_jax.table import evaluation, exact_segments, fitting
 from plateau_jax.table.evaluation import PYTHON, Table, WideTable, evaluate
 from plateau_jax.table.exact_segments import ExactSegment
+from plateau_jax.table.segments import Segment, list_segments
+
+Step = int | np.integer[Any]
+Steps = NDArray[Any] | Sequence[Any]
 
 
 class Curve(ABC):
@@ -59,23 +58,17 @@ class Curve(ABC):
     _depth: int
     """Nesting depth of derived curves."""
 
-    _kind: ClassVar[str | None] = None
-    """The value of `"kind"` in `to_dict`; None if there is no such key."""
+    _kind: ClassVar[str]
+    """The value of `"kind"` in `to_dict`."""
 
     def __init_subclass__(cls, kind: str | None = None) -> None:
-        if cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
+        if kind is None:
             raise TypeError(
                 f"{cls.__name__} cannot be derived from a curve: write a function that returns the "
                 "curve, or a class that contains it"
             )
-        if Curve not in cls.__bases__:
-            return  # gin derives a class from a kind, but builds the kind itself
         cls._kind = kind
-        serialization.CURVE_CLASSES.setdefault(kind, cls)
-
-    @abstractmethod
-    def __post_init__(self) -> None:
-        """Check the arguments, set them, then call `_freeze` with their segments."""
+        serialization.CURVE_CLASSES[kind] = cls
 
     def _set(self, **attributes: Any) -> None:
         for name, value in attributes.items():
@@ -84,26 +77,16 @@ class Curve(ABC):
     def _freeze(
         self, segments: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None
     ) -> None:
-        """Set the other attributes of a curve, after its arguments have been checked and set."""
-        registered = serialization.CURVE_CLASSES[self._kind]
-        if type(self) is not registered:
-            known = f"plateau_jax.{registered.__name__}"
-            raise TypeError(
-                f"this {type(self).__name__} is not {known}, but a class derived from it, or the "
-                f"module was loaded twice: build the curve with {known}"
-            )
-        segments = tuple(segments)
-        object.__setattr__(self, "__dict__", _ProtectedDict(vars(self)))
-        self._set(_exact_segments=segments, _depth=depth, unit=unit)
-        self._set(total_steps=segments[-1].begin)
+        """Set what follows from the arguments, which the constructor has checked and set."""
+        exact = tuple(segments)
+        self._set(_exact_segments=exact, _depth=depth, unit=unit, total_steps=exact[-1].begin)
 
     @cached_property
     def table(self) -> Table:
         """The curve as a table, for `multiplier` and `stack`: a pytree of int32 arrays.
 
-        It is built when the curve is first evaluated. Its arrays have the lengths that the curve
-        needs, rounded up to powers of two, so moving a plateau rarely changes a shape. They are
-        internal, and may change in any release: `segments` has the first step of each segment.
+        The arrays are internal. Their lengths are rounded up to powers of two, so moving a plateau
+        rarely changes a shape.
         """
         return evaluation.in_words(self._wide_table)
 
@@ -125,8 +108,7 @@ class Curve(ABC):
         """The segments that `describe` prints: warmup, plateaus, decays, and the end.
 
         Each is a named tuple of `first_step`, `last_step` (None for the end), `kind`, `start` and
-        `end`. The last two are the multipliers at its beginning and at its end, float32 numbers. So
-        `curve(segment.first_step) == segment.start`.
+        `end`. The last two are the multipliers at its beginning and at its end, float32 numbers.
 
         >>> from plateau_jax import StagedCurve
         >>> curve = StagedCurve.wsd(1000, warmup_steps=50, decay_steps="20%")
@@ -135,10 +117,12 @@ class Curve(ABC):
         """
         return list_segments(self._exact_segments, self)
 
+    # The values.
+
     @overload
-    def __call__(self, step: int | np.integer[Any]) -> float: ...
+    def __call__(self, step: Step) -> float: ...
     @overload
-    def __call__(self, step: NDArray[Any] | Sequence[Any]) -> NDArray[np.float32]: ...
+    def __call__(self, step: Steps) -> NDArray[np.float32]: ...
     def __call__(self, step: Any) -> Any:
         """Return the multiplier at each step.
 
@@ -146,13 +130,12 @@ class Curve(ABC):
             step: An integer of any size, or an array of integers of any shape and dtype.
 
         Returns:
-            Multipliers in [0, 1] of dtype float32: a Python float for a single integer, Python's or
-            NumPy's; a NumPy scalar for an array without dimensions; else an array of the same
-            shape.
+            Multipliers in [0, 1]: a Python float for a single integer, Python's or NumPy's; else an
+            array of dtype float32 and the step's shape.
 
         Raises:
-            TypeError: A step is not an integer (a bool, a float such as 3.0, a str), or is a JAX
-                array: in JAX, evaluate the curve with `optax_schedule` or `multiplier`.
+            TypeError: A step is not an integer, or is a JAX array: in JAX, evaluate the curve with
+                `optax_schedule` or `multiplier`.
         """
         if type(step) is int:
             # torch.compile may trace an int as a symbol; `index` turns it into the number itself.
@@ -164,32 +147,24 @@ class Curve(ABC):
         return evaluation.evaluate_many(self._wide_table, steps)[()]
 
     @overload
-    def learning_rate(self, step: int | np.integer[Any], peak_value: float) -> float: ...
+    def learning_rate(self, step: Step, peak_value: float) -> float: ...
     @overload
-    def learning_rate(
-        self, step: NDArray[Any] | Sequence[Any], peak_value: float
-    ) -> NDArray[np.float32]: ...
+    def learning_rate(self, step: Steps, peak_value: float) -> NDArray[np.float32]: ...
     def learning_rate(self, step: Any, peak_value: float) -> Any:
         """Return the learning rate at each step.
 
             lr(step) = float32(float32(peak_value) · curve(step))
 
-        These are the values that `lambda_lr` writes and `optax_schedule` returns. Use them for a
-        library that asks for a number or a function of the step. The plain product
+        These are the values that `lambda_lr` writes and `optax_schedule` returns. The plain product
         `peak * curve(step)` differs in the last bit of float32 at many steps, because Python rounds
         neither the peak nor the product to float32.
 
         Args:
-            step: An integer of any size, or an array of integers of any shape and dtype.
+            step: As in a call of the curve.
             peak_value: The peak learning rate: 0, or at least 2⁻¹²⁶.
 
         Returns:
-            A Python float for a single integer, Python's or NumPy's; else an array of dtype float32
-            and the step's shape.
-
-        Raises:
-            TypeError: As the curve itself; `peak_value` is not a real scalar.
-            ValueError: `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
+            A Python float or an array, as a call of the curve.
 
         >>> from plateau_jax import PlateauCurve
         >>> curve = PlateauCurve(1000, warmup_steps=100)
@@ -205,39 +180,29 @@ class Curve(ABC):
         return lr
 
     @overload
-    def between(self, step: int | np.integer[Any], low: float, high: float) -> float: ...
+    def between(self, step: Step, low: float, high: float) -> float: ...
     @overload
-    def between(
-        self, step: NDArray[Any] | Sequence[Any], low: float, high: float
-    ) -> NDArray[np.float32]: ...
+    def between(self, step: Steps, low: float, high: float) -> NDArray[np.float32]: ...
     def between(self, step: Any, low: float, high: float) -> Any:
         """Return a value at each step: `low` where the multiplier is 0, `high` where it is 1.
 
             value(step) = float32(low + (high - low)·curve(step))
 
         The exact value is rounded once, so every machine gets the same bits. Use it for what is not
-        a learning rate: the weight of a loss, a dropout rate, the decay factor of an average, a
-        temperature. If `low > high`, the value falls where the curve rises.
+        a learning rate, such as the weight of a loss. If `low > high`, the value falls where the
+        curve rises.
 
         Args:
-            step: An integer of any size, or an array of integers of any shape and dtype.
+            step: As in a call of the curve.
             low: The value at multiplier 0, any number that float32 can hold.
             high: The value at multiplier 1, the same.
 
         Returns:
-            A Python float for a single integer, Python's or NumPy's; else an array of dtype float32
-            and the step's shape.
+            A Python float or an array, as a call of the curve.
 
-        Raises:
-            TypeError: As the curve itself; `low` or `high` is not a number.
-            ValueError: `low` or `high` is not finite, or too large for float32.
-
-        >>> from plateau_jax import PlateauCurve, StagedCurve
-        >>> cosine = PlateauCurve(100)
-        >>> cosine.between([0, 50, 100], 1.0, 0.996)  # the decay of an average, from 0.996 to 1
+        >>> from plateau_jax import PlateauCurve
+        >>> PlateauCurve(100).between([0, 50, 100], 1.0, 0.996)  # the decay of an average
         array([0.996, 0.998, 1.   ], dtype=float32)
-        >>> StagedCurve([(10, 1.0), (90,)]).between(5, -2.0, 1.0)
-        -0.5
         """
         lowest = float(checks.float32("low", low))
         highest = float(checks.float32("high", high))
@@ -247,27 +212,19 @@ class Curve(ABC):
             return float(values)
         return values[()]
 
+    # Derived curves. Their classes derive from this one, so they are looked up by their kinds.
+
     def cooldown(
         self, at: Count, steps: Count, *, to: float = 0.0, shape: str = "1-sqrt"
     ) -> "Curve":
         """Return a curve that leaves this one at step `at` and falls to `to` in `steps` steps.
 
-        Use it to end a long run early, or to branch finished models off a run that continues.
         Before step `at` both curves have the same bits, so a checkpoint that was saved at or before
         step `at` can be loaded under the new curve.
 
-        With the exact level a at step `at`, b = `to` and x = (step - at)/steps, the cooldown's
-        level is
+        With the exact level a at step `at`, b = `to` and x = (step - at)/steps, the level is
 
-            "1-sqrt"         a + (b - a)·√x
-            "linear"         a + (b - a)·x
-            "cosine"         a + (b - a)·(1 - cos πx)/2
-            "exponential"    a^(1-x)·b^x
-            "1-x^P"          a + (b - a)·x^P
-            "(1-x)^P"        b + (a - b)·(1-x)^P
-            "t^-P"           t^(-P), t = a^(-1/P)·(1-x) + b^(-1/P)·x
-
-        Write P as a decimal, as in `"1-x^2"`; `StagedCurve` gives its range.
+            a + (b - a)·√x      for "1-sqrt"; `StagedCurve` has the equations of the other shapes
 
         Sources: cooldowns from a constant learning rate, and 1-sqrt, Hägele et al. 2024
         (arXiv:2405.18392); linear to 0, Defazio et al. 2023 (arXiv:2310.07831).
@@ -276,19 +233,14 @@ class Curve(ABC):
             at: First step of the cooldown, at least 0; it may lie past `total_steps`.
             steps: Steps of the cooldown, at least 1.
             to: The level at the end of the cooldown, not above the level at step `at`.
-            shape: `"linear"`, `"cosine"`, `"1-sqrt"`, `"exponential"`, `"1-x^P"`, `"(1-x)^P"` or
-                `"t^-P"`.
+            shape: Any shape of a stage.
 
         Returns:
             A curve of `at + steps` steps.
 
         Raises:
-            TypeError: `at` or `steps` is not an integer, `to` not a number.
             ValueError: A value is out of range; an unknown shape; an exponential or `"t^-P"`
                 cooldown to 0; derived curves nested more than 64 deep.
-
-        Warns:
-            CurveWarning: The curve is 0 at step `at` already.
 
         >>> from plateau_jax import PlateauCurve
         >>> stable = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 90)])
@@ -304,8 +256,7 @@ class Curve(ABC):
             curve(step)                          for step < total_steps
             scale · other(step - total_steps)    after that
 
-        Use it for restarts, for a longer run, or for a second phase of training. Source of
-        restarts: SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
+        Source of restarts: SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
         Args:
             other: The curve that follows, or a mapping that `from_dict` reads.
@@ -315,9 +266,7 @@ class Curve(ABC):
             A curve of `self.total_steps + other.total_steps` steps.
 
         Raises:
-            TypeError: `other` is not a curve, `scale` not a number.
-            ValueError: A `scale` outside (0, 1]; more than 2³¹ - 1 steps in all; curves with
-                different units; derived curves nested more than 64 deep.
+            ValueError: A `scale` outside (0, 1]; curves with different units.
 
         >>> from plateau_jax import PlateauCurve
         >>> cycle = PlateauCurve(100, warmup_steps=10)
@@ -335,10 +284,6 @@ class Curve(ABC):
         These multipliers have the same bits as those of the curve. After them the part stays at the
         level of the curve at `stop`; if the curve jumps there, this is the level after the jump.
 
-        Use it for a run that ends before its decay does. Or use it to stretch a decay in progress:
-        join the part of this curve up to a step to the part of a longer curve that begins at the
-        same level.
-
         Args:
             start: First step of the part.
             stop: First step after the part; `total_steps` by default.
@@ -347,17 +292,13 @@ class Curve(ABC):
             A curve of `stop - start` steps.
 
         Raises:
-            TypeError: `start` or `stop` is not an integer.
-            ValueError: 0 <= start < stop <= total_steps is false; derived curves nested more than
-                64 deep.
+            ValueError: 0 <= start < stop <= total_steps is false.
 
         >>> from plateau_jax import PlateauCurve
         >>> cosine = PlateauCurve(1000)
         >>> half = cosine.part(0, 500)
         >>> half([0, 250, 500, 900]), half.total_steps
         (array([1.       , 0.8535534, 0.5      , 0.5      ], dtype=float32), 500)
-        >>> half.then(cosine.part(500)).same_until(cosine, 2000)
-        True
         """
         return serialization.CURVE_CLASSES["part"](self, start, stop)
 
@@ -369,63 +310,28 @@ class Curve(ABC):
     ) -> NDArray[np.float64]:
         """Return weights that turn checkpoints of a constant learning rate into a cooldown.
 
-        Instead of cooling down, keep training at the level of step `steps[0]`, and save checkpoints
-        θ₀, …, θ_k after `steps[0]`, …, `steps[k]` updates. Their weighted mean Σ c_j θ_j
-        approximates the model that a run under this curve would end with:
+        Train at the level of step `steps[0]`, and save checkpoints θ₀, …, θ_k after `steps[0]`, …,
+        `steps[k]` updates. Their weighted mean Σ c_j θ_j, which `torch_bridge.Checkpoints.merge`
+        computes, approximates the model that a run under this curve would end with:
 
             w_j = mean of curve(steps[j-1]), …, curve(steps[j] - 1), divided by curve(steps[0])
             c₀ = 1 - w₁,    c_j = w_j - w_{j+1},    c_k = w_k
 
-        With plain SGD, the same gradients and a checkpoint after every update, this is exact. With
-        fewer checkpoints or a different optimizer, the mean is close to a cooldown. Whether its
-        loss is as low depends on the problem: compare both once. `torch_bridge.Checkpoints.merge`
-        computes the mean of saved models.
-
         A checkpoint may instead contain the mean of the weights after each of the last `mean_of`
-        updates, a block. Then start, length and shape of the cooldown can be chosen after the run,
-        and few checkpoints are enough. Block j begins at step b_j = steps[j] - mean_of. Its weight
-        is the sum of the weights that checkpoints after each of its updates would have:
-
-            w_j = curve(b_j) / curve(b₀), and 0 from total_steps on
-            c_j = w_j - w_{j+1},    c_k = w_k
-
-        This is exact for a linear cooldown to 0 that begins and ends with a block. Otherwise it
-        assumes that the mean of the weights hardly moves within a block. In particular, a block in
-        which the cooldown begins or ends counts in part, but with the mean of all of its updates. A
-        block outside the cooldown has weight 0.
-
-        The time grows with the number of steps at which the curve moves: 0.1 s for a million; with
-        `mean_of`, only with the number of checkpoints.
+        updates, a block. If block j begins at step b_j, w_j = curve(b_j) / curve(b₀).
 
         Source: WSM, Tian et al. 2025 (arXiv:2507.17634).
 
         Args:
             steps: The number of updates before each checkpoint: increasing integers, at least two,
                 or one with `mean_of`. The curve must not rise from the first to the last of them.
-            mean_of: If the checkpoints contain means, the number of updates in each block, at least
-                1, or a sequence with one number for each checkpoint. Each block begins where the
-                one before it ends, the first one at or before the first step of the cooldown, and
-                the last one ends at or after `total_steps`. The curve must not rise from the first
-                block on.
+            mean_of: If the checkpoints contain means, the number of updates in each block, or one
+                number for each checkpoint. Each block begins where the one before it ends. The
+                first one begins at or before the cooldown, and the last one ends at or after it.
 
         Returns:
-            An array of dtype float64 and shape (k + 1,) with one weight per checkpoint. No weight
-            is negative, and they add up to exactly 1. For consecutive `steps` up to `total_steps`,
-            those of the checkpoints and those of blocks of one update have the same bits if the
-            curve has not begun to fall before `steps[0]`.
-
-        Raises:
-            TypeError: `steps` is not a sequence of integers, or `mean_of` neither an integer nor a
-                sequence of integers.
-            ValueError: One of these:
-
-                - There are too few steps; one is negative, above 2³¹ - 1, or not above its
-                  predecessor.
-                - The curve is 0 at its first step here, or rises later.
-                - A number in `mean_of` is below 1, or there is not one for each step.
-                - Two blocks overlap, or leave a gap.
-                - The first block begins within a segment in which the curve falls, or the last one
-                  ends before `total_steps`.
+            Weights of dtype float64 and shape (k + 1,), of which none is negative, and whose sum is
+            exactly 1.
 
         >>> from plateau_jax import StagedCurve
         >>> stable = StagedCurve([(100, 1.0), (900,)])
@@ -439,25 +345,19 @@ class Curve(ABC):
             return averaging_weights.weights(self._exact_segments, self, steps)
         return averaging_weights.weights_of_means(self._exact_segments, self, steps, mean_of)
 
+    # Comparison.
+
     def same_until(self, other: "AnyCurve", step: int) -> bool:
         """Return True if both curves have the same multiplier at every step below `step`.
 
         If so, a run that was saved under one of them at or before `step` can resume under the
-        other. With a `DataClock` or a hold rule, it must have been saved before `step`, because
-        several updates may use one step.
-
-        Two levels are equal if they agree to 60 digits, and different otherwise, even if they round
-        to the same float32. Plateaus at the same level are equal, however the curves were written.
-        Other segments are equal if they have the same first step, length, shape and levels. For
-        step 0 the result is True.
+        other (with a clock, before `step`). Levels are equal if they agree to 60 digits. Segments
+        are equal if they are flat and have the same level, or if they have the same first step,
+        length, shape and levels.
 
         Args:
             other: The curve to compare with, or a mapping that `from_dict` reads.
             step: The first step that is not compared; at least 0.
-
-        Raises:
-            TypeError: `other` is not a curve, `step` not an integer.
-            ValueError: A negative step.
 
         >>> from plateau_jax import PlateauCurve
         >>> curve = PlateauCurve(1000, warmup_steps=100)
@@ -474,9 +374,6 @@ class Curve(ABC):
 
         Args:
             other: The curve to compare with, or a mapping that `from_dict` reads.
-
-        Raises:
-            TypeError: `other` is not a curve.
 
         >>> from plateau_jax import PlateauCurve
         >>> curve = PlateauCurve(1000, warmup_steps=100)
@@ -497,10 +394,10 @@ class Curve(ABC):
     def _level_at(self, step: int) -> exact.Level:
         return exact.rounded(exact_segments.segment_at(self._exact_segments, step).at(step))
 
+    # Text and pictures. Drawing and export are tools, which are imported when they are used.
+
     def describe(self) -> str:
         """Return a table of the segments as text: steps, kind, and level at both ends.
-
-        Empty segments are left out.
 
         >>> from plateau_jax import PlateauCurve
         >>> print(PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]).describe())
@@ -511,13 +408,14 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
+        from plateau_jax.drawing.segment_table import segment_table
+
         return segment_table(self.segments).as_text()
 
     def plot(self, *, peak_value: float = 1.0, ax: Any = None) -> Any:
         """Plot the learning rate, peak_value · curve(step), against the step. Needs matplotlib.
 
-        Warmup and plateaus are shaded. `plateau_jax.plot` draws several curves into one plot. In a
-        script, `matplotlib.pyplot.show()` opens the window.
+        Warmup and plateaus are shaded. `plateau_jax.plot` draws several curves into one plot.
 
         Args:
             peak_value: The peak learning rate, by which the curve is multiplied.
@@ -527,23 +425,22 @@ class Curve(ABC):
         Returns:
             The Axes.
 
-        Raises:
-            ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
-            TypeError: `peak_value` is not a number.
-            ValueError: `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
-
         >>> from plateau_jax import PlateauCurve
         >>> ax = PlateauCurve(1000, warmup_steps=100).plot(peak_value=3e-4)
         >>> ax.get_xlabel(), ax.get_ylabel()
         ('step', 'learning rate')
         """
+        from plateau_jax.drawing import axes
+
         return axes.draw([self._to_draw()], peak_value, ax)
 
-    def _to_draw(self) -> sampling.CurveToDraw:
+    def _to_draw(self) -> Any:
+        from plateau_jax.drawing.sampling import CurveToDraw
+
         phrases = self._legend_phrases()
         if self._depth == 0:  # derived curves name their last step in a phrase already
             phrases = [checks.plural(self.total_steps, "step"), *phrases]
-        return sampling.CurveToDraw(self._exact_segments, self, phrases)
+        return CurveToDraw(self._exact_segments, self, phrases)
 
     @abstractmethod
     def _legend_phrases(self) -> list[str]:
@@ -551,33 +448,22 @@ class Curve(ABC):
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: a plot and the table of `describe`, without matplotlib."""
-        return notebook.html(self._exact_segments, self, type(self).__name__, repr(self))
+        from plateau_jax.drawing import notebook
 
-    def to_dict(self) -> Mapping[str, Any]:
-        """Return kind and arguments as plain JSON values."""
-        return serialization.curve_to_dict(self)
+        return notebook.html(self._exact_segments, self, type(self).__name__, repr(self))
 
     def to_source(self, peak_value: float | None = None) -> str:
         """Return the text of a Python file that computes this curve without this library.
 
-        The file defines two functions, which return the same bits as the methods of this class at
-        every step, any integer:
+        It defines two functions, which return the same bits at every step, and needs Python 3.9 and
+        nothing else:
 
             multiplier(step) = curve(step)
             learning_rate(step, peak) = curve.learning_rate(step, peak)
 
-        It contains the table of the curve and a short evaluator, and needs Python 3.9 and nothing
-        else. Run as a program, it checks itself, and fails if a bit of a multiplier or of a
-        learning rate differs. Use it in a program that must not depend on this library, or for a
-        run that must be repeated years from now.
-
         Args:
             peak_value: The default of the argument `peak` of `learning_rate`: 0, or at least
                 2⁻¹²⁶. Without it `peak` has no default.
-
-        Raises:
-            TypeError: `peak_value` is not a real scalar.
-            ValueError: `peak_value` is negative, not finite, or positive and below 2⁻¹²⁶.
 
         >>> from plateau_jax import PlateauCurve
         >>> source = PlateauCurve(1000, warmup_steps=100).to_source()
@@ -586,60 +472,37 @@ class Curve(ABC):
         >>> schedule["multiplier"](50), schedule["learning_rate"](50, 3e-4)
         (0.5, 0.0001500000071246177)
         """
-        if peak_value is not None:
-            checks.peak("peak_value", peak_value)
-            peak_value = float(peak_value)
-        return python_source(
-            self.to_dict(),
-            self._exact_segments,
-            exported_rows(self._python_table),
-            self.learning_rate,
-            unit=self.unit,
-            peak=peak_value,
-        )
+        from plateau_jax.export.source import python_source
 
-    def _vector_inputs(self) -> VectorInputs:
-        return VectorInputs(self.to_dict(), self._python_table, self.learning_rate)
+        return python_source(self, peak_value)
+
+    # Descriptions and pickles.
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Return kind and arguments as plain JSON values."""
+        return serialization.curve_to_dict(self)
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
         """Build the curve that `to_dict` or a configuration file describes.
 
-        Every function that takes a curve takes such a mapping too. If an object has the methods
-        `keys` and `to_dict` and is not an array, such as a `ConfigDict` of ml_collections, what its
-        `to_dict` returns is read instead.
-
-        `Curve.from_dict` accepts every kind of curve, `PlateauCurve.from_dict` only a
-        `PlateauCurve`, and `StagedCurve.from_dict` only a `StagedCurve`.
-
-        A mapping without the key `"kind"` is a `StagedCurve` if it has the key `"stages"`, else a
-        `PlateauCurve`. Sequences may be lists or tuples, and OmegaConf's containers are accepted.
-        Numbers may be strings: YAML reads `1e-4` as a string, and a command line passes only
-        strings. Numbers of steps, samples and tokens may end in a letter: `"10k"`, `"1.5M"` or
-        `"2B"`. As in the constructors, lengths may be percentages; in the stages of a mapping with
-        `"total_steps"`, one may be `"rest"`.
+        Every function that takes a curve takes such a mapping too.
 
         Args:
-            arguments: The arguments of the constructor, as `to_dict` returns them or as a YAML,
-                TOML or JSON file contains them. An argument that is left out has its default.
+            arguments: The kind of the curve, which is `"plateau"`, `"staged"`, `"cooldown"`,
+                `"then"`, `"part"` or `"scaled"`, and the arguments of its constructor.
 
         Raises:
-            TypeError: `arguments` is not a mapping, a value has the wrong type, or a key without a
-                default is missing, such as `total_steps`.
-            ValueError: The kind is unknown, or is not the kind of this class. A key is unknown.
-                Derived curves are nested more than 64 deep. The constructor rejects a value.
-                Messages name the value by its path, as in `curve.stages[1].to`.
-
-        Warns:
-            CurveWarning: As the constructor; but never if the keys are exactly those that `to_dict`
-                writes.
+            TypeError, ValueError: The kind or an argument is missing, unknown or wrong. The message
+                names it by its path, as in `curve.stages[1].to`.
 
         >>> from plateau_jax import Curve, PlateauCurve
         >>> curve = PlateauCurve(1000).cooldown(500, 100)
         >>> Curve.from_dict(curve.to_dict()) == curve
         True
         >>> stages = [["2%", 1.0], ["rest"], ["20%", 0.0, "1-sqrt"]]  # as in a YAML file
-        >>> Curve.from_dict({"total_steps": 10_000, "stages": stages})([100, 200, 8000, 10_000])
+        >>> curve = Curve.from_dict({"kind": "staged", "total_steps": 10_000, "stages": stages})
+        >>> curve([100, 200, 8000, 10_000])
         array([0.5, 1. , 1. , 0. ], dtype=float32)
         """
         return serialization.curve_from_dict(cls, arguments)
@@ -659,20 +522,6 @@ def _evaluate_one(curve: Curve, step: int) -> float:
 _evaluate_one.__dict__["_dynamo_marked_constant"] = True
 
 
-class _ProtectedDict(dict[str, Any]):
-    """The `__dict__` of a curve, protected from torch's LambdaLR."""
-
-    # `LambdaLR(optimizer, curve)` puts `curve.__dict__.copy()` into its state, and restores a state
-    # with `curve.__dict__.update`. With a plain dict, tables would end up in checkpoints, and
-    # loading one would silently replace this frozen curve by the saved one.
-
-    def copy(self) -> dict[str, Any]:
-        return {}
-
-    def update(self, *_: Any, **__: Any) -> None:
-        pass
-
-
 AnyCurve = Curve | Mapping[str, Any]
 """The type of an argument that is a curve, or a mapping that `Curve.from_dict` reads."""
 
@@ -685,65 +534,8 @@ def as_curve(path: checks.Path | str, value: Any) -> Curve:
     """
     if isinstance(value, Curve):
         return value
-    value = checks.unwrap_config(value)
     if not isinstance(value, Mapping):
         raise TypeError(checks.must(path, value, "be a Curve"))
     if isinstance(path, str):
         path = (path,)
     return serialization.curve_from_dict(Curve, value, path)
-
-
-def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve]:
-    """Build the curve that a mapping describes, also within sequences of any depth.
-
-    Return every other value as it is: the caller checks it.
-    """
-    value = checks.unwrap_config(value)
-    if isinstance(value, Mapping):
-        return as_curve(path, cast("Mapping[str, Any]", value))
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
-        return cast("Any", value)
-    if isinstance(path, str):
-        path = (path,)
-    curves: list[Any] = []
-    for index, item in enumerate(cast("Sequence[Any]", value)):
-        curves.append(as_curves((*path, index), item))
-    return curves
-
-
-def stack(curves: Iterable[AnyCurve]) -> Table:
-    """Stack the tables of several curves for `vmap`: each array has a leading axis of curves.
-
-    A shorter table repeats its last row and piece, which changes no value.
-
-    Args:
-        curves: At least one curve, or mapping that `Curve.from_dict` reads. A step is an update,
-            or, for curves from `BatchPlan.scale`, their unit of samples or tokens: stack only
-            curves whose steps mean the same.
-
-    Returns:
-        One table, a pytree of int32 arrays.
-
-    Raises:
-        TypeError: `curves` is a single curve, or has no order (a set), or contains something that
-            is not a `Curve`.
-        ValueError: `curves` is empty.
-
-    >>> from plateau_jax import PlateauCurve, stack
-    >>> table = stack([PlateauCurve(100), PlateauCurve(100, plateaus=[(50, 30)])])
-    >>> table.begin.shape
-    (2, 16)
-    """
-    if not checks.is_ordered(curves):
-        raise TypeError(checks.must("curves", curves, "be several Curves, in order"))
-    tables = [as_curve(("curves", index), curve).table for index, curve in enumerate(curves)]
-    if not tables:
-        raise ValueError("curves is empty; stack needs at least one Curve")
-    return evaluation.stack_tables(tables)
-
-
-def check_unit(curve: Curve, unit: int) -> None:
-    """Raise a ValueError if the curve follows a batch plan in a different unit."""
-    if curve.unit is not None and unit != curve.unit:
-        expected = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
-        raise ValueError(checks.must("unit", unit, expected))

@@ -1,10 +1,10 @@
 """Curves that are derived from other curves: cooldowns, continuations and parts."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, cast, final
+from typing import final
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.checks import MAX_STEP, Converted, ConvertedCount, Count, Message
+from plateau_jax.arguments.checks import MAX_STEP, Message
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import Curve, as_curve
 from plateau_jax.curves.serialization import MAX_DEPTH
@@ -21,8 +21,8 @@ class Cooldown(Curve, kind="cooldown"):
     """The result of `Curve.cooldown`."""
 
     curve: Curve
-    at: ConvertedCount
-    steps: ConvertedCount
+    at: int
+    steps: int
     _: KW_ONLY
     to: float = 0.0
     shape: str = "1-sqrt"
@@ -128,8 +128,8 @@ class Part(Curve, kind="part"):
     """The result of `Curve.part`."""
 
     curve: Curve
-    start: ConvertedCount = cast("Any", 0)
-    stop: Converted[Count | None, int | None] = cast("Any", None)
+    start: int = 0
+    stop: int | None = None
 
     def __post_init__(self) -> None:
         curve = as_curve("curve", self.curve)

@@ -1,14 +1,13 @@
 """`PlateauCurve`: a warmup, and a decay with plateaus."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Any, Literal, NamedTuple, cast, final, get_args
+from typing import Any, Literal, NamedTuple, final, get_args
 
 from plateau_jax.arguments.checks import (
     MAX_STEP,
-    ConvertedCount,
-    ConvertedPairs,
+    Count,
     Message,
     Path,
     count,
@@ -35,7 +34,7 @@ WarmupShape = Literal["linear", "cosine"]
 @storable
 @final
 @dataclass(frozen=True)
-class PlateauCurve(Curve):
+class PlateauCurve(Curve, kind="plateau"):
     """A learning-rate curve with warmup, cosine decay and plateaus.
 
     Called with a step, it returns a multiplier, which rises to 1 during the warmup, then falls to
@@ -99,8 +98,6 @@ class PlateauCurve(Curve):
         decay_shape: `"cosine"`, `"linear"`, `"1-sqrt"`, `"1-x^P"` or `"(1-x)^P"`.
 
     Raises:
-        TypeError: A number of steps is not an integer, a ratio or percentage is not a number, or a
-            plateau is not a pair.
         ValueError: A value is out of range; plateaus overlap, run past the end or leave no step to
             decay; an unknown shape.
 
@@ -117,48 +114,53 @@ class PlateauCurve(Curve):
           dtype=float32)
     """
 
-    # As an attribute it is the int that `Curve` declares.
-    total_steps: ConvertedCount  # pyright: ignore[reportIncompatibleVariableOverride]
-    _: KW_ONLY
-    warmup_steps: ConvertedCount = cast("Any", 0)
-    plateaus: Sequence[tuple[float, float]] = ()
-    absolute_plateaus: ConvertedPairs = cast("Any", ())
-    min_lr_ratio: float = 0.0
-    init_lr_ratio: float = 0.0
-    warmup_shape: WarmupShape = "linear"
-    decay_shape: str = "cosine"
+    total_steps: int
+    warmup_steps: int
+    plateaus: tuple[tuple[float, float], ...]
+    absolute_plateaus: tuple[tuple[int, int], ...]
+    min_lr_ratio: float
+    init_lr_ratio: float
+    warmup_shape: WarmupShape
+    decay_shape: str
 
-    def __post_init__(self) -> None:
-        total = count("total_steps", self.total_steps, 1, MAX_STEP)
-        warmup = length_in_steps("warmup_steps", self.warmup_steps, total)
+    # Written by hand, because the arguments have more types than the fields.
+    def __init__(
+        self,
+        total_steps: Count,
+        *,
+        warmup_steps: Count = 0,
+        plateaus: Sequence[tuple[float, float]] = (),
+        absolute_plateaus: Sequence[tuple[Count, Count]] = (),
+        min_lr_ratio: float = 0.0,
+        init_lr_ratio: float = 0.0,
+        warmup_shape: WarmupShape = "linear",
+        decay_shape: str = "cosine",
+    ) -> None:
+        total = count("total_steps", total_steps, 1, MAX_STEP)
+        warmup = length_in_steps("warmup_steps", warmup_steps, total)
         if warmup >= total:
             limits = f"lie in 0 … total_steps - 1 = {total - 1}, so that a step is left to decay"
             raise ValueError(must("warmup_steps", warmup, limits))
 
-        plateaus = _check_percentages(self.plateaus)
-        absolute_plateaus = _check_absolute(self.absolute_plateaus, warmup)
-        min_lr_ratio = ratio("min_lr_ratio", self.min_lr_ratio)
-        init_lr_ratio = ratio("init_lr_ratio", self.init_lr_ratio)
-        warmup_shape = one_of("warmup_shape", self.warmup_shape, get_args(WarmupShape))
-        decay_shape = known_shapes.canonical_shape(
-            "decay_shape", self.decay_shape, known_shapes.JOINING_ZERO
-        )
-        placed = place_plateaus(total, warmup, plateaus, absolute_plateaus)
-
+        in_percent = _check_percentages(plateaus)
+        in_steps = _check_absolute(absolute_plateaus, warmup)
+        lowest = ratio("min_lr_ratio", min_lr_ratio)
         self._set(
             total_steps=total,
             warmup_steps=warmup,
-            plateaus=tuple(sorted(plateaus)),
-            absolute_plateaus=tuple(sorted(absolute_plateaus)),
-            min_lr_ratio=min_lr_ratio,
-            init_lr_ratio=init_lr_ratio,
-            warmup_shape=warmup_shape,
-            decay_shape=decay_shape,
+            plateaus=tuple(sorted(in_percent)),
+            absolute_plateaus=tuple(sorted(in_steps)),
+            min_lr_ratio=lowest,
+            init_lr_ratio=ratio("init_lr_ratio", init_lr_ratio),
+            warmup_shape=one_of("warmup_shape", warmup_shape, get_args(WarmupShape)),
+            decay_shape=known_shapes.canonical_shape(
+                "decay_shape", decay_shape, known_shapes.JOINING_ZERO
+            ),
         )
-        self._freeze(_exact_segments(self, placed))
+        self._freeze(_exact_segments(self, place_plateaus(total, warmup, in_percent, in_steps)))
 
-        _warn_of_small_plateaus(plateaus, total - warmup)
-        warn_of_small_end(min_lr_ratio)
+        _warn_of_small_plateaus(in_percent, total - warmup)
+        warn_of_small_end(lowest)
 
     def _legend_phrases(self) -> list[str]:
         warmup = "no warmup"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, cast, overload
 
-from plateau_jax.arguments.checks import short_repr, unwrap_config
+from plateau_jax.arguments.checks import short_repr
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.serialization import describes_curve
 from plateau_jax.drawing import axes
@@ -59,10 +59,8 @@ def curves_to_draw(curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
     The keys of a mapping become names.
     """
     given: Any = curves
-    if len(curves) == 1:
-        value = unwrap_config(curves[0])
-        if _is_collection(value):
-            given = value
+    if len(curves) == 1 and _is_collection(curves[0]):
+        (given,) = curves
     has_names = isinstance(given, Mapping)
     items: Iterable[tuple[Any, Any]]
     if has_names:
@@ -82,8 +80,8 @@ def curves_to_draw(curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
 
 
 def _is_collection(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return not describes_curve(cast("Mapping[Any, Any]", value))
+    if describes_curve(value):
+        return False
     # An array without dimensions passes for an `Iterable`, but cannot be iterated.
     is_scalar = isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0
     return isinstance(value, Iterable) and not is_scalar

@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import Any, final
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.checks import Converted, ConvertedCount, ConvertedPairs, Count
-from plateau_jax.curves.curve import Curve, as_curve, check_unit
+from plateau_jax.curves.curve import Curve, as_curve
 from plateau_jax.curves.derived_curves import depth_above
 from plateau_jax.numerics.exact import Level, as_level, as_written, nearest_power
 from plateau_jax.saved_states.storable import storable
@@ -33,11 +32,10 @@ class ScaledCurve(Curve, kind="scaled"):
     """The result of `BatchPlan.scale`."""
 
     curve: Curve
-    pairs: ConvertedPairs
-    # As an attribute it is the int that `Curve` declares; here it is never None.
-    unit: Converted[Count, int | None]  # pyright: ignore[reportIncompatibleVariableOverride]
+    pairs: tuple[tuple[int, int], ...]
+    unit: int | None
     _: KW_ONLY
-    reference: ConvertedCount
+    reference: int
     exponent: float = 0.5
 
     def __post_init__(self) -> None:
@@ -75,6 +73,13 @@ class ScaledCurve(Curve, kind="scaled"):
     def __repr__(self) -> str:
         options = f"reference={self.reference}, exponent={self.exponent!r}"
         return f"BatchPlan({self.pairs!r}).scale({self.curve!r}, {self.unit}, {options})"
+
+
+def check_unit(curve: Curve, unit: int) -> None:
+    """Raise a ValueError if the curve follows a batch plan in a different unit."""
+    if curve.unit is not None and unit != curve.unit:
+        expected = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
+        raise ValueError(checks.must("unit", unit, expected))
 
 
 def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:

@@ -23,7 +23,6 @@ from plateau_jax.arguments.checks import (
     ratio,
 )
 from plateau_jax.arguments.curve_warning import suppress_warnings, warn, warn_of_small_end
-from plateau_jax.curves import serialization
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps, lengths_in_steps
 from plateau_jax.numerics import exact
@@ -100,8 +99,6 @@ class StagedCurve(Curve, kind="staged"):
             Needed for percentages and `"rest"`.
 
     Raises:
-        TypeError: `stages` is not a sequence of stages; a number of steps is not an integer, or a
-            level not a number.
         ValueError: A value is out of range; lengths that do not add up to `total_steps`; a
             percentage or `"rest"` without `total_steps`; an unknown shape; an exponential or
             `"t^-P"` stage from or to 0.
@@ -179,8 +176,6 @@ class StagedCurve(Curve, kind="staged"):
             A curve of `total_steps` steps. For more stages, write the stages yourself.
 
         Raises:
-            TypeError: A length is neither an integer nor a percentage; `min_lr_ratio` or `start` is
-                not a number.
             ValueError: A value is out of range; warmup and decay are longer than `total_steps`
                 together; an unknown shape; an exponential or `"t^-P"` decay to 0.
 
@@ -226,9 +221,7 @@ class StagedCurve(Curve, kind="staged"):
         Two points at one step make a jump to the second; of more than two, the last one counts.
 
         A curve of 10,000 points takes about 0.2 seconds to build, and a curve of a million points
-        about 20 seconds and 1.3 GB. A call with one step takes a few microseconds, whatever the
-        number of points. Records and states contain all points, and resuming under a different
-        curve takes twice as long as building one.
+        about 20 seconds and 1.3 GB. Records and states contain all points.
 
         Args:
             points: At least two pairs of a step and a level in [0, 1]: a sequence, an iterator such
@@ -238,12 +231,6 @@ class StagedCurve(Curve, kind="staged"):
 
         Returns:
             A curve with one stage fewer than there are points.
-
-        Raises:
-            TypeError: `points` is not a sequence of pairs; a step is not an integer, or a level not
-                a number.
-            ValueError: There are fewer than two points; a value is out of range; a step is below
-                the one before it.
 
         Warns:
             CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels
@@ -299,10 +286,6 @@ class StagedCurve(Curve, kind="staged"):
         if len(self.stages) > 20:
             return [start, f"{len(self.stages)} stages"]
         return [start, *map(_phrase, self.stages)]
-
-
-serialization.CONSTRUCTORS["wsd"] = StagedCurve.wsd
-serialization.CONSTRUCTORS["through"] = StagedCurve.through
 
 
 def _levels_like_lrs(name: str, highest: float) -> Message:

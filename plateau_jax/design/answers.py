@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message, message_of
 from plateau_jax.arguments.curve_warning import suppress_warnings
+from plateau_jax.configuration import curve_from_text
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
 from plateau_jax.curves.staged_curve import StagedCurve
@@ -191,7 +192,7 @@ def _describe(text: str) -> _Described:
     try:
         check_size(arguments)
         with suppress_warnings():  # `advice_about` collects them
-            curve = Curve.from_dict(arguments)
+            curve = curve_from_text(arguments)
         place = ()
         peak = typed_peak(typed)
     except (TypeError, ValueError) as error:

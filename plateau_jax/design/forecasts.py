@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.curves.curve import Curve, as_curve
+from plateau_jax.configuration import curve_from_text
+from plateau_jax.curves.curve import Curve
 from plateau_jax.design.questions import (
     MAX_ITEMS,
     check_size,
@@ -115,10 +116,9 @@ def _check_lines(name: str, text: str) -> None:
 
 def _read_curve(arguments: Mapping[str, Any], max_items: int) -> Curve:
     """Return the curve that a run was trained with."""
-    with errors_within(("curve",)):
+    with errors_within(("curve",)), suppress_warnings():
         check_size(arguments, max_items)
-    with suppress_warnings():
-        return as_curve("curve", arguments)
+        return curve_from_text(arguments)
 
 
 class _NamedRun(NamedTuple):

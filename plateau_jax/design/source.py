@@ -1,14 +1,15 @@
 """A curve as text to copy: Python code for optax and for PyTorch, and JSON."""
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
 from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 from plateau_jax.curves.scaled_curve import ScaledCurve
 from plateau_jax.curves.staged_curve import Stage
+from plateau_jax.saved_states.formats import arguments_of
 
 _CLASSES = "BatchPlan", "PlateauCurve", "StagedCurve"
 
@@ -100,13 +101,13 @@ def _statements(curve: Curve, name: str) -> Iterator[str]:
 
 def _arguments(curve: Any) -> list[str]:
     """Return the arguments that are not curves, except those with their default value."""
+    parameters = inspect.signature(cast("type[Any]", type(curve))).parameters
     arguments: list[str] = []
-    for field in fields(curve):
-        value = getattr(curve, field.name)
-        is_default = field.default is not MISSING and value == field.default
-        if is_default or isinstance(value, Curve):
+    for name, value in arguments_of(curve).items():
+        parameter = parameters[name]
+        if value == parameter.default or isinstance(value, Curve):
             continue
-        keyword = f"{field.name}=" if field.kw_only else ""
+        keyword = f"{name}=" if parameter.kind is parameter.KEYWORD_ONLY else ""
         arguments.append(keyword + _literal(value))
     return arguments
 

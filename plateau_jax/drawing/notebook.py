@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from plateau_jax.drawing.sampling import FILLS, OPACITY, shaded_spans, thin_out
-from plateau_jax.drawing.segment_table import list_segments, segment_table
+from plateau_jax.drawing.segment_table import segment_table
 from plateau_jax.table.exact_segments import ExactSegment
+from plateau_jax.table.segments import list_segments
 
 # In pixels: the size of the plot inside its axes, and its upper left corner.
 _WIDTH = 620

@@ -1,12 +1,13 @@
 """A curve as a Python file without dependencies: the rows of its table, and an evaluator."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from string import Template
 from textwrap import TextWrapper
 from typing import Any
 
-from plateau_jax.export.rows import ExportedRow, hexadecimal, steps_of_pieces
+from plateau_jax.arguments import checks
+from plateau_jax.export.rows import ExportedRow, exported_rows, hexadecimal, steps_of_pieces
 from plateau_jax.numerics.exact import float32_bits
 from plateau_jax.shapes.known_shapes import equation_of
 from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
@@ -92,37 +93,29 @@ if __name__ == "__main__":
 ''')
 
 
-def python_source(
-    description: Mapping[str, Any],
-    segments: Sequence[ExactSegment],
-    rows: Sequence[ExportedRow],
-    learning_rates: Callable[[Any, float], Any],
-    *,
-    unit: int | None,
-    peak: float | None,
-) -> str:
+def python_source(curve: Any, peak: float | None) -> str:
     """Return the text of the file.
 
     Args:
-        description: The curve as JSON values.
-        segments: Its segments, for comments.
-        rows: The rows of its table.
-        learning_rates: Its method `learning_rate`.
-        unit: Samples or tokens per step, for a curve that follows a batch plan.
+        curve: A `Curve`, whose class imports this file.
         peak: The default of the argument of `learning_rate`; None if it has no default.
     """
+    if peak is not None:
+        checks.peak("peak_value", peak)
+        peak = float(peak)
+    rows = exported_rows(curve._python_table)
     steps = steps_of_pieces(rows)
-    multipliers = learning_rates(steps, 1.0).tolist()
-    lrs = learning_rates(steps, CHECKED_PEAK).tolist()
+    multipliers: list[float] = curve.learning_rate(steps, 1.0).tolist()
+    lrs: list[float] = curve.learning_rate(steps, CHECKED_PEAK).tolist()
     check_value = 0
     for pair in zip(multipliers, lrs, strict=True):
         for number in pair:
             check_value = (65537 * check_value + float32_bits(number)) % (2**61 - 1)
     return _FILE.substitute(
         version=VERSION,
-        curve="\n".join(_wrapped(json.dumps(description))),
-        unit="" if unit is None else f"Samples or tokens per step: {unit}.\n",
-        rows="\n".join(_row_lines(rows, segments)),
+        curve="\n".join(_wrapped(json.dumps(curve.to_dict()))),
+        unit="" if curve.unit is None else f"Samples or tokens per step: {curve.unit}.\n",
+        rows="\n".join(_row_lines(rows, curve._exact_segments)),
         check_value=check_value,
         default_peak="" if peak is None else f" = {peak!r}",
         checked_peak=CHECKED_PEAK,

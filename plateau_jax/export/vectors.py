@@ -5,30 +5,19 @@ text.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from plateau_jax.export.rows import ExportedRow, exported_rows, hexadecimal, steps_of_pieces
 from plateau_jax.numerics.exact import float32_bits
-from plateau_jax.table.evaluation import PYTHON, WideTable, evaluate
+from plateau_jax.table.evaluation import PYTHON, evaluate
 from plateau_jax.version import VERSION
 
 FORMAT = 1
 """Incremented if programs that read earlier files would misread new ones."""
 
 
-class VectorInputs(NamedTuple):
-    """A curve, and what is computed from it."""
-
-    description: Mapping[str, Any]
-    """The curve as JSON values."""
-    table: WideTable
-    """Its table from `in_python`."""
-    learning_rates: Callable[[Any, float], Any]
-    """Its method `learning_rate`."""
-
-
-def vectors_as_json(curves: Sequence[VectorInputs], peak: float) -> str:
+def vectors_as_json(curves: Sequence[Any], peak: float) -> str:
     """Return the text of a file of test vectors: a line per row, per piece and per step."""
     written = [_curve_as_json(curve, peak) for curve in curves]
     return (
@@ -37,8 +26,8 @@ def vectors_as_json(curves: Sequence[VectorInputs], peak: float) -> str:
     )
 
 
-def _curve_as_json(curve: VectorInputs, peak: float) -> str:
-    rows = exported_rows(curve.table)
+def _curve_as_json(curve: Any, peak: float) -> str:
+    rows = exported_rows(curve._python_table)
     heads: list[str] = []
     pieces: list[str] = []
     for row in rows:
@@ -47,7 +36,7 @@ def _curve_as_json(curve: VectorInputs, peak: float) -> str:
             pieces.append(json.dumps([exponent, *map(hexadecimal, coefficients)]))
     vectors = [json.dumps(vector) for vector in _vectors(curve, rows, peak)]
     return (
-        f'{{"curve": {json.dumps(curve.description)},\n'
+        f'{{"curve": {json.dumps(curve.to_dict())},\n'
         f'"rows": {_lines(heads)},\n'
         f'"pieces": {_lines(pieces)},\n'
         f'"vectors": {_lines(vectors)}}}'
@@ -67,16 +56,14 @@ def _unrounded(value: int, exponent: Sequence[int], piece: int) -> int:
 _UNROUNDED = PYTHON._replace(to_float32=_unrounded)
 
 
-def _vectors(
-    curve: VectorInputs, rows: Sequence[ExportedRow], peak: float
-) -> Iterator[dict[str, Any]]:
+def _vectors(curve: Any, rows: Sequence[ExportedRow], peak: float) -> Iterator[dict[str, Any]]:
     """Yield the values of the curve at the ends and in the middle of each piece."""
     for step in [-1, *sorted(set(steps_of_pieces(rows)))]:
-        multiplier = curve.learning_rates(step, 1.0)
-        lr = curve.learning_rates(step, peak)
+        multiplier = curve.learning_rate(step, 1.0)
+        lr = curve.learning_rate(step, peak)
         yield {
             "step": step,
-            "value": hexadecimal(evaluate(_UNROUNDED, curve.table, max(step, 0))),
+            "value": hexadecimal(evaluate(_UNROUNDED, curve._python_table, max(step, 0))),
             "bits": float32_bits(multiplier),
             "multiplier": multiplier,
             "learning_rate_bits": float32_bits(lr),

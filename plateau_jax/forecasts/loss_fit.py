@@ -215,7 +215,6 @@ class LossFit:
         Raises:
             TypeError, ValueError: As `predict`; `curves` is not a mapping, or is empty.
         """
-        curves = checks.unwrap_config(curves)
         if not isinstance(curves, Mapping):
             raise TypeError(
                 "curves must be a mapping from names to curves: write fit.compare({'name': curve})"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
@@ -25,10 +25,11 @@ class _SavedRecord(TypedDict):
     format: int
     curve: dict[str, Any]
     """The result of `Curve.to_dict`."""
-    peak_value: NotRequired[float]
-    """The shortest decimal of the peak's float32."""
-    clock: NotRequired[dict[str, Any] | list[dict[str, Any]]]
-    """The result of `to_dict` of a `DataClock`, or a list with that of each rule."""
+    peak_value: float | None
+    """The shortest decimal of the peak's float32; None if it was not recorded."""
+    clock: dict[str, Any] | list[dict[str, Any]] | None
+    """The result of `to_dict` of a `DataClock`, or a list with that of each rule; None without a
+    clock."""
 
 
 _FORMAT = Format("resume_record", _SavedRecord)
@@ -51,9 +52,8 @@ def resume_record(
             of hold rules. By default the run counts updates.
 
     Returns:
-        A dictionary of plain JSON values, with the keys `"kind"`, `"format"`, `"curve"`, and,
-        unless they are None, `"peak_value"` and `"clock"`. The peak is the shortest decimal that
-        rounds to its float32.
+        A dictionary of plain JSON values, with the keys `"kind"`, `"format"`, `"curve"`,
+        `"peak_value"` and `"clock"`. The peak is the shortest decimal that rounds to its float32.
 
     Raises:
         TypeError: `curve`, `peak_value` or `clock` has the wrong type.
@@ -114,12 +114,7 @@ def dump_record(curve: Curve, peak_value: Any, clock: CheckedClock) -> dict[str,
 
 def record_to_dict(record: Record) -> dict[str, Any]:
     """Return a record as plain JSON values."""
-    saved = _FORMAT.write(curve=record.curve)
-    if record.peak_value is not None:
-        saved["peak_value"] = record.peak_value
-    if record.clock is not None:
-        saved["clock"] = record.clock
-    return saved
+    return _FORMAT.write(curve=record.curve, peak_value=record.peak_value, clock=record.clock)
 
 
 def dump_records(
@@ -160,10 +155,10 @@ def _parse_record(name: str, plain: Any) -> Record:
     saved: Any = _FORMAT.read(name, plain)
     if not saved["curve"]:
         raise TypeError("it has no curve")
-    peak_value: Any = saved.get("peak_value")
+    peak_value: Any = saved["peak_value"]
     if peak_value is not None:
         peak_value = shortest_decimal(peak_value)
-    return Record(name, saved["curve"], peak_value, saved.get("clock"))
+    return Record(name, saved["curve"], peak_value, saved["clock"])
 
 
 def _to_plain_value(value: Any) -> Any:

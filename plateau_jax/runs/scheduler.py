@@ -1,7 +1,7 @@
 """The learning rates of a run in a training loop without JAX or torch."""
 
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
@@ -21,8 +21,8 @@ class RunState(TypedDict):
     kind: str
     format: int
     updates: int
-    offset: NotRequired[int]
-    consumed: NotRequired[int]
+    offset: int | None
+    consumed: int | None
     hold: list[dict[str, int | float]]
     records: list[dict[str, Any]]
 
@@ -114,9 +114,9 @@ class CurveScheduler:
         """Return plain JSON values.
 
         The keys are `kind` and `format`; `updates`; `offset`, the step of the curve minus the
-        number of updates, or with a `DataClock` `consumed`; `hold`, the states of the hold rules;
-        and `records`, a list with the record of the curve, the peak and the clock, as
-        `resume_record` returns it, which `load_state_dict` compares.
+        number of updates, or with a `DataClock` `consumed` (the other of the two is None); `hold`,
+        the states of the hold rules; and `records`, a list with the record of the curve, the peak
+        and the clock, as `resume_record` returns it, which `load_state_dict` compares.
         """
         return _FORMAT.write(
             updates=self.updates,

@@ -49,9 +49,9 @@ class ValuesAhead:
         values = np.empty((len(steps), len(self.bases)), np.float32)
         for index, (curve, base) in enumerate(zip(self.curves, self.bases, strict=True)):
             values[:, index] = np.float32(base) * multipliers[id(curve)]
-        # Python floats: NumPy scalars would get from `param_groups` into checkpoints. At once: an
-        # interrupt between two assignments would give the rows to other steps.
-        vars(self).update(first=first, rows=values.tolist())
+        # Python floats: NumPy scalars would get from `param_groups` into checkpoints.
+        self.rows = values.tolist()
+        self.first = first
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ValuesAhead, (self.curves, self.bases)  # without the values

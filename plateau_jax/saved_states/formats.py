@@ -56,8 +56,7 @@ class Format(Generic[State]):
         if type(number) is not int or number != self.number:
             shown = checks.short_repr(number)
             raise ValueError(f"{name} has format {shown}, so it was {DIFFERENT_VERSION}")
-        entries: Any = self.entries
-        check_entries(name, state, entries.__required_keys__, entries.__optional_keys__)
+        check_entries(name, state, cast("Any", self.entries).__required_keys__)
 
     def read(self, name: str, state: Any) -> State:
         """Return a state that has the entries of this kind. Checks no values.
@@ -83,12 +82,7 @@ def arguments_of(instance: Any) -> dict[str, Any]:
     return {item.name: getattr(instance, item.name) for item in fields(instance)}
 
 
-def check_entries(
-    name: str,
-    state: Mapping[str, Any],
-    required: Collection[str],
-    optional: Collection[str] = (),
-) -> None:
+def check_entries(name: str, state: Mapping[str, Any], required: Collection[str]) -> None:
     """Raise a ValueError if a state, or a part of one, lacks an entry or has an unknown one."""
     for entry in sorted(required):
         if entry not in state:
@@ -96,7 +90,7 @@ def check_entries(
                 f"{name} has no entry {checks.short_repr(entry)}, so it was {DIFFERENT_VERSION}"
             )
     for entry in state:
-        if entry not in required and entry not in optional:
+        if entry not in required:
             raise ValueError(
                 f"{name} has the entry {checks.short_repr(entry)}, so it was {DIFFERENT_VERSION}, "
                 "or the program added the entry"

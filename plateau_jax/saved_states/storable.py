@@ -1,4 +1,4 @@
-"""Frozen values in pickles, in copies, and in the configurations of other libraries."""
+"""Frozen values in pickles, in copies, and among the hyperparameters of Lightning."""
 
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, fields

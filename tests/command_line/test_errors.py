@@ -24,6 +24,7 @@ def check_no_file_is_written(
     return logs
 
 
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -109,10 +110,17 @@ def test_wrong_arguments(
     ("text", "message"),
     [
         ("", "arguments = None must be a mapping"),
-        ("total_steps: 10K", "total_steps = '10K' must end in k for thousand"),
-        ("total_steps: 100\nmin_lr_ratio: no", "min_lr_ratio = False must be a number"),
-        ("total_steps: 100\nwarmup_steps: 2026-01-01", "warmup_steps = datetime.date(2026, 1, 1)"),
-        ("peak: 1\ncurve: {total_steps: 100}", "'peak' is not an argument of PlateauCurve"),
+        ("kind: plateau\ntotal_steps: 10K", "total_steps = '10K' must end in k for thousand"),
+        (
+            "kind: plateau\ntotal_steps: 100\nmin_lr_ratio: no",
+            "min_lr_ratio = False must be a number",
+        ),
+        (
+            "kind: plateau\ntotal_steps: 100\nwarmup_steps: 2026-01-01",
+            "warmup_steps = datetime.date(2026, 1, 1)",
+        ),
+        ("total_steps: 100", "kind is missing: write one of"),
+        ("kind: plateau\npeak: 1", "'peak' is not an argument of PlateauCurve"),
         ("total_steps: [100", "this is not YAML: while parsing a flow sequence"),
         ("a: !!python/name:os.system", "this is not YAML: could not determine a constructor"),
     ],
@@ -261,7 +269,7 @@ def check_known_options(printed: str) -> None:
         ("", "Expecting value"),
         ("\0\x01\udcff", "can't decode byte 0xff"),
         (
-            '{"total_steps": 9, "warmup_step": 3}',
+            '{"kind": "plateau", "total_steps": 9, "warmup_step": 3}',
             "'warmup_step' is not an argument of PlateauCurve, which has",
         ),
         ('{"kind": "cooldown", "curve": ' * 100_000, "maximum recursion depth exceeded"),

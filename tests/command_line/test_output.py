@@ -190,6 +190,7 @@ def test_curve_may_come_from_standard_input(
 
 
 CURVE_IN_YAML = """\
+kind: plateau
 total_steps: 10k  # PyYAML reads 1e-3 as text
 warmup_steps: 2%
 plateaus: [[0, 40], [50, 1e1]]
@@ -280,6 +281,7 @@ def test_every_staged_curve_has_options(
     assert read_curve(printed) == curve
 
 
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @examples(60, **DRAWN)
 @given(descriptions(scaled=True))
 def test_every_curve_is_read_from_a_file(printed_by: PrintedBy, description: Description) -> None:
@@ -289,6 +291,7 @@ def test_every_curve_is_read_from_a_file(printed_by: PrintedBy, description: Des
     assert read_curve(printed) == curve
 
 
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @examples(60, **DRAWN)
 @given(descriptions(scaled=True), peaks)
 def test_every_curve_has_a_table_of_learning_rates(

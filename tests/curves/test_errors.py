@@ -92,11 +92,10 @@ def check(
 def check_in_python(
     arguments: dict[str, Any], error: type[Exception], beginning: str, *parts: str
 ) -> None:
-    curve_type = PlateauCurve
-    if "stages" in arguments:
-        curve_type = StagedCurve
+    written = with_kind(arguments)
+    curve_type = {"plateau": PlateauCurve, "staged": StagedCurve}[written.pop("kind")]
     with pytest.raises(error) as caught:
-        curve_type(**with_total_steps(arguments))
+        curve_type(**written)
     check_message(str(caught.value), beginning, *parts)
     check_error(caught.value, error, beginning)
 
@@ -109,7 +108,7 @@ def check_in_json(
     beginning: str,
     *parts: str,
 ) -> None:
-    text = json.dumps(with_total_steps(arguments))
+    text = json.dumps(with_kind(arguments))
     with pytest.raises(error) as caught:
         Curve.from_dict(json.loads(text))
     check_message_with_lists(str(caught.value), beginning, *parts)
@@ -127,15 +126,15 @@ def check_on_command_line(
     beginning: str,
     *parts: str,
 ) -> None:
-    printed = error_of(capsys, *command_words(with_total_steps(arguments)))
+    printed = error_of(capsys, *command_words(with_kind(arguments)))
     assert len(printed.splitlines()) == 1
     check_message_with_lists(printed, f"python -m plateau_jax: error: {beginning}", *parts)
 
 
-def with_total_steps(arguments: dict[str, Any]) -> dict[str, Any]:
+def with_kind(arguments: dict[str, Any]) -> dict[str, Any]:
     if "stages" in arguments:
-        return arguments
-    return {"total_steps": 100, **arguments}
+        return {"kind": "staged", **arguments}
+    return {"kind": "plateau", "total_steps": 100, **arguments}
 
 
 def command_words(arguments: dict[str, Any]) -> list[str]:
@@ -147,6 +146,8 @@ def command_words(arguments: dict[str, Any]) -> list[str]:
     }
     words = []
     for name, value in arguments.items():
+        if name == "kind":
+            continue
         if name == "total_steps":
             words.insert(0, str(value))
         elif name in repeated:
@@ -689,10 +690,9 @@ class Inner:
     beginning: str
 
 
-ROOT = {"total_steps": 9}
+ROOT = {"kind": "plateau", "total_steps": 9}
 COOLDOWN = {"kind": "cooldown", "curve": ROOT, "at": 5, "steps": 5}
-WSD = {"kind": "wsd", "total_steps": 9, "warmup_steps": 1, "decay_steps": 1}
-UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'scaled', 'staged', 'wsd', 'through', or"
+UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 'staged'; or"
 
 
 @pytest.mark.parametrize(
@@ -705,24 +705,24 @@ UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'scaled', 'staged', '
             {
                 "kind": "then",
                 "curve": ROOT,
-                "other": {**COOLDOWN, "curve": {"total_steps": 0}},
+                "other": {**COOLDOWN, "curve": {**ROOT, "total_steps": 0}},
             },
             ValueError,
             "other.curve.total_steps = 0 must",
         ),
         # Unknown names.
         Inner(
-            {**COOLDOWN, "curve": {"step": 3}},
+            {**COOLDOWN, "curve": {**ROOT, "step": 3}},
             ValueError,
             "curve: 'step' is not an argument of PlateauCurve, which has total",
         ),
         Inner(
-            {**ROOT, "min_lr": 0.1},
+            {**ROOT, "min_lr": None},
             ValueError,
             "'min_lr' is not an argument of PlateauCurve, which has total",
         ),
         Inner(
-            {"stages": [[9]], "at": 1},
+            {"kind": "staged", "stages": [[9]], "at": 1},
             ValueError,
             "'at' is not an argument of StagedCurve, which has stages, start, tot",
         ),
@@ -731,81 +731,30 @@ UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'scaled', 'staged', '
             ValueError,
             f"'{'x' * 196}... is not an argument of PlateauCurve, which has total",
         ),
-        Inner(
-            {**WSD, "plateaus": []},
-            ValueError,
-            "'plateaus' is not an argument of StagedCurve.wsd, which has",
-        ),
-        Inner(
-            {"min_lr": None, "total_steps": 9},
-            ValueError,
-            "'min_lr' is not an argument of PlateauCurve",
-        ),
-        # Unknown kinds.
-        Inner({"kind": "plateau"}, ValueError, f"kind = 'plateau' {UNKNOWN_KIND}"),
+        # Missing and unknown kinds.
+        Inner({"total_steps": 9}, ValueError, "kind is missing: write one of 'cooldown', "),
+        Inner({**COOLDOWN, "curve": {}}, ValueError, "curve.kind is missing: write one of "),
+        Inner({"kind": "wsd"}, ValueError, f"kind = 'wsd' {UNKNOWN_KIND}"),
         Inner({"kind": "Staged"}, ValueError, f"kind = 'Staged' {UNKNOWN_KIND}"),
         Inner({"kind": 5}, ValueError, f"kind = 5 {UNKNOWN_KIND}"),
+        Inner({"kind": None}, ValueError, f"kind = None {UNKNOWN_KIND}"),
         Inner({"kind": ["staged"]}, ValueError, f"kind = ['staged'] {UNKNOWN_KIND}"),
         Inner({"kind": {}}, ValueError, f"kind = {{}} {UNKNOWN_KIND}"),
-        # Missing arguments; a value of null was left out.
-        Inner({}, TypeError, "total_steps is missing: PlateauCurve needs total_steps"),
+        # Missing arguments.
+        Inner({"kind": "plateau"}, TypeError, "total_steps is missing: PlateauCurve needs total"),
+        Inner({"kind": "staged"}, TypeError, "stages is missing: StagedCurve needs stages"),
         Inner(
-            {"kind": None, "total_steps": None},
+            {"kind": "cooldown", "curve": ROOT},
             TypeError,
-            "total_steps is missing: PlateauCurve needs",
+            "at is missing: Cooldown needs curve, at, steps",
         ),
         Inner(
-            {"stages": None, "start": 1},
-            TypeError,
-            "stages is missing: StagedCurve needs stages",
-        ),
-        Inner(
-            {"kind": "cooldown", "curve": None},
-            TypeError,
-            "curve is missing: Cooldown needs curve, at, steps",
-        ),
-        Inner({**COOLDOWN, "at": None}, TypeError, "at is missing: Cooldown needs"),
-        Inner(
-            {**COOLDOWN, "curve": {}},
+            {**COOLDOWN, "curve": {"kind": "plateau"}},
             TypeError,
             "curve.total_steps is missing: PlateauCurve needs total_steps",
         ),
-        Inner(
-            {"kind": "wsd", "total_steps": 9, "warmup_steps": 1},
-            TypeError,
-            "decay_steps is missing: StagedCurve.wsd needs total_steps, warmup_steps, decay_steps",
-        ),
-        Inner(
-            {"kind": "through"},
-            TypeError,
-            "points is missing: StagedCurve.through needs points",
-        ),
-        # Kinds that are other ways to write a staged curve.
-        Inner(
-            {**WSD, "decay_steps": 0.2},
-            TypeError,
-            "decay_steps = 0.2 must be an integer or text such as '10k', or a percentage",
-        ),
-        Inner(
-            {**WSD, "decay_steps": 5e9},
-            ValueError,
-            "decay_steps = 5000000000.0 must lie in 0 … 2**31 - 1",
-        ),
-        Inner(
-            {"kind": "through", "points": [[0, 1], [2e5, 0]]},
-            TypeError,
-            "points[1].step = 200000.0 must be an integer or text such as '10k': write 200000",
-        ),
-        Inner(
-            {"kind": "through", "points": [[0, 1], [2e10, 0]]},
-            ValueError,
-            "points[1].step = 20000000000.0 must lie in 0",
-        ),
-        Inner(
-            {"kind": "then", "curve": ROOT, "other": {"kind": "through", "points": 5}},
-            TypeError,
-            "other.points = 5 must be a sequence of pairs (step, level)",
-        ),
+        # Numbers as text, and no number.
+        Inner({**ROOT, "min_lr_ratio": None}, TypeError, "min_lr_ratio = None must be a number"),
     ],
     ids=lambda inner: inner.beginning[:40],
 )

@@ -1,7 +1,6 @@
 """Mappings that describe curves: every place in both packages that takes a curve takes them too."""
 
 import ast
-import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -185,7 +184,6 @@ def check_places(places: list[Place], description: Description) -> None:
     for place in places:
         expected = outcome(place, curve)
         assert outcome(place, curve.to_dict()) == expected, place.__name__
-        assert outcome(place, dataclasses.asdict(curve)) == expected, place.__name__
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
@@ -208,62 +206,11 @@ def test_places_take_what_a_mapping_describes(place: Place) -> None:
     assert outcome(place, BASE.to_dict()) == outcome(place, BASE)
 
 
-@pytest.mark.parametrize(
-    "curve",
-    [
-        BASE,
-        StagedCurve([(5, 1.0), (20,)]),
-        BASE.cooldown(500, 100),
-        BASE.then(BASE.part(100)),
-        PLAN.scale(BASE, 4, reference=16),
-    ],
-    ids=lambda curve: type(curve).__name__,
-)
-def test_omegaconf_writes_curves_in_lists_as_mappings(curve: Curve) -> None:
-    """Hydra's list of `_target_`s arrives in this form, which lacks the kind."""
+def test_places_take_omegaconf_nodes() -> None:
     omegaconf = pytest.importorskip("omegaconf")
-    curves = omegaconf.OmegaConf.create([curve, BASE.to_dict()], flags={"allow_objects": True})
-    assert lambda_lr(optimizer_of(2), curves).curves == [curve, BASE]
-    assert follow(optimizer_of(2), "weight_decay", curves).curves == [curve, BASE]
-    assert compare(curves).names == compare([curve, BASE]).names
-    np.testing.assert_equal(stack(curves), stack([curve, BASE]))
-    config = omegaconf.OmegaConf.create({"curve": curve.to_dict(), "other": "${curve}"})
-    assert BASE.then(config.other) == BASE.then(curve)
-
-
-@pytest.mark.parametrize("place", [*PLACES, in_compare, in_plot])
-def test_every_place_takes_a_config_dict(place: Place) -> None:
-    collections = pytest.importorskip("ml_collections")
-    config = collections.ConfigDict({"steps": 1000, "curve": {"warmup_steps": "5%"}})
-    config.curve.total_steps = config.get_ref("steps")
-    expected = outcome(place, BASE)
-    assert outcome(place, config.curve) == expected
-    assert outcome(place, collections.FrozenConfigDict(config).curve) == expected
-
-
-def test_config_dict_of_several_curves() -> None:
-    collections = pytest.importorskip("ml_collections")
-    curves = {"base": BASE, "short": PlateauCurve(600)}
-    config = collections.ConfigDict({name: curve.to_dict() for name, curve in curves.items()})
-    assert compare(config).names == ("base", "short")
-    assert FIT.compare(config) == FIT.compare(curves)
-    assert FIT.compare(collections.ConfigDict(curves)) == FIT.compare(curves)
-
-
-def test_config_dict_of_a_batch_plan() -> None:
-    collections = pytest.importorskip("ml_collections")
-    assert BatchPlan.from_dict(collections.ConfigDict(PLAN.to_dict())) == PLAN
-
-
-def test_placeholders_of_ml_collections() -> None:
-    """One without a value counts as left out; a required one is their error."""
-    config_dict = pytest.importorskip("ml_collections.config_dict")
-    config = config_dict.ConfigDict({"total_steps": 1000, "warmup_steps": 50})
-    config.decay_shape = config_dict.placeholder(str)
-    assert Curve.from_dict(config) == BASE
-    config.total_steps = config_dict.required_placeholder(int)
-    with pytest.raises(config_dict.RequiredValueError):
-        lambda_lr(optimizer_of(), config)
+    curves = omegaconf.OmegaConf.create([BASE.to_dict(), "${0}"])
+    assert lambda_lr(optimizer_of(2), curves).curves == [BASE, BASE]
+    np.testing.assert_equal(stack(curves), stack([BASE, BASE]))
 
 
 def check_scheduler_from(arguments: dict[str, Any]) -> None:
@@ -275,25 +222,30 @@ def check_scheduler_from(arguments: dict[str, Any]) -> None:
 
 def test_scheduler_from_python_literals() -> None:
     """Of sd-scripts and OneTrainer."""
-    text = "{'kind': 'wsd', 'total_steps': 100, 'warmup_steps': '5%', 'decay_steps': 20}"
+    text = "{'kind': 'staged', 'stages': [('5%', 1.0), ('rest',), (20, 0.0, '1-sqrt')], "
+    text += "'total_steps': 100}"
     check_scheduler_from({"curve": ast.literal_eval(text)})
 
 
 def test_scheduler_from_json() -> None:
-    curve = '{"kind": "wsd", "total_steps": 100, "warmup_steps": "5%", "decay_steps": 20}'
+    stages = '[["5%", 1.0], ["rest"], [20, 0.0, "1-sqrt"]]'
+    curve = f'{{"kind": "staged", "total_steps": 100, "stages": {stages}}}'
     check_scheduler_from(json.loads(f'{{"curve": {curve}}}'))
 
 
 def test_omegaconf_names_missing_values() -> None:
     omegaconf = pytest.importorskip("omegaconf")
-    config = omegaconf.OmegaConf.create({"curve": [{"total_steps": 9}, {"total_steps": "???"}]})
+    config = omegaconf.OmegaConf.create(
+        {"curve": [BASE.to_dict(), {"kind": "plateau", "total_steps": "???"}]}
+    )
     with pytest.raises(omegaconf.MissingMandatoryValue, match=r"curve\[1\]\.total_steps"):
         lambda_lr(optimizer_of(2), config.curve)
 
 
 # Wrong mappings. The path begins with the argument that takes the curve.
 
-WRONG = {"kind": "cooldown", "curve": {"total_steps": 2e5}, "at": 3, "steps": 4}
+WRONG_ROOT = {"kind": "plateau", "total_steps": 2e5}
+WRONG = {"kind": "cooldown", "curve": WRONG_ROOT, "at": 3, "steps": 4}
 
 
 @contextmanager
@@ -411,10 +363,11 @@ def test_wrong_curve_of_an_optimizer() -> None:
 @pytest.mark.parametrize(
     ("mapping", "error", "message"),
     [
-        ({}, TypeError, "curve.total_steps is missing: PlateauCurve needs"),
-        ({"stages": [[9, 2]]}, ValueError, "curve.stages[0].to = 2 must lie in"),
+        ({"kind": "plateau"}, TypeError, "curve.total_steps is missing: PlateauCurve needs"),
+        ({"total_steps": 9}, ValueError, "curve.kind is missing: write one of"),
+        ({"kind": "staged", "stages": [[9, 2]]}, ValueError, "curve.stages[0].to = 2 must lie in"),
         (
-            {"total_steps": 9, "min_lr": 0},
+            {"kind": "plateau", "total_steps": 9, "min_lr": 0},
             ValueError,
             "curve: 'min_lr' is not an argument of PlateauCurve",
         ),
@@ -454,14 +407,14 @@ def test_number_of_tokens_for_a_scheduler() -> None:
     with pytest.raises(
         ValueError, match=r"^curve\.total_steps = 30000000000 must lie in"
     ) as caught:
-        lambda_lr(optimizer_of(), {"total_steps": 3 * 10**10})
+        lambda_lr(optimizer_of(), {"kind": "plateau", "total_steps": 3 * 10**10})
     assert "here 457763" in str(caught.value)
     assert "clock=DataClock(65536)" in str(caught.value)
 
 
 def test_fewer_curves_than_groups() -> None:
     with pytest.raises(ValueError, match=r"^curve has length 1"):
-        lambda_lr(optimizer_of(2), [{"total_steps": 9}])
+        lambda_lr(optimizer_of(2), [BASE.to_dict()])
 
 
 @pytest.mark.parametrize("curves", [[[BASE], [BASE]], [BASE, 5]])
@@ -484,5 +437,5 @@ def train_with(curve: dict[str, Any]) -> None:
 def test_each_place_warns_once_about_a_mapping() -> None:
     """Also those that use the curve several times."""
     with pytest.warns(CurveWarning) as caught:
-        train_with({"total_steps": 1000, "plateaus": [[0.5, 0.3]]})
+        train_with({"kind": "plateau", "total_steps": 1000, "plateaus": [[0.5, 0.3]]})
     assert [warning.filename for warning in caught] == [__file__] * 6

@@ -362,19 +362,19 @@ def test_no_means(branch: Curve) -> None:
     branch.merge_weights([], mean_of=50)
 
 
-@wrong(ValueError, "steps[1] = 700 and steps[2] = 780 overlap: both contain updates 681 to 700")
+@wrong(ValueError, "steps[2] = 780 begins at step 680", "must begin at steps[1] = 700")
 def test_blocks_that_overlap(branch: Curve) -> None:
     branch.merge_weights([600, 700, 780, 1000], mean_of=[100, 100, 100, 220])
 
 
-@wrong(ValueError, "steps[0] = 700 and steps[1] = 800 overlap: both contain updates 601 to 700")
+@wrong(ValueError, "steps[1] = 800 begins at step 500", "must begin at steps[0] = 700")
 def test_block_within_the_next_one(branch: Curve) -> None:
     branch.merge_weights([700, 800], mean_of=[100, 300])
 
 
 @wrong(
     ValueError,
-    "steps[0] = 600 and steps[1] = 700 leave a gap: no block contains updates 601 to 650",
+    "steps[1] = 700 begins at step 650, and must begin at steps[0] = 600",
 )
 def test_gap_between_blocks(branch: Curve) -> None:
     branch.merge_weights([600, 700, 800], mean_of=50)

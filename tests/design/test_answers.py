@@ -191,7 +191,8 @@ def name_and_curve(handle):
 def curve_after_move(handle, arguments):
     """Return the moved curve; None if it isn't valid, or if its constructor sorted the plateaus."""
     try:
-        moved = Curve.from_dict(arguments)
+        with suppress_warnings():  # about drawn plateaus
+            moved = Curve.from_dict(arguments)
     except ValueError as error:
         # Such as a warmup that reaches into a plateau in steps; or a plateau without which the
         # curve is below the `to` of a later cooldown.

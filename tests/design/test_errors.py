@@ -63,7 +63,7 @@ def continued_by(curve):
 def inner_curve(curve):
     """Return a curve in which the cooldown and the continuation are wrong, too."""
     cooldown = {**cooldown_of(curve), "steps": -4}
-    return {"kind": "then", "curve": cooldown, "other": {"total_steps": -1}}
+    return {"kind": "then", "curve": cooldown, "other": {"kind": "plateau", "total_steps": -1}}
 
 
 @every_fault
@@ -99,7 +99,7 @@ TOO_MANY = "curve has 6000 stages, plateaus and batches; this page takes at most
 
 
 def test_curve_of_too_many_stages():
-    many = {"stages": [[10, 0.5]] * 3000, "start": 1.0}
+    many = {"kind": "staged", "stages": [[10, 0.5]] * 3000, "start": 1.0}
     part = {"kind": "part", "curve": many}
     two_of_many = {"kind": "then", "curve": many, "other": part}
     fault = fault_of({"curve": two_of_many, "peak": PEAK})
@@ -157,27 +157,32 @@ every_unlikely_curve = pytest.mark.parametrize(
     "unlikely",
     [
         Unlikely(
-            {"total_steps": 9, "warmup_steps": 3, "min_lr_ratio": 3e-5},
+            {"kind": "plateau", "total_steps": 9, "warmup_steps": 3, "min_lr_ratio": 3e-5},
             "min_lr_ratio",
             "min_lr_ratio = 3e-05 looks like a learning rate",
         ),
         Unlikely(
-            {"stages": [["50%", 3e-4], ["rest", 0]], "total_steps": 18},
+            {"kind": "staged", "stages": [["50%", 3e-4], ["rest", 0]], "total_steps": 18},
             "stages",
             "stages have levels that look like learning rates",
         ),
         Unlikely(
-            {"stages": [[9], [9, 0]]},
+            {"kind": "staged", "stages": [[9], [9, 0]]},
             "start",
             "start = 0 and no stage rises, so the curve is 0 at every step",
         ),
         Unlikely(
-            {"total_steps": 1000, "plateaus": [[0, 0.5]]},
+            {"kind": "plateau", "total_steps": 1000, "plateaus": [[0, 0.5]]},
             "plateaus",
             "plateaus = [(0, 0.5)] look like fractions of 1",
         ),
         Unlikely(
-            {"kind": "cooldown", "curve": {"total_steps": 9}, "at": 20, "steps": 5},
+            {
+                "kind": "cooldown",
+                "curve": {"kind": "plateau", "total_steps": 9},
+                "at": 20,
+                "steps": 5,
+            },
             "at",
             "at = 20: the learning rate is 0 there already",
         ),

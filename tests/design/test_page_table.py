@@ -107,7 +107,7 @@ def test_twelve_curves_are_distinct_and_the_most(design):
     assert len(set(looks)) == MAX_CURVES
 
     design.do("Open…")
-    design.dialog.get_by_role("textbox").fill('{"total_steps": 10}')
+    design.dialog.get_by_role("textbox").fill('{"kind": "plateau", "total_steps": 10}')
     design.dialog.get_by_role("button", name="Open").click()
     message = f"at most {MAX_CURVES} curves: remove one"
     expect(design.dialog.get_by_role("alert")).to_contain_text(message)
@@ -178,7 +178,10 @@ def test_json_can_be_pasted(undone):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "in JSON at position 1"), ('{"total_steps": 0}', "total_steps = 0 must lie")],
+    [
+        ("{", "in JSON at position 1"),
+        ('{"kind": "plateau", "total_steps": 0}', "total_steps = 0 must lie"),
+    ],
 )
 def test_wrong_json_is_rejected(undone, text, message):
     undone.do("Open…")

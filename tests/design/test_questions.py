@@ -37,6 +37,7 @@ def _run(curve, lrs_from):
 
 
 _WRITTEN = {
+    "kind": "plateau",
     "total_steps": "1e3",
     "warmup_steps": "5%",
     "plateaus": [[10, 20]],
@@ -151,7 +152,7 @@ def deep_list():
 
 
 def stages(count):
-    return {"stages": [[1, 0.5]] * count}
+    return {"kind": "staged", "stages": [[1, 0.5]] * count}
 
 
 @pytest.mark.parametrize(
@@ -188,8 +189,11 @@ def test_wrong_values_of_a_page(server, fields, message):
         ({"name": deep_list()}, ": this is nested more than 100 deep"),
         ({"curve": None}, ".curve is missing"),
         ({"curve": []}, ".curve = [] must be an object"),
-        ({"curve": {}}, ".curve.total_steps is missing"),
-        ({"curve": {"stages": [[9, 5]]}}, ".curve.stages[0].to = 5 must lie in [0, 1]"),
+        ({"curve": {}}, ".curve.kind is missing"),
+        (
+            {"curve": {"kind": "staged", "stages": [[9, 5]]}},
+            ".curve.stages[0].to = 5 must lie in [0, 1]",
+        ),
         ({"curve": stages(100_003)}, ".curve: this curve has 100003 stages"),
         ({"peak": "high"}, ".peak = 'high' must be a number"),
         ({"steps": "1"}, ".steps = '1' must be a list"),
@@ -216,16 +220,16 @@ def test_wrong_values_of_a_run(server, values, message):
         ({"columns": 5}, "columns = 5 must be an object"),
         ({"columns": {"loss": 5}}, "columns.loss = 5 must be a string"),
         ({"curve": "curve"}, "curve = 'curve' must be an object"),
-        ({"curve": {"total_steps": 0}}, "curve.total_steps = 0 must lie in 1"),
+        ({"curve": {"kind": "plateau", "total_steps": 0}}, "curve.total_steps = 0 must lie in 1"),
         (
-            {"curve": {"total_step": 5}},
+            {"curve": {"kind": "plateau", "total_step": 5}},
             "curve: 'total_step' is not an argument of PlateauCurve",
         ),
         (
             {"curve": stages(5001)},
             "curve: this curve has 5001 stages, plateaus and batches; this page takes at most 5000",
         ),
-        ({"curve": {"total_steps": 5}}, "peak = None must be a number"),
+        ({"curve": {"kind": "plateau", "total_steps": 5}}, "peak = None must be a number"),
     ],
 )
 def test_wrong_values_of_a_log(server, fields, message):

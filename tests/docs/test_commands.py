@@ -113,6 +113,9 @@ def learning_rates(curve: Curve, steps: Iterable[int]) -> list[tuple[int, float]
     return [(step, learning_rate(PEAK, curve, step)) for step in steps]
 
 
+KINDS = {"plateau_jax.PlateauCurve": "plateau", "plateau_jax.StagedCurve": "staged"}
+
+
 def check_hydra(folder: Path, _: str) -> None:
     from omegaconf import OmegaConf
 
@@ -120,8 +123,9 @@ def check_hydra(folder: Path, _: str) -> None:
     curves: set[Curve] = set()
     for file in folder.glob("outputs/*/*/.hydra/config.yaml"):
         config = OmegaConf.load(file).curve
-        classes.add(config.pop("_target_"))
-        curves.add(Curve.from_dict(config))
+        target = config.pop("_target_")
+        classes.add(target)
+        curves.add(Curve.from_dict({"kind": KINDS[target], **config}))
     assert classes == {"plateau_jax.PlateauCurve", "plateau_jax.StagedCurve"}
     assert curves == {
         PlateauCurve(200, warmup_steps=4, plateaus=[(0, 40)]),

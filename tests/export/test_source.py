@@ -260,7 +260,7 @@ def test_header_contains_the_curve(description: Description) -> None:
 
 def test_header_names_version_and_unit() -> None:
     scaled = CURVES["scaled"].to_source()
-    assert scaled.startswith('"""A learning-rate schedule, written by plateau-jax 1.')
+    assert scaled.startswith('"""A learning-rate schedule, written by plateau-jax 0.')
     assert "\nSamples or tokens per step: 8.\nPython 3.9 or later" in scaled
     assert "Samples" not in CURVE.to_source()
 

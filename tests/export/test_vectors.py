@@ -28,8 +28,7 @@ C_PROGRAM = ROOT / "examples" / "curve_in_c.py"
 
 def text_of(*curves: Curve, peak: float = PEAK) -> str:
     """Return the text of a file of test vectors."""
-    inputs = [curve._vector_inputs() for curve in curves]
-    return vectors_as_json(inputs, float(np.float32(peak)))
+    return vectors_as_json(curves, float(np.float32(peak)))
 
 
 def written(*curves: Curve, peak: float = PEAK) -> dict[str, Any]:

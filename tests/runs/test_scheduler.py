@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from support.docs.pages import assert_printed, program_named
-from support.lines import Lines, Stop
 from support.wrong import wrong
 
 from plateau_jax import CurveScheduler, DataClock, PlateauCurve
@@ -53,28 +52,6 @@ def test_copy_continues_alone(copied: Any, clock: Any) -> None:
     assert scheduler.state_dict() == before
     scheduler.step()
     assert (other.state_dict(), other.lr) == (scheduler.state_dict(), scheduler.lr)
-
-
-def test_interrupt_at_any_line_leaves_a_whole_update() -> None:
-    clock = DataClock(64, count=100)
-    states = []
-    scheduler = CurveScheduler(CURVE, 0.3, clock=clock)
-    for _ in range(2):
-        states.append((scheduler.state_dict(), scheduler.lr))
-        scheduler.step()
-    line = 0
-    while True:
-        line += 1
-        interrupted = CurveScheduler(CURVE, 0.3, clock=clock)
-        try:
-            with Lines(line):
-                interrupted.step()
-                interrupted.lr  # noqa: B018 -- reading it computes the values ahead
-        except Stop:
-            assert (interrupted.state_dict(), interrupted.lr) in states
-        else:
-            assert (interrupted.state_dict(), interrupted.lr) == states[1]
-            return
 
 
 @pytest.mark.parametrize("peak", [-0.1, float("nan"), 1e-40])

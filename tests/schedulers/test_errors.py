@@ -382,11 +382,12 @@ UNREADABLE_CURVES = [
     {},
     [],
     {"kind": "later"},
-    {"total_steps": 5, "more": 1},
-    {"total_steps": 5, "format": 2},
-    {"total_steps": 5, "decay_shape": "spiral"},
-    {"total_steps": 5, "warmup_steps": [4, "linear"]},
-    {"steps": 5},
+    {"total_steps": 5},
+    {"kind": "plateau", "total_steps": 5, "more": 1},
+    {"kind": "plateau", "total_steps": 5, "format": 2},
+    {"kind": "plateau", "total_steps": 5, "decay_shape": "spiral"},
+    {"kind": "plateau", "total_steps": 5, "warmup_steps": [4, "linear"]},
+    {"kind": "plateau", "steps": 5},
 ]
 
 

@@ -16,7 +16,6 @@ from hypothesis import example, given, strategies as st
 from support.clocks.holds import curve_steps_of
 from support.curves.descriptions import build
 from support.examples import examples
-from support.lines import Lines, Stop
 from support.numerics.oracle import Oracle
 from support.runs.options import Key, option_of, set_option
 from support.training.steps import through_file
@@ -392,61 +391,3 @@ def test_program_follows_the_model(
         program.check()
     program.update()
     program.check()
-
-
-# Interrupts, at every eleventh line of the product.
-
-
-def changed_program(kind: Kind) -> Program:
-    """Return a program whose groups have changed since the last update."""
-    program = Program(kind, float)
-    for operation in (Program.update, Program.reverse, Program.remove_first, Program.add):
-        operation(program)
-    return program
-
-
-def step(program: Program) -> None:
-    program.part.step()
-
-
-def load(program: Program) -> None:
-    state = changed_program(program.kind).part.state_dict()
-    program.part.load_state_dict(state)
-
-
-def set_bases(program: Program) -> None:
-    bases = [0.5, 0.25, 0.125]
-    if program.kind.key == "lr":
-        program.part.set_peak(bases)
-    else:
-        program.part.set_base_value(bases)
-
-
-def is_interrupted(program: Program, call: Callable[[Program], None], line: int) -> bool:
-    """Return True if this line is reached, and interrupted."""
-    try:
-        with Lines(line):
-            call(program)
-    except Stop:
-        return True
-    return False
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [KINDS["updates"], KINDS["weight decay"]])
-@pytest.mark.parametrize("call", [step, load, set_bases])
-def test_interrupted_call_can_be_repeated(kind: Kind, call: Callable[[Program], None]) -> None:
-    """Afterwards each group has the value of its own base, at the step of the scheduler."""
-    line = 1
-    program = changed_program(kind)
-    while is_interrupted(program, call, line):
-        call(program)
-        program.part.step()
-        assert program.part.curve_step - 1 in (1, 2, 3)
-        multiplier = program.oracle(program.part.curve_step)
-        for base, options in zip(program.part.base_lrs, program.groups, strict=True):
-            assert option_of(options, kind.key) == float(base * multiplier)
-            assert options[program.base_key] == base
-        line += 11
-        program = changed_program(kind)
-    assert line > 40

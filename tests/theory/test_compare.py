@@ -228,7 +228,7 @@ def test_no_curves():
     compare()
 
 
-@wrong(ValueError, "curves[1]: 'a' is not an argument of PlateauCurve")
+@wrong(ValueError, "curves[1].kind is missing: write one of")
 def test_dictionary_of_curves_among_curves(cosine):
     compare(cosine, {"a": cosine})
 

@@ -149,7 +149,7 @@ def new_process(file, job, folder, code=None, flag=""):
     trainer.code = code
     curve_file = ModuleType("curve_file")
     curve_file.read_curve = lambda length: Curve.from_dict(
-        {"total_steps": length, "stages": job.stages}
+        {"kind": "staged", "total_steps": length, "stages": job.stages}
     )
     hook = ModuleType("hook")
     peaks = [job.peak]

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
 from torch_bridge.curve_api import (
-    DIFFERENT_VERSION,
     Format,
+    check_entries,
     checks,
     reading_state_of,
 )
@@ -275,19 +275,16 @@ class ResumableLoader(DataLoader[Any]):
     def _check_made_with(self, saved: Mapping[str, Any]) -> None:
         """Raise a ValueError if the state was saved by a loader with different arguments."""
         made_with = self.batch_sampler.made_with
-        complete = dict(saved)
-        changes: list[str] = []
-        for name in {**made_with, **complete}:
-            now = made_with.get(name)
-            before = complete.get(name)
-            if before != now:
-                changes.append(f"{name} = {checks.short_repr(before)} (now {now})")
+        check_entries("made_with", saved, made_with)
+        changes = [
+            f"{name} = {checks.short_repr(saved[name])} (now {now})"
+            for name, now in made_with.items()
+            if saved[name] != now
+        ]
         if not changes:
             return
         problem = f"state_dict was saved by a loader with {', '.join(changes)}"
-        if not saved.keys() <= made_with.keys():
-            problem += f"; if this version has no such argument, it was {DIFFERENT_VERSION}"
-        if complete.get("batch_size") != made_with["batch_size"]:
+        if saved["batch_size"] != made_with["batch_size"]:
             problem += (
                 "; this batch_size is that of all processes together, and make_loader takes that "
                 "of one"

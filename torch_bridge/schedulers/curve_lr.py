@@ -251,8 +251,8 @@ class lambda_lr(GroupScheduler, LambdaLR):
 
         - `kind` and `format`;
         - `last_epoch`;
-        - `offset`: the step of the curve minus `last_epoch`; with a `DataClock`, instead
-          `consumed`, the sum of all counts;
+        - `offset`: the step of the curve minus `last_epoch`; None with a `DataClock`;
+        - `consumed`: with a `DataClock`, the sum of all counts; else None;
         - `hold`: the states of the hold rules;
         - `records`: for each group, what `plateau_jax.resume_record` returns, with its curve and
           peak, which `load_state_dict` compares;

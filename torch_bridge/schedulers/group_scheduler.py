@@ -245,8 +245,6 @@ class GroupScheduler(LRScheduler):
         members = Members(groups, ahead)
         if self._written.get(option.base_key) is self._last_lr:
             self._written[option.base_key] = last
-        # The lists first: after an interrupt here, they count as written by the program for the
-        # present groups, with the same result.
         self.base_lrs, self.lr_lambdas = [*bases], [*curves]
         self._members, self._last_lr = members, last
 

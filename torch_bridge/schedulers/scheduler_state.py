@@ -1,7 +1,7 @@
 """The states of schedulers: those of this library, and what can be used of those of torch."""
 
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from torch_bridge.curve_api import Format
 
@@ -12,8 +12,8 @@ class SchedulerState(TypedDict):
     kind: str
     format: int
     last_epoch: int
-    offset: NotRequired[int]
-    consumed: NotRequired[int]
+    offset: int | None
+    consumed: int | None
     hold: list[dict[str, int | float]]
     records: list[dict[str, Any]]
     peak_was_set: bool

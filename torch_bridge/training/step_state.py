@@ -5,7 +5,7 @@ The checks are those that torch's own `load_state_dict` does not make.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, NotRequired, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -80,10 +80,10 @@ class TrainStepState(TypedDict):
     """Number of updates applied."""
     skipped: int
     """Number of updates skipped."""
-    offset: NotRequired[int]
-    """Without a `DataClock`, the step of the curve minus `applied`."""
-    consumed: NotRequired[int]
-    """With a `DataClock`, the samples or tokens of all updates."""
+    offset: int | None
+    """The step of the curve minus `applied`; None with a `DataClock`."""
+    consumed: int | None
+    """With a `DataClock`, the samples or tokens of all updates; else None."""
     peak_was_set: bool
     """True if `set_peak` has set the peaks, so that they may differ from those of the program."""
     hold: list[dict[str, int | float]]

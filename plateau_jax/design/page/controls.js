@@ -8,7 +8,7 @@ import { Messages } from "./messages.js";
 import { ShapeField } from "./shape_field.js";
 
 const FIELDS = {  // by the kind of a curve
-  undefined: ["total_steps", "warmup_steps", "warmup_shape", "init_lr_ratio", "decay_shape", "min_lr_ratio"],
+  plateau: ["total_steps", "warmup_steps", "warmup_shape", "init_lr_ratio", "decay_shape", "min_lr_ratio"],
   staged: ["start"],
   cooldown: ["at", "steps", "to", "shape"],
   then: ["scale"],

@@ -6,11 +6,14 @@ import { valueAt, withValue } from "./history.js";
 // The curves of the buttons that add one: the name and the description, with the length and the
 // warmup of the selected curve.
 export const TEMPLATES = {
-  cosine: (steps, warmup) => ["Cosine", { total_steps: steps, ...warmup }],
-  linear: (steps, warmup) => ["Line to 0", { total_steps: steps, ...warmup, decay_shape: "linear" }],
+  cosine: (steps, warmup) => ["Cosine", { kind: "plateau", total_steps: steps, ...warmup }],
+  linear: (steps, warmup) => {
+    const curve = { kind: "plateau", total_steps: steps, ...warmup, decay_shape: "linear" };
+    return ["Line to 0", curve];
+  },
   stable: (steps, warmup) => {
-    const curve = { total_steps: steps, ...warmup, plateaus: [[0, 80]], decay_shape: "1-sqrt" };
-    return ["Stable + cooldown", curve];
+    const decay = { plateaus: [[0, 80]], decay_shape: "1-sqrt" };
+    return ["Stable + cooldown", { kind: "plateau", total_steps: steps, ...warmup, ...decay }];
   },
   stages: (steps, { warmup_steps: rise, init_lr_ratio = 0, warmup_shape = "linear" }) => {
     const stable = Math.round((steps - rise) * 0.7);

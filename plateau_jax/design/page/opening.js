@@ -65,7 +65,7 @@ async function containsCurves(file) {
   if (file.size > MAX_CURVE_BYTES) return false;
   try {
     const content = JSON.parse(await file.text());
-    return ["curves", "kind", "stages", "total_steps"].some((key) => key in content);
+    return ["curves", "kind"].some((key) => key in content);
   } catch {
     return false;
   }

@@ -5,7 +5,7 @@ product: it keeps all metrics, and computes their means again after each update.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,11 +42,6 @@ class RuleSpec:
     """
     changes: Mapping[str, Any]
     """Arguments of the first sample, each with a different value."""
-    saved: Any
-    """A rule in golden states, which never changes."""
-    saved_after: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The number of updates before the save, by the name of a golden program, `scheduler_…`, that
-    has only this rule."""
 
 
 VALUES = (2.0, 1.5, 1.0, 0.7, 0.25, 0.1, 0.0, -0.5, -2.0)

@@ -56,7 +56,6 @@ BELOW = RuleSpec(
         HoldBelow(0.3, 4),
     ),
     changes={"every": 7},
-    saved=HoldBelow([(0.4, 3), (0.3, 2)], every=2),  # in programs with two rules
 )
 
 

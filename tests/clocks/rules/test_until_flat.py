@@ -76,8 +76,6 @@ UNTIL_FLAT = RuleSpec(
         HoldUntilFlat(2, threshold=0.1, threshold_mode="abs", limit=9),
     ),
     changes={"every": 7, "limit": 99},
-    saved=HoldUntilFlat(2, threshold=0.01, every=2, limit=15),
-    saved_after={"scheduler_held_until_flat": 16},  # in a hold, in the middle of a reading
 )
 
 

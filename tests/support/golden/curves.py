@@ -1,10 +1,6 @@
-"""Curves of each kind and with each shape, whose learning rates are recorded once.
-
-A curve whose file is written never changes. Add another one instead.
-"""
+"""Curves of each kind and with each shape, whose learning rates are recorded."""
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -77,32 +73,14 @@ CURVES: dict[str, Curve] = {
     .then(_CONSTANT.part(0, 90).then(_TWO_PHASES), scale=0.3),
 }
 
-DESCRIPTIONS: dict[str, Mapping[str, Any]] = {
-    "written_plateau": {"total_steps": 400, "warmup_steps": "2%", "plateaus": [["1e1", 20]]},
-    "written_stages": {"stages": [["10%", 1], ["rest"], [20, "0", "cosine"]], "total_steps": 400},
-    "written_wsd": {"kind": "wsd", "total_steps": 400, "warmup_steps": 9, "decay_steps": "10%"},
-    "written_through": {"kind": "through", "points": [[0, 0], [9, 1.0], [90, 0.5]]},
-    "written_cooldown": {"kind": "cooldown", "curve": {"total_steps": 90}, "at": 20, "steps": 9},
-}
-"""Curves as users write them in a configuration file."""
 
-
-def describe_learning_rates(curve: Curve, peak: float) -> dict[str, Any]:
+def describe_learning_rates(curve: Curve) -> dict[str, Any]:
     """Return what is recorded of a curve's learning rates, with floats as hexadecimal numbers."""
     steps = range(curve.total_steps + 1)
-    lrs = np.asarray(curve.learning_rate(steps, peak), "<f4")
+    lrs = np.asarray(curve.learning_rate(steps, PEAK), "<f4")
     return {
         "total_steps": curve.total_steps,
         "first": float(lrs[0]).hex(),
         "last": float(lrs[-1]).hex(),
         "sha256": hashlib.sha256(lrs.tobytes()).hexdigest(),
     }
-
-
-def describe_curve(name: str) -> dict[str, Any]:
-    """Return the content of the file of a curve."""
-    arguments = DESCRIPTIONS.get(name)
-    if arguments is None:
-        arguments = CURVES[name].to_dict()
-    curve = Curve.from_dict(arguments)
-    return {"curve": arguments, "peak": PEAK, **describe_learning_rates(curve, PEAK)}

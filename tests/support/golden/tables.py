@@ -1,12 +1,13 @@
-"""The tables of a few hundred curves, of which digests are recorded once.
+"""The tables of a few hundred curves, of which digests are recorded.
 
 A change of a coefficient by a few units changes no float32 of any recorded curve, only one in
 billions elsewhere. A digest shows every unit.
 """
 
 import hashlib
+from collections.abc import Iterator
 
-from support.golden.curves import CURVES, DESCRIPTIONS
+from support.golden.curves import CURVES
 from support.numerics.shapes import FORMULAS, formula_and_power
 
 from plateau_jax import Curve, StagedCurve
@@ -17,30 +18,24 @@ _LENGTHS = 10, 1_000, 2**20, 2**31 - 1
 _LEVELS = [(1.0, 0.0), (1.0, 0.1), (0.7, 0.0003), (0.75, 0.75 - 2.0**-26), (1e-5, 1e-37)]
 """Pairs of levels, higher and lower."""
 
-_OF_CURVES = "tables_of_curves"
-_OF_STAGES = "tables_of_"
 
-TABLES = (_OF_CURVES, *(_OF_STAGES + name for name in FORMULAS))
-"""The names of the files: one for the recorded curves, and one for each shape."""
+def describe_tables() -> dict[str, str]:
+    """Return the digest of each table by the name or the description of its curve."""
+    with suppress_warnings():  # levels of 1e-5 look like learning rates
+        return {name: _digest(curve) for name, curve in {**CURVES, **dict(_stages())}.items()}
 
 
-@suppress_warnings()  # levels of 1e-5 look like learning rates
-def describe_tables(name: str) -> dict[str, str]:
-    """Return the content of a file: the digest of each table."""
-    if name == _OF_CURVES:
-        written = {key: Curve.from_dict(value) for key, value in DESCRIPTIONS.items()}
-        return {key: _digest(curve) for key, curve in {**CURVES, **written}.items()}
-    formula = FORMULAS[name.removeprefix(_OF_STAGES)]
-    digests: dict[str, str] = {}
-    for shape in formula.samples:
-        for high, low in _LEVELS:
-            if low == 0 and not formula_and_power(shape)[0].joins_zero:
-                continue
-            for length in _LENGTHS:
-                for start, end in ((high, low), (low, high)):
-                    curve = StagedCurve([(length, end, shape)], start=start)
-                    digests[f"{shape} from {start} to {end} in {length}"] = _digest(curve)
-    return digests
+def _stages() -> Iterator[tuple[str, StagedCurve]]:
+    """Yield curves of one stage, of all shapes, and their descriptions."""
+    for formula in FORMULAS.values():
+        for shape in formula.samples:
+            for high, low in _LEVELS:
+                if low == 0 and not formula_and_power(shape)[0].joins_zero:
+                    continue
+                for length in _LENGTHS:
+                    for start, end in ((high, low), (low, high)):
+                        name = f"{shape} from {start} to {end} in {length}"
+                        yield name, StagedCurve([(length, end, shape)], start=start)
 
 
 def _digest(curve: Curve) -> str:

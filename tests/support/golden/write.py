@@ -1,61 +1,38 @@
-"""Write saved states, curves and digests of tables of this version.
+"""Record the bits of curves, and the digests of their tables.
 
-`python -m support.golden.write [NAME …]`, in `tests/`, writes the files of these programs, curves
-and tables, by default those that no version has. After a change of a format, name the programs
-whose states have it: their files join the folder of this version. It never overwrites a file.
+`python -m support.golden.write`, in `tests/`, writes both files. If `git diff` shows that a line
+has changed, a learning rate has: CHANGELOG names the curves and the steps.
 """
 
-import sys
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from support.distributed.processes import run
-from support.golden.curves import CURVES, DESCRIPTIONS, describe_curve
-from support.golden.files import FILES, add_digests, write_json, write_state
-from support.golden.programs import CASES
-from support.golden.tables import TABLES, describe_tables
+from support.golden.curves import CURVES, describe_learning_rates
+from support.golden.tables import describe_tables
 
-from plateau_jax.version import VERSION
-
-
-def missing_names() -> list[str]:
-    """Return the names of the programs, curves and tables that no version has."""
-    written = {path.stem for path in FILES.glob("*/curves/*.json")}
-    written.update(path.stem for path in FILES.glob("*/tables/*.json"))
-    written.update(path.name for path in FILES.glob("*/states/*"))
-    names = (*CURVES, *DESCRIPTIONS, *TABLES, *CASES)
-    return [name for name in names if name not in written]
+FOLDER = Path(__file__).parents[2] / "golden"
+LEARNING_RATES = FOLDER / "learning_rates.json"
+TABLES = FOLDER / "tables.json"
 
 
-def write(name: str, directory: Path) -> None:
-    """Write the files of a program, a curve or tables into the folder of a version.
-
-    Raises:
-        FileExistsError: This version has them.
-    """
-    if name in TABLES:
-        write_json(_file_in(directory / "tables", name), describe_tables(name))
-        return
-    if name not in CASES:
-        write_json(_file_in(directory / "curves", name), describe_curve(name))
-        return
-    folder = directory / "states" / name
-    folder.mkdir(parents=True)
-    if CASES[name].processes == 1:
-        shown = write_state(name, folder)
-    else:
-        shown = run(write_state, name, folder, processes=CASES[name].processes)[0]
-    write_json(folder / "continued.json", shown)
+def describe_curves() -> dict[str, Any]:
+    """Return what is recorded of each curve's learning rates."""
+    return {name: describe_learning_rates(curve) for name, curve in CURVES.items()}
 
 
-def _file_in(folder: Path, name: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{name}.json"
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write(path: Path, recorded: Mapping[str, Any]) -> None:
+    """Write one entry per line, sorted by name."""
+    lines = [f"{json.dumps(name)}: {json.dumps(recorded[name])}" for name in sorted(recorded)]
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":
-    names = sys.argv[1:] or missing_names()
-    directory = FILES / VERSION
-    for name in names:
-        write(name, directory)
-    if names:
-        add_digests(directory)
+    write(LEARNING_RATES, describe_curves())
+    write(TABLES, describe_tables())

@@ -12,14 +12,24 @@ from torch_bridge.training.result import StepResult
 CURVE = StagedCurve([(10, 1.0), (50,), (40, 0.0)])
 
 
+def parameters() -> list[nn.Parameter]:
+    return [nn.Parameter(torch.zeros(2))]
+
+
 def optimizer() -> torch.optim.Optimizer:
-    return torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.5, momentum=0.9)
+    return torch.optim.SGD(parameters(), lr=0.5, momentum=0.9)
 
 
 def train_step(curve: Curve = CURVE, **options: Any) -> TrainStep:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     return TrainStep(model, optimizer, _mean_loss, curve, **options)
+
+
+def step_with_two_optimizers() -> TrainStep:
+    model = nn.Linear(2, 1)
+    optimizers = [torch.optim.SGD([parameter], lr=0.5) for parameter in model.parameters()]
+    return TrainStep(model, optimizers, _mean_loss, CURVE)
 
 
 def _mean_loss(model: nn.Module, batch: Tensor) -> Tensor:

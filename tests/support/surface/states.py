@@ -1,9 +1,9 @@
 """The entries of saved states, records and curves, with their types.
 
-An entry is marked as optional if one of the samples lacks it. The samples are the states of the
-golden programs, and of a few other runs.
+An entry is marked as optional if one of the samples lacks it.
 """
 
+import json
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -13,8 +13,6 @@ from typing import Any, cast
 import torch
 from clocks.rules.specs import SAMPLES, SPECS
 from support.golden.curves import CURVES
-from support.golden.files import read_json, run_program, save
-from support.golden.programs import CASES, CURVE, UNTIL_FLAT
 from support.surface import samples
 from support.surface.shown import kind_of, types_of
 
@@ -22,10 +20,13 @@ from plateau_jax import (
     BatchPlan,
     CurveScheduler,
     DataClock,
+    HoldUntilFlat,
+    PlateauCurve,
+    check_resume_file,
     resume_record,
     scale_by_curve,
 )
-from torch_bridge import MetricLog
+from torch_bridge import Checkpoints, MetricLog, follow, lambda_lr, make_loader
 from torch_bridge.random_states import get_states_of_process
 
 State = Mapping[str, Any]
@@ -33,25 +34,20 @@ State = Mapping[str, Any]
 _NOT_OPENED = ("hold", "model", "optimizer", "numpy")
 """Entries whose own entries torch or NumPy defines, or which depend on the rule."""
 
-_LEFT_OUT = (
-    "checkpoint_of_two_processes",
-    "optax_state",
-    "optax_state_held",
-    "optax_state_in_samples",
-    "values",
-)
-"""Programs of several processes, and those whose states have no kind."""
+CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 15)], min_lr_ratio=0.1)
+UNTIL_FLAT = HoldUntilFlat(2, every=2, limit=15)
+CLOCKS = None, UNTIL_FLAT, DataClock(8), DataClock(8, count=16)
 
 
 def states() -> Iterator[str]:
     samples_by_name: dict[str, list[Any]] = {
-        "state": [*_golden_states(), *_other_states()],
+        "state": list(_states()),
         "BatchPlan": [BatchPlan([(0, 8)]).to_dict()],
         "random_states": _random_states(),
         "train_step.optimizer.param_groups[]": _param_groups(),
     }
     for rule, spec in SPECS.items():
-        samples_by_name[f"state of {rule.__name__}"] = _hold_states(spec.saved)
+        samples_by_name[f"state of {rule.__name__}"] = _hold_states(spec.samples[0])
     yield from entries(samples_by_name)
 
 
@@ -99,31 +95,33 @@ def _dictionaries(name: str, state: Any) -> Iterator[tuple[str, State]]:
             yield from _dictionaries(name, item)
 
 
-def _golden_states() -> Iterator[State]:
+def _states() -> Iterator[State]:
     for curve in CURVES.values():
         yield curve.to_dict()
-    for name, case in CASES.items():
-        if name in _LEFT_OUT:
-            continue
-        program = run_program(name)
-        if case.file != "checkpoint":
-            yield program.saved.state_dict()
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            save(case, program, Path(folder))
-            yield read_json(Path(folder, "checkpoints", str(case.updates), "checkpoint.json"))
-
-
-def _other_states() -> list[State]:
-    """With types that no golden program saves."""
-    log_of_two_groups = MetricLog()
-    log_of_two_groups(samples.step_result(groups=2))
-    return [
-        log_of_two_groups.state_dict(),
-        MetricLog().state_dict(),
-        resume_record(CURVES["staged_linear"]),
-        *[rule.to_dict() for rule in SAMPLES],
-    ]
+    yield resume_record(CURVE)
+    for rule in SAMPLES:
+        yield rule.to_dict()
+    for clock in CLOCKS:
+        yield lambda_lr(samples.optimizer(), CURVE, clock=clock).state_dict()
+        yield CurveScheduler(CURVE, 0.1, clock=clock).state_dict()
+        yield samples.train_step(CURVE, clock=clock).state_dict()
+    yield samples.train_step(precision="fp16").state_dict()
+    yield samples.train_step(carry=[torch.zeros(3)]).state_dict()
+    yield samples.step_with_two_optimizers().state_dict()
+    yield follow(samples.optimizer(), "momentum", CURVE).state_dict()
+    yield follow(torch.optim.Adam(samples.parameters()), ("betas", 0), CURVE).state_dict()
+    yield make_loader(range(23), 4, num_workers=0).state_dict()
+    yield MetricLog().state_dict()
+    for groups in (1, 2):
+        log = MetricLog()
+        log(samples.step_result(groups))
+        yield log.state_dict()
+    with tempfile.TemporaryDirectory() as folder:
+        Checkpoints(folder).save(0, wait=True, log=MetricLog(), progress={"best": 1.0})
+        yield json.loads(Path(folder, "0", "checkpoint.json").read_text(encoding="utf-8"))
+        history = Path(folder, "curve.json")
+        check_resume_file(history, resume_record(CURVE, 0.1), 0)
+        yield json.loads(history.read_text(encoding="utf-8"))
 
 
 def _param_groups() -> list[State]:

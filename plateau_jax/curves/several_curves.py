@@ -1,0 +1,55 @@
+"""Several curves: in a list, one for each parameter group, or stacked for `vmap`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from plateau_jax.arguments import checks
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.table import evaluation
+from plateau_jax.table.evaluation import Table
+
+
+def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve]:
+    """Build the curve that a mapping describes, also within sequences of any depth.
+
+    Return every other value as it is: the caller checks it.
+    """
+    if isinstance(value, Mapping):
+        return as_curve(path, value)
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
+        return cast("Any", value)
+    if isinstance(path, str):
+        path = (path,)
+    items = enumerate(cast("Sequence[Any]", value))
+    return [cast("Any", as_curves((*path, index), item)) for index, item in items]
+
+
+def stack(curves: Iterable[AnyCurve]) -> Table:
+    """Stack the tables of several curves for `vmap`: each array has a leading axis of curves.
+
+    A shorter table repeats its last row and piece, which changes no value.
+
+    Args:
+        curves: At least one curve, or mapping that `Curve.from_dict` reads. A step is an update,
+            or, for curves from `BatchPlan.scale`, their unit of samples or tokens: stack only
+            curves whose steps mean the same.
+
+    Returns:
+        One table, a pytree of int32 arrays.
+
+    Raises:
+        TypeError: `curves` is a single curve, or has no order (a set), or contains something that
+            is not a `Curve`.
+        ValueError: `curves` is empty.
+
+    >>> from plateau_jax import PlateauCurve, stack
+    >>> table = stack([PlateauCurve(100), PlateauCurve(100, plateaus=[(50, 30)])])
+    >>> table.begin.shape
+    (2, 16)
+    """
+    if not checks.is_ordered(curves):
+        raise TypeError(checks.must("curves", curves, "be several Curves, in order"))
+    tables = [as_curve(("curves", index), curve).table for index, curve in enumerate(curves)]
+    if not tables:
+        raise ValueError("curves is empty; stack needs at least one Curve")
+    return evaluation.stack_tables(tables)
