@@ -282,7 +282,10 @@ def test_type_hints_resolve_at_run_time() -> None:
 
 
 PAGES_FOR = {
-    "Add WSDS (Warmup-Stable-Decay-Simplified) Scheduler": ("longer_and_shorter", "other_schedulers"),
+    "Add WSDS (Warmup-Stable-Decay-Simplified) Scheduler": (
+        "longer_and_shorter",
+        "other_schedulers",
+    ),
     "allow specifying LR schedule in terms of tokens": ("clocks", "reference/clocks"),
     "find_batch_size": ("reference/around",),
     "get_cosine_schedule_with_warmup": ("other_schedulers",),
