@@ -40,8 +40,8 @@ float multiplier(int32_t step) {
     int64_t t = ((offset << (31 - shift)) & 0x7FFFFFFF) - (1 << 30), value = 0;
     for (int k = $terms - 1; k >= 0; k--)
         value = pieces[piece].c[k] + (value >> 31) * t + (((value & 0x7FFFFFFF) * t) >> 31);
-    float number = ldexpf((float)value, -pieces[piece].exponent);
-    return number < 0x1p-126f ? 0 : number;
+    double number = ldexp((float)value, -pieces[piece].exponent);
+    return number < 0x1p-126 ? 0 : (float)number;
 }
 
 /* The learning rate at a step. The peak is 0, or at least 2^-126 and finite as a float. */
@@ -59,7 +59,9 @@ def main() -> None:
     terms = max(len(piece) for piece in entry["pieces"]) - 1
     pieces = []
     for exponent, *coefficients in entry["pieces"]:
-        pieces += braces([exponent, "{" + ", ".join(coefficients) + "}"])
+        # Without LL, -0xABD6220D would be an unsigned int.
+        literals = [f"{coefficient}LL" for coefficient in coefficients]
+        pieces += braces([exponent, "{" + ", ".join(literals) + "}"])
     print(
         FILE.substitute(
             curve="\n   ".join(wrap(json.dumps(entry["curve"]), 90)),

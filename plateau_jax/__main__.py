@@ -90,6 +90,9 @@ def _check_options(options: argparse.Namespace) -> None:
         ),
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
         "--plot - must name a file, such as curve.png": options.plot == Path("-"),
+        f"--plot {options.plot} must name another file than --csv and --export": (
+            str(options.plot) in (options.csv, options.export)
+        ),
     }
     _reject(problems)
     if options.export is not None:

@@ -1,16 +1,22 @@
 """The files that the command line writes: complete or absent, and never in place of others."""
 
 import os
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-SOURCE_BEGINS = b'"""A learning-rate schedule, written by plateau-jax'
-VECTORS_BEGIN = b'{"format": '
-VALUES_BEGIN = b"step,learning_rate"
-_PICTURE_HAS = "plateau-jax"
-_METADATA_KEYS = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}
+_SOURCE = rb'"""A learning-rate schedule, written by plateau-jax '
+_VECTORS = rb'\{"format": \d+, "version": "[^"]*", "peak": '
+_VALUES = rb"step,learning_rate\r?\n0,"
 
+_METADATA_KEYS = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}
+_WRITER = "plateau-jax"
+_PICTURE_HAS = (
+    b"Software\0plateau-jax",
+    b"<dc:title>plateau-jax</dc:title>",
+    b"/Creator (plateau-jax)",
+)
 _LARGEST_HEAD = 1 << 20  # bytes
 
 
@@ -20,15 +26,16 @@ def check_replaceable(path: Path) -> None:
         return
     with path.open("rb") as file:
         head = file.read(_LARGEST_HEAD)
-    known = SOURCE_BEGINS, VECTORS_BEGIN, VALUES_BEGIN
-    if head and not head.startswith(known) and _PICTURE_HAS.encode() not in head:
+    is_text = any(re.match(pattern, head) for pattern in (_SOURCE, _VECTORS, _VALUES))
+    is_picture = any(mark in head for mark in _PICTURE_HAS)
+    if head and not is_text and not is_picture:
         raise ValueError(f"{path} exists, and this command has not written it: --force replaces it")
 
 
 def picture_metadata(path: Path) -> dict[str, str] | None:
     """Return metadata by which `check_replaceable` recognizes a picture, if its format has any."""
     key = _METADATA_KEYS.get(path.suffix.lower())
-    return {key: _PICTURE_HAS} if key else None
+    return {key: _WRITER} if key else None
 
 
 @contextmanager
@@ -61,8 +68,8 @@ def _is_device(path: Path) -> bool:
 
 def explain_content(text: bytes) -> str:
     """Return why a file that the command line has written describes no curve; "" for others."""
-    if text.startswith(SOURCE_BEGINS):
+    if re.match(_SOURCE, text):
         return "this is a Python file from --export: the curve is the JSON in its docstring"
-    if text.startswith(VECTORS_BEGIN):
+    if re.match(_VECTORS, text):
         return "these are test vectors from --export: each curve is the JSON under its key curve"
     return ""

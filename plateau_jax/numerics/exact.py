@@ -20,6 +20,9 @@ have 98 bits."""
 
 _DECIMAL = Context(prec=100)  # digits
 _COMPARED = Context(prec=60)  # digits
+SLACK = 1 << (BITS - 208)
+"""More than all roundings of numbers with `BITS` add up to."""
+
 _RELIABLE_BITS = 270
 """Numbers computed in 352 bits are correct to at least these: what should be 2 may be 1.99…9, but
 is 2 in 270 bits."""
@@ -78,7 +81,7 @@ def exact_number(number: Fraction | Level) -> Any:
 
 def to_level(number: Any) -> Level:
     """Return a number of mpmath, at least 0, as a level."""
-    digits, exponent = number.man_exp
+    digits, exponent = map(int, number.man_exp)  # with gmpy2 installed, they are its integers
     if exponent < 0:
         return _DECIMAL.divide(digits, 1 << -exponent)
     return _DECIMAL.plus(Decimal(digits << exponent))
@@ -86,7 +89,7 @@ def to_level(number: Any) -> Level:
 
 def fixed(number: Any) -> int:
     """Return a number of mpmath in units of 2^-BITS, without the rest."""
-    return number.to_fixed(BITS)
+    return int(number.to_fixed(BITS))
 
 
 def nearest_power(number: Fraction, exponent: Fraction) -> float:
@@ -98,8 +101,13 @@ def nearest_power(number: Fraction, exponent: Fraction) -> float:
 
 
 def nearest_float32(level: Level) -> float:
-    """Return the float32 nearest to a level, ties to even; 0 below 2⁻¹²⁶."""
-    return round_to_float32(fixed(exact_number(level)), BITS)
+    """Return the float32 nearest to a level, the larger one of a tie; 0 below 2⁻¹²⁶."""
+    return round_up_ties(fixed(exact_number(level)))
+
+
+def round_up_ties(level: int) -> float:
+    """Return the float32 nearest to a level in units of 2^-BITS, the larger one of a tie."""
+    return round_to_float32(level + SLACK, BITS)
 
 
 def round_to_float32(value: int, exponent: int) -> float:

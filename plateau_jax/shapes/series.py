@@ -56,7 +56,7 @@ def from_start(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Around:
 
     def around(middle: int, width: int) -> Expansion:
         change = scale * mp.mpf(middle) ** exponent
-        ratio = (width << (BITS + 1)) // middle
+        ratio = (width << (BITS + 1)) // max(middle, 1)  # at the start itself, the width is 0
         return Expansion(a, [Series(ratio, change, change, power)])
 
     return around

@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plateau_jax.numerics.exact import BITS, fixed, nearest_float32, round_to_float32
+from plateau_jax.numerics.exact import (
+    BITS,
+    SLACK,
+    fixed,
+    nearest_float32,
+    round_to_float32,
+    round_up_ties,
+)
 from plateau_jax.shapes.known_shapes import parse_shape
 from plateau_jax.shapes.series import Around, Expansion
 from plateau_jax.table.evaluation import LIMB_BITS, WideTable
@@ -36,8 +43,6 @@ MOST_PIECES = 4096
 
 _ONE = 1 << BITS
 _HALF = 1 << (LIMB_BITS - 1)
-SLACK = 1 << (BITS - 208)
-"""More than all roundings of numbers with `BITS` add up to."""
 FLOORS = 3
 """More than what rounded coefficients (below 1) and products rounded down (below 2) change."""
 
@@ -111,7 +116,7 @@ def _pieces_of(segment: ExactSegment, stop: int | None, degree: int) -> Iterator
             return
         level = piece.following
         if shift == 0:
-            level = round_to_float32(fixed(around(2 * elapsed + 2, 0).middle), BITS)
+            level = level_at(around, elapsed + 1)
         # A piece begins at a multiple of its length, counted from the start level. So every octave
         # has the same quotients of width and middle, and `_polynomial` is computed once.
         if octaves != 1 or (elapsed + (1 << shift)) % (2 << shift) == 0:
@@ -148,13 +153,17 @@ def fit(
     exact, approximation = expanded
     # A coefficient c of u^k adds at most c·2^-k, but it must fit into 63 bits itself, too. Rounded
     # up, the first one stays below 2⁶², because an accepted piece has other coefficients: it
-    # changes by at least 4·E from step to step.
+    # changes by at least 8·E from step to step.
     dropped = sum(map(abs, exact)).bit_length() - VALUE_BITS
     if dropped < 2:
         return _constant(0.0), 5  # the level is below 2⁻¹⁵⁰
     coefficients = round_coefficients(exact, dropped)
     exponent = BITS - dropped
     error = 1 + (approximation >> dropped) + FLOORS
+    # A level may lie exactly between two float32, and then every piece must round it up. So values
+    # become too large, by E to 3·E.
+    coefficients = (coefficients[0] + 2 * error, *coefficients[1:])
+    most = 3 * error
 
     step = 1 << (LIMB_BITS - shift)
     last = (count - 1) * step - _HALF
@@ -163,22 +172,23 @@ def fit(
     )
     # A unit in the last place of a value is more than 2⁻²⁴ of it. The least value is at one end,
     # and so is the least change from step to step.
-    allowed = max(min(at_first, at_last) - error, 0) >> (24 + PRECISION)
+    allowed = max(min(at_first, at_last) - most, 0) >> (24 + PRECISION)
     slowest = min(abs(at_second - at_first), abs(at_last - before_last))
     # The first term left out grows by a factor of 2^(degree + 1) per octave.
-    octaves = (log2(max(allowed, 2)) + dropped - log2(approximation)) / (degree + 1)
-    if error <= allowed and slowest >= 4 * error:
-        first, following = (round_to_float32(value, exponent) for value in (at_first, at_last))
+    octaves = (log2(max(allowed, 2)) + dropped - log2(3 * approximation)) / (degree + 1)
+    first, following = (round_to_float32(value, exponent) for value in (at_first, at_last))
+    if most <= allowed and slowest >= 8 * error:
         piece = Piece(shift, exponent, coefficients, first, following)
         return piece, min(floor(octaves + 0.3), 5)
-    multipliers = {
-        round_to_float32(max(value + e, 0), exponent)
-        for value in (at_first, at_last)
-        for e in (-error, error)
-    }
-    if len(multipliers) == 1:
-        return _constant(multipliers.pop()), 5
+    # Levels between two that round to one float32 round to it, too.
+    if first == following and level_at(around, elapsed) == level_at(around, elapsed + count - 1):
+        return _constant(level_at(around, elapsed)), 5
     return None, min(ceil(octaves), -1)
+
+
+def level_at(around: Around, elapsed: int) -> float:
+    """Return the float32 nearest to the exact level at a step, the larger one of a tie."""
+    return round_up_ties(fixed(around(2 * elapsed, 0).middle))
 
 
 def expand(expansion: Expansion, degree: int) -> tuple[list[int], int] | None:

@@ -87,6 +87,7 @@ def check_no_file_is_written(
         ),
         ("--from cosine.json --from run.json --export -", "--export - takes one curve, not 2"),
         ("100 --plot -", "--plot - must name a file, such as curve.png"),
+        ("100 --plot new.csv --csv new.csv", "--plot new.csv must name another file than --csv"),
         ("100 --peak 1 --step-column n", "--step-column requires --log"),
         ("100 --lr-column lr", "--lr-column requires --log"),
         ("100 --port 8701", "--port requires --design"),

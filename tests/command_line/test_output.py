@@ -382,6 +382,24 @@ def test_command_replaces_what_it_has_written(printed_by: PrintedBy, option: str
     assert not [*Path().glob(".new*")]
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "# pip install plateau-jax\nimport torch\n",
+        "step,learning_rate,loss\n0,0.1,3\n",
+        '{"format": "mine", "library": "plateau-jax"}',
+        "<svg><text>plateau-jax</text></svg>",
+    ],
+)
+@pytest.mark.parametrize("option", ["--csv new.csv", "--export new.py", "--plot new.svg"])
+def test_file_of_the_user_stays(folder, option, content):
+    path = folder / option.split()[1]
+    path.write_text(content)
+    with pytest.raises(SystemExit):
+        main(["100", *option.split()])
+    assert path.read_text() == content
+
+
 def test_interrupted_command_leaves_the_file_as_it_was(
     printed_by: PrintedBy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

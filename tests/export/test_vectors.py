@@ -131,6 +131,10 @@ MAIN = """
 int main(void) {
     int step;
     double peak;
+    for (unsigned piece = 0; piece < sizeof pieces / sizeof *pieces; piece++)
+        for (unsigned k = 0; k < sizeof pieces->c / sizeof *pieces->c; k++)
+            printf("%lld ", (long long)pieces[piece].c[k]);
+    printf("\\n");
     while (scanf("%d %lf", &step, &peak) == 2) {
         float numbers[2] = {multiplier(step), learning_rate(step, peak)};
         uint32_t bits[2];
@@ -158,7 +162,12 @@ def test_c_file_has_the_same_bits(name: str, options: list[str], tmp_path: Path)
     (entry,) = json.loads(vectors.read_text())["curves"]
     steps = "".join(f"{vector['step']} {PEAK!r}\n" for vector in entry["vectors"])
     run = subprocess.run([program], input=steps, capture_output=True, text=True, check=True)
-    for line, vector in zip(run.stdout.splitlines(), entry["vectors"], strict=True):
+    coefficients, *lines = run.stdout.splitlines()
+    pieces = [[int(number, 16) for number in piece] for _, *piece in entry["pieces"]]
+    terms = max(map(len, pieces))
+    expected = [number for piece in pieces for number in (*piece, *[0] * (terms - len(piece)))]
+    assert list(map(int, coefficients.split())) == expected
+    for line, vector in zip(lines, entry["vectors"], strict=True):
         assert line == f"{vector['bits']} {vector['learning_rate_bits']}"
 
 

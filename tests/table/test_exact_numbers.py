@@ -83,3 +83,23 @@ def test_value_between_two_numbers_is_rounded_once(low: float, high: float, m: f
     expected = Fraction(first) + (Fraction(last) - Fraction(first)) * Fraction(m)
     sign = -1 if expected < 0 else 1
     assert is_nearest_float32(np.float32(sign * value), exactly(sign * expected))
+
+
+def test_integers_of_gmpy2_become_plain() -> None:
+    """With gmpy2 installed, mpmath's numbers consist of its integers, which Decimal rejects."""
+
+    class Gmpy2Integer:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __int__(self) -> int:
+            return self.number
+
+    class Number:
+        man_exp = (Gmpy2Integer(3), Gmpy2Integer(-1))
+
+        def to_fixed(self, bits: int) -> Gmpy2Integer:
+            return Gmpy2Integer(3 << (bits - 1))
+
+    assert exact.to_level(Number()) == Decimal("1.5")
+    assert type(exact.fixed(Number())) is int

@@ -20,7 +20,7 @@ from support.examples import examples
 from support.numerics.oracle import Description, Oracle, half_ulp, is_promised
 from support.numerics.shapes import FORMULAS, SAMPLES, formula_and_power
 
-from plateau_jax import StagedCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.shapes.known_shapes import SHAPES, parse_shape
 from plateau_jax.shapes.series import Expansion, Series
@@ -139,6 +139,17 @@ def test_short_powers_are_exact_at_any_width(power: int) -> None:
     assert [c / 2**BITS for c in coefficients] == binomials
 
 
+def test_errors_of_several_series_add_up() -> None:
+    series = Series(4 << BITS, precise.one, precise.one)
+    errors: list[int] = []
+    for count in (1, 2):
+        expanded = fitting.expand(Expansion(precise.zero, [series] * count), 10)
+        assert expanded is not None
+        errors.append(expanded[1] - fitting.SLACK)
+    assert errors[0] > 0
+    assert abs(errors[1] - 2 * errors[0]) <= 2
+
+
 # Step 2: integers.
 
 
@@ -187,19 +198,32 @@ BORDER = (1 << 61) + (1 << 37)
 
 
 def test_slow_pieces_are_rejected_at_rounding_borders() -> None:
-    """E is 4 units here, so a step must change the value by 16, unless all have one float32."""
-    for change in (16, 17, 100, -16, -100):
+    """E is 4 units here, so a step must change the value by 32, unless all have one float32."""
+    for change in (32, 33, 100, -32, -100):
         piece, _ = fit(line(BORDER - 8 * change, change), 0, 4, 17, 10)
         assert piece is not None
         assert len(piece.coefficients) == 11
         assert piece.first != piece.following
-    for change in (1, 15, -1, -15):
+    for change in (1, 31, -1, -31):
         piece, octaves = fit(line(BORDER - 8 * change, change), 0, 4, 17, 10)
         assert piece is None
         assert octaves < 0
         piece, _ = fit(line(BORDER + (1 << 36), change), 0, 4, 17, 10)
         assert piece is not None
         assert len(piece.coefficients) == 1
+
+
+@pytest.mark.parametrize("change", [1, 31])
+def test_slow_pieces_that_touch_a_border_have_one_float32(change: int) -> None:
+    """A tie is rounded up, and a level just below it down, although values are too large."""
+    below = 0.5
+    above = 0.5 + 2.0**-24
+    rising, _ = fit(line(BORDER, change), 0, 4, 17, 10)
+    falling, _ = fit(line(BORDER + 16 * change, -change), 0, 4, 17, 10)
+    for piece in (rising, falling):
+        assert piece == fitting._constant(above)
+    just_below, _ = fit(line(BORDER - 2, 1), 0, 1, 2, 10)
+    assert just_below == fitting._constant(below)
 
 
 @pytest.mark.parametrize("bits", range(20, 127, 5))
@@ -314,14 +338,44 @@ def test_short_stages_are_right_at_every_step(shape: str, length: int) -> None:
 
 @pytest.mark.parametrize("end", [1.0, 0.5])
 @pytest.mark.parametrize("length", [2**24, 2**25, 2**26])
-def test_ties_of_long_lines_round_to_even(length: int, end: float) -> None:
+def test_ties_of_long_lines_round_up(length: int, end: float) -> None:
     """On these lines, many levels lie exactly between two float32."""
     falling = StagedCurve([(length, end - 0.5)], start=end)
     rising = StagedCurve([(length, end)], start=end - 0.5)
     steps = (np.arange(20_000) * 7919 + 1) % length
     elapsed = steps / (2 * length)  # exact in double
-    np.testing.assert_array_equal(falling(steps), np.float32(end - elapsed))
-    np.testing.assert_array_equal(rising(steps), np.float32(end - 0.5 + elapsed))
+    above = 1 + 2.0**-50
+    np.testing.assert_array_equal(falling(steps), np.float32((end - elapsed) * above))
+    np.testing.assert_array_equal(rising(steps), np.float32((end - 0.5 + elapsed) * above))
+
+
+@pytest.mark.parametrize("shape", ["linear", "1-x^2", "(1-x)^3"])
+@pytest.mark.parametrize("length", [7680, 24_576, 3 * 2**25])
+def test_parts_have_the_same_bits_at_ties(shape: str, length: int) -> None:
+    """Wherever pieces begin and end, ties are rounded up."""
+    curve = PlateauCurve(length, decay_shape=shape)
+    at = 5 * length // 8
+    begin = length // 3
+    steps = np.unique(np.linspace(0, at, 50_000).astype(np.int64))
+    values = curve(steps)
+    np.testing.assert_array_equal(curve.cooldown(at, 500)(steps), values)
+    later = steps[steps >= begin]
+    np.testing.assert_array_equal(curve.part(begin)(later - begin), values[steps >= begin])
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        PlateauCurve(17_000_000, absolute_plateaus=[(5_000_000, 1_000_000)], decay_shape="(1-x)^7"),
+        StagedCurve([(24_576, 0.0, "(1-x)^2")], start=1.0).cooldown(
+            12_279, 200_000, shape="1-x^20"
+        ),
+        StagedCurve([(2**23, 0.5 + 2.0**-25 + 2.0**-52)], start=0.5 + 2.0**-25 - 2.0**-52),
+    ],
+    ids=["plateau", "cooldown", "line"],
+)
+def test_segment_that_is_flat_at_a_tie_has_few_pieces(curve: Curve) -> None:
+    assert len(curve._wide_table.exponent) < 100
 
 
 def test_every_shape_has_a_formula() -> None:

@@ -156,14 +156,19 @@ def to_float32(value: Tensor, exponent: Tensor, piece: Tensor) -> Tensor:
     sticky = (value - low) | torch.where(low != 0, _STICKY_BIT, 0)
     rounded = sticky.to(torch.float32)
     # Two products with powers of two, both exact. The selection between them keeps compilers from
-    # multiplying the two powers first, which would underflow. The bits of the powers are those of
-    # all pieces, because an earlier torch has no vmap of a view as a different dtype.
+    # multiplying the two powers first, which would underflow. The powers are those of all pieces,
+    # because an earlier torch has no vmap of a view as a different dtype.
     is_low = exponent > _MOST_EXPONENT
-    bits = torch.where(is_low, 127 + 62 - exponent, 127 - exponent).clamp(min=0) << 23
-    scale = _take(bits.to(torch.int32).view(torch.float32), piece)
+    scale = _power_of_two(torch.where(is_low, 62 - exponent, -exponent))
+    least = _power_of_two(exponent - _MOST_EXPONENT)
     reduced = torch.where(_take(exponent, piece) > _MOST_EXPONENT, rounded * 2.0**-62, rounded)
-    multiplier = reduced * scale
-    return torch.where(multiplier < 2.0**-126, 0.0, multiplier)
+    # Compared before the product, which would round to a subnormal number.
+    return torch.where(rounded < _take(least, piece), 0.0, reduced * _take(scale, piece))
+
+
+def _power_of_two(exponent: Tensor) -> Tensor:
+    """Return 2^exponent in float32; 0 below 2⁻¹²⁶."""
+    return ((exponent + 127).clamp(min=0) << 23).to(torch.int32).view(torch.float32)
 
 
 _TORCH = Operations(
