@@ -115,8 +115,8 @@ def compare_log(
     If three rows or more are not on the curve, faults are tried. Most are a formula f(n, k): the
     row of update n shows the learning rate at step f(n, k) of the curve. For example, a log that is
     "late" shows f(n, k) = n - k. A fault is named only if it explains every row, and a cause only
-    if it can have the number k. "past the end" says only that the log continues after the end of
-    the curve, and that all rows before it are on the curve.
+    if it can have the number k. If only rows after the end of the curve differ, the fault is "past
+    the end".
 
     Args:
         source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
