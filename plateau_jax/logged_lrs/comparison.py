@@ -57,12 +57,15 @@ class LogComparison:
         return None
 
     def __str__(self) -> str:
-        digits = f"with up to {self.digits} digits"
-        if self.digits is None:
-            digits = f"whose digits are not known: {KNOWN_DIGITS} are assumed"
+        digits = f"whose digits are not known: {KNOWN_DIGITS} are assumed"
+        if self.digits is not None:
+            digits = f"with up to {checks.plural(self.digits, 'digit')}"
         lines = [f"the log has {checks.plural(self.num_lrs, 'learning rate')} {digits}"]
         if self.first_difference is None:
-            lines += ["all are on the curve", *[fault.text for fault in self.faults]]
+            on_curve = "all are on the curve"
+            if self.counts_from == 1:
+                on_curve += ", if the log counts updates from 1"
+            lines += [on_curve, *[fault.text for fault in self.faults]]
         else:
             lines += [self._difference(), *_explanation(self.faults)]
         if self.not_logged:
@@ -112,8 +115,8 @@ def compare_log(
     If three rows or more are not on the curve, faults are tried. Most are a formula f(n, k): the
     row of update n shows the learning rate at step f(n, k) of the curve. For example, a log that is
     "late" shows f(n, k) = n - k. A fault is named only if it explains every row, and a cause only
-    if it can have the number k. "past the end" says only that the log continues after the end of
-    the curve, and that all rows before it are on the curve.
+    if it can have the number k. If only rows after the end of the curve differ, the fault is "past
+    the end".
 
     Args:
         source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
@@ -208,20 +211,22 @@ def _compare_cells(cells: Sequence[Cell], curve: Curve, peak: float) -> LogCompa
     None if the zeros that bare numbers lack decide whether all rows are on the curve.
     """
     logged = PrintedLrs.from_cells(cells)
-    from_zero = _compare(logged, curve, peak, counts_from=0)
+    widest = PrintedLrs.from_cells(cells, are_formatted=True)
+    from_zero = _compare(logged, widest, curve, peak, counts_from=0)
     if from_zero.first_difference is None:
         return from_zero
     if logged.digits is None or logged.digits < _DIGITS_OF_FLOAT32:
-        widest = PrintedLrs.from_cells(cells, are_formatted=True)
         for counts_from in (0, 1):
             expected = lrs_at(logged.steps - counts_from, curve, peak)
             if widest.contain(expected).all() and not logged.contain(expected).all():
                 return None
     if logged.steps[0] == 0:
         return from_zero
-    from_one = _compare(logged, curve, peak, counts_from=1)
+    from_one = _compare(logged, widest, curve, peak, counts_from=1)
+    if from_one.first_difference is None and from_zero.faults:
+        return from_zero  # one update late
     if from_one.first_difference is None:
-        return from_zero  # one update late, or fewer rows differ than a fault needs
+        return from_one
     further = [fault for fault in from_one.faults if _is_new(fault, from_zero.faults)]
     if from_zero.faults:
         return replace(from_zero, faults=(*from_zero.faults, *further))
@@ -240,10 +245,16 @@ def _is_new(fault: Fault, faults: Sequence[Fault]) -> bool:
     return fault.name not in ("late", "early", "past the end") and not is_within
 
 
-def _compare(logged: PrintedLrs, curve: Curve, peak: float, counts_from: int) -> LogComparison:
-    updates = replace(logged, steps=logged.steps - counts_from)
-    expected = lrs_at(updates.steps, curve, peak)
-    faults = find_faults(updates, expected, curve, peak)
+def _compare(
+    logged: PrintedLrs, widest: PrintedLrs, curve: Curve, peak: float, counts_from: int
+) -> LogComparison:
+    """Compare intervals with a curve. If their digits are not known, faults explain the widest."""
+    steps = logged.steps - counts_from
+    expected = lrs_at(steps, curve, peak)
+    explained = logged
+    if logged.digits is None and logged.values.any():
+        explained = widest
+    faults = find_faults(replace(explained, steps=steps), expected, curve, peak)
     if counts_from == 1:
         prefix = "if the log counts updates from 1: "
         faults = [fault._replace(text=prefix + fault.text) for fault in faults]

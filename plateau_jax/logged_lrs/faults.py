@@ -37,7 +37,7 @@ _UPDATES_PER_SKIP = 100
 _MOST_TIMES_LONGER = 4
 
 _INSTEAD_OF = {
-    "resumed": {"late", "early", "restarted"},
+    "resumed": {"late", "early"},
     "skipped": {"late"},
     "stopped": {"plateau"},
     "total": {"too fast", "too slow"},
@@ -71,8 +71,7 @@ def lrs_at(steps: Steps, curve: Curve, peak: float) -> Floats:
 def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float) -> list[Fault]:
     """Return each fault that explains every learning rate.
 
-    Past the end, the learning rates may be any, so that this counts only if nothing else explains
-    them.
+    Past the end, the learning rates may be any: no cause is sought for them.
 
     Args:
         logged: The learning rates of the log.
@@ -81,8 +80,9 @@ def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float)
         peak: Its peak.
     """
     is_off = ~logged.contain(expected)
-    faults: list[Fault] = []
-    if np.count_nonzero(is_off) >= _FEWEST_ROWS:
+    faults = _past_the_end(logged, curve, is_off)
+    # Zeros such as 0.0000 may be any small numbers.
+    if not faults and logged.digits != 0 and np.count_nonzero(is_off) >= _FEWEST_ROWS:
         faults += _of_peak(logged, expected, peak)
         faults += _of_clipping(logged, expected, is_off)
         if max(curve.total_steps, logged.steps[-1]) <= _MOST_STEPS:
@@ -92,9 +92,14 @@ def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float)
             faults += _of_skipped_updates(logged, lrs, first_off)
             for formula in _formulas(logged.steps, curve, first_off):
                 faults += _of_formula(formula, logged, lrs, first_off)
-    names = {fault.name for fault in faults}
-    faults = [fault for fault in faults if not names & _INSTEAD_OF.get(fault.name, set())]
-    return list(dict.fromkeys(faults)) or _past_the_end(logged, curve, is_off)
+    faults = list(dict.fromkeys(faults))
+    return [fault for fault in faults if not any(_says_more(other, fault) for other in faults)]
+
+
+def _says_more(fault: Fault, other: Fault) -> bool:
+    if fault.name == "restarted" and other.name == "resumed":
+        return fault.least <= other.least <= other.most <= fault.most
+    return fault.name in _INSTEAD_OF.get(other.name, set())
 
 
 # A number of updates.
