@@ -354,8 +354,6 @@ def metric(name: str, value: Any) -> np.float32:
 
 def is_not_real(value: Any) -> bool:
     """Return True for a bool, a complex number or text, or such a scalar of NumPy, JAX or torch."""
-    if type(value) in (int, float):
-        return False
     if isinstance(value, bool | complex | str | bytes):
         return True
     return re.search("bool|complex", str(getattr(value, "dtype", ""))) is not None
@@ -383,8 +381,6 @@ def has_integers(array: Any) -> bool:
 
 def steps(step: Any, name: str = "step") -> np.ndarray:
     """Return integers of any size as int32, clamped to 0 … 2³¹ - 1."""
-    if type(step) is int:
-        return np.array(_clamp(step), np.int32)
     if is_jax_array(step) or hasattr(step, "__jax_array__"):
         raise TypeError(
             "step is a JAX array, which a curve does not accept: write optax_schedule(curve, "

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,8 +173,9 @@ class BatchPlan:
         (array([0.5  , 0.255, 0.5  , 0.25 ], dtype=float32), 8)
         """
         curve = as_curve("curve", curve)
-        unchecked: Any = (curve, self.pairs, unit)
-        return ScaledCurve(*unchecked, reference=cast("Any", reference), exponent=exponent)
+        unit = checks.count("unit", unit, 1)
+        reference = checks.count("reference", reference, 1)
+        return ScaledCurve(curve, self.pairs, unit, reference=reference, exponent=exponent)
 
     @classmethod
     def seesaw(cls, curve: AnyCurve, batch: Count, *, unit: Count, largest: Count) -> "BatchPlan":
