@@ -97,6 +97,20 @@ def import_star(package):
     return {name: getattr(module, name) for name in module.__all__}
 
 
+TOOLS = ["plateau_jax.drawing", "plateau_jax.export", "plateau_jax.configuration"]
+
+
+@without(*PACKAGES, *TOOLS)
+def test_curves_without_tools() -> None:
+    """A curve imports drawing and export when a method draws or exports it."""
+    from plateau_jax import Curve, PlateauCurve
+
+    curve = PlateauCurve(9, warmup_steps=3).cooldown(5, 2)
+    assert curve(3) == 1.0
+    assert Curve.from_dict(curve.to_dict()) == curve
+    assert [segment.first_step for segment in curve.segments] == [0, 3, 5, 7]
+
+
 @without(*PACKAGES)
 def test_curves():
     from plateau_jax import Curve, HoldBelow, PlateauCurve, StagedCurve, stack

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,9 +74,6 @@ class BatchPlan:
 
         Args:
             consumed: Samples or tokens of all earlier updates; at least 0.
-
-        Returns:
-            The batch size of the last pair whose threshold is at most `consumed`.
         """
         consumed = checks.at_least("consumed", consumed, 0)
         return next(size for threshold, size in reversed(self.pairs) if threshold <= consumed)
@@ -88,10 +85,6 @@ class BatchPlan:
 
         Args:
             total: Samples or tokens; at least 0.
-
-        Returns:
-            The number of updates. Together they consume `consumed(updates(total))`, which may be
-            more.
         """
         total = checks.at_least("total", total, 0)
         updates = 0
@@ -105,9 +98,6 @@ class BatchPlan:
 
         Args:
             updates: Number of updates from the start of the plan; at least 0.
-
-        Returns:
-            Samples or tokens.
         """
         updates = checks.at_least("updates", updates, 0)
         consumed = 0
@@ -141,9 +131,8 @@ class BatchPlan:
         Each factor is the float64 nearest to the exact power, read as the decimal that Python
         prints for it. Past its end, the curve is scaled for the last batch size of the plan.
 
-        Scale last: a cooldown of a scaled curve does not follow later batch sizes. The thresholds
-        count from the first step of the scaled curve, also if it is appended to another curve
-        (`then`) or loses its beginning (`part`).
+        Scale last: a cooldown of a scaled curve does not follow later batch sizes. Thresholds count
+        from the first step of the scaled curve, also after `then` and `part`.
 
         Sources: the square root, for Adam and similar optimizers, Malladi et al. 2022
         (arXiv:2205.10287); the exponent 1, for SGD, Goyal et al. 2017 (arXiv:1706.02677).
@@ -173,8 +162,9 @@ class BatchPlan:
         (array([0.5  , 0.255, 0.5  , 0.25 ], dtype=float32), 8)
         """
         curve = as_curve("curve", curve)
-        unchecked: Any = (curve, self.pairs, unit)
-        return ScaledCurve(*unchecked, reference=cast("Any", reference), exponent=exponent)
+        unit = checks.count("unit", unit, 1)
+        reference = checks.count("reference", reference, 1)
+        return ScaledCurve(curve, self.pairs, unit, reference=reference, exponent=exponent)
 
     @classmethod
     def seesaw(cls, curve: AnyCurve, batch: Count, *, unit: Count, largest: Count) -> "BatchPlan":

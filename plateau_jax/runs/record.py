@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypedDict, cast
 
-import numpy as np
-
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import short_repr
 from plateau_jax.arguments.curve_warning import suppress_warnings
@@ -126,64 +124,30 @@ def dump_records(
 
 def read_records(name: str, saved: Any) -> list[Record]:
     """Check a record, or a list of records, one for each parameter group."""
-    records: Any = saved
-    if isinstance(saved, Mapping):
-        records = _restore_list(dict(cast("Mapping[str, Any]", saved)))
-    is_list = isinstance(records, list | tuple)
-    if not is_list or saved == {}:
+    if not isinstance(saved, list | tuple):
         return [read_record(name, saved)]
-    items = cast("Sequence[Any]", records)
+    items = cast("Sequence[Any]", saved)
     if len(items) == 1:
         return [read_record(name, items[0])]
     return [read_record(f"group {index} of {name}", record) for index, record in enumerate(items)]
 
 
 def read_record(name: str, record: Any) -> Record:
-    """Check a saved record, after undoing what checkpoint libraries do to plain values."""
+    """Check a saved record."""
     try:
-        plain = _to_plain_value(record)
-        if not isinstance(plain, dict):
+        if not isinstance(record, Mapping):
             raise TypeError("pass what resume_record returned, or a list of such records")
-        return _parse_record(name, plain)
+        saved: Any = _FORMAT.read(name, record)
+        if not saved["curve"]:
+            raise TypeError("it has no curve")
+        peak_value: Any = saved["peak_value"]
+        if peak_value is not None:
+            peak_value = shortest_decimal(peak_value)
+        return Record(name, saved["curve"], peak_value, saved["clock"])
     except Exception as error:  # a wrong type can raise anything
         shown = f"{name} = {short_repr(record)}"
         problem = describe_error(error)
         raise ValueError(f"{shown} is not from resume_record: {problem}") from None
-
-
-def _parse_record(name: str, plain: Any) -> Record:
-    saved: Any = _FORMAT.read(name, plain)
-    if not saved["curve"]:
-        raise TypeError("it has no curve")
-    peak_value: Any = saved["peak_value"]
-    if peak_value is not None:
-        peak_value = shortest_decimal(peak_value)
-    return Record(name, saved["curve"], peak_value, saved["clock"])
-
-
-def _to_plain_value(value: Any) -> Any:
-    """Undo what checkpoint libraries do to plain values.
-
-    Orbax may return NumPy's or JAX's numbers for numbers. Flax returns {"0": a, "1": b} for [a, b].
-    """
-    if isinstance(value, Mapping):
-        items = cast("Mapping[str, Any]", value).items()
-        return _restore_list({key: _to_plain_value(item) for key, item in items})
-    if checks.is_ordered(value):
-        return [_to_plain_value(item) for item in value]
-    if getattr(value, "ndim", None) == 0:
-        value = np.asarray(value)[()]
-    if isinstance(value, np.number):
-        return checks.number("a number", value)
-    return value
-
-
-def _restore_list(items: dict[str, Any]) -> dict[str, Any] | list[Any]:
-    """Return [a, b] for {"0": a, "1": b}; any other dictionary unchanged."""
-    indices = [str(index) for index in range(len(items))]
-    if items.keys() != set(indices):
-        return items
-    return [items[index] for index in indices]  # the keys may be sorted: "0", "1", "10", "2"
 
 
 def shortest_decimal(peak: Any) -> float:

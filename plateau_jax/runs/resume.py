@@ -101,8 +101,8 @@ def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool
     trainer whose state has no place for a record, use `check_resume_file`.
 
     Args:
-        saved: What `resume_record` returned for the saved run, from JSON, orbax (`JsonSave`),
-            msgpack or pickle; or a record in the state of a `lambda_lr` or `TrainStep`; or a list
+        saved: What `resume_record` returned for the saved run, from JSON, orbax (`JsonSave`)
+            or pickle; or a record in the state of a `lambda_lr` or `TrainStep`; or a list
             of records, one for each parameter group. None if the run was saved without a record: a
             warning then says that nothing was compared.
         now: What `resume_record` returns for the run that resumes, or a list of records.

@@ -27,6 +27,10 @@ from torch_bridge import lambda_lr
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
 
+def multiplier(step: int) -> float:
+    return CURVE(step)
+
+
 class Training:
     """An optimizer, its scheduler, and the learning rates that its updates used.
 
@@ -45,7 +49,10 @@ class Training:
         """Build the optimizer and the scheduler, as the program does when it is started."""
         lrs = [self.form(0.5), self.form(0.3)]
         self.optimizer = optimizer_with(lrs, momentum=0.5)
-        self.scheduler: Any = self.scheduler_class(self.optimizer, CURVE)
+        schedule: Any = CURVE
+        if self.scheduler_class is LambdaLR:
+            schedule = multiplier  # the state of torch's scheduler has the attributes of an object
+        self.scheduler: Any = self.scheduler_class(self.optimizer, schedule)
 
     @property
     def groups(self) -> list[dict[str, Any]]:
