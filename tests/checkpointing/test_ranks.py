@@ -249,8 +249,7 @@ def test_unshared_folder_is_rejected(tmp_path: Path) -> None:
     part = Part(tensor_of_rank())
     checkpoints = Checkpoints(tmp_path / str(rank()))
     error = error_of(checkpoints.save, 1, part=part, wait=True)
-    assert "rank-1.safetensors is missing in " in error
-    assert f"the ranks do not share {tmp_path / '0'}" in error
+    assert "the ranks do not share " in error
 
 
 # Merges that are rejected.

@@ -73,11 +73,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 # Also halves of surrogate pairs.
 texts = st.text() | st.text(st.characters(categories=["Cs", "Cc", "L"]))
 numbers = st.integers() | st.floats(allow_nan=False)
-keys = st.recursive(
-    st.none() | st.booleans() | numbers | texts | st.binary(),
-    lambda keys: st.tuples(keys, keys),
-    max_leaves=3,
-)
+keys = st.none() | st.booleans() | numbers | texts | st.binary()
 
 
 # Tensors that wrap others.
@@ -111,21 +107,16 @@ wrapped_tensors = wrapped(inner_tensors | wrapped_twice)
 
 # NumPy.
 
-numpy_texts = st.text(st.characters(codec="utf-8")).map(np.str_) | st.binary().map(np.bytes_)
-units = st.sampled_from(["Y", "D", "25s", "ns", "as"])
-numpy_times = st.builds(np.timedelta64, st.integers(-9, 9), units | st.just("generic"))
-numpy_dates = st.builds(np.datetime64, st.integers(-9, 9), units)
-
 
 @st.composite
 def numpy_numbers(draw: st.DrawFn) -> np.generic:
-    code = draw(st.sampled_from("?bhilqBHILQefdgFDG"))
+    code = draw(st.sampled_from("?bhilBHILefdF"))
     return np.dtype(code).type(draw(st.integers(0, 99)))
 
 
 @st.composite
 def empty_arrays(draw: st.DrawFn) -> Any:
-    code = draw(st.sampled_from(["<f8", ">i2", "?", "<U3", "<M8[s]", "<c8"]))
+    code = draw(st.sampled_from(["<f8", "<i2", "?", "<c8"]))
     return np.zeros((2, 1), code)
 
 
@@ -133,7 +124,6 @@ numpy_values = st.sampled_from(
     [
         np.float64(0.1),
         np.float32(math.nan),
-        np.datetime64("NaT"),
         np.bool_(True),
         np.zeros((0, 3)),
         np.arange(6).reshape(2, 3)[:, ::2],
@@ -153,13 +143,8 @@ leaves = (
     | st.sampled_from([*DTYPES, torch.device("cpu"), torch.device("cuda", 1), torch.Size([2, 0])])
     | empty_arrays()
     | wrapped_tensors
-    | numpy_texts
-    | numpy_times
-    | numpy_dates
     | numpy_numbers()
     | numpy_values
-    | st.sets(st.integers() | st.text())
-    | st.frozensets(st.integers())
 )
 states = st.recursive(
     leaves,
@@ -177,9 +162,6 @@ states = st.recursive(
 @examples(60)
 @given(states)
 @example({"\ud800": torch.ones(2)})
-@example([np.str_("a\0"), np.str_("\0\0"), np.str_("")])
-@example([np.bytes_(b"a\0"), np.bytes_(b"\0"), np.bytes_(b"")])
-@example([np.longlong(3), np.ulonglong(3), np.longdouble("0.1"), np.str_("\ud800")])
 @example({"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}})  # equal paths
 @example(torch.ones(2, requires_grad=True))
 @example(nn.Parameter(torch.ones(2)))
@@ -197,18 +179,18 @@ def test_state_round_trips(tmp_path_factory: pytest.TempPathFactory, state: Any)
 
 def test_loads_may_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in two threads: the end of one must not end what the other needs, as torch's safe list."""
-    state = {"a": frozenset({b"", 1})}
-    content = split_state("part", state, torch.clone).structure_bytes()
+    state = {"a": [b"", 1]}
+    content = split_state("part", state, torch.clone).in_file("part")["part/structure"]
     load = torch.load
     results: list[Any] = []
 
     def load_after_another(*arguments: Any, **settings: Any) -> Any:
         monkeypatch.setattr(torch, "load", load)
-        results.append(read_structure("part", content))
+        results.append(read_structure("part", content, str))
         return load(*arguments, **settings)
 
     monkeypatch.setattr(torch, "load", load_after_another)
-    results.append(read_structure("part", content))
+    results.append(read_structure("part", content, str))
     assert results == [state, state]
 
 
