@@ -50,8 +50,8 @@ class Checkpoints:
     A checkpoint has a number, usually the number of updates, and contains parts, which you pass by
     name. A part is an object with `state_dict` and `load_state_dict`, such as a `TrainStep`, a
     loader, a module, an optimizer or a scheduler. A dictionary or a list can be a part too, if it
-    contains only NumPy arrays and values that `torch.load(weights_only=True)` reads. `load` refills
-    it in place.
+    contains only plain values, tensors, NumPy arrays of numbers, and dictionaries, lists and tuples
+    of them. `load` refills it in place.
 
     `save` copies the current state and returns; a background thread writes the files. A checkpoint
     is complete or absent, even if a process is killed. If writing fails, the error is printed, and
