@@ -143,10 +143,7 @@ def check_run_directory(directory: Path) -> None:
 
 
 def create_partial(path: Path) -> None:
-    """Create the directory of a save, and remove those that killed saves have left.
-
-    Only rank 0 calls it.
-    """
+    """Create the directory of a save on rank 0; remove those that killed saves have left."""
     for entry in _entries(path.parent):
         if _TEMPORARY_NAME.fullmatch(entry.name):
             shutil.rmtree(entry, ignore_errors=True)

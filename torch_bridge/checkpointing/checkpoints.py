@@ -142,10 +142,8 @@ class Checkpoints:
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 states[name] = parts.copy_state(name, part)
-            random_states = get_states_of_process()
-            states[parts.RANDOM_STATES_PART] = parts.copy_state(
-                parts.RANDOM_STATES_PART, random_states
-            )
+            name = parts.RANDOM_STATES_PART
+            states[name] = parts.copy_state(name, get_states_of_process())
             shards: list[str] = []
             for state in states.values():
                 shards += state.names_of_shards()
@@ -451,11 +449,8 @@ class Checkpoints:
     def _list(self) -> list[CheckpointDir]:
         """Return the checkpoints that rank 0 lists: other ranks may see different ones by now."""
         listed = collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
-        checkpoints: list[CheckpointDir] = []
-        for checkpoint in listed:
-            path = self.directory / checkpoint.path.name  # the directory's path may differ by rank
-            checkpoints.append(replace(checkpoint, path=path))
-        return checkpoints
+        # The directory's path may differ by rank.
+        return [replace(found, path=self.directory / found.path.name) for found in listed]
 
     def _checkpoint_of(self, step: int, listed: Sequence[CheckpointDir]) -> CheckpointDir:
         """Return the checkpoint of this step, the last saved one if there are several."""

@@ -27,9 +27,6 @@ from torch.distributed import checkpoint as dcp
 
 from torch_bridge.distributed.dtensors import is_first_copy, local_shard, mesh_of
 
-Tensors = dict[str, Tensor]
-"""Tensors by name."""
-
 FORMAT_NUMBER = 1
 """The number in each manifest, raised when the content of any file changes its form."""
 MANIFEST = "checkpoint.json"
@@ -80,13 +77,13 @@ def name_of_rank(name: str, rank: int) -> str:
 # Write.
 
 
-def write_tensors(tensors: Tensors, path: Path) -> str:
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:
     """Write this rank's file, flushed to disk, and return its SHA-256.
 
     Of a DTensor only this rank's shard is written, and its place, which DCP's reader expects in the
     file's header; a shard that several ranks have is written by the first of them.
     """
-    shards: Tensors = {}
+    shards: dict[str, Tensor] = {}
     places: dict[str, Any] = {}
     for name, tensor in tensors.items():
         if mesh_of(tensor) is None:
@@ -101,7 +98,7 @@ def write_tensors(tensors: Tensors, path: Path) -> str:
     return _write_file(path, shards, {"format": "pt", "DCP_SHARDING_INFO": json.dumps(places)})
 
 
-def _write_file(path: Path, tensors: Tensors, metadata: dict[str, str]) -> str:
+def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Write a file, flush it to disk, and return its SHA-256."""
     # safetensors creates files that no other user may read. Take the usual mode from a file that
     # Python creates.

@@ -50,13 +50,10 @@ class SavedCheckpoint:
         values: set[str] = set()
         for rank in range(first, self.manifest["world_size"]):
             prefix = file_format.name_of_rank("", rank)
-            for stored_name in self._reader.shapes:
-                if not stored_name.startswith(prefix):
-                    continue
-                path = stored_name.removeprefix(prefix).partition("/")[0]
-                components = path.split(".")
-                if components[0] in names:
-                    values.add(".".join(components[:2]))
+            for name in self._reader.shapes:
+                part, *components = name.removeprefix(prefix).partition("/")[0].split(".")
+                if name.startswith(prefix) and part in names:
+                    values.add(".".join([part, *components[:1]]))
         return sorted(values)
 
     def read_structure(self, part: str, rank: int) -> Any:
@@ -229,7 +226,8 @@ class Targets:
         leaves: dict[str, Any] = {}
         if processes.has_group():
             with suppress(Exception):  # the part may have no state yet
-                map_leaves(self.name, _current_state(self._part), leaves.setdefault)
+                state: Any = parts.get_state(self._part)
+                map_leaves(self.name, state, leaves.setdefault)
         return leaves
 
     @cached_property
@@ -274,18 +272,11 @@ class Targets:
 
     def _parameter_of(self, path: str) -> Tensor | None:
         """Return the sharded parameter whose state a path belongs to."""
-        while path:
+        while path and self._sharded_parameters:
             path = path.rpartition(".")[0]
             if path in self._sharded_parameters:
                 return self._sharded_parameters[path]
         return None
-
-
-def _current_state(part: Part) -> Any:
-    """Return the part's current state, which may share memory with it."""
-    if isinstance(part, TrainStep):
-        return part._state.read()
-    return parts.get_state(part)
 
 
 def _optimizers_by_path(name: str, part: Part) -> dict[str, Optimizer]:

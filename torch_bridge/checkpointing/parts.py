@@ -88,6 +88,8 @@ def check_memory(name: str, part: Part) -> None:
 
 def get_state(part: Part) -> Any:
     """Return a part's state, which may share memory with it."""
+    if isinstance(part, TrainStep):
+        return part._state.read()
     if isinstance(part, nn.Module):
         return plain_state(part)
     if isinstance(part, Stateful):

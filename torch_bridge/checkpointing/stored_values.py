@@ -101,14 +101,11 @@ def _shard_in_place(
     path: str, stored: Stored, local: Tensor, coordinates: str | None, like: Tensor | None
 ) -> Tensor:
     """Return a DTensor that is sharded as `like` is, with this rank's shard."""
-    fits = (
-        like is not None
-        and mesh_coordinates(like) == coordinates
-        and like.shape == stored.meta.shape
-        and placements_of(like) == stored.placements
-        and local_shard(like).shape == local.shape
-    )
-    if like is None or not fits:
+    saved = coordinates, stored.placements, local.shape
+    if (
+        like is None
+        or (mesh_coordinates(like), placements_of(like), local_shard(like).shape) != saved
+    ):
         raise ValueError(
             f"{path} was saved in shards that only the same ranks can use, as {coordinates}: load "
             "it with the same number of processes and the same sharding, or leave out the part"
