@@ -1,6 +1,7 @@
 """Checkpoints of one process: runs resume, saves run in the background, foreign folders stay."""
 
 import copy
+import gc
 import multiprocessing
 import os
 import shutil
@@ -9,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Barrier, Event
 from typing import Any
@@ -205,24 +207,22 @@ def test_next_save_raises_background_error(failed_save: Checkpoints, wait: bool)
     check_no_leftovers(failed_save.directory, [1, 2, 3])
 
 
-def check_only_save_2_failed(checkpoints: Checkpoints, error: BaseException) -> None:
-    assert error.__notes__ == [f"Checkpoint 2 was not saved in {checkpoints.directory}."]
-    assert checkpoints.steps() == [1]
-    checkpoints.save(2, part=Part(torch.ones(2)))
-    assert checkpoints.steps() == [1, 2]
-    check_no_leftovers(checkpoints.directory, [1, 2])
+def load_anything(checkpoints: Checkpoints) -> None:
+    checkpoints.load(part=Part())
 
 
-def test_next_load_raises_background_error(failed_save: Checkpoints) -> None:
+@pytest.mark.parametrize("call", [load_anything, Checkpoints.steps])
+def test_next_call_raises_background_error(
+    failed_save: Checkpoints, call: Callable[[Checkpoints], object]
+) -> None:
+    """Once; a save that follows is not disturbed."""
     with pytest.raises(OSError, match="the disk is full") as caught:
-        failed_save.load(part=Part())
-    check_only_save_2_failed(failed_save, caught.value)
-
-
-def test_next_list_of_steps_raises_background_error(failed_save: Checkpoints) -> None:
-    with pytest.raises(OSError, match="the disk is full") as caught:
-        failed_save.steps()
-    check_only_save_2_failed(failed_save, caught.value)
+        call(failed_save)
+    assert caught.value.__notes__ == [f"Checkpoint 2 was not saved in {failed_save.directory}."]
+    assert failed_save.steps() == [1]
+    failed_save.save(2, part=Part(torch.ones(2)))
+    assert failed_save.steps() == [1, 2]
+    check_no_leftovers(failed_save.directory, [1, 2])
 
 
 def test_each_failed_save_is_reported(tmp_path: Path) -> None:
@@ -243,24 +243,29 @@ def test_each_failed_save_is_reported(tmp_path: Path) -> None:
     check_no_leftovers(tmp_path, [])
 
 
-def test_error_of_a_save_does_not_keep_its_copy(tmp_path: Path) -> None:
-    """The next save makes another copy before it raises the error."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_ended_save_keeps_no_copy(tmp_path: Path, fails: bool) -> None:
+    """Not even until Python collects garbage: the next save makes another copy."""
     copies: list[Any] = []
+    save_file = file_format.save_file
 
-    def fail(tensors: dict[str, torch.Tensor], *_: Any) -> None:
-        for tensor in tensors.values():
-            copies.append(ref(tensor))
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
+    def save_or_fail(tensors: dict[str, torch.Tensor], *arguments: Any) -> None:
+        copies.extend(ref(tensor) for tensor in tensors.values())
+        if fails:
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        save_file(tensors, *arguments)
 
-    checkpoints = Checkpoints(tmp_path)
-    with patch.object(file_format, "save_file", fail):
-        checkpoints.save(1, part=Part(torch.ones(2)))
-        wait_for_saves()  # the worker has let go of the work
-    assert copies
-    for copied_tensor in copies:
-        assert copied_tensor() is None
-    with pytest.raises(SafetensorError, match="No space left on device"):
-        checkpoints.steps()
+    gc.disable()
+    try:
+        with patch.object(file_format, "save_file", save_or_fail):
+            Checkpoints(tmp_path).save(1, part=Part(torch.ones(2)))
+            wait_for_saves()
+        assert copies
+        assert not any(copied() is not None for copied in copies)
+    finally:
+        gc.enable()
+    with suppress(SafetensorError):
+        assert Checkpoints(tmp_path).steps() == [1]
 
 
 # Threads, signals and the end of the program.
@@ -284,6 +289,19 @@ def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
     assert loaded == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
     assert checkpoints.steps() == list(range(16))
     check_no_leftovers(tmp_path, range(16))
+
+
+def test_saves_to_two_directories_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """The calls, that is; the files are written one after the other."""
+    one = Checkpoints(tmp_path / "one")
+    two = Checkpoints(tmp_path / "two")
+    with saving_is_busy():
+        one.save(1, part=Part(1))
+        two.save(1, part=Part(2))
+        assert not list(tmp_path.iterdir())
+    assert two.steps() == [1]
+    assert list((tmp_path / "one").iterdir()) == [tmp_path / "one" / "1"]
+    assert one.steps() == [1]
 
 
 @pytest.mark.parametrize(
@@ -360,66 +378,33 @@ def status_of_forked(function: Callable[[], object]) -> int | None:
 
 @forks
 @pytest.mark.parametrize("wait", [False, True])
-def test_forked_process_saves(tmp_path: Path, wait: bool) -> None:
-    """Its parent has a worker, which the forked process lacks, and has a pending save."""
+def test_forked_process_saves_and_loads(tmp_path: Path, wait: bool) -> None:
+    """Its parent has a failed save and a pending one, and another thread of it is inside `save`."""
     checkpoints = Checkpoints(tmp_path / "parent")
     checkpoints.save(1, part=Part(1), wait=True)
+    failed = Checkpoints(tmp_path / "failed")
+    with patch.object(file_format, "save_file", side_effect=OSError("no memory")):
+        failed.save(1, part=Part(1))
+        wait_for_saves()
     in_child = Checkpoints(tmp_path / "child")
 
-    def save() -> None:
-        in_child.save(7, part=Part(7))
-        in_child.save(8, part=Part(8), wait=wait)
-
-    with saving_is_busy():
-        checkpoints.save(2, part=Part(2))
-        assert status_of_forked(save) == 0
-        assert in_child.steps() == [7, 8]
-    assert checkpoints.steps() == [1, 2]
-
-
-@forks
-def test_forked_process_loads_during_a_save(tmp_path: Path) -> None:
-    """What is complete; another thread of the parent is about to save, too."""
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, part=Part(1), wait=True)
-
-    def load() -> None:
+    def use() -> None:
         part = Part()
         assert checkpoints.load(part=part) == 1
         assert part.state == 1
-        assert checkpoints.steps() == [1]
+        assert failed.steps() == []
+        in_child.save(7, part=Part(7))
+        in_child.save(8, part=Part(8), wait=wait)
 
     with ThreadPoolExecutor(1) as pool, saving_is_busy():
         checkpoints.save(2, part=Part(2))
         third = pool.submit(checkpoints.save, 3, part=Part(3))
-        assert status_of_forked(load) == 0
+        assert status_of_forked(use) == 0
     third.result()
+    assert in_child.steps() == [7, 8]
     assert checkpoints.steps() == [1, 2, 3]
-
-
-@forks
-def test_forked_process_prints_errors_at_its_end(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Those of its own saves, and not those of its parent."""
-    checkpoints = Checkpoints(tmp_path / "parent")
-    with patch.object(file_format, "save_file", side_effect=OSError("no memory")):
-        checkpoints.save(1, part=Part(1))
-        wait_for_saves()
-
-    def save() -> None:
-        with patch.object(file_format, "save_file", side_effect=OSError("the disk is full")):
-            in_child = Checkpoints(tmp_path / "child")
-            in_child.save(1, part=Part(1))
-            wait_for_saves()
-
-    capfd.readouterr()  # printed at once by the parent
-    status_of_forked(save)
-    printed = capfd.readouterr().err
-    assert "OSError: the disk is full\nCheckpoint 1 was not saved in " in printed
-    assert "no memory" not in printed
     with pytest.raises(OSError, match="no memory"):
-        checkpoints.steps()
+        failed.steps()
 
 
 # Parts that cannot be saved or loaded.
@@ -460,14 +445,6 @@ def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, parts_before: i
     assert numbers_in(parts) == [1, 1, 1, 1]
 
 
-def test_loaded_dictionary_has_the_saved_keys_alone(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, progress={"epoch": 3})
-    progress = {"epoch": 0, "best loss": 0.5}
-    checkpoints.load(progress=progress)
-    assert progress == {"epoch": 3}
-
-
 def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
@@ -495,14 +472,6 @@ def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> 
             checkpoints.load(part=part)
             warnings.warn("of the program", UserWarning, stacklevel=1)
     assert [str(warning.message) for warning in shown] == ["of the program"]
-
-
-@pytest.mark.filterwarnings("error")
-def test_pending_save_needs_no_filter_of_the_caller(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    with saving_is_busy(), warnings.catch_warnings():
-        checkpoints.save(1, part=Part())
-    assert checkpoints.steps() == [1]
 
 
 # Foreign folders, whatever their names, are never listed, loaded, replaced or removed.
