@@ -3,8 +3,8 @@
 import hashlib
 import json
 import os
+import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +22,7 @@ from support.training.steps import make_step
 from torch import nn
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import loading, states
+from torch_bridge.checkpointing import loading, stored_values
 from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir, Manifest
 from torch_bridge.checkpointing.file_format import rank_file
 from torch_bridge.checkpointing.loading import SavedCheckpoint
@@ -318,42 +318,36 @@ class Code:
         return os.mkdir, ("code_has_run",)
 
 
-def unsplit(_: str, state: Any, __: Any) -> Any:
-    return state
-
-
-def save_code(checkpoints: Checkpoints) -> None:
-    part = Part([Code()])
-    with patch.object(states, "map_leaves", unsplit):
-        checkpoints.save(2, part=part, wait=True)
-
-
-def save_array_by_pickle(checkpoints: Checkpoints) -> None:
-    part = Part([np.ones(1)])
-    with patch.object(states, "map_leaves", unsplit):
-        checkpoints.save(2, part=part, wait=True)
-
-
 @pytest.mark.parametrize(
-    ("save", "message"),
+    ("is_in_structure", "error", "message"),
     [
-        (save_code, "Weights only load failed"),
-        (save_array_by_pickle, "Weights only load failed"),
+        (True, pickle.UnpicklingError, "Weights only load failed"),
+        (False, ValueError, r"part\.a needs \w+\.mkdir, not in torch's list of safe globals"),
     ],
 )
-def test_crafted_state_runs_no_code(
+def test_crafted_checkpoint_runs_no_code(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    save: Callable[[Checkpoints], None],
+    is_in_structure: bool,
+    error: type[Exception],
     message: str,
 ) -> None:
-    """It raises an `Exception`, which a training program's handlers catch."""
+    """Its code is in the structure, or in place of a tensor that is stored as bytes."""
     monkeypatch.chdir(tmp_path)
+    to_bytes = stored_values.to_bytes
+
+    def craft(value: Any) -> torch.Tensor:
+        if isinstance(value, dict) == is_in_structure:
+            return to_bytes(Code())
+        return to_bytes(value)
+
     checkpoints = Checkpoints(tmp_path)
-    save(checkpoints)
+    with patch.object(stored_values, "to_bytes", craft):
+        part = Part({"a": torch.ones(2, dtype=torch.complex128)})
+        checkpoints.save(2, part=part, wait=True)
     part = Part("as before")
-    with pytest.raises(Exception, match=message):
-        checkpoints.load(2, part=part)
+    with pytest.raises(error, match=message):
+        checkpoints.load(2, part=part, partial=True)
     assert part.state == "as before"
     assert not Path("code_has_run").exists()
 

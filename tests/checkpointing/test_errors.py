@@ -17,11 +17,9 @@ from support.checkpointing.wrapped_tensors import Unlisted, Wrapped
 from support.wrong import wrong
 from torch import Tensor
 from torch.nn import Linear, Module
-from torch.optim import SGD, AdamW
+from torch.optim import SGD
 
 from torch_bridge import Checkpoints
-from torch_bridge.distributed.plain_names import load_plain_state
-from torch_bridge.training.optimizer_states import load_optimizer
 
 
 def meta_model() -> Module:
@@ -238,38 +236,6 @@ def test_load_model_of_a_different_shape(checkpoints: Checkpoints, model: Module
 def test_load_model_with_more_parameters(checkpoints: Checkpoints) -> None:
     with_bias = Linear(3, 2)
     checkpoints.load_model(with_bias, 10, part="model")
-
-
-# States in which a submodule is named `module`, as wrappers name the model.
-
-
-@pytest.mark.parametrize("key", ["module.weight", "more"])
-def test_state_with_an_unexpected_key(key: str) -> None:
-    layer = Linear(2, 2, bias=False)
-    ones = torch.ones(2, 2)
-    state = {"weight": ones, key: ones}
-    with pytest.raises(RuntimeError, match=rf'Unexpected key.*"{key}"'):
-        load_plain_state(layer, state)
-
-
-@wrong(RuntimeError, "Missing key", '"weight"')
-def test_state_without_a_weight_next_to_a_module() -> None:
-    layer = Linear(2, 2, bias=False)
-    layer.module = Linear(2, 2)
-    ones = torch.ones(2, 2)
-    state = {"module.weight": ones, "module.module.weight": ones}
-    load_plain_state(layer, state)
-
-
-@wrong(ValueError, "parameter 0 is weight in the state and module.weight here")
-def test_optimizer_state_in_a_different_order() -> None:
-    """The two names are equal without the names of wrappers."""
-    layer = Linear(2, 2, bias=False)
-    layer.module = Linear(2, 2, bias=False)
-    parameters = list(layer.named_parameters())
-    saved = AdamW(parameters)
-    optimizer = AdamW(parameters[::-1])
-    load_optimizer(optimizer, saved.state_dict())
 
 
 # Merging.

@@ -192,17 +192,6 @@ def test_different_steps_are_rejected(tmp_path: Path) -> None:
     saved.check_unchanged()
 
 
-def test_different_names_are_rejected(tmp_path: Path) -> None:
-    saved = SavedParts(tmp_path)
-    parts: dict[str, Any] = {f"part{rank()}": saved.part}
-    error = error_of(saved.checkpoints.load, None, **parts)
-    message = (
-        "rank 0 calls load with (step, parts, partial) = (None, ['part0'], False), and rank 1 "
-    )
-    check_error_of_all_ranks(error, message)
-    saved.check_unchanged()
-
-
 def test_rejection_of_a_state_is_raised_on_all(tmp_path: Path) -> None:
     """A part that rejects its state is not loaded; those before it are loaded."""
     saved = SavedParts(tmp_path)
@@ -280,26 +269,6 @@ def test_merge_with_different_weights_is_rejected(tmp_path: Path) -> None:
     error = error_of_merge(tmp_path, [0.25, 0.5, 0.25])
     message = "and rank 1 with ([1, 2, 3], [0.25, 0.5, 0.25], 'model')"
     check_error_of_all_ranks(error, message)
-
-
-def test_merge_with_wrong_weights_on_one_rank(tmp_path: Path) -> None:
-    error = error_of_merge(tmp_path, [0.5, 0.5, 0.5])
-    check_error_of_rank_1(error, "ValueError: weights add up to 1.5")
-
-
-def test_error_of_a_merged_model_is_raised_on_all(tmp_path: Path) -> None:
-    """The model itself rejects what it has loaded."""
-    checkpoints = with_three_models(tmp_path)
-    model: Any = distributed_net("blocks", 99)
-    if rank() == 1:
-        model[2].register_load_state_dict_post_hook(reject)
-    weights = [0.5, 0.25, 0.25]
-    error = error_of(checkpoints.merge, [1, 2, 3], weights, into=model, part="model")
-    check_error_of_rank_1(error, "KeyError: 'not this one'")
-
-
-def reject(*_: object) -> None:
-    raise KeyError("not this one")
 
 
 def test_save_of_destroyed_group_is_complete_or_lost(tmp_path: Path) -> None:

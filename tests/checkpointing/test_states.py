@@ -237,37 +237,26 @@ def bytes_of_part(directory: Path) -> int:
     return sum(tensors[name].nbytes for name in names)
 
 
-def check_written_bytes(directory: Path, state: Any, expected: int) -> None:
-    checkpoints = Checkpoints(directory)
+WEIGHT = torch.arange(1000.0)
+SQUARE = torch.arange(9.0).view(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        pytest.param({"a": WEIGHT, "b": WEIGHT}, 4000, id="tied"),
+        pytest.param({"a": WEIGHT, "b": WEIGHT.clone()}, 2 * 4000, id="equal"),
+        pytest.param({"a": WEIGHT, "part of it": WEIGHT[:500]}, 4000 + 2000, id="part"),
+        pytest.param({"a": SQUARE, "transposed": SQUARE.t()}, 36 + 36, id="same memory"),
+    ],
+)
+def test_only_tied_tensors_are_written_once(tmp_path: Path, state: Any, expected: int) -> None:
+    checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, part=Part(state), wait=True)
-    assert bytes_of_part(directory) == expected
+    assert bytes_of_part(tmp_path) == expected
     part = Part()
     assert checkpoints.load(part=part) == 1
     assert same_bits(part.state, state)
-
-
-def test_tied_tensors_are_written_once(tmp_path: Path) -> None:
-    """Both names refer to it."""
-    weight = torch.arange(1000.0)
-    check_written_bytes(tmp_path, {"a": weight, "b": weight}, 4000)
-
-
-def test_equal_tensors_are_each_written(tmp_path: Path) -> None:
-    weight = torch.arange(1000.0)
-    check_written_bytes(tmp_path, {"a": weight, "b": weight.clone()}, 2 * 4000)
-
-
-def test_part_of_a_tensor_is_written(tmp_path: Path) -> None:
-    weight = torch.arange(1000.0)
-    state = {"a": weight, "part of it": weight[:500]}
-    check_written_bytes(tmp_path, state, 4000 + 2000)
-
-
-def test_tensor_in_a_different_order_is_written(tmp_path: Path) -> None:
-    """It has the same memory."""
-    square = torch.arange(9.0).view(3, 3)
-    state = {"square": square, "transposed": square.t()}
-    check_written_bytes(tmp_path, state, 36 + 36)
 
 
 def test_tied_weights_of_step_are_written_once(tmp_path: Path) -> None:
