@@ -40,6 +40,7 @@ IGNORED_WARNINGS = {
         "ignore:state_dict was saved by a scheduler without a curve:plateau_jax.CurveWarning"
     ),
     "Grow the batch in Lightning": LIGHTNING_WARNING,
+    "Read a checkpoint without this library": "ignore:torch.distributed is disabled:UserWarning",
 }
 """Warnings that the page announces, by heading."""
 
