@@ -36,7 +36,7 @@ from support.training.steps import make_step
 from torch import nn
 
 from torch_bridge import Checkpoints, MetricLog, make_loader
-from torch_bridge.checkpointing import file_format
+from torch_bridge.checkpointing import file_format, saving
 from torch_bridge.checkpointing.saving import BackgroundSave
 
 SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) / 54]
@@ -291,17 +291,30 @@ def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
     check_no_leftovers(tmp_path, range(16))
 
 
-def test_saves_to_two_directories_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    """The calls, that is; the files are written one after the other."""
-    one = Checkpoints(tmp_path / "one")
-    two = Checkpoints(tmp_path / "two")
-    with saving_is_busy():
-        one.save(1, part=Part(1))
-        two.save(1, part=Part(2))
-        assert not list(tmp_path.iterdir())
-    assert two.steps() == [1]
-    assert list((tmp_path / "one").iterdir()) == [tmp_path / "one" / "1"]
-    assert one.steps() == [1]
+def test_saves_to_two_directories(tmp_path: Path) -> None:
+    """The calls do not wait for each other, but the files are written one after the other."""
+    one_began = Event()
+    two_began = Event()
+    overlaps: list[bool] = []
+    write = saving._write
+
+    def observed(save: saving.Save, group: Any) -> None:
+        if save.step == 1:
+            one_began.set()
+            overlaps.append(two_began.wait(0.2))
+        else:
+            two_began.set()
+        write(save, group)
+
+    with patch.object(saving, "_write", observed):
+        Checkpoints(tmp_path / "one").save(1, part=Part(1))
+        one_began.wait()
+        Checkpoints(tmp_path / "two").save(2, part=Part(2))
+        assert overlaps == []
+        wait_for_saves()
+    assert overlaps == [False]
+    assert Checkpoints(tmp_path / "one").steps() == [1]
+    assert Checkpoints(tmp_path / "two").steps() == [2]
 
 
 @pytest.mark.parametrize(

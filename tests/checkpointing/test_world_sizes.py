@@ -1,5 +1,6 @@
 """Steps and models saved on some number of ranks, and loaded or merged on another; to the bit."""
 
+import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from safetensors import safe_open
 from support.checkpointing.checkpoints import gathered
 from support.distributed.models import net, wrapped
 from support.distributed.processes import error_of, run
@@ -150,6 +152,16 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     directory = tmp_path_factory.mktemp("run")
     content = run(save_run, directory, wrapper, processes=size)
     return SavedRun(directory, wrapper, content)
+
+
+def test_each_shard_is_written_once(saved: SavedRun) -> None:
+    """Also if two ranks have the same one."""
+    places: list[tuple[str, str]] = []
+    for file in (saved.directory / "adamw" / "3").glob("*.safetensors"):
+        with safe_open(file, "pt") as opened:
+            for name, place in json.loads(opened.metadata()["DCP_SHARDING_INFO"]).items():
+                places.append((name, str(place)))
+    assert len(set(places)) == len(places)
 
 
 # Loading.
