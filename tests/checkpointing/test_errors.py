@@ -106,13 +106,13 @@ def test_keep_no_checkpoint(directory: Path) -> None:
     Checkpoints(directory, keep=0)
 
 
-@wrong(NotADirectoryError, "/file': ", "is no directory")
+@wrong(NotADirectoryError, "/file': ", "is not a directory")
 def test_directory_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     Checkpoints(tmp_path / "file")
 
 
-@wrong(NotADirectoryError, "/new': ", "is no directory")
+@wrong(NotADirectoryError, "/new': ", "is not a directory")
 def test_directory_under_a_broken_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "missing" / "folder")
     Checkpoints(tmp_path / "link" / "new")

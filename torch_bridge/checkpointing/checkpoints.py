@@ -96,7 +96,9 @@ class Checkpoints:
         while not os.path.lexists(existing):
             existing = existing.parent
         if not existing.is_dir():
-            raise NotADirectoryError(f"directory = {str(directory)!r}: {existing} is no directory")
+            raise NotADirectoryError(
+                f"directory = {str(directory)!r}: {existing} is not a directory"
+            )
         checkpoint_dirs.check_run_directory(self.directory)
         self._key = os.path.realpath(self.directory)
 
