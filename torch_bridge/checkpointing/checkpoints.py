@@ -138,7 +138,7 @@ class Checkpoints:
 
         def copy_parts() -> _Copied:
             checked_step = checks.at_least("step", step, 0)
-            if not isinstance(wait, bool):  # a part, which would not be saved
+            if isinstance(wait, parts.Stateful | dict | list):  # this part would not be saved
                 advice = "be True or False: pass parts by name, such as step=train_step"
                 raise TypeError(checks.must("wait", wait, advice))
             parts.check_parts(parts_by_name)
