@@ -7,18 +7,17 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.checkpointing.checkpoints import gathered, same_bits
+from support.checkpointing.checkpoints import same_bits
 from support.distributed.models import wrapped
 from support.distributed.processes import run
 from support.examples import examples
 from support.training.models import Net, seeded
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 from torch.testing import assert_close
 
 from plateau_jax import StagedCurve
 from torch_bridge import Checkpoints
-from torch_bridge.distributed.plain_names import plain_state
 from torch_bridge.distributed.processes import rank, world_size
 
 LENGTH = 4
@@ -134,16 +133,6 @@ def test_merge_is_weighted_mean_of_block_means(
         assert_close(value.double(), expected, rtol=0, atol=1e-6)
 
 
-def test_mean_is_rounded_once_to_bfloat16(runs: dict[str, BlockMeansRun]) -> None:
-    checkpoints = runs["bfloat16"].checkpoints
-    in_float32 = Net()
-    in_bfloat16 = Net().bfloat16()
-    for model in (in_float32, in_bfloat16):
-        checkpoints.merge([8, 12], [0.25, 0.75], into=model, part="mean")
-    rounded = in_float32.bfloat16()
-    assert same_bits(rounded.state_dict(), in_bfloat16.state_dict())
-
-
 def saved_mean(checkpoints: Checkpoints, step: int) -> AveragedModel:
     mean = AveragedModel(Net())
     checkpoints.load_model(mean, step, part="mean")
@@ -245,24 +234,3 @@ def test_block_continues_on_another_number_of_ranks(
         expected = saved_mean(reference, step)
         assert mean.n_averaged == LENGTH
         assert_close(mean.state_dict(), expected.state_dict(), rtol=0, atol=1e-6)
-
-
-def merged_weights(run: BlockMeansRun) -> dict[str, Tensor]:
-    """Train, and merge the block means into the model for a cooldown within two blocks."""
-    run.train(LAST)
-    steps = run.checkpoints.steps()[1:]
-    curve = STABLE.cooldown(LENGTH + 1, LAST - LENGTH - 2)
-    weights = curve.merge_weights(steps, mean_of=LENGTH)
-    run.checkpoints.merge(steps, weights, into=run.model, part="mean")
-    return gathered(plain_state(run.model))
-
-
-@pytest.mark.slow
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
-def test_merge_of_block_means_matches_one_process(tmp_path: Path, wrapper: str) -> None:
-    directory_of_rank = tmp_path / str(rank())
-    merged = merged_weights(BlockMeansRun(tmp_path / "ranks", wrapper))
-    distributed.destroy_process_group()
-    expected = merged_weights(BlockMeansRun(directory_of_rank))
-    assert_close(merged, expected, rtol=0, atol=1e-6)

@@ -1,6 +1,7 @@
 """Checkpoints of one process: runs resume, saves run in the background, foreign folders stay."""
 
 import copy
+import gc
 import multiprocessing
 import os
 import shutil
@@ -8,7 +9,8 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Barrier, Event
 from typing import Any
@@ -34,7 +36,8 @@ from support.training.steps import make_step
 from torch import nn
 
 from torch_bridge import Checkpoints, MetricLog, make_loader
-from torch_bridge.checkpointing import file_format
+from torch_bridge.checkpointing import file_format, saving
+from torch_bridge.checkpointing.saving import BackgroundSave
 
 SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) / 54]
 
@@ -196,32 +199,30 @@ def test_next_save_raises_background_error(failed_save: Checkpoints, wait: bool)
     """It starts before it raises the error: a failure costs only one checkpoint."""
     with pytest.raises(OSError, match="the disk is full") as caught:
         failed_save.save(3, part=Part(torch.ones(2)), wait=wait)
-    note = "An earlier save failed. The save of checkpoint 3 has started."
-    assert caught.value.__notes__ == [note]
+    failed = f"Checkpoint 2 was not saved in {failed_save.directory}."
+    assert caught.value.__notes__ == [failed, "The save of checkpoint 3 has started."]
     assert failed_save.steps() == [1, 3]
     failed_save.save(2, part=Part(torch.ones(2)))
     assert failed_save.steps() == [1, 2, 3]
     check_no_leftovers(failed_save.directory, [1, 2, 3])
 
 
-def check_only_save_2_failed(checkpoints: Checkpoints, error: BaseException) -> None:
-    assert not hasattr(error, "__notes__")
-    assert checkpoints.steps() == [1]
-    checkpoints.save(2, part=Part(torch.ones(2)))
-    assert checkpoints.steps() == [1, 2]
-    check_no_leftovers(checkpoints.directory, [1, 2])
+def load_anything(checkpoints: Checkpoints) -> None:
+    checkpoints.load(part=Part())
 
 
-def test_next_load_raises_background_error(failed_save: Checkpoints) -> None:
+@pytest.mark.parametrize("call", [load_anything, Checkpoints.steps])
+def test_next_call_raises_background_error(
+    failed_save: Checkpoints, call: Callable[[Checkpoints], object]
+) -> None:
+    """Once; a save that follows is not disturbed."""
     with pytest.raises(OSError, match="the disk is full") as caught:
-        failed_save.load(part=Part())
-    check_only_save_2_failed(failed_save, caught.value)
-
-
-def test_next_list_of_steps_raises_background_error(failed_save: Checkpoints) -> None:
-    with pytest.raises(OSError, match="the disk is full") as caught:
-        failed_save.steps()
-    check_only_save_2_failed(failed_save, caught.value)
+        call(failed_save)
+    assert caught.value.__notes__ == [f"Checkpoint 2 was not saved in {failed_save.directory}."]
+    assert failed_save.steps() == [1]
+    failed_save.save(2, part=Part(torch.ones(2)))
+    assert failed_save.steps() == [1, 2]
+    check_no_leftovers(failed_save.directory, [1, 2])
 
 
 def test_each_failed_save_is_reported(tmp_path: Path) -> None:
@@ -242,23 +243,29 @@ def test_each_failed_save_is_reported(tmp_path: Path) -> None:
     check_no_leftovers(tmp_path, [])
 
 
-def test_error_of_a_save_does_not_keep_its_copy(tmp_path: Path) -> None:
-    """The next save makes another copy before it raises the error."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_ended_save_keeps_no_copy(tmp_path: Path, fails: bool) -> None:
+    """Not even until Python collects garbage: the next save makes another copy."""
     copies: list[Any] = []
+    save_file = file_format.save_file
 
-    def fail(tensors: dict[str, torch.Tensor], *_: Any) -> None:
+    def save_or_fail(tensors: dict[str, torch.Tensor], *arguments: Any) -> None:
         copies.extend(ref(tensor) for tensor in tensors.values())
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
+        if fails:
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        save_file(tensors, *arguments)
 
-    checkpoints = Checkpoints(tmp_path)
-    with patch.object(file_format, "save_file", fail):
-        checkpoints.save(1, part=Part(torch.ones(2)))
-        wait_for_saves()  # the worker has let go of the work
-    assert copies
-    for copied_tensor in copies:
-        assert copied_tensor() is None
-    with pytest.raises(OSError, match="No space left on device"):
-        checkpoints.steps()
+    gc.disable()
+    try:
+        with patch.object(file_format, "save_file", save_or_fail):
+            Checkpoints(tmp_path).save(1, part=Part(torch.ones(2)))
+            wait_for_saves()
+        assert copies
+        assert not any(copied() is not None for copied in copies)
+    finally:
+        gc.enable()
+    with suppress(SafetensorError):
+        assert Checkpoints(tmp_path).steps() == [1]
 
 
 # Threads, signals and the end of the program.
@@ -284,11 +291,37 @@ def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
     check_no_leftovers(tmp_path, range(16))
 
 
+def test_saves_to_two_directories(tmp_path: Path) -> None:
+    """The calls do not wait for each other, but the files are written one after the other."""
+    one_began = Event()
+    two_began = Event()
+    overlaps: list[bool] = []
+    write = saving._write
+
+    def observed(save: saving.Save, group: Any) -> None:
+        if save.step == 1:
+            one_began.set()
+            overlaps.append(two_began.wait(0.2))
+        else:
+            two_began.set()
+        write(save, group)
+
+    with patch.object(saving, "_write", observed):
+        Checkpoints(tmp_path / "one").save(1, part=Part(1))
+        one_began.wait()
+        Checkpoints(tmp_path / "two").save(2, part=Part(2))
+        assert overlaps == []
+        wait_for_saves()
+    assert overlaps == [False]
+    assert Checkpoints(tmp_path / "one").steps() == [1]
+    assert Checkpoints(tmp_path / "two").steps() == [2]
+
+
 @pytest.mark.parametrize(
     ("interrupted_class", "method"),
     [
         pytest.param(Part, "state_dict", id="copying"),
-        pytest.param(Future, "exception", id="waiting"),
+        pytest.param(BackgroundSave, "join", id="waiting"),
     ],
 )
 def test_signal_handler_may_save_during_a_save(
@@ -333,7 +366,7 @@ two.save(2, part=OneTensor())
 def test_program_end_completes_save_and_prints_error(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert ended.stderr.endswith("OSError: the disk is full\n")
+    assert "OSError: the disk is full\nCheckpoint 2 was not saved in " in ended.stderr
     assert Checkpoints(tmp_path / "one").steps() == [1]
     assert Checkpoints(tmp_path / "two").steps() == [1]
 
@@ -358,65 +391,33 @@ def status_of_forked(function: Callable[[], object]) -> int | None:
 
 @forks
 @pytest.mark.parametrize("wait", [False, True])
-def test_forked_process_saves(tmp_path: Path, wait: bool) -> None:
-    """Its parent has a worker, which the forked process lacks, and has a pending save."""
+def test_forked_process_saves_and_loads(tmp_path: Path, wait: bool) -> None:
+    """Its parent has a failed save and a pending one, and another thread of it is inside `save`."""
     checkpoints = Checkpoints(tmp_path / "parent")
     checkpoints.save(1, part=Part(1), wait=True)
+    failed = Checkpoints(tmp_path / "failed")
+    with patch.object(file_format, "save_file", side_effect=OSError("no memory")):
+        failed.save(1, part=Part(1))
+        wait_for_saves()
     in_child = Checkpoints(tmp_path / "child")
 
-    def save() -> None:
-        in_child.save(7, part=Part(7))
-        in_child.save(8, part=Part(8), wait=wait)
-
-    with saving_is_busy():
-        checkpoints.save(2, part=Part(2))
-        assert status_of_forked(save) == 0
-        assert in_child.steps() == [7, 8]
-    assert checkpoints.steps() == [1, 2]
-
-
-@forks
-def test_forked_process_loads_during_a_save(tmp_path: Path) -> None:
-    """What is complete; another thread of the parent is about to save, too."""
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, part=Part(1), wait=True)
-
-    def load() -> None:
+    def use() -> None:
         part = Part()
         assert checkpoints.load(part=part) == 1
         assert part.state == 1
-        assert checkpoints.steps() == [1]
+        assert failed.steps() == []
+        in_child.save(7, part=Part(7))
+        in_child.save(8, part=Part(8), wait=wait)
 
     with ThreadPoolExecutor(1) as pool, saving_is_busy():
         checkpoints.save(2, part=Part(2))
         third = pool.submit(checkpoints.save, 3, part=Part(3))
-        assert status_of_forked(load) == 0
+        assert status_of_forked(use) == 0
     third.result()
+    assert in_child.steps() == [7, 8]
     assert checkpoints.steps() == [1, 2, 3]
-
-
-@forks
-def test_forked_process_prints_errors_at_its_end(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Those of its own saves, and not those of its parent."""
-    checkpoints = Checkpoints(tmp_path / "parent")
-    with patch.object(file_format, "save_file", side_effect=OSError("no memory")):
-        checkpoints.save(1, part=Part(1))
-        wait_for_saves()
-
-    def save() -> None:
-        with patch.object(file_format, "save_file", side_effect=OSError("the disk is full")):
-            in_child = Checkpoints(tmp_path / "child")
-            in_child.save(1, part=Part(1))
-            wait_for_saves()
-
-    status_of_forked(save)
-    printed = capfd.readouterr().err
-    assert printed.endswith("OSError: the disk is full\n")
-    assert "no memory" not in printed
     with pytest.raises(OSError, match="no memory"):
-        checkpoints.steps()
+        failed.steps()
 
 
 # Parts that cannot be saved or loaded.
@@ -457,14 +458,6 @@ def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, parts_before: i
     assert numbers_in(parts) == [1, 1, 1, 1]
 
 
-def test_loaded_dictionary_has_the_saved_keys_alone(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, progress={"epoch": 3})
-    progress = {"epoch": 0, "best loss": 0.5}
-    checkpoints.load(progress=progress)
-    assert progress == {"epoch": 3}
-
-
 def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
@@ -492,14 +485,6 @@ def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> 
             checkpoints.load(part=part)
             warnings.warn("of the program", UserWarning, stacklevel=1)
     assert [str(warning.message) for warning in shown] == ["of the program"]
-
-
-@pytest.mark.filterwarnings("error")
-def test_pending_save_needs_no_filter_of_the_caller(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    with saving_is_busy(), warnings.catch_warnings():
-        checkpoints.save(1, part=Part())
-    assert checkpoints.steps() == [1]
 
 
 # Foreign folders, whatever their names, are never listed, loaded, replaced or removed.

@@ -1,14 +1,11 @@
 """Whatever happens at an operation on the disk, a checkpoint is complete or absent."""
 
 import errno
-import gc
 import io
 import itertools
 import math
 import os
-import resource
 import shutil
-import signal
 import stat
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -20,7 +17,6 @@ from unittest.mock import patch
 
 import pytest
 import safetensors
-import torch
 from safetensors import SafetensorError
 from support.checkpointing.checkpoints import (
     Part,
@@ -130,8 +126,6 @@ class AtOperation:
                 raise self.half_of_save(operation, arguments, error)
             if name == "fsync":
                 self.halve_file(arguments[0])
-            elif isinstance(error, OSError):
-                error.filename = path  # as the system does if it gets a path
             raise error
 
         return observed
@@ -220,9 +214,8 @@ class ObservedFile(io.BufferedWriter):
 
 @pytest.fixture(autouse=True)
 def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a power failure a flush only takes time, and so does the search for garbage."""
+    """Without a power failure a flush only takes time."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(gc, "collect", lambda: 0)
 
 
 # Saves that fail.
@@ -343,7 +336,7 @@ def test_failed_save_leaves_complete_checkpoints(
             assert error is not None
             assert left == save.numbers_before
         if error is not None:
-            check_error(error, event(directory), directory, operation.operations[at])
+            check_error(error, event(directory), directory)
         check_later_use(save, directory)
         if not operation.happened:
             break
@@ -353,21 +346,11 @@ def test_failed_save_leaves_complete_checkpoints(
     assert at > 1
 
 
-def check_error(
-    error: BaseException,
-    expected: BaseException | None,
-    directory: Path,
-    operation: tuple[str, str],
-) -> None:
-    """Check the type of an error; that of the system names the file of the operation."""
-    assert type(error) is type(expected)
-    if isinstance(error, OSError):
-        assert isinstance(expected, OSError)
-        assert error.errno == expected.errno
-        file = Path(error.filename)
-        assert file.is_relative_to(directory)
-        _, name = operation
-        assert file.name == name
+def check_error(error: BaseException, expected: BaseException | None, directory: Path) -> None:
+    """Check the type of an error; that of the system has a note about the directory."""
+    assert type(error) is type(expected) or isinstance(error, SafetensorError)
+    if not isinstance(error, Killed):
+        assert any(f"was not saved in {directory}." in note for note in error.__notes__)
 
 
 def check_later_use(save: Save, directory: Path) -> None:
@@ -405,13 +388,6 @@ def test_files_reach_disk_before_their_names_count(tmp_path: Path) -> None:
         ("fsync", tmp_path.name),
         ("rename", "1"),
     ]
-
-
-def test_operations_in_a_sibling_directory_do_not_count(tmp_path: Path) -> None:
-    """Also if its name begins with that of the observed one."""
-    with AtOperation(tmp_path / "run") as recorded:
-        save_steps(tmp_path / "run-2", [1], keep=1)
-    assert recorded.operations == []
 
 
 def save_until_line(checkpoints: Checkpoints, stop_at: int) -> bool:
@@ -568,20 +544,3 @@ def test_read_while_another_process_saves(
     if not may_fail:
         assert len(results) == at // 2 + 1
     assert at > 5
-
-
-# The system.
-
-
-def test_systems_error_names_file(tmp_path: Path) -> None:
-    """The system refuses to write beyond 3,000 bytes of a file, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
-    try:
-        with pytest.raises(OSError, match=r"File too large: .*/rank-0\.safetensors'"):
-            Checkpoints(tmp_path).save(2, part=Part(torch.ones(100_000)), wait=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
-    check_no_leftovers(tmp_path, [])

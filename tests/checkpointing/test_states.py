@@ -27,27 +27,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimen
 
 
 DTYPES = [
-    torch.bool,
-    torch.uint8,
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
-    torch.float8_e8m0fnu,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex32,
-    torch.complex64,
-    torch.complex128,
+    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+    *(torch.float8_e8m0fnu, torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex32, torch.complex64, torch.complex128),
 ]
 
 
@@ -73,11 +57,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 # Also halves of surrogate pairs.
 texts = st.text() | st.text(st.characters(categories=["Cs", "Cc", "L"]))
 numbers = st.integers() | st.floats(allow_nan=False)
-keys = st.recursive(
-    st.none() | st.booleans() | numbers | texts | st.binary(),
-    lambda keys: st.tuples(keys, keys),
-    max_leaves=3,
-)
+keys = st.none() | st.booleans() | numbers | texts | st.binary()
 
 
 # Tensors that wrap others.
@@ -111,21 +91,16 @@ wrapped_tensors = wrapped(inner_tensors | wrapped_twice)
 
 # NumPy.
 
-numpy_texts = st.text(st.characters(codec="utf-8")).map(np.str_) | st.binary().map(np.bytes_)
-units = st.sampled_from(["Y", "D", "25s", "ns", "as"])
-numpy_times = st.builds(np.timedelta64, st.integers(-9, 9), units | st.just("generic"))
-numpy_dates = st.builds(np.datetime64, st.integers(-9, 9), units)
-
 
 @st.composite
 def numpy_numbers(draw: st.DrawFn) -> np.generic:
-    code = draw(st.sampled_from("?bhilqBHILQefdgFDG"))
+    code = draw(st.sampled_from("?bhilBHILefdF"))
     return np.dtype(code).type(draw(st.integers(0, 99)))
 
 
 @st.composite
 def empty_arrays(draw: st.DrawFn) -> Any:
-    code = draw(st.sampled_from(["<f8", ">i2", "?", "<U3", "<M8[s]", "<c8"]))
+    code = draw(st.sampled_from(["<f8", "<i2", "?", "<c8"]))
     return np.zeros((2, 1), code)
 
 
@@ -133,7 +108,6 @@ numpy_values = st.sampled_from(
     [
         np.float64(0.1),
         np.float32(math.nan),
-        np.datetime64("NaT"),
         np.bool_(True),
         np.zeros((0, 3)),
         np.arange(6).reshape(2, 3)[:, ::2],
@@ -153,13 +127,8 @@ leaves = (
     | st.sampled_from([*DTYPES, torch.device("cpu"), torch.device("cuda", 1), torch.Size([2, 0])])
     | empty_arrays()
     | wrapped_tensors
-    | numpy_texts
-    | numpy_times
-    | numpy_dates
     | numpy_numbers()
     | numpy_values
-    | st.sets(st.integers() | st.text())
-    | st.frozensets(st.integers())
 )
 states = st.recursive(
     leaves,
@@ -177,9 +146,6 @@ states = st.recursive(
 @examples(60)
 @given(states)
 @example({"\ud800": torch.ones(2)})
-@example([np.str_("a\0"), np.str_("\0\0"), np.str_("")])
-@example([np.bytes_(b"a\0"), np.bytes_(b"\0"), np.bytes_(b"")])
-@example([np.longlong(3), np.ulonglong(3), np.longdouble("0.1"), np.str_("\ud800")])
 @example({"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}})  # equal paths
 @example(torch.ones(2, requires_grad=True))
 @example(nn.Parameter(torch.ones(2)))
@@ -197,18 +163,18 @@ def test_state_round_trips(tmp_path_factory: pytest.TempPathFactory, state: Any)
 
 def test_loads_may_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in two threads: the end of one must not end what the other needs, as torch's safe list."""
-    state = {"a": frozenset({b"", 1})}
-    content = split_state("part", state, torch.clone).structure_bytes()
+    state = {"a": [b"", 1]}
+    content = split_state("part", state, torch.clone).in_file("part")["part/structure"]
     load = torch.load
     results: list[Any] = []
 
     def load_after_another(*arguments: Any, **settings: Any) -> Any:
         monkeypatch.setattr(torch, "load", load)
-        results.append(read_structure("part", content))
+        results.append(read_structure("part", content, str))
         return load(*arguments, **settings)
 
     monkeypatch.setattr(torch, "load", load_after_another)
-    results.append(read_structure("part", content))
+    results.append(read_structure("part", content, str))
     assert results == [state, state]
 
 
@@ -271,37 +237,26 @@ def bytes_of_part(directory: Path) -> int:
     return sum(tensors[name].nbytes for name in names)
 
 
-def check_written_bytes(directory: Path, state: Any, expected: int) -> None:
-    checkpoints = Checkpoints(directory)
+WEIGHT = torch.arange(1000.0)
+SQUARE = torch.arange(9.0).view(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        pytest.param({"a": WEIGHT, "b": WEIGHT}, 4000, id="tied"),
+        pytest.param({"a": WEIGHT, "b": WEIGHT.clone()}, 2 * 4000, id="equal"),
+        pytest.param({"a": WEIGHT, "part of it": WEIGHT[:500]}, 4000 + 2000, id="part"),
+        pytest.param({"a": SQUARE, "transposed": SQUARE.t()}, 36 + 36, id="same memory"),
+    ],
+)
+def test_only_tied_tensors_are_written_once(tmp_path: Path, state: Any, expected: int) -> None:
+    checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, part=Part(state), wait=True)
-    assert bytes_of_part(directory) == expected
+    assert bytes_of_part(tmp_path) == expected
     part = Part()
     assert checkpoints.load(part=part) == 1
     assert same_bits(part.state, state)
-
-
-def test_tied_tensors_are_written_once(tmp_path: Path) -> None:
-    """Both names refer to it."""
-    weight = torch.arange(1000.0)
-    check_written_bytes(tmp_path, {"a": weight, "b": weight}, 4000)
-
-
-def test_equal_tensors_are_each_written(tmp_path: Path) -> None:
-    weight = torch.arange(1000.0)
-    check_written_bytes(tmp_path, {"a": weight, "b": weight.clone()}, 2 * 4000)
-
-
-def test_part_of_a_tensor_is_written(tmp_path: Path) -> None:
-    weight = torch.arange(1000.0)
-    state = {"a": weight, "part of it": weight[:500]}
-    check_written_bytes(tmp_path, state, 4000 + 2000)
-
-
-def test_tensor_in_a_different_order_is_written(tmp_path: Path) -> None:
-    """It has the same memory."""
-    square = torch.arange(9.0).view(3, 3)
-    state = {"square": square, "transposed": square.t()}
-    check_written_bytes(tmp_path, state, 36 + 36)
 
 
 def test_tied_weights_of_step_are_written_once(tmp_path: Path) -> None:

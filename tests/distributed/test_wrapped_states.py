@@ -9,6 +9,7 @@ from support.distributed.processes import error_of
 from support.training.models import batches, seeded
 from support.training.steps import make_step
 from support.trees import equal_trees
+from support.wrong import wrong
 from torch import nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
@@ -16,6 +17,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torch_bridge import Checkpoints
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
+from torch_bridge.training.optimizer_states import load_optimizer
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -161,3 +163,35 @@ def test_state_loads_under_every_wrapper(tmp_path, wrap_saved):
         reversed_step = step_in_reverse_order(wrap(Module(2)))
         error = error_of(checkpoints.load, step=reversed_step, partial=True)
         assert "is module.0.weight in the state and last.bias here" in error
+
+
+# States in which a submodule is named `module`, as wrappers name the model.
+
+
+@pytest.mark.parametrize("key", ["module.weight", "more"])
+def test_state_with_an_unexpected_key(key):
+    layer = nn.Linear(2, 2, bias=False)
+    ones = torch.ones(2, 2)
+    state = {"weight": ones, key: ones}
+    with pytest.raises(RuntimeError, match=rf'Unexpected key.*"{key}"'):
+        load_plain_state(layer, state)
+
+
+@wrong(RuntimeError, "Missing key", '"weight"')
+def test_state_without_a_weight_next_to_a_module():
+    layer = nn.Linear(2, 2, bias=False)
+    layer.module = nn.Linear(2, 2)
+    ones = torch.ones(2, 2)
+    state = {"module.weight": ones, "module.module.weight": ones}
+    load_plain_state(layer, state)
+
+
+@wrong(ValueError, "parameter 0 is weight in the state and module.weight here")
+def test_optimizer_state_in_a_different_order():
+    """The two names are equal without the names of wrappers."""
+    layer = nn.Linear(2, 2, bias=False)
+    layer.module = nn.Linear(2, 2, bias=False)
+    parameters = list(layer.named_parameters())
+    saved = torch.optim.AdamW(parameters)
+    optimizer = torch.optim.AdamW(parameters[::-1])
+    load_optimizer(optimizer, saved.state_dict())

@@ -38,6 +38,7 @@ IGNORED_WARNINGS = {
     "Continue a run that began with the Trainer's own scheduler": (
         "ignore:state_dict was saved by a scheduler without a curve:plateau_jax.CurveWarning"
     ),
+    "Read a checkpoint without this library": "ignore:torch.distributed is disabled:UserWarning",
 }
 """Warnings that the page announces, by heading."""
 

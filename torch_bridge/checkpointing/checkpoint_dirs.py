@@ -30,7 +30,6 @@ from torch_bridge.checkpointing.file_format import (
     FORMAT_NUMBER,
     MANIFEST,
     is_file_of_checkpoint,
-    naming_file,
 )
 from torch_bridge.curve_api import Format, is_of_different_version
 
@@ -66,7 +65,7 @@ class CheckpointDir:
     manifest: Manifest | None
     """None if it is damaged."""
     save_index: float
-    """Infinite if damage hides it, since the checkpoint could be the newest."""
+    """Infinite if the manifest is not read, since the checkpoint could be the newest."""
     damage: str = ""
     """The fault of a damaged manifest, or an empty string."""
     is_of_different_version: bool = False
@@ -127,14 +126,9 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     try:
         manifest = _FORMAT.read(MANIFEST, entries)
     except (KeyError, TypeError, ValueError) as error:
-        if not is_of_different_version(error):
-            return damaged(f"is malformed: {error!r}")
-        save_index = entries.get("save_index")
-        if type(save_index) is not int:
-            save_index = inf
-        return CheckpointDir(
-            step, path, None, save_index, damage=str(error), is_of_different_version=True
-        )
+        if is_of_different_version(error):
+            return CheckpointDir(step, path, None, inf, str(error), is_of_different_version=True)
+        return damaged(f"is malformed: {error!r}")
     if manifest["step"] != step:
         return damaged(f"is that of checkpoint {manifest['step']}")
     return CheckpointDir(step, path, manifest, manifest["save_index"])
@@ -149,10 +143,7 @@ def check_run_directory(directory: Path) -> None:
 
 
 def create_partial(path: Path) -> None:
-    """Create the directory of a save, and remove those that killed saves have left.
-
-    Only rank 0 calls it.
-    """
+    """Create the directory of a save on rank 0; remove those that killed saves have left."""
     for entry in _entries(path.parent):
         if _TEMPORARY_NAME.fullmatch(entry.name):
             shutil.rmtree(entry, ignore_errors=True)
@@ -170,28 +161,10 @@ def commit(
 ) -> None:
     """Complete a checkpoint whose files are all on disk, then prune older ones.
 
-    Only rank 0 calls it.
-
-    Args:
-        path: Its path from `partial_path`.
-        step: Its step.
-        parts: See `Manifest`.
-        files: See `Manifest`.
-        world_size: See `Manifest`.
-        keep: The number of steps to keep, those saved last.
-
-    Raises:
-        RuntimeError: A rank's file is not here: the ranks do not share the directory, or another
-            training run has removed it.
+    Only rank 0 calls it. The arguments are the `partial_path`, entries of the `Manifest`, and the
+    number of steps to keep, those saved last.
     """
     directory = path.parent
-    for name in files:
-        if not (path / name).exists():
-            raise RuntimeError(
-                f"{name} is missing in {path}: the ranks do not share {directory}, or another "
-                "training run saves to it"
-            )
-    # Those of different versions count, so that this save is newer than they are.
     save_indices = [
         int(checkpoint.save_index)
         for checkpoint in list_with_damaged(directory)
@@ -214,7 +187,7 @@ def commit(
 
 def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
     text = json.dumps(manifest).removesuffix("}")  # the digest closes the brace
-    with naming_file(path), path.open("wb") as file:
+    with path.open("wb") as file:
         file.write(_with_digest(text.encode()))
         file.flush()
         os.fsync(file.fileno())
@@ -266,7 +239,7 @@ def _entries(directory: Path) -> list[Path]:
 
 def _fsync_directory(directory: Path) -> None:
     """Flush the names in a directory to disk, on systems that can open directories."""
-    with suppress(PermissionError), naming_file(directory):
+    with suppress(PermissionError):
         descriptor = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)

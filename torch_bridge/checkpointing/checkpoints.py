@@ -1,13 +1,10 @@
 """`Checkpoints`: save all parts of a training run in the background, and verify and load them."""
 
 import os
-import traceback
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
-from multiprocessing.util import Finalize
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple, TypeVar
@@ -20,22 +17,31 @@ from torch import nn
 from torch_bridge.checkpointing import checkpoint_dirs, loading, merging, parts, saving
 from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir
 from torch_bridge.checkpointing.loading import SavedCheckpoint
-from torch_bridge.checkpointing.parts import Part, Stateful
+from torch_bridge.checkpointing.parts import Part
 from torch_bridge.checkpointing.states import SplitState
 from torch_bridge.curve_api import checks, warn
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.processes import collective_call
-from torch_bridge.random_states import RandomStates, set_states_of_process
+from torch_bridge.random_states import get_states_of_process, set_states_of_process
 from torch_bridge.training.step import TrainStep
 
 Value = TypeVar("Value")
 
 _lock = RLock()
 """Locked by a thread while it starts a save, or takes the error of one."""
-_pending: dict[str, "Future[None]"] = {}
+_pending: dict[str, saving.BackgroundSave] = {}
 """The last save into each directory, until its error is raised."""
-_finalizer: Finalize | None = None
-"""What prints errors when this process ends; None before its first save."""
+
+
+def _forget_saves() -> None:
+    """Forget the saves of the parent process in a forked one, which lacks their threads."""
+    global _lock
+    _lock = RLock()  # another thread may have locked it
+    _pending.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_saves)
 
 
 class Checkpoints:
@@ -44,12 +50,12 @@ class Checkpoints:
     A checkpoint has a number, usually the number of updates, and contains parts, which you pass by
     name. A part is an object with `state_dict` and `load_state_dict`, such as a `TrainStep`, a
     loader, a module, an optimizer or a scheduler. A dictionary or a list can be a part too, if it
-    contains only NumPy arrays and values that `torch.load(weights_only=True)` reads. `load` refills
-    it in place.
+    contains only plain values, tensors, NumPy arrays of numbers, and dictionaries, lists and tuples
+    of them. `load` refills it in place.
 
     `save` copies the current state and returns; a background thread writes the files. A checkpoint
-    is complete or absent, even if a process is killed. If writing fails, the next call raises the
-    error. Let the last save of a program be `save(..., wait=True)`.
+    is complete or absent, even if a process is killed. If writing fails, the error is printed, and
+    the next call raises it. Let the last save of a program be `save(..., wait=True)`.
 
     A checkpoint also contains the states of the default random number generators of Python, NumPy
     and torch, on each rank. `load` restores them, so a loop with dropout resumes bit for bit.
@@ -90,10 +96,9 @@ class Checkpoints:
         while not os.path.lexists(existing):
             existing = existing.parent
         if not existing.is_dir():
-            fault = "a link to a missing directory"
-            if existing.exists():
-                fault = "not a directory"
-            raise NotADirectoryError(f"directory = {str(directory)!r}: {existing} is {fault}")
+            raise NotADirectoryError(
+                f"directory = {str(directory)!r}: {existing} is not a directory"
+            )
         checkpoint_dirs.check_run_directory(self.directory)
         self._key = os.path.realpath(self.directory)
 
@@ -133,26 +138,23 @@ class Checkpoints:
 
         def copy_parts() -> _Copied:
             checked_step = checks.at_least("step", step, 0)
-            if isinstance(wait, Stateful | dict | list):  # this part would not be saved
-                raise TypeError(
-                    checks.must(
-                        "wait",
-                        wait,
-                        "be True or False: pass parts by name, such as step=train_step",
-                    )
-                )
+            if isinstance(wait, parts.Stateful | dict | list):  # this part would not be saved
+                advice = "be True or False: pass parts by name, such as step=train_step"
+                raise TypeError(checks.must("wait", wait, advice))
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 states[name] = parts.copy_state(name, part)
-            states[parts.RANDOM_STATES_PART] = parts.copy_random_states()
-            digests = {name: parts.digest_of_names(state) for name, state in states.items()}
-            structures = {name: state.structure for name, state in states.items()}
+            name = parts.RANDOM_STATES_PART
+            states[name] = parts.copy_state(name, get_states_of_process())
+            shards: list[str] = []
+            for state in states.values():
+                shards += state.names_of_shards()
             return _Copied(
-                (checked_step, list(parts_by_name)),
-                digests,
-                parts.schedule_entries(structures),
-                parts.digest_of_shards(states),
-                uuid.uuid4().hex,
+                arguments=(checked_step, list(parts_by_name)),
+                orders=parts.parameter_orders(states),
+                schedules=parts.schedule_entries(states),
+                shards=shards,
+                save_id=uuid.uuid4().hex,
             )
 
         # Tensors that are created in inference mode can't be trained on.
@@ -160,23 +162,24 @@ class Checkpoints:
             self._wait()  # so that the copy of an earlier save is freed
             ranks = collective_call(copy_parts)
             checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in ranks])
-            parts.check_same_order([rank.digests for rank in ranks])
-            parts.check_same_schedules([rank.schedule_entries for rank in ranks])
-            if len({rank.digest_of_shards for rank in ranks}) > 1:
-                parts.store_same_shards(states)
+            parts.check_same_order([rank.orders for rank in ranks])
+            parts.check_same_schedules([rank.schedules for rank in ranks])
+            # An optimizer may quantize the shard of one rank, but not the smaller one of another.
+            shards: set[str] = set()
+            for rank in ranks:
+                shards.update(rank.shards)
+            for state in states.values():
+                state.save_shards(shards)
             earlier_error = self._wait()  # again: a signal handler may have saved meanwhile
             path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
             forms = {name: parts.form_of(part) for name, part in parts_by_name.items()}
             save = saving.Save(checked_step, states, forms, path, self.keep)
-            _pending[self._key] = saving.begin_save(save)
-            _print_errors_at_end()
+            _pending[self._key] = saving.BackgroundSave(save)
         try:
             # An earlier save's error must not cost this checkpoint as well, so it is raised only
             # now.
             if earlier_error is not None:
-                earlier_error.add_note(
-                    f"An earlier save failed. The save of checkpoint {checked_step} has started."
-                )
+                earlier_error.add_note(f"The save of checkpoint {checked_step} has started.")
                 raise earlier_error
         finally:
             if wait:
@@ -227,7 +230,8 @@ class Checkpoints:
                 - No checkpoint has this number, or it lacks a part of this name and form.
                 - The class of a tensor is not in torch's list of safe globals.
                 - A tensor of a subclass, such as torchao's 8-bit moments, was sharded differently.
-                - The arguments, or a schedule, differ between ranks.
+                - A generator rejects its random state.
+                - The arguments differ between ranks.
                 - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             Exception: The error that a part raises if it rejects its state.
@@ -248,29 +252,23 @@ class Checkpoints:
                 raise TypeError(checks.must("partial", partial, "be True or False"))
             return _checked_step(step), names, partial
 
-        def schedule_entries(loaded: _Loaded) -> dict[str, str]:
-            return parts.schedule_entries(loaded.states)
-
-        def read(checkpoints: list[SavedCheckpoint]) -> _Loaded:
+        def read(checkpoints: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, dict[str, Any]]:
             [saved] = checkpoints
             _check_saved_parts(saved, names)
             states: dict[str, Any] = {}
             for name, part in parts_by_name.items():
                 states[name] = loading.read_part(saved, name, part)
-            random_states = None
             if not partial:
-                random_states = loading.read_random_states(saved)
-            return _Loaded(saved, states, random_states)
+                states[parts.RANDOM_STATES_PART] = loading.read_random_states(saved)
+            return saved, states
 
         with torch.inference_mode(False), torch.no_grad():
             arguments = collective_call(check_arguments)
             checked_step, *_ = _agreed("load", "(step, parts, partial)", arguments)
-            loaded = self._read_newest(
-                checked_step, read, schedule_entries=schedule_entries, verify=verify
-            )
+            loaded = self._read_newest(checked_step, read, verify=verify)
             if loaded is None:
                 return None
-            saved, states, random_states = loaded
+            saved, states = loaded
             # Before any part changes: under an error filter a warning raises.
             message = _world_size_warning(saved, parts_by_name, partial=partial)
             if message:
@@ -280,7 +278,9 @@ class Checkpoints:
             for name, part in parts_by_name.items():
                 collective_call(lambda part=part, name=name: parts.set_state(part, states[name]))
             # Last, because a part may draw random numbers while it loads its state.
-            collective_call(lambda: _restore_random_states(random_states))
+            random_states = states.get(parts.RANDOM_STATES_PART)
+            if random_states is not None:
+                set_states_of_process(random_states)
             return saved.step
 
     def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
@@ -326,7 +326,7 @@ class Checkpoints:
 
         def check_arguments() -> tuple[int | None, list[str]]:
             self._finish()
-            parts.check_model("model", model)
+            parts.check_memory("model", model)
             return _checked_step(step), [part]
 
         def read(checkpoints: list[SavedCheckpoint]) -> tuple[int, Any]:
@@ -371,7 +371,7 @@ class Checkpoints:
         of every file is verified.
 
         Args:
-            steps: The numbers of the checkpoints, each once.
+            steps: The numbers of the checkpoints.
             weights: A number for each checkpoint; may be negative. They must add up to 1 within
                 10⁻⁶, which leaves room for float32 rounding. A checkpoint of weight 0 is verified,
                 but not summed.
@@ -385,7 +385,7 @@ class Checkpoints:
                 numbers.
             ValueError: One of these:
 
-                - `steps` is empty, or names a checkpoint twice.
+                - `steps` is empty.
                 - The numbers of weights and checkpoints differ, a weight is not finite, or the
                   weights don't add up to 1.
                 - A checkpoint is missing, or was saved by a different version.
@@ -412,7 +412,7 @@ class Checkpoints:
 
         def check_arguments() -> tuple[list[int], list[float], str]:
             self._finish()
-            parts.check_model("into", into)
+            parts.check_memory("into", into)
             checked_steps, checked_weights = merging.check_arguments(steps, weights)
             return checked_steps, checked_weights, part
 
@@ -437,7 +437,8 @@ class Checkpoints:
         pending = _pending.get(self._key)
         if pending is None:
             return None
-        return pending.exception()
+        pending.join()
+        return pending.error
 
     def _finish(self) -> None:
         """Wait for the pending save, and raise its error once."""
@@ -450,11 +451,8 @@ class Checkpoints:
     def _list(self) -> list[CheckpointDir]:
         """Return the checkpoints that rank 0 lists: other ranks may see different ones by now."""
         listed = collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
-        checkpoints: list[CheckpointDir] = []
-        for checkpoint in listed:
-            path = self.directory / checkpoint.path.name  # the directory's path may differ by rank
-            checkpoints.append(replace(checkpoint, path=path))
-        return checkpoints
+        # The directory's path may differ by rank.
+        return [replace(found, path=self.directory / found.path.name) for found in listed]
 
     def _checkpoint_of(self, step: int, listed: Sequence[CheckpointDir]) -> CheckpointDir:
         """Return the checkpoint of this step, the last saved one if there are several."""
@@ -471,7 +469,6 @@ class Checkpoints:
         step: int | None,
         read: Callable[[list[SavedCheckpoint]], Value],
         *,
-        schedule_entries: Callable[[Value], dict[str, str]] | None = None,
         verify: bool,
     ) -> Value | None:
         """Read from the checkpoint of this step, or from the newest that is not damaged.
@@ -486,9 +483,7 @@ class Checkpoints:
 
         damages: list[str] = []
         for checkpoint in reversed(candidates):
-            value, damage = loading.read_verified(
-                [checkpoint], read, schedule_entries=schedule_entries, verify=verify
-            )
+            value, damage = loading.read_verified([checkpoint], read, verify=verify)
             if not damage:
                 if damages:
                     message = (
@@ -497,14 +492,14 @@ class Checkpoints:
                     warnings.warn(message, UserWarning, stacklevel=3)
                 return value
             if self._list() != listed:
-                return self._read_newest(
-                    step, read, schedule_entries=schedule_entries, verify=verify
-                )
+                return self._read_newest(step, read, verify=verify)
             damages.append(damage)
 
         if not damages:
             return None
-        what = "only damaged checkpoints" if step is None else "a damaged checkpoint"
+        what = "a damaged checkpoint"
+        if step is None:
+            what = "only damaged checkpoints"
         raise RuntimeError(f"{self.directory} has {what}: {'; '.join(damages)}")
 
 
@@ -512,24 +507,14 @@ class _Copied(NamedTuple):
     """A rank's message to the others, once it has copied its parts."""
 
     arguments: tuple[int, list[str]]
-    digests: dict[str, str | None]
-    """The `digest_of_names` of each part."""
-    schedule_entries: dict[str, str]
-    """The `parts.schedule_entries` of all parts."""
-    digest_of_shards: str
-    """The `parts.digest_of_shards` of all parts."""
+    orders: dict[str, str]
+    """The `parts.parameter_orders`."""
+    schedules: dict[str, str]
+    """The `parts.schedule_entries`."""
+    shards: list[str]
+    """The names of DTensors of which it must save its own shard."""
     save_id: str
     """The id of the save; all ranks use that of rank 0."""
-
-
-class _Loaded(NamedTuple):
-    """A checkpoint as this rank has read it."""
-
-    saved: SavedCheckpoint
-    states: dict[str, Any]
-    """The state of each part, by its name."""
-    random_states: RandomStates | None
-    """None if they stay as they are."""
 
 
 def _checked_step(step: int | None) -> int | None:
@@ -558,11 +543,6 @@ def _check_saved_parts(saved: SavedCheckpoint, names: Sequence[str], advice: str
         raise ValueError(f"{saved.path} {problem}{advice}")
 
 
-def _restore_random_states(states: RandomStates | None) -> None:
-    if states is not None:
-        set_states_of_process(states)
-
-
 def _warn_of_left_out_parts(saved: SavedCheckpoint, names: Sequence[str]) -> None:
     left_out = [name for name in saved.manifest["parts"] if name not in names]
     if left_out:
@@ -578,49 +558,17 @@ def _world_size_warning(
     """Return a warning about values dropped or copied between ranks, or an empty string."""
     before = saved.manifest["world_size"]
     now = processes.world_size()
-    message = f"{saved.path} was saved with a world size of {before}, which is now {now}: "
     names = [*parts_by_name]
     if not partial:
         names.append(parts.RANDOM_STATES_PART)
-    if now < before:
-        dropped = saved.values_of_ranks(now, names)
-        if dropped:
-            return (
-                f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
-            )
-    if now > before:
-        has_step = any(isinstance(part, TrainStep) for part in parts_by_name.values())
-        if has_step or not partial or saved.values_of_ranks(1, names):
-            return (
-                f"{message}the new processes keep their random numbers and the carry of their "
-                "training steps, and get process 0's values of everything else"
-            )
+    message = f"{saved.path} was saved with a world size of {before}, which is now {now}: "
+    dropped = saved.values_of_ranks(now, names)
+    if dropped:
+        return f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
+    has_step = any(isinstance(part, TrainStep) for part in parts_by_name.values())
+    if now > before and (has_step or not partial or saved.values_of_ranks(1, names)):
+        return (
+            f"{message}the new processes keep their random numbers and the carry of their training "
+            "steps, and get process 0's values of everything else"
+        )
     return ""
-
-
-def _print_errors_at_end() -> None:
-    """Let this process print the errors that no later call has raised when it ends."""
-    # Not with `atexit`, whose functions the processes of multiprocessing never call.
-    global _finalizer
-    if _finalizer is None:
-        _finalizer = Finalize(None, _print_errors, exitpriority=0)
-
-
-def _print_errors() -> None:
-    for pending in _pending.values():
-        error = pending.exception()
-        if error is not None:
-            traceback.print_exception(error)
-
-
-def _begin_afresh() -> None:
-    """Forget the saves of the parent process, which a forked process has no thread to complete."""
-    global _lock, _finalizer
-    _lock = RLock()
-    _finalizer = None
-    _pending.clear()
-    saving.replace_executor()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_begin_afresh)

@@ -1,11 +1,10 @@
 """The files of a checkpoint: their names, what they can hold, and how they are written and read.
 
-Each rank writes one safetensors file, as `torch.distributed.checkpoint` (DCP) plans it: its shards
-of DTensors, and, on rank 0, all other tensors. DCP also reads the files, each rank its shards. No
+Each rank writes one safetensors file, in the layout of `torch.distributed.checkpoint` (DCP): its
+shards of DTensors, and, on rank 0, all other tensors. DCP reads the files, each rank its shards. No
 other file imports safetensors or DCP. What the manifest contains is in `checkpoint_dirs`.
 
-DCP assumes that tensors with the same name are identical. So another rank stores a tensor that
-differs from rank 0's under a name with its rank:
+Another rank stores a tensor that differs from rank 0's under a name with its rank:
 
     step.model.weight, step.random, step/structure, rank-1/step.random
 """
@@ -16,25 +15,17 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]  (typed in part)
 from torch import Tensor
 from torch.distributed import checkpoint as dcp
 
-from torch_bridge.distributed import processes
-
-Tensors = dict[str, Tensor]
-"""Tensors by name."""
-Digests = dict[str, str]
-"""The SHA-256 of files, by name."""
-Rename = Callable[[Tensors], Tensors]
-Commit = Callable[[Digests], None]
+from torch_bridge.distributed.dtensors import is_first_copy, local_shard, mesh_of
 
 FORMAT_NUMBER = 1
 """The number in each manifest, raised when the content of any file changes its form."""
@@ -48,8 +39,6 @@ STORED_DTYPES = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
 }
 """The dtypes that both safetensors and DCP's reader support."""
-UNSTORED_DTYPES = {torch.float8_e8m0fnu, torch.complex32, torch.complex128}
-"""The dtypes that only `torch.save` supports: such a tensor stays in its part's structure."""
 
 _EXTENSION = ".safetensors"
 _RANK_FILE = re.compile(rf"rank-[0-9]+{re.escape(_EXTENSION)}")
@@ -75,12 +64,6 @@ def list_files(directory: Path) -> list[str]:
     return [path.name for path in directory.glob(f"*{_EXTENSION}")]
 
 
-def tensor_name(path: str) -> str:
-    """Return the path of a tensor in a state as a name that a file can hold."""
-    # Half of a surrogate pair is not UTF-8.
-    return path.encode("utf-8", "backslashreplace").decode()
-
-
 def structure_name(part: str) -> str:
     """Return the name under which the structure of a part is stored."""
     return f"{part}/structure"
@@ -94,117 +77,38 @@ def name_of_rank(name: str, rank: int) -> str:
 # Write.
 
 
-def write_tensors(
-    tensors: Tensors, directory: Path, rank: int, *, rename: Rename, commit: Commit, group: Any
-) -> None:
-    """Write this rank's file, flushed to disk. A collective.
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:
+    """Write this rank's file, flushed to disk, and return its SHA-256.
 
-    Args:
-        tensors: The tensors.
-        directory: Where to write.
-        rank: This rank.
-        rename: Called on the ranks other than 0. Returns the tensors under new names if they differ
-            from rank 0's.
-        commit: Called on rank 0 when all ranks have written their files, with the SHA-256 of each
-            file by its name.
-        group: The process group; None if a single process writes.
-
-    Raises:
-        Exception: This rank's error, also of `rename` and `commit`.
-        RuntimeError: Another rank has failed.
+    Of a DTensor only this rank's shard is written, and its place, which DCP's reader expects in the
+    file's header; a shard that several ranks have is written by the first of them.
     """
-    writer = _Writer(directory, rank_file(rank), commit)
-    planner = _SavePlanner(rename)
-    _ignore_single_process()
-    with _plain_errors(rank):
-        dcp.save(
-            {_TENSORS: tensors},
-            storage_writer=writer,
-            planner=planner,
-            process_group=group,
-            no_dist=group is None,
-        )
+    shards: dict[str, Tensor] = {}
+    places: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        if mesh_of(tensor) is None:
+            offsets = [0] * tensor.dim()
+        elif is_first_copy(tensor):
+            [chunk] = cast("Any", tensor).__create_chunk_list__()
+            offsets = list(chunk.offsets)
+        else:
+            continue
+        shards[name] = local_shard(tensor).contiguous()
+        places[name] = {"saved_offsets": offsets}
+    return _write_file(path, shards, {"format": "pt", "DCP_SHARDING_INFO": json.dumps(places)})
 
 
-class _SavePlanner(dcp.DefaultSavePlanner):
-    def __init__(self, rename: Rename) -> None:
-        super().__init__(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
-        self._rename = rename
-
-    def set_up_planner(
-        self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False
-    ) -> None:
-        tensors: Tensors = state_dict[_TENSORS]
-        if not is_coordinator:
-            tensors = self._rename(tensors)
-        super().set_up_planner(tensors, storage_meta, is_coordinator)
-
-
-class _Writer(dcp.HuggingFaceStorageWriter):
-    """Writes what DCP has planned for this rank; on rank 0, commits when all ranks have written."""
-
-    def __init__(self, directory: Path, name: str, commit: Commit) -> None:
-        super().__init__(str(directory), save_distributed=True)
-        self._path = directory / name
-        self._commit = commit
-
-    def write_data(
-        self, plan: dcp.SavePlan, planner: dcp.SavePlanner
-    ) -> "torch.futures.Future[Any]":
-        # Torch's own method makes two more copies of the file, and calls fsync before it flushes.
-        tensors: Tensors = {}
-        places: dict[str, Any] = {}
-        for item in plan.items:
-            name = item.index.fqn
-            data = item.tensor_data
-            assert data is not None  # all items are tensors
-            tensor = cast("Tensor", planner.resolve_data(item))
-            tensors[name] = tensor.contiguous()
-            offsets = list(data.chunk.offsets)
-            places[name] = {"saved_offsets": offsets}
-        metadata = {"format": "pt", "DCP_SHARDING_INFO": json.dumps(places)}
-        digest = _write_file(self._path, tensors, metadata)
-        written: torch.futures.Future[Any] = torch.futures.Future()
-        written.set_result([(self._path.name, digest)])
-        return written
-
-    def finish(self, metadata: Any, results: Sequence[Any]) -> None:
-        digests: Digests = {}
-        for written_by_rank in results:
-            digests.update(written_by_rank)
-        self._commit(digests)
-
-
-def _write_file(path: Path, tensors: Tensors, metadata: dict[str, str]) -> str:
+def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Write a file, flush it to disk, and return its SHA-256."""
     # safetensors creates files that no other user may read. Take the usual mode from a file that
     # Python creates.
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
-    try:
-        save_file(tensors, path, metadata)
-    except SafetensorError as error:
-        # The cause, such as a full disk, is only in the text. Raise it as Python does.
-        number = re.search(r"\(os error ([0-9]+)\)", str(error))
-        if number is None:
-            raise
-        code = int(number[1])
-        raise OSError(code, os.strerror(code), str(path)) from error
+    save_file(tensors, path, metadata)
     path.chmod(mode)
-    with naming_file(path), path.open("r+b") as file:
+    with path.open("r+b") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def naming_file(path: Path) -> Generator[None]:
-    """Name the file in an OSError that names none, such as those of `write` and `fsync`."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 # Read.
@@ -224,15 +128,22 @@ class TensorReader:
 
     def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
         """Read the tensors of these names in place; of a DTensor, this rank's shard."""
-        planner = _LoadPlanner(flatten_state_dict=False)
-        _ignore_single_process()
+        # Permanent: a temporary filter would also change the filters of other threads. If it is the
+        # first one already, adding it would only make Python forget which warnings it has shown.
+        if warnings.filters[:1] != [("ignore", _SINGLE_PROCESS, UserWarning, None, 0)]:
+            warnings.filterwarnings("ignore", _SINGLE_PROCESS.pattern, UserWarning)
         on_cpu: AbstractContextManager[Any] = nullcontext()
         if torch.get_default_device().type != "cpu":
             on_cpu = torch.device("cpu")  # only if it is needed, since it slows down every operator
-        with on_cpu, _plain_errors(rank=0):  # without collectives, each rank is rank 0 to DCP
-            dcp.load(
-                {_TENSORS: targets}, storage_reader=self._reader, planner=planner, no_dist=True
-            )
+        planner = _LoadPlanner(flatten_state_dict=False)
+        state = {_TENSORS: targets}
+        try:
+            with on_cpu:
+                dcp.load(state, storage_reader=self._reader, planner=planner, no_dist=True)
+        except dcp.CheckpointException as error:
+            # It is a BaseException, which would pass every `except Exception` of a program.
+            failures: Mapping[int, tuple[BaseException, Any]] = error.failures
+            raise failures[0][0] from None  # without collectives, each rank is rank 0 to DCP
 
 
 class _LoadPlanner(dcp.DefaultLoadPlanner):
@@ -240,31 +151,3 @@ class _LoadPlanner(dcp.DefaultLoadPlanner):
         self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False
     ) -> None:
         super().set_up_planner(state_dict[_TENSORS], metadata, is_coordinator)
-
-
-# Warnings and errors of DCP.
-
-
-def _ignore_single_process() -> None:
-    """Ignore DCP's warning about a single process."""
-    # Permanent: a temporary filter would also change the filters of other threads. If it is the
-    # first one already, adding it would only make Python forget which warnings it has shown.
-    if warnings.filters[:1] != [("ignore", _SINGLE_PROCESS, UserWarning, None, 0)]:
-        warnings.filterwarnings("ignore", _SINGLE_PROCESS.pattern, UserWarning)
-
-
-@contextmanager
-def _plain_errors(rank: int) -> Generator[None]:
-    """Raise this rank's error of DCP as it was, or a RuntimeError for the error of another rank."""
-    # DCP's CheckpointException is a BaseException, which would pass every `except Exception` of a
-    # program.
-    try:
-        yield
-    except dcp.CheckpointException as error:
-        failures: Mapping[int, tuple[BaseException, Any]] = error.failures
-    else:
-        return
-    if rank in failures:
-        raise failures[rank][0]
-    failed_rank, (cause, _) = min(failures.items())
-    raise RuntimeError(f"rank {failed_rank} failed: {processes.describe_error(cause)}")

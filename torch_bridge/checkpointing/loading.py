@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,31 +16,12 @@ from torch.optim import Optimizer
 from torch_bridge.checkpointing import file_format, parts
 from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
 from torch_bridge.checkpointing.parts import Part
-from torch_bridge.checkpointing.states import (
-    fill_structure,
-    map_leaves,
-    meta_of,
-    read_structure,
-)
-from torch_bridge.checkpointing.stored_values import (
-    StoredShard,
-    StoredSubclass,
-    StoredTensor,
-    class_in_safe_globals,
-    map_tensors,
-    walk,
-)
+from torch_bridge.checkpointing.states import map_leaves, read_structure
+from torch_bridge.checkpointing.stored_values import ARRAY, SCALAR, Stored, from_file
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import (
-    empty_dtensor,
-    local_shard,
-    mesh_coordinates,
-    mesh_of,
-    placements_of,
-)
+from torch_bridge.distributed.dtensors import empty_dtensor, mesh_of
 from torch_bridge.distributed.plain_names import plain_state, to_plain_names
 from torch_bridge.groups.optimizers import all_parameters
-from torch_bridge.optimizer_traits import is_of_torch
 from torch_bridge.random_states import (
     RANDOM_STATES_FORMAT,
     RandomStates,
@@ -70,45 +50,38 @@ class SavedCheckpoint:
         values: set[str] = set()
         for rank in range(first, self.manifest["world_size"]):
             prefix = file_format.name_of_rank("", rank)
-            for stored_name in self._reader.shapes:
-                if not stored_name.startswith(prefix):
-                    continue
-                path = stored_name.removeprefix(prefix).partition("/")[0]
-                components = path.split(".")
-                if components[0] in names:
-                    values.add(".".join(components[:2]))
+            for name in self._reader.shapes:
+                part, *components = name.removeprefix(prefix).partition("/")[0].split(".")
+                if name.startswith(prefix) and part in names:
+                    values.add(".".join([part, *components[:1]]))
         return sorted(values)
 
     def read_structure(self, part: str, rank: int) -> Any:
-        """Return a part's state as a rank saved it, with a `Stored` value for each tensor."""
-        name = self._stored_name(file_format.structure_name(part), rank)
-        content = torch.empty(self._reader.shapes[name], dtype=torch.uint8, device="cpu")
+        """Return a part's state as a rank saved it, with a `Stored` value for each stored one."""
+
+        def stored_name(name: str) -> str:
+            # Rank 0's, unless the rank has stored a different value.
+            name_of_rank = file_format.name_of_rank(name, rank)
+            if name_of_rank in self._reader.shapes:
+                return name_of_rank
+            return name
+
+        name = stored_name(file_format.structure_name(part))
+        content = self.empty_bytes(name)
         self.fill_tensors({name: content})
+        return read_structure(part, content, stored_name)
 
-        def with_stored_name(stored: StoredTensor) -> StoredTensor:
-            return replace(stored, name=self._stored_name(stored.name, rank))
-
-        structure = read_structure(part, content)
-        return map_leaves(part, structure, lambda _, leaf: map_tensors(leaf, with_stored_name))
+    def empty_bytes(self, name: str) -> Tensor:
+        """Return an uninitialized tensor for a value that is stored as bytes."""
+        return torch.empty(self._reader.shapes[name], dtype=torch.uint8, device="cpu")
 
     def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
         """Read the tensors of these names in place; of a DTensor, this rank's shard."""
         self._reader.fill_tensors(targets)
 
-    def _stored_name(self, name: str, rank: int) -> str:
-        """Return the name that a rank's tensor is stored under: rank 0's, unless it differs."""
-        name_of_rank = file_format.name_of_rank(name, rank)
-        if name_of_rank in self._reader.shapes:
-            return name_of_rank
-        return name
-
 
 def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
-    """Return the state that a part gets on this rank.
-
-    Raises:
-        ValueError: The part was of a different form.
-    """
+    """Return the state that a part gets on this rank."""
     form = parts.form_of(part)
     saved_form = saved.manifest["parts"][name]
     if saved_form != form:
@@ -125,28 +98,25 @@ def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
 
 
 def read_random_states(saved: SavedCheckpoint) -> RandomStates | None:
-    """Return the random states that this rank gets: None if the checkpoint has none for it.
-
-    Raises:
-        ValueError: A different version saved them; or a generator rejects them, such as NumPy's if
-            the program has replaced it by one of a different kind.
-    """
+    """Return the random states that this rank gets: None if the checkpoint has none for it."""
     rank = processes.rank()
     if rank >= saved.manifest["world_size"]:
         return None
     name = parts.RANDOM_STATES_PART
     states = read_tensors(saved, saved.read_structure(name, rank), Targets(name, {}))
     random_states = RANDOM_STATES_FORMAT.read(name, states)
-    check_states_of_process(random_states)
+    try:
+        check_states_of_process(random_states)
+    except (TypeError, ValueError) as error:  # such as NumPy's, if it is of a different kind here
+        raise ValueError(
+            f"{saved.path}: the random states do not fit the generators of this program: {error}. "
+            "To load the parts without the random states, pass partial=True"
+        ) from error
     return random_states
 
 
 def read_model(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
-    """Return the state that a module gets: that of rank 0, under the module's plain names.
-
-    Raises:
-        ValueError: See `model_structure`.
-    """
+    """Return the state that a module gets: that of rank 0, under the module's plain names."""
     structure = model_structure(saved, part, model)
     return read_tensors(saved, structure, Targets(part, model))
 
@@ -201,37 +171,34 @@ def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[
 def _shape_in(state: Mapping[str, Any], name: str) -> str:
     if name not in state:
         return "missing"
-    tensor = meta_of(state[name])
-    if tensor is None:
+    leaf = state[name]
+    if isinstance(leaf, Stored) and leaf.kind not in (ARRAY, SCALAR):
+        leaf = leaf.meta
+    if not isinstance(leaf, Tensor):
         return "no tensor"
-    return str(tuple(tensor.shape))
+    return str(tuple(leaf.shape))
 
 
 def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> Any:
-    """Return a structure with its tensors read."""
-    structure = map_leaves(targets.name, structure, targets.place)
+    """Return a structure with its stored values read."""
     tensors: dict[str, Tensor] = {}
 
     def allocate(path: str, leaf: Any) -> None:
-        for stored in walk(leaf):
-            if not isinstance(stored, StoredTensor) or stored.name in tensors:
-                continue
-            if stored is leaf:
-                tensors[stored.name] = targets.allocate(path, stored)
-            else:  # an inner tensor, never a DTensor
-                tensors[stored.name] = _empty(stored)
+        if not isinstance(leaf, Stored) or leaf.name in tensors:
+            return
+        if leaf.is_bytes:
+            tensors[leaf.name] = saved.empty_bytes(leaf.name)
+        else:
+            tensors[leaf.name] = targets.allocate(path, leaf)
+
+    def fill(path: str, leaf: Any) -> Any:
+        if not isinstance(leaf, Stored):
+            return leaf
+        return from_file(path, leaf, tensors[leaf.name], targets.sharded_like(path, leaf))
 
     map_leaves(targets.name, structure, allocate)
     saved.fill_tensors(tensors)
-    return fill_structure(structure, tensors)
-
-
-class _Owner(NamedTuple):
-    """The parameter that a moment belongs to."""
-
-    parameter: Tensor
-    is_of_torch: bool
-    """True if one of torch's own optimizers trains it."""
+    return map_leaves(targets.name, structure, fill)
 
 
 class Targets:
@@ -240,10 +207,10 @@ class Targets:
     A tensor is sharded like the tensor that the part has now. An optimizer that has not stepped yet
     has none, and whole moments would take many times the memory of a shard. So they are
 
-        plain                           if their parameter is plain
         sharded like their parameter    if they have its shape
-        sharded as they were saved      if they have a different shape, or if the optimizer is not
-                                        torch's, so that it may shard its state differently
+        sharded as they were saved      if they have a different shape
+
+    and plain if their parameter is plain.
     """
 
     def __init__(self, name: str, part: Part) -> None:
@@ -259,118 +226,57 @@ class Targets:
         leaves: dict[str, Any] = {}
         if processes.has_group():
             with suppress(Exception):  # the part may have no state yet
-                map_leaves(self.name, _current_state(self._part), leaves.setdefault)
+                state: Any = parts.get_state(self._part)
+                map_leaves(self.name, state, leaves.setdefault)
         return leaves
 
     @cached_property
-    def _owners(self) -> dict[str, _Owner]:
-        if not processes.has_group():
-            return {}
-        return _parameters_by_path(self.name, self._part)
+    def _sharded_parameters(self) -> dict[str, Tensor]:
+        """The sharded parameters of an optimizer or a training step, by the path of their state."""
+        by_path: dict[str, Tensor] = {}
+        for path, optimizer in _optimizers_by_path(self.name, self._part).items():
+            for index, parameter in enumerate(all_parameters([optimizer])):
+                if mesh_of(parameter) is not None:
+                    by_path[f"{path}.state.{index}"] = parameter
+        return by_path
 
-    def place(self, path: str, leaf: Any) -> Any:
-        """Return a leaf; a stored shard with the DTensor whose mesh and placements it takes.
-
-        Raises:
-            ValueError: The class of the leaf is not in torch's list of safe globals; or a whole
-                tensor of it, or a shard, does not fit the sharding of this run.
-        """
-        if not isinstance(leaf, StoredShard | StoredSubclass):
-            return leaf
-        for stored in walk(leaf):
-            if isinstance(stored, StoredSubclass):
-                _check_class(path, stored.class_name)
+    def sharded_like(self, path: str, stored: Stored) -> Tensor | None:
+        """Return the DTensor that a tensor must be sharded like; None if it must be plain."""
         like = self._current.get(path)
-        owner = self._owner_of(path)
-        if like is None and owner is not None and owner.parameter.shape == leaf.meta.shape:
-            like = owner.parameter
-        if isinstance(leaf, StoredSubclass):
-            if isinstance(like, Tensor) and mesh_of(like) is not None:
-                raise ValueError(
-                    f"{path} is of {leaf.class_name}, was saved whole, and is sharded here: load "
-                    "it under DDP or on one process, or leave out the optimizer"
-                )
-            return leaf
-        if not _fits_shard(like, leaf):
-            raise ValueError(
-                f"{path} was saved in shards that only the same ranks can use, as "
-                f"{leaf.coordinates}: load it with the same number of processes and the same "
-                "sharding, or leave out the optimizer"
-            )
-        return replace(leaf, like=like)
+        if like is None:
+            like = self._parameter_of(path)
+        if not isinstance(like, Tensor) or mesh_of(like) is None:
+            return None
+        if like.shape != stored.meta.shape:
+            return None
+        return like
 
-    def allocate(self, path: str, stored: StoredTensor) -> Tensor:
+    def allocate(self, path: str, stored: Stored) -> Tensor:
         """Return an uninitialized tensor for a path of the part's state."""
-        shape = stored.meta.shape
-        dtype = stored.meta.dtype
-        like = self._current.get(path)
-        if isinstance(like, Tensor) and type(local_shard(like)) not in (Tensor, nn.Parameter):
-            like = None  # its class may not implement `empty_like`
-        owner = self._owner_of(path)
-        if like is None and owner is not None and mesh_of(owner.parameter) is not None:
-            has_shape = owner.parameter.shape == shape
-            if has_shape and (owner.is_of_torch or stored.placements is None):
-                like = owner.parameter
-            elif stored.placements is not None:
-                return empty_dtensor(owner.parameter, shape, dtype, stored.placements)
-        if isinstance(like, Tensor) and mesh_of(like) is not None and like.shape == shape:
-            return torch.empty_like(like.detach(), dtype=dtype, device="cpu")
-        return _empty(stored)
+        meta = stored.meta
+        like = self.sharded_like(path, stored)
+        if like is not None:
+            return torch.empty_like(like.detach(), dtype=meta.dtype, device="cpu")
+        parameter = self._parameter_of(path)
+        is_new = path not in self._current
+        if is_new and parameter is not None and stored.placements is not None:
+            mesh = mesh_of(parameter)
+            if mesh.ndim != len(stored.placements):
+                raise ValueError(
+                    f"{path} has a different shape than its parameter, and was sharded over a mesh "
+                    f"with {len(stored.placements)} dimensions, not {mesh.ndim}: load it on such a "
+                    "mesh, or leave out the optimizer"
+                )
+            return empty_dtensor(mesh, meta.shape, meta.dtype, stored.placements)
+        return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu")
 
-    def _owner_of(self, path: str) -> _Owner | None:
-        """Return the parameter whose state a path belongs to."""
-        while path:
+    def _parameter_of(self, path: str) -> Tensor | None:
+        """Return the sharded parameter whose state a path belongs to."""
+        while path and self._sharded_parameters:
             path = path.rpartition(".")[0]
-            if path in self._owners:
-                return self._owners[path]
+            if path in self._sharded_parameters:
+                return self._sharded_parameters[path]
         return None
-
-
-def _check_class(path: str, class_name: str) -> None:
-    if class_in_safe_globals(class_name) is None:
-        raise ValueError(
-            f"{path} is of {class_name}, which is not in torch's list of safe globals here: import "
-            "the library that defines it, or, if you trust the class, call "
-            f"torch.serialization.add_safe_globals([{class_name.rpartition('.')[2]}])"
-        )
-
-
-def _empty(stored: StoredTensor) -> Tensor:
-    meta = stored.meta
-    return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu")
-
-
-def _fits_shard(like: Any, stored: StoredShard) -> bool:
-    """Return True if a DTensor is placed as the saved one was, with a shard of the same shape."""
-    if not isinstance(like, Tensor) or mesh_coordinates(like) != stored.coordinates:
-        return False
-    if like.shape != stored.meta.shape or placements_of(like) != stored.placements:
-        return False
-    local = meta_of(stored.local)
-    return local is not None and local_shard(like).shape == local.shape
-
-
-def _current_state(part: Part) -> Any:
-    """Return the part's current state, which may share memory with it."""
-    if isinstance(part, TrainStep):
-        return part._state.read()
-    return parts.get_state(part)
-
-
-def _parameters_by_path(name: str, part: Part) -> dict[str, _Owner]:
-    """Return the parameters of an optimizer or a training step, by the path of their state.
-
-    The first sharded one is also returned for the path of all states, for values that belong to no
-    single parameter.
-    """
-    by_path: dict[str, _Owner] = {}
-    for path, optimizer in _optimizers_by_path(name, part).items():
-        for index, parameter in enumerate(all_parameters([optimizer])):
-            owner = _Owner(parameter, is_of_torch(optimizer))
-            by_path[f"{path}.state.{index}"] = owner
-            if mesh_of(parameter) is not None:
-                by_path.setdefault(f"{path}.state", owner)
-    return by_path
 
 
 def _optimizers_by_path(name: str, part: Part) -> dict[str, Optimizer]:
@@ -389,7 +295,6 @@ def read_verified(
     checkpoints: Sequence[CheckpointDir],
     read: Callable[[list[SavedCheckpoint]], Value],
     *,
-    schedule_entries: Callable[[Value], dict[str, str]] | None = None,
     verify: bool = True,
 ) -> tuple[Value | None, str]:
     """Read from checkpoints, and meanwhile verify all their files. A collective.
@@ -398,19 +303,8 @@ def read_verified(
     The files are divided among the ranks. If the number of ranks is unchanged, each rank verifies
     the file that it wrote.
 
-    Args:
-        checkpoints: The checkpoints.
-        read: Reads the value of this rank.
-        schedule_entries: Returns the `parts.schedule_entries` in the value, which must be equal on
-            all ranks.
-        verify: See above.
-
     Returns:
         The value that `read` returns, and ""; or None, and a description of the damage.
-
-    Raises:
-        ValueError: A different version saved a checkpoint.
-        Exception: An error of `read`, if nothing is damaged.
     """
     for checkpoint in checkpoints:
         if checkpoint.is_of_different_version:
@@ -419,24 +313,20 @@ def read_verified(
             return None, f"{checkpoint.step}: {checkpoint.damage}"
 
     value: Value | None = None
-    entries: dict[str, str] = {}
     error: Exception | None = None
     damages: list[str] = []
     try:
         value = _read_while_verifying(checkpoints, read, damages, verify=verify)
-        if schedule_entries is not None:
-            entries = schedule_entries(value)
     except Exception as caught:  # of a damaged file, there may be any error
         error = caught
     damage = "; ".join(filter(None, damages))
 
     try:
-        gathered = processes.gather((damage, processes.describe_error(error), entries))
-        for damage_of_rank, _, _ in gathered:
+        gathered = processes.gather((damage, processes.describe_error(error)))
+        for damage_of_rank, _ in gathered:
             if damage_of_rank:
                 return None, damage_of_rank
-        processes.raise_error_of_any_rank(error, [description for _, description, _ in gathered])
-        parts.check_same_schedules([entries_of_rank for _, _, entries_of_rank in gathered])
+        processes.raise_error_of_any_rank(error, [description for _, description in gathered])
     finally:
         del error  # its traceback refers to this frame, a cycle that would keep what was read alive
     return value, ""

@@ -15,8 +15,7 @@ from torch_bridge.checkpointing.loading import (
     model_structure,
     read_tensors,
 )
-from torch_bridge.checkpointing.states import meta_of
-from torch_bridge.checkpointing.stored_values import StoredShard, StoredSubclass
+from torch_bridge.checkpointing.stored_values import TENSOR, Stored
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed.dtensors import local_shard, memory_key
 from torch_bridge.distributed.plain_names import plain_state
@@ -26,11 +25,7 @@ _GROUP_BYTES = 2**22  # tensors of this size are read together from each checkpo
 
 
 def check_arguments(steps: Any, weights: Any) -> tuple[list[int], list[float]]:
-    """Check the arguments of `Checkpoints.merge`, and return them as plain numbers.
-
-    Raises:
-        TypeError, ValueError: See `Checkpoints.merge`.
-    """
+    """Check the arguments of `Checkpoints.merge`, and return them as plain numbers."""
     for name, value, items in (("steps", steps, "integers"), ("weights", weights, "numbers")):
         if not checks.is_ordered(value):
             raise TypeError(checks.must(name, value, f"be a sequence of {items}"))
@@ -41,10 +36,6 @@ def check_arguments(steps: Any, weights: Any) -> tuple[list[int], list[float]]:
     for index, weight in enumerate(weights):
         checked_weights.append(float(checks.float32(f"weights[{index}]", weight)))
 
-    if len(set(checked_steps)) < len(checked_steps):
-        raise ValueError(
-            f"steps = {checks.short_repr(checked_steps)} names a checkpoint more than once"
-        )
     if len(checked_weights) != len(checked_steps):
         raise ValueError(
             f"steps has length {len(checked_steps)}, and weights {len(checked_weights)}: "
@@ -63,10 +54,6 @@ class _Source:
     saved: SavedCheckpoint
     structure: Mapping[str, Any]
     weight: float
-
-    @property
-    def step(self) -> int:
-        return self.saved.step
 
 
 def merge_states(
@@ -140,64 +127,54 @@ def _means(sources: Sequence[_Source], names: Sequence[str], targets: Targets) -
 
 
 def _names_to_average(sources: Sequence[_Source], current: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of the floating-point tensors, real or complex.
-
-    Raises:
-        ValueError: A tensor is of a subclass; or it is real in one checkpoint and complex, or not
-            floating-point, in another; or the module can't hold its mean.
-    """
+    """Return the names of the floating-point tensors, real or complex; check their dtypes."""
     names: list[str] = []
     last = sources[-1]
     for name, leaf in last.structure.items():
         for source in sources:
             stored = source.structure[name]
-            if isinstance(stored, StoredSubclass | StoredShard):
+            if isinstance(stored, Stored) and stored.is_bytes:
                 raise ValueError(
-                    f"{name} is of {stored.class_name} in checkpoint {source.step}, which can't be "
-                    "averaged: merge checkpoints of the model before it was converted"
+                    f"{name} has a class or a dtype in checkpoint {source.saved.step} that can't "
+                    "be averaged: merge checkpoints of the model before it was converted"
                 )
-        number_type = _real_or_complex(leaf)
         dtype = _dtype(leaf)
-        if dtype is None or not number_type:
+        kind = _kind_of_number(dtype)
+        if dtype is None or kind == "other":
             continue
         for source in sources:
-            if _real_or_complex(source.structure[name]) != number_type:
+            source_dtype = _dtype(source.structure[name])
+            if _kind_of_number(source_dtype) != kind:
                 raise ValueError(
-                    f"{name} is {_dtype(source.structure[name])} in checkpoint {source.step}, and "
-                    f"{dtype} in checkpoint {last.step}"
+                    f"{name} is {source_dtype} in checkpoint {source.saved.step}, and {dtype} in "
+                    f"checkpoint {last.saved.step}"
                 )
         if not torch.can_cast(dtype, current[name].dtype):
             raise ValueError(
-                f"{name} is {dtype} in checkpoint {last.step}, and {current[name].dtype} here: its "
-                "mean does not fit"
+                f"{name} is {dtype} in checkpoint {last.saved.step}, and {current[name].dtype} "
+                "here: its mean does not fit"
             )
         names.append(name)
     return names
 
 
 def _dtype(leaf: Any) -> torch.dtype | None:
-    tensor = meta_of(leaf)
-    if tensor is None:
-        return None
-    return tensor.dtype
+    if isinstance(leaf, Stored) and leaf.kind == TENSOR:
+        return leaf.meta.dtype
+    return None
 
 
-def _real_or_complex(leaf: Any) -> str:
-    """Return "complex" or "real", or "" for a value without a mean."""
-    dtype = _dtype(leaf)
-    if dtype is None:
-        return ""
-    if dtype.is_complex:
+def _kind_of_number(dtype: torch.dtype | None) -> str:
+    if dtype is not None and dtype.is_complex:
         return "complex"
-    if dtype.is_floating_point:
+    if dtype is not None and dtype.is_floating_point:
         return "real"
-    return ""
+    return "other"
 
 
 def _dtype_of_sum(sources: Sequence[_Source], name: str) -> torch.dtype:
-    """Return the dtype to sum in: of double precision if any checkpoint has it, else of single."""
-    dtypes = [_dtype(source.structure[name]) for source in sources]
-    is_complex = _real_or_complex(sources[-1].structure[name]) == "complex"
-    if torch.float64 in dtypes or torch.complex128 in dtypes:
-        return torch.complex128 if is_complex else torch.float64
-    return torch.complex64 if is_complex else torch.float32
+    """Return the dtype to sum in: float64 if any checkpoint has it, else single precision."""
+    dtype = torch.float32
+    for source in sources:
+        dtype = torch.promote_types(dtype, source.structure[name].meta.dtype)
+    return dtype

@@ -1,6 +1,5 @@
 """The parts of a checkpoint: stateful objects, dictionaries and lists."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,10 +10,8 @@ from torch_bridge.checkpointing import file_format
 from torch_bridge.checkpointing.states import SplitState, map_leaves, split_state
 from torch_bridge.curve_api import checks
 from torch_bridge.distributed import processes
-from torch_bridge.distributed.dtensors import host_copier, mesh_of
+from torch_bridge.distributed.dtensors import host_copier
 from torch_bridge.distributed.plain_names import load_plain_state, plain_state
-from torch_bridge.groups.optimizers import all_parameters
-from torch_bridge.random_states import get_states_of_process
 from torch_bridge.training.optimizer_states import load_optimizer
 from torch_bridge.training.step import TrainStep
 from torch_bridge.training.step_state import TRAIN_STEP
@@ -75,30 +72,24 @@ def form_of(part: Part) -> str:
     return "list"
 
 
-def check_model(argument: str, model: nn.Module) -> None:
-    """Check that a module has memory to load into."""
-    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
-        raise ValueError(
-            f"{argument} is on the meta device, without memory: call "
-            f"{argument}.to_empty(device=...) first"
-        )
-
-
 def check_memory(name: str, part: Part) -> None:
     """Check that a part has memory to load into: torch copies nothing to the meta device."""
-    if isinstance(part, nn.Module):
-        check_model(name, part)
-    elif isinstance(part, TrainStep):
-        check_model(f"{name}.model", part.model)
-    elif isinstance(part, Optimizer) and any(item.is_meta for item in all_parameters([part])):
+    model = part
+    if isinstance(part, TrainStep):
+        name = f"{name}.model"
+        model = part.model
+    if not isinstance(model, nn.Module):
+        return
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise ValueError(
-            f"{name} has parameters on the meta device, without memory: call "
-            "model.to_empty(device=...), and build the optimizer afterwards"
+            f"{name} is on the meta device, without memory: call {name}.to_empty(device=...) first"
         )
 
 
 def get_state(part: Part) -> Any:
     """Return a part's state, which may share memory with it."""
+    if isinstance(part, TrainStep):
+        return part._state.read()
     if isinstance(part, nn.Module):
         return plain_state(part)
     if isinstance(part, Stateful):
@@ -124,53 +115,43 @@ def set_state(part: Part, state: Any) -> None:
 
 
 def copy_state(name: str, part: Part) -> SplitState:
-    """Return a copy of a part's current state in host memory.
-
-    Raises:
-        TypeError: The state contains something that a checkpoint can't hold.
-    """
+    """Return a copy of a part's current state in host memory."""
     if isinstance(part, TrainStep):
         # Its tensors are copies already.
         return split_state(name, part.state_dict(), copy_tensor=lambda tensor: tensor)
     return split_state(name, get_state(part), host_copier())
 
 
-def copy_random_states() -> SplitState:
-    """Return the current random states of this process."""
-    return split_state(
-        RANDOM_STATES_PART, get_states_of_process(), copy_tensor=lambda tensor: tensor
-    )
+def parameter_orders(states: Mapping[str, SplitState]) -> dict[str, str]:
+    """Return the names of the parameters of each part that has shards, in their order.
+
+    Shards are joined by position, not by name.
+    """
+    orders: dict[str, str] = {}
+    for part, state in states.items():
+        if all(stored.placements is None for stored in state.stored):
+            continue
+        match state.structure:
+            case {"kind": TRAIN_STEP.kind, "parameters": names}:
+                orders[part] = repr(names)
+            case {"param_groups": [*groups]}:  # of an optimizer
+                orders[part] = repr([group.get("param_names") for group in groups])
+            case _:
+                pass
+    return orders
 
 
-def digest_of_names(state: SplitState) -> str | None:
-    """Return a digest of the names of a part's parameters; None if the part has no shards."""
-    if all(mesh_of(tensor) is None for tensor in state.tensors.values()):
-        return None
-    names: Any = None
-    match state.structure:
-        case {"kind": TRAIN_STEP.kind, "parameters": of_step}:
-            names = of_step
-        case {"param_groups": [*groups]}:  # of an optimizer
-            names = [group.get("param_names") for group in groups]
-        case _:
-            pass
-    return hashlib.sha256(repr(names).encode()).hexdigest()
-
-
-def schedule_entries(states: Mapping[str, Any]) -> dict[str, str]:
+def schedule_entries(states: Mapping[str, SplitState]) -> dict[str, str]:
     """Return the positions, curves and peaks of the schedules in some states, by path.
 
     A schedule is a scheduler, a follower or a training step. Its state may be in another, as in
     that of torch's `SequentialLR`. Empty if there is only one rank.
-
-    Args:
-        states: The states by the names of their parts.
     """
     if processes.world_size() == 1:
         return {}
     leaves: dict[str, Any] = {}
-    for name, state in states.items():
-        map_leaves(name, state, leaves.setdefault)
+    for part, state in states.items():
+        map_leaves(part, state.structure, leaves.setdefault)
     schedules: list[str] = []
     for path, leaf in leaves.items():
         if path.endswith(".kind") and leaf in _SCHEDULES:
@@ -180,69 +161,46 @@ def schedule_entries(states: Mapping[str, Any]) -> dict[str, str]:
         for path, leaf in leaves.items():
             entry = path.removeprefix(schedule).partition(".")[0]
             if path.startswith(schedule) and entry in _SAME_ON_ALL_RANKS:
-                entries[path] = repr(leaf)  # tensors can't be compared so simply
+                entries[path] = repr(leaf)  # NaN is not equal to itself
     return entries
 
 
-def check_same_schedules(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
-    """Reject schedules that differ between ranks.
+def check_same_order(orders_by_rank: Sequence[Mapping[str, str]]) -> None:
+    """Reject parameters in different orders. Takes the `parameter_orders` of each rank."""
+    difference = _first_difference(orders_by_rank)
+    if difference is not None:
+        part, ranks, _ = difference
+        raise ValueError(
+            f"{part} has its parameters in different orders on rank {ranks[0]} and rank "
+            f"{ranks[1]}, so shards of different parameters would be joined. Build the optimizer's "
+            "groups in the same order on every rank. If they are built from a set, sort it: its "
+            "order differs between processes"
+        )
 
-    Args:
-        entries_by_rank: For each rank, its `schedule_entries`.
-    """
+
+def check_same_schedules(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
+    """Reject schedules that differ between ranks. Takes the `schedule_entries` of each rank."""
+    difference = _first_difference(entries_by_rank)
+    if difference is not None:
+        path, ranks, values = difference
+        raise ValueError(
+            f"{path} = {values[0]} on rank {ranks[0]}, and {values[1]} on rank "
+            f"{ranks[1]}: the learning rates of the ranks would differ. Every rank must have the "
+            "same curves and peaks, and make the same steps. With a hold rule, call "
+            "scheduler.step(loss) with the mean of the losses of all ranks; with a DataClock, "
+            "scheduler.step(count=n) with the sum of their counts. torch.distributed.all_reduce "
+            "gives both"
+        )
+
+
+def _first_difference(
+    entries_by_rank: Sequence[Mapping[str, str]],
+) -> tuple[str, tuple[int, int], tuple[str, str]] | None:
+    """Return an entry with different values on two ranks: its path, the ranks and the values."""
     first: dict[str, tuple[int, str]] = {}
     for rank, entries in enumerate(entries_by_rank):
         for path, value in entries.items():
             first_rank, first_value = first.setdefault(path, (rank, value))
             if value != first_value:
-                raise ValueError(
-                    f"{path} = {first_value} on rank {first_rank}, and {value} on rank {rank}: the "
-                    "learning rates of the ranks would differ. Every rank must have the same "
-                    "curves and peaks, and make the same steps. With a hold rule, call "
-                    "scheduler.step(loss) with the mean of the losses of all ranks; with a "
-                    "DataClock, scheduler.step(count=n) with the sum of their counts. "
-                    "torch.distributed.all_reduce gives both"
-                )
-
-
-def digest_of_shards(states: Mapping[str, SplitState]) -> str:
-    """Return a digest of `SplitState.names_of_shards` of all parts, to compare between ranks."""
-    return hashlib.sha256(repr(_names_of_shards(states)).encode()).hexdigest()
-
-
-def store_same_shards(states: Mapping[str, SplitState]) -> None:
-    """Store a DTensor as shards on every rank if any rank must store its own shard. A collective.
-
-    An optimizer may quantize the shard of one rank, but not the smaller shard of another.
-    """
-    names: set[str] = set()
-    for names_on_rank in processes.gather(_names_of_shards(states)):
-        names.update(names_on_rank)
-    for state in states.values():
-        state.store_shards(names)
-
-
-def _names_of_shards(states: Mapping[str, SplitState]) -> list[str]:
-    names: list[str] = []
-    for state in states.values():
-        names += state.names_of_shards()
-    return names
-
-
-def check_same_order(digests_by_rank: Sequence[Mapping[str, str | None]]) -> None:
-    """Reject a part whose parameters have different names or orders on different ranks.
-
-    Shards are joined by position, not by name.
-
-    Args:
-        digests_by_rank: For each rank, the `digest_of_names` of each part.
-    """
-    for rank, digests in enumerate(digests_by_rank):
-        for name, digest in digests.items():
-            if digest != digests_by_rank[0][name]:
-                raise ValueError(
-                    f"{name} has its parameters in different orders on rank 0 and rank {rank}, so "
-                    "shards of different parameters would be joined. Build the optimizer's groups "
-                    "in the same order on every rank. If they are built from a set, sort it: its "
-                    "order differs between processes"
-                )
+                return path, (first_rank, rank), (first_value, value)
+    return None

@@ -4,12 +4,12 @@ Each rank writes its shards of DTensors. Rank 0 writes everything else, and the 
 what differs from rank 0's, under a name with the number of their rank.
 """
 
-import gc
 import hashlib
 import shutil
+import threading
 import traceback
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,10 @@ from torch_bridge.checkpointing import checkpoint_dirs, file_format
 from torch_bridge.checkpointing.states import SplitState
 from torch_bridge.distributed import processes
 from torch_bridge.distributed.dtensors import mesh_of
+from torch_bridge.distributed.processes import collective_call
 
-
-def _new_executor() -> ThreadPoolExecutor:
-    # One worker, so the collectives of two saves never mix. Saves to different directories queue
-    # up, each with its copy of the state. A program that ends first completes the work of such an
-    # executor.
-    return ThreadPoolExecutor(1, thread_name_prefix="torch_bridge.Checkpoints")
-
-
-executor = _new_executor()
 _groups: dict[Any, Any] = {}
+"""The group for background saves, by torch's default group."""
 
 
 @dataclass
@@ -49,18 +42,34 @@ class Save:
     world_size: int = field(default_factory=processes.world_size)
 
 
-def begin_save(save: Save) -> "Future[None]":
-    """Write the files in the background. A collective: every rank calls it."""
-    group: Any = None
-    if processes.world_size() > 1:
-        group = _background_group()
-    return executor.submit(_run, save, group)
+class BackgroundSave(threading.Thread):
+    """Writes a checkpoint. A collective: every rank begins its saves in the same order.
 
+    A save waits for those that began before it, also into other directories, so that their
+    collectives never mix. A program that ends waits for it. A forked process has no such thread.
+    """
 
-def replace_executor() -> None:
-    """Use a new worker: a forked process has no thread of its parent's."""
-    global executor
-    executor = _new_executor()
+    def __init__(self, save: Save) -> None:
+        group: Any = None
+        if save.world_size > 1:
+            group = _background_group()
+        earlier = [thread for thread in threading.enumerate() if isinstance(thread, BackgroundSave)]
+        # The arguments, and with them the copy of the parts, are freed when the thread ends.
+        arguments = (save, group, earlier)
+        super().__init__(
+            name="torch_bridge.Checkpoints", target=self._run, args=arguments, daemon=False
+        )
+        self.error: BaseException | None = None
+        self.start()
+
+    def _run(self, save: Save, group: Any, earlier: Sequence["BackgroundSave"]) -> None:
+        try:
+            for thread in earlier:
+                thread.join()
+            _write_or_remove(save, group)
+        except BaseException as error:
+            # Its frames would keep the copied state alive, next to the copy of the next save.
+            self.error = error.with_traceback(None)
 
 
 def _background_group() -> Any:
@@ -72,92 +81,91 @@ def _background_group() -> Any:
     return _groups[world]
 
 
-def _has_background_group() -> bool:
-    return distributed.is_initialized() and distributed.group.WORLD in _groups
-
-
-class _BackgroundTraceback(Exception):
-    """The traceback of an error in the background, as text."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
-def _run(save: Save, group: Any) -> None:
+def _write_or_remove(save: Save, group: Any) -> None:
+    """Write a checkpoint. If this fails, print the error, and remove what was written."""
     try:
         _write(save, group)
     except Exception as caught:
         error: Exception = caught
-        text = "".join(traceback.format_exception(caught))
     else:
         return
-    if save.rank == 0:
-        shutil.rmtree(save.path, ignore_errors=True)
-    if group is not None and not _has_background_group():
-        error = RuntimeError(
+    if group is not None and distributed.group.WORLD not in _groups:
+        lost = RuntimeError(
             f"checkpoint {save.step} is lost: the process group was destroyed before it was "
             "complete. Wait for the last save with save(..., wait=True) before "
             "destroy_process_group()"
         )
-    del save
-    # The frames of the error would keep the copied state alive, next to the copy of the next save.
-    error.__context__ = None
+        lost.__cause__ = error
+        error = lost
+
+    def remove() -> None:
+        if save.rank == 0:
+            shutil.rmtree(save.path, ignore_errors=True)
+
+    with suppress(Exception):  # of the collective, in which the other ranks wait for rank 0
+        collective_call(remove, group)
+    error.add_note(f"Checkpoint {save.step} was not saved in {save.path.parent}.")
+    traceback.print_exception(error)  # at once, since perhaps no later call raises it
     error.__cause__ = None
-    error.__traceback__ = None
-    gc.collect()  # the original error may be in a cycle with such frames
-    raise error from _BackgroundTraceback(text)
+    error.__context__ = None
+    raise error.with_traceback(None)
 
 
 def _write(save: Save, group: Any) -> None:
     tensors: dict[str, Tensor] = {}
-    digests = processes.collective_call(lambda: _collect_tensors(save, tensors, group), group)
-    main_digests = digests[0]
 
-    def rename(copied: dict[str, Tensor]) -> dict[str, Tensor]:
-        return _with_names_of_rank(copied, main_digests, save.rank)
+    def prepare() -> dict[str, str]:
+        """Collect the tensors; return rank 0's digests of those that are not sharded."""
+        if save.rank == 0:
+            checkpoint_dirs.create_partial(save.path)
+        for part, state in save.states.items():
+            tensors.update(state.in_file(part))
+        if group is None or save.rank != 0:
+            return {}
+        return _digests(tensors)
 
-    def commit(files: dict[str, str]) -> None:
-        # Once the process group is destroyed, each rank writes as a single process.
-        if len(files) < save.world_size:
-            raise RuntimeError("the process group was destroyed")
-        checkpoint_dirs.commit(
-            save.path,
-            step=save.step,
-            parts=save.forms,
-            files=files,
-            world_size=save.world_size,
-            keep=save.keep,
-        )
+    main_digests, *_ = collective_call(prepare, group)
 
-    file_format.write_tensors(
-        tensors, save.path, save.rank, rename=rename, commit=commit, group=group
-    )
+    def write() -> tuple[str, str]:
+        """Write this rank's file; return its name and its SHA-256."""
+        if not save.path.exists():
+            raise RuntimeError(
+                f"{save.path} is missing: the ranks do not share {save.path.parent}, or another "
+                "training run saves to it"
+            )
+        name = file_format.rank_file(save.rank)
+        written = tensors
+        if save.rank != 0:
+            written = _with_names_of_rank(tensors, main_digests, save.rank)
+        return name, file_format.write_tensors(written, save.path / name)
 
+    files = dict(collective_call(write, group))
 
-def _collect_tensors(save: Save, tensors: dict[str, Tensor], group: Any) -> dict[str, str]:
-    """Collect the tensors of all parts; return rank 0's digests of those that are not sharded.
+    def commit() -> None:
+        if save.rank == 0:
+            checkpoint_dirs.commit(
+                save.path,
+                step=save.step,
+                parts=save.forms,
+                files=files,
+                world_size=save.world_size,
+                keep=save.keep,
+            )
 
-    Empty on other ranks, and without a process group.
-    """
-    if save.rank == 0:
-        checkpoint_dirs.create_partial(save.path)
-    for part, state in save.states.items():
-        tensors[file_format.structure_name(part)] = state.structure_bytes()
-        tensors.update(state.tensors)
-    if group is None or save.rank != 0:
-        return {}
-    return _digests(tensors)
+    collective_call(commit, group)
 
 
 def _with_names_of_rank(
     tensors: Mapping[str, Tensor], main_digests: Mapping[str, str], rank: int
 ) -> dict[str, Tensor]:
+    """Return the shards, and what differs from rank 0's, under names with the rank."""
     digests = _digests(tensors)
     named: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        if name in digests and digests[name] != main_digests.get(name):
-            name = file_format.name_of_rank(name, rank)
-        named[name] = tensor
+        if name not in digests:
+            named[name] = tensor
+        elif digests[name] != main_digests.get(name):
+            named[file_format.name_of_rank(name, rank)] = tensor
     return named
 
 

@@ -33,21 +33,23 @@ def memory_key(tensor: Tensor) -> object:
 
 def host_copier() -> Callable[[Tensor], Tensor]:
     """Return a function that copies tensors to host memory, and tied plain tensors only once."""
+    copies: dict[object, Tensor] = {}
+    # Not a recursive function in here: it would refer to itself, so that the copies would stay in
+    # memory until Python collects garbage.
+    return lambda tensor: _copy_to_host(tensor, copies)
+
+
+def _copy_to_host(tensor: Tensor, copies: dict[object, Tensor]) -> Tensor:
+    if wraps_tensors(local_shard(tensor)):
+        return map_inner(tensor, lambda inner: _copy_to_host(inner, copies))
     # Tied DTensors are copied under every name: a rank whose shard is empty can't tell that they
     # are tied.
-    copies: dict[object, Tensor] = {}
-
-    def copy(tensor: Tensor) -> Tensor:
-        if wraps_tensors(local_shard(tensor)):
-            return map_inner(tensor, copy)
-        if mesh_of(tensor) is not None:
-            return _host_copy(tensor)
-        memory = memory_key(tensor)
-        if memory not in copies:
-            copies[memory] = _host_copy(tensor)
-        return copies[memory]
-
-    return copy
+    if mesh_of(tensor) is not None:
+        return _host_copy(tensor)
+    memory = memory_key(tensor)
+    if memory not in copies:
+        copies[memory] = _host_copy(tensor)
+    return copies[memory]
 
 
 def _host_copy(tensor: Tensor) -> Tensor:
@@ -67,6 +69,13 @@ def mesh_coordinates(tensor: Any) -> str | None:
     if mesh is None:
         return None
     return f"{tuple(mesh.shape)} ranks at {mesh.get_coordinate()}"
+
+
+def is_first_copy(tensor: Any) -> bool:
+    """Return True on the first of the ranks that have the same shard of a DTensor."""
+    coordinates = mesh_of(tensor).get_coordinate()
+    pairs = zip(tensor.placements, coordinates, strict=True)
+    return not any(placement.is_replicate() and coordinate for placement, coordinate in pairs)
 
 
 def shard_of(like: Tensor, local: Tensor, meta: Tensor) -> Tensor:
@@ -125,39 +134,18 @@ def placements_of(tensor: Tensor) -> list[int | None] | None:
 
 
 def empty_dtensor(
-    parameter: Tensor, shape: Sequence[int], dtype: torch.dtype, placements: Sequence[int | None]
+    mesh: Any, shape: Sequence[int], dtype: torch.dtype, placements: Sequence[int | None]
 ) -> Tensor:
-    """Create an uninitialized DTensor in host memory, over the mesh of a parameter.
-
-    `placements` are the `placements_of` a tensor in a different run. If the mesh of that run had a
-    different number of dimensions, the tensor is sharded over those mesh dimensions that the
-    parameter is sharded over.
-    """
+    """Create an uninitialized DTensor in host memory. `placements` are those of `placements_of`."""
     from torch.distributed import tensor  # start-up: a third of a second
 
     torch_placements: list[Any] = []
-    for dim in _fit_to_mesh(placements, placements_of(parameter) or []):
+    for dim in placements:
         if dim is None:
             torch_placements.append(tensor.Replicate())
         else:
             torch_placements.append(tensor.Shard(dim))
     empty = cast("Any", tensor).empty(
-        shape, dtype=dtype, device_mesh=mesh_of(parameter), placements=torch_placements
+        shape, dtype=dtype, device_mesh=mesh, placements=torch_placements
     )
     return empty.to("cpu")
-
-
-def _fit_to_mesh(
-    placements: Sequence[int | None], parameter_placements: Sequence[int | None]
-) -> Sequence[int | None]:
-    """Return placements of a tensor that fit the parameter's mesh."""
-    if len(placements) == len(parameter_placements):
-        return placements
-    sharded_dims = [dim for dim in placements if dim is not None]
-    fitting: list[int | None] = []
-    for parameter_dim in parameter_placements:
-        if parameter_dim is None or not sharded_dims:
-            fitting.append(None)
-        else:
-            fitting.append(sharded_dims[0])
-    return fitting

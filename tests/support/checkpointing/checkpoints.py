@@ -1,10 +1,13 @@
 """Parts of checkpoints, their states, and the comparison of states."""
 
+import os
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -71,18 +74,27 @@ def check_no_leftovers(directory: Path, steps: Sequence[int]) -> None:
 
 def wait_for_saves() -> None:
     """Wait for all saves of this process, and leave their errors to the next calls."""
-    saving.executor.submit(bool).result()
+    for thread in threading.enumerate():
+        if isinstance(thread, saving.BackgroundSave):
+            thread.join()
 
 
 @contextmanager
 def saving_is_busy() -> Generator[None]:
-    """Keep the worker from beginning any save of this process."""
+    """Keep every save of this process from beginning to write."""
     may_start = Event()
-    saving.executor.submit(may_start.wait)
-    try:
-        yield
-    finally:
-        may_start.set()
+    write, process = saving._write, os.getpid()
+
+    def late(*arguments: Any) -> None:
+        if os.getpid() == process:
+            may_start.wait()
+        write(*arguments)
+
+    with patch.object(saving, "_write", late):
+        try:
+            yield
+        finally:
+            may_start.set()
 
 
 # Comparisons.
