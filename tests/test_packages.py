@@ -145,7 +145,7 @@ def test_torch_bridge_imports_plateau_jax_in_one_file():
     assert crossing == {"torch_bridge.curve_api"}
 
 
-@pytest.mark.parametrize("library", ["safetensors", "torch.distributed.checkpoint"])
+@pytest.mark.parametrize("library", ["safetensors.torch", "torch.distributed.checkpoint"])
 def test_file_format_of_checkpoints_is_known_to_one_file(library):
     importing = {module for module in _trees() if library in _imported_names(module)}
     assert importing == {"torch_bridge.checkpointing.file_format"}
