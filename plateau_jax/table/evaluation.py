@@ -37,7 +37,7 @@ class Table(NamedTuple):
     >>> from plateau_jax import StagedCurve
     >>> table = StagedCurve([(100, 1.0), (900,), (64, 0.5)]).table
     >>> table.begin[:6], table.high.shape
-    (array([   0,    2,    4,   68,  100, 1000], dtype=int32), (2, 32))
+    (array([   0,    2,    4,   20,  100, 1000], dtype=int32), (2, 32))
     """
 
     begin: Any

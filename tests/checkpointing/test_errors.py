@@ -251,7 +251,7 @@ def test_load_model_with_more_parameters(checkpoints: Checkpoints) -> None:
         (ValueError, [10, 25], [0.5, 0.5], r"no checkpoint 25.*\[10, 20, 50\]"),
         (TypeError, [10], 0.25, r"weights = 0\.25 .*sequence"),
         (TypeError, [10], ["a"], r"weights\[0\] = 'a'"),
-        (ValueError, [10, 20], [1.0], r"2 steps and 1 weights"),
+        (ValueError, [10, 20], [1.0], r"steps has length 2, and weights 1"),
         (ValueError, [10, 20], [0.5, math.nan], r"weights\[1\] = nan"),
         (ValueError, [10, 20], [0.5, 0.50001], r"weights add up to 1\.00001"),
         (

@@ -262,7 +262,7 @@ def test_count_for_a_step_that_counts_updates(step_of_two_groups):
     step_of_two_groups(BATCH, count=2)
 
 
-@wrong(ValueError, "peak has 1", "parameter groups is 2")
+@wrong(ValueError, "peak has length 1", "parameter groups is 2")
 def test_one_peak_for_two_groups(step_of_two_groups):
     step_of_two_groups.set_peak([0.5])
 

@@ -68,8 +68,8 @@ def wrong_arguments(*rows: tuple[type[Exception], str, Arguments]) -> Any:
         (TypeError, r"curve = .*PlateauCurve\(", {"curve": value})
         for value in (None, "curve", 5, [CURVE, None], iter([CURVE]))
     ),
-    (ValueError, "curve has 0.*parameter groups is 2", {"curve": []}),
-    (ValueError, "curve has 3.*parameter groups is 2", {"curve": [CURVE] * 3}),
+    (ValueError, "curve has length 0.*parameter groups is 2", {"curve": []}),
+    (ValueError, "curve has length 3.*parameter groups is 2", {"curve": [CURVE] * 3}),
     *(
         (TypeError, "last_epoch = .*integer", {"last_epoch": value})
         for value in (1.0, True, None, "3")

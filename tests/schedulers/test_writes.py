@@ -133,8 +133,8 @@ def test_written_bases_count_from_the_next_step(training: Training) -> None:
         ([0.5, None], TypeError, r"\[1\] = None"),
         ([0.5, -1.0], ValueError, r"\[1\] = -1.0"),
         ([0.5, float("nan")], ValueError, r"\[1\] = nan"),
-        ([0.5], ValueError, "1 items"),
-        ([0.5] * 3, ValueError, "3 items"),
+        ([0.5], ValueError, "has length 1"),
+        ([0.5] * 3, ValueError, "has length 3"),
     ],
 )
 def test_wrong_bases_are_an_error(

@@ -187,7 +187,7 @@ def test_curves_for_a_different_number_of_optimizers(model, optimizers, number):
     TrainStep(model, optimizers, mean_loss, [CURVE] * number)
 
 
-@wrong(ValueError, "curve has 2", "parameter groups is 1")
+@wrong(ValueError, "curve has length 2", "parameter groups is 1")
 def test_more_curves_than_groups_of_one_optimizer(model, optimizers):
     TrainStep(model, optimizers, mean_loss, [CURVE, [CURVE, CURVE]])
 
