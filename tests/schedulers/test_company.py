@@ -226,6 +226,15 @@ def test_first_step_before_the_optimizers_warns_as_in_torch(kind: Any) -> None:
         scheduler.step()
 
 
+@pytest.mark.parametrize("kind", [lambda_lr, LambdaLR])
+def test_epoch_passed_to_a_step_warns_as_in_torch(kind: Any) -> None:
+    optimizer = optimizer_with([0.5])
+    scheduler = kind(optimizer, CURVE)
+    optimizer.step()
+    with pytest.warns(UserWarning, match=r"The epoch parameter in `scheduler.step\(\)`"):
+        scheduler.step(1)
+
+
 # States.
 
 
