@@ -14,8 +14,8 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
-from plateau_jax.design.answers import initial_curves
-from plateau_jax.design.server import Server
+from plateau_jax.tools.design.answers import initial_curves
+from plateau_jax.tools.design.server import Server
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"

@@ -17,6 +17,7 @@ Every curve has `describe`, `plot`, `cooldown`, `then`, `part` and `to_source`. 
 `help(torch_bridge)`. Only the names that need JAX import it.
 """
 
+# The folders next to `tools` are the curve. They import nothing from `tools` or `torch_bridge`.
 # Each kind of curve registers itself, so that `Curve.from_dict` and `Curve.cooldown` find it.
 from plateau_jax.curves import (
     derived_curves as derived_curves,
@@ -33,19 +34,19 @@ _PUBLIC_NAMES = {
     "plateau_jax.curves.batch_plan": ["BatchPlan"],
     "plateau_jax.curves.curve": ["Curve"],
     "plateau_jax.curves.plateau_curve": ["PlateauCurve"],
-    "plateau_jax.curves.plots": ["plot"],
+    "plateau_jax.tools.drawing.plots": ["plot"],
     "plateau_jax.curves.several_curves": ["stack"],
     "plateau_jax.curves.staged_curve": ["StagedCurve"],
-    "plateau_jax.forecasts.loss_fit": ["LossFit", "fit_losses"],
-    "plateau_jax.forecasts.loss_run": ["LossRun"],
-    "plateau_jax.logged_lrs.comparison": ["compare_log"],
+    "plateau_jax.tools.forecasts.loss_fit": ["LossFit", "fit_losses"],
+    "plateau_jax.tools.forecasts.loss_run": ["LossRun"],
+    "plateau_jax.tools.logged_lrs.comparison": ["compare_log"],
     "plateau_jax.runs.history": ["check_resume_file"],
     "plateau_jax.runs.record": ["resume_record"],
     "plateau_jax.runs.resume": ["check_resume"],
     "plateau_jax.runs.scheduler": ["CurveScheduler"],
     "plateau_jax.schedules.schedule": ["multiplier", "optax_schedule"],
     "plateau_jax.schedules.transformation": ["scale_by_curve"],
-    "plateau_jax.theory.comparison": ["compare"],
+    "plateau_jax.tools.theory.comparison": ["compare"],
 }
 
 __all__, __getattr__, __dir__ = _attach(

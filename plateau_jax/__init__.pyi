@@ -9,15 +9,8 @@ from plateau_jax.clocks.rules import (
 from plateau_jax.curves.batch_plan import BatchPlan as BatchPlan
 from plateau_jax.curves.curve import Curve as Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
-from plateau_jax.curves.plots import plot as plot
 from plateau_jax.curves.several_curves import stack as stack
 from plateau_jax.curves.staged_curve import StagedCurve as StagedCurve
-from plateau_jax.forecasts.loss_fit import (
-    LossFit as LossFit,
-    fit_losses as fit_losses,
-)
-from plateau_jax.forecasts.loss_run import LossRun as LossRun
-from plateau_jax.logged_lrs.comparison import compare_log as compare_log
 from plateau_jax.runs.history import check_resume_file as check_resume_file
 from plateau_jax.runs.record import resume_record as resume_record
 from plateau_jax.runs.resume import check_resume as check_resume
@@ -27,6 +20,13 @@ from plateau_jax.schedules.schedule import (
     optax_schedule as optax_schedule,
 )
 from plateau_jax.schedules.transformation import scale_by_curve as scale_by_curve
-from plateau_jax.theory.comparison import compare as compare
+from plateau_jax.tools.drawing.plots import plot as plot
+from plateau_jax.tools.forecasts.loss_fit import (
+    LossFit as LossFit,
+    fit_losses as fit_losses,
+)
+from plateau_jax.tools.forecasts.loss_run import LossRun as LossRun
+from plateau_jax.tools.logged_lrs.comparison import compare_log as compare_log
+from plateau_jax.tools.theory.comparison import compare as compare
 
 __version__: str

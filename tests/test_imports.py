@@ -75,7 +75,10 @@ def test_package_in_a_zip_file_that_is_not_installed(tmp_path):
 
     assert run.stdout == f"{VERSION} {package / 'plateau_jax' / '__init__.py'}\n"
     for name in ("schedule.py", "vectors.json"):
-        main = f"from plateau_jax.__main__ import main; main(['9', '--export', {name!r}])"
+        main = (
+            "from plateau_jax.tools.command_line.main import main; "
+            f"main(['9', '--export', {name!r}])"
+        )
         subprocess.run(
             [*command, start + main], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL
         )
@@ -97,7 +100,7 @@ def import_star(package):
     return {name: getattr(module, name) for name in module.__all__}
 
 
-TOOLS = ["plateau_jax.drawing", "plateau_jax.export", "plateau_jax.configuration"]
+TOOLS = ["plateau_jax.tools.drawing", "plateau_jax.tools.export", "plateau_jax.configuration"]
 
 
 @without(*PACKAGES, *TOOLS)
@@ -177,7 +180,7 @@ def test_module_without_a_spec_in_place_of_jax():
 
 @without("jax", "optax", "torch")
 def test_command_line_and_axes():
-    importlib.import_module("plateau_jax.drawing.axes")
+    importlib.import_module("plateau_jax.tools.drawing.axes")
     importlib.import_module("plateau_jax.__main__")
 
 

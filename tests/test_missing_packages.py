@@ -99,8 +99,8 @@ def schedule_without_a_file_of_this_package():
 
 
 @without(
-    "plateau_jax.curves.plots",
-    "plot needs plateau_jax.curves.plots: build with --collect-submodules plateau_jax",
+    "plateau_jax.tools.drawing.plots",
+    "plot needs plateau_jax.tools.drawing.plots: build with --collect-submodules plateau_jax",
 )
 def executable_without_a_file_of_this_package():
     with patch.object(sys, "frozen", True, create=True):

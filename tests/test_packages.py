@@ -135,20 +135,43 @@ def test_no_import_cycles():
         pytest.fail(" is imported by ".join(error.args[1]))
 
 
-def test_torch_bridge_imports_plateau_jax_in_one_file():
-    """And `plateau_jax` never imports `torch_bridge`."""
-    crossing = set()
-    for module, imported in _imports().items():
-        for name in imported:
-            if name.partition(".")[0] != module.partition(".")[0]:
-                crossing.add(module)
-    assert crossing == {"torch_bridge.curve_api"}
+def _part(module):
+    """Return the part of the project that a file belongs to."""
+    if module.startswith("torch_bridge.training"):
+        return "training"
+    if module.startswith(("plateau_jax.tools", "plateau_jax.__main__")):
+        return "tools"
+    return "curve"
+
+
+def _parts_imported_from(part, imports):
+    """Return the other parts that files of this part import."""
+    modules = [module for module in _trees() if _part(module) == part]
+    imported = {_part(name) for module in modules for name in imports(module)}
+    return imported - {part}
+
+
+def _imported_at_once(module):
+    """Return the files of the product that a file imports outside functions."""
+    statements = [node for node in _trees()[module].body if isinstance(node, ast.ImportFrom)]
+    names = {f"{node.module}.{alias.name}" for node in statements for alias in node.names}
+    return (names | {node.module for node in statements}) & _trees().keys()
+
+
+def test_parts_import_the_curve_and_not_each_other():
+    """The curve imports a tool only inside a method such as `Curve.plot`."""
+    assert _parts_imported_from("curve", _imported_at_once) == set()
+    assert _parts_imported_from("training", _imports().get) == {"curve"}
+    assert _parts_imported_from("tools", _imports().get) == {"curve"}
+    for module in _trees():
+        if module.startswith("plateau_jax"):
+            assert not any(name.startswith("torch_bridge") for name in _imports()[module])
 
 
 @pytest.mark.parametrize("library", ["safetensors.torch", "torch.distributed.checkpoint"])
 def test_file_format_of_checkpoints_is_known_to_one_file(library):
     importing = {module for module in _trees() if library in _imported_names(module)}
-    assert importing == {"torch_bridge.checkpointing.file_format"}
+    assert importing == {"torch_bridge.training.checkpointing.file_format"}
 
 
 # The rooms of the schedulers.

@@ -19,7 +19,7 @@ Each name is imported on first use, so `lambda_lr` does not import FSDP or
 
 from contextlib import suppress
 
-from torch_bridge.curve_api import attach as _attach
+from plateau_jax.lazy_names import attach as _attach
 
 # At import, because a program may load a checkpoint before it uses any name of this package.
 # Without torch, curves work all the same, and every other name raises an error that says so.
@@ -38,20 +38,20 @@ _PUBLIC_NAMES = {
         "PlateauCurve",
         "StagedCurve",
     ],
-    "torch_bridge.checkpointing.checkpoints": ["Checkpoints"],
-    "torch_bridge.clocks.table": ["multiplier", "tensors"],
-    "torch_bridge.data.loader": ["make_loader"],
-    "torch_bridge.data.prefetching": ["prefetch"],
-    "torch_bridge.distributed.activation_checkpointing": ["checkpoint_activations"],
-    "torch_bridge.distributed.distribution": ["distribute"],
-    "torch_bridge.distributed.processes": ["is_main"],
-    "torch_bridge.loop.batch_size": ["find_batch_size"],
-    "torch_bridge.loop.evaluation": ["evaluate"],
-    "torch_bridge.loop.metric_log": ["MetricLog"],
-    "torch_bridge.loop.profiling": ["profile"],
+    "torch_bridge.training.checkpointing.checkpoints": ["Checkpoints"],
+    "torch_bridge.training.device_clocks.table": ["multiplier", "tensors"],
+    "torch_bridge.training.data.loader": ["make_loader"],
+    "torch_bridge.training.data.prefetching": ["prefetch"],
+    "torch_bridge.training.distributed.activation_checkpointing": ["checkpoint_activations"],
+    "torch_bridge.training.distributed.distribution": ["distribute"],
+    "torch_bridge.training.distributed.processes": ["is_main"],
+    "torch_bridge.training.loop.batch_size": ["find_batch_size"],
+    "torch_bridge.training.loop.evaluation": ["evaluate"],
+    "torch_bridge.training.loop.metric_log": ["MetricLog"],
+    "torch_bridge.training.loop.profiling": ["profile"],
     "torch_bridge.schedulers.curve_lr": ["lambda_lr"],
     "torch_bridge.schedulers.follower": ["follow"],
-    "torch_bridge.training.step": ["TrainStep"],
+    "torch_bridge.training.train_step.step": ["TrainStep"],
     "torch_bridge.update_count": ["count_updates"],
 }
 

@@ -9,25 +9,25 @@ from plateau_jax import (
     PlateauCurve as PlateauCurve,
     StagedCurve as StagedCurve,
 )
-from torch_bridge.checkpointing.checkpoints import Checkpoints as Checkpoints
-from torch_bridge.clocks.table import (
+from torch_bridge.schedulers.curve_lr import lambda_lr as lambda_lr
+from torch_bridge.schedulers.follower import follow as follow
+from torch_bridge.training.checkpointing.checkpoints import Checkpoints as Checkpoints
+from torch_bridge.training.data.loader import make_loader as make_loader
+from torch_bridge.training.data.prefetching import prefetch as prefetch
+from torch_bridge.training.device_clocks.table import (
     multiplier as multiplier,
     tensors as tensors,
 )
-from torch_bridge.data.loader import make_loader as make_loader
-from torch_bridge.data.prefetching import prefetch as prefetch
-from torch_bridge.distributed.activation_checkpointing import (
+from torch_bridge.training.distributed.activation_checkpointing import (
     checkpoint_activations as checkpoint_activations,
 )
-from torch_bridge.distributed.distribution import distribute as distribute
-from torch_bridge.distributed.processes import is_main as is_main
-from torch_bridge.loop.batch_size import find_batch_size as find_batch_size
-from torch_bridge.loop.evaluation import evaluate as evaluate
-from torch_bridge.loop.metric_log import MetricLog as MetricLog
-from torch_bridge.loop.profiling import profile as profile
-from torch_bridge.schedulers.curve_lr import lambda_lr as lambda_lr
-from torch_bridge.schedulers.follower import follow as follow
-from torch_bridge.training.step import TrainStep as TrainStep
+from torch_bridge.training.distributed.distribution import distribute as distribute
+from torch_bridge.training.distributed.processes import is_main as is_main
+from torch_bridge.training.loop.batch_size import find_batch_size as find_batch_size
+from torch_bridge.training.loop.evaluation import evaluate as evaluate
+from torch_bridge.training.loop.metric_log import MetricLog as MetricLog
+from torch_bridge.training.loop.profiling import profile as profile
+from torch_bridge.training.train_step.step import TrainStep as TrainStep
 from torch_bridge.update_count import count_updates as count_updates
 
 __version__: str

@@ -2,9 +2,11 @@
 
 import torch
 
-from torch_bridge.curve_api import VALUE_CLASSES
+from plateau_jax import BatchPlan
+from plateau_jax.clocks.clock import CLOCKS
+from plateau_jax.curves.serialization import CURVE_CLASSES
 
 
 def allow_values() -> None:
     """Add the classes to torch's list; their constructors check what a file contains."""
-    torch.serialization.add_safe_globals(VALUE_CLASSES)
+    torch.serialization.add_safe_globals([*CURVE_CLASSES.values(), BatchPlan, *CLOCKS.values()])

@@ -3,7 +3,7 @@
 from collections.abc import Sized
 from typing import Any
 
-from torch_bridge.curve_api import checks
+from plateau_jax.arguments import checks
 
 
 def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) -> int:

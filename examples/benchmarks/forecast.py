@@ -36,10 +36,10 @@ from pathlib import Path
 import numpy as np
 
 from plateau_jax import LossRun, StagedCurve
-from plateau_jax.forecasts.fitted_law import FittedLaw, fit_unnamed_runs
-from plateau_jax.forecasts.logged_losses import AFTER_WARMUP, group_losses, group_run
-from plateau_jax.forecasts.loss_interval import ForecastTerms
-from plateau_jax.forecasts.loss_law import fit_law, schedule_sums
+from plateau_jax.tools.forecasts.fitted_law import FittedLaw, fit_unnamed_runs
+from plateau_jax.tools.forecasts.logged_losses import AFTER_WARMUP, group_losses, group_run
+from plateau_jax.tools.forecasts.loss_interval import ForecastTerms
+from plateau_jax.tools.forecasts.loss_law import fit_law, schedule_sums
 
 LAWS = "fit_losses", "annealing law", "nearest run"
 LENGTHS = "same length", "longer", "shorter"

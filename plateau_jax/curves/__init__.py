@@ -4,7 +4,7 @@
 `lengths` (percentages and `"rest"`), `averaging_weights`, `curve` (the base class),
 `several_curves` (lists and stacks), `plateau_curve`, `staged_curve`, `derived_curves` (cooldowns,
 continuations and parts), `batch_plan` (schedules of batch sizes), with `scaled_curve` (what
-`BatchPlan.scale` returns), and `plots`.
+`BatchPlan.scale` returns).
 
 To add a kind of curve:
 

@@ -408,7 +408,7 @@ class Curve(ABC):
                730        999  cosine decay     0.308658           0
               1000          …  end                     0           0
         """
-        from plateau_jax.drawing.segment_table import segment_table
+        from plateau_jax.tools.drawing.segment_table import segment_table
 
         return segment_table(self.segments).as_text()
 
@@ -430,12 +430,12 @@ class Curve(ABC):
         >>> ax.get_xlabel(), ax.get_ylabel()
         ('step', 'learning rate')
         """
-        from plateau_jax.drawing import axes
+        from plateau_jax.tools.drawing import axes
 
         return axes.draw([self._to_draw()], peak_value, ax)
 
     def _to_draw(self) -> Any:
-        from plateau_jax.drawing.sampling import CurveToDraw
+        from plateau_jax.tools.drawing.sampling import CurveToDraw
 
         phrases = self._legend_phrases()
         if self._depth == 0:  # derived curves name their last step in a phrase already
@@ -448,7 +448,7 @@ class Curve(ABC):
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: a plot and the table of `describe`, without matplotlib."""
-        from plateau_jax.drawing import notebook
+        from plateau_jax.tools.drawing import notebook
 
         return notebook.html(self._exact_segments, self, type(self).__name__, repr(self))
 
@@ -472,7 +472,7 @@ class Curve(ABC):
         >>> schedule["multiplier"](50), schedule["learning_rate"](50, 3e-4)
         (0.5, 0.0001500000071246177)
         """
-        from plateau_jax.export.source import python_source
+        from plateau_jax.tools.export.source import python_source
 
         return python_source(self, peak_value)
 

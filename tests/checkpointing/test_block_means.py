@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 from plateau_jax import StagedCurve
 from torch_bridge import Checkpoints
-from torch_bridge.distributed.processes import rank, world_size
+from torch_bridge.training.distributed.processes import rank, world_size
 
 LENGTH = 4
 """Updates in a block."""

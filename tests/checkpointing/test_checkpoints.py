@@ -36,8 +36,8 @@ from support.training.steps import make_step
 from torch import nn
 
 from torch_bridge import Checkpoints, MetricLog, make_loader
-from torch_bridge.checkpointing import file_format, saving
-from torch_bridge.checkpointing.saving import BackgroundSave
+from torch_bridge.training.checkpointing import file_format, saving
+from torch_bridge.training.checkpointing.saving import BackgroundSave
 
 SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) / 54]
 
@@ -349,7 +349,7 @@ def test_signal_handler_may_save_during_a_save(
 PROGRAM = """
 import sys, torch
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import file_format
+from torch_bridge.training.checkpointing import file_format
 class OneTensor:
     def state_dict(self): return torch.ones(2)
     def load_state_dict(self, state_dict): pass

@@ -30,8 +30,8 @@ from support.lines import Lines, Stop
 from torch import nn
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import checkpoints as checkpoints_module, file_format
-from torch_bridge.checkpointing.loading import SavedCheckpoint
+from torch_bridge.training.checkpointing import checkpoints as checkpoints_module, file_format
+from torch_bridge.training.checkpointing.loading import SavedCheckpoint
 
 # Something happens at the n-th operation on the disk.
 

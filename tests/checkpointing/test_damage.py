@@ -22,10 +22,10 @@ from support.training.steps import make_step
 from torch import nn
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import loading, stored_values
-from torch_bridge.checkpointing.checkpoint_dirs import CheckpointDir, Manifest
-from torch_bridge.checkpointing.file_format import rank_file
-from torch_bridge.checkpointing.loading import SavedCheckpoint
+from torch_bridge.training.checkpointing import loading, stored_values
+from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir, Manifest
+from torch_bridge.training.checkpointing.file_format import rank_file
+from torch_bridge.training.checkpointing.loading import SavedCheckpoint
 
 MANIFEST = "checkpoint.json"
 TENSORS = "rank-0.safetensors"

@@ -16,9 +16,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Optimizer
 
 from torch_bridge import Checkpoints
-from torch_bridge.distributed.dtensors import local_shard
-from torch_bridge.distributed.plain_names import plain_state
-from torch_bridge.distributed.processes import gather
+from torch_bridge.training.distributed.dtensors import local_shard
+from torch_bridge.training.distributed.plain_names import plain_state
+from torch_bridge.training.distributed.processes import gather
 
 pytestmark = [pytest.mark.slow, pytest.mark.ranks(2)]
 

@@ -32,8 +32,8 @@ from torch_bridge import (
     make_loader,
     random_states,
 )
-from torch_bridge.checkpointing import checkpoints as checkpoints_module
-from torch_bridge.distributed.processes import rank, world_size
+from torch_bridge.training.checkpointing import checkpoints as checkpoints_module
+from torch_bridge.training.distributed.processes import rank, world_size
 
 UPDATES = 12
 

@@ -25,8 +25,8 @@ from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.checkpointing import file_format
-from torch_bridge.distributed.processes import rank
+from torch_bridge.training.checkpointing import file_format
+from torch_bridge.training.distributed.processes import rank
 
 pytestmark = [pytest.mark.slow, pytest.mark.ranks(2)]
 

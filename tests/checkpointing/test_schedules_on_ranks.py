@@ -19,11 +19,11 @@ from torch.optim import SGD
 
 from plateau_jax import Curve, HoldUntilFlat, StagedCurve
 from torch_bridge import Checkpoints, TrainStep, follow, lambda_lr
-from torch_bridge.checkpointing import checkpoints, saving
-from torch_bridge.checkpointing.file_format import name_of_rank
-from torch_bridge.checkpointing.parts import check_same_order
-from torch_bridge.checkpointing.saving import _digests, _with_names_of_rank
-from torch_bridge.distributed import processes
+from torch_bridge.training.checkpointing import checkpoints, saving
+from torch_bridge.training.checkpointing.file_format import name_of_rank
+from torch_bridge.training.checkpointing.parts import check_same_order
+from torch_bridge.training.checkpointing.saving import _digests, _with_names_of_rank
+from torch_bridge.training.distributed import processes
 
 # A model that is built on a thread would draw from random numbers that all threads share.
 NET = Net()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed import checkpoint as dcp
 
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.checkpointing.states import read_structure, split_state
+from torch_bridge.training.checkpointing.states import read_structure, split_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 

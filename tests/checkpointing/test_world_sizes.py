@@ -23,10 +23,10 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.checkpointing.loading import SavedCheckpoint
-from torch_bridge.distributed.dtensors import local_shard
-from torch_bridge.distributed.plain_names import plain_state
-from torch_bridge.distributed.processes import rank, world_size
+from torch_bridge.training.checkpointing.loading import SavedCheckpoint
+from torch_bridge.training.distributed.dtensors import local_shard
+from torch_bridge.training.distributed.plain_names import plain_state
+from torch_bridge.training.distributed.processes import rank, world_size
 
 pytestmark = pytest.mark.slow
 

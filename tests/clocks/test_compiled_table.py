@@ -13,7 +13,7 @@ from support.numerics.borders import curves_near_borders
 
 from plateau_jax import StagedCurve
 from torch_bridge import multiplier, tensors
-from torch_bridge.clocks import table
+from torch_bridge.training.device_clocks import table
 
 _compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 """The import of torch's compiler gives this warning."""

@@ -23,10 +23,10 @@ from plateau_jax import (
 )
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from plateau_jax.clocks.position import Position
-from torch_bridge.advice.run_warnings import RunWarnings
-from torch_bridge.clocks import learning_rates
-from torch_bridge.clocks.device_clock import Clock, Counters
-from torch_bridge.training.loss_normalizer import join_words, split_count
+from torch_bridge.training.device_clocks import learning_rates
+from torch_bridge.training.device_clocks.device_clock import Clock, Counters
+from torch_bridge.training.train_step.loss_normalizer import join_words, split_count
+from torch_bridge.training.train_step.run_warnings import RunWarnings
 
 CPU = torch.device("cpu")
 LOSS = torch.tensor(0.5)

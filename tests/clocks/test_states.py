@@ -18,7 +18,7 @@ from support.schedulers.runs import learning_rate
 from support.trees import equal_trees
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
-from torch_bridge.clocks import learning_rates
+from torch_bridge.training.device_clocks import learning_rates
 
 pytestmark = [
     pytest.mark.usefixtures("short_windows", "small_tables"),

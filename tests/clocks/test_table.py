@@ -15,7 +15,7 @@ from support.training.cuda_graphs.graphs import no_waiting
 from plateau_jax import PlateauCurve, stack
 from plateau_jax.numerics.exact import round_to_float32
 from torch_bridge import multiplier, tensors
-from torch_bridge.clocks import table
+from torch_bridge.training.device_clocks import table
 
 MAX_STEP = 2**31 - 1
 cases = curves_and_steps((0, 1, 2, 18, 19, 30), scaled=True)

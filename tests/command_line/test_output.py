@@ -27,10 +27,10 @@ from plateau_jax import (
     fit_losses,
     plot,
 )
-from plateau_jax.__main__ import main
-from plateau_jax.curves import plots
 from plateau_jax.curves.curve import Curve
-from plateau_jax.drawing.segment_table import segment_table
+from plateau_jax.tools.command_line.main import main
+from plateau_jax.tools.drawing import plots
+from plateau_jax.tools.drawing.segment_table import segment_table
 
 PrintedBy = Callable[[str], str]
 DrawnPlots = list[tuple[list[Curve], float]]

@@ -13,7 +13,7 @@ import pytest
 from support.commands import AT_A_TERMINAL
 
 from plateau_jax import PlateauCurve
-from plateau_jax.__main__ import main
+from plateau_jax.tools.command_line.main import main
 
 COMMAND = [sys.executable, "-m", "plateau_jax"]
 ERROR = b"python -m plateau_jax: error: "
@@ -159,7 +159,7 @@ def test_examples_in_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         served.append(page)
 
     # The page would be served until Ctrl-C.
-    monkeypatch.setattr("plateau_jax.design.server.serve", serve)
+    monkeypatch.setattr("plateau_jax.tools.design.server.serve", serve)
     monkeypatch.chdir(tmp_path)
     num_designs = 0
     for example in examples_in_help():

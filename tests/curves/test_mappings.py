@@ -36,7 +36,7 @@ from plateau_jax import (
     scale_by_curve,
     stack,
 )
-from plateau_jax.theory.comparison import Comparison
+from plateau_jax.tools.theory.comparison import Comparison
 from torch_bridge import TrainStep, follow, lambda_lr
 
 Place = Callable[[Any], Any]

@@ -11,7 +11,7 @@ from torch.nested import nested_tensor
 from torch.utils.data import IterableDataset
 
 from torch_bridge import make_loader, prefetch
-from torch_bridge.data.prefetching import _dense_parts
+from torch_bridge.training.data.prefetching import _dense_parts
 
 
 class Endless(IterableDataset[int]):

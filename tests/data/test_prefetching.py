@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils import _pytree as pytree
 
 from torch_bridge import make_loader, prefetch
-from torch_bridge.data.prefetching import _dense_parts
+from torch_bridge.training.data.prefetching import _dense_parts
 
 pytestmark = WORKERS
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 from support.design.design import served
 
-from plateau_jax.design.answers import initial_curves
+from plateau_jax.tools.design.answers import initial_curves
 
 
 # One for each file: two of playwright's loops in one process exclude each other.

@@ -17,13 +17,13 @@ from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.design.answers import (
+from plateau_jax.tools.design.answers import (
     answer_page,
     choices_per_field,
     initial_curves,
     warmup_arguments,
 )
-from plateau_jax.design.handles import MAX_HANDLES, curve_and_peak_handles
+from plateau_jax.tools.design.handles import MAX_HANDLES, curve_and_peak_handles
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
 STAGES = [(4, 1.0), (16,), (0, 0.5), (10, 0.1, "exponential"), (10, 0.0, "1-sqrt")]
@@ -428,7 +428,7 @@ def test_pictures_of_shapes_fall_and_rise():
             assert rising == sorted(rising)
 
 
-PAGE = files("plateau_jax.design") / "page"
+PAGE = files("plateau_jax.tools.design") / "page"
 
 
 def luminance(colour):

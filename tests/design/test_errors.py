@@ -8,7 +8,7 @@ from support.design.design import PEAK, answer_about, fault_of
 from support.forecasts.logs import LOSSES, STEPS, csv_of, opened
 
 from plateau_jax import PlateauCurve, StagedCurve
-from plateau_jax.design.answers import answer_page
+from plateau_jax.tools.design.answers import answer_page
 
 GOOD = PlateauCurve(300, warmup_steps=30, plateaus=[(0, 70)], min_lr_ratio=0.1).to_dict()
 STAGES = StagedCurve([(20, 1.0), (80,), (50, 0.0, "1-sqrt")]).to_dict()

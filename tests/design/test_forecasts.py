@@ -11,9 +11,9 @@ from support.forecasts.logs import CURVE, LOSSES, PEAK, RUN, STEPS, csv_of, open
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.arguments.curve_warning import suppress_warnings, warn
-from plateau_jax.design import forecasts
-from plateau_jax.design.answers import answer_page
-from plateau_jax.forecasts.fitted_law import fit_named_runs
+from plateau_jax.tools.design import forecasts
+from plateau_jax.tools.design.answers import answer_page
+from plateau_jax.tools.forecasts.fitted_law import fit_named_runs
 
 WSD = PlateauCurve(2000, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
 FIT = fit_losses(RUN)

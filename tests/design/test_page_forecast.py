@@ -11,7 +11,7 @@ from support.design.page import DROP
 from support.forecasts.logs import CURVE as COSINE, LOSSES, PEAK, RUN, STEPS, csv_of, rows_of
 
 from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.design.answers import initial_curves
+from plateau_jax.tools.design.answers import initial_curves
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from playwright.sync_api import expect
 from support.design.page import COSINE, DROP, PEAK, STABLE, STAGED
 
 from plateau_jax import compare
-from plateau_jax.design.questions import MAX_CURVES
-from plateau_jax.theory import comparison
+from plateau_jax.tools.design.questions import MAX_CURVES
+from plateau_jax.tools.theory import comparison
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from support.damage import damage, removed, replaced_by
 from support.design.design import request, served
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
-from plateau_jax.design.answers import answer_request
+from plateau_jax.tools.design.answers import answer_request
 
 # Valid questions.
 

@@ -16,8 +16,8 @@ from support.commands import AT_A_TERMINAL
 from support.design.design import ask, request, served
 
 from plateau_jax import PlateauCurve
-from plateau_jax.__main__ import main
-from plateau_jax.design.server import MAX_BODY_BYTES, Server, serve
+from plateau_jax.tools.command_line.main import main
+from plateau_jax.tools.design.server import MAX_BODY_BYTES, Server, serve
 
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
 QUESTION = {"curves": [{"curve": CURVE.to_dict(), "peak": 3e-4}], "step": 5, "runs": []}
@@ -239,7 +239,7 @@ def test_closing_tab_does_not_stop_the_server(server, capfd):
 def test_internal_error_is_answered(server, monkeypatch, capfd):
     failing = Mock(side_effect=KeyError("a bug"))
     with monkeypatch.context() as patch:
-        patch.setattr("plateau_jax.design.server.answer_request", failing)
+        patch.setattr("plateau_jax.tools.design.server.answer_request", failing)
         reply = request(server, "POST", "/page", BODY)
     assert reply.status == 500
     assert reply.json == {"error": "this request failed; the terminal shows why"}
@@ -323,7 +323,7 @@ def test_page_starts_with_curves_of_command_line(tmp_path, monkeypatch, argument
         text = json.dumps(curve)
         Path(f"{name}.json").write_text(text)
     started = Mock()
-    monkeypatch.setattr("plateau_jax.design.server.serve", started)
+    monkeypatch.setattr("plateau_jax.tools.design.server.serve", started)
     assert main(["--design", "--peak", "0.5", *arguments.split()]) == 0
     started.assert_called_once_with(ANY, 8700, browser=True)
     (entries, _) = started.call_args.args

@@ -4,7 +4,7 @@ import torch
 from support.training.models import seeded
 from torch import Tensor, nn
 
-from torch_bridge.distributed.dtensors import local_shard
+from torch_bridge.training.distributed.dtensors import local_shard
 
 State = tuple[Tensor, Tensor]
 

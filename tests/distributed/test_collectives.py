@@ -7,8 +7,8 @@ import torch
 from support.distributed.processes import error_of
 from support.distributed.threads import on_ranks
 
-from torch_bridge.distributed import processes
-from torch_bridge.distributed.processes import in_lockstep
+from torch_bridge.training.distributed import processes
+from torch_bridge.training.distributed.processes import in_lockstep
 
 CPU = torch.device("cpu")
 

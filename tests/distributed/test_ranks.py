@@ -15,9 +15,9 @@ from support.trees import equal_trees
 from torch import nn
 
 from plateau_jax import DataClock, PlateauCurve
-from torch_bridge.distributed import processes
-from torch_bridge.training.loss_normalizer import LossNormalizer
-from torch_bridge.training.optimizers import lightning_counter, nested_optimizers
+from torch_bridge.training.distributed import processes
+from torch_bridge.training.train_step.loss_normalizer import LossNormalizer
+from torch_bridge.training.train_step.optimizers import lightning_counter, nested_optimizers
 
 CURVE = PlateauCurve(40, warmup_steps=4, min_lr_ratio=0.1)
 # A model that is built on a thread would draw from random numbers that all threads share.

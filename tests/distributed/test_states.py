@@ -14,8 +14,8 @@ from support.trees import equal_trees
 from torch import distributed
 
 from torch_bridge import is_main
-from torch_bridge.distributed.plain_names import plain_state
-from torch_bridge.distributed.processes import rank
+from torch_bridge.training.distributed.plain_names import plain_state
+from torch_bridge.training.distributed.processes import rank
 
 pytestmark = [pytest.mark.slow, pytest.mark.ranks(2)]
 

@@ -16,8 +16,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torch_bridge import Checkpoints
-from torch_bridge.distributed.plain_names import load_plain_state, plain_state
-from torch_bridge.training.optimizer_states import load_optimizer
+from torch_bridge.training.distributed.plain_names import load_plain_state, plain_state
+from torch_bridge.training.train_step.optimizer_states import load_optimizer
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

@@ -20,7 +20,7 @@ PATHS = {
 FOLDERS = [
     file.parent
     for package in ("plateau_jax", "torch_bridge")
-    for file in sorted((ROOT / package).glob("*/__init__.py"))
+    for file in sorted((ROOT / package).glob("*/**/__init__.py"))
 ]
 
 

@@ -18,7 +18,7 @@ from support.docs.pages import PAGES, all_blocks
 from support.programs import EXAMPLES
 
 from plateau_jax import PlateauCurve, StagedCurve, compare
-from plateau_jax.__main__ import main
+from plateau_jax.tools.command_line.main import main
 from torch_bridge import Checkpoints, TrainStep, count_updates
 
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -173,7 +173,7 @@ def test_commands_open_the_design_page(
     def serve(curves: list[dict[str, Any]], *_: Any, **__: Any) -> None:
         opened.extend(curves)
 
-    monkeypatch.setattr("plateau_jax.design.server.serve", serve)
+    monkeypatch.setattr("plateau_jax.tools.design.server.serve", serve)
     arguments = shlex.split(command, comments=True)[3:]
     assert main(arguments) == 0
     assert opened

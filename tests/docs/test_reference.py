@@ -13,7 +13,7 @@ from support.surface.sections import recorded_lines
 
 import plateau_jax
 import torch_bridge
-from plateau_jax.option_parser import command_line_parser
+from plateau_jax.tools.command_line.option_parser import command_line_parser
 
 REFERENCE = ROOT / "docs" / "reference"
 PACKAGES: dict[str, ModuleType] = {"plateau_jax": plateau_jax, "torch_bridge": torch_bridge}

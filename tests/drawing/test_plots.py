@@ -16,7 +16,7 @@ from support.numerics.shapes import SAMPLES
 from support.wrong import wrong
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve, compare, plot
-from plateau_jax.drawing.sampling import shaded_spans
+from plateau_jax.tools.drawing.sampling import shaded_spans
 
 mpl.use("Agg")
 

@@ -20,7 +20,7 @@ from support.schedulers.runs import peaks
 
 from plateau_jax import Curve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.export.vectors import vectors_as_json
+from plateau_jax.tools.export.vectors import vectors_as_json
 
 PEAK = 3e-4
 C_PROGRAM = ROOT / "examples" / "curve_in_c.py"

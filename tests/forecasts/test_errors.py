@@ -18,7 +18,7 @@ from support.wrong import wrong
 
 from plateau_jax import BatchPlan, LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.logged_lrs.logs import UnclearLogError
+from plateau_jax.tools.logged_lrs.logs import UnclearLogError
 
 RUN = logged(CURVE)
 LOSSES = RUN.losses

@@ -7,8 +7,8 @@ import pytest
 from support.forecasts.logs import logged
 
 from plateau_jax import BatchPlan, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.forecasts.forecast_reasons import list_reasons
-from plateau_jax.forecasts.loss_interval import ForecastTerms
+from plateau_jax.tools.forecasts.forecast_reasons import list_reasons
+from plateau_jax.tools.forecasts.loss_interval import ForecastTerms
 
 CURVE = PlateauCurve(20_000, warmup_steps=1000)
 WSD = PlateauCurve(1500, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")

@@ -18,7 +18,7 @@ from support.examples import examples
 from support.forecasts.logs import csv_of, logged, rows_of
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.logged_lrs.logs import UnclearLogError
+from plateau_jax.tools.logged_lrs.logs import UnclearLogError
 
 CURVE = PlateauCurve(300, warmup_steps=100)
 PEAK = 1e-3

@@ -17,7 +17,7 @@ from support.forecasts.logs import LARGEST_LOSS, logged, losses_of
 
 from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.forecasts.loss_comparison import LossDifference
+from plateau_jax.tools.forecasts.loss_comparison import LossDifference
 
 mpl.use("agg")
 

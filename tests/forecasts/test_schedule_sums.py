@@ -12,8 +12,8 @@ from support.numerics.shapes import SAMPLES
 
 from plateau_jax import PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.forecasts.loss_law import schedule_sums
-from plateau_jax.theory.curve_parts import largest_multiplier
+from plateau_jax.tools.forecasts.loss_law import schedule_sums
+from plateau_jax.tools.theory.curve_parts import largest_multiplier
 
 
 def check_sums(curve, peak, steps, tolerance):

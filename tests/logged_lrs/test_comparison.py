@@ -14,7 +14,7 @@ from support.forecasts.logs import rows_of
 
 from plateau_jax import BatchPlan, Curve, LossRun, PlateauCurve, StagedCurve, compare_log
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.logged_lrs.comparison import LogComparison
+from plateau_jax.tools.logged_lrs.comparison import LogComparison
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

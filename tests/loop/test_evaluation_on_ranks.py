@@ -11,7 +11,7 @@ from support.training.reads import reads_of
 from torch.distributed.fsdp import fully_shard
 
 from torch_bridge import evaluate
-from torch_bridge.distributed import processes
+from torch_bridge.training.distributed import processes
 
 SPLITS = [
     [[3, 2], [4, 1], [5, 2]],

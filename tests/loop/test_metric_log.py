@@ -16,7 +16,7 @@ from support.wrong import wrong
 
 from plateau_jax import CurveWarning
 from torch_bridge import MetricLog
-from torch_bridge.training.result import StepResult
+from torch_bridge.training.train_step.result import StepResult
 
 _counts = st.integers(0, 2**53)
 

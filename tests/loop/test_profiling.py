@@ -10,7 +10,7 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import EventList, FunctionEvent
 
 from torch_bridge import profile
-from torch_bridge.loop.profiling import _table
+from torch_bridge.training.loop.profiling import _table
 
 
 def seconds(lines, name):

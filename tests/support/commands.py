@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from plateau_jax.__main__ import main
+from plateau_jax.tools.command_line.main import main
 
 AT_A_TERMINAL = [
     sys.executable,

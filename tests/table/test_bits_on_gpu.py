@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import torch_bridge
 from plateau_jax import multiplier, optax_schedule
 from torch_bridge import TrainStep, tensors
-from torch_bridge.clocks import learning_rates
+from torch_bridge.training.device_clocks import learning_rates
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from support.lines import Stop
 from support.training.models import batches
 from support.training.steps import make_step
 
-from torch_bridge.training.status import Status
+from torch_bridge.training.train_step.status import Status
 
 NOTHING = ""
 LOAD = "load a checkpoint, by load_state_dict"

@@ -1,6 +1,5 @@
 """Warnings from watching a program. Nothing here changes a value; `advise=False` turns it off.
 
 `value_advice` (a value that a curve overwrites), `position_warnings` (about a run past the end, or
-stuck at the start), `step_advice` (a scheduler's steps against the optimizer's updates),
-`run_warnings` and `start_check` (of a `TrainStep`).
+stuck at the start), `step_advice` (a scheduler's steps against the optimizer's updates).
 """

@@ -22,6 +22,12 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from plateau_jax import Curve
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
+from plateau_jax.clocks.position import Position
+from plateau_jax.runs.comparison import one_if_equal
+from plateau_jax.runs.record import shortest_decimal
 from torch_bridge.advice.position_warnings import (
     advise_hint,
     describe_updates,
@@ -29,14 +35,6 @@ from torch_bridge.advice.position_warnings import (
     start_message,
     stuck_message,
     value_range,
-)
-from torch_bridge.curve_api import (
-    Curve,
-    Position,
-    checks,
-    one_if_equal,
-    shortest_decimal,
-    warn,
 )
 from torch_bridge.optimizer_traits import updates_made
 

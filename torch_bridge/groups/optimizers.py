@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import checks
+from plateau_jax.arguments import checks
 
 
 def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import checks, warn
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
 
 
 def as_number(value: Any) -> Any:

@@ -7,7 +7,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from torch_bridge.curve_api import AnyClock, AnyCurve, Owner, checks, start, warn
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
+from plateau_jax.clocks.clock import AnyClock
+from plateau_jax.clocks.position import start
+from plateau_jax.curves.curve import AnyCurve
+from plateau_jax.runs.comparison import Owner
 from torch_bridge.groups.options import LEARNING_RATE
 from torch_bridge.optimizer_traits import has_two_steps
 from torch_bridge.schedulers.group_scheduler import GroupScheduler

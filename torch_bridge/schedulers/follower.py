@@ -7,7 +7,10 @@ from typing import Any, cast
 
 from torch.optim import Optimizer
 
-from torch_bridge.curve_api import AnyCurve, Owner, checks, start
+from plateau_jax.arguments import checks
+from plateau_jax.clocks.position import start
+from plateau_jax.curves.curve import AnyCurve
+from plateau_jax.runs.comparison import Owner
 from torch_bridge.groups.options import GroupOption
 from torch_bridge.schedulers.group_scheduler import GroupScheduler
 from torch_bridge.schedulers.scheduler_state import FOLLOWER, state_of_kind

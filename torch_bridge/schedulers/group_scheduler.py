@@ -18,29 +18,26 @@ from typing import Any, ClassVar
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from plateau_jax import Curve
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
+from plateau_jax.clocks.clock import AnyClock, check_clock
+from plateau_jax.clocks.position import (
+    Position,
+    advance_on_host,
+    dump_position,
+    position_after,
+    start,
+)
+from plateau_jax.curves.curve import AnyCurve
+from plateau_jax.curves.several_curves import as_curves
+from plateau_jax.runs.comparison import Owner, one_if_equal, schedules_of
+from plateau_jax.runs.record import dump_records
+from plateau_jax.runs.resume import resume
+from plateau_jax.runs.values_ahead import ValuesAhead
+from plateau_jax.saved_states.formats import reading_state_of
 from torch_bridge.advice.step_advice import StepAdvice, seems_loaded
 from torch_bridge.advice.value_advice import message_at_build, value_message
-from torch_bridge.curve_api import (
-    AnyClock,
-    AnyCurve,
-    Curve,
-    Owner,
-    Position,
-    ValuesAhead,
-    advance_on_host,
-    as_curves,
-    check_clock,
-    checks,
-    dump_position,
-    dump_records,
-    one_if_equal,
-    position_after,
-    reading_state_of,
-    resume,
-    schedules_of,
-    start,
-    warn,
-)
 from torch_bridge.groups.curves_and_peaks import (
     check_peaks_are_known,
     curves_of,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from torch_bridge.curve_api import Format
+from plateau_jax.saved_states.formats import Format
 
 
 class SchedulerState(TypedDict):

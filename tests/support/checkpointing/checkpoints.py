@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from torch_bridge import Checkpoints
-from torch_bridge.checkpointing import saving
-from torch_bridge.distributed.dtensors import local_shard
+from torch_bridge.training.checkpointing import saving
+from torch_bridge.training.distributed.dtensors import local_shard
 
 
 class Part:

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from plateau_jax import Curve
-from plateau_jax.design.answers import answer_page
-from plateau_jax.design.server import Server
+from plateau_jax.tools.design.answers import answer_page
+from plateau_jax.tools.design.server import Server
 
 PEAK = 3e-4
 

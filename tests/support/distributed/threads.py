@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import ReduceOp
 
-from torch_bridge.distributed import processes
-from torch_bridge.distributed.parallelism import Parallelism
-from torch_bridge.training import step
+from torch_bridge.training.distributed import processes
+from torch_bridge.training.distributed.parallelism import Parallelism
+from torch_bridge.training.train_step import step
 
 _LIMIT = 30  # seconds that a rank waits for the others
 

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax import Curve, LossRun, PlateauCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.design.forecasts import open_log
-from plateau_jax.forecasts.loss_law import schedule_sums
+from plateau_jax.tools.design.forecasts import open_log
+from plateau_jax.tools.forecasts.loss_law import schedule_sums
 
 LARGEST_LOSS = 12.0
 """In nats; a larger one could be a perplexity."""

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator
 
-from plateau_jax.option_parser import command_line_parser
+from plateau_jax.tools.command_line.option_parser import command_line_parser
 
 NAME = "python -m plateau_jax"
 

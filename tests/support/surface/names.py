@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from plateau_jax import Curve, CurveScheduler
 from torch_bridge import Checkpoints, MetricLog, follow, lambda_lr, prefetch
-from torch_bridge.data.resumable_loader import ResumableLoader
+from torch_bridge.training.data.resumable_loader import ResumableLoader
 
 
 def names() -> Iterator[str]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from plateau_jax import Curve, StagedCurve
 from torch_bridge import TrainStep
-from torch_bridge.training.result import StepResult
+from torch_bridge.training.train_step.result import StepResult
 
 CURVE = StagedCurve([(10, 1.0), (50,), (40, 0.0)])
 

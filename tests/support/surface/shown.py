@@ -11,13 +11,13 @@ import torch
 import plateau_jax
 import torch_bridge
 from plateau_jax.curves.staged_curve import Stage
-from plateau_jax.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
-from plateau_jax.logged_lrs.comparison import LogComparison
-from plateau_jax.logged_lrs.faults import Fault
 from plateau_jax.schedules.transformation import CountedCurveState, ScaleByCurveState
 from plateau_jax.table.segments import Segment
-from plateau_jax.theory.comparison import Comparison
-from torch_bridge.training.result import StepResult
+from plateau_jax.tools.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
+from plateau_jax.tools.logged_lrs.comparison import LogComparison
+from plateau_jax.tools.logged_lrs.faults import Fault
+from plateau_jax.tools.theory.comparison import Comparison
+from torch_bridge.training.train_step.result import StepResult
 
 PACKAGES: list[Any] = [plateau_jax, torch_bridge]
 

@@ -27,7 +27,7 @@ from plateau_jax import (
     scale_by_curve,
 )
 from torch_bridge import Checkpoints, MetricLog, follow, lambda_lr, make_loader
-from torch_bridge.random_states import get_states_of_process
+from torch_bridge.training.random_states import get_states_of_process
 
 State = Mapping[str, Any]
 

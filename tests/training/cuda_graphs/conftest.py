@@ -9,7 +9,7 @@ from support.training.cuda_graphs.graphs import CPU, Tape
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from torch_bridge.training import step
+from torch_bridge.training.train_step import step
 
 
 class FakeGraph(Tape):

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from training.kinds_of_run import ON_DEVICE
 
 from torch_bridge import DataClock, evaluate, prefetch
-from torch_bridge.clocks import learning_rates
+from torch_bridge.training.device_clocks import learning_rates
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ from support.training.steps import train
 from support.trees import equal_trees
 from support.wrong import wrong
 
-from torch_bridge.training.steppers import check_capturable
+from torch_bridge.training.train_step.steppers import check_capturable
 
 ONES = torch.ones(2)
 

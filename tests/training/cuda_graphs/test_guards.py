@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from plateau_jax import DataClock, StagedCurve
 from torch_bridge import follow
-from torch_bridge.training.cuda_graphs import Guards
+from torch_bridge.training.train_step.cuda_graphs import Guards
 
 
 class Parts(models.Net):

@@ -10,7 +10,7 @@ from torch import tensor
 
 from plateau_jax import CurveWarning
 from torch_bridge import evaluate
-from torch_bridge.training.loss import parse_loss
+from torch_bridge.training.train_step.loss import parse_loss
 
 LOSS = torch.ones((), requires_grad=True)
 ON_META = torch.ones((), device="meta")

@@ -9,7 +9,7 @@ from support.training.steps import make_step, set_loss_scale
 from torch import nn
 from torch.testing import assert_close
 
-from torch_bridge.training.gradients import clip, gradients_of, norm_dtype, total_norm
+from torch_bridge.training.train_step.gradients import clip, gradients_of, norm_dtype, total_norm
 
 
 def split(batch, rows):

@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_bridge import TrainStep
-from torch_bridge.training.cuda_graphs import GraphedUpdate, Guards
-from torch_bridge.training.status import Status
+from torch_bridge.training.train_step.cuda_graphs import GraphedUpdate, Guards
+from torch_bridge.training.train_step.status import Status
 
 CPU = torch.device("cpu")
 WARM_UPS = 3

@@ -1,0 +1,330 @@
+"""`python -m plateau_jax`: print, plot, export, compare and design curves from the shell."""
+
+import argparse
+import csv
+import inspect
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+import plateau_jax
+from plateau_jax.arguments import checks
+from plateau_jax.configuration import curve_from_options, read_curve_file
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.plateau_curve import PlateauCurve
+from plateau_jax.lazy_names import naming_missing_package
+from plateau_jax.tools.command_line.option_parser import command_line_parser
+from plateau_jax.tools.command_line.written_files import (
+    check_replaceable,
+    explain_content,
+    picture_metadata,
+    replacing,
+)
+from plateau_jax.tools.drawing import plots
+from plateau_jax.tools.drawing.sampling import legend_labels
+from plateau_jax.tools.drawing.segment_table import segment_table
+from plateau_jax.tools.export.vectors import vectors_as_json
+from plateau_jax.tools.forecasts.loss_fit import fit_losses
+from plateau_jax.tools.forecasts.loss_run import LossRun
+from plateau_jax.tools.logged_lrs.comparison import LogComparison, compare_log
+from plateau_jax.tools.logged_lrs.log_files import decode_log, parse_log
+from plateau_jax.tools.logged_lrs.logs import UnclearLogError
+from plateau_jax.tools.theory import comparison
+from plateau_jax.tools.theory.comparison import compare
+
+_PORT = 8700
+"""The port of the design page."""
+
+_REPEAT_FIT = "To fit several logs, repeat --fit"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = command_line_parser()
+    options = parser.parse_args(arguments)
+    try:
+        _check_options(options)
+        if options.version:
+            print(f"plateau-jax {plateau_jax.__version__}")
+            return 0
+        if options.design:
+            _serve_design_page(options)
+            return 0
+        curves = _build_curves(options)
+        runs = [_read_run(log, options.peak) for log in options.fit]
+        text = _text(options, curves, runs)
+        _write_files(options, curves, runs)
+    # Matplotlib raises RuntimeError for a format that needs TeX.
+    except (ModuleNotFoundError, OSError, RuntimeError, TypeError, ValueError) as error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+    if options.csv == "-":
+        _write_values(curves[0], options.peak, sys.stdout)
+    elif options.export == "-":
+        print(_exported_text(options, curves), end="")
+    else:
+        print(text)
+    sys.stdout.flush()
+    return 0
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Reject an option without effect, a wrong peak, and a closed standard output."""
+    has_log = options.log is not None
+    problems = {
+        "standard output is closed": sys.stdout is None,
+        "--fit requires --compare": options.fit and not options.compare,
+        "--log requires --peak": has_log and options.peak is None,
+        "--step-column requires --log": options.step_column is not None and not has_log,
+        "--lr-column requires --log": options.lr_column is not None and not has_log,
+        "--port requires --design": options.port is not None and not options.design,
+        "--no-browser requires --design": options.no_browser and not options.design,
+        "--json prints a curve, which has no peak: leave --peak out": (
+            options.json and options.peak is not None
+        ),
+        "--design opens a page: leave --plot out": options.design and options.plot is not None,
+        "--plot - must name a file, such as curve.png": options.plot == Path("-"),
+        f"--plot {options.plot} must name another file than --csv and --export": (
+            str(options.plot) in (options.csv, options.export)
+        ),
+    }
+    _reject(problems)
+    if options.export is not None:
+        _check_export_name(options.export)
+    if not options.force:
+        for file in (options.csv, options.export):
+            if file is not None and file != "-":
+                check_replaceable(Path(file))
+        if options.plot is not None:
+            check_replaceable(_with_suffix(options.plot))
+    if options.peak is not None:
+        checks.peak("peak", options.peak)
+
+
+def _reject(problems: Mapping[str, Any]) -> None:
+    """Raise an error with the first problem that is present."""
+    for problem, is_present in problems.items():
+        if is_present:
+            raise ValueError(problem)
+
+
+def _serve_design_page(options: argparse.Namespace) -> None:
+    """Serve the design page, starting with the curves of the command line, if any."""
+    # Imported here, because the HTTP modules would double the start-up time of every other command.
+    from plateau_jax.tools.design import answers, server
+
+    arguments = _curve_arguments(options)
+    curves: list[Curve] = []
+    if arguments or options.files or options.cooldown:
+        curves = _build_curves(options)
+    names = [Path(file).stem for file in options.files]
+    if arguments:
+        names.insert(0, "Curve")
+    peak = 3e-4 if options.peak is None else options.peak
+    initial = answers.initial_curves(list(zip(names, curves, strict=True)), peak)
+    port = _PORT if options.port is None else options.port
+    server.serve(initial, port, browser=not options.no_browser)
+
+
+def _build_curves(options: argparse.Namespace) -> list[Curve]:
+    """Return the curve that the options describe, if any, and those of --from."""
+    arguments = _curve_arguments(options)
+    has_length = "total_steps" in arguments or "stages" in arguments
+    takes_several = options.compare or options.design
+    problems = {
+        "no curve: give TOTAL, --stage STEPS or --from FILE": not has_length and not options.files,
+        "--from takes a curve as it is: leave out TOTAL and the options of a curve": (
+            arguments and options.files and not takes_several
+        ),
+    }
+    _reject(problems)
+
+    curves: list[Curve] = []
+    if arguments:
+        curves.append(curve_from_options(arguments))
+    curves.extend(_read_curve(file) for file in options.files)
+    if options.cooldown:
+        at, steps = options.cooldown
+        curves = [curve.cooldown(at, steps) for curve in curves]
+    if len(curves) > 1:
+        _reject_options_for_one_curve(options, len(curves))
+    return curves
+
+
+def _reject_options_for_one_curve(options: argparse.Namespace, num_curves: int) -> None:
+    exports_python = options.export is not None and _is_python_file(options.export)
+    takes_one_curve = {
+        "--csv": options.csv is not None,
+        "--json": options.json,
+        f"--export {options.export}": exports_python,
+        "--segments": options.segments,
+        "--log": options.log is not None,
+    }
+    for option, is_given in takes_one_curve.items():
+        if is_given:
+            raise ValueError(f"{option} takes one curve, not {num_curves}")
+
+
+def _check_export_name(file: str) -> None:
+    if Path(file).suffix.lower() not in (".py", ".json") and file != "-":
+        raise ValueError(f"--export {file} must end in .py or .json; for values, use --csv")
+
+
+def _is_python_file(file: str) -> bool:
+    """Return True if --export writes a Python file, False if it writes test vectors."""
+    return Path(file).suffix.lower() != ".json"
+
+
+def _curve_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of the curve that the options describe; empty if there is none."""
+    arguments: dict[str, Any] = {}
+    parameters = inspect.signature(PlateauCurve).parameters
+    for name in (*parameters, "wsd", "decay_steps", "stages", "start"):
+        value = getattr(options, name)
+        if value is not None:
+            arguments[name] = value
+    return arguments
+
+
+def _read_curve(file: str) -> Curve:
+    """Read the mapping that describes a curve. The file "-" is standard input."""
+    content = _read_bytes(file)
+    try:
+        explanation = explain_content(content)
+        if explanation:
+            raise ValueError(explanation)
+        return read_curve_file(file, content)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _read_bytes(file: str) -> bytes:
+    if file == "-":
+        _reject({"standard input is closed": sys.stdin is None})
+        return sys.stdin.buffer.read()
+    return Path(file).read_bytes()
+
+
+def _read_run(fit: Sequence[str], peak: float | None) -> LossRun:
+    """Read the run of a --fit, from a log and optionally the file of its curve."""
+    log, *curves = fit
+    if len(curves) > 1:
+        problem = f"--fit takes a log and its curve, not {len(curves)} curves"
+        raise ValueError(f"{problem}. {_REPEAT_FIT}")
+    if not curves:
+        return LossRun.read(log)
+    try:
+        curve = _read_curve(curves[0])
+    except ValueError as error:
+        problem = f"the second file of --fit must be a curve ({error})"
+        raise ValueError(f"{problem}. {_REPEAT_FIT}") from None
+    return LossRun.read(log, curve, peak)
+
+
+def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> str:
+    """Return what to print about the curves: JSON, a comparison, or their segments."""
+    if options.json:
+        return json.dumps(curves[0].to_dict())
+    if options.log is not None:
+        return str(_compare_with_log(options, curves[0]))
+    if runs:
+        names = legend_labels([curve._to_draw() for curve in curves])
+        named_curves = dict(zip(names, curves, strict=True))
+        return str(fit_losses(runs).compare(named_curves, options.peak))
+    if options.compare:
+        table = compare(*curves)
+        if options.peak is None:
+            return str(table)
+        return comparison.as_text(table, options.peak)
+    peak = None
+    if options.peak is not None:
+        peak = np.float32(options.peak)
+    if options.segments:
+        return _segments_as_json(curves[0], peak)
+    return "\n\n".join(segment_table(curve.segments, peak).as_text() for curve in curves)
+
+
+def _compare_with_log(options: argparse.Namespace, curve: Curve) -> LogComparison:
+    log = options.log
+    if log == "-":
+        text = decode_log(_read_bytes(log), "standard input")
+        log = parse_log(text, "standard input").rows
+    try:
+        return compare_log(log, curve, options.peak, step=options.step_column, lr=options.lr_column)
+    except UnclearLogError as error:
+        advice = f"name one with --{error.argument}-column"
+        raise ValueError(f"{error.problem}: {advice}") from None
+
+
+def _segments_as_json(curve: Curve, peak: np.float32 | None) -> str:
+    """Return the segments as JSON; with a peak, levels are learning rates."""
+    segments: list[dict[str, Any]] = []
+    for segment in curve.segments:
+        if peak is not None:
+            segment = segment._replace(
+                start=float(peak * np.float32(segment.start)),
+                end=float(peak * np.float32(segment.end)),
+            )
+        segments.append(segment._asdict())
+    return json.dumps(segments)
+
+
+def _write_files(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> None:
+    """Write the files that the options name. Notes go to standard error: the output may be data."""
+    if options.plot is not None:
+        _write_picture(curves, _with_suffix(options.plot), options.peak)
+    for (log, *_), run in zip(options.fit, runs, strict=True):
+        note = f"{log}: {len(run.steps)} logged losses, up to step {run.steps[-1]}"
+        print(note, file=sys.stderr)
+    if options.csv is not None and options.csv != "-":
+        with replacing(Path(options.csv)) as temporary, temporary.open("w", newline="") as file:
+            _write_values(curves[0], options.peak, file)
+        print(f"wrote {options.csv}", file=sys.stderr)
+    if options.export is not None and options.export != "-":
+        text = _exported_text(options, curves)
+        with replacing(Path(options.export)) as temporary:
+            temporary.write_text(text, encoding="ascii")
+        print(f"wrote {options.export}", file=sys.stderr)
+
+
+def _exported_text(options: argparse.Namespace, curves: list[Curve]) -> str:
+    """Return the text of the file that --export names."""
+    if _is_python_file(options.export):
+        return curves[0].to_source(options.peak)
+    peak = 1.0
+    if options.peak is not None:
+        peak = float(checks.peak("peak", options.peak))
+    return vectors_as_json(curves, peak)
+
+
+def _with_suffix(picture: Path) -> Path:
+    if picture.suffix:
+        return picture
+    return picture.with_suffix(".png")
+
+
+def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:
+    with naming_missing_package("--plot", "plot"):
+        from matplotlib.figure import Figure  # an optional dependency
+
+    if peak is None:
+        peak = 1.0
+    figure: Any = Figure(figsize=(8, 4), layout="constrained")
+    plots.plot(curves, peak_value=peak, ax=figure.subplots())
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, metadata=picture_metadata(path))
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def _write_values(curve: Curve, peak: float | None, file: TextIO) -> None:
+    """Write the learning rate of every step as CSV."""
+    if peak is None:
+        peak = 1.0
+    chunk = 1 << 16  # steps; a curve may have 2**31, too many for one array
+    writer = csv.writer(file)
+    writer.writerow(["step", "learning_rate"])
+    for first in range(0, curve.total_steps + 1, chunk):
+        steps = range(first, min(first + chunk, curve.total_steps + 1))
+        writer.writerows(zip(steps, map(str, curve.learning_rate(steps, peak)), strict=True))

@@ -1,0 +1,298 @@
+"""Answers to the requests of the design page: a JSON value in, a JSON value out."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Message, message_of
+from plateau_jax.arguments.curve_warning import suppress_warnings
+from plateau_jax.configuration import curve_from_text
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
+from plateau_jax.curves.staged_curve import StagedCurve
+from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
+from plateau_jax.table.exact_segments import end_of_rise
+from plateau_jax.tools.design import source
+from plateau_jax.tools.design.forecasts import fit_runs, forecast_curves, open_log
+from plateau_jax.tools.design.handles import curve_and_peak_handles
+from plateau_jax.tools.design.questions import (
+    MAX_CURVES,
+    MAX_RUNS,
+    advice_about,
+    check_count,
+    check_size,
+    parse_fields,
+    parse_object,
+    placed_message,
+    typed_peak,
+)
+from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw, thin_out
+from plateau_jax.tools.drawing.segment_table import segment_table
+from plateau_jax.tools.forecasts.loss_comparison import NOTE as FORECAST_NOTE
+from plateau_jax.tools.theory.comparison import (
+    LeastBound,
+    minimize_bound,
+    note,
+    peak_at_equal_length,
+)
+from plateau_jax.tools.theory.curve_parts import largest_multiplier
+
+_MAX_POINTS = 20_000
+_MAX_ROWS = 200
+_LARGEST_LIKELY_PEAK = 10.0
+_SHAPE_STEPS = 32
+"""Number of steps in the small picture of a shape."""
+
+_DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 80)], decay_shape="1-sqrt")
+
+
+# The beginning
+
+
+def initial_curves(named_curves: Sequence[tuple[str, Curve]], peak: float) -> list[dict[str, Any]]:
+    """Return the page's initial curves.
+
+    A single curve is compared with a cosine of the same length and warmup.
+    """
+    if len(named_curves) > MAX_CURVES:
+        raise ValueError(f"--design takes at most {MAX_CURVES} curves, not {len(named_curves)}")
+    initial = list(named_curves) or [("Stable + cooldown", _DEFAULT_CURVE)]
+    if len(initial) == 1:
+        _, curve = initial[0]
+        with suppress_warnings():  # the curve itself has warned of its warmup
+            cosine = PlateauCurve(curve.total_steps, **warmup_arguments(curve))
+        initial.insert(0, ("Cosine", cosine))
+    return [{"name": name, "peak": peak, "curve": curve.to_dict()} for name, curve in initial]
+
+
+def warmup_arguments(curve: Curve) -> dict[str, Any]:
+    """Return the arguments that give a `PlateauCurve` of the same length the warmup of a curve.
+
+    >>> from plateau_jax import StagedCurve
+    >>> warmup_arguments(StagedCurve([(500, 1.0), (6_000,), (3_500, 0.0)]))
+    {'warmup_steps': 500}
+    """
+    if isinstance(curve, PlateauCurve):
+        names = "warmup_steps", "init_lr_ratio", "warmup_shape"
+        return {name: getattr(curve, name) for name in names}
+    end = end_of_rise(curve._exact_segments)
+    if curve(end) == 0:  # a curve of zeros has no warmup
+        return {"warmup_steps": 0}
+    return {"warmup_steps": min(end, curve.total_steps - 1)}  # a step must remain to decay
+
+
+def choices_per_field() -> dict[str, list[dict[str, Any]]]:
+    """Return the shapes that each field can have, in the order of the page."""
+    return {
+        "warmup_shape": [_describe_shape(name) for name in get_args(WarmupShape)],
+        "decay_shape": [_describe_shape(name) for name in JOINING_ZERO],
+        "shape": [_describe_shape(name) for name in SHAPES],
+    }
+
+
+def _describe_shape(name: str) -> dict[str, Any]:
+    """Return a shape, the initial P of a formula, and levels of a stage that falls or rises."""
+    power = SHAPES[name].initial_power
+    shape = name.replace("P", power or "")
+    reaches_zero = name in JOINING_ZERO
+    low = 0.0 if reaches_zero else 0.1
+    falling = StagedCurve([(_SHAPE_STEPS, low, shape)], start=1.0)
+    rising = StagedCurve([(_SHAPE_STEPS, 1.0, shape)], start=low)
+    steps = np.arange(_SHAPE_STEPS + 1)
+    levels = {
+        "falling": _rounded(falling(steps), 4),
+        "rising": _rounded(rising(steps), 4),
+    }
+    return {"name": name, "power": power, "levels": levels}
+
+
+def _rounded(levels: NDArray[np.float32], digits: int) -> list[float]:
+    """Return levels with fewer digits, which suffice for a picture."""
+    return np.round(levels.astype(np.float64), digits).tolist()
+
+
+# The page
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A curve and its peak, as the user typed them: their faults are a part of the answer."""
+
+    curve: Any = None
+    peak: Any = None
+
+
+@dataclass(frozen=True)
+class _PageQuestion:
+    curves: list[_Entry]
+    describe: bool = True
+    step: int | None = None
+    runs: list[str] | None = None
+
+
+def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
+    """{"curves": [{"curve", "peak"}, …], "describe", "step", "runs"} -> what the page shows.
+
+    The answer describes the curves, unless `describe` is false. The rest of it is about the curves
+    without a fault: their learning rates at `step`, and, given the `runs` from `open_log`, their
+    bounds and forecasts. Bounds and forecasts take longest: while a handle is dragged, the picture
+    must not wait for them.
+    """
+    asked = parse_fields(_PageQuestion, question)
+    check_count("curves", asked.curves, MAX_CURVES)
+    described = [_describe(json.dumps((entry.curve, entry.peak))) for entry in asked.curves]
+    curves = [(curve, peak) for curve, peak, _ in described if curve]
+
+    answer: dict[str, Any] = {}
+    if asked.describe:
+        answer["curves"] = [description for *_, description in described]
+    if asked.step is not None:
+        step = checks.at_least("step", asked.step, 0)
+        answer["learning_rates"] = _learning_rates(curves, step)
+    if asked.runs is not None:
+        check_count("runs", asked.runs, MAX_RUNS)
+        answer["ratios"] = compare_curves(curves)
+        is_scaled = any(curve.unit is not None for curve, _ in curves)
+        answer["note"] = note(is_scaled=is_scaled)
+        answer["forecasts"] = []
+        if asked.runs:
+            answer |= _forecasts(tuple(asked.runs), curves)
+    return answer
+
+
+def _learning_rates(curves: Sequence[tuple[Curve, float]], step: int) -> list[float]:
+    """Return the learning rate of each curve at a step, with six digits."""
+    lrs = [curve.learning_rate(step, peak) for curve, peak in curves]
+    return [float(f"{lr:.6g}") for lr in lrs]
+
+
+def _forecasts(runs: tuple[str, ...], curves: Sequence[tuple[Curve, float]]) -> dict[str, Any]:
+    fits = fit_runs(runs)
+    forecasts: list[dict[str, Any]] = []
+    if fits.by_peak:
+        forecasts = forecast_curves(fits, curves)
+    return {"fit": fits.answer, "forecasts": forecasts, "forecast_note": FORECAST_NOTE}
+
+
+class _Described(NamedTuple):
+    """A curve, its peak, and what the page shows of them; or None, any peak, and the fault."""
+
+    curve: Curve | None
+    peak: float
+    description: dict[str, Any]
+
+
+# The user changes one curve at a time.
+@lru_cache(64)
+def _describe(text: str) -> _Described:
+    """Describe a curve and its peak, given as JSON text."""
+    arguments, typed = json.loads(text)
+    place: tuple[str, ...] = ("curve",)
+    try:
+        check_size(arguments)
+        with suppress_warnings():  # `advice_about` collects them
+            curve = curve_from_text(arguments)
+        place = ()
+        peak = typed_peak(typed)
+    except (TypeError, ValueError) as error:
+        return _Described(None, 0.0, {"fault": placed_message(message_of(error), place)})
+    return _Described(curve, peak, _describe_curve(curve, peak))
+
+
+def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
+    """Return everything the page shows of a curve."""
+    arguments = curve.to_dict()
+    steps = thin_out(steps_to_draw(curve._exact_segments), _MAX_POINTS)
+    table = segment_table(curve.segments, np.float32(peak), _MAX_ROWS)
+    handles = curve_and_peak_handles(curve, peak)
+    advice = list(advice_about(curve, ("curve",)))
+    advice.extend(placed_message(remark) for remark in _remarks(peak, table.note, len(handles)))
+    return {
+        "curve": arguments,
+        "peak": peak,
+        "total": curve.total_steps,
+        "largest": largest_multiplier(curve, curve.total_steps),
+        "warmup": warmup_arguments(curve),
+        "steps": steps.tolist(),
+        "levels": _rounded(curve(steps), 6),
+        "spans": list(shaded_spans(curve._exact_segments)),
+        "segments": {
+            "columns": [column._asdict() for column in table.columns],
+            "rows": table.rows,
+        },
+        "handles": [asdict(handle) for handle in handles],
+        "optax": source.optax_code(curve, peak),
+        "torch": source.torch_code(curve, peak),
+        "json": source.as_json(arguments),
+        "advice": advice,
+    }
+
+
+def _remarks(peak: float, table_note: str, handles: int) -> Iterator[Message]:
+    """Yield a sentence about an unlikely peak, and about each thing that the page leaves out."""
+    if peak > _LARGEST_LIKELY_PEAK:
+        yield Message(("peak",), f" = {peak:g} is large: learning rates are rarely above 10")
+    if table_note:
+        yield Message((), table_note)
+    if handles == 1:  # the peak's handle alone
+        yield Message((), "The picture has no handles for this curve. Use the fields.")
+
+
+def compare_curves(curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
+    """Return the bound and the best peak of each curve, relative to those of the first, or a fault.
+
+    `peak_ratio` is the ratio at equal length; `best_peak` is a learning rate, the peak of the first
+    curve times this ratio.
+    """
+    return [_compare(curve, *curves[0]) for curve, _ in curves]
+
+
+def _compare(curve: Curve, first: Curve, first_peak: float) -> dict[str, Any]:
+    least = _least_bound(curve)
+    if least is None:
+        return {"fault": "no learning rate above 0"}
+    first_least = _least_bound(first)
+    if first_least is None:
+        return {"fault": "the first curve has no learning rate above 0"}
+    ratio = peak_at_equal_length(curve, least) / peak_at_equal_length(first, first_least)
+    return {
+        "bound": least.bound / first_least.bound,
+        "peak_ratio": ratio,
+        "best_peak": ratio * first_peak,
+    }
+
+
+# The bound of a long curve takes a tenth of a second, and the user changes one curve at a time.
+@lru_cache(64)
+def _least_bound(curve: Curve) -> LeastBound | None:
+    """Return the bound of a curve at its best peak; None if it is 0 at every step."""
+    try:
+        return minimize_bound(curve)
+    except ValueError:
+        return None
+
+
+# Requests
+
+ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "/page": answer_page,
+    "/log": open_log,
+}
+"""The function that answers each path."""
+
+
+def answer_request(path: str, body: bytes) -> dict[str, Any]:
+    """Parse a request's body and answer it.
+
+    Raises:
+        TypeError: The body is not a question for this path; the message begins with the path of the
+            wrong value, as in `runs[0].steps`.
+        ValueError: Likewise, or the body is not JSON.
+    """
+    return ANSWERS[path](parse_object(body))

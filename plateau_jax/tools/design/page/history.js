@@ -1,0 +1,106 @@
+// The state that the user edits: undo and redo, what survives a reload of the tab, and the parts at
+// a path.
+
+const MAX_SAVED = 100;  // states before the present one, and after it
+
+export class History {
+  #past;
+  #future;
+  #key = null;
+
+  // `past` and `future` are those that an earlier history saved.
+  constructor({ present, past = [], future = [] }) {
+    this.present = present;
+    this.#past = past;
+    this.#future = future;
+  }
+
+  get saved() {
+    return {
+      past: this.#past.slice(-MAX_SAVED),
+      present: this.present,
+      future: this.#future.slice(-MAX_SAVED),
+    };
+  }
+
+  // Successive changes with the same key, such as those of one drag, form one undo step. Null never
+  // merges.
+  change(key, next) {
+    if (JSON.stringify(next) === JSON.stringify(this.present)) return;
+    if (key === null || key !== this.#key) this.#past.push(this.present);
+    this.#future = [];
+    this.#key = key;
+    this.present = next;
+  }
+
+  // Change the state without an undo step.
+  replace(next) {
+    this.present = next;
+    this.#key = null;
+  }
+
+  // Let the next change begin a new undo step, whatever its key.
+  endStep() {
+    this.#key = null;
+  }
+
+  undo() {
+    this.#travel(this.#past, this.#future);
+  }
+
+  redo() {
+    this.#travel(this.#future, this.#past);
+  }
+
+  get canUndo() {
+    return this.#past.length > 0;
+  }
+
+  get canRedo() {
+    return this.#future.length > 0;
+  }
+
+  #travel(from, to) {
+    if (!from.length) return;
+    to.push(this.present);
+    this.present = from.pop();
+    this.#key = null;
+  }
+}
+
+// The value at a path of keys; undefined if there is none.
+export const valueAt = (value, path) => path.reduce((inner, key) => inner?.[key], value);
+
+// A copy of the value with the part at the path replaced.
+export function withValue(value, path, replacement) {
+  if (!path.length) return replacement;
+  const copy = structuredClone(value);
+  valueAt(copy, path.slice(0, -1))[path.at(-1)] = replacement;
+  return copy;
+}
+
+const storageKey = (part) => `plateau_jax.tools.design.${part}`;
+
+// The state that was kept before the tab was reloaded; null without one.
+export function loadState(part) {
+  try {
+    return JSON.parse(sessionStorage.getItem(storageKey(part)));
+  } catch {
+    return null;
+  }
+}
+
+// Save what getState() returns when the tab is left: also when it is hidden, because a hidden tab
+// may be discarded. If the storage is blocked, or too small for long curves and logs, the browser
+// asks the user before it reloads the tab.
+export function keepState(part, getState) {
+  const save = (event) => {
+    try {
+      sessionStorage.setItem(storageKey(part), JSON.stringify(getState()));
+    } catch {
+      event.preventDefault();
+    }
+  };
+  addEventListener("beforeunload", save);
+  document.addEventListener("visibilitychange", save);
+}

@@ -1,0 +1,188 @@
+"""The HTTP server of the design page, for browsers on this machine only (the loopback address)."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+import webbrowser
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+
+from plateau_jax.tools.design.answers import ANSWERS, answer_request, choices_per_field
+from plateau_jax.tools.design.questions import MAX_CURVES
+
+_MAX_LOG_BYTES = 64 << 20
+"""The largest log: 50,000 rows of a trainer take some 10 MB."""
+
+MAX_BODY_BYTES = 88 << 20
+"""The largest question: a log in base64, which is a third longer, with a curve."""
+
+_LOOPBACK = "127.0.0.1"
+
+_TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
+
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """An HTTP server of the page and its answers, with one thread per connection.
+
+    Args:
+        port: The port; 0 chooses a free one.
+        curves: The page's initial curves, as `answers.initial_curves` returns them.
+    """
+
+    # The kernel drops connections beyond this backlog, and a browser retries only after seconds.
+    request_queue_size = 128
+    # On Windows, this would let the server take a port that another program is listening on.
+    allow_reuse_address = os.name != "nt"
+
+    def __init__(self, port: int, curves: Sequence[Mapping[str, Any]] = ()) -> None:
+        try:
+            super().__init__((_LOOPBACK, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise OSError(f"--port {port}: {error}; --port 0 chooses a free one") from None
+        self.port: int = self.server_address[1]
+        self.address = f"http://{_LOOPBACK}:{self.port}/"
+        self.initial_state: dict[str, Any] = {
+            "curves": list(curves),
+            "max_curves": MAX_CURVES,
+            "max_log_bytes": _MAX_LOG_BYTES,
+            "shapes": choices_per_field(),
+        }
+        folder = files("plateau_jax.tools.design") / "page"
+        # Read once, so that the path in a request is never used as a path on the disk.
+        self.files = {f"/{file.name}": file.read_bytes() for file in folder.iterdir()}
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore connections that the browser closed; print other errors."""
+        if not isinstance(sys.exception(), ConnectionError):
+            traceback.print_exc()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]  (a handler has no other server)
+
+    def do_GET(self) -> None:
+        path = self._path()
+        if not self._is_local():
+            self._reject_stranger()
+        elif path == "/start":
+            self._send_json(200, self.server.initial_state)
+        elif path in self.server.files:
+            self._send_file(path)
+        else:
+            self._reject_path(path)
+
+    def do_POST(self) -> None:
+        path = self._path()
+        size = self._body_size()
+        if not self._is_local():
+            self._reject_stranger()
+        elif path not in ANSWERS:
+            self._reject_path(path)
+        elif self.headers.get_content_type() != "application/json":
+            # Browsers send the types of forms to other origins without asking first.
+            self._reject(415, "the body must be application/json")
+        elif size > MAX_BODY_BYTES:
+            self._reject(413, f"Content-Length must be at most {MAX_BODY_BYTES}")
+        else:
+            self._answer(path, self.rfile.read(size))
+
+    def _answer(self, path: str, body: bytes) -> None:
+        try:
+            answer = json.dumps(answer_request(path, body))
+        except (TypeError, ValueError) as error:
+            self._reject(400, str(error))
+        except Exception:  # a bug: the page shows the message, and the server continues
+            traceback.print_exc()
+            self._reject(500, "this request failed; the terminal shows why")
+        else:
+            self._send(200, answer.encode(), "application/json")
+
+    # Parts of requests
+
+    def _path(self) -> str:
+        path = self.path.partition("?")[0]
+        return "/page.html" if path == "/" else path
+
+    def _body_size(self) -> int:
+        """Return the length of the body; without a valid header, more than is permitted."""
+        length = self.headers.get("Content-Length", "")
+        if length.isdecimal() and len(length) < 12:
+            return int(length)
+        return MAX_BODY_BYTES + 1
+
+    def _is_local(self) -> bool:
+        """Return False for other hosts and pages.
+
+        A foreign domain may resolve to this address (DNS rebinding).
+        """
+        # Browsers omit the default port, 80.
+        port = "" if self.server.port == 80 else f":{self.server.port}"
+        hosts = [f"{_LOOPBACK}{port}", f"localhost{port}"]
+        origins = [f"http://{host}" for host in hosts]
+        host, origin = self.headers.get("Host"), self.headers.get("Origin")
+        return host in hosts and (origin is None or origin in origins)
+
+    # Replies
+
+    def _reject_stranger(self) -> None:
+        self._reject(403, f"this server answers to its own page only: open {self.server.address}")
+
+    def _reject_path(self, path: str) -> None:
+        self._reject(404, f"there is no {path}; the page is at {self.server.address}")
+
+    def _reject(self, status: int, message: str) -> None:
+        self._send_json(status, {"error": message})
+
+    def _send_file(self, path: str) -> None:
+        extension = path.rpartition(".")[2]
+        self._send(200, self.server.files[path], f"{_TYPES[extension]}; charset=utf-8")
+
+    def _send_json(self, status: int, content: Any) -> None:
+        self._send(status, json.dumps(content).encode(), "application/json")
+
+    def _send(self, status: int, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
+        """Log nothing: the terminal is for the address and for errors."""
+
+
+def serve(curves: Sequence[Mapping[str, Any]], port: int, *, browser: bool) -> None:
+    """Serve the page until Ctrl-C.
+
+    Raises:
+        OSError: The port is in use, not permitted, or outside 0 … 65535.
+    """
+    with Server(port, curves) as server, suppress(KeyboardInterrupt):
+        print(f"The page is at {server.address} (Ctrl-C stops the server)", flush=True)
+        # The command line lets SIGPIPE end the process. Here closing a tab midway would do so.
+        if hasattr(signal, "SIGPIPE"):
+            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        if browser:
+            # In a thread, because opening a browser may block, and the page needs a running server.
+            threading.Thread(target=webbrowser.open, args=[server.address], daemon=True).start()
+        server.serve_forever()

@@ -1,0 +1,122 @@
+"""Plots in matplotlib Axes: of curves, and of losses over steps with forecasts."""
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from plateau_jax.arguments import checks
+from plateau_jax.lazy_names import naming_missing_package
+from plateau_jax.table.exact_segments import ExactSegment
+from plateau_jax.tools.drawing.sampling import (
+    FILLS,
+    OPACITY,
+    CurveToDraw,
+    legend_labels,
+    shaded_spans,
+    steps_to_draw,
+)
+
+# Different styles keep lines distinct in black and white.
+LINE_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
+
+# For the same reason, a warmup is hatched.
+HATCHES = {"warmup": "////", "plateau": None}
+
+
+def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
+    """Plot the learning rates of curves in one Axes; see `plateau_jax.plot`."""
+    peak = checks.peak("peak_value", peak_value)
+    if ax is None:
+        ax = current_axes()
+
+    is_single = len(curves) == 1
+    handles: list[Any] = []
+    if is_single and not ax.lines:
+        handles += _shade_spans(ax, curves[0].segments)
+    labels = legend_labels(curves)
+    for curve, label, style in zip(curves, labels, cycle(LINE_STYLES), strict=False):
+        steps = steps_to_draw(curve.segments)
+        handles += ax.plot(steps, peak * curve.values_at(steps), label=label, linestyle=style)
+
+    ax.set_xlabel("step")
+    if peak_value == 1.0:
+        ax.set_ylabel("multiplier")
+    else:
+        ax.set_ylabel("learning rate")
+    ax.grid(alpha=0.3)
+    if is_single and curves[0].name is None:
+        handles.pop()  # The line of a single curve without a name needs no entry in the legend.
+    if handles:
+        # Out of the layout, so that a long label does not squeeze the Axes.
+        ax.legend(handles=handles, fontsize="small", handlelength=3.5).set_in_layout(False)
+    return ax
+
+
+def current_axes() -> Any:
+    """Return pyplot's current Axes; say what to install if matplotlib is missing."""
+    with naming_missing_package("plot", "plot"):
+        import matplotlib.pyplot as plt  # optional, and not needed if Axes are given
+    return plt.gca()
+
+
+def _shade_spans(ax: Any, segments: Sequence[ExactSegment]) -> list[Any]:
+    """Shade warmups and plateaus; return the first of each, for the legend."""
+    first_of_each: dict[str, Any] = {}
+    for name, begin, after in shaded_spans(segments):
+        fill = FILLS[name]
+        span = ax.axvspan(
+            begin,
+            after,
+            facecolor=(fill, OPACITY),
+            edgecolor=(fill, 2 * OPACITY),
+            hatch=HATCHES[name],
+            linewidth=0.5,
+            zorder=0.5,
+        )
+        if name not in first_of_each:
+            span.set_label(name)
+            first_of_each[name] = span
+    return list(first_of_each.values())
+
+
+class RunToDraw(NamedTuple):
+    """A run's logged losses, and the law at steps of the run."""
+
+    steps: NDArray[Any]
+    losses: NDArray[Any]
+    fitted_steps: NDArray[Any]
+    fitted_losses: NDArray[Any]
+
+
+class LossLine(NamedTuple):
+    """A forecast over the steps of a curve, and half the widths of its intervals."""
+
+    name: str
+    steps: NDArray[Any]
+    losses: NDArray[Any]
+    half_widths: NDArray[Any]
+
+
+def draw_losses(runs: Sequence[RunToDraw], lines: Sequence[LossLine], ax: Any) -> Any:
+    """Plot runs and forecasts in one Axes; see `LossFit.plot`."""
+    if ax is None:
+        ax = current_axes()
+    for index, run in enumerate(runs):
+        points = ax.plot(run.steps, run.losses, ".", color="0.6", markersize=4, zorder=1)
+        law = ax.plot(run.fitted_steps, run.fitted_losses, color="0.2", linewidth=1)
+        if index == 0:  # One entry in the legend for all runs.
+            points[0].set_label("logged losses")
+            law[0].set_label("fitted law")
+
+    for line, style in zip(lines, cycle(LINE_STYLES), strict=False):
+        (drawn,) = ax.plot(line.steps, line.losses, label=line.name, linestyle=style)
+        low = line.losses - line.half_widths
+        high = line.losses + line.half_widths
+        ax.fill_between(line.steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+
+    ax.set(xlabel="step", ylabel="loss")
+    ax.grid(alpha=0.3)
+    ax.legend(fontsize="small", handlelength=3.5)
+    return ax

@@ -1,0 +1,87 @@
+"""`plot`: several curves in one plot, given as arguments, as a list or as a mapping."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast, overload
+
+from plateau_jax.arguments.checks import short_repr
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.serialization import describes_curve
+from plateau_jax.tools.drawing import axes
+from plateau_jax.tools.drawing.sampling import CurveToDraw
+
+
+@overload
+def plot(
+    curves: Iterable[AnyCurve] | Mapping[str, AnyCurve],
+    /,
+    *,
+    peak_value: float = 1.0,
+    ax: Any = None,
+) -> Any: ...
+@overload
+def plot(*curves: AnyCurve, peak_value: float = 1.0, ax: Any = None) -> Any: ...
+def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
+    """Plot learning rates, peak_value · curve(step), against the step. Needs matplotlib.
+
+    If the Axes have no lines, a single curve is drawn with its warmup and plateaus shaded. For
+    several curves, a legend shows their names, or, if they have none, how they differ. Both are
+    readable in black and white.
+
+    Args:
+        curves: Curves, or one list of curves, or one mapping from names to curves. A mapping that
+            `Curve.from_dict` reads stands for a curve.
+        peak_value: The peak learning rate, by which the curves are multiplied.
+        ax: The matplotlib Axes to draw into; the current ones by default. Limits that you set are
+            kept.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        TypeError: An argument is not a `Curve`.
+        ModuleNotFoundError: matplotlib is not installed, and no Axes were given.
+        ValueError: No curve was given, or `peak_value` is negative, not finite, or positive and
+            below 2⁻¹²⁶.
+
+    >>> from plateau_jax import PlateauCurve
+    >>> cosine, stable = PlateauCurve(1000), PlateauCurve(1000, plateaus=[(0, 80)])
+    >>> ax = plot({"cosine": cosine, "warmup-stable-decay": stable}, peak_value=3e-4)
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('step', 'learning rate')
+    """
+    drawn = [to_draw for _, to_draw in curves_to_draw(curves)]
+    return axes.draw(drawn, peak_value, ax)
+
+
+def curves_to_draw(curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
+    """Return each curve among the arguments of `plot`, and what to draw of it.
+
+    The keys of a mapping become names.
+    """
+    given: Any = curves
+    if len(curves) == 1 and _is_collection(curves[0]):
+        (given,) = curves
+    has_names = isinstance(given, Mapping)
+    items: Iterable[tuple[Any, Any]]
+    if has_names:
+        items = cast("Mapping[Any, Any]", given).items()
+    else:
+        items = enumerate(cast("Iterable[Any]", given))
+    checked: list[tuple[Curve, CurveToDraw]] = []
+    for key, value in items:
+        curve = as_curve(f"curves[{short_repr(key)}]", value)
+        to_draw = curve._to_draw()
+        if has_names:
+            to_draw = to_draw._replace(name=str(key))
+        checked.append((curve, to_draw))
+    if not checked:
+        raise ValueError("there is no curve: pass at least one")
+    return checked
+
+
+def _is_collection(value: Any) -> bool:
+    if describes_curve(value):
+        return False
+    # An array without dimensions passes for an `Iterable`, but cannot be iterated.
+    is_scalar = isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0
+    return isinstance(value, Iterable) and not is_scalar

@@ -1,0 +1,288 @@
+"""`compare_log`: the learning rates of a log against a curve."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Message
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.tools.logged_lrs.faults import Fault, find_faults, lrs_at, peak_limits
+from plateau_jax.tools.logged_lrs.logs import Cell, LogTable, columns_of, read_log, read_lr_cells
+from plateau_jax.tools.logged_lrs.printed import KNOWN_DIGITS, PrintedLrs
+
+_DIGITS_OF_FLOAT32 = 8
+"""Bare numbers with this many digits are not rounded."""
+
+
+@dataclass(frozen=True)
+class LogComparison:
+    """How the learning rates of a log compare with a curve: see `compare_log`.
+
+    Attributes:
+        num_lrs: The number of logged learning rates.
+        digits: The number of significant digits that the log prints; None if it does not show them.
+        counts_from: 1 if the log is explained only if it counts updates from 1, or if it is then on
+            the curve for longer; else 0. Updates in the texts of the faults count from 0. If the
+            log is explained in both ways, this is 0, and `faults` also has those from 1.
+        first_difference: The first step in the log at which the learning rate is not on the curve;
+            None if all are.
+        logged, expected: The learning rate there in the log, and that of the curve; None if all are
+            on the curve.
+        faults: Each fault that explains every learning rate of the log, with at most eight ranges
+            of its number; empty if all are on the curve up to its end, or if no known fault
+            explains them. A fault is a named tuple of `name`, `text`, and `least` and `most`, the
+            limits of its number.
+        not_logged: A text that names the steps of the curve before the first row and after the
+            last; "" if there are none.
+    """
+
+    num_lrs: int
+    digits: int | None
+    counts_from: int
+    first_difference: int | None
+    logged: float | None
+    expected: float | None
+    faults: tuple[Fault, ...]
+    not_logged: str
+
+    @property
+    def fault(self) -> Fault | None:
+        """The fault, if exactly one explains the log."""
+        if len(self.faults) == 1:
+            return self.faults[0]
+        return None
+
+    def __str__(self) -> str:
+        digits = f"whose digits are not known: {KNOWN_DIGITS} are assumed"
+        if self.digits is not None:
+            digits = f"with up to {checks.plural(self.digits, 'digit')}"
+        lines = [f"the log has {checks.plural(self.num_lrs, 'learning rate')} {digits}"]
+        if self.first_difference is None:
+            on_curve = "all are on the curve"
+            if self.counts_from == 1:
+                on_curve += ", if the log counts updates from 1"
+            lines += [on_curve, *[fault.text for fault in self.faults]]
+        else:
+            lines += [self._difference(), *_explanation(self.faults)]
+        if self.not_logged:
+            lines.append(self.not_logged)
+        return "\n".join(lines)
+
+    def _difference(self) -> str:
+        logged, expected = f"{self.logged:.6g}", f"{self.expected:.6g}"
+        if logged == expected:
+            logged, expected = f"{self.logged:.9g}", f"{self.expected:.9g}"
+        lr = f"the learning rate at step {self.first_difference}"
+        difference = f"{lr} is {logged}, not {expected} as on the curve"
+        if self.counts_from == 1:
+            return f"if the log counts updates from 1, {difference}"
+        return difference
+
+
+def _explanation(faults: Sequence[Fault]) -> list[str]:
+    if not faults:
+        why = "no known fault explains all rows, or fewer than three rows differ"
+        return [f"no fault is named: {why}"]
+    if len(faults) == 1:
+        return [f"this fault explains all rows: {faults[0].text}"]
+    listed = [f"- {fault.text}" for fault in faults]
+    return [f"{len(faults)} faults explain all rows; later rows may decide:", *listed]
+
+
+def compare_log(
+    source: str | PathLike[str] | Iterable[Mapping[str, Any]],
+    curve: AnyCurve,
+    peak_value: float,
+    *,
+    step: str | None = None,
+    lr: str | None = None,
+) -> LogComparison:
+    """Compare the learning rates of a log with a curve, and find the fault that explains them.
+
+    A learning rate r of the log is on the curve if
+
+        |r - lr(step)| <= u/2 + 3·2^-24·r + 4·2^-24·r_max
+
+    with lr(step) = float32(float32(peak_value) · curve(step)), and u the place of the last digit of
+    r. The other terms allow for float32, in the multiplier and in the schedules of other libraries;
+    r_max is the largest learning rate of the log. Provisional: a minor release may change this
+    function.
+
+    If three rows or more are not on the curve, faults are tried. Most are a formula f(n, k): the
+    row of update n shows the learning rate at step f(n, k) of the curve. For example, a log that is
+    "late" shows f(n, k) = n - k. A fault is named only if it explains every row, and a cause only
+    if it can have the number k. If only rows after the end of the curve differ, the fault is "past
+    the end".
+
+    Args:
+        source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
+            updates: the row of step n should have the learning rate at step n of the curve. If the
+            log counts from 1, its learning rates are one update late.
+        curve: The curve that the run should have followed, or a mapping that describes it.
+        peak_value: Its peak learning rate.
+        step: The column of steps, as in `LossRun.read`.
+        lr: The column of learning rates, as in `LossRun.read`; in a CSV file of TensorBoard,
+            `Value`. If a cell is a list, its first item is used.
+
+    Returns:
+        A `LogComparison` with the attributes `first_difference`, `logged` and `expected`, `fault`
+        (None if there is none, or if several explain the log), `faults`, `counts_from`, `num_lrs`,
+        `digits` and `not_logged`. As text it is a report.
+
+    Raises:
+        TypeError: `source` is neither a path nor rows, or `curve` is not a curve.
+        ValueError: The log has no learning rates, or no column or several have a usual name: the
+            message says which argument to pass. A cell is not a number, or a file is damaged.
+            Later rows replace half of the learning rates or more, as if the log had several runs or
+            were not sorted by step. Their digits decide whether they are on the curve, and the log
+            does not show them. `peak_value` is not positive. A curve is from `BatchPlan.scale`: its
+            steps are samples or tokens.
+        OSError: The file cannot be read.
+
+    >>> from plateau_jax import PlateauCurve, compare_log
+    >>> curve = PlateauCurve(1000, warmup_steps=100)
+    >>> rows = []
+    >>> for update in range(0, 250, 10):
+    ...     lr = curve.learning_rate(4 * update, 3e-4)  # as on four processes under accelerate
+    ...     rows.append({"step": update, "lr": f"{lr:.2e}"})
+    >>> comparison = compare_log(rows, curve, 3e-4)
+    >>> comparison.first_difference, comparison.fault.name, comparison.fault.most
+    (10, 'too fast', 4)
+    """
+    checked = as_curve("curve", curve)
+    if checked.unit is not None:
+        units = f"a step is {checked.unit} samples or tokens, but a log counts updates"
+        raise ValueError(Message("curve", f" is from BatchPlan.scale: {units}"))
+    if not checks.peak("peak_value", peak_value) > 0:
+        raise ValueError(checks.must("peak_value", peak_value, "be positive"))
+    # Without float32's digits in the report.
+    peak = float(checks.number("peak_value", peak_value))
+    log = read_log(source)
+    table = LogTable.from_log(log, step)
+    if lr is None and {"Wall time", "Value"} <= set(columns_of(log.rows)):
+        lr = "Value"  # in a CSV file of TensorBoard
+    cells = read_lr_cells(table, lr)
+    if not cells:
+        raise ValueError(f"{log.name} has no learning rates")
+    comparison = _compare_cells(cells, checked, peak)
+    if comparison is None:
+        raise ValueError(
+            f"the learning rates of {log.name} have too few digits: as they are printed, all may "
+            "be on the curve, but with further zeros they are not: log them as in f'{lr:.3e}'"
+        )
+    return comparison
+
+
+def difference_from(
+    cells: Sequence[Cell], curve: Curve, peak: float, *, has_peak_from_log: bool
+) -> str:
+    """Return how logged learning rates differ from a curve; "" if they do not.
+
+    The log may count updates from 0 or from 1.
+
+    Args:
+        cells: The learning rates, at least one.
+        curve: The curve.
+        peak: Its peak.
+        has_peak_from_log: The peak was read from the log, so a different one is no difference.
+    """
+    logged = PrintedLrs.from_cells(cells)
+    for counts_from in (0, 1):
+        values = lrs_at(logged.steps - counts_from, curve, peak)
+        has_factor = has_peak_from_log and peak_limits(logged, values, peak) is not None
+        if has_factor or logged.contain(values).all():
+            return ""
+    comparison = _compare_cells(cells, curve, peak)
+    if comparison is None:
+        return ""
+    difference = comparison._difference()
+    if comparison.fault is None:
+        return difference
+    return f"{difference}: {comparison.fault.text}"
+
+
+def _compare_cells(cells: Sequence[Cell], curve: Curve, peak: float) -> LogComparison | None:
+    """Compare learning rates with a curve; the log may count updates from 0 or from 1.
+
+    None if the zeros that bare numbers lack decide whether all rows are on the curve.
+    """
+    logged = PrintedLrs.from_cells(cells)
+    widest = PrintedLrs.from_cells(cells, are_formatted=True)
+    from_zero = _compare(logged, widest, curve, peak, counts_from=0)
+    if from_zero.first_difference is None:
+        return from_zero
+    if logged.digits is None or logged.digits < _DIGITS_OF_FLOAT32:
+        for counts_from in (0, 1):
+            expected = lrs_at(logged.steps - counts_from, curve, peak)
+            if widest.contain(expected).all() and not logged.contain(expected).all():
+                return None
+    if logged.steps[0] == 0:
+        return from_zero
+    from_one = _compare(logged, widest, curve, peak, counts_from=1)
+    if from_one.first_difference is None and from_zero.faults:
+        return from_zero  # one update late
+    if from_one.first_difference is None:
+        return from_one
+    further = [fault for fault in from_one.faults if _is_new(fault, from_zero.faults)]
+    if from_zero.faults:
+        return replace(from_zero, faults=(*from_zero.faults, *further))
+    if further or from_one.first_difference > from_zero.first_difference:
+        return from_one
+    return from_zero
+
+
+def _is_new(fault: Fault, faults: Sequence[Fault]) -> bool:
+    """Return True for a fault that explains a log only if it counts from 1."""
+    is_within = any(
+        fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
+        for wider in faults
+    )
+    # From 0, the number of these is one more or less.
+    return fault.name not in ("late", "early", "past the end") and not is_within
+
+
+def _compare(
+    logged: PrintedLrs, widest: PrintedLrs, curve: Curve, peak: float, counts_from: int
+) -> LogComparison:
+    """Compare intervals with a curve. If their digits are not known, faults explain the widest."""
+    steps = logged.steps - counts_from
+    expected = lrs_at(steps, curve, peak)
+    explained = logged
+    if logged.digits is None and logged.values.any():
+        explained = widest
+    faults = find_faults(replace(explained, steps=steps), expected, curve, peak)
+    if counts_from == 1:
+        prefix = "if the log counts updates from 1: "
+        faults = [fault._replace(text=prefix + fault.text) for fault in faults]
+    step, lr, expected_lr = None, None, None
+    differing = np.flatnonzero(~logged.contain(expected))
+    if differing.size:
+        first = differing[0]
+        step = int(logged.steps[first])
+        lr = float(logged.values[first])
+        expected_lr = float(expected[first])
+    return LogComparison(
+        num_lrs=len(logged),
+        digits=logged.digits,
+        counts_from=counts_from,
+        first_difference=step,
+        logged=lr,
+        expected=expected_lr,
+        faults=tuple(faults),
+        not_logged=_not_logged(logged, curve),
+    )
+
+
+def _not_logged(logged: PrintedLrs, curve: Curve) -> str:
+    places: list[str] = []
+    if logged.steps[0] > 0:
+        places.append(f"before step {logged.steps[0]}")
+    if logged.steps[-1] < curve.total_steps:
+        places.append(f"after step {logged.steps[-1]}")
+    if not places:
+        return ""
+    return f"not in the log: the learning rates {' and '.join(places)}"

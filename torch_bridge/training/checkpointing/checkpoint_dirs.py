@@ -1,0 +1,247 @@
+"""Checkpoints in a directory: their names, their manifests, and how they become complete.
+
+The ranks write checkpoint 30 into `.30.<save id>.partial`. When the files of all ranks are on disk,
+rank 0 adds the manifest and renames the directory to `30`, or to `30.1` if `30` exists; the older
+checkpoint of the same step is removed afterwards. So a directory under its final name is complete.
+
+The manifest ends with the SHA-256 of all bytes before that entry. It is a single line; the line
+breaks are added here for reading:
+
+    {"kind": "checkpoint", "format": 1, "step": 30, "save_index": 7, "world_size": 2,
+     "parts": {"step": "state", "progress": "dict"},
+     "files": {"rank-0.safetensors": "91ab…", "rank-1.safetensors": "c0de…"},
+     "sha256": "5e0c…"}
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any, TypedDict
+
+from plateau_jax.saved_states.formats import Format, is_of_different_version
+from torch_bridge.training.checkpointing.file_format import (
+    FORMAT_NUMBER,
+    MANIFEST,
+    is_file_of_checkpoint,
+)
+
+_COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
+_TEMPORARY_NAME = re.compile(r"\.[0-9]+\.[0-9a-f]{32}\.(partial|removed)")
+_LISTING_ATTEMPTS = 10  # while another process changes the directory
+
+
+class Manifest(TypedDict):
+    kind: str
+    format: int
+    step: int
+    save_index: int
+    """The index of the save in the directory of the run; the newest has the highest."""
+    world_size: int
+    """The number of ranks that saved it."""
+    parts: dict[str, str]
+    """The form of each part, "state", "dict" or "list", by the part's name."""
+    files: dict[str, str]
+    """The SHA-256 of each file, by the file's name."""
+    sha256: str
+
+
+_FORMAT = Format("checkpoint", Manifest, number=FORMAT_NUMBER)
+
+
+@dataclass(frozen=True)
+class CheckpointDir:
+    """The directory of one checkpoint."""
+
+    step: int
+    path: Path
+    manifest: Manifest | None
+    """None if it is damaged."""
+    save_index: float
+    """Infinite if the manifest is not read, since the checkpoint could be the newest."""
+    damage: str = ""
+    """The fault of a damaged manifest, or an empty string."""
+    is_of_different_version: bool = False
+    """True if the damage is that a different version saved it."""
+
+    @property
+    def undamaged_manifest(self) -> Manifest:
+        """The manifest of a checkpoint whose `damage` is empty."""
+        assert self.manifest is not None
+        return self.manifest
+
+
+def partial_path(directory: Path, step: int, save_id: str) -> Path:
+    """Return the directory that the ranks of one save write into."""
+    return directory / f".{step}.{save_id}.partial"
+
+
+def list_complete(directory: Path) -> list[CheckpointDir]:
+    """Return the undamaged checkpoints of this library, in the order of their saves."""
+    return [checkpoint for checkpoint in list_with_damaged(directory) if not checkpoint.damage]
+
+
+def list_with_damaged(directory: Path) -> list[CheckpointDir]:
+    """Return the checkpoints, and last those whose manifest is damaged or missing."""
+    checkpoints: list[CheckpointDir] = []
+    for _ in range(_LISTING_ATTEMPTS):
+        paths = _entries(directory)
+        checkpoints = []
+        for path in paths:
+            name = _COMPLETE_NAME.fullmatch(path.name)
+            if name is not None and _is_checkpoint(path):
+                checkpoints.append(read_checkpoint(path, int(name[1])))
+        # A save in another process renames the new directory, then removes the old one. A listing
+        # in between could miss both: the new one before its rename, and the old one once it is
+        # gone.
+        if _entries(directory) == paths:
+            break
+    return sorted(checkpoints, key=lambda checkpoint: (checkpoint.save_index, checkpoint.step))
+
+
+def read_checkpoint(path: Path, step: int) -> CheckpointDir:
+    """Return the checkpoint of this step, from its manifest."""
+
+    def damaged(damage: str) -> CheckpointDir:
+        return CheckpointDir(step, path, None, inf, damage=f"{MANIFEST} {damage}")
+
+    try:
+        content = (path / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        return damaged("is missing")
+    except OSError as error:
+        return damaged(f"can't be read: {error}")
+
+    before_digest = content.rpartition(b', "sha256"')[0]
+    if content != _with_digest(before_digest):
+        return damaged("is damaged: its SHA-256 differs")
+    entries: Any = json.loads(content)
+    try:
+        manifest = _FORMAT.read(MANIFEST, entries)
+    except (KeyError, TypeError, ValueError) as error:
+        if is_of_different_version(error):
+            return CheckpointDir(step, path, None, inf, str(error), is_of_different_version=True)
+        return damaged(f"is malformed: {error!r}")
+    if manifest["step"] != step:
+        return damaged(f"is that of checkpoint {manifest['step']}")
+    return CheckpointDir(step, path, manifest, manifest["save_index"])
+
+
+def check_run_directory(directory: Path) -> None:
+    """Raise a ValueError for a checkpoint's own directory."""
+    if (directory / MANIFEST).exists():
+        raise ValueError(
+            f"{directory} is itself a checkpoint: pass the directory of the run, {directory.parent}"
+        )
+
+
+def create_partial(path: Path) -> None:
+    """Create the directory of a save on rank 0; remove those that killed saves have left."""
+    for entry in _entries(path.parent):
+        if _TEMPORARY_NAME.fullmatch(entry.name):
+            shutil.rmtree(entry, ignore_errors=True)
+    path.mkdir(parents=True)
+
+
+def commit(
+    path: Path,
+    *,
+    step: int,
+    parts: dict[str, str],
+    files: dict[str, str],
+    world_size: int,
+    keep: int,
+) -> None:
+    """Complete a checkpoint whose files are all on disk, then prune older ones.
+
+    Only rank 0 calls it. The arguments are the `partial_path`, entries of the `Manifest`, and the
+    number of steps to keep, those saved last.
+    """
+    directory = path.parent
+    save_indices = [
+        int(checkpoint.save_index)
+        for checkpoint in list_with_damaged(directory)
+        if checkpoint.save_index < inf
+    ]
+    manifest = _FORMAT.write(
+        step=step,
+        save_index=max(save_indices, default=0) + 1,
+        world_size=world_size,
+        parts=parts,
+        files=files,
+    )
+    _write_manifest(path / MANIFEST, manifest)
+    _fsync_directory(path)
+    path.rename(_free_path(directory, step))
+    # The rename reaches the disk before the older checkpoint of this step is removed.
+    _fsync_directory(directory)
+    _prune(directory, keep)
+
+
+def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    text = json.dumps(manifest).removesuffix("}")  # the digest closes the brace
+    with path.open("wb") as file:
+        file.write(_with_digest(text.encode()))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _free_path(directory: Path, step: int) -> Path:
+    """Return the first of the paths `30`, `30.1`, `30.2` that does not exist."""
+    path = directory / str(step)
+    for number in itertools.count(1):
+        if not os.path.lexists(path):  # a rename would replace an empty directory
+            break
+        path = directory / f"{step}.{number}"
+    return path
+
+
+def _prune(directory: Path, keep: int) -> None:
+    """Remove all but the last saved checkpoints of `keep` different steps."""
+    checkpoints = list_complete(directory)
+    latest: dict[int, CheckpointDir] = {}
+    for checkpoint in checkpoints:
+        latest[checkpoint.step] = checkpoint  # the last save of a step wins
+    kept = sorted(latest.values(), key=lambda checkpoint: checkpoint.save_index)[-keep:]
+    for checkpoint in checkpoints:
+        if checkpoint not in kept and not checkpoint.path.is_symlink():
+            # Rename first: a checkpoint must never be seen with only some of its files.
+            removed = directory / f".{checkpoint.step}.{uuid.uuid4().hex}.removed"
+            with suppress(FileNotFoundError):
+                checkpoint.path.rename(removed)
+                shutil.rmtree(removed, ignore_errors=True)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Return True if a file in the directory has a name that only this library gives."""
+    names = [entry.name for entry in _entries(path)]
+    return any(is_file_of_checkpoint(name) for name in names)
+
+
+def _with_digest(text: bytes) -> bytes:
+    digest = hashlib.sha256(text).hexdigest()
+    return text + f', "sha256": "{digest}"}}\n'.encode()
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _fsync_directory(directory: Path) -> None:
+    """Flush the names in a directory to disk, on systems that can open directories."""
+    with suppress(PermissionError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,575 @@
+"""`Checkpoints`: save all parts of a training run in the background, and verify and load them."""
+
+import os
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import RLock
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
+from torch_bridge.training.checkpointing import checkpoint_dirs, loading, merging, parts, saving
+from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir
+from torch_bridge.training.checkpointing.loading import SavedCheckpoint
+from torch_bridge.training.checkpointing.parts import Part
+from torch_bridge.training.checkpointing.states import SplitState
+from torch_bridge.training.distributed import processes
+from torch_bridge.training.distributed.processes import collective_call
+from torch_bridge.training.random_states import get_states_of_process, set_states_of_process
+from torch_bridge.training.train_step.step import TrainStep
+
+Value = TypeVar("Value")
+
+_lock = RLock()
+"""Locked by a thread while it starts a save, or takes the error of one."""
+_pending: dict[str, saving.BackgroundSave] = {}
+"""The last save into each directory, until its error is raised."""
+
+
+def _forget_saves() -> None:
+    """Forget the saves of the parent process in a forked one, which lacks their threads."""
+    global _lock
+    _lock = RLock()  # another thread may have locked it
+    _pending.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_saves)
+
+
+class Checkpoints:
+    """The checkpoints of a training run, in a directory.
+
+    A checkpoint has a number, usually the number of updates, and contains parts, which you pass by
+    name. A part is an object with `state_dict` and `load_state_dict`, such as a `TrainStep`, a
+    loader, a module, an optimizer or a scheduler. A dictionary or a list can be a part too, if it
+    contains only plain values, tensors, NumPy arrays of numbers, and dictionaries, lists and tuples
+    of them. `load` refills it in place.
+
+    `save` copies the current state and returns; a background thread writes the files. A checkpoint
+    is complete or absent, even if a process is killed. If writing fails, the error is printed, and
+    the next call raises it. Let the last save of a program be `save(..., wait=True)`.
+
+    A checkpoint also contains the states of the default random number generators of Python, NumPy
+    and torch, on each rank. `load` restores them, so a loop with dropout resumes bit for bit.
+
+    With several processes, each of them calls `save` and `load` with the same arguments, on a
+    directory that all of them share. Any number of processes can load a checkpoint, whether the
+    model is wrapped in DDP, in FSDP2 or not at all. Only one run at a time may save to a directory;
+    other runs may load from it.
+
+    Args:
+        directory: The directory of the run; the first save creates it.
+        keep: Number of checkpoints to keep: those that were saved last. Files in the directory that
+            this library has not written are never removed.
+
+    Raises:
+        NotADirectoryError: The directory, or one above it, is a file or a broken link.
+        TypeError, ValueError: `keep` is not a positive integer; the directory is itself a
+            checkpoint.
+
+    >>> import tempfile, torch
+    >>> from torch_bridge import Checkpoints
+    >>> directory = tempfile.TemporaryDirectory()
+    >>> model, progress = torch.nn.Linear(2, 1), {"epoch": 1}
+    >>> checkpoints = Checkpoints(directory.name)
+    >>> checkpoints.save(10, model=model, progress=progress)
+    >>> progress["epoch"] = 2
+    >>> checkpoints.load(model=model, progress=progress)
+    10
+    >>> progress
+    {'epoch': 1}
+    >>> directory.cleanup()
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, keep: int = 3) -> None:
+        self.keep = checks.at_least("keep", keep, 1)
+        self.directory = Path(directory).absolute()
+        existing = self.directory
+        while not os.path.lexists(existing):
+            existing = existing.parent
+        if not existing.is_dir():
+            raise NotADirectoryError(
+                f"directory = {str(directory)!r}: {existing} is not a directory"
+            )
+        checkpoint_dirs.check_run_directory(self.directory)
+        self._key = os.path.realpath(self.directory)
+
+    def steps(self) -> list[int]:
+        """Return the numbers of the complete checkpoints, ascending.
+
+        Waits for a pending save of this rank. To wait for all ranks, save with `wait=True`.
+        """
+        self._finish()
+        complete = checkpoint_dirs.list_complete(self.directory)
+        return sorted({checkpoint.step for checkpoint in complete})
+
+    def save(self, step: int, /, wait: bool = False, **parts_by_name: Part) -> None:
+        """Save the parts as they are now. Waits for an earlier save that is still pending.
+
+        Args:
+            step: The number of the checkpoint, at least 0. An older checkpoint with this number is
+                replaced.
+            wait: If True, return only when the checkpoint is complete on all ranks. Without it,
+                `torch.distributed.destroy_process_group` loses a pending save.
+            **parts_by_name: The parts, each under a name of your choice.
+
+        Raises:
+            TypeError: `step` is not an integer; a part was passed without its name; a part has no
+                state, or its state contains a value that a checkpoint can't contain.
+            ValueError: There are no parts; the number is negative; or one of these differs between
+                ranks:
+
+                - the number, or the names of the parts;
+                - the order of sharded parameters in an optimizer;
+                - a schedule: the step of its curve, its counters, its hold rules, its curves or its
+                  peaks.
+            Exception: A part or the system raised an error; the other ranks raise RuntimeError.
+                Or an earlier save failed: its error is raised after this save has started.
+        """
+        states: dict[str, SplitState] = {}
+
+        def copy_parts() -> _Copied:
+            checked_step = checks.at_least("step", step, 0)
+            if isinstance(wait, parts.Stateful | dict | list):  # this part would not be saved
+                advice = "be True or False: pass parts by name, such as step=train_step"
+                raise TypeError(checks.must("wait", wait, advice))
+            parts.check_parts(parts_by_name)
+            for name, part in parts_by_name.items():
+                states[name] = parts.copy_state(name, part)
+            name = parts.RANDOM_STATES_PART
+            states[name] = parts.copy_state(name, get_states_of_process())
+            shards: list[str] = []
+            for state in states.values():
+                shards += state.names_of_shards()
+            return _Copied(
+                arguments=(checked_step, list(parts_by_name)),
+                orders=parts.parameter_orders(states),
+                schedules=parts.schedule_entries(states),
+                shards=shards,
+                save_id=uuid.uuid4().hex,
+            )
+
+        # Tensors that are created in inference mode can't be trained on.
+        with _lock, torch.inference_mode(False), torch.no_grad():
+            self._wait()  # so that the copy of an earlier save is freed
+            ranks = collective_call(copy_parts)
+            checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in ranks])
+            parts.check_same_order([rank.orders for rank in ranks])
+            parts.check_same_schedules([rank.schedules for rank in ranks])
+            # An optimizer may quantize the shard of one rank, but not the smaller one of another.
+            shards: set[str] = set()
+            for rank in ranks:
+                shards.update(rank.shards)
+            for state in states.values():
+                state.save_shards(shards)
+            earlier_error = self._wait()  # again: a signal handler may have saved meanwhile
+            path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
+            forms = {name: parts.form_of(part) for name, part in parts_by_name.items()}
+            save = saving.Save(checked_step, states, forms, path, self.keep)
+            _pending[self._key] = saving.BackgroundSave(save)
+        try:
+            # An earlier save's error must not cost this checkpoint as well, so it is raised only
+            # now.
+            if earlier_error is not None:
+                earlier_error.add_note(f"The save of checkpoint {checked_step} has started.")
+                raise earlier_error
+        finally:
+            if wait:
+                self._finish()
+
+    def load(
+        self,
+        step: int | None = None,
+        /,
+        *,
+        verify: bool = True,
+        partial: bool = False,
+        **parts_by_name: Part,
+    ) -> int | None:
+        """Load the saved states into the parts, one after the other, then the random states.
+
+        Call it when everything is built, right before the training loop, so that nothing draws
+        random numbers in between.
+
+        Everything is read and verified before the first part changes; no code from a checkpoint
+        runs. If a part then rejects its state, the parts before it are already loaded: stop, or
+        load again. If a `TrainStep` fails in the middle of its load, it makes no update until a
+        state is loaded.
+
+        If fewer ranks load a checkpoint than saved it, the values of the missing ranks are dropped.
+        If more ranks load it, a new rank keeps its random states and the carry of its `TrainStep`,
+        and gets every other value from rank 0. In both cases a warning says so.
+
+        Args:
+            step: The number of the checkpoint. By default, the last one saved that is not damaged;
+                a warning names the damaged ones that were skipped.
+            verify: Compare the SHA-256 of every file. With False, a load is faster, but a flipped
+                bit may go unnoticed.
+            partial: True to load some of the parts without resuming the run. You may then leave
+                parts out, and the random states stay as they are, except that a `TrainStep`
+                restores those of torch.
+            **parts_by_name: The parts, under the names that they were saved under.
+
+        Returns:
+            The number of the checkpoint; None if the directory has no checkpoint and `step` is
+            None.
+
+        Raises:
+            TypeError: `step` is not an integer; a part has no state.
+            ValueError: One of these:
+
+                - There are no parts, or a part is on the meta device.
+                - No checkpoint has this number, or it lacks a part of this name and form.
+                - The class of a tensor is not in torch's list of safe globals.
+                - A tensor of a subclass, such as torchao's 8-bit moments, was sharded differently.
+                - A generator rejects its random state.
+                - The arguments differ between ranks.
+                - A different version saved the checkpoint.
+            RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
+            Exception: The error that a part raises if it rejects its state.
+
+        Warns:
+            CurveWarning: The checkpoint has parts that were not passed, and `partial` is False.
+            UserWarning: A damaged checkpoint was skipped; or the number of ranks has changed, and
+                values that differ between ranks are dropped or copied.
+        """
+        names = list(parts_by_name)
+
+        def check_arguments() -> tuple[int | None, list[str], bool]:
+            self._finish()
+            parts.check_parts(parts_by_name)
+            for name, part in parts_by_name.items():
+                parts.check_memory(name, part)
+            if not isinstance(partial, bool):  # a part of this name
+                raise TypeError(checks.must("partial", partial, "be True or False"))
+            return _checked_step(step), names, partial
+
+        def read(checkpoints: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, dict[str, Any]]:
+            [saved] = checkpoints
+            _check_saved_parts(saved, names)
+            states: dict[str, Any] = {}
+            for name, part in parts_by_name.items():
+                states[name] = loading.read_part(saved, name, part)
+            if not partial:
+                states[parts.RANDOM_STATES_PART] = loading.read_random_states(saved)
+            return saved, states
+
+        with torch.inference_mode(False), torch.no_grad():
+            arguments = collective_call(check_arguments)
+            checked_step, *_ = _agreed("load", "(step, parts, partial)", arguments)
+            loaded = self._read_newest(checked_step, read, verify=verify)
+            if loaded is None:
+                return None
+            saved, states = loaded
+            # Before any part changes: under an error filter a warning raises.
+            message = _world_size_warning(saved, parts_by_name, partial=partial)
+            if message:
+                warnings.warn(message, UserWarning, stacklevel=2)
+            if not partial:
+                _warn_of_left_out_parts(saved, names)
+            for name, part in parts_by_name.items():
+                collective_call(lambda part=part, name=name: parts.set_state(part, states[name]))
+            # Last, because a part may draw random numbers while it loads its state.
+            random_states = states.get(parts.RANDOM_STATES_PART)
+            if random_states is not None:
+                set_states_of_process(random_states)
+            return saved.step
+
+    def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
+        """Load a model's weights and buffers from a checkpoint, without an optimizer.
+
+        The model may be plain or wrapped, on any number of ranks, no matter how it was saved. If
+        buffers differed between ranks, such as running statistics under DDP, all ranks get those of
+        rank 0.
+
+        Args:
+            model: The module to load into. Its parameters and buffers must have the names and
+                shapes of the saved ones; their dtypes may differ.
+            step: The number of the checkpoint; by default the one that `load` would choose.
+            part: The name under which a `TrainStep` or a module was saved. An `AveragedModel` of
+                torch loads into the module that it averages, too.
+
+        Returns:
+            The number of the checkpoint.
+
+        Raises:
+            TypeError: `step` is not an integer.
+            ValueError: One of these:
+
+                - The directory has no checkpoint, or none with this number.
+                - The checkpoint has no such part, or the part is neither a `TrainStep` nor a
+                  module, or it is of a different model.
+                - The model is on the meta device.
+                - The arguments differ between ranks.
+                - A different version saved the checkpoint.
+            RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
+
+        >>> import tempfile, torch
+        >>> from torch_bridge import Checkpoints
+        >>> directory = tempfile.TemporaryDirectory()
+        >>> trained, model = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+        >>> Checkpoints(directory.name).save(10, model=trained, wait=True)
+        >>> Checkpoints(directory.name).load_model(model, part="model")
+        10
+        >>> torch.equal(model.weight, trained.weight)
+        True
+        >>> directory.cleanup()
+        """
+
+        def check_arguments() -> tuple[int | None, list[str]]:
+            self._finish()
+            parts.check_memory("model", model)
+            return _checked_step(step), [part]
+
+        def read(checkpoints: list[SavedCheckpoint]) -> tuple[int, Any]:
+            [saved] = checkpoints
+            _check_saved_parts(saved, [part], advice=': pass the name of the model as part="…"')
+            return saved.step, loading.read_model(saved, part, model)
+
+        with torch.inference_mode(False), torch.no_grad():
+            arguments = collective_call(check_arguments)
+            checked_step, _ = _agreed("load_model", "(step, part)", arguments)
+            newest = self._read_newest(checked_step, read, verify=True)
+            # A new training run may start without a checkpoint, but a model would stay random.
+            if newest is None:
+                raise ValueError(
+                    f"{self.directory} has no checkpoint to load: Checkpoints takes the directory "
+                    "given to the run that saved them"
+                )
+            loaded_step, state = newest
+            collective_call(lambda: parts.set_state(model, state))
+            return loaded_step
+
+    def merge(
+        self,
+        steps: Sequence[int],
+        weights: Sequence[float] | NDArray[np.floating[Any]],
+        *,
+        into: nn.Module,
+        part: str = "step",
+    ) -> None:
+        """Load the weighted mean of a model's weights in several checkpoints.
+
+            tensor = Σ weights[i] · (the tensor in checkpoint steps[i])
+
+        All floating-point tensors are averaged, buffers included. Everything else, such as an
+        integer buffer, comes from the last of `steps`. `Curve.merge_weights` returns the weights
+        that replace a cooldown, of the models themselves or of their means over blocks of updates.
+
+        A tensor that is float64 in any checkpoint is summed in float64, every other one in float32.
+        At the end, the sum is rounded to the module's dtype. The result has the same bits on any
+        number of ranks. In addition to the module, each rank needs memory for one more copy of it
+        (under FSDP2, of this rank's shards), and for some copies of its largest tensor. The SHA-256
+        of every file is verified.
+
+        Args:
+            steps: The numbers of the checkpoints.
+            weights: A number for each checkpoint; may be negative. They must add up to 1 within
+                10⁻⁶, which leaves room for float32 rounding. A checkpoint of weight 0 is verified,
+                but not summed.
+            into: The module to load into, plain or wrapped, on any number of ranks, as for
+                `load_model`.
+            part: The name under which a `TrainStep` or a module was saved. An `AveragedModel` of
+                torch merges into the module that it averages, too.
+
+        Raises:
+            TypeError: `steps` is not a sequence of integers, or `weights` is not a sequence of
+                numbers.
+            ValueError: One of these:
+
+                - `steps` is empty.
+                - The numbers of weights and checkpoints differ, a weight is not finite, or the
+                  weights don't add up to 1.
+                - A checkpoint is missing, or was saved by a different version.
+                - A checkpoint has no such part, or the part is neither a `TrainStep` nor a module,
+                  or it is of a different model.
+                - A tensor is floating-point in one checkpoint, but not in another or in the module.
+                - The module is on the meta device.
+                - The arguments differ between ranks.
+            RuntimeError: A checkpoint is damaged; or another rank has failed.
+            Exception: The error that the module raises if it rejects the result.
+
+        >>> import tempfile, torch
+        >>> from torch_bridge import Checkpoints
+        >>> directory, model = tempfile.TemporaryDirectory(), torch.nn.Linear(1, 1, bias=False)
+        >>> checkpoints = Checkpoints(directory.name)
+        >>> for number in (10, 20):
+        ...     _ = model.weight.data.fill_(number)
+        ...     checkpoints.save(number, model=model)
+        >>> checkpoints.merge([10, 20], [0.25, 0.75], into=model, part="model")
+        >>> model.weight.item()
+        17.5
+        >>> directory.cleanup()
+        """
+
+        def check_arguments() -> tuple[list[int], list[float], str]:
+            self._finish()
+            parts.check_memory("into", into)
+            checked_steps, checked_weights = merging.check_arguments(steps, weights)
+            return checked_steps, checked_weights, part
+
+        arguments = collective_call(check_arguments)
+        checked_steps, checked_weights, name = _agreed("merge", "(steps, weights, part)", arguments)
+
+        def read(checkpoints: list[SavedCheckpoint]) -> Any:
+            for saved in checkpoints:
+                _check_saved_parts(saved, [name])
+            return merging.merge_states(checkpoints, checked_weights, name, into)
+
+        with torch.inference_mode(False), torch.no_grad():
+            listed = self._list()
+            checkpoints = [self._checkpoint_of(step, listed) for step in checked_steps]
+            state, damage = loading.read_verified(checkpoints, read)
+            if damage:
+                raise RuntimeError(f"{self.directory} has a damaged checkpoint: {damage}")
+            collective_call(lambda: parts.set_state(into, state))
+
+    def _wait(self) -> BaseException | None:
+        """Wait for the pending save, and return its error."""
+        pending = _pending.get(self._key)
+        if pending is None:
+            return None
+        pending.join()
+        return pending.error
+
+    def _finish(self) -> None:
+        """Wait for the pending save, and raise its error once."""
+        with _lock:
+            error = self._wait()
+            _pending.pop(self._key, None)
+            if error is not None:
+                raise error
+
+    def _list(self) -> list[CheckpointDir]:
+        """Return the checkpoints that rank 0 lists: other ranks may see different ones by now."""
+        listed = collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
+        # The directory's path may differ by rank.
+        return [replace(found, path=self.directory / found.path.name) for found in listed]
+
+    def _checkpoint_of(self, step: int, listed: Sequence[CheckpointDir]) -> CheckpointDir:
+        """Return the checkpoint of this step, the last saved one if there are several."""
+        of_step = [checkpoint for checkpoint in listed if checkpoint.step == step]
+        if not of_step:
+            steps = sorted({checkpoint.step for checkpoint in listed})
+            raise ValueError(
+                f"{self.directory} has no checkpoint {step}; it has {checks.short_repr(steps)}"
+            )
+        return of_step[-1]
+
+    def _read_newest(
+        self,
+        step: int | None,
+        read: Callable[[list[SavedCheckpoint]], Value],
+        *,
+        verify: bool,
+    ) -> Value | None:
+        """Read from the checkpoint of this step, or from the newest that is not damaged.
+
+        A collective. If a save in another process changes the directory meanwhile, this starts
+        again.
+        """
+        listed = self._list()
+        candidates = listed
+        if step is not None:
+            candidates = [self._checkpoint_of(step, listed)]
+
+        damages: list[str] = []
+        for checkpoint in reversed(candidates):
+            value, damage = loading.read_verified([checkpoint], read, verify=verify)
+            if not damage:
+                if damages:
+                    message = (
+                        f"{checkpoint.path} is loaded: newer ones are damaged: {'; '.join(damages)}"
+                    )
+                    warnings.warn(message, UserWarning, stacklevel=3)
+                return value
+            if self._list() != listed:
+                return self._read_newest(step, read, verify=verify)
+            damages.append(damage)
+
+        if not damages:
+            return None
+        what = "a damaged checkpoint"
+        if step is None:
+            what = "only damaged checkpoints"
+        raise RuntimeError(f"{self.directory} has {what}: {'; '.join(damages)}")
+
+
+class _Copied(NamedTuple):
+    """A rank's message to the others, once it has copied its parts."""
+
+    arguments: tuple[int, list[str]]
+    orders: dict[str, str]
+    """The `parts.parameter_orders`."""
+    schedules: dict[str, str]
+    """The `parts.schedule_entries`."""
+    shards: list[str]
+    """The names of DTensors of which it must save its own shard."""
+    save_id: str
+    """The id of the save; all ranks use that of rank 0."""
+
+
+def _checked_step(step: int | None) -> int | None:
+    if step is None:
+        return None
+    return checks.at_least("step", step, 0)
+
+
+def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:
+    """Return the arguments of a call; raise ValueError if they differ between ranks."""
+    for rank, of_rank in enumerate(arguments):
+        if of_rank != arguments[0]:
+            raise ValueError(
+                f"rank 0 calls {call} with {names} = {checks.short_repr(arguments[0])}, and rank "
+                f"{rank} with {checks.short_repr(of_rank)}"
+            )
+    return arguments[0]
+
+
+def _check_saved_parts(saved: SavedCheckpoint, names: Sequence[str], advice: str = "") -> None:
+    """Raise ValueError if the checkpoint lacks a part."""
+    saved_names = list(saved.manifest["parts"])
+    unknown = sorted(set(names) - set(saved_names))
+    if unknown:
+        problem = f"has the parts {saved_names}, and not {unknown}"
+        raise ValueError(f"{saved.path} {problem}{advice}")
+
+
+def _warn_of_left_out_parts(saved: SavedCheckpoint, names: Sequence[str]) -> None:
+    left_out = [name for name in saved.manifest["parts"] if name not in names]
+    if left_out:
+        warn(
+            f"{saved.path} also contains the parts {left_out}, which were not passed. "
+            "To resume the run, pass them too; to load only some parts, write partial=True"
+        )
+
+
+def _world_size_warning(
+    saved: SavedCheckpoint, parts_by_name: Mapping[str, Part], *, partial: bool
+) -> str:
+    """Return a warning about values dropped or copied between ranks, or an empty string."""
+    before = saved.manifest["world_size"]
+    now = processes.world_size()
+    names = [*parts_by_name]
+    if not partial:
+        names.append(parts.RANDOM_STATES_PART)
+    message = f"{saved.path} was saved with a world size of {before}, which is now {now}: "
+    dropped = saved.values_of_ranks(now, names)
+    if dropped:
+        return f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
+    has_step = any(isinstance(part, TrainStep) for part in parts_by_name.values())
+    if now > before and (has_step or not partial or saved.values_of_ranks(1, names)):
+        return (
+            f"{message}the new processes keep their random numbers and the carry of their training "
+            "steps, and get process 0's values of everything else"
+        )
+    return ""

@@ -1,0 +1,153 @@
+"""The files of a checkpoint: their names, what they can hold, and how they are written and read.
+
+Each rank writes one safetensors file, in the layout of `torch.distributed.checkpoint` (DCP): its
+shards of DTensors, and, on rank 0, all other tensors. DCP reads the files, each rank its shards. No
+other file imports safetensors or DCP. What the manifest contains is in `checkpoint_dirs`.
+
+Another rank stores a tensor that differs from rank 0's under a name with its rank:
+
+    step.model.weight, step.random, step/structure, rank-1/step.random
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]  (typed in part)
+from torch import Tensor
+from torch.distributed import checkpoint as dcp
+
+from torch_bridge.training.distributed.dtensors import is_first_copy, local_shard, mesh_of
+
+FORMAT_NUMBER = 1
+"""The number in each manifest, raised when the content of any file changes its form."""
+MANIFEST = "checkpoint.json"
+RESERVED_NAMES = ("__metadata__",)
+"""Names that the first component of a tensor's name can't have."""
+STORED_DTYPES = {
+    *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
+}
+"""The dtypes that both safetensors and DCP's reader support."""
+
+_EXTENSION = ".safetensors"
+_RANK_FILE = re.compile(rf"rank-[0-9]+{re.escape(_EXTENSION)}")
+_TENSORS = "tensors"  # the only key that DCP gets: it spends 0.1 ms on each
+_SINGLE_PROCESS = re.compile("torch.distributed is disabled", re.IGNORECASE)
+
+
+# The names of files, and of tensors.
+
+
+def rank_file(rank: int) -> str:
+    """Return the name of the file that a rank writes."""
+    return f"rank-{rank}{_EXTENSION}"
+
+
+def is_file_of_checkpoint(name: str) -> bool:
+    """Return True for a file name that only this library gives."""
+    return name == MANIFEST or _RANK_FILE.fullmatch(name) is not None
+
+
+def list_files(directory: Path) -> list[str]:
+    """Return the names of the files that a `TensorReader` reads, whoever wrote them."""
+    return [path.name for path in directory.glob(f"*{_EXTENSION}")]
+
+
+def structure_name(part: str) -> str:
+    """Return the name under which the structure of a part is stored."""
+    return f"{part}/structure"
+
+
+def name_of_rank(name: str, rank: int) -> str:
+    """Return the name of a tensor that a rank stores because it differs from rank 0's."""
+    return f"rank-{rank}/{name}"
+
+
+# Write.
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:
+    """Write this rank's file, flushed to disk, and return its SHA-256.
+
+    Of a DTensor only this rank's shard is written, and its place, which DCP's reader expects in the
+    file's header; a shard that several ranks have is written by the first of them.
+    """
+    shards: dict[str, Tensor] = {}
+    places: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        if mesh_of(tensor) is None:
+            offsets = [0] * tensor.dim()
+        elif is_first_copy(tensor):
+            [chunk] = cast("Any", tensor).__create_chunk_list__()
+            offsets = list(chunk.offsets)
+        else:
+            continue
+        shards[name] = local_shard(tensor).contiguous()
+        places[name] = {"saved_offsets": offsets}
+    return _write_file(path, shards, {"format": "pt", "DCP_SHARDING_INFO": json.dumps(places)})
+
+
+def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """Write a file, flush it to disk, and return its SHA-256."""
+    # safetensors creates files that no other user may read. Take the usual mode from a file that
+    # Python creates.
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    save_file(tensors, path, metadata)
+    path.chmod(mode)
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Read.
+
+
+class TensorReader:
+    """Reads the tensors of a checkpoint. Its files may be damaged: then any error may be raised."""
+
+    def __init__(self, directory: Path) -> None:
+        self._reader: Any = dcp.HuggingFaceStorageReader(str(directory))
+        metadata = self._reader.read_metadata()
+        self._reader.read_metadata = lambda: metadata  # of every file, so not again for each read
+        self.shapes: dict[str, torch.Size] = {}
+        """The shape of each whole tensor, by its name."""
+        for name, of_tensor in metadata.state_dict_metadata.items():
+            self.shapes[name] = of_tensor.size
+
+    def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
+        """Read the tensors of these names in place; of a DTensor, this rank's shard."""
+        # Permanent: a temporary filter would also change the filters of other threads. If it is the
+        # first one already, adding it would only make Python forget which warnings it has shown.
+        if warnings.filters[:1] != [("ignore", _SINGLE_PROCESS, UserWarning, None, 0)]:
+            warnings.filterwarnings("ignore", _SINGLE_PROCESS.pattern, UserWarning)
+        on_cpu: AbstractContextManager[Any] = nullcontext()
+        if torch.get_default_device().type != "cpu":
+            on_cpu = torch.device("cpu")  # only if it is needed, since it slows down every operator
+        planner = _LoadPlanner(flatten_state_dict=False)
+        state = {_TENSORS: targets}
+        try:
+            with on_cpu:
+                dcp.load(state, storage_reader=self._reader, planner=planner, no_dist=True)
+        except dcp.CheckpointException as error:
+            # It is a BaseException, which would pass every `except Exception` of a program.
+            failures: Mapping[int, tuple[BaseException, Any]] = error.failures
+            raise failures[0][0] from None  # without collectives, each rank is rank 0 to DCP
+
+
+class _LoadPlanner(dcp.DefaultLoadPlanner):
+    def set_up_planner(
+        self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False
+    ) -> None:
+        super().set_up_planner(state_dict[_TENSORS], metadata, is_coordinator)

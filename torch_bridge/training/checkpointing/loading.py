@@ -1,0 +1,394 @@
+"""Verify a checkpoint, and read from it what this rank needs: of DTensors, its shards."""
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from copy import copy
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torch_bridge.groups.optimizers import all_parameters
+from torch_bridge.training.checkpointing import file_format, parts
+from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
+from torch_bridge.training.checkpointing.parts import Part
+from torch_bridge.training.checkpointing.states import map_leaves, read_structure
+from torch_bridge.training.checkpointing.stored_values import ARRAY, SCALAR, Stored, from_file
+from torch_bridge.training.distributed import processes
+from torch_bridge.training.distributed.dtensors import empty_dtensor, mesh_of
+from torch_bridge.training.distributed.plain_names import plain_state, to_plain_names
+from torch_bridge.training.random_states import (
+    RANDOM_STATES_FORMAT,
+    RandomStates,
+    check_states_of_process,
+)
+from torch_bridge.training.train_step.step import TrainStep
+from torch_bridge.training.train_step.step_state import PER_RANK_ENTRIES, TRAIN_STEP
+
+Value = TypeVar("Value")
+
+
+class SavedCheckpoint:
+    """A checkpoint to read from. Its files may be damaged: see `read_verified`."""
+
+    def __init__(self, checkpoint: CheckpointDir) -> None:
+        self.path = checkpoint.path
+        self.step = checkpoint.step
+        self.manifest = checkpoint.undamaged_manifest
+        self._reader = file_format.TensorReader(checkpoint.path)
+
+    def values_of_ranks(self, first: int, names: Collection[str]) -> list[str]:
+        """Return the values of these parts that ranks from `first` on saved separately.
+
+        They differ from rank 0's. Each is named by up to two components, such as `step.random`.
+        """
+        values: set[str] = set()
+        for rank in range(first, self.manifest["world_size"]):
+            prefix = file_format.name_of_rank("", rank)
+            for name in self._reader.shapes:
+                part, *components = name.removeprefix(prefix).partition("/")[0].split(".")
+                if name.startswith(prefix) and part in names:
+                    values.add(".".join([part, *components[:1]]))
+        return sorted(values)
+
+    def read_structure(self, part: str, rank: int) -> Any:
+        """Return a part's state as a rank saved it, with a `Stored` value for each stored one."""
+
+        def stored_name(name: str) -> str:
+            # Rank 0's, unless the rank has stored a different value.
+            name_of_rank = file_format.name_of_rank(name, rank)
+            if name_of_rank in self._reader.shapes:
+                return name_of_rank
+            return name
+
+        name = stored_name(file_format.structure_name(part))
+        content = self.empty_bytes(name)
+        self.fill_tensors({name: content})
+        return read_structure(part, content, stored_name)
+
+    def empty_bytes(self, name: str) -> Tensor:
+        """Return an uninitialized tensor for a value that is stored as bytes."""
+        return torch.empty(self._reader.shapes[name], dtype=torch.uint8, device="cpu")
+
+    def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
+        """Read the tensors of these names in place; of a DTensor, this rank's shard."""
+        self._reader.fill_tensors(targets)
+
+
+def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
+    """Return the state that a part gets on this rank."""
+    form = parts.form_of(part)
+    saved_form = saved.manifest["parts"][name]
+    if saved_form != form:
+        raise ValueError(f"{name} was saved as a {saved_form}, and here it is a {form}")
+
+    rank = processes.rank()
+    structure = saved.read_structure(name, rank)
+    state = read_tensors(saved, structure, Targets(name, part))
+    if isinstance(part, TrainStep) and rank >= saved.manifest["world_size"]:
+        current: Any = part._state.read()
+        for entry in PER_RANK_ENTRIES:
+            state[entry] = current[entry]
+    return state
+
+
+def read_random_states(saved: SavedCheckpoint) -> RandomStates | None:
+    """Return the random states that this rank gets: None if the checkpoint has none for it."""
+    rank = processes.rank()
+    if rank >= saved.manifest["world_size"]:
+        return None
+    name = parts.RANDOM_STATES_PART
+    states = read_tensors(saved, saved.read_structure(name, rank), Targets(name, {}))
+    random_states = RANDOM_STATES_FORMAT.read(name, states)
+    try:
+        check_states_of_process(random_states)
+    except (TypeError, ValueError) as error:  # such as NumPy's, if it is of a different kind here
+        raise ValueError(
+            f"{saved.path}: the random states do not fit the generators of this program: {error}. "
+            "To load the parts without the random states, pass partial=True"
+        ) from error
+    return random_states
+
+
+def read_model(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
+    """Return the state that a module gets: that of rank 0, under the module's plain names."""
+    structure = model_structure(saved, part, model)
+    return read_tensors(saved, structure, Targets(part, model))
+
+
+def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
+    """Return the structure of a saved module, or of a training step's, under plain names.
+
+    That of an `AveragedModel` also fits the module that it averages.
+
+    Raises:
+        ValueError: It is not that of a module with these names and shapes.
+    """
+    structure: Any = saved.read_structure(part, 0)
+    if not isinstance(structure, dict) or saved.manifest["parts"][part] != "state":
+        raise ValueError(f"{part} is neither a TrainStep nor a module")
+    structure = cast("dict[str, Any]", structure)
+    if TRAIN_STEP.is_of(structure):
+        TRAIN_STEP.check_version(part, structure)
+        structure = structure["model"]
+
+    current = plain_state(model)
+    if "n_averaged" in structure and "n_averaged" not in current:
+        structure = _without_count(structure)
+    named = to_plain_names(structure, current)
+    differences = _differences(named, current)
+    if differences:
+        owner = f"{part} of checkpoint {saved.step}"
+        raise ValueError(f"{owner} was saved with a different model: {'; '.join(differences[:5])}")
+    return named
+
+
+def _without_count(structure: dict[str, Any]) -> dict[str, Any]:
+    """Return the structure of an `AveragedModel` of torch without its number of averaged models."""
+    others = copy(structure)  # keeps torch's `_metadata`
+    del others["n_averaged"]
+    if all(str(name).startswith("module.") for name in others):
+        return others
+    return structure
+
+
+def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Return the differences between two states in names and shapes, as text."""
+    differences: list[str] = []
+    for name in {**current, **stored}:
+        stored_shape = _shape_in(stored, name)
+        shape = _shape_in(current, name)
+        if stored_shape != shape:
+            differences.append(f"{name}: {stored_shape} in the checkpoint, {shape} here")
+    return differences
+
+
+def _shape_in(state: Mapping[str, Any], name: str) -> str:
+    if name not in state:
+        return "missing"
+    leaf = state[name]
+    if isinstance(leaf, Stored) and leaf.kind not in (ARRAY, SCALAR):
+        leaf = leaf.meta
+    if not isinstance(leaf, Tensor):
+        return "no tensor"
+    return str(tuple(leaf.shape))
+
+
+def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> Any:
+    """Return a structure with its stored values read."""
+    tensors: dict[str, Tensor] = {}
+
+    def allocate(path: str, leaf: Any) -> None:
+        if not isinstance(leaf, Stored) or leaf.name in tensors:
+            return
+        if leaf.is_bytes:
+            tensors[leaf.name] = saved.empty_bytes(leaf.name)
+        else:
+            tensors[leaf.name] = targets.allocate(path, leaf)
+
+    def fill(path: str, leaf: Any) -> Any:
+        if not isinstance(leaf, Stored):
+            return leaf
+        return from_file(path, leaf, tensors[leaf.name], targets.sharded_like(path, leaf))
+
+    map_leaves(targets.name, structure, allocate)
+    saved.fill_tensors(tensors)
+    return map_leaves(targets.name, structure, fill)
+
+
+class Targets:
+    """Allocates the tensors of a part to read into, sharded as the part needs them.
+
+    A tensor is sharded like the tensor that the part has now. An optimizer that has not stepped yet
+    has none, and whole moments would take many times the memory of a shard. So they are
+
+        sharded like their parameter    if they have its shape
+        sharded as they were saved      if they have a different shape
+
+    and plain if their parameter is plain.
+    """
+
+    def __init__(self, name: str, part: Part) -> None:
+        self.name = name
+        self._part = part
+
+    @cached_property
+    def _current(self) -> dict[str, Any]:
+        """The leaves of the part's state, by path.
+
+        Empty without a process group, since only DTensors matter.
+        """
+        leaves: dict[str, Any] = {}
+        if processes.has_group():
+            with suppress(Exception):  # the part may have no state yet
+                state: Any = parts.get_state(self._part)
+                map_leaves(self.name, state, leaves.setdefault)
+        return leaves
+
+    @cached_property
+    def _sharded_parameters(self) -> dict[str, Tensor]:
+        """The sharded parameters of an optimizer or a training step, by the path of their state."""
+        by_path: dict[str, Tensor] = {}
+        for path, optimizer in _optimizers_by_path(self.name, self._part).items():
+            for index, parameter in enumerate(all_parameters([optimizer])):
+                if mesh_of(parameter) is not None:
+                    by_path[f"{path}.state.{index}"] = parameter
+        return by_path
+
+    def sharded_like(self, path: str, stored: Stored) -> Tensor | None:
+        """Return the DTensor that a tensor must be sharded like; None if it must be plain."""
+        like = self._current.get(path)
+        if like is None:
+            like = self._parameter_of(path)
+        if not isinstance(like, Tensor) or mesh_of(like) is None:
+            return None
+        if like.shape != stored.meta.shape:
+            return None
+        return like
+
+    def allocate(self, path: str, stored: Stored) -> Tensor:
+        """Return an uninitialized tensor for a path of the part's state."""
+        meta = stored.meta
+        like = self.sharded_like(path, stored)
+        if like is not None:
+            return torch.empty_like(like.detach(), dtype=meta.dtype, device="cpu")
+        parameter = self._parameter_of(path)
+        is_new = path not in self._current
+        if is_new and parameter is not None and stored.placements is not None:
+            mesh = mesh_of(parameter)
+            if mesh.ndim != len(stored.placements):
+                raise ValueError(
+                    f"{path} has a different shape than its parameter, and was sharded over a mesh "
+                    f"with {len(stored.placements)} dimensions, not {mesh.ndim}: load it on such a "
+                    "mesh, or leave out the optimizer"
+                )
+            return empty_dtensor(mesh, meta.shape, meta.dtype, stored.placements)
+        return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu")
+
+    def _parameter_of(self, path: str) -> Tensor | None:
+        """Return the sharded parameter whose state a path belongs to."""
+        while path and self._sharded_parameters:
+            path = path.rpartition(".")[0]
+            if path in self._sharded_parameters:
+                return self._sharded_parameters[path]
+        return None
+
+
+def _optimizers_by_path(name: str, part: Part) -> dict[str, Optimizer]:
+    """Return the optimizers of a part, by the path of their state."""
+    if isinstance(part, Optimizer):
+        return {name: part}
+    if not isinstance(part, TrainStep):
+        return {}
+    path = f"{name}.optimizer"
+    if len(part.optimizers) == 1:
+        return {path: part.optimizers[0]}
+    return {f"{path}.{index}": optimizer for index, optimizer in enumerate(part.optimizers)}
+
+
+def read_verified(
+    checkpoints: Sequence[CheckpointDir],
+    read: Callable[[list[SavedCheckpoint]], Value],
+    *,
+    verify: bool = True,
+) -> tuple[Value | None, str]:
+    """Read from checkpoints, and meanwhile verify all their files. A collective.
+
+    With `verify`, the SHA-256 of each file is compared. Otherwise, each file must only be there.
+    The files are divided among the ranks. If the number of ranks is unchanged, each rank verifies
+    the file that it wrote.
+
+    Returns:
+        The value that `read` returns, and ""; or None, and a description of the damage.
+    """
+    for checkpoint in checkpoints:
+        if checkpoint.is_of_different_version:
+            raise ValueError(f"{checkpoint.path}: {checkpoint.damage}")
+        if checkpoint.damage:
+            return None, f"{checkpoint.step}: {checkpoint.damage}"
+
+    value: Value | None = None
+    error: Exception | None = None
+    damages: list[str] = []
+    try:
+        value = _read_while_verifying(checkpoints, read, damages, verify=verify)
+    except Exception as caught:  # of a damaged file, there may be any error
+        error = caught
+    damage = "; ".join(filter(None, damages))
+
+    try:
+        gathered = processes.gather((damage, processes.describe_error(error)))
+        for damage_of_rank, _ in gathered:
+            if damage_of_rank:
+                return None, damage_of_rank
+        processes.raise_error_of_any_rank(error, [description for _, description in gathered])
+    finally:
+        del error  # its traceback refers to this frame, a cycle that would keep what was read alive
+    return value, ""
+
+
+def _read_while_verifying(
+    checkpoints: Sequence[CheckpointDir],
+    read: Callable[[list[SavedCheckpoint]], Value],
+    damages: list[str],
+    *,
+    verify: bool,
+) -> Value:
+    """Read, and add what is damaged to `damages`, even if reading raises an error."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        pending: list[Future[str]] = []
+        for checkpoint, name in files_to_verify(checkpoints):
+            pending.append(pool.submit(_find_damage, checkpoint, name, verify=verify))
+        try:
+            return read([SavedCheckpoint(checkpoint) for checkpoint in checkpoints])
+        finally:
+            damages += [verified.result() for verified in pending]
+            damages += [_find_change(checkpoint) for checkpoint in checkpoints]
+
+
+def _find_change(checkpoint: CheckpointDir) -> str:
+    """Return a message if a save in another process has replaced or removed the checkpoint, or "".
+
+    The files are opened at different times by their paths, so they could be those of two
+    checkpoints.
+    """
+    if read_checkpoint(checkpoint.path, checkpoint.step) == checkpoint:
+        return ""
+    return f"{checkpoint.step}: it was replaced or removed while it was read"
+
+
+def files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[CheckpointDir, str]]:
+    """Return this rank's share of the files, each as its checkpoint and its name."""
+    files: list[tuple[CheckpointDir, str]] = []
+    for checkpoint in checkpoints:
+        # Also a file that does not belong to it: `SavedCheckpoint` would read it too.
+        present = file_format.list_files(checkpoint.path)
+        all_names = sorted({*present, *checkpoint.undamaged_manifest["files"]})
+        files.extend(
+            (checkpoint, name) for name in all_names[processes.rank() :: processes.world_size()]
+        )
+    return files
+
+
+def _find_damage(checkpoint: CheckpointDir, name: str, *, verify: bool) -> str:
+    """Return what is wrong with a file, or an empty string."""
+    files = checkpoint.undamaged_manifest["files"]
+    if name not in files:
+        return f"{checkpoint.step}: {name} does not belong to it"
+    try:
+        with (checkpoint.path / name).open("rb") as file:
+            if not verify:
+                return ""
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return f"{checkpoint.step}: {name} is missing"
+    except OSError as error:
+        return f"{checkpoint.step}: {name} can't be read: {error}"
+    if digest != files[name]:
+        return f"{checkpoint.step}: {name} is damaged: its SHA-256 differs"
+    return ""

@@ -1,0 +1,206 @@
+"""The parts of a checkpoint: stateful objects, dictionaries and lists."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+from torch.optim import Optimizer
+
+from plateau_jax.arguments import checks
+from torch_bridge.training.checkpointing import file_format
+from torch_bridge.training.checkpointing.states import SplitState, map_leaves, split_state
+from torch_bridge.training.distributed import processes
+from torch_bridge.training.distributed.dtensors import host_copier
+from torch_bridge.training.distributed.plain_names import load_plain_state, plain_state
+from torch_bridge.training.train_step.optimizer_states import load_optimizer
+from torch_bridge.training.train_step.step import TrainStep
+from torch_bridge.training.train_step.step_state import TRAIN_STEP
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An object with a state to save and load: a training step, a loader, a module."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+RANDOM_STATES_PART = "random-states"
+"""The name of the random states, which are stored as a part is. No part can have it."""
+
+_ARGUMENTS_OF_LOAD = ("verify", "partial")
+_RESERVED_NAMES = (*file_format.RESERVED_NAMES, *_ARGUMENTS_OF_LOAD)
+
+_SCHEDULES = "scheduler", "follower", "train_step", "curve_scheduler"
+"""The kinds of the states of schedules."""
+
+_SAME_ON_ALL_RANKS = (
+    *("last_epoch", "applied", "skipped", "offset", "consumed"),
+    *("hold", "records"),
+)
+"""The entries of the state of a schedule that determine its learning rates."""
+
+Part = Stateful | dict[str, Any] | list[Any]
+
+
+def check_parts(parts: Mapping[str, Any]) -> None:
+    """Check that there are parts, that their names are identifiers, and that each has a state."""
+    if not parts:
+        raise ValueError(
+            "there are no parts: pass them by name, such as step=train_step, loader=loader"
+        )
+    for name, part in parts.items():
+        if not name.isidentifier() or name in _RESERVED_NAMES:
+            raise ValueError(
+                f"{checks.short_repr(name)} must be a valid variable name, and not one of "
+                f"{_RESERVED_NAMES}"
+            )
+        if isinstance(part, type) or not isinstance(part, Stateful | dict | list):
+            raise TypeError(
+                checks.must(
+                    name, part, "have state_dict and load_state_dict, or be a dictionary or a list"
+                )
+            )
+
+
+def form_of(part: Part) -> str:
+    """Return the form of a part: "state", "dict" or "list"."""
+    if isinstance(part, Stateful):
+        return "state"
+    if isinstance(part, dict):
+        return "dict"
+    return "list"
+
+
+def check_memory(name: str, part: Part) -> None:
+    """Check that a part has memory to load into: torch copies nothing to the meta device."""
+    model = part
+    if isinstance(part, TrainStep):
+        name = f"{name}.model"
+        model = part.model
+    if not isinstance(model, nn.Module):
+        return
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise ValueError(
+            f"{name} is on the meta device, without memory: call {name}.to_empty(device=...) first"
+        )
+
+
+def get_state(part: Part) -> Any:
+    """Return a part's state, which may share memory with it."""
+    if isinstance(part, TrainStep):
+        return part._state.read()
+    if isinstance(part, nn.Module):
+        return plain_state(part)
+    if isinstance(part, Stateful):
+        return part.state_dict()
+    if isinstance(part, dict):
+        return dict(part)
+    return list(part)
+
+
+def set_state(part: Part, state: Any) -> None:
+    """Load a state into a part."""
+    if isinstance(part, nn.Module):
+        load_plain_state(part, state)
+    elif isinstance(part, Optimizer):
+        load_optimizer(part, state)
+    elif isinstance(part, Stateful):
+        part.load_state_dict(state)
+    elif isinstance(part, dict):
+        part.clear()
+        part.update(state)
+    else:
+        part[:] = state
+
+
+def copy_state(name: str, part: Part) -> SplitState:
+    """Return a copy of a part's current state in host memory."""
+    if isinstance(part, TrainStep):
+        # Its tensors are copies already.
+        return split_state(name, part.state_dict(), copy_tensor=lambda tensor: tensor)
+    return split_state(name, get_state(part), host_copier())
+
+
+def parameter_orders(states: Mapping[str, SplitState]) -> dict[str, str]:
+    """Return the names of the parameters of each part that has shards, in their order.
+
+    Shards are joined by position, not by name.
+    """
+    orders: dict[str, str] = {}
+    for part, state in states.items():
+        if all(stored.placements is None for stored in state.stored):
+            continue
+        match state.structure:
+            case {"kind": TRAIN_STEP.kind, "parameters": names}:
+                orders[part] = repr(names)
+            case {"param_groups": [*groups]}:  # of an optimizer
+                orders[part] = repr([group.get("param_names") for group in groups])
+            case _:
+                pass
+    return orders
+
+
+def schedule_entries(states: Mapping[str, SplitState]) -> dict[str, str]:
+    """Return the positions, curves and peaks of the schedules in some states, by path.
+
+    A schedule is a scheduler, a follower or a training step. Its state may be in another, as in
+    that of torch's `SequentialLR`. Empty if there is only one rank.
+    """
+    if processes.world_size() == 1:
+        return {}
+    leaves: dict[str, Any] = {}
+    for part, state in states.items():
+        map_leaves(part, state.structure, leaves.setdefault)
+    schedules: list[str] = []
+    for path, leaf in leaves.items():
+        if path.endswith(".kind") and leaf in _SCHEDULES:
+            schedules.append(path.removesuffix("kind"))
+    entries: dict[str, str] = {}
+    for schedule in schedules:
+        for path, leaf in leaves.items():
+            entry = path.removeprefix(schedule).partition(".")[0]
+            if path.startswith(schedule) and entry in _SAME_ON_ALL_RANKS:
+                entries[path] = repr(leaf)  # NaN is not equal to itself
+    return entries
+
+
+def check_same_order(orders_by_rank: Sequence[Mapping[str, str]]) -> None:
+    """Reject parameters in different orders. Takes the `parameter_orders` of each rank."""
+    difference = _first_difference(orders_by_rank)
+    if difference is not None:
+        part, ranks, _ = difference
+        raise ValueError(
+            f"{part} has its parameters in different orders on rank {ranks[0]} and rank "
+            f"{ranks[1]}, so shards of different parameters would be joined. Build the optimizer's "
+            "groups in the same order on every rank. If they are built from a set, sort it: its "
+            "order differs between processes"
+        )
+
+
+def check_same_schedules(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
+    """Reject schedules that differ between ranks. Takes the `schedule_entries` of each rank."""
+    difference = _first_difference(entries_by_rank)
+    if difference is not None:
+        path, ranks, values = difference
+        raise ValueError(
+            f"{path} = {values[0]} on rank {ranks[0]}, and {values[1]} on rank "
+            f"{ranks[1]}: the learning rates of the ranks would differ. Every rank must have the "
+            "same curves and peaks, and make the same steps. With a hold rule, call "
+            "scheduler.step(loss) with the mean of the losses of all ranks; with a DataClock, "
+            "scheduler.step(count=n) with the sum of their counts. torch.distributed.all_reduce "
+            "gives both"
+        )
+
+
+def _first_difference(
+    entries_by_rank: Sequence[Mapping[str, str]],
+) -> tuple[str, tuple[int, int], tuple[str, str]] | None:
+    """Return an entry with different values on two ranks: its path, the ranks and the values."""
+    first: dict[str, tuple[int, str]] = {}
+    for rank, entries in enumerate(entries_by_rank):
+        for path, value in entries.items():
+            first_rank, first_value = first.setdefault(path, (rank, value))
+            if value != first_value:
+                return path, (first_rank, rank), (first_value, value)
+    return None

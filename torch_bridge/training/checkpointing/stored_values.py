@@ -1,0 +1,239 @@
+"""How tensors and NumPy values are stored: as they are, or as the bytes that `torch.save` writes.
+
+A safetensors file holds plain tensors of most dtypes. Numbers and arrays of NumPy are stored as
+such tensors. Everything else is saved as a tensor of bytes, which `torch.load(weights_only=True)`
+reads without running code: structures, tensors of other dtypes, and tensors of subclasses, such as
+torchao's 8-bit moments. Of a DTensor with such a shard, each rank saves its own shard, since no
+general way exists to join them.
+"""
+
+import io
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torch_bridge.training.checkpointing.file_format import STORED_DTYPES
+from torch_bridge.training.distributed import processes
+from torch_bridge.training.distributed.dtensors import (
+    local_shard,
+    mesh_coordinates,
+    mesh_of,
+    placements_of,
+    shard_of,
+)
+from torch_bridge.training.distributed.subclasses import flatten, map_inner, wraps_tensors
+
+# The kinds of stored values.
+TENSOR = "tensor"
+ARRAY = "array"
+"""A NumPy array, stored as a tensor."""
+SCALAR = "scalar"
+"""A NumPy scalar, stored as a tensor with no dimensions."""
+SAVED = "saved"
+"""A plain tensor, stored as bytes."""
+SHARD = "shard"
+"""This rank's shard of a DTensor and its `mesh_coordinates`, stored as bytes."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a tensor or a NumPy value of a state is stored."""
+
+    meta: Tensor
+    """An empty tensor or parameter with its dtype, shape, stride, and `requires_grad`."""
+    name: str
+    """Its name in the files."""
+    kind: str
+    placements: list[int | None] | None
+    """The `placements_of` the saved DTensor; None for a plain tensor."""
+
+    @property
+    def is_bytes(self) -> bool:
+        return self.kind in (SAVED, SHARD)
+
+
+def kind_of(tensor: Tensor) -> str:
+    """Return the kind of a tensor."""
+    local = local_shard(tensor)
+    if local.dtype in STORED_DTYPES and not wraps_tensors(local):
+        return TENSOR
+    if mesh_of(tensor) is None:
+        return SAVED
+    return SHARD
+
+
+def in_file(stored: Stored, tensor: Tensor) -> Tensor:
+    """Return the tensor that a file contains in place of a copied one."""
+    if stored.kind == SAVED:
+        return to_bytes(tensor)
+    if stored.kind == SHARD:
+        return to_bytes((local_shard(tensor), mesh_coordinates(tensor)))
+    return tensor
+
+
+def from_file(path: str, stored: Stored, tensor: Tensor, like: Tensor | None) -> Any:
+    """Return the value that a file contains as a tensor.
+
+    `like` is the DTensor in whose place the value will be, or None.
+    """
+    if stored.kind == ARRAY:
+        return tensor.numpy()
+    if stored.kind == SCALAR:
+        return tensor.numpy()[()]
+    if stored.kind == SAVED:
+        tensor = _read_saved(path, tensor)
+        if like is not None:
+            raise ValueError(
+                f"{path} is a {type(tensor).__name__} of {tensor.dtype}, was saved whole, and is "
+                "sharded here: load it under DDP or on one process, or leave out the part"
+            )
+    elif stored.kind == SHARD:
+        local, coordinates = _read_saved(path, tensor)
+        tensor = _shard_in_place(path, stored, local, coordinates, like)
+    return with_flags_of(stored.meta, tensor)
+
+
+def _shard_in_place(
+    path: str, stored: Stored, local: Tensor, coordinates: str | None, like: Tensor | None
+) -> Tensor:
+    """Return a DTensor that is sharded as `like` is, with this rank's shard."""
+    saved = coordinates, stored.placements, local.shape
+    if (
+        like is None
+        or (mesh_coordinates(like), placements_of(like), local_shard(like).shape) != saved
+    ):
+        raise ValueError(
+            f"{path} was saved in shards that only the same ranks can use, as {coordinates}: load "
+            "it with the same number of processes and the same sharding, or leave out the part"
+        )
+    return shard_of(like, local, stored.meta)
+
+
+def empty_meta(tensor: Tensor) -> Tensor:
+    """Return an empty tensor of the same dtype, shape and stride."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def with_flags_of(leaf: Tensor, tensor: Tensor) -> Tensor:
+    """Return the tensor, as a parameter if the leaf is one, and with its `requires_grad`."""
+    if isinstance(leaf, nn.Parameter):
+        return nn.Parameter(tensor, leaf.requires_grad)
+    if not leaf.requires_grad:
+        return tensor
+    if not wraps_tensors(local_shard(tensor)):  # its class may lack `detach`
+        tensor = tensor.detach()  # a tied tensor may have it under one name only
+    return tensor.requires_grad_()
+
+
+# Bytes.
+
+
+def to_bytes(value: Any) -> Tensor:
+    """Return what `torch.save` writes."""
+    content = io.BytesIO()
+    torch.save(value, content)
+    return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
+
+
+def from_bytes(content: Tensor) -> Any:
+    """Return the value that `to_bytes` has saved, without running code."""
+    # For empty bytes. Permanent: the end of a `safe_globals` block would also end it for a load in
+    # another thread.
+    torch.serialization.add_safe_globals([bytes])
+    return torch.load(_file(content), map_location="cpu", weights_only=True)
+
+
+def _read_saved(path: str, content: Tensor) -> Any:
+    unsafe = _unsafe_globals(content)
+    if unsafe:
+        raise ValueError(
+            f"{path} needs {', '.join(unsafe)}, not in torch's list of safe globals here: import "
+            "the library that defines it, or leave out the part"
+        )
+    return from_bytes(content)
+
+
+def _unsafe_globals(content: Tensor) -> list[str]:
+    return torch.serialization.get_unsafe_globals_in_checkpoint(_file(content))
+
+
+def _file(content: Tensor) -> Any:
+    return io.BytesIO(content.numpy().data)
+
+
+# Values that a checkpoint can hold.
+
+
+def check_tensor(path: str, tensor: Tensor) -> None:
+    """Raise a TypeError if a checkpoint can't hold a tensor."""
+    if tensor.grad_fn is not None:
+        raise TypeError(
+            f"{path} was computed with gradients, which a checkpoint can't hold: save "
+            "tensor.detach()"
+        )
+    local = local_shard(tensor)
+    if wraps_tensors(local):
+        inner_tensors, _ = flatten(local)
+        for name, inner in inner_tensors.items():
+            if isinstance(inner, Tensor):
+                check_tensor(f"{path}.{name}", inner)
+        _check_read_back(path, local)
+    else:
+        is_plain = type(local) in (Tensor, nn.Parameter) and local.layout == torch.strided
+        if not is_plain or local.is_nested or local.is_meta or local.is_quantized:
+            kind = f"a {local.layout} {type(tensor).__name__}"
+            if local.is_nested:
+                kind = "a nested tensor"
+            raise unsupported(path, f"{kind} of {local.dtype} on {local.device}")
+    mesh = mesh_of(tensor)
+    if mesh is not None and mesh.size() != processes.world_size():
+        raise unsupported(path, f"a DTensor over {mesh}, not over all ranks")
+    if any(placement.is_partial() for placement in getattr(tensor, "placements", ())):
+        raise unsupported(path, "a DTensor of partial sums")
+
+
+def _check_read_back(path: str, tensor: Tensor) -> None:
+    """Raise a TypeError if `torch.load(weights_only=True)` would not read a tensor back."""
+    unsafe: list[str] = []
+    try:
+        content = to_bytes(_without_memory(tensor))
+        unsafe = _unsafe_globals(content)
+        from_bytes(content)
+    except Exception as error:
+        what = f"of {full_name(type(tensor))}, which torch.load(weights_only=True) does not read"
+        if unsafe:
+            what += f" before torch.serialization.add_safe_globals([{', '.join(unsafe)}])"
+        raise unsupported(path, what) from error
+
+
+def _without_memory(tensor: Tensor) -> Tensor:
+    if wraps_tensors(tensor):
+        return map_inner(tensor, _without_memory)
+    return empty_meta(tensor)
+
+
+def to_tensor(path: str, value: Any) -> Tensor:
+    """Return a copy of a NumPy array or scalar, as a tensor of a dtype that a file can hold."""
+    value_type = cast("type[Any]", type(value))
+    if value_type not in (np.ndarray, value.dtype.type):
+        raise unsupported(path, f"of {full_name(value_type)}")
+    with suppress(TypeError, ValueError):  # torch lacks the dtype
+        tensor = torch.from_numpy(np.array(value))
+        if tensor.dtype in STORED_DTYPES:
+            return tensor
+    raise unsupported(path, f"a NumPy value of {value.dtype}")
+
+
+def full_name(value_type: type[Any]) -> str:
+    return f"{value_type.__module__}.{value_type.__qualname__}"
+
+
+def unsupported(path: str, what: str) -> TypeError:
+    return TypeError(
+        f"{path} is {what}, and a checkpoint can't hold it: keep it in a separate file, with "
+        "torch.save"
+    )

@@ -1,0 +1,295 @@
+"""A data loader whose position is (epoch, batch), whatever the number of ranks and workers."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader
+
+from plateau_jax.arguments import checks
+from plateau_jax.saved_states.formats import Format, check_entries, reading_state_of
+from torch_bridge.training.distributed import processes
+
+EpochAndBatch = tuple[int, int]  # an epoch, and the number of its batches already handed out
+
+
+class _LoaderState(TypedDict):
+    kind: str
+    format: int
+    made_with: dict[str, int | bool]
+    """The arguments that decide the order."""
+    epoch: int
+    """The epoch that continues, counted from 0."""
+    batch: int
+    """The number of its batches already handed out."""
+
+
+_FORMAT = Format("loader", _LoaderState)
+
+_EPOCHS_PER_SEED = 1024
+_END: Any = object()
+
+
+class _Orders:
+    """A random order of the samples for each epoch.
+
+    Only the seed and the epoch decide it, so a saved state has no state of the generator. The order
+    of epoch e, counted from 0, is permutation e mod 1024 drawn from the seed of its 1024 epochs:
+    `seed` for the first 1024, and for later ones a seed computed from `seed` and ⌊e/1024⌋. So at
+    most 1023 permutations are drawn and discarded to reach an epoch, once after a resume.
+    """
+
+    def __init__(self, samples: int, seed: int) -> None:
+        self._samples = samples
+        self._seed = seed
+        self._generator = torch.Generator("cpu").manual_seed(seed)
+        self._block = 0
+        """The block of epochs whose seed the generator has: epoch // _EPOCHS_PER_SEED."""
+        self._num_drawn: float = 0
+        """The number of orders drawn from this seed."""
+
+    def order_of(self, epoch: int) -> Tensor:
+        """Return the indices of the samples in the order of an epoch."""
+        block, index = divmod(epoch, _EPOCHS_PER_SEED)
+        num_drawn = self._num_drawn
+        self._num_drawn = math.inf  # after an interrupt below, start over
+        if block != self._block or index < num_drawn:  # a later seed, or back to an earlier epoch
+            self._generator.manual_seed(self._seed_of(block))
+            self._block = block
+            num_drawn = 0
+
+        for _ in range(int(num_drawn), index):
+            self._draw()
+        order = self._draw()
+        self._num_drawn = index + 1
+        return order
+
+    def _draw(self) -> Tensor:
+        return torch.randperm(self._samples, generator=self._generator, device="cpu")
+
+    def _seed_of(self, block: int) -> int:
+        if block == 0:
+            return self._seed
+        return int(np.random.SeedSequence((self._seed, block)).generate_state(1)[0])
+
+
+class GlobalBatches(BatchSampler):
+    """This rank's part of every batch that all ranks load together.
+
+    With n ranks and B = n · `batch_size`, global batch i has the samples [i·B, (i + 1)·B) of the
+    epoch's order. Of its r samples (B, or fewer in an incomplete last batch) rank k has
+    [⌈k·r/n⌉, ⌈(k + 1)·r/n⌉).
+
+    Args:
+        samples: The length of the dataset.
+        batch_size: Samples of one rank in a batch.
+        shuffle: Draw a new order for each epoch; otherwise keep that of the dataset.
+        drop_last: Leave out an incomplete last batch.
+        seed: The seed of all orders.
+        rank: k.
+        world_size: n.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        drop_last: bool,
+        seed: int,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        super().__init__(range(samples), batch_size, drop_last)
+        self.rank = rank
+        self.world_size = world_size
+        self.start: EpochAndBatch = (0, 0)
+        """The position at which the next iteration begins."""
+        self._samples = samples
+        self._global_size = batch_size * world_size
+        self.made_with = {
+            "samples": samples,
+            "batch_size": self._global_size,
+            "shuffle": shuffle,
+            "drop_last": drop_last,
+            "seed": seed,
+        }
+        self.count, self._remainder = divmod(samples, self._global_size)
+        """The number of global batches in an epoch, and of samples in an incomplete last one."""
+        if self._remainder and not drop_last:
+            self.count += 1
+        self._orders = _Orders(samples, seed) if shuffle else None
+
+    def check_sizes(self, *, training: bool) -> None:
+        """Reject a dataset without a batch, and in training one whose last batch misses a rank."""
+        if self.count == 0:
+            ranks = ""
+            if self.world_size > 1:
+                ranks = f" in each of {self.world_size} processes"
+            raise ValueError(
+                f"{self._samples} samples give no batch of batch_size = {self.batch_size}{ranks} "
+                f"with drop_last = {self.drop_last}"
+            )
+        if training and not self.drop_last and 0 < self._remainder < self.world_size:
+            raise ValueError(
+                f"{self._samples} samples leave {self._remainder} for {self.world_size} processes "
+                "in the last batch, and in training every process needs some: give drop_last = "
+                "True, or another batch_size"
+            )
+
+    def __len__(self) -> int:
+        # In evaluation this rank may have no sample of the last batch.
+        last = self.count - 1
+        if self.count > 0 and not self._indices_in(last):
+            return last
+        return self.count
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # Not in the generator, whose body runs only at the first `next`.
+        epoch, first_batch = self.start
+        order = None if self._orders is None else self._orders.order_of(epoch)
+        return self._batches_from(first_batch, order)
+
+    def _batches_from(self, first: int, order: Tensor | None) -> Iterator[list[int]]:
+        for batch in range(first, self.count):
+            indices = self._indices_in(batch)
+            if not indices:
+                continue
+            if order is None:
+                yield list(indices)
+            else:
+                yield order[indices.start : indices.stop].tolist()
+
+    def _indices_in(self, batch: int) -> range:
+        """Return the indices, into the epoch's order, of this rank's samples in a global batch."""
+        first = batch * self._global_size
+        size = min(self._global_size, self._samples - first)
+        # -(-a // n) rounds up. Five samples over three ranks begin at
+        # ⌈0/3⌉, ⌈5/3⌉, ⌈10/3⌉ = 0, 2, 4 and are split 2, 2, 1.
+        begin = -(-self.rank * size // self.world_size)
+        end = -(-(self.rank + 1) * size // self.world_size)
+        return range(first + begin, first + end)
+
+
+class ResumableLoader(DataLoader[Any]):
+    """A DataLoader whose state is its arguments and its position after the last batch handed out.
+
+    Args:
+        dataset: The samples.
+        batches: The indices of this rank's batches.
+        **settings: Other arguments of `DataLoader`.
+    """
+
+    batch_sampler: GlobalBatches  # pyright: ignore[reportIncompatibleVariableOverride]  (torch's may be None)
+
+    def __init__(self, dataset: Any, batches: GlobalBatches, **settings: Any) -> None:
+        # DataLoader draws the workers' seeds from this generator at each iteration. If the orders
+        # were drawn from it too, a resumed run would get different ones. The seeds differ between
+        # ranks.
+        seeds = torch.Generator("cpu").manual_seed(batches.made_with["seed"] + batches.rank)
+        super().__init__(
+            dataset, batches.batch_size, drop_last=batches.drop_last, generator=seeds, **settings
+        )
+        # As an argument it would hide batch_size and drop_last, and DataLoader rejects an
+        # assignment.
+        object.__setattr__(self, "batch_sampler", batches)
+        # `state_dict` saves `_position`; the next iteration begins at `_next_start`. With 3 batches
+        # per epoch they are (0, 2) and (1, 0) once batches 0 and 1 of epoch 0 were handed out: a
+        # new iteration is the next epoch, but a resumed run gets batch 2 first. After batch 2 both
+        # are (1, 0).
+        self._position: EpochAndBatch = (0, 0)
+        self._next_start: EpochAndBatch = (0, 0)
+        self._iteration: object = None  # the iteration that the position belongs to
+
+    def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  (torch names its class)
+        if self.batch_sampler.world_size == 1 < processes.world_size():
+            raise RuntimeError(
+                f"the loader was built for one process, and there are {processes.world_size()} "
+                "now: build it after the process group"
+            )
+        this_iteration = object()
+        self._iteration = this_iteration
+        self._position = self._next_start
+        self.batch_sampler.start = self._next_start
+        epoch, batch = self._next_start
+        self._next_start = (epoch + 1, 0)
+        with on_cpu():
+            batches = super().__iter__()
+        while True:
+            # Persistent workers serve one iteration: an older one would take batches away from it.
+            if self._iteration is not this_iteration:
+                raise RuntimeError(
+                    "this iteration was ended: another has begun, or a state was loaded"
+                )
+            with on_cpu():
+                loaded = next(batches, _END)
+            if loaded is _END:
+                # Also on a rank without samples in the last batch.
+                self._position = self._next_start
+                return
+            batch += 1
+            if batch < self.batch_sampler.count:
+                self._position = (epoch, batch)
+            else:
+                self._position = self._next_start
+            yield loaded
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the arguments that decide the order, and the position after the last batch."""
+        epoch, batch = self._position
+        return _FORMAT.write(
+            made_with=dict(self.batch_sampler.made_with),
+            epoch=epoch,
+            batch=batch,
+        )
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Make the next iteration begin at the position in a state.
+
+        Args:
+            state_dict: A state that `state_dict` returned.
+
+        Raises:
+            ValueError: `state_dict` is not the state of a loader with these arguments. Nothing was
+                changed.
+        """
+        with reading_state_of("a loader that make_loader built", state_dict):
+            state = _FORMAT.read("state_dict", state_dict)
+            self._check_made_with(state["made_with"])
+            epoch = checks.at_least("epoch", state["epoch"], 0)
+            last = self.batch_sampler.count - 1  # of an epoch
+            batch = checks.in_range("batch", state["batch"], 0, last)
+        self._position = (epoch, batch)
+        self._next_start = self._position
+        self._iteration = None
+
+    def _check_made_with(self, saved: Mapping[str, Any]) -> None:
+        """Raise a ValueError if the state was saved by a loader with different arguments."""
+        made_with = self.batch_sampler.made_with
+        check_entries("made_with", saved, made_with)
+        changes = [
+            f"{name} = {checks.short_repr(saved[name])} (now {now})"
+            for name, now in made_with.items()
+            if saved[name] != now
+        ]
+        if not changes:
+            return
+        problem = f"state_dict was saved by a loader with {', '.join(changes)}"
+        if saved["batch_size"] != made_with["batch_size"]:
+            problem += (
+                "; this batch_size is that of all processes together, and make_loader takes that "
+                "of one"
+            )
+        raise ValueError(problem)
+
+
+def on_cpu() -> AbstractContextManager[Any]:
+    """Create tensors on the CPU by default. Costs nothing if that is already the default."""
+    if torch.get_default_device().type == "cpu":
+        return nullcontext()
+    return torch.device("cpu")

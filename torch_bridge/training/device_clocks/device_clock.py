@@ -1,0 +1,421 @@
+"""The clock on the device: it counts updates, samples or tokens, and has the step of the curve."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from plateau_jax import Curve
+from plateau_jax.arguments import checks
+from plateau_jax.clocks.clock import MAX_CONSUMED, MAX_COUNT, CheckedClock
+from plateau_jax.clocks.decision import decide
+from plateau_jax.clocks.known_rules import Rule
+from plateau_jax.clocks.position import Position, position_after, start
+from torch_bridge.training.device_clocks.learning_rates import LearningRates
+
+# For `on_counters`, the host copies the counters after 16, 32, 64, ..., 1024 updates, and then
+# every 1024 updates: it learns soon of the end of a short curve, and a long run pays next to
+# nothing.
+_FIRST_COPY = 16
+_INTERVAL = 1024
+
+
+class Counters(NamedTuple):
+    """The counters on the device."""
+
+    applied: int
+    """Updates applied."""
+    skipped: int
+    """Updates skipped."""
+    curve_step: int
+    """The step of the curve for the next update."""
+    consumed: int
+    """Samples or tokens that the applied updates consumed; without a unit, the number of these
+    updates."""
+
+
+class Clock:
+    """Counts updates on the device, and looks up their learning rates, without synchronizing.
+
+        without a unit   curve_step moves by one with each applied update that no rule holds
+        with a unit      curve_step = consumed // unit
+
+    Every tensor is allocated once and then written in place, because a captured graph refers to its
+    memory.
+
+    Args:
+        curves: The curve of each parameter group.
+        peaks: The peak learning rate of each group.
+        device: The device of the counters and the learning rates.
+        checked: The argument `clock` of the step.
+        initial_updates: Updates already made by another training loop.
+        is_captured: True if a graph captures an update, and replays it at any step of the curve.
+        is_compiled: True to compile the decision of the rules.
+    """
+
+    # One tensor has all counters, so that a single add_ advances them, whatever the device decides:
+    #
+    #     index           0         1          2           3
+    #     _counters   [ applied | skipped | curve_step | consumed; without a unit: applied ]
+    #
+    # For example, without a unit:
+    #
+    #                     [10, 2, 10, 10]  and then
+    #     applied      +  [ 1, 0,  1,  1]  =  [11, 2, 11, 11]
+    #     held         +  [ 1, 0,  0,  1]  =  [11, 2, 10, 11]
+    #     skipped      +  [ 0, 1,  0,  0]  =  [10, 3, 10, 10]
+    #
+    # With a unit, 300 samples and no rules (the step of the curve is computed afterwards):
+    #
+    #     applied      +  [ 1, 0,  0, 300]  =  [11, 2, 10, 310]
+
+    def __init__(
+        self,
+        curves: Sequence[Curve],
+        peaks: Sequence[float],
+        device: torch.device,
+        checked: CheckedClock,
+        *,
+        initial_updates: int = 0,
+        is_captured: bool = False,
+        is_compiled: bool = False,
+    ) -> None:
+        self.curves = list(curves)
+        self.checked = checked
+        self._is_captured = is_captured
+        self._unit = checked.unit
+
+        # Views of the counters in the shapes that operators need, made once because slicing is an
+        # operator too.
+        self._counters = torch.zeros(4, dtype=torch.int64, device=device)
+        self.curve_step = self._counters[2]
+        """The step of the curve for the next update, a scalar."""
+        self._curve_step_row = self._counters[2:3]
+        self._consumed = self._counters[3:]
+        self._if_skipped = torch.tensor([0, 1, 0, 0], device=device)
+        self._if_held = torch.tensor([1, 0, 0, 1], device=device)
+        self._if_applied = torch.tensor([1, 0, 1, 1], device=device)
+        self._all_but_step = torch.tensor([1, 1, 0, 1], device=device)
+        self.count: Tensor | None = None
+        """With a unit, what this update consumes on this rank, an int64 scalar. `set_count` writes
+        it, and `LossNormalizer.normalize` replaces it by the sum over ranks."""
+        self._count_on_host: int | None = None
+        """The value of `count`; None if the host does not know it."""
+        if self._unit is not None:
+            self._if_applied = torch.tensor([1, 0, 0, 0], device=device)
+            self.count = self._if_applied[3]
+        self._hold: Hold | None = None
+        if checked.rules:
+            self._hold = Hold(checked.rules, self.curves[0], device, is_compiled=is_compiled)
+
+        self._learning_rates = LearningRates(self.curves, device)
+        self.lrs = self._learning_rates.current
+        """The learning rates of this update: float32 of shape (groups,)."""
+        self.group_lrs = self._learning_rates.of_groups
+        """The same memory, as one scalar per group."""
+
+        # Page-locked, since CUDA copies to pageable memory synchronously. `device` is given because
+        # the user may have changed torch's default device.
+        is_on_gpu = device.type == "cuda"
+        self._copy_done = torch.cuda.Event() if is_on_gpu else None
+        self.host_counters = torch.zeros(4, dtype=torch.int64, device="cpu", pin_memory=is_on_gpu)
+        self.on_counters: Callable[[Counters], None] | None = None
+        """Called with the counters whenever they reach the host."""
+        position = position_after(
+            checked,
+            initial_updates,
+            argument=f"initial_updates = {initial_updates}",
+            alternative="; or leave out initial_updates, and call load_state_dict",
+        )
+        self.write_state(position, peaks)
+
+    # The state.
+
+    def write_state(self, position: Position, peaks: Sequence[float], skipped: int = 0) -> None:
+        """Continue from this position with these peaks."""
+        consumed = position.consumed(self.checked)
+        counters = Counters(position.updates, skipped, position.step, consumed)
+        self.start = counters
+        """The counters from which the clock continued last."""
+        if self._hold is not None:
+            self._hold.write_states(position.rules)
+        self._counters.copy_(torch.tensor(counters, device="cpu"))
+        self.set_peaks(peaks)
+
+        self._updates = 0
+        """Updates since here, skipped ones included."""
+        self._next_copy: int = _FIRST_COPY
+        """The number of updates at which the host next copies the counters."""
+        self._next_poll = _FIRST_COPY
+        """The number of updates at which `_poll_counters` next runs."""
+        self._is_copying = False  # a copy that has not arrived has the old counters
+        # An update moves by at most one step, so at first it is certainly within the table. With a
+        # unit it may leap.
+        self._updates_within_table = self._learning_rates.last_step - counters.curve_step + 1
+        if self._is_captured or self._unit is not None:
+            self._updates_within_table = 0
+
+    def set_peaks(self, peaks: Sequence[float]) -> None:
+        """Use different peaks from the next update on."""
+        self.peaks = list(peaks)
+        self._learning_rates.set_peaks(self.peaks)
+
+    def read_counters(self) -> Counters:
+        """Read all counters. Synchronizes with the device."""
+        counters = _as_counters(self._counters)
+        if self.on_counters is not None:
+            self.on_counters(counters)
+        return counters
+
+    def position_of(self, counters: Counters) -> Position:
+        """Return the position at these counters. With rules, synchronizes with the device."""
+        rules = () if self._hold is None else self._hold.read_states()
+        rest = 0
+        if self._unit is not None:
+            rest = counters.consumed % self._unit
+        return Position(counters.applied, counters.curve_step, rest, rules)
+
+    def lrs_at(self, step: int) -> list[float]:
+        """Return the learning rate of each group at a step of the curve, computed on the host."""
+        return self._learning_rates.at(step)
+
+    # An update, in the order of its calls. A captured graph must not contain the first two.
+
+    def set_count(self, count: Any, rank: int, size: int) -> None:
+        """Write what the next update consumes on this rank.
+
+        Args:
+            count: The argument `count` of the step.
+            rank: This rank, which decides its part of the clock's `count`.
+            size: The number of ranks.
+
+        Raises:
+            TypeError, ValueError: The count is wrong, or missing, or the clock takes none.
+        """
+        if self.count is None:
+            if count is not None:
+                raise TypeError(
+                    f"count = {checks.short_repr(count)} needs a DataClock: leave it out, or build "
+                    "the TrainStep with clock=DataClock(unit)"
+                )
+            return
+        if count is None:
+            count = self._default_count(rank, size)
+        count = _check_count(count, self.count.device)
+        if isinstance(count, Tensor):
+            # It is not read, so it is clamped, not rejected.
+            self._count_on_host = None
+            self.count.copy_(count).clamp_(0, MAX_COUNT)
+        elif count != self._count_on_host or size > 1:  # ranks replace it by the sum of theirs
+            self._count_on_host = None  # an interrupt may leave either count in the tensor
+            self.count.fill_(count)
+            self._count_on_host = count
+
+    def _default_count(self, rank: int, size: int) -> int:
+        """Return this rank's part of the clock's `count`: of 11, four ranks take 3, 3, 3, 2."""
+        total = self.checked.count
+        if total is None:
+            raise TypeError(
+                f"with DataClock({self._unit}), a TrainStep needs what this update consumes: write "
+                "train_step(batch, count=n); or, if all ranks always consume n, build it with "
+                f"DataClock({self._unit}, count=n)"
+            )
+        part, rest = divmod(total, size)
+        has_one_more = rank < rest
+        return part + has_one_more
+
+    def prepare(self) -> None:
+        """Prepare the next update; call `on_counters` with those of earlier ones, if due."""
+        if self._updates == self._next_poll and self.on_counters is not None:
+            self._poll_counters(self.on_counters)
+        self._updates += 1
+
+    def fill_lrs(self) -> None:
+        """Write the learning rates of this update into `lrs`."""
+        step = self._curve_step_row
+        if self._updates > self._updates_within_table:
+            step = step.clamp(max=self._learning_rates.last_step)
+        self._learning_rates.fill(step)
+
+    def count_update(self, skip: Tensor, loss: Tensor) -> Tensor:
+        """Count an update as applied or skipped, and move along the curve.
+
+        Args:
+            skip: The decision to skip, a bool scalar.
+            loss: The metric for the rules that may hold the curve.
+
+        Returns:
+            A new int64 tensor of shape (4,): updates applied and skipped so far, this one included;
+            the step of the curve that this update used; the samples or tokens consumed so far, or
+            without a unit the updates applied.
+        """
+        if self._unit is not None:
+            return self._count_consumed(skip, self._unit)
+        change = self._if_applied
+        if self._hold is not None:
+            is_held = self._hold.decide_hold(self.curve_step, loss, skip)
+            change = torch.where(is_held, self._if_held, change)
+        change = torch.where(skip, self._if_skipped, change)
+        # The counters after this update, but the step before it, whose learning rates it used.
+        counters = torch.addcmul(self._counters, change, self._all_but_step)
+        self._counters.add_(change)
+        return counters
+
+    def _count_consumed(self, skip: Tensor, unit: int) -> Tensor:
+        self._counters.add_(torch.where(skip, self._if_skipped, self._if_applied))
+        self._consumed.clamp_(max=MAX_CONSUMED)
+        counters = self._counters.clone()  # before the step moves, for the same reason
+        torch.div(self._consumed, unit, rounding_mode="floor", out=self._curve_step_row)
+        return counters
+
+    def _poll_counters(self, on_counters: Callable[[Counters], None]) -> None:
+        """Start an asynchronous copy of the counters if due; pass on a copy that has arrived."""
+        if self._updates == self._next_copy:
+            self.host_counters.copy_(self._counters, non_blocking=True)
+            if self._copy_done is not None:
+                self._copy_done.record(torch.cuda.current_stream(self._counters.device))
+            self._is_copying = True
+            self._next_copy += min(self._next_copy, _INTERVAL)
+        self._next_poll = self._next_copy
+        if self._is_copying and self._copy_done is not None and not self._copy_done.query():
+            self._next_poll = self._updates + 1
+        elif self._is_copying:
+            self._is_copying = False
+            on_counters(_as_counters(self.host_counters))
+
+
+def _as_counters(tensor: Tensor) -> Counters:
+    return Counters(*cast("list[int]", tensor.tolist()))
+
+
+def _check_count(count: Any, device: torch.device) -> Tensor | int:
+    """Return a count as an integer, or as a tensor if reading it would synchronize.
+
+    Raises:
+        TypeError: The count is not an integer.
+        ValueError: A count on the host is negative or too large; or a tensor is not a scalar.
+    """
+    if isinstance(count, Tensor):
+        if count.dtype.is_floating_point or count.dtype.is_complex or count.dtype == torch.bool:
+            raise TypeError(f"count is a tensor of {count.dtype}; it must be an integer")
+        if count.dim() != 0:
+            raise ValueError(
+                f"count is a tensor of shape {tuple(count.shape)}; it must be a scalar"
+            )
+        # Not read on a CPU either, so that both devices train alike.
+        if device.type == "cpu" or not count.is_cpu:
+            return count.detach()
+        count = count.item()  # in host memory, so this does not synchronize
+    return checks.in_range("count", count, 0, MAX_COUNT)
+
+
+class Hold:
+    """The states of the rules, and their decision to hold the curve, on the device.
+
+    Call `write_states` before the first decision.
+
+    Args:
+        rules: At least one rule.
+        curve: The curve that they hold.
+        device: The device of the states.
+        is_compiled: True to compile the decision.
+    """
+
+    def __init__(
+        self, rules: Sequence[Rule], curve: Curve, device: torch.device, *, is_compiled: bool
+    ) -> None:
+        self._rules = rules
+        self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
+        self._initial = start(CheckedClock(rules=tuple(rules))).rules
+        self._num_integers = [
+            sum(value.dtype == np.int32 for value in state) for state in self._initial
+        ]
+        # The integers of all states, and their floats: each tensor is written at once.
+        num_integers = sum(self._num_integers)
+        num_floats = sum(map(len, self._initial)) - num_integers
+        self._integers = torch.zeros(num_integers, dtype=torch.int32, device=device)
+        self._floats = torch.zeros(num_floats, dtype=torch.float32, device=device)
+        self._states = self._unpack(self._integers, self._floats)
+        """The same memory, as states of one scalar per field."""
+        self._compiled: Callable[..., Tensor] | None = None
+        if is_compiled:
+            self._compiled = self._compile(device)
+
+    def _unpack(self, integers: Tensor, floats: Tensor) -> list[Any]:
+        """Return the states of the rules as views of their integers and floats."""
+        remaining_integers = list(integers.unbind())
+        remaining_floats = list(floats.unbind())
+        states: list[Any] = []
+        for state, count in zip(self._initial, self._num_integers, strict=True):
+            num_floats = len(state) - count
+            states.append(type(state)(*remaining_integers[:count], *remaining_floats[:num_floats]))
+            del remaining_integers[:count], remaining_floats[:num_floats]
+        return states
+
+    def _compile(self, device: torch.device) -> Callable[..., Tensor]:
+        """Compile the decision: some fifty operators on scalars become a few kernels."""
+
+        def decide_and_write(
+            curve_step: Tensor, metric: Tensor, skip: Tensor, integers: Tensor, floats: Tensor
+        ) -> Tensor:
+            states = self._unpack(integers, floats)
+            return self._decide_and_write(curve_step, metric, skip, states, integers, floats)
+
+        arguments = (
+            torch.zeros((), dtype=torch.int64, device=device),
+            torch.zeros((), dtype=torch.float32, device=device),
+            torch.zeros((), dtype=torch.bool, device=device),
+            torch.zeros_like(self._integers),
+            torch.zeros_like(self._floats),
+        )
+        # Dynamo cannot trace NumPy's rounding of the rules' constants, so make_fx records torch's
+        # operators first.
+        return torch.compile(make_fx(decide_and_write)(*arguments))
+
+    def decide_hold(self, curve_step: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
+        """Record the metric of an update, and decide whether to hold the curve at this step.
+
+        Returns:
+            A bool scalar, which must be ignored if the update is skipped; the states then stay.
+        """
+        metric = metric.float()
+        memory = self._integers, self._floats
+        if self._compiled is not None:
+            return self._compiled(curve_step, metric, skip, *memory)
+        return self._decide_and_write(curve_step, metric, skip, self._states, *memory)
+
+    def _decide_and_write(
+        self,
+        curve_step: Tensor,
+        metric: Tensor,
+        skip: Tensor,
+        states: Sequence[Any],
+        integers: Tensor,
+        floats: Tensor,
+    ) -> Tensor:
+        is_flat = (self._flat_starts == curve_step).any()
+        new_states, is_held = decide(torch, self._rules, states, is_flat, metric)
+        new_integers: list[Tensor] = []
+        new_floats: list[Tensor] = []
+        for state, count in zip(new_states, self._num_integers, strict=True):
+            new_integers += state[:count]
+            new_floats += state[count:]
+        integers.copy_(torch.where(skip, integers, torch.stack(new_integers)))
+        floats.copy_(torch.where(skip, floats, torch.stack(new_floats)))
+        return is_held
+
+    def read_states(self) -> tuple[Any, ...]:
+        """Read the states. Synchronizes with the device."""
+        states: list[Any] = []
+        for state in self._states:
+            fields = [value.cpu().numpy()[()] for value in state]
+            states.append(type(state)(*fields))
+        return tuple(states)
+
+    def write_states(self, states: Sequence[Any]) -> None:
+        for device_state, state in zip(self._states, states, strict=True):
+            for scalar, value in zip(device_state, state, strict=True):
+                scalar.fill_(value.item())

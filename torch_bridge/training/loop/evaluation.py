@@ -1,0 +1,294 @@
+"""`evaluate`: the mean loss of a model over a data set, or several named means."""
+
+import math
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast, overload
+
+import torch
+from torch import Tensor, nn
+
+from plateau_jax.arguments import checks
+from torch_bridge.training.distributed import processes
+from torch_bridge.training.distributed.parallelism import reshard
+from torch_bridge.training.distributed.processes import in_lockstep
+from torch_bridge.training.train_step.loss import (
+    Loss,
+    LossFunction,
+    check_loss_fn,
+    check_same_form,
+    check_weight,
+    is_pair,
+    parse_loss,
+)
+from torch_bridge.training.train_step.loss_call import Carry, LossCall
+from torch_bridge.training.train_step.precision import Precision, PrecisionName
+
+_LOSS = ""
+"""The name of a loss that is not in a dictionary; as a key of a dictionary it is rejected."""
+
+
+@overload
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss_fn: LossFunction[Tensor | tuple[Any, Any]],
+    *,
+    precision: PrecisionName = "fp32",
+    carry: Any = None,
+) -> float: ...
+@overload
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss_fn: LossFunction[Mapping[str, Any]],
+    *,
+    precision: PrecisionName = "fp32",
+    carry: Any = None,
+) -> dict[str, float]: ...
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss_fn: LossFunction[Any],
+    *,
+    precision: PrecisionName = "fp32",
+    carry: Any = None,
+) -> float | dict[str, float]:
+    """Return the mean loss over all batches, or several means, in evaluation mode.
+
+        Σ sum / Σ weight    if loss_fn returns pairs
+        Σ mean / batches    if it returns means
+
+    No gradients are computed. The sums are float64, and the host synchronizes with the device once,
+    at the end. Afterwards every module has its previous mode. `loss_fn` is not compiled: a step
+    built with `compile=True` compiles its own copy.
+
+    With several ranks, every rank calls this with its own batches. A loader from `make_loader` with
+    `training=False` gives each sample to one rank. The sums run over all ranks, and every rank gets
+    the same loss. A sharded model must run equally often on all ranks, so a rank that has no more
+    batches repeats its last one (or another rank's first) and ignores the result. If `batches` has
+    a length on every rank, the ranks agree once on the number of passes. Otherwise they agree
+    before every pass. After an error on one rank, the others wait until that rank ends, or until
+    the timeout of the process group.
+
+    Args:
+        model: The module that `loss_fn` is called with; with several ranks, the wrapped model.
+        batches: Any iterable of batches.
+        loss_fn: As for `TrainStep`; or one that returns a dictionary of losses, accuracies and the
+            like, with the same names for every batch. Each value is a mean or a pair (sum, weight).
+            For a `loss_fn` that returns aux, pass `lambda model, batch: loss_fn(model, batch)[0]`.
+        precision: As for `TrainStep`.
+        carry: The initial recurrent state, as for `TrainStep`; it is passed from batch to batch on
+            each rank.
+
+    Returns:
+        The loss, or a dictionary of numbers; not finite if the total weight is zero.
+
+    Raises:
+        TypeError, ValueError: As `TrainStep` for the same arguments and the same loss; no rank has
+            a batch; the names in the dictionary differ from those of an earlier batch.
+        RuntimeError: There are several ranks but no process group.
+
+    Warns:
+        CurveWarning: `loss_fn` returns pairs whose weights are not whole numbers, such as
+            (loss, accuracy).
+
+    >>> model = nn.Linear(2, 1)
+    >>> loss_fn = lambda model, batch: (model(batch).sum() * 0 + len(batch), len(batch))
+    >>> evaluate(model, [torch.ones(4, 2), torch.ones(1, 2)], loss_fn)
+    1.0
+    """
+    check_loss_fn(loss_fn)
+    device = torch.device("cpu")
+    first_parameter = next(iter(model.parameters()), None)
+    if first_parameter is not None:
+        device = first_parameter.device
+    state = None if carry is None else Carry(carry, device)
+    leaves = [] if state is None else state.buffers
+    loss_call = LossCall(
+        model,
+        loss_fn,
+        _parse_named_losses,
+        precision=Precision(precision, device),
+        carry=state,
+    )
+    sums = _Sums()
+    with _evaluation_mode(model), torch.no_grad():
+        for batch, is_counted in in_lockstep(batches, device):
+            losses, new_leaves = loss_call.run(batch, leaves)
+            if is_counted:  # else a filler, so that all ranks run the same collectives
+                leaves = new_leaves
+                sums.add(losses)
+    means = _means_over_ranks(sums.read())
+    return means.get(_LOSS, means)
+
+
+@contextmanager
+def _evaluation_mode(model: nn.Module) -> Generator[None]:
+    """Put a model into evaluation mode, and restore the mode of every module afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        # Without a backward pass the model stays gathered, and no optimizer could be built over it.
+        reshard(model)
+
+
+# One batch: the losses by name, from the value that the loss function returned.
+
+
+def _parse_named_losses(value: Any) -> dict[str, Loss]:
+    """Return the losses that a loss function returned, each under its name.
+
+    In a dictionary, a sum may also be an integer tensor, such as a number of correct answers, or a
+    number.
+    """
+    if not isinstance(value, Mapping):
+        return {_LOSS: parse_loss(value)}
+    named = cast("Mapping[Any, Any]", value)
+    if not named or not all(isinstance(name, str) and name for name in named):
+        names = checks.short_repr([*named])
+        raise TypeError(
+            f"loss_fn returned a dictionary with the keys {names}; they must be strings"
+        )
+    losses: dict[str, Loss] = {}
+    for name, item in named.items():
+        losses[name] = _parse_item(name, item)
+    return losses
+
+
+def _parse_item(name: str, item: Any) -> Loss:
+    try:
+        if is_pair(item):
+            total, weight = item
+            return parse_loss((_as_floating(total), weight))
+        return parse_loss(_as_floating(item))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"in {name!r} {error}") from error
+
+
+def _as_floating(total: Any) -> Any:
+    if isinstance(total, int | float):
+        return torch.tensor(float(total), dtype=torch.float64)
+    if isinstance(total, Tensor) and not total.is_floating_point() and not total.is_complex():
+        return total.double()
+    return total
+
+
+# All batches of a rank.
+
+
+class _Sum(NamedTuple):
+    """A loss summed over batches, in float64 because a data set may be large."""
+
+    is_pair: bool
+    """True for pairs (sum, weight); False for means, whose weight is the number of batches."""
+    total: Any
+    weight: Any
+
+
+class _Sums:
+    """The sums of a rank, on the device. The first batch decides the names, and which are pairs."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, _Sum] = {}
+
+    def add(self, losses: Mapping[str, Loss]) -> None:
+        """Add the losses of a batch.
+
+        Raises:
+            TypeError: The names differ from those of the first batch, or a mean takes the place of
+                a pair.
+        """
+        if not self._sums:
+            for name, (_, weight) in losses.items():
+                self._sums[name] = _Sum(weight is not None, 0.0, 0.0)
+        if losses.keys() != self._sums.keys():
+            names = _describe(losses)
+            names_before = _describe(self._sums)
+            raise TypeError(f"loss_fn returned {names} for one batch and {names_before} before")
+        for name, (total, weight) in losses.items():
+            before = self._sums[name]
+            check_same_form(weight, is_pair=before.is_pair)
+            if weight is None:
+                weight = 1.0
+            elif isinstance(weight, Tensor):
+                weight = weight.double()
+            self._sums[name] = before._replace(
+                total=before.total + total.double(), weight=before.weight + weight
+            )
+
+    def read(self) -> dict[str, _Sum]:
+        """Return the sums as numbers. Synchronizes with the device once."""
+        if not self._sums:
+            return {}
+        values: list[Any] = []
+        for item in self._sums.values():
+            values += [item.total, item.weight]
+        device = torch.device("cpu")
+        for value in values:
+            if isinstance(value, Tensor) and not value.is_cpu:
+                device = value.device
+        # Adding a host number to a zero on the device does not synchronize; copying it there would.
+        zero = torch.zeros((), dtype=torch.float64, device=device)
+        on_device = [zero + value for value in values]
+        numbers = iter(cast("list[float]", torch.stack(on_device).tolist()))
+        sums: dict[str, _Sum] = {}
+        for name, item in self._sums.items():
+            sums[name] = item._replace(total=next(numbers), weight=next(numbers))
+        return sums
+
+
+def _describe(names: Collection[str]) -> str:
+    if _LOSS in names:
+        return "a loss"
+    return f"the names {checks.short_repr([*names])}"
+
+
+# All ranks.
+
+
+def _means_over_ranks(sums: Mapping[str, _Sum]) -> dict[str, float]:
+    """Return Σ sum / Σ weight of each name over all ranks, from the sums of this rank.
+
+    Raises:
+        ValueError: No rank has had a batch.
+        TypeError: The ranks have different names, or some means and others pairs.
+
+    Warns:
+        CurveWarning: The total weight of pairs, which the host knows by now, is not a whole number.
+    """
+    gathered = processes.gather(sums)
+    sums_by_rank = [rank_sums for rank_sums in gathered if rank_sums]
+    if not sums_by_rank:
+        raise ValueError("batches is empty")
+    are_pairs = _are_pairs(sums_by_rank[0])
+    if any(_are_pairs(rank_sums) != are_pairs for rank_sums in sums_by_rank):
+        raise TypeError(
+            "loss_fn returned different names on different ranks, or a mean on one and a pair "
+            "(sum, weight) on another"
+        )
+    means: dict[str, float] = {}
+    for name in are_pairs:
+        sums_of_loss = [rank_sums[name] for rank_sums in sums_by_rank]
+        means[name] = _mean(name, sums_of_loss)
+    return means
+
+
+def _are_pairs(sums: Mapping[str, _Sum]) -> dict[str, bool]:
+    return {name: item.is_pair for name, item in sums.items()}
+
+
+def _mean(name: str, sums: Sequence[_Sum]) -> float:
+    """Return the mean of one loss, from its sum on each rank."""
+    is_pair = sums[0].is_pair
+    total = sum(rank_sum.total for rank_sum in sums)
+    weight = sum(rank_sum.weight for rank_sum in sums)
+    if name == _LOSS and is_pair:  # a pair in a dictionary is surely meant as one
+        check_weight(weight)
+    if not weight:  # Python's own division by zero raises
+        return total * math.inf
+    return total / weight

@@ -1,0 +1,106 @@
+"""The states of random number generators: those that belong to a device, and all of a process."""
+
+import random
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plateau_jax.saved_states.formats import Format
+
+# The states of torch's generators for a device: the CPU's and, for a CUDA device, that device's.
+
+
+def get_states_of_device(device: torch.device) -> dict[str, Tensor]:
+    """Return states that the generators replace, and never change."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_states_of_device(states: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)
+
+
+def check_states_of_device(states: Mapping[str, Tensor], device: torch.device) -> None:
+    if "cpu" not in states:
+        raise ValueError("state_dict has no random state of the CPU")
+    # A generator rejects a state of a different type or size.
+    torch.Generator("cpu").set_state(states["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in states:
+        torch.Generator(device).set_state(states["cuda"].cpu())
+
+
+# The states of a process: those of the generators that Python, NumPy and torch use by default.
+
+
+class RandomStates(TypedDict):
+    kind: str
+    format: int
+    python: dict[str, Any]
+    """The result of `random.getstate`: `version`, `words` as an array, and `gauss_next`."""
+    numpy: dict[str, Any]
+    """The result of `numpy.random.get_state(legacy=False)`."""
+    cpu: Tensor
+    """The state of torch's generator of the CPU, uint8 of shape (bytes,)."""
+    cuda: Tensor | None
+    """The states of torch's generators of all CUDA devices, uint8 of shape (devices, bytes), that
+    of the current device first; None if the process has not used CUDA."""
+
+
+RANDOM_STATES_FORMAT = Format("random_states", RandomStates)
+
+
+def get_states_of_process() -> dict[str, Any]:
+    """Return `RandomStates`, which the generators replace, and never change."""
+    version, words, gauss_next = random.getstate()
+    python = {"version": version, "words": np.array(words, np.uint32), "gauss_next": gauss_next}
+    cuda = None
+    # Otherwise the generators have drawn nothing, and a process that starts CUDA can't be forked.
+    if torch.cuda.is_initialized():
+        states = [torch.cuda.get_rng_state(device) for device in _cuda_devices()]
+        cuda = torch.stack(states)
+    return RANDOM_STATES_FORMAT.write(
+        python=python,
+        numpy=np.random.get_state(legacy=False),  # noqa: NPY002 (the state to save)
+        cpu=torch.get_rng_state(),
+        cuda=cuda,
+    )
+
+
+def check_states_of_process(states: RandomStates) -> None:
+    """Raise the error of a generator that rejects its state; change nothing."""
+    random.Random().setstate(_python_state(states))
+    name = str(np.random.get_state(legacy=False)["bit_generator"])  # noqa: NPY002 (its own state)
+    np.random.RandomState(getattr(np.random, name)()).set_state(states["numpy"])
+    torch.Generator("cpu").set_state(states["cpu"])
+
+
+def set_states_of_process(states: RandomStates) -> None:
+    random.setstate(_python_state(states))
+    np.random.set_state(states["numpy"])  # noqa: NPY002 (the state to restore)
+    torch.set_rng_state(states["cpu"])
+    if states["cuda"] is not None and torch.cuda.is_available():
+        for device, state in zip(_cuda_devices(), states["cuda"], strict=False):
+            torch.cuda.set_rng_state(state, device)
+
+
+def _python_state(states: RandomStates) -> tuple[Any, ...]:
+    """Return the argument of `random.setstate`."""
+    python = states["python"]
+    return python["version"], tuple(python["words"].tolist()), python["gauss_next"]
+
+
+def _cuda_devices() -> list[int]:
+    """Return the CUDA devices, from the current one on.
+
+    In this order, because a rank may resume on a different device of its machine.
+    """
+    count = torch.cuda.device_count()
+    current = torch.cuda.current_device()
+    return [(current + index) % count for index in range(count)]

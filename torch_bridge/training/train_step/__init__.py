@@ -1,0 +1,17 @@
+"""A whole training step on the device.
+
+`step` (the class, with `result`); `update` (the order of an update); `loss`, `loss_call` and
+`loss_normalizer` (what a loss function returns, how it is called, what divides it); `gradients`;
+`precision`; `optimizers` (checks), `steppers` (steps of the optimizers), `fused_sgd` (workarounds
+for two defects of torch); `cuda_graphs` (capture, replay, guards); `status` (what an interrupted
+update or load makes the step reject); `step_state` and `optimizer_states`; `start_check` and
+`run_warnings` (warnings from watching a program).
+
+To add a precision, add its name to `PrecisionName`, and its `autocast` and its `scale` to
+`Precision`; no other file names a precision. Reject it there on devices that cannot run it. Add
+training runs to `tests/training/kinds_of_run.py`, which are then compared with a hand-written loop.
+
+To support the wrapper of a trainer that keeps the torch optimizer in `.optimizer`, add its package
+to `_TRAINERS` in `optimizers`, if the wrapper adds nothing to an update.
+`tests/training/optimizers/test_wrapped_optimizers.py` compares the bits with and without it.
+"""

@@ -1,0 +1,393 @@
+"""CUDA graphs: an update captured for each shape of batch, and guards of what it depends on."""
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.torch_version import TorchVersion
+from torch.utils import _pytree as pytree
+
+from torch_bridge.groups.optimizers import all_groups
+from torch_bridge.training.distributed.activation_checkpointing import is_checkpointed
+from torch_bridge.training.distributed.parallelism import Parallelism
+from torch_bridge.training.train_step.status import Status
+
+_WARM_UPS = 3
+_MAX_GRAPHS = 8
+# Shapes whose warm-ups are counted: a number in the batch that always changes gives new ones.
+_MAX_SHAPES = 64
+_PLAIN_TYPES = (int, float, bool, str, bytes, type(None))
+_NOTE = (
+    "This error came while the update was captured in a CUDA graph. During capture loss_fn must "
+    "not read the device (.item(), boolean masks) or move data between host and device; to run it "
+    "anyway, build the step with cuda_graph=False. A 'stale reference' (before torch 2.13: 'the "
+    "legacy stream') is a loss, or another result of the model, that was computed outside of the "
+    "step and still exists: delete it, or compute it under torch.no_grad()."
+)
+_NOTE_BEFORE_2_13 = (
+    "Before torch 2.13 a failed capture damages torch's random numbers and memory pools: restart "
+    "the process from the last checkpoint."
+)
+
+# Every captured update pays for the comparisons: `map` runs these without Python's interpreter.
+_requires_grad = operator.attrgetter("requires_grad")
+_training = operator.attrgetter("training")
+
+# A graph bakes the settings of an optimizer in, except for the learning rate, which it reads from a
+# tensor. This tensor and the parameters are compared as objects.
+_NOT_COMPARED = ("lr", "initial_lr", "params")
+
+
+def check_graph(model: nn.Module, parallelism: Parallelism, device: torch.device) -> None:
+    """Reject what a CUDA graph cannot capture."""
+    if parallelism.is_distributed:
+        raise ValueError("cuda_graph=True needs a model that is not wrapped for several ranks")
+    if is_checkpointed(model):
+        raise ValueError("cuda_graph=True needs a model without checkpoint_activations")
+    if device.type != "cuda":
+        raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
+
+
+class Guards:
+    """Detect changes to what a captured update depends on, apart from the shapes of its batches.
+
+    Compared are each module's mode, submodules, parameters and buffers; the optimizers' settings
+    and states; and the memory and `requires_grad` of all their tensors. Other changes go unnoticed:
+    to plain values that a forward pass reads (a dropout probability, a variable of `loss_fn`), to
+    hooks, to torch's global switches, and to `.data` if it becomes a new view of the same memory.
+
+    Args:
+        model: The module that is trained.
+        optimizers: Its optimizers.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        self._model = model
+        self._optimizers = optimizers
+        self.record()
+
+    def record(self) -> None:
+        """Record the current state, to compare later states with it."""
+        self._modules = list(self._model.modules())
+        # The objects are kept alive: a new object could otherwise get the id of one that was freed.
+        self._recorded_objects = self._objects()
+        self._tensors: list[Tensor] = []
+        for item in self._recorded_objects:
+            if isinstance(item, Tensor) and item.layout == torch.strided:
+                self._tensors.append(item)
+        self._recorded_values = self._values()
+
+    def failed(self) -> bool:
+        """Return True if anything differs from the recorded state. Does not synchronize."""
+        objects = self._objects()
+        recorded = self._recorded_objects
+        if len(objects) != len(recorded) or not all(map(operator.is_, objects, recorded)):
+            return True
+        # Only now are the recorded tensors known to be in use, so that their memory is meaningful.
+        return self._values() != self._recorded_values
+
+    def _objects(self) -> list[Any]:
+        """Return all submodules, parameters, buffers, learning rates and values of states."""
+        objects: list[Any] = []
+        for module in self._modules:
+            objects += module._modules.values()
+            objects += module._parameters.values()
+            objects += module._buffers.values()
+        for group in all_groups(self._optimizers):
+            objects.append(group["lr"])
+        for optimizer in self._optimizers:
+            for state in optimizer.state.values():
+                objects += state.values()
+        return objects
+
+    def _values(self) -> list[Any]:
+        """Return what the objects do not show: settings, modes, the memory of the tensors."""
+        values: list[Any] = []
+        for group in all_groups(self._optimizers):
+            for name, setting in group.items():
+                if name not in _NOT_COMPARED:
+                    values += name, _comparable(setting)
+        values += map(Tensor.data_ptr, self._tensors)
+        values += map(_requires_grad, self._tensors)
+        values += map(_training, self._modules)
+        return values
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value whose comparison does not synchronize with the device."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_comparable, cast("tuple[Any, ...]", value)))
+    if isinstance(value, Tensor):
+        return _Identity(value)
+    return value
+
+
+class _Identity:
+    """Equals an `_Identity` of the same object, and keeps it alive: an `id` could be reused."""
+
+    def __init__(self, item: object) -> None:
+        self._item = item
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self._item is other._item
+
+    def __hash__(self) -> int:
+        return id(self._item)
+
+
+class _FlatBatch(NamedTuple):
+    """A micro-batch, flattened."""
+
+    leaves: list[Any]
+    structure: Any
+
+
+class _Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    outputs: tuple[Any, ...]
+
+
+class GraphedUpdate:
+    """An update that runs eagerly at first, and later from one CUDA graph per shape of batch.
+
+    Args:
+        update: Takes the micro-batches and returns tensors; if it returns anything else, that
+            depends only on the shape of the batches. It works on the same tensors at every call.
+        status: Is set to complete after a capture, which executes nothing.
+        guards: If they fail, all graphs are dropped, and captured again after new warm-ups.
+        device: The CUDA device.
+    """
+
+    # A graph replays the same kernels on the same memory. For each shape of batch:
+    #
+    # 1. The first three updates are warm-ups: real updates, which train and count. They run eagerly
+    #    on the side stream that is captured later, so that compilation and the optimizers' states
+    #    precede the capture.
+    # 2. Capture records an update on static inputs, empty tensors of the batch's layout. It
+    #    executes nothing: neither parameters nor counters move, and the first replay follows at
+    #    once.
+    # 3. A replay copies the batch into the static inputs, runs the graph, and clones its outputs,
+    #    which the next replay would overwrite.
+    #
+    # All graphs share one memory pool: only one runs at a time, and nothing in it is needed after a
+    # replay.
+
+    def __init__(
+        self,
+        update: Callable[[Sequence[Any]], tuple[Any, ...]],
+        status: Status,
+        guards: Guards,
+        device: torch.device,
+    ) -> None:
+        self._update = update
+        self._status = status
+        self._guards = guards
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)
+        self.drop()
+
+    def drop(self) -> None:
+        """Drop all graphs: each shape warms up and is captured again."""
+        self.captured: dict[Any, _Captured] = {}
+        """The graphs by the shape of their batches."""
+        self._warm_ups: dict[Any, int] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
+        if self._warm_ups and self._guards.failed():
+            self.drop()
+        batches: list[_FlatBatch] = []
+        shapes: list[tuple[Any, ...]] = []
+        for micro_batch in micro_batches:
+            leaves, structure = pytree.tree_flatten(micro_batch)
+            for leaf in leaves:
+                _check_leaf(leaf, self._stream.device)
+            batches.append(_FlatBatch(leaves, structure))
+            shapes.append((structure, *_shape_of(leaves)))
+        shape = tuple(shapes)
+        captured = self.captured.get(shape)
+        if captured is not None:
+            return _replay(captured, batches)
+        if self._is_full_for(shape):
+            return self._update(micro_batches)
+        if self._warm_ups.get(shape, 0) < _WARM_UPS:
+            return self._warm_up(shape, micro_batches)
+        captured = self._capture(batches)
+        self.captured[shape] = captured
+        return _replay(captured, batches)
+
+    def _is_full_for(self, shape: Any) -> bool:
+        if len(self.captured) == _MAX_GRAPHS:
+            return True
+        return shape not in self._warm_ups and len(self._warm_ups) == _MAX_SHAPES
+
+    def _warm_up(self, shape: Any, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self._stream):
+                outputs = self._update(micro_batches)
+        finally:
+            current.wait_stream(self._stream)
+        for output in outputs:
+            if isinstance(output, Tensor):
+                output.record_stream(current)  # the side stream must not reuse its memory too early
+        self._warm_ups[shape] = self._warm_ups.get(shape, 0) + 1
+        if not self.captured:
+            self._guards.record()  # optimizers create states during warm-ups: not a change
+        return outputs
+
+    def _capture(self, batches: Sequence[_FlatBatch]) -> _Captured:
+        inputs: list[Tensor] = []
+        static_batches: list[Any] = []
+        for leaves, structure in batches:
+            static: dict[int, Tensor] = {}
+            for key, tensor in _unique_tensors(leaves).items():
+                static[key] = _empty_like(tensor)
+            inputs += map(_without_overlap, static.values())
+            static_leaves = [static.get(id(leaf), leaf) for leaf in leaves]
+            static_batches.append(pytree.tree_unflatten(static_leaves, structure))
+        graph = torch.cuda.CUDAGraph()
+        outputs: tuple[Any, ...] = ()
+        failure: Exception | None = None
+        try:
+            # "thread_local": another thread, such as a loader's that pins memory, may use CUDA
+            # meanwhile. The outer context restores the stream if capture fails: torch.cuda.graph
+            # would stay on its own.
+            with (
+                torch.cuda.stream(self._stream),
+                torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ),
+            ):
+                try:
+                    outputs = self._update(static_batches)
+                except Exception as error:
+                    failure = error  # the cause: leaving the context may raise a second error
+        except Exception as error:
+            failure = failure or error
+            if TorchVersion(torch.__version__) < "2.13":
+                failure.add_note(_NOTE_BEFORE_2_13)
+        finally:
+            self._status.complete()  # capture has moved nothing
+        if failure is not None:
+            # A tensor may still live in this pool, and torch does not reuse such a pool.
+            self._pool = torch.cuda.graph_pool_handle()
+            failure.add_note(_NOTE)
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback keeps this frame alive, and all that was captured
+        return _Captured(graph, inputs, outputs)
+
+
+def _replay(captured: _Captured, batches: Sequence[_FlatBatch]) -> tuple[Any, ...]:
+    if captured.inputs:
+        tensors: list[Tensor] = []
+        for batch in batches:
+            tensors += map(_without_overlap, _unique_tensors(batch.leaves).values())
+        torch._foreach_copy_(captured.inputs, tensors)
+    captured.graph.replay()
+    return tuple(map(_clone_tensor, captured.outputs))
+
+
+def _clone_tensor(output: Any) -> Any:
+    if isinstance(output, Tensor):
+        return output.clone()
+    return output
+
+
+def _check_leaf(leaf: Any, device: torch.device) -> None:
+    """Reject a leaf whose first value a graph would keep, or whose gradients it would cut off."""
+    fault = _fault_of(leaf, device)
+    if fault:
+        raise ValueError(f"with cuda_graph=True, a batch contains {fault}")
+
+
+def _fault_of(leaf: Any, device: torch.device) -> str:
+    if isinstance(leaf, _PLAIN_TYPES):
+        return ""
+    if not isinstance(leaf, Tensor):
+        class_name = type(leaf).__name__
+        return (
+            f"a {class_name}, whose first value every replay would use: give tensors and plain "
+            "values"
+        )
+    if leaf.device != device:
+        return (
+            f"a tensor on {leaf.device}, whose first value every replay would use: put all "
+            f"tensors on {device}"
+        )
+    if leaf.layout != torch.strided:
+        return f"a tensor of layout {leaf.layout}: give dense ones"
+    if leaf.grad_fn is not None:
+        return (
+            "a tensor that another model computed, which would get no gradients: detach the "
+            "tensor, or make both models one"
+        )
+    return ""
+
+
+def _unique_tensors(leaves: Sequence[Any]) -> dict[int, Tensor]:
+    """Return each tensor of a batch once, by id."""
+    # If two leaves are one tensor, so are their static inputs: a compiled loss_fn depends on it.
+    return {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
+
+
+def _shape_of(leaves: Sequence[Any]) -> Iterator[Any]:
+    """Yield what must be equal for a replay: identities of tensors, layouts, plain values."""
+    numbers = {key: number for number, key in enumerate(_unique_tensors(leaves))}
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            flags = leaf.requires_grad, leaf.is_conj(), leaf.is_neg()
+            yield numbers[id(leaf)], leaf.shape, leaf.stride(), leaf.dtype, flags
+        else:
+            yield type(leaf), leaf
+
+
+def _empty_like(tensor: Tensor) -> Tensor:
+    """Return an empty tensor of the same strides, with gaps: compiled code depends on them."""
+    empty = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return _with_flags_of(tensor, empty).detach().requires_grad_(tensor.requires_grad)
+
+
+def _without_overlap(tensor: Tensor) -> Tensor:
+    """Return a view of the tensor's memory that has each element once, to copy from or to."""
+    # An expanded tensor has one element at several indices; a copy to such a view is undefined. So:
+    #
+    #     shape (2, 3), stride (0, 1): sizes (1, 3): the repeated dimension is read once
+    #     shape (2, 3), stride (4, 1): 1·2 < 4, so no elements meet: the view, without its gaps
+    #     shape (3, 2), stride (1, 1): elements may meet: the range of 2·1 + 1·1 + 1 = 4 elements
+    #
+    # The first call undoes the flags of conjugate and negated views: memory is copied, not values.
+    tensor = _with_flags_of(tensor, tensor.detach())
+    if tensor.is_contiguous() or not tensor.numel():
+        return tensor
+    strides = tensor.stride()
+    sizes = list(tensor.shape)
+    for dimension, stride in enumerate(strides):
+        if stride == 0:
+            sizes[dimension] = 1
+    last = 0
+    can_meet = False
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
+        if size > 1 and stride <= last:
+            can_meet = True
+        last += (size - 1) * stride
+    if can_meet:
+        return tensor.as_strided((last + 1,), (1,))
+    return tensor.as_strided(sizes, strides)
+
+
+def _with_flags_of(like: Tensor, tensor: Tensor) -> Tensor:
+    """Return a view of `tensor`, with the conjugate and negative flags of `like` toggled."""
+    if like.is_conj():
+        tensor = tensor.conj()
+    if like.is_neg():
+        tensor = torch._neg_view(tensor)
+    return tensor

@@ -1,0 +1,168 @@
+"""The call of a loss function on a batch: in mixed precision, with a carry, with aux outputs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from plateau_jax.arguments import checks
+from torch_bridge.training.train_step.loss import LossFunction, describe, is_pair
+from torch_bridge.training.train_step.precision import Precision
+
+_Loss = TypeVar("_Loss")
+
+
+class Carry:
+    """A pytree of tensors, such as the state of an LSTM or a GRU.
+
+    Raises:
+        TypeError: A leaf is not a tensor, or there are no leaves.
+    """
+
+    def __init__(self, initial: Any, device: torch.device) -> None:
+        leaves, self._structure = pytree.tree_flatten(initial)
+        are_tensors = all(isinstance(leaf, Tensor) for leaf in leaves)
+        if not leaves or not are_tensors:
+            raise TypeError(checks.must("carry", initial, "be a tensor, or a pytree of tensors"))
+        self._initial: list[Tensor] = []
+        self.buffers: list[Tensor] = []
+        for leaf in leaves:
+            copied = leaf.detach().to(device, copy=True)
+            self._initial.append(copied)
+            self.buffers.append(copied.clone())
+
+    def tree(self, leaves: Sequence[Tensor]) -> Any:
+        return pytree.tree_unflatten(list(leaves), self._structure)
+
+    def detached(self, value: Any) -> list[Tensor]:
+        """Return the leaves of a new state, detached and in the buffers' dtypes.
+
+        Raises:
+            ValueError: Its structure, shapes or devices are not those of the initial state.
+        """
+        leaves, structure = pytree.tree_flatten(value)
+        do_fit = all(map(_fits, leaves, self.buffers))
+        if structure != self._structure or not do_fit:
+            raise ValueError(
+                f"loss_fn returned a carry of {_shapes(value)}; it must be like the initial one, "
+                f"{_shapes(self.tree(self.buffers))}"
+            )
+        detached: list[Tensor] = []
+        for leaf, buffer in zip(leaves, self.buffers, strict=True):
+            # A bf16 LSTM returns its state in bf16, whatever the dtype of its input.
+            detached.append(leaf.detach().to(buffer.dtype))
+        return detached
+
+    def select_if_skipped(self, leaves: Sequence[Tensor], skip: Tensor) -> list[Tensor]:
+        """Return new tensors: the leaves of a new state, or the current ones after a skip."""
+        selected: list[Tensor] = []
+        for buffer, leaf in zip(self.buffers, leaves, strict=True):
+            selected.append(torch.where(skip, buffer, leaf))
+        return selected
+
+    def write(self, leaves: Sequence[Tensor]) -> None:
+        torch._foreach_copy_(self.buffers, list(leaves))
+
+    def reset(self) -> None:
+        self.write(self._initial)
+
+
+def _fits(leaf: Any, buffer: Tensor) -> bool:
+    if not isinstance(leaf, Tensor):
+        return False
+    return leaf.shape == buffer.shape and leaf.device == buffer.device
+
+
+def _shapes(value: Any) -> str:
+    shapes = pytree.tree_map_only(Tensor, lambda tensor: (*tensor.shape, str(tensor.device)), value)
+    return checks.short_repr(shapes)
+
+
+class LossCall(Generic[_Loss]):
+    """Calls a loss function on batches, and checks what it returns.
+
+    Args:
+        model: The module that the loss function is called with.
+        loss_fn: The loss function.
+        parse: Checks and converts its result, without carry and aux.
+        precision: The dtype of the forward pass.
+        carry: The recurrent state, or None.
+        has_aux: True if the loss function returns (loss, aux).
+
+    Attributes:
+        model, precision, carry, has_aux: The arguments.
+        aux: The aux output of each call, detached. The caller clears the list.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFunction[Any],
+        parse: Callable[[Any], _Loss],
+        *,
+        precision: Precision,
+        carry: Carry | None,
+        has_aux: bool = False,
+    ) -> None:
+        self.model = model
+        self.precision = precision
+        self.carry = carry
+        self.has_aux = has_aux
+        self.aux: list[Any] = []
+        self._loss_fn: Any = loss_fn
+        self._parse_loss = parse
+        self._parse = parse
+        if has_aux:
+            self._parse = self._parse_and_keep_aux
+        self._autocast = precision.autocast
+        self._is_plain = carry is None and precision.autocast is None
+
+    def run(self, batch: Any, leaves: list[Tensor]) -> tuple[_Loss, list[Tensor]]:
+        """Call the loss function on a batch.
+
+        Args:
+            batch: The batch.
+            leaves: The leaves of the carry that it gets; without a carry an empty list.
+
+        Returns:
+            The loss, converted by `parse`; the leaves of the new carry.
+
+        Raises:
+            TypeError, ValueError: The result is not what the arguments say, or `parse` rejects it.
+        """
+        # If the user's whole loop runs under autocast, torch caches cast weights until the loop
+        # ends, so that later updates would use the weights of the first one.
+        torch.clear_autocast_cache()
+        if self._is_plain:  # as in `_call`, without its call
+            return self._parse(self._loss_fn(self.model, batch)), leaves
+        if self._autocast is None:
+            return self._call(batch, leaves)
+        with self._autocast:
+            return self._call(batch, leaves)
+
+    def _call(self, batch: Any, leaves: list[Tensor]) -> tuple[_Loss, list[Tensor]]:
+        if self.carry is None:
+            return self._parse(self._loss_fn(self.model, batch)), leaves
+        value = self._loss_fn(self.model, batch, self.carry.tree(leaves))
+        loss, carry = _checked_pair(value, "with a carry it must return (loss, carry)")
+        return self._parse(loss), self.carry.detached(carry)
+
+    def _parse_and_keep_aux(self, value: Any) -> _Loss:
+        value, aux = _checked_pair(value, "with has_aux=True it must return (loss, aux)")
+        for leaf in pytree.tree_leaves(aux):
+            if not isinstance(leaf, Tensor):
+                raise TypeError(
+                    f"loss_fn returned an aux that contains {describe(leaf)}; it must be a pytree "
+                    "of tensors"
+                )
+        loss = self._parse_loss(value)
+        self.aux.append(pytree.tree_map(Tensor.detach, aux))
+        return loss
+
+
+def _checked_pair(value: Any, requirement: str) -> Sequence[Any]:
+    if not is_pair(value):
+        raise TypeError(f"loss_fn returned {describe(value)}; {requirement}")
+    return value

@@ -1,0 +1,271 @@
+"""One loss and one gradient from all micro-batches of an update, on one rank or several."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ReduceOp
+
+from plateau_jax.clocks.clock import MAX_COUNT
+from torch_bridge.training.distributed.parallelism import Parallelism
+from torch_bridge.training.train_step.gradients import norm_dtype, total_norm
+from torch_bridge.training.train_step.loss import Loss, check_weight
+from torch_bridge.training.train_step.precision import LossScale
+
+_WORD_BITS = 31
+_WORD = 2**_WORD_BITS - 1
+
+
+class LossNormalizer:
+    """Runs the backward pass of each micro-batch, then normalizes loss and gradients.
+
+        loss = Σ sum / Σ weight  for pairs,  the mean of the means otherwise
+
+    Σ weight is known only at the end. So the backward passes run on sum/c, and at the end gradients
+    and loss are multiplied by c/Σ weight. A single micro-batch on one rank takes its own weight as
+    c and needs no multiplication. Otherwise c is 1, unless an fp16 gradient of a sum could
+    overflow: then c is the largest first weight of any rank, agreed on once, in the first update,
+    and saved with the state.
+
+    On several ranks the model's wrapper averages the gradients, which is right for means. For pairs
+    the average is Σ gradient/(c·size), so the factor is c·size/Σ weight. A single all-reduce in
+    float64 sums total, weight, squared norm, form and consumption, so all ranks make the same
+    decision. Float64 would round a sum of int64 counts, so a count is sent as two words of 31 bits.
+
+    For example, two ranks return (12, 3) and (2, 1), so that the loss is 14/4 = 3.5. With gradients
+    g and h of the two sums, the gradient of the loss is (g + h)/4:
+
+                              c = 1                            fp16: c = 3, the largest first weight
+        backward passes       g              and  h            g/3              and  h/3
+        averaged              (g + h)/2                        (g + h)/6
+        times c·size/Σ weight (g + h)/2 · 1·2/4 = (g + h)/4    (g + h)/6 · 3·2/4 = (g + h)/4
+        loss                  (12 + 2) · 1/4 = 3.5             (4 + 2/3) · 3/4 = 3.5
+
+    Args:
+        parameters: The optimized parameters.
+        scale: The loss scale, or None.
+        parallelism: The interface to the model's parallelism.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], scale: LossScale | None, parallelism: Parallelism
+    ) -> None:
+        self._scale = scale
+        self._parallelism = parallelism
+        self._size = parallelism.size
+        self._norm_dtype = norm_dtype(parameters)
+        self._device = parameters[0].device
+        has_fp16 = any(parameter.dtype == torch.float16 for parameter in parameters)
+        self._can_overflow = scale is not None or parallelism.may_send_fp16 or has_fp16
+        self._agreed_divisor = torch.ones((), dtype=torch.float32, device=self._device)
+        self.has_agreed = False
+        """True once the ranks have agreed on the divisor of sums, c."""
+        self._has_checked_weight = False
+
+    def backward(self, loss: Loss, count: int) -> Tensor:
+        """Run the backward pass of one of `count` micro-batches.
+
+        Returns:
+            Its contribution to the total that `normalize` takes, detached.
+
+        Raises:
+            ValueError: A loss without a gradient (except an empty sum on one rank); a loss and
+                parameters on different devices.
+        """
+        term, weight = loss
+        if term.device != self._device:
+            raise ValueError(
+                f"loss_fn returned a loss on {term.device}; the parameters are on {self._device}"
+            )
+        is_alone = count == 1 and self._size == 1
+        if self._can_overflow and not self.has_agreed and not is_alone:
+            self._agree_on_divisor(weight)
+        if weight is not None:
+            term = self._divide_sum(term, weight, is_alone=is_alone)
+        elif count > 1:
+            term = term / count
+        if not term.requires_grad:
+            self._check_may_lack_gradient(weight)
+        elif self._scale is not None:
+            (term * self._scale.factor).backward()
+        else:
+            term.backward()
+        # If loss_fn returned a parameter or a view of one, the optimizer would change the reported
+        # loss.
+        is_shared = term.is_leaf or term._is_view()
+        term = term.detach()
+        if is_shared:
+            term = term.clone()
+        if term.dtype.itemsize < 4:
+            term = term.float()
+        return term
+
+    def _divide_sum(self, total: Tensor, weight: Tensor | float, *, is_alone: bool) -> Tensor:
+        """Divide a sum by c, for a backward pass that cannot overflow."""
+        if not self._has_checked_weight:
+            self._has_checked_weight = check_weight(weight)
+        if is_alone:
+            return total / _nonzero_on_host(weight)
+        if self.has_agreed:
+            return total / self._agreed_divisor
+        return total
+
+    def _check_may_lack_gradient(self, weight: Tensor | float | None) -> None:
+        """Reject a loss without a gradient, except the sum of an empty micro-batch on one rank."""
+        if weight is not None and self._size == 1:
+            return
+        advice = ""
+        if self._size > 1:
+            advice = (
+                ", but the other ranks wait for one: run the model even on an empty micro-batch, "
+                "and return (loss.sum(), 0)"
+            )
+        raise ValueError(f"the loss has no gradient with respect to any parameter{advice}")
+
+    def normalize(
+        self, loss: Loss, count: int, gradients: list[Tensor], consumed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Normalize the gradients in place.
+
+        Args:
+            loss: The sums, over this rank's micro-batches, of what `backward` returned and of the
+                weights.
+            count: The number of these micro-batches.
+            gradients: Their gradients.
+            consumed: The samples or tokens in them, if the clock counts these; replaced in place by
+                the sum over all ranks.
+
+        Returns:
+            The loss of the update and the total norm of the gradients, as new scalars.
+
+        Raises:
+            ValueError: The total weight is zero, as a number on the host.
+        """
+        if self._size > 1:
+            return self._normalize_over_ranks(loss, gradients, consumed)
+        total, weight = loss
+        gradient_factor: Any = None
+        if self._scale is not None:
+            gradient_factor = self._scale.factor.reciprocal()
+        if count > 1 and weight is not None:
+            loss_factor = self._divisor() / _nonzero_on_host(weight)
+            total = total * loss_factor
+            gradient_factor = _multiply(loss_factor, gradient_factor)
+        if gradient_factor is not None:
+            torch._foreach_mul_(gradients, gradient_factor)
+        return total, total_norm(gradients, self._norm_dtype)
+
+    def _normalize_over_ranks(
+        self, loss: Loss, gradients: list[Tensor], consumed: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        total, weight = loss
+        is_pair = weight is not None
+        norm = total_norm(gradients, self._norm_dtype)
+
+        # In float64, which the square of a float32 cannot overflow. Replicas have equal gradients,
+        # so the sum over ranks would count each square once per replica.
+        square = norm.double().square() / self._parallelism.replicas
+        numbers = [
+            self._as_tensor(number).double()
+            for number in (total, weight if is_pair else 0.0, square, float(is_pair))
+        ]
+        sums = torch.stack(numbers)
+        if consumed is not None:
+            sums = torch.cat([sums, split_count(consumed)])
+        self._parallelism.all_reduce(sums)
+        total_over_ranks, weight_over_ranks, squares, num_pairs = sums[:4]
+        if consumed is not None:
+            consumed.copy_(join_words(sums[4:]))
+        # If some ranks have means and others pairs, the update has no loss: NaN makes all ranks
+        # skip it.
+        is_same_form = num_pairs % self._size == 0
+        total_over_ranks = torch.where(is_same_form, total_over_ranks, math.nan)
+        norm_over_ranks = squares.sqrt()
+
+        loss_factor: Any = 1 / self._size
+        gradient_factor: Any = None
+        if self._scale is not None:
+            gradient_factor = self._scale.factor.reciprocal()
+        if is_pair:
+            loss_factor = self._divisor() / weight_over_ranks
+            gradient_factor = _multiply(loss_factor * self._size, gradient_factor)
+        if gradient_factor is not None:
+            # With a float64 factor, torch would run one operator per gradient.
+            torch._foreach_mul_(gradients, gradient_factor.to(norm.dtype))
+            norm_over_ranks = norm_over_ranks * gradient_factor
+        loss_over_ranks = total_over_ranks * loss_factor
+        return loss_over_ranks.to(total.dtype), norm_over_ranks.to(norm.dtype)
+
+    def _agree_on_divisor(self, weight: Tensor | float | None) -> None:
+        """Agree with all ranks on the divisor: the largest first weight, or 1 if all are zero."""
+        if weight is None:
+            if self._size == 1:
+                return
+            weight = 0.0
+        first = self._as_tensor(weight).float()
+        first = torch.nan_to_num(first, nan=0.0, posinf=0.0)
+        self._parallelism.all_reduce(first, ReduceOp.MAX)
+        self._agreed_divisor.copy_(torch.where(first > 0, first, 1.0))
+        self.has_agreed = True
+
+    def _divisor(self) -> Tensor | float:
+        """Return the divisor of sums, c."""
+        if self.has_agreed:
+            return self._agreed_divisor
+        return 1.0
+
+    def _as_tensor(self, number: Tensor | float) -> Tensor:
+        if isinstance(number, Tensor):
+            return number
+        return torch.full((), number, dtype=torch.float64, device=self._device)
+
+    def state_tensors(self) -> list[Tensor] | None:
+        """Return the loss scale, its counter, and the divisor if agreed on; or None."""
+        tensors: list[Tensor] = []
+        if self._scale is not None:
+            tensors += self._scale.tensors()
+        if self.has_agreed:
+            tensors.append(self._agreed_divisor)
+        return tensors or None
+
+    def write_state(self, state: Sequence[Tensor]) -> None:
+        if self._scale is not None:
+            self._scale.write_state(state[:2])
+            state = state[2:]
+        self.has_agreed = len(state) > 0
+        if self.has_agreed:
+            self._agreed_divisor.copy_(state[0])
+
+
+def _multiply(factor: Any, other: Any) -> Any:
+    if other is None:
+        return factor
+    return factor * other
+
+
+def _nonzero_on_host(total_weight: Tensor | float) -> Tensor | float:
+    """Return the total weight, but reject a zero on the host.
+
+    A zero on the device makes the loss nonfinite, so that the update is skipped.
+    """
+    if not isinstance(total_weight, Tensor) and total_weight == 0:
+        raise ValueError("the total weight of the micro-batches is zero")
+    return total_weight
+
+
+# Ranks add up their counts in a float64 message, which would round a sum above 2**53. Each word of
+# a count has at most 31 bits, so both sums stay exact. With words of 4 bits, 0x5D + 0x2F:
+#
+#     (5, 13) + (2, 15) = (7, 28),  and (7 << 4) + 28 = 140 = 0x8C
+def split_count(count: Tensor) -> Tensor:
+    """Split a count into its high and low word, whose sums are exact: float64 of shape (2,)."""
+    return torch.stack([count >> _WORD_BITS, count & _WORD]).double()
+
+
+def join_words(sums: Tensor) -> Tensor:
+    """Return the sum of counts, from the sums of their high and their low words."""
+    high, low = sums.long().unbind()
+    # A larger high word would overflow in the shift.
+    return ((high.clamp(max=_WORD + 1) << _WORD_BITS) + low).clamp_(max=MAX_COUNT)

@@ -1,0 +1,342 @@
+"""Load the states of optimizers: the right parameters get them, in the saved dtypes."""
+
+import copy
+import inspect
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from itertools import chain, zip_longest
+from operator import methodcaller
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from plateau_jax.arguments import checks
+from torch_bridge.optimizer_traits import (
+    IMPLEMENTATION_OPTIONS,
+    STEP_COUNT,
+    derives_from_torch,
+    is_of_torch,
+)
+from torch_bridge.training.distributed.dtensors import clone, placements_of, shard_like
+from torch_bridge.training.distributed.plain_names import without_wrappers
+from torch_bridge.training.train_step.optimizers import group_sizes, nested_optimizers
+
+
+def load_optimizer(optimizer: Optimizer, state: Any) -> None:
+    """Load a state in its saved dtypes. The optimizer may keep tensors of it without a copy.
+
+    Raises:
+        ValueError: The groups on both sides name their parameters, and the names differ; a moment
+            of a torch optimizer is missing, or has a dtype with which the next update would fail;
+            or that of a fused one does not have its parameter's shape.
+        Exception: Any error of the optimizer's `load_state_dict`.
+    """
+    inner: Optimizer = nested_optimizers(optimizer)[-1]
+    is_standard = _is_standard(inner, state)
+    if is_standard:
+        _check_param_names(inner.param_groups, state["param_groups"])
+        _check_moments(inner, state)
+    optimizer.load_state_dict(state)
+    if is_standard:
+        _restore_dtypes(inner, state)
+        _lay_out_moments(inner)
+
+
+def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
+    """Reject, before anything is loaded, a state that `load_optimizer` or torch would reject.
+
+    Raises:
+        ValueError: It does not have torch's form, or groups of different sizes; or as
+            `load_optimizer`.
+    """
+    if not _is_standard(optimizer, state):
+        class_name = type(optimizer).__name__
+        raise ValueError(
+            f"state_dict['optimizer'] is not the state of {class_name} with groups of "
+            f"{group_sizes(optimizer.param_groups)} parameters"
+        )
+    for saved in state["param_groups"]:
+        for number in saved["params"]:
+            values = state["state"].get(number, {})
+            if not isinstance(values, Mapping):
+                raise ValueError(
+                    f"state_dict['optimizer']['state'][{number!r}] = {checks.short_repr(values)} "
+                    "must be a dictionary"
+                )
+    _check_param_names(optimizer.param_groups, state["param_groups"])
+    _check_moments(optimizer, state)
+
+
+def _is_standard(optimizer: Optimizer, state: Any) -> bool:
+    """Return True if a state has torch's form, and groups of the same sizes as the optimizer."""
+    sizes = group_sizes(optimizer.param_groups)
+    try:
+        saved_sizes = group_sizes(state["param_groups"])
+        return isinstance(state["state"], dict) and saved_sizes == sizes
+    except (LookupError, TypeError):
+        return False
+
+
+# The names of the parameters.
+
+
+def _check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> None:
+    """Compare the names that torch keeps for `named_parameters()`, if both sides have them."""
+    names = [group.get("param_names") for group in groups]
+    saved_names = [group.get("param_names") for group in saved_groups]
+    if None in names or None in saved_names:
+        return
+    if not _have_equal_names(names, saved_names):
+        # Either side may have named the parameters of a wrapped model.
+        names = _without_wrappers(names)
+        saved_names = _without_wrappers(saved_names)
+    check_same_parameters(names, saved_names, "param_names")
+
+
+def _without_wrappers(names: Sequence[list[str]]) -> list[list[str]]:
+    return [list(map(without_wrappers, group)) for group in names]
+
+
+def _have_equal_names(names: Sequence[list[str]], saved: Sequence[list[str]]) -> bool:
+    """Return True if all groups together have the same names, in any order."""
+    return sorted(chain.from_iterable(names)) == sorted(chain.from_iterable(saved))
+
+
+def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]], key: str) -> None:
+    """Reject a state whose groups list different parameters, or in a different order.
+
+    An optimizer's state is saved by position.
+
+    Args:
+        names: The names of each group's parameters. An empty name is unknown, and fits every name.
+        saved: The same in the state.
+        key: The key of the names in the state.
+    """
+    for index, (group, saved_group) in enumerate(zip_longest(names, saved, fillvalue=())):
+        pairs = zip_longest(group, saved_group, fillvalue="missing")
+        for number, (name, saved_name) in enumerate(pairs):
+            if name == saved_name or not name or not saved_name:
+                continue
+            advice = ""
+            if _have_equal_names(names, saved):
+                advice = (
+                    f". Build the same groups in the same order as in the state, under {key!r}. If "
+                    "they are built from a set, sort it: its order changes with every start of "
+                    "Python"
+                )
+            raise ValueError(
+                f"state_dict was saved with different parameter groups: in group {index}, "
+                f"parameter {number} is {saved_name} in the state and {name} here{advice}"
+            )
+
+
+# The values of each parameter.
+
+
+def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
+    """Copy a saved state, with its tensors sharded like the parameters."""
+    copied = pytree.tree_map(_copy_leaf, state)
+    for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
+        # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
+        for name in IMPLEMENTATION_OPTIONS:
+            if name in group:
+                saved[name] = group[name]
+        saved.pop("param_names", None)  # torch then keeps this optimizer's
+        # Add options that the saved state lacks. Optimizers that are not torch's may add options in
+        # their first step, so only options with a default are added for them.
+        options = group.keys()
+        if not is_of_torch(optimizer):
+            options &= optimizer.defaults.keys()
+        for name in options - {"params", "param_names"}:
+            saved.setdefault(name, group[name])
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            values = copied["state"].get(number, {})
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    values[name] = shard_like(parameter, value)
+    return copied
+
+
+def _copy_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return clone(leaf)
+    return copy.deepcopy(leaf)
+
+
+def _check_moments(optimizer: Optimizer, state: Any) -> None:
+    """Reject moments with which an update by one of torch's optimizers would fail.
+
+    Raises:
+        ValueError: See `load_optimizer`.
+    """
+    if is_of_torch(optimizer):
+        _check_owners(state)
+        _check_names_and_dtypes(optimizer, state)
+    if derives_from_torch(optimizer):
+        _check_shapes_for_fused(optimizer, state)
+
+
+def _check_owners(state: Any) -> None:
+    """Reject moments of parameters that no group has: torch would ignore them."""
+    numbers: set[Any] = set()
+    for group in state["param_groups"]:
+        numbers.update(group["params"])
+    for number in state["state"]:
+        if number not in numbers and str(number).isdecimal():
+            raise ValueError(
+                f"state_dict['optimizer'] has moments of parameter {number!r}, which no group has"
+            )
+
+
+def _check_names_and_dtypes(optimizer: Optimizer, state: Any) -> None:
+    for group, saved_group in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        options = dict(saved_group)
+        options.update({name: group[name] for name in IMPLEMENTATION_OPTIONS if name in group})
+        faults: dict[Any, str] = {}
+        for parameter, number in zip(group["params"], saved_group["params"], strict=True):
+            saved = state["state"].get(number)
+            if not saved:  # the parameter has had no gradient yet
+                continue
+            # Most parameters differ in their shapes only.
+            dtypes = {name: getattr(value, "dtype", None) for name, value in saved.items()}
+            form = parameter.dtype, parameter.dim(), parameter.device, *dtypes.items()
+            if form not in faults:
+                faults[form] = _find_fault(optimizer, options, parameter, dtypes)
+            if faults[form]:
+                raise ValueError(
+                    f"state_dict['optimizer'] has {faults[form]} for parameter {number}: the next "
+                    f"update of {type(optimizer).__name__} would fail"
+                )
+
+
+def _find_fault(
+    optimizer: Optimizer, options: Mapping[str, Any], parameter: Tensor, dtypes: Mapping[str, Any]
+) -> str:
+    """Return what is wrong with the saved moments of a parameter, or "".
+
+    A stand-in for the parameter, of a single element, is updated twice: the first update shows
+    which moments the optimizer keeps, and the second one whether it can use the saved dtypes.
+
+    Args:
+        optimizer: One of torch's optimizers.
+        options: The options of its parameter group.
+        parameter: The parameter.
+        dtypes: The dtypes of the saved moments by their names; None for what is not a tensor.
+    """
+    shape = (1,) * parameter.dim()
+    element = torch.zeros(shape, dtype=parameter.dtype, device=parameter.device).requires_grad_()
+    element.grad = torch.zeros_like(element)
+    try:
+        stand_in = _optimizer_of(element, type(optimizer), options)
+        _update_without_hooks(stand_in)
+    except (RuntimeError, TypeError, ValueError):
+        return ""  # it makes no update from a dense gradient alone, as `LBFGS`
+    moments: dict[str, Any] = stand_in.state[element]
+    changes: list[str] = []
+    for name, moment in moments.items():
+        if name not in dtypes:
+            return f"no {name}"
+        saved_dtype = dtypes[name]
+        # Torch does not cast "step".
+        if name == STEP_COUNT or not isinstance(moment, Tensor) or moment.dtype == saved_dtype:
+            continue
+        changes.append(f"{name} in {saved_dtype} instead of {moment.dtype}")
+        moments[name] = None
+        if saved_dtype is not None:
+            moments[name] = moment.to(saved_dtype)
+    if changes:
+        try:
+            _update_without_hooks(stand_in)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            return changes[0]
+    return ""
+
+
+def _optimizer_of(element: Tensor, optimizer_class: Any, options: Mapping[str, Any]) -> Optimizer:
+    """Return an optimizer of a single parameter, with these options."""
+    group = {**options, "params": [element]}
+    for name in ("lr", "initial_lr", "param_names"):
+        group.pop(name, None)
+    return optimizer_class([group])
+
+
+def _update_without_hooks(optimizer: Optimizer) -> None:
+    """Make an update, without the hooks that programs may have registered for all optimizers."""
+    step: Any = inspect.unwrap(type(optimizer).step)
+    with torch.no_grad():
+        step(optimizer)
+
+
+def _check_shapes_for_fused(optimizer: Optimizer, state: Any) -> None:
+    # The fused CPU kernels compare no shapes: they would read and write beyond the end of a smaller
+    # tensor.
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        if not group.get("fused") and not saved.get("fused"):
+            continue
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            for name, value in state["state"].get(number, {}).items():
+                if name == STEP_COUNT or not isinstance(value, Tensor):
+                    continue
+                if value.shape != parameter.shape:
+                    raise ValueError(
+                        "state_dict was saved with a different optimizer or model: "
+                        f"{name} of parameter {number} has the shape {tuple(value.shape)}, and the "
+                        f"parameter {tuple(parameter.shape)}"
+                    )
+
+
+def _restore_dtypes(optimizer: Optimizer, state: Any) -> None:
+    """Restore the saved dtypes: torch casts a loaded state to the dtypes of its parameters."""
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            loaded = optimizer.state.get(parameter, {})
+            saved_values = state["state"].get(number)
+            if isinstance(saved_values, Mapping):
+                values = cast("Mapping[Any, Any]", saved_values)
+                _restore_dtypes_of(loaded, values, parameter.device)
+
+
+def _restore_dtypes_of(
+    loaded: MutableMapping[Any, Any], saved: Mapping[Any, Any], device: torch.device
+) -> None:
+    """Restore the dtypes of one parameter's values."""
+    for name, value in saved.items():
+        current = loaded.get(name)
+        if not isinstance(value, Tensor):  # a list or dict, with tensors at any depth
+            if type(current) is type(value):  # unless the optimizer has converted it
+                loaded[name] = pytree.tree_map_only(Tensor, methodcaller("to", device), value)
+            continue
+        is_cast = isinstance(current, Tensor) and current.dtype != value.dtype
+        if is_cast and name != "step":  # torch does not cast "step"
+            loaded[name] = value.to(device)
+
+
+def _lay_out_moments(optimizer: Optimizer) -> None:
+    """Give the moments of torch's optimizers the memory layout of their parameters."""
+    # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides.
+    # If the layouts differed, such as channels_last and contiguous, an element would get the
+    # moments of a different one: a 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns
+    # as 00, 10, 01, 11. Other optimizers may keep a tensor that merely has the parameter's shape;
+    # a new layout could change the bits of their products.
+    may_be_fused = derives_from_torch(optimizer)
+    for group in optimizer.param_groups:
+        runs_fused_kernel = may_be_fused and group.get("fused")
+        if not runs_fused_kernel and not is_of_torch(optimizer):
+            continue
+        for parameter in group["params"]:
+            values = optimizer.state.get(parameter, {})
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    values[name] = _like_parameter(parameter, value)
+
+
+def _like_parameter(parameter: Tensor, value: Tensor) -> Tensor:
+    value = shard_like(parameter, value)
+    if placements_of(value) != placements_of(parameter):
+        return value  # some optimizers shard their state differently
+    like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
+    if like.stride() == value.stride():
+        return value
+    return like.copy_(value)

@@ -1,0 +1,224 @@
+"""The models and optimizers of a training step: checked, and unwrapped from trainers' wrappers."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from plateau_jax import Curve
+from plateau_jax.curves.several_curves import as_curves
+from torch_bridge.groups.curves_and_peaks import curves_of
+from torch_bridge.groups.optimizers import all_parameters, groups_of, inner_optimizer
+from torch_bridge.optimizer_traits import has_two_steps
+
+_TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
+
+
+def check_model(model: nn.Module) -> None:
+    """Reject a model whose backward pass is not torch's own.
+
+    Raises:
+        ValueError: Lightning Fabric wrapped it for mixed precision.
+    """
+    for module in model.modules():
+        if not _has_base(module, "_FabricModule"):
+            continue
+        precision = cast("Any", module)._strategy.precision
+        if _overrides_backward(precision):
+            raise ValueError(
+                f"the model was set up by Fabric with {type(precision).__name__}, whose backward "
+                "pass only Fabric can run. Give the training step model.module and its own "
+                "precision=, and on several ranks distribute(model.module)"
+            )
+
+
+def _has_base(value: object, name: str) -> bool:
+    """Return True for an instance of a class of this name, whose package may be missing."""
+    return any(base.__name__ == name for base in type(value).__mro__)
+
+
+def _overrides_backward(precision: Any) -> bool:
+    base = next(base for base in type(precision).__mro__ if base.__name__ == "Precision")
+    return type(precision).backward is not base.backward
+
+
+def as_sequence(optimizer: Any) -> Sequence[Any]:
+    """Return a sequence of optimizers as it is, and one optimizer as a sequence."""
+    if isinstance(optimizer, list | tuple):
+        return cast("Sequence[Any]", optimizer)
+    return [optimizer]
+
+
+def nested_optimizers(optimizer: Any) -> list[Any]:
+    """Return an optimizer and the ones inside it, from the outermost trainer's wrapper to torch's.
+
+    Other wrappers are not unwrapped: an optimizer with an attribute `optimizer` may add to its
+    step, as Lookahead does.
+    """
+    nested = [optimizer]
+    while _is_of_trainer(nested[-1]):
+        inner = inner_optimizer(nested[-1])
+        if inner is None:
+            break
+        nested.append(inner)
+    return nested
+
+
+def _is_of_trainer(optimizer: Any) -> bool:
+    for base in type(optimizer).__mro__:
+        package = base.__module__.partition(".")[0]
+        if package in _TRAINERS:
+            return True
+    return False
+
+
+def lightning_counter(nested: Iterable[Any]) -> Callable[[], None] | None:
+    """Return a function that counts an update in Lightning's Trainer; None without its wrapper.
+
+    Under manual optimization `trainer.global_step` counts the calls of the wrapper's `step`,
+    skipped updates included. An update of several optimizers counts once.
+    """
+    for optimizer in nested:
+        if _has_base(optimizer, "LightningOptimizer"):
+            return partial(_count_in_lightning, optimizer)
+    return None
+
+
+def _count_in_lightning(wrapper: Any) -> None:
+    # Both run after the update: the first one also starts a measurement in Lightning's profiler,
+    # which a failed update would never end. They are looked up at each call, since the Trainer sets
+    # them for every batch.
+    wrapper._on_before_step()
+    wrapper._on_after_step()
+
+
+def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    """Check that a training step can use these unwrapped optimizers.
+
+    Raises:
+        TypeError: An argument is not an optimizer; its `step` needs a closure; or it updates in two
+            steps, as SAM does.
+        ValueError: A parameter is not the model's, or occurs twice; or an optimizer
+            has a non-standard `state_dict`.
+    """
+    for optimizer in optimizers:
+        groups_of(optimizer)
+        _check_closure(optimizer)
+        _check_state_dict(optimizer)
+    model_parameters = set(map(id, model.parameters()))
+    parameters = list(map(id, all_parameters(optimizers)))
+    foreign = [parameter for parameter in parameters if parameter not in model_parameters]
+    if foreign:
+        raise ValueError(
+            f"{len(foreign)} of the optimizer's {len(parameters)} parameters are not the model's; "
+            "after fully_shard a model has different parameters from before"
+        )
+    repeated = len(parameters) - len(set(parameters))
+    if repeated:
+        raise ValueError(
+            f"{repeated} parameters are in the optimizer's groups more than once, or belong to "
+            "several optimizers, and would be scaled, clipped and stepped as often: give each one "
+            "once"
+        )
+
+
+def check_no_scheduler(optimizers: Iterable[Any]) -> None:
+    """Reject optimizers, or wrappers of them, that have a scheduler.
+
+    Raises:
+        ValueError: A scheduler is attached; the message says how to remove it.
+    """
+    # A torch scheduler replaces `step` in the attributes of its optimizer.
+    for optimizer in optimizers:
+        if hasattr(optimizer.__dict__.get("step"), "_wrapped_by_lr_sched"):
+            raise ValueError(
+                "a scheduler is attached to the optimizer, but a TrainStep sets the learning rates "
+                "itself, from its own curve. Leave the scheduler out; to keep this optimizer, "
+                "write `del optimizer.step`, which removes the function that torch put there for "
+                "the scheduler"
+            )
+
+
+def _check_closure(optimizer: Optimizer) -> None:
+    """Reject an optimizer whose update needs a closure, or two backward passes."""
+    if has_two_steps(optimizer):
+        raise TypeError(
+            f"{type(optimizer).__name__} updates in first_step() and second_step(), with a second "
+            "backward pass in between, which a TrainStep cannot give; use a different optimizer, "
+            "or lambda_lr in a loop"
+        )
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(
+            f"{type(optimizer).__name__} needs a closure, which a TrainStep cannot give; "
+            "use a different optimizer"
+        )
+
+
+def group_sizes(groups: Iterable[Any]) -> list[int]:
+    """Return the number of parameters of each group."""
+    return [len(group["params"]) for group in groups]
+
+
+def _check_state_dict(optimizer: Optimizer) -> None:
+    """Reject an optimizer whose `state_dict` does not have torch's form."""
+    sizes = group_sizes(optimizer.param_groups)
+    reason = ""
+    try:
+        state: Any = optimizer.state_dict()
+        saved_sizes = group_sizes(state["param_groups"])
+        is_standard = saved_sizes == sizes and isinstance(state["state"], Mapping)
+    except Exception as error:  # an optimizer's code may raise anything
+        is_standard = False
+        reason = f" ({type(error).__name__}: {error})"
+    if not is_standard:
+        raise ValueError(
+            f"{type(optimizer).__name__}.state_dict() has a non-standard form{reason}, which a "
+            "TrainStep could save but not load. Give it the torch optimizer inside"
+        )
+
+
+def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
+    """Return the device of the parameters.
+
+    Raises:
+        ValueError: They are on several devices, or were made under `torch.inference_mode`; or there
+            are none.
+    """
+    parameters = all_parameters(optimizers)
+    if any(parameter.is_inference() for parameter in parameters):
+        raise ValueError("the model was made under torch.inference_mode(), and can't be trained")
+    devices = {parameter.device for parameter in parameters}
+    if len(devices) != 1:
+        raise ValueError(
+            "the optimizer needs parameters, all on one device; their devices are "
+            f"{sorted(map(str, devices))}"
+        )
+    return devices.pop()
+
+
+def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any) -> list[Curve]:
+    """Return one curve for each parameter group of all optimizers.
+
+    For a sequence of optimizers, `curve` is one curve for all, or a sequence with an entry per
+    optimizer. Such an entry, like `curve` for a single optimizer, is a curve or a sequence of one
+    curve per group.
+
+    Raises:
+        TypeError: An entry is not a `Curve`.
+        ValueError: The number of curves differs from that of optimizers or of groups.
+    """
+    curve = as_curves("curve", curve)
+    entries: Sequence[Any] = [curve] * len(optimizers)
+    if isinstance(optimizer, list | tuple) and isinstance(curve, Sequence):
+        entries = cast("Sequence[Any]", curve)
+        if len(entries) != len(optimizers):
+            raise ValueError(f"curve has length {len(entries)}, and optimizers {len(optimizers)}")
+    curves: list[Curve] = []
+    for item, entry in zip(optimizers, entries, strict=True):
+        curves += curves_of(groups_of(item), entry)
+    return curves

@@ -1,0 +1,389 @@
+"""The state of a training step: its entries, how each is read and restored, and its checks.
+
+The checks are those that torch's own `load_state_dict` does not make.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from plateau_jax.arguments import checks
+from plateau_jax.clocks.clock import MAX_CONSUMED
+from plateau_jax.clocks.position import Position, dump_position
+from plateau_jax.runs.comparison import Owner, schedules_of
+from plateau_jax.runs.record import dump_records
+from plateau_jax.runs.resume import resume
+from plateau_jax.saved_states.formats import Format, reading_state_of
+from torch_bridge.groups.optimizers import all_groups
+from torch_bridge.groups.options import check_length
+from torch_bridge.training.device_clocks.device_clock import Clock
+from torch_bridge.training.distributed.dtensors import host_copier, mesh_coordinates
+from torch_bridge.training.distributed.plain_names import (
+    names_of_parameters,
+    plain_state,
+    to_plain_names,
+)
+from torch_bridge.training.random_states import (
+    check_states_of_device,
+    get_states_of_device,
+    set_states_of_device,
+)
+from torch_bridge.training.train_step.loss_call import Carry
+from torch_bridge.training.train_step.loss_normalizer import LossNormalizer
+from torch_bridge.training.train_step.optimizer_states import (
+    check_optimizer_state,
+    check_same_parameters,
+    copy_optimizer_state,
+    load_optimizer,
+)
+from torch_bridge.training.train_step.precision import Precision
+
+
+class TrainStepState(TypedDict):
+    """The state that `TrainStep.state_dict` returns: tensors in host memory and plain values.
+
+    >>> from plateau_jax import PlateauCurve
+    >>> from torch_bridge import TrainStep
+    >>> model = torch.nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    >>> def loss_fn(model, batch):
+    ...     return model(batch).mean()
+    >>> train_step = TrainStep(model, optimizer, loss_fn, PlateauCurve(100))
+    >>> state: TrainStepState = train_step.state_dict()
+    >>> state["applied"], state["precision"], list(state["model"])
+    (0, 'fp32', ['weight', 'bias'])
+    """
+
+    kind: str
+    """`"train_step"`."""
+    format: int
+    """The number of the format, 1."""
+    model: dict[str, Any]
+    """The state of the model, under the names of the unwrapped model."""
+    optimizer: Any
+    """The state of the optimizer, or a list of the states of several."""
+    optimizer_type: str | list[str]
+    """The name of the optimizer's class, or a list of names."""
+    parameters: list[list[str]]
+    """The names of each parameter group's parameters, without the parts that wrappers add."""
+    precision: str
+    """`"fp32"`, `"bf16"` or `"fp16"`."""
+    records: list[dict[str, Any]]
+    """The record of each parameter group, as `plateau_jax.resume_record` returns it."""
+    applied: int
+    """Number of updates applied."""
+    skipped: int
+    """Number of updates skipped."""
+    offset: int | None
+    """The step of the curve minus `applied`; None with a `DataClock`."""
+    consumed: int | None
+    """With a `DataClock`, the samples or tokens of all updates; else None."""
+    peak_was_set: bool
+    """True if `set_peak` has set the peaks, so that they may differ from those of the program."""
+    hold: list[dict[str, int | float]]
+    """The states of the rules that may hold the curve."""
+    loss_scale: Sequence[Tensor] | None
+    """With `precision="fp16"` the loss scale, a float32 scalar, and its growth counter; then the
+    divisor of sums, if the ranks have agreed on one. None if there is neither."""
+    carry: list[Tensor] | None
+    """The leaves of the recurrent state, with its shapes and dtypes; None if there is none."""
+    random: dict[str, Tensor]
+    """The states of torch's generators, uint8 of shape (bytes,): `"cpu"` and, on a GPU,
+    `"cuda"`."""
+
+
+TRAIN_STEP = Format(
+    "train_step",
+    TrainStepState,
+    advice={
+        "scheduler": (
+            "it is the state of a scheduler. Load model and optimizer, then build TrainStep(..., "
+            "initial_updates=state['last_epoch']); with clock=, see docs/training_step.md, From a "
+            "TrainStep to a scheduler, and back"
+        )
+    },
+)
+
+_OWNER = Owner(
+    override="pass strict=False to load_state_dict, or to TrainStep if Checkpoints loads",
+    change_peak="train_step.set_peak",
+    counter="applied",
+)
+
+PER_RANK_ENTRIES = ("random", "carry")
+"""The entries that are of no use to another rank."""
+
+
+class CheckedState(NamedTuple):
+    """A saved state that fits the step, and what was read from it."""
+
+    saved: TrainStepState
+    optimizers: list[Any]
+    """A copy of each optimizer's state."""
+    peaks: list[float]
+    position: Position
+    warnings: list[str]
+    """How the saved run differs from this one."""
+
+
+class StepState:
+    """What a training step saves: reads it, checks a saved state, and restores it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizers: Sequence[Optimizer],
+        *,
+        clock: Clock,
+        precision: Precision,
+        normalizer: LossNormalizer,
+        carry: Carry | None,
+        device: torch.device,
+    ) -> None:
+        self._module = module
+        self._optimizers = optimizers
+        self._clock = clock
+        self._precision = precision
+        self._normalizer = normalizer
+        self._carry = carry
+        self._device = device
+        self.is_peak_set = False
+        """True if `set_peak` has set the peaks, in this run or before."""
+
+    def read(self) -> TrainStepState:
+        """Return the current state, which shares memory with the step. Synchronizes."""
+        clock = self._clock
+        counters = clock.read_counters()
+        states = _optimizer_states(self._optimizers, clock, counters.curve_step)
+        types = [type(optimizer).__name__ for optimizer in self._optimizers]
+        groups = [group["params"] for group in all_groups(self._optimizers)]
+        carry = None if self._carry is None else self._carry.buffers
+        state = TRAIN_STEP.write(
+            model=plain_state(self._module),
+            optimizer=_one_or_list(states),
+            optimizer_type=_one_or_list(types),
+            parameters=names_of_parameters(self._module, groups),
+            precision=self._precision.name,
+            records=dump_records(clock.curves, clock.peaks, clock.checked),
+            applied=counters.applied,
+            **dump_position(clock.checked, clock.position_of(counters)),
+            skipped=counters.skipped,
+            peak_was_set=self.is_peak_set,
+            loss_scale=self._normalizer.state_tensors(),
+            carry=carry,
+            random=get_states_of_device(self._device),
+        )
+        return cast("TrainStepState", state)
+
+    def check(self, state_dict: Any, *, strict: bool) -> CheckedState:
+        """Check that a run can continue from a saved state.
+
+        Raises:
+            ValueError: See `TrainStep.load_state_dict`.
+        """
+        with reading_state_of("a TrainStep", state_dict):
+            saved = TRAIN_STEP.read("state_dict", state_dict)
+            _check_saved_state(self.read(), saved, self._device)
+            peaks, position, warnings = self._read_run(cast("Any", saved), strict=strict)
+            optimizer_states = _as_list(saved["optimizer"], self._optimizers)
+            num_optimizers = len(self._optimizers)
+            check_length("state_dict['optimizer']", optimizer_states, num_optimizers, "optimizers")
+            for optimizer, state in zip(self._optimizers, optimizer_states, strict=True):
+                check_optimizer_state(optimizer, state)
+        # Copied before anything is written: not every value can be copied.
+        copies: list[Any] = []
+        for optimizer, state in zip(self._optimizers, optimizer_states, strict=True):
+            copies.append(copy_optimizer_state(optimizer, state))
+        return CheckedState(saved, copies, peaks, position, warnings)
+
+    def _read_run(
+        self, state: Mapping[str, Any], *, strict: bool
+    ) -> tuple[list[float], Position, list[str]]:
+        """Return the peaks and the position of a saved run, and how it differs from this one.
+
+        Raises:
+            ValueError: See `TrainStep.load_state_dict`.
+        """
+        clock = self._clock
+        checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
+        checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
+        now = schedules_of(clock.curves, clock.peaks, clock.checked)
+        if state["peak_was_set"] or self.is_peak_set:
+            now = [schedule._replace(peak_value=None) for schedule in now]
+        resumed = resume(state, now, clock.checked, _OWNER, strict=strict)
+        if len(resumed.peaks) != len(now):
+            raise ValueError(
+                f"state_dict was saved with {len(resumed.peaks)} parameter groups, and there are "
+                f"{len(now)}"
+            )
+        return resumed.peaks, resumed.position, resumed.warnings
+
+    def restore(self, checked: CheckedState) -> None:
+        """Restore everything but the model."""
+        saved = checked.saved
+        for optimizer, copied in zip(self._optimizers, checked.optimizers, strict=True):
+            load_optimizer(optimizer, copied)
+        self._clock.write_state(checked.position, checked.peaks, saved["skipped"])
+        self.is_peak_set = bool(saved["peak_was_set"])
+        self._normalizer.write_state(saved["loss_scale"] or ())
+        if self._carry is not None:
+            self._carry.write(saved["carry"] or ())
+        set_states_of_device(saved["random"], self._device)
+
+
+def _one_or_list(items: list[Any]) -> Any:
+    """Return a single item itself, and several as a list, as a state contains optimizers."""
+    if len(items) == 1:
+        return items[0]
+    return items
+
+
+def _as_list(saved: Any, optimizers: Sequence[Optimizer]) -> Any:
+    """Undo `_one_or_list` for the states of these optimizers."""
+    if len(optimizers) == 1:
+        return [saved]
+    return saved
+
+
+def _optimizer_states(
+    optimizers: Sequence[Optimizer], clock: Clock, step: int
+) -> list[dict[str, Any]]:
+    """Return the optimizers' states, with the clock's peaks and its learning rates at `step`."""
+    states = [optimizer.state_dict() for optimizer in optimizers]
+    groups = _saved_groups(states)
+    lrs = clock.lrs_at(step)
+    # Not strict: a group added after the step was built has no learning rate; the next update
+    # rejects it.
+    for group, peak, lr in zip(groups, clock.peaks, lrs, strict=False):
+        tensor = group["lr"]
+        if isinstance(tensor, Tensor):
+            group["lr"] = torch.full(tensor.shape, lr, dtype=tensor.dtype, device="cpu")
+        else:
+            group["lr"] = lr
+        group["initial_lr"] = peak
+    return states
+
+
+def _saved_groups(states: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the parameter groups in the states of several optimizers."""
+    groups: list[dict[str, Any]] = []
+    for state in states:
+        groups += state["param_groups"]
+    return groups
+
+
+def copy_to_host(state: TrainStepState) -> TrainStepState:
+    """Return the state with each tensor copied to host memory; tied tensors stay tied."""
+    copied = pytree.tree_map_only(Tensor, host_copier(), state)
+    # tree_map drops this attribute, in which torch keeps the versions of the modules.
+    if hasattr(state["model"], "_metadata"):
+        copied["model"]._metadata = cast("Any", state["model"])._metadata
+    return copied
+
+
+def _check_saved_state(current: TrainStepState, saved: Any, device: torch.device) -> None:
+    """Reject a state that torch would load, but from which a run can't continue.
+
+    Torch itself rejects different names in a model, and different sizes of parameter groups. It
+    casts a model's dtypes, broadcasts a carry, and takes whatever moments an optimizer's state has.
+
+    Args:
+        current: The current state of the step.
+        saved: The state to be loaded, with all entries.
+        device: The device of the step.
+
+    Raises:
+        ValueError: The message names the entry.
+    """
+    for name in ("precision", "optimizer_type"):
+        if current[name] != saved[name]:
+            raise ValueError(
+                f"state_dict was saved with {name} = {saved[name]}, and this step has "
+                f"{current[name]}"
+            )
+    check_states_of_device(saved["random"], device)
+    check_same_parameters(current["parameters"], saved["parameters"], "parameters")
+    _check_shards(current, saved)
+    _check_model(current["model"], to_plain_names(saved["model"], current["model"]))
+    _check_equal(
+        "a different carry", _describe_carry(current["carry"]), _describe_carry(saved["carry"])
+    )
+    _check_loss_scale(saved["loss_scale"] or (), current["precision"])
+
+
+def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:
+    """Reject shards of a different rank or number of ranks. Whole tensors fit everywhere."""
+    # Only the mesh matters: torch itself converts between placements over one mesh.
+    places = {None, *map(mesh_coordinates, current["model"].values())}
+    for value in pytree.tree_leaves([dict(saved["model"]), saved["optimizer"]]):
+        place = mesh_coordinates(value)
+        if place not in places:
+            raise ValueError(
+                f"state_dict has shards of tensors, placed as {value.placements} over {place}, but "
+                "the model's are placed differently: each rank must load its own state; save and "
+                "load through Checkpoints to resume with a different number of ranks"
+            )
+
+
+def _check_model(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Reject different dtypes or shapes: torch casts the former, and loads (1,) into ().
+
+    Different names are left to torch, since a module may rename or drop entries of old states.
+    """
+    descriptions: dict[str, str] = {}
+    saved_descriptions: dict[str, str] = {}
+    for name, tensor in current.items():
+        if "_extra_state" in name or name not in saved:  # an extra state may change its type
+            continue
+        if isinstance(tensor, Tensor):
+            descriptions[name] = _describe_tensor(tensor)
+            saved_descriptions[name] = _describe_value(saved[name])
+    _check_equal("a different model", descriptions, saved_descriptions)
+
+
+def _describe_carry(leaves: Sequence[Tensor] | None) -> dict[int, str]:
+    return dict(enumerate(map(_describe_value, leaves or ())))
+
+
+def _describe_value(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return _describe_tensor(value)
+    return type(value).__name__
+
+
+def _describe_tensor(tensor: Tensor) -> str:
+    return f"{tensor.dtype} of {tuple(tensor.shape)}"
+
+
+def _check_equal(source: str, current: dict[Any, str], saved: dict[Any, str]) -> None:
+    differences: list[str] = []
+    for name in current | saved:
+        here = current.get(name, "missing")
+        in_state = saved.get(name, "missing")
+        if here != in_state:
+            differences.append(f"{name}: {in_state} in the state, {here} here")
+    if differences:
+        raise ValueError(f"state_dict was saved with {source}: " + "; ".join(differences[:5]))
+
+
+def _check_loss_scale(state: Sequence[Tensor], precision: str) -> None:
+    """Reject a scale or a divisor of sums with which every update would be skipped."""
+    factors = list(state)
+    has_right_length = len(state) <= 1
+    if precision == "fp16":
+        factors = [*state[:1], *state[2:]]  # without the counter of good updates
+        has_right_length = len(state) in (2, 3)
+    is_possible = has_right_length and all(map(_is_scalar, state))
+    if not is_possible or not all(0 < factor < math.inf for factor in factors):
+        raise ValueError(
+            f"state_dict has loss_scale = {state}, with which every update would be skipped"
+        )
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1
