@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from support.curves.descriptions import curves_and_steps
 from support.examples import examples
-from support.jax.jax_cases import CURVE, NESTED, STEPS, assert_equal_bits, in_one_of_two_forms
+from support.jax.jax_cases import CURVE, NESTED, STEPS, assert_equal_bits, in_one_of_two_sizes
 from support.numerics.borders import curves_near_borders
 
 from plateau_jax import StagedCurve
@@ -86,7 +86,7 @@ def compiled():
 def test_compiled_table_matches_numpy_bits(compiled, case):
     curve, steps = case
     if len(curve.table.begin) <= 32:
-        table = tensors(in_one_of_two_forms(curve))
+        table = tensors(in_one_of_two_sizes(curve))
         multipliers = compiled(table, torch.from_numpy(steps))
         assert_equal_bits(multipliers, curve(steps))
 
@@ -121,7 +121,7 @@ def test_table_compiled_for_gpu_matches_numpy_bits():
     compiled = torch.compile(multiplier, fullgraph=True)
     steps = torch.from_numpy(STEPS).cuda()
     for curve in (CURVE, NESTED):
-        table = tensors(in_one_of_two_forms(curve), "cuda")
+        table = tensors(in_one_of_two_sizes(curve), "cuda")
         values = compiled(table, steps)
         assert_equal_bits(values.cpu(), curve(STEPS))
     torch.compiler.reset()

@@ -13,8 +13,8 @@ from support.examples import examples
 from support.jax.jax_cases import (
     STEPS,
     assert_equal_bits,
-    both_searches,
-    in_one_of_two_forms,
+    few_and_many_rows,
+    in_one_of_two_sizes,
     product,
     x64_both_ways,
 )
@@ -93,7 +93,7 @@ def every_mode_of_a_traced_table(table, steps):
 def test_traced_table_matches_numpy_bits_in_every_mode(x64, case):
     curve, steps = case
     # Every mode is compiled for two tables, one for each search.
-    table = in_one_of_two_forms(curve)
+    table = in_one_of_two_sizes(curve)
     with jax.enable_x64(x64):
         modes = every_mode_of_a_traced_table(table, steps)
     for values in modes.values():
@@ -152,7 +152,7 @@ def test_constant_table_matches_numpy_bits_in_every_mode(x64, case, peak):
 
 @pytest.mark.slow
 @x64_both_ways
-@both_searches
+@few_and_many_rows
 def test_uncompiled_calls_match_numpy_bits(x64, curve):
     of_step = partial(multiplier, curve.table)
     by_vmap = jax.vmap(of_step)
@@ -164,7 +164,7 @@ def test_uncompiled_calls_match_numpy_bits(x64, curve):
 @pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
 @pytest.mark.gpu("jax")
 @x64_both_ways
-@both_searches
+@few_and_many_rows
 def test_accelerator_matches_numpy_bits(x64, curve):
     longest = PlateauCurve(MAX_STEP, warmup_steps=10**6, plateaus=[(30, 20)], min_lr_ratio=1e-12)
     some_steps = STEPS[: SIZE * 20]

@@ -120,7 +120,7 @@ def test_torch_compiled(
     compared: Compared, compiled: Callable[..., Tensor], case: CurveAndSteps
 ) -> None:
     curve, steps = case
-    in_one_form = jax_cases.in_one_of_two_forms(curve)  # each form is compiled, for seconds
+    in_one_form = jax_cases.in_one_of_two_sizes(curve)  # each form is compiled, for seconds
     table = tensors(in_one_form, "cuda")
     multipliers = compiled(table, torch.from_numpy(steps).cuda())
     compared.check("torch compiled", multipliers.cpu(), curve(steps))
@@ -190,7 +190,7 @@ def every_mode_of_a_traced_table(table: Any, steps: jax.Array) -> dict[str, jax.
 @many_rows
 def test_jax_compiled(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
     curve, steps = case
-    table = jax_cases.in_one_of_two_forms(curve)
+    table = jax_cases.in_one_of_two_sizes(curve)
     with jax.enable_x64(x64):
         modes: dict[str, Any] = every_mode_of_a_traced_table(table, jnp.asarray(steps))
         for mode, multipliers in modes.items():

@@ -42,11 +42,11 @@ x64_both_ways = pytest.mark.parametrize("x64", [False, True], ids=["x32", "x64"]
 _slow_x32 = pytest.param(False, marks=pytest.mark.slow)
 mostly_x64 = pytest.mark.parametrize("x64", [_slow_x32, True], ids=["x32", "x64"])
 """For a test that compiles much: x32 only with `--all`."""
-both_searches = pytest.mark.parametrize("curve", [NESTED, MANY], ids=["compared", "searched"])
+few_and_many_rows = pytest.mark.parametrize("curve", [NESTED, MANY], ids=["few", "many"])
 
 
-def in_one_of_two_forms(curve: Curve) -> Table:
-    """Pad a table to one of two sizes: its rows are compared one by one, or searched."""
+def in_one_of_two_sizes(curve: Curve) -> Table:
+    """Pad a table to one of two sizes, so that few shapes are compiled."""
     (table,) = in_one_form([curve])
     return table
 
