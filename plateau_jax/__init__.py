@@ -17,7 +17,8 @@ Every curve has `describe`, `plot`, `cooldown`, `then`, `part` and `to_source`. 
 `help(torch_bridge)`. Only the names that need JAX import it.
 """
 
-# The folders next to `tools` are the curve. They import nothing from `tools` or `torch_bridge`.
+# The folders next to `tools` are the curve. They never import `torch_bridge`, and `tools` only when
+# a method such as `Curve.plot` is called.
 # Each kind of curve registers itself, so that `Curve.from_dict` and `Curve.cooldown` find it.
 from plateau_jax.curves import (
     derived_curves as derived_curves,

@@ -153,14 +153,29 @@ def _parts_imported_from(part, imports):
 
 def _imported_at_once(module):
     """Return the files of the product that a file imports outside functions."""
-    statements = [node for node in _trees()[module].body if isinstance(node, ast.ImportFrom)]
-    names = {f"{node.module}.{alias.name}" for node in statements for alias in node.names}
-    return (names | {node.module for node in statements}) & _trees().keys()
+    names = set()
+    waiting = [_trees()[module]]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting += ast.iter_child_nodes(node)
+    return names & _trees().keys()
+
+
+def _late_tools(module):
+    """Return the tools that a file imports inside functions."""
+    return {name for name in _imports()[module] if _part(name) == "tools"}
 
 
 def test_parts_import_the_curve_and_not_each_other():
     """The curve imports a tool only inside a method such as `Curve.plot`."""
     assert _parts_imported_from("curve", _imported_at_once) == set()
+    late = {module for module in _trees() if _part(module) == "curve" and _late_tools(module)}
+    assert late == {"plateau_jax.curves.curve"}
     assert _parts_imported_from("training", _imports().get) == {"curve"}
     assert _parts_imported_from("tools", _imports().get) == {"curve"}
     for module in _trees():

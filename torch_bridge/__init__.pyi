@@ -1,4 +1,4 @@
-"""The public names: for type checkers, and for `lazy_names`, which imports each on first use."""
+"""The public names, for type checkers. `__init__.py` lists them, too."""
 
 from plateau_jax import (
     BatchPlan as BatchPlan,

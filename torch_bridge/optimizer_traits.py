@@ -4,10 +4,10 @@ For a class that is not named here, the host decides whether to skip an update, 
 may be sharded.
 
 To add an optimizer whose fused kernels can skip an update on the device, add it to
-`SKIP_ATTRIBUTES`. Try first what a skipped first update leaves behind: see `training.fused_sgd`. If
-torch cannot run a class on DTensors, add it to `_NOT_SHARDABLE`. Add the class to `FUSED` or
-`OTHERS` in `tests/support/training/optimizers.py`: every kind of training run then covers it. Name
-it in `docs/training_step.md`.
+`SKIP_ATTRIBUTES`. Try first what a skipped first update leaves behind: see
+`training/train_step/fused_sgd.py`. If torch cannot run a class on DTensors, add it to
+`_NOT_SHARDABLE`. Add the class to `FUSED` or `OTHERS` in `tests/support/training/optimizers.py`:
+every kind of training run then covers it. Name it in `docs/training_step.md`.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def skip_attribute(optimizer: Optimizer) -> str | None:
 
 
 def has_dampening(optimizer: Optimizer) -> bool:
-    """Return True if a group of SGD has dampening: see `training.fused_sgd`."""
+    """Return True if a group of SGD has dampening: see `training/train_step/fused_sgd.py`."""
     return any(group.get("dampening") for group in optimizer.param_groups)
 
 

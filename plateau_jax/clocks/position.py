@@ -1,12 +1,12 @@
-"""Where a run is on its curve, and the one function that moves it there.
+"""Where a run is on its curve, and the function that moves it there.
 
     clock          a Position says where the next update is        advance
     updates        step = updates, unless the run began elsewhere   step + 1
     hold rules     step, lower than updates if a rule has held it   step + 1, or the same step
     DataClock      step · unit + rest = samples or tokens consumed  rest + count, in whole units
 
-A position is a value. The host, JAX and torch have one each, in their own numbers, and all of them
-move it with `advance`: on the host a step is an int, on a device it is an array that may be traced.
+A position is a value. The host and JAX move it with `advance`: on the host a step is an int, in JAX
+an array that may be traced. A `TrainStep` counts on the device instead, with the same `decide`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -176,8 +176,12 @@ def read_position(
     Raises:
         ValueError: A number is impossible, or a different version saved the state.
     """
-    updates = checks.at_least(counter, state[counter], -1)
+    least = -1 if counter == "last_epoch" else 0  # -1: its turn in a SequentialLR has not come
+    updates = checks.at_least(counter, state[counter], least)
     rest = 0
+    unused = "consumed" if unit is None else "offset"
+    if state.get(unused) is not None:
+        raise ValueError(f"state_dict has {unused} = {checks.short_repr(state[unused])}, not None")
     if unit is None:
         step = updates + checks.integer("offset", state["offset"])
         checks.at_least(f"{counter} + offset", step, min(updates, 0))
@@ -186,7 +190,8 @@ def read_position(
         step, rest = divmod(consumed, checks.at_least("unit", unit, 1))
     saved = cast("list[Any]", state["hold"])
     if not isinstance(saved, list) or len(saved) != len(rules):
-        raise ValueError(f"state_dict has hold = {checks.short_repr(saved)}; rules: {len(rules)}")
+        must_be = f"must be a list with the state of each of {len(rules)} hold rules"
+        raise ValueError(f"state_dict has hold = {checks.short_repr(saved)}, which {must_be}")
     return Position(updates, step, rest, tuple(map(_read_rule_state, saved, rules)))
 
 

@@ -68,6 +68,8 @@ def _cut_to_range(segments: Sequence[ExactSegment], begin: int, stop: int) -> ND
 
 
 def _check_steps(steps: Any, least: int) -> NDArray[np.int64]:
+    if not is_ordered(steps):
+        raise TypeError(must("steps", steps, "be a sequence of integers"))
     checked = [at_least(("steps", index), step, 0) for index, step in enumerate(steps)]
     is_rising = all(before < after for before, after in pairwise(checked))
     if len(checked) < least or not is_rising or checked[-1] > MAX_STEP:

@@ -312,7 +312,7 @@ class BatchPlan:
         >>> BatchPlan.from_dict(plan.to_dict()) == plan
         True
         """
-        if set(arguments) != {"pairs"}:
+        if not isinstance(arguments, Mapping) or set(arguments) != {"pairs"}:
             one_key = "have the one key 'pairs', as to_dict returns it"
             problem = f"{one_key}; or the plan was {DIFFERENT_VERSION}"
             raise ValueError(checks.must("arguments", arguments, problem))

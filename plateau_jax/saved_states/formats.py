@@ -97,6 +97,13 @@ def check_entries(name: str, state: Mapping[str, Any], required: Collection[str]
             )
 
 
+def check_bool(name: str, value: Any) -> None:
+    """Raise a ValueError if an entry of a state is not a bool."""
+    if type(value) is not bool:
+        shown = checks.short_repr(value)
+        raise ValueError(f"state_dict has {name} = {shown}, which must be a bool")
+
+
 def is_of_different_version(error: Exception) -> bool:
     """Return True for an error from reading what a different version may have saved."""
     return DIFFERENT_VERSION in str(error)

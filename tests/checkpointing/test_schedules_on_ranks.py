@@ -17,7 +17,7 @@ from support.training.steps import make_step
 from torch import nn
 from torch.optim import SGD
 
-from plateau_jax import Curve, HoldUntilFlat, StagedCurve
+from plateau_jax import Curve, CurveScheduler, HoldUntilFlat, StagedCurve
 from torch_bridge import Checkpoints, TrainStep, follow, lambda_lr
 from torch_bridge.training.checkpointing import checkpoints, saving
 from torch_bridge.training.checkpointing.file_format import name_of_rank
@@ -134,6 +134,13 @@ def with_more_steps() -> Any:
     return decay
 
 
+def with_more_updates() -> Any:
+    scheduler = CurveScheduler(FLAT, 0.5)
+    for _ in range(3 + on_last_rank()):
+        scheduler.step()
+    return {"schedule": scheduler.state_dict()}
+
+
 def with_skipped_updates() -> Any:
     step = step_of(clock=RULE)
     state = step.state_dict()
@@ -153,6 +160,7 @@ def with_skipped_updates() -> Any:
         ),
         (with_a_peak_of_its_rank, "part.records.0.peak_value = 0.5 on rank 0, and 0.75 on rank 2"),
         (with_more_steps, "part.last_epoch = 3 on rank 0, and 4 on rank 2"),
+        (with_more_updates, "part.schedule.updates = 3 on rank 0, and 4 on rank 2"),
         (with_skipped_updates, "part.state.skipped = 4 on rank 0, and 5 on rank 2"),
     ],
 )

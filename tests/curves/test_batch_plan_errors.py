@@ -86,7 +86,7 @@ def test_thresholds_that_do_not_increase_from_0(pairs: Any) -> None:
     BatchPlan(pairs)
 
 
-@pytest.mark.parametrize("arguments", [[(0, 8)], {}, {"pairs": [[0, 8]], "unit": 3}], ids=repr)
+@pytest.mark.parametrize("arguments", [5, [(0, 8)], {}, {"pairs": [[0, 8]], "unit": 3}], ids=repr)
 @wrong(ValueError, "arguments = {arguments}", "as to_dict returns it")
 def test_arguments_of_something_else(arguments: Any) -> None:
     BatchPlan.from_dict(arguments)

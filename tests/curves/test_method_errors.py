@@ -296,6 +296,11 @@ def test_checkpoint_step_that_is_not_an_integer(branch: Curve, step: Any) -> Non
     branch.merge_weights([600, step])
 
 
+@wrong(TypeError, "steps = 5 must be a sequence of integers")
+def test_one_checkpoint_step(branch: Curve) -> None:
+    branch.merge_weights(5)  # type: ignore[arg-type]  (rejected)
+
+
 @wrong(ValueError, "steps[0] = -1", "at least 0")
 def test_negative_checkpoint_step(branch: Curve) -> None:
     branch.merge_weights([-1, 600])

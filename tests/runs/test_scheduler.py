@@ -78,3 +78,11 @@ def test_state_of_several_groups() -> None:
     scheduler = CurveScheduler(CURVE, 0.3)
     state = scheduler.state_dict()
     scheduler.load_state_dict(state | {"records": state["records"] * 2})
+
+
+@pytest.mark.parametrize(("entry", "value"), [("updates", -1), ("consumed", 77)])
+def test_impossible_position(entry, value):
+    scheduler = CurveScheduler(CURVE, 0.3)
+    with pytest.raises(ValueError, match=entry):
+        scheduler.load_state_dict(scheduler.state_dict() | {entry: value})
+    assert scheduler.lr == CurveScheduler(CURVE, 0.3).lr

@@ -355,6 +355,8 @@ DAMAGES = [
     Damage("scheduler", "in_charge", 1),
     *(Damage("held", "hold", value) for value in (None, 5, [], [{}])),
     *(Damage("counted", "consumed", value) for value in (-1, 2.0, None, True, 2**62 + 8)),
+    Damage("counted", "offset", 0),
+    Damage("scheduler", "consumed", 77),
     *(Damage("follower", "key", value) for value in ("momentum", ["weight_decay", 0], None)),
     *(Damage("follower", "groups", value) for value in ([0], [1, 0], None)),
 ]

@@ -35,7 +35,7 @@ from plateau_jax.runs.comparison import Owner, one_if_equal, schedules_of
 from plateau_jax.runs.record import dump_records
 from plateau_jax.runs.resume import resume
 from plateau_jax.runs.values_ahead import ValuesAhead
-from plateau_jax.saved_states.formats import reading_state_of
+from plateau_jax.saved_states.formats import check_bool, reading_state_of
 from torch_bridge.advice.step_advice import StepAdvice, seems_loaded
 from torch_bridge.advice.value_advice import message_at_build, value_message
 from torch_bridge.groups.curves_and_peaks import (
@@ -475,9 +475,7 @@ class GroupScheduler(LRScheduler):
         with reading_state_of(what, state_dict):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):
-                if type(state[name]) is not bool:
-                    shown = checks.short_repr(state[name])
-                    raise ValueError(f"state_dict has {name} = {shown}, which must be a bool")
+                check_bool(name, state[name])
             now = schedules_of(self.ahead.curves, self.ahead.bases, self._clock)
             is_rollback = self._is_base_set and self.last_epoch > 0  # to before it, on purpose
             if state["peak_was_set"] or is_rollback:

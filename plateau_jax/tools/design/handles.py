@@ -139,7 +139,7 @@ class _PlateauInSteps(NamedTuple):
 
 
 class _Room(NamedTuple):
-    """The steps that a plateau may occupy between its neighbours, and its greatest length."""
+    """The steps that a plateau may occupy between its neighbors, and its greatest length."""
 
     begin: int
     end: int

@@ -22,7 +22,7 @@ _MOST_ROWS = 200
 _MOST_POINTS = 5000
 _MOST_CHARACTERS = 400
 
-# Text and axes use the notebook's text colour, light or dark, and filled areas are translucent. The
+# Text and axes use the notebook's text color, light or dark, and filled areas are translucent. The
 # line has a contrast of 3.7 : 1 to white and of 5.7 : 1 to black.
 _LINE = "#3b82f6"
 
@@ -117,7 +117,7 @@ def _label(x: str, y: str, anchor: str, text: str) -> str:
 
 
 def _legend(segments: Sequence[ExactSegment]) -> str:
-    opacity = f"{round(255 * OPACITY):02x}"  # CSS takes it in hexadecimal, behind the colour
+    opacity = f"{round(255 * OPACITY):02x}"  # CSS takes it in hexadecimal, behind the color
     names = sorted({name for name, _, _ in shaded_spans(segments)})
     entries: list[str] = []
     for name in names:

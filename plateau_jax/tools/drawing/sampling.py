@@ -10,7 +10,7 @@ import numpy as np
 from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
-"""The colour of each type of span; with `OPACITY` it suits white and dark backgrounds."""
+"""The color of each type of span; with `OPACITY` it suits white and dark backgrounds."""
 
 OPACITY = 0.25
 

@@ -138,9 +138,9 @@ def compare_log(
         ValueError: The log has no learning rates, or no column or several have a usual name: the
             message says which argument to pass. A cell is not a number, or a file is damaged.
             Later rows replace half of the learning rates or more, as if the log had several runs or
-            were not sorted by step. Their digits decide whether they are on the curve, and the log
-            does not show them. `peak_value` is not positive. A curve is from `BatchPlan.scale`: its
-            steps are samples or tokens.
+            were not sorted by step. Digits that the log does not show decide whether its learning
+            rates are on the curve. `peak_value` is not positive. A curve is from `BatchPlan.scale`:
+            its steps are samples or tokens.
         OSError: The file cannot be read.
 
     >>> from plateau_jax import PlateauCurve, compare_log

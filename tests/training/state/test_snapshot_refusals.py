@@ -128,6 +128,7 @@ NO_UPDATES = tensor(0)
     ("kind", "entries", "part"),
     [
         ("adamw", {"random": {"cpu": THREE_BYTES}}, "RNG state size"),
+        ("adamw", {"peak_was_set": "no"}, "peak_was_set"),
         ("adamw", {"random": {}}, "random state of the CPU"),
         ("adamw", {"applied": -5}, "applied"),
         ("adamw", {"skipped": -1}, "skipped"),

@@ -35,7 +35,7 @@ _SCHEDULES = "scheduler", "follower", "train_step", "curve_scheduler"
 """The kinds of the states of schedules."""
 
 _SAME_ON_ALL_RANKS = (
-    *("last_epoch", "applied", "skipped", "offset", "consumed"),
+    *("last_epoch", "updates", "applied", "skipped", "offset", "consumed"),
     *("hold", "records"),
 )
 """The entries of the state of a schedule that determine its learning rates."""

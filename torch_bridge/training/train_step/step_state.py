@@ -18,7 +18,7 @@ from plateau_jax.clocks.position import Position, dump_position
 from plateau_jax.runs.comparison import Owner, schedules_of
 from plateau_jax.runs.record import dump_records
 from plateau_jax.runs.resume import resume
-from plateau_jax.saved_states.formats import Format, reading_state_of
+from plateau_jax.saved_states.formats import Format, check_bool, reading_state_of
 from torch_bridge.groups.optimizers import all_groups
 from torch_bridge.groups.options import check_length
 from torch_bridge.training.device_clocks.device_clock import Clock
@@ -212,6 +212,7 @@ class StepState:
         clock = self._clock
         checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
         checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
+        check_bool("peak_was_set", state["peak_was_set"])
         now = schedules_of(clock.curves, clock.peaks, clock.checked)
         if state["peak_was_set"] or self.is_peak_set:
             now = [schedule._replace(peak_value=None) for schedule in now]
