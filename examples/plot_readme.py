@@ -36,8 +36,8 @@ def label_curve(text, curve, step, offset, align="left"):
 axes.get_legend().remove()  # The curves are labelled directly.
 label_curve("warmup", CURVE, 250, (15, -24))
 label_curve("plateau at the peak", CURVE, 3_800, (0, 10), "center")
-label_curve("an earlier end:\na branch with\nits own cooldown", BRANCH, 4_000, (9, 6))
-label_curve("cooldown", CURVE, 8_200, (8, 9))
+label_curve("an earlier end:\na branch with\na cooldown", BRANCH, 4_000, (9, 6))
+label_curve("decay", CURVE, 8_200, (8, 9))
 axes.set(xlim=(0, 10_100), ylim=(0, 3.5e-4))
 axes.set_xticks(range(0, 10_001, 2_500))
 axes.set_yticks([0, 1e-4, 2e-4, 3e-4], ["0", "1e-4", "2e-4", "3e-4"])

@@ -224,7 +224,9 @@ class Curve(ABC):
 
         With the exact level a at step `at`, b = `to` and x = (step - at)/steps, the level is
 
-            a + (b - a)·√x      for "1-sqrt"; `StagedCurve` has the equations of the other shapes
+            a + (b - a)·√x
+
+        for "1-sqrt". `StagedCurve` has the equations of the other shapes.
 
         Sources: cooldowns from a constant learning rate, and 1-sqrt, Hägele et al. 2024
         (arXiv:2405.18392); linear to 0, Defazio et al. 2023 (arXiv:2310.07831).
