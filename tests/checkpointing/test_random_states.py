@@ -30,8 +30,8 @@ from torch_bridge import (
     distribute,
     lambda_lr,
     make_loader,
-    random_states,
 )
+from torch_bridge.training import random_states
 from torch_bridge.training.checkpointing import checkpoints as checkpoints_module
 from torch_bridge.training.distributed.processes import rank, world_size
 

@@ -8,7 +8,14 @@ import torch
 from hypothesis import given
 from support.curves.descriptions import curves_and_steps
 from support.examples import examples
-from support.jax.jax_cases import CURVE, NESTED, STEPS, assert_equal_bits, in_one_of_two_sizes
+from support.jax.jax_cases import (
+    CURVE,
+    NESTED,
+    STEPS,
+    assert_equal_bits,
+    in_one_form,
+    in_one_of_two_sizes,
+)
 from support.numerics.borders import curves_near_borders
 
 from plateau_jax import StagedCurve
@@ -52,9 +59,9 @@ def shifted_curve(shift):
 def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
     graphs, backend = compilations
     of_table = torch.compile(multiplier, fullgraph=True, backend=backend)
-    for shift in range(1, 5):
-        curve = shifted_curve(shift)
-        table = tensors(curve.table)
+    curves = [shifted_curve(shift) for shift in range(1, 5)]
+    for curve, padded in zip(curves, in_one_form(curves), strict=True):
+        table = tensors(padded)
         for steps in (STEPS, STEPS + 3):
             values = of_table(table, torch.from_numpy(steps))
             assert_equal_bits(values, curve(steps))
