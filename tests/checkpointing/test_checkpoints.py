@@ -36,7 +36,7 @@ from support.training.steps import make_step
 from torch import nn
 
 from torch_bridge import Checkpoints, MetricLog, make_loader
-from torch_bridge.training.checkpointing import file_format, saving
+from torch_bridge.training.checkpointing import checkpoint_dirs, file_format
 from torch_bridge.training.checkpointing.saving import BackgroundSave
 
 SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) / 54]
@@ -289,32 +289,6 @@ def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
     assert loaded == [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]]
     assert checkpoints.steps() == list(range(16))
     check_no_leftovers(tmp_path, range(16))
-
-
-def test_saves_to_two_directories(tmp_path: Path) -> None:
-    """The calls do not wait for each other, but the files are written one after the other."""
-    one_began = Event()
-    two_began = Event()
-    overlaps: list[bool] = []
-    write = saving._write
-
-    def observed(save: saving.Save, group: Any) -> None:
-        if save.step == 1:
-            one_began.set()
-            overlaps.append(two_began.wait(0.2))
-        else:
-            two_began.set()
-        write(save, group)
-
-    with patch.object(saving, "_write", observed):
-        Checkpoints(tmp_path / "one").save(1, part=Part(1))
-        one_began.wait()
-        Checkpoints(tmp_path / "two").save(2, part=Part(2))
-        assert overlaps == []
-        wait_for_saves()
-    assert overlaps == [False]
-    assert Checkpoints(tmp_path / "one").steps() == [1]
-    assert Checkpoints(tmp_path / "two").steps() == [2]
 
 
 @pytest.mark.parametrize(
@@ -572,3 +546,44 @@ def test_link_is_loaded_and_never_removed(tmp_path: Path) -> None:
     checkpoints.save(6, part=part, wait=True)
     assert link.is_symlink()
     assert Checkpoints(elsewhere).load(part=part) == 5
+
+
+# Trouble next to a checkpoint.
+
+
+def test_damaged_step_that_was_saved_again_is_loaded(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(30, wait=True, part=Part(torch.zeros(2)))
+    manifest = tmp_path / "30" / "checkpoint.json"
+    manifest.write_bytes(manifest.read_bytes()[:-5])
+    checkpoints.save(30, wait=True, part=Part(torch.ones(2)))
+    loaded = Part(torch.zeros(2))
+    assert checkpoints.load(30, part=loaded) == 30
+    assert loaded.state.tolist() == [1, 1]
+
+
+def test_error_of_a_removal_says_that_the_checkpoint_is_complete(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(1, wait=True, part=Part(torch.zeros(2)))
+    failing = patch.object(checkpoint_dirs, "prune", side_effect=PermissionError("not yours"))
+    with failing, pytest.raises(PermissionError) as caught:
+        checkpoints.save(2, wait=True, part=Part(torch.ones(2)))
+    assert "Checkpoint 2 is complete" in str(caught.value.__notes__)
+    assert Checkpoints(tmp_path).steps() == [1, 2]
+
+
+def test_save_does_not_wait_for_one_into_another_directory(tmp_path: Path) -> None:
+    may_go_on = Event()
+    write_tensors = file_format.write_tensors
+
+    def write_later(tensors: Any, path: Path) -> str:
+        if path.is_relative_to(tmp_path / "slow"):
+            assert may_go_on.wait(60)
+        return write_tensors(tensors, path)
+
+    with patch.object(file_format, "write_tensors", write_later):
+        slow = Checkpoints(tmp_path / "slow")
+        slow.save(1, part=Part(torch.zeros(2)))
+        Checkpoints(tmp_path / "fast").save(1, wait=True, part=Part(torch.zeros(2)))
+        may_go_on.set()
+        assert slow.steps() == [1]

@@ -157,12 +157,10 @@ def commit(
     parts: dict[str, str],
     files: dict[str, str],
     world_size: int,
-    keep: int,
 ) -> None:
-    """Complete a checkpoint whose files are all on disk, then prune older ones.
+    """Complete a checkpoint whose files are all on disk.
 
-    Only rank 0 calls it. The arguments are the `partial_path`, entries of the `Manifest`, and the
-    number of steps to keep, those saved last.
+    Only rank 0 calls it. The arguments are the `partial_path` and entries of the `Manifest`.
     """
     directory = path.parent
     save_indices = [
@@ -182,7 +180,6 @@ def commit(
     path.rename(_free_path(directory, step))
     # The rename reaches the disk before the older checkpoint of this step is removed.
     _fsync_directory(directory)
-    _prune(directory, keep)
 
 
 def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
@@ -203,8 +200,8 @@ def _free_path(directory: Path, step: int) -> Path:
     return path
 
 
-def _prune(directory: Path, keep: int) -> None:
-    """Remove all but the last saved checkpoints of `keep` different steps."""
+def prune(directory: Path, keep: int) -> None:
+    """Remove all but the last saved checkpoints of `keep` different steps. Only rank 0 calls it."""
     checkpoints = list_complete(directory)
     latest: dict[int, CheckpointDir] = {}
     for checkpoint in checkpoints:

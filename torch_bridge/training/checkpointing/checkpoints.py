@@ -5,6 +5,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple, TypeVar
@@ -427,7 +428,7 @@ class Checkpoints:
 
         with torch.inference_mode(False), torch.no_grad():
             listed = self._list()
-            checkpoints = [self._checkpoint_of(step, listed) for step in checked_steps]
+            checkpoints = [self._checkpoints_of(step, listed)[-1] for step in checked_steps]
             state, damage = loading.read_verified(checkpoints, read)
             if damage:
                 raise RuntimeError(f"{self.directory} has a damaged checkpoint: {damage}")
@@ -455,15 +456,18 @@ class Checkpoints:
         # The directory's path may differ by rank.
         return [replace(found, path=self.directory / found.path.name) for found in listed]
 
-    def _checkpoint_of(self, step: int, listed: Sequence[CheckpointDir]) -> CheckpointDir:
-        """Return the checkpoint of this step, the last saved one if there are several."""
+    def _checkpoints_of(self, step: int, listed: Sequence[CheckpointDir]) -> list[CheckpointDir]:
+        """Return the checkpoints of this step, the one to load last.
+
+        There are several if a damaged one was saved again.
+        """
         of_step = [checkpoint for checkpoint in listed if checkpoint.step == step]
         if not of_step:
             steps = sorted({checkpoint.step for checkpoint in listed})
             raise ValueError(
                 f"{self.directory} has no checkpoint {step}; it has {checks.short_repr(steps)}"
             )
-        return of_step[-1]
+        return sorted(of_step, key=lambda checkpoint: checkpoint.save_index < inf)
 
     def _read_newest(
         self,
@@ -480,7 +484,7 @@ class Checkpoints:
         listed = self._list()
         candidates = listed
         if step is not None:
-            candidates = [self._checkpoint_of(step, listed)]
+            candidates = self._checkpoints_of(step, listed)
 
         damages: list[str] = []
         for checkpoint in reversed(candidates):

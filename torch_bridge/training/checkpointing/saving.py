@@ -38,6 +38,7 @@ class Save:
     path: Path
     """The partial directory."""
     keep: int
+    is_complete: bool = False
     rank: int = field(default_factory=processes.rank)
     world_size: int = field(default_factory=processes.world_size)
 
@@ -45,15 +46,22 @@ class Save:
 class BackgroundSave(threading.Thread):
     """Writes a checkpoint. A collective: every rank begins its saves in the same order.
 
-    A save waits for those that began before it, also into other directories, so that their
-    collectives never mix. A program that ends waits for it. A forked process has no such thread.
+    A save waits for those that began before it: in one process, for those into its directory, and
+    with several ranks for all, so that their collectives never mix. A program that ends waits for
+    it. A forked process has no such thread.
     """
 
     def __init__(self, save: Save) -> None:
         group: Any = None
         if save.world_size > 1:
             group = _background_group()
-        earlier = [thread for thread in threading.enumerate() if isinstance(thread, BackgroundSave)]
+        self._directory = save.path.parent
+        earlier = [
+            thread
+            for thread in threading.enumerate()
+            if isinstance(thread, BackgroundSave)
+            and (group is not None or thread._directory == self._directory)
+        ]
         # The arguments, and with them the copy of the parts, are freed when the thread ends.
         arguments = (save, group, earlier)
         super().__init__(
@@ -104,7 +112,10 @@ def _write_or_remove(save: Save, group: Any) -> None:
 
     with suppress(Exception):  # of the collective, in which the other ranks wait for rank 0
         collective_call(remove, group)
-    error.add_note(f"Checkpoint {save.step} was not saved in {save.path.parent}.")
+    note = f"Checkpoint {save.step} was not saved in {save.path.parent}."
+    if save.is_complete:
+        note = f"Checkpoint {save.step} is complete in {save.path.parent}; removing others failed."
+    error.add_note(note)
     traceback.print_exception(error)  # at once, since perhaps no later call raises it
     error.__cause__ = None
     error.__context__ = None
@@ -149,10 +160,16 @@ def _write(save: Save, group: Any) -> None:
                 parts=save.forms,
                 files=files,
                 world_size=save.world_size,
-                keep=save.keep,
             )
 
     collective_call(commit, group)
+    save.is_complete = True
+
+    def prune() -> None:
+        if save.rank == 0:
+            checkpoint_dirs.prune(save.path.parent, save.keep)
+
+    collective_call(prune, group)
 
 
 def _with_names_of_rank(

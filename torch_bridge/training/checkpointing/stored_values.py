@@ -144,7 +144,7 @@ def from_bytes(content: Tensor) -> Any:
     # For empty bytes. Permanent: the end of a `safe_globals` block would also end it for a load in
     # another thread.
     torch.serialization.add_safe_globals([bytes])
-    return torch.load(_file(content), map_location="cpu", weights_only=True)
+    return torch.load(_file(content), map_location="cpu", weights_only=True, mmap=False)
 
 
 def _read_saved(path: str, content: Tensor) -> Any:
