@@ -15,6 +15,7 @@ def test_curves_have_the_recorded_learning_rates() -> None:
     assert describe_curves() == read(LEARNING_RATES)
 
 
+@pytest.mark.slow
 def test_tables_have_the_recorded_integers() -> None:
     """The learning rates above hide a change of a few units of a coefficient."""
     assert describe_tables() == read(TABLES)

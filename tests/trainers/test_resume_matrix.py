@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 from support.docs.pages import all_blocks
 from trainers import protocols
 
@@ -222,6 +221,7 @@ def test_legal_change_passes_without_a_word(file, change, tmp_path):
 
 
 def test_run_with_the_curve_of_the_page_can_become_longer() -> None:
+    yaml = pytest.importorskip("yaml")  # of the extra `config`
     stages = yaml.safe_load(code_of("curve.yaml"))
     curve = Curve.from_dict({"total_steps": 10_000} | stages)
     longer = Curve.from_dict({"total_steps": 15_000} | stages)
