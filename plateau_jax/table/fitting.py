@@ -180,9 +180,11 @@ def fit(
     if most <= allowed and slowest >= 8 * error:
         piece = Piece(shift, exponent, coefficients, first, following)
         return piece, min(floor(octaves + 0.3), 5)
-    # Levels between two that round to one float32 round to it, too.
-    if first == following and level_at(around, elapsed) == level_at(around, elapsed + count - 1):
-        return _constant(level_at(around, elapsed)), 5
+    if first == following:
+        # Levels between two that round to one float32 round to it, too.
+        level = level_at(around, elapsed)
+        if level == level_at(around, elapsed + count - 1):
+            return _constant(level), 5
     return None, min(ceil(octaves), -1)
 
 

@@ -298,7 +298,7 @@ def test_checkpoint_step_that_is_not_an_integer(branch: Curve, step: Any) -> Non
 
 @wrong(TypeError, "steps = 5 must be a sequence of integers")
 def test_one_checkpoint_step(branch: Curve) -> None:
-    branch.merge_weights(5)  # type: ignore[arg-type]  (rejected)
+    branch.merge_weights(5)
 
 
 @wrong(ValueError, "steps[0] = -1", "at least 0")

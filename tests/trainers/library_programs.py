@@ -70,7 +70,8 @@ trainer.add_event_handler(Events.ITERATION_STARTED, scheduler)
 parts = {"trainer": trainer, "model": model, "optimizer": optimizer, "scheduler": scheduler}
 disk = DiskSaver("saved_ignite", require_empty=False)
 trainer.add_event_handler(Events.EPOCH_COMPLETED, Checkpoint(parts, disk))
-if saved := list(Path("saved_ignite").glob("*.pt")):
+saved = list(Path("saved_ignite").glob("*.pt"))
+if saved:
     Checkpoint.load_objects(parts, saved[0])
 if trainer.state.epoch < EPOCHS:  # otherwise Ignite would train again
     print("final loss", trainer.run(loader, max_epochs=EPOCHS).output)
@@ -191,7 +192,8 @@ from torch_bridge import lambda_lr
 def train(config):
     scheduler = lambda_lr(optimizer, config["curve"])
     parts, epochs = {"model": model, "optimizer": optimizer, "scheduler": scheduler}, 0
-    if checkpoint := ray.train.get_checkpoint():
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint:
         with checkpoint.as_directory() as folder:
             saved = torch.load(Path(folder, "parts.pt"))
         epochs = saved.pop("epochs")

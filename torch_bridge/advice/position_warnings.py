@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from plateau_jax import Curve
+from plateau_jax.curves.curve import Curve
 
 _FAR_PAST = 10
 """Beyond this many times the curve's steps, a run probably counts in other units."""

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from plateau_jax import Curve
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.position import Position
+from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.comparison import one_if_equal
 from plateau_jax.runs.record import shortest_decimal
 from torch_bridge.advice.position_warnings import (

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from plateau_jax import Curve
+from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.record import shortest_decimal
 from torch_bridge.groups.options import GroupOption, as_number, is_same, written_values
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from plateau_jax import Curve
 from plateau_jax.arguments import checks
+from plateau_jax.curves.curve import Curve
 from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.groups.options import LEARNING_RATE, GroupOption, as_number, check_length
 from torch_bridge.optimizer_traits import updates_made

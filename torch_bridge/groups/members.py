@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from operator import is_
 from typing import Any, NamedTuple
 
-from plateau_jax import Curve
+from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.values_ahead import ValuesAhead
 from torch_bridge.groups.options import GroupOption, bases_per_group, check_length
 

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from plateau_jax import Curve
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock, check_clock
@@ -29,7 +28,7 @@ from plateau_jax.clocks.position import (
     position_after,
     start,
 )
-from plateau_jax.curves.curve import AnyCurve
+from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.curves.several_curves import as_curves
 from plateau_jax.runs.comparison import Owner, one_if_equal, schedules_of
 from plateau_jax.runs.record import dump_records

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from plateau_jax import Curve
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import MAX_CONSUMED, MAX_COUNT, CheckedClock
 from plateau_jax.clocks.decision import decide
 from plateau_jax.clocks.known_rules import Rule
 from plateau_jax.clocks.position import Position, position_after, start
+from plateau_jax.curves.curve import Curve
 from torch_bridge.training.device_clocks.learning_rates import LearningRates
 
 # For `on_counters`, the host copies the counters after 16, 32, 64, ..., 1024 updates, and then

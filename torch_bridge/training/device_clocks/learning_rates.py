@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plateau_jax import Curve, stack
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.several_curves import stack
 from plateau_jax.runs.values_ahead import ValuesAhead
 from plateau_jax.table.evaluation import Table
 from torch_bridge.training.device_clocks.table import multiplier, tensors
