@@ -11,7 +11,6 @@ Learners"), with the names of https://github.com/karpathy/nanoGPT.
 
     python examples/train_gpt.py
     python examples/train_gpt.py --steps 3000 --accumulation 2
-    python examples/train_gpt.py --global-batch 64    (in micro-batches as large as memory allows)
     python examples/train_gpt.py --optimizer muon
     python examples/train_gpt.py --precision bf16 --compile --cuda-graph --width 512 --layers 8
     python examples/train_gpt.py --resume         (keeps settings that are not given again)
@@ -42,7 +41,6 @@ from torch_bridge import (
     checkpoint_activations,
     distribute,
     evaluate,
-    find_batch_size,
     is_main,
     make_loader,
     prefetch,
@@ -149,13 +147,13 @@ def optimizers(args, model):
     return [muon, adamw]
 
 
-def with_saved_settings(parser, **changed):
+def with_saved_settings(parser):
     """Parse the arguments, whose defaults --resume reads from the settings file; return it too."""
     args = parser.parse_args()
     settings = Path(args.checkpoints, "settings.json")
     if args.resume:
         try:
-            parser.set_defaults(**json.loads(settings.read_text()) | changed)
+            parser.set_defaults(**json.loads(settings.read_text()))
         except (OSError, ValueError) as error:
             parser.error(f"--resume: there is no checkpoint in {args.checkpoints} ({error})")
         args = parser.parse_args()
@@ -173,9 +171,6 @@ def arguments():
     )
     parser.add_argument(
         "--accumulation", type=int, default=1, help="micro-batches in an update (1)"
-    )
-    parser.add_argument(
-        "--global-batch", type=int, help="sequences in an update; sets the two options above"
     )
     parser.add_argument("--context", type=int, default=64, help="bytes in a sequence (64)")
     parser.add_argument("--layers", type=int, default=3)
@@ -201,7 +196,7 @@ def arguments():
     )
     parser.add_argument("--checkpoints", default="train_gpt_checkpoints", metavar="FOLDER")
     parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint")
-    args, settings = with_saved_settings(parser, global_batch=None)
+    args, settings = with_saved_settings(parser)
     sizes = (
         "steps",
         "batch_size",
@@ -218,10 +213,6 @@ def arguments():
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 and args.distribute is None:
         parser.error("under torchrun give --distribute ddp or --distribute fsdp")
-    if processes > 1 and args.global_batch is not None:
-        parser.error(
-            "--global-batch tries micro-batches in one process; torchrun needs --batch-size"
-        )
     if args.batch_size % processes:
         parser.error(
             f"--batch-size {args.batch_size} must be a multiple of the {processes} processes"
@@ -247,25 +238,14 @@ def main() -> None:
     )
     modes = {"precision": args.precision, "compile": args.compile, "cuda_graph": args.cuda_graph}
 
-    def make_step():
+    log, done = MetricLog(every=10, keep=args.every), 0
+    try:
         torch.manual_seed(args.seed)
         gpt = GPT(args.layers, args.width, args.context)
         if args.checkpoint_activations:
             checkpoint_activations(gpt, Block)
         model = distribute(gpt, args.distribute, blocks=Block, device=args.device)
-        return TrainStep(model, optimizers(args, gpt), loss_fn, curve, max_norm=1.0, **modes)
-
-    def make_batch(count):
-        return rows[:count].to(args.device)
-
-    log, done = MetricLog(every=10, keep=args.every), 0
-    try:
-        if args.global_batch is not None:
-            args.batch_size, args.accumulation = find_batch_size(
-                make_step, make_batch, args.global_batch, limit=len(rows)
-            )
-        train_step = make_step()
-        model = train_step.model
+        train_step = TrainStep(model, optimizers(args, gpt), loss_fn, curve, max_norm=1.0, **modes)
         device = next(model.parameters()).device
         # No workers: reading rows from memory costs less than sending them between processes.
         loader = make_loader(

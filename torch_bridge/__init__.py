@@ -47,7 +47,6 @@ _PUBLIC_NAMES = {
     "torch_bridge.training.distributed.activation_checkpointing": ["checkpoint_activations"],
     "torch_bridge.training.distributed.distribution": ["distribute"],
     "torch_bridge.training.distributed.processes": ["is_main"],
-    "torch_bridge.training.loop.batch_size": ["find_batch_size"],
     "torch_bridge.training.loop.evaluation": ["evaluate"],
     "torch_bridge.training.loop.metric_log": ["MetricLog"],
     "torch_bridge.training.loop.profiling": ["profile"],

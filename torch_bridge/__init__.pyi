@@ -23,7 +23,6 @@ from torch_bridge.training.distributed.activation_checkpointing import (
 )
 from torch_bridge.training.distributed.distribution import distribute as distribute
 from torch_bridge.training.distributed.processes import is_main as is_main
-from torch_bridge.training.loop.batch_size import find_batch_size as find_batch_size
 from torch_bridge.training.loop.evaluation import evaluate as evaluate
 from torch_bridge.training.loop.metric_log import MetricLog as MetricLog
 from torch_bridge.training.loop.profiling import profile as profile

@@ -77,8 +77,8 @@ def test_log_keeps_only_the_rows_of_the_next_mean(ran: RunOnce) -> None:
     assert f"update 200: loss {mean:.4f}," in "\n".join(lines)
 
 
-def test_muon_and_global_batch(tmp_path: Path) -> None:
-    muon = ("--optimizer", "muon", "--steps", 60, "--every", 60, "--global-batch", 12)
+def test_muon(tmp_path: Path) -> None:
+    muon = ("--optimizer", "muon", "--steps", 60, "--every", 60, "--batch-size", 12)
     lines = run(tmp_path, "train_gpt.py", *muon)
     of_frequencies = number_after("loss of byte frequencies:", lines)
     of_model = number_after("loss of the model:", lines)

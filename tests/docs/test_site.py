@@ -287,7 +287,7 @@ PAGES_FOR = {
         "longer_and_shorter",
     ),
     "allow specifying LR schedule in terms of tokens": ("clocks", "reference/clocks"),
-    "find_batch_size": ("reference/around",),
+    "checkpoint_activations": ("reference/around",),
     "get_cosine_schedule_with_warmup": ("other_schedulers",),
 }
 """What people type, and how the paths of the right pages begin."""
