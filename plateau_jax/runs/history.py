@@ -4,9 +4,8 @@ import json
 import os
 import re
 import shutil
-import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -26,9 +25,6 @@ from plateau_jax.saved_states.formats import (
     check_entries,
     describe_error,
 )
-
-if sys.platform != "win32":
-    import fcntl
 
 
 class _SavedHistory(TypedDict):
@@ -70,9 +66,10 @@ def check_resume_file(
     may have made updates at step 0, so step 0 is compared too. If the file is missing at a step
     above 0, a warning says so, and the history begins there.
 
-    The file is replaced as a whole, by one process at a time, so a process that is killed leaves
-    the old file or the new one. No entry is ever removed. Give each run and each branch its own
-    file, in the folder of its checkpoints. A branch begins with a copy of the file of its run.
+    Each process that adds an entry replaces the file as a whole, so one that is killed leaves the
+    old file or the new one. The processes of a run write the same entry. No entry is ever removed.
+    Give each run and each branch its own file, in the folder of its checkpoints: two runs that
+    write at once lose an entry. A branch begins with a copy of the file of its run.
 
     Args:
         path: The file, on a file system that all processes see. Folders that do not exist are
@@ -104,47 +101,19 @@ def check_resume_file(
         ...
     ValueError: ...curve.json: the run cannot resume at step 550: ...
     """
-    step = check_step(step)
-    new_entry = _Entry(step, read_checked_records("record", record))
+    new_entry = _Entry(check_step(step), read_checked_records("record", record))
     text = os.fsdecode(path)
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", text):  # `Path` shortens gs://bucket to gs:/bucket
         raise ValueError(f"path = {text!r} is a URL: pass the path of a file that can be opened")
     file = Path(text).expanduser().resolve()  # of a link, the file itself, because it is replaced
     if file.exists() and not file.is_file():
         raise ValueError(f"path = {text!r} is not a file: pass a path such as run/curve.json")
-    _continue_history(file, new_entry, strict=strict)
-
-
-def _continue_history(file: Path, new_entry: _Entry, *, strict: bool) -> None:
-    """Add an entry to the file if the run needs one.
-
-    Raises:
-        ValueError: The run cannot continue under these records.
-    """
     history = _read_history(file)
-    warnings = _compare_with_history(file, history, new_entry, strict=strict)
-    if _is_known(history, new_entry):
-        return  # before the lock, because the folder may be read-only
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(file):
-        present = _read_history(file)
-        if present != history:  # another process was faster
-            warnings = _compare_with_history(file, present, new_entry, strict=strict)
-        if _is_known(present, new_entry):
-            return
-        for message in warnings:
-            warn(message)  # before the write, since it may raise an error
-        _write_history(file, [*present, new_entry])
-
-
-def _is_known(history: Sequence[_Entry], new_entry: _Entry) -> bool:
-    """Return True if the run continues under its current records."""
-    if not history:
-        return False
-    current = history[-1]
-    if new_entry.step == 0:  # a new run, unless another process has just begun it
-        return current == new_entry
-    return current.records == new_entry.records and current.step <= new_entry.step
+    if history and history[-1].records == new_entry.records and history[-1].step <= new_entry.step:
+        return  # without a write, because the folder may be read-only
+    for message in _compare_with_history(file, history, new_entry, strict=strict):
+        warn(message)  # before the write, since it may raise an error
+    _write_history(file, [*history, new_entry])
 
 
 def _compare_with_history(
@@ -156,7 +125,7 @@ def _compare_with_history(
         ValueError: It cannot continue under these records.
     """
     step, records = new_entry
-    if _is_known(history, new_entry) or (step == 0 and not history):
+    if not history and step == 0:
         return []
     if not history:
         message = (
@@ -173,16 +142,17 @@ def _compare_with_history(
             "delete the last entry of the file, and restore the checkpoint before this call. Give "
             "a new run its own file"
         )
-    # With a clock, updates may have been made at step 0.
-    if step > 0 or may_share_steps(records):
-        in_force = _entry_in_force(history, new_entry)
+    # With a clock, updates may have been made at this step.
+    last_step = step if may_share_steps(records) else step - 1
+    if last_step >= 0:
+        in_force = _records_at(history, last_step)
         owner = Owner(f"{file}: the run", "pass strict=False to check_resume_file")
-        warnings += compare_records(in_force.records, records, step, owner, strict=strict)
+        warnings += compare_records(in_force, records, step, owner, strict=strict)
     return warnings
 
 
-def _entry_in_force(history: Sequence[_Entry], new_entry: _Entry) -> _Entry:
-    """Return the entry whose records gave the learning rates just before a step.
+def _records_at(history: Sequence[_Entry], step: int) -> list[Record]:
+    """Return the records that gave the learning rate of a step: the last ones to begin by then.
 
     A run that goes back leaves later entries behind. After
 
@@ -191,19 +161,10 @@ def _entry_in_force(history: Sequence[_Entry], new_entry: _Entry) -> _Entry:
     the learning rates below step 300 are those of A, and the later ones those of C. What was
     before the first entry is not known, and counts as that entry's.
     """
-    lineage: list[_Entry] = []
-    for entry in history:
-        while lineage and lineage[-1].step >= entry.step:
-            lineage.pop()
-        lineage.append(entry)
-    last_step = new_entry.step - 1
-    if may_share_steps(new_entry.records):
-        last_step = new_entry.step
-    in_force = lineage[0]
-    for entry in lineage:
-        if entry.step <= last_step:
-            in_force = entry
-    return in_force
+    begun = [entry for entry in history if entry.step <= step]
+    if not begun:
+        return history[0].records
+    return begun[-1].records
 
 
 def _read_history(file: Path) -> list[_Entry]:
@@ -218,8 +179,6 @@ def _read_history(file: Path) -> list[_Entry]:
         return []
     except UnicodeDecodeError as error:
         raise ValueError(_damage_message(file, error)) from None
-    if not text:  # the process that created it has not written yet, or was killed
-        return []
     try:
         state = _FORMAT.read(str(file), json.loads(text))
         if not isinstance(state["entries"], list):
@@ -243,27 +202,6 @@ def _damage_message(file: Path, error: Exception) -> str:
     )
 
 
-@contextmanager
-def _locked(file: Path) -> Generator[None]:
-    """Hold the lock of a file, which other processes wait for; a killed process releases it."""
-    if sys.platform == "win32":
-        yield  # it has no such lock: of processes that start at once, the last one writes the file
-        return
-    is_locked = False
-    while not is_locked:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # The process that had the lock may have replaced the file: this one is gone then.
-            is_locked = file.exists() and os.path.samestat(os.fstat(descriptor), file.stat())
-            if is_locked:
-                yield
-        finally:
-            # Not only closed, because a process that was forked meanwhile has the descriptor too.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
-
-
 def _write_history(file: Path, history: Sequence[_Entry]) -> None:
     """Replace the file."""
     lines: list[str] = []
@@ -271,9 +209,10 @@ def _write_history(file: Path, history: Sequence[_Entry]) -> None:
         lines.append(json.dumps({"step": step, "records": list(map(record_to_dict, records))}))
     head = f'{{"kind": "{_FORMAT.kind}", "format": {_FORMAT.number}, "entries": ['
     text = "\n".join([head, ",\n".join(lines), "]}\n"])
-    new = file.with_name(f"{file.name}.new")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # The processes of a run write at once, and each needs a different name.
+    new = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
     try:
-        new.unlink(missing_ok=True)  # of a process that was killed
         with new.open("x", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,7 +219,7 @@ def test_path_that_is_not_a_file(other: str) -> None:
 def test_read_only_folder(path: Path) -> None:
     """Nothing needs to be written for the same record."""
     check_resume_file(path, RECORD, 0)
-    with patch.object(os, "open", side_effect=PermissionError(13, "Permission denied")):
+    with patch.object(Path, "replace", side_effect=PermissionError(13, "Permission denied")):
         check_resume_file(path, RECORD, 40)
         with pytest.raises(PermissionError):
             check_resume_file(path, COOLED, 30)
@@ -231,14 +232,16 @@ def test_failed_write_leaves_the_file(
     path: Path, error: BaseException, operation: str, first: bool
 ) -> None:
     entries: list[int] = []
+    names: list[str] = []
     step = 0
     if not first:
         check_resume_file(path, RECORD, 0)
         entries = [0]
+        names = ["curve.json"]
         step = 30
     with patch(operation, side_effect=error), pytest.raises(type(error)):
         check_resume_file(path, COOLED, step)
-    assert [file.name for file in path.parent.iterdir()] == ["curve.json"]
+    assert [file.name for file in path.parent.iterdir()] == names
     check_resume_file(path, COOLED, step)
     assert steps_in(path) == [*entries, step]
 
@@ -246,37 +249,60 @@ def test_failed_write_leaves_the_file(
 # Several processes.
 
 
-def in_processes(function: Callable[..., None], *arguments: tuple[Any, ...]) -> list[int | None]:
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=function, args=values) for values in arguments]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    return [process.exitcode for process in processes]
-
-
 @pytest.mark.slow
-def test_killed_first_write_leaves_no_history(path: Path) -> None:
-    """The lock of a process that was killed is free."""
-    exit_codes = in_processes(end_in_the_write, (path, RECORD))
-    assert exit_codes == [-signal.SIGKILL]
-    with pytest.warns(CurveWarning, match="no entry yet"):
-        check_resume_file(path, RECORD, 40)
-    assert steps_in(path) == [40]
+@pytest.mark.parametrize("starts", [[], [0]])
+def test_killed_write_leaves_the_file(path: Path, starts: list[int]) -> None:
+    for step in starts:
+        check_resume_file(path, RECORD, step)
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=end_in_the_write, args=(path, COOLED, 30))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    if starts:
+        assert steps_in(path) == starts
+        check_resume_file(path, COOLED, 30)
+    else:
+        with pytest.warns(CurveWarning, match="no entry yet"):
+            check_resume_file(path, COOLED, 30)
+    assert steps_in(path) == [*starts, 30]
+
+
+def write_at_once(path: Path, records: list[Any], step: int) -> None:
+    """Let processes, here threads, add entries: each has read the file before any replaces it."""
+    replace = Path.replace
+    all_have_read = threading.Barrier(len(records))
+
+    def replace_after_all_have_read(new: Path, target: Path) -> None:
+        all_have_read.wait()
+        replace(new, target)
+
+    def start(started: dict[str, Any]) -> None:
+        check_resume_file(path, started, step)
+
+    with (
+        patch.object(Path, "replace", replace_after_all_have_read),
+        ThreadPoolExecutor(len(records)) as pool,
+    ):
+        list(pool.map(start, records))
     assert [file.name for file in path.parent.iterdir()] == ["curve.json"]
 
 
-@pytest.mark.filterwarnings("ignore:.*already has the history of a run")
-def test_runs_that_share_a_file_lose_no_entry(path: Path) -> None:
-    """Each thread has its own lock, as a process does."""
-    peaks = [(number + 1) / 64 for number in range(24)]
+def test_processes_of_a_run_write_one_entry(path: Path) -> None:
+    write_at_once(path, [RECORD] * 4, 0)
+    assert steps_in(path) == [0]
+    write_at_once(path, [COOLED] * 4, 30)
+    assert steps_in(path) == [0, 30]
+    check_resume_file(path, COOLED, 45)
 
-    def start(peak: float) -> None:
-        check_resume_file(path, record(peak=peak), 0)
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(start, peaks))
-    entries = json.loads(path.read_text())["entries"]
-    written = [entry["records"][0]["peak_value"] for entry in entries]
-    assert sorted(written) == peaks
+def test_run_that_lost_its_entry_cannot_resume(path: Path) -> None:
+    """Two runs have written into one file at once."""
+    records = [RECORD, LOWER_PEAK]
+    write_at_once(path, records, 0)
+    (entry,) = json.loads(path.read_text())["entries"]
+    (kept,) = entry["records"]
+    check_resume_file(path, kept, 40)
+    records.remove(kept)
+    with pytest.raises(ValueError, match="cannot resume at step 40: it was saved with"):
+        check_resume_file(path, records[0], 40)
