@@ -5,11 +5,10 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar, cast
 
-from plateau_jax.arguments.checks import Message, Path, plural, short_repr
-from plateau_jax.clocks.clock import CLOCKS, CheckedClock
+from plateau_jax.arguments.checks import Message, Path, short_repr
+from plateau_jax.clocks.clock import CLOCKS
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.serialization import plain_arguments_of
-from plateau_jax.runs.record import Record, shortest_decimal
+from plateau_jax.runs.record import Record
 
 _Value = TypeVar("_Value")
 
@@ -17,27 +16,6 @@ _TRAIN_LONGER = (
     "to train longer, keep the lengths of the phases so far, written in steps and not in percent, "
     "or stretch a decay that is running (docs/longer_and_shorter.md)"
 )
-
-
-class Schedule(NamedTuple):
-    """What the program says about a parameter group. A `Record` is what a saved run said."""
-
-    curve: Curve
-    peak_value: float | None
-    """The shortest decimal of the peak's float32; None to leave it out of the comparison."""
-    clock: Any
-    """The clock in plain values."""
-
-
-def schedules_of(
-    curves: Sequence[Curve], peaks: Sequence[float], clock: CheckedClock
-) -> list[Schedule]:
-    """Return the schedule of each parameter group."""
-    plain_clock = clock.to_plain()
-    return [
-        Schedule(curve, shortest_decimal(peak), plain_clock)
-        for curve, peak in zip(curves, peaks, strict=True)
-    ]
 
 
 class Owner(NamedTuple):
@@ -56,16 +34,16 @@ class Owner(NamedTuple):
 
 class _Difference(NamedTuple):
     aspect: str
-    """"clock", "curve", "peak" or "number of groups"; "past" if the past can't be compared."""
+    """"clock", "curve", "peak" or "number of groups"."""
     problem: str
     continues: str
-    """How the run continues if the difference is accepted. Empty if it always is."""
+    """How the run continues if the difference is accepted."""
     remedy: str = ""
 
 
 def compare(
-    records: Sequence[Record],
-    now: Sequence[Schedule],
+    saved: Sequence[Record],
+    now: Sequence[Record],
     step: int,
     owner: Owner,
     *,
@@ -79,51 +57,50 @@ def compare(
     `saved.then(...)` may have a different level.
 
     Raises:
-        ValueError: The run cannot continue, and `strict` is True; or a saved curve cannot be read.
+        ValueError: The run cannot continue, and `strict` is True.
     """
     warnings: list[str] = []
-    for item in _differences(records, now, step, owner, is_step_used=is_step_used):
+    for item in _differences(saved, now, step, owner, is_step_used=is_step_used):
         is_warning = item.aspect == "peak" and owner.change_peak
-        if strict and not is_warning and item.continues:
+        if strict and not is_warning:
             remedies = f"resume with the old {item.aspect}, or {owner.override}"
             if item.remedy:
                 remedies = f"{item.remedy}; otherwise {remedies}"
             raise ValueError(
                 f"{owner.subject} cannot resume at step {step}: {item.problem}; {remedies}"
             )
-        if item.aspect == "past":
-            warnings.append(item.problem)
-        else:
-            message = f"{owner.subject} has a different {item.aspect}: {item.problem}. "
-            warnings.append(message + item.continues)
+        message = f"{owner.subject} has a different {item.aspect}: {item.problem}. "
+        warnings.append(message + item.continues)
     return warnings
 
 
 def _differences(
-    records: Sequence[Record],
-    now: Sequence[Schedule],
+    saved: Sequence[Record],
+    now: Sequence[Record],
     step: int,
     owner: Owner,
     *,
     is_step_used: bool,
 ) -> Iterator[_Difference]:
-    if len(records) != len(now):
-        problem = f"the number of groups was {len(records)}, and is {len(now)} now"
+    if len(saved) != len(now):
+        problem = f"the number of groups was {len(saved)}, and is {len(now)} now"
         yield _Difference("number of groups", problem, f"The run continues at step {step}")
         return
-    yield from _compare_clocks(records, now, step)
-    yield from _compare_peaks(records, now, owner)
-    yield from _compare_curves(records, now, step, owner, is_step_used=is_step_used)
+    yield from _compare_clocks(saved, now, step)
+    yield from _compare_peaks(saved, now, owner)
+    yield from _compare_curves(saved, now, step, is_step_used=is_step_used)
+
+
+# The first difference of each kind, if there is one.
 
 
 def _compare_clocks(
-    records: Sequence[Record], now: Sequence[Schedule], step: int
+    saved: Sequence[Record], now: Sequence[Record], step: int
 ) -> Iterator[_Difference]:
-    for record, schedule in zip(records, now, strict=True):
-        # Compared as plain values: building rules from them would also check their types, and a
-        # library that stores [0.3, 5] as floats returns 5.0.
-        if differ(record.clock, schedule.clock):
-            shown = f"clock={show_clock(record.clock)}, now {show_clock(schedule.clock)}"
+    for before, record in zip(saved, now, strict=True):
+        # Compared as plain values: a library that stores [0.3, 5] as floats returns 5.0.
+        if differ(before.clock, record.clock):
+            shown = f"clock={show_clock(before.clock)}, now {show_clock(record.clock)}"
             continues = f"The run continues at step {step} of the curve, with a fresh clock"
             yield _Difference("clock", f"it was saved with {shown}", continues)
             return
@@ -141,14 +118,14 @@ def _without_count(clock: Any) -> Any:
 
 
 def _compare_peaks(
-    records: Sequence[Record], now: Sequence[Schedule], owner: Owner
+    saved: Sequence[Record], now: Sequence[Record], owner: Owner
 ) -> Iterator[_Difference]:
-    saved = [record.peak_value for record in records]
-    peaks = [schedule.peak_value for schedule in now]
-    for index, (before, peak) in enumerate(zip(saved, peaks, strict=True)):
+    saved_peaks = [record.peak_value for record in saved]
+    peaks = [record.peak_value for record in now]
+    for index, (before, peak) in enumerate(zip(saved_peaks, peaks, strict=True)):
         if before is not None and peak is not None and before != peak:
             group = "it"
-            if len(set(saved)) > 1 or len(set(peaks)) > 1:
+            if len(set(saved_peaks)) > 1 or len(set(peaks)) > 1:
                 group = f"group {index}"
             continues = f"The run continues with {peak}"
             if owner.change_peak:
@@ -185,26 +162,12 @@ def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
 
 
 def _compare_curves(
-    records: Sequence[Record],
-    now: Sequence[Schedule],
-    step: int,
-    owner: Owner,
-    *,
-    is_step_used: bool,
+    saved: Sequence[Record], now: Sequence[Record], step: int, *, is_step_used: bool
 ) -> Iterator[_Difference]:
-    """Yield the first difference of a curve from the saved one, if there is one."""
-    for index, (record, schedule) in enumerate(zip(records, now, strict=True)):
-        curve = schedule.curve
-        if record.curve is None:
-            problem = (
-                f"{owner.subject} was saved by a scheduler without a curve: this curve continues "
-                f"at step {step}, and nothing shows whether the run has followed it so far"
-            )
-            yield _Difference("past", problem, "")
-            return
-        if record.curve == curve.to_dict():
-            continue  # without building it, which takes long if it has many stages
-        saved_curve = record.built_curve
+    for index, (before, record) in enumerate(zip(saved, now, strict=True)):
+        saved_curve, curve = before.curve, record.curve
+        if saved_curve is None or saved_curve == curve:
+            continue
         first = curve.first_difference(saved_curve)
         if first is None or step < first:
             continue
@@ -232,53 +195,36 @@ def _is_discontinuous(saved: Curve, current: Curve, step: int) -> bool:
 
 
 def _show_differing_arguments(saved: Curve, current: Curve) -> str:
-    """Return the first two arguments that differ."""
-    differing = list(_differing_arguments(saved, current))
+    """Return the first two arguments that differ, as "argument=saved, now current"."""
+    differing = list(_differing_arguments(saved.to_dict(), current.to_dict()))
     if len(differing) > 2:
         differing = [*differing[:2], "…"]
     return "; ".join(differing)
 
 
-def _differing_arguments(saved: Curve, current: Curve, path: Path = ()) -> Iterator[str]:
-    """Yield "argument=saved, now current" for each argument that differs.
+def _differing_arguments(saved: Any, current: Any, path: Path = ()) -> Iterator[str]:
+    """Yield the arguments that differ between plain values, with those of curves within curves.
 
-    The arguments of a curve within a curve are included; `path` is that of the inner curve. For two
-    curves of different kinds, only kind and length are shown; for a list, only the first item that
+    Of curves of different kinds, only the kind is shown; of a list, only the first item that
     differs.
     """
-    if type(saved) is not type(current):
-        yield _show_change(path, _kind_and_length(saved), _kind_and_length(current))
+    if saved == current:
         return
-    new = plain_arguments_of(current)
-    for name, before in plain_arguments_of(saved).items():
-        now = new[name]
-        if before == now:
-            continue
-        inner_saved = getattr(saved, name, None)
-        inner_current = getattr(current, name, None)
-        if isinstance(inner_saved, Curve) and isinstance(inner_current, Curve):
-            yield from _differing_arguments(inner_saved, inner_current, (*path, name))
-        elif isinstance(before, list) and isinstance(now, list):
-            yield from _differing_items(before, now, (*path, name))
-        else:
-            yield _show_change((*path, name), short_repr(before), short_repr(now))
+    if isinstance(saved, dict) and isinstance(current, dict):
+        names: list[str] = list(cast("dict[str, Any]", saved))
+        if saved["kind"] != current["kind"]:
+            names = ["kind"]
+        for name in names:
+            yield from _differing_arguments(saved[name], current[name], (*path, name))
+    elif isinstance(saved, list) and isinstance(current, list):
+        pairs = zip_longest(cast("list[Any]", saved), cast("list[Any]", current))
+        for index, (before, now) in enumerate(pairs):  # None after the end of the shorter list
+            if before != now:
+                yield _show_change((*path, index), before, now)
+                return
+    else:
+        yield _show_change(path, saved, current)
 
 
-def _differing_items(saved: Any, current: Any, path: Path) -> Iterator[str]:
-    """Yield the first item that differs between two lists, if there is one."""
-    pairs = zip_longest(saved, current)  # None after the end of the shorter list
-    for index, (before, now) in enumerate(pairs):
-        if before != now:
-            yield _show_change((*path, index), short_repr(before), short_repr(now))
-            return
-
-
-def _show_change(path: Path, saved: str, current: str) -> str:
-    """Return "argument=saved, now current"; without a path, only the two values."""
-    if not path:
-        return f"{saved}, now {current}"
-    return Message(path, f"={saved}, now {current}")
-
-
-def _kind_and_length(curve: Curve) -> str:
-    return f"a {type(curve).__name__} of {plural(curve.total_steps, 'step')}"
+def _show_change(path: Path, saved: Any, current: Any) -> str:
+    return Message(path, f"={short_repr(saved)}, now {short_repr(current)}")

@@ -1,21 +1,14 @@
 """The record of a run: its curve, its peak and its clock, in plain values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import short_repr
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
-from plateau_jax.saved_states.formats import (
-    DIFFERENT_VERSION,
-    Format,
-    describe_error,
-    is_of_different_version,
-)
+from plateau_jax.saved_states.formats import Format, describe_error
 
 
 class _SavedRecord(TypedDict):
@@ -69,81 +62,67 @@ def resume_record(
      'peak_value': 0.0003, 'clock': {'kind': 'data', 'unit': 64, 'count': None}}
     """
     curve = as_curve("curve", curve)
-    return dump_record(curve, peak_value, check_clock(clock, [curve]))
-
-
-@dataclass(frozen=True)
-class Record:
-    """A record in plain values."""
-
-    name: str = field(compare=False)
-    """The name of the record, for messages."""
-    curve: Any
-    peak_value: float | None
-    clock: Any
-
-    @cached_property
-    def built_curve(self) -> Curve:
-        """The curve itself, built once, because that takes long if it has many stages.
-
-        Raises:
-            ValueError: This version rejects a value in it. A different one may accept it.
-        """
-        try:
-            with suppress_warnings():  # the run that saved it has warned about it
-                return Curve.from_dict(self.curve)
-        except Exception as error:  # a wrong type can raise anything
-            problem = f"{self.name} has a curve that cannot be read: {error}"
-            if (
-                self.curve
-                and isinstance(self.curve, Mapping)
-                and not is_of_different_version(error)
-            ):
-                problem += f"; or it was {DIFFERENT_VERSION}"
-            raise ValueError(problem) from None
-
-
-def dump_record(curve: Curve, peak_value: Any, clock: CheckedClock) -> dict[str, Any]:
-    """Return the record of a run as plain JSON values."""
     if peak_value is not None:
         peak_value = shortest_decimal(peak_value)
-    return record_to_dict(Record("", dict(curve.to_dict()), peak_value, clock.to_plain()))
+    return record_to_dict(Record(curve, peak_value, check_clock(clock, [curve]).to_plain()))
+
+
+class Record(NamedTuple):
+    """The schedule of a parameter group, in this run or in a saved one."""
+
+    curve: Any
+    """A `Curve`; None if a scheduler without a curve saved the run."""
+    peak_value: float | None
+    """The shortest decimal of the peak's float32; None to leave it out of the comparison."""
+    clock: Any
+    """The clock in plain values."""
+
+
+def records_of(
+    curves: Sequence[Curve], peaks: Sequence[float], clock: CheckedClock
+) -> list[Record]:
+    """Return the record of each parameter group of a run."""
+    plain_clock = clock.to_plain()
+    return [
+        Record(curve, shortest_decimal(peak), plain_clock)
+        for curve, peak in zip(curves, peaks, strict=True)
+    ]
 
 
 def record_to_dict(record: Record) -> dict[str, Any]:
     """Return a record as plain JSON values."""
-    return _FORMAT.write(curve=record.curve, peak_value=record.peak_value, clock=record.clock)
+    curve = record.curve.to_dict()
+    return _FORMAT.write(curve=curve, peak_value=record.peak_value, clock=record.clock)
 
 
 def dump_records(
-    curves: Sequence[Curve], peaks: Sequence[Any], clock: CheckedClock
+    curves: Sequence[Curve], peaks: Sequence[float], clock: CheckedClock
 ) -> list[dict[str, Any]]:
     """Return the record of each parameter group, as `resume_record` does."""
-    return [dump_record(curve, peak, clock) for curve, peak in zip(curves, peaks, strict=True)]
+    return [record_to_dict(record) for record in records_of(curves, peaks, clock)]
 
 
 def read_records(name: str, saved: Any) -> list[Record]:
-    """Check a record, or a list of records, one for each parameter group."""
+    """Read a saved record, or a list of records, one for each parameter group."""
     if not isinstance(saved, list | tuple):
-        return [read_record(name, saved)]
+        return [_read_record(name, saved)]
     items = cast("Sequence[Any]", saved)
     if len(items) == 1:
-        return [read_record(name, items[0])]
-    return [read_record(f"group {index} of {name}", record) for index, record in enumerate(items)]
+        return [_read_record(name, items[0])]
+    return [_read_record(f"group {index} of {name}", record) for index, record in enumerate(items)]
 
 
-def read_record(name: str, record: Any) -> Record:
-    """Check a saved record."""
+def _read_record(name: str, record: Any) -> Record:
     try:
         if not isinstance(record, Mapping):
             raise TypeError("pass what resume_record returned, or a list of such records")
         saved: Any = _FORMAT.read(name, record)
-        if not saved["curve"]:
-            raise TypeError("it has no curve")
         peak_value: Any = saved["peak_value"]
         if peak_value is not None:
             peak_value = shortest_decimal(peak_value)
-        return Record(name, saved["curve"], peak_value, saved["clock"])
+        with suppress_warnings():  # the run that saved it has warned about it
+            curve = Curve.from_dict(saved["curve"])
+        return Record(curve, peak_value, saved["clock"])
     except Exception as error:  # a wrong type can raise anything
         shown = f"{name} = {short_repr(record)}"
         problem = describe_error(error)

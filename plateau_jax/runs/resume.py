@@ -7,7 +7,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import CheckedClock, check_consumed
 from plateau_jax.clocks.position import Position, read_position, start
-from plateau_jax.runs.comparison import Owner, Schedule, compare, differ
+from plateau_jax.runs.comparison import Owner, compare, differ
 from plateau_jax.runs.record import Record, read_records, shortest_decimal
 
 Records = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -26,7 +26,7 @@ class Resumed(NamedTuple):
 
 def resume(
     state: Mapping[str, Any],
-    now: Sequence[Schedule],
+    now: Sequence[Record],
     clock: CheckedClock,
     owner: Owner,
     *,
@@ -39,7 +39,7 @@ def resume(
     Args:
         state: A state with `owner.counter`, the entries of `dump_position`, and `records`; or with
             `peaks` in place of `records`, if a scheduler without a curve saved it.
-        now: The schedule of each parameter group. A state may have fewer: those of the first ones.
+        now: The record of each parameter group. A state may have fewer: those of the first ones.
         clock: The clock of all of them.
         owner: The words of the messages.
         strict: False to continue in spite of differences that are errors.
@@ -50,11 +50,11 @@ def resume(
     if "records" in state:
         records = read_records("records", state["records"])
     else:
-        records = [Record("", None, shortest_decimal(peak), None) for peak in state["peaks"]]
+        records = [Record(None, shortest_decimal(peak), None) for peak in state["peaks"]]
     if not min(1, len(now)) <= len(records) <= len(now):
         raise ValueError(
             f"state_dict was saved with {len(records)} parameter groups, and there are {len(now)}: "
-            "before the load, build the groups that the run had then"
+            "resume with those that the run had then"
         )
     now = now[: len(records)]
     saved_clock: Any = clock.to_plain()
@@ -72,7 +72,7 @@ def resume(
         rules = ()
     position = read_position(saved_position, owner.counter, unit, rules)
     if position.updates <= 0 and not owner.change_peak:  # no update has used the saved peak
-        now = [schedule._replace(peak_value=None) for schedule in now]
+        now = [record._replace(peak_value=None) for record in now]
     warnings = compare(
         records,
         now,
@@ -81,6 +81,11 @@ def resume(
         is_step_used=position.rest > 0 or (has_rules and position.step != position.updates),
         strict=strict,
     )
+    if "records" not in state and records:
+        warnings.append(
+            f"{owner.subject} was saved by a scheduler without a curve: this curve continues at "
+            f"step {position.step}, and nothing shows whether the run has followed it so far"
+        )
     if not is_same:
         position = start(clock, position.updates, position.step)
         check_consumed(position.consumed(clock))
@@ -173,11 +178,9 @@ def compare_records(
         ValueError: It cannot resume.
     """
     is_step_used = may_share_steps(now)
-    schedules: list[Schedule] = []
-    for record in now:
-        peak = record.peak_value if step > 0 or is_step_used else None
-        schedules.append(Schedule(record.built_curve, peak, record.clock))
-    return compare(saved, schedules, step, owner, is_step_used=is_step_used, strict=strict)
+    if step == 0 and not is_step_used:  # no update has used the saved peak
+        now = [record._replace(peak_value=None) for record in now]
+    return compare(saved, now, step, owner, is_step_used=is_step_used, strict=strict)
 
 
 def may_share_steps(records: Sequence[Record]) -> bool:
@@ -190,6 +193,4 @@ def read_checked_records(name: str, given: Any) -> list[Record]:
     records = read_records(name, given)
     if not records:
         raise ValueError(f"{name} = {given!r} has no record: pass what resume_record returns")
-    for record in records:
-        _ = record.built_curve
     return records

@@ -8,8 +8,8 @@ from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock, check_clock
 from plateau_jax.clocks.position import advance_on_host, dump_position, start
 from plateau_jax.curves.curve import AnyCurve, as_curve
-from plateau_jax.runs.comparison import Owner, schedules_of
-from plateau_jax.runs.record import dump_records
+from plateau_jax.runs.comparison import Owner
+from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.runs.values_ahead import ValuesAhead
 from plateau_jax.saved_states.formats import Format, reading_state_of
@@ -145,7 +145,7 @@ class CurveScheduler:
         """
         with reading_state_of("a CurveScheduler", state_dict):
             state = _FORMAT.read("state_dict", state_dict)
-            now = schedules_of([self._curve], self._values.bases, self._clock)
+            now = records_of([self._curve], self._values.bases, self._clock)
             resumed = resume(state, now, self._clock, Owner(), strict=strict)
         for message in resumed.warnings:
             warn(message)

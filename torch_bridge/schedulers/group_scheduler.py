@@ -30,8 +30,8 @@ from plateau_jax.clocks.position import (
 )
 from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.curves.several_curves import as_curves
-from plateau_jax.runs.comparison import Owner, one_if_equal, schedules_of
-from plateau_jax.runs.record import dump_records
+from plateau_jax.runs.comparison import Owner, one_if_equal
+from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.runs.values_ahead import ValuesAhead
 from plateau_jax.saved_states.formats import check_bool, reading_state_of
@@ -475,10 +475,10 @@ class GroupScheduler(LRScheduler):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):
                 check_bool(name, state[name])
-            now = schedules_of(self.ahead.curves, self.ahead.bases, self._clock)
+            now = records_of(self.ahead.curves, self.ahead.bases, self._clock)
             is_rollback = self._is_base_set and self.last_epoch > 0  # to before it, on purpose
             if state["peak_was_set"] or is_rollback:
-                now = [schedule._replace(peak_value=None) for schedule in now]
+                now = [record._replace(peak_value=None) for record in now]
             if self.last_epoch > 0:
                 # FinetuningScheduler adds groups again, with a momentary value, before a load.
                 for index, group in enumerate(self._members.groups):

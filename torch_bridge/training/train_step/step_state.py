@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import MAX_CONSUMED
 from plateau_jax.clocks.position import Position, dump_position
-from plateau_jax.runs.comparison import Owner, schedules_of
-from plateau_jax.runs.record import dump_records
+from plateau_jax.runs.comparison import Owner
+from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.saved_states.formats import Format, check_bool, reading_state_of
 from torch_bridge.groups.optimizers import all_groups
@@ -213,9 +213,9 @@ class StepState:
         checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
         checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
         check_bool("peak_was_set", state["peak_was_set"])
-        now = schedules_of(clock.curves, clock.peaks, clock.checked)
+        now = records_of(clock.curves, clock.peaks, clock.checked)
         if state["peak_was_set"] or self.is_peak_set:
-            now = [schedule._replace(peak_value=None) for schedule in now]
+            now = [record._replace(peak_value=None) for record in now]
         resumed = resume(state, now, clock.checked, _OWNER, strict=strict)
         if len(resumed.peaks) != len(now):
             raise ValueError(
