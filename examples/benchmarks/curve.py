@@ -265,7 +265,7 @@ def in_jax_with_holds(rounds: int) -> None:
     holds = {
         "none": None,
         "HoldUntilFlat": HoldUntilFlat(10, every=100, limit=100_000),
-        "HoldBelow": HoldBelow([(0.5, 100), (0.2, 300)], every=100),
+        "HoldBelow": HoldBelow(0.5, 100, every=100),
     }
 
     def updates(hold: object) -> Callable[[], object]:

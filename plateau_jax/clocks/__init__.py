@@ -8,9 +8,9 @@ To add a hold rule:
 
 1. In `rules`, write the class, a frozen dataclass derived from `HoldRule`, and its state, a
    NamedTuple of int32 scalars, then float32 scalars, at least one of each. `_update` returns the
-   next state, and True if the rule holds the curve. It may use only operators, `xp.where`,
-   `xp.maximum` and `xp.minimum`, and keeps the dtype of a field: `xp.where(condition, 1,
-   state.field)`. It reads one number per update, the metric that the program passes.
+   next state, and True if the rule holds the curve. It may use only operators and `xp.where`, and
+   keeps the dtype of a field: `xp.where(condition, 1, state.field)`. It reads one number per
+   update, the metric that the program passes.
 2. Add the class to `Rule` in `known_rules`.
 3. Write its spec in `tests/clocks/rules/`, and add the spec to the list in
    `tests/clocks/rules/specs.py`. `test_below` is the nearest model, and `test_until_flat` for a

@@ -26,7 +26,7 @@ def _choose(condition: bool, if_true: Any, if_false: Any) -> Any:
     return if_true if condition else if_false
 
 
-HOST = SimpleNamespace(where=_choose, maximum=max, minimum=min)
+HOST = SimpleNamespace(where=_choose)
 """The namespace for NumPy scalars and Python numbers; several times faster than `numpy` on them."""
 
 

@@ -1,9 +1,7 @@
 """The hold rules that read means of metrics."""
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import pairwise
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -165,10 +163,8 @@ class HoldUntilFlat(HoldRule):
 class BelowState(NamedTuple):
     """The state of a `HoldBelow`."""
 
-    left: Any
-    """int32: updates for which the curve still has to be held."""
-    promised: Any
-    """int32: sum of `steps` over all values that were reached; it tells which ones were."""
+    held: Any
+    """int32: updates for which the curve was held; 0 until the value is reached."""
     filled: Any
     """int32: number of metrics in the unfinished mean."""
     total: Any
@@ -180,111 +176,65 @@ class BelowState(NamedTuple):
 class HoldBelow(HoldRule):
     """Hold the curve at its step for a number of updates once a metric has fallen to a value.
 
-    A value is reached at the first update with, in float32,
+    The value is reached at the first update with, in float32,
 
         reading = float32(1/every) · Σ metrics ≤ value
 
     After this update, and after the next `steps` - 1 updates, the run stays at its step of the
-    curve. Every other update moves it to the next step. For several values write
-    `HoldBelow([(value, steps), …])`, from the highest value down. Each value is reached only once.
-    If several values are reached at once, or one of them during a hold, their steps are added.
+    curve. Every other update moves it to the next step. The value is reached only once. For several
+    values, pass a list of hold rules: `[HoldBelow(0.5, 100), HoldBelow(0.2, 300)]`.
 
     A metric is the number that an update passes to the hold rule, such as its loss. A reading
     consists of `every` metrics, counted from the first update of the run and summed in order. Each
     metric is first rounded to float32. A metric that is not finite is left out of the mean.
 
     Args:
-        value: A number, or pairs (value, steps) with decreasing values.
-        steps: Number of updates that the hold lasts, if `value` is a single number. The steps of
-            all pairs add up to 1 … 2³¹ - 1.
+        value: The value that starts the hold.
+        steps: Number of updates that the hold lasts; 1 to 2³¹ - 1.
         every: Number of metrics in a reading; 1 to 2³¹ - 1.
 
     Raises:
-        TypeError: A value is not a number, a number of steps is not an integer, or an item is not a
-            pair.
-        ValueError: A number is out of range; the values do not decrease; no pair was given.
+        TypeError: The value is not a number, or a count is not an integer.
+        ValueError: A number is out of range.
 
-    >>> HoldBelow(0.5, 100) == HoldBelow([(0.5, 100)])
-    True
-    >>> HoldBelow([(0.5, 100), (0.2, 300)], every=10)
-    HoldBelow(value=((0.5, 100), (0.2, 300)), steps=None, every=10)
+    >>> HoldBelow(0.5, 100)
+    HoldBelow(value=0.5, steps=100, every=1)
     """
 
     _kind = "hold_below"
 
-    value: float | Sequence[tuple[float, int]]
-    steps: int | None = None
+    value: float
+    steps: int
     _: KW_ONLY
     every: int = 1
 
     def __post_init__(self) -> None:
-        pairs = self._check_pairs()
-        for (value, _), (following, _) in pairwise(pairs):
-            if following >= value:
-                falling = f"hold falling values; {following!r} follows {value!r}"
-                raise ValueError(checks.must("value", self.value, falling))
-        checks.positive_int("the sum of all steps", sum(steps for _, steps in pairs))
-        every = checks.positive_int("every", self.every)
-        if len(pairs) == 1:
-            value, steps = pairs[0]
-            _freeze(self, value=value, steps=steps, every=every)
-        else:
-            _freeze(self, value=tuple(pairs), steps=None, every=every)
-
-    def _check_pairs(self) -> list[tuple[float, int]]:
-        """Return the pairs (value, steps) as numbers, also for a single value."""
-        if self.steps is not None:
-            return [_check_pair((), self.value, self.steps)]
-        placed = checks.pairs("value", self.value, "(value, steps), if steps is not given")
-        return [_check_pair(path, value, steps) for path, value, steps in placed]
-
-    @property
-    def pairs(self) -> tuple[tuple[float, int], ...]:
-        """The pairs (value, steps), also for a single value."""
-        if self.steps is None:
-            return cast("Any", self.value)
-        return ((cast("float", self.value), self.steps),)
+        _freeze(
+            self,
+            value=checks.float32("value", self.value),
+            steps=checks.positive_int("steps", self.steps),
+            every=checks.positive_int("every", self.every),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        arguments = arguments_of(self)
-        if self.steps is None:
-            arguments["value"] = [list(pair) for pair in self.pairs]
-        return {"kind": self._kind, **arguments}
+        return {"kind": self._kind, **arguments_of(self)}
 
     def _check_curve(self, curve: Curve) -> None:
         """Any curve can be held."""
 
     def _initial_state(self) -> BelowState:
         zero = np.int32(0)
-        return BelowState(left=zero, promised=zero, filled=zero, total=np.float32(0))
+        return BelowState(held=zero, filled=zero, total=np.float32(0))
 
     def _update(
         self, xp: Any, state: BelowState, flat: Any, metric: Any, finite: Any
     ) -> tuple[BelowState, Any]:
         reading = add_to_reading(xp, self.every, state, metric, finite)
-        # Values fall, so a single running sum of steps records which of them were reached. With
-        # (0.5, 3) and (0.2, 10), `promised` is 0, then 3 at a reading of 0.4, then 13 at 0.1; a
-        # first reading of 0.1 promises 13 at once. It never decreases, so each value counts once.
-        promised = state.promised
-        steps_so_far = 0
-        for value, steps in self.pairs:
-            steps_so_far += steps
-            promised = xp.where(reading.value <= float(np.float32(value)), steps_so_far, promised)
-        promised = xp.maximum(promised, state.promised)
-        promised = xp.where(reading.is_complete, promised, state.promised)
-
-        left = state.left + (promised - state.promised)
-        is_holding = left > 0
-        left = xp.where(is_holding, left - 1, left)
-        return BelowState(left, promised, reading.filled, reading.total), is_holding
-
-
-def _check_pair(path: checks.Path, value: Any, steps: Any) -> tuple[float, int]:
-    return (
-        checks.float32((*path, "value"), value),
-        checks.positive_int((*path, "steps"), steps),
-    )
+        falls_below = reading.is_complete & (reading.value <= float(np.float32(self.value)))
+        is_holding = (falls_below | (state.held > 0)) & (state.held < self.steps)
+        held = xp.where(is_holding, state.held + 1, state.held)
+        return BelowState(held, reading.filled, reading.total), is_holding
 
 
 def _freeze(rule: HoldRule, **checked: Any) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from support.clocks.holds import SIZE, any_rule, curve_steps_with_rules, metrics, rules
 from support.examples import corners, examples
 
-from plateau_jax import DataClock, HoldBelow, HoldUntilFlat
+from plateau_jax import DataClock, HoldUntilFlat
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import CLOCKS
 from plateau_jax.clocks.decision import HOST, decide, initial_state
@@ -84,15 +84,6 @@ def test_absolute_threshold_may_be_above_one():
     assert held
     _, held = decide(HOST, (rule,), states, True, np.float32(8))
     assert not held
-
-
-def test_pairs_may_have_any_form():
-    pairs = HoldBelow([(3, 4), (1, 2)])
-    assert repr(HoldBelow(np.array([[3, 4], [1, 2]]))) == repr(pairs)
-    assert repr(HoldBelow([(3, 4), [1, 2]])) == repr(pairs)
-    assert repr(HoldBelow(((3, 4), (1, 2)))) == repr(pairs)
-    assert HoldBelow(0.5, 3) == HoldBelow([(0.5, 3)])
-    assert HoldBelow(np.float32(0.5), 3) == HoldBelow([(0.5, 3)])
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from plateau_jax import (
 CURVE = PlateauCurve(300, warmup_steps=30, plateaus=[(10, 20), (50, 30)], min_lr_ratio=0.1)
 STAGES = StagedCurve([(100 + index, 1 - index / 16) for index in range(12)])
 UNTIL = HoldUntilFlat(3, threshold=0.1, limit=9)
-BELOW = HoldBelow([(0.3, 5), (0.1, 7)])
+BELOW = HoldBelow(0.3, 5)
 
 
 # What checkpoint libraries return for a record.

@@ -265,7 +265,7 @@ LINEAR = PlateauCurve(25, decay_shape="linear")
 ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)
 PLAN = BatchPlan([(0, 3), (8, 5), (20, 9), (64, 5)]).scale(CURVE, 4, reference=9)
 CURVE_PER_LAYER = [CURVE, LINEAR]
-TWO_RULES = [PATIENT, HoldBelow([(1.0, 5), (0.9, 7)], every=3)]
+TWO_RULES = [PATIENT, HoldBelow(1.0, 5, every=3)]
 
 KINDS: dict[str, Kind] = {}
 

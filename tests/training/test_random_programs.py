@@ -28,7 +28,7 @@ def rows_of(batch):
 CLOCKS = {
     "updates": {},
     "samples": {"clock": DataClock(8), "count": rows_of},
-    "held": {"clock": HoldBelow([(2.0, 2), (0.9, 3)], every=2)},
+    "held": {"clock": HoldBelow(0.9, 3, every=2)},
 }
 
 

@@ -47,7 +47,7 @@ STAIRS = StagedCurve([(2, 1), (3,), (2, 0.7), (1,), (0, 0.5), (2,), (4, 0.9), (3
 """A warmup, and plateaus that begin at 2, 7, 8 and 14; one follows a jump down, another a rise."""
 
 UNTIL = HoldUntilFlat(2, threshold=0.1, every=2, limit=9)
-BELOW = HoldBelow([(0.7, 3), (0.1, 6)], every=3)
+BELOW = HoldBelow(0.7, 6, every=3)
 _VALUES_OF_WORST = (2, 1, 0.7, 0.1, 0.05, -0.5, 0.63, np.nan, np.inf, 3e38)
 WORST = np.random.default_rng(7).choice(np.array(_VALUES_OF_WORST, np.float32), (6, SIZE))
 """The metrics of six runs."""

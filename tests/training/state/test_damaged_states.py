@@ -28,7 +28,7 @@ CHANGES = [
 
 
 changes = st.sampled_from(CHANGES) | any_change
-HOLD = HoldBelow([(3.0, 2), (0.5, 3)], every=2)
+HOLD = HoldBelow(3.0, 2, every=2)
 
 
 @cache
