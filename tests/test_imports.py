@@ -100,7 +100,7 @@ def import_star(package):
     return {name: getattr(module, name) for name in module.__all__}
 
 
-TOOLS = ["plateau_jax.tools.drawing", "plateau_jax.tools.export", "plateau_jax.configuration"]
+TOOLS = ["plateau_jax.tools.drawing", "plateau_jax.tools.export", "plateau_jax.tools.configuration"]
 
 
 @without(*PACKAGES, *TOOLS)

@@ -145,7 +145,7 @@ class PlateauCurve(Curve, kind="plateau"):
         in_percent = _check_percentages(plateaus)
         in_steps = _check_absolute(absolute_plateaus, warmup)
         lowest = ratio("min_lr_ratio", min_lr_ratio)
-        self._set(
+        vars(self).update(
             total_steps=total,
             warmup_steps=warmup,
             plateaus=tuple(sorted(in_percent)),
@@ -161,27 +161,6 @@ class PlateauCurve(Curve, kind="plateau"):
 
         _warn_of_small_plateaus(in_percent, total - warmup)
         warn_of_small_end(lowest)
-
-    def _legend_phrases(self) -> list[str]:
-        warmup = "no warmup"
-        if self.warmup_steps:
-            rise = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g}"
-            warmup = f"{rise} over {plural(self.warmup_steps, 'step')}"
-        decay = f"{self.decay_shape} decay to {self.min_lr_ratio:g}"
-        return [warmup, decay, *self._plateau_phrases()]
-
-    def _plateau_phrases(self) -> list[str]:
-        count = len(self.plateaus) + len(self.absolute_plateaus)
-        if count == 0:
-            return ["no plateau"]
-        if count > 2:
-            return [f"{count} plateaus"]
-        phrases: list[str] = []
-        for start, duration in self.plateaus:
-            phrases.append(f"plateau {start:g}–{start + duration:g} %")
-        for start, length in self.absolute_plateaus:
-            phrases.append(f"plateau {start}–{start + length}")
-        return phrases
 
 
 def _exact_segments(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[ExactSegment]:

@@ -9,7 +9,6 @@ from typing import Any, final
 
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve, as_curve
-from plateau_jax.curves.derived_curves import depth_above
 from plateau_jax.numerics.exact import Level, as_level, as_written, nearest_power
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.table.exact_segments import (
@@ -62,13 +61,8 @@ class ScaledCurve(Curve, kind="scaled"):
         if max(factors) > 1:
             _check_levels(segments, reference)
 
-        self._set(curve=curve, pairs=pairs, reference=reference, exponent=exponent)
-        self._freeze(segments, depth=depth_above(curve), unit=unit)
-
-    def _legend_phrases(self) -> list[str]:
-        batches = [batch for _, batch in self.pairs]
-        scaled = f"scaled for batches of {min(batches)}–{max(batches)}"
-        return [*self.curve._legend_phrases(), scaled]
+        vars(self).update(curve=curve, pairs=pairs, reference=reference, exponent=exponent)
+        self._freeze(segments, unit)
 
     def __repr__(self) -> str:
         options = f"reference={self.reference}, exponent={self.exponent!r}"

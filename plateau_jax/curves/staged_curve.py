@@ -131,7 +131,7 @@ class StagedCurve(Curve, kind="staged"):
         start: float = 0.0,
         total_steps: Count | None = None,
     ) -> None:
-        self._set(stages=_check_stages(stages, total_steps), start=ratio("start", start))
+        vars(self).update(stages=_check_stages(stages, total_steps), start=ratio("start", start))
         self.__post_init__()
 
     @classmethod
@@ -252,7 +252,7 @@ class StagedCurve(Curve, kind="staged"):
 
         # Without __init__: the points are checked already, and checking a million stages is slow.
         curve = object.__new__(cls)
-        curve._set(stages=tuple(stages), start=start)
+        vars(curve).update(stages=tuple(stages), start=start)
         with suppress_warnings():  # they would name stages, which the user did not write
             curve.__post_init__()
 
@@ -280,12 +280,6 @@ class StagedCurve(Curve, kind="staged"):
             warn(Message("start", f"{problem}. To begin at the peak write start=1.0"))
         elif highest < 0.01:
             warn(_levels_like_lrs("stages", highest))
-
-    def _legend_phrases(self) -> list[str]:
-        start = f"from {self.start:g}"
-        if len(self.stages) > 20:
-            return [start, f"{len(self.stages)} stages"]
-        return [start, *map(_phrase, self.stages)]
 
 
 def _levels_like_lrs(name: str, highest: float) -> Message:
@@ -367,12 +361,3 @@ def _exact_segments(stages: Sequence[Stage], start: exact.Level) -> Iterator[Exa
             level = target
         begin += steps
     yield flat_segment("end", begin, 0, level)
-
-
-def _phrase(stage: Stage | tuple[Any, ...]) -> str:
-    steps, to, shape = stage
-    if to is None:
-        return f"plateau of {steps}"
-    if steps == 0:
-        return f"jump to {to:g}"
-    return f"{shape} to {to:g} in {steps}"

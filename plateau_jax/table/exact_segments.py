@@ -1,6 +1,6 @@
 """The segments of a curve in exact numbers, and questions that they answer exactly."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
@@ -82,33 +82,6 @@ def first_and_last_steps(
             yield segment, segment.begin, segment.begin
         else:
             yield segment, segment.begin, after - 1
-
-
-def highest_level(segments: Sequence[ExactSegment]) -> Level:
-    """Return the highest level at any step."""
-    levels: list[Level] = []
-    for segment, first, last in first_and_last_steps(segments):
-        levels += [segment.at(first), segment.at(last)]
-    return max(levels)
-
-
-def first_step_at_or_below(segments: Sequence[ExactSegment], level: Level) -> int | None:
-    """Return the first step from which the curve stays at or below a level, or None."""
-
-    def is_higher(segment: ExactSegment, step: int) -> bool:
-        return rounded(segment.at(step)) > rounded(level)
-
-    (end, end_begin, _), *others = reversed(list(first_and_last_steps(segments)))
-    if is_higher(end, end_begin):
-        return None
-    for segment, first, last in others:
-        if is_higher(segment, last):
-            return last + 1
-        if is_higher(segment, first):
-            # The segment falls; search for its first step at or below the level.
-            steps = range(first, last)
-            return first + bisect_left(steps, True, key=lambda step: not is_higher(segment, step))
-    return 0
 
 
 def cut_segments(segments: Sequence[ExactSegment], begin: int, stop: int) -> Iterator[ExactSegment]:

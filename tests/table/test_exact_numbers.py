@@ -76,15 +76,6 @@ def test_power_halfway_between_two_float64_is_rounded_to_even(number: int) -> No
     assert exact.nearest_power(halfway**2, Fraction(1, 2)) == expected
 
 
-@given(st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 1, width=32))
-def test_value_between_two_numbers_is_rounded_once(low: float, high: float, m: float) -> None:
-    first, last = np.float32(low).item(), np.float32(high).item()
-    (value,) = exact.values_between(first, last, np.float32([m]))
-    expected = Fraction(first) + (Fraction(last) - Fraction(first)) * Fraction(m)
-    sign = -1 if expected < 0 else 1
-    assert is_nearest_float32(np.float32(sign * value), exactly(sign * expected))
-
-
 def test_integers_of_gmpy2_become_plain() -> None:
     """With gmpy2 installed, mpmath's numbers consist of its integers, which Decimal rejects."""
 

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message, message_of
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.configuration import curve_from_text
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
 from plateau_jax.table.exact_segments import end_of_rise
+from plateau_jax.tools.configuration import curve_from_text
 from plateau_jax.tools.design import source
 from plateau_jax.tools.design.forecasts import fit_runs, forecast_curves, open_log
 from plateau_jax.tools.design.handles import curve_and_peak_handles
