@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP, Count
 from plateau_jax.curves import serialization
-from plateau_jax.numerics import exact
+from plateau_jax.numerics import Level, rounded
 from plateau_jax.table import evaluation, exact_segments, fitting
 from plateau_jax.table.evaluation import PYTHON, Table, WideTable, evaluate
 from plateau_jax.table.exact_segments import ExactSegment
@@ -261,8 +261,8 @@ class Curve:
                 return step + 1
         return None
 
-    def _level_at(self, step: int) -> exact.Level:
-        return exact.rounded(exact_segments.segment_at(self._exact_segments, step).at(step))
+    def _level_at(self, step: int) -> Level:
+        return rounded(exact_segments.segment_at(self._exact_segments, step).at(step))
 
     # Tools, which are imported when they are called.
 

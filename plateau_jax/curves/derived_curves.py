@@ -7,7 +7,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP, Message
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import Curve, as_curve
-from plateau_jax.numerics.exact import as_level, nearest_float32, rounded
+from plateau_jax.numerics import as_level, nearest_float32, rounded
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at

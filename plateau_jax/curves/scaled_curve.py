@@ -9,7 +9,7 @@ from typing import Any, final
 
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve, as_curve
-from plateau_jax.numerics.exact import Level, as_level, as_written, nearest_power
+from plateau_jax.numerics import Level, as_level, nearest_power
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.table.exact_segments import (
     ExactSegment,
@@ -118,7 +118,7 @@ def _scaled_segments(
 
 def _factor(batch_size: int, reference: int, exponent: float) -> float:
     """Return the float64 nearest to (batch/reference)^exponent."""
-    factor = nearest_power(Fraction(batch_size, reference), as_written(exponent))
+    factor = nearest_power(Fraction(batch_size, reference), Fraction(as_level(exponent)))
     # Outside these limits, the arguments are surely a mistake.
     if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
         nearer = f"be nearer to the batch size {checks.short_repr(batch_size)}"

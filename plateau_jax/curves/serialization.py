@@ -36,11 +36,6 @@ def _to_plain_value(value: Any) -> Any:
     return value
 
 
-def describes_curve(value: Any) -> bool:
-    """Return True for a description of a curve, False for a mapping from names to curves."""
-    return isinstance(value, Mapping) and isinstance(cast("Any", value).get("kind"), str)
-
-
 def curve_from_dict(cls: type[Any], description: Any, path: Path = ()) -> Any:
     """Build the curve that `curve_to_dict` or a configuration file describes.
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from plateau_jax.numerics.exact import Level, rounded, scaled
+from plateau_jax.numerics import Level, rounded, scaled
 from plateau_jax.shapes.known_shapes import level_between
 
 
@@ -114,16 +114,6 @@ def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
         elif start != level:
             yield segment.begin
             level = start
-
-
-def end_of_rise(segments: Sequence[ExactSegment]) -> int:
-    """Return the step at which the level first stops rising; a level of 0 counts as rising."""
-    for segment, _ in nonempty_segments(segments):
-        rises = segment.end > segment.start
-        is_zero = segment.start == segment.end == 0
-        if not (rises or is_zero):
-            return segment.begin
-    return segments[-1].begin
 
 
 def differences(

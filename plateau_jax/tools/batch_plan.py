@@ -9,7 +9,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Count
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs, check_unit
-from plateau_jax.numerics.exact import Level, rounded, scaled
+from plateau_jax.numerics import Level, rounded, scaled
 from plateau_jax.saved_states.formats import DIFFERENT_VERSION
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.table.exact_segments import ExactSegment, first_and_last_steps

@@ -346,12 +346,6 @@ def test_points_may_be_float32() -> None:
     assert StagedCurve.through(points) == expected
 
 
-def test_points_may_be_masked() -> None:
-    points = np.array([(0, 0.0), (5, 1.0), (9, 0.5)])
-    masked = np.ma.array(points, mask=[(0, 0), (0, 1), (1, 0)])
-    assert StagedCurve.through(masked) == StagedCurve.through(points)
-
-
 # Types of numbers.
 
 

@@ -5,7 +5,6 @@ from typing import Any, cast, overload
 
 from plateau_jax.arguments.checks import short_repr
 from plateau_jax.curves.curve import AnyCurve, as_curve
-from plateau_jax.curves.serialization import describes_curve
 from plateau_jax.tools.drawing import axes
 from plateau_jax.tools.drawing.legend import NamedCurve
 
@@ -73,8 +72,9 @@ def name_curves(curves: tuple[Any, ...]) -> list[NamedCurve]:
 
 
 def _is_collection(value: Any) -> bool:
-    if describes_curve(value):
-        return False
+    if isinstance(value, Mapping):
+        kind = cast("Mapping[str, Any]", value).get("kind")
+        return not isinstance(kind, str)  # a mapping with a kind is one curve
     # An array without dimensions passes for an `Iterable`, but cannot be iterated.
     is_scalar = isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0
     return isinstance(value, Iterable) and not is_scalar

@@ -1,4 +1,4 @@
-"""Numbers that are exact, or nearly: percentages, levels in decimals, and functions of levels.
+"""Exact numbers: percentages, levels in decimals, functions of levels, and their roundings.
 
 A level is a decimal with 100 significant digits, however small it is: an exponential that ends near
 0 depends on that small level all along. mpmath computes functions of levels, in 352 bits. `fixed`
@@ -45,17 +45,10 @@ def scaled(number: Decimal, factor: Decimal) -> Decimal:
     return _DECIMAL.multiply(number, factor)
 
 
-def as_written(number: float) -> Fraction:
-    """Return the decimal that the number prints as: 32.3 is 323/10, not the nearest double."""
-    return Fraction(repr(number))
-
-
-def percent_of(whole: int, percentage: float) -> int:
+def percent_of(whole: int, percentage: Decimal) -> int:
     """Return the percentage of the whole, rounded down."""
-    # In rationals: 32.3 % of 1000 is 323, but floats give 322.99999999999994, which rounds down to
-    # 322.
-    fraction = as_written(percentage)
-    return whole * fraction.numerator // (100 * fraction.denominator)
+    # In decimals: 32.3 % of 1000 is 323, but floats give 322.99999999999994.
+    return int(scaled(Decimal(whole), percentage)) // 100
 
 
 @cache
