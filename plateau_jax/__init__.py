@@ -32,7 +32,7 @@ _PUBLIC_NAMES = {
     "plateau_jax.arguments.curve_warning": ["CurveWarning"],
     "plateau_jax.clocks.clock": ["DataClock"],
     "plateau_jax.clocks.rules": ["HoldBelow", "HoldUntilFlat"],
-    "plateau_jax.curves.batch_plan": ["BatchPlan"],
+    "plateau_jax.tools.batch_plan": ["BatchPlan"],
     "plateau_jax.curves.curve": ["Curve"],
     "plateau_jax.curves.plateau_curve": ["PlateauCurve"],
     "plateau_jax.curves.several_curves": ["stack"],

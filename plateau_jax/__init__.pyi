@@ -6,7 +6,6 @@ from plateau_jax.clocks.rules import (
     HoldBelow as HoldBelow,
     HoldUntilFlat as HoldUntilFlat,
 )
-from plateau_jax.curves.batch_plan import BatchPlan as BatchPlan
 from plateau_jax.curves.curve import Curve as Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
 from plateau_jax.curves.several_curves import stack as stack
@@ -20,6 +19,7 @@ from plateau_jax.schedules.schedule import (
     optax_schedule as optax_schedule,
 )
 from plateau_jax.schedules.transformation import scale_by_curve as scale_by_curve
+from plateau_jax.tools.batch_plan import BatchPlan as BatchPlan
 from plateau_jax.tools.drawing.plots import plot as plot
 from plateau_jax.tools.forecasts.loss_fit import (
     LossFit as LossFit,

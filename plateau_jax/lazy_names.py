@@ -33,7 +33,7 @@ def attach(
     # Without JAX, `from plateau_jax import *` must not fail on the names that need it.
     left_out: set[str] = set()
     for module, needed in (needs or {}).items():
-        if not _is_installed(needed):
+        if find_spec(needed) is None:
             left_out.add(module)
     names = sorted(name for name, module in modules.items() if module not in left_out)
 
@@ -50,28 +50,14 @@ def attach(
     return names, import_name, names.copy
 
 
-def _is_installed(package: str) -> bool:
-    # `find_spec` raises a ValueError for a module without a spec, such as a mock in `sys.modules`.
-    return bool(sys.modules.get(package)) or find_spec(package) is not None
-
-
 @contextmanager
 def naming_missing_package(name: str, extra: str) -> Generator[None]:
     """Say what to install if an import that `name` needs fails."""
     try:
         yield
     except ModuleNotFoundError as error:
-        raise missing_package_error(name, error, extra) from None
-
-
-def missing_package_error(name: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
-    """Return the error to raise if `name` cannot be imported; it says what to install."""
-    package = (error.name or "").partition(".")[0]
-    if getattr(sys, "frozen", False) and package in ("plateau_jax", "torch_bridge"):
-        # PyInstaller does not see which files are imported on first use.
-        message = f"{name} needs {error.name}: build with --collect-submodules {package}"
-        return ModuleNotFoundError(message, name=error.name)
-    if not package or _is_installed(package):  # a module inside it is missing
-        return error
-    message = f"{name} needs {package}: pip install 'plateau-jax[{extra}]'"
-    return ModuleNotFoundError(message, name=package)
+        package = (error.name or "").partition(".")[0]
+        if not package or find_spec(package) is not None:  # a module inside it is missing
+            raise
+        message = f"{name} needs {package}: pip install 'plateau-jax[{extra}]'"
+        raise ModuleNotFoundError(message, name=package) from None

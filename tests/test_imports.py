@@ -8,7 +8,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -100,7 +99,7 @@ def import_star(package):
     return {name: getattr(module, name) for name in module.__all__}
 
 
-TOOLS = ["plateau_jax.tools.drawing", "plateau_jax.tools.export", "plateau_jax.configuration"]
+TOOLS = ["plateau_jax.tools.drawing", "plateau_jax.tools.export", "plateau_jax.tools.configuration"]
 
 
 @without(*PACKAGES, *TOOLS)
@@ -169,13 +168,6 @@ def test_optax_schedule():
     from plateau_jax import PlateauCurve, optax_schedule
 
     optax_schedule(PlateauCurve(9), 0.1)(3)
-
-
-@without("torch")
-def test_module_without_a_spec_in_place_of_jax():
-    """Sphinx and others put such a module there, as a mock."""
-    sys.modules["jax"] = ModuleType("jax")
-    importlib.import_module("plateau_jax")
 
 
 @without("jax", "optax", "torch")

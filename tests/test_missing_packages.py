@@ -8,11 +8,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from unittest.mock import patch
 
 import pytest
-
-from plateau_jax.lazy_names import missing_package_error
 
 NAMES_THAT_NEED_JAX = ["optax_schedule", "multiplier", "scale_by_curve"]
 NAMES_THAT_NEED_TORCH = [
@@ -98,15 +95,6 @@ def schedule_without_a_file_of_this_package():
     return look_up("plateau_jax", "optax_schedule")
 
 
-@without(
-    "plateau_jax.tools.drawing.plots",
-    "plot needs plateau_jax.tools.drawing.plots: build with --collect-submodules plateau_jax",
-)
-def executable_without_a_file_of_this_package():
-    with patch.object(sys, "frozen", True, create=True):
-        return look_up("plateau_jax", "plot")
-
-
 @without("jax.core", "import of jax.core halted; None in sys.modules")
 def schedule_without_a_file_of_jax():
     return look_up("plateau_jax", "optax_schedule")
@@ -150,12 +138,6 @@ def errors():
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_missing_package_is_named_with_its_extra(case, errors):
     assert errors[case.name] == [case.message, case.missing]
-
-
-@pytest.mark.parametrize("name", ["jax", "jaxlib", None])
-def test_error_that_pip_cannot_fix_is_kept(name):
-    error = ModuleNotFoundError("jax requires jaxlib to be installed", name=name)
-    assert missing_package_error("optax_schedule", error, "jax") is error
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ from plateau_jax.clocks.known_rules import RULES
 
 ROOT = Path(__file__).parents[1]
 
+CURVE = "plateau_jax.curves.curve"
+"""The only file of the curve that imports tools, inside methods."""
+
 
 # Public names.
 
@@ -129,8 +132,10 @@ def _all_below(module):
 
 
 def test_no_import_cycles():
+    """Tools look at curves, and methods of `Curve` import them when they are called."""
+    imports = _imports() | {CURVE: _imports()[CURVE] - _late_tools(CURVE)}
     try:
-        TopologicalSorter(_imports()).prepare()
+        TopologicalSorter(imports).prepare()
     except CycleError as error:
         pytest.fail(" is imported by ".join(error.args[1]))
 
@@ -175,7 +180,7 @@ def test_parts_import_the_curve_and_not_each_other():
     """The curve imports a tool only inside a method such as `Curve.plot`."""
     assert _parts_imported_from("curve", _imported_at_once) == set()
     late = {module for module in _trees() if _part(module) == "curve" and _late_tools(module)}
-    assert late == {"plateau_jax.curves.curve"}
+    assert late == {CURVE}
     assert _parts_imported_from("training", _imports().get) == {"curve"}
     assert _parts_imported_from("tools", _imports().get) == {"curve"}
     for module in _trees():

@@ -2,8 +2,8 @@
 
 import torch
 
+from plateau_jax import BatchPlan
 from plateau_jax.clocks.clock import CLOCKS
-from plateau_jax.curves.batch_plan import BatchPlan
 from plateau_jax.curves.serialization import CURVE_CLASSES
 
 

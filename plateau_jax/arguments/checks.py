@@ -246,21 +246,14 @@ def _unwrap_scalar(path: Path | str, value: Any) -> Any:
     return value
 
 
-def _unwrap_number(path: Path | str, value: Any) -> Any:
-    """Return a NumPy number, also in an array, as a Python number; any other value unchanged."""
-    value = _unwrap_scalar(path, value)
-    # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
-    if isinstance(value, np.integer):
-        return int(str(cast("Any", value)))
-    if isinstance(value, np.floating):
-        return float(str(cast("Any", value)))
-    return value
-
-
 def number(path: Path | str, value: Any, requirement: str = "be a number") -> int | float:
     """Return the value as a Python int or float; a NumPy float as the decimal that it prints as."""
     if type(value) not in (int, float):
-        value = _unwrap_number(path, value)
+        value = _unwrap_scalar(path, value)
+        if isinstance(value, np.integer | np.floating):
+            # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
+            plain = int if isinstance(value, np.integer) else float
+            value = plain(str(cast("Any", value)))
     if isinstance(value, str) and not isinstance(parse_number(value), str):
         # YAML reads 1e-4 as text, and 0.0001 as a number.
         requirement = f"{requirement}, not text: write {Decimal(value):f}"
@@ -405,7 +398,7 @@ def steps(step: Any, name: str = "step") -> np.ndarray:
         array = np.asarray(step, object)
     if not has_integers(array):
         try:
-            clamped = [_clamp(integer(name, item)) for item in array.flat]
+            clamped = [min(max(integer(name, item), 0), MAX_STEP) for item in array.flat]
         except TypeError:
             message = f"{name} must be an integer or an array of integers, not {short_repr(step)}"
             raise TypeError(message) from None
@@ -413,7 +406,3 @@ def steps(step: Any, name: str = "step") -> np.ndarray:
     if array.dtype != np.uint64:
         array = array.astype(np.int64)
     return np.clip(array, 0, MAX_STEP).astype(np.int32)
-
-
-def _clamp(step: int) -> int:
-    return min(max(step, 0), MAX_STEP)

@@ -38,7 +38,7 @@ def warn(message: str, category: type[Warning] = CurveWarning) -> None:
         return
     frame = sys._getframe(1)
     # Python 3.11 has no `skip_file_prefixes`.
-    while frame.f_back is not None and _package_of(frame) in _SKIPPED_PACKAGES:
+    while frame.f_back is not None and _module_of(frame).partition(".")[0] in _SKIPPED_PACKAGES:
         frame = frame.f_back
     # In this registry Python notes which warnings were shown.
     registry = frame.f_globals.setdefault("__warningregistry__", {})
@@ -59,10 +59,6 @@ def warn_of_small_end(min_lr_ratio: float) -> None:
 
 def _module_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__"))
-
-
-def _package_of(frame: FrameType) -> str:
-    return _module_of(frame).partition(".")[0]
 
 
 @contextmanager

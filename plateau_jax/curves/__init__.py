@@ -1,17 +1,17 @@
 """The kinds of curves.
 
 `serialization` (JSON; a kind registers with its class, `class Cooldown(Curve, kind="cooldown")`),
-`lengths` (percentages and `"rest"`), `averaging_weights`, `curve` (the base class),
-`several_curves` (lists and stacks), `plateau_curve`, `staged_curve`, `derived_curves` (cooldowns,
-continuations and parts), `batch_plan` (schedules of batch sizes), with `scaled_curve` (what
-`BatchPlan.scale` returns).
+`lengths` (percentages and `"rest"`), `curve` (the base class), `several_curves` (lists and stacks),
+`plateau_curve`, `staged_curve`, `derived_curves` (cooldowns, continuations and parts),
+`scaled_curve` (what `BatchPlan.scale` returns).
 
 To add a kind of curve:
 
 1. Write a frozen dataclass, `class Name(Curve, kind="name")`; `derived_curves` has short ones. Its
    fields are the arguments that users write. `__post_init__` checks them, and calls `_freeze` with
    the exact segments, from which everything else follows. Import the module in
-   `plateau_jax/__init__.py`, so that `Curve.from_dict` knows the kind.
+   `plateau_jax/__init__.py`, so that `Curve.from_dict` knows the kind, and describe the kind for
+   the legend of a plot in `plateau_jax/tools/drawing/legend.py`.
 2. In `tests/`, generate it in `tests/support/curves/strategies.py`, with its exact levels in
    `tests/support/numerics/oracle.py`, and add a curve to `tests/support/golden/curves.py`.
 3. If users call it by name, add the name to the `__init__.py` and the `__init__.pyi` of

@@ -1,7 +1,6 @@
 """`Curve`, the base class of every kind of curve."""
 
 import operator
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self, cast, overload
@@ -11,8 +10,8 @@ from numpy.typing import NDArray
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP, Count
-from plateau_jax.curves import averaging_weights, serialization
-from plateau_jax.numerics import exact
+from plateau_jax.curves import serialization
+from plateau_jax.numerics import Level, rounded
 from plateau_jax.table import evaluation, exact_segments, fitting
 from plateau_jax.table.evaluation import PYTHON, Table, WideTable, evaluate
 from plateau_jax.table.exact_segments import ExactSegment
@@ -22,15 +21,14 @@ Step = int | np.integer[Any]
 Steps = NDArray[Any] | Sequence[Any]
 
 
-class Curve(ABC):
+class Curve:
     """A learning-rate curve. Called with a step, it returns a multiplier in [0, 1].
 
         lr(step) = float32(float32(peak) · curve(step))
 
     Build a curve as a `PlateauCurve` or a `StagedCurve`; `cooldown`, `then`, `part` and
-    `BatchPlan.scale` derive new curves from it. Curves are frozen. Curves of one class with the
-    same arguments are equal and have the same hash. The `repr` of a curve is a Python expression
-    that builds it.
+    `BatchPlan.scale` derive new curves from it. Curves are frozen, hashable, and equal if they have
+    the same class and arguments. The `repr` of a curve is a Python expression that builds it.
 
     Every multiplier is a float32 within 0.500000001 units in the last place of the exact curve, 0
     below 2⁻¹²⁶, and has the same bits in NumPy, JAX and PyTorch. Multipliers never rise within a
@@ -40,53 +38,35 @@ class Curve(ABC):
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
     >>> curve([0, 50, 100, 1000])
     array([0. , 0.5, 1. , 0. ], dtype=float32)
-    >>> curve.learning_rate(50, 0.5)
-    0.25
     """
 
     total_steps: int
-    """Number of steps. From this step on the curve keeps its last level; before step 0, its first
-    value."""
+    """Number of steps; from this step on, the curve keeps its last level."""
 
     unit: int | None
-    """Samples or tokens per step, for a curve from `BatchPlan.scale` or derived from one; else
-    None."""
+    """Samples or tokens per step of a curve from `BatchPlan.scale`; else None."""
 
     _exact_segments: tuple[ExactSegment, ...]
     """The segments in exact numbers; the last is the end."""
 
-    _depth: int
-    """Nesting depth of derived curves."""
-
     _kind: ClassVar[str]
     """The value of `"kind"` in `to_dict`."""
 
-    def __init_subclass__(cls, kind: str | None = None) -> None:
-        if kind is None:
-            raise TypeError(
-                f"{cls.__name__} cannot be derived from a curve: write a function that returns the "
-                "curve, or a class that contains it"
-            )
+    def __init_subclass__(cls, kind: str) -> None:
         cls._kind = kind
         serialization.CURVE_CLASSES[kind] = cls
 
-    def _set(self, **attributes: Any) -> None:
-        for name, value in attributes.items():
-            object.__setattr__(self, name, value)
-
-    def _freeze(
-        self, segments: Iterable[ExactSegment], *, depth: int = 0, unit: int | None = None
-    ) -> None:
+    def _freeze(self, segments: Iterable[ExactSegment], unit: int | None = None) -> None:
         """Set what follows from the arguments, which the constructor has checked and set."""
         exact = tuple(segments)
-        self._set(_exact_segments=exact, _depth=depth, unit=unit, total_steps=exact[-1].begin)
+        # Without `vars`, a frozen dataclass allows no assignment.
+        vars(self).update(_exact_segments=exact, total_steps=exact[-1].begin, unit=unit)
 
     @cached_property
     def table(self) -> Table:
         """The curve as a table, for `multiplier` and `stack`: a pytree of int32 arrays.
 
-        The arrays are internal. Their lengths are rounded up to powers of two, so moving a plateau
-        rarely changes a shape.
+        Their lengths are rounded up to powers of two, so moving a plateau rarely changes a shape.
         """
         return evaluation.in_words(self._wide_table)
 
@@ -107,17 +87,10 @@ class Curve(ABC):
     def segments(self) -> tuple[Segment, ...]:
         """The segments that `describe` prints: warmup, plateaus, decays, and the end.
 
-        Each is a named tuple of `first_step`, `last_step` (None for the end), `kind`, `start` and
-        `end`. The last two are the multipliers at its beginning and at its end, float32 numbers.
-
-        >>> from plateau_jax import StagedCurve
-        >>> curve = StagedCurve.wsd(1000, warmup_steps=50, decay_steps="20%")
-        >>> [segment.first_step for segment in curve.segments]
-        [0, 50, 800, 1000]
+        Each is a named tuple of `first_step`, `last_step` (None for the end), `kind`, and the
+        multipliers at its beginning and at its end, `start` and `end`.
         """
         return list_segments(self._exact_segments, self)
-
-    # The values.
 
     @overload
     def __call__(self, step: Step) -> float: ...
@@ -130,12 +103,10 @@ class Curve(ABC):
             step: An integer of any size, or an array of integers of any shape and dtype.
 
         Returns:
-            Multipliers in [0, 1]: a Python float for a single integer, Python's or NumPy's; else an
-            array of dtype float32 and the step's shape.
+            A Python float for a single integer; else an array of dtype float32 and that shape.
 
         Raises:
-            TypeError: A step is not an integer, or is a JAX array: in JAX, evaluate the curve with
-                `optax_schedule` or `multiplier`.
+            TypeError: A step is not an integer, or is a JAX array: use `optax_schedule`.
         """
         if type(step) is int:
             # torch.compile may trace an int as a symbol; `index` turns it into the number itself.
@@ -155,9 +126,7 @@ class Curve(ABC):
 
             lr(step) = float32(float32(peak_value) · curve(step))
 
-        These are the values that `lambda_lr` writes and `optax_schedule` returns. The plain product
-        `peak * curve(step)` differs in the last bit of float32 at many steps, because Python rounds
-        neither the peak nor the product to float32.
+        These are the values that `lambda_lr` writes and `optax_schedule` returns.
 
         Args:
             step: As in a call of the curve.
@@ -167,11 +136,8 @@ class Curve(ABC):
             A Python float or an array, as a call of the curve.
 
         >>> from plateau_jax import PlateauCurve
-        >>> curve = PlateauCurve(1000, warmup_steps=100)
-        >>> curve.learning_rate(100, 3e-4)
+        >>> PlateauCurve(1000, warmup_steps=100).learning_rate(100, 3e-4)
         0.0003000000142492354
-        >>> curve.learning_rate([0, 50, 100], 0.5)
-        array([0.  , 0.25, 0.5 ], dtype=float32)
         """
         multiplier = cast("Any", self(step))
         lr = checks.peak("peak_value", peak_value) * multiplier
@@ -179,57 +145,21 @@ class Curve(ABC):
             return float(lr)
         return lr
 
-    @overload
-    def between(self, step: Step, low: float, high: float) -> float: ...
-    @overload
-    def between(self, step: Steps, low: float, high: float) -> NDArray[np.float32]: ...
-    def between(self, step: Any, low: float, high: float) -> Any:
-        """Return a value at each step: `low` where the multiplier is 0, `high` where it is 1.
-
-            value(step) = float32(low + (high - low)·curve(step))
-
-        The exact value is rounded once, so every machine gets the same bits. Use it for what is not
-        a learning rate, such as the weight of a loss. If `low > high`, the value falls where the
-        curve rises.
-
-        Args:
-            step: As in a call of the curve.
-            low: The value at multiplier 0, any number that float32 can hold.
-            high: The value at multiplier 1, the same.
-
-        Returns:
-            A Python float or an array, as a call of the curve.
-
-        >>> from plateau_jax import PlateauCurve
-        >>> PlateauCurve(100).between([0, 50, 100], 1.0, 0.996)  # the decay of an average
-        array([0.996, 0.998, 1.   ], dtype=float32)
-        """
-        lowest = float(checks.float32("low", low))
-        highest = float(checks.float32("high", high))
-        multipliers = np.asarray(self(step), np.float32)
-        values = exact.values_between(lowest, highest, multipliers)
-        if isinstance(step, int | np.integer):
-            return float(values)
-        return values[()]
-
-    # Derived curves. Their classes derive from this one, so they are looked up by their kinds.
+    # The classes of derived curves derive from this one, so they are looked up by their kinds.
 
     def cooldown(
         self, at: Count, steps: Count, *, to: float = 0.0, shape: str = "1-sqrt"
     ) -> "Curve":
-        """Return a curve that leaves this one at step `at` and falls to `to` in `steps` steps.
+        """Return a curve that leaves this one at step `at` and ends at `to` after `steps` steps.
 
         Before step `at` both curves have the same bits, so a checkpoint that was saved at or before
-        step `at` can be loaded under the new curve.
-
-        With the exact level a at step `at`, b = `to` and x = (step - at)/steps, the level is
+        step `at` can be loaded under the new curve. With the level a at step `at`, b = `to` and
+        x = (step - at)/steps, the level of the default shape is
 
             a + (b - a)·√x
 
-        for "1-sqrt". `StagedCurve` has the equations of the other shapes.
-
-        Sources: cooldowns from a constant learning rate, and 1-sqrt, Hägele et al. 2024
-        (arXiv:2405.18392); linear to 0, Defazio et al. 2023 (arXiv:2310.07831).
+        `StagedCurve` has the equations of the other shapes. Source: Hägele et al. 2024
+        (arXiv:2405.18392).
 
         Args:
             at: First step of the cooldown, at least 0; it may lie past `total_steps`.
@@ -237,18 +167,14 @@ class Curve(ABC):
             to: The level at the end of the cooldown, not above the level at step `at`.
             shape: Any shape of a stage.
 
-        Returns:
-            A curve of `at + steps` steps.
-
         Raises:
             ValueError: A value is out of range; an unknown shape; an exponential or `"t^-P"`
-                cooldown to 0; derived curves nested more than 64 deep.
+                cooldown to 0.
 
         >>> from plateau_jax import PlateauCurve
         >>> stable = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 90)])
-        >>> branch = stable.cooldown(4000, 1000)
-        >>> branch([3999, 4000, 4250, 5000]), branch.total_steps
-        (array([1. , 1. , 0.5, 0. ], dtype=float32), 5000)
+        >>> stable.cooldown(4000, 1000)([3999, 4000, 4250, 5000])
+        array([1. , 1. , 0.5, 0. ], dtype=float32)
         """
         return serialization.CURVE_CLASSES["cooldown"](self, at, steps, to=to, shape=shape)
 
@@ -264,98 +190,42 @@ class Curve(ABC):
             other: The curve that follows, or a mapping that `from_dict` reads.
             scale: Factor for the levels of `other`, above 0 and at most 1.
 
-        Returns:
-            A curve of `self.total_steps + other.total_steps` steps.
-
         Raises:
             ValueError: A `scale` outside (0, 1]; curves with different units.
 
         >>> from plateau_jax import PlateauCurve
         >>> cycle = PlateauCurve(100, warmup_steps=10)
-        >>> restarted = cycle.then(cycle, scale=0.5)
-        >>> restarted([10, 100, 110, 200]), restarted.total_steps
-        (array([1. , 0. , 0.5, 0. ], dtype=float32), 200)
+        >>> cycle.then(cycle, scale=0.5)([10, 100, 110, 200])
+        array([1. , 0. , 0.5, 0. ], dtype=float32)
         """
         return serialization.CURVE_CLASSES["then"](self, other, scale=scale)
 
     def part(self, start: Count = 0, stop: Count | None = None) -> "Curve":
         """Return the steps `start` … `stop` - 1 of this curve, as a curve.
 
-            part(step) = curve(start + step)      for 0 <= step < stop - start
+            part(step) = curve(start + step)      for 0 <= step <= stop - start
 
-        These multipliers have the same bits as those of the curve. After them the part stays at the
-        level of the curve at `stop`; if the curve jumps there, this is the level after the jump.
+        The multipliers have the same bits. After these steps the part stays at its level.
 
         Args:
             start: First step of the part.
             stop: First step after the part; `total_steps` by default.
 
-        Returns:
-            A curve of `stop - start` steps.
-
         Raises:
             ValueError: 0 <= start < stop <= total_steps is false.
 
         >>> from plateau_jax import PlateauCurve
-        >>> cosine = PlateauCurve(1000)
-        >>> half = cosine.part(0, 500)
-        >>> half([0, 250, 500, 900]), half.total_steps
-        (array([1.       , 0.8535534, 0.5      , 0.5      ], dtype=float32), 500)
+        >>> PlateauCurve(1000).part(0, 500)([0, 250, 500, 900])
+        array([1.       , 0.8535534, 0.5      , 0.5      ], dtype=float32)
         """
         return serialization.CURVE_CLASSES["part"](self, start, stop)
-
-    def merge_weights(
-        self,
-        steps: Sequence[int] | NDArray[np.integer[Any]],
-        *,
-        mean_of: int | Sequence[int] | NDArray[np.integer[Any]] | None = None,
-    ) -> NDArray[np.float64]:
-        """Return weights that turn checkpoints of a constant learning rate into a cooldown.
-
-        Train at the level of step `steps[0]`, and save checkpoints θ₀, …, θ_k after `steps[0]`, …,
-        `steps[k]` updates. Their weighted mean Σ c_j θ_j, which `torch_bridge.Checkpoints.merge`
-        computes, approximates the model that a run under this curve would end with:
-
-            w_j = mean of curve(steps[j-1]), …, curve(steps[j] - 1), divided by curve(steps[0])
-            c₀ = 1 - w₁,    c_j = w_j - w_{j+1},    c_k = w_k
-
-        A checkpoint may instead contain the mean of the weights after each of the last `mean_of`
-        updates, a block. If block j begins at step b_j, w_j = curve(b_j) / curve(b₀).
-
-        Source: WSM, Tian et al. 2025 (arXiv:2507.17634).
-
-        Args:
-            steps: The number of updates before each checkpoint: increasing integers, at least two,
-                or one with `mean_of`. The curve must not rise from the first to the last of them.
-            mean_of: If the checkpoints contain means, the number of updates in each block, or one
-                number for each checkpoint. Each block begins where the one before it ends. The
-                first one begins at or before the cooldown, and the last one ends at or after it.
-
-        Returns:
-            Weights of dtype float64 and shape (k + 1,), of which none is negative, and whose sum is
-            exactly 1.
-
-        >>> from plateau_jax import StagedCurve
-        >>> stable = StagedCurve([(100, 1.0), (900,)])
-        >>> branch = stable.cooldown(600, 400, shape="linear")
-        >>> branch.merge_weights([600, 700, 800, 900, 1000])
-        array([0.12375, 0.25   , 0.25   , 0.25   , 0.12625])
-        >>> branch.merge_weights([600, 700, 800, 900, 1000], mean_of=100)
-        array([0.  , 0.25, 0.25, 0.25, 0.25])
-        """
-        if mean_of is None:
-            return averaging_weights.weights(self._exact_segments, self, steps)
-        return averaging_weights.weights_of_means(self._exact_segments, self, steps, mean_of)
-
-    # Comparison.
 
     def same_until(self, other: "AnyCurve", step: int) -> bool:
         """Return True if both curves have the same multiplier at every step below `step`.
 
         If so, a run that was saved under one of them at or before `step` can resume under the
-        other (with a clock, before `step`). Levels are equal if they agree to 60 digits. Segments
-        are equal if they are flat and have the same level, or if they have the same first step,
-        length, shape and levels.
+        other (with a clock, before `step`). Moving segments count as equal only if they have the
+        same first step, length, shape and levels.
 
         Args:
             other: The curve to compare with, or a mapping that `from_dict` reads.
@@ -363,9 +233,8 @@ class Curve(ABC):
 
         >>> from plateau_jax import PlateauCurve
         >>> curve = PlateauCurve(1000, warmup_steps=100)
-        >>> branch = curve.cooldown(500, 100)
-        >>> curve.same_until(branch, 500), curve.same_until(branch, 502)
-        (True, False)
+        >>> curve.same_until(curve.cooldown(500, 100), 500)
+        True
         """
         step = checks.at_least("step", step, 0)
         difference = self.first_difference(other)
@@ -379,13 +248,12 @@ class Curve(ABC):
 
         >>> from plateau_jax import PlateauCurve
         >>> curve = PlateauCurve(1000, warmup_steps=100)
-        >>> curve.first_difference(curve.cooldown(500, 100)), curve.first_difference(curve)
-        (501, None)
+        >>> curve.first_difference(curve.cooldown(500, 100))
+        501
         """
         other = as_curve("other", other)
         for step, after in exact_segments.differences(self._exact_segments, other._exact_segments):
-            has_equal_levels = self._level_at(step) == other._level_at(step)
-            if not has_equal_levels or self(step) != other(step):
+            if self._level_at(step) != other._level_at(step) or self(step) != other(step):
                 return step
             # Different segments may agree at their first step: a cooldown starts on the curve that
             # it leaves.
@@ -393,21 +261,53 @@ class Curve(ABC):
                 return step + 1
         return None
 
-    def _level_at(self, step: int) -> exact.Level:
-        return exact.rounded(exact_segments.segment_at(self._exact_segments, step).at(step))
+    def _level_at(self, step: int) -> Level:
+        return rounded(exact_segments.segment_at(self._exact_segments, step).at(step))
 
-    # Text and pictures. Drawing and export are tools, which are imported when they are used.
+    # Tools, which are imported when they are called.
+
+    def merge_weights(
+        self, steps: Steps, *, mean_of: Step | Steps | None = None
+    ) -> NDArray[np.float64]:
+        """Return weights that turn checkpoints of a constant learning rate into a cooldown.
+
+        Train at the level of step `steps[0]`, and save checkpoints θ₀, …, θ_k after `steps[0]`, …,
+        `steps[k]` updates. Their mean Σ c_j θ_j, which `torch_bridge.Checkpoints.merge` computes,
+        approximates the model at the end of this curve (WSM, Tian et al. 2025, arXiv:2507.17634):
+
+            w_j = mean of curve(steps[j-1]), …, curve(steps[j] - 1), divided by curve(steps[0])
+            c₀ = 1 - w₁,    c_j = w_j - w_{j+1},    c_k = w_k
+
+        A checkpoint may instead contain the mean of the weights after each of the last `mean_of`
+        updates, a block. If block j begins at step b_j, w_j = curve(b_j) / curve(b₀).
+
+        Args:
+            steps: The number of updates before each checkpoint: increasing integers, at least two,
+                or one with `mean_of`. The curve must not rise from the first to the last of them.
+            mean_of: The number of updates in each block, or in all of them. Each begins where the
+                one before it ends, and together they contain the cooldown.
+
+        Returns:
+            Weights at least 0 with the sum 1, of dtype float64 and shape (k + 1,).
+
+        >>> from plateau_jax import StagedCurve
+        >>> stable = StagedCurve([(100, 1.0), (900,)])
+        >>> branch = stable.cooldown(600, 400, shape="linear")
+        >>> branch.merge_weights([600, 700, 800, 900, 1000], mean_of=100)
+        array([0.  , 0.25, 0.25, 0.25, 0.25])
+        """
+        from plateau_jax.tools.averaging_weights import merge_weights
+
+        return merge_weights(self, steps, mean_of)
 
     def describe(self) -> str:
-        """Return a table of the segments as text: steps, kind, and level at both ends.
+        """Return a table of the segments as text.
 
         >>> from plateau_jax import PlateauCurve
-        >>> print(PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]).describe())
+        >>> print(PlateauCurve(1000, warmup_steps=100).describe())
         first step  last step  kind                 from          to
                  0         99  linear warmup           0           1
-               100        549  cosine decay            1    0.308658
-               550        729  plateau          0.308658    0.308658
-               730        999  cosine decay     0.308658           0
+               100        999  cosine decay            1           0
               1000          …  end                     0           0
         """
         from plateau_jax.tools.drawing.segment_table import segment_table
@@ -415,70 +315,35 @@ class Curve(ABC):
         return segment_table(self.segments).as_text()
 
     def plot(self, *, peak_value: float = 1.0, ax: Any = None) -> Any:
-        """Plot the learning rate, peak_value · curve(step), against the step. Needs matplotlib.
+        """Plot the learning rate against the step, as `plateau_jax.plot` does."""
+        from plateau_jax.tools.drawing import plots
 
-        Warmup and plateaus are shaded. `plateau_jax.plot` draws several curves into one plot.
-
-        Args:
-            peak_value: The peak learning rate, by which the curve is multiplied.
-            ax: The matplotlib Axes to draw into; the current ones by default. Limits that you set
-                are kept.
-
-        Returns:
-            The Axes.
-
-        >>> from plateau_jax import PlateauCurve
-        >>> ax = PlateauCurve(1000, warmup_steps=100).plot(peak_value=3e-4)
-        >>> ax.get_xlabel(), ax.get_ylabel()
-        ('step', 'learning rate')
-        """
-        from plateau_jax.tools.drawing import axes
-
-        return axes.draw([self._to_draw()], peak_value, ax)
-
-    def _to_draw(self) -> Any:
-        from plateau_jax.tools.drawing.sampling import CurveToDraw
-
-        phrases = self._legend_phrases()
-        if self._depth == 0:  # derived curves name their last step in a phrase already
-            phrases = [checks.plural(self.total_steps, "step"), *phrases]
-        return CurveToDraw(self._exact_segments, self, phrases)
-
-    @abstractmethod
-    def _legend_phrases(self) -> list[str]:
-        """Describe this curve for a plot's legend, in parts, without its number of steps."""
+        return plots.plot(self, peak_value=peak_value, ax=ax)
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: a plot and the table of `describe`, without matplotlib."""
         from plateau_jax.tools.drawing import notebook
 
-        return notebook.html(self._exact_segments, self, type(self).__name__, repr(self))
+        return notebook.html(self)
 
     def to_source(self, peak_value: float | None = None) -> str:
-        """Return the text of a Python file that computes this curve without this library.
+        """Return the text of a Python file that computes this curve, and needs only Python 3.9.
 
-        It defines two functions, which return the same bits at every step, and needs Python 3.9 and
-        nothing else:
-
-            multiplier(step) = curve(step)
-            learning_rate(step, peak) = curve.learning_rate(step, peak)
+        Its functions `multiplier(step)` and `learning_rate(step, peak)` return the bits of the
+        curve.
 
         Args:
-            peak_value: The default of the argument `peak` of `learning_rate`: 0, or at least
-                2⁻¹²⁶. Without it `peak` has no default.
+            peak_value: The default of the argument `peak` of `learning_rate`, if it has one.
 
         >>> from plateau_jax import PlateauCurve
-        >>> source = PlateauCurve(1000, warmup_steps=100).to_source()
         >>> schedule = {}
-        >>> exec(source, schedule)
-        >>> schedule["multiplier"](50), schedule["learning_rate"](50, 3e-4)
-        (0.5, 0.0001500000071246177)
+        >>> exec(PlateauCurve(1000, warmup_steps=100).to_source(), schedule)
+        >>> schedule["learning_rate"](50, 3e-4)
+        0.0001500000071246177
         """
         from plateau_jax.tools.export.source import python_source
 
         return python_source(self, peak_value)
-
-    # Descriptions and pickles.
 
     def to_dict(self) -> Mapping[str, Any]:
         """Return kind and arguments as plain JSON values."""
@@ -498,20 +363,15 @@ class Curve(ABC):
             TypeError, ValueError: The kind or an argument is missing, unknown or wrong. The message
                 names it by its path, as in `curve.stages[1].to`.
 
-        >>> from plateau_jax import Curve, PlateauCurve
-        >>> curve = PlateauCurve(1000).cooldown(500, 100)
-        >>> Curve.from_dict(curve.to_dict()) == curve
-        True
+        >>> from plateau_jax import Curve
         >>> stages = [["2%", 1.0], ["rest"], ["20%", 0.0, "1-sqrt"]]  # as in a YAML file
         >>> curve = Curve.from_dict({"kind": "staged", "total_steps": 10_000, "stages": stages})
-        >>> curve([100, 200, 8000, 10_000])
-        array([0.5, 1. , 1. , 0. ], dtype=float32)
         """
         return serialization.curve_from_dict(cls, arguments)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Pickles and copies contain only the arguments, from which the rest is computed. They are
-        # plain values, so `torch.load(weights_only=True)` needs to allow no other class.
+        # Pickles and copies contain only the arguments, as plain values, so that
+        # `torch.load(weights_only=True)` needs to allow no other class.
         return serialization.plain_arguments_of(self)
 
 
@@ -529,11 +389,7 @@ AnyCurve = Curve | Mapping[str, Any]
 
 
 def as_curve(path: checks.Path | str, value: Any) -> Curve:
-    """Return a curve as it is, and build the curve that a mapping describes.
-
-    Raises:
-        TypeError: The value is neither; or as `Curve.from_dict`, with the path of the value.
-    """
+    """Return a curve as it is, and build the curve that a mapping describes."""
     if isinstance(value, Curve):
         return value
     if not isinstance(value, Mapping):

@@ -7,8 +7,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP, Message
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import Curve, as_curve
-from plateau_jax.curves.serialization import MAX_DEPTH
-from plateau_jax.numerics.exact import as_level, nearest_float32, rounded
+from plateau_jax.numerics import as_level, nearest_float32, rounded
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
@@ -47,17 +46,13 @@ class Cooldown(Curve, kind="cooldown"):
             raise ValueError(checks.must("to", to, too_high))
         known_shapes.check_defined("shape", shape, "cooldown", start, end)
 
-        self._set(curve=curve, at=at, steps=steps, to=to, shape=shape)
+        vars(self).update(curve=curve, at=at, steps=steps, to=to, shape=shape)
         cooldown = ExactSegment("cooldown", at, steps, start, end, shape)
         segments = [*_segments_until(curve, at), cooldown, flat_segment("end", at + steps, 0, end)]
-        self._freeze(segments, depth=depth_above(curve), unit=curve.unit)
+        self._freeze(segments, curve.unit)
         if start == 0:
             advice = "Begin the cooldown at a step at which the curve is above 0"
             warn(Message("at", f" = {at}: the learning rate is 0 there already. {advice}"))
-
-    def _legend_phrases(self) -> list[str]:
-        cooldown = f"{self.shape} cooldown {self.at}–{self.total_steps} to {self.to:g}"
-        return [*self.curve._legend_phrases(), cooldown]
 
     def __repr__(self) -> str:
         arguments = f"{self.at}, {self.steps}, to={self.to!r}, shape={self.shape!r}"
@@ -98,24 +93,13 @@ class Then(Curve, kind="then"):
             total = f"{first} + {other.total_steps}"
             raise ValueError(f"total_steps = {total} must be at most 2**31 - 1 = {MAX_STEP}")
 
-        self._set(curve=curve, other=other, scale=scale)
+        vars(self).update(curve=curve, other=other, scale=scale)
         factor = as_level(scale)
         segments = [
             *curve._exact_segments[:-1],
             *(segment.shifted(first, factor) for segment in other._exact_segments),
         ]
-        self._freeze(segments, depth=depth_above(curve, other), unit=_common_unit(curve, other))
-
-    def _legend_phrases(self) -> list[str]:
-        phrases = self.curve._legend_phrases()
-        # Only new phrases: a restart of the same curve would repeat all of them.
-        new = [phrase for phrase in self.other._legend_phrases() if phrase not in phrases]
-        then = f"then {self.curve.total_steps}–{self.total_steps}"
-        if self.scale != 1:
-            then += f" × {self.scale:g}"
-        if new:
-            then += f": {', '.join(new)}"
-        return [*phrases, then]
+        self._freeze(segments, _common_unit(curve, other))
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
@@ -139,26 +123,15 @@ class Part(Curve, kind="part"):
             stop = checks.count("stop", self.stop, 1, total)
         start = checks.count("start", self.start, 0, stop - 1)
 
-        self._set(curve=curve, start=start, stop=stop)
+        vars(self).update(curve=curve, start=start, stop=stop)
         cut = cut_segments(curve._exact_segments, start, stop)
         segments = [segment._replace(begin=segment.begin - start) for segment in cut]
         level = segment_at(curve._exact_segments, stop).at(stop)
         segments.append(flat_segment("end", stop - start, 0, level))
-        self._freeze(segments, depth=depth_above(curve), unit=curve.unit)
-
-    def _legend_phrases(self) -> list[str]:
-        return [*self.curve._legend_phrases(), f"steps {self.start}–{self.stop}"]
+        self._freeze(segments, curve.unit)
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.part({self.start}, {self.stop})"
-
-
-def depth_above(*curves: Curve) -> int:
-    """Return the depth of a curve that is derived from these curves."""
-    depth = 1 + max(curve._depth for curve in curves)
-    if depth > MAX_DEPTH:
-        raise ValueError(f"derived curves are nested {depth} deep; at most {MAX_DEPTH} may be")
-    return depth
 
 
 def _common_unit(curve: Curve, other: Curve) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 from plateau_jax.arguments.checks import A_COUNT, MAX_STEP, Message, Path, count, must, plural
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.numerics.exact import scaled
+from plateau_jax.numerics import percent_of
 
 _REST = "rest"
 
@@ -19,8 +19,7 @@ def _is_percentage(value: Any) -> TypeGuard[str]:
 def _percentage_in_steps(path: Path | str, written: str, total_steps: int) -> int:
     """Return a percentage of the total such as "2%", rounded down; warn if that leaves no step."""
     percentage = _parse_percentage(path, written)
-    # In decimals: 32.3 % of 1000 is 323, but floats give 322.
-    steps = int(scaled(Decimal(total_steps), percentage) // 100)
+    steps = percent_of(total_steps, percentage)
     if percentage and not steps:
         text = f" = {written!r} of {plural(total_steps, 'step')} rounds down to 0"
         warn(Message(path, f"{text}. Write a larger percentage, or a number of steps"))

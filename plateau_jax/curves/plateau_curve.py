@@ -22,8 +22,7 @@ from plateau_jax.arguments.checks import (
 from plateau_jax.arguments.curve_warning import warn, warn_of_small_end
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps
-from plateau_jax.numerics import exact
-from plateau_jax.numerics.exact import Level, as_level
+from plateau_jax.numerics import Level, as_level, percent_of
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, flat_segment
@@ -37,9 +36,8 @@ WarmupShape = Literal["linear", "cosine"]
 class PlateauCurve(Curve, kind="plateau"):
     """A learning-rate curve with warmup, cosine decay and plateaus.
 
-    Called with a step, it returns a multiplier, which rises to 1 during the warmup, then falls to
-    `min_lr_ratio` at `total_steps`. On a plateau it stays at the level that it has reached. After
-    the plateau the decay continues. The learning rate is the peak times the multiplier.
+    The multiplier rises to 1 during the warmup, then falls to `min_lr_ratio` at `total_steps`. On a
+    plateau it stays at the level that it has reached; after the plateau the decay continues.
 
     With W = `warmup_steps`, N = `total_steps` - W, r = `min_lr_ratio` and i = `init_lr_ratio`, the
     warmup (step < W) is one of
@@ -68,19 +66,14 @@ class PlateauCurve(Curve, kind="plateau"):
     From `total_steps` on the multiplier is r; before step 0 it is that of step 0. P is a decimal
     from 0.05 to 20, as in `"1-x^2"`. Without a warmup, `init_lr_ratio` has no effect.
 
-    For warmup–stable–decay, let the plateau start at 0 %, as in
-    `PlateauCurve(total, warmup_steps=w, plateaus=[(0, 80)])`, or use `StagedCurve.wsd`, whose
-    percentages are of all steps.
+    For warmup–stable–decay, use `StagedCurve.wsd`, or let the plateau start at 0 %.
 
     Sources: linear warmup, Goyal et al. 2017 (arXiv:1706.02677); half-cosine decay, SGDR,
     Loshchilov & Hutter 2017 (arXiv:1608.03983); linear decay to 0, Defazio et al. 2023
-    (arXiv:2310.07831) and, for language models, Bergsma et al. 2025 (arXiv:2502.15938);
-    warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al. 2024
-    (arXiv:2405.18392).
+    (arXiv:2310.07831); 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392).
 
     Every percentage and ratio is read as the decimal that you write: 32.3 % of 1000 is 323, not 322
-    as in floating point. A number of steps may be text: `"10000"`, or with a letter, `"10k"`;
-    `"1.5M"` is 1,500,000 and `"2B"` 2·10⁹. The curve stores the integer.
+    as in floating point. A number of steps may be text: `"10k"`, `"1.5M"` or `"2B"`.
 
     Args:
         total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.
@@ -102,13 +95,10 @@ class PlateauCurve(Curve, kind="plateau"):
             decay; an unknown shape.
 
     Warns:
-        CurveWarning: Percentages look like fractions: all are at most 1, and one lies between 0 and
-            1. A duration or a warmup above 0 % rounds to no step. `min_lr_ratio` is above 0 and
-            below 1e-4, and so looks like a learning rate.
+        CurveWarning: Percentages look like fractions of 1. A duration or a warmup above 0 % rounds
+            to no step. `min_lr_ratio` is above 0 and below 1e-4, and so looks like a learning rate.
 
     >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
-    >>> curve(100), curve(1000)
-    (1.0, 0.10000000149011612)
     >>> curve([0, 50, 550, 700, 5000])
     array([0.        , 0.5       , 0.37779245, 0.37779245, 0.1       ],
           dtype=float32)
@@ -145,7 +135,7 @@ class PlateauCurve(Curve, kind="plateau"):
         in_percent = _check_percentages(plateaus)
         in_steps = _check_absolute(absolute_plateaus, warmup)
         lowest = ratio("min_lr_ratio", min_lr_ratio)
-        self._set(
+        vars(self).update(
             total_steps=total,
             warmup_steps=warmup,
             plateaus=tuple(sorted(in_percent)),
@@ -161,27 +151,6 @@ class PlateauCurve(Curve, kind="plateau"):
 
         _warn_of_small_plateaus(in_percent, total - warmup)
         warn_of_small_end(lowest)
-
-    def _legend_phrases(self) -> list[str]:
-        warmup = "no warmup"
-        if self.warmup_steps:
-            rise = f"{self.warmup_shape} warmup from {self.init_lr_ratio:g}"
-            warmup = f"{rise} over {plural(self.warmup_steps, 'step')}"
-        decay = f"{self.decay_shape} decay to {self.min_lr_ratio:g}"
-        return [warmup, decay, *self._plateau_phrases()]
-
-    def _plateau_phrases(self) -> list[str]:
-        count = len(self.plateaus) + len(self.absolute_plateaus)
-        if count == 0:
-            return ["no plateau"]
-        if count > 2:
-            return [f"{count} plateaus"]
-        phrases: list[str] = []
-        for start, duration in self.plateaus:
-            phrases.append(f"plateau {start:g}–{start + duration:g} %")
-        for start, length in self.absolute_plateaus:
-            phrases.append(f"plateau {start}–{start + length}")
-        return phrases
 
 
 def _exact_segments(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Iterator[ExactSegment]:
@@ -261,8 +230,8 @@ def place_plateaus(
         placed.append(_Plateau(first, length, ("absolute_plateaus", index), pair))
     for index, pair in enumerate(plateaus):
         start, duration = pair
-        first = warmup_steps + exact.percent_of(after_warmup, start)
-        length = exact.percent_of(after_warmup, duration)
+        first = warmup_steps + percent_of(after_warmup, as_level(start))
+        length = percent_of(after_warmup, as_level(duration))
         placed.append(_Plateau(first, length, ("plateaus", index), pair))
     placed.sort()
 
@@ -299,7 +268,7 @@ def _warn_of_small_plateaus(plateaus: Sequence[tuple[float, float]], after_warmu
         warn(Message("plateaus", f" = {short_repr(sorted(plateaus))} {text}"))
         return
     for _, duration in plateaus:
-        if duration and not exact.percent_of(after_warmup, duration):
+        if duration and not percent_of(after_warmup, as_level(duration)):
             text = f"a duration of {duration} % of {plural(after_warmup, 'step')} rounds down to 0"
             advice = "Write a longer one, or absolute_plateaus in steps"
             warn(Message("plateaus", f": {text}. {advice}"))

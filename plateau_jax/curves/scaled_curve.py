@@ -9,8 +9,7 @@ from typing import Any, final
 
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve, as_curve
-from plateau_jax.curves.derived_curves import depth_above
-from plateau_jax.numerics.exact import Level, as_level, as_written, nearest_power
+from plateau_jax.numerics import Level, as_level, nearest_power
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.table.exact_segments import (
     ExactSegment,
@@ -62,13 +61,8 @@ class ScaledCurve(Curve, kind="scaled"):
         if max(factors) > 1:
             _check_levels(segments, reference)
 
-        self._set(curve=curve, pairs=pairs, reference=reference, exponent=exponent)
-        self._freeze(segments, depth=depth_above(curve), unit=unit)
-
-    def _legend_phrases(self) -> list[str]:
-        batches = [batch for _, batch in self.pairs]
-        scaled = f"scaled for batches of {min(batches)}–{max(batches)}"
-        return [*self.curve._legend_phrases(), scaled]
+        vars(self).update(curve=curve, pairs=pairs, reference=reference, exponent=exponent)
+        self._freeze(segments, unit)
 
     def __repr__(self) -> str:
         options = f"reference={self.reference}, exponent={self.exponent!r}"
@@ -124,7 +118,7 @@ def _scaled_segments(
 
 def _factor(batch_size: int, reference: int, exponent: float) -> float:
     """Return the float64 nearest to (batch/reference)^exponent."""
-    factor = nearest_power(Fraction(batch_size, reference), as_written(exponent))
+    factor = nearest_power(Fraction(batch_size, reference), Fraction(as_level(exponent)))
     # Outside these limits, the arguments are surely a mistake.
     if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
         nearer = f"be nearer to the batch size {checks.short_repr(batch_size)}"

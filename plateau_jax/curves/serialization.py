@@ -11,9 +11,6 @@ from typing import Any, cast
 from plateau_jax.arguments.checks import Message, Path, message_of, must, short_repr
 from plateau_jax.saved_states.formats import DIFFERENT_VERSION, arguments_of
 
-MAX_DEPTH = 64
-"""The greatest nesting depth of derived curves."""
-
 CURVE_CLASSES: dict[str, type[Any]] = {}
 """The class of each kind."""
 
@@ -39,25 +36,17 @@ def _to_plain_value(value: Any) -> Any:
     return value
 
 
-def describes_curve(value: Any) -> bool:
-    """Return True for a description of a curve, False for a mapping from names to curves."""
-    return isinstance(value, Mapping) and isinstance(cast("Any", value).get("kind"), str)
-
-
-def curve_from_dict(cls: type[Any], description: Any, path: Path = (), depth: int = 0) -> Any:
+def curve_from_dict(cls: type[Any], description: Any, path: Path = ()) -> Any:
     """Build the curve that `curve_to_dict` or a configuration file describes.
 
     Args:
         cls: The class that the curve must have; `Curve` accepts any.
         description: The kind and the arguments of the curve.
         path: The path of this curve, for messages.
-        depth: The number of curves that this one is nested in.
     """
     if not isinstance(description, Mapping):
         requirement = "be a mapping, as to_dict returns it"
         raise TypeError(must(path or "arguments", description, requirement))
-    if depth > MAX_DEPTH:
-        raise ValueError(f"derived curves are nested more than {MAX_DEPTH} deep")
 
     values = dict(cast("Mapping[str, Any]", description))
     curve_class = _class_of_kind(values, path)
@@ -66,7 +55,7 @@ def curve_from_dict(cls: type[Any], description: Any, path: Path = (), depth: in
         raise ValueError(Message((), mismatch).within(path))
     for name in NESTED:
         if name in values and type(values[name]) not in CURVE_CLASSES.values():
-            values[name] = curve_from_dict(object, values[name], (*path, name), depth + 1)
+            values[name] = curve_from_dict(object, values[name], (*path, name))
     return build(curve_class, values, path)
 
 

@@ -25,7 +25,7 @@ from plateau_jax.arguments.checks import (
 from plateau_jax.arguments.curve_warning import suppress_warnings, warn, warn_of_small_end
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps, lengths_in_steps
-from plateau_jax.numerics import exact
+from plateau_jax.numerics import Level, as_level
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, flat_segment
@@ -58,11 +58,9 @@ class Stage(NamedTuple):
 class StagedCurve(Curve, kind="staged"):
     """A learning-rate curve made of stages, each of which begins where the previous one ended.
 
-    `StagedCurve.wsd` builds the stages of warmup-stable-decay, and `StagedCurve.through` those of
-    straight lines through points.
-
-    Levels are fractions of the peak. In a stage from level a to level b over L steps, the level
-    after j steps is, with x = j/L,
+    `StagedCurve.wsd` builds the stages of warmup-stable-decay, `StagedCurve.through` straight lines
+    through points. Levels are fractions of the peak. In a stage from level a to level b over L
+    steps, the level after j steps is, with x = j/L,
 
         "linear"         a + (b - a)·x
         "cosine"         a + (b - a)·(1 - cos πx)/2
@@ -73,30 +71,24 @@ class StagedCurve(Curve, kind="staged"):
         "t^-P"           t^(-P), t = a^(-1/P)·(1-x) + b^(-1/P)·x, for levels above 0
 
     Write P as a decimal: `"1-x^2"`, `"(1-x)^0.9"`, or `"t^-0.5"`, the inverse square root. P lies
-    in [0.05, 20]; for `"t^-P"` it lies in [0.25, 4]. Spellings of the same number are equivalent:
-    `"1-x^0.50"` is `"1-x^0.5"`, which is `"1-sqrt"`; `"1-x^1"` and `"(1-x)^1"` are `"linear"`.
+    in [0.05, 20]; for `"t^-P"` it lies in [0.25, 4]. Spellings of the same shape are equivalent:
+    `"1-x^0.50"` is `"1-sqrt"`.
 
-    A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. For both,
-    `shape` has no effect. After the last stage the curve stays at the last level; before step 0 its
-    multiplier is that of step 0.
-
-    Sources: warmup-stable-decay, MiniCPM, Hu et al. 2024 (arXiv:2404.06395); 1-sqrt, Hägele et al.
-    2024 (arXiv:2405.18392); restarts, SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
-
-    If you pass `total_steps`, a length may be a percentage of it, such as `"2%"`, which is rounded
-    down. One length may be `"rest"`: the steps that the other stages leave. A number of steps may
-    be text such as `"10k"`, as in `PlateauCurve`. The curve stores the lengths in steps.
-
+    A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. After the
+    last stage the curve stays at the last level; before step 0 its multiplier is that of step 0.
     Every level and percentage is read as the decimal that you write.
+
+    Sources: 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392); restarts, SGDR, Loshchilov & Hutter 2017
+    (arXiv:1608.03983).
 
     Args:
         stages: A sequence of tuples (steps,), (steps, to) or (steps, to, shape): a stage reaches
-            the level `to`, in [0, 1], after `steps` steps. The steps of all stages add up to 1 …
-            2³¹ - 1. The curve stores each stage as a named tuple (steps, to, shape), with None for
-            `to` and `"linear"` for `shape` if you leave them out.
+            the level `to`, in [0, 1], after `steps` steps, 1 … 2³¹ - 1 in all. The curve stores
+            each stage as a named tuple (steps, to, shape), `(steps, None, "linear")` for (steps,).
+            With `total_steps`, a number of steps may be a percentage of it, such as `"2%"`, which
+            is rounded down, and one may be `"rest"`, the steps that the other stages leave.
         start: The level at step 0, 0 to 1.
-        total_steps: The number of steps of all stages together. Their lengths must add up to it.
-            Needed for percentages and `"rest"`.
+        total_steps: The number of steps of all stages together.
 
     Raises:
         ValueError: A value is out of range; lengths that do not add up to `total_steps`; a
@@ -104,15 +96,12 @@ class StagedCurve(Curve, kind="staged"):
             `"t^-P"` stage from or to 0.
 
     Warns:
-        CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels look
-            like learning rates. A percentage above 0 rounds to no step.
+        CurveWarning: Every level is 0, or below 0.01 like a learning rate. A percentage above 0
+            rounds to no step.
 
     >>> curve = StagedCurve([(100, 1.0), (800,), (100, 0.0, "1-sqrt")])
     >>> curve([0, 50, 100, 899, 925, 1000])
     array([0. , 0.5, 1. , 1. , 0.5, 0. ], dtype=float32)
-    >>> stairs = StagedCurve([(30,), (0, 0.1), (30,), (0, 0.01), (30,)], start=1.0)
-    >>> stairs([0, 30, 60]), stairs.total_steps
-    (array([1.  , 0.1 , 0.01], dtype=float32), 90)
     >>> stages = [("2%", 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
     >>> [stage.steps for stage in StagedCurve(stages, total_steps=10_000).stages]
     [200, 7800, 2000]
@@ -131,7 +120,7 @@ class StagedCurve(Curve, kind="staged"):
         start: float = 0.0,
         total_steps: Count | None = None,
     ) -> None:
-        self._set(stages=_check_stages(stages, total_steps), start=ratio("start", start))
+        vars(self).update(stages=_check_stages(stages, total_steps), start=ratio("start", start))
         self.__post_init__()
 
     @classmethod
@@ -156,10 +145,7 @@ class StagedCurve(Curve, kind="staged"):
             r                     after that
 
         The third line is for the default shape of the decay, `"1-sqrt"`; the class has the
-        equations of the others. The curve has three stages:
-        `[(W, 1.0), (N - D - W,), (D, r, decay_shape)]`.
-
-        Source: MiniCPM, Hu et al. 2024 (arXiv:2404.06395).
+        equations of the others. Source: MiniCPM, Hu et al. 2024 (arXiv:2404.06395).
 
         Args:
             total_steps: Number of steps of the whole curve, 1 to 2³¹ - 1.
@@ -173,7 +159,7 @@ class StagedCurve(Curve, kind="staged"):
                 first update changes nothing; with `1 / (W + 1)` the warmup is (step + 1)/(W + 1).
 
         Returns:
-            A curve of `total_steps` steps. For more stages, write the stages yourself.
+            `StagedCurve([(W, 1.0), (N - D - W,), (D, r, decay_shape)], start=s)`.
 
         Raises:
             ValueError: A value is out of range; warmup and decay are longer than `total_steps`
@@ -197,9 +183,7 @@ class StagedCurve(Curve, kind="staged"):
         lowest = ratio("min_lr_ratio", min_lr_ratio)
         shape = known_shapes.canonical_shape("decay_shape", decay_shape, known_shapes.SHAPES)
         if decay:
-            known_shapes.check_defined(
-                "decay_shape", shape, "decay", exact.Level(1), exact.as_level(lowest)
-            )
+            known_shapes.check_defined("decay_shape", shape, "decay", Level(1), as_level(lowest))
 
         warn_of_small_end(lowest)
         stable = total - warmup - decay
@@ -215,13 +199,11 @@ class StagedCurve(Curve, kind="staged"):
 
         At every point the curve is the float32 nearest to the level. So a table, or any function f
         of the step, becomes a curve: `through([(s, f(s)) for s in range(0, n + 1, k)])`. If f is
-        smooth, the curve is at most k²·max∣f″∣/8 away from f between the points.
+        smooth, the curve is at most k²·max∣f″∣/8 away from f between the points. Two points at one
+        step make a jump to the second.
 
-        Each pair of neighboring points is one stage. Two points at the same level make a plateau.
-        Two points at one step make a jump to the second; of more than two, the last one counts.
-
-        A curve of 10,000 points takes about 0.2 seconds to build, and a curve of a million points
-        about 20 seconds and 1.3 GB. Records and states contain all points.
+        A curve of a million points takes about 20 seconds to build, and 1.3 GB. Records and states
+        contain all points.
 
         Args:
             points: At least two pairs of a step and a level in [0, 1]: a sequence, an iterator such
@@ -233,8 +215,7 @@ class StagedCurve(Curve, kind="staged"):
             A curve with one stage fewer than there are points.
 
         Warns:
-            CurveWarning: Every level is 0. The highest level is above 0 and below 0.01: the levels
-                look like learning rates.
+            CurveWarning: Every level is 0, or below 0.01 like a learning rate.
 
         >>> curve = StagedCurve.through([(0, 0.0), (500, 1.0), (8_000, 0.7), (10_000, 0.0)])
         >>> curve([0, 250, 500, 8000, 9000, 10_000])
@@ -252,15 +233,14 @@ class StagedCurve(Curve, kind="staged"):
 
         # Without __init__: the points are checked already, and checking a million stages is slow.
         curve = object.__new__(cls)
-        curve._set(stages=tuple(stages), start=start)
+        vars(curve).update(stages=tuple(stages), start=start)
         with suppress_warnings():  # they would name stages, which the user did not write
             curve.__post_init__()
 
         highest = max(level for _, level in checked)
         if highest == 0:
             warn(Message("points", " have no level above 0, so the curve is 0 at every step"))
-        elif highest < 0.01:
-            warn(_levels_like_lrs("points", highest))
+        _warn_of_low_levels("points", highest)
         return curve
 
     def __post_init__(self) -> None:
@@ -272,32 +252,25 @@ class StagedCurve(Curve, kind="staged"):
             if total > MAX_STEP:
                 advice = checks.advice_about_tokens(total)
             raise ValueError(Message("stages", f" add up to {total} steps, {limits}{advice}"))
-        self._freeze(_exact_segments(stages, exact.as_level(self.start)))
+        self._freeze(_exact_segments(stages, as_level(self.start)))
 
         highest = max(self.start, *(stage.to or 0 for stage in stages))
         if highest == 0:
             problem = " = 0 and no stage rises, so the curve is 0 at every step"
             warn(Message("start", f"{problem}. To begin at the peak write start=1.0"))
-        elif highest < 0.01:
-            warn(_levels_like_lrs("stages", highest))
-
-    def _legend_phrases(self) -> list[str]:
-        start = f"from {self.start:g}"
-        if len(self.stages) > 20:
-            return [start, f"{len(self.stages)} stages"]
-        return [start, *map(_phrase, self.stages)]
+        _warn_of_low_levels("stages", highest)
 
 
-def _levels_like_lrs(name: str, highest: float) -> Message:
-    levels_like_lrs = f" have levels that look like learning rates, up to {highest!r}"
-    advice = "Write each as learning rate / peak"
-    return Message(name, f"{levels_like_lrs}, but are fractions of the peak. {advice}")
+def _warn_of_low_levels(name: str, highest: float) -> None:
+    """Warn if the levels look like learning rates."""
+    if 0 < highest < 0.01:
+        problem = f" have levels that look like learning rates, up to {highest!r}"
+        advice = "Write each as learning rate / peak"
+        warn(Message(name, f"{problem}, but are fractions of the peak. {advice}"))
 
 
 def _check_points(points: Any) -> list[tuple[int, float]]:
     """Return the points, whose steps begin at 0, never fall and end above 0."""
-    if isinstance(points, np.ndarray):
-        points = np.asarray(cast("Any", points))  # without the mask of a masked array
     checked: list[tuple[int, float]] = []
     previous = 0
     for path, step, level in pairs("points", points, "(step, level)"):
@@ -347,7 +320,7 @@ def _check_stage(path: Path, stage: Any) -> Stage:
     return Stage(steps, to, shape)
 
 
-def _exact_segments(stages: Sequence[Stage], start: exact.Level) -> Iterator[ExactSegment]:
+def _exact_segments(stages: Sequence[Stage], start: Level) -> Iterator[ExactSegment]:
     """Yield one segment per stage and the end."""
     # A jump is an empty segment, so that the table's shape depends on the number of stages, but not
     # on their lengths.
@@ -357,22 +330,13 @@ def _exact_segments(stages: Sequence[Stage], start: exact.Level) -> Iterator[Exa
         if to is None:
             yield flat_segment("plateau", begin, steps, level)
         elif steps == 0:
-            level = exact.as_level(to)
+            level = as_level(to)
             yield flat_segment("jump", begin, 0, level)
         else:
-            target = exact.as_level(to)
+            target = as_level(to)
             path = "stages", index, "shape"
             known_shapes.check_defined(path, shape, "stage", level, target)
             yield ExactSegment("stage", begin, steps, level, target, shape)
             level = target
         begin += steps
     yield flat_segment("end", begin, 0, level)
-
-
-def _phrase(stage: Stage | tuple[Any, ...]) -> str:
-    steps, to, shape = stage
-    if to is None:
-        return f"plateau of {steps}"
-    if steps == 0:
-        return f"jump to {to:g}"
-    return f"{shape} to {to:g} in {steps}"

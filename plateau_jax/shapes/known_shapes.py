@@ -10,7 +10,7 @@ from sys import intern
 from typing import Any
 
 from plateau_jax.arguments.checks import Message, Path, must
-from plateau_jax.numerics.exact import Level, exact_number, exact_numbers, to_level
+from plateau_jax.numerics import Level, exact_number, exact_numbers, to_level
 from plateau_jax.shapes import series
 from plateau_jax.shapes.series import Around
 

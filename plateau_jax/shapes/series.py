@@ -14,7 +14,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from plateau_jax.numerics.exact import BITS, fixed
+from plateau_jax.numerics import BITS, fixed
 
 
 class Series(NamedTuple):

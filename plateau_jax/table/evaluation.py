@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.numerics.exact import round_to_float32
+from plateau_jax.numerics import round_to_float32
 
 CHUNK = 3072
 """Steps that NumPy computes at once: a temporary array then takes 24 KiB. glibc returns the pages

@@ -1,12 +1,12 @@
 """The segments of a curve in exact numbers, and questions that they answer exactly."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from plateau_jax.numerics.exact import Level, rounded, scaled
+from plateau_jax.numerics import Level, rounded, scaled
 from plateau_jax.shapes.known_shapes import level_between
 
 
@@ -84,33 +84,6 @@ def first_and_last_steps(
             yield segment, segment.begin, after - 1
 
 
-def highest_level(segments: Sequence[ExactSegment]) -> Level:
-    """Return the highest level at any step."""
-    levels: list[Level] = []
-    for segment, first, last in first_and_last_steps(segments):
-        levels += [segment.at(first), segment.at(last)]
-    return max(levels)
-
-
-def first_step_at_or_below(segments: Sequence[ExactSegment], level: Level) -> int | None:
-    """Return the first step from which the curve stays at or below a level, or None."""
-
-    def is_higher(segment: ExactSegment, step: int) -> bool:
-        return rounded(segment.at(step)) > rounded(level)
-
-    (end, end_begin, _), *others = reversed(list(first_and_last_steps(segments)))
-    if is_higher(end, end_begin):
-        return None
-    for segment, first, last in others:
-        if is_higher(segment, last):
-            return last + 1
-        if is_higher(segment, first):
-            # The segment falls; search for its first step at or below the level.
-            steps = range(first, last)
-            return first + bisect_left(steps, True, key=lambda step: not is_higher(segment, step))
-    return 0
-
-
 def cut_segments(segments: Sequence[ExactSegment], begin: int, stop: int) -> Iterator[ExactSegment]:
     """Yield each segment but the last, cut to the steps begin … stop - 1.
 
@@ -141,16 +114,6 @@ def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
         elif start != level:
             yield segment.begin
             level = start
-
-
-def end_of_rise(segments: Sequence[ExactSegment]) -> int:
-    """Return the step at which the level first stops rising; a level of 0 counts as rising."""
-    for segment, _ in nonempty_segments(segments):
-        rises = segment.end > segment.start
-        is_zero = segment.start == segment.end == 0
-        if not (rises or is_zero):
-            return segment.begin
-    return segments[-1].begin
 
 
 def differences(

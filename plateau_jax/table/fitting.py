@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plateau_jax.numerics.exact import (
+from plateau_jax.numerics import (
     BITS,
     SLACK,
     fixed,

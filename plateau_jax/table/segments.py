@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from plateau_jax.numerics.exact import nearest_float32, rounded
+from plateau_jax.numerics import nearest_float32, rounded
 from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
 
 

@@ -1,6 +1,9 @@
 """What a person uses around a run: pictures, files, comparisons, forecasts, the command line.
 
-No training run needs these folders. They import the curve, whose folders stand next to this one,
-and each other, but nothing from `torch_bridge`. The curve imports a tool only inside a method such
-as `Curve.plot`, when it is called.
+`batch_plan` (schedules of batch sizes), `averaging_weights` (`Curve.merge_weights`),
+`configuration` (curves from text), and a folder for each of the others.
+
+No learning rate of a curve needs these files. They import the curve, whose folders stand next to
+this one, and each other, but nothing from `torch_bridge`. The curve imports a tool only inside a
+method such as `Curve.plot`, when it is called.
 """

@@ -13,7 +13,7 @@ from support.numerics.borders import curves_near_borders
 from support.training.cuda_graphs.graphs import no_waiting
 
 from plateau_jax import PlateauCurve, stack
-from plateau_jax.numerics.exact import round_to_float32
+from plateau_jax.numerics import round_to_float32
 from torch_bridge import multiplier, tensors
 from torch_bridge.training.device_clocks import table
 

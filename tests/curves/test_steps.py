@@ -1,7 +1,6 @@
-"""Steps of any type and shape, learning rates at them, and values between two numbers."""
+"""Steps of any type and shape, and learning rates at them."""
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import jax
@@ -9,15 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, strategies as st
-from numpy.typing import NDArray
+from hypothesis import given, strategies as st
 from support.curves.descriptions import CurveAndSteps, build, curves_and_steps, descriptions
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.numerics.oracle import Description
 from support.schedulers.runs import learning_rate, peaks
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax import PlateauCurve
 
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1)
 
@@ -132,52 +130,3 @@ def test_torch_and_numpy_integers_are_steps_with_jax_loaded() -> None:
 
 def test_peak_of_minus_0_is_0() -> None:
     assert str(CURVE.learning_rate(3, -0.0)) == "0.0"
-
-
-# Values that are not learning rates.
-
-numbers = st.one_of(st.integers(-9, 9), st.floats(-3e38, 3e38), st.floats(-2, 2, width=32))
-
-
-STEP_1 = np.array([1])
-AT_A_THIRD = StagedCurve([(3, 1.0)]), STEP_1
-AT_HALF = StagedCurve([(2, 1.0)]), STEP_1
-AT_FIVE_SEVENTHS = StagedCurve([(7, 1.0)]), np.array([5])
-
-
-def distance(value: np.float32, exact: Fraction) -> Fraction:
-    return abs(Fraction(float(value)) - exact)
-
-
-@examples(200)
-@given(curves_and_steps(size=8), numbers, numbers)
-@example(AT_A_THIRD, -1.0, 2.0)
-@example(AT_HALF, 3.4028234663852886e38, 3.4e38)
-@example(AT_HALF, 1.0, 1 + 2.0**-23)
-@example(AT_HALF, 2.0**-149, -(2.0**-149))
-# 3 times the multiplier is halfway between two float32. 1e-20 decides, but float64 loses it.
-@example(AT_FIVE_SEVENTHS, 1e-20, 3)
-@example(AT_FIVE_SEVENTHS, -1e-20, 3)
-def test_value_between_two_numbers_is_rounded_once(
-    case: tuple[Curve, NDArray[np.integer[Any]]], low: float, high: float
-) -> None:
-    curve, steps = case
-    values = curve.between(steps, low, high)
-    assert values.dtype == np.float32
-    for step, value in zip(steps.tolist(), values, strict=True):
-        multiplier = Fraction(curve(step))
-        exact = Fraction(low) * (1 - multiplier) + Fraction(high) * multiplier
-        for direction in (np.float32(-np.inf), np.float32(np.inf)):
-            neighbor = np.nextafter(value, direction)
-            if np.isfinite(neighbor):
-                assert distance(value, exact) <= distance(neighbor, exact)
-        assert curve.between(step, low, high) == value
-
-
-def test_values_between_have_the_shape_of_the_steps() -> None:
-    curve = PlateauCurve(10)
-    values = curve.between([[0, 5], [10, 11]], 1, 0)
-    assert values.tolist() == [[0.0, 0.5], [1.0, 1.0]]
-    assert isinstance(curve.between(np.int64(5), 1, 0), float)
-    assert isinstance(curve.between(np.array(5), 1, 0), np.float32)
-    assert curve.between([], 1, 0).shape == (0,)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import pytest
 from playwright.sync_api import expect
 from support.design.page import COSINE, CURVES, STABLE, STAGED, Action
+from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
-from plateau_jax.numerics.exact import percent_of
 from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
 
 pytestmark = pytest.mark.slow

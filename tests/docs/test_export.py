@@ -6,7 +6,7 @@ from typing import Any
 from support.docs.pages import ROOT, Section, sections
 
 from plateau_jax import PlateauCurve
-from plateau_jax.numerics.exact import float32_bits
+from plateau_jax.numerics import float32_bits
 
 PAGE = ROOT / "docs" / "export.md"
 

@@ -17,7 +17,6 @@ from support.jax.jax_cases import CURVE, x64_both_ways
 from support.wrong import wrong
 
 from plateau_jax import (
-    BatchPlan,
     DataClock,
     PlateauCurve,
     StagedCurve,
@@ -110,9 +109,8 @@ each_call = pytest.mark.parametrize(
     [
         optax_schedule(CURVE, 1.0),
         partial(multiplier, CURVE.table),
-        BatchPlan([(0, 8)]).every_k_schedule(8),
     ],
-    ids=["schedule", "multiplier", "every_k_schedule"],
+    ids=["schedule", "multiplier"],
 )
 
 

@@ -18,7 +18,7 @@ from support.jax.jax_cases import MANY, NESTED, STEPS, assert_equal_bits
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from plateau_jax import multiplier, optax_schedule, stack
-from plateau_jax.numerics.exact import round_to_float32
+from plateau_jax.numerics import round_to_float32
 from plateau_jax.table.evaluation import (
     NUMPY,
     PYTHON,

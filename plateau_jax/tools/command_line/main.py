@@ -13,7 +13,6 @@ import numpy as np
 
 import plateau_jax
 from plateau_jax.arguments import checks
-from plateau_jax.configuration import curve_from_options, read_curve_file
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.lazy_names import naming_missing_package
@@ -24,8 +23,9 @@ from plateau_jax.tools.command_line.written_files import (
     picture_metadata,
     replacing,
 )
+from plateau_jax.tools.configuration import curve_from_options, read_curve_file
 from plateau_jax.tools.drawing import plots
-from plateau_jax.tools.drawing.sampling import legend_labels
+from plateau_jax.tools.drawing.legend import NamedCurve, legend_labels
 from plateau_jax.tools.drawing.segment_table import segment_table
 from plateau_jax.tools.export.vectors import vectors_as_json
 from plateau_jax.tools.forecasts.loss_fit import fit_losses
@@ -230,7 +230,7 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
     if options.log is not None:
         return str(_compare_with_log(options, curves[0]))
     if runs:
-        names = legend_labels([curve._to_draw() for curve in curves])
+        names = legend_labels([NamedCurve(curve) for curve in curves])
         named_curves = dict(zip(names, curves, strict=True))
         return str(fit_losses(runs).compare(named_curves, options.peak))
     if options.compare:

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message, message_of
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.configuration import curve_from_text
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
-from plateau_jax.table.exact_segments import end_of_rise
+from plateau_jax.tools.configuration import curve_from_text
 from plateau_jax.tools.design import source
 from plateau_jax.tools.design.forecasts import fit_runs, forecast_curves, open_log
 from plateau_jax.tools.design.handles import curve_and_peak_handles
@@ -34,6 +33,7 @@ from plateau_jax.tools.design.questions import (
 )
 from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.tools.drawing.segment_table import segment_table
+from plateau_jax.tools.forecasts.logged_losses import end_of_rise
 from plateau_jax.tools.forecasts.loss_comparison import NOTE as FORECAST_NOTE
 from plateau_jax.tools.theory.comparison import (
     LeastBound,
@@ -81,7 +81,7 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
     if isinstance(curve, PlateauCurve):
         names = "warmup_steps", "init_lr_ratio", "warmup_shape"
         return {name: getattr(curve, name) for name in names}
-    end = end_of_rise(curve._exact_segments)
+    end = end_of_rise(curve)
     if curve(end) == 0:  # a curve of zeros has no warmup
         return {"warmup_steps": 0}
     return {"warmup_steps": min(end, curve.total_steps - 1)}  # a step must remain to decay

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.configuration import curve_from_text
 from plateau_jax.curves.curve import Curve
+from plateau_jax.tools.configuration import curve_from_text
 from plateau_jax.tools.design.questions import (
     MAX_ITEMS,
     check_size,

@@ -12,9 +12,9 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message, Path, message_of
 from plateau_jax.arguments.curve_warning import CurveWarning
-from plateau_jax.configuration import parse_numbers
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.serialization import NESTED
+from plateau_jax.tools.configuration import parse_numbers
 
 MAX_CURVES = 12
 MAX_RUNS = 64

@@ -9,14 +9,8 @@ from numpy.typing import NDArray
 from plateau_jax.arguments import checks
 from plateau_jax.lazy_names import naming_missing_package
 from plateau_jax.table.exact_segments import ExactSegment
-from plateau_jax.tools.drawing.sampling import (
-    FILLS,
-    OPACITY,
-    CurveToDraw,
-    legend_labels,
-    shaded_spans,
-    steps_to_draw,
-)
+from plateau_jax.tools.drawing.legend import NamedCurve, legend_labels
+from plateau_jax.tools.drawing.sampling import FILLS, OPACITY, shaded_spans, steps_to_draw
 
 # Different styles keep lines distinct in black and white.
 LINE_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
@@ -25,20 +19,20 @@ LINE_STYLES = "-", "--", "-.", ":", (0, (9, 2)), (0, (5, 1, 1, 1, 1, 1))
 HATCHES = {"warmup": "////", "plateau": None}
 
 
-def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
+def draw(named_curves: Sequence[NamedCurve], peak_value: float, ax: Any) -> Any:
     """Plot the learning rates of curves in one Axes; see `plateau_jax.plot`."""
     peak = checks.peak("peak_value", peak_value)
     if ax is None:
         ax = current_axes()
 
-    is_single = len(curves) == 1
+    is_single = len(named_curves) == 1
     handles: list[Any] = []
     if is_single and not ax.lines:
-        handles += _shade_spans(ax, curves[0].segments)
-    labels = legend_labels(curves)
-    for curve, label, style in zip(curves, labels, cycle(LINE_STYLES), strict=False):
-        steps = steps_to_draw(curve.segments)
-        handles += ax.plot(steps, peak * curve.values_at(steps), label=label, linestyle=style)
+        handles += _shade_spans(ax, named_curves[0].curve._exact_segments)
+    labels = legend_labels(named_curves)
+    for (curve, _), label, style in zip(named_curves, labels, cycle(LINE_STYLES), strict=False):
+        steps = steps_to_draw(curve._exact_segments)
+        handles += ax.plot(steps, peak * curve(steps), label=label, linestyle=style)
 
     ax.set_xlabel("step")
     if peak_value == 1.0:
@@ -46,7 +40,7 @@ def draw(curves: Sequence[CurveToDraw], peak_value: float, ax: Any) -> Any:
     else:
         ax.set_ylabel("learning rate")
     ax.grid(alpha=0.3)
-    if is_single and curves[0].name is None:
+    if is_single and named_curves[0].name is None:
         handles.pop()  # The line of a single curve without a name needs no entry in the legend.
     if handles:
         # Out of the layout, so that a long label does not squeeze the Axes.

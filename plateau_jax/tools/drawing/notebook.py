@@ -1,13 +1,12 @@
 """HTML of a curve for notebooks: an inline SVG and the table of its segments."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 import numpy as np
 
+from plateau_jax.curves.curve import Curve
 from plateau_jax.table.exact_segments import ExactSegment
-from plateau_jax.table.segments import list_segments
 from plateau_jax.tools.drawing.sampling import FILLS, OPACITY, shaded_spans, thin_out
 from plateau_jax.tools.drawing.segment_table import segment_table
 
@@ -27,29 +26,22 @@ _MOST_CHARACTERS = 400
 _LINE = "#3b82f6"
 
 
-def html(
-    segments: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str, description: str
-) -> str:
-    """Return the plot of a curve, its description, and the table of its segments.
-
-    Args:
-        segments: The segments in exact numbers.
-        values_at: The curve as a function from an array of steps to an array of multipliers.
-        name: The kind of curve, for the title of the plot.
-        description: The expression that builds the curve.
-    """
+def html(curve: Curve) -> str:
+    """Return the plot of a curve, the expression that builds it, and the table of its segments."""
+    description = repr(curve)
     if len(description) > _MOST_CHARACTERS:
         description = description[:_MOST_CHARACTERS] + " …"
-    plot = _svg(segments, values_at, name)
-    legend = _legend(segments)
-    table = segment_table(list_segments(segments, values_at), most=_MOST_ROWS).as_html()
+    plot = _svg(curve)
+    legend = _legend(curve._exact_segments)
+    table = segment_table(curve.segments, most=_MOST_ROWS).as_html()
     return f"<div>{plot}{legend}<div><code>{escape(description)}</code></div>{table}</div>"
 
 
-def _svg(segments: Sequence[ExactSegment], values_at: Callable[[Any], Any], name: str) -> str:
-    total = segments[-1].begin
+def _svg(curve: Curve) -> str:
+    segments = curve._exact_segments
+    total = curve.total_steps
     steps = _steps_to_draw(segments)
-    values = values_at(steps)
+    values = curve(steps)
     top = float(values.max()) or 1.0  # a curve may be 0 everywhere
     xs = _LEFT + steps * (_WIDTH / total)
     ys = _TOP + (1 - values / top) * _HEIGHT
@@ -61,7 +53,7 @@ def _svg(segments: Sequence[ExactSegment], values_at: Callable[[Any], Any], name
     style = f'style="width:100%;max-width:{full_width}px;height:auto"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style} role="img" font-size="11">'
-        f"<title>{escape(name)}, {total} steps</title>"
+        f"<title>{type(curve).__name__}, {total} steps</title>"
         f"{_shades(segments)}{_axes(total, top)}"
         f'<polyline points="{points}" fill="none" stroke="{_LINE}" stroke-width="2"/></svg>'
     )

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast, overload
 
 from plateau_jax.arguments.checks import short_repr
-from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
-from plateau_jax.curves.serialization import describes_curve
+from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.tools.drawing import axes
-from plateau_jax.tools.drawing.sampling import CurveToDraw
+from plateau_jax.tools.drawing.legend import NamedCurve
 
 
 @overload
@@ -49,15 +48,11 @@ def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('step', 'learning rate')
     """
-    drawn = [to_draw for _, to_draw in curves_to_draw(curves)]
-    return axes.draw(drawn, peak_value, ax)
+    return axes.draw(name_curves(curves), peak_value, ax)
 
 
-def curves_to_draw(curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
-    """Return each curve among the arguments of `plot`, and what to draw of it.
-
-    The keys of a mapping become names.
-    """
+def name_curves(curves: tuple[Any, ...]) -> list[NamedCurve]:
+    """Return each curve among the arguments of `plot`; the keys of a mapping become names."""
     given: Any = curves
     if len(curves) == 1 and _is_collection(curves[0]):
         (given,) = curves
@@ -67,21 +62,19 @@ def curves_to_draw(curves: tuple[Any, ...]) -> list[tuple[Curve, CurveToDraw]]:
         items = cast("Mapping[Any, Any]", given).items()
     else:
         items = enumerate(cast("Iterable[Any]", given))
-    checked: list[tuple[Curve, CurveToDraw]] = []
+    named: list[NamedCurve] = []
     for key, value in items:
         curve = as_curve(f"curves[{short_repr(key)}]", value)
-        to_draw = curve._to_draw()
-        if has_names:
-            to_draw = to_draw._replace(name=str(key))
-        checked.append((curve, to_draw))
-    if not checked:
+        named.append(NamedCurve(curve, str(key) if has_names else None))
+    if not named:
         raise ValueError("there is no curve: pass at least one")
-    return checked
+    return named
 
 
 def _is_collection(value: Any) -> bool:
-    if describes_curve(value):
-        return False
+    if isinstance(value, Mapping):
+        kind = cast("Mapping[str, Any]", value).get("kind")
+        return not isinstance(kind, str)  # a mapping with a kind is one curve
     # An array without dimensions passes for an `Iterable`, but cannot be iterated.
     is_scalar = isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0
     return isinstance(value, Iterable) and not is_scalar

@@ -1,9 +1,7 @@
-"""The parts common to all plots of curves: sampled steps, shaded spans, legend labels."""
+"""The parts common to all plots of curves: sampled steps and shaded spans."""
 
 import itertools
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,44 +14,6 @@ OPACITY = 0.25
 
 MOST_SPANS = 200
 """The most warmups and plateaus that a plot shades: thousands would take minutes to draw."""
-
-
-class CurveToDraw(NamedTuple):
-    """The data of a curve that a plot needs."""
-
-    segments: Sequence[ExactSegment]
-    values_at: Callable[[Any], Any]
-    """The curve as a function from an array of steps to an array of multipliers."""
-    phrases: list[str]
-    """The description of the curve, in parts."""
-    name: str | None = None
-    """The name that the user gave the curve, if any."""
-
-
-def legend_labels(curves: Sequence[CurveToDraw]) -> list[str]:
-    """Return a label per curve: its name, else the phrases that distinguish it, else all."""
-    descriptions = _distinguishing_phrases(curves)
-    labels: list[str] = []
-    for number, (curve, description) in enumerate(zip(curves, descriptions, strict=True), start=1):
-        if curve.name is not None:
-            labels.append(curve.name)
-        elif descriptions.count(description) == 1:
-            labels.append(description)
-        else:
-            # Equal curves, or long descriptions that were shortened to the same text.
-            labels.append(f"{number}: {description}")
-    return labels
-
-
-def _distinguishing_phrases(curves: Sequence[CurveToDraw]) -> list[str]:
-    """Return for each curve the phrases that not all curves share; all phrases if none is left."""
-    shared = set(curves[0].phrases).intersection(*(curve.phrases for curve in curves))
-    descriptions: list[str] = []
-    for curve in curves:
-        phrases = [phrase for phrase in curve.phrases if phrase not in shared]
-        description = ", ".join(phrases or curve.phrases)
-        descriptions.append(textwrap.shorten(description, 80, placeholder=" …"))
-    return descriptions
 
 
 def steps_to_draw(segments: Sequence[ExactSegment]) -> np.ndarray:

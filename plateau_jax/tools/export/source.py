@@ -7,7 +7,7 @@ from textwrap import TextWrapper
 from typing import Any
 
 from plateau_jax.arguments import checks
-from plateau_jax.numerics.exact import float32_bits
+from plateau_jax.numerics import float32_bits
 from plateau_jax.shapes.known_shapes import equation_of
 from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
 from plateau_jax.tools.export.rows import ExportedRow, exported_rows, hexadecimal, steps_of_pieces

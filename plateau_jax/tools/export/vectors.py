@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from plateau_jax.numerics.exact import float32_bits
+from plateau_jax.numerics import float32_bits
 from plateau_jax.table.evaluation import PYTHON, evaluate
 from plateau_jax.tools.export.rows import ExportedRow, exported_rows, hexadecimal, steps_of_pieces
 from plateau_jax.version import VERSION

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.table.exact_segments import end_of_rise
+from plateau_jax.table.exact_segments import nonempty_segments
 from plateau_jax.tools.forecasts.loss_law import Law, LoggedLosses, fit_law, schedule_sums
 from plateau_jax.tools.forecasts.loss_run import (
     LossRun,
@@ -60,9 +60,19 @@ class GroupMeans(NamedTuple):
     spikes: NDArray[np.int64]
 
 
+def end_of_rise(curve: Curve) -> int:
+    """Return the step at which the level first stops rising; a level of 0 counts as rising."""
+    for segment, _ in nonempty_segments(curve._exact_segments):
+        rises = segment.end > segment.start
+        is_zero = segment.start == segment.end == 0
+        if not (rises or is_zero):
+            return segment.begin
+    return curve.total_steps
+
+
 def law_applies_after(curve: Curve, last_step: int) -> float:
     """Return the step after which the law describes the losses, some time after the warmup."""
-    return end_of_rise(curve._exact_segments) + AFTER_WARMUP * last_step
+    return end_of_rise(curve) + AFTER_WARMUP * last_step
 
 
 def lacks_lrs(run: LossRun) -> bool:
@@ -114,7 +124,7 @@ def fit_alone(run: LossRun) -> Law:
 @lru_cache(256)
 def group_run(run: LossRun, fraction: float) -> GroupMeans:
     """Average the losses after the warmup and this fraction of the run, without spikes."""
-    warmup_end = end_of_rise(run.curve._exact_segments)
+    warmup_end = end_of_rise(run.curve)
     last_step = last_step_of(run)
     is_spike = _find_spikes(run, run.steps > warmup_end + AFTER_WARMUP * last_step)
     is_late = run.steps > warmup_end + fraction * last_step

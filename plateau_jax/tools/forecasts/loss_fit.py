@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.tools.drawing.axes import LossLine, draw_losses
-from plateau_jax.tools.drawing.plots import curves_to_draw
-from plateau_jax.tools.drawing.sampling import legend_labels
+from plateau_jax.tools.drawing.legend import legend_labels
+from plateau_jax.tools.drawing.plots import name_curves
 from plateau_jax.tools.forecasts.fitted_law import FittedLaw, Prediction, fit_unnamed_runs
 from plateau_jax.tools.forecasts.logged_losses import AFTER_WARMUP, group_losses
 from plateau_jax.tools.forecasts.loss_comparison import LossComparison, LossForecast
@@ -259,8 +259,8 @@ class LossFit:
         """
         lines: list[LossLine] = []
         if curves is not None:
-            named = curves_to_draw((curves,))
-            labels = legend_labels([to_draw for _, to_draw in named])
+            named = name_curves((curves,))
+            labels = legend_labels(named)
             for label, (curve, _) in zip(labels, named, strict=True):
                 lines.append(self._fitted.line(curve, peak_value, label))
         runs = [self._fitted.run_to_draw(run) for run in self.runs]

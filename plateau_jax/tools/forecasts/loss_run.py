@@ -94,11 +94,9 @@ class LossRun:
         if loss_array[0] > _LARGEST_FIRST_LOSS:
             problem = f"the first loss is {loss_array[0]:.4g}, as if the losses were perplexities"
             warn(f"{problem}: take the logarithm")
-        self._set(curve=curve, peak_value=peak, steps=step_array, losses=loss_array, _lrs_from=None)
-
-    def _set(self, **attributes: Any) -> None:
-        for name, value in attributes.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(
+            curve=curve, peak_value=peak, steps=step_array, losses=loss_array, _lrs_from=None
+        )
 
     @classmethod
     def read(
@@ -185,7 +183,7 @@ class LossRun:
             run = cls(curve, peak_value, steps, losses)
         except ValueError as error:
             raise ValueError(f"{table.name}: {error}") from None
-        run._set(_lrs_from=lrs_from)
+        vars(run).update(_lrs_from=lrs_from)
         if is_given:
             warn_of_other_lrs(table, lr, curve, run.peak_value, has_peak_from_log=has_peak_from_log)
         return run
@@ -212,7 +210,7 @@ class LossRun:
     ) -> Self:
         with suppress_warnings():
             run = cls(curve, peak_value, steps, losses)
-        run._set(_lrs_from=lrs_from)
+        vars(run).update(_lrs_from=lrs_from)
         return run
 
 

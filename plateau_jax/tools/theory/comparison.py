@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.tools.drawing import tables
-from plateau_jax.tools.drawing.plots import curves_to_draw
-from plateau_jax.tools.drawing.sampling import legend_labels
+from plateau_jax.tools.drawing.legend import legend_labels
+from plateau_jax.tools.drawing.plots import name_curves
 from plateau_jax.tools.theory.curve_parts import noise_sums, parts_before, suffix_sums
 
 _Floats = NDArray[np.float64]
@@ -141,8 +141,8 @@ def compare(*curves: Any) -> Comparison:
     >>> [round(bound, 2) for bound in table.bounds], [round(peak, 2) for peak in table.peaks]
     ([1.0, 1.21], [1.0, 1.44])
     """
-    checked = curves_to_draw(curves)
-    names = legend_labels([to_draw for _, to_draw in checked])
+    checked = name_curves(curves)
+    names = legend_labels(checked)
     minima = [minimize_bound(curve) for curve, _ in checked]
     first = minima[0]
     first_peak = peak_at_equal_length(checked[0][0], first)

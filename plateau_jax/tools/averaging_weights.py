@@ -1,6 +1,6 @@
 """Averaging weights that turn checkpoints of a constant learning rate into a cooldown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -8,42 +8,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.arguments.checks import MAX_STEP, at_least, is_ordered, must
+from plateau_jax.curves.curve import Curve
 from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments, segment_at
 
 _CHUNK = 2**16  # steps evaluated at once
 _SPACING = 2.0**-53  # of which all weights are multiples
 
-Evaluate = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+
+def merge_weights(curve: Curve, steps: Any, mean_of: Any) -> NDArray[np.float64]:
+    """Return the averaging weights of checkpoints; see `Curve.merge_weights`."""
+    if mean_of is None:
+        return _weights_of_checkpoints(curve, steps)
+    return _weights_of_means(curve, steps, mean_of)
 
 
-def weights(
-    segments: Sequence[ExactSegment], evaluate: Evaluate, steps: Any
-) -> NDArray[np.float64]:
-    """Compute `Curve.merge_weights` of checkpoints, from the segments and values of a curve."""
+def _weights_of_checkpoints(curve: Curve, steps: Any) -> NDArray[np.float64]:
     steps = _check_steps(steps, 2)
-    pieces = _cut_to_range(segments, steps[0], steps[-1])
-    levels = _levels_at_ends(evaluate, pieces, "steps[0]", "steps[-1]")
-    sums = _interval_sums(evaluate, pieces, levels, steps)
-    means = sums / np.diff(steps) / levels[0, 0]
+    pieces = _cut_to_range(curve._exact_segments, steps[0], steps[-1])
+    levels = _levels_at_ends(curve, pieces, "steps[0]", "steps[-1]")
+    means = _interval_sums(curve, pieces, levels, steps) / np.diff(steps) / levels[0, 0]
     return _differences(np.concatenate([[1.0], means]))
 
 
-def weights_of_means(
-    segments: Sequence[ExactSegment], evaluate: Evaluate, steps: Any, mean_of: Any
-) -> NDArray[np.float64]:
-    """Compute `Curve.merge_weights` of means, from the segments and values of a curve."""
+def _weights_of_means(curve: Curve, steps: Any, mean_of: Any) -> NDArray[np.float64]:
     steps = _check_steps(steps, 1)
     begins = _check_blocks(steps, mean_of)
     first = int(begins[0])
     first_name = f"steps[0] - {_name_of_first_length(mean_of)}"
-    total = segments[-1].begin
+    total = curve.total_steps
     _check_reach(first_name, first, int(steps[-1]), total)
-    pieces = _cut_to_range(segments, first, total)
-    levels = _levels_at_ends(evaluate, pieces, first_name, "total_steps")
-    _check_begin(first_name, first, segment_at(segments, first))
+    pieces = _cut_to_range(curve._exact_segments, first, total)
+    levels = _levels_at_ends(curve, pieces, first_name, "total_steps")
+    _check_begin(first_name, first, segment_at(curve._exact_segments, first))
     # The weight of a block is the sum of those of its updates: only two levels of this sum don't
     # cancel, those where the block begins and where the next one does.
-    at_begins = evaluate(begins).astype(np.float64)
+    at_begins = curve(begins).astype(np.float64)
     at_begins[begins >= total] = 0
     return _differences(at_begins / levels[0, 0])
 
@@ -140,11 +139,11 @@ def _no_block(begin: int, end: int) -> str:
 
 
 def _levels_at_ends(
-    evaluate: Evaluate, pieces: NDArray[np.int64], first_name: str, last_name: str
+    curve: Curve, pieces: NDArray[np.int64], first_name: str, last_name: str
 ) -> NDArray[np.float64]:
     """Return the levels at the first and the last step of each piece; the curve must not rise."""
     ends = (pieces - [0, 1]).ravel()
-    levels = evaluate(ends)
+    levels = curve(ends)
     if levels[0] == 0:
         raise ValueError(f"the curve is 0 at {first_name} = {ends[0]}, and must be above 0 there")
     # It is enough to check the ends, as each segment is monotone between them.
@@ -158,7 +157,7 @@ def _levels_at_ends(
 
 
 def _interval_sums(
-    evaluate: Evaluate,
+    curve: Curve,
     pieces: NDArray[np.int64],
     levels: NDArray[np.float64],
     steps: NDArray[np.int64],
@@ -174,5 +173,5 @@ def _interval_sums(
             end = min(begin + _CHUNK, after)
             updates = np.arange(begin, end)
             intervals = np.searchsorted(steps, updates, side="right") - 1
-            sums += np.bincount(intervals, weights=evaluate(updates), minlength=len(sums))
+            sums += np.bincount(intervals, weights=curve(updates), minlength=len(sums))
     return sums

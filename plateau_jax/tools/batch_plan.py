@@ -1,21 +1,18 @@
 """Batch-size schedules: pure functions of the number of samples or tokens consumed."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Count
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs, check_unit
-from plateau_jax.numerics.exact import Level, scaled
+from plateau_jax.numerics import Level, rounded, scaled
 from plateau_jax.saved_states.formats import DIFFERENT_VERSION
 from plateau_jax.saved_states.storable import storable
-from plateau_jax.table.exact_segments import first_step_at_or_below, highest_level
+from plateau_jax.table.exact_segments import ExactSegment, first_and_last_steps
 
 _HALF = Level("0.5")
 
@@ -153,7 +150,7 @@ class BatchPlan:
         Raises:
             ValueError: A value is out of range; a threshold is not a multiple of `unit`; a product
                 is above 1 (use a larger `reference`); a factor is outside 2⁻³¹ … 2³¹; the curve has
-                a different unit; derived curves nested more than 64 deep.
+                a different unit.
 
         >>> from plateau_jax import PlateauCurve
         >>> plan = BatchPlan([(0, 8), (400, 32)])
@@ -202,7 +199,7 @@ class BatchPlan:
         unit = checks.count("unit", unit, 1)
         check_unit(curve, unit)
         largest = checks.count("largest", largest, batch)
-        highest = highest_level(curve._exact_segments)
+        highest = _highest_level(curve._exact_segments)
         if highest == 0:
             raise ValueError(f"curve = {checks.short_repr(curve)} is 0 at every step")
 
@@ -210,7 +207,7 @@ class BatchPlan:
         doubled = 2 * batch
         level = scaled(highest, _HALF)
         while doubled <= largest:
-            step = first_step_at_or_below(curve._exact_segments, level)
+            step = _first_step_at_or_below(curve._exact_segments, level)
             if step is None or step >= curve.total_steps:
                 break
             pairs[step * unit] = doubled  # replaces a smaller batch at the same step
@@ -251,16 +248,17 @@ class BatchPlan:
                 devices, as under `jit`.
 
         Returns:
-            A function of the number of updates so far: an integer, or an integer array of any shape
-            and dtype, of NumPy or JAX, traced or not. Its result has the same shape and is int32, a
-            JAX array for a JAX array.
+            A function of the number of updates so far, an int32 array of any shape, traced or not,
+            as optax counts them. Its result is int32, of the same shape. Needs JAX.
 
         >>> import jax.numpy as jnp
         >>> plan = BatchPlan([(0, 8), (160, 16)])
         >>> every_k = plan.every_k_schedule(micro_batch=4)
-        >>> every_k(jnp.int32(19)), every_k(jnp.int32(20)), int(every_k(20))
-        (Array(2, dtype=int32), Array(4, dtype=int32), 4)
+        >>> every_k(jnp.int32(19)), every_k(jnp.int32(20))
+        (Array(2, dtype=int32), Array(4, dtype=int32))
         """
+        import jax.numpy as jnp  # not needed by the other methods
+
         counts = self._count_micro_batches(micro_batch, processes)
         begins: list[int] = []
         changes: list[int] = []
@@ -272,7 +270,17 @@ class BatchPlan:
             begins.append(phase.earlier_updates)
             changes.append(count - previous)
             previous = count
-        return partial(_sum_until, np.array(begins, np.int32), np.array(changes, np.int32))
+
+        def every_k(updates: Any) -> Any:
+            updates = jnp.asarray(updates)
+            if updates.dtype != jnp.int32:
+                raise TypeError(f"updates must be an int32 array, not {updates.dtype}")
+            # A sum, not an index: `jnp.searchsorted` fails inside a `shard_map` over some axes of a
+            # mesh. With begins 0, 20 and changes 2, 2, update 19 gives 2 and update 20 gives 4.
+            are_past = updates[..., None] >= jnp.array(begins, jnp.int32)
+            return jnp.where(are_past, jnp.array(changes, jnp.int32), 0).sum(-1, dtype="int32")
+
+        return every_k
 
     def check(self, micro_batch: int, processes: int = 1) -> None:
         """Check that `micro_batch · processes` divides every batch size of the plan.
@@ -319,25 +327,31 @@ class BatchPlan:
         return cls(arguments["pairs"])
 
 
-def _sum_until(begins: NDArray[np.int32], changes: NDArray[np.int32], updates: Any) -> Any:
-    """Return, for each number of updates, the sum of the changes that begin at or before it."""
-    # A sum, not an index, because this file does not import JAX; int32 throughout, for strict
-    # promotion. With begins 0, 20 and changes 2, 2, update 19 gives 2 and update 20 gives 4.
-    updates = _as_int32(updates)
-    return (updates[..., None] >= begins).astype(np.int32) @ changes
+def _highest_level(segments: Sequence[ExactSegment]) -> Level:
+    """Return the highest level at any step."""
+    levels: list[Level] = []
+    for segment, first, last in first_and_last_steps(segments):
+        levels += [segment.at(first), segment.at(last)]
+    return max(levels)
 
 
-def _as_int32(updates: Any) -> Any:
-    """Return numbers of updates as int32, clamped to 0 … 2³¹ - 1. A JAX array remains one."""
-    updates = checks.unwrap_array(updates)
-    if not checks.is_jax_array(updates):
-        return checks.steps(updates, "updates")
-    if not checks.has_integers(updates):
-        raise TypeError(f"updates must be an integer or an array of integers, not {updates.dtype}")
-    # Clamped before the cast, which would wrap around. Smaller dtypes cannot hold the bound.
-    if updates.dtype.itemsize >= 4:
-        updates = updates.clip(0, checks.MAX_STEP)
-    return updates.astype(np.int32)
+def _first_step_at_or_below(segments: Sequence[ExactSegment], level: Level) -> int | None:
+    """Return the first step from which the curve stays at or below a level, or None."""
+
+    def is_higher(segment: ExactSegment, step: int) -> bool:
+        return rounded(segment.at(step)) > rounded(level)
+
+    (end, end_begin, _), *others = reversed(list(first_and_last_steps(segments)))
+    if is_higher(end, end_begin):
+        return None
+    for segment, first, last in others:
+        if is_higher(segment, last):
+            return last + 1
+        if is_higher(segment, first):
+            # The segment falls; search for its first step at or below the level.
+            steps = range(first, last)
+            return first + bisect_left(steps, True, key=lambda step: not is_higher(segment, step))
+    return 0
 
 
 def _micro_batches_of(batch_size: int, label: str, micro_batch: int, processes: int) -> int:

@@ -1,4 +1,4 @@
-"""Numbers that are exact, or nearly: percentages, levels in decimals, and functions of levels.
+"""Exact numbers: percentages, levels in decimals, functions of levels, and their roundings.
 
 A level is a decimal with 100 significant digits, however small it is: an exponential that ends near
 0 depends on that small level all along. mpmath computes functions of levels, in 352 bits. `fixed`
@@ -10,9 +10,6 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 BITS = 224
 """Fractional bits of an exact level as an integer: multipliers below 2⁻¹²⁶ are 0, so all others
@@ -48,17 +45,10 @@ def scaled(number: Decimal, factor: Decimal) -> Decimal:
     return _DECIMAL.multiply(number, factor)
 
 
-def as_written(number: float) -> Fraction:
-    """Return the decimal that the number prints as: 32.3 is 323/10, not the nearest double."""
-    return Fraction(repr(number))
-
-
-def percent_of(whole: int, percentage: float) -> int:
+def percent_of(whole: int, percentage: Decimal) -> int:
     """Return the percentage of the whole, rounded down."""
-    # In rationals: 32.3 % of 1000 is 323, but floats give 322.99999999999994, which rounds down to
-    # 322.
-    fraction = as_written(percentage)
-    return whole * fraction.numerator // (100 * fraction.denominator)
+    # In decimals: 32.3 % of 1000 is 323, but floats give 322.99999999999994.
+    return int(scaled(Decimal(whole), percentage)) // 100
 
 
 @cache
@@ -127,32 +117,3 @@ def float32_bits(number: float) -> int:
     """Return the bits of a float32, as an integer without a sign."""
     (bits,) = struct.unpack("<I", struct.pack("<f", number))
     return bits
-
-
-def values_between(low: float, high: float, multipliers: NDArray[np.float32]) -> NDArray[Any]:
-    """Return low + (high - low)·m for each multiplier m, rounded to float32 once.
-
-    Args:
-        low: Any number that float32 can hold.
-        high: The same.
-        multipliers: float32, in [0, 1].
-    """
-    m = multipliers.astype(np.float64)
-    values = low * (1 - m) + high * m
-    # The four operations are off by less than this. Where both ends round to the same float32, so
-    # does the exact value.
-    margin = 2.0**-50 * (abs(low) + abs(high))
-    with np.errstate(over="ignore"):  # next to the largest float32
-        below = np.asarray(values - margin, np.float32)
-        above = np.asarray(values + margin, np.float32)
-    for m_near_border in np.unique(multipliers[below != above]).tolist():
-        exact_value = Fraction(low) + (Fraction(high) - Fraction(low)) * Fraction(m_near_border)
-        below[multipliers == m_near_border] = _nearest_float32_of(exact_value)
-    return below
-
-
-def _nearest_float32_of(number: Fraction) -> float:
-    """Return the float32 nearest to a number, ties to even, subnormal numbers included."""
-    # In whole units in the last place: `round` rounds ties to even.
-    exponent = max(np.frexp(float(number))[1], -125) - 24
-    return float(round(number / Fraction(2) ** int(exponent))) * 2.0**exponent

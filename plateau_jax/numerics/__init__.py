@@ -1,4 +1,0 @@
-"""Exact numbers: percentages, levels, and their roundings.
-
-`exact` is the only file.
-"""
