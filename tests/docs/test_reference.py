@@ -42,14 +42,14 @@ def shown_signatures() -> dict[str, str]:
             # An indented line that does not begin with a period continues the line above.
             unwrapped = re.sub(r"\n +(?! |\.)", " ", textwrap.dedent(block))
             for line in unwrapped.splitlines():
-                signature, summary = re.fullmatch(
-                    r"(.*?\)|[\w.]+)(?: (?=[A-Z])(.*))?", line
-                ).groups()
+                signature, end, summary = line.partition(") ")
+                if end:
+                    signature += ")"
                 if line.startswith("    ."):
                     signature = owner + signature.strip()
                 else:
                     owner, _, _ = signature.partition("(")
-                summaries[signature] = summary or ""
+                summaries[signature] = summary
     return {name: summary for name, summary in summaries.items() if "(" in name}
 
 
