@@ -19,7 +19,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +42,6 @@ IGNORED_WARNINGS = {
 }
 """Warnings that the page announces, by heading."""
 
-PACKAGES = {"How do I export a training step (`jax.export`)?": "flatbuffers"}
-"""A package that a library needs for the section, which is skipped without it, by heading."""
-
 CODE_WIDTH = 88
 """The characters in a line of a code block of the README that GitHub shows without a scroll bar."""
 
@@ -68,9 +64,6 @@ def program_parameters() -> list[Any]:
         marks = []
         if program.heading in IGNORED_WARNINGS:
             marks.append(pytest.mark.filterwarnings(IGNORED_WARNINGS[program.heading]))
-        package = PACKAGES.get(program.heading)
-        if package is not None and find_spec(package) is None:
-            marks.append(pytest.mark.skip(f"needs {package}: pip install -e '.[libraries]'"))
         parameters.append(pytest.param(program, id=program.name, marks=marks))
     return parameters
 
