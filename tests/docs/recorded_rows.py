@@ -14,23 +14,16 @@ from support.peers.record import read_record
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 PAGE = ROOT / "docs" / "other_schedulers.md"
-PEAKS = (
-    "peak",
-    "learning_rate",
-    "base_learning_rate",
-    "lr",
-)
+PEAKS = ("peak", "learning_rate", "lr")
 """The names of the peak in different libraries."""
 
 FITS = (
     # A run, a cycle and an epoch have at least one update.
     "total >= 1",
     "max_steps >= 1",
-    "num_iterations >= 1",
     "num_train_steps >= 1",
+    "num_iterations >= 1",
     "lr_decay_iters >= 1",
-    "num_epochs >= 1",
-    "steps_per_epoch >= 1",
     "period >= 1",
     "timescale is None or timescale >= 1",
     # A warmup is below the length of the run.
@@ -235,6 +228,4 @@ def recorded_cases() -> list[RowValues]:
     return cases
 
 
-RECORDED = recorded_cases()
-(ROUNDS_PERCENTAGES,) = [case for case in RECORDED if case.settings.get("plateaus") == [[32.3, 10]]]
-CASES = [case for case in RECORDED if case is not ROUNDS_PERCENTAGES]
+CASES = recorded_cases()

@@ -71,7 +71,6 @@ def run_section(section: Section, folder: Path) -> str:
         "HOME": str(folder / "home"),  # the tools' caches and settings
         "MPLCONFIGDIR": mpl.get_configdir(),  # it takes seconds to list the fonts again
         "DO_NOT_TRACK": "true",
-        "WANDB_ERROR_REPORTING": "false",
     }
     printed = ""
     for command in commands_of(section):

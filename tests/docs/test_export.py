@@ -1,6 +1,5 @@
-"""`docs/export.md` quotes the evaluators of exported files, and rounds as they do."""
+"""`docs/export.md` quotes the evaluator of the C file, and rounds as exported files do."""
 
-import ast
 from typing import Any
 
 from support.docs.pages import ROOT, Section, sections
@@ -14,14 +13,6 @@ PAGE = ROOT / "docs" / "export.md"
 def section_on_ports() -> Section:
     (section,) = [section for section in sections(PAGE) if section.heading == "Write a port"]
     return section
-
-
-def test_page_quotes_the_functions_of_a_python_file() -> None:
-    source = PlateauCurve(100).to_source()
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    text = PAGE.read_text(encoding="utf-8")
-    quoted = {node.name for node in functions if ast.get_source_segment(source, node) in text}
-    assert quoted == {"multiplier", "round_to_float32"}
 
 
 def test_page_quotes_the_function_of_the_c_file() -> None:

@@ -1,8 +1,9 @@
 """Every section of the README and of `docs/` runs as a program, and every link resolves.
 
-A section is everything under a second-level heading. Its Python blocks run from top to bottom,
-after the blocks before the first such heading of the page. A program that writes files runs a
-second time in the same folder. `tests/trainers/` runs the programs that resume.
+A section is everything under a second-level heading, or above the first one. Its Python blocks run
+from top to bottom, as they stand, unless it says that it continues the first program of its page. A
+program that writes files runs a second time in the same folder. `tests/trainers/` runs the programs
+that resume.
 
 A comment after a `print`, at any depth, shows the line that it prints. An error is shown in the
 same way: the `except` that catches it prints it, so nothing is printed if nothing is raised.
@@ -18,7 +19,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,6 @@ IGNORED_WARNINGS = {
 }
 """Warnings that the page announces, by heading."""
 
-PACKAGES = {"How do I export a training step (`jax.export`)?": "flatbuffers"}
-"""A package that a library needs for the section, which is skipped without it, by heading."""
-
 CODE_WIDTH = 88
 """The characters in a line of a code block of the README that GitHub shows without a scroll bar."""
 
@@ -55,7 +52,6 @@ FIGURES_DIFFER = {
     "Train in JAX",
     "Train in PyTorch",
     "Branch off a cooldown",
-    "The same bits everywhere",
 }
 """Headings of programs that print losses or times, which depend on the machine."""
 
@@ -68,9 +64,6 @@ def program_parameters() -> list[Any]:
         marks = []
         if program.heading in IGNORED_WARNINGS:
             marks.append(pytest.mark.filterwarnings(IGNORED_WARNINGS[program.heading]))
-        package = PACKAGES.get(program.heading)
-        if package is not None and find_spec(package) is None:
-            marks.append(pytest.mark.skip(f"needs {package}: pip install -e '.[libraries]'"))
         parameters.append(pytest.param(program, id=program.name, marks=marks))
     return parameters
 
@@ -156,18 +149,6 @@ def test_comments_show_output_only_where_it_is_compared() -> None:
     for block in pages.all_blocks():
         if block.code not in compared:
             assert not re.search(r"print\(.*\)  # ", block.code)
-
-
-@pytest.mark.slow
-def test_readme_prints_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """After the output on the page, the last block prints that two learning rates are equal."""
-    code = ""
-    shown = ""
-    for section in pages.sections(pages.README):
-        code += section.python()
-        shown += "".join(section.code_in("text"))
-    run_program(code, tmp_path)
-    assert capsys.readouterr().out == shown + "True\n"
 
 
 @pytest.mark.slow

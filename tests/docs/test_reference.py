@@ -1,8 +1,9 @@
-"""The reference as files, as GitHub shows them: signatures, links to docstrings, all options."""
+"""The reference as GitHub shows it: signatures, summaries, links to docstrings, all options."""
 
 import inspect
 import re
 import textwrap
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,25 +30,50 @@ def recorded_signatures() -> set[str]:
     return signatures - {"plateau_jax.Curve()"}  # it is abstract
 
 
-def shown_signatures() -> set[str]:
-    """Return those of all chapters, where a method stands below its class, without its name."""
-    signatures: set[str] = set()
+def shown_signatures() -> dict[str, str]:
+    """Return those of all chapters, with the summary that a method has below its signature.
+
+    A method stands below its class, without its name.
+    """
+    summaries: dict[str, str] = {}
     owner = ""
     for chapter in CHAPTERS:
         for block in re.findall(r"(?:^    .*\n)+", chapter.read_text("utf-8"), re.MULTILINE):
             # An indented line that does not begin with a period continues the line above.
             unwrapped = re.sub(r"\n +(?! |\.)", " ", textwrap.dedent(block))
             for line in unwrapped.splitlines():
+                signature, end, summary = line.partition(") ")
+                if end:
+                    signature += ")"
                 if line.startswith("    ."):
-                    signatures.add(owner + line.strip())
+                    signature = owner + signature.strip()
                 else:
-                    owner, _, _ = line.partition("(")
-                    signatures.add(line)
-    return {signature for signature in signatures if "(" in signature}
+                    owner, _, _ = signature.partition("(")
+                summaries[signature] = summary
+    return {name: summary for name, summary in summaries.items() if "(" in name}
 
 
 def test_chapters_show_every_signature() -> None:
-    assert shown_signatures() == recorded_signatures()
+    assert shown_signatures().keys() == recorded_signatures()
+
+
+COMMON = (
+    "state_dict",
+    "load_state_dict",
+    "get_lr",
+    "get_last_lr",
+    "to_dict",
+    "from_dict",
+)
+"""Methods without a summary, because all such objects have them."""
+
+
+def test_chapters_show_the_summary_of_every_method() -> None:
+    for signature, summary in shown_signatures().items():
+        name, _, _ = signature.partition("(")
+        if name.count(".") == 2 and name.rpartition(".")[2] not in COMMON:
+            first_line, *_ = (inspect.getdoc(object_named(name)) or "").splitlines()
+            assert summary == first_line, name
 
 
 def described_names(chapter: Path) -> dict[str, str]:
@@ -60,7 +86,7 @@ def described_names(chapter: Path) -> dict[str, str]:
 
 def object_named(full_name: str) -> Any:
     package, _, name = full_name.partition(".")
-    return getattr(PACKAGES[package], name)
+    return attrgetter(name)(PACKAGES[package])
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.stem)

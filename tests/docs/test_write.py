@@ -15,6 +15,8 @@ n = 2
 
 ## First
 
+This continues the first program:
+
 ```python
 print("table", n)
 print(n + 1)  # 3

@@ -61,9 +61,9 @@ def test_page_has_the_trainer_without_a_subclass():
 @pytest.fixture
 def curve_trainer(tmp_path, monkeypatch):
     """The files for TRL; the method of every Trainer that they replace is restored afterwards."""
-    import_from_pages(tmp_path, monkeypatch, "curve.yaml", "curve_file.py", "curve_trainer.py")
-    file = tmp_path / "curve.yaml"
-    file.write_text(file.read_text().replace("[1000, 1.0]", "[7, 1.0]"))
+    import_from_pages(tmp_path, monkeypatch, "curve_trainer.py")
+    file = tmp_path / "curve_trainer.py"
+    file.write_text(file.read_text().replace("warmup_steps=100", "warmup_steps=7"))
     monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)
 
 

@@ -3,36 +3,30 @@
 Each program saves every 50 updates, and rejects a longer curve when it resumes.
 """
 
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
 from unittest.mock import patch
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from flax import nnx
 from support.docs.pages import programs
 from support.jax.jax_cases import assert_equal_bits, product
 from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_and_resume, train
-from torch import nn
 
 import plateau_jax
 from plateau_jax import optax_schedule
-from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
 
 NNX = "flax nnx"
 LINEN = "flax linen"
 MULTI_STEPS = "optax: MultiSteps and apply_if_finite"
-GROWING = "optax: a growing batch under MultiSteps"
 ORBAX = "Train with optax, save with orbax"
 
 
 def test_each_program_of_the_page_is_tested():
-    tested = {NNX, LINEN, MULTI_STEPS, GROWING, ORBAX}
+    tested = {NNX, LINEN, MULTI_STEPS, ORBAX}
     on_the_page = set()
     for program in programs():
         if program.resumes and program.page.name == "jax.md":
@@ -143,73 +137,3 @@ def test_multi_steps_and_apply_if_finite_resume(tmp_path):
     assert_equal_arrays(resumed["params"], uninterrupted["params"])
     assert_equal_arrays(resumed["opt_state"], state)
     assert int(state.total_notfinite) == 1
-
-
-# A batch that grows.
-
-
-@dataclass(frozen=True)
-class GrowingUpdate:
-    """An update of a run whose batch grows."""
-
-    batch: int
-    lr: float
-    next_step: int
-    """The step of the curve that gives the next update's learning rate."""
-
-
-def growing_batch(consumed):
-    """The batch plan of the program, long-hand."""
-    if consumed < 6_400:
-        return 64
-    if consumed < 19_200:
-        return 128
-    return 256
-
-
-def updates_in_optax(names):
-    """Repeat a run with the program's `train`; the learning rates do not depend on the inputs."""
-    micro_batch = names["MICRO_BATCH"]
-    params = jnp.zeros(8)
-    state = names["tx"].init(params)
-    batch = 0
-    for _ in range(names["SAMPLES"] // micro_batch):
-        params, state, _ = names["train"](params, state, jnp.ones((micro_batch, 8)))
-        batch += micro_batch
-        if state.mini_step != 0:
-            continue
-        curve_state = state.inner_opt_state[-1]
-        lr = float(curve_state.learning_rate)
-        next_step = int(curve_state.curve_step)
-        yield GrowingUpdate(batch, lr, next_step)
-        batch = 0
-
-
-def updates_in_torch(names):
-    """Train under the same curve in PyTorch."""
-    weights = nn.Parameter(torch.zeros(8))
-    optimizer = torch.optim.SGD([weights], lr=names["PEAK"])
-    scheduler = lambda_lr(optimizer, names["scaled"])
-    while scheduler.consumed < names["SAMPLES"]:
-        batch = growing_batch(scheduler.consumed)
-        (lr,) = scheduler.get_last_lr()
-        optimizer.step()
-        scheduler.step(count=batch)
-        yield GrowingUpdate(batch, lr, scheduler.curve_step)
-
-
-def test_growing_batch_matches_torch(tmp_path):
-    """Update by update: the batches, the steps of the curve and the bits of the learning rates."""
-    uninterrupted, resumed = run_and_resume(GROWING, tmp_path, nullcontext)
-    names = uninterrupted.names
-    updates = list(updates_in_optax(names))
-    assert updates == list(updates_in_torch(names))
-    assert {update.batch for update in updates} == {64, 128, 256}
-    assert len(updates) == 250
-    assert int(names["opt_state"].gradient_step) == 250
-    assert_equal_arrays(resumed.names["params"], names["params"])
-    assert_equal_arrays(resumed.names["opt_state"], names["opt_state"])
-    changes = {"warmup_steps=50": "warmup_steps=60"}
-    message = r"^the run cannot resume at step \d+: it was saved with "
-    with pytest.raises(ValueError, match=message):
-        train(GROWING, tmp_path / "interrupted", changes=changes)

@@ -125,13 +125,18 @@ def _read_cell(inline: Token) -> Cell:
     return Cell(text, tuple(code))
 
 
+CONTINUES = "This continues the first program"
+"""In a section, it says that its code needs the program above the first heading of the page."""
+
+
 @dataclass(frozen=True)
 class PageProgram:
-    """The Python blocks of a section, and before them those above the first heading of its page."""
+    """The Python blocks of a section, after those that it continues."""
 
     page: Path
     heading: str
     introduction: list[str]
+    """The blocks above the first heading of the page, if the section continues them."""
     blocks: list[str]
     commands: list[str]
     """The blocks of shell commands in the section."""
@@ -140,7 +145,7 @@ class PageProgram:
 
     @property
     def name(self) -> str:
-        return f"{self.page.stem}-{self.heading or 'whole'}"
+        return f"{self.page.stem}-{self.heading or 'introduction'}"
 
     @property
     def code(self) -> str:
@@ -155,15 +160,18 @@ class PageProgram:
 def programs() -> Iterator[PageProgram]:
     """Yield one program for each section with Python code or with commands and their output.
 
-    A page without sections is one program. `test_commands` runs sections with files.
+    The README is one program. `test_commands` runs sections with files.
     """
-    for page in PAGES:
-        introduction, *rest = sections(page)
-        if not rest and _is_program(introduction):
-            yield _program(introduction, [])
-        for section in rest:
+    of_readme = [block for section in sections(README) for block in section.blocks]
+    yield _program(Section(README, "", of_readme), [])
+    for page in PAGES[1:]:
+        introduction, *_ = sections(page)
+        for section in sections(page):
+            continued: list[str] = []
+            if CONTINUES in section.sentences:
+                continued = introduction.code_in("python")
             if _is_program(section):
-                yield _program(section, introduction.code_in("python"))
+                yield _program(section, continued)
 
 
 def _is_program(section: Section) -> bool:

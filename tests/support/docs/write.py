@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from support.docs.pages import PAGES, ROOT, Block, sections
+from support.docs.pages import CONTINUES, PAGES, ROOT, Block, sections
 
 _END_OF_OUTPUT = "-- end of the output of a block --\n"
 
@@ -24,9 +24,9 @@ def rewrite(page: Path) -> None:
     introduction, *rest = sections(page)
     content = page.read_text(encoding="utf-8")
     for section in [introduction, *rest]:
-        preceding = introduction.blocks
-        if section is introduction:
-            preceding = []
+        preceding: list[Block] = []
+        if CONTINUES in section.sentences:
+            preceding = introduction.blocks
         for shown, printed in _outputs(preceding, section.blocks):
             content = content.replace(_fenced(shown), _fenced(printed))
     page.write_text(content, encoding="utf-8")

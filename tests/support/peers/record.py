@@ -21,8 +21,6 @@ To add a row:
    for every combination of short lengths that the row allows.
 3. Record the levels. For torch, transformers and optax, run this program. For any other library,
    run its own code at the cited commit, and show the program in the commit message.
-
-`python -m support.peers.aged` says what to record again.
 """
 
 import json

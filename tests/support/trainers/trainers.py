@@ -125,7 +125,7 @@ dataset = torch.utils.data.TensorDataset(inputs, inputs.sin().sum(1, keepdim=Tru
 """: _DATA,
         """\
 updates = count_updates(batches, epochs=1, accumulation=MICRO_BATCHES)
-curve = StagedCurve.wsd(updates, warmup_steps=updates // 10, decay_steps="20%")
+curve = StagedCurve.wsd(updates, warmup_steps=20, decay_steps="20%")
 """: "count = 0\n",
         "for inputs, targets in": "for inputs, targets, tokens_of_rows in",
         "    with accelerator.acc": "    count += tokens_of_rows.sum()\n    with accelerator.acc",
