@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message, message_of
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.configuration import curve_from_text
+from plateau_jax.configuration import curve_from_text, parse_numbers
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
 from plateau_jax.curves.staged_curve import StagedCurve
@@ -21,17 +21,7 @@ from plateau_jax.table.exact_segments import end_of_rise
 from plateau_jax.tools.design import source
 from plateau_jax.tools.design.forecasts import fit_runs, forecast_curves, open_log
 from plateau_jax.tools.design.handles import curve_and_peak_handles
-from plateau_jax.tools.design.questions import (
-    MAX_CURVES,
-    MAX_RUNS,
-    advice_about,
-    check_count,
-    check_size,
-    parse_fields,
-    parse_object,
-    placed_message,
-    typed_peak,
-)
+from plateau_jax.tools.design.messages import advice_about, placed_message
 from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.tools.drawing.segment_table import segment_table
 from plateau_jax.tools.forecasts.loss_comparison import NOTE as FORECAST_NOTE
@@ -42,6 +32,11 @@ from plateau_jax.tools.theory.comparison import (
     peak_at_equal_length,
 )
 from plateau_jax.tools.theory.curve_parts import largest_multiplier
+
+MAX_CURVES = 12
+
+_MAX_CHARACTERS = 200_000
+"""The most characters of a curve as JSON: with 5000 stages, the page waits for seconds."""
 
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
@@ -120,22 +115,6 @@ def _rounded(levels: NDArray[np.float32], digits: int) -> list[float]:
 # The page
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A curve and its peak, as the user typed them: their faults are a part of the answer."""
-
-    curve: Any = None
-    peak: Any = None
-
-
-@dataclass(frozen=True)
-class _PageQuestion:
-    curves: list[_Entry]
-    describe: bool = True
-    step: int | None = None
-    runs: list[str] | None = None
-
-
 def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves": [{"curve", "peak"}, …], "describe", "step", "runs"} -> what the page shows.
 
@@ -143,27 +122,46 @@ def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
     without a fault: their learning rates at `step`, and, given the `runs` from `open_log`, their
     bounds and forecasts. Bounds and forecasts take longest: while a handle is dragged, the picture
     must not wait for them.
+
+    Raises:
+        TypeError: The curves, which may come from a file that the user opened, are not a list of
+            objects. Curves and peaks may have any value: their faults are a part of the answer.
+        ValueError: There are too many curves.
     """
-    asked = parse_fields(_PageQuestion, question)
-    check_count("curves", asked.curves, MAX_CURVES)
-    described = [_describe(json.dumps((entry.curve, entry.peak))) for entry in asked.curves]
+    described = [_describe(text) for text in _entries_as_text(question["curves"])]
     curves = [(curve, peak) for curve, peak, _ in described if curve]
 
     answer: dict[str, Any] = {}
-    if asked.describe:
+    if question.get("describe", True):
         answer["curves"] = [description for *_, description in described]
-    if asked.step is not None:
-        step = checks.at_least("step", asked.step, 0)
+    step = question.get("step")
+    if step is not None:
         answer["learning_rates"] = _learning_rates(curves, step)
-    if asked.runs is not None:
-        check_count("runs", asked.runs, MAX_RUNS)
+    runs = question.get("runs")
+    if runs is not None:
         answer["ratios"] = compare_curves(curves)
         is_scaled = any(curve.unit is not None for curve, _ in curves)
         answer["note"] = note(is_scaled=is_scaled)
         answer["forecasts"] = []
-        if asked.runs:
-            answer |= _forecasts(tuple(asked.runs), curves)
+        if runs:
+            answer |= _forecasts(tuple(runs), curves)
     return answer
+
+
+def _entries_as_text(entries: Any) -> list[str]:
+    """Return the curve and the peak of each entry as JSON text."""
+    if not isinstance(entries, list):
+        raise TypeError("curves must be a list")
+    items = cast("list[Any]", entries)
+    if len(items) > MAX_CURVES:
+        raise ValueError(f"there are {len(items)} curves; the page takes at most {MAX_CURVES}")
+    texts: list[str] = []
+    for item in items:
+        if not isinstance(item, dict):
+            raise TypeError(f"an item of curves must be an object, not {json.dumps(item)}")
+        entry = cast("dict[str, Any]", item)
+        texts.append(json.dumps((entry.get("curve"), entry.get("peak"))))
+    return texts
 
 
 def _learning_rates(curves: Sequence[tuple[Curve, float]], step: int) -> list[float]:
@@ -173,11 +171,11 @@ def _learning_rates(curves: Sequence[tuple[Curve, float]], step: int) -> list[fl
 
 
 def _forecasts(runs: tuple[str, ...], curves: Sequence[tuple[Curve, float]]) -> dict[str, Any]:
-    fits = fit_runs(runs)
+    fit = fit_runs(runs)
     forecasts: list[dict[str, Any]] = []
-    if fits.by_peak:
-        forecasts = forecast_curves(fits, curves)
-    return {"fit": fits.answer, "forecasts": forecasts, "forecast_note": FORECAST_NOTE}
+    if fit.law is not None:
+        forecasts = forecast_curves(fit.law, curves)
+    return {"fit": fit.answer, "forecasts": forecasts, "forecast_note": FORECAST_NOTE}
 
 
 class _Described(NamedTuple):
@@ -192,14 +190,18 @@ class _Described(NamedTuple):
 @lru_cache(64)
 def _describe(text: str) -> _Described:
     """Describe a curve and its peak, given as JSON text."""
-    arguments, typed = json.loads(text)
+    arguments, typed_peak = json.loads(text)
     place: tuple[str, ...] = ("curve",)
     try:
-        check_size(arguments)
+        if len(text) > _MAX_CHARACTERS:
+            problem = f"this curve has {len(text)} characters of JSON"
+            raise ValueError(f"{problem}; the page takes at most {_MAX_CHARACTERS}")
         with suppress_warnings():  # `advice_about` collects them
             curve = curve_from_text(arguments)
         place = ()
-        peak = typed_peak(typed)
+        # Not rounded to float32, because the code to copy shows it.
+        peak = float(checks.number("peak", parse_numbers(typed_peak)))
+        checks.peak("peak", peak)
     except (TypeError, ValueError) as error:
         return _Described(None, 0.0, {"fault": placed_message(message_of(error), place)})
     return _Described(curve, peak, _describe_curve(curve, peak))
@@ -291,8 +293,6 @@ def answer_request(path: str, body: bytes) -> dict[str, Any]:
     """Parse a request's body and answer it.
 
     Raises:
-        TypeError: The body is not a question for this path; the message begins with the path of the
-            wrong value, as in `runs[0].steps`.
-        ValueError: Likewise, or the body is not JSON.
+        TypeError, ValueError: As `answer_page` does, or the body is not JSON.
     """
-    return ANSWERS[path](parse_object(body))
+    return ANSWERS[path](json.loads(body))
