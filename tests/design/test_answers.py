@@ -19,7 +19,6 @@ from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurv
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.tools.design.answers import (
     answer_page,
-    choices_per_field,
     initial_curves,
     warmup_arguments,
 )
@@ -416,16 +415,7 @@ def test_single_curve_is_compared_at_its_warmup(curve, cosine):
     ]
 
 
-# Looks: each shape has a picture; each curve is visible in light and dark, and has its own dash.
-
-
-def test_pictures_of_shapes_fall_and_rise():
-    for choices in choices_per_field().values():
-        for choice in choices:
-            falling = choice["levels"]["falling"]
-            rising = choice["levels"]["rising"]
-            assert falling == sorted(falling, reverse=True)
-            assert rising == sorted(rising)
+# Looks.
 
 
 PAGE = files("plateau_jax.tools.design") / "page"

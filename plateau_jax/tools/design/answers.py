@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message, message_of
@@ -15,7 +14,6 @@ from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.configuration import curve_from_text, parse_numbers
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
-from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
 from plateau_jax.table.exact_segments import end_of_rise
 from plateau_jax.tools.design import source
@@ -41,9 +39,6 @@ _MAX_CHARACTERS = 200_000
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
 _LARGEST_LIKELY_PEAK = 10.0
-_SHAPE_STEPS = 32
-"""Number of steps in the small picture of a shape."""
-
 _DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 80)], decay_shape="1-sqrt")
 
 
@@ -83,33 +78,16 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
 
 
 def choices_per_field() -> dict[str, list[dict[str, Any]]]:
-    """Return the shapes that each field can have, in the order of the page."""
+    """Return the shapes that each field can have, each with the initial P of a formula."""
+    names_per_field = {
+        "warmup_shape": get_args(WarmupShape),
+        "decay_shape": JOINING_ZERO,
+        "shape": SHAPES,
+    }
     return {
-        "warmup_shape": [_describe_shape(name) for name in get_args(WarmupShape)],
-        "decay_shape": [_describe_shape(name) for name in JOINING_ZERO],
-        "shape": [_describe_shape(name) for name in SHAPES],
+        field: [{"name": name, "power": SHAPES[name].initial_power} for name in names]
+        for field, names in names_per_field.items()
     }
-
-
-def _describe_shape(name: str) -> dict[str, Any]:
-    """Return a shape, the initial P of a formula, and levels of a stage that falls or rises."""
-    power = SHAPES[name].initial_power
-    shape = name.replace("P", power or "")
-    reaches_zero = name in JOINING_ZERO
-    low = 0.0 if reaches_zero else 0.1
-    falling = StagedCurve([(_SHAPE_STEPS, low, shape)], start=1.0)
-    rising = StagedCurve([(_SHAPE_STEPS, 1.0, shape)], start=low)
-    steps = np.arange(_SHAPE_STEPS + 1)
-    levels = {
-        "falling": _rounded(falling(steps), 4),
-        "rising": _rounded(rising(steps), 4),
-    }
-    return {"name": name, "power": power, "levels": levels}
-
-
-def _rounded(levels: NDArray[np.float32], digits: int) -> list[float]:
-    """Return levels with fewer digits, which suffice for a picture."""
-    return np.round(levels.astype(np.float64), digits).tolist()
 
 
 # The page
@@ -222,7 +200,8 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "largest": largest_multiplier(curve, curve.total_steps),
         "warmup": warmup_arguments(curve),
         "steps": steps.tolist(),
-        "levels": _rounded(curve(steps), 6),
+        # Six digits suffice for a picture.
+        "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),
         "spans": list(shaded_spans(curve._exact_segments)),
         "segments": {
             "columns": [column._asdict() for column in table.columns],
