@@ -203,10 +203,7 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         # Six digits suffice for a picture.
         "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),
         "spans": list(shaded_spans(curve._exact_segments)),
-        "segments": {
-            "columns": [column._asdict() for column in table.columns],
-            "rows": table.rows,
-        },
+        "segments": {"headings": table.headings, "rows": table.rows},
         "handles": [asdict(handle) for handle in handles],
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),
