@@ -1,6 +1,5 @@
 """`python -m plateau_jax`: the process around `tools/command_line/main.py`."""
 
-import os
 import signal
 import sys
 import warnings
@@ -16,7 +15,7 @@ def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
 
 if __name__ == "__main__":
     warnings.formatwarning = _format_warning
-    if isinstance(sys.stdout, TextIOWrapper):  # None if it is closed
+    if isinstance(sys.stdout, TextIOWrapper):
         # "?" in place of characters that its encoding lacks.
         sys.stdout.reconfigure(errors="replace")
     if hasattr(signal, "SIGPIPE"):  # not on Windows
@@ -24,8 +23,5 @@ if __name__ == "__main__":
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         sys.exit(main())
-    except OSError as error:  # such as a full disk
-        print(f"python -m plateau_jax: error: {error.strerror}", file=sys.stderr)
-        os._exit(2)  # sys.exit would flush standard output again, and fail again
     except KeyboardInterrupt:
         sys.exit(130)

@@ -68,7 +68,6 @@ def check_no_file_is_written(
             "--csv takes one curve, not 2",
         ),
         ("--from cosine.json --from run.json --json", "--json takes one curve, not 2"),
-        ("--from cosine.json --from run.json --segments", "--segments takes one curve, not 2"),
         (
             "--compare --from cosine.json --min-lr-ratio 0.1",
             "total_steps is missing: PlateauCurve needs",
@@ -86,18 +85,11 @@ def check_no_file_is_written(
             "--export new.py takes one curve, not 2",
         ),
         ("--from cosine.json --from run.json --export -", "--export - takes one curve, not 2"),
-        ("100 --plot -", "--plot - must name a file, such as curve.png"),
-        ("100 --plot new.csv --csv new.csv", "--plot new.csv must name another file than --csv"),
         ("100 --peak 1 --step-column n", "--step-column requires --log"),
         ("100 --lr-column lr", "--lr-column requires --log"),
         ("100 --port 8701", "--port requires --design"),
         ("100 --no-browser", "--no-browser requires --design"),
         ("100 --json --peak 1", "--json prints a curve, which has no peak: leave --peak out"),
-        ("--from cosine.json --export cosine.json", "cosine.json exists, and this command has not"),
-        (
-            "100 --csv cosine.json",
-            "cosine.json exists, and this command has not written it: --force",
-        ),
     ],
 )
 def test_wrong_arguments(
@@ -203,8 +195,6 @@ def test_wrong_logs(
     ("arguments", "message"),
     [
         ("100 --plateau 50", "expected 2 arguments"),
-        ("100 --export new.py --export old.py", "--export may be given once"),
-        ("100 --csv new.csv --csv old.csv", "--csv may be given once"),
         ("100 --peak high", "invalid float value: 'high'"),
         ("100 --peak 0,001", "invalid float value: '0,001'"),
         ("--from", "expected one argument"),
@@ -298,8 +288,7 @@ def test_unknown_picture_format_leaves_no_file(
 @pytest.mark.parametrize("option", ["--csv", "--plot"])
 @pytest.mark.parametrize(
     "name",
-    ["missing/file.png", "directory.png", f"{'n' * 300}.png"],
-    ids=["missing", "directory", "long"],
+    ["missing/file.png", "directory.png"],
 )
 def test_unwritable_file_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, name: str
@@ -311,7 +300,7 @@ def test_unwritable_file_is_rejected(
 
 
 @pytest.mark.parametrize("suffix", ["py", "json"])
-@pytest.mark.parametrize("name", ["missing/file", "directory", "n" * 300])
+@pytest.mark.parametrize("name", ["missing/file", "directory"])
 def test_unwritable_export_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, name: str
 ) -> None:

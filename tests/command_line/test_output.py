@@ -117,20 +117,6 @@ def test_wsd_of_every_option(printed_by: PrintedBy) -> None:
     assert read_curve(printed) == curve
 
 
-def test_segments_as_json(printed_by: PrintedBy) -> None:
-    printed = printed_by(f"{OPTIONS} --segments")
-    expected = [segment._asdict() for segment in PLATEAUS.segments]
-    assert json.loads(printed) == expected
-
-
-def test_segments_with_a_peak_as_json(printed_by: PrintedBy) -> None:
-    printed = printed_by(f"{OPTIONS} --segments --peak 3e-4")
-    for segment, expected in zip(json.loads(printed), PLATEAUS.segments, strict=True):
-        lr = PLATEAUS.learning_rate(expected.first_step, 3e-4)
-        assert segment["start"] == lr
-        assert segment["kind"] == expected.kind
-
-
 def test_json_of_numbers_in_any_spelling(printed_by: PrintedBy) -> None:
     printed = printed_by("1e4 --warmup-steps +1e3 --cooldown 6e3 1_000 --json")
     curve = PlateauCurve(10_000, warmup_steps=1000)
@@ -360,46 +346,6 @@ def test_exported_file_is_the_source(printed_by: PrintedBy, name: str) -> None:
     assert Path("new.py").read_text() == curve.to_source()
 
 
-def test_force_replaces_any_file(printed_by: PrintedBy) -> None:
-    Path("new.PY").write_text("x" * 10**5)
-    printed_by("--from stairs.json --cooldown 25 5 --export new.PY --peak 3e-4 --force")
-    curve = saved("stairs").cooldown(25, 5)
-    assert Path("new.PY").read_text() == curve.to_source(3e-4)
-
-
-@pytest.mark.parametrize(
-    "option", ["--csv new.csv", "--export new.py", "--export new.json", "--plot new.png"]
-)
-def test_command_replaces_what_it_has_written(printed_by: PrintedBy, option: str) -> None:
-    printed_by(f"100 {option}")
-    path = Path(option.split()[1])
-    before = path.read_bytes()
-    printed_by(f"50 {option}")
-    assert path.read_bytes() != before
-    path.write_bytes(b"")
-    printed_by(f"100 {option}")
-    assert path.read_bytes() == before
-    assert not [*Path().glob(".new*")]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "# pip install plateau-jax\nimport torch\n",
-        "step,learning_rate,loss\n0,0.1,3\n",
-        '{"format": "mine", "library": "plateau-jax"}',
-        "<svg><text>plateau-jax</text></svg>",
-    ],
-)
-@pytest.mark.parametrize("option", ["--csv new.csv", "--export new.py", "--plot new.svg"])
-def test_file_of_the_user_stays(folder, option, content):
-    path = folder / option.split()[1]
-    path.write_text(content)
-    with pytest.raises(SystemExit):
-        main(["100", *option.split()])
-    assert path.read_text() == content
-
-
 def test_interrupted_command_leaves_the_file_as_it_was(
     printed_by: PrintedBy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,15 +360,6 @@ def test_interrupted_command_leaves_the_file_as_it_was(
         main(["50", "--csv", "new.csv"])
     assert Path("new.csv").read_bytes() == before
     assert not [*Path().glob(".new*")]
-
-
-def test_file_is_replaced_through_a_link(printed_by: PrintedBy) -> None:
-    printed_by("100 --csv new.csv")
-    Path("new_link.csv").symlink_to("new.csv")
-    printed_by("50 --csv new_link.csv")
-    assert Path("new_link.csv").is_symlink()
-    check_csv(PlateauCurve(50), 1.0)
-    Path("new_link.csv").unlink()
 
 
 def test_csv_may_be_a_device(printed_by: PrintedBy) -> None:

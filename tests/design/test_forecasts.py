@@ -27,13 +27,6 @@ def run_of(text, *curve_and_peak, **columns):
     return json.loads(answer["run"])
 
 
-def run_at(peak, extra=0.0):
-    """Return a run at a peak, with losses that are higher."""
-    text = csv_of(step=STEPS, loss=LOSSES + extra)
-    run = run_of(text, CURVE, peak)
-    return {**run, "name": f"{peak:g}.csv"}
-
-
 def forecast(runs, *curves):
     """Return the answers about runs, and about curves and their peaks."""
     entries = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in curves]
@@ -157,7 +150,7 @@ def test_differences_are_those_of_a_comparison():
 
 def test_rejected_curves_do_not_hide_the_others():
     with suppress_warnings():
-        zeros = StagedCurve([(10,)], start=0.0)
+        zeros = StagedCurve([(1000,)], start=0.0)
     _, answers = forecast(
         [run_of(TEXT)],
         (PlateauCurve(4001), PEAK),
@@ -169,8 +162,8 @@ def test_rejected_curves_do_not_hide_the_others():
     )
     too_long, of_zeros, at_zero, at_twice_the_peak, of_curve, of_wsd = answers
     assert "at most 4 times the 1000 steps of the longest run" in too_long["fault"]
-    assert of_zeros["fault"] == "no learning rate above 0"
-    assert at_zero["fault"] == "no learning rate above 0"
+    assert "learning rate" in of_zeros["fault"], of_zeros
+    assert "learning rate" in at_zero["fault"], at_zero
     assert "0.002, is more than a factor of 1.5" in at_twice_the_peak["fault"]
     # The first curve has no forecast, to which there would be a difference.
     for shown in (of_curve, of_wsd):
@@ -224,27 +217,6 @@ def test_kept_answers_have_their_advice(monkeypatch):
 # Several peaks.
 
 
-def fit_at(peak, extra):
-    """Fit what `run_at` returns."""
-    run = LossRun(CURVE, peak, STEPS, LOSSES + extra)
-    return fit_losses(run)
-
-
-def test_curves_are_forecast_by_runs_of_the_nearest_peak():
-    half = StagedCurve([(50, 0.5), (950, 0.0)])
-    runs = [run_at(5e-4, 0.02), run_at(1e-3), run_at(2e-3, 0.01)]
-    fit, (at_peak, at_half) = forecast(runs, (WSD, 1.45e-3), (half, 1e-3))
-    # 1.45e-3 is nearer to 1e-3, but its ratio to 2e-3 is smaller.
-    expected_at_peak = fit_at(2e-3, 0.01).predict(WSD, 1.45e-3)
-    expected_at_half = fit_at(5e-4, 0.02).predict(half, 1e-3)
-    assert at_peak["loss"] == expected_at_peak.loss
-    assert at_half["loss"] == expected_at_half.loss
-    assert at_half["difference"] is None
-    last_losses = [run["losses"][-1] for run in fit["runs"]]
-    expected_losses = LOSSES[-1] + np.array([0.02, 0, 0.01])
-    assert last_losses == pytest.approx(expected_losses, rel=1e-5)
-
-
 def test_logs_that_miss_the_peak_are_fitted_together():
     """As `fit_losses` does."""
     lrs = 0.9997 * PEAK * CURVE(STEPS - 1).astype(float)
@@ -257,15 +229,6 @@ def test_logs_that_miss_the_peak_are_fitted_together():
     assert shown["loss"] == expected.loss
 
 
-def test_runs_of_a_peak_that_cannot_be_fitted_are_named():
-    few = {**run_of(FEW, CURVE, 5e-4), "name": "few.csv"}
-    runs = [few, run_at(1e-3), run_at(2e-3)]
-    fit, (shown, far) = forecast(runs, (WSD, 1e-3), (WSD, 8e-3))
-    (advice,) = fit["advice"]
-    assert advice.startswith("few.csv: ")
-    of_few, at_peak, at_twice_the_peak = fit["runs"]
-    assert of_few is None
-    assert at_peak is not None
-    assert at_twice_the_peak is not None
-    assert shown["loss"] == FIT.predict(WSD).loss
-    assert "more than a factor of 1.5" in far["fault"]
+def test_runs_of_different_peaks_are_rejected():
+    half = run_of(TEXT, CURVE, PEAK / 2)
+    check_rejected([run_of(TEXT), half], "the runs have several peaks, 0.0005, 0.001: keep those")

@@ -163,7 +163,7 @@ def test_dialog_asks_for_what_the_log_lacks(design):
     use = use_button(design)
     design.choose(run=text)
 
-    expect_status(design, "several columns for step, 'step', '_step'")
+    expect_status(design, "several columns for step, '_step', 'step'")
     expect(use).to_be_disabled()
     design.set("Column of steps", "_step")
 
@@ -206,7 +206,7 @@ def test_two_logs_are_fitted_together(design):
 def test_rejected_logs_say_why(design):
     use = use_button(design)
     design.choose(binary=b"\x89PNG")
-    expect_status(design, "binary.csv, line 1: byte 0x89 is not UTF-8")
+    expect_status(design, "binary.csv: 'utf-8' codec can't decode byte 0x89")
     expect(use).to_be_disabled()
     design.press("Escape")
     design.choose(wrong="{1, 2}\n")

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from support.design.page import COSINE, DROP, PEAK, STABLE, STAGED
 
 from plateau_jax import compare
-from plateau_jax.tools.design.questions import MAX_CURVES
+from plateau_jax.tools.design.answers import MAX_CURVES
 from plateau_jax.tools.theory import comparison
 
 pytestmark = pytest.mark.slow

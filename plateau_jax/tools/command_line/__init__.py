@@ -1,4 +1,4 @@
 """`python -m plateau_jax`.
 
-`main` (answers the options), `option_parser`, `written_files` (replaces files safely).
+`main` (answers the options), `option_parser`.
 """

@@ -4,8 +4,10 @@ import argparse
 import csv
 import inspect
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,12 +19,6 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.lazy_names import naming_missing_package
 from plateau_jax.tools.command_line.option_parser import command_line_parser
-from plateau_jax.tools.command_line.written_files import (
-    check_replaceable,
-    explain_content,
-    picture_metadata,
-    replacing,
-)
 from plateau_jax.tools.configuration import curve_from_options, read_curve_file
 from plateau_jax.tools.drawing import plots
 from plateau_jax.tools.drawing.legend import NamedCurve, legend_labels
@@ -66,15 +62,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(_exported_text(options, curves), end="")
     else:
         print(text)
-    sys.stdout.flush()
     return 0
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Reject an option without effect, a wrong peak, and a closed standard output."""
+    """Reject an option without effect, and a wrong peak."""
     has_log = options.log is not None
     problems = {
-        "standard output is closed": sys.stdout is None,
         "--fit requires --compare": options.fit and not options.compare,
         "--log requires --peak": has_log and options.peak is None,
         "--step-column requires --log": options.step_column is not None and not has_log,
@@ -85,20 +79,13 @@ def _check_options(options: argparse.Namespace) -> None:
             options.json and options.peak is not None
         ),
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
-        "--plot - must name a file, such as curve.png": options.plot == Path("-"),
-        f"--plot {options.plot} must name another file than --csv and --export": (
-            str(options.plot) in (options.csv, options.export)
+        f"--export {options.export} must end in .py or .json; for values, use --csv": (
+            options.export is not None
+            and options.export != "-"
+            and Path(options.export).suffix.lower() not in (".py", ".json")
         ),
     }
     _reject(problems)
-    if options.export is not None:
-        _check_export_name(options.export)
-    if not options.force:
-        for file in (options.csv, options.export):
-            if file is not None and file != "-":
-                check_replaceable(Path(file))
-        if options.plot is not None:
-            check_replaceable(_with_suffix(options.plot))
     if options.peak is not None:
         checks.peak("peak", options.peak)
 
@@ -159,17 +146,11 @@ def _reject_options_for_one_curve(options: argparse.Namespace, num_curves: int) 
         "--csv": options.csv is not None,
         "--json": options.json,
         f"--export {options.export}": exports_python,
-        "--segments": options.segments,
         "--log": options.log is not None,
     }
     for option, is_given in takes_one_curve.items():
         if is_given:
             raise ValueError(f"{option} takes one curve, not {num_curves}")
-
-
-def _check_export_name(file: str) -> None:
-    if Path(file).suffix.lower() not in (".py", ".json") and file != "-":
-        raise ValueError(f"--export {file} must end in .py or .json; for values, use --csv")
 
 
 def _is_python_file(file: str) -> bool:
@@ -192,9 +173,6 @@ def _read_curve(file: str) -> Curve:
     """Read the mapping that describes a curve. The file "-" is standard input."""
     content = _read_bytes(file)
     try:
-        explanation = explain_content(content)
-        if explanation:
-            raise ValueError(explanation)
         return read_curve_file(file, content)
     except (RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from None
@@ -202,7 +180,6 @@ def _read_curve(file: str) -> Curve:
 
 def _read_bytes(file: str) -> bytes:
     if file == "-":
-        _reject({"standard input is closed": sys.stdin is None})
         return sys.stdin.buffer.read()
     return Path(file).read_bytes()
 
@@ -224,7 +201,7 @@ def _read_run(fit: Sequence[str], peak: float | None) -> LossRun:
 
 
 def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> str:
-    """Return what to print about the curves: JSON, a comparison, or their segments."""
+    """Return what to print about the curves: JSON, a comparison, a forecast, or their segments."""
     if options.json:
         return json.dumps(curves[0].to_dict())
     if options.log is not None:
@@ -241,8 +218,6 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
     peak = None
     if options.peak is not None:
         peak = np.float32(options.peak)
-    if options.segments:
-        return _segments_as_json(curves[0], peak)
     return "\n\n".join(segment_table(curve.segments, peak).as_text() for curve in curves)
 
 
@@ -258,33 +233,20 @@ def _compare_with_log(options: argparse.Namespace, curve: Curve) -> LogCompariso
         raise ValueError(f"{error.problem}: {advice}") from None
 
 
-def _segments_as_json(curve: Curve, peak: np.float32 | None) -> str:
-    """Return the segments as JSON; with a peak, levels are learning rates."""
-    segments: list[dict[str, Any]] = []
-    for segment in curve.segments:
-        if peak is not None:
-            segment = segment._replace(
-                start=float(peak * np.float32(segment.start)),
-                end=float(peak * np.float32(segment.end)),
-            )
-        segments.append(segment._asdict())
-    return json.dumps(segments)
-
-
 def _write_files(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> None:
     """Write the files that the options name. Notes go to standard error: the output may be data."""
     if options.plot is not None:
-        _write_picture(curves, _with_suffix(options.plot), options.peak)
+        _write_picture(curves, options.plot, options.peak)
     for (log, *_), run in zip(options.fit, runs, strict=True):
         note = f"{log}: {len(run.steps)} logged losses, up to step {run.steps[-1]}"
         print(note, file=sys.stderr)
     if options.csv is not None and options.csv != "-":
-        with replacing(Path(options.csv)) as temporary, temporary.open("w", newline="") as file:
+        with _replacing(Path(options.csv)) as temporary, temporary.open("w", newline="") as file:
             _write_values(curves[0], options.peak, file)
         print(f"wrote {options.csv}", file=sys.stderr)
     if options.export is not None and options.export != "-":
         text = _exported_text(options, curves)
-        with replacing(Path(options.export)) as temporary:
+        with _replacing(Path(options.export)) as temporary:
             temporary.write_text(text, encoding="ascii")
         print(f"wrote {options.export}", file=sys.stderr)
 
@@ -299,23 +261,41 @@ def _exported_text(options: argparse.Namespace, curves: list[Curve]) -> str:
     return vectors_as_json(curves, peak)
 
 
-def _with_suffix(picture: Path) -> Path:
-    if picture.suffix:
-        return picture
-    return picture.with_suffix(".png")
-
-
 def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:
     with naming_missing_package("--plot", "plot"):
         from matplotlib.figure import Figure  # an optional dependency
 
     if peak is None:
         peak = 1.0
+    if not path.suffix:
+        path = path.with_suffix(".png")
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plots.plot(curves, peak_value=peak, ax=figure.subplots())
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120, metadata=picture_metadata(path))
+    with _replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120)
     print(f"wrote {path}", file=sys.stderr)
+
+
+@contextmanager
+def _replacing(path: Path) -> Generator[Path]:
+    """Yield the path of a temporary file next to a file; rename it at the end.
+
+    An error, an interrupt or a full disk leaves the file as it was.
+    """
+    if Path("/dev") in path.parents:  # such as /dev/stdout, which may be a link to a file
+        yield path
+        return
+    # With the same suffix, by which matplotlib chooses the format.
+    temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        if error.filename == str(temporary):
+            error.filename = str(path)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _write_values(curve: Curve, peak: float | None, file: TextIO) -> None:

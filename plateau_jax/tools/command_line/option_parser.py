@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
 
@@ -111,21 +110,6 @@ def _add_staged_curve(parser: argparse.ArgumentParser) -> None:
     add("--start", metavar="R", help="the level at step 0 (0)")
 
 
-class _Once(argparse.Action):
-    """Stores the value of an option that may be given once."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        if getattr(namespace, self.dest) is not None:
-            parser.error(f"{option_string} may be given once")
-        setattr(namespace, self.dest, values)
-
-
 def _add_general_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--version", action="store_true", help="print the version")
@@ -153,11 +137,6 @@ def _add_general_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
     add(
-        "--force",
-        action="store_true",
-        help="let --csv, --export and --plot replace a file that they have not written",
-    )
-    add(
         "--fit",
         metavar=("FILE", "CURVE"),
         nargs="+",
@@ -175,25 +154,17 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     add(
         "--csv",
         metavar="FILE",
-        action=_Once,
         help="write step, learning_rate for every step; - for standard output, without the table",
     )
     add(
         "--export",
         metavar="FILE",
-        action=_Once,
         help="write the curve for programs without this library. A FILE that ends in .py becomes a "
         "Python file without dependencies; --peak is then the default peak of its learning_rate; - "
         "prints it, without the table. A FILE that ends in .json becomes test vectors of one or "
         "several curves",
     )
     add("--json", action="store_true", help="print the curve's arguments as JSON instead")
-    add(
-        "--segments",
-        action="store_true",
-        help="print the table as JSON: the first and the last step of each segment, its kind, and "
-        "its levels at both ends, or with --peak its learning rates",
-    )
     add(
         "--log",
         metavar="FILE",

@@ -2,35 +2,23 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message, message_of
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
-from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
-from plateau_jax.tools.configuration import curve_from_text
+from plateau_jax.tools.configuration import curve_from_text, parse_numbers
 from plateau_jax.tools.design import source
 from plateau_jax.tools.design.forecasts import fit_runs, forecast_curves, open_log
 from plateau_jax.tools.design.handles import curve_and_peak_handles
-from plateau_jax.tools.design.questions import (
-    MAX_CURVES,
-    MAX_RUNS,
-    advice_about,
-    check_count,
-    check_size,
-    parse_fields,
-    parse_object,
-    placed_message,
-    typed_peak,
-)
+from plateau_jax.tools.design.messages import advice_about, placed_message
 from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.tools.drawing.segment_table import segment_table
 from plateau_jax.tools.forecasts.logged_losses import end_of_rise
@@ -43,12 +31,14 @@ from plateau_jax.tools.theory.comparison import (
 )
 from plateau_jax.tools.theory.curve_parts import largest_multiplier
 
+MAX_CURVES = 12
+
+_MAX_CHARACTERS = 200_000
+"""The most characters of a curve as JSON: with 5000 stages, the page waits for seconds."""
+
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
 _LARGEST_LIKELY_PEAK = 10.0
-_SHAPE_STEPS = 32
-"""Number of steps in the small picture of a shape."""
-
 _DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 80)], decay_shape="1-sqrt")
 
 
@@ -88,52 +78,19 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
 
 
 def choices_per_field() -> dict[str, list[dict[str, Any]]]:
-    """Return the shapes that each field can have, in the order of the page."""
+    """Return the shapes that each field can have, each with the initial P of a formula."""
+    names_per_field = {
+        "warmup_shape": get_args(WarmupShape),
+        "decay_shape": JOINING_ZERO,
+        "shape": SHAPES,
+    }
     return {
-        "warmup_shape": [_describe_shape(name) for name in get_args(WarmupShape)],
-        "decay_shape": [_describe_shape(name) for name in JOINING_ZERO],
-        "shape": [_describe_shape(name) for name in SHAPES],
+        field: [{"name": name, "power": SHAPES[name].initial_power} for name in names]
+        for field, names in names_per_field.items()
     }
-
-
-def _describe_shape(name: str) -> dict[str, Any]:
-    """Return a shape, the initial P of a formula, and levels of a stage that falls or rises."""
-    power = SHAPES[name].initial_power
-    shape = name.replace("P", power or "")
-    reaches_zero = name in JOINING_ZERO
-    low = 0.0 if reaches_zero else 0.1
-    falling = StagedCurve([(_SHAPE_STEPS, low, shape)], start=1.0)
-    rising = StagedCurve([(_SHAPE_STEPS, 1.0, shape)], start=low)
-    steps = np.arange(_SHAPE_STEPS + 1)
-    levels = {
-        "falling": _rounded(falling(steps), 4),
-        "rising": _rounded(rising(steps), 4),
-    }
-    return {"name": name, "power": power, "levels": levels}
-
-
-def _rounded(levels: NDArray[np.float32], digits: int) -> list[float]:
-    """Return levels with fewer digits, which suffice for a picture."""
-    return np.round(levels.astype(np.float64), digits).tolist()
 
 
 # The page
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A curve and its peak, as the user typed them: their faults are a part of the answer."""
-
-    curve: Any = None
-    peak: Any = None
-
-
-@dataclass(frozen=True)
-class _PageQuestion:
-    curves: list[_Entry]
-    describe: bool = True
-    step: int | None = None
-    runs: list[str] | None = None
 
 
 def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,27 +100,46 @@ def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
     without a fault: their learning rates at `step`, and, given the `runs` from `open_log`, their
     bounds and forecasts. Bounds and forecasts take longest: while a handle is dragged, the picture
     must not wait for them.
+
+    Raises:
+        TypeError: The curves, which may come from a file that the user opened, are not a list of
+            objects. Curves and peaks may have any value: their faults are a part of the answer.
+        ValueError: There are too many curves.
     """
-    asked = parse_fields(_PageQuestion, question)
-    check_count("curves", asked.curves, MAX_CURVES)
-    described = [_describe(json.dumps((entry.curve, entry.peak))) for entry in asked.curves]
+    described = [_describe(text) for text in _entries_as_text(question["curves"])]
     curves = [(curve, peak) for curve, peak, _ in described if curve]
 
     answer: dict[str, Any] = {}
-    if asked.describe:
+    if question.get("describe", True):
         answer["curves"] = [description for *_, description in described]
-    if asked.step is not None:
-        step = checks.at_least("step", asked.step, 0)
+    step = question.get("step")
+    if step is not None:
         answer["learning_rates"] = _learning_rates(curves, step)
-    if asked.runs is not None:
-        check_count("runs", asked.runs, MAX_RUNS)
+    runs = question.get("runs")
+    if runs is not None:
         answer["ratios"] = compare_curves(curves)
         is_scaled = any(curve.unit is not None for curve, _ in curves)
         answer["note"] = note(is_scaled=is_scaled)
         answer["forecasts"] = []
-        if asked.runs:
-            answer |= _forecasts(tuple(asked.runs), curves)
+        if runs:
+            answer |= _forecasts(tuple(runs), curves)
     return answer
+
+
+def _entries_as_text(entries: Any) -> list[str]:
+    """Return the curve and the peak of each entry as JSON text."""
+    if not isinstance(entries, list):
+        raise TypeError("curves must be a list")
+    items = cast("list[Any]", entries)
+    if len(items) > MAX_CURVES:
+        raise ValueError(f"there are {len(items)} curves; the page takes at most {MAX_CURVES}")
+    texts: list[str] = []
+    for item in items:
+        if not isinstance(item, dict):
+            raise TypeError(f"an item of curves must be an object, not {json.dumps(item)}")
+        entry = cast("dict[str, Any]", item)
+        texts.append(json.dumps((entry.get("curve"), entry.get("peak"))))
+    return texts
 
 
 def _learning_rates(curves: Sequence[tuple[Curve, float]], step: int) -> list[float]:
@@ -173,11 +149,11 @@ def _learning_rates(curves: Sequence[tuple[Curve, float]], step: int) -> list[fl
 
 
 def _forecasts(runs: tuple[str, ...], curves: Sequence[tuple[Curve, float]]) -> dict[str, Any]:
-    fits = fit_runs(runs)
+    fit = fit_runs(runs)
     forecasts: list[dict[str, Any]] = []
-    if fits.by_peak:
-        forecasts = forecast_curves(fits, curves)
-    return {"fit": fits.answer, "forecasts": forecasts, "forecast_note": FORECAST_NOTE}
+    if fit.law is not None:
+        forecasts = forecast_curves(fit.law, curves)
+    return {"fit": fit.answer, "forecasts": forecasts, "forecast_note": FORECAST_NOTE}
 
 
 class _Described(NamedTuple):
@@ -192,14 +168,18 @@ class _Described(NamedTuple):
 @lru_cache(64)
 def _describe(text: str) -> _Described:
     """Describe a curve and its peak, given as JSON text."""
-    arguments, typed = json.loads(text)
+    arguments, typed_peak = json.loads(text)
     place: tuple[str, ...] = ("curve",)
     try:
-        check_size(arguments)
+        if len(text) > _MAX_CHARACTERS:
+            problem = f"this curve has {len(text)} characters of JSON"
+            raise ValueError(f"{problem}; the page takes at most {_MAX_CHARACTERS}")
         with suppress_warnings():  # `advice_about` collects them
             curve = curve_from_text(arguments)
         place = ()
-        peak = typed_peak(typed)
+        # Not rounded to float32, because the code to copy shows it.
+        peak = float(checks.number("peak", parse_numbers(typed_peak)))
+        checks.peak("peak", peak)
     except (TypeError, ValueError) as error:
         return _Described(None, 0.0, {"fault": placed_message(message_of(error), place)})
     return _Described(curve, peak, _describe_curve(curve, peak))
@@ -220,12 +200,10 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "largest": largest_multiplier(curve, curve.total_steps),
         "warmup": warmup_arguments(curve),
         "steps": steps.tolist(),
-        "levels": _rounded(curve(steps), 6),
+        # Six digits suffice for a picture.
+        "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),
         "spans": list(shaded_spans(curve._exact_segments)),
-        "segments": {
-            "columns": [column._asdict() for column in table.columns],
-            "rows": table.rows,
-        },
+        "segments": {"headings": table.headings, "rows": table.rows},
         "handles": [asdict(handle) for handle in handles],
         "optax": source.optax_code(curve, peak),
         "torch": source.torch_code(curve, peak),
@@ -291,8 +269,6 @@ def answer_request(path: str, body: bytes) -> dict[str, Any]:
     """Parse a request's body and answer it.
 
     Raises:
-        TypeError: The body is not a question for this path; the message begins with the path of the
-            wrong value, as in `runs[0].steps`.
-        ValueError: Likewise, or the body is not JSON.
+        TypeError, ValueError: As `answer_page` does, or the body is not JSON.
     """
-    return ANSWERS[path](parse_object(body))
+    return ANSWERS[path](json.loads(body))

@@ -10,9 +10,8 @@ import numpy as np
 
 from plateau_jax.arguments.checks import MAX_STEP, Path
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.derived_curves import Cooldown, Part, Then
+from plateau_jax.curves.derived_curves import Cooldown, Then
 from plateau_jax.curves.plateau_curve import PlateauCurve, place_plateaus
-from plateau_jax.curves.scaled_curve import ScaledCurve
 from plateau_jax.curves.staged_curve import Stage, StagedCurve
 
 MAX_HANDLES = 200
@@ -84,11 +83,7 @@ def _curve_handles(curve: Curve, path: Path) -> Iterator[Handle]:
             yield from _cooldown_handles(curve, path)
         case Then():
             yield from _continuation_handles(curve, path)
-        case Part():
-            yield from _part_handles(curve, path)
-        case ScaledCurve():
-            yield from _batch_plan_handles(curve, path)
-        case _:
+        case _:  # a curve that only JSON can describe on the page
             pass
 
 
@@ -102,11 +97,6 @@ def _step_handle(
 def _level_handle(name: str, step: int, level: float, path: Path, *, high: float = 1.0) -> Handle:
     """Return a handle whose value is its level."""
     return Handle(name, path, "level", step, level, value=level, low=0.0, high=high)
-
-
-def _scaled(handle: Handle, factor: float) -> Handle:
-    """Return a handle of a curve whose levels are multiplied by a factor."""
-    return replace(handle, level=factor * handle.level, slope=factor * handle.slope)
 
 
 # Plateau curves
@@ -274,18 +264,10 @@ def _continuation_handles(curve: Then, path: Path) -> Iterator[Handle]:
         )
         yield replace(handle, value=scale, slope=level)
     for handle in _curve_handles(other, (*path, "other")):
-        name = f"Continuation, {handle.name[0].lower()}{handle.name[1:]}"
-        yield replace(_scaled(handle, scale), name=name, step=first + handle.step)
-
-
-def _part_handles(curve: Part, path: Path) -> Iterator[Handle]:
-    for handle in _curve_handles(curve.curve, (*path, "curve")):
-        if curve.start <= handle.step < curve.start + curve.total_steps:
-            yield replace(handle, step=handle.step - curve.start)
-
-
-def _batch_plan_handles(curve: ScaledCurve, path: Path) -> Iterator[Handle]:
-    for handle in _curve_handles(curve.curve, (*path, "curve")):
-        level = curve.curve(handle.step)
-        factor = curve(handle.step) / level if level else 1.0
-        yield _scaled(handle, factor)
+        yield replace(
+            handle,
+            name=f"Continuation, {handle.name[0].lower()}{handle.name[1:]}",
+            step=first + handle.step,
+            level=scale * handle.level,
+            slope=scale * handle.slope,
+        )

@@ -13,8 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 
-from plateau_jax.tools.design.answers import ANSWERS, answer_request, choices_per_field
-from plateau_jax.tools.design.questions import MAX_CURVES
+from plateau_jax.tools.design.answers import (
+    ANSWERS,
+    MAX_CURVES,
+    answer_request,
+    choices_per_field,
+)
 
 _MAX_LOG_BYTES = 64 << 20
 """The largest log: 50,000 rows of a trainer take some 10 MB."""

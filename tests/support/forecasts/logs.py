@@ -88,6 +88,6 @@ def opened(
         "content": b64encode(log).decode(),
         "curve": described,
         "peak": peak,
-        "columns": columns,
+        "columns": {"step": None, "loss": None, "lr": None, **columns},
     }
     return json.loads(json.dumps(open_log(question)))

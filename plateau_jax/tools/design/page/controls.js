@@ -1,7 +1,7 @@
 // The fields of the selected curve: one per argument of its constructor, with the constructor's
 // messages.
 
-import { continuation, cooldown, isRise, stepsOfRun, withNewPlateau, withNewStage } from "./edits.js";
+import { continuation, cooldown, stepsOfRun, withNewPlateau, withNewStage } from "./edits.js";
 import { element, setProperties } from "./elements.js";
 import { valueAt, withValue } from "./history.js";
 import { Messages } from "./messages.js";
@@ -79,7 +79,7 @@ export class Controls {
       input.defaultValue = input.value;
     }
     for (const { field, path } of this.#shapes) {
-      field.draw(valueAt(entry, path), { rises: rises(entry, path), isUndone });
+      field.draw(valueAt(entry, path), isUndone);
     }
     this.#messages.show(fault, advice, this.#allInputs());
   }
@@ -328,14 +328,6 @@ function batchesOf({ pairs }) {
   if (!pairs?.length) return null;
   const batches = pairs.map(([threshold, batch]) => `${batch} from ${threshold}`).join(", ");
   return element("p", { class: "caveat" }, `Batches: ${batches}. Change them in the JSON.`);
-}
-
-// True if the shape at a path is that of a rise: of a warmup, or of a stage that ends higher than
-// it begins.
-function rises(entry, path) {
-  if (path.at(-1) === "warmup_shape") return true;
-  if (path.at(-3) !== "stages") return false;
-  return isRise(valueAt(entry, path.slice(0, -3)), path.at(-2));
 }
 
 // Two curves of the same structure have the same fields.

@@ -23,21 +23,22 @@ byId("copy").addEventListener("click", async () => {
   setTimeout(() => (byId("copied").textContent = ""), 2500);
 });
 
-// The table of segments: the server names its columns, and says what their cells contain.
+// The table of segments
 
-const CELLS = {
-  text: (text) => element("td", {}, text),
-  step: (text) => element("td", { class: "number" }, formatStep(text)),
-  // Six digits of the learning rates would not fit next to the fields; the tooltip has them.
-  level: (text) => element("td", { class: "number", title: text }, formatLearningRate(Number(text))),
-};
+const stepCell = (text) => element("td", { class: "number" }, formatStep(text));
+const kindCell = (text) => element("td", {}, text);
+// Six digits of the learning rates would not fit next to the fields; the tooltip has them.
+const levelCell = (text) => element("td", { class: "number", title: text }, formatLearningRate(Number(text)));
+
+// The columns of the server: the first and the last step, the kind, and the levels at both ends.
+const CELLS = [stepCell, stepCell, kindCell, levelCell, levelCell];
 
 export function showSegments(answer) {
-  const { columns, rows } = answer?.segments ?? { columns: [], rows: [] };
-  const headCells = columns.map(({ heading, content }) =>
-    element("th", { scope: "col", class: content === "text" ? null : "number" }, heading));
-  const rowOf = (cells) => columns.map(({ name, content }) => CELLS[content](cells[name]));
+  const { headings, rows } = answer?.segments ?? { headings: [], rows: [] };
+  const headCells = headings.map((heading, index) =>
+    element("th", { scope: "col", class: CELLS[index] === kindCell ? null : "number" }, heading));
+  const rowOf = (cells) => element("tr", {}, ...cells.map((text, index) => CELLS[index](text)));
   const table = byId("segments");
   table.tHead.replaceChildren(element("tr", {}, ...headCells));
-  table.tBodies[0].replaceChildren(...rows.map((cells) => element("tr", {}, ...rowOf(cells))));
+  table.tBodies[0].replaceChildren(...rows.map(rowOf));
 }

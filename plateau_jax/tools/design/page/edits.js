@@ -71,7 +71,7 @@ export function withNewStage(curve) {
 }
 
 // True if a stage ends higher than it begins.
-export function isRise({ start, stages }, index) {
+function isRise({ start, stages }, index) {
   const earlierLevels = [start, ...stages.slice(0, index).map(([, to]) => to)];
   // A stage without a level keeps the one before.
   const before = earlierLevels.findLast((level) => level !== null);

@@ -67,8 +67,7 @@ export function keepFocus(draw) {
   after.get(next)?.focus({ preventScroll: next === key });
 }
 
-// What a control is, also after it was drawn anew; empty for one that never is, and for the button
-// inside a list.
+// What a control is, also after it was drawn anew; empty for one that never is.
 const keyOf = ({ dataset, id }) => dataset.path ?? dataset.key ?? dataset.add ?? id;
 
 // "curves/3/remove" and "curves/4/remove" have the same pattern.

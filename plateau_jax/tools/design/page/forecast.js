@@ -1,5 +1,5 @@
-// Forecasts of the loss: the runs whose logs the user opened, the fits of the law to them, and
-// their forecasts.
+// Forecasts of the loss: the runs whose logs the user opened, the fit of the law to them, and its
+// forecasts.
 
 import { byId, element, formatLearningRate, sentence } from "./elements.js";
 import { keepState, loadState } from "./history.js";
@@ -111,9 +111,8 @@ export class Forecasts {
   draw() {
     byId("runs").replaceChildren(...this.#runs.map((run) => this.#item(run)));
     if (!this.#isFitted || !this.#fit) return;
-    const runs = this.#fit.runs.filter((run) => run !== null);
     const lines = this.#page.visible().map((entry) => lineOf(entry, this.#answers.get(entry.id) ?? {}));
-    this.#picture.draw(runs, lines);
+    this.#picture.draw(this.#fit.runs, lines);
   }
 
   #item(run) {

@@ -1,15 +1,9 @@
-// The field of a shape: a list to choose from, with a small picture of each shape, and a field for
-// the P of a formula.
+// The field of a shape: a list to choose from, and a field for the P of a formula.
 
-import { element, svgElement } from "./elements.js";
-
-const WIDTH = 26;
-const HEIGHT = 16;
-const MARGIN = 2;
+import { element } from "./elements.js";
 
 export class ShapeField {
-  #choices;  // of the server: {name, power: the first P of a formula or null, levels: {falling, rising}}
-  #direction;
+  #choices;  // of the server: {name, power: the first P of a formula or null}
   #powerRow;
   power;
   select;
@@ -28,40 +22,26 @@ export class ShapeField {
         edit(this.select.value.replace("P", this.power.value.trim()));
       },
     });
-    this.select = element("select", {
+    const listProperties = {
       ...properties,
       input: () => {
         const { name, power } = choices.find((choice) => choice.name === this.select.value);
         edit(name.replace("P", power ?? ""));
       },
-    });
+    };
+    const options = choices.map(({ name }) => element("option", { value: name }, name));
+    this.select = element("select", listProperties, ...options);
     this.#powerRow = element("span", { class: "power" }, "P = ", this.power);
     this.node = element("span", { class: "shape" }, this.select, this.#powerRow);
   }
 
-  // Show a shape that rises or falls. "(1-x)^2" is "(1-x)^P" with P = 2.
-  draw(shape, { rises, isUndone }) {
-    this.#drawChoices(rises ? "rising" : "falling");
+  // Show a shape. "(1-x)^2" is "(1-x)^P" with P = 2. While the user types P, its field keeps its
+  // text, except after undo and redo.
+  draw(shape, isUndone) {
     const formula = this.#choices.map(({ name }) => name).find((name) => isOfFormula(shape, name));
     this.select.value = formula ?? shape;
     this.#powerRow.hidden = !formula;
-    this.#drawPower(formula ? shape.slice(formula.length - 1) : "", isUndone);
-  }
-
-  #drawChoices(direction) {
-    if (direction === this.#direction) return;
-    this.#direction = direction;
-    // Where a list can hold pictures, <selectedcontent> shows the chosen shape's in the closed list.
-    const shown = element("button", {}, element("selectedcontent"));
-    const options = this.#choices.map(({ name, levels }) => {
-      const picture = drawing(levels[direction]);
-      return element("option", { value: name, "aria-label": name }, picture, element("span", {}, name));
-    });
-    this.select.replaceChildren(shown, ...options);
-  }
-
-  // While the user types, the field keeps its text, except after undo and redo.
-  #drawPower(power, isUndone) {
+    const power = formula ? shape.slice(formula.length - 1) : "";
     const mayChange = this.power !== document.activeElement || isUndone;
     if (mayChange && this.power.value.trim() !== power) this.power.value = power;
     this.power.defaultValue = this.power.value;
@@ -69,11 +49,3 @@ export class ShapeField {
 }
 
 const isOfFormula = (shape, name) => name.endsWith("P") && shape.startsWith(name.slice(0, -1));
-
-function drawing(levels) {
-  const x = (index) => MARGIN + (index / (levels.length - 1)) * (WIDTH - 2 * MARGIN);
-  const y = (level) => MARGIN + (1 - level) * (HEIGHT - 2 * MARGIN);
-  const points = levels.map((level, index) => `${x(index).toFixed(1)},${y(level).toFixed(1)}`);
-  const path = svgElement("path", { d: `M${points.join(" ")}` });
-  return svgElement("svg", { width: WIDTH, height: HEIGHT, "aria-hidden": "true" }, path);
-}
