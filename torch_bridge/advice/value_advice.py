@@ -50,9 +50,9 @@ def value_message(
     shown, shown_base = shortest_decimal(value), shortest_decimal(base)
     return (
         f"param_groups[{index}] has {option} = {shown}, but its {key} = {shown_base}, so the "
-        f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before the scheduler is '
-        f"built or the group is added. To schedule {shown_base}, first set {option} to it. To "
-        "resume a run, load the scheduler's state. If one of torch's schedulers wrote "
+        f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before the '
+        f"scheduler is built or the group is added. To schedule {shown_base}, first set {option} "
+        "to it. To resume a run, load the scheduler's state. If one of torch's schedulers wrote "
         f"{option}, nothing is wrong"
     )
 

@@ -87,7 +87,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
             such as timm's `lr_scale`. Or, before an update: the `lr` of a group is neither
             its `initial_lr` nor what a scheduler wrote last; the optimizer was loaded, but this
             scheduler starts at step 0 without its state; `step()` is called at least 1.5 times as
-            often as the optimizer's (update 57 or 168), or at most a tenth as often (update 168);
+            often as the optimizer's (update 57), or at most a tenth as often (update 168);
             the unit is so large that the curve stays at 0 (update 168); training continues far past
             the end of the curve.
         UserWarning: As in torch: the scheduler is stepped before the optimizer.

@@ -51,7 +51,7 @@ from torch_bridge.groups.options import (
     is_same,
     written_values,
 )
-from torch_bridge.schedulers.update_hook import UpdateHook
+from torch_bridge.schedulers.update_hook import call_before_updates
 
 
 class GroupScheduler(LRScheduler):
@@ -134,7 +134,7 @@ class GroupScheduler(LRScheduler):
                 was_loaded=was_loaded,
                 counts_steps=option.name == "lr",
             )
-        UpdateHook(self._optimizer, self._before_update)
+        call_before_updates(self._optimizer, self._before_update)
 
     def _first_position(self, last_epoch: int) -> Position:
         """Return the position before the step that torch's constructor makes."""
@@ -497,7 +497,7 @@ class GroupScheduler(LRScheduler):
         self._written = written_values(self._optimizer, self._written)
         self.base_lrs = [*self.base_lrs]
         self.lr_lambdas = [*self.lr_lambdas]
-        UpdateHook(self._optimizer, self._before_update)
+        call_before_updates(self._optimizer, self._before_update)
 
 
 def _has_plain_step(optimizer: Optimizer) -> bool:
