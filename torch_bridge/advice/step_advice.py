@@ -112,48 +112,39 @@ class StepAdvice:
 
     def _steps_message(self, scheduler: Any, updates: int) -> str:
         """Return the warning about the number of steps in these updates, or ""."""
-        position = scheduler.position
-        unit = scheduler.unit
+        position, unit = scheduler.position, scheduler.unit
         begin = max(self._began.step, 0)
-        steps, moved = position.updates - self._began.updates, position.step - begin
+        steps = position.updates - self._began.updates
+        moved = steps  # a hold rule may have held some
+        if unit is not None:
+            moved = position.step - begin
         calls = checks.plural(steps, "time")
         seen = f"scheduler.step() was called {calls} in {updates} optimizer steps"
-        if updates == _RARE and unit is not None and steps and moved == 0:
+        if updates == _OFTEN:
+            if 2 * min(steps, moved) < 3 * (updates - 1):
+                return ""
+            remedy = (
+                ". Under gradient accumulation, do not call it after each micro-batch. accelerate "
+                "by default steps a prepared scheduler once for each process: build the scheduler "
+                "with clock=DataClock(accelerator.num_processes, count=1)"
+            )
+        elif unit is not None and steps and moved == 0:
             if any(scheduler.get_last_lr()):
                 return ""
             consumed = scheduler.consumed - begin * unit - self._began.rest
             return f"{seen}, and {stuck_message(position.step, unit, consumed)}"
-        if unit is None:
-            moved = steps  # a hold rule may have held some
-        is_often = updates == _OFTEN and 2 * min(steps, moved) >= 3 * (updates - 1)
-        is_rare = updates == _RARE and 10 * steps <= updates
-        if is_rare:
-            # With a clock, a step may move along the curve at a different pace.
-            pace = 1.0
-            if steps > 0:
-                pace = (position.step - begin) / steps
-            last = begin + int(updates * pace)
-            is_rare = _would_change(scheduler.ahead.curves, position.step, last)
-        if not (is_often or is_rare):
-            return ""
-        advice = (
-            'scheduler.step() once after every optimizer.step() (in Lightning "interval": "step")'
-        )
-        if unit is not None:
-            advice = advice.replace("step()", "step(count=n)", 1) + ", where n is what it consumed"
-        elif is_often:
-            advice += (
-                ". Under gradient accumulation, do not call it after each micro-batch. accelerate "
-                "by default steps a prepared scheduler once for each process: build the scheduler "
-                "with clock=DataClock(accelerator.num_processes, count=1). With "
-                "step_scheduler_with_optimizer=False it steps at each call: call scheduler.step() "
-                "only if accelerator.sync_gradients, without this clock"
-            )
         else:
-            advice += ", with total_steps = count_updates(loader, epochs)"
+            curves = scheduler.ahead.curves
+            if 10 * steps > updates or not _would_change(curves, position.step, begin + updates):
+                return ""
+            remedy = ", with total_steps = count_updates(loader, epochs)"
+        call = "step()"
+        if unit is not None:
+            call, remedy = "step(count=n)", ", where n is what it consumed"
         return (
-            f"{seen}. Call {advice}. A step of the curve may be something else, "
-            f"such as an epoch or an iteration of PPO. {advise_hint('lambda_lr')}"
+            f"{seen}. Call scheduler.{call} once after every optimizer.step() (in Lightning "
+            f'"interval": "step"){remedy}. A step of the curve may be something else, such as an '
+            f"epoch or an iteration of PPO. {advise_hint('lambda_lr')}"
         )
 
 
