@@ -1,7 +1,7 @@
 """The number of updates of a training run."""
 
 from collections.abc import Sized
-from typing import Any
+from typing import SupportsIndex
 
 from plateau_jax.arguments import checks
 
@@ -27,29 +27,16 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
 
     Raises:
         TypeError: `loader` is not an integer and has no length, like a loader over an
-            `IterableDataset`; `epochs` or `accumulation` is not an integer.
+            `IterableDataset`: pass its number of batches; or `epochs` or `accumulation` is not an
+            integer.
         ValueError: One of the three numbers is below 1.
 
     >>> from torch_bridge import count_updates
     >>> count_updates(10, epochs=3, accumulation=4)
     9
     """
-    batches = checks.at_least("the number of batches", _length(loader), 1)
+    batches = loader if isinstance(loader, SupportsIndex) else len(loader)
+    batches = checks.at_least("the number of batches", batches, 1)
     epochs = checks.at_least("epochs", epochs, 1)
     accumulation = checks.at_least("accumulation", accumulation, 1)
     return -(-batches // accumulation) * epochs
-
-
-def _length(loader: Any) -> int:
-    if not isinstance(loader, str | bytes):
-        try:
-            return len(loader)
-        except (NotImplementedError, TypeError):
-            pass
-    try:
-        return checks.integer("loader", loader)
-    except TypeError:
-        raise TypeError(
-            f"loader = {checks.short_repr(loader)} has no length: give the number of batches of an "
-            "epoch instead"
-        ) from None

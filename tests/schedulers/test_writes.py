@@ -184,7 +184,7 @@ def add_copy_of_a_group(training: Training, value: float) -> dict[str, Any]:
 def test_copied_base_besides_a_different_value_warns(training: Training) -> None:
     add_copy_of_a_group(training, 0.0078125)
     name, base_key = training.name, training.base_key
-    message = rf"\[2\] has {name} = 0\.0078125, .* {base_key} = 0\.5.* del group.* group\[.{name}"
+    message = rf"\[2\] has {name} = 0\.0078125, .* {base_key} = 0\.5.* del group.* set {name} to it"
     with pytest.warns(CurveWarning, match=message) as caught:
         training.update(3)
     assert len(caught) == 1

@@ -38,12 +38,9 @@ def end_message(
         updates: The number of updates.
         builder: As in `advise_hint`.
     """
-    if not curves:  # the optimizer has no parameter groups
+    if not is_past_end(curves, step):
         return ""
     total = max(curve.total_steps for curve in curves)
-    # A run may train a little longer on purpose, or to a round number of updates.
-    if step <= total + max(10, total // 100):
-        return ""
     needed = "has updates: total_steps = count_updates(loader, epochs)"
     if unit is not None:
         needed = f"consumes, in units of {unit}"
@@ -66,6 +63,15 @@ def end_message(
         f"{message} every learning rate at its final value since step {total}: {cause}? Give the "
         f"curve as many steps as the training {needed}. {advise_hint(builder)}"
     )
+
+
+def is_past_end(curves: Sequence[Curve], step: int) -> bool:
+    """Return True if a step is past the end of all curves."""
+    if not curves:  # the optimizer has no parameter groups
+        return False
+    total = max(curve.total_steps for curve in curves)
+    # A run may train a little longer on purpose, or to a round number of updates.
+    return step > total + max(10, total // 100)
 
 
 def stuck_message(step: int, unit: int, consumed: int) -> str:

@@ -5,17 +5,15 @@ Each is given before an update:
     update 0      a value is neither the base nor what a scheduler wrote last
     update 1      the optimizer was loaded, and the scheduler starts at step 0 without its state
     update 57     the scheduler has made at least 1.5 times as many steps
-    update 168    the same; or at most a tenth as many, although more would have changed a value; or
+    update 168    it has made at most a tenth as many, although more would have changed a value; or
                   the unit is so large that the curve stays where all learning rates are 0
-    any           the step is far past the end (`end_message` has the rule)
+    every 32nd    the step is far past the end (`end_message` has the rule), once
 
-After a warning at update 57, there is none at update 168. The last warning is given at most once.
 Updates are counted from where the scheduler was built, moved or loaded. While a different scheduler
 has written the groups, no warning is given. Updates of a compiled optimizer, or of one
 without hooks, are not counted.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,14 +30,16 @@ from torch_bridge.advice.position_warnings import (
     advise_hint,
     describe_updates,
     end_message,
+    is_past_end,
     start_message,
     stuck_message,
     value_range,
 )
 from torch_bridge.optimizer_traits import updates_made
 
-_CHECKS = 0, 1, 57, 168
-"""The updates before which the scheduler is checked."""
+_OFTEN, _RARE, _END = 57, 168, 32
+"""Before which updates the scheduler is checked for too many and for too few steps; and after how
+many updates, again and again, if the curve has ended."""
 
 
 class StepAdvice:
@@ -60,15 +60,11 @@ class StepAdvice:
         was_loaded: bool,
         counts_steps: bool,
     ) -> None:
-        self._counts_steps = counts_steps
-        self._next_end = 0.0
-        """The step of the curve at which to ask next if it is far past the end."""
         self.restart(position)
         self._value_message = value_message
         self._was_loaded = was_loaded
-        self._next_check = 0
-        if not counts_steps:
-            self._next_end = math.inf
+        self._counts_steps = counts_steps
+        self._has_warned_of_end = False
 
     def restart(self, position: Position) -> None:
         """Count from here: the scheduler has moved, its state was loaded, or its base was set."""
@@ -76,8 +72,6 @@ class StepAdvice:
         self._value_message = ""
         self._was_loaded = False
         self._updates = 0
-        self._next_check = 0 if self._counts_steps else -1
-        """The next update in `_CHECKS`."""
 
     def note_load(self) -> None:
         """Note that the optimizer loaded values that the scheduler did not write."""
@@ -87,90 +81,70 @@ class StepAdvice:
         """Count an update, and warn if a warning is due."""
         updates = self._updates
         self._updates = updates + 1
-        if updates == self._next_check and not _is_capturing():
-            self._next_check = -1
-            if self._counts_steps:
-                self._next_check = min((n for n in _CHECKS if n > updates), default=-1)
-            self._check_steps(scheduler, updates)
-        if scheduler.position.step >= self._next_end:
-            self._check_end(scheduler)
-
-    def _check_steps(self, scheduler: Any, updates: int) -> None:
-        message = ""
-        if updates == 0 and scheduler.position.updates == self._began.updates:
-            message = self._value_message
-        elif updates == 1 and self._was_loaded and scheduler.position.updates <= 1:
-            message = _load_message(scheduler)
-        elif updates > 1:
-            message = self._steps_message(scheduler, updates)
-        if message and scheduler._is_in_charge():
-            if updates > 1:
-                self._next_check = -1
-            warn(message)
-
-    def _check_end(self, scheduler: Any) -> None:
-        step = scheduler.position.step
-        curves = scheduler.ahead.curves
-        total = max((curve.total_steps for curve in curves), default=0)
-        first_end = total + max(10, total // 100) + 1
-        if self._began.step >= first_end or not any(scheduler.ahead.bases):  # on purpose
-            self._next_end = math.inf
+        is_checked = updates in (0, 1, _OFTEN, _RARE) or updates % _END == 0
+        if not is_checked or _is_capturing():
             return
-        message = end_message(curves, scheduler.unit, step, scheduler.position.updates, "lambda_lr")
+        message = self._message(scheduler, updates)
         if message and scheduler._is_in_charge():
-            self._next_end = math.inf
+            self._has_warned_of_end |= updates > 0 and updates % _END == 0
             warn(message)
-        else:
-            self._next_end = max(first_end, step + step // 64 + 1)
+
+    def _message(self, scheduler: Any, updates: int) -> str:
+        """Return the warning that is due before an update, or ""."""
+        position = scheduler.position
+        if updates == 0 and position.updates == self._began.updates:
+            return self._value_message
+        if not self._counts_steps or position.updates < 0:
+            return ""
+        if updates == 1 and self._was_loaded and position.updates <= 1:
+            return _load_message(scheduler)
+        if updates <= 1 or not any(scheduler.ahead.bases):
+            return ""
+        if updates in (_OFTEN, _RARE):
+            return self._steps_message(scheduler, updates)
+        return self._end_message(scheduler)
+
+    def _end_message(self, scheduler: Any) -> str:
+        curves, position = scheduler.ahead.curves, scheduler.position
+        if self._has_warned_of_end or is_past_end(curves, self._began.step):  # on purpose
+            return ""
+        return end_message(curves, scheduler.unit, position.step, position.updates, "lambda_lr")
 
     def _steps_message(self, scheduler: Any, updates: int) -> str:
         """Return the warning about the number of steps in these updates, or ""."""
-        position = scheduler.position
-        if position.updates < 0 or not any(scheduler.ahead.bases):
-            return ""
-        steps = position.updates - self._began.updates
+        position, unit = scheduler.position, scheduler.unit
         begin = max(self._began.step, 0)
-        moved = position.step - begin
+        steps = position.updates - self._began.updates
+        moved = steps  # a hold rule may have held some
+        if unit is not None:
+            moved = position.step - begin
         calls = checks.plural(steps, "time")
         seen = f"scheduler.step() was called {calls} in {updates} optimizer steps"
-        is_last = updates == _CHECKS[-1]
-        unit = scheduler.unit
-        if unit is not None and is_last and steps and moved == 0:
+        if updates == _OFTEN:
+            if 2 * min(steps, moved) < 3 * (updates - 1):
+                return ""
+            remedy = (
+                ". Under gradient accumulation, do not call it after each micro-batch. accelerate "
+                "by default steps a prepared scheduler once for each process: build the scheduler "
+                "with clock=DataClock(accelerator.num_processes, count=1)"
+            )
+        elif unit is not None and steps and moved == 0:
             if any(scheduler.get_last_lr()):
                 return ""
             consumed = scheduler.consumed - begin * unit - self._began.rest
             return f"{seen}, and {stuck_message(position.step, unit, consumed)}"
-        if unit is None:
-            moved = steps  # a hold rule may have held some
-        is_often = 2 * min(steps, moved) >= 3 * (updates - 1)
-        is_rare = is_last and 10 * steps <= updates
-        if is_rare:
-            # With a clock, a step may move along the curve at a different pace.
-            pace = 1.0
-            if steps > 0:
-                pace = (position.step - begin) / steps
-            last = begin + int(updates * pace)
-            is_rare = _would_change(scheduler.ahead.curves, position.step, last)
-        if not (is_often or is_rare):
-            return ""
-        advice = (
-            'scheduler.step() once after every optimizer.step() (in Lightning "interval": "step")'
-        )
-        if unit is not None:
-            advice = advice.replace("step()", "step(count=n)", 1) + ", where n is what it consumed"
-        elif is_often:
-            advice += (
-                ". Under gradient accumulation, do not call it after each micro-batch. accelerate "
-                "by default steps a prepared scheduler once for each process: build the scheduler "
-                "with clock=DataClock(accelerator.num_processes, count=1). With "
-                "step_scheduler_with_optimizer=False it steps at each call: call scheduler.step() "
-                "only if accelerator.sync_gradients, without this clock"
-            )
         else:
-            advice += ", with total_steps = count_updates(loader, epochs)"
+            curves = scheduler.ahead.curves
+            if 10 * steps > updates or not _would_change(curves, position.step, begin + updates):
+                return ""
+            remedy = ", with total_steps = count_updates(loader, epochs)"
+        call = "step()"
+        if unit is not None:
+            call, remedy = "step(count=n)", ", where n is what it consumed"
         return (
-            f"{seen}. Call {advice}. A step of the curve may be something else, "
-            f"such as an epoch or an iteration of PPO. {advise_hint('lambda_lr')}"
+            f"{seen}. Call scheduler.{call} once after every optimizer.step() (in Lightning "
+            f'"interval": "step"){remedy}. A step of the curve may be something else, such as an '
+            f"epoch or an iteration of PPO. {advise_hint('lambda_lr')}"
         )
 
 

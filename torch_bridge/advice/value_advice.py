@@ -49,12 +49,11 @@ def value_message(
     index = next(i for i, other in enumerate(optimizer.param_groups) if other is group)
     shown, shown_base = shortest_decimal(value), shortest_decimal(base)
     return (
-        f"param_groups[{index}] has {option} = {shown}, but the {option.base_word} is {key} = "
-        f"{shown_base}, so the {option} is overwritten. To make {shown} the {option.base_word}, "
-        f'write del group["{key}"] before the scheduler is built or the group is added. To keep '
-        f"the {option.base_word} {shown_base}, first write "
-        f"{option.line_that_sets(group, shown_base)}. To resume a run, load the scheduler's state. "
-        f"If one of torch's schedulers wrote {option}, nothing is wrong"
+        f"param_groups[{index}] has {option} = {shown}, but its {key} = {shown_base}, so the "
+        f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before the '
+        f"scheduler is built or the group is added. To schedule {shown_base}, first set {option} "
+        "to it. To resume a run, load the scheduler's state. If one of torch's schedulers wrote "
+        f"{option}, nothing is wrong"
     )
 
 

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.values_ahead import ValuesAhead
-from torch_bridge.groups.options import GroupOption, bases_per_group, check_length
+from torch_bridge.groups.options import GroupOption, bases_per_group
 
 
 class Members(NamedTuple):
-    """The groups as a scheduler met them last."""
+    """Groups, and the curve and the base of each."""
 
     groups: list[dict[str, Any]]
     ahead: ValuesAhead
-    """Has the curve and the base of each group."""
+    """Has the curves and the bases."""
 
     def are(self, groups: Sequence[dict[str, Any]]) -> bool:
         """Return True if these are the same groups in the same order."""
@@ -36,69 +36,54 @@ class Members(NamedTuple):
                 return place
         return None
 
+    def new_among(self, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return those of the groups that are not members."""
+        return [group for group in groups if self.place_of(group) is None]
 
-class Match(NamedTuple):
-    """The groups as they are now, with what applies to each."""
+    def after(
+        self,
+        groups: Sequence[dict[str, Any]],
+        indices: Sequence[int],
+        option: GroupOption,
+        curve: Curve | None,
+        base_lrs: Sequence[Any],
+        lr_lambdas: Sequence[Any],
+    ) -> "Members":
+        """Return the members as they are now. Changes nothing.
 
-    groups: list[dict[str, Any]]
-    places: list[int | None]
-    """The place of each group among the `Members`; None for a new group."""
-    curves: list[Curve]
-    bases: list[float]
+        Args:
+            groups: The groups that follow the curves.
+            indices: Their places in `optimizer.param_groups`, for messages.
+            option: Reads the base of a new group.
+            curve: The curve of all groups; None if each group has its own.
+            base_lrs: The bases, which the program may have changed; then there is one for each of
+                the present groups.
+            lr_lambdas: The curves, as the program has left them.
 
-    def new_groups(self) -> list[dict[str, Any]]:
-        """Return the groups that were not members."""
-        pairs = zip(self.groups, self.places, strict=True)
-        return [group for group, place in pairs if place is None]
-
-
-def match(
-    members: Members,
-    groups: Sequence[dict[str, Any]],
-    indices: Sequence[int],
-    option: GroupOption,
-    curve: Curve | None,
-    base_lrs: Sequence[Any],
-    lr_lambdas: Sequence[Any],
-) -> Match:
-    """Return the groups as they are now. Changes nothing.
-
-    Args:
-        members: The groups as they were met last.
-        groups: The groups that follow the curves.
-        indices: Their places in `optimizer.param_groups`, for messages.
-        option: Reads the base of a new group.
-        curve: The curve of all groups; None if each group has its own.
-        base_lrs: The bases, which the program may have changed; then there is one for each of the
-            present groups.
-        lr_lambdas: The curves, as the program has left them.
-
-    Raises:
-        TypeError, ValueError: A new group has no base or curve, or a list is wrong.
-    """
-    ahead = members.ahead
-    places = [members.place_of(group) for group in groups]
-    curves: list[Curve] = []
-    bases: list[float] = []
-    for index, group, place in zip(indices, groups, places, strict=True):
-        if place is not None:
-            curves.append(ahead.curves[place])
-            bases.append(ahead.bases[place])
-            continue
-        if curve is None:
-            raise ValueError(
-                f"param_groups[{index}] is new, and has no curve: build a scheduler with a curve "
-                "for each group, and call new.load_state_dict(old.state_dict())"
+        Raises:
+            TypeError, ValueError: A new group has no base or curve, or a list is wrong.
+        """
+        curves: list[Curve] = []
+        bases: list[float] = []
+        for index, group in zip(indices, groups, strict=True):
+            place = self.place_of(group)
+            if place is not None:
+                curves.append(self.ahead.curves[place])
+                bases.append(self.ahead.bases[place])
+                continue
+            if curve is None:
+                raise ValueError(
+                    f"param_groups[{index}] is new, and has no curve: build a scheduler with a "
+                    "curve for each group, and call new.load_state_dict(old.state_dict())"
+                )
+            curves.append(curve)
+            bases.append(option.base_of(index, group))
+        if list(lr_lambdas) not in (self.ahead.curves, curves):
+            raise TypeError(
+                "the curves of a scheduler can't be changed: build a scheduler with the new curve, "
+                "and call new.load_state_dict(old.state_dict()). StagedCurve.through(points) makes "
+                "a curve of any multipliers. Torch's LambdaLR follows any function of the step"
             )
-        curves.append(curve)
-        bases.append(option.base_of(index, group))
-    if list(lr_lambdas) not in (ahead.curves, curves):
-        raise TypeError(
-            "the curves of a scheduler can't be changed: build a scheduler with the new curve, and "
-            "call new.load_state_dict(old.state_dict()). StagedCurve.through(points) makes a curve "
-            "of any multipliers. Torch's LambdaLR follows any function of the step"
-        )
-    if list(base_lrs) != ahead.bases:
-        check_length(option.bases_name, base_lrs, len(groups))
-        bases = bases_per_group(option.bases_name, base_lrs, len(groups))
-    return Match([*groups], places, curves, bases)
+        if list(base_lrs) != self.ahead.bases:
+            bases = bases_per_group("base_lrs", base_lrs, len(groups))
+        return Members([*groups], ValuesAhead(curves, bases))

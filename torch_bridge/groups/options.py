@@ -41,16 +41,14 @@ def base_value(name: str, value: Any) -> float:
     return float(checks.peak(name, as_number(value)))
 
 
-def bases_per_group(
-    name: str, base: Any, group_count: int, groups: str = "parameter groups"
-) -> list[float]:
+def bases_per_group(name: str, base: Any, group_count: int) -> list[float]:
     """Return the argument `name`, one value or a sequence, as a float32 value for each group."""
     if isinstance(base, Tensor) and base.dim() > 0:
         base = cast("list[float]", base.tolist())
     if not checks.is_ordered(base):
         return [base_value(name, base)] * group_count
     bases = list(cast("Sequence[Any]", base))
-    check_length(name, bases, group_count, groups)
+    check_length(name, bases, group_count)
     return [base_value(f"{name}[{index}]", value) for index, value in enumerate(bases)]
 
 
@@ -92,20 +90,6 @@ class GroupOption(NamedTuple):
             return f"initial_{self.name}"
         return f"initial_{self.name}[{self.item}]"
 
-    @property
-    def base_word(self) -> str:
-        """The base in a message."""
-        if self == LEARNING_RATE:
-            return "peak"
-        return "base"
-
-    @property
-    def bases_name(self) -> str:
-        """The attribute of a scheduler that shows the bases."""
-        if self == LEARNING_RATE:
-            return "base_lrs"
-        return "base_values"
-
     def read(self, group: dict[str, Any]) -> Any:
         if self.item is None:
             return group[self.name]
@@ -122,8 +106,7 @@ class GroupOption(NamedTuple):
     def base_of(self, index: int, group: dict[str, Any]) -> float:
         """Return a group's base, in float32: `group[base_key]` if it has one, else its value."""
         value = self.value_of(index, group)
-        words = "learning rate" if self == LEARNING_RATE else self
-        return base_value(f"{words} of param_groups[{index}]", group.get(self.base_key, value))
+        return base_value(f"{self} of param_groups[{index}]", group.get(self.base_key, value))
 
     def value_of(self, index: int, group: dict[str, Any]) -> Any:
         """Return a group's value, or raise a ValueError that names the group."""
@@ -136,26 +119,15 @@ class GroupOption(NamedTuple):
         for key in _SCALES.get(self.name, ()):
             scaled = [group for group in groups if _is_scale(group.get(key, 1))]
             if scaled:
+                # This line is also right for a group that had a scheduler before. It does not work
+                # in place, because several groups may have the same tensor.
                 warn(
                     f"{len(scaled)} of {len(groups)} parameter groups have a factor {key}, which "
                     "only other schedulers read: under this curve they would train without it. "
                     "Before the scheduler is built, write for each group that has it: "
-                    + self.line_that_scales(key)
+                    f'group["{self.name}"] = group["{self.base_key}"] = '
+                    f'group.get("{self.base_key}", group["{self.name}"]) * group.pop("{key}")'
                 )
-
-    def line_that_scales(self, key: str) -> str:
-        """Return the line of code that multiplies a group's value and base by the factor."""
-        # Also right for a group that had a scheduler before. Not in place, because several groups
-        # may have the same tensor.
-        base = f'group.get("{self.base_key}", group["{self.name}"])'
-        both = f'group["{self.name}"] = group["{self.base_key}"]'
-        return f'{both} = {base} * group.pop("{key}")'
-
-    def line_that_sets(self, group: dict[str, Any], number: float) -> str:
-        """Return the line of code that sets a group's value to a number."""
-        changed = dict(group)
-        self.replace(changed, number)
-        return f'group["{self.name}"] = {changed[self.name]!r}'
 
     def replace(self, group: dict[str, Any], value: Any) -> None:
         """Replace the value in the group, even if it is a tensor."""

@@ -35,18 +35,12 @@ class lambda_lr(GroupScheduler, LambdaLR):
     `group["lr"]` is a tensor, the group gets a copy of it when the scheduler is built, since other
     optimizers may have the same tensor, and the scheduler writes into this copy.
 
-    As in a `LambdaLR`, programs may write into `base_lrs` and, without a clock, `last_epoch`, with
-    the same effect. A changed `lr_lambdas` is an error of the next step. A scheduler writes into a
-    group when it is built or stepped, when you set its peak or load its state, and before the first
-    update of an added group that has no `initial_lr` yet. It does not write when the optimizer
-    loads a state.
-
-    The optimizer's groups may change. A group is its dictionary: it keeps its curve and peak if
-    other groups are added, removed or reordered, and if the optimizer loads a state. A group with a
-    new dictionary is a new group. If all groups follow one curve, it follows that curve from the
-    next `optimizer.step()` on, if `step()` was called since the update before; else, or if the
+    A group is its dictionary. It keeps its curve and peak if other groups are added, removed or
+    reordered, and if the optimizer loads a state. A new group follows the curve of all groups from
+    the next `optimizer.step()` on, if `step()` was called since the update before; else, or if the
     optimizer is compiled or wrapped, from the next `scheduler.step()` on. If each group has its own
-    curve, a new group raises an error there.
+    curve, a new group raises an error there. `docs/pytorch.md` lists when the scheduler writes, and
+    what programs may write into it, as into a `LambdaLR`.
 
     By default, each call of `step()` moves to the next step of the curve. With a hold rule as
     `clock`, call `step(metric)`: the rule may hold the curve at its step while updates continue.
@@ -87,7 +81,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
             such as timm's `lr_scale`. Or, before an update: the `lr` of a group is neither
             its `initial_lr` nor what a scheduler wrote last; the optimizer was loaded, but this
             scheduler starts at step 0 without its state; `step()` is called at least 1.5 times as
-            often as the optimizer's (update 57 or 168), or at most a tenth as often (update 168);
+            often as the optimizer's (update 57), or at most a tenth as often (update 168);
             the unit is so large that the curve stays at 0 (update 168); training continues far past
             the end of the curve.
         UserWarning: As in torch: the scheduler is stepped before the optimizer.

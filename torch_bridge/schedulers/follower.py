@@ -1,8 +1,6 @@
 """A curve for an option of an optimizer other than the learning rate."""
 
-import operator
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, cast
 
 from torch.optim import Optimizer
@@ -174,13 +172,10 @@ class follow(GroupScheduler):
         state: Any = state_of_kind(FOLLOWER, state_dict)
         if state is None:
             state = FOLLOWER.read("state_dict", state_dict)  # raises an error that says what it is
-        key = state["key"]
-        if isinstance(key, tuple):
-            key = list(cast("tuple[Any, ...]", key))
-        if key != self._key:
+        if state["key"] != self._key:
             raise ValueError(
-                f"state_dict is for key = {checks.short_repr(key)}, but this follower sets "
-                f"{self._option}"
+                f"state_dict is for key = {checks.short_repr(state['key'])}, but this follower "
+                f"sets {self._option}"
             )
         groups = self._indices()[: len(state["records"])]
         if state["groups"] != groups:
@@ -203,9 +198,6 @@ def _option(key: Any) -> GroupOption:
     index: Any = None
     if isinstance(key, tuple | list) and len(cast("Any", key)) == 2:
         name, index = cast("Any", key)
-    if type(index) is not bool:
-        with suppress(TypeError):
-            index = operator.index(index)
     is_index = index is None or (type(index) is int and index >= 0)
     if not isinstance(name, str) or not is_index:
         raise TypeError(

@@ -42,7 +42,7 @@ from torch_bridge.groups.curves_and_peaks import (
     curves_of,
     curves_of_groups_with,
 )
-from torch_bridge.groups.members import Match, Members, match
+from torch_bridge.groups.members import Members
 from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.groups.options import (
     GroupOption,
@@ -51,7 +51,7 @@ from torch_bridge.groups.options import (
     is_same,
     written_values,
 )
-from torch_bridge.schedulers.update_hook import UpdateHook
+from torch_bridge.schedulers.update_hook import call_before_updates
 
 
 class GroupScheduler(LRScheduler):
@@ -122,7 +122,7 @@ class GroupScheduler(LRScheduler):
         self._advice: StepAdvice | None = None
         self._last_lr: list[Any] = []
         self._members = Members([], ValuesAhead([], []))
-        self._adopt(Match([*followed], [None] * len(followed), curves, bases), writes=False)
+        self._adopt(Members([*followed], ValuesAhead(curves, bases)), writes=False)
         if option.name == "lr" and _has_plain_step(optimizer):
             LRScheduler.__init__(self, optimizer, last_epoch)
         else:  # torch would mistake the function for a method of the class
@@ -134,7 +134,7 @@ class GroupScheduler(LRScheduler):
                 was_loaded=was_loaded,
                 counts_steps=option.name == "lr",
             )
-        UpdateHook(self._optimizer, self._before_update)
+        call_before_updates(self._optimizer, self._before_update)
 
     def _first_position(self, last_epoch: int) -> Position:
         """Return the position before the step that torch's constructor makes."""
@@ -171,7 +171,7 @@ class GroupScheduler(LRScheduler):
         """Return the groups that follow the curves: all, or those with the option."""
         groups = self._optimizer.param_groups
         if self._skips_groups:
-            return [group for group in groups if self._option.is_in(group)]
+            return [groups[index] for index in self._indices()]
         return groups
 
     def _indices(self) -> list[int]:
@@ -181,10 +181,9 @@ class GroupScheduler(LRScheduler):
             return [index for index, group in enumerate(groups) if self._option.is_in(group)]
         return [*range(len(groups))]
 
-    def _match(self) -> Match:
-        """Return the groups as they are now. Changes nothing."""
-        return match(
-            self._members,
+    def _present(self) -> Members:
+        """Return the members as they are now. Changes nothing."""
+        return self._members.after(
             self._followed(),
             self._indices(),
             self._option,
@@ -207,61 +206,61 @@ class GroupScheduler(LRScheduler):
         are_same = self._members.are(self._followed())
         if are_same and self.base_lrs == ahead.bases and self.lr_lambdas == ahead.curves:
             return
-        met = self._match()
-        writes = None in met.places and self._is_in_charge()
+        present = self._present()
+        new = self._members.new_among(present.groups)
+        writes = bool(new) and self._is_in_charge()
         # Warnings first, since they may be errors.
         if self._advice is not None:
             if writes and warns:
-                self._warn_of_values(met)
-            if self._has_loaded_other_values(met):
+                self._warn_of_values(present)
+            if self._has_loaded_other_values(present.groups):
                 self._advice.note_load()
-        self._option.warn_of_scales(met.new_groups())
-        self._adopt(met, writes=writes)
+        self._option.warn_of_scales(new)
+        self._adopt(present, writes=writes)
 
-    def _adopt(self, met: Match, *, writes: bool) -> None:
+    def _adopt(self, members: Members, *, writes: bool) -> None:
         """Follow these groups from now on; if `writes`, write the values into the new ones."""
-        groups, places, curves, bases = met
         option = self._option
-        ahead = ValuesAhead(curves, bases)
+        ahead = members.ahead
         last: list[Any] = ahead.at(self.curve_step)[:]
-        for index, (group, place, base) in enumerate(zip(groups, places, bases, strict=True)):
-            is_known = place is not None and group is self._members.groups[place]
-            has_base = option.base_key in group
-            if not is_known:
+        for index, (group, base) in enumerate(zip(members.groups, ahead.bases, strict=True)):
+            place = self._members.place_of(group)
+            if place is None or group is not self._members.groups[place]:
                 option.separate_tensor(group)
             if place is not None:
                 group.setdefault(option.base_key, base)
                 last[index] = self._last_lr[place]
                 continue
+            has_base = option.base_key in group
             group[option.base_key] = base
             if writes and not has_base:
                 last[index] = option.write(group, last[index])
             elif writes:  # a different scheduler, or the program, has met it
                 last[index] = as_number(option.read(group))
-        members = Members(groups, ahead)
         if self._written.get(option.base_key) is self._last_lr:
             self._written[option.base_key] = last
-        self.base_lrs, self.lr_lambdas = [*bases], [*curves]
+        self.base_lrs, self.lr_lambdas = [*ahead.bases], [*ahead.curves]
         self._members, self._last_lr = members, last
 
-    def _warn_of_values(self, met: Match) -> None:
+    def _warn_of_values(self, present: Members) -> None:
         """Warn of a new group with a value that will be overwritten."""
-        for group, place, curve, base in zip(*met, strict=True):
-            if place is None:
+        curves, bases = present.ahead.curves, present.ahead.bases
+        for group, curve, base in zip(present.groups, curves, bases, strict=True):
+            if self._members.place_of(group) is None:
                 message = value_message(
                     self._optimizer, self._option, self.curve_step, group, curve, base
                 )
                 if message:
                     warn(message)
 
-    def _has_loaded_other_values(self, met: Match) -> bool:
+    def _has_loaded_other_values(self, groups: Sequence[dict[str, Any]]) -> bool:
         """Return True if the optimizer has loaded a state with different bases or values."""
         option = self._option
-        members = self._members
-        for group, place in zip(met.groups, met.places, strict=True):
-            if place is None or group is members.groups[place]:
+        for group in groups:
+            place = self._members.place_of(group)
+            if place is None or group is self._members.groups[place]:
                 continue
-            base, last = members.ahead.bases[place], self._last_lr[place]
+            base, last = self._members.ahead.bases[place], self._last_lr[place]
             if option.base_key not in group:  # saved before a scheduler was built
                 last = base
             saved_base = as_number(group.get(option.base_key, base))
@@ -304,9 +303,8 @@ class GroupScheduler(LRScheduler):
         """Write the values of new groups, if this is the scheduler that the program steps."""
         option = self._option
         # Torch's `get_optimizer_state_dict` makes an update in which every learning rate is 0.
-        new = [group for group in groups if self._members.place_of(group) is None]
-        new = [group for group in new if not option.is_in(group) or as_number(option.read(group))]
-        if not new:
+        new = self._members.new_among(groups)
+        if not any(not option.is_in(group) or as_number(option.read(group)) for group in new):
             return
         if self.last_epoch < 0:
             # It waits for its turn: the base has to be kept before the scheduler in charge, perhaps
@@ -342,22 +340,18 @@ class GroupScheduler(LRScheduler):
     @last_epoch.setter
     def last_epoch(self, updates: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         before = self._position
-        moved = updates - before.updates
-        if moved == 0:
+        if updates == before.updates:
             return
-        step = before.step
-        if self._clock.unit is None:
-            step += moved
-        has_clock = self._clock.unit is not None or bool(self._clock.rules)
-        is_first_step = max(updates, before.updates) <= 0  # which `SequentialLR` takes back
-        if (has_clock and not is_first_step) or step < min(updates, 0):
+        if updates < 0 and before.updates <= 0:  # torch's `SequentialLR` takes back first steps
+            self._position = self._first_position(-1)
+        elif self._clock.unit is not None or self._clock.rules:
             raise ValueError(
                 f"last_epoch = {updates}, but this scheduler is at {before.updates}, and with "
                 "clock= the number of updates does not say where it is on the curve: to go to "
                 "another step, call scheduler.load_state_dict(state)"
             )
-        self._position = before._replace(updates=updates, step=step)
-        if moved != -1:  # torch's `SequentialLR` takes back first steps
+        else:
+            self._position = start(self._clock, updates, updates)
             self._restart_advice()
 
     @property
@@ -406,13 +400,8 @@ class GroupScheduler(LRScheduler):
     def _move_to(self, position: Position) -> None:
         """Write the values of a position into the groups."""
         self._meet()
-        before = self._position
         self._position = position
-        try:
-            values = self.get_lr()
-        except BaseException:  # of a derived class
-            self._position = before
-            raise
+        values = self.get_lr()
         option = self._option
         name = option.name
         for index, group in enumerate(self._members.groups):
@@ -432,7 +421,7 @@ class GroupScheduler(LRScheduler):
         self.base_lrs = bases_per_group(name, bases, len(groups))
         for group, base in zip(groups, self.base_lrs, strict=True):
             group[self._option.base_key] = base
-        self._adopt(self._match(), writes=False)
+        self._meet()
         self._is_base_set = True
         self._restart_advice()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
@@ -441,14 +430,14 @@ class GroupScheduler(LRScheduler):
     # States.
 
     def _written_state(self) -> dict[str, Any]:
-        curves, bases = self.ahead.curves, self.ahead.bases
+        ahead = self.ahead
         # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):
-            _, _, curves, bases = self._match()
+            ahead = self._present().ahead
         return {
             "last_epoch": self.last_epoch,
             **dump_position(self._clock, self._position),
-            "records": dump_records(curves, bases, self._clock),
+            "records": dump_records(ahead.curves, ahead.bases, self._clock),
             "peak_was_set": self._is_base_set,
             "in_charge": self.last_epoch >= 0 and self._is_in_charge(),
         }
@@ -469,21 +458,16 @@ class GroupScheduler(LRScheduler):
             state_dict: The state.
             strict: As in `resume`.
         """
-        known = self._members
         self._meet(warns=False)
         with reading_state_of(what, state_dict):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):
                 check_bool(name, state[name])
             now = records_of(self.ahead.curves, self.ahead.bases, self._clock)
-            is_rollback = self._is_base_set and self.last_epoch > 0  # to before it, on purpose
-            if state["peak_was_set"] or is_rollback:
+            # A rollback may go to before the base was set; and FinetuningScheduler adds groups
+            # again, with a momentary value, before a load.
+            if state["peak_was_set"] or self.last_epoch > 0:
                 now = [record._replace(peak_value=None) for record in now]
-            if self.last_epoch > 0:
-                # FinetuningScheduler adds groups again, with a momentary value, before a load.
-                for index, group in enumerate(self._members.groups):
-                    if known.place_of(group) is None:
-                        now[index] = now[index]._replace(peak_value=None)
             resumed = resume(state, now, self._clock, self._owner, strict=strict)
         for message in resumed.warnings:
             warn(message)
@@ -513,7 +497,7 @@ class GroupScheduler(LRScheduler):
         self._written = written_values(self._optimizer, self._written)
         self.base_lrs = [*self.base_lrs]
         self.lr_lambdas = [*self.lr_lambdas]
-        UpdateHook(self._optimizer, self._before_update)
+        call_before_updates(self._optimizer, self._before_update)
 
 
 def _has_plain_step(optimizer: Optimizer) -> bool:

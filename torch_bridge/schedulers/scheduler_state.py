@@ -59,7 +59,9 @@ def state_of_kind(kind: Format[Any], state: Mapping[str, Any]) -> Mapping[str, A
             f"state_dict has {len(matches)} states of the kind {kind.kind!r}: load the one that "
             "continues, such as state_dict['_schedulers'][0]"
         )
-    return matches[0] if matches else None
+    if not matches:
+        return None
+    return matches[0]
 
 
 def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -70,7 +72,7 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     saved = state_of_kind(SCHEDULER, state)
     if saved is not None:
         return saved
-    updates = state.get("last_epoch")  # a ChainedScheduler has none
+    updates: Any = state.get("last_epoch")  # a ChainedScheduler has none
     first = state
     while "_schedulers" in first:
         first = first["_schedulers"][0]
@@ -78,8 +80,6 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
             updates = first.get("last_epoch")
     if "kind" in first:
         SCHEDULER.read("state_dict", first)  # raises an error that says what it is
-    if updates is None:
-        updates = first["last_epoch"]  # raises an error
     if "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
             "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. "
@@ -92,5 +92,5 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
         "hold": [],
         "peaks": first["base_lrs"],
         "peak_was_set": False,
-        "in_charge": updates >= 0,
+        "in_charge": updates >= 0,  # a TypeError if there is no counter
     }
