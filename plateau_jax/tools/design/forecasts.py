@@ -36,9 +36,6 @@ from plateau_jax.tools.forecasts.loss_run import (
     LossRun,
     group_by_peak,
     largest_lr_of,
-    lrs_known_from,
-    read_run,
-    rebuild_run,
 )
 from plateau_jax.tools.logged_lrs.log_files import decode_log, parse_log
 from plateau_jax.tools.logged_lrs.logs import UnclearLogError
@@ -86,7 +83,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
         with record_warnings() as advice:
             text = decode_log(_from_base64(asked.content), name)
             _check_lines(name, text)
-            run = read_run(parse_log(text, name), curve, peak, **asdict(asked.columns))
+            run = LossRun.read(parse_log(text, name), curve, peak, **asdict(asked.columns))
     except UnclearLogError as error:
         return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:
@@ -130,7 +127,7 @@ def _run_text(name: str, run: LossRun) -> str:
     """Return the JSON text of a run."""
     description = {
         "name": name,
-        "lrs_from": lrs_known_from(run),
+        "lrs_from": run.lrs_from,
         "curve": run.curve.to_dict(),
         "peak": run.peak_value,
         "steps": run.steps.tolist(),
@@ -158,7 +155,8 @@ def _read_run(text: str) -> _NamedRun:
     # A curve of a log has a stage for each line, and two more before the first.
     curve = _read_curve(asked.curve, _MAX_LINES + 2)
     peak = typed_peak(asked.peak)
-    run = rebuild_run(curve, peak, asked.steps, asked.losses, asked.lrs_from)
+    with suppress_warnings():
+        run = LossRun(curve, peak, asked.steps, asked.losses, lrs_from=asked.lrs_from)
     return _NamedRun(asked.name, run)
 
 
