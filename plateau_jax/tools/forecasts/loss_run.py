@@ -61,7 +61,7 @@ class LossRun:
         losses: float64, shape (n,), a read-only copy.
 
     Raises:
-        TypeError: An argument of a wrong type; a boolean among the steps or the losses.
+        TypeError: An argument of a wrong type.
         ValueError: A loss that is not finite or not positive as a float32; steps that do not
             increase, are below 1, or lie after the curve's end; no losses, or not as many steps as
             losses; a peak that is not positive; a curve from `BatchPlan.scale`.
@@ -158,7 +158,6 @@ class LossRun:
         """
         if curve is not None:
             curve = as_curve("curve", curve)
-            check_counts_updates(curve)
         elif peak_value is not None:
             raise ValueError("peak_value= without curve=: give both, or neither")
         table = LogTable.from_log(read_log(source), step)
@@ -195,17 +194,12 @@ class LossRun:
 
 
 def _as_array(name: str, values: Any, dtype_kinds: str, requirement: str) -> NDArray[Any]:
-    """Return a sequence of numbers as an array with a dtype of these kinds; reject booleans."""
+    """Return a sequence of numbers as an array with a dtype of these kinds."""
     array = None
     with suppress(ValueError):  # from numbers next to lists
         array = np.asarray(values)
     if array is None or array.ndim != 1 or (array.size and array.dtype.kind not in dtype_kinds):
         raise TypeError(checks.must(name, values, requirement))
-    if not hasattr(values, "dtype"):
-        for index, value in enumerate(values):
-            # NumPy has converted a boolean among numbers to 0 or 1.
-            if checks.is_not_real(value):
-                raise TypeError(checks.must((name, index), value, "be a number"))
     return array
 
 
