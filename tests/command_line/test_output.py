@@ -466,9 +466,6 @@ def test_fit_prints_forecasts_of_all_curves(capsys: pytest.CaptureFixture[str]) 
     text = " ".join(printed.out.split())
     reason = "no run had so short a warmup: the loss may be higher by tenths of a nat"
     assert text.count(reason) == 2
-    tested = "and the intervals were tested on runs of 3000 to 201524 steps"
-    assert text.count(f"it has 1000 steps, {tested}") == 1
-    assert text.count(f"it has 2000 steps, {tested}") == 1
 
 
 def test_logged_learning_rates_suffice(capsys: pytest.CaptureFixture[str]) -> None:

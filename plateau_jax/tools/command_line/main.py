@@ -225,7 +225,7 @@ def _compare_with_log(options: argparse.Namespace, curve: Curve) -> LogCompariso
     log = options.log
     if log == "-":
         text = decode_log(_read_bytes(log), "standard input")
-        log = parse_log(text, "standard input").rows
+        log = parse_log(text, "standard input")
     try:
         return compare_log(log, curve, options.peak, step=options.step_column, lr=options.lr_column)
     except UnclearLogError as error:

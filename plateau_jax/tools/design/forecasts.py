@@ -24,9 +24,6 @@ from plateau_jax.tools.forecasts.loss_run import (
     LossRun,
     group_by_peak,
     largest_lr_of,
-    lrs_known_from,
-    read_run,
-    rebuild_run,
 )
 from plateau_jax.tools.logged_lrs.log_files import decode_log, parse_log
 from plateau_jax.tools.logged_lrs.logs import UnclearLogError
@@ -56,7 +53,7 @@ def open_log(question: Mapping[str, Any]) -> dict[str, Any]:
             text = decode_log(b64decode(question["content"]), name)
             _check_lines(name, text)
             log = parse_log(text, name)
-            run = read_run(log, curve, question["peak"], **question["columns"])
+            run = LossRun.read(log, curve, question["peak"], **question["columns"])
     except UnclearLogError as error:
         return {"fault": error.problem, "argument": error.argument, "columns": error.columns}
     except (TypeError, ValueError) as error:
@@ -92,7 +89,7 @@ def _run_text(name: str, run: LossRun) -> str:
     """Return the JSON text of a run."""
     description = {
         "name": name,
-        "lrs_from": lrs_known_from(run),
+        "lrs_from": run.lrs_from,
         "curve": run.curve.to_dict(),
         "peak": run.peak_value,
         "steps": run.steps.tolist(),
@@ -105,13 +102,14 @@ def _run_text(name: str, run: LossRun) -> str:
 def _read_run(text: str) -> _NamedRun:
     """Return the run of a `_run_text`."""
     values = json.loads(text)
-    run = rebuild_run(
-        _valid_curve(values["curve"]),
-        values["peak"],
-        values["steps"],
-        values["losses"],
-        values["lrs_from"],
-    )
+    with suppress_warnings():
+        run = LossRun(
+            Curve.from_dict(values["curve"]),
+            values["peak"],
+            values["steps"],
+            values["losses"],
+            lrs_from=values["lrs_from"],
+        )
     return _NamedRun(values["name"], run)
 
 

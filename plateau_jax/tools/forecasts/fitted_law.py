@@ -27,6 +27,7 @@ from plateau_jax.tools.forecasts.loss_run import (
     last_step_of,
     octaves_to_runs,
 )
+from plateau_jax.tools.logged_lrs.comparison import check_counts_updates
 from plateau_jax.tools.theory.curve_parts import largest_multiplier
 
 _Floats = NDArray[np.float64]
@@ -63,38 +64,20 @@ def fit_named_runs(runs: Sequence[LossRun], names: Sequence[str]) -> "FittedLaw"
     return FittedLaw(law, residual_sd, tuple(runs))
 
 
-@dataclass(frozen=True)
-class CurveAtPeak:
-    """A curve to forecast, with its peak learning rate.
+class Prediction(NamedTuple):
+    """A forecast of a curve, and the values from which the difference to another one is computed.
 
     Attributes:
+        forecast: The forecast.
+        terms: Its terms.
         curve: The curve.
-        peak_value: The peak learning rate: updates use peak_value · curve(step).
-        largest_lr: The largest learning rate, below `peak_value` if no multiplier is 1.
+        peak_value: Its peak.
     """
-
-    curve: Curve
-    peak_value: float
-    largest_lr: float
-
-    def is_same(self, other: "CurveAtPeak") -> bool:
-        """Return True if both have the same peak, and the same multiplier at every step."""
-        steps = self.curve.total_steps
-        if steps != other.curve.total_steps or self.peak_value != other.peak_value:
-            return False
-        return self.curve.same_until(other.curve, steps)
-
-    def sums(self, steps: _Steps) -> tuple[_Floats, _Floats]:
-        """Return S and N after each number of updates."""
-        return schedule_sums(self.curve, self.peak_value, steps)
-
-
-class Prediction(NamedTuple):
-    """A forecast, and the values from which its difference to another forecast is computed."""
 
     forecast: LossForecast
     terms: ForecastTerms
-    curve_at_peak: CurveAtPeak
+    curve: Curve
+    peak_value: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,33 +100,37 @@ class FittedLaw:
 
     def predict(self, curve: Curve, peak_value: float | None) -> Prediction:
         """Return the forecast for the last step of a curve, with the terms for differences."""
-        curve_at_peak = self._at_peak(curve, peak_value)
-        terms = self._terms(curve_at_peak, np.array(curve.total_steps))
+        peak = self._checked_peak(curve, peak_value)
+        terms = self._terms(curve, peak, np.array(curve.total_steps))
         loss = float(terms.loss)
         half = float(terms.half_width(self.residual_sd))
-        reasons = list_reasons(curve, curve_at_peak.largest_lr, terms, self.runs)
+        largest_lr = peak * largest_multiplier(curve, curve.total_steps)
+        reasons = list_reasons(curve, largest_lr, self.runs)
         forecast = LossForecast(loss, loss - half, loss + half, reasons)
-        return Prediction(forecast, terms, curve_at_peak)
+        return Prediction(forecast, terms, curve, peak)
 
     def difference(self, prediction: Prediction, first: Prediction) -> LossDifference:
         """Return the difference of a forecast to the first one."""
-        if prediction.curve_at_peak.is_same(first.curve_at_peak):
+        steps = first.curve.total_steps
+        is_as_long = prediction.curve.total_steps == steps
+        has_same_peak = prediction.peak_value == first.peak_value
+        if is_as_long and has_same_peak and prediction.curve.same_until(first.curve, steps):
             return LossDifference(0.0, 0.0, 0.0)
         difference, half = prediction.terms.minus(first.terms, self.residual_sd)
         return LossDifference(difference, difference - half, difference + half)
 
     def losses(self, curve: Curve, steps: ArrayLike, peak_value: float | None) -> _Floats:
         """Evaluate the law at steps of a curve."""
-        curve_at_peak = self._at_peak(curve, peak_value)
-        progress, noise = curve_at_peak.sums(_checked_steps(steps, curve))
+        peak = self._checked_peak(curve, peak_value)
+        progress, noise = schedule_sums(curve, peak, _checked_steps(steps, curve))
         with np.errstate(divide="ignore"):
             return np.asarray(self.law.losses(progress, noise))
 
     def line(self, curve: Curve, peak_value: float | None, name: str = "") -> LossLine:
         """Return a forecast over the steps of a curve, to be drawn."""
-        curve_at_peak = self._at_peak(curve, peak_value)
+        peak = self._checked_peak(curve, peak_value)
         steps = _steps_to_draw(curve, curve.total_steps)
-        terms = self._terms(curve_at_peak, steps)
+        terms = self._terms(curve, peak, steps)
         return LossLine(name, steps, terms.loss, terms.half_width(self.residual_sd))
 
     def run_to_draw(self, run: LossRun) -> RunToDraw:
@@ -154,8 +141,9 @@ class FittedLaw:
         fitted = self.law.losses(progress, noise)
         return RunToDraw(run.steps[is_drawn], run.losses[is_drawn], steps, fitted)
 
-    def _at_peak(self, curve: Curve, peak_value: float | None) -> CurveAtPeak:
+    def _checked_peak(self, curve: Curve, peak_value: float | None) -> float:
         """Check a curve to forecast and its peak, by default that of the runs."""
+        check_counts_updates(curve)
         check_length(curve, self.runs)
         if peak_value is None:
             peak = common_peak_value(self.runs)
@@ -174,12 +162,12 @@ class FittedLaw:
                 f"{_MAX_PEAK_FACTOR:g} from that of the runs, {peak_of_runs:g}: log a run with a "
                 "nearer peak"
             )
-        return CurveAtPeak(curve, peak, largest_lr)
+        return peak
 
-    def _terms(self, curve_at_peak: CurveAtPeak, steps: _Steps) -> ForecastTerms:
-        progress, noise = curve_at_peak.sums(steps)
-        octaves = octaves_to_runs(curve_at_peak.largest_lr, self.runs)
-        return self.refits.terms(progress, noise, octaves)
+    def _terms(self, curve: Curve, peak: float, steps: _Steps) -> ForecastTerms:
+        progress, noise = schedule_sums(curve, peak, steps)
+        largest_lr = peak * largest_multiplier(curve, curve.total_steps)
+        return self.refits.terms(progress, noise, octaves_to_runs(largest_lr, self.runs))
 
 
 def _checked_steps(steps: ArrayLike, curve: Curve) -> _Steps:

@@ -6,12 +6,10 @@ import numpy as np
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.tools.forecasts.logged_losses import falls_to_half, lacks_lrs
-from plateau_jax.tools.forecasts.loss_interval import ForecastTerms
 from plateau_jax.tools.forecasts.loss_run import (
     LossRun,
     largest_lr_of,
     last_step_of,
-    lrs_known_from,
     octaves_to_runs,
     peaks_agree,
 )
@@ -27,14 +25,8 @@ _MIN_HORIZON = 0.1
 _SHORT = 0.3
 _LONG = 2.0
 
-TESTED_STEPS = 3_000, 201_524
-"""The least and the greatest number of steps of the runs on which the intervals were tested."""
-
 _LONGER = 1.05
 """Above this ratio, a curve counts as longer than the longest run."""
-
-_MAX_CHANGE_BY_LATE = 0.005
-_MAX_CHANGE_BY_RUN = 0.006
 
 _PLATEAU_FRACTION = 0.1
 """The least fraction of a run that counts as a plateau."""
@@ -45,10 +37,6 @@ _NEAR_PEAK = 0.95
 
 _SHORT_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"
 _LONG_WARMUP = "no run had so long a warmup: the loss may be lower by tenths of a nat"
-_BATCH_PLAN = (
-    "a curve follows a batch plan, but the law counts every step as an update with the same batch "
-    "size"
-)
 _NO_PLATEAU = "from runs without a plateau, longer ones came out up to 2 % worse"
 
 UNCOVERED_REASONS = frozenset([_SHORT_WARMUP, _LONG_WARMUP])
@@ -71,27 +59,20 @@ def check_length(curve: Curve, runs: Sequence[LossRun]) -> None:
         )
 
 
-def list_reasons(
-    curve: Curve, peak: float, terms: ForecastTerms, runs: Sequence[LossRun]
-) -> tuple[str, ...]:
+def list_reasons(curve: Curve, peak: float, runs: Sequence[LossRun]) -> tuple[str, ...]:
     """Return the known reasons why the forecast of a curve is less certain.
 
     Args:
         curve: The curve to forecast.
         peak: Its largest learning rate.
-        terms: The terms of its forecast.
         runs: The runs of the fit.
     """
     reasons = [
         _reason_of_missing_lrs(runs),
-        _reason_of_batch_plans(curve, runs),
         _reason_of_peak(peak, runs),
         _reason_of_length(curve, runs),
-        _reason_of_tested_steps(curve, runs),
         _reason_of_warmup(curve, runs),
         _reason_of_decay(curve, runs),
-        _reason_of_late_fit(terms),
-        _reason_of_runs(terms),
     ]
     return tuple(reason for reason in reasons if reason is not None)
 
@@ -113,16 +94,9 @@ def _length_of(run: LossRun) -> int:
 
 
 def _reason_of_missing_lrs(runs: Sequence[LossRun]) -> str | None:
-    firsts = [lrs_known_from(run) or 0 for run in runs if lacks_lrs(run)]
+    firsts = [run.lrs_from or 0 for run in runs if lacks_lrs(run)]
     if firsts:
         return f"the learning rates of a run are known only from step {max(firsts)} on"
-    return None
-
-
-def _reason_of_batch_plans(curve: Curve, runs: Sequence[LossRun]) -> str | None:
-    curves = [curve, *(run.curve for run in runs)]
-    if any(curve.unit is not None for curve in curves):
-        return _BATCH_PLAN
     return None
 
 
@@ -140,17 +114,6 @@ def _reason_of_length(curve: Curve, runs: Sequence[LossRun]) -> str | None:
     if ratio < _SHORT:
         problem = "curves this short came out too high"
         return f"it has {ratio:.3g} times as many steps as the longest run: {problem}"
-    return None
-
-
-def _reason_of_tested_steps(curve: Curve, runs: Sequence[LossRun]) -> str | None:
-    least, most = TESTED_STEPS
-    tested = f"the intervals were tested on runs of {least} to {most} steps"
-    if not least <= curve.total_steps <= most:
-        return f"it has {curve.total_steps} steps, and {tested}"
-    for run in runs:
-        if not least <= _length_of(run) <= most:
-            return f"a run has {_length_of(run)} steps, and {tested}"
     return None
 
 
@@ -186,27 +149,13 @@ def _reason_of_decay(curve: Curve, runs: Sequence[LossRun]) -> str | None:
     return _NO_PLATEAU
 
 
-def _reason_of_late_fit(terms: ForecastTerms) -> str | None:
-    change = abs(float(terms.by_late))
-    if change > _MAX_CHANGE_BY_LATE * terms.loss:
-        return f"it changes by {change:.2g} nats if the first fifth is left out"
-    return None
-
-
-def _reason_of_runs(terms: ForecastTerms) -> str | None:
-    change = np.max(np.abs(terms.by_run), initial=0.0)
-    if change > _MAX_CHANGE_BY_RUN * terms.loss:
-        return "a fit to one run alone gives a different forecast"
-    return None
-
-
 def _warmup_bounds(run: LossRun) -> tuple[int, int]:
     """Return the least and the greatest number of steps that the warmup of a run may have.
 
     They differ if the curve is that of a log: its warmup ends between two logged learning rates.
     """
     end = _warmup_steps(run.curve, last_step_of(run))
-    if lrs_known_from(run) is None:
+    if run.lrs_from is None:
         return end, end
     begins = segment_begins(run.curve)
     least = int(begins[begins < max(end, 1)][-1])

@@ -10,12 +10,7 @@ from numpy.typing import NDArray
 from plateau_jax.curves.curve import Curve
 from plateau_jax.table.exact_segments import nonempty_segments
 from plateau_jax.tools.forecasts.loss_law import Law, LoggedLosses, fit_law, schedule_sums
-from plateau_jax.tools.forecasts.loss_run import (
-    LossRun,
-    largest_lr_of,
-    last_step_of,
-    lrs_known_from,
-)
+from plateau_jax.tools.forecasts.loss_run import LossRun, largest_lr_of, last_step_of
 from plateau_jax.tools.theory.curve_parts import steps_at_borders
 
 _Floats = NDArray[np.float64]
@@ -36,9 +31,6 @@ _LONGEST_SPIKE = 2
 _LEAST_SPIKE = 0.01
 _SPIKE_IN_NOISE = 6.0
 _MOST_SPIKES = 0.1
-
-_MIN_LR_RISE = 1.01
-"""A smaller factor between two learning rates is not a rise: logged ones are rounded."""
 
 
 class GroupMeans(NamedTuple):
@@ -77,8 +69,7 @@ def law_applies_after(curve: Curve, last_step: int) -> float:
 
 def lacks_lrs(run: LossRun) -> bool:
     """Return True if a log has no learning rates for the first 3 % of the run, or for longer."""
-    lrs_from = lrs_known_from(run)
-    return lrs_from is not None and lrs_from > AFTER_WARMUP * last_step_of(run)
+    return run.lrs_from is not None and run.lrs_from > AFTER_WARMUP * last_step_of(run)
 
 
 def late_losses(runs: Sequence[LossRun]) -> LoggedLosses | None:
@@ -126,7 +117,7 @@ def group_run(run: LossRun, fraction: float) -> GroupMeans:
     """Average the losses after the warmup and this fraction of the run, without spikes."""
     warmup_end = end_of_rise(run.curve)
     last_step = last_step_of(run)
-    is_spike = _find_spikes(run, run.steps > warmup_end + AFTER_WARMUP * last_step)
+    is_spike = _find_spikes(run.losses, run.steps > warmup_end + AFTER_WARMUP * last_step)
     is_late = run.steps > warmup_end + fraction * last_step
     is_used = is_late & ~is_spike
     raw_losses = run.losses[is_used]
@@ -179,23 +170,22 @@ def noise_of(second_differences: _Floats) -> float:
     return 1.4826 * float(np.median(np.abs(second_differences))) / 6**0.5
 
 
-def _find_spikes(run: LossRun, is_checked: _Mask) -> _Mask:
+def _find_spikes(losses: _Floats, is_checked: _Mask) -> _Mask:
     """Mark the spikes among the logged losses that are checked.
 
     A spike is one loss, or two in a row, above both neighbors by more than a margin of 1 % plus six
-    times the noise. The later neighbor must be back within this margin of the earlier one, and the
-    learning rate must not rise there. So neither the last loss nor a divergence is a spike. If more
-    than a tenth of the checked losses would be marked, none is.
+    times the noise. The later neighbor must be back within this margin of the earlier one, so
+    neither the last loss nor a divergence is a spike. If more than a tenth of the checked losses
+    would be marked, none is.
     """
-    is_spike = np.zeros(len(run.losses), np.bool_)
+    is_spike = np.zeros(len(losses), np.bool_)
     if is_checked.sum() < _LONGEST_SPIKE + 2:
         return is_spike
-    noise = noise_of(second_differences(run.losses[is_checked]))
+    noise = noise_of(second_differences(losses[is_checked]))
     margin = 1 + _LEAST_SPIKE + _SPIKE_IN_NOISE * noise
     for length in range(1, _LONGEST_SPIKE + 1):
-        for begin in _begins_of_bumps(run.losses, length, margin):
-            if not _lr_rises(run, begin, begin + length):
-                is_spike[begin : begin + length] = True
+        for begin in _begins_of_bumps(losses, length, margin):
+            is_spike[begin : begin + length] = True
     is_spike &= is_checked
     if is_spike.sum() > _MOST_SPIKES * is_checked.sum():
         return np.zeros_like(is_spike)
@@ -219,12 +209,3 @@ def _begins_of_bumps(losses: _Floats, length: int, margin: float) -> list[int]:
     is_high = windows[:, 1:-1].min(axis=1) > margin * np.maximum(before, after)
     has_recovered = after <= margin * before
     return (np.flatnonzero(is_high & has_recovered) + 1).tolist()
-
-
-def _lr_rises(run: LossRun, begin: int, end: int) -> bool:
-    """Return True if the learning rate rises from two losses before `begin` to the one at `end`."""
-    first = int(run.steps[max(0, begin - 2)]) - 1
-    last = int(run.steps[end])
-    borders = steps_at_borders(run.curve, last)
-    learning_rates = run.curve(np.append(first, borders[borders > first]))
-    return bool(np.any(learning_rates > _MIN_LR_RISE * np.minimum.accumulate(learning_rates)))

@@ -11,7 +11,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import suppress_warnings, warn
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.tools.logged_lrs.comparison import difference_from
+from plateau_jax.tools.logged_lrs.comparison import difference_from, find_peak
 from plateau_jax.tools.logged_lrs.logs import (
     Cell,
     LogTable,
@@ -29,22 +29,13 @@ _LEAST_GAP = 0.05
 """As a fraction of the run: less hardly changes a forecast."""
 
 _PEAK_FACTOR = 2.0
-"""Without a fall, the largest learning rate is at most this many times the second largest."""
-
-_STEEP_FALL = 0.8
-"""A fall from a peak that only one row has continues by at least this factor to the next row.
-
-A fall like t^-P to less than half continues by (2 - 2^(-1/P))^-P: 0.67 for P = 1, 0.76 for 0.5.
-"""
-
-_PEAK_TOLERANCE = 0.05
-"""Relative: a log may have the learning rate of the update before its step, or of that after it."""
+"""The largest learning rate is at most this many times the second largest."""
 
 
 def read_losses(table: LogTable, loss: str | None) -> dict[int, float]:
     """Return the losses by number of updates; warn of those that are left out."""
     column = table.find_column("loss", loss)
-    logged = _without_zeros(table, _finite_losses(table, column))
+    logged = _usable_losses(table, column)
     has = f"{table.name} has {len(logged)} losses"
     kept, replaced = keep_latest(logged, has, "split, rank or run")
     losses = {cell.step: cell.value for cell in kept}
@@ -55,50 +46,32 @@ def read_losses(table: LogTable, loss: str | None) -> dict[int, float]:
     initial = losses.pop(0, None)
     if not losses:
         raise ValueError(
-            f"{table.name} has no finite loss after the first update, in "
+            f"{table.name} has no positive loss after the first update, in "
             f"{checks.short_repr(column)} by {checks.short_repr(table.step)}"
         )
     if initial is not None:
         warn(f"{table.name}: the loss at step 0, before the first update, is left out")
-    gap = _find_gap(table.steps(), max(losses))  # rows without a finite loss are no gap
-    if gap is not None:
-        problem = f"{table.name}: the steps jump from {gap[0]} to {gap[1]}"
-        warn(f"{problem}: if these are not steps of one run, counted in updates, correct them")
     return losses
 
 
-def _finite_losses(table: LogTable, column: str) -> list[Cell]:
-    """Return the losses that are finite as a float32; warn of the others."""
-    finite: list[Cell] = []
+def _usable_losses(table: LogTable, column: str) -> list[Cell]:
+    """Return the losses that are not 0, and finite as a float32; warn of the others.
+
+    Some loggers write 0 at steps without an evaluation.
+    """
+    usable: list[Cell] = []
     left_out: list[int] = []
     for cell in table.cells(column):
-        if not math.isfinite(checks.metric(column, cell.value)):
+        if cell.value == 0 or not math.isfinite(checks.metric(column, cell.value)):
             left_out.append(cell.step)
             continue
         if cell.value < 0:
             raise ValueError(f"{cell.place} = {cell.value} must be positive")
-        finite.append(cell)
-    _warn_left_out(table, "losses that are not finite", left_out)
-    return finite
-
-
-def _without_zeros(table: LogTable, losses: Sequence[Cell]) -> Sequence[Cell]:
-    """Leave out losses of 0 with a warning, unless every loss is 0.
-
-    Some loggers write 0 at steps without an evaluation.
-    """
-    nonzero = [cell for cell in losses if cell.value != 0]
-    if not nonzero:
-        return losses
-    zeros = [cell.step for cell in losses if cell.value == 0]
-    _warn_left_out(table, "losses of 0, which count as missing,", zeros)
-    return nonzero
-
-
-def _warn_left_out(table: LogTable, losses: str, steps: Sequence[int]) -> None:
-    if steps:
-        count = f"{len(steps)}, the first at step {steps[0]}"
-        warn(f"{table.name}: {losses} are left out ({count})")
+        usable.append(cell)
+    if left_out:
+        count = f"{len(left_out)}, the first at step {left_out[0]}"
+        warn(f"{table.name}: losses that are 0 or not finite are left out ({count})")
+    return usable
 
 
 def _find_gap(steps: Sequence[int], last: int) -> tuple[int, int] | None:
@@ -123,27 +96,23 @@ def _find_gap(steps: Sequence[int], last: int) -> tuple[int, int] | None:
 
 def read_lrs(table: LogTable, lr: str | None) -> dict[int, float]:
     """Return the learning rate at each logged step; of several groups, that of the first."""
+    return {cell.step: cell.value for cell in _read_cells(table, lr)}
+
+
+def _read_cells(table: LogTable, lr: str | None) -> list[Cell]:
     try:
-        cells = read_lr_cells(table, lr)
+        return read_lr_cells(table, lr)
     except UnclearLogError as error:
         advice = f"{_GIVE_CURVE}; or {error.advice}"
         raise UnclearLogError(error.problem, error.argument, error.columns, advice) from None
-    return {cell.step: cell.value for cell in cells}
 
 
 def _unclear_curve(problem: str) -> UnclearLogError:
     return UnclearLogError(problem, "curve", (), _GIVE_CURVE)
 
 
-def warn_of_other_lrs(
-    table: LogTable, lr: str | None, curve: Curve, peak: float, *, has_peak_from_log: bool
-) -> None:
-    """Warn if the log has learning rates that are not those of the curve.
-
-    Those of a curve from `BatchPlan.scale` are not compared, because its steps are not updates.
-    """
-    if curve.unit is not None:
-        return
+def warn_of_other_lrs(table: LogTable, lr: str | None, curve: Curve, peak: float) -> None:
+    """Warn if the log has learning rates that are not those of the curve."""
     try:
         cells = read_lr_cells(table, lr)
     except ValueError:
@@ -151,7 +120,7 @@ def warn_of_other_lrs(
             raise
         return  # a fit needs none of them
     if cells:
-        difference = difference_from(cells, curve, peak, has_peak_from_log=has_peak_from_log)
+        difference = difference_from(cells, curve, peak)
         if difference:
             warn(f"{table.name}: {difference}. Give the run's curve and its peak, or neither")
 
@@ -198,70 +167,22 @@ def _logging_interval(lrs: Mapping[int, float]) -> float:
 
 
 def _check_peak(table: LogTable, lrs: Mapping[int, float]) -> None:
-    """Reject a peak that only one row has, unless a steep fall begins there: it may be damaged."""
+    """Reject a peak that only one row has: it may be damaged."""
     if len(lrs) == 1:
         raise _unclear_curve(f"{table.name} has only one learning rate")
     second, first = sorted(lrs, key=lambda step: lrs[step])[-2:]
-    if lrs[first] > _PEAK_FACTOR * lrs[second] and not _begins_a_steep_fall(lrs, first):
+    if lrs[first] > _PEAK_FACTOR * lrs[second]:
         problem = f"{lrs[first]:g}, at step {first}, is more than twice every other learning rate"
         raise _unclear_curve(f"{table.name}: {problem}")
 
 
-def _begins_a_steep_fall(lrs: Mapping[int, float], peak_step: int) -> bool:
-    """Return True if the learning rate falls from its peak, then at least a fifth further.
-
-    The row before the peak must be lower than the row after it: a damaged row within a fall is not
-    a peak.
-
-    >>> _begins_a_steep_fall({100: 1.0, 200: 0.08, 300: 0.04}, 100)
-    True
-    >>> _begins_a_steep_fall({100: 1.0, 200: 0.08, 300: 0.07}, 100)
-    False
-    >>> _begins_a_steep_fall({100: 0.3, 200: 1.0, 300: 0.1, 400: 0.0}, 200)
-    False
-    """
-    values = list(lrs.values())
-    index = list(lrs).index(peak_step)
-    if len(values) < index + 3:
-        return False
-    after = values[index + 1]
-    later = values[index + 2]
-    if index > 0 and values[index - 1] >= after:
-        return False
-    return later <= _STEEP_FALL * after
-
-
-def peak_of(table: LogTable, lrs: Mapping[int, float], curve: Curve) -> float:
-    """Return the peak with which a curve reaches the two largest of the logged learning rates.
-
-    If only one is above 0, the curve must be 0 at the steps of the others, and a warning says so.
-    """
-    peaks: dict[int, float] = {}
-    for step in sorted(lrs, key=lambda step: lrs[step], reverse=True)[:2]:
-        if lrs[step] == 0:
-            continue
-        multiplier = float(curve(step))
-        if multiplier == 0:
-            problem = f"{table.name} has the learning rate {lrs[step]:g} at step {step}"
-            raise _unclear_curve(f"{problem}, where the curve is 0")
-        peaks[step] = lrs[step] / multiplier
-    if not peaks:
-        raise _unclear_curve(f"{table.name} has no learning rate above 0")
-    (step, peak), *others = peaks.items()
-    if not others:
-        _check_zeros(table, lrs, curve)
-        problem = f"only the learning rate at step {step} shows the peak, {peak:g}"
-        warn(f"{table.name}: {problem}: if it is wrong, give the run's peak")
-    for other_step, other_peak in others:
-        if not math.isclose(peak, other_peak, rel_tol=_PEAK_TOLERANCE):
-            problem = f"the learning rates at steps {step} and {other_step} imply different peaks"
-            raise _unclear_curve(f"{table.name}: {problem}, {peak:g} and {other_peak:g}")
+def peak_of(table: LogTable, lr: str | None, curve: Curve) -> float:
+    """Return the peak with which all logged learning rates are on the curve."""
+    cells = _read_cells(table, lr)
+    peak = None
+    if cells:
+        peak = find_peak(cells, curve)
+    if peak is None:
+        problem = f"{table.name} has no learning rates that show the peak of this curve"
+        raise UnclearLogError(problem, "peak_value", (), "give the run's peak")
     return peak
-
-
-def _check_zeros(table: LogTable, lrs: Mapping[int, float], curve: Curve) -> None:
-    """Reject learning rates of 0 where the curve is above 0."""
-    for step, lr in lrs.items():
-        if lr == 0 and float(curve(step)) > 0:
-            problem = f"{table.name} has the learning rate 0 at step {step}"
-            raise _unclear_curve(f"{problem}, where the curve is above 0")

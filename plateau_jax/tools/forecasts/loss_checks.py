@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.tools.forecasts.logged_losses import (
     AFTER_WARMUP,
     falls_to_half,
@@ -26,12 +25,7 @@ from plateau_jax.tools.forecasts.loss_law import (
     fit_law,
     penalized_error,
 )
-from plateau_jax.tools.forecasts.loss_run import (
-    LossRun,
-    advice_on_unit,
-    last_step_of,
-    lrs_known_from,
-)
+from plateau_jax.tools.forecasts.loss_run import LossRun, last_step_of
 
 _Floats = NDArray[np.float64]
 
@@ -85,13 +79,9 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
     with its name.
     """
     if not any(falls_to_half(run.curve, last_step_of(run)) for run in runs):
-        problem = (
+        raise ValueError(
             "there is no run whose learning rate falls to half its peak: log a run with a decay"
         )
-        scaled = [run.curve for run in runs if run.curve.unit is not None]
-        if scaled:
-            problem += f". {advice_on_unit(scaled[0])}"
-        raise ValueError(problem)
     advice: list[str] = []
     for run, name in zip(runs, names, strict=True):
         problem = _problem_of_run(run)
@@ -164,8 +154,7 @@ def _problem_of_rise(run: LossRun) -> str | None:
 
 
 def _problem_of_beginning(run: LossRun) -> str | None:
-    lrs_from = lrs_known_from(run)
-    if lrs_from is not None and lrs_from > _BEGINNING * last_step_of(run):
+    if run.lrs_from is not None and run.lrs_from > _BEGINNING * last_step_of(run):
         return _missing_lrs(run)
     if _begins_late(run):
         return _LATE
@@ -173,8 +162,7 @@ def _problem_of_beginning(run: LossRun) -> str | None:
 
 
 def _missing_lrs(run: LossRun) -> str:
-    lrs_from = lrs_known_from(run)
-    return f"the learning rates before step {lrs_from} are missing: give the run's curve"
+    return f"the learning rates before step {run.lrs_from} are missing: give the run's curve"
 
 
 @lru_cache(256)
@@ -240,17 +228,11 @@ def _begins_late(run: LossRun) -> bool:
 def _without_beginning(run: LossRun) -> LossRun:
     """Return a run without its first 5 %.
 
-    So the result does not depend on how many early rows were logged. If the learning rates are
-    those of the log, the first ones are set to the one at which the beginning ends.
+    So the result does not depend on how many early rows were logged.
     """
-    end = int(_BEGINNING * last_step_of(run))
-    curve = run.curve
+    is_later = run.steps > _BEGINNING * last_step_of(run)
     with suppress_warnings():
-        if lrs_known_from(run) is not None:
-            beginning = StagedCurve([(end,)], start=float(curve(end)))
-            curve = beginning.then(curve.part(end, curve.total_steps))
-        is_later = run.steps > end
-        return LossRun(curve, run.peak_value, run.steps[is_later], run.losses[is_later])
+        return LossRun(run.curve, run.peak_value, run.steps[is_later], run.losses[is_later])
 
 
 def problem_of_law(law: Law, relative_errors: _Floats, logged: LoggedLosses) -> str | None:

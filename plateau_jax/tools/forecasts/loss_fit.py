@@ -1,8 +1,7 @@
 """`fit_losses` and `LossFit`: fit the law of the loss, and forecast the loss of other curves."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,7 @@ from plateau_jax.tools.drawing.axes import LossLine, draw_losses
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
 from plateau_jax.tools.forecasts.fitted_law import FittedLaw, Prediction, fit_unnamed_runs
-from plateau_jax.tools.forecasts.logged_losses import AFTER_WARMUP, group_losses
 from plateau_jax.tools.forecasts.loss_comparison import LossComparison, LossForecast
-from plateau_jax.tools.forecasts.loss_law import Law
 from plateau_jax.tools.forecasts.loss_run import LossRun
 
 _Floats = NDArray[np.float64]
@@ -86,6 +83,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
         noise=law.noise,
         residual_sd=fitted.residual_sd,
         runs=fitted.runs,
+        _fitted=fitted,
     )
 
 
@@ -127,19 +125,7 @@ class LossFit:
     noise: float
     residual_sd: float
     runs: tuple[LossRun, ...]
-
-    @cached_property
-    def _fitted(self) -> FittedLaw:
-        logged = group_losses(self.runs, AFTER_WARMUP)
-        law = Law(
-            floor=self.floor,
-            scale=self.scale,
-            alpha=self.exponent,
-            noise=self.noise,
-            progress_unit=logged.progress_unit,
-            noise_unit=logged.noise_unit,
-        )
-        return FittedLaw(law, self.residual_sd, self.runs)
+    _fitted: FittedLaw = field(repr=False)
 
     def predict(self, curve: AnyCurve, peak_value: float | None = None) -> LossForecast:
         """Forecast the loss after the last step of a curve.

@@ -47,7 +47,7 @@ _ALPHA_CENTER = 0.44
 _ALPHA_WEIGHT = 0.02
 
 _GRID = 30
-_GOLDEN = (5**0.5 - 1) / 2
+_FINER_GRID = 9
 
 _SETS_OF_COLUMNS = [0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2]
 
@@ -143,30 +143,19 @@ def fit_law(logged: LoggedLosses, power: float = NOISE_POWER) -> Law:
         Σ weight · (law/loss - 1)² + (0.02·(α - 0.44))², α in [0.05, 1.5]; floor, scale, noise >= 0
 
     The error has a single minimum in practice, though no theory guarantees it: a grid finds the
-    best interval, and a golden-section search the minimum in it.
+    best interval, and finer grids the minimum in it.
     """
 
     def error(alpha: float) -> float:
         return penalized_error(logged, fit_law_at(logged, alpha, power))
 
-    grid = np.linspace(*ALPHA_RANGE, _GRID)
-    best = int(np.argmin([error(alpha) for alpha in grid]))
-    low = float(grid[max(0, best - 1)])
-    high = float(grid[min(_GRID - 1, best + 1)])
-    left = high - _GOLDEN * (high - low)
-    right = low + _GOLDEN * (high - low)
-    left_error = error(left)
-    right_error = error(right)
-    while high - low > 1e-9:
-        if left_error <= right_error:
-            high, right, right_error = right, left, left_error
-            left = high - _GOLDEN * (high - low)
-            left_error = error(left)
-        else:
-            low, left, left_error = left, right, right_error
-            right = low + _GOLDEN * (high - low)
-            right_error = error(right)
-    return fit_law_at(logged, (low + high) / 2, power)
+    grid: _Floats = np.linspace(*ALPHA_RANGE, _GRID)
+    while grid[-1] - grid[0] > 1e-8:
+        best = int(np.argmin([error(float(alpha)) for alpha in grid]))
+        low = float(grid[max(0, best - 1)])
+        high = float(grid[min(len(grid) - 1, best + 1)])
+        grid = np.linspace(low, high, _FINER_GRID)
+    return fit_law_at(logged, float(grid[_FINER_GRID // 2]), power)
 
 
 def penalized_error(logged: LoggedLosses, law: Law) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.curve_warning import suppress_warnings, warn
+from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.tools.forecasts.logs import (
@@ -21,7 +21,7 @@ from plateau_jax.tools.forecasts.logs import (
     read_lrs,
     warn_of_other_lrs,
 )
-from plateau_jax.tools.logged_lrs.log_files import Log
+from plateau_jax.tools.logged_lrs.comparison import check_counts_updates
 from plateau_jax.tools.logged_lrs.logs import LogTable, read_log
 from plateau_jax.tools.theory.curve_parts import largest_multiplier
 
@@ -51,20 +51,20 @@ class LossRun:
         curve: The curve of the learning rates, or a mapping that `Curve.from_dict` reads.
         peak_value: The peak learning rate, positive; the run used peak_value · curve(step).
         steps: Integers, shape (n,), increasing: the loss at step t was measured after t updates.
-            For a curve from `BatchPlan.scale` they are steps of the curve, not updates.
         losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats. A first loss
             above 15 looks like a perplexity and causes a `CurveWarning`.
+        lrs_from: For a curve from the learning rates of a log, the step of the first of them.
 
     Attributes:
-        curve, peak_value: As above; the peak is a Python float.
+        curve, peak_value, lrs_from: As above; the peak is a Python float.
         steps: int64, shape (n,), a read-only copy.
         losses: float64, shape (n,), a read-only copy.
 
     Raises:
-        TypeError: An argument of a wrong type; a boolean among the steps or the losses.
+        TypeError: An argument of a wrong type.
         ValueError: A loss that is not finite or not positive as a float32; steps that do not
             increase, are below 1, or lie after the curve's end; no losses, or not as many steps as
-            losses; a peak that is not positive.
+            losses; a peak that is not positive; a curve from `BatchPlan.scale`.
 
     >>> from plateau_jax import LossRun, PlateauCurve
     >>> steps, losses = [250, 500, 750, 1000], [3.5, 3.2, 3.0, 2.9]
@@ -77,13 +77,19 @@ class LossRun:
     peak_value: float
     steps: NDArray[np.int64]
     losses: NDArray[np.float64]
-    _lrs_from: int | None
-    """The first step with a learning rate in the log; None if the curve is not from the log."""
+    lrs_from: int | None
 
     def __init__(
-        self, curve: AnyCurve, peak_value: float, steps: ArrayLike, losses: ArrayLike
+        self,
+        curve: AnyCurve,
+        peak_value: float,
+        steps: ArrayLike,
+        losses: ArrayLike,
+        *,
+        lrs_from: int | None = None,
     ) -> None:
         curve = as_curve("curve", curve)
+        check_counts_updates(curve)
         peak = float(checks.number("peak_value", peak_value))
         if not checks.peak("peak_value", peak) > 0:
             raise ValueError(checks.must("peak_value", peak_value, "be positive"))
@@ -94,8 +100,9 @@ class LossRun:
         if loss_array[0] > _LARGEST_FIRST_LOSS:
             problem = f"the first loss is {loss_array[0]:.4g}, as if the losses were perplexities"
             warn(f"{problem}: take the logarithm")
+        # The dataclass is frozen.
         vars(self).update(
-            curve=curve, peak_value=peak, steps=step_array, losses=loss_array, _lrs_from=None
+            curve=curve, peak_value=peak, steps=step_array, losses=loss_array, lrs_from=lrs_from
         )
 
     @classmethod
@@ -113,8 +120,8 @@ class LossRun:
 
         Leaves out rows without a step or a loss. Warns (`CurveWarning`) if it also leaves out
         losses that are not finite, losses of 0 in a log with other losses, the loss at step 0,
-        losses at steps that a resumed run logged again, or a last line that may be incomplete; if
-        the steps jump; and if the log has learning rates that are not those of `curve`, with the
+        losses at steps that a resumed run logged again, or a last line that may be incomplete; and
+        if the log has learning rates that are not those of `curve` with `peak_value`, with the
         first that differs and the fault that explains them, as in `compare_log`.
 
         Args:
@@ -124,9 +131,8 @@ class LossRun:
             curve: The curve of the run, or a mapping that describes it. Without it the learning
                 rates of the log are used, with straight lines between them; the sums of the law
                 then leave out the updates before the first logged learning rate.
-            peak_value: The peak learning rate of the curve; by default, the one with which the
-                curve reaches the largest learning rate of the log. The second largest must give
-                the same peak, within 5 %. If all others are 0, a `CurveWarning` says so.
+            peak_value: The peak learning rate of the curve; by default, the one with which all
+                learning rates of the log are on the curve.
             step: The column of steps, the numbers of updates: by default `step`, `global_step`,
                 `train/global_step`, `trainer/global_step`, `num_updates`, `_step` or `applied`, or
                 else `iter`, `iteration` or `update`.
@@ -140,8 +146,9 @@ class LossRun:
             ValueError: No column has a usual name, or several have: the message names them, and the
                 argument to pass. A cell is not a number, or a file is damaged: the message names
                 the file and the line. Half of the losses or more are at steps that were logged
-                again. Only one row has the peak, or learning rates are missing: pass `curve` and
-                `peak_value`. `peak_value` is given without `curve`.
+                again. Without a curve: learning rates are missing, or one is more than twice every
+                other one. With a curve but without a peak: no peak explains the learning rates.
+                `peak_value` is given without `curve`.
             OSError: The file cannot be read.
 
         >>> from plateau_jax import LossRun, PlateauCurve
@@ -153,39 +160,24 @@ class LossRun:
             curve = as_curve("curve", curve)
         elif peak_value is not None:
             raise ValueError("peak_value= without curve=: give both, or neither")
-        return cls._from_log(read_log(source), curve, peak_value, step=step, loss=loss, lr=lr)
-
-    @classmethod
-    def _from_log(
-        cls,
-        log: Log,
-        curve: Curve | None,
-        peak_value: float | None,
-        *,
-        step: str | None,
-        loss: str | None,
-        lr: str | None,
-    ) -> Self:
-        table = LogTable.from_log(log, step)
+        table = LogTable.from_log(read_log(source), step)
         loss_by_step = read_losses(table, loss)
+        is_peak_given = peak_value is not None
         lrs_from = None
-        is_given = curve is not None
-        has_peak_from_log = peak_value is None
         if curve is None:
             lrs = read_lrs(table, lr)
             curve, peak_value = curve_of(table, lrs, max(loss_by_step))
             lrs_from = min(lrs)
         elif peak_value is None:
-            peak_value = peak_of(table, read_lrs(table, lr), curve)
+            peak_value = peak_of(table, lr, curve)
         steps = list(loss_by_step)
         losses = list(loss_by_step.values())
         try:
-            run = cls(curve, peak_value, steps, losses)
+            run = cls(curve, peak_value, steps, losses, lrs_from=lrs_from)
         except ValueError as error:
             raise ValueError(f"{table.name}: {error}") from None
-        vars(run).update(_lrs_from=lrs_from)
-        if is_given:
-            warn_of_other_lrs(table, lr, curve, run.peak_value, has_peak_from_log=has_peak_from_log)
+        if is_peak_given:
+            warn_of_other_lrs(table, lr, curve, run.peak_value)
         return run
 
     def __repr__(self) -> str:
@@ -196,71 +188,45 @@ class LossRun:
         steps = f"steps={self.steps[0]}…{self.steps[-1]}"
         losses = f"losses={self.losses[0]:.4g}…{self.losses[-1]:.4g}"
         source = ""
-        if self._lrs_from is not None:
-            source = f", learning rates of the log from step {self._lrs_from} on"
+        if self.lrs_from is not None:
+            source = f", learning rates of the log from step {self.lrs_from} on"
         return f"LossRun({curve}, {self.peak_value!r}, {steps}, {losses}{source})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Copied or pickled arrays would be writable.
-        return self._rebuild, (self.curve, self.peak_value, self.steps, self.losses, self._lrs_from)
-
-    @classmethod
-    def _rebuild(
-        cls, curve: Any, peak_value: Any, steps: Any, losses: Any, lrs_from: int | None
-    ) -> Self:
-        with suppress_warnings():
-            run = cls(curve, peak_value, steps, losses)
-        vars(run).update(_lrs_from=lrs_from)
-        return run
 
 
 def _as_array(name: str, values: Any, dtype_kinds: str, requirement: str) -> NDArray[Any]:
-    """Return a sequence of numbers as an array with a dtype of these kinds; reject booleans."""
+    """Return a sequence of numbers as an array with a dtype of these kinds."""
     array = None
     with suppress(ValueError):  # from numbers next to lists
         array = np.asarray(values)
     if array is None or array.ndim != 1 or (array.size and array.dtype.kind not in dtype_kinds):
         raise TypeError(checks.must(name, values, requirement))
-    if not hasattr(values, "dtype"):
-        for index, value in enumerate(values):
-            # NumPy has converted a boolean among numbers to 0 or 1.
-            if checks.is_not_real(value):
-                raise TypeError(checks.must((name, index), value, "be a number"))
     return array
 
 
 def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
     array = _as_array("steps", steps, "iu", "be a sequence of integers")
-    problem = _problem_of_steps(array, curve)
-    if problem is not None:
-        raise ValueError(problem)
+    if not array.size:
+        raise ValueError("there are no logged losses")
+    wrong = np.flatnonzero(array[1:] <= array[:-1])
+    if wrong.size:
+        index = int(wrong[0])
+        raise ValueError(
+            f"steps must increase: steps[{index}] = {array[index]}, steps[{index + 1}] = "
+            f"{array[index + 1]}; a resumed run logs some steps twice: keep the later losses"
+        )
+    if array[0] < 1:
+        raise ValueError(
+            f"steps[0] = {array[0]} must be at least 1: a logged loss needs an update before it"
+        )
+    if array[-1] > curve.total_steps:
+        raise ValueError(
+            f"steps[-1] = {array[-1]} lies after the end of the curve, which has total_steps = "
+            f"{curve.total_steps}: give the curve that the run was trained with, and count steps "
+            "in updates"
+        )
     array = array.astype(np.int64)
     array.flags.writeable = False
     return array
-
-
-def _problem_of_steps(steps: NDArray[np.integer], curve: Curve) -> str | None:
-    if not steps.size:
-        return "there are no logged losses"
-    wrong = np.flatnonzero(steps[1:] <= steps[:-1])
-    if wrong.size:
-        index = int(wrong[0])
-        return (
-            f"steps must increase: steps[{index}] = {steps[index]}, steps[{index + 1}] = "
-            f"{steps[index + 1]}; a resumed run logs some steps twice: keep the later losses"
-        )
-    if steps[0] < 1:
-        return f"steps[0] = {steps[0]} must be at least 1: a logged loss needs an update before it"
-    if steps[-1] > curve.total_steps:
-        problem = (
-            f"steps[-1] = {steps[-1]} lies after the end of the curve, which has total_steps = "
-            f"{curve.total_steps}"
-        )
-        if curve.unit is not None:
-            return f"{problem}. {advice_on_unit(curve)}"
-        advice = "give the curve that the run was trained with, and count steps in updates"
-        return f"{problem}: {advice}"
-    return None
 
 
 def _checked_losses(losses: Any) -> NDArray[np.float64]:
@@ -278,39 +244,6 @@ def _checked_losses(losses: Any) -> NDArray[np.float64]:
     return array
 
 
-def advice_on_unit(curve: Curve) -> str:
-    """Return what to log with a curve that follows a batch plan."""
-    return (
-        f"The curve follows a batch plan: its steps are units of {curve.unit} samples or tokens, "
-        "not updates. Log curve_step"
-    )
-
-
-def read_run(
-    log: Log,
-    curve: Curve | None,
-    peak_value: float | None,
-    *,
-    step: str | None,
-    loss: str | None,
-    lr: str | None,
-) -> LossRun:
-    """Read a run from a parsed log: see `LossRun.read`."""
-    return LossRun._from_log(log, curve, peak_value, step=step, loss=loss, lr=lr)
-
-
-def rebuild_run(
-    curve: Any, peak_value: Any, steps: Any, losses: Any, lrs_from: int | None
-) -> LossRun:
-    """Build a run again from its arguments and `lrs_known_from`, without the warnings."""
-    return LossRun._rebuild(curve, peak_value, steps, losses, lrs_from)
-
-
-def lrs_known_from(run: LossRun) -> int | None:
-    """Return the first step with a learning rate in the log; None if the curve was given."""
-    return run._lrs_from
-
-
 def last_step_of(run: LossRun) -> int:
     """Return the step of the last logged loss."""
     return int(run.steps[-1])
@@ -324,7 +257,7 @@ def largest_lr_of(run: LossRun) -> float:
 def peaks_agree(peak: float, other_peak: float, *runs: LossRun) -> bool:
     """Return True if two peaks agree within the tolerance of the runs that they belong to."""
     tolerance = _PEAK_TOLERANCE
-    if any(lrs_known_from(run) is not None for run in runs):
+    if any(run.lrs_from is not None for run in runs):
         tolerance = _LOGGED_PEAK_TOLERANCE
     return math.isclose(peak, other_peak, rel_tol=tolerance)
 

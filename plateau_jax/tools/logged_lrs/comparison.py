@@ -12,7 +12,7 @@ from plateau_jax.arguments.checks import Message
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.tools.logged_lrs.faults import Fault, find_faults, lrs_at, peak_limits
 from plateau_jax.tools.logged_lrs.logs import Cell, LogTable, columns_of, read_log, read_lr_cells
-from plateau_jax.tools.logged_lrs.printed import KNOWN_DIGITS, PrintedLrs
+from plateau_jax.tools.logged_lrs.printed import KNOWN_DIGITS, PrintedLrs, simplest_between
 
 _DIGITS_OF_FLOAT32 = 8
 """Bare numbers with this many digits are not rounded."""
@@ -154,9 +154,7 @@ def compare_log(
     (10, 'too fast', 4)
     """
     checked = as_curve("curve", curve)
-    if checked.unit is not None:
-        units = f"a step is {checked.unit} samples or tokens, but a log counts updates"
-        raise ValueError(Message("curve", f" is from BatchPlan.scale: {units}"))
+    check_counts_updates(checked)
     if not checks.peak("peak_value", peak_value) > 0:
         raise ValueError(checks.must("peak_value", peak_value, "be positive"))
     # Without float32's digits in the report.
@@ -177,24 +175,35 @@ def compare_log(
     return comparison
 
 
-def difference_from(
-    cells: Sequence[Cell], curve: Curve, peak: float, *, has_peak_from_log: bool
-) -> str:
-    """Return how logged learning rates differ from a curve; "" if they do not.
+def check_counts_updates(curve: Curve) -> None:
+    """Reject a curve that counts samples or tokens."""
+    if curve.unit is not None:
+        problem = f"a step is {curve.unit} samples or tokens, but a log counts updates"
+        raise ValueError(Message("curve", f" is from BatchPlan.scale: {problem}"))
+
+
+def find_peak(cells: Sequence[Cell], curve: Curve) -> float | None:
+    """Return the simplest peak with which all learning rates are on the curve; None without one.
 
     The log may count updates from 0 or from 1.
-
-    Args:
-        cells: The learning rates, at least one.
-        curve: The curve.
-        peak: Its peak.
-        has_peak_from_log: The peak was read from the log, so a different one is no difference.
     """
     logged = PrintedLrs.from_cells(cells)
     for counts_from in (0, 1):
-        values = lrs_at(logged.steps - counts_from, curve, peak)
-        has_factor = has_peak_from_log and peak_limits(logged, values, peak) is not None
-        if has_factor or logged.contain(values).all():
+        multipliers = lrs_at(logged.steps - counts_from, curve, 1.0)
+        limits = peak_limits(logged, multipliers, 1.0)
+        if limits is not None:
+            return simplest_between(*limits)
+    return None
+
+
+def difference_from(cells: Sequence[Cell], curve: Curve, peak: float) -> str:
+    """Return how learning rates, at least one, differ from a curve; "" if they do not.
+
+    The log may count updates from 0 or from 1.
+    """
+    logged = PrintedLrs.from_cells(cells)
+    for counts_from in (0, 1):
+        if logged.contain(lrs_at(logged.steps - counts_from, curve, peak)).all():
             return ""
     comparison = _compare_cells(cells, curve, peak)
     if comparison is None:

@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -40,6 +40,9 @@ class Log:
     name: str
     rows: Sequence[Row]
     place: str = "row"
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
 
     def place_of(self, index: int) -> str:
         return f"{self.name}, {self.place} {index + 1}"

@@ -97,14 +97,6 @@ class LogTable:
         rows = [row for row in self.log.rows if self.step in row]
         return _find_column(self.log, rows, argument, chosen)
 
-    def steps(self) -> list[int]:
-        """Return the different steps of all rows, in their order."""
-        steps: set[int] = set()
-        for row in self.log.rows:
-            with suppress(ValueError):  # a cell counts only if its row is read
-                steps.add(_checked_step(row.get(self.step), ""))
-        return sorted(steps)
-
     def cells(self, column: str, *, reads_lists: bool = False) -> list[Cell]:
         """Return the numbers in a column, without missing cells and rows without a step.
 
@@ -144,7 +136,9 @@ def read_lr_cells(table: LogTable, lr: str | None) -> list[Cell]:
 
 
 def read_log(source: Any) -> Log:
-    """Read a file, a data frame, or a list."""
+    """Read a file, a data frame, or a list; a `Log` is returned as it is."""
+    if isinstance(source, Log):
+        return source
     name = "the log"
     if isinstance(source, str | os.PathLike):
         path = Path(cast("str", source))
