@@ -74,10 +74,6 @@ def each_value(*rows: Values) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("check", "wrong"), cases, indirect=["check"])
 
 
-def tried_in(*places: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("check", places, indirect=True)
-
-
 @pytest.fixture
 def check(
     request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -202,42 +198,24 @@ def check_design_page(arguments: Any, message: Message) -> None:
     assert fault["path"][:common] == path[:common]
 
 
-# Steps.
+# One argument of each check has every kind of wrong value. One value of each other argument shows
+# that it is checked.
 
 NOT_INTEGERS = [True, np.True_, 10.5, 10.0, None, nan, 3j, np.float32(10), [10], Fraction(10)]
-NOT_COUNTS = [
-    "k",
-    ".5k",
-    "1,5k",
-    "-1k",
-    "1e3k",
-    "0x1B",
-    "1_0k",
-    "10kB",
-    "10 thousand",
-    "9" * 5000 + "k",
-]
+NOT_COUNTS = ["k", ".5k", "1,5k", "-1k", "1e3k", "0x1B", "1_0k", "10kB", "9" * 5000 + "k"]
 A_LETTER = "end in k for thousand, M for million or B for billion"
 
 
 @each_value(
     Values(NOT_INTEGERS, TypeError, "integer or text such as '10k'", [PYTHON]),
-    Values([10.5, "10%"], TypeError, "integer or text such as '10k'"),
-    Values(["1e99999", "ten", "nan"], TypeError, "integer"),
+    Values([10.5, "10%", "1e99999", "ten", "nan"], TypeError, "integer or text such as '10k'"),
     Values(NOT_COUNTS, TypeError, "integer", [PYTHON, JSON]),
     Values(["10K", "5m", "2b", "1G", "1.5T"], ValueError, A_LETTER),
     Values(["1.2345k", "0.0000001M"], ValueError, "be a whole number; "),
     # JSON, TOML and OmegaConf read 2e5 as a float.
     Values([2e5], TypeError, "'10k': write 200000"),
     Values([0, -5, MAX_STEP + 1, 10**50], ValueError, "1 … 2**31 - 1 = 2147483647"),
-    Values(
-        [3 * 10**10],
-        ValueError,
-        "of 65536 of them, here 457763, and train with clock=DataClock(65536)",
-    ),
-    Values(
-        [3e10], ValueError, "here 457763, and train with clock=DataClock(65536)", [PYTHON, JSON]
-    ),
+    Values([3 * 10**10], ValueError, "here 457763, and train with clock=DataClock(65536)"),
 )
 def test_total_steps(check: Check, wrong: WrongValue) -> None:
     arguments = {"total_steps": wrong.value}
@@ -245,34 +223,13 @@ def test_total_steps(check: Check, wrong: WrongValue) -> None:
 
 
 @each_value(
-    Values([*NOT_INTEGERS, b"10%"], TypeError, "integer", [PYTHON]),
-    Values([10.0], TypeError, "such as '2%': write 10", [PYTHON, JSON]),
     Values([0.1, "rest", "half"], TypeError, "percentage of total_steps such as '2%'"),
-    Values(["ten", "1e3k"], TypeError, "be an integer or text such as '10k', or a percentage"),
-    Values(["1K"], ValueError, A_LETTER),
-    Values(["0.0005k"], ValueError, "be a whole number; k is 1000"),
-    Values([-1], ValueError, "lie in 0 … 2**31 - 1"),
     Values([100], ValueError, "lie in 0 … total_steps - 1 = 99"),
-    Values([3 * 10**9], ValueError, "of 65536 of them, here 45776"),
     Values([*NOT_PERCENTAGES, f"{'9' * 5000}%"], ValueError, A_PERCENTAGE, [PYTHON, JSON]),
 )
 def test_warmup_steps(check: Check, wrong: WrongValue) -> None:
     arguments = {"warmup_steps": wrong.value}
     check(arguments, wrong.error, wrong.beginning("warmup_steps"), wrong.requirement)
-
-
-@tried_in(*EVERYWHERE)
-def test_percentage_that_is_all_steps(check: Check) -> None:
-    arguments = {"warmup_steps": "100%"}
-    check(arguments, ValueError, "warmup_steps = 100 must", "total_steps - 1 = 99")
-
-
-@tried_in(COMMAND)
-def test_total_steps_as_a_decimal(check: Check) -> None:
-    check({"total_steps": "1e50"}, ValueError, f"total_steps = {10**50}", "1 … 2**31 - 1")
-
-
-# Levels.
 
 
 @each_value(
@@ -287,268 +244,14 @@ def test_min_lr_ratio(check: Check, wrong: WrongValue) -> None:
 
 
 @each_value(
-    Values(["high", "nan", "1e999"], TypeError, "number", [JSON, COMMAND]),
-    Values([-0.1, 1.5], ValueError, "lie in [0, 1]"),
-)
-def test_init_lr_ratio(check: Check, wrong: WrongValue) -> None:
-    arguments = {"init_lr_ratio": wrong.value}
-    check(arguments, wrong.error, wrong.beginning("init_lr_ratio"), wrong.requirement)
-
-
-@tried_in(PYTHON)
-def test_numpy_number_is_shown_as_a_plain_one(check: Check) -> None:
-    arguments = {"init_lr_ratio": np.float32(1.5)}
-    check(arguments, ValueError, "init_lr_ratio = 1.5", "lie in [0, 1]")
-
-
-# Shapes.
-
-
-@each_value(
-    Values([None], ValueError, "one of 'linear', 'cosine'", [PYTHON]),
-    Values(
-        ["1-sqrt", "Linear", ["linear"]], ValueError, "one of 'linear', 'cosine'", [PYTHON, JSON]
-    ),
-    Values(["1-x^2"], ValueError, "one of 'linear', 'cosine'"),
-)
-def test_warmup_shape(check: Check, wrong: WrongValue) -> None:
-    arguments = {"warmup_shape": wrong.value}
-    check(arguments, wrong.error, wrong.beginning("warmup_shape"), wrong.requirement)
-
-
-@tried_in(PYTHON)
-def test_iterator_as_shape(check: Check) -> None:
-    check({"warmup_shape": iter(())}, ValueError, "warmup_shape = <tuple_iterator", "'cosine'")
-
-
-@each_value(
     Values([None], ValueError, A_DECAY_SHAPE, [PYTHON]),
     Values([*NOT_SHAPES, "exponential"], ValueError, A_DECAY_SHAPE, [PYTHON, JSON]),
     Values(["t^-1"], ValueError, A_DECAY_SHAPE),
-    Values(["1-x^20.01", "(1-x)^20.01"], ValueError, "P in [0.05, 20]"),
-    Values(["1-x^0.049", "(1-x)^.049"], ValueError, "P in [0.05, 20]"),
-    Values(["1-x^1e-1", "(1-x)^+2"], ValueError, "a decimal for P", [PYTHON, JSON]),
+    Values(["1-x^20.01", "(1-x)^20.01", "1-x^0.049"], ValueError, "P in [0.05, 20]"),
 )
 def test_decay_shape(check: Check, wrong: WrongValue) -> None:
     arguments = {"decay_shape": wrong.value}
     check(arguments, wrong.error, wrong.beginning("decay_shape"), wrong.requirement)
-
-
-# Plateaus.
-
-VIEWS_OF_TWO = [{85: 0, 10: 0}.keys(), {0: 85, 1: 10}.values()]
-NOT_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
-
-
-@each_value(
-    Values(NOT_SEQUENCES, TypeError, "sequence of pairs (start, duration) in percent", [PYTHON])
-)
-def test_plateaus(check: Check, wrong: WrongValue) -> None:
-    arguments = {"plateaus": wrong.value}
-    check(arguments, wrong.error, wrong.beginning("plateaus"), wrong.requirement)
-
-
-@each_value(
-    Values([*NOT_PAIRS, *VIEWS_OF_TWO], TypeError, "pair (start, duration) in percent", [PYTHON]),
-    Values([50], TypeError, "pair", [PYTHON, JSON]),
-    Values(
-        [(-1, 10), (100.5, 10), (10, -0.5), (500, 300)],
-        ValueError,
-        "0 … 100 %; for steps use absolute_plateaus",
-    ),
-)
-def test_plateau(check: Check, wrong: WrongValue) -> None:
-    arguments = {"plateaus": [(20, 5), wrong.value]}
-    check(arguments, wrong.error, wrong.beginning("plateaus[1]"), wrong.requirement)
-
-
-@each_value(
-    Values([None, "10", True, 1j], TypeError, "number", [PYTHON]),
-    Values(["9,5"], TypeError, "number"),
-)
-def test_start_of_a_plateau(check: Check, wrong: WrongValue) -> None:
-    arguments = {"plateaus": [(20, 5), (wrong.value, 5)]}
-    check(arguments, wrong.error, wrong.beginning("plateaus[1].start"), wrong.requirement)
-
-
-@each_value(
-    Values([None, "10", True, 1j], TypeError, "number", [PYTHON]),
-    Values([nan, inf, -inf], ValueError, "finite", [PYTHON, JSON]),
-)
-def test_duration_of_a_plateau(check: Check, wrong: WrongValue) -> None:
-    arguments = {"plateaus": [(20, 5), (50, wrong.value)]}
-    check(arguments, wrong.error, wrong.beginning("plateaus[1].duration"), wrong.requirement)
-
-
-@each_value(
-    Values(NOT_SEQUENCES, TypeError, "sequence of pairs (start, length) in steps", [PYTHON])
-)
-def test_absolute_plateaus(check: Check, wrong: WrongValue) -> None:
-    arguments = {"absolute_plateaus": wrong.value}
-    check(arguments, wrong.error, wrong.beginning("absolute_plateaus"), wrong.requirement)
-
-
-@each_value(
-    Values([*NOT_PAIRS, *VIEWS_OF_TWO], TypeError, "pair (start, length) in steps", [PYTHON]),
-    Values([(9, 5)], ValueError, "the warmup ends, at step 10"),
-)
-def test_absolute_plateau(check: Check, wrong: WrongValue) -> None:
-    arguments = {"warmup_steps": 10, "absolute_plateaus": [(20, 5), wrong.value]}
-    check(arguments, wrong.error, wrong.beginning("absolute_plateaus[1]"), wrong.requirement)
-
-
-@each_value(
-    Values([None, "ten", True, 1j, np.float64(50)], TypeError, "integer or text", [PYTHON]),
-    Values([9.5], TypeError, "integer"),
-    Values([-1], ValueError, "lie in 0 … 2**31 - 1"),
-    Values(["5m"], ValueError, A_LETTER),
-    Values([3 * 10**9], ValueError, "clock=DataClock(65536)"),
-)
-def test_start_of_an_absolute_plateau(check: Check, wrong: WrongValue) -> None:
-    arguments = {"absolute_plateaus": [(20, 5), (wrong.value, 5)]}
-    beginning = wrong.beginning("absolute_plateaus[1].start")
-    check(arguments, wrong.error, beginning, wrong.requirement)
-
-
-@each_value(
-    Values([None, "ten", True, 1j, np.float64(50)], TypeError, "integer or text", [PYTHON]),
-    Values([-1], ValueError, "lie in 0 … 2**31 - 1"),
-    Values(["5m"], ValueError, A_LETTER),
-    Values([3 * 10**9], ValueError, "clock=DataClock(65536)"),
-)
-def test_length_of_an_absolute_plateau(check: Check, wrong: WrongValue) -> None:
-    arguments = {"absolute_plateaus": [(20, 5), (50, wrong.value)]}
-    beginning = wrong.beginning("absolute_plateaus[1].length")
-    check(arguments, wrong.error, beginning, wrong.requirement)
-
-
-@tried_in(*EVERYWHERE)
-def test_plateau_past_the_end(check: Check) -> None:
-    check(
-        {"plateaus": [(95, 10)]},
-        ValueError,
-        "plateaus[0] = (95, 10) must end by total_steps = 100",
-        "it lasts from step 95 to step 105; the second number is the length, not the end",
-    )
-
-
-@tried_in(*EVERYWHERE)
-def test_empty_plateau_past_the_end(check: Check) -> None:
-    arguments = {"absolute_plateaus": [(101, 0)]}
-    check(arguments, ValueError, "absolute_plateaus[0] = (101, 0)", "by total_steps")
-
-
-@tried_in(*EVERYWHERE)
-def test_plateaus_overlap(check: Check) -> None:
-    arguments = {"plateaus": [(25, 10), (10, 20)]}
-    check(arguments, ValueError, "plateaus[1] = (10, 20)", "starts, at step 25")
-
-
-@tried_in(*EVERYWHERE)
-def test_plateau_overlaps_an_absolute_one(check: Check) -> None:
-    arguments = {"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]}
-    check(arguments, ValueError, "plateaus[0] = (10, 20)", "29")
-
-
-@tried_in(*EVERYWHERE)
-def test_absolute_plateau_overlaps_a_relative_one(check: Check) -> None:
-    arguments = {"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]}
-    check(arguments, ValueError, "absolute_plateaus[0] = (10, 20)", "at step 28")
-
-
-@tried_in(*EVERYWHERE)
-def test_plateaus_leave_no_step_to_decay(check: Check) -> None:
-    check(
-        {"warmup_steps": 10, "plateaus": [(0, 100)]},
-        ValueError,
-        "plateaus must leave at least one of the 90",
-        "StagedCurve",
-    )
-
-
-# Stages.
-
-
-@each_value(
-    Values(
-        [None, 5, "stages", {10, 20}, {10: 0.5}, np.array(5)],
-        TypeError,
-        "sequence of stages",
-        [PYTHON],
-    ),
-    Values([{"warmup": 5}], TypeError, "sequence of stages", [PYTHON, JSON]),
-)
-def test_stages(check: Check, wrong: WrongValue) -> None:
-    arguments = {"stages": wrong.value}
-    check(arguments, wrong.error, wrong.beginning("stages"), wrong.requirement)
-
-
-@each_value(
-    Values(
-        [5, "ab", None, (), (1, 0.5, "linear", 2), {10, 0.5}, np.array(5)],
-        TypeError,
-        "be a stage (steps, to, shape); to and shape",
-        [PYTHON],
-    ),
-    Values([(5, 0, "(1-x)^2", 1)], TypeError, "be a stage (steps, to, shape)"),
-)
-def test_stage(check: Check, wrong: WrongValue) -> None:
-    arguments = {"stages": [(5,), wrong.value]}
-    check(arguments, wrong.error, wrong.beginning("stages[1]"), wrong.requirement)
-
-
-@each_value(
-    Values([True, 1.0, None, nan], TypeError, "integer", [PYTHON]),
-    Values([10.0], TypeError, "; a stage is (steps, to, shape): write 10", [PYTHON, JSON]),
-    Values(
-        [0.02, "ten", "Rest"],
-        TypeError,
-        "such as '2%' or the word 'rest'; a stage is (steps, to, shape)",
-    ),
-    Values(["5m"], ValueError, A_LETTER),
-    Values(["0.5001k"], ValueError, "be a whole number; k is 1000"),
-    Values([-1], ValueError, "lie in 0 … 2**31 - 1"),
-    Values([3 * 10**9], ValueError, "clock=DataClock(65536)"),
-    Values(["2%", "rest"], ValueError, "all steps, and needs total_steps"),
-)
-def test_steps_of_a_stage(check: Check, wrong: WrongValue) -> None:
-    arguments = {"stages": [(5,), (wrong.value, 0.5)]}
-    check(arguments, wrong.error, wrong.beginning("stages[1].steps"), wrong.requirement)
-
-
-@each_value(
-    Values([True, "0.5", 0j, [0.5]], TypeError, "number; a stage is (steps, to, shape)", [PYTHON]),
-    Values(["50%"], TypeError, "number; a stage is (steps, to, shape)"),
-    Values(
-        [-0.1, 1.0000000000000002, 500],
-        ValueError,
-        "lie in [0, 1]; a stage is (steps, to, shape)",
-    ),
-    Values([nan, inf], ValueError, "finite", [PYTHON, JSON]),
-)
-def test_level_of_a_stage(check: Check, wrong: WrongValue) -> None:
-    arguments = {"stages": [(5, wrong.value)]}
-    check(arguments, wrong.error, wrong.beginning("stages[0].to"), wrong.requirement)
-
-
-@each_value(
-    Values([True], TypeError, "number", [PYTHON, JSON]),
-    Values([-0.1, 2], ValueError, "lie in [0, 1]"),
-    Values([nan], ValueError, "finite", [PYTHON, JSON]),
-)
-def test_start(check: Check, wrong: WrongValue) -> None:
-    arguments = {"stages": [(5, 1)], "start": wrong.value}
-    check(arguments, wrong.error, wrong.beginning("start"), wrong.requirement)
-
-
-@each_value(
-    Values([*NOT_SHAPES, None, "t^2"], ValueError, A_SHAPE, [PYTHON, JSON]),
-    Values(["sqrt"], ValueError, A_SHAPE),
-    Values(["t^-4.01", "t^-0.249"], ValueError, "P in [0.25, 4]"),
-)
-def test_shape_of_a_stage(check: Check, wrong: WrongValue) -> None:
-    arguments = {"stages": [(5, 0.5, wrong.value)]}
-    check(arguments, wrong.error, wrong.beginning("stages[0].shape"), wrong.requirement)
 
 
 NOT_POWERS = [
@@ -556,20 +259,13 @@ NOT_POWERS = [
     "P",
     "1e-1",
     "+2",
-    "-2",
     " 2",
-    "2 ",
     "2\n",
     "1/2",
-    "1,5",
     "1_0",
     "½",
-    "٢",
     ".",
-    "1.5.2",
     "inf",
-    "nan",
-    "0x2",
     "2" * 10**6,
     "0.5" + "0" * 30,
 ]
@@ -583,99 +279,202 @@ def test_power_of_a_shape(formula: str, power: str) -> None:
     check_in_python(arguments, ValueError, wrong.beginning("stages[0].shape"), wrong.requirement)
 
 
-@tried_in(PYTHON, JSON)
-def test_no_stages(check: Check) -> None:
-    check({"stages": []}, ValueError, "stages add up to 0 steps", "2147483647")
+NOT_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
 
 
-@tried_in(*EVERYWHERE)
-def test_stages_of_no_steps(check: Check) -> None:
-    check({"stages": [(0, 1)]}, ValueError, "stages add up to 0 steps", "2147483647")
+@each_value(Values(NOT_SEQUENCES, TypeError, "sequence of pairs (start, duration)", [PYTHON]))
+def test_plateaus(check: Check, wrong: WrongValue) -> None:
+    arguments = {"plateaus": wrong.value}
+    check(arguments, wrong.error, wrong.beginning("plateaus"), wrong.requirement)
 
 
-@tried_in(*EVERYWHERE)
-def test_stages_of_too_many_steps(check: Check) -> None:
-    check(
+@each_value(
+    Values(NOT_PAIRS, TypeError, "pair (start, duration) in percent", [PYTHON]),
+    Values([(-1, 10), (100.5, 10), (10, -0.5), (500, 300)], ValueError, "0 … 100 %; for steps"),
+)
+def test_plateau(check: Check, wrong: WrongValue) -> None:
+    arguments = {"plateaus": [(20, 5), wrong.value]}
+    check(arguments, wrong.error, wrong.beginning("plateaus[1]"), wrong.requirement)
+
+
+@each_value(
+    Values([5, "ab", None, (), (1, 0.5, "linear", 2), {10, 0.5}], TypeError, "a stage", [PYTHON]),
+    Values([(5, 0, "(1-x)^2", 1)], TypeError, "be a stage (steps, to, shape)"),
+)
+def test_stage(check: Check, wrong: WrongValue) -> None:
+    arguments = {"stages": [(5,), wrong.value]}
+    check(arguments, wrong.error, wrong.beginning("stages[1]"), wrong.requirement)
+
+
+@dataclass
+class Wrong:
+    """Arguments with a mistake, the beginning of the message, and a part of it."""
+
+    arguments: dict[str, Any]
+    error: type[Exception]
+    beginning: str
+    part: str
+    tried_in: Sequence[str] = EVERYWHERE
+
+
+ARGUMENTS = [
+    Wrong({"warmup_steps": "1K"}, ValueError, "warmup_steps = '1K'", A_LETTER),
+    Wrong({"warmup_steps": "100%"}, ValueError, "warmup_steps = 100 must", "steps - 1 = 99"),
+    Wrong({"warmup_steps": 3 * 10**9}, ValueError, "warmup_steps = 3000000000", "here 45776"),
+    Wrong({"init_lr_ratio": 1.5}, ValueError, "init_lr_ratio = 1.5", "lie in [0, 1]"),
+    Wrong({"warmup_shape": "1-x^2"}, ValueError, "warmup_shape = '1-x^2'", "'linear', 'cosine'"),
+    # Plateaus.
+    Wrong({"plateaus": [("9,5", 5)]}, TypeError, "plateaus[0].start = '9,5'", "number"),
+    Wrong({"plateaus": [(5, nan)]}, ValueError, "plateaus[0].duration = nan", "finite", [PYTHON]),
+    Wrong({"absolute_plateaus": 5}, TypeError, "absolute_plateaus = 5", "in steps", [PYTHON]),
+    Wrong({"absolute_plateaus": [5]}, TypeError, "absolute_plateaus[0] = 5", "pair", [PYTHON]),
+    Wrong(
+        {"warmup_steps": 10, "absolute_plateaus": [(20, 5), (9, 5)]},
+        ValueError,
+        "absolute_plateaus[1] = (9, 5)",
+        "the warmup ends, at step 10",
+    ),
+    Wrong(
+        {"absolute_plateaus": [(-1, 5)]},
+        ValueError,
+        "absolute_plateaus[0].start = -1",
+        "lie in 0 … 2**31 - 1",
+    ),
+    Wrong(
+        {"absolute_plateaus": [(50, "5m")]},
+        ValueError,
+        "absolute_plateaus[0].length = '5m'",
+        A_LETTER,
+    ),
+    Wrong(
+        {"plateaus": [(95, 10)]},
+        ValueError,
+        "plateaus[0] = (95, 10) must end by total_steps = 100",
+        "it lasts from step 95 to step 105; the second number is the length, not the end",
+    ),
+    Wrong(
+        {"absolute_plateaus": [(101, 0)]},
+        ValueError,
+        "absolute_plateaus[0] = (101, 0)",
+        "by total_steps",
+    ),
+    Wrong(
+        {"plateaus": [(25, 10), (10, 20)]},
+        ValueError,
+        "plateaus[1] = (10, 20)",
+        "starts, at step 25",
+    ),
+    Wrong(
+        {"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]},
+        ValueError,
+        "plateaus[0] = (10, 20)",
+        "29",
+    ),
+    Wrong(
+        {"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]},
+        ValueError,
+        "absolute_plateaus[0] = (10, 20)",
+        "at step 28",
+    ),
+    Wrong(
+        {"warmup_steps": 10, "plateaus": [(0, 100)]},
+        ValueError,
+        "plateaus must leave at least one of the 90",
+        "StagedCurve",
+    ),
+    # Stages.
+    Wrong({"stages": {"warmup": 5}}, TypeError, "stages = {", "sequence of stages", [PYTHON, JSON]),
+    Wrong({"stages": [("Rest",)]}, TypeError, "stages[0].steps = 'Rest'", "the word 'rest'; a"),
+    Wrong({"stages": [(-1, 0.5)]}, ValueError, "stages[0].steps = -1", "lie in 0 … 2**31 - 1"),
+    Wrong({"stages": [("2%", 1)]}, ValueError, "stages[0].steps = '2%'", "needs total_steps"),
+    Wrong({"stages": [(5, "50%")]}, TypeError, "stages[0].to = '50%'", "number; a stage is"),
+    Wrong({"stages": [(5, 500)]}, ValueError, "stages[0].to = 500", "lie in [0, 1]; a stage is"),
+    Wrong({"stages": [(5, 1)], "start": 2}, ValueError, "start = 2", "lie in [0, 1]"),
+    Wrong({"stages": [(5, 0.5, "sqrt")]}, ValueError, "stages[0].shape = 'sqrt'", A_SHAPE),
+    Wrong({"stages": [(5, 0.5, "t^-4.01")]}, ValueError, "stages[0].shape = 't", "[0.25, 4]"),
+    Wrong({"stages": [(0, 1)]}, ValueError, "stages add up to 0 steps", "2147483647"),
+    Wrong(
         {"stages": [(MAX_STEP,), (1,)]},
         ValueError,
         "stages add up to 2147483648 steps",
         "2147483647. To count samples or tokens",
-        "clock=DataClock(65536)",
-    )
+    ),
+    Wrong(
+        {"stages": [(5, 0, "exponential")], "start": 1},
+        ValueError,
+        "stages[0].shape = 'exponential': an",
+        "or to 0",
+        [PYTHON, JSON],
+    ),
+    Wrong(
+        {"stages": [(5, 0.5, "t^-2")]},
+        ValueError,
+        "stages[0].shape = 't^-2': a t^-2 stage from",
+        "to 0",
+        [PYTHON, JSON],
+    ),
+    # A shape is checked even if it has no effect.
+    Wrong(
+        {"stages": [(5, None, "Linear")]},
+        ValueError,
+        "stages[0].shape = 'Linear'",
+        "one of",
+        [PYTHON, JSON],
+    ),
+    Wrong(
+        {"stages": [("2%%", 1.0), ("rest",)], "total_steps": 9},
+        ValueError,
+        "stages[0].steps = ",
+        A_PERCENTAGE,
+        [PYTHON, JSON],
+    ),
+    Wrong(
+        {"stages": [("rest",)], "total_steps": 0},
+        ValueError,
+        "total_steps = 0",
+        "1 …",
+        [PYTHON, JSON],
+    ),
+    Wrong(
+        {"stages": [("rest",), ("rest",)], "total_steps": 9},
+        ValueError,
+        "stages[1].steps = 'rest'",
+        "once",
+    ),
+    Wrong(
+        {"stages": [(5,), (3,)], "total_steps": 9},
+        ValueError,
+        "stages add up to 8 steps",
+        "= 9: write 'rest'",
+    ),
+    # There is no advice to write 'rest': nothing is left for it.
+    Wrong(
+        {"stages": [(5, 1), (5,)], "total_steps": 9},
+        ValueError,
+        "stages add up to 10",
+        "total_steps = 9\n",
+        [COMMAND],
+    ),
+    Wrong(
+        {"stages": [(8, 1), ("50%",), ("rest",)], "total_steps": 9},
+        ValueError,
+        "stages add up to 12 steps",
+        "",
+    ),
+]
 
 
-@tried_in(PYTHON, JSON)
-def test_exponential_stage_to_0(check: Check) -> None:
-    arguments = {"stages": [(5, 0, "exponential")], "start": 1}
-    check(arguments, ValueError, "stages[0].shape = 'exponential': an", "or to 0")
-
-
-@tried_in(PYTHON, JSON)
-def test_exponential_stage_from_0(check: Check) -> None:
-    arguments = {"stages": [(5, 0.5, "exponential")]}
-    check(arguments, ValueError, "stages[0].shape = 'exponential': an", "from or to 0")
-
-
-@tried_in(PYTHON, JSON)
-def test_inverse_power_to_0(check: Check) -> None:
-    arguments = {"stages": [(5, 0, "t^-2")], "start": 1}
-    check(arguments, ValueError, "stages[0].shape = 't^-2': a t^-2 stage from", "to 0")
-
-
-@tried_in(PYTHON, JSON)
-def test_shape_of_a_stage_that_holds(check: Check) -> None:
-    """A shape is checked even if it has no effect."""
-    arguments = {"stages": [(5, None, "Linear")]}
-    check(arguments, ValueError, "stages[0].shape = 'Linear'", "one of")
-
-
-@tried_in(PYTHON, JSON)
-def test_shape_of_a_jump(check: Check) -> None:
-    arguments = {"stages": [(0, 0.5, None)]}
-    check(arguments, ValueError, "stages[0].shape = None", "one of")
-
-
-@tried_in(PYTHON, JSON)
-def test_percentage_in_a_stage(check: Check) -> None:
-    arguments = {"stages": [("2%%", 1.0), ("rest",)], "total_steps": 9}
-    check(arguments, ValueError, "stages[0].steps = ", A_PERCENTAGE)
-
-
-@tried_in(PYTHON, JSON)
-def test_total_steps_of_stages_in_percent(check: Check) -> None:
-    arguments = {"stages": [("rest",)], "total_steps": "100%"}
-    check(arguments, TypeError, "total_steps = '100%'", "integer")
-
-
-@tried_in(PYTHON, JSON)
-def test_total_steps_of_stages_below_1(check: Check) -> None:
-    arguments = {"stages": [("rest",)], "total_steps": 0}
-    check(arguments, ValueError, "total_steps = 0", "1 …")
-
-
-@tried_in(*EVERYWHERE)
-def test_rest_twice(check: Check) -> None:
-    arguments = {"stages": [("rest",), ("rest",)], "total_steps": 9}
-    check(arguments, ValueError, "stages[1].steps = 'rest'", "once")
-
-
-@tried_in(*EVERYWHERE)
-def test_stages_shorter_than_total_steps(check: Check) -> None:
-    arguments = {"stages": [(5,), (3,)], "total_steps": 9}
-    check(arguments, ValueError, "stages add up to 8 steps", "= 9: write 'rest'")
-
-
-@tried_in(COMMAND)
-def test_stages_longer_than_total_steps(check: Check) -> None:
-    """There is no advice to write 'rest': nothing is left for it."""
-    arguments = {"stages": [(5, 1), (5,)], "total_steps": 9}
-    check(arguments, ValueError, "stages add up to 10", "total_steps = 9\n")
-
-
-@tried_in(*EVERYWHERE)
-def test_no_step_left_for_rest(check: Check) -> None:
-    arguments = {"stages": [(8, 1), ("50%",), ("rest",)], "total_steps": 9}
-    check(arguments, ValueError, "stages add up to 12 steps")
+@pytest.mark.parametrize(
+    ("check", "wrong"),
+    [
+        pytest.param(place, wrong, id=f"{place}-{wrong.beginning}")
+        for wrong in ARGUMENTS
+        for place in wrong.tried_in
+    ],
+    indirect=["check"],
+)
+def test_arguments(check: Check, wrong: Wrong) -> None:
+    check(wrong.arguments, wrong.error, wrong.beginning, wrong.part)
 
 
 # Curves within curves.
