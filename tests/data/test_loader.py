@@ -132,41 +132,28 @@ def test_any_epoch_is_reachable_from_any_other(seed, numbers):
 
 @with_and_without_workers
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_new_iteration_ends_earlier_one(num_workers, depth):
+@pytest.mark.parametrize("loads", [False, True])
+def test_new_iteration_or_load_ends_earlier_one(num_workers, depth, loads):
     """With workers the old one would take batches away from the new one."""
     arguments = {"dataset": range(10), "batch_size": 2, "num_workers": num_workers}
     uninterrupted = build(arguments)
     first_epoch = epoch(uninterrupted)
-    second_epoch = epoch(uninterrupted)
     feed = build(arguments, depth)
     old = iter(feed)
     assert next(old).tolist() == first_epoch[0]
+    if loads:
+        feed.load_state_dict(feed.state_dict())
+        expected = first_epoch[1:]
+    else:
+        expected = epoch(uninterrupted)
     new = iter(feed)
-    assert next(new).tolist() == second_epoch[0]
+    assert next(new).tolist() == expected[0]
     assert_ended(old)
     state = feed.state_dict()
-    assert epoch(new) == second_epoch[1:]
+    assert epoch(new) == expected[1:]
     resumed = build(arguments)
     resumed.load_state_dict(state)
-    assert epoch(resumed) == second_epoch[1:]
-
-
-@with_and_without_workers
-@pytest.mark.parametrize("depth", [0, 1, 3])
-def test_load_ends_earlier_iteration(num_workers, depth):
-    arguments = {"dataset": range(10), "batch_size": 2, "num_workers": num_workers}
-    first_epoch = epoch(build(arguments))
-    feed = build(arguments, depth)
-    old = iter(feed)
-    assert next(old).tolist() == first_epoch[0]
-    feed.load_state_dict(feed.state_dict())
-    new = iter(feed)
-    assert_ended(old)
-    state = feed.state_dict()
-    assert epoch(new) == first_epoch[1:]
-    resumed = build(arguments)
-    resumed.load_state_dict(state)
-    assert epoch(resumed) == first_epoch[1:]
+    assert epoch(resumed) == expected[1:]
 
 
 def assert_ended(iteration):
@@ -421,12 +408,6 @@ def test_resume_twice_with_other_world_sizes(run):
 def test_resume_with_workers(run, persistent):
     """Workers inherit torchrun's variables."""
     check_stages(*run, num_workers=2, persistent_workers=persistent)
-
-
-@pytest.mark.slow
-def test_workers_start_as_on_windows():
-    spawned = make_loader(range(8), 2, num_workers=1, multiprocessing_context="spawn")
-    assert epoch(spawned) == epoch(make_loader(range(8), 2, num_workers=0))
 
 
 @pytest.mark.slow

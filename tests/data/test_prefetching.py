@@ -1,7 +1,5 @@
 """`prefetch`: the same batches, and errors after the same batches, for any kind of batch."""
 
-import gc
-import weakref
 from collections import namedtuple
 
 import pytest
@@ -84,19 +82,6 @@ def test_error_loses_no_batch(error, fails_at, depth):
         expected = max(fails_at - depth, 0)
     assert numbers == list(range(expected))
     assert feed.state_dict() == {"count": expected}
-
-
-def test_error_leaves_no_reference_cycle():
-    loader = Counted(6, 3)
-    alive = weakref.ref(loader)
-    gc.disable()
-    try:
-        with pytest.raises(OSError, match="3"):
-            epoch(prefetch(loader, "cpu"))
-        del loader
-        assert alive() is None
-    finally:
-        gc.enable()
 
 
 @given(depths, st.lists(st.booleans(), max_size=12))

@@ -1,6 +1,5 @@
 """`BatchPlan.every_k_schedule` against a loop over updates, and under `optax.MultiSteps`."""
 
-from functools import partial
 from itertools import accumulate
 
 import jax
@@ -56,30 +55,6 @@ def test_every_update_has_its_micro_batches(x64, plan):
         assert_equal_bits(jax.vmap(every_k)(updates), expected)
         assert_equal_bits(every_k(updates), expected)
         assert_equal_bits(every_k(np.asarray(updates)), expected)
-
-
-class WrappedArray:
-    """A wrapper of an array, like those of flax."""
-
-    def __jax_array__(self):
-        return jnp.int32(20)
-
-
-ON_HOST = [20, np.int32(20), np.int64(20), np.uint8(20), np.array(20), np.array(20, np.uint64)]
-
-
-def type_name(value):
-    return type(value).__name__
-
-
-@pytest.mark.parametrize("update", [*ON_HOST, WrappedArray()], ids=type_name)
-def test_update_may_be_an_integer_of_any_type(update):
-    plan = BatchPlan([(0, 8), (160, 16)])
-    every_k = plan.every_k_schedule(8)
-    assert_equal_bits(every_k(update), np.int32(2))
-    compiled = jax.jit(partial(every_k, update))
-    with jax.numpy_dtype_promotion("strict"):
-        assert_equal_bits(compiled(), np.int32(2))
 
 
 @x64_both_ways
