@@ -96,7 +96,7 @@ of_every_part = pytest.mark.parametrize("build", PARTS)
 def check_rejected(part: Any, state: Any) -> str:
     """Load a state that is rejected, and changes nothing; return the message."""
     before = copy.deepcopy(part.state_dict())
-    with pytest.raises(ValueError, match=r"^(state_dict|hold|records|made_with) ") as caught:
+    with pytest.raises(ValueError, match=r"^(state_dict|hold|records|arguments) ") as caught:
         part.load_state_dict(state)
     assert equal_trees(part.state_dict(), before)
     return str(caught.value)
@@ -273,9 +273,9 @@ def test_plan_of_a_different_version() -> None:
 
 def test_loader_of_a_different_version() -> None:
     state = loader().state_dict()
-    state["made_with"]["sampler"] = "weighted"
+    state["arguments"]["sampler"] = "weighted"
     message = check_rejected(loader(), state)
-    assert message.startswith(f"made_with has the entry 'sampler', so it was {DIFFERENT}")
-    del state["made_with"]["sampler"], state["made_with"]["seed"]
+    assert message.startswith(f"arguments has the entry 'sampler', so it was {DIFFERENT}")
+    del state["arguments"]["sampler"], state["arguments"]["seed"]
     message = check_rejected(loader(), state)
-    assert message == f"made_with has no entry 'seed', so it was {DIFFERENT}"
+    assert message == f"arguments has no entry 'seed', so it was {DIFFERENT}"

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from plateau_jax.curves.curve import Curve
+from plateau_jax.saved_states.formats import arguments_of
 
 
 class HoldRule(ABC):
@@ -29,12 +30,11 @@ class HoldRule(ABC):
     _kind: ClassVar[str]
     """The value of `"kind"` in `to_dict`."""
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
+        return {"kind": self._kind, **arguments_of(self)}
 
-    @abstractmethod
-    def _check_curve(self, curve: Curve) -> None:
+    def _check_curve(self, curve: Curve) -> None:  # noqa: B027 (most rules hold any curve)
         """Raise a ValueError if the rule cannot hold this curve."""
 
     @abstractmethod

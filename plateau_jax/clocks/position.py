@@ -41,7 +41,13 @@ class Position(NamedTuple):
 
 
 def advance(
-    xp: Any, clock: CheckedClock, position: Position, *, count: Any, metric: Any, flat: Any
+    xp: Any,
+    clock: CheckedClock,
+    position: Position,
+    *,
+    count: Any = None,
+    metric: Any = None,
+    flat: Any = None,
 ) -> Position:
     """Return the position after one more update. All arguments are checked.
 
@@ -91,6 +97,7 @@ def advance_on_host(
     clock: CheckedClock, flat_starts: frozenset[int], position: Position, count: Any, metric: Any
 ) -> Position:
     """Check what a program passes for an update, and return the position after it."""
+    # First, because `docs/speed.md` shows the time of such a step of a scheduler.
     if count is None and metric is None and clock.unit is None and not clock.rules:
         return Position(position.updates + 1, position.step + 1)
     if count is not None and clock.unit is None:
@@ -106,12 +113,12 @@ def advance_on_host(
     if clock.unit is not None:
         count = _checked_count(clock.unit, clock.count if count is None else count)
         check_consumed(position.consumed(clock) + count)
-        return advance(HOST, clock, position, count=count, metric=None, flat=None)
+    if not clock.rules:
+        return advance(HOST, clock, position, count=count)
     metric = _metric_number(metric)
     with np.errstate(all="ignore"):
         flat = position.step in flat_starts
-        moved = advance(HOST, clock, position, count=None, metric=metric, flat=flat)
-    return moved._replace(step=int(moved.step))
+        return advance(HOST, clock, position, metric=metric, flat=flat)
 
 
 def _checked_count(unit: int, count: Any) -> int:

@@ -8,7 +8,6 @@ import numpy as np
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.hold_rule import HoldRule, add_to_reading
 from plateau_jax.curves.curve import Curve
-from plateau_jax.saved_states.formats import arguments_of
 from plateau_jax.saved_states.storable import storable
 
 ThresholdMode = Literal["rel", "abs"]
@@ -109,10 +108,6 @@ class HoldUntilFlat(HoldRule):
             every=every,
             limit=limit,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the kind and all arguments as plain JSON values."""
-        return {"kind": self._kind, **arguments_of(self)}
 
     def _check_curve(self, curve: Curve) -> None:
         if not curve.flat_starts:
@@ -215,13 +210,6 @@ class HoldBelow(HoldRule):
             steps=checks.positive_int("steps", self.steps),
             every=checks.positive_int("every", self.every),
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the kind and all arguments as plain JSON values."""
-        return {"kind": self._kind, **arguments_of(self)}
-
-    def _check_curve(self, curve: Curve) -> None:
-        """Any curve can be held."""
 
     def _initial_state(self) -> BelowState:
         zero = np.int32(0)

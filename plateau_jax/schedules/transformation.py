@@ -3,7 +3,6 @@
 # JAX is not fully typed, and optax has no stubs:
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -15,7 +14,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.position import Position, advance, start
-from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.runs.comparison import show_clock
 from plateau_jax.schedules.schedule import (
     CurveSchedule,
@@ -154,33 +153,44 @@ def scale_by_curve(
     curve = as_curve("curve", curve)
     schedule = CurveSchedule(curve, check_peak(peak_value))
     checked = check_clock(clock, [curve])
-    if checked.unit is not None:
-        return _scale_by_data(schedule, checked.unit, checked)
-    return _scale_by_updates(schedule, curve, checked)
-
-
-def _scale_by_data(
-    schedule: CurveSchedule, unit: int, clock: CheckedClock
-) -> optax.GradientTransformationExtraArgs:
-    """Return the transformation under a `DataClock` of this unit."""
-    shown_clock = show_clock(clock.to_plain())
-    for name, amount in (("unit", unit), ("count", clock.count)):
+    shown_clock = show_clock(checked.to_plain())
+    for name, amount in (("unit", checked.unit), ("count", checked.count)):
         if amount is not None and amount > _MAX_JAX_COUNT:
             limit = f"must have a {name} of at most 2**30 = {_MAX_JAX_COUNT}"
             raise ValueError(f"clock = {shown_clock} {limit}")
+    initial_rules = start(checked).rules
+    state_types: list[type] = [ScaleByCurveState, *map(type, initial_rules)]
+    if checked.unit is not None:
+        state_types = [CountedCurveState]
+    flat_starts = np.array(curve.flat_starts, np.int32)
 
     # The total of a run may exceed int32, and without x64 JAX has no wider integers. So the state
     # stores the total as curve_step · unit + rest, and each number stays below 2³¹. With unit = 8,
     # counts of 5, 8 and 8 take (curve_step, rest) from (0, 0) to (0, 5), (1, 5) and (2, 5): 21
     # samples are 2 steps and 5 samples.
     @jax.jit
-    def move(curve_step: Any, rest: Any, count: Any) -> Position:
-        return _move(clock, Position(0, curve_step, rest), count=count)
+    def move(state: Any, count: Any, metric: Any) -> Position:
+        curve_step = state.curve_step
+        if checked.unit is not None:
+            position = Position(0, curve_step, state.rest)
+        else:
+            position = Position(0, curve_step, 0, state.hold)
+        is_flat = jnp.any(flat_starts == curve_step)
+        moved = advance(jnp, checked, position, count=count, metric=metric, flat=is_flat)
+        step = jnp.asarray(moved.step, "int32")
+        # A sum beyond int32 wraps around, to below the step before.
+        return moved._replace(step=jnp.where(step < curve_step, MAX_STEP, step))
 
-    def init(params: optax.Params) -> CountedCurveState:
+    def state_of(position: Position, lr: jax.Array) -> ScaleByCurveState | CountedCurveState:
+        if checked.unit is not None:
+            return CountedCurveState(position.step, position.rest, lr)
+        return ScaleByCurveState(position.step, position.rules, lr)
+
+    def init(params: optax.Params) -> ScaleByCurveState | CountedCurveState:
         curve_step = jnp.zeros((), "int32")
         rest = jnp.zeros((), "int32")  # not the same array, because the state may be donated
-        return CountedCurveState(curve_step, rest, schedule(0))
+        rules: Any = jax.device_put(initial_rules)
+        return state_of(Position(0, curve_step, rest, rules), schedule(0))
 
     def update(
         updates: optax.Updates,
@@ -188,77 +198,19 @@ def _scale_by_data(
         params: Any = None,
         *,
         count: Any = None,
-        **_: Any,
-    ) -> tuple[Any, CountedCurveState]:
-        _check_state(state, CountedCurveState, shown_clock)
-        if count is None:
-            count = clock.count
-        count = _check_count(count)
-
-        lr = schedule(state.curve_step)
-        moved = move(state.curve_step, state.rest, count)
-        return _scale(updates, lr), CountedCurveState(moved.step, moved.rest, lr)
-
-    return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _scale_by_updates(
-    schedule: CurveSchedule, curve: Curve, clock: CheckedClock
-) -> optax.GradientTransformationExtraArgs:
-    """Return the transformation with one step per update, unless a rule holds the curve."""
-    shown_clock = show_clock(clock.to_plain())
-    initial = start(clock).rules
-    state_types = [type(state) for state in initial]
-    flat_starts = np.array(curve.flat_starts, np.int32)
-
-    @jax.jit
-    def move(curve_step: Any, states: Any, metric: Any) -> Position:
-        is_flat = jnp.any(flat_starts == curve_step)
-        return _move(clock, Position(0, curve_step, 0, states), metric=metric, flat=is_flat)
-
-    def init(params: optax.Params) -> ScaleByCurveState:
-        states: Any = jax.device_put(initial)
-        return ScaleByCurveState(jnp.zeros((), "int32"), states, schedule(0))
-
-    def update(
-        updates: optax.Updates,
-        state: Any,
-        params: Any = None,
-        *,
         value: Any = None,
-        count: Any = None,
         **_: Any,
-    ) -> tuple[Any, ScaleByCurveState]:
-        _check_state(state, ScaleByCurveState, shown_clock)
-        if [type(rule_state) for rule_state in state.hold] != state_types:
-            raise _state_error("state.hold", state.hold, shown_clock)
-        if count is not None:
-            advice = "be left out: without clock=DataClock(unit), each update is one step"
-            raise TypeError(checks.must("count", count, advice))
+    ) -> tuple[Any, ScaleByCurveState | CountedCurveState]:
+        _check_state(state, state_types, shown_clock)
+        count = _check_count(count, checked)
         metric = None
-        if clock.rules:
+        if checked.rules:
             metric = _check_metric(value)
-
         lr = schedule(state.curve_step)
-        moved = move(state.curve_step, state.hold, metric)
-        return _scale(updates, lr), ScaleByCurveState(moved.step, moved.rules, lr)
+        moved = cast("Position", move(state, count, metric))
+        return _scale(updates, lr), state_of(moved, lr)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _move(
-    clock: CheckedClock,
-    position: Position,
-    *,
-    count: Any = None,
-    metric: Any = None,
-    flat: Any = None,
-) -> Position:
-    """Move a position by an update, to the step 2³¹ - 1 at most."""
-    moved = advance(jnp, clock, position, count=count, metric=metric, flat=flat)
-    step = jnp.asarray(moved.step, "int32")
-    # A sum beyond int32 wraps around, to below the step before.
-    return moved._replace(step=jnp.where(step < position.step, MAX_STEP, step))
 
 
 def _scale(updates: optax.Updates, lr: jax.Array) -> Any:
@@ -270,26 +222,33 @@ def _scale(updates: optax.Updates, lr: jax.Array) -> Any:
     return jax.tree.map(scale_leaf, updates)
 
 
-def _check_state(state: Any, expected: type, shown_clock: str) -> None:
-    """Raise a ValueError unless the state is of the class that this transformation returns."""
-    if not isinstance(state, expected):
-        raise _state_error("state", state, shown_clock)
+def _check_state(state: Any, expected: list[type], shown_clock: str) -> None:
+    """Raise a ValueError for a state of a different clock, or one restored without named tuples.
 
-
-def _state_error(name: str, value: Any, shown_clock: str) -> ValueError:
-    """Return the error for a state of a different clock, or one restored without named tuples."""
-    states: Sequence[Any] = [value]
-    if name == "state.hold" and isinstance(value, tuple):
-        states = cast("tuple[Any, ...]", value)
-    if any(isinstance(state, dict | list) or type(state) is tuple for state in states):
+    `expected` has the types of the state and of the states of the hold rules in it.
+    """
+    hold: Any = getattr(state, "hold", ())
+    if not isinstance(hold, tuple):
+        hold = (hold,)
+    types: list[type] = [type(state), *map(type, cast("tuple[Any, ...]", hold))]
+    if types == expected:
+        return
+    if not {dict, list, tuple}.isdisjoint(types):
         requirement = "consist of named tuples: restore the checkpoint into tx.init(params)"
     else:
         requirement = f"belong to a transformation with clock={shown_clock}"
-    return ValueError(checks.must(name, value, requirement))
+    raise ValueError(checks.must("state", state, requirement))
 
 
-def _check_count(count: Any) -> Any:
-    """Return the count of an update as int32 in 0 … 2³⁰."""
+def _check_count(count: Any, clock: CheckedClock) -> Any:
+    """Return the count of an update as int32 in 0 … 2³⁰; None without a `DataClock`."""
+    if clock.unit is None:
+        if count is not None:
+            advice = "be left out: without clock=DataClock(unit), each update is one step"
+            raise TypeError(checks.must("count", count, advice))
+        return None
+    if count is None:
+        count = clock.count
     if count is None:
         raise _missing_error("count", ", or write DataClock(unit, count=n) if it is always n")
     count = checks.unwrap_array(count)

@@ -68,16 +68,6 @@ def test_other_steps_and_tensor_tables_do_not_recompile(compilations):
     assert len(graphs) == 1
 
 
-@pytest.mark.slow
-def test_compiled_vmap_matches_numpy_bits(compilations):
-    _, backend = compilations
-    of_step = partial(multiplier, tensors(NESTED.table))
-    over_steps = torch.func.vmap(of_step)
-    compiled = torch.compile(over_steps, fullgraph=True, backend=backend)
-    values = compiled(torch.from_numpy(STEPS))
-    assert_equal_bits(values, NESTED(STEPS))
-
-
 @pytest.fixture(scope="module")
 def compiled():
     """`multiplier` compiled by Inductor for this machine."""

@@ -1,13 +1,12 @@
 """Clocks as values; decisions of hold rules in NumPy and torch against an oracle."""
 
 import json
-import pickle
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, fields
 
 import numpy as np
 import pytest
 import torch
-from clocks.rules.specs import SPECS
+from clocks.rules.specs import ONE_OF_EACH, SPECS
 from hypothesis import given, strategies as st
 from support.clocks.holds import SIZE, any_rule, curve_steps_with_rules, metrics, rules
 from support.examples import corners, examples
@@ -23,21 +22,6 @@ any_clock = st.one_of(any_rule, data_clocks)
 
 
 @given(any_clock)
-def test_clock_is_a_value(clock):
-    copied = pickle.loads(pickle.dumps(clock))
-    assert copied == clock
-    assert hash(copied) == hash(clock)
-
-
-@given(any_clock)
-def test_repr_of_a_clock_shows_its_arguments(clock):
-    arguments = {field.name: getattr(clock, field.name) for field in fields(clock)}
-    assert type(clock)(**arguments) == clock
-    shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    assert repr(clock) == f"{type(clock).__name__}({shown})"
-
-
-@given(any_clock)
 def test_dictionary_of_a_clock_survives_json(clock):
     written = json.loads(json.dumps(clock.to_dict()))
     assert written == clock.to_dict()
@@ -45,17 +29,11 @@ def test_dictionary_of_a_clock_survives_json(clock):
     assert CLOCKS[kind](**written) == clock
 
 
-CHANGES = [(DataClock(8), "unit", 2**61 + 3)]
-for spec in SPECS.values():
-    for argument, value in spec.changes.items():
-        CHANGES.append((spec.samples[0], argument, value))
-
-
-@pytest.mark.parametrize(("clock", "name", "value"), CHANGES)
-def test_clock_is_frozen(clock, name, value):
-    assert replace(clock, **{name: value}) != clock
-    with pytest.raises(FrozenInstanceError):
-        setattr(clock, name, value)
+@pytest.mark.parametrize("clock", [DataClock(8), *ONE_OF_EACH], ids=repr)
+def test_clock_is_frozen(clock):
+    for field in fields(clock):
+        with pytest.raises(FrozenInstanceError):
+            setattr(clock, field.name, 7.5)
 
 
 def test_every_rule_has_a_spec():
@@ -90,17 +68,11 @@ def test_absolute_threshold_may_be_above_one():
     ("value", "expected"),
     [
         (0.1, np.float32(0.1)),
-        (2**24 + 1, np.float32(2**24)),
         # Through a double it would be rounded twice, and down.
         (2**62 + 2**38 + 1, np.float32(2**62 + 2**39)),
-        (np.float64(-0.3), np.float32(-0.3)),
-        (np.array(0.3), np.float32(0.3)),
         (np.float16(0.3), np.float32(np.float16(0.3))),
-        (np.uint64(2**64 - 1), np.float32(2**64)),
         (torch.tensor(0.3, dtype=torch.float64), np.float32(0.3)),
         (1e39, np.float32(np.inf)),
-        (-1e300, np.float32(-np.inf)),
-        (float("nan"), np.float32(np.nan)),
     ],
     ids=str,
 )

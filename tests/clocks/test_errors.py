@@ -2,7 +2,6 @@
 
 import copy
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,24 +26,13 @@ def test_unit_out_of_range(unit):
     DataClock(unit)
 
 
-@pytest.mark.parametrize("unit", [None, True, np.True_, 8.0, "eight", math.nan])
-@wrong(TypeError, "unit = {unit}", "be an integer")
-def test_unit_that_is_not_an_integer(unit):
-    DataClock(unit)
-
-
 @pytest.mark.parametrize("count", [0, -1, 2**62, 2**62 + 1])
 @wrong(ValueError, "count = {count}", "lie in 1 … 2**62 - 1 = ")
 def test_usual_count_out_of_range(count):
     DataClock(8, count)
 
 
-# Schedulers and followers, new or in mid-run.
-
-
-@pytest.fixture(params=[0, 5], ids=["new", "in mid-run"])
-def updates(request):
-    return request.param
+# Schedulers and followers in mid-run.
 
 
 @pytest.fixture
@@ -62,39 +50,39 @@ def unharmed(driver):
 
 
 @pytest.fixture
-def plain(optimizer, updates):
+def plain(optimizer):
     """A scheduler that counts updates."""
     scheduler = lambda_lr(optimizer, CURVE)
-    for _ in range(updates):
+    for _ in range(5):
         optimizer.step()
         scheduler.step()
     yield from unharmed(scheduler)
 
 
 @pytest.fixture
-def counted(optimizer, updates):
+def counted(optimizer):
     """A scheduler that counts samples."""
     scheduler = lambda_lr(optimizer, CURVE, clock=DataClock(8))
-    for _ in range(updates):
+    for _ in range(5):
         optimizer.step()
         scheduler.step(count=20)
     yield from unharmed(scheduler)
 
 
 @pytest.fixture
-def held(optimizer, updates):
-    """A scheduler that two rules hold; in mid-run, one of them does."""
+def held(optimizer):
+    """A scheduler that two rules may hold, of which one does."""
     scheduler = lambda_lr(optimizer, CURVE, clock=[PATIENT, HoldBelow(0.7, 3)])
-    for _ in range(updates):
+    for _ in range(5):
         optimizer.step()
         scheduler.step(0.5)
     yield from unharmed(scheduler)
 
 
 @pytest.fixture
-def follower(optimizer, updates):
+def follower(optimizer):
     weight_decay = follow(optimizer, "weight_decay", CURVE)
-    for _ in range(updates):
+    for _ in range(5):
         optimizer.step()
         weight_decay.step()
     yield from unharmed(weight_decay)
@@ -118,10 +106,7 @@ def test_sum_of_counts_beyond_its_limit(counted):
     counted.step(count=2**62 - counted.consumed + 1)
 
 
-@pytest.mark.parametrize(
-    "count",
-    [True, np.True_, 2.0, "2", torch.tensor(True), torch.tensor(2.0), torch.tensor([2, 2])],
-)
+@pytest.mark.parametrize("count", [True, 2.0, torch.tensor(True), torch.tensor([2, 2])])
 @wrong(TypeError, "count = {count}", "integer")
 def test_count_that_is_not_an_integer(counted, count):
     counted.step(count=count)
@@ -130,11 +115,6 @@ def test_count_that_is_not_an_integer(counted, count):
 @wrong(TypeError, "DataClock(8)", "step(count=n)", "scheduler.count = n", "DataClock(8, count=n)")
 def test_step_without_a_count(counted):
     counted.step()
-
-
-@wrong(TypeError, "with DataClock(8)", "step(count=n)")
-def test_epoch_for_a_data_clock(counted):
-    counted.step(0)
 
 
 @wrong(TypeError, "count = 8", "clock=DataClock(unit)")
@@ -150,37 +130,13 @@ def test_step_without_a_metric(held):
     held.step()
 
 
-@wrong(TypeError, "one metric")
-def test_two_metrics(held):
-    held.step(3, metric=0.5)
-
-
 @wrong(TypeError, "metric = 8 must be a real scalar", "step(loss)")
 def test_integer_metric(held):
     held.step(8)
 
 
 @pytest.mark.parametrize(
-    "metric",
-    [
-        "0.5",
-        True,
-        1j,
-        [0.5],
-        (),
-        [[1], [1, 2]],
-        {},
-        10**400,
-        np.True_,
-        np.ones(1),
-        np.zeros((), "i4,i4"),
-        np.ones((), [("loss", "f4")]),
-        torch.ones(1),
-        torch.ones(2, requires_grad=True),
-        torch.tensor(True),
-        torch.tensor(1j),
-        SimpleNamespace(),
-    ],
+    "metric", ["0.5", True, [0.5], 10**400, np.zeros((), "i4,i4"), torch.ones(1), torch.tensor(1j)]
 )
 @wrong(TypeError, "metric", "real scalar")
 def test_metric_that_is_not_a_real_scalar(held, metric):
@@ -255,11 +211,6 @@ def test_float_tensor_as_count(counted_step):
 @wrong(ValueError, "count", "(1,)", "scalar")
 def test_vector_as_count(counted_step):
     counted_step(BATCH, count=torch.tensor([2]))
-
-
-@wrong(TypeError, "count = 2", "clock=DataClock(unit)")
-def test_count_for_a_step_that_counts_updates(step_of_two_groups):
-    step_of_two_groups(BATCH, count=2)
 
 
 @wrong(ValueError, "peak has length 1", "parameter groups is 2")

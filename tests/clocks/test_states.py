@@ -168,20 +168,6 @@ def test_every_step_so_far_is_compared(kind, description, other, unit, drawn_cou
         assert run.update(1, 0.5) == [learning_rate(0.25, new, step)]
 
 
-@every_kind
-def test_next_phase_may_begin_at_another_level(kind):
-    """Even if updates have used the step at the end of the saved curve."""
-    old = StagedCurve([(3, 1.0)])
-    new = old.then(StagedCurve([(4, 0.5)], start=0.25))
-    saved = kind(old, [0.25], DataClock(2))
-    saved.run([(7, 0.5)])
-    run = kind(new, [0.25], DataClock(2))
-    run.load(saved.save())
-    lr = learning_rate(0.25, new, 3)
-    assert run.update(1, 0.5) == [lr]
-    assert lr != learning_rate(0.25, old, 3)
-
-
 ENDLESS = HoldUntilFlat(30, limit=1000)
 THREE_STEPS = StagedCurve([(3, 1.0), (40,)])
 
@@ -260,20 +246,3 @@ def test_step_used_after_a_change_of_clock_is_compared():
     in_large_units = StepRun(flat, [0.25], DataClock(2**61))
     with pytest.raises(ValueError, match=r"more than 2\*\*62"):
         in_large_units.load(held.save(), strict=False)
-
-
-@pytest.mark.parametrize("kind", [SchedulerRun, StepRun])
-@pytest.mark.parametrize(("samples", "is_step_used"), [(40, False), (41, True)])
-def test_new_curve_may_begin_where_a_unit_ends(kind, samples, is_step_used):
-    """Step 5 is the next one after 40 samples of 8; after 41, an update has used it."""
-    flat = StagedCurve([(20,)], start=1.0)
-    falls_at_5 = StagedCurve([(5,), (0, 0.5), (15,)], start=1.0)
-    saved = kind(flat, [0.25], DataClock(8))
-    saved.run([(samples, 0.5)])
-    resumed = kind(falls_at_5, [0.25], DataClock(8))
-    state = saved.save()
-    if is_step_used:
-        message = rejected(resumed, state)
-        assert "differ from step 5 on" in message
-    else:
-        resumed.load(state)

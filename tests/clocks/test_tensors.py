@@ -63,27 +63,21 @@ TABLE = tensors(CURVE.table)
 STEP = torch.tensor(3)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.bool, torch.float32, torch.bfloat16, torch.float64, torch.complex64]
-)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
 @wrong(TypeError, "step ", "{dtype}")
 def test_steps_that_are_not_integers(dtype):
     multiplier(TABLE, torch.ones(3, dtype=dtype))
 
 
-@pytest.mark.parametrize("step", [3, 3.0, np.arange(3), None])
+@pytest.mark.parametrize("step", [3, np.arange(3)])
 @wrong(TypeError, "step = ", "must be a tensor of integers; write")
 def test_step_that_is_not_a_tensor(step):
     multiplier(TABLE, step)
 
 
-not_a_table = pytest.mark.parametrize("table", [CURVE, CURVE.table.begin, None])
-
-
-@not_a_table
 @wrong(TypeError, "table = ", "must be a table")
-def test_multiplier_of_something_else(table):
-    multiplier(table, STEP)
+def test_multiplier_of_a_curve():
+    multiplier(CURVE, STEP)
 
 
 @wrong(TypeError, "table.begin", "int32", "write tensors")
@@ -91,13 +85,7 @@ def test_table_of_numpy_arrays():
     multiplier(CURVE.table, STEP)
 
 
-wrong_dtypes = pytest.mark.parametrize(
-    "dtype", [torch.int64, torch.float64, torch.float32, torch.int16]
-)
-
-
-@wrong_dtypes
 @wrong(TypeError, "table.begin", "int32")
-def test_table_of_another_dtype(dtype):
-    table = tensors(NESTED.table).map(lambda column: column.to(dtype))
+def test_table_of_another_dtype():
+    table = tensors(NESTED.table).map(lambda column: column.to(torch.int64))
     multiplier(table, STEP)

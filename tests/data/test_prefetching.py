@@ -1,21 +1,13 @@
 """`prefetch`: the same batches, and errors after the same batches, for any kind of batch."""
 
-import gc
-import weakref
 from collections import namedtuple
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.data.loaders import WORKERS, ahead, epoch, saved_after
-from torch import Tensor
-from torch.nn.utils.rnn import pack_sequence
-from torch.utils import _pytree as pytree
 
 from torch_bridge import make_loader, prefetch
-from torch_bridge.training.data.prefetching import _dense_parts
 
 pytestmark = WORKERS
 
@@ -92,19 +84,6 @@ def test_error_loses_no_batch(error, fails_at, depth):
     assert feed.state_dict() == {"count": expected}
 
 
-def test_error_leaves_no_reference_cycle():
-    loader = Counted(6, 3)
-    alive = weakref.ref(loader)
-    gc.disable()
-    try:
-        with pytest.raises(OSError, match="3"):
-            epoch(prefetch(loader, "cpu"))
-        del loader
-        assert alive() is None
-    finally:
-        gc.enable()
-
-
 @given(depths, st.lists(st.booleans(), max_size=12))
 def test_stateless_loader_allows_two_iterations(depth, turns):
     feed = ahead([torch.tensor(index) for index in range(4)], depth)
@@ -120,63 +99,6 @@ def test_cpu_batches_are_passed_through():
     batches = [{"a": point(torch.ones(2), "name"), "b": [torch.zeros(1), None]}]
     for passed, batch in zip(prefetch(batches, "cpu"), batches, strict=True):
         assert passed is batch
-
-
-def _storages(tree):
-    """Return the memory addresses of all tensors in a tree, for a sparse one those of its parts."""
-    addresses = set()
-    for leaf in pytree.tree_leaves(tree):
-        if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
-            addresses.add(leaf.untyped_storage().data_ptr())
-        elif isinstance(leaf, Tensor):
-            addresses |= _storages(leaf.__reduce_ex__(2))
-    return addresses
-
-
-@dataclass(frozen=True)
-class TensorLayout:
-    layout: torch.layout
-    num_parts: int
-    options: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    def tensor(self):
-        dense = torch.eye(4)
-        if self.layout == torch.strided:
-            return dense
-        return dense.to_sparse(layout=self.layout, **self.options)
-
-
-BLOCKS = {"blocksize": (2, 2)}
-LAYOUTS = [
-    TensorLayout(torch.strided, 1),
-    TensorLayout(torch.sparse_coo, 2),
-    TensorLayout(torch.sparse_csr, 3),
-    TensorLayout(torch.sparse_csc, 3),
-    TensorLayout(torch.sparse_bsr, 3, BLOCKS),
-    TensorLayout(torch.sparse_bsc, 3, BLOCKS),
-]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.filterwarnings("ignore:Sparse [A-Z]+ tensor support is in beta state:UserWarning")
-def test_dense_parts_cover_tensor_memory(layout):
-    """Unknown memory could be reused before the work on it is done."""
-    tensor = layout.tensor()
-    parts = _dense_parts(tensor)
-    for part in parts:
-        assert part.layout == torch.strided
-    assert {part.untyped_storage().data_ptr() for part in parts} == _storages(tensor)
-    assert len(parts) == layout.num_parts
-
-
-def test_dense_parts_cover_other_leaves():
-    unsorted = pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
-    for packed in (unsorted, pack_sequence([torch.ones(3), torch.ones(2)])):
-        # batch_sizes stays on the CPU.
-        moved = [packed.data, packed.sorted_indices, packed.unsorted_indices]
-        assert _storages(_dense_parts(packed)) == _storages(moved)
-    for leaf in ("text", 3, 0.5, None, b"bytes", range(3)):
-        assert _dense_parts(leaf) == []
 
 
 # On a GPU: copies and work wait for each other, and the host waits for neither.
@@ -200,26 +122,7 @@ class Subclass(Dense):
         return values.as_subclass(torch.nn.Buffer)
 
 
-class Sparse(Dense):
-    """Every third element is filled."""
-
-    def build(self, values):
-        places = torch.arange(len(values))[None] * 3
-        return torch.sparse_coo_tensor(places, values, (3 * len(values),))
-
-    def numbers(self, batch):
-        return torch.stack([batch._values(), batch._indices()[0]])
-
-
-class Packed(Dense):
-    def build(self, values):
-        return pack_sequence([*values.view(2, -1)], enforce_sorted=False)
-
-    def numbers(self, batch):
-        return batch.data
-
-
-class MixedLayouts(Dense):
+class Nested(Dense):
     def build(self, values):
         return {"a": [values, "name"], "b": (None, values + 1)}
 
@@ -229,10 +132,9 @@ class MixedLayouts(Dense):
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("late", ["copies", "work"])
-@pytest.mark.parametrize("kind", [Dense(), Subclass(), Sparse(), Packed(), MixedLayouts()])
+@pytest.mark.parametrize("kind", [Dense(), Subclass(), Nested()])
 def test_copies_and_work_wait_for_each_other(kind, late, depth):
     """One of the streams is delayed; the work on each batch still finds that batch and no other."""
 

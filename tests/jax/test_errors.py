@@ -1,7 +1,6 @@
 """Errors of schedules, transformations and records of JAX runs, also of traced arguments."""
 
 import json
-import math
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -71,11 +70,6 @@ def test_traced_vector_as_peak():
     jax.jit(partial(optax_schedule, CURVE))(jnp.ones(2))
 
 
-@wrong(TypeError, "peak_value = ", "real scalar")
-def test_traced_complex_number_as_peak():
-    jax.jit(partial(optax_schedule, CURVE))(1j)
-
-
 @pytest.mark.parametrize(
     "peak", [jnp.bfloat16(0.1), np.float16(0.1), jnp.float8_e4m3fn(0.1), jnp.complex64(0.1)]
 )
@@ -87,7 +81,7 @@ def test_peak_of_low_precision(peak):
 # Tables.
 
 
-@pytest.mark.parametrize("table", [CURVE, stack([CURVE, CURVE]), CURVE.table.begin, None])
+@pytest.mark.parametrize("table", [CURVE, stack([CURVE, CURVE])])
 @wrong(TypeError, "table must be one table")
 def test_something_else_as_table(table):
     multiplier(table, jnp.arange(3))
@@ -149,16 +143,6 @@ def test_array_of_steps_that_are_not_integers(call, dtype, x64):
 
 
 # Transformations.
-
-
-@wrong(TypeError, "curve = 3")
-def test_number_as_curve_of_a_transformation():
-    scale_by_curve(3, PEAK)
-
-
-@wrong(ValueError, "peak_value = -1.0", "scale_by_curve add the minus sign")
-def test_negative_peak_of_a_transformation():
-    scale_by_curve(STAIRS, -1.0)
 
 
 @wrong(TypeError, "clock = 3", "DataClock")
@@ -244,25 +228,8 @@ def test_count_that_a_chain_around_multi_steps_drops():
     optimizer.update(ONE, optimizer.init(ONE), ONE, count=8)
 
 
-@wrong(TypeError, "count is missing", DROPPED)
-def test_value_for_a_data_clock():
-    update(COUNTED, value=3)
-
-
 @pytest.mark.parametrize(
-    "count",
-    [
-        3.0,
-        True,
-        math.nan,
-        "3",
-        np.float32(3),
-        np.array(True),
-        np.ones(2, int),
-        jnp.float32(3),
-        jnp.array(True),
-        jnp.ones(1, int),
-    ],
+    "count", [3.0, True, "3", np.ones(2, int), jnp.float32(3), jnp.ones(1, int)]
 )
 @pytest.mark.parametrize("transformation", [COUNTED, WITH_USUAL_COUNT], ids=["counted", "usual"])
 @wrong(TypeError, "count = ", "integer")
@@ -293,12 +260,6 @@ def test_list_as_state(transformation):
 
 
 @wrong(ValueError, "state = ", "tx.init(params)")
-def test_dictionary_as_state():
-    state = HELD.init(None)
-    HELD.update(ONE, state._asdict())
-
-
-@wrong(ValueError, "state.hold = ", "tx.init(params)")
 def test_dictionaries_as_states_of_rules():
     state = HELD.init(None)
     dictionaries = [of_rule._asdict() for of_rule in state.hold]
@@ -323,14 +284,11 @@ def test_state_of_a_different_clock(saved_by, used_by):
     _, saving = saved_by
     clock, transformation = used_by
     state = saving.init(None)
-    start = r"^state\.hold = .*"
-    if COUNTED in (saving, transformation):
-        start = r"^state = .*State\(.*"
     arguments = {"value": 0.5}
     if transformation is COUNTED:
         arguments = {"count": 3}
     update = partial(transformation.update, **arguments)
-    message = f"{start} must belong to a transformation with clock={clock}"
+    message = rf"^state = .*State\(.* must belong to a transformation with clock={clock}"
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(update, ONE, state)
 
@@ -340,22 +298,7 @@ def test_state_of_a_different_clock(saved_by, used_by):
 RECORD = resume_record(CURVE)
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        1.5,
-        3.0,
-        "3",
-        None,
-        True,
-        math.nan,
-        np.True_,
-        np.array(1.0),
-        jnp.float32(3),
-        jnp.array([1]),
-        jnp.array(True),
-    ],
-)
+@pytest.mark.parametrize("step", [1.5, "3", True, np.array(1.0), jnp.float32(3), jnp.array([1])])
 @wrong(TypeError, "step = ", "int")
 def test_saved_step_that_is_not_an_integer(step):
     check_resume(RECORD, RECORD, step)
@@ -371,11 +314,6 @@ def test_several_steps_at_once(step):
 @wrong(ValueError, "step = -1", "at least 0")
 def test_negative_step(step):
     check_resume(RECORD, RECORD, step)
-
-
-@wrong(TypeError, "curve = ", "must be a Curve")
-def test_record_of_a_list():
-    resume_record([RECORD["curve"]])
 
 
 not_a_record = pytest.mark.parametrize(
@@ -411,15 +349,3 @@ def test_empty_list_in_place_of_a_record():
 @wrong(ValueError, "the number of groups was 0, and is 1 now")
 def test_empty_list_of_saved_records():
     check_resume([], RECORD, 10)
-
-
-def deeply_nested():
-    record = {}
-    for _ in range(100_000):
-        record = {"curve": record}
-    return record
-
-
-@wrong(ValueError, "saved = ", "is not from resume_record: ")
-def test_deeply_nested_saved_value():
-    check_resume(deeply_nested(), RECORD, 10)

@@ -164,15 +164,6 @@ def test_schedule_is_a_value(copied, peak):
     assert_equal_bits(copy_of_schedule(STEPS), product(CURVE, 0.1, STEPS))
 
 
-@pytest.mark.parametrize(
-    "different",
-    [optax_schedule(CURVE, 0.2), optax_schedule(MANY, 0.1), CURVE, 0.1, None],
-    ids=["peak", "curve", "a curve", "a number", "None"],
-)
-def test_different_schedules_are_not_equal(different):
-    assert optax_schedule(CURVE, 0.1) != different
-
-
 def test_equal_static_schedule_is_not_traced_again():
     traced = []
 

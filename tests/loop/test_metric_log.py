@@ -3,7 +3,6 @@
 import gc
 import math
 import weakref
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from plateau_jax import CurveWarning
 from torch_bridge import MetricLog
 from torch_bridge.training.train_step.result import StepResult
 
-_counts = st.integers(0, 2**53)
+_COUNTERS = ("applied", "skipped", "curve_step", "consumed")
 
 
 def _result(loss, norm, lrs, *counts):
@@ -31,59 +30,23 @@ def _result(loss, norm, lrs, *counts):
     )
 
 
-@dataclass(frozen=True)
-class LoggedUpdate:
-    """The results of an update as numbers."""
-
-    loss: float
-    norm: float
-    lrs: list[float]
-    applied: int
-    skipped: int
-    curve_step: int
-    consumed: int
-
-    def result(self):
-        return _result(
-            self.loss,
-            self.norm,
-            self.lrs,
-            self.applied,
-            self.skipped,
-            self.curve_step,
-            self.consumed,
-        )
-
-    def logged(self):
-        lr = self.lrs
-        if len(self.lrs) == 1:
-            (lr,) = self.lrs
-        return {
-            "loss": self.loss,
-            "grad_norm": self.norm,
-            "lr": lr,
-            "applied": self.applied,
-            "skipped": self.skipped,
-            "curve_step": self.curve_step,
-            "consumed": self.consumed,
-        }
-
-
 @st.composite
 def updates_of_a_run(draw):
+    """Draw the loss, the gradient norm, the learning rates and the counters of each update."""
     groups = draw(st.integers(1, 3))
     floats = st.floats(width=32, allow_nan=False)
-    update = st.builds(
-        LoggedUpdate,
-        loss=st.floats(allow_nan=False),
-        norm=floats,
-        lrs=st.lists(floats, min_size=groups, max_size=groups),
-        applied=_counts,
-        skipped=_counts,
-        curve_step=_counts,
-        consumed=_counts,
-    )
+    lrs = st.lists(floats, min_size=groups, max_size=groups)
+    counts = st.integers(0, 2**53)
+    update = st.tuples(st.floats(allow_nan=False), floats, lrs, *[counts] * 4)
     return draw(st.lists(update, max_size=20))
+
+
+def _row_of(loss, norm, lrs, *counts):
+    lr = lrs
+    if len(lrs) == 1:
+        (lr,) = lrs
+    row = {"loss": loss, "grad_norm": norm, "lr": lr}
+    return row | dict(zip(_COUNTERS, counts, strict=True))
 
 
 def _newest(logged, keep):
@@ -101,9 +64,9 @@ def test_rows_hold_every_value(updates, every, keep):
     flushed = 0
     newest = None
     for number, update in enumerate(updates, 1):
-        newest = update.logged()
+        newest = _row_of(*update)
         logged.append(newest)
-        returned = log(update.result())
+        returned = log(_result(*update))
         if number % every == 0:
             flushed = number
             assert returned == newest
@@ -113,7 +76,7 @@ def test_rows_hold_every_value(updates, every, keep):
     assert log.flush() == newest
     assert log.rows == _newest(logged, keep)
     for row in log.rows:
-        for count in ("applied", "skipped", "curve_step", "consumed"):
+        for count in _COUNTERS:
             assert type(row[count]) is int
         floats = [row["loss"], row["grad_norm"]]
         if isinstance(row["lr"], list):

@@ -162,18 +162,7 @@ def test_url_is_rejected(form: Callable[[str], Any]) -> None:
 # A file that cannot be read or written.
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[]",
-        "5",
-        '{"kind": "resume_history", "format": 1, "entries": {}}',
-        '{"kind": "curve"}',
-        '{"entries": []}',
-        "\0\0",
-    ],
-)
+@pytest.mark.parametrize("text", ["{", "[]", '{"kind": "curve"}', '{"entries": []}', ""])
 def test_file_that_is_no_history(path: Path, text: str) -> None:
     path.parent.mkdir()
     path.write_text(text)

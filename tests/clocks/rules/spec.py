@@ -4,7 +4,7 @@ The tests read everything about hold rules from their specs. A simulation shares
 product: it keeps all metrics, and computes their means again after each update.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,8 +40,6 @@ class RuleSpec:
     They are compiled, saved and copied. Some metrics between 0.2 and 0.4 make them hold, and others
     do not. Tests that compile only one rule of each class compile the first.
     """
-    changes: Mapping[str, Any]
-    """Arguments of the first sample, each with a different value."""
 
 
 VALUES = (2.0, 1.5, 1.0, 0.7, 0.25, 0.1, 0.0, -0.5, -2.0)

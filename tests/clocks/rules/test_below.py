@@ -37,7 +37,6 @@ BELOW = RuleSpec(
         HoldBelow, st.sampled_from(VALUES), st.integers(1, 9), every=metrics_in_a_reading
     ),
     samples=(HoldBelow(0.3, 4, every=3), HoldBelow(0.3, 4)),
-    changes={"every": 7},
 )
 
 

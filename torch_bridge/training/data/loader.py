@@ -17,7 +17,6 @@ _MAX_WORKERS = 8
 
 _ORDER_OPTIONS = ("sampler", "batch_sampler", "generator", "in_order")
 """Options of `DataLoader` that would change the order of the samples, so they are rejected."""
-_WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
 
 @runtime_checkable
@@ -40,10 +39,10 @@ def make_loader(
 ) -> ResumableLoader:
     """Build a reproducible data loader that resumes in the middle of an epoch.
 
-    Every iteration is an epoch. In training, each epoch has a new order, drawn from `seed`, and an
-    incomplete last batch is dropped. With `training=False`, the whole dataset is loaded in the
-    order of its indices. Samples are loaded and collated on the CPU. The random states of torch,
-    NumPy and Python are not changed.
+    Every iteration is an epoch. In training, each epoch has a new order, drawn from `seed` + epoch,
+    and an incomplete last batch is dropped. With `training=False`, the whole dataset is loaded in
+    the order of its indices. Samples are loaded and collated on the CPU. The random states of
+    torch, NumPy and Python are not changed.
 
     With several processes, each rank loads a different part of every batch. The batches of n ranks,
     joined in the order of the ranks, are those that one process would load with n times the
@@ -124,8 +123,6 @@ def make_loader(
 
     if num_workers is None:
         num_workers = _default_num_workers()
-        if num_workers == 0 and any(overrides.get(name) for name in _WORKER_OPTIONS):
-            num_workers = 1
     num_workers = checks.at_least("num_workers", num_workers, 0)
     settings = {
         "pin_memory": _is_cuda(device),

@@ -7,7 +7,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 from torch.cuda import Event, Stream
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from plateau_jax.arguments import checks
@@ -41,15 +40,15 @@ class prefetch(Generic[Batch]):
 
     Args:
         loader: Any iterable of batches. A batch is a pytree (tuples, lists, dicts, named tuples) of
-            dense or sparse tensors and packed sequences; other leaves are passed through. The
-            loader must not write to a batch that it has returned.
+            dense tensors; other leaves are passed through. The loader must not write to a batch
+            that it has returned.
         device: A CUDA device or the CPU.
         depth: Number of batches copied ahead.
 
     Raises:
-        TypeError: `depth` is not an integer. During an iteration on CUDA: a batch contains a nested
-            or quantized tensor, or one of an unsupported layout. From `state_dict`,
-            `load_state_dict` and `len`: the loader has no such method.
+        TypeError: `depth` is not an integer. During an iteration on CUDA: a batch contains a tensor
+            that is not dense. From `state_dict`, `load_state_dict` and `len`: the loader has no
+            such method.
         ValueError: `depth` is below 1; the device is neither a CUDA device nor the CPU, or CUDA is
             not available.
         RuntimeError: torch does not know the device. During an iteration: a newer iteration, or a
@@ -149,8 +148,9 @@ class prefetch(Generic[Batch]):
 # could give batch 1's memory to copy 3 as soon as Python drops the batch, though work on it may
 # still be queued. `record_stream` delays that until the work is done.
 def _begin_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
-    leaves, structure = pytree.tree_flatten(batch, _is_packed)
-    if any(_is_on_cuda(leaf) for leaf in leaves):
+    leaves, structure = pytree.tree_flatten(batch)
+    are_on_cuda = [_is_on_cuda(leaf) for leaf in leaves]  # of all, because each is checked
+    if any(are_on_cuda):
         # The batch is on a device already, and queued work there may still write to it.
         stream.wait_stream(torch.cuda.current_stream(stream.device))
     arrival = Event()
@@ -161,8 +161,6 @@ def _begin_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
 
 
 def _copy(leaf: Any, device: torch.device) -> Any:
-    if isinstance(leaf, PackedSequence):
-        return leaf.to(device, non_blocking=True)  # pyright: ignore[reportArgumentType]  (its type is Tensor.to's first form)
     if isinstance(leaf, Tensor):
         return leaf.to(device, non_blocking=True)
     return leaf
@@ -171,41 +169,27 @@ def _copy(leaf: Any, device: torch.device) -> Any:
 def _use_on_current_stream(batch: Any, arrival: Event) -> None:
     user = torch.cuda.current_stream(arrival.device)
     user.wait_event(arrival)
-    for leaf in pytree.tree_leaves(batch, _is_packed):
-        for part in _dense_parts(leaf):
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, Tensor):
             # The copying stream allocated the memory, and would otherwise reuse it as soon as it is
             # freed.
-            part.record_stream(user)
-
-
-def _is_packed(node: Any) -> bool:
-    # It is a named tuple, which pytree would take apart; its batch_sizes must stay on the CPU.
-    return isinstance(node, PackedSequence)
+            leaf.record_stream(user)
 
 
 def _is_on_cuda(leaf: Any) -> bool:
-    return any(part.is_cuda for part in _dense_parts(leaf))
+    """Return True for a tensor on a GPU.
 
-
-def _dense_parts(leaf: Any) -> list[Tensor]:
-    """Return the dense tensors that make up a leaf."""
-    if isinstance(leaf, PackedSequence):
-        indices = leaf.sorted_indices, leaf.unsorted_indices
-        return [leaf.data, *(tensor for tensor in indices if tensor is not None)]
+    Raises:
+        TypeError: It is not dense: the memory that it uses is not known.
+    """
     if not isinstance(leaf, Tensor):
-        return []
-    if leaf.layout == torch.sparse_coo:
-        return [leaf._indices(), leaf._values()]
-    if leaf.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [leaf.crow_indices(), leaf.col_indices(), leaf.values()]
-    if leaf.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [leaf.ccol_indices(), leaf.row_indices(), leaf.values()]
-    if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:  # memory unknown
+        return False
+    if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:
         raise TypeError(
             f"a batch contains a {type(leaf).__name__} of layout {leaf.layout} and dtype "
-            f"{leaf.dtype}; prefetch takes dense and sparse tensors and packed sequences"
+            f"{leaf.dtype}; prefetch takes dense tensors"
         )
-    return [leaf]
+    return leaf.is_cuda
 
 
 def _run_ahead(items: Iterator[Item], depth: int) -> Iterator[Item]:

@@ -1,11 +1,9 @@
 """A data loader whose position is (epoch, batch), whatever the number of ranks and workers."""
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypedDict
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
@@ -20,7 +18,7 @@ EpochAndBatch = tuple[int, int]  # an epoch, and the number of its batches alrea
 class _LoaderState(TypedDict):
     kind: str
     format: int
-    made_with: dict[str, int | bool]
+    arguments: dict[str, int | bool]
     """The arguments that decide the order."""
     epoch: int
     """The epoch that continues, counted from 0."""
@@ -30,51 +28,7 @@ class _LoaderState(TypedDict):
 
 _FORMAT = Format("loader", _LoaderState)
 
-_EPOCHS_PER_SEED = 1024
 _END: Any = object()
-
-
-class _Orders:
-    """A random order of the samples for each epoch.
-
-    Only the seed and the epoch decide it, so a saved state has no state of the generator. The order
-    of epoch e, counted from 0, is permutation e mod 1024 drawn from the seed of its 1024 epochs:
-    `seed` for the first 1024, and for later ones a seed computed from `seed` and ⌊e/1024⌋. So at
-    most 1023 permutations are drawn and discarded to reach an epoch, once after a resume.
-    """
-
-    def __init__(self, samples: int, seed: int) -> None:
-        self._samples = samples
-        self._seed = seed
-        self._generator = torch.Generator("cpu").manual_seed(seed)
-        self._block = 0
-        """The block of epochs whose seed the generator has: epoch // _EPOCHS_PER_SEED."""
-        self._num_drawn: float = 0
-        """The number of orders drawn from this seed."""
-
-    def order_of(self, epoch: int) -> Tensor:
-        """Return the indices of the samples in the order of an epoch."""
-        block, index = divmod(epoch, _EPOCHS_PER_SEED)
-        num_drawn = self._num_drawn
-        self._num_drawn = math.inf  # after an interrupt below, start over
-        if block != self._block or index < num_drawn:  # a later seed, or back to an earlier epoch
-            self._generator.manual_seed(self._seed_of(block))
-            self._block = block
-            num_drawn = 0
-
-        for _ in range(int(num_drawn), index):
-            self._draw()
-        order = self._draw()
-        self._num_drawn = index + 1
-        return order
-
-    def _draw(self) -> Tensor:
-        return torch.randperm(self._samples, generator=self._generator, device="cpu")
-
-    def _seed_of(self, block: int) -> int:
-        if block == 0:
-            return self._seed
-        return int(np.random.SeedSequence((self._seed, block)).generate_state(1)[0])
 
 
 class GlobalBatches(BatchSampler):
@@ -112,7 +66,7 @@ class GlobalBatches(BatchSampler):
         """The position at which the next iteration begins."""
         self._samples = samples
         self._global_size = batch_size * world_size
-        self.made_with = {
+        self.arguments = {
             "samples": samples,
             "batch_size": self._global_size,
             "shuffle": shuffle,
@@ -123,7 +77,6 @@ class GlobalBatches(BatchSampler):
         """The number of global batches in an epoch, and of samples in an incomplete last one."""
         if self._remainder and not drop_last:
             self.count += 1
-        self._orders = _Orders(samples, seed) if shuffle else None
 
     def check_sizes(self, *, training: bool) -> None:
         """Reject a dataset without a batch, and in training one whose last batch misses a rank."""
@@ -152,7 +105,13 @@ class GlobalBatches(BatchSampler):
     def __iter__(self) -> Iterator[list[int]]:
         # Not in the generator, whose body runs only at the first `next`.
         epoch, first_batch = self.start
-        order = None if self._orders is None else self._orders.order_of(epoch)
+        order = None
+        if self.arguments["shuffle"]:
+            # As in torch's DistributedSampler, the seed and the epoch decide the order, so a saved
+            # state has no state of a generator.
+            seed = (self.arguments["seed"] + epoch) % 2**32
+            generator = torch.Generator("cpu").manual_seed(seed)
+            order = torch.randperm(self._samples, generator=generator, device="cpu")
         return self._batches_from(first_batch, order)
 
     def _batches_from(self, first: int, order: Tensor | None) -> Iterator[list[int]]:
@@ -191,7 +150,7 @@ class ResumableLoader(DataLoader[Any]):
         # DataLoader draws the workers' seeds from this generator at each iteration. If the orders
         # were drawn from it too, a resumed run would get different ones. The seeds differ between
         # ranks.
-        seeds = torch.Generator("cpu").manual_seed(batches.made_with["seed"] + batches.rank)
+        seeds = torch.Generator("cpu").manual_seed(batches.arguments["seed"] + batches.rank)
         super().__init__(
             dataset, batches.batch_size, drop_last=batches.drop_last, generator=seeds, **settings
         )
@@ -243,7 +202,7 @@ class ResumableLoader(DataLoader[Any]):
         """Return the arguments that decide the order, and the position after the last batch."""
         epoch, batch = self._position
         return _FORMAT.write(
-            made_with=dict(self.batch_sampler.made_with),
+            arguments=dict(self.batch_sampler.arguments),
             epoch=epoch,
             batch=batch,
         )
@@ -260,7 +219,7 @@ class ResumableLoader(DataLoader[Any]):
         """
         with reading_state_of("a loader that make_loader built", state_dict):
             state = _FORMAT.read("state_dict", state_dict)
-            self._check_made_with(state["made_with"])
+            self._check_arguments(state["arguments"])
             epoch = checks.at_least("epoch", state["epoch"], 0)
             last = self.batch_sampler.count - 1  # of an epoch
             batch = checks.in_range("batch", state["batch"], 0, last)
@@ -268,19 +227,19 @@ class ResumableLoader(DataLoader[Any]):
         self._next_start = self._position
         self._iteration = None
 
-    def _check_made_with(self, saved: Mapping[str, Any]) -> None:
+    def _check_arguments(self, saved: Mapping[str, Any]) -> None:
         """Raise a ValueError if the state was saved by a loader with different arguments."""
-        made_with = self.batch_sampler.made_with
-        check_entries("made_with", saved, made_with)
+        arguments = self.batch_sampler.arguments
+        check_entries("arguments", saved, arguments)
         changes = [
             f"{name} = {checks.short_repr(saved[name])} (now {now})"
-            for name, now in made_with.items()
+            for name, now in arguments.items()
             if saved[name] != now
         ]
         if not changes:
             return
         problem = f"state_dict was saved by a loader with {', '.join(changes)}"
-        if saved["batch_size"] != made_with["batch_size"]:
+        if saved["batch_size"] != arguments["batch_size"]:
             problem += (
                 "; this batch_size is that of all processes together, and make_loader takes that "
                 "of one"

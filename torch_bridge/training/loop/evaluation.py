@@ -112,14 +112,14 @@ def evaluate(
         precision=Precision(precision, device),
         carry=state,
     )
-    sums = _Sums()
+    sums: dict[str, _Sum] = {}
     with _evaluation_mode(model), torch.no_grad():
         for batch, is_counted in in_lockstep(batches, device):
             losses, new_leaves = loss_call.run(batch, leaves)
             if is_counted:  # else a filler, so that all ranks run the same collectives
                 leaves = new_leaves
-                sums.add(losses)
-    means = _means_over_ranks(sums.read())
+                _add(sums, losses)
+    means = _means_over_ranks(_read_sums(sums))
     return means.get(_LOSS, means)
 
 
@@ -190,56 +190,51 @@ class _Sum(NamedTuple):
     weight: Any
 
 
-class _Sums:
-    """The sums of a rank, on the device. The first batch decides the names, and which are pairs."""
+def _add(sums: dict[str, _Sum], losses: Mapping[str, Loss]) -> None:
+    """Add the losses of a batch. The first batch decides the names, and which are pairs.
 
-    def __init__(self) -> None:
-        self._sums: dict[str, _Sum] = {}
+    Raises:
+        TypeError: The names differ from those of the first batch, or a mean takes the place of a
+            pair.
+    """
+    if not sums:
+        for name, (_, weight) in losses.items():
+            sums[name] = _Sum(weight is not None, 0.0, 0.0)
+    if losses.keys() != sums.keys():
+        raise TypeError(
+            f"loss_fn returned {_describe(losses)} for one batch and {_describe(sums)} before"
+        )
+    for name, (total, weight) in losses.items():
+        before = sums[name]
+        check_same_form(weight, is_pair=before.is_pair)
+        if weight is None:
+            weight = 1.0
+        elif isinstance(weight, Tensor):
+            weight = weight.double()
+        sums[name] = before._replace(
+            total=before.total + total.double(), weight=before.weight + weight
+        )
 
-    def add(self, losses: Mapping[str, Loss]) -> None:
-        """Add the losses of a batch.
 
-        Raises:
-            TypeError: The names differ from those of the first batch, or a mean takes the place of
-                a pair.
-        """
-        if not self._sums:
-            for name, (_, weight) in losses.items():
-                self._sums[name] = _Sum(weight is not None, 0.0, 0.0)
-        if losses.keys() != self._sums.keys():
-            names = _describe(losses)
-            names_before = _describe(self._sums)
-            raise TypeError(f"loss_fn returned {names} for one batch and {names_before} before")
-        for name, (total, weight) in losses.items():
-            before = self._sums[name]
-            check_same_form(weight, is_pair=before.is_pair)
-            if weight is None:
-                weight = 1.0
-            elif isinstance(weight, Tensor):
-                weight = weight.double()
-            self._sums[name] = before._replace(
-                total=before.total + total.double(), weight=before.weight + weight
-            )
-
-    def read(self) -> dict[str, _Sum]:
-        """Return the sums as numbers. Synchronizes with the device once."""
-        if not self._sums:
-            return {}
-        values: list[Any] = []
-        for item in self._sums.values():
-            values += [item.total, item.weight]
-        device = torch.device("cpu")
-        for value in values:
-            if isinstance(value, Tensor) and not value.is_cpu:
-                device = value.device
-        # Adding a host number to a zero on the device does not synchronize; copying it there would.
-        zero = torch.zeros((), dtype=torch.float64, device=device)
-        on_device = [zero + value for value in values]
-        numbers = iter(cast("list[float]", torch.stack(on_device).tolist()))
-        sums: dict[str, _Sum] = {}
-        for name, item in self._sums.items():
-            sums[name] = item._replace(total=next(numbers), weight=next(numbers))
-        return sums
+def _read_sums(sums: Mapping[str, _Sum]) -> dict[str, _Sum]:
+    """Return the sums as numbers. Synchronizes with the device once."""
+    if not sums:
+        return {}
+    values: list[Any] = []
+    for item in sums.values():
+        values += [item.total, item.weight]
+    device = torch.device("cpu")
+    for value in values:
+        if isinstance(value, Tensor) and not value.is_cpu:
+            device = value.device
+    # Adding a host number to a zero on the device does not synchronize; copying it there would.
+    zero = torch.zeros((), dtype=torch.float64, device=device)
+    on_device = [zero + value for value in values]
+    numbers = iter(cast("list[float]", torch.stack(on_device).tolist()))
+    read: dict[str, _Sum] = {}
+    for name, item in sums.items():
+        read[name] = item._replace(total=next(numbers), weight=next(numbers))
+    return read
 
 
 def _describe(names: Collection[str]) -> str:
@@ -261,25 +256,21 @@ def _means_over_ranks(sums: Mapping[str, _Sum]) -> dict[str, float]:
     Warns:
         CurveWarning: The total weight of pairs, which the host knows by now, is not a whole number.
     """
-    gathered = processes.gather(sums)
-    sums_by_rank = [rank_sums for rank_sums in gathered if rank_sums]
+    sums_by_rank = [rank_sums for rank_sums in processes.gather(sums) if rank_sums]
     if not sums_by_rank:
         raise ValueError("batches is empty")
-    are_pairs = _are_pairs(sums_by_rank[0])
-    if any(_are_pairs(rank_sums) != are_pairs for rank_sums in sums_by_rank):
+    are_pairs = [
+        {name: item.is_pair for name, item in rank_sums.items()} for rank_sums in sums_by_rank
+    ]
+    if any(of_rank != are_pairs[0] for of_rank in are_pairs):
         raise TypeError(
             "loss_fn returned different names on different ranks, or a mean on one and a pair "
             "(sum, weight) on another"
         )
-    means: dict[str, float] = {}
-    for name in are_pairs:
-        sums_of_loss = [rank_sums[name] for rank_sums in sums_by_rank]
-        means[name] = _mean(name, sums_of_loss)
-    return means
-
-
-def _are_pairs(sums: Mapping[str, _Sum]) -> dict[str, bool]:
-    return {name: item.is_pair for name, item in sums.items()}
+    return {
+        name: _mean(name, [rank_sums[name] for rank_sums in sums_by_rank])
+        for name in sums_by_rank[0]
+    }
 
 
 def _mean(name: str, sums: Sequence[_Sum]) -> float:

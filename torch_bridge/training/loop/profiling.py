@@ -81,52 +81,35 @@ def profile(
 def _table(profiler: Any) -> str:
     """Return a table of counts and times in milliseconds, averaged over the traced updates."""
     cpu = torch.autograd.DeviceType.CPU
-    host_events: list[Any] = []
-    device_events: list[Any] = []
-    copies: list[Any] = []
-    for event in profiler.events():
-        if event.device_type == cpu:
-            host_events.append(event)
-        # A range that `record_function` names appears on the device too, around the work inside it.
-        elif not event.is_user_annotation:
-            device_events.append(event)
-            if event.name.startswith("Memcpy"):
-                copies.append(event)
-    waits = _waits_inside_updates(host_events)
-    totals: dict[str, float] = {}
-    for average in profiler.key_averages():
-        if average.device_type == cpu:
-            totals[average.key] = average.cpu_time_total
-
+    on_host = [event for event in profiler.events() if event.device_type == cpu]
+    # A range that `record_function` names appears on the device too, around the work inside it.
+    on_device = [
+        event
+        for event in profiler.events()
+        if event.device_type != cpu and not event.is_user_annotation
+    ]
+    ranges: dict[str, list[Any]] = {"all updates": [], "update": [], "waiting for data": []}
+    for event in on_host:
+        if event.name in ranges:
+            ranges[event.name].append(event)
+    copies = [event for event in on_device if event.name.startswith("Memcpy")]
+    updates = [event.time_range for event in ranges["update"]]
+    waits: list[Any] = []
+    for event in on_host:
+        start = event.time_range.start
+        # The profiler itself waits after the updates.
+        if event.name in _WAITS and any(update.start <= start < update.end for update in updates):
+            waits.append(event)
     rows = [
-        ("wall time", None, totals["all updates"]),
-        ("host time in the step", None, totals["update"]),
-        ("device time", None, _duration(device_events)),
-        ("copies", len(copies), _duration(copies)),
-        ("waits for the device", len(waits), _duration(waits)),
-        ("waiting for data", None, totals["waiting for data"]),
+        ("wall time", "", ranges["all updates"]),
+        ("host time in the step", "", ranges["update"]),
+        ("device time", "", on_device),
+        ("copies", f"{len(copies) / _UPDATES:.1f}", copies),
+        ("waits for the device", f"{len(waits) / _UPDATES:.1f}", waits),
+        ("waiting for data", "", ranges["waiting for data"]),
     ]
     lines = [f"{'per update':22}{'count':>8}{'ms':>10}"]
-    for name, count, microseconds in rows:
-        shown = ""
-        if count is not None:
-            shown = f"{count / _UPDATES:.1f}"
-        lines.append(f"{name:22}{shown:>8}{microseconds / _UPDATES / 1e3:10.3f}")
+    for name, count, events in rows:
+        microseconds = sum(event.time_range.elapsed_us() for event in events)
+        lines.append(f"{name:22}{count:>8}{microseconds / _UPDATES / 1e3:10.3f}")
     return "\n".join(lines)
-
-
-def _waits_inside_updates(host_events: list[Any]) -> list[Any]:
-    """Return the waits for the device in updates. The profiler itself waits after them."""
-    updates = [event.time_range for event in host_events if event.name == "update"]
-    waits: list[Any] = []
-    for event in host_events:
-        if event.name not in _WAITS:
-            continue
-        start = event.time_range.start
-        if any(update.start <= start < update.end for update in updates):
-            waits.append(event)
-    return waits
-
-
-def _duration(events: list[Any]) -> float:
-    return sum(event.time_range.elapsed_us() for event in events)
