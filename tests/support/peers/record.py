@@ -22,7 +22,7 @@ To add a row:
 3. Record the levels. For torch, transformers and optax, run this program. For any other library,
    run its own code at the cited commit, and show the program in the commit message.
 
-`python -m support.peers.aged` says what to record again.
+If you run this program with other versions, `git diff` shows the rows that have aged.
 """
 
 import json
