@@ -184,25 +184,6 @@ def resumes_from_json(checked: CheckedRun) -> None:
     checked.run.part.load_state_dict(state)
 
 
-def rolls_back(checked: CheckedRun) -> None:
-    run = checked.run
-    state = run.save()
-    run.run([(3, 0.1), (0, 0.7), (2**20, float("nan"))])
-    run.load_optimizer(state)
-    run.load_schedulers(state)
-
-
-def continues_with_a_copy(checked: CheckedRun) -> None:
-    run = checked.run
-    run.optimizer, run.schedulers = copy.deepcopy((run.optimizer, run.schedulers))
-
-
-def continues_with_a_pickle(checked: CheckedRun) -> None:
-    run = checked.run
-    pickled = pickle.dumps((run.optimizer, run.schedulers))
-    run.optimizer, run.schedulers = pickle.loads(pickled)
-
-
 def passes_last_epoch(checked: CheckedRun) -> None:
     is_follower = isinstance(checked.run, FollowerRun)
     if checked.counts_updates and not is_follower and checked.updates > 0:
@@ -218,9 +199,6 @@ ACTIONS: Sequence[Callable[[CheckedRun], None]] = [
     resumes_from_a_file,
     resumes_before_building,
     resumes_from_json,
-    rolls_back,
-    continues_with_a_copy,
-    continues_with_a_pickle,
     passes_last_epoch,
     sets_peak,
 ]
@@ -265,14 +243,13 @@ def test_resumed_run_follows_its_definition(
 # States.
 
 
-@pytest.mark.parametrize("follow_up", [CheckedRun.check, continues_with_a_copy])
-def test_trainer_loads_by_builders_strict(follow_up: Callable[[CheckedRun], None]) -> None:
+def test_trainer_loads_by_builders_strict() -> None:
     saved = SchedulerRun(CURVE)
     saved.train(40)
     state = saved.save()
     checked = CheckedRun(SchedulerRun(LINEAR, strict=False))
-    follow_up(checked)
     run = checked.run
+    run.optimizer, run.schedulers = copy.deepcopy((run.optimizer, run.schedulers))
     strict_load = partial(run.load_schedulers, state, strict=True)
     run.rejects(ValueError, "cannot resume at step 40", strict_load)
     with pytest.warns(CurveWarning, match=r"differ from step 0 on\. .* continues at step 40"):
