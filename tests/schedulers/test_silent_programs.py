@@ -155,10 +155,6 @@ RESUMES = [
     (lambda_lr, Adagrad),
     (lambda_lr, kinds.MOMENTUM),
 ]
-    *((build, AdamW) for build in kinds.KINDS),
-    (lambda_lr, Adagrad),
-    (lambda_lr, kinds.MOMENTUM),
-]
 
 
 @pytest.mark.parametrize(("build", "optimizer"), RESUMES)
