@@ -24,7 +24,6 @@ from torch.optim import Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     CyclicLR,
-    LambdaLR,
     LRScheduler,
     OneCycleLR,
 )
@@ -63,22 +62,18 @@ def wrong_arguments(*rows: tuple[type[Exception], str, Arguments]) -> Any:
 
 
 @wrong_arguments(
-    *((TypeError, NOT_AN_OPTIMIZER, {"optimizer": value}) for value in (None, [], CURVE)),
+    (TypeError, NOT_AN_OPTIMIZER, {"optimizer": []}),
     *(
         (TypeError, r"curve = .*PlateauCurve\(", {"curve": value})
-        for value in (None, "curve", 5, [CURVE, None], iter([CURVE]))
+        for value in ("curve", [CURVE, None], iter([CURVE]))
     ),
-    (ValueError, "curve has length 0.*parameter groups is 2", {"curve": []}),
     (ValueError, "curve has length 3.*parameter groups is 2", {"curve": [CURVE] * 3}),
-    *(
-        (TypeError, "last_epoch = .*integer", {"last_epoch": value})
-        for value in (1.0, True, None, "3")
-    ),
+    (TypeError, "last_epoch = .*integer", {"last_epoch": 1.0}),
     (ValueError, "last_epoch = -2 .*at least -1", {"last_epoch": -2}),
     (ValueError, NOT_COUNTED, {"last_epoch": 7, "clock": DataClock(8)}),
     *(
         (TypeError, NOT_A_CLOCK, {"clock": value})
-        for value in (True, DataClock, {"kind": "data"}, iter([PATIENT]), [PATIENT, "2"])
+        for value in (DataClock, {"kind": "data"}, [PATIENT, "2"])
     ),
     (ValueError, "empty list.*leave it out", {"clock": []}),
     (ValueError, "the same curve", {"curve": [CURVE, WITHOUT_PLATEAU], "clock": PATIENT}),
@@ -95,17 +90,13 @@ def test_wrong_argument_of_lambda_lr(
 
 
 @wrong_arguments(
-    *((TypeError, NOT_AN_OPTIMIZER, {"optimizer": value}) for value in (None, [])),
-    *(
-        (TypeError, NOT_A_KEY, {"key": value})
-        for value in ((0, ""), ("betas", -1), ("betas", "0"), ("betas",), 3)
-    ),
+    (TypeError, NOT_AN_OPTIMIZER, {"optimizer": []}),
+    *((TypeError, NOT_A_KEY, {"key": value}) for value in (("betas", -1), ("betas",), 3)),
     (ValueError, r"param_groups\[0\] has no decay", {"key": "decay"}),
     (ValueError, r"param_groups\[0\] has no betas\[2\]", {"key": ("betas", 2)}),
-    (ValueError, r"has no weight_decay\[0\]", {"key": ("weight_decay", 0)}),
     (ValueError, "key = 'lr'.*use lambda_lr", {"key": "lr"}),
     (ValueError, "key = 'initial_lr'.*use lambda_lr", {"key": "initial_lr"}),
-    *((TypeError, "be a number", {"key": value}) for value in ("betas", "params", "amsgrad")),
+    (TypeError, "be a number", {"key": "betas"}),
 )
 def test_wrong_argument_of_follow(
     optimizer: Any, error: type[Exception], message: str, arguments: Arguments
@@ -146,9 +137,8 @@ def optimizer_with_option(name: str, value: Any) -> Optimizer:
     return optimizer
 
 
-NOT_NUMBERS = [None, "0.1", True, 1j, [0.1], torch.tensor(1)]
-NOT_POSITIVE_FLOAT32 = [-0.1, -1e-300, INF, 1e-40, 3.5e38, 10**400]
-NOT_POSITIVE_TENSORS = [torch.tensor(NAN), torch.tensor(-0.1)]
+NOT_NUMBERS = [None, True, torch.tensor(1)]
+NOT_POSITIVE_FLOAT32 = [-0.1, INF, 1e-40, 3.5e38, torch.tensor(-0.1)]
 every_option = pytest.mark.parametrize(
     "option", ["lr", "initial_lr", "weight_decay", "initial_weight_decay"]
 )
@@ -170,7 +160,7 @@ def test_option_of_a_wrong_type(option: str, value: Any) -> None:
 
 
 @every_option
-@pytest.mark.parametrize("value", NOT_POSITIVE_FLOAT32 + NOT_POSITIVE_TENSORS)
+@pytest.mark.parametrize("value", NOT_POSITIVE_FLOAT32)
 @wrong(ValueError, " of param_groups[1] = ")
 def test_option_that_is_no_positive_float32(option: str, value: Any) -> None:
     build(option, value)
@@ -220,7 +210,7 @@ def scheduler(strict: bool) -> Saved:
 # Wrong steps and peaks.
 
 
-@pytest.mark.parametrize("epoch", [0.5, 3.0, True, "x", (3,), torch.tensor(3), torch.ones(())])
+@pytest.mark.parametrize("epoch", [3.0, True, torch.tensor(3)])
 def test_epoch_of_a_wrong_type(scheduler: Saved, epoch: Any) -> None:
     message = r"epoch = .* must be an integer.*call step\(\).*takes a loss only with a hold rule"
     scheduler.run.rejects(TypeError, message, partial(scheduler.run.part.step, epoch))
@@ -230,15 +220,9 @@ def test_epoch_of_a_wrong_type(scheduler: Saved, epoch: Any) -> None:
     ("peaks", "error", "message"),
     [
         (-0.1, ValueError, "peak = "),
-        (NAN, ValueError, "peak = "),
-        (1e-40, ValueError, "peak = "),
         ("0.1", TypeError, "peak = '0.1'"),
-        (None, TypeError, "peak = None"),
-        (True, TypeError, "peak = True"),
-        ([0.1], ValueError, "peak has .* groups is 2"),
         (torch.ones(3), ValueError, "peak has .* groups is 2"),
         ([0.1, -1.0], ValueError, r"peak\[1\] = -1\.0"),
-        ([0.1, None], TypeError, r"peak\[1\] = None"),
     ],
 )
 def test_wrong_peaks(scheduler: Saved, peaks: Any, error: type[Exception], message: str) -> None:
@@ -260,12 +244,12 @@ def test_new_group_with_wrong_lr_changes_nothing() -> None:
 # States that belong to something else.
 
 
-@pytest.mark.parametrize("path", ["a/a.pt", b"a.pt", Path("a.pt")])
-def test_path_instead_of_a_state(saved: Saved, path: Any) -> None:
+def test_path_instead_of_a_state(saved: Saved) -> None:
+    path = Path("a.pt")
     saved.rejects(r"state_dict = .* is a path.*load the file first, load_state_dict\(torch", path)
 
 
-@pytest.mark.parametrize("value", [None, {}, [], 5, {"last_epoch": 3}])
+@pytest.mark.parametrize("value", [None, {}, {"last_epoch": 3}])
 def test_value_that_is_not_a_state(saved: Saved, value: Any) -> None:
     saved.rejects("state_dict", value)
 
@@ -309,12 +293,6 @@ def test_state_in_a_chain_is_compared() -> None:
     assert again.part.state_dict() == run.part.state_dict()
 
 
-def test_torchs_scheduler_does_not_read_a_state(scheduler: Saved) -> None:
-    torchs = LambdaLR(optimizer_with([0.5, 0.5]), CURVE)
-    with pytest.raises(KeyError, match="lr_lambdas"):
-        torchs.load_state_dict(scheduler.state)
-
-
 # States of a different version, and damaged ones.
 
 DIFFERENT_VERSION = "saved by a different version of plateau-jax"
@@ -330,9 +308,7 @@ def test_every_entry_is_required(saved: Saved) -> None:
         saved.rejects(message, state)
 
 
-@pytest.mark.parametrize(
-    "entries", [{"format": 0}, {"format": 3}, {"format": None}, {"more": 1}, {"curve_step": 5}]
-)
+@pytest.mark.parametrize("entries", [{"format": 3}, {"format": None}, {"more": 1}])
 def test_different_format_is_a_different_version(saved: Saved, entries: dict[str, Any]) -> None:
     saved.rejects(DIFFERENT_VERSION, saved.state | entries)
 
@@ -347,18 +323,18 @@ class Damage:
 
 
 DAMAGES = [
-    *(Damage("scheduler", "last_epoch", value) for value in (2.5, None, -2)),
-    *(Damage("scheduler", "offset", value) for value in (-20, 1.5, None, True)),
-    *(Damage("scheduler", "hold", value) for value in (5, [{}])),
-    *(Damage("scheduler", "records", value) for value in (None, [])),
+    *(Damage("scheduler", "last_epoch", value) for value in (2.5, -2)),
+    *(Damage("scheduler", "offset", value) for value in (-20, 1.5)),
+    Damage("scheduler", "hold", [{}]),
+    Damage("scheduler", "records", []),
     Damage("scheduler", "peak_was_set", None),
     Damage("scheduler", "in_charge", 1),
-    *(Damage("held", "hold", value) for value in (None, 5, [], [{}])),
-    *(Damage("counted", "consumed", value) for value in (-1, 2.0, None, True, 2**62 + 8)),
+    *(Damage("held", "hold", value) for value in ([], [{}])),
+    *(Damage("counted", "consumed", value) for value in (-1, 2.0, 2**62 + 8)),
     Damage("counted", "offset", 0),
     Damage("scheduler", "consumed", 77),
-    *(Damage("follower", "key", value) for value in ("momentum", ["weight_decay", 0], None)),
-    *(Damage("follower", "groups", value) for value in ([0], [1, 0], None)),
+    *(Damage("follower", "key", value) for value in ("momentum", ["weight_decay", 0])),
+    *(Damage("follower", "groups", value) for value in ([0], [1, 0])),
 ]
 
 
@@ -368,29 +344,7 @@ def test_damaged_entry(damage: Damage) -> None:
     saved.rejects(f"{damage.entry}|state_dict", saved.state | {damage.entry: damage.value})
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("updates", 1.0), ("filled", -1), ("stale", 2**31), ("best", "0.1"), ("best", NAN)],
-)
-def test_damaged_state_of_a_hold_rule(strict: bool, name: str, value: Any) -> None:
-    held = Saved("held", strict=strict)
-    rule_state = held.state["hold"][0] | {name: value}
-    held.rejects("not a state of the rule", held.state | {"hold": [rule_state]})
-
-
-UNREADABLE_CURVES = [
-    5,
-    None,
-    {},
-    [],
-    {"kind": "later"},
-    {"total_steps": 5},
-    {"kind": "plateau", "total_steps": 5, "more": 1},
-    {"kind": "plateau", "total_steps": 5, "format": 2},
-    {"kind": "plateau", "total_steps": 5, "decay_shape": "spiral"},
-    {"kind": "plateau", "total_steps": 5, "warmup_steps": [4, "linear"]},
-    {"kind": "plateau", "steps": 5},
-]
+UNREADABLE_CURVES = [5, {"kind": "later"}, {"kind": "plateau", "total_steps": 5, "more": 1}]
 
 
 def with_records(state: dict[str, Any], **entries: Any) -> dict[str, Any]:
@@ -408,13 +362,6 @@ def test_curve_that_cannot_be_read_is_always_an_error(saved: Saved, curve: Any) 
 @pytest.mark.parametrize("peak", [-0.1, NAN, "x"])
 def test_damaged_peak(saved: Saved, peak: Any) -> None:
     saved.rejects("peak_value", with_records(saved.state, peak_value=peak))
-
-
-@pytest.mark.parametrize("unit", [0, 8.0, "8"])
-def test_damaged_unit(strict: bool, unit: Any) -> None:
-    counted = Saved("counted", strict=strict)
-    clock = counted.state["records"][0]["clock"] | {"unit": unit}
-    counted.rejects("unit", with_records(counted.state, clock=clock))
 
 
 @pytest.mark.filterwarnings("ignore:the (values|learning rates) so far:plateau_jax.CurveWarning")

@@ -1,7 +1,6 @@
 """A follower of an option that only some parameter groups have, such as Muon's momentum."""
 
 import copy
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -64,10 +63,6 @@ def copied(optimizer: Optimizer, follower: follow) -> Parts:
     return copy.deepcopy((optimizer, follower))
 
 
-def pickled(optimizer: Optimizer, follower: follow) -> Parts:
-    return pickle.loads(pickle.dumps((optimizer, follower)))
-
-
 def with_one_group_more(optimizer: Optimizer, follower: follow) -> Parts:
     optimizer.add_param_group(new_group(betas=(0.5, 0.5)))
     return optimizer, follower
@@ -78,9 +73,7 @@ def with_one_group_less(optimizer: Optimizer, follower: follow) -> Parts:
     return optimizer, follower
 
 
-@pytest.mark.parametrize(
-    "change", [resumed, copied, pickled, with_one_group_more, with_one_group_less]
-)
+@pytest.mark.parametrize("change", [resumed, copied, with_one_group_more, with_one_group_less])
 def test_groups_without_the_option_do_not_matter(
     change: Callable[[Optimizer, follow], Parts],
 ) -> None:

@@ -5,8 +5,6 @@ They need no assertion, because a warning is an error. `test_advice` has the wro
 
 import gc
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -152,25 +150,19 @@ def test_scheduler_that_is_loaded_after_an_update(run: TorchRun) -> None:
     resumed.train(60)
 
 
-@dataclass(frozen=True)
-class Resume:
-    build: Callable[..., Any]
-    optimizer: Any
-
-
 RESUMES = [
-    *(Resume(build, AdamW) for build in kinds.KINDS),
-    Resume(lambda_lr, Adagrad),
-    Resume(lambda_lr, kinds.MOMENTUM),
+    *((build, AdamW) for build in kinds.KINDS),
+    (lambda_lr, Adagrad),
+    (lambda_lr, kinds.MOMENTUM),
 ]
 
 
-@pytest.mark.parametrize("resume", RESUMES)
+@pytest.mark.parametrize(("build", "optimizer"), RESUMES)
 @pytest.mark.parametrize("updates", [0, 1, 20])
-def test_run_that_loads_its_states_is_silent(resume: Resume, updates: int) -> None:
+def test_run_that_loads_its_states_is_silent(build: Any, optimizer: Any, updates: int) -> None:
     """In every order."""
-    run = TorchRun(resume.optimizer)
-    run.use(resume.build(run.optimizer, kinds.CURVE))
+    run = TorchRun(optimizer)
+    run.use(build(run.optimizer, kinds.CURVE))
     run.train(updates)
     states = run.save()
 
@@ -180,7 +172,7 @@ def test_run_that_loads_its_states_is_silent(resume: Resume, updates: int) -> No
             if part == "optimizer":
                 resumed.load_optimizer(states)
             elif part == "build":
-                resumed.use(resume.build(resumed.optimizer, kinds.CURVE))
+                resumed.use(build(resumed.optimizer, kinds.CURVE))
             else:
                 resumed.load_schedulers(states)
         resumed.train(30)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import CURVE
-from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
 from torch_bridge import lambda_lr
@@ -46,13 +45,7 @@ class SharpnessAware(torch.optim.Optimizer):
         self.zero_grad()
 
     def step(self, closure: Any = None) -> Any:
-        if closure is None:
-            raise AssertionError("the second backward pass needs a closure")
-        self.first_step()
-        with torch.enable_grad():
-            loss = closure()
-        self.second_step()
-        return loss
+        raise AssertionError("programs call the two steps")
 
 
 @pytest.mark.parametrize("base", [SGD, AdamW])
@@ -67,27 +60,4 @@ def test_program_of_two_steps_gets_no_warning(base: type[Optimizer]) -> None:
         mean_loss(model, batch).backward()
         optimizer.second_step()
         assert optimizer.base_optimizer.param_groups[0]["lr"] == CURVE.learning_rate(step, PEAK)
-        scheduler.step()
-
-
-@pytest.mark.parametrize("scheduler_has_the_base", [False, True])
-def test_program_with_a_closure_gets_no_warning(scheduler_has_the_base: bool) -> None:
-    """The scheduler may have the optimizer inside instead: both have the same groups."""
-    model = Net()
-    optimizer = SharpnessAware(model.parameters(), SGD, lr=PEAK)
-    scheduled: Optimizer = optimizer
-    if scheduler_has_the_base:
-        scheduled = optimizer.base_optimizer
-    scheduler = lambda_lr(scheduled, CURVE)
-    (batch,) = batches(1)
-
-    def backward() -> Tensor:
-        loss = mean_loss(model, batch)
-        loss.backward()
-        return loss
-
-    for step in range(25):
-        assert optimizer.param_groups[0]["lr"] == CURVE.learning_rate(step, PEAK)
-        backward()
-        optimizer.step(backward)
         scheduler.step()

@@ -132,8 +132,6 @@ def test_written_bases_count_from_the_next_step(training: Training) -> None:
     [
         ([0.5, None], TypeError, r"\[1\] = None"),
         ([0.5, -1.0], ValueError, r"\[1\] = -1.0"),
-        ([0.5, float("nan")], ValueError, r"\[1\] = nan"),
-        ([0.5], ValueError, "has length 1"),
         ([0.5] * 3, ValueError, "has length 3"),
     ],
 )
@@ -196,14 +194,6 @@ def test_copied_base_is_deleted(training: Training) -> None:
     del group[training.base_key]
     training.update()
     assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.0078125)
-
-
-def test_copied_base_is_kept(training: Training) -> None:
-    group = add_copy_of_a_group(training, 0.0078125)
-    group[training.name] = 0.5
-    add_copy_of_a_group(training, training.values()[0])
-    training.update()
-    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.5, 0.5)
 
 
 def test_curve_per_group_has_none_for_a_new_group() -> None:

@@ -85,11 +85,7 @@ def run_program(code: str, folder: Path) -> tuple[list[list[float]], dict[str, A
     file.write_text(code, encoding="utf-8")
     with trainers.record_lrs() as used:
         names = runpy.run_path(str(file), run_name="__main__")
-    if "trainer" in names:
-        scheduler = names["trainer"].lr_scheduler
-    else:
-        scheduler = names["scheduler"]
-    return used, scheduler.state_dict()
+    return used, names["scheduler"].state_dict()
 
 
 def _import_deepspeed() -> Any:

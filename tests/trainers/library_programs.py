@@ -180,58 +180,6 @@ while state.optim_state[0] < UPDATES:
 print("final loss", svi.evaluate(state, data))
 """
 
-RAY_TRAIN = """\
-import tempfile
-
-import ray.train
-from ray.train import Checkpoint, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
-from torch_bridge import lambda_lr
-
-
-def train(config):
-    scheduler = lambda_lr(optimizer, config["curve"])
-    parts, epochs = {"model": model, "optimizer": optimizer, "scheduler": scheduler}, 0
-    checkpoint = ray.train.get_checkpoint()
-    if checkpoint:
-        with checkpoint.as_directory() as folder:
-            saved = torch.load(Path(folder, "parts.pt"))
-        epochs = saved.pop("epochs")
-        for name, state in saved.items():
-            parts[name].load_state_dict(state)
-    for epoch in range(epochs, EPOCHS):
-        for batch, target in loader:
-            loss = nn.functional.mse_loss(model(batch), target)
-            loss.backward()
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
-        with tempfile.TemporaryDirectory() as folder:
-            states = {name: part.state_dict() for name, part in parts.items()}
-            torch.save(states | {"epochs": epoch + 1}, Path(folder, "parts.pt"))
-            ray.train.report({"loss": loss.item()}, checkpoint=Checkpoint.from_directory(folder))
-
-
-run = RunConfig(name="run", storage_path=str(Path("saved_ray").resolve()))
-trainer = TorchTrainer(
-    train,
-    train_loop_config={"curve": curve},
-    scaling_config=ScalingConfig(num_workers=1),
-    run_config=run,
-)
-print("final loss", trainer.fit().metrics["loss"])
-"""
-
-CLEANRL = """
-from types import SimpleNamespace
-args, saved = SimpleNamespace(learning_rate=PEAK), Path("iteration.txt")
-for iteration in range(int(saved.read_text()) if saved.exists() else 1, UPDATES + 1):
-    optimizer.param_groups[0]["lr"] = curve.learning_rate(iteration - 1, args.learning_rate)
-    optimizer.step()
-    saved.write_text(str(iteration + 1))
-"""
-"""A loop over iterations, as in CleanRL's ppo.py."""
-
 TORCHVISION = """
 from torch_bridge import lambda_lr
 lr_scheduler = lambda_lr(optimizer, curve)
@@ -259,8 +207,6 @@ PROGRAMS = {
     "fastai": FASTAI,
     "Stable-Baselines3": STABLE_BASELINES3,
     "NumPyro": NUMPYRO,
-    "Ray Train": RAY_TRAIN,
-    "CleanRL": CLEANRL,
     "torchvision's recipes": TORCHVISION,
 }
 """By the name of the library on the page."""

@@ -1,8 +1,8 @@
-"""How ten trainers ask for a schedule, save and resume: a few lines for each, without its model.
+"""How trainers ask for a schedule, save and resume: a few lines for each, without its model.
 
 A protocol stands in for the modules that our file for the trainer imports, and trains with the
 functions and classes that the file has put there. `docs/pretraining.md` names the version of each
-trainer whose real classes had the same results.
+trainer whose real classes had the same results. No two protocols make the same calls.
 
     lrs        of the groups in the last update, or for the next one if the trainer writes it early
     save       what the trainer writes: plain values, and states of optimizers and schedulers
@@ -11,7 +11,7 @@ trainer whose real classes had the same results.
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import chdir
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -97,49 +97,40 @@ class Protocol(ABC):
         return [group["lr"] for group in self.groups]
 
 
-class _CountingScheduler:
-    """The scheduler of Megatron-LM and gpt-neox: asked when built, after updates, and in a load."""
-
-    ask: Callable[[dict[str, Any]], float]
-    """Return the learning rate of a group at `num_steps`."""
-    start_lr: float
-
-    def __init__(self, groups: list[dict[str, Any]], flag: str, **numbers: Any) -> None:
-        vars(self).update(numbers)
-        self.groups = groups
-        self.flag = flag
-        self.compared = list(numbers)
-        self.move_to(0)
-
-    def move_to(self, step: int) -> None:
-        self.num_steps = self.num_iters = step
-        for group in self.groups:
-            group["lr"] = self.ask(group)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("num_steps", *self.compared)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.flag != "override":
-            for name in self.compared:
-                assert getattr(self, name) == state[name], f"{name} does not match"
-        self.move_to(state["num_steps"])
-
-
 class MegatronLM(Protocol):
-    """A group of a checkpoint is found by its peak, whatever the flags."""
+    """The scheduler is asked when built, after updates, and in a load. gpt-neox does the same.
+
+    A group of a checkpoint is found by its peak, whatever the flags.
+    """
 
     can_change_peak = False
 
     def __init__(self) -> None:
         super().__init__()
 
-        class OptimizerParamScheduler(_CountingScheduler):
-            def ask(self, group: dict[str, Any]) -> float:
-                return self.get_lr(group)
+        class OptimizerParamScheduler:
+            def __init__(self, groups: list[dict[str, Any]], length: int, flag: str) -> None:
+                self.groups = groups
+                self.lr_decay_steps = length
+                self.max_lr = groups[0]["max_lr"]
+                self.flag = flag
+                self.move_to(0)
 
             def get_lr(self, group: dict[str, Any]) -> float:
                 return group["max_lr"]
+
+            def move_to(self, step: int) -> None:
+                self.num_steps = step
+                for group in self.groups:
+                    group["lr"] = self.get_lr(group)
+
+            def state_dict(self) -> dict[str, Any]:
+                return {"lr_decay_steps": self.lr_decay_steps, "num_steps": self.num_steps}
+
+            def load_state_dict(self, state: dict[str, Any]) -> None:
+                if self.flag != "override":
+                    assert self.lr_decay_steps == state["lr_decay_steps"], "does not match"
+                self.move_to(state["num_steps"])
 
         self.scheduler_class = OptimizerParamScheduler
         self.module(
@@ -149,9 +140,7 @@ class MegatronLM(Protocol):
 
     def start(self, options: Options, hook: dict[str, Any]) -> None:
         self.groups = [{"max_lr": peak} for peak in options.peaks]
-        self.scheduler = self.scheduler_class(
-            self.groups, options.flag, lr_decay_steps=options.length, max_lr=options.peaks[0]
-        )
+        self.scheduler = self.scheduler_class(self.groups, options.length, options.flag)
 
     def train(self, updates: int) -> None:
         self.scheduler.move_to(self.scheduler.num_steps + updates)
@@ -164,41 +153,6 @@ class MegatronLM(Protocol):
         if [group["max_lr"] for group in self.groups] != peaks:
             raise ValueError("could not find a parameter group with these options")
         self.scheduler.load_state_dict(scheduler)
-
-
-class GptNeoX(Protocol):
-    """All groups have one learning rate. DeepSpeed saves and loads the scheduler."""
-
-    has_groups = False
-
-    def __init__(self) -> None:
-        super().__init__()
-
-        class AnnealingLR(_CountingScheduler):
-            def ask(self, group: dict[str, Any]) -> float:
-                return self.get_lr()
-
-            def get_lr(self) -> float:
-                return self.start_lr
-
-        self.scheduler_class = AnnealingLR
-        self.module("megatron.learning_rates", AnnealingLR=AnnealingLR)
-        self.module("train", main=None)
-
-    def start(self, options: Options, hook: dict[str, Any]) -> None:
-        self.groups = [{}]
-        self.scheduler = self.scheduler_class(
-            self.groups, options.flag, end_iter=options.length, start_lr=options.peaks[0]
-        )
-
-    def train(self, updates: int) -> None:
-        self.scheduler.move_to(self.scheduler.num_iters + updates)
-
-    def save(self) -> Any:
-        return deepcopy(self.scheduler.state_dict())
-
-    def load(self, state: Any) -> None:
-        self.scheduler.load_state_dict(state)
 
 
 class Torchtitan(Protocol):
@@ -566,28 +520,3 @@ class HuggingFace(Protocol):
 
     def lrs(self) -> list[float]:
         return [group["lr"] for group in self.optimizer.param_groups]
-
-
-class Verl(HuggingFace):
-    """The scheduler's state is saved with the optimizer's, and its warnings are shown."""
-
-    has_groups = False
-    hides_warnings = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.engine_class: Any = type("FSDPEngine", (), {})
-        self.module("verl.workers.engine.fsdp.transformer_impl", FSDPEngine=self.engine_class)
-
-    def start(self, options: Options, hook: dict[str, Any]) -> None:
-        self.optimizer = optimizer_of(options.peaks)
-        self.trainer = SimpleNamespace(lr_scheduler=LambdaLR(self.optimizer, constant))
-        if hook:
-            engine = self.engine_class()
-            engine.optimizer_config = SimpleNamespace(total_training_steps=options.length)
-            self.trainer.lr_scheduler = engine._build_lr_scheduler(self.optimizer)
-
-    def load(self, state: Any) -> None:
-        optimizer, scheduler = deepcopy(state)
-        self.optimizer.load_state_dict(optimizer)
-        self.trainer.lr_scheduler.load_state_dict(scheduler)

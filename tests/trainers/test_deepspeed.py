@@ -6,7 +6,7 @@ import pytest
 from support.distributed.processes import run
 from support.docs.pages import section_named
 from support.schedulers.runs import learning_rate
-from support.trainers.trainers import PAGE_CURVE, TRAINER_CURVE, program, replaced
+from support.trainers.trainers import replaced
 from trainers.deepspeed_runs import Plan, run_program, train_and_resume
 
 from plateau_jax import PlateauCurve
@@ -108,34 +108,3 @@ def test_program_uses_the_curve(changes, steps, tmp_path):
     assert used == expected
     assert state["last_epoch"] == len(used)
     assert (tmp_path / "saved_deepspeed" / "10").is_dir()
-
-
-CONFIG = (
-    '{"train_micro_batch_size_per_gpu": 128, "gradient_accumulation_steps": 2, '
-    '"zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True}'
-)
-PLUGIN = f"deepspeed_plugin=DeepSpeedPlugin(hf_ds_config={CONFIG})"
-IN_TRAINER = {"use_cpu=True": f"deepspeed={CONFIG}"}
-IN_ACCELERATE = {
-    "import Accelerator": "import Accelerator, DeepSpeedPlugin",
-    "gradient_accumulation_steps=MICRO_BATCHES": PLUGIN,
-}
-THROUGH = {
-    "Hugging Face Trainer": (IN_TRAINER, TRAINER_CURVE, 2),
-    "accelerate": (IN_ACCELERATE, PAGE_CURVE, 1),
-}
-"""Changes that make a program train in DeepSpeed's engine, its curve, and its number of groups."""
-
-
-@pytest.mark.parametrize("heading", THROUGH)
-def test_other_trainers_use_the_curve_in_deepspeed(heading, tmp_path):
-    changes, curve, groups = THROUGH[heading]
-    code = program(heading, changes)
-    ((used, state),) = run(run_program, code, tmp_path, processes=1)
-    # The engine steps one group at a time.
-    expected = []
-    for step in range(200):
-        lr = learning_rate(0.01, curve, step)
-        expected += [[lr]] * groups
-    assert used == expected
-    assert state["last_epoch"] == 200

@@ -96,9 +96,7 @@ def assert_resumes_and_loads(curve, lrs, folder):
 PLATEAU = PlateauCurve(40, warmup_steps=5)
 PLAN = BatchPlan([(0, 4), (400, 8)])
 CURVES = [
-    PLATEAU,
     StagedCurve.wsd(40, warmup_steps="10%", decay_steps="20%"),
-    PLATEAU.cooldown(20, 10),
     PLAN.scale(PLATEAU.then(PLATEAU), 20, reference=16),
 ]
 

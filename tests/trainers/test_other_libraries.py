@@ -71,9 +71,7 @@ LIBRARY_PROGRAMS = [
     LibraryProgram(
         "Stable-Baselines3", "stable_baselines3", records_per_update=4, repeats_results=False
     ),
-    LibraryProgram("CleanRL", "torch"),
     LibraryProgram("NumPyro", "numpyro", records_per_update=2),
-    LibraryProgram("Ray Train", "ray"),
     LibraryProgram("torchvision's recipes", "torch"),
 ]
 
@@ -92,12 +90,6 @@ def run(program, folder, killed_after=-1):
     file_of_lrs = folder / "lrs.txt"
     arguments = (str(file_of_lrs), str(killed_after))
     code = program_of(program.heading)
-    if program.package == "ray":
-        # Ray trains in a different process, which has to record too.
-        train = "def train(config):"
-        record = f"from trainers.recorded import record; record{arguments}"
-        assert code.count(train) == 1
-        code = code.replace(train, f"{train}\n    {record}")
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
     path = f"{ROOT / 'tests'}{os.pathsep}{ROOT}"

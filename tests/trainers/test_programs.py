@@ -221,40 +221,8 @@ def record_lrs_and_decays():
         handle.remove()
 
 
-def assert_schedules_the_weight_decay(
-    heading,
-    folder,
-    changes,
-    *,
-    curve=PAGE_CURVE,
-    biases_decay=True,
-):
-    """The weight decay rises from 0.02 to 0.2. If biases have none, they are a second group."""
-    uninterrupted, resumed = run_and_resume(heading, folder, record_lrs_and_decays, changes)
-    rising = StagedCurve([(200, 1.0, "cosine")], start=0.1)
-    expected = []
-    for update in range(200):
-        lr = learning_rate(1e-2, curve, update)
-        weight_decay = learning_rate(0.2, rising, update)
-        groups = [(lr, weight_decay)]
-        if not biases_decay:
-            groups.append((lr, 0.0))
-        expected.append(groups)
-    assert uninterrupted.recorded == expected
-    assert resumed.recorded == expected[100:]
-    assert resumed.has_model_of(uninterrupted)
-
-
-def test_weight_decay_is_scheduled_too_in_lightning(tmp_path):
-    changes = {
-        **IMPORTS,
-        "lr=1e-2)": "lr=1e-2, weight_decay=0.2)",
-        "lambda_lr(optimizer, curve)": CHAINED,
-    }
-    assert_schedules_the_weight_decay(LIGHTNING, tmp_path, changes)
-
-
 def test_weight_decay_is_scheduled_too_in_trainer(tmp_path):
+    """It rises from 0.02 to 0.2. Biases have none, and are a second group."""
     changes = {
         **IMPORTS,
         "learning_rate=1e-2,": "learning_rate=1e-2,\n    weight_decay=0.2,",
@@ -262,9 +230,16 @@ def test_weight_decay_is_scheduled_too_in_trainer(tmp_path):
             CHAINED.replace("optimizer,", "self.optimizer,")
         ),
     }
-    assert_schedules_the_weight_decay(
-        TRAINER, tmp_path, changes, curve=TRAINER_CURVE, biases_decay=False
-    )
+    uninterrupted, resumed = run_and_resume(TRAINER, tmp_path, record_lrs_and_decays, changes)
+    rising = StagedCurve([(200, 1.0, "cosine")], start=0.1)
+    expected = []
+    for update in range(200):
+        lr = learning_rate(1e-2, TRAINER_CURVE, update)
+        weight_decay = learning_rate(0.2, rising, update)
+        expected.append([(lr, weight_decay), (lr, 0.0)])
+    assert uninterrupted.recorded == expected
+    assert resumed.recorded == expected[100:]
+    assert resumed.has_model_of(uninterrupted)
 
 
 @pytest.mark.parametrize("page", ["lightning.md", "hugging_face.md"])

@@ -21,6 +21,8 @@ To add a row:
    for every combination of short lengths that the row allows.
 3. Record the levels. For torch, transformers and optax, run this program. For any other library,
    run its own code at the cited commit, and show the program in the commit message.
+
+If you run this program with other versions, `git diff` shows the rows that have aged.
 """
 
 import json

@@ -98,44 +98,6 @@ loader = make_loader(dataset, 256,""": "loader = make_loader(dataset, 128,",
     }
 
 
-def _for_fabric() -> dict[str, str]:
-    return {
-        """\
-torch.manual_seed(0)
-inputs = torch.randn(UPDATES * MICRO_BATCHES * 128, 8)
-dataset = torch.utils.data.TensorDataset(inputs, inputs.sin().sum(1, keepdim=True))
-""": "",
-        'curve = StagedCurve.wsd(UPDATES, warmup_steps=20, decay_steps="20%")\n': _DATA,
-        ', precision="bf16-mixed"': "",  # NumPy cannot hold the recorded rows
-        "for number, (inputs, targets)": "count = 0\nfor number, (inputs, targets, tokens_of_rows)",
-        "    if is_update:\n": "    count += tokens_of_rows.sum()\n    if is_update:\n",
-        "        scheduler.step()\n": (
-            '        scheduler.step(count=int(fabric.all_reduce(count, reduce_op="sum")))\n'
-            "        count = 0\n"
-        ),
-    }
-
-
-def _for_accelerate() -> dict[str, str]:
-    return {
-        """\
-torch.manual_seed(0)
-inputs = torch.randn(200 * MICRO_BATCHES * 128, 8)
-dataset = torch.utils.data.TensorDataset(inputs, inputs.sin().sum(1, keepdim=True))
-""": _DATA,
-        """\
-updates = count_updates(batches, epochs=1, accumulation=MICRO_BATCHES)
-curve = StagedCurve.wsd(updates, warmup_steps=20, decay_steps="20%")
-""": "count = 0\n",
-        "for inputs, targets in": "for inputs, targets, tokens_of_rows in",
-        "    with accelerator.acc": "    count += tokens_of_rows.sum()\n    with accelerator.acc",
-        "            scheduler.step()\n": (
-            '            scheduler.step(count=int(accelerator.reduce(count, "sum")))\n'
-            "            count = 0\n"
-        ),
-    }
-
-
 def _for_the_trainer() -> dict[str, str]:
     counting = method_of_page("Hugging Face Trainer, counting tokens")
     code = program_named("Hugging Face Trainer").code
@@ -167,15 +129,10 @@ def changes_to_count(heading: str) -> dict[str, str]:
     """
     if heading == "Hugging Face Trainer":
         return _IMPORTS | _for_the_trainer()
-    own = {
-        "PyTorch Lightning": _for_lightning,
-        "Lightning Fabric": _for_fabric,
-        "accelerate": _for_accelerate,
-    }
-    return _IMPORTS | own[heading]() | _SCHEDULER
+    return _IMPORTS | _for_lightning() | _SCHEDULER
 
 
-COUNTING = ("PyTorch Lightning", "Lightning Fabric", "accelerate", "Hugging Face Trainer")
+COUNTING = ("PyTorch Lightning", "Hugging Face Trainer")
 """The programs for which `changes_to_count` has changes."""
 
 
