@@ -37,14 +37,9 @@ the learning rate from a tensor too.
 
 def skip_attribute(optimizer: Optimizer) -> str | None:
     """Return the name in `SKIP_ATTRIBUTES`; None if the host must decide whether to skip."""
-    if has_dampening(optimizer) or not all(group.get("fused") for group in optimizer.param_groups):
+    if not all(group.get("fused") for group in optimizer.param_groups):
         return None
     return SKIP_ATTRIBUTES.get(type(optimizer))
-
-
-def has_dampening(optimizer: Optimizer) -> bool:
-    """Return True if a group of SGD has dampening: see `training/train_step/fused_sgd.py`."""
-    return any(group.get("dampening") for group in optimizer.param_groups)
 
 
 # Sharding. These raise in the middle of an update in torch 2.13 if parameters are DTensors.

@@ -39,11 +39,12 @@ def test_update_divides_by_the_weight_of_all_ranks(weights):
         total = parameter.sum() * (replica.rank + 1)
         weight = torch.tensor(weights[replica.rank])
         consumed = torch.tensor(2**40 + replica.rank)
-        pair = normalizer.backward((total, weight), 1), weight
+        divisor = normalizer.choose_divisor(weight, 1)
+        pair = normalizer.backward((total, weight), 1, divisor), weight
         gradient = parameter.grad
         replica.all_reduce(gradient)
         gradient /= replica.size  # the average, as DDP takes it
-        loss, norm = normalizer.normalize(pair, 1, [gradient], consumed)
+        loss, norm = normalizer.normalize(pair, 1, divisor, [gradient], consumed)
         return loss.item(), norm.item(), gradient.tolist(), int(consumed)
 
     ranks = range(len(weights))

@@ -154,11 +154,11 @@ def test_resumed_run_equals_uninterrupted_run(kind: Kind) -> None:
 
 
 def trained(kind: Kind, *, advise: bool) -> tuple[list[Any], Any]:
-    """Return the results of updates past a copy of the counters, and then the state."""
+    """Return the results of updates, and then the state."""
     step = kind.build(advise=advise)
     results: list[Any] = []
     with torch.random.fork_rng(devices=[]):
-        for micro_batches in kind.updates(18, bad={0, 3}):
+        for micro_batches in kind.updates(6, bad={0, 3}):
             result = step(*micro_batches)
             results.append(tuple(result))
         return results, step.state_dict()
@@ -236,9 +236,6 @@ def without_skipped_parts(state: dict[str, Any]) -> dict[str, Any]:
 @every_kind
 def test_bad_update_changes_only_its_counter(kind: Kind) -> None:
     step = kind.build(on_nonfinite="raise")
-    if kind is KINDS["half parameters"]:
-        (micro_batches,) = kind.updates(1)
-        step(*micro_batches)  # even a bad update fixes the divisor of the sums
     shown_losses = {torch.nan: "nan", torch.inf: "(inf|nan)", -torch.inf: "(-?inf|nan)"}
     for micro_batches in kind.updates(2):
         before = without_skipped_parts(state_kept_by_skips(step))

@@ -1,5 +1,6 @@
 """The loop that a user would write for a kind of run; it uses only the product's curves."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -66,8 +67,9 @@ class ByHand:
         if self.is_fp16:
             state = self.scaler.state_dict()
             self.scaler.load_state_dict(state | {"_growth_tracker": kind.good_updates})
-        self.divisor: float | None = None
-        """The first weight of all, by which sums in fp16 are divided: they could overflow."""
+        self.divisor = 1.0
+        """In fp16 the first weight of an update, by which its sums are divided: they could
+        overflow."""
 
         self.carry: Any = self.options.get("carry")
         self.applied = self.options.get("initial_updates", 0)
@@ -127,8 +129,10 @@ class ByHand:
         weights: list[Any] = []
         aux: list[Any] = []
         carry = pytree.tree_map_only(Tensor, torch.clone, self.carry)
-        for batch in micro_batches:
+        for number, batch in enumerate(micro_batches):
             forward = self.forward(batch, carry)
+            if number == 0 and forward.weight is not None and self.can_overflow():
+                self.divisor = _positive(float(forward.weight))
             loss = forward.loss / self.divisor_for(forward.weight, len(micro_batches))
             self.scaler.scale(loss).backward()
             # In float32 at least.
@@ -144,7 +148,7 @@ class ByHand:
         total = sum(losses[1:], start=losses[0])
         if len(weights) > 1:
             # Only now the sum of the weights is known.
-            factor = torch.tensor(self.divisor or 1.0) / sum(weights)
+            factor = torch.tensor(self.divisor) / sum(weights)
             total = total * factor
             for parameter in self.parameters_with_gradients():
                 parameter.grad.mul_(factor)
@@ -155,9 +159,7 @@ class ByHand:
             return num_micro_batches
         if num_micro_batches == 1:
             return float(weight)
-        if self.divisor is None and self.can_overflow():
-            self.divisor = float(weight) or 1.0
-        return self.divisor or 1.0
+        return self.divisor
 
     def can_overflow(self) -> bool:
         return self.is_fp16 or any(p.dtype == torch.float16 for p in self.model.parameters())
@@ -216,14 +218,19 @@ class ByHand:
         if self.is_fp16:
             state = self.scaler.state_dict()
             numbers += [state["scale"], state["_growth_tracker"]]
-        if self.divisor is not None:
-            numbers.append(self.divisor)
         return numbers
 
     def carry_leaves(self) -> list[Tensor] | None:
         if self.carry is None:
             return None
         return pytree.tree_leaves(self.carry)
+
+
+def _positive(weight: float) -> float:
+    """Return a weight that can divide, or else 1."""
+    if 0 < weight < math.inf:
+        return weight
+    return 1.0
 
 
 def _values(gradient: Tensor) -> Tensor:

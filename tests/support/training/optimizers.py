@@ -34,7 +34,6 @@ OTHERS: dict[str, partial[Optimizer]] = {
     "plain adam": partial(optim.Adam, lr=0.01),
     "foreach adamw": partial(optim.AdamW, lr=0.01, foreach=True),
     "plain momentum": partial(_sgd, momentum=0.9, dampening=0.1),
-    "dampened": partial(_sgd, fused=True, momentum=0.9, dampening=0.5),
     "plain adagrad": partial(optim.Adagrad, lr=0.1, lr_decay=0.01),
     "rmsprop": partial(optim.RMSprop, lr=0.01, momentum=0.9, centered=True),
     "nadam": partial(optim.NAdam, lr=0.01),

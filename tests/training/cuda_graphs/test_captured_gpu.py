@@ -190,10 +190,9 @@ ACTIONS = [
 
 
 def updates_without_waiting(run):
-    """Go past a copy of the counters."""
     if run.is_captured:  # for short and for long batches: a capture would wait
         assert len(graphs_of(run.step).captured) == 2
-    data = [run.next_micro_batches(is_bad=number % 3 == 1) for number in range(17)]
+    data = [run.next_micro_batches(is_bad=number % 3 == 1) for number in range(6)]
     with no_waiting():
         for micro_batches in data:
             run.update(micro_batches)
@@ -379,7 +378,7 @@ def test_compiled_and_captured_matches_eager(layout):
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_lrs_match_on_lagging_device(cuda_graph):
-    """The host copies counters and sets a peak while the device is several updates behind."""
+    """The host sets a peak while the device is several updates behind."""
     step = Kind().build(device="cuda", cuda_graph=cuda_graph)
     by_hand = Kind().by_hand()
     (good,) = batches(1, device="cuda")
@@ -400,24 +399,3 @@ def test_lrs_match_on_lagging_device(cuda_graph):
             results.append(step(good))
             applied += 1
     assert [result.lr.item() for result in results] == expected
-
-
-@pytest.mark.parametrize("captured", [True, False])
-@pytest.mark.parametrize("place", ["cpu", "cuda"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_lr_tensor_of_a_fused_optimizer_moves_to_the_gpu(captured, place, dtype):
-    """It stays the group's own, and no update waits for it."""
-    lr = torch.full((1,), 0.1, dtype=dtype, device=place)
-
-    def build(model):
-        return torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
-
-    step = Kind(build).build(device="cuda", cuda_graph=captured)
-    data = batches(8, device="cuda")
-    for batch in data[:6]:
-        result = step(batch)
-        assert lr.item() == result.lr.item()
-    with no_waiting():
-        results = [step(batch) for batch in data[6:]]
-    assert step.optimizer.param_groups[0]["lr"] is lr
-    assert lr.item() == results[-1].lr.item()

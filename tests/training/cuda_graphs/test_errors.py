@@ -32,11 +32,6 @@ def test_batch_on_another_device(graphs):
     graphs([{"x": ONES}, {"x": on_meta}])
 
 
-@wrong(ValueError, "torch.sparse_coo", "dense")
-def test_sparse_tensor_in_a_batch(graphs):
-    graphs([{"x": ONES, "more": ONES.to_sparse()}])
-
-
 @wrong(ValueError, "another model computed", "detach")
 def test_output_of_another_model_in_a_batch(graphs):
     computed = torch.ones(2, requires_grad=True) * 2
@@ -65,22 +60,16 @@ def test_optimizer_that_is_not_fused(name):
     assert type(optimizer).__name__ in message
 
 
-@wrong(ValueError, "cuda_graph=True needs", "dampening")
-def test_dampening():
-    optimizer = make_optimizer("momentum", Net(), dampening=0.5)
-    check_capturable(optimizer)
-
-
 def test_step_rejects_uncapturable_settings(device):
     captured = Kind().build(device=device, cuda_graph=True)
     eager = Kind().build(device=device)
     data = batches(3, device=device)
     (group,) = captured.optimizer.param_groups
-    for name in ("fused", "capturable", "fused"):
-        group[name] = False
-        with pytest.raises(ValueError, match=f"cuda_graph=True needs .*{name}="):
+    for _ in range(2):
+        group["fused"] = False
+        with pytest.raises(ValueError, match=r"cuda_graph=True needs .*fused="):
             captured(data[0])
-        group[name] = True
+        group["fused"] = True
         results = train(captured, data)
         expected = train(eager, data)
         assert equal_trees(results, expected)

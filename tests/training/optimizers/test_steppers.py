@@ -48,7 +48,7 @@ def apply_change(change, name, optimizer):
         optimizer.param_groups[index]["fused"] = change.action == "fused"
 
 
-@pytest.mark.parametrize("name", [*FUSED, "dampened"])
+@pytest.mark.parametrize("name", FUSED)
 @examples(8)
 @given(st.lists(changes, min_size=8, max_size=12))
 def test_changes_between_updates_take_effect(name, changes):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.models import batches, device_pair_loss, mean_loss, pair_loss
-from support.training.steps import make_step, set_loss_scale
+from support.training.steps import make_step
 from torch import nn
 from torch.testing import assert_close
 
@@ -76,8 +76,7 @@ def test_empty_micro_batch_counts_for_nothing(place):
     assert_close(result, expected, rtol=1e-6, atol=0)
 
 
-# Under fp16, sums are divided by the first weight of the first update with several: they could
-# overflow.
+# Under fp16, sums are divided by the first of several weights: they could overflow.
 
 
 @pytest.mark.parametrize(
@@ -117,44 +116,15 @@ def weighted_batches(*weights, seed=0):
 
 
 @pytest.mark.parametrize("first", [0.0, 1.0])
-def test_jump_of_weights_costs_a_few_updates(first):
+def test_small_first_weight_costs_a_few_updates(first):
     """The scale halves until the larger gradients fit; then updates are applied again."""
     step = make_step("sgd", loss_fn=weighted_loss, precision="fp16")
-    step(*weighted_batches(first, 1.0))
-    divisor = step.state_dict()["loss_scale"][2:]
-    assert divisor == [1.0]
     skipped = []
     for seed in range(25):
-        result = step(*weighted_batches(1.0, 4000.0, seed=seed))
+        result = step(*weighted_batches(first, 4000.0, seed=seed))
         skipped.append(int(result.skipped))
     assert skipped[-1] < 20
     assert skipped[-1] == skipped[-5]
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize(
-    ("earlier_weights", "expected_divisor"),
-    [([], 1.0), ([3.0, 5.0], 3.0)],
-    ids=["in the first update", "later"],
-)
-def test_nonfinite_weight_does_not_persist(value, earlier_weights, expected_divisor):
-    step = make_step("sgd", loss_fn=weighted_loss, precision="fp16")
-    reference = make_step("sgd", loss_fn=weighted_loss, precision="fp16")
-    for trained in (step, reference):
-        set_loss_scale(trained, 2.0**10)
-        if earlier_weights:
-            trained(*weighted_batches(*earlier_weights))
-    for weights in ([value, 2.0], [2.0, value], [value, value]):
-        step(*weighted_batches(*weights))
-    state = step.state_dict()
-    assert state["skipped"] == 3
-    assert state["loss_scale"][2:] == [expected_divisor]
-    for seed in range(3):
-        micro_batches = weighted_batches(3.0, 5.0, 6.0, seed=seed)
-        result = step(*micro_batches)
-        expected = reference(*micro_batches)
-        assert result.applied == expected.applied
-        assert_close(result[:2], expected[:2], rtol=2e-3, atol=0)
 
 
 # The norm of the gradients.

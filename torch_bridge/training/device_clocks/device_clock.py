@@ -16,12 +16,6 @@ from plateau_jax.clocks.position import Position, position_after, start
 from plateau_jax.curves.curve import Curve
 from torch_bridge.training.device_clocks.learning_rates import LearningRates
 
-# For `on_counters`, the host copies the counters after 16, 32, 64, ..., 1024 updates, and then
-# every 1024 updates: it learns soon of the end of a short curve, and a long run pays next to
-# nothing.
-_FIRST_COPY = 16
-_INTERVAL = 1024
-
 
 class Counters(NamedTuple):
     """The counters on the device."""
@@ -52,7 +46,6 @@ class Clock:
         device: The device of the counters and the learning rates.
         checked: The argument `clock` of the step.
         initial_updates: Updates already made by another training loop.
-        is_captured: True if a graph captures an update, and replays it at any step of the curve.
         is_compiled: True to compile the decision of the rules.
     """
 
@@ -80,12 +73,10 @@ class Clock:
         checked: CheckedClock,
         *,
         initial_updates: int = 0,
-        is_captured: bool = False,
         is_compiled: bool = False,
     ) -> None:
         self.curves = list(curves)
         self.checked = checked
-        self._is_captured = is_captured
         self._unit = checked.unit
 
         # Views of the counters in the shapes that operators need, made once because slicing is an
@@ -102,8 +93,6 @@ class Clock:
         self.count: Tensor | None = None
         """With a unit, what this update consumes on this rank, an int64 scalar. `set_count` writes
         it, and `LossNormalizer.normalize` replaces it by the sum over ranks."""
-        self._count_on_host: int | None = None
-        """The value of `count`; None if the host does not know it."""
         if self._unit is not None:
             self._if_applied = torch.tensor([1, 0, 0, 0], device=device)
             self.count = self._if_applied[3]
@@ -117,13 +106,8 @@ class Clock:
         self.group_lrs = self._learning_rates.of_groups
         """The same memory, as one scalar per group."""
 
-        # Page-locked, since CUDA copies to pageable memory synchronously. `device` is given because
-        # the user may have changed torch's default device.
-        is_on_gpu = device.type == "cuda"
-        self._copy_done = torch.cuda.Event() if is_on_gpu else None
-        self.host_counters = torch.zeros(4, dtype=torch.int64, device="cpu", pin_memory=is_on_gpu)
         self.on_counters: Callable[[Counters], None] | None = None
-        """Called with the counters whenever they reach the host."""
+        """Called with the counters whenever the host reads them."""
         position = position_after(
             checked,
             initial_updates,
@@ -144,19 +128,8 @@ class Clock:
             self._hold.write_states(position.rules)
         self._counters.copy_(torch.tensor(counters, device="cpu"))
         self.set_peaks(peaks)
-
-        self._updates = 0
-        """Updates since here, skipped ones included."""
-        self._next_copy: int = _FIRST_COPY
-        """The number of updates at which the host next copies the counters."""
-        self._next_poll = _FIRST_COPY
-        """The number of updates at which `_poll_counters` next runs."""
-        self._is_copying = False  # a copy that has not arrived has the old counters
-        # An update moves by at most one step, so at first it is certainly within the table. With a
-        # unit it may leap.
-        self._updates_within_table = self._learning_rates.last_step - counters.curve_step + 1
-        if self._is_captured or self._unit is not None:
-            self._updates_within_table = 0
+        # The groups of fused optimizers show these.
+        self._learning_rates.fill(self._curve_step_row)
 
     def set_peaks(self, peaks: Sequence[float]) -> None:
         """Use different peaks from the next update on."""
@@ -182,7 +155,7 @@ class Clock:
         """Return the learning rate of each group at a step of the curve, computed on the host."""
         return self._learning_rates.at(step)
 
-    # An update, in the order of its calls. A captured graph must not contain the first two.
+    # An update, in the order of its calls. A captured graph must not contain the first one.
 
     def set_count(self, count: Any, rank: int, size: int) -> None:
         """Write what the next update consumes on this rank.
@@ -206,13 +179,9 @@ class Clock:
             count = self._default_count(rank, size)
         count = _check_count(count, self.count.device)
         if isinstance(count, Tensor):
-            # It is not read, so it is clamped, not rejected.
-            self._count_on_host = None
-            self.count.copy_(count).clamp_(0, MAX_COUNT)
-        elif count != self._count_on_host or size > 1:  # ranks replace it by the sum of theirs
-            self._count_on_host = None  # an interrupt may leave either count in the tensor
+            self.count.copy_(count).clamp_(0, MAX_COUNT)  # it is not read, so it is not rejected
+        else:
             self.count.fill_(count)
-            self._count_on_host = count
 
     def _default_count(self, rank: int, size: int) -> int:
         """Return this rank's part of the clock's `count`: of 11, four ranks take 3, 3, 3, 2."""
@@ -227,18 +196,9 @@ class Clock:
         has_one_more = rank < rest
         return part + has_one_more
 
-    def prepare(self) -> None:
-        """Prepare the next update; call `on_counters` with those of earlier ones, if due."""
-        if self._updates == self._next_poll and self.on_counters is not None:
-            self._poll_counters(self.on_counters)
-        self._updates += 1
-
     def fill_lrs(self) -> None:
         """Write the learning rates of this update into `lrs`."""
-        step = self._curve_step_row
-        if self._updates > self._updates_within_table:
-            step = step.clamp(max=self._learning_rates.last_step)
-        self._learning_rates.fill(step)
+        self._learning_rates.fill(self._curve_step_row)
 
     def count_update(self, skip: Tensor, loss: Tensor) -> Tensor:
         """Count an update as applied or skipped, and move along the curve.
@@ -270,21 +230,6 @@ class Clock:
         counters = self._counters.clone()  # before the step moves, for the same reason
         torch.div(self._consumed, unit, rounding_mode="floor", out=self._curve_step_row)
         return counters
-
-    def _poll_counters(self, on_counters: Callable[[Counters], None]) -> None:
-        """Start an asynchronous copy of the counters if due; pass on a copy that has arrived."""
-        if self._updates == self._next_copy:
-            self.host_counters.copy_(self._counters, non_blocking=True)
-            if self._copy_done is not None:
-                self._copy_done.record(torch.cuda.current_stream(self._counters.device))
-            self._is_copying = True
-            self._next_copy += min(self._next_copy, _INTERVAL)
-        self._next_poll = self._next_copy
-        if self._is_copying and self._copy_done is not None and not self._copy_done.query():
-            self._next_poll = self._updates + 1
-        elif self._is_copying:
-            self._is_copying = False
-            on_counters(_as_counters(self.host_counters))
 
 
 def _as_counters(tensor: Tensor) -> Counters:

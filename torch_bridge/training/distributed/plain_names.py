@@ -128,24 +128,6 @@ def load_plain_state(module: nn.Module, state: Any) -> None:
         module.load_state_dict(state)
 
 
-def count_writes(module: nn.Module) -> dict[int, Any] | None:
-    """Return how often each parameter and buffer has been written to, by its id.
-
-    If this is equal before and after a load, the load has changed none of them. None: torch does
-    not count the writes into a tensor that was created in inference mode.
-    """
-    writes: dict[int, Any] = {}
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if tensor.is_inference():
-            return None
-        writes[id(tensor)] = tensor._version
-        # Where a state lacks it, torch's BatchNorm writes the value that it has already.
-        is_batch_count = name.rpartition(".")[2] == "num_batches_tracked"
-        if is_batch_count and tensor.numel() == 1 and not tensor.is_meta:
-            writes[id(tensor)] = tensor.item()
-    return writes
-
-
 def _to_state_of(module: nn.Module, state: Mapping[str, Any]) -> Any:
     """Return a saved state under the names of a module, and sharded like the module."""
     current = module.state_dict()

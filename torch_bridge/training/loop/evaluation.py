@@ -115,7 +115,7 @@ def evaluate(
     sums: dict[str, _Sum] = {}
     with _evaluation_mode(model), torch.no_grad():
         for batch, is_counted in in_lockstep(batches, device):
-            losses, new_leaves = loss_call.run(batch, leaves)
+            losses, new_leaves, _ = loss_call.run(batch, leaves)
             if is_counted:  # else a filler, so that all ranks run the same collectives
                 leaves = new_leaves
                 _add(sums, losses)

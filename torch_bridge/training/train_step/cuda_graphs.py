@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,8 @@ from torch_bridge.training.distributed.parallelism import Parallelism
 from torch_bridge.training.train_step.status import Status
 
 _WARM_UPS = 3
-_MAX_GRAPHS = 8
-# Shapes whose warm-ups are counted: a number in the batch that always changes gives new ones.
-_MAX_SHAPES = 64
+# Further shapes run eagerly: a number in the batch that always changes gives new ones.
+_MAX_SHAPES = 8
 _PLAIN_TYPES = (int, float, bool, str, bytes, type(None))
 _NOTE = (
     "This error came while the update was captured in a CUDA graph. During capture loss_fn must "
@@ -109,33 +108,11 @@ class Guards:
         for group in all_groups(self._optimizers):
             for name, setting in group.items():
                 if name not in _NOT_COMPARED:
-                    values += name, _comparable(setting)
+                    values += name, setting
         values += map(Tensor.data_ptr, self._tensors)
         values += map(_requires_grad, self._tensors)
         values += map(_training, self._modules)
         return values
-
-
-def _comparable(value: Any) -> Any:
-    """Return a value whose comparison does not synchronize with the device."""
-    if isinstance(value, tuple | list):
-        return tuple(map(_comparable, cast("tuple[Any, ...]", value)))
-    if isinstance(value, Tensor):
-        return _Identity(value)
-    return value
-
-
-class _Identity:
-    """Equals an `_Identity` of the same object, and keeps it alive: an `id` could be reused."""
-
-    def __init__(self, item: object) -> None:
-        self._item = item
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self._item is other._item
-
-    def __hash__(self) -> int:
-        return id(self._item)
 
 
 class _FlatBatch(NamedTuple):
@@ -211,18 +188,13 @@ class GraphedUpdate:
         captured = self.captured.get(shape)
         if captured is not None:
             return _replay(captured, batches)
-        if self._is_full_for(shape):
+        if shape not in self._warm_ups and len(self._warm_ups) == _MAX_SHAPES:
             return self._update(micro_batches)
         if self._warm_ups.get(shape, 0) < _WARM_UPS:
             return self._warm_up(shape, micro_batches)
         captured = self._capture(batches)
         self.captured[shape] = captured
         return _replay(captured, batches)
-
-    def _is_full_for(self, shape: Any) -> bool:
-        if len(self.captured) == _MAX_GRAPHS:
-            return True
-        return shape not in self._warm_ups and len(self._warm_ups) == _MAX_SHAPES
 
     def _warm_up(self, shape: Any, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
         current = torch.cuda.current_stream(self._stream.device)
@@ -247,7 +219,7 @@ class GraphedUpdate:
             static: dict[int, Tensor] = {}
             for key, tensor in _unique_tensors(leaves).items():
                 static[key] = _empty_like(tensor)
-            inputs += map(_without_overlap, static.values())
+            inputs += map(_without_repeats, static.values())
             static_leaves = [static.get(id(leaf), leaf) for leaf in leaves]
             static_batches.append(pytree.tree_unflatten(static_leaves, structure))
         graph = torch.cuda.CUDAGraph()
@@ -288,7 +260,7 @@ def _replay(captured: _Captured, batches: Sequence[_FlatBatch]) -> tuple[Any, ..
     if captured.inputs:
         tensors: list[Tensor] = []
         for batch in batches:
-            tensors += map(_without_overlap, _unique_tensors(batch.leaves).values())
+            tensors += map(_without_repeats, _unique_tensors(batch.leaves).values())
         torch._foreach_copy_(captured.inputs, tensors)
     captured.graph.replay()
     return tuple(map(_clone_tensor, captured.outputs))
@@ -302,33 +274,26 @@ def _clone_tensor(output: Any) -> Any:
 
 def _check_leaf(leaf: Any, device: torch.device) -> None:
     """Reject a leaf whose first value a graph would keep, or whose gradients it would cut off."""
-    fault = _fault_of(leaf, device)
-    if fault:
-        raise ValueError(f"with cuda_graph=True, a batch contains {fault}")
-
-
-def _fault_of(leaf: Any, device: torch.device) -> str:
     if isinstance(leaf, _PLAIN_TYPES):
-        return ""
+        return
     if not isinstance(leaf, Tensor):
-        class_name = type(leaf).__name__
-        return (
-            f"a {class_name}, whose first value every replay would use: give tensors and plain "
-            "values"
+        fault = (
+            f"a {type(leaf).__name__}, whose first value every replay would use: give tensors and "
+            "plain values"
         )
-    if leaf.device != device:
-        return (
-            f"a tensor on {leaf.device}, whose first value every replay would use: put all "
-            f"tensors on {device}"
+    elif leaf.device != device:
+        fault = (
+            f"a tensor on {leaf.device}, whose first value every replay would use: put all tensors "
+            f"on {device}"
         )
-    if leaf.layout != torch.strided:
-        return f"a tensor of layout {leaf.layout}: give dense ones"
-    if leaf.grad_fn is not None:
-        return (
+    elif leaf.grad_fn is not None:
+        fault = (
             "a tensor that another model computed, which would get no gradients: detach the "
             "tensor, or make both models one"
         )
-    return ""
+    else:
+        return
+    raise ValueError(f"with cuda_graph=True, a batch contains {fault}")
 
 
 def _unique_tensors(leaves: Sequence[Any]) -> dict[int, Tensor]:
@@ -342,8 +307,7 @@ def _shape_of(leaves: Sequence[Any]) -> Iterator[Any]:
     numbers = {key: number for number, key in enumerate(_unique_tensors(leaves))}
     for leaf in leaves:
         if isinstance(leaf, Tensor):
-            flags = leaf.requires_grad, leaf.is_conj(), leaf.is_neg()
-            yield numbers[id(leaf)], leaf.shape, leaf.stride(), leaf.dtype, flags
+            yield numbers[id(leaf)], leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad
         else:
             yield type(leaf), leaf
 
@@ -353,41 +317,13 @@ def _empty_like(tensor: Tensor) -> Tensor:
     empty = torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
-    return _with_flags_of(tensor, empty).detach().requires_grad_(tensor.requires_grad)
+    return empty.requires_grad_(tensor.requires_grad)
 
 
-def _without_overlap(tensor: Tensor) -> Tensor:
-    """Return a view of the tensor's memory that has each element once, to copy from or to."""
-    # An expanded tensor has one element at several indices; a copy to such a view is undefined. So:
-    #
-    #     shape (2, 3), stride (0, 1): sizes (1, 3): the repeated dimension is read once
-    #     shape (2, 3), stride (4, 1): 1·2 < 4, so no elements meet: the view, without its gaps
-    #     shape (3, 2), stride (1, 1): elements may meet: the range of 2·1 + 1·1 + 1 = 4 elements
-    #
-    # The first call undoes the flags of conjugate and negated views: memory is copied, not values.
-    tensor = _with_flags_of(tensor, tensor.detach())
-    if tensor.is_contiguous() or not tensor.numel():
-        return tensor
-    strides = tensor.stride()
-    sizes = list(tensor.shape)
-    for dimension, stride in enumerate(strides):
-        if stride == 0:
-            sizes[dimension] = 1
-    last = 0
-    can_meet = False
-    for stride, size in sorted(zip(strides, sizes, strict=True)):
-        if size > 1 and stride <= last:
-            can_meet = True
-        last += (size - 1) * stride
-    if can_meet:
-        return tensor.as_strided((last + 1,), (1,))
-    return tensor.as_strided(sizes, strides)
-
-
-def _with_flags_of(like: Tensor, tensor: Tensor) -> Tensor:
-    """Return a view of `tensor`, with the conjugate and negative flags of `like` toggled."""
-    if like.is_conj():
-        tensor = tensor.conj()
-    if like.is_neg():
-        tensor = torch._neg_view(tensor)
-    return tensor
+def _without_repeats(tensor: Tensor) -> Tensor:
+    """Return a view that has the elements of an expanded tensor once, to copy from or to."""
+    view = tensor.detach()
+    for dimension, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[dimension] > 1:
+            view = view.narrow(dimension, 0, 1)
+    return view

@@ -93,7 +93,6 @@ class LossCall(Generic[_Loss]):
 
     Attributes:
         model, precision, carry, has_aux: The arguments.
-        aux: The aux output of each call, detached. The caller clears the list.
     """
 
     def __init__(
@@ -110,16 +109,10 @@ class LossCall(Generic[_Loss]):
         self.precision = precision
         self.carry = carry
         self.has_aux = has_aux
-        self.aux: list[Any] = []
         self._loss_fn: Any = loss_fn
-        self._parse_loss = parse
         self._parse = parse
-        if has_aux:
-            self._parse = self._parse_and_keep_aux
-        self._autocast = precision.autocast
-        self._is_plain = carry is None and precision.autocast is None
 
-    def run(self, batch: Any, leaves: list[Tensor]) -> tuple[_Loss, list[Tensor]]:
+    def run(self, batch: Any, leaves: list[Tensor]) -> tuple[_Loss, list[Tensor], Any]:
         """Call the loss function on a batch.
 
         Args:
@@ -127,7 +120,7 @@ class LossCall(Generic[_Loss]):
             leaves: The leaves of the carry that it gets; without a carry an empty list.
 
         Returns:
-            The loss, converted by `parse`; the leaves of the new carry.
+            The loss, converted by `parse`; the leaves of the new carry; the aux output, detached.
 
         Raises:
             TypeError, ValueError: The result is not what the arguments say, or `parse` rejects it.
@@ -135,31 +128,32 @@ class LossCall(Generic[_Loss]):
         # If the user's whole loop runs under autocast, torch caches cast weights until the loop
         # ends, so that later updates would use the weights of the first one.
         torch.clear_autocast_cache()
-        if self._is_plain:  # as in `_call`, without its call
-            return self._parse(self._loss_fn(self.model, batch)), leaves
-        if self._autocast is None:
-            return self._call(batch, leaves)
-        with self._autocast:
-            return self._call(batch, leaves)
+        arguments = [self.model, batch]
+        if self.carry is not None:
+            arguments.append(self.carry.tree(leaves))
+        if self.precision.autocast is None:
+            value = self._loss_fn(*arguments)
+        else:
+            with self.precision.autocast:
+                value = self._loss_fn(*arguments)
+        if self.carry is not None:
+            value, carry = _checked_pair(value, "with a carry it must return (loss, carry)")
+            leaves = self.carry.detached(carry)
+        aux = None
+        if self.has_aux:
+            value, aux = _checked_pair(value, "with has_aux=True it must return (loss, aux)")
+            aux = _detach_aux(aux)
+        return self._parse(value), leaves, aux
 
-    def _call(self, batch: Any, leaves: list[Tensor]) -> tuple[_Loss, list[Tensor]]:
-        if self.carry is None:
-            return self._parse(self._loss_fn(self.model, batch)), leaves
-        value = self._loss_fn(self.model, batch, self.carry.tree(leaves))
-        loss, carry = _checked_pair(value, "with a carry it must return (loss, carry)")
-        return self._parse(loss), self.carry.detached(carry)
 
-    def _parse_and_keep_aux(self, value: Any) -> _Loss:
-        value, aux = _checked_pair(value, "with has_aux=True it must return (loss, aux)")
-        for leaf in pytree.tree_leaves(aux):
-            if not isinstance(leaf, Tensor):
-                raise TypeError(
-                    f"loss_fn returned an aux that contains {describe(leaf)}; it must be a pytree "
-                    "of tensors"
-                )
-        loss = self._parse_loss(value)
-        self.aux.append(pytree.tree_map(Tensor.detach, aux))
-        return loss
+def _detach_aux(aux: Any) -> Any:
+    for leaf in pytree.tree_leaves(aux):
+        if not isinstance(leaf, Tensor):
+            raise TypeError(
+                f"loss_fn returned an aux that contains {describe(leaf)}; it must be a pytree of "
+                "tensors"
+            )
+    return pytree.tree_map(Tensor.detach, aux)
 
 
 def _checked_pair(value: Any, requirement: str) -> Sequence[Any]:

@@ -26,8 +26,7 @@ class LossNormalizer:
     Σ weight is known only at the end. So the backward passes run on sum/c, and at the end gradients
     and loss are multiplied by c/Σ weight. A single micro-batch on one rank takes its own weight as
     c and needs no multiplication. Otherwise c is 1, unless an fp16 gradient of a sum could
-    overflow: then c is the largest first weight of any rank, agreed on once, in the first update,
-    and saved with the state.
+    overflow: then c is the largest weight that any rank has for its first micro-batch.
 
     On several ranks the model's wrapper averages the gradients, which is right for means. For pairs
     the average is Σ gradient/(c·size), so the factor is c·size/Σ weight. A single all-reduce in
@@ -59,12 +58,28 @@ class LossNormalizer:
         self._device = parameters[0].device
         has_fp16 = any(parameter.dtype == torch.float16 for parameter in parameters)
         self._can_overflow = scale is not None or parallelism.may_send_fp16 or has_fp16
-        self._agreed_divisor = torch.ones((), dtype=torch.float32, device=self._device)
-        self.has_agreed = False
-        """True once the ranks have agreed on the divisor of sums, c."""
         self._has_checked_weight = False
 
-    def backward(self, loss: Loss, count: int) -> Tensor:
+    def choose_divisor(self, weight: Tensor | float | None, count: int) -> Tensor | float:
+        """Return the divisor of this update's sums, c; in fp16, the ranks agree on it.
+
+        Args:
+            weight: The weight of the first micro-batch; None for a mean.
+            count: The number of this rank's micro-batches.
+
+        Raises:
+            ValueError: The weight of the only micro-batch is zero, as a number on the host.
+        """
+        if weight is not None and count == 1 and self._size == 1:
+            return _nonzero_on_host(weight)
+        if not self._can_overflow or (weight is None and self._size == 1):
+            return 1.0
+        first = self._as_tensor(0.0 if weight is None else weight).float()
+        first = torch.nan_to_num(first, nan=0.0, posinf=0.0)
+        self._parallelism.all_reduce(first, ReduceOp.MAX)
+        return torch.where(first > 0, first, 1.0)
+
+    def backward(self, loss: Loss, count: int, divisor: Tensor | float) -> Tensor:
         """Run the backward pass of one of `count` micro-batches.
 
         Returns:
@@ -79,11 +94,11 @@ class LossNormalizer:
             raise ValueError(
                 f"loss_fn returned a loss on {term.device}; the parameters are on {self._device}"
             )
-        is_alone = count == 1 and self._size == 1
-        if self._can_overflow and not self.has_agreed and not is_alone:
-            self._agree_on_divisor(weight)
         if weight is not None:
-            term = self._divide_sum(term, weight, is_alone=is_alone)
+            if not self._has_checked_weight:
+                self._has_checked_weight = check_weight(weight)
+            if isinstance(divisor, Tensor) or divisor != 1:
+                term = term / divisor
         elif count > 1:
             term = term / count
         if not term.requires_grad:
@@ -102,16 +117,6 @@ class LossNormalizer:
             term = term.float()
         return term
 
-    def _divide_sum(self, total: Tensor, weight: Tensor | float, *, is_alone: bool) -> Tensor:
-        """Divide a sum by c, for a backward pass that cannot overflow."""
-        if not self._has_checked_weight:
-            self._has_checked_weight = check_weight(weight)
-        if is_alone:
-            return total / _nonzero_on_host(weight)
-        if self.has_agreed:
-            return total / self._agreed_divisor
-        return total
-
     def _check_may_lack_gradient(self, weight: Tensor | float | None) -> None:
         """Reject a loss without a gradient, except the sum of an empty micro-batch on one rank."""
         if weight is not None and self._size == 1:
@@ -125,7 +130,12 @@ class LossNormalizer:
         raise ValueError(f"the loss has no gradient with respect to any parameter{advice}")
 
     def normalize(
-        self, loss: Loss, count: int, gradients: list[Tensor], consumed: Tensor | None
+        self,
+        loss: Loss,
+        count: int,
+        divisor: Tensor | float,
+        gradients: list[Tensor],
+        consumed: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Normalize the gradients in place.
 
@@ -133,6 +143,7 @@ class LossNormalizer:
             loss: The sums, over this rank's micro-batches, of what `backward` returned and of the
                 weights.
             count: The number of these micro-batches.
+            divisor: The divisor of the sums.
             gradients: Their gradients.
             consumed: The samples or tokens in them, if the clock counts these; replaced in place by
                 the sum over all ranks.
@@ -144,13 +155,13 @@ class LossNormalizer:
             ValueError: The total weight is zero, as a number on the host.
         """
         if self._size > 1:
-            return self._normalize_over_ranks(loss, gradients, consumed)
+            return self._normalize_over_ranks(loss, divisor, gradients, consumed)
         total, weight = loss
         gradient_factor: Any = None
         if self._scale is not None:
             gradient_factor = self._scale.factor.reciprocal()
         if count > 1 and weight is not None:
-            loss_factor = self._divisor() / _nonzero_on_host(weight)
+            loss_factor = divisor / _nonzero_on_host(weight)
             total = total * loss_factor
             gradient_factor = _multiply(loss_factor, gradient_factor)
         if gradient_factor is not None:
@@ -158,7 +169,11 @@ class LossNormalizer:
         return total, total_norm(gradients, self._norm_dtype)
 
     def _normalize_over_ranks(
-        self, loss: Loss, gradients: list[Tensor], consumed: Tensor | None
+        self,
+        loss: Loss,
+        divisor: Tensor | float,
+        gradients: list[Tensor],
+        consumed: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         total, weight = loss
         is_pair = weight is not None
@@ -189,7 +204,7 @@ class LossNormalizer:
         if self._scale is not None:
             gradient_factor = self._scale.factor.reciprocal()
         if is_pair:
-            loss_factor = self._divisor() / weight_over_ranks
+            loss_factor = divisor / weight_over_ranks
             gradient_factor = _multiply(loss_factor * self._size, gradient_factor)
         if gradient_factor is not None:
             # With a float64 factor, torch would run one operator per gradient.
@@ -198,45 +213,10 @@ class LossNormalizer:
         loss_over_ranks = total_over_ranks * loss_factor
         return loss_over_ranks.to(total.dtype), norm_over_ranks.to(norm.dtype)
 
-    def _agree_on_divisor(self, weight: Tensor | float | None) -> None:
-        """Agree with all ranks on the divisor: the largest first weight, or 1 if all are zero."""
-        if weight is None:
-            if self._size == 1:
-                return
-            weight = 0.0
-        first = self._as_tensor(weight).float()
-        first = torch.nan_to_num(first, nan=0.0, posinf=0.0)
-        self._parallelism.all_reduce(first, ReduceOp.MAX)
-        self._agreed_divisor.copy_(torch.where(first > 0, first, 1.0))
-        self.has_agreed = True
-
-    def _divisor(self) -> Tensor | float:
-        """Return the divisor of sums, c."""
-        if self.has_agreed:
-            return self._agreed_divisor
-        return 1.0
-
     def _as_tensor(self, number: Tensor | float) -> Tensor:
         if isinstance(number, Tensor):
             return number
         return torch.full((), number, dtype=torch.float64, device=self._device)
-
-    def state_tensors(self) -> list[Tensor] | None:
-        """Return the loss scale, its counter, and the divisor if agreed on; or None."""
-        tensors: list[Tensor] = []
-        if self._scale is not None:
-            tensors += self._scale.tensors()
-        if self.has_agreed:
-            tensors.append(self._agreed_divisor)
-        return tensors or None
-
-    def write_state(self, state: Sequence[Tensor]) -> None:
-        if self._scale is not None:
-            self._scale.write_state(state[:2])
-            state = state[2:]
-        self.has_agreed = len(state) > 0
-        if self.has_agreed:
-            self._agreed_divisor.copy_(state[0])
 
 
 def _multiply(factor: Any, other: Any) -> Any:

@@ -1,7 +1,6 @@
 """Load the states of optimizers: the right parameters get them, in the saved dtypes."""
 
 import copy
-import inspect
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from itertools import chain, zip_longest
 from operator import methodcaller
@@ -28,16 +27,15 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
     """Load a state in its saved dtypes. The optimizer may keep tensors of it without a copy.
 
     Raises:
-        ValueError: The groups on both sides name their parameters, and the names differ; a moment
-            of a torch optimizer is missing, or has a dtype with which the next update would fail;
-            or that of a fused one does not have its parameter's shape.
+        ValueError: The groups on both sides name their parameters, and the names differ; or a
+            moment of a fused optimizer does not have its parameter's shape.
         Exception: Any error of the optimizer's `load_state_dict`.
     """
     inner: Optimizer = nested_optimizers(optimizer)[-1]
     is_standard = _is_standard(inner, state)
     if is_standard:
         _check_param_names(inner.param_groups, state["param_groups"])
-        _check_moments(inner, state)
+        _check_shapes_for_fused(inner, state)
     optimizer.load_state_dict(state)
     if is_standard:
         _restore_dtypes(inner, state)
@@ -66,7 +64,7 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
                     "must be a dictionary"
                 )
     _check_param_names(optimizer.param_groups, state["param_groups"])
-    _check_moments(optimizer, state)
+    _check_shapes_for_fused(optimizer, state)
 
 
 def _is_standard(optimizer: Optimizer, state: Any) -> bool:
@@ -165,113 +163,11 @@ def _copy_leaf(leaf: Any) -> Any:
     return copy.deepcopy(leaf)
 
 
-def _check_moments(optimizer: Optimizer, state: Any) -> None:
-    """Reject moments with which an update by one of torch's optimizers would fail.
-
-    Raises:
-        ValueError: See `load_optimizer`.
-    """
-    if is_of_torch(optimizer):
-        _check_owners(state)
-        _check_names_and_dtypes(optimizer, state)
-    if derives_from_torch(optimizer):
-        _check_shapes_for_fused(optimizer, state)
-
-
-def _check_owners(state: Any) -> None:
-    """Reject moments of parameters that no group has: torch would ignore them."""
-    numbers: set[Any] = set()
-    for group in state["param_groups"]:
-        numbers.update(group["params"])
-    for number in state["state"]:
-        if number not in numbers and str(number).isdecimal():
-            raise ValueError(
-                f"state_dict['optimizer'] has moments of parameter {number!r}, which no group has"
-            )
-
-
-def _check_names_and_dtypes(optimizer: Optimizer, state: Any) -> None:
-    for group, saved_group in zip(optimizer.param_groups, state["param_groups"], strict=True):
-        options = dict(saved_group)
-        options.update({name: group[name] for name in IMPLEMENTATION_OPTIONS if name in group})
-        faults: dict[Any, str] = {}
-        for parameter, number in zip(group["params"], saved_group["params"], strict=True):
-            saved = state["state"].get(number)
-            if not saved:  # the parameter has had no gradient yet
-                continue
-            # Most parameters differ in their shapes only.
-            dtypes = {name: getattr(value, "dtype", None) for name, value in saved.items()}
-            form = parameter.dtype, parameter.dim(), parameter.device, *dtypes.items()
-            if form not in faults:
-                faults[form] = _find_fault(optimizer, options, parameter, dtypes)
-            if faults[form]:
-                raise ValueError(
-                    f"state_dict['optimizer'] has {faults[form]} for parameter {number}: the next "
-                    f"update of {type(optimizer).__name__} would fail"
-                )
-
-
-def _find_fault(
-    optimizer: Optimizer, options: Mapping[str, Any], parameter: Tensor, dtypes: Mapping[str, Any]
-) -> str:
-    """Return what is wrong with the saved moments of a parameter, or "".
-
-    A stand-in for the parameter, of a single element, is updated twice: the first update shows
-    which moments the optimizer keeps, and the second one whether it can use the saved dtypes.
-
-    Args:
-        optimizer: One of torch's optimizers.
-        options: The options of its parameter group.
-        parameter: The parameter.
-        dtypes: The dtypes of the saved moments by their names; None for what is not a tensor.
-    """
-    shape = (1,) * parameter.dim()
-    element = torch.zeros(shape, dtype=parameter.dtype, device=parameter.device).requires_grad_()
-    element.grad = torch.zeros_like(element)
-    try:
-        stand_in = _optimizer_of(element, type(optimizer), options)
-        _update_without_hooks(stand_in)
-    except (RuntimeError, TypeError, ValueError):
-        return ""  # it makes no update from a dense gradient alone, as `LBFGS`
-    moments: dict[str, Any] = stand_in.state[element]
-    changes: list[str] = []
-    for name, moment in moments.items():
-        if name not in dtypes:
-            return f"no {name}"
-        saved_dtype = dtypes[name]
-        # Torch does not cast "step".
-        if name == STEP_COUNT or not isinstance(moment, Tensor) or moment.dtype == saved_dtype:
-            continue
-        changes.append(f"{name} in {saved_dtype} instead of {moment.dtype}")
-        moments[name] = None
-        if saved_dtype is not None:
-            moments[name] = moment.to(saved_dtype)
-    if changes:
-        try:
-            _update_without_hooks(stand_in)
-        except (AttributeError, RuntimeError, TypeError, ValueError):
-            return changes[0]
-    return ""
-
-
-def _optimizer_of(element: Tensor, optimizer_class: Any, options: Mapping[str, Any]) -> Optimizer:
-    """Return an optimizer of a single parameter, with these options."""
-    group = {**options, "params": [element]}
-    for name in ("lr", "initial_lr", "param_names"):
-        group.pop(name, None)
-    return optimizer_class([group])
-
-
-def _update_without_hooks(optimizer: Optimizer) -> None:
-    """Make an update, without the hooks that programs may have registered for all optimizers."""
-    step: Any = inspect.unwrap(type(optimizer).step)
-    with torch.no_grad():
-        step(optimizer)
-
-
 def _check_shapes_for_fused(optimizer: Optimizer, state: Any) -> None:
     # The fused CPU kernels compare no shapes: they would read and write beyond the end of a smaller
     # tensor.
+    if not derives_from_torch(optimizer):
+        return
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         if not group.get("fused") and not saved.get("fused"):
             continue

@@ -1,62 +1,139 @@
-"""The warnings about a `TrainStep` far past the end of its curves, or stuck at their start."""
+"""The warnings of a `TrainStep`: at its start, far past the end of its curves, or stuck at 0."""
+
+from collections.abc import Sequence
+
+from torch.optim import Optimizer
 
 from plateau_jax.arguments.curve_warning import warn
-from torch_bridge.advice.position_warnings import end_message, stuck_message
+from torch_bridge.advice.position_warnings import (
+    describe_updates,
+    end_message,
+    start_message,
+    stuck_message,
+)
+from torch_bridge.advice.value_advice import message_at_build
+from torch_bridge.groups.options import LEARNING_RATE
+from torch_bridge.optimizer_traits import updates_made
 from torch_bridge.training.device_clocks.device_clock import Clock, Counters
 
 _STUCK_UPDATES = 20
 """After this many updates at learning rate 0, a unit seems too large."""
 
 
+class StartWarning:
+    """Warns before the first update: the curve was not resumed, or it overwrites a value.
+
+    Not when the step is built: a state may be loaded after that, the optimizer's or the step's.
+
+    Args:
+        optimizers: The torch optimizers.
+        clock: Has the peaks, and what a step of the curve is.
+        is_known: True if the user said where on the curve the run starts.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], clock: Clock, *, is_known: bool) -> None:
+        self._optimizers = optimizers
+        self._clock = clock
+        self._is_known = is_known
+        self._value_message = self._describe_values()
+        self._read_updates_made()
+
+    def accept_values(self) -> None:
+        """Accept the learning rates of the groups: the program has set the peaks."""
+        self._value_message = ""
+
+    def _describe_values(self) -> str:
+        """Return the warning about learning rates that the first update will overwrite, or ""."""
+        clock = self._clock
+        if self._is_known and clock.start.curve_step == 0:
+            return ""  # the program says that the peak is meant, whatever a loaded optimizer has
+        first = 0
+        for optimizer in self._optimizers:
+            last = first + len(optimizer.param_groups)
+            message = message_at_build(
+                optimizer,
+                LEARNING_RATE,
+                clock.start.curve_step,
+                optimizer.param_groups,
+                clock.curves[first:last],
+                clock.peaks[first:last],
+            )
+            if message:
+                return message
+            first = last
+        return ""
+
+    def _read_updates_made(self) -> None:
+        self._groups = [optimizer.param_groups for optimizer in self._optimizers]
+        self._updates_made: list[int | None] = [0]
+        if not self._is_known:
+            self._updates_made += map(updates_made, self._optimizers)
+
+    def read_and_warn(self) -> None:
+        """Warn if a warning is due. May wait for the device."""
+        # A load replaces the lists of groups. What other steps have done with the optimizers since
+        # this one was built is not a resumed run.
+        for optimizer, groups in zip(self._optimizers, self._groups, strict=True):
+            if optimizer.param_groups is not groups:
+                self._read_updates_made()
+        made = self._updates_made
+        known = [number for number in made if number is not None]
+        if max(known) > 0:
+            self._warn_of_start(describe_updates(max(known)), str(max(known)))
+        elif len(known) < len(made):
+            self._warn_of_start("the optimizer has made updates", "n")
+        elif self._value_message:
+            warn(self._value_message)
+
+    def _warn_of_start(self, seen: str, number: str) -> None:
+        advice = "load the TrainStep's state, train_step.load_state_dict(state)"
+        if self._clock.checked.counts_are_known:
+            advice += f"; or build it with initial_updates={number}"
+        peaks = [f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks)]
+        advice += (
+            f"; or, if the curve is meant to start there with the peak {', '.join(peaks)}, build "
+            "it with initial_updates=0"
+        )
+        warn(start_message(seen, advice))
+
+
 class RunWarnings:
     """Warns once about training past the end, and once about a unit that is too large.
 
     Args:
-        clock: The clock on the device, whose counters are checked when they reach the host.
+        clock: The clock on the device, whose counters are checked whenever the host reads them.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._start = clock.start
         self._has_warned_of_end = False
         self._has_warned_of_unit = False
 
     def check(self, counters: Counters) -> None:
         """Warn if a warning is due."""
         clock = self._clock
-        if clock.start is not self._start:
-            self._start = clock.start
-            # A saved run has warned if it was past the end.
-            self._has_warned_of_end = bool(self._end_message(clock.start))
         if not any(clock.peaks):
             return
-        if not self._has_warned_of_end:
-            self._warn_if_past_end(counters)
         unit = clock.checked.unit
+        if not self._has_warned_of_end:
+            message = end_message(
+                clock.curves, unit, counters.curve_step, counters.applied, builder="TrainStep"
+            )
+            if message:
+                self._has_warned_of_end = True
+                warn(message)
         if not self._has_warned_of_unit and unit is not None:
             self._warn_if_stuck(counters, unit)
 
-    def _warn_if_past_end(self, counters: Counters) -> None:
-        message = self._end_message(counters)
-        if message:
-            self._has_warned_of_end = True
-            warn(message)
-
     def _warn_if_stuck(self, counters: Counters, unit: int) -> None:
+        start = self._clock.start
         curve_step = counters.curve_step
-        updates = counters.applied - self._start.applied
-        has_moved = curve_step != self._start.curve_step
+        updates = counters.applied - start.applied
+        has_moved = curve_step != start.curve_step
         if has_moved or updates < _STUCK_UPDATES or any(self._clock.lrs_at(curve_step)):
             return
         if curve_step >= max(curve.total_steps for curve in self._clock.curves):
             return
         self._has_warned_of_unit = True
-        consumed = counters.consumed - self._start.consumed
+        consumed = counters.consumed - start.consumed
         warn(f"after {updates} updates {stuck_message(curve_step, unit, consumed)}")
-
-    def _end_message(self, counters: Counters) -> str:
-        clock = self._clock
-        unit = clock.checked.unit
-        return end_message(
-            clock.curves, unit, counters.curve_step, counters.applied, builder="TrainStep"
-        )

@@ -31,12 +31,10 @@ class Status:
         if is_distributed:
             self._interrupted = _RESTART
         self._problem = ""
-        """The message while anything is incomplete, else "". A single attribute: an interrupt
-        between two assignments could leave two that disagree."""
-        self._problem_before_load = ""
+        """The message while anything is incomplete, else ""."""
 
     def check(self) -> None:
-        """Check that the step may make an update, or save its state.
+        """Check that nothing is incomplete.
 
         Raises:
             RuntimeError: An update or a load was interrupted; the message says how to resume.
@@ -79,20 +77,7 @@ class Status:
 
     @contextmanager
     def loading(self) -> Generator[None]:
-        """Context for writing a state; success clears any earlier problem."""
-        self._problem_before_load = self._problem
+        """Context for writing a state, or a part of it; success clears any earlier problem."""
         self._problem = _LOAD
         yield
         self._problem = ""
-
-    def reject_load(self) -> None:
-        """End a load that has written nothing: the step is as it was before."""
-        self._problem = self._problem_before_load
-
-    @contextmanager
-    def writing_peaks(self) -> Generator[None]:
-        """Write new peaks, which do not complete an interrupted update or load."""
-        before = self._problem
-        self._problem = before or self._interrupted
-        yield
-        self._problem = before

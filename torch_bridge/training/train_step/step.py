@@ -20,7 +20,7 @@ from torch_bridge.optimizer_traits import check_shardable
 from torch_bridge.training.device_clocks.device_clock import Clock
 from torch_bridge.training.distributed.distribution import parallelism_of
 from torch_bridge.training.distributed.parallelism import Sharded
-from torch_bridge.training.distributed.plain_names import count_writes, load_plain_state
+from torch_bridge.training.distributed.plain_names import load_plain_state
 from torch_bridge.training.train_step.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.train_step.gradients import check_max_norm
 from torch_bridge.training.train_step.loss import LossFunction, check_loss_fn, parse_loss
@@ -38,8 +38,7 @@ from torch_bridge.training.train_step.optimizers import (
 )
 from torch_bridge.training.train_step.precision import Precision, PrecisionName
 from torch_bridge.training.train_step.result import StepResult, read_and_raise_if_nonfinite
-from torch_bridge.training.train_step.run_warnings import RunWarnings
-from torch_bridge.training.train_step.start_check import StartCheck
+from torch_bridge.training.train_step.run_warnings import RunWarnings, StartWarning
 from torch_bridge.training.train_step.status import Status
 from torch_bridge.training.train_step.step_state import StepState, TrainStepState, copy_to_host
 from torch_bridge.training.train_step.steppers import OptimizerSteppers
@@ -131,12 +130,13 @@ class TrainStep:
         CurveWarning: When you build it, if there are several ranks but the model is not wrapped, so
             that each rank trains alone; `distribute(model, None)` marks this as intended. In the
             first update, if the optimizer has made updates, but the curve starts at 0, or if the
-            `lr` of a group is neither its `initial_lr` nor what a curve wrote last. Later, once
-            each, if:
+            `lr` of a group is neither its `initial_lr` nor what a curve wrote last. When you save
+            or print it, once each, if:
 
             - training continues far past the end of the curve;
-            - the unit is so large that the curve stays at 0;
-            - a weight in host memory is not a whole number.
+            - the unit is so large that the curve stays at 0.
+
+            In an update, once, if a weight in host memory is not a whole number.
     """
 
     # Tensors made under torch.inference_mode() could not be written to outside of it.
@@ -216,20 +216,19 @@ class TrainStep:
             device,
             checked_clock,
             initial_updates=updates_before,
-            is_captured=cuda_graph,
             is_compiled=compile,
         )
-        self._normalizer = LossNormalizer(parameters, self._precision.scale, parallelism)
-        self._start_check = StartCheck(
-            optimizers, self._clock, is_known=initial_updates is not None, advise=advise
-        )
+        self._start_warning: StartWarning | None = None
+        """None after the first update or load."""
         if advise:
+            self._start_warning = StartWarning(
+                optimizers, self._clock, is_known=initial_updates is not None
+            )
             self._clock.on_counters = RunWarnings(self._clock).check
         self._steppers = OptimizerSteppers(
             optimizers,
             nested,
             self._clock,
-            self._start_check,
             self._status,
             cuda_graph=cuda_graph,
         )
@@ -238,7 +237,6 @@ class TrainStep:
             optimizers,
             clock=self._clock,
             precision=self._precision,
-            normalizer=self._normalizer,
             carry=self._carry,
             device=device,
         )
@@ -257,7 +255,7 @@ class TrainStep:
             parameters,
             parallelism=parallelism,
             clock=self._clock,
-            normalizer=self._normalizer,
+            normalizer=LossNormalizer(parameters, self._precision.scale, parallelism),
             steppers=self._steppers,
             status=self._status,
             max_norm=max_norm,
@@ -325,9 +323,10 @@ class TrainStep:
         if count is not None or self._clock.count is not None:
             self._clock.set_count(count, self._rank, self._size)
         self._steppers.prepare()
-        if self._start_check.is_due:
-            self._start_check.check()
-        self._clock.prepare()
+        if self._start_warning is not None:
+            start_warning = self._start_warning
+            self._start_warning = None
+            start_warning.read_and_warn()
 
         micro_batches = batch, *more_micro_batches
         try:
@@ -369,14 +368,18 @@ class TrainStep:
             TypeError: `peak` is neither a number nor a sequence of numbers.
             ValueError: A peak is negative, not finite, or positive and below 2⁻¹²⁶; or the number
                 of peaks differs from the number of groups. Nothing was changed.
+            RuntimeError: An earlier update or load was interrupted.
         """
         peaks = bases_per_group("peak", peak, len(self._clock.peaks))
+        self._status.check()
         self._steppers.prepare()
-        with self._status.writing_peaks():
-            self._state.is_peak_set = True
-            self._clock.set_peaks(peaks)
-            self._start_check.accept_values()
-            self._steppers.attach()
+        self._status.begin_writing()
+        self._state.is_peak_set = True
+        self._clock.set_peaks(peaks)
+        if self._start_warning is not None:
+            self._start_warning.accept_values()
+        self._steppers.attach()
+        self._status.complete()
 
     def state_dict(self) -> TrainStepState:
         """Return a snapshot in host memory, which later updates do not change.
@@ -403,8 +406,8 @@ class TrainStep:
 
         The run continues with the saved peaks and the saved settings of the optimizers, except for
         settings that only choose an implementation (`fused`, `foreach`, `capturable`,
-        `differentiable`). If a state is rejected before anything was written, nothing has changed.
-        After any later error, the `TrainStep` makes no update until a state is loaded.
+        `differentiable`). After a ValueError of the kinds below, nothing has changed. After any
+        other error, the `TrainStep` makes no update until a state is loaded.
 
         Args:
             state_dict: The state that `state_dict` returned. If the parameters are sharded, the
@@ -422,7 +425,7 @@ class TrainStep:
                 - It belongs to a different curve or clock (unless `strict` is False), optimizer,
                   precision or carry, or to a model of different shapes or dtypes.
                 - The optimizer's parameters are different ones, in a different order or in
-                  different groups; or a moment is missing or has a wrong dtype.
+                  different groups.
                 - A scheduler is attached to the optimizer.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises,
                 such as torch's RuntimeError for missing keys.
@@ -436,25 +439,13 @@ class TrainStep:
             warn(message)
 
         with self._status.loading():
-            self._load_model(checked.saved["model"])
+            load_plain_state(self._module, checked.saved["model"])
             self._state.restore(checked)
-            self._start_check.set_known()
+            self._start_warning = None
             self._steppers.attach()
-            self._steppers.fill_lr_tensors(checked.position.step)
+            self._steppers.write_host_lrs(checked.position.step)
             if self._graphs is not None:
                 self._graphs.drop()
-
-    def _load_model(self, state: Any) -> None:
-        """Load the model. If torch rejects its state and writes nothing, updates may continue."""
-        writes = count_writes(self._module)
-        try:
-            load_plain_state(self._module, state)
-        except Exception:
-            is_unwritten = writes is not None and writes == count_writes(self._module)
-            has_extra_state = any("_extra_state" in str(name) for name in state)
-            if is_unwritten and not has_extra_state:
-                self._status.reject_load()
-            raise
 
     def __repr__(self) -> str:
         """Return the curve. Reads nothing from the device, since debuggers call this."""

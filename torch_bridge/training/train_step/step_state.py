@@ -3,7 +3,6 @@
 The checks are those that torch's own `load_state_dict` does not make.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, cast
 
@@ -34,7 +33,6 @@ from torch_bridge.training.random_states import (
     set_states_of_device,
 )
 from torch_bridge.training.train_step.loss_call import Carry
-from torch_bridge.training.train_step.loss_normalizer import LossNormalizer
 from torch_bridge.training.train_step.optimizer_states import (
     check_optimizer_state,
     check_same_parameters,
@@ -88,8 +86,8 @@ class TrainStepState(TypedDict):
     hold: list[dict[str, int | float]]
     """The states of the rules that may hold the curve."""
     loss_scale: Sequence[Tensor] | None
-    """With `precision="fp16"` the loss scale, a float32 scalar, and its growth counter; then the
-    divisor of sums, if the ranks have agreed on one. None if there is neither."""
+    """With `precision="fp16"` the loss scale, a float32 scalar, and its growth counter; else
+    None."""
     carry: list[Tensor] | None
     """The leaves of the recurrent state, with its shapes and dtypes; None if there is none."""
     random: dict[str, Tensor]
@@ -141,7 +139,6 @@ class StepState:
         *,
         clock: Clock,
         precision: Precision,
-        normalizer: LossNormalizer,
         carry: Carry | None,
         device: torch.device,
     ) -> None:
@@ -149,7 +146,6 @@ class StepState:
         self._optimizers = optimizers
         self._clock = clock
         self._precision = precision
-        self._normalizer = normalizer
         self._carry = carry
         self._device = device
         self.is_peak_set = False
@@ -163,6 +159,7 @@ class StepState:
         types = [type(optimizer).__name__ for optimizer in self._optimizers]
         groups = [group["params"] for group in all_groups(self._optimizers)]
         carry = None if self._carry is None else self._carry.buffers
+        scale = self._precision.scale
         state = TRAIN_STEP.write(
             model=plain_state(self._module),
             optimizer=_one_or_list(states),
@@ -174,7 +171,7 @@ class StepState:
             **dump_position(clock.checked, clock.position_of(counters)),
             skipped=counters.skipped,
             peak_was_set=self.is_peak_set,
-            loss_scale=self._normalizer.state_tensors(),
+            loss_scale=None if scale is None else scale.tensors(),
             carry=carry,
             random=get_states_of_device(self._device),
         )
@@ -231,7 +228,8 @@ class StepState:
             load_optimizer(optimizer, copied)
         self._clock.write_state(checked.position, checked.peaks, saved["skipped"])
         self.is_peak_set = bool(saved["peak_was_set"])
-        self._normalizer.write_state(saved["loss_scale"] or ())
+        if self._precision.scale is not None:
+            self._precision.scale.write_state(saved["loss_scale"] or ())
         if self._carry is not None:
             self._carry.write(saved["carry"] or ())
         set_states_of_device(saved["random"], self._device)
@@ -314,7 +312,6 @@ def _check_saved_state(current: TrainStepState, saved: Any, device: torch.device
     _check_equal(
         "a different carry", _describe_carry(current["carry"]), _describe_carry(saved["carry"])
     )
-    _check_loss_scale(saved["loss_scale"] or (), current["precision"])
 
 
 def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:
@@ -370,21 +367,3 @@ def _check_equal(source: str, current: dict[Any, str], saved: dict[Any, str]) ->
             differences.append(f"{name}: {in_state} in the state, {here} here")
     if differences:
         raise ValueError(f"state_dict was saved with {source}: " + "; ".join(differences[:5]))
-
-
-def _check_loss_scale(state: Sequence[Tensor], precision: str) -> None:
-    """Reject a scale or a divisor of sums with which every update would be skipped."""
-    factors = list(state)
-    has_right_length = len(state) <= 1
-    if precision == "fp16":
-        factors = [*state[:1], *state[2:]]  # without the counter of good updates
-        has_right_length = len(state) in (2, 3)
-    is_possible = has_right_length and all(map(_is_scalar, state))
-    if not is_possible or not all(0 < factor < math.inf for factor in factors):
-        raise ValueError(
-            f"state_dict has loss_scale = {state}, with which every update would be skipped"
-        )
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.numel() == 1

@@ -6,10 +6,9 @@ knowing whether it takes effect, and nothing waits. All other optimizers count t
 host, before any kernel runs. The device cannot undo that, so the host must read the decision first,
 which synchronizes once per update.
 
-A group whose `lr` was a tensor when the step was built gets a copy of it, since other optimizers
-may have the same tensor. Every update fills this copy: an optimizer that compiles its step reads it
-there, and may reject a number. In other groups the fused kernels read the clock's memory, and the
-host writes floats.
+The fused kernels read the clock's memory, which takes the place of the groups' `lr`. In other
+groups the host writes floats; but if a group's `lr` was a tensor when the step was built, every
+update fills a copy of it, since an optimizer that compiles its step may reject a number.
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,6 @@ from torch_bridge.optimizer_traits import SKIP_ATTRIBUTES, skip_attribute
 from torch_bridge.training.device_clocks.device_clock import Clock
 from torch_bridge.training.train_step import fused_sgd
 from torch_bridge.training.train_step.optimizers import check_no_scheduler
-from torch_bridge.training.train_step.start_check import StartCheck
 from torch_bridge.training.train_step.status import Status
 
 
@@ -50,8 +48,8 @@ class _Attached(NamedTuple):
     """The tensors in the groups' `lr`; None if the host writes a float."""
     clock_groups: slice
     """The positions of its groups among those of the clock."""
-    momentum: fused_sgd.Momentum | None
-    """For fused SGD, creates missing momentum; else None."""
+    is_fused_sgd: bool
+    """True if missing momentum must be created before an update."""
 
     @property
     def is_on_device(self) -> bool:
@@ -65,7 +63,6 @@ class OptimizerSteppers:
         optimizers: The torch optimizers; the clock has their groups in this order.
         nested: The same optimizers, and the trainers' wrappers around them.
         clock: Computes the learning rates.
-        start_check: Reads how many updates the optimizers have made.
         status: Knows when the optimizers begin to move weights.
         cuda_graph: True if the update is captured in CUDA graphs.
     """
@@ -75,7 +72,6 @@ class OptimizerSteppers:
         optimizers: Sequence[Optimizer],
         nested: Sequence[Any],
         clock: Clock,
-        start_check: StartCheck,
         status: Status,
         *,
         cuda_graph: bool,
@@ -83,13 +79,12 @@ class OptimizerSteppers:
         self._optimizers = optimizers
         self._nested = nested
         self._clock = clock
-        self._start_check = start_check
         self._status = status
         self._cuda_graph = cuda_graph
         self._parameter_ids = self._current_parameter_ids()
         self._lr_tensors: list[Tensor | None] = []
-        """A copy of the tensor that each group had as `lr` when the step was built; None for a
-        number."""
+        """A copy of the tensor that each group had as `lr` when the step was built, since other
+        groups may have the same one; None for a number."""
         for group in all_groups(optimizers):
             lr = group["lr"]
             self._lr_tensors.append(lr.detach().clone() if isinstance(lr, Tensor) else None)
@@ -112,7 +107,8 @@ class OptimizerSteppers:
         for optimizer in self._optimizers:
             fused_sgd.check(optimizer)
         if self._cuda_graph:
-            self._check_capturable()
+            for optimizer in self._optimizers:
+                check_capturable(optimizer)
 
     def attach(self) -> None:
         """Decide if the device or the host steps each optimizer; write peaks and learning rates.
@@ -121,15 +117,6 @@ class OptimizerSteppers:
             ValueError: As `check`.
         """
         self.check()
-        self._restore_lr_tensors()
-        if self._start_check.needs_counts:  # reading them may wait for the device
-            self._start_check.read_updates_made()
-        step_attributes: list[tuple[dict[str, Any], Any]] = []
-        for optimizer in self._nested:
-            attributes: dict[str, Any] = optimizer.__dict__
-            step_attributes.append((attributes, attributes.get("step")))
-        self._device_lrs: list[tuple[Tensor, Tensor]] = []
-        """The groups' tensors that the fused kernels read, each with the clock's that fills it."""
         attached: list[_Attached] = []
         first = 0
         for optimizer in self._optimizers:
@@ -137,21 +124,12 @@ class OptimizerSteppers:
             attached.append(self._attach_optimizer(optimizer, slice(first, last)))
             first = last
         self._any_on_host = not all(item.is_on_device for item in attached)
-        self._write_peaks()
-        for item in attached:
-            if item.is_on_device:
-                written_values(item.optimizer)[LEARNING_RATE.base_key] = list(item.lrs)
-        # Last, and the attributes after the list: `prepare` compares both with the optimizers, so
-        # that the next update attaches again after an interrupt anywhere before.
+        for group, peak in zip(all_groups(self._optimizers), self._clock.peaks, strict=True):
+            group["initial_lr"] = peak  # as a torch scheduler does
+        # Last: `prepare` compares it with the optimizers, so that the next update attaches again
+        # after an interrupt anywhere before.
         self._attached = attached
-        self._step_attributes = step_attributes
         self.prepare()
-
-    def _restore_lr_tensors(self) -> None:
-        """Write the tensors into the groups that had one, also after a load."""
-        for group, lr in zip(all_groups(self._optimizers), self._lr_tensors, strict=True):
-            if lr is not None:
-                group["lr"] = lr
 
     def _attach_optimizer(self, optimizer: Optimizer, clock_groups: slice) -> _Attached:
         groups = optimizer.param_groups
@@ -162,7 +140,8 @@ class OptimizerSteppers:
         attribute = skip_attribute(optimizer)
         lrs: Sequence[Tensor | None] = self._lr_tensors[clock_groups]
         if attribute is not None:
-            lrs = self._attach_device_lrs(clock_groups)
+            lrs = self._clock.group_lrs[clock_groups]
+            written_values(optimizer)[LEARNING_RATE.base_key] = list(lrs)
         return _Attached(
             optimizer,
             groups,
@@ -170,30 +149,8 @@ class OptimizerSteppers:
             attribute,
             lrs,
             clock_groups,
-            momentum=fused_sgd.momentum_of(optimizer),
+            is_fused_sgd=fused_sgd.is_fused_sgd(optimizer),
         )
-
-    def _attach_device_lrs(self, clock_groups: slice) -> list[Tensor]:
-        """Return the tensors that fused kernels read: those of the groups, or else the clock's."""
-        lrs: list[Tensor] = []
-        tensors = self._lr_tensors[clock_groups]
-        for lr, clock_lr in zip(tensors, self._clock.group_lrs[clock_groups], strict=True):
-            if lr is None:
-                lrs.append(clock_lr)
-                continue
-            # On a GPU these kernels read float32, and filling a tensor in host memory would wait
-            # for the device. So the tensor itself moves, as parameters do in `Module.to`.
-            is_wrong_dtype = lr.dtype != clock_lr.dtype and not clock_lr.is_cpu
-            if lr.device != clock_lr.device or is_wrong_dtype:
-                lr.data = lr.data.to(clock_lr)
-            self._device_lrs.append((lr, clock_lr))
-            lrs.append(lr)
-        return lrs
-
-    def _write_peaks(self) -> None:
-        """Write the peaks as the groups' `initial_lr`, as a torch scheduler does."""
-        for group, peak in zip(all_groups(self._optimizers), self._clock.peaks, strict=True):
-            group["initial_lr"] = peak
 
     def prepare(self) -> None:
         """Prepare the next update: attach again if the user or a load has changed the groups.
@@ -218,18 +175,10 @@ class OptimizerSteppers:
                     return self.attach()
                 if lr is not None:
                     group["lr"] = lr
-            if attached.momentum is not None:
-                attached.momentum.create_undampened()
-        for attributes, step in self._step_attributes:
-            if attributes.get("step") is not step:
-                return self.attach()
-        if self._cuda_graph:
-            self._check_capturable()
+            if attached.is_fused_sgd:
+                fused_sgd.create_momentum(attached.optimizer)
+        check_no_scheduler(self._nested)
         return None
-
-    def _check_capturable(self) -> None:
-        for optimizer in self._optimizers:
-            check_capturable(optimizer)
 
     def _current_parameter_ids(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
@@ -237,8 +186,6 @@ class OptimizerSteppers:
     def step(self, skip: Tensor, skip_number: Tensor) -> None:
         """Step all optimizers unless `skip`, a bool scalar; `skip_number` has it in float32."""
         is_skipped = False
-        for lr, clock_lr in self._device_lrs:
-            lr.copy_(clock_lr)
         if self._any_on_host:
             # The only time that an update waits for the device. An interrupt during this wait, such
             # as Ctrl-C, changes nothing, so it comes before `begin_writing`: the step stays usable.
@@ -248,7 +195,7 @@ class OptimizerSteppers:
             is_skipped = number < 0
             if is_skipped:
                 number = ~number
-            self._write_host_lrs(number)
+            self.write_host_lrs(number)
         # Before the first optimizer moves a weight, and before a skipped update is counted.
         self._status.begin_writing()
         if is_skipped:
@@ -257,8 +204,6 @@ class OptimizerSteppers:
             optimizer = attached.optimizer
             attribute = attached.skip_attribute
             if attribute is None:
-                if attached.momentum is not None:
-                    attached.momentum.complete_dampened()
                 optimizer.step()
                 continue
             try:
@@ -268,15 +213,7 @@ class OptimizerSteppers:
                 # A leftover attribute would affect the user's later calls of `optimizer.step`.
                 vars(optimizer).pop(attribute, None)
 
-    def fill_lr_tensors(self, curve_step: int) -> None:
-        """Fill the tensors of the groups with the learning rates at a step of the curve."""
-        lrs = self._clock.lrs_at(curve_step)
-        for attached in self._attached:
-            for tensor, lr in zip(attached.lrs, lrs[attached.clock_groups], strict=True):
-                if tensor is not None:
-                    tensor.fill_(lr)
-
-    def _write_host_lrs(self, curve_step: int) -> None:
+    def write_host_lrs(self, curve_step: int) -> None:
         """Write the learning rates into the groups of the optimizers that the host steps."""
         lrs = self._clock.lrs_at(curve_step)
         for attached in self._attached:
@@ -304,7 +241,7 @@ def check_capturable(optimizer: Optimizer) -> None:
         fused = [group.get("fused") for group in groups]
         raise ValueError(
             f"cuda_graph=True needs {names} with fused=True; the optimizer is {class_name} with "
-            f"fused={fused}, and SGD must have no dampening"
+            f"fused={fused}"
         )
     if not all(group.get("capturable", True) for group in groups):
         raise ValueError(

@@ -1,7 +1,8 @@
 """One update on the device: forward, backward, unscale, clip, decide, step, count."""
 
 from collections.abc import Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -14,6 +15,19 @@ from torch_bridge.training.train_step.loss_call import LossCall
 from torch_bridge.training.train_step.loss_normalizer import LossNormalizer
 from torch_bridge.training.train_step.status import Status
 from torch_bridge.training.train_step.steppers import OptimizerSteppers
+
+
+class _Passes(NamedTuple):
+    """The results of the forward and backward passes of all micro-batches."""
+
+    sums: Loss
+    """The sums of losses and weights."""
+    divisor: Tensor | float
+    """The divisor of the losses that are sums."""
+    carry: list[Tensor]
+    """The leaves of the last carry."""
+    aux: list[Any]
+    """The aux output of each micro-batch."""
 
 
 class Update:
@@ -34,12 +48,9 @@ class Update:
         self._loss_call = loss_call
         self._carry = loss_call.carry
         self._scale = loss_call.precision.scale
-        self._aux = loss_call.aux
         self._optimized = parameters
         self._all_parameters = list(loss_call.model.parameters())
-        self._parallelism: Parallelism | None = None
-        if parallelism.is_distributed:
-            self._parallelism = parallelism
+        self._parallelism = parallelism
         self._clock = clock
         self._normalizer = normalizer
         self._steppers = steppers
@@ -57,33 +68,20 @@ class Update:
             structure of the micro-batches' aux outputs and their tensors, flat, so that a CUDA
             graph can copy them.
         """
-        had_agreed = self._normalizer.has_agreed
-        self._aux.clear()  # an update interrupted after its count may have left some
+        self._clear_gradients()
+        try:
+            outputs = self._run(micro_batches)
+            self._status.complete()
+            return outputs
+        finally:
+            self._clear_gradients()
+
+    def _clear_gradients(self) -> None:
         for parameter in self._all_parameters:
             parameter.grad = None
-        try:
-            loss, norm, counters = self._run(micro_batches)
-            self._status.complete()
-        except BaseException:
-            self._normalizer.has_agreed = had_agreed  # discard a divisor agreed on in this update
-            self._aux.clear()
-            raise
-        finally:
-            for parameter in self._all_parameters:
-                parameter.grad = None
-        outputs = loss, norm, self._clock.lrs.clone(), counters
-        if not self._loss_call.has_aux:
-            return outputs
-        leaves, structure = pytree.tree_flatten(tuple(self._aux))
-        self._aux.clear()
-        return *outputs, structure, *leaves
 
-    def _run(self, micro_batches: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
-        """Run an update; return its loss, its norm and the counters."""
-        # A call of a Python function between torch's operators takes most of a microsecond, since
-        # the caches are full of torch's code by then. So the smallest pieces are inlined, here and
-        # in what this calls.
-        (total, weight), carry = self._forward_and_backward(micro_batches)
+    def _run(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
+        passes = self._forward_and_backward(micro_batches)
         gradients = gradients_of(self._optimized)
         if not gradients:
             raise ValueError(
@@ -91,7 +89,7 @@ class Update:
             )
 
         loss, norm = self._normalizer.normalize(
-            (total, weight), len(micro_batches), gradients, self._clock.count
+            passes.sums, len(micro_batches), passes.divisor, gradients, self._clock.count
         )
         if self._max_norm is not None:
             clip(gradients, norm, self._max_norm)
@@ -102,7 +100,7 @@ class Update:
         next_carry: list[Tensor] = []
         if self._carry is not None:
             # Before the optimizer's step: a leaf may be a view of a parameter that it moves.
-            next_carry = self._carry.select_if_skipped(carry, skip)
+            next_carry = self._carry.select_if_skipped(passes.carry, skip)
         self._clock.fill_lrs()
         self._steppers.step(skip, found_inf)
 
@@ -111,50 +109,43 @@ class Update:
             self._scale.update(found_inf, loss)
         if self._carry is not None:
             self._carry.write(next_carry)
-        return loss, norm, counters
+        outputs = loss, norm, self._clock.lrs.clone(), counters
+        if not self._loss_call.has_aux:
+            return outputs
+        leaves, structure = pytree.tree_flatten(tuple(passes.aux))
+        return *outputs, structure, *leaves
 
-    def _forward_and_backward(self, micro_batches: Sequence[Any]) -> tuple[Loss, list[Tensor]]:
-        """Run all micro-batches; return the sums of losses and weights, and the last carry."""
+    def _forward_and_backward(self, micro_batches: Sequence[Any]) -> _Passes:
         carry: list[Tensor] = []
         if self._carry is not None:
             # Clones: loss_fn may change them in place, and the update may turn out to be skipped.
             carry = [buffer.clone() for buffer in self._carry.buffers]
         count = len(micro_batches)
-        sums: Any = None
+        sums: Loss | None = None
+        divisor: Tensor | float = 1.0
+        aux: list[Any] = []
         for number, batch in enumerate(micro_batches, 1):
-            # None if there is nothing to average: a null context would cost three calls.
-            context = None
-            if self._parallelism is not None:
-                context = self._parallelism.micro_batch_context(is_last=number == count)
-            if context is None:
-                loss, carry = self._loss_call.run(batch, carry)
-                total = self._normalizer.backward(loss, count)
-            else:
-                with context:
-                    loss, carry = self._loss_call.run(batch, carry)
-                    total = self._normalizer.backward(loss, count)
-            loss = total, loss[1]
+            context = self._parallelism.micro_batch_context(is_last=number == count)
+            with context or nullcontext():
+                (term, weight), carry, aux_of_batch = self._loss_call.run(batch, carry)
+                if number == 1:
+                    divisor = self._normalizer.choose_divisor(weight, count)
+                total = self._normalizer.backward((term, weight), count, divisor)
+            aux.append(aux_of_batch)
             if count == 1:
-                return loss, carry
-            if sums is None:
-                sums = _copy_loss(loss)
-                continue
-            sums = _add_losses(sums, loss)
-        return sums, carry
+                return _Passes((total, weight), divisor, carry, aux)
+            sums = _add_losses(sums, (total, weight))
+        assert sums is not None  # there is at least one micro-batch
+        return _Passes(sums, divisor, carry, aux)
 
 
-def _copy_loss(loss: Loss) -> Loss:
-    """Copy the first loss of several: loss_fn may write its next results into the same tensors."""
-    total, weight = loss
-    if weight is not None:
-        weight = weight + 0.0
-    return total.clone(), weight
-
-
-def _add_losses(sums: Loss, loss: Loss) -> Loss:
+def _add_losses(sums: Loss | None, loss: Loss) -> Loss:
     """Add up totals and weights."""
-    total, weight = sums
     new_total, new_weight = loss
+    if sums is None:
+        # Copies: loss_fn may write its next results into the same tensors.
+        return new_total.clone(), None if new_weight is None else new_weight + 0.0
+    total, weight = sums
     check_same_form(new_weight, is_pair=weight is not None)
     if weight is None or new_weight is None:
         return total + new_total, None
