@@ -46,17 +46,6 @@ def test_blocks_that_the_model_has_not(model, mode):
 
 
 @every_mode
-@wrong(TypeError, "['unused']")
-def test_unknown_option(model, mode):
-    distribute(model, mode, unused=True)
-
-
-@wrong(TypeError, "['find_unused_parameters']")
-def test_option_of_ddp_for_fsdp(model):
-    distribute(model, "fsdp", find_unused_parameters=True)
-
-
-@every_mode
 @wrong(ValueError, "device = 'meta'")
 def test_device_without_memory(model, mode):
     distribute(model, mode, device="meta")
