@@ -37,7 +37,6 @@ from torch import nn
 
 from torch_bridge import Checkpoints, MetricLog, make_loader
 from torch_bridge.training.checkpointing import checkpoint_dirs, file_format
-from torch_bridge.training.checkpointing.saving import BackgroundSave
 
 SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) / 54]
 
@@ -291,35 +290,6 @@ def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
     check_no_leftovers(tmp_path, range(16))
 
 
-@pytest.mark.parametrize(
-    ("interrupted_class", "method"),
-    [
-        pytest.param(Part, "state_dict", id="copying"),
-        pytest.param(BackgroundSave, "join", id="waiting"),
-    ],
-)
-def test_signal_handler_may_save_during_a_save(
-    tmp_path: Path, interrupted_class: Any, method: str
-) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    part = Part(1)
-    interrupted_method = getattr(interrupted_class, method)
-    was_interrupted = False
-
-    def interrupt(instance: Any) -> Any:
-        nonlocal was_interrupted
-        if not was_interrupted:
-            was_interrupted = True
-            checkpoints.save(2, part=part)
-        return interrupted_method(instance)
-
-    checkpoints.save(0, part=part)
-    with patch.object(interrupted_class, method, interrupt):
-        checkpoints.save(1, part=part)
-    assert checkpoints.steps() == [0, 1, 2]
-    check_no_leftovers(tmp_path, [0, 1, 2])
-
-
 PROGRAM = """
 import sys, torch
 from torch_bridge import Checkpoints
@@ -364,34 +334,24 @@ def status_of_forked(function: Callable[[], object]) -> int | None:
 
 
 @forks
-@pytest.mark.parametrize("wait", [False, True])
-def test_forked_process_saves_and_loads(tmp_path: Path, wait: bool) -> None:
-    """Its parent has a failed save and a pending one, and another thread of it is inside `save`."""
+def test_forked_process_saves_and_loads(tmp_path: Path) -> None:
+    """Its parent has a pending save."""
     checkpoints = Checkpoints(tmp_path / "parent")
     checkpoints.save(1, part=Part(1), wait=True)
-    failed = Checkpoints(tmp_path / "failed")
-    with patch.object(file_format, "save_file", side_effect=OSError("no memory")):
-        failed.save(1, part=Part(1))
-        wait_for_saves()
     in_child = Checkpoints(tmp_path / "child")
 
     def use() -> None:
         part = Part()
         assert checkpoints.load(part=part) == 1
         assert part.state == 1
-        assert failed.steps() == []
         in_child.save(7, part=Part(7))
-        in_child.save(8, part=Part(8), wait=wait)
+        in_child.save(8, part=Part(8))
 
-    with ThreadPoolExecutor(1) as pool, saving_is_busy():
+    with saving_is_busy():
         checkpoints.save(2, part=Part(2))
-        third = pool.submit(checkpoints.save, 3, part=Part(3))
         assert status_of_forked(use) == 0
-    third.result()
     assert in_child.steps() == [7, 8]
-    assert checkpoints.steps() == [1, 2, 3]
-    with pytest.raises(OSError, match="no memory"):
-        failed.steps()
+    assert checkpoints.steps() == [1, 2]
 
 
 # Parts that cannot be saved or loaded.
@@ -443,22 +403,6 @@ def test_interrupted_step_is_not_saved(tmp_path: Path) -> None:
         step(SAMPLES[0])
     with pytest.raises(RuntimeError, match="an update was interrupted"):
         Checkpoints(tmp_path).save(2, step=step)
-
-
-# Warnings.
-
-
-def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> None:
-    """Python forgets what it has shown when a filter is added, and DCP's warning needs one."""
-    checkpoints = Checkpoints(tmp_path)
-    part = Part()
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("default")
-        for step in range(3):
-            checkpoints.save(step, part=part, wait=True)
-            checkpoints.load(part=part)
-            warnings.warn("of the program", UserWarning, stacklevel=1)
-    assert [str(warning.message) for warning in shown] == ["of the program"]
 
 
 # Foreign folders, whatever their names, are never listed, loaded, replaced or removed.

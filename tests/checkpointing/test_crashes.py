@@ -31,7 +31,7 @@ from torch import nn
 
 from torch_bridge import Checkpoints
 from torch_bridge.training.checkpointing import checkpoints as checkpoints_module, file_format
-from torch_bridge.training.checkpointing.loading import SavedCheckpoint
+from torch_bridge.training.checkpointing.file_format import TensorReader
 
 # Something happens at the n-th operation on the disk.
 
@@ -47,7 +47,7 @@ OPERATIONS: list[tuple[Any, str]] = [
     (io, "open"),
     (file_format, "save_file"),
     (safetensors, "safe_open"),
-    (SavedCheckpoint, "fill_tensors"),
+    (TensorReader, "fill_tensors"),
 ]
 
 # Is called with the directory, and returns the exception to raise.

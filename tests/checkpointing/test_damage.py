@@ -24,8 +24,7 @@ from torch import nn
 from torch_bridge import Checkpoints
 from torch_bridge.training.checkpointing import loading, stored_values
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir, Manifest
-from torch_bridge.training.checkpointing.file_format import rank_file
-from torch_bridge.training.checkpointing.loading import SavedCheckpoint
+from torch_bridge.training.checkpointing.file_format import TensorReader, rank_file
 
 MANIFEST = "checkpoint.json"
 TENSORS = "rank-0.safetensors"
@@ -285,7 +284,7 @@ def test_error_of_reading_is_not_damage(copied: Path) -> None:
         raise MemoryError("no memory")
 
     checkpoints = Checkpoints(copied)
-    with patch.object(SavedCheckpoint, "fill_tensors", fails), pytest.raises(MemoryError):
+    with patch.object(TensorReader, "fill_tensors", fails), pytest.raises(MemoryError):
         checkpoints.load(part=Part())
 
 
@@ -320,7 +319,7 @@ class Code:
     ("is_in_structure", "error", "message"),
     [
         (True, pickle.UnpicklingError, "Weights only load failed"),
-        (False, ValueError, r"part\.a needs \w+\.mkdir, not in torch's list of safe globals"),
+        (False, pickle.UnpicklingError, "Weights only load failed"),
     ],
 )
 def test_crafted_checkpoint_runs_no_code(
@@ -360,12 +359,11 @@ def test_weights_load_without_the_class_of_the_moments(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, step=step, wait=True)
     model = constant_model(0)
-    message = r"step\.optimizer\.state\.0\.moment needs .*Wrapped, not in"
     safe = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
     try:
         assert checkpoints.load_model(model) == 1
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(pickle.UnpicklingError, match=r"GLOBAL .*\.Wrapped"):
             checkpoints.load(step=step)
     finally:
         torch.serialization.add_safe_globals(safe)
