@@ -87,19 +87,9 @@ def check_damage(directory: Path, damage: str) -> None:
     assert (model.weight == 1).all()
 
 
-def test_empty_manifest(copied: Path, step_2: Path) -> None:
-    (step_2 / MANIFEST).write_bytes(b"")
-    check_damage(copied, f"{MANIFEST} is damaged")
-
-
 def test_missing_manifest(copied: Path, step_2: Path) -> None:
     (step_2 / MANIFEST).unlink()
     check_damage(copied, f"{MANIFEST} is missing")
-
-
-def test_empty_tensors(copied: Path, step_2: Path) -> None:
-    (step_2 / TENSORS).write_bytes(b"")
-    check_damage(copied, f"{TENSORS} is damaged")
 
 
 def test_missing_tensors(copied: Path, step_2: Path) -> None:
@@ -121,13 +111,6 @@ def test_manifest_of_a_different_checkpoint(copied: Path, step_2: Path) -> None:
 def test_manifest_of_a_different_kind(copied: Path, step_2: Path) -> None:
     change_manifest(step_2, kind="loader")
     check_damage(copied, f"{MANIFEST} is malformed")
-
-
-def test_missing_file_of_a_rank(copied: Path, step_2: Path) -> None:
-    digest = "0" * 64
-    files = {TENSORS: digest, "rank-1.safetensors": digest}
-    change_manifest(step_2, files=files)
-    check_damage(copied, r"rank-1.safetensors is missing")
 
 
 @pytest.mark.parametrize("name", [MANIFEST, TENSORS])
@@ -188,7 +171,6 @@ def test_checkpoint_with_damaged_manifest_may_be_newest(copied: Path, step_2: Pa
     ("entries", "problem"),
     [
         ({"format": 2}, "has format 2, so it was"),
-        ({"format": None}, "has format None, so it was"),
         ({"compressed": True}, "has the entry 'compressed', .* it was"),
     ],
 )
@@ -246,7 +228,7 @@ def test_each_file_is_verified_by_one_rank(tmp_path: Path) -> None:
         step=1,
         save_index=1,
         world_size=20,
-        parts={},
+        parts=[],
         files=files,
         sha256="",
     )

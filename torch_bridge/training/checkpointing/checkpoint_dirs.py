@@ -8,7 +8,7 @@ The manifest ends with the SHA-256 of all bytes before that entry. It is a singl
 breaks are added here for reading:
 
     {"kind": "checkpoint", "format": 1, "step": 30, "save_index": 7, "world_size": 2,
-     "parts": {"step": "state", "progress": "dict"},
+     "parts": ["step", "progress"],
      "files": {"rank-0.safetensors": "91ab…", "rank-1.safetensors": "c0de…"},
      "sha256": "5e0c…"}
 """
@@ -46,8 +46,8 @@ class Manifest(TypedDict):
     """The index of the save in the directory of the run; the newest has the highest."""
     world_size: int
     """The number of ranks that saved it."""
-    parts: dict[str, str]
-    """The form of each part, "state", "dict" or "list", by the part's name."""
+    parts: list[str]
+    """The names of the parts."""
     files: dict[str, str]
     """The SHA-256 of each file, by the file's name."""
     sha256: str
@@ -155,7 +155,7 @@ def commit(
     path: Path,
     *,
     step: int,
-    parts: dict[str, str],
+    parts: list[str],
     files: dict[str, str],
     world_size: int,
 ) -> None:

@@ -141,8 +141,7 @@ class Checkpoints:
             parts.check_same_order([rank.orders for rank in ranks])
             parts.check_same_schedules([rank.schedules for rank in ranks])
             path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
-            forms = {name: parts.form_of(part) for name, part in parts_by_name.items()}
-            save = saving.Save(checked_step, states, forms, path, self.keep)
+            save = saving.Save(checked_step, states, list(parts_by_name), path, self.keep)
             _pending[self._key] = saving.BackgroundSave(save)
         try:
             # An earlier save's error must not cost this checkpoint as well, so it is raised only
@@ -505,7 +504,7 @@ def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:
 
 def _check_saved_parts(saved: SavedCheckpoint, names: Sequence[str], advice: str = "") -> None:
     """Raise ValueError if the checkpoint lacks a part."""
-    saved_names = list(saved.manifest["parts"])
+    saved_names = saved.manifest["parts"]
     unknown = sorted(set(names) - set(saved_names))
     if unknown:
         problem = f"has the parts {saved_names}, and not {unknown}"

@@ -67,19 +67,25 @@ class SavedCheckpoint:
 
 def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
     """Return the state that a part gets on this rank."""
-    form = parts.form_of(part)
-    saved_form = saved.manifest["parts"][name]
-    if saved_form != form:
-        raise ValueError(f"{name} was saved as a {saved_form}, and here it is a {form}")
-
     rank = processes.rank()
     structure = saved.read_structure(name, rank)
+    _check_form(name, part, structure)
     state = read_tensors(saved, structure, Targets(name, part))
     if isinstance(part, TrainStep) and rank >= saved.manifest["world_size"]:
         current: Any = part._state.read()
         for entry in PER_RANK_ENTRIES:
             state[entry] = current[entry]
     return state
+
+
+def _check_form(name: str, part: Part, structure: Any) -> None:
+    """Reject a list for a dictionary, and the reverse. A stateful object takes any state."""
+    if isinstance(part, parts.Stateful):
+        return
+    form = dict if isinstance(part, dict) else list
+    if not isinstance(structure, form):
+        saved_form = type(structure).__name__
+        raise ValueError(f"{name} was saved as a {saved_form}, and here it is a {form.__name__}")
 
 
 def read_random_states(saved: SavedCheckpoint) -> RandomStates | None:
@@ -107,7 +113,7 @@ def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapp
         ValueError: It is not that of a module with these names and shapes.
     """
     structure: Any = saved.read_structure(part, 0)
-    if not isinstance(structure, dict) or saved.manifest["parts"][part] != "state":
+    if not isinstance(structure, dict):
         raise ValueError(f"{part} is neither a TrainStep nor a module")
     structure = cast("dict[str, Any]", structure)
     if TRAIN_STEP.is_of(structure):

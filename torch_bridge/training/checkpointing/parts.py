@@ -62,15 +62,6 @@ def check_parts(parts: Mapping[str, Any]) -> None:
             )
 
 
-def form_of(part: Part) -> str:
-    """Return the form of a part: "state", "dict" or "list"."""
-    if isinstance(part, Stateful):
-        return "state"
-    if isinstance(part, dict):
-        return "dict"
-    return "list"
-
-
 def check_memory(name: str, part: Part) -> None:
     """Check that a part has memory to load into: torch copies nothing to the meta device."""
     model = part

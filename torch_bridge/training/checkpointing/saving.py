@@ -33,8 +33,8 @@ class Save:
 
     step: int
     states: dict[str, SplitState]
-    forms: dict[str, str]
-    """The form of each part: see `Manifest`."""
+    parts: list[str]
+    """The names of the parts; `states` also has the random states."""
     path: Path
     """The partial directory."""
     keep: int
@@ -161,7 +161,7 @@ def _write(save: Save, group: Any) -> None:
             checkpoint_dirs.commit(
                 save.path,
                 step=save.step,
-                parts=save.forms,
+                parts=save.parts,
                 files=files,
                 world_size=save.world_size,
             )

@@ -8,7 +8,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from torch_bridge.training.distributed.dtensors import mesh_of, shard_like
+from torch_bridge.training.distributed.dtensors import shard_like
 
 # Three wrappers add a part to names: torch.compile "_orig_mod", DistributedDataParallel and
 # DataParallel "module". Torch's own wrapper for activation checkpointing adds one to the paths of
@@ -82,14 +82,11 @@ def load_plain_state(module: nn.Module, state: Any) -> None:
     for name in current:
         names[plain_name(module, name)] = name
     renamed = renamed_state(cast("Mapping[str, Any]", state), lambda name: names.get(name, name))
-    sharded: dict[str, Tensor] = {}
+    sharded = copy(renamed)  # with the attribute that `renamed_state` keeps
     for name, value in renamed.items():
-        if isinstance(value, Tensor) and name in current and mesh_of(current[name]) is not None:
+        if isinstance(value, Tensor) and name in current:
             sharded[name] = shard_like(current[name], value)
-    if sharded:
-        renamed = copy(renamed)  # with the attribute that `renamed_state` keeps
-        renamed.update(sharded)
-    module.load_state_dict(renamed)
+    module.load_state_dict(sharded)
 
 
 def count_writes(module: nn.Module) -> dict[int, Any] | None:
