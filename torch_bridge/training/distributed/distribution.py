@@ -28,6 +28,7 @@ Model = TypeVar("Model", bound=nn.Module)
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 _INDEPENDENT: WeakSet[nn.Module] = WeakSet()
+"""The models, and their parts, that each rank trains alone on purpose."""
 
 
 def distribute(
@@ -86,7 +87,7 @@ def distribute(
     classes = classes_of(model, blocks)
     target = _select_device(device)
     if mode is None:
-        mark_independent(model)
+        _INDEPENDENT.update(model.modules())
         return model.to(target)
     if processes.world_size() == 1:
         return model.to(target)
@@ -213,11 +214,6 @@ def _warn_if_independent(model: nn.Module) -> None:
             "what distribute(model) returns to the step; if you want one model per rank, write "
             "distribute(model, None)"
         )
-
-
-def mark_independent(model: nn.Module) -> None:
-    """Mark the ranks' models as intentionally independent; silences the warning."""
-    _INDEPENDENT.update(model.modules())
 
 
 def check_unwrapped(model: nn.Module) -> None:
