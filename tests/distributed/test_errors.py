@@ -104,10 +104,6 @@ def batch_norm():
     return nn.BatchNorm1d(4)
 
 
-def batch_norm_over_ranks():
-    return nn.SyncBatchNorm(4)
-
-
 def instance_norm_with_running_statistics():
     return nn.InstanceNorm1d(4, track_running_stats=True)
 
@@ -124,7 +120,6 @@ def spectral_norm_by_parametrization():
     "layer",
     [
         batch_norm,
-        batch_norm_over_ranks,
         instance_norm_with_running_statistics,
         spectral_norm_by_a_hook,
         spectral_norm_by_parametrization,
