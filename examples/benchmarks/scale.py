@@ -112,7 +112,7 @@ def saves(width: int, updates: int, rounds: int) -> None:
         checkpoints = Checkpoints(f"{folder}/checkpoints", keep=1)
 
         def save(wait: bool) -> None:
-            checkpoints.save(next(numbers), wait, step=train_step)
+            checkpoints.save(next(numbers), wait=wait, step=train_step)
 
         def torch_save(on_disk: bool) -> None:
             with Path(folder, "state.pt").open("wb") as file:

@@ -161,24 +161,6 @@ def test_resume_within_a_block_keeps_its_mean(
         assert mean.n_averaged == LENGTH // every
 
 
-def test_mean_without_its_complete_checkpoint_is_replaced(
-    tmp_path: Path, runs: dict[str, BlockMeansRun]
-) -> None:
-    """The mean of block 12 is saved, but not the complete checkpoint after it."""
-    means = Checkpoints(tmp_path / "means", keep=LAST)
-    killed = BlockMeansRun(tmp_path / "run")
-    killed.train(11)
-    means.save(12, wait=True, mean=AveragedModel(Net(seed=9)))
-    resumed = BlockMeansRun(tmp_path / "run")
-    resumed.load_newest()
-    resumed.train(12)
-    means.save(12, wait=True, mean=resumed.mean)
-    replaced = saved_mean(means, 12)
-    expected = saved_mean(runs["every update"].checkpoints, 12)
-    assert means.steps() == [12]
-    assert same_bits(replaced.state_dict(), expected.state_dict())
-
-
 def test_averaged_model_loads_into_its_module(tmp_path: Path) -> None:
     """The buffers of a batch normalization, which have a version, are among its state."""
     model = nn.Sequential(Net(), nn.BatchNorm1d(2))

@@ -25,7 +25,6 @@ from support.checkpointing.checkpoints import (
     Part,
     Rejecting,
     check_no_leftovers,
-    constant_model,
     same_bits,
     saving_is_busy,
     wait_for_saves,
@@ -37,7 +36,6 @@ from torch import nn
 
 from torch_bridge import Checkpoints, MetricLog, make_loader
 from torch_bridge.training.checkpointing import checkpoint_dirs, file_format
-from torch_bridge.training.checkpointing.saving import BackgroundSave
 
 SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) / 54]
 
@@ -207,17 +205,10 @@ def test_next_save_raises_background_error(failed_save: Checkpoints, wait: bool)
     check_no_leftovers(failed_save.directory, [1, 2, 3])
 
 
-def load_anything(checkpoints: Checkpoints) -> None:
-    checkpoints.load(part=Part())
-
-
-@pytest.mark.parametrize("call", [load_anything, Checkpoints.steps])
-def test_next_call_raises_background_error(
-    failed_save: Checkpoints, call: Callable[[Checkpoints], object]
-) -> None:
+def test_next_call_raises_background_error(failed_save: Checkpoints) -> None:
     """Once; a save that follows is not disturbed."""
     with pytest.raises(OSError, match="the disk is full") as caught:
-        call(failed_save)
+        failed_save.load(part=Part())
     assert caught.value.__notes__ == [f"Checkpoint 2 was not saved in {failed_save.directory}."]
     assert failed_save.steps() == [1]
     failed_save.save(2, part=Part(torch.ones(2)))
@@ -291,35 +282,6 @@ def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
     check_no_leftovers(tmp_path, range(16))
 
 
-@pytest.mark.parametrize(
-    ("interrupted_class", "method"),
-    [
-        pytest.param(Part, "state_dict", id="copying"),
-        pytest.param(BackgroundSave, "join", id="waiting"),
-    ],
-)
-def test_signal_handler_may_save_during_a_save(
-    tmp_path: Path, interrupted_class: Any, method: str
-) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    part = Part(1)
-    interrupted_method = getattr(interrupted_class, method)
-    was_interrupted = False
-
-    def interrupt(instance: Any) -> Any:
-        nonlocal was_interrupted
-        if not was_interrupted:
-            was_interrupted = True
-            checkpoints.save(2, part=part)
-        return interrupted_method(instance)
-
-    checkpoints.save(0, part=part)
-    with patch.object(interrupted_class, method, interrupt):
-        checkpoints.save(1, part=part)
-    assert checkpoints.steps() == [0, 1, 2]
-    check_no_leftovers(tmp_path, [0, 1, 2])
-
-
 PROGRAM = """
 import sys, torch
 from torch_bridge import Checkpoints
@@ -364,101 +326,44 @@ def status_of_forked(function: Callable[[], object]) -> int | None:
 
 
 @forks
-@pytest.mark.parametrize("wait", [False, True])
-def test_forked_process_saves_and_loads(tmp_path: Path, wait: bool) -> None:
-    """Its parent has a failed save and a pending one, and another thread of it is inside `save`."""
+def test_forked_process_saves_and_loads(tmp_path: Path) -> None:
+    """Its parent has a pending save."""
     checkpoints = Checkpoints(tmp_path / "parent")
     checkpoints.save(1, part=Part(1), wait=True)
-    failed = Checkpoints(tmp_path / "failed")
-    with patch.object(file_format, "save_file", side_effect=OSError("no memory")):
-        failed.save(1, part=Part(1))
-        wait_for_saves()
     in_child = Checkpoints(tmp_path / "child")
 
     def use() -> None:
         part = Part()
         assert checkpoints.load(part=part) == 1
         assert part.state == 1
-        assert failed.steps() == []
         in_child.save(7, part=Part(7))
-        in_child.save(8, part=Part(8), wait=wait)
+        in_child.save(8, part=Part(8))
 
-    with ThreadPoolExecutor(1) as pool, saving_is_busy():
+    with saving_is_busy():
         checkpoints.save(2, part=Part(2))
-        third = pool.submit(checkpoints.save, 3, part=Part(3))
         assert status_of_forked(use) == 0
-    third.result()
     assert in_child.steps() == [7, 8]
-    assert checkpoints.steps() == [1, 2, 3]
-    with pytest.raises(OSError, match="no memory"):
-        failed.steps()
+    assert checkpoints.steps() == [1, 2]
 
 
-# Parts that cannot be saved or loaded.
+# Parts that cannot be loaded.
 
 
-def parts_of(number: int) -> dict[str, Any]:
-    return {
-        "object": Part(number),
-        "model": constant_model(number),
-        "dictionary": {f"{number}": number},
-        "list": [number],
-    }
-
-
-def numbers_in(parts: dict[str, Any]) -> list[float]:
-    (number_in_dictionary,) = parts["dictionary"].values()
-    (number_in_list,) = parts["list"]
-    return [
-        parts["object"].state,
-        parts["model"].weight.max().item(),
-        number_in_dictionary,
-        number_in_list,
-    ]
-
-
-@pytest.mark.parametrize("parts_before", range(5))
-def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, parts_before: int) -> None:
+@pytest.mark.parametrize("rejecting_first", [False, True])
+def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, rejecting_first: bool) -> None:
     """Those after it keep their state; without the rejecting one all are loaded."""
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, **parts_of(1), rejecting=Part(1))
-    parts = parts_of(0)
-    in_order = list(parts.items())
-    in_order.insert(parts_before, ("rejecting", Rejecting(0)))
+    checkpoints.save(1, part=Part(1), values=[1], rejecting=Part(1))
+    part = Part(0)
+    values = [0]
+    parts: dict[str, Any] = {"part": part, "rejecting": Rejecting(0), "values": values}
+    if rejecting_first:
+        parts = {"rejecting": Rejecting(0), "part": part, "values": values}
     with pytest.raises(KeyError, match="a different one"):
-        checkpoints.load(**dict(in_order))
-    assert numbers_in(parts) == [1] * parts_before + [0] * (4 - parts_before)
-    assert checkpoints.load(**parts, rejecting=Part()) == 1
-    assert numbers_in(parts) == [1, 1, 1, 1]
-
-
-def interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def test_interrupted_step_is_not_saved(tmp_path: Path) -> None:
-    step = make_step()
-    step.optimizer.register_step_pre_hook(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        step(SAMPLES[0])
-    with pytest.raises(RuntimeError, match="an update was interrupted"):
-        Checkpoints(tmp_path).save(2, step=step)
-
-
-# Warnings.
-
-
-def test_warnings_are_repeated_neither_by_saves_nor_by_loads(tmp_path: Path) -> None:
-    """Python forgets what it has shown when a filter is added, and DCP's warning needs one."""
-    checkpoints = Checkpoints(tmp_path)
-    part = Part()
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("default")
-        for step in range(3):
-            checkpoints.save(step, part=part, wait=True)
-            checkpoints.load(part=part)
-            warnings.warn("of the program", UserWarning, stacklevel=1)
-    assert [str(warning.message) for warning in shown] == ["of the program"]
+        checkpoints.load(**parts)
+    assert [part.state, *values] == [int(not rejecting_first), 0]
+    assert checkpoints.load(part=part, values=values, rejecting=Part()) == 1
+    assert [part.state, *values] == [1, 1]
 
 
 # Foreign folders, whatever their names, are never listed, loaded, replaced or removed.

@@ -10,7 +10,6 @@ from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -32,7 +31,6 @@ from torch_bridge import (
     make_loader,
 )
 from torch_bridge.training import random_states
-from torch_bridge.training.checkpointing import checkpoints as checkpoints_module
 from torch_bridge.training.distributed.processes import rank, world_size
 
 UPDATES = 12
@@ -199,19 +197,6 @@ def test_states_are_those_of_the_call(tmp_path: Path) -> None:
     assert draw() == expected
 
 
-def test_generator_of_numpy_may_be_replaced(tmp_path: Path) -> None:
-    before = np.random.get_bit_generator()
-    np.random.set_bit_generator(np.random.PCG64(3))
-    try:
-        checkpoints = Checkpoints(tmp_path)
-        checkpoints.save(1, part=Part(1))
-        expected = draw()
-        checkpoints.load(part=Part())
-        assert draw() == expected
-    finally:
-        np.random.set_bit_generator(before)
-
-
 class Drawing(Part):
     """A part that draws random numbers when it is saved and when it is loaded."""
 
@@ -247,67 +232,7 @@ def test_reads_of_weights_leave_random_states(tmp_path: Path) -> None:
     assert draw() == expected
 
 
-def test_random_states_of_a_different_version_are_rejected(tmp_path: Path) -> None:
-    later = random_states.get_states_of_process() | {"jax": 1}
-    checkpoints = Checkpoints(tmp_path)
-    with patch.object(checkpoints_module, "get_states_of_process", lambda: later):
-        checkpoints.save(1, part=Part(1), wait=True)
-    part = Part("as before")
-    with pytest.raises(ValueError, match=r"has the entry 'jax', .* saved by a different version"):
-        checkpoints.load(part=part)
-    assert part.state == "as before"
-    checkpoints.load(part=part, partial=True)
-    assert part.state == 1
-
-
 # CUDA.
-
-
-class Cuda:
-    """Two to four CUDA devices, each with a random state of one byte."""
-
-    def __init__(self, states: list[int], current: int) -> None:
-        self.states = states
-        self.current = current
-
-    def get_rng_state(self, device: int) -> torch.Tensor:
-        return torch.tensor([self.states[device]], dtype=torch.uint8)
-
-    def set_rng_state(self, state: torch.Tensor, device: int) -> None:
-        self.states[device] = int(state)
-
-    def patched(self) -> Any:
-        return patch.multiple(
-            torch.cuda,
-            is_initialized=lambda: True,
-            is_available=lambda: True,
-            device_count=lambda: len(self.states),
-            current_device=lambda: self.current,
-            get_rng_state=self.get_rng_state,
-            set_rng_state=self.set_rng_state,
-        )
-
-
-@pytest.mark.parametrize(
-    ("loading", "expected"),
-    [
-        (Cuda([0, 0, 0], current=1), [5, 6, 7]),
-        (Cuda([0, 0, 0], current=2), [7, 5, 6]),
-        (Cuda([0, 0], current=0), [6, 7]),
-        (Cuda([0, 0, 0, 0], current=3), [7, 5, 0, 6]),
-    ],
-)
-def test_current_device_gets_state_of_saved_current_device(
-    tmp_path: Path, loading: Cuda, expected: list[int]
-) -> None:
-    """A rank may use a different device of its machine when it resumes."""
-    checkpoints = Checkpoints(tmp_path)
-    with Cuda([5, 6, 7], current=1).patched():
-        checkpoints.save(1, part=Part(1), wait=True)
-    with loading.patched():
-        checkpoints.load(part=Part())
-    assert loading.states == expected
-    checkpoints.load(part=Part())  # without CUDA
 
 
 @pytest.mark.gpu
@@ -377,40 +302,3 @@ def test_load_without_some_parts_still_resumes(tmp_path: Path) -> None:
     with pytest.warns(CurveWarning, match=r"\['progress'\]"):
         checkpoints.load(part=Part())
     assert draw() == expected
-
-
-def test_partial_load_names_no_parts(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, model=constant_model(1), optimizer=Part(1))
-    optimizer = Part()
-    assert checkpoints.load(optimizer=optimizer, partial=True) == 1
-    assert optimizer.state == 1
-    with pytest.raises(ValueError, match=r"has the parts \['model', 'optimizer'\], and not"):
-        checkpoints.load(scheduler=Part(), partial=True)
-
-
-def test_states_of_a_replaced_generator_change_nothing(tmp_path: Path) -> None:
-    """They were saved with NumPy's usual generator; the program now has one of a different kind.
-
-    The error names the way out.
-    """
-    model = torch.nn.Linear(2, 1)
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, model=model, wait=True)
-    torch.nn.init.zeros_(model.weight)
-    usual = np.random.get_bit_generator()
-    np.random.set_bit_generator(np.random.PCG64(5))
-    try:
-        with pytest.raises(ValueError, match=r"random states .* PCG64.* partial=True"):
-            checkpoints.load(model=model)
-        assert not model.weight.any()
-        checkpoints.load(model=model, partial=True)
-        assert model.weight.any()
-    finally:
-        np.random.set_bit_generator(usual)
-
-
-def test_part_named_partial_is_rejected(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    with pytest.raises(TypeError, match="must be True or False"):
-        checkpoints.load(partial={"a": 1}, part={"b": 2})  # pyright: ignore[reportArgumentType] - wrong on purpose

@@ -116,10 +116,6 @@ def by_own_losses_so_far() -> Any:
     return scheduler
 
 
-def with_length_of_its_loader() -> Any:
-    return scheduler_of(StagedCurve([(100 + on_last_rank(), 1.0)]), None)
-
-
 def with_a_peak_of_its_rank() -> Any:
     scheduler = scheduler_of()
     scheduler.set_peak(0.5 + 0.25 * (on_last_rank()))
@@ -154,10 +150,6 @@ def with_skipped_updates() -> Any:
     [
         (by_own_losses, "part.offset = -5 on rank 0, and -7 on rank 2"),
         (by_own_losses_so_far, "part.hold.0.total = 1.0 on rank 0, and 2.0 on rank 2"),
-        (
-            with_length_of_its_loader,
-            "part.records.0.curve.stages.0.0 = 100 on rank 0, and 101 on rank 2",
-        ),
         (with_a_peak_of_its_rank, "part.records.0.peak_value = 0.5 on rank 0, and 0.75 on rank 2"),
         (with_more_steps, "part.last_epoch = 3 on rank 0, and 4 on rank 2"),
         (with_more_updates, "part.schedule.updates = 3 on rank 0, and 4 on rank 2"),

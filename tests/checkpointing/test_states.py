@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.distributed import checkpoint as dcp
 
 from torch_bridge import Checkpoints, TrainStep
-from torch_bridge.training.checkpointing.states import read_structure, split_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 
@@ -62,13 +61,7 @@ keys = st.none() | st.booleans() | numbers | texts | st.binary()
 
 # Tensors that wrap others.
 
-contexts = st.recursive(
-    keys | st.sampled_from([torch.bfloat16, torch.Size([2, 3]), torch.device("cpu")]),
-    lambda contexts: (
-        st.lists(contexts) | st.tuples(contexts) | st.dictionaries(st.text(), contexts)
-    ),
-    max_leaves=5,
-)
+contexts = st.lists(keys | st.sampled_from([torch.bfloat16, torch.Size([2, 3])]))
 
 
 @st.composite
@@ -98,18 +91,13 @@ def numpy_numbers(draw: st.DrawFn) -> np.generic:
     return np.dtype(code).type(draw(st.integers(0, 99)))
 
 
-@st.composite
-def empty_arrays(draw: st.DrawFn) -> Any:
-    code = draw(st.sampled_from(["<f8", "<i2", "?", "<c8"]))
-    return np.zeros((2, 1), code)
-
-
 numpy_values = st.sampled_from(
     [
         np.float64(0.1),
         np.float32(math.nan),
         np.bool_(True),
         np.zeros((0, 3)),
+        np.zeros((2, 1), np.int16),
         np.arange(6).reshape(2, 3)[:, ::2],
         np.array(1.5),
     ]
@@ -125,7 +113,6 @@ leaves = (
     | st.integers(-(2**70), 2**70)
     | tensors()
     | st.sampled_from([*DTYPES, torch.device("cpu"), torch.device("cuda", 1), torch.Size([2, 0])])
-    | empty_arrays()
     | wrapped_tensors
     | numpy_numbers()
     | numpy_values
@@ -159,23 +146,6 @@ def test_state_round_trips(tmp_path_factory: pytest.TempPathFactory, state: Any)
         checkpoints.save(1, part=Part(state))
         checkpoints.load(part=part)
     assert same_bits(part.state, state)
-
-
-def test_loads_may_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in two threads: the end of one must not end what the other needs, as torch's safe list."""
-    state = {"a": [b"", 1]}
-    content = split_state("part", state, torch.clone).in_file("part")["part/structure"]
-    load = torch.load
-    results: list[Any] = []
-
-    def load_after_another(*arguments: Any, **settings: Any) -> Any:
-        monkeypatch.setattr(torch, "load", load)
-        results.append(read_structure("part", content, str))
-        return load(*arguments, **settings)
-
-    monkeypatch.setattr(torch, "load", load_after_another)
-    results.append(read_structure("part", content, str))
-    assert results == [state, state]
 
 
 def test_wrapped_tensor_is_copied_at_save(tmp_path: Path) -> None:
@@ -257,20 +227,6 @@ def test_only_tied_tensors_are_written_once(tmp_path: Path, state: Any, expected
     part = Part()
     assert checkpoints.load(part=part) == 1
     assert same_bits(part.state, state)
-
-
-def test_tied_weights_of_step_are_written_once(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    model[1].weight = model[0].weight
-    step = make_step(model=model)
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, step=step, wait=True)
-    tensors = load_file(tmp_path / "1" / "rank-0.safetensors")
-    names = sorted(name for name in tensors if name.startswith("step.model."))
-    assert names == ["step.model.0.bias", "step.model.0.weight", "step.model.1.bias"]
-    untied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    checkpoints.load_model(untied)
-    assert torch.equal(untied[1].weight, model[0].weight)
 
 
 # Files.

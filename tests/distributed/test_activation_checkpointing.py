@@ -150,10 +150,6 @@ def shard_each(model, kind, **options):
             fully_shard(module, **options)
 
 
-def ddp_with_unused_layers(model):
-    return DistributedDataParallel(model, find_unused_parameters=True)
-
-
 def fsdp_of_blocks(model):
     shard_each(model, DebugBlock)
     return fully_shard(model)
@@ -162,11 +158,6 @@ def fsdp_of_blocks(model):
 def fsdp_within_blocks(model):
     shard_each(model, Mixer)
     shard_each(model, DebugBlock)
-    return fully_shard(model)
-
-
-def fsdp_within_blocks_alone(model):
-    shard_each(model, Mixer)
     return fully_shard(model)
 
 
@@ -181,19 +172,16 @@ def fsdp_that_keeps_parameters(model):
     "wrap",
     [
         DistributedDataParallel,
-        ddp_with_unused_layers,
         fully_shard,
         fsdp_of_blocks,
         fsdp_within_blocks,
-        fsdp_within_blocks_alone,
         fsdp_that_keeps_parameters,
     ],
 )
 def test_wrapped_model_has_same_bits(wrap, blocks):
     """Checkpointing may come before or after wrapping."""
     order = (0, 1, 0)
-    is_within_blocks = wrap in (fsdp_within_blocks, fsdp_within_blocks_alone)
-    if is_within_blocks and TorchVersion(torch.__version__) < "2.11":
+    if wrap is fsdp_within_blocks and TorchVersion(torch.__version__) < "2.11":
         # The second pass of a block that is used again would find the modules inside it resharded.
         order = (0, 1)
     plain = wrap(Stack(order=order))

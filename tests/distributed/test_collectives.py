@@ -3,14 +3,11 @@
 from typing import Any
 
 import pytest
-import torch
 from support.distributed.processes import error_of
 from support.distributed.threads import on_ranks
 
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.processes import in_lockstep
-
-CPU = torch.device("cpu")
 
 
 def as_list(batches):
@@ -40,14 +37,6 @@ class OfLengthOne(list[Any]):
             ],
         ),
         (
-            [[], ["a", "b"], ["c"]],
-            [
-                [("a", False), ("a", False)],
-                [("a", True), ("b", True)],
-                [("c", True), ("c", False)],
-            ],
-        ),
-        (
             [["a", "b", "c"], ["d", "e", "f"]],
             [
                 [("a", True), ("b", True), ("c", True)],
@@ -58,13 +47,22 @@ class OfLengthOne(list[Any]):
     ],
 )
 def test_all_ranks_get_the_same_number_of_batches(form, batches_by_rank, passes_by_rank):
-    """The filler is the last batch, or the first one of another rank."""
+    """The filler is the last batch."""
 
     def passes():
         local = form(batches_by_rank[processes.rank()])
-        return list(in_lockstep(local, CPU))
+        return list(in_lockstep(local))
 
     assert on_ranks(passes, len(batches_by_rank)) == passes_by_rank
+
+
+def test_rank_without_a_batch_is_an_error():
+    def passes():
+        batches = ["a"] * processes.rank()
+        return error_of(lambda: list(in_lockstep(batches)))
+
+    expected = "ValueError: rank 0 has no batch, but others have: give each rank at least one"
+    assert on_ranks(passes, 3) == [expected] * 3
 
 
 @pytest.mark.parametrize("failing", [0, 2])

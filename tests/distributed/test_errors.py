@@ -46,17 +46,6 @@ def test_blocks_that_the_model_has_not(model, mode):
 
 
 @every_mode
-@wrong(TypeError, "['unused']")
-def test_unknown_option(model, mode):
-    distribute(model, mode, unused=True)
-
-
-@wrong(TypeError, "['find_unused_parameters']")
-def test_option_of_ddp_for_fsdp(model):
-    distribute(model, "fsdp", find_unused_parameters=True)
-
-
-@every_mode
 @wrong(ValueError, "device = 'meta'")
 def test_device_without_memory(model, mode):
     distribute(model, mode, device="meta")
@@ -115,10 +104,6 @@ def batch_norm():
     return nn.BatchNorm1d(4)
 
 
-def batch_norm_over_ranks():
-    return nn.SyncBatchNorm(4)
-
-
 def instance_norm_with_running_statistics():
     return nn.InstanceNorm1d(4, track_running_stats=True)
 
@@ -135,7 +120,6 @@ def spectral_norm_by_parametrization():
     "layer",
     [
         batch_norm,
-        batch_norm_over_ranks,
         instance_norm_with_running_statistics,
         spectral_norm_by_a_hook,
         spectral_norm_by_parametrization,

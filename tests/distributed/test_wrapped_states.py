@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torch_bridge import Checkpoints
-from torch_bridge.training.distributed.plain_names import load_plain_state, plain_state
+from torch_bridge.training.distributed.plain_names import plain_state
 from torch_bridge.training.train_step.optimizer_states import load_optimizer
 
 pytestmark = pytest.mark.usefixtures("one_rank")
@@ -138,14 +138,6 @@ def test_state_loads_under_every_wrapper(tmp_path, wrap_saved):
     assert state["model"].keys() == names
     expected = gathered(plain)
 
-    # A state may have the wrapper's names, as `model.state_dict()` has them.
-    state_with_names_of_wrapper = gathered(saved.state_dict())
-    again = wrap_saved(Module(2))
-    state["model"] = state_with_names_of_wrapper
-    resumed = step_over(again)
-    resumed.load_state_dict(state)
-    assert equal_trees(gathered(plain_state(again)), expected)
-
     for wrap in EVERY_WRAPPER:
         by_load = wrap(Module(2))
         checkpoints.load(model=by_load, partial=True)
@@ -155,35 +147,12 @@ def test_state_loads_under_every_wrapper(tmp_path, wrap_saved):
         checkpoints.load_model(by_load_model)
         by_load_model_of_part = wrap(Module(2))
         checkpoints.load_model(by_load_model_of_part, part="model")
-        by_names = wrap(Module(2))
-        load_plain_state(by_names, state_with_names_of_wrapper)
-        for model in (by_load, by_step, by_load_model, by_load_model_of_part, by_names):
+        for model in (by_load, by_step, by_load_model, by_load_model_of_part):
             weights = gathered(plain_state(model))
             assert equal_trees(weights, expected)
         reversed_step = step_in_reverse_order(wrap(Module(2)))
         error = error_of(checkpoints.load, step=reversed_step, partial=True)
         assert "is module.0.weight in the state and last.bias here" in error
-
-
-# States in which a submodule is named `module`, as wrappers name the model.
-
-
-@pytest.mark.parametrize("key", ["module.weight", "more"])
-def test_state_with_an_unexpected_key(key):
-    layer = nn.Linear(2, 2, bias=False)
-    ones = torch.ones(2, 2)
-    state = {"weight": ones, key: ones}
-    with pytest.raises(RuntimeError, match=rf'Unexpected key.*"{key}"'):
-        load_plain_state(layer, state)
-
-
-@wrong(RuntimeError, "Missing key", '"weight"')
-def test_state_without_a_weight_next_to_a_module():
-    layer = nn.Linear(2, 2, bias=False)
-    layer.module = nn.Linear(2, 2)
-    ones = torch.ones(2, 2)
-    state = {"module.weight": ones, "module.module.weight": ones}
-    load_plain_state(layer, state)
 
 
 @wrong(ValueError, "parameter 0 is weight in the state and module.weight here")

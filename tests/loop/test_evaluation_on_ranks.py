@@ -16,8 +16,6 @@ from torch_bridge.training.distributed import processes
 SPLITS = [
     [[3, 2], [4, 1], [5, 2]],
     [[3, 2, 6], [4], [1, 1]],
-    [[], [2, 4], [3]],
-    [[3], [], []],
 ]
 """The rows of each batch, by rank."""
 

@@ -49,8 +49,8 @@ class RandomStates(TypedDict):
     cpu: Tensor
     """The state of torch's generator of the CPU, uint8 of shape (bytes,)."""
     cuda: Tensor | None
-    """The states of torch's generators of all CUDA devices, uint8 of shape (devices, bytes), that
-    of the current device first; None if the process has not used CUDA."""
+    """The state of torch's generator of the current CUDA device, in the same form; None if the
+    process has not used CUDA."""
 
 
 RANDOM_STATES_FORMAT = Format("random_states", RandomStates)
@@ -63,8 +63,7 @@ def get_states_of_process() -> dict[str, Any]:
     cuda = None
     # Otherwise the generators have drawn nothing, and a process that starts CUDA can't be forked.
     if torch.cuda.is_initialized():
-        states = [torch.cuda.get_rng_state(device) for device in _cuda_devices()]
-        cuda = torch.stack(states)
+        cuda = torch.cuda.get_rng_state()
     return RANDOM_STATES_FORMAT.write(
         python=python,
         numpy=np.random.get_state(legacy=False),  # noqa: NPY002 (the state to save)
@@ -73,34 +72,10 @@ def get_states_of_process() -> dict[str, Any]:
     )
 
 
-def check_states_of_process(states: RandomStates) -> None:
-    """Raise the error of a generator that rejects its state; change nothing."""
-    random.Random().setstate(_python_state(states))
-    name = str(np.random.get_state(legacy=False)["bit_generator"])  # noqa: NPY002 (its own state)
-    np.random.RandomState(getattr(np.random, name)()).set_state(states["numpy"])
-    torch.Generator("cpu").set_state(states["cpu"])
-
-
 def set_states_of_process(states: RandomStates) -> None:
-    random.setstate(_python_state(states))
+    python = states["python"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss_next"]))
     np.random.set_state(states["numpy"])  # noqa: NPY002 (the state to restore)
     torch.set_rng_state(states["cpu"])
     if states["cuda"] is not None and torch.cuda.is_available():
-        for device, state in zip(_cuda_devices(), states["cuda"], strict=False):
-            torch.cuda.set_rng_state(state, device)
-
-
-def _python_state(states: RandomStates) -> tuple[Any, ...]:
-    """Return the argument of `random.setstate`."""
-    python = states["python"]
-    return python["version"], tuple(python["words"].tolist()), python["gauss_next"]
-
-
-def _cuda_devices() -> list[int]:
-    """Return the CUDA devices, from the current one on.
-
-    In this order, because a rank may resume on a different device of its machine.
-    """
-    count = torch.cuda.device_count()
-    current = torch.cuda.current_device()
-    return [(current + index) % count for index in range(count)]
+        torch.cuda.set_rng_state(states["cuda"])

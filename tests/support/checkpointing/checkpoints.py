@@ -117,8 +117,6 @@ def same_bits(actual: Any, expected: Any) -> bool:
         return False
     if isinstance(expected, Tensor):
         return _same_tensors(actual, expected)
-    if isinstance(expected, np.generic) and expected.dtype.char in "gG":
-        return bool(actual == expected)  # its memory has random padding
     if isinstance(expected, np.ndarray | np.generic):
         return _same_arrays(actual, cast("Any", expected))
     if isinstance(expected, Mapping):

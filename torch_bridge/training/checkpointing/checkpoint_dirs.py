@@ -8,7 +8,7 @@ The manifest ends with the SHA-256 of all bytes before that entry. It is a singl
 breaks are added here for reading:
 
     {"kind": "checkpoint", "format": 1, "step": 30, "save_index": 7, "world_size": 2,
-     "parts": {"step": "state", "progress": "dict"},
+     "parts": ["step", "progress"],
      "files": {"rank-0.safetensors": "91ab…", "rank-1.safetensors": "c0de…"},
      "sha256": "5e0c…"}
 """
@@ -30,7 +30,7 @@ from plateau_jax.saved_states.formats import Format, is_of_different_version
 from torch_bridge.training.checkpointing.file_format import (
     FORMAT_NUMBER,
     MANIFEST,
-    is_file_of_checkpoint,
+    rank_file,
 )
 
 _COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
@@ -46,8 +46,8 @@ class Manifest(TypedDict):
     """The index of the save in the directory of the run; the newest has the highest."""
     world_size: int
     """The number of ranks that saved it."""
-    parts: dict[str, str]
-    """The form of each part, "state", "dict" or "list", by the part's name."""
+    parts: list[str]
+    """The names of the parts."""
     files: dict[str, str]
     """The SHA-256 of each file, by the file's name."""
     sha256: str
@@ -96,7 +96,8 @@ def list_with_damaged(directory: Path) -> list[CheckpointDir]:
         checkpoints = []
         for path in paths:
             name = _COMPLETE_NAME.fullmatch(path.name)
-            if name is not None and _is_checkpoint(path):
+            files = path / MANIFEST, path / rank_file(0)
+            if name is not None and any(file.exists() for file in files):
                 checkpoints.append(read_checkpoint(path, int(name[1])))
         # A save in another process renames the new directory, then removes the old one. A listing
         # in between could miss both: the new one before its rename, and the old one once it is
@@ -154,7 +155,7 @@ def commit(
     path: Path,
     *,
     step: int,
-    parts: dict[str, str],
+    parts: list[str],
     files: dict[str, str],
     world_size: int,
 ) -> None:
@@ -216,12 +217,6 @@ def prune(directory: Path, keep: int) -> None:
                 shutil.rmtree(removed, ignore_errors=True)
 
 
-def _is_checkpoint(path: Path) -> bool:
-    """Return True if a file in the directory has a name that only this library gives."""
-    names = [entry.name for entry in _entries(path)]
-    return any(is_file_of_checkpoint(name) for name in names)
-
-
 def _with_digest(text: bytes) -> bytes:
     digest = hashlib.sha256(text).hexdigest()
     return text + f', "sha256": "{digest}"}}\n'.encode()
@@ -230,7 +225,7 @@ def _with_digest(text: bytes) -> bytes:
 def _entries(directory: Path) -> list[Path]:
     try:
         return sorted(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return []
 
 

@@ -35,17 +35,6 @@ _pending: dict[str, saving.BackgroundSave] = {}
 """The last save into each directory, until its error is raised."""
 
 
-def _forget_saves() -> None:
-    """Forget the saves of the parent process in a forked one, which lacks their threads."""
-    global _lock
-    _lock = RLock()  # another thread may have locked it
-    _pending.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_saves)
-
-
 class Checkpoints:
     """The checkpoints of a training run, in a directory.
 
@@ -73,7 +62,6 @@ class Checkpoints:
             this library has not written are never removed.
 
     Raises:
-        NotADirectoryError: The directory, or one above it, is a file or a broken link.
         TypeError, ValueError: `keep` is not a positive integer; the directory is itself a
             checkpoint.
 
@@ -94,13 +82,6 @@ class Checkpoints:
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 3) -> None:
         self.keep = checks.at_least("keep", keep, 1)
         self.directory = Path(directory).absolute()
-        existing = self.directory
-        while not os.path.lexists(existing):
-            existing = existing.parent
-        if not existing.is_dir():
-            raise NotADirectoryError(
-                f"directory = {str(directory)!r}: {existing} is not a directory"
-            )
         checkpoint_dirs.check_run_directory(self.directory)
         self._key = os.path.realpath(self.directory)
 
@@ -113,7 +94,7 @@ class Checkpoints:
         complete = checkpoint_dirs.list_complete(self.directory)
         return sorted({checkpoint.step for checkpoint in complete})
 
-    def save(self, step: int, /, wait: bool = False, **parts_by_name: Part) -> None:
+    def save(self, step: int, /, *, wait: bool = False, **parts_by_name: Part) -> None:
         """Save the parts as they are now. Waits for an earlier save that is still pending.
 
         Args:
@@ -140,42 +121,27 @@ class Checkpoints:
 
         def copy_parts() -> _Copied:
             checked_step = checks.at_least("step", step, 0)
-            if isinstance(wait, parts.Stateful | dict | list):  # this part would not be saved
-                advice = "be True or False: pass parts by name, such as step=train_step"
-                raise TypeError(checks.must("wait", wait, advice))
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 states[name] = parts.copy_state(name, part)
             name = parts.RANDOM_STATES_PART
             states[name] = parts.copy_state(name, get_states_of_process())
-            shards: list[str] = []
-            for state in states.values():
-                shards += state.names_of_shards()
             return _Copied(
                 arguments=(checked_step, list(parts_by_name)),
                 orders=parts.parameter_orders(states),
                 schedules=parts.schedule_entries(states),
-                shards=shards,
                 save_id=uuid.uuid4().hex,
             )
 
         # Tensors that are created in inference mode can't be trained on.
         with _lock, torch.inference_mode(False), torch.no_grad():
-            self._wait()  # so that the copy of an earlier save is freed
+            earlier_error = self._wait()  # so that the copy of an earlier save is freed
             ranks = collective_call(copy_parts)
             checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in ranks])
             parts.check_same_order([rank.orders for rank in ranks])
             parts.check_same_schedules([rank.schedules for rank in ranks])
-            # An optimizer may quantize the shard of one rank, but not the smaller one of another.
-            shards: set[str] = set()
-            for rank in ranks:
-                shards.update(rank.shards)
-            for state in states.values():
-                state.save_shards(shards)
-            earlier_error = self._wait()  # again: a signal handler may have saved meanwhile
             path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
-            forms = {name: parts.form_of(part) for name, part in parts_by_name.items()}
-            save = saving.Save(checked_step, states, forms, path, self.keep)
+            save = saving.Save(checked_step, states, list(parts_by_name), path, self.keep)
             _pending[self._key] = saving.BackgroundSave(save)
         try:
             # An earlier save's error must not cost this checkpoint as well, so it is raised only
@@ -230,13 +196,13 @@ class Checkpoints:
 
                 - There are no parts, or a part is on the meta device.
                 - No checkpoint has this number, or it lacks a part of this name and form.
-                - The class of a tensor is not in torch's list of safe globals.
-                - A tensor of a subclass, such as torchao's 8-bit moments, was sharded differently.
-                - A generator rejects its random state.
+                - A tensor of a subclass, such as torchao's 8-bit moments, is sharded here.
                 - The arguments differ between ranks.
                 - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
-            Exception: The error that a part raises if it rejects its state.
+            UnpicklingError: The class of a tensor is not in torch's list of safe globals.
+            Exception: The error that a part raises if it rejects its state, or a generator if it
+                rejects its random state.
 
         Warns:
             CurveWarning: The checkpoint has parts that were not passed, and `partial` is False.
@@ -250,8 +216,6 @@ class Checkpoints:
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 parts.check_memory(name, part)
-            if not isinstance(partial, bool):  # a part of this name
-                raise TypeError(checks.must("partial", partial, "be True or False"))
             return _checked_step(step), names, partial
 
         def read(checkpoints: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, dict[str, Any]]:
@@ -362,9 +326,10 @@ class Checkpoints:
 
             tensor = Σ weights[i] · (the tensor in checkpoint steps[i])
 
-        All floating-point tensors are averaged, buffers included. Everything else, such as an
-        integer buffer, comes from the last of `steps`. `Curve.merge_weights` returns the weights
-        that replace a cooldown, of the models themselves or of their means over blocks of updates.
+        All tensors that are floating-point in the last of `steps` are averaged, buffers included.
+        Everything else, such as an integer buffer, comes from the last of `steps`.
+        `Curve.merge_weights` returns the weights that replace a cooldown, of the models themselves
+        or of their means over blocks of updates.
 
         A tensor that is float64 in any checkpoint is summed in float64, every other one in float32.
         At the end, the sum is rounded to the module's dtype. The result has the same bits on any
@@ -393,7 +358,7 @@ class Checkpoints:
                 - A checkpoint is missing, or was saved by a different version.
                 - A checkpoint has no such part, or the part is neither a `TrainStep` nor a module,
                   or it is of a different model.
-                - A tensor is floating-point in one checkpoint, but not in another or in the module.
+                - A tensor is floating-point in a checkpoint, but not in the module.
                 - The module is on the meta device.
                 - The arguments differ between ranks.
             RuntimeError: A checkpoint is damaged; or another rank has failed.
@@ -516,8 +481,6 @@ class _Copied(NamedTuple):
     """The `parts.parameter_orders`."""
     schedules: dict[str, str]
     """The `parts.schedule_entries`."""
-    shards: list[str]
-    """The names of DTensors of which it must save its own shard."""
     save_id: str
     """The id of the save; all ranks use that of rank 0."""
 
@@ -541,7 +504,7 @@ def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:
 
 def _check_saved_parts(saved: SavedCheckpoint, names: Sequence[str], advice: str = "") -> None:
     """Raise ValueError if the checkpoint lacks a part."""
-    saved_names = list(saved.manifest["parts"])
+    saved_names = saved.manifest["parts"]
     unknown = sorted(set(names) - set(saved_names))
     if unknown:
         problem = f"has the parts {saved_names}, and not {unknown}"
@@ -563,15 +526,15 @@ def _world_size_warning(
     """Return a warning about values dropped or copied between ranks, or an empty string."""
     before = saved.manifest["world_size"]
     now = processes.world_size()
-    names = [*parts_by_name]
+    names = {*parts_by_name}
     if not partial:
-        names.append(parts.RANDOM_STATES_PART)
+        names.add(parts.RANDOM_STATES_PART)
     message = f"{saved.path} was saved with a world size of {before}, which is now {now}: "
-    dropped = saved.values_of_ranks(now, names)
+    dropped = sorted(saved.parts_of_ranks(now) & names)
     if dropped:
         return f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
     has_step = any(isinstance(part, TrainStep) for part in parts_by_name.values())
-    if now > before and (has_step or not partial or saved.values_of_ranks(1, names)):
+    if now > before and (has_step or not partial or saved.parts_of_ranks(1) & names):
         return (
             f"{message}the new processes keep their random numbers and the carry of their training "
             "steps, and get process 0's values of everything else"

@@ -12,11 +12,8 @@ Another rank stores a tensor that differs from rank 0's under a name with its ra
 import hashlib
 import json
 import os
-import re
 import stat
-import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,8 +27,8 @@ from torch_bridge.training.distributed.dtensors import is_first_copy, local_shar
 FORMAT_NUMBER = 1
 """The number in each manifest, raised when the content of any file changes its form."""
 MANIFEST = "checkpoint.json"
-RESERVED_NAMES = ("__metadata__",)
-"""Names that the first component of a tensor's name can't have."""
+RESERVED_NAME = "__metadata__"
+"""The name that a tensor in a safetensors file can't have."""
 STORED_DTYPES = {
     *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
     *(torch.int8, torch.int16, torch.int32, torch.int64),
@@ -41,9 +38,6 @@ STORED_DTYPES = {
 """The dtypes that both safetensors and DCP's reader support."""
 
 _EXTENSION = ".safetensors"
-_RANK_FILE = re.compile(rf"rank-[0-9]+{re.escape(_EXTENSION)}")
-_TENSORS = "tensors"  # the only key that DCP gets: it spends 0.1 ms on each
-_SINGLE_PROCESS = re.compile("torch.distributed is disabled", re.IGNORECASE)
 
 
 # The names of files, and of tensors.
@@ -52,11 +46,6 @@ _SINGLE_PROCESS = re.compile("torch.distributed is disabled", re.IGNORECASE)
 def rank_file(rank: int) -> str:
     """Return the name of the file that a rank writes."""
     return f"rank-{rank}{_EXTENSION}"
-
-
-def is_file_of_checkpoint(name: str) -> bool:
-    """Return True for a file name that only this library gives."""
-    return name == MANIFEST or _RANK_FILE.fullmatch(name) is not None
 
 
 def list_files(directory: Path) -> list[str]:
@@ -118,36 +107,26 @@ class TensorReader:
     """Reads the tensors of a checkpoint. Its files may be damaged: then any error may be raised."""
 
     def __init__(self, directory: Path) -> None:
+        self.path = directory
         self._reader: Any = dcp.HuggingFaceStorageReader(str(directory))
-        metadata = self._reader.read_metadata()
-        self._reader.read_metadata = lambda: metadata  # of every file, so not again for each read
+        self._metadata = self._reader.read_metadata()
+        self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
         self.shapes: dict[str, torch.Size] = {}
         """The shape of each whole tensor, by its name."""
-        for name, of_tensor in metadata.state_dict_metadata.items():
+        for name, of_tensor in self._metadata.state_dict_metadata.items():
             self.shapes[name] = of_tensor.size
+
+    def empty_bytes(self, name: str) -> Tensor:
+        """Return an uninitialized tensor for a value that is stored as bytes."""
+        return torch.empty(self.shapes[name], dtype=torch.uint8, device="cpu")
 
     def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
         """Read the tensors of these names in place; of a DTensor, this rank's shard."""
-        # Permanent: a temporary filter would also change the filters of other threads. If it is the
-        # first one already, adding it would only make Python forget which warnings it has shown.
-        if warnings.filters[:1] != [("ignore", _SINGLE_PROCESS, UserWarning, None, 0)]:
-            warnings.filterwarnings("ignore", _SINGLE_PROCESS.pattern, UserWarning)
-        on_cpu: AbstractContextManager[Any] = nullcontext()
-        if torch.get_default_device().type != "cpu":
-            on_cpu = torch.device("cpu")  # only if it is needed, since it slows down every operator
-        planner = _LoadPlanner(flatten_state_dict=False)
-        state = {_TENSORS: targets}
-        try:
-            with on_cpu:
-                dcp.load(state, storage_reader=self._reader, planner=planner, no_dist=True)
-        except dcp.CheckpointException as error:
-            # It is a BaseException, which would pass every `except Exception` of a program.
-            failures: Mapping[int, tuple[BaseException, Any]] = error.failures
-            raise failures[0][0] from None  # without collectives, each rank is rank 0 to DCP
-
-
-class _LoadPlanner(dcp.DefaultLoadPlanner):
-    def set_up_planner(
-        self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False
-    ) -> None:
-        super().set_up_planner(state_dict[_TENSORS], metadata, is_coordinator)
+        # As `dcp.load` reads them without collectives. But that also warns that there are none,
+        # reads the metadata again, and spends 0.1 ms on each name.
+        planner = dcp.DefaultLoadPlanner(flatten_state_dict=False)
+        planner.set_up_planner(dict(targets), self._metadata, is_coordinator=True)
+        with torch.device("cpu"):  # the program may have set a different default device
+            plan = self._reader.prepare_local_plan(planner.create_local_plan())
+            [plan] = self._reader.prepare_global_plan(planner.create_global_plan([plan]))
+            self._reader.read_data(planner.finish_plan(plan), planner).wait()

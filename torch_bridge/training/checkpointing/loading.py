@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
@@ -21,12 +22,8 @@ from torch_bridge.training.checkpointing.states import map_leaves, read_structur
 from torch_bridge.training.checkpointing.stored_values import ARRAY, SCALAR, Stored, from_file
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import empty_dtensor, mesh_of
-from torch_bridge.training.distributed.plain_names import plain_state, to_plain_names
-from torch_bridge.training.random_states import (
-    RANDOM_STATES_FORMAT,
-    RandomStates,
-    check_states_of_process,
-)
+from torch_bridge.training.distributed.plain_names import plain_state, renamed_state
+from torch_bridge.training.random_states import RANDOM_STATES_FORMAT, RandomStates
 from torch_bridge.training.train_step.step import TrainStep
 from torch_bridge.training.train_step.step_state import PER_RANK_ENTRIES, TRAIN_STEP
 
@@ -40,21 +37,17 @@ class SavedCheckpoint:
         self.path = checkpoint.path
         self.step = checkpoint.step
         self.manifest = checkpoint.undamaged_manifest
-        self._reader = file_format.TensorReader(checkpoint.path)
+        self.reader = file_format.TensorReader(checkpoint.path)
 
-    def values_of_ranks(self, first: int, names: Collection[str]) -> list[str]:
-        """Return the values of these parts that ranks from `first` on saved separately.
-
-        They differ from rank 0's. Each is named by up to two components, such as `step.random`.
-        """
-        values: set[str] = set()
+    def parts_of_ranks(self, first: int) -> set[str]:
+        """Return the names of the parts that differ between rank 0 and a rank from `first` on."""
+        names: set[str] = set()
         for rank in range(first, self.manifest["world_size"]):
             prefix = file_format.name_of_rank("", rank)
-            for name in self._reader.shapes:
-                part, *components = name.removeprefix(prefix).partition("/")[0].split(".")
-                if name.startswith(prefix) and part in names:
-                    values.add(".".join([part, *components[:1]]))
-        return sorted(values)
+            for name in self.reader.shapes:
+                if name.startswith(prefix):
+                    names.add(re.split("[./]", name.removeprefix(prefix))[0])
+        return names
 
     def read_structure(self, part: str, rank: int) -> Any:
         """Return a part's state as a rank saved it, with a `Stored` value for each stored one."""
@@ -62,39 +55,37 @@ class SavedCheckpoint:
         def stored_name(name: str) -> str:
             # Rank 0's, unless the rank has stored a different value.
             name_of_rank = file_format.name_of_rank(name, rank)
-            if name_of_rank in self._reader.shapes:
+            if name_of_rank in self.reader.shapes:
                 return name_of_rank
             return name
 
         name = stored_name(file_format.structure_name(part))
-        content = self.empty_bytes(name)
-        self.fill_tensors({name: content})
+        content = self.reader.empty_bytes(name)
+        self.reader.fill_tensors({name: content})
         return read_structure(part, content, stored_name)
-
-    def empty_bytes(self, name: str) -> Tensor:
-        """Return an uninitialized tensor for a value that is stored as bytes."""
-        return torch.empty(self._reader.shapes[name], dtype=torch.uint8, device="cpu")
-
-    def fill_tensors(self, targets: Mapping[str, Tensor]) -> None:
-        """Read the tensors of these names in place; of a DTensor, this rank's shard."""
-        self._reader.fill_tensors(targets)
 
 
 def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
     """Return the state that a part gets on this rank."""
-    form = parts.form_of(part)
-    saved_form = saved.manifest["parts"][name]
-    if saved_form != form:
-        raise ValueError(f"{name} was saved as a {saved_form}, and here it is a {form}")
-
     rank = processes.rank()
     structure = saved.read_structure(name, rank)
+    _check_form(name, part, structure)
     state = read_tensors(saved, structure, Targets(name, part))
     if isinstance(part, TrainStep) and rank >= saved.manifest["world_size"]:
         current: Any = part._state.read()
         for entry in PER_RANK_ENTRIES:
             state[entry] = current[entry]
     return state
+
+
+def _check_form(name: str, part: Part, structure: Any) -> None:
+    """Reject a list for a dictionary, and the reverse. A stateful object takes any state."""
+    if isinstance(part, parts.Stateful):
+        return
+    form = dict if isinstance(part, dict) else list
+    if not isinstance(structure, form):
+        saved_form = type(structure).__name__
+        raise ValueError(f"{name} was saved as a {saved_form}, and here it is a {form.__name__}")
 
 
 def read_random_states(saved: SavedCheckpoint) -> RandomStates | None:
@@ -104,15 +95,7 @@ def read_random_states(saved: SavedCheckpoint) -> RandomStates | None:
         return None
     name = parts.RANDOM_STATES_PART
     states = read_tensors(saved, saved.read_structure(name, rank), Targets(name, {}))
-    random_states = RANDOM_STATES_FORMAT.read(name, states)
-    try:
-        check_states_of_process(random_states)
-    except (TypeError, ValueError) as error:  # such as NumPy's, if it is of a different kind here
-        raise ValueError(
-            f"{saved.path}: the random states do not fit the generators of this program: {error}. "
-            "To load the parts without the random states, pass partial=True"
-        ) from error
-    return random_states
+    return RANDOM_STATES_FORMAT.read(name, states)
 
 
 def read_model(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
@@ -130,7 +113,7 @@ def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapp
         ValueError: It is not that of a module with these names and shapes.
     """
     structure: Any = saved.read_structure(part, 0)
-    if not isinstance(structure, dict) or saved.manifest["parts"][part] != "state":
+    if not isinstance(structure, dict):
         raise ValueError(f"{part} is neither a TrainStep nor a module")
     structure = cast("dict[str, Any]", structure)
     if TRAIN_STEP.is_of(structure):
@@ -139,44 +122,40 @@ def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapp
 
     current = plain_state(model)
     if "n_averaged" in structure and "n_averaged" not in current:
-        structure = _without_count(structure)
-    named = to_plain_names(structure, current)
-    differences = _differences(named, current)
+        structure = _structure_of_averaged(structure)
+    shapes = _shapes_in(current)
+    saved_shapes = _shapes_in(structure)
+    differences: list[str] = []
+    for name in {**shapes, **saved_shapes}:
+        shape = shapes.get(name, "missing")
+        saved_shape = saved_shapes.get(name, "missing")
+        if saved_shape != shape:
+            differences.append(f"{name}: {saved_shape} in the checkpoint, {shape} here")
     if differences:
         owner = f"{part} of checkpoint {saved.step}"
         raise ValueError(f"{owner} was saved with a different model: {'; '.join(differences[:5])}")
-    return named
-
-
-def _without_count(structure: dict[str, Any]) -> dict[str, Any]:
-    """Return the structure of an `AveragedModel` of torch without its number of averaged models."""
-    others = copy(structure)  # keeps torch's `_metadata`
-    del others["n_averaged"]
-    if all(str(name).startswith("module.") for name in others):
-        return others
     return structure
 
 
-def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Return the differences between two states in names and shapes, as text."""
-    differences: list[str] = []
-    for name in {**current, **stored}:
-        stored_shape = _shape_in(stored, name)
-        shape = _shape_in(current, name)
-        if stored_shape != shape:
-            differences.append(f"{name}: {stored_shape} in the checkpoint, {shape} here")
-    return differences
+def _structure_of_averaged(structure: dict[str, Any]) -> dict[str, Any]:
+    """Return the structure of the module in an `AveragedModel` of torch."""
+    others = copy(structure)  # keeps torch's `_metadata`
+    del others["n_averaged"]
+    if not all(name.startswith("module.") for name in others):
+        return structure
+    return renamed_state(others, lambda name: f"{name}.".removeprefix("module.").removesuffix("."))
 
 
-def _shape_in(state: Mapping[str, Any], name: str) -> str:
-    if name not in state:
-        return "missing"
-    leaf = state[name]
-    if isinstance(leaf, Stored) and leaf.kind not in (ARRAY, SCALAR):
-        leaf = leaf.meta
-    if not isinstance(leaf, Tensor):
-        return "no tensor"
-    return str(tuple(leaf.shape))
+def _shapes_in(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return the shape of each tensor in a model's state, as text."""
+    shapes: dict[str, str] = {}
+    for name, leaf in state.items():
+        shapes[name] = "no tensor"
+        if isinstance(leaf, Stored) and leaf.kind not in (ARRAY, SCALAR):
+            shapes[name] = str(tuple(leaf.meta.shape))
+        elif isinstance(leaf, Tensor):
+            shapes[name] = str(tuple(leaf.shape))
+    return shapes
 
 
 def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> Any:
@@ -187,7 +166,7 @@ def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> 
         if not isinstance(leaf, Stored) or leaf.name in tensors:
             return
         if leaf.is_bytes:
-            tensors[leaf.name] = saved.empty_bytes(leaf.name)
+            tensors[leaf.name] = saved.reader.empty_bytes(leaf.name)
         else:
             tensors[leaf.name] = targets.allocate(path, leaf)
 
@@ -197,7 +176,7 @@ def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> 
         return from_file(path, leaf, tensors[leaf.name], targets.sharded_like(path, leaf))
 
     map_leaves(targets.name, structure, allocate)
-    saved.fill_tensors(tensors)
+    saved.reader.fill_tensors(tensors)
     return map_leaves(targets.name, structure, fill)
 
 

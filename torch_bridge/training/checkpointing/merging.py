@@ -129,8 +129,7 @@ def _means(sources: Sequence[_Source], names: Sequence[str], targets: Targets) -
 def _names_to_average(sources: Sequence[_Source], current: Mapping[str, Tensor]) -> list[str]:
     """Return the names of the floating-point tensors, real or complex; check their dtypes."""
     names: list[str] = []
-    last = sources[-1]
-    for name, leaf in last.structure.items():
+    for name, last in sources[-1].structure.items():
         for source in sources:
             stored = source.structure[name]
             if isinstance(stored, Stored) and stored.is_bytes:
@@ -138,38 +137,19 @@ def _names_to_average(sources: Sequence[_Source], current: Mapping[str, Tensor])
                     f"{name} has a class or a dtype in checkpoint {source.saved.step} that can't "
                     "be averaged: merge checkpoints of the model before it was converted"
                 )
-        dtype = _dtype(leaf)
-        kind = _kind_of_number(dtype)
-        if dtype is None or kind == "other":
+        if not isinstance(last, Stored) or last.kind != TENSOR:
+            continue
+        if not (last.meta.is_floating_point() or last.meta.is_complex()):
             continue
         for source in sources:
-            source_dtype = _dtype(source.structure[name])
-            if _kind_of_number(source_dtype) != kind:
+            dtype = source.structure[name].meta.dtype
+            if not torch.can_cast(dtype, current[name].dtype):
                 raise ValueError(
-                    f"{name} is {source_dtype} in checkpoint {source.saved.step}, and {dtype} in "
-                    f"checkpoint {last.saved.step}"
+                    f"{name} is {dtype} in checkpoint {source.saved.step}, and "
+                    f"{current[name].dtype} here: its mean does not fit"
                 )
-        if not torch.can_cast(dtype, current[name].dtype):
-            raise ValueError(
-                f"{name} is {dtype} in checkpoint {last.saved.step}, and {current[name].dtype} "
-                "here: its mean does not fit"
-            )
         names.append(name)
     return names
-
-
-def _dtype(leaf: Any) -> torch.dtype | None:
-    if isinstance(leaf, Stored) and leaf.kind == TENSOR:
-        return leaf.meta.dtype
-    return None
-
-
-def _kind_of_number(dtype: torch.dtype | None) -> str:
-    if dtype is not None and dtype.is_complex:
-        return "complex"
-    if dtype is not None and dtype.is_floating_point:
-        return "real"
-    return "other"
 
 
 def _dtype_of_sum(sources: Sequence[_Source], name: str) -> torch.dtype:

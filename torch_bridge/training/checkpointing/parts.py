@@ -28,8 +28,7 @@ class Stateful(Protocol):
 RANDOM_STATES_PART = "random-states"
 """The name of the random states, which are stored as a part is. No part can have it."""
 
-_ARGUMENTS_OF_LOAD = ("verify", "partial")
-_RESERVED_NAMES = (*file_format.RESERVED_NAMES, *_ARGUMENTS_OF_LOAD)
+_RESERVED_NAMES = (file_format.RESERVED_NAME, "verify", "partial")  # two are arguments of `load`
 
 _SCHEDULES = "scheduler", "follower", "train_step", "curve_scheduler"
 """The kinds of the states of schedules."""
@@ -61,15 +60,6 @@ def check_parts(parts: Mapping[str, Any]) -> None:
                     name, part, "have state_dict and load_state_dict, or be a dictionary or a list"
                 )
             )
-
-
-def form_of(part: Part) -> str:
-    """Return the form of a part: "state", "dict" or "list"."""
-    if isinstance(part, Stateful):
-        return "state"
-    if isinstance(part, dict):
-        return "dict"
-    return "list"
 
 
 def check_memory(name: str, part: Part) -> None:

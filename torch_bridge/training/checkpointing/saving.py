@@ -33,12 +33,13 @@ class Save:
 
     step: int
     states: dict[str, SplitState]
-    forms: dict[str, str]
-    """The form of each part: see `Manifest`."""
+    parts: list[str]
+    """The names of the parts; `states` also has the random states."""
     path: Path
     """The partial directory."""
     keep: int
     is_complete: bool = False
+    """Known to rank 0 alone."""
     rank: int = field(default_factory=processes.rank)
     world_size: int = field(default_factory=processes.world_size)
 
@@ -106,14 +107,17 @@ def _write_or_remove(save: Save, group: Any) -> None:
         lost.__cause__ = error
         error = lost
 
-    def remove() -> None:
+    def remove() -> bool:
+        """Remove what was written; return True if the checkpoint is complete, as rank 0 knows."""
         if save.rank == 0:
             shutil.rmtree(save.path, ignore_errors=True)
+        return save.is_complete
 
+    is_complete = save.is_complete
     with suppress(Exception):  # of the collective, in which the other ranks wait for rank 0
-        collective_call(remove, group)
+        is_complete, *_ = collective_call(remove, group)
     note = f"Checkpoint {save.step} was not saved in {save.path.parent}."
-    if save.is_complete:
+    if is_complete:
         note = f"Checkpoint {save.step} is complete in {save.path.parent}; removing others failed."
     error.add_note(note)
     traceback.print_exception(error)  # at once, since perhaps no later call raises it
@@ -157,19 +161,14 @@ def _write(save: Save, group: Any) -> None:
             checkpoint_dirs.commit(
                 save.path,
                 step=save.step,
-                parts=save.forms,
+                parts=save.parts,
                 files=files,
                 world_size=save.world_size,
             )
-
-    collective_call(commit, group)
-    save.is_complete = True
-
-    def prune() -> None:
-        if save.rank == 0:
+            save.is_complete = True
             checkpoint_dirs.prune(save.path.parent, save.keep)
 
-    collective_call(prune, group)
+    collective_call(commit, group)
 
 
 def _with_names_of_rank(

@@ -12,8 +12,8 @@ The structure is stored as bytes, next to a list of how its tensors are stored (
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -22,13 +22,7 @@ from torch import Tensor
 
 from plateau_jax.arguments import checks
 from torch_bridge.training.checkpointing import file_format, stored_values
-from torch_bridge.training.checkpointing.stored_values import (
-    ARRAY,
-    SCALAR,
-    SHARD,
-    Stored,
-    unsupported,
-)
+from torch_bridge.training.checkpointing.stored_values import ARRAY, SCALAR, Stored, unsupported
 from torch_bridge.training.distributed.dtensors import mesh_of, placements_of
 
 _CONTAINERS = (dict, OrderedDict, Counter, list, tuple)
@@ -36,7 +30,6 @@ _PLAIN_TYPES = (
     *(type(None), bool, int, float, complex, str, bytes),
     *(torch.dtype, torch.device, torch.Size),
 )
-_MAX_INT_BITS = 2032  # `torch.load(weights_only=True)` reads no integer of more than 255 bytes
 
 
 @dataclass
@@ -65,16 +58,6 @@ class SplitState:
                 self._names[id(copied)] = name
         self.stored.append(Stored(meta, name, kind, placements_of(copied)))
         return meta
-
-    def names_of_shards(self) -> list[str]:
-        """Return the names of the DTensors of which each rank must save its own shard."""
-        return [stored.name for stored in self.stored if stored.kind == SHARD]
-
-    def save_shards(self, names: Collection[str]) -> None:
-        """Save only this rank's shard of each of these DTensors."""
-        for index, stored in enumerate(self.stored):
-            if stored.name in names:
-                self.stored[index] = replace(stored, kind=SHARD)
 
     def in_file(self, part: str) -> dict[str, Tensor]:
         """Return the tensors of a file, by name: the structure, and all others."""
@@ -165,5 +148,3 @@ def _check_plain(path: str, value: Any) -> None:
     value_type = cast("type[Any]", type(value))
     if value_type not in _PLAIN_TYPES:
         raise unsupported(path, f"of {stored_values.full_name(value_type)}")
-    if value_type is int and value.bit_length() > _MAX_INT_BITS:
-        raise unsupported(path, f"an integer of more than {_MAX_INT_BITS} bits")

@@ -3,8 +3,7 @@
 A safetensors file holds plain tensors of most dtypes. Numbers and arrays of NumPy are stored as
 such tensors. Everything else is saved as a tensor of bytes, which `torch.load(weights_only=True)`
 reads without running code: structures, tensors of other dtypes, and tensors of subclasses, such as
-torchao's 8-bit moments. Of a DTensor with such a shard, each rank saves its own shard, since no
-general way exists to join them.
+torchao's 8-bit moments.
 """
 
 import io
@@ -18,13 +17,7 @@ from torch import Tensor, nn
 
 from torch_bridge.training.checkpointing.file_format import STORED_DTYPES
 from torch_bridge.training.distributed import processes
-from torch_bridge.training.distributed.dtensors import (
-    local_shard,
-    mesh_coordinates,
-    mesh_of,
-    placements_of,
-    shard_of,
-)
+from torch_bridge.training.distributed.dtensors import local_shard, mesh_of
 from torch_bridge.training.distributed.subclasses import flatten, map_inner, wraps_tensors
 
 # The kinds of stored values.
@@ -34,9 +27,7 @@ ARRAY = "array"
 SCALAR = "scalar"
 """A NumPy scalar, stored as a tensor with no dimensions."""
 SAVED = "saved"
-"""A plain tensor, stored as bytes."""
-SHARD = "shard"
-"""This rank's shard of a DTensor and its `mesh_coordinates`, stored as bytes."""
+"""A tensor, stored as bytes."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +44,7 @@ class Stored:
 
     @property
     def is_bytes(self) -> bool:
-        return self.kind in (SAVED, SHARD)
+        return self.kind == SAVED
 
 
 def kind_of(tensor: Tensor) -> str:
@@ -61,17 +52,13 @@ def kind_of(tensor: Tensor) -> str:
     local = local_shard(tensor)
     if local.dtype in STORED_DTYPES and not wraps_tensors(local):
         return TENSOR
-    if mesh_of(tensor) is None:
-        return SAVED
-    return SHARD
+    return SAVED
 
 
 def in_file(stored: Stored, tensor: Tensor) -> Tensor:
     """Return the tensor that a file contains in place of a copied one."""
     if stored.kind == SAVED:
         return to_bytes(tensor)
-    if stored.kind == SHARD:
-        return to_bytes((local_shard(tensor), mesh_coordinates(tensor)))
     return tensor
 
 
@@ -85,32 +72,13 @@ def from_file(path: str, stored: Stored, tensor: Tensor, like: Tensor | None) ->
     if stored.kind == SCALAR:
         return tensor.numpy()[()]
     if stored.kind == SAVED:
-        tensor = _read_saved(path, tensor)
+        tensor = from_bytes(tensor)
         if like is not None:
             raise ValueError(
                 f"{path} is a {type(tensor).__name__} of {tensor.dtype}, was saved whole, and is "
                 "sharded here: load it under DDP or on one process, or leave out the part"
             )
-    elif stored.kind == SHARD:
-        local, coordinates = _read_saved(path, tensor)
-        tensor = _shard_in_place(path, stored, local, coordinates, like)
     return with_flags_of(stored.meta, tensor)
-
-
-def _shard_in_place(
-    path: str, stored: Stored, local: Tensor, coordinates: str | None, like: Tensor | None
-) -> Tensor:
-    """Return a DTensor that is sharded as `like` is, with this rank's shard."""
-    saved = coordinates, stored.placements, local.shape
-    if (
-        like is None
-        or (mesh_coordinates(like), placements_of(like), local_shard(like).shape) != saved
-    ):
-        raise ValueError(
-            f"{path} was saved in shards that only the same ranks can use, as {coordinates}: load "
-            "it with the same number of processes and the same sharding, or leave out the part"
-        )
-    return shard_of(like, local, stored.meta)
 
 
 def empty_meta(tensor: Tensor) -> Tensor:
@@ -144,25 +112,8 @@ def from_bytes(content: Tensor) -> Any:
     # For empty bytes. Permanent: the end of a `safe_globals` block would also end it for a load in
     # another thread.
     torch.serialization.add_safe_globals([bytes])
-    return torch.load(_file(content), map_location="cpu", weights_only=True, mmap=False)
-
-
-def _read_saved(path: str, content: Tensor) -> Any:
-    unsafe = _unsafe_globals(content)
-    if unsafe:
-        raise ValueError(
-            f"{path} needs {', '.join(unsafe)}, not in torch's list of safe globals here: import "
-            "the library that defines it, or leave out the part"
-        )
-    return from_bytes(content)
-
-
-def _unsafe_globals(content: Tensor) -> list[str]:
-    return torch.serialization.get_unsafe_globals_in_checkpoint(_file(content))
-
-
-def _file(content: Tensor) -> Any:
-    return io.BytesIO(content.numpy().data)
+    file: Any = io.BytesIO(content.numpy().data)
+    return torch.load(file, map_location="cpu", weights_only=True, mmap=False)
 
 
 # Values that a checkpoint can hold.
@@ -190,23 +141,22 @@ def check_tensor(path: str, tensor: Tensor) -> None:
                 kind = "a nested tensor"
             raise unsupported(path, f"{kind} of {local.dtype} on {local.device}")
     mesh = mesh_of(tensor)
-    if mesh is not None and mesh.size() != processes.world_size():
+    if mesh is None:
+        return
+    if kind_of(tensor) == SAVED:
+        raise unsupported(path, f"a shard of {full_name(type(local))} and {local.dtype}")
+    if mesh.size() != processes.world_size():
         raise unsupported(path, f"a DTensor over {mesh}, not over all ranks")
-    if any(placement.is_partial() for placement in getattr(tensor, "placements", ())):
+    if any(placement.is_partial() for placement in cast("Any", tensor).placements):
         raise unsupported(path, "a DTensor of partial sums")
 
 
 def _check_read_back(path: str, tensor: Tensor) -> None:
     """Raise a TypeError if `torch.load(weights_only=True)` would not read a tensor back."""
-    unsafe: list[str] = []
     try:
-        content = to_bytes(_without_memory(tensor))
-        unsafe = _unsafe_globals(content)
-        from_bytes(content)
-    except Exception as error:
+        from_bytes(to_bytes(_without_memory(tensor)))
+    except Exception as error:  # torch's message names the class that is not in its safe list
         what = f"of {full_name(type(tensor))}, which torch.load(weights_only=True) does not read"
-        if unsafe:
-            what += f" before torch.serialization.add_safe_globals([{', '.join(unsafe)}])"
         raise unsupported(path, what) from error
 
 

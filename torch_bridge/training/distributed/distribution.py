@@ -1,6 +1,5 @@
 """Wrap a model for all ranks, and detect how it is wrapped."""
 
-import inspect
 import os
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -26,10 +25,10 @@ from torch_bridge.training.distributed.parallelism import (
 Mode = Literal["ddp", "fsdp"]
 Model = TypeVar("Model", bound=nn.Module)
 
-_RESERVED = {"module", "self"}
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 _INDEPENDENT: WeakSet[nn.Module] = WeakSet()
+"""The models, and their parts, that each rank trains alone on purpose."""
 
 
 def distribute(
@@ -45,7 +44,7 @@ def distribute(
     Under `torchrun` it starts the process group (NCCL for CUDA, gloo for a CPU) unless there is
     one, gives every rank the weights and buffers of rank 0, and wraps the model. An update of a
     `TrainStep` over this model is then one update over all ranks. With one process, or with
-    `mode=None`, the model is only moved, but the arguments are still checked.
+    `mode=None`, the model is only moved.
 
     If a model is too large for one device, pass it in host memory: `"fsdp"` moves and shards one
     block at a time. Build the optimizer afterwards, over `model.parameters()`, because sharding
@@ -66,13 +65,14 @@ def distribute(
         device: By default the CUDA device of this process's `LOCAL_RANK`, or the CPU if there is no
             CUDA device.
         **options: Keyword arguments of torch's wrapper, such as `find_unused_parameters=True`, or
-            `mesh=` of two dimensions for hybrid sharding.
+            `mesh=` of two dimensions for hybrid sharding. One process ignores them.
 
     Returns:
         The model; for `"ddp"` a `DistributedDataParallel` around it.
 
     Raises:
-        TypeError: A block is not a module class, or torch's wrapper has no such option.
+        TypeError: A block is not a module class; or, with several processes, torch's wrapper has no
+            such option.
         ValueError: The mode is unknown; no module of the model has a class of `blocks`; the model
             is already wrapped; the device is neither a CPU nor CUDA.
         RuntimeError: torch does not know the device, or it does not exist.
@@ -85,10 +85,9 @@ def distribute(
         checks.one_of("mode", mode, get_args(Mode))
     check_unwrapped(model)
     classes = classes_of(model, blocks)
-    _check_options(mode, options)
     target = _select_device(device)
     if mode is None:
-        mark_independent(model)
+        _INDEPENDENT.update(model.modules())
         return model.to(target)
     if processes.world_size() == 1:
         return model.to(target)
@@ -117,27 +116,6 @@ def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
         if not any(isinstance(module, block) for module in model.modules()):
             raise ValueError(f"blocks has {block.__name__}, but no module of the model is one")
     return classes
-
-
-def _check_options(mode: Mode | None, options: dict[str, Any]) -> None:
-    if not options:
-        return
-    from torch.distributed.fsdp import fully_shard  # start-up: most of a second
-
-    wrappers: list[Any] = []
-    if mode in (None, "ddp"):
-        wrappers.append(DistributedDataParallel.__init__)
-    if mode in (None, "fsdp"):
-        wrappers.append(fully_shard)
-    names: set[str] = set()
-    for wrapper in wrappers:
-        names.update(inspect.signature(wrapper).parameters)
-    names -= _RESERVED
-    unknown = options.keys() - names
-    if unknown:
-        raise TypeError(
-            f"{sorted(unknown)} are not options of torch's wrapper, which takes {sorted(names)}"
-        )
 
 
 def _select_device(device: torch.device | str | None) -> torch.device:
@@ -236,11 +214,6 @@ def _warn_if_independent(model: nn.Module) -> None:
             "what distribute(model) returns to the step; if you want one model per rank, write "
             "distribute(model, None)"
         )
-
-
-def mark_independent(model: nn.Module) -> None:
-    """Mark the ranks' models as intentionally independent; silences the warning."""
-    _INDEPENDENT.update(model.modules())
 
 
 def check_unwrapped(model: nn.Module) -> None:

@@ -78,29 +78,6 @@ def is_first_copy(tensor: Any) -> bool:
     return not any(placement.is_replicate() and coordinate for placement, coordinate in pairs)
 
 
-def shard_of(like: Tensor, local: Tensor, meta: Tensor) -> Tensor:
-    """Return a DTensor whose shard on this rank is a given tensor of any class.
-
-    Args:
-        like: A DTensor with the same mesh and the same placements.
-        local: This rank's shard.
-        meta: A tensor with the shape, the stride and the dtype of the DTensor.
-    """
-    from torch.distributed.tensor import DTensor  # start-up: a third of a second
-
-    # `from_local` calls operators that the class of the shard may lack. So it gets an empty shard,
-    # which is then replaced.
-    dtensor: Any = DTensor.from_local(
-        torch.empty(local.shape, dtype=meta.dtype, device="meta"),
-        mesh_of(like),
-        cast("Any", like).placements,
-        run_check=False,
-        shape=meta.shape,
-        stride=meta.stride(),
-    )
-    return map_inner(dtensor, lambda _: local)
-
-
 def shard_like(like: Tensor, value: Tensor) -> Tensor:
     """Return the value, sharded as `like` is. A DTensor stays as it is."""
     mesh = mesh_of(like)

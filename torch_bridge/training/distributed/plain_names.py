@@ -1,23 +1,19 @@
 """Names in a module's state without the parts of wrappers, so that it loads under any wrapper."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from torch_bridge.training.distributed.dtensors import mesh_of, shard_like
+from torch_bridge.training.distributed.dtensors import shard_like
 
 # Three wrappers add a part to names: torch.compile "_orig_mod", DistributedDataParallel and
-# DataParallel "module". Torch's own wrapper for activation checkpointing adds one too, but leaves
-# it out of states.
-_COMPILED = "_orig_mod"
-_CHECKPOINTED = "_checkpoint_wrapped_module"
-_DATA_PARALLEL = (DistributedDataParallel, DataParallel)
+# DataParallel "module". Torch's own wrapper for activation checkpointing adds one to the paths of
+# modules, but leaves it out of states.
+_ADDED = ("_orig_mod", "_checkpoint_wrapped_module")
 
 
 def plain_name(module: nn.Module, name: str) -> str:
@@ -29,30 +25,20 @@ def plain_name(module: nn.Module, name: str) -> str:
     """
     # Walk down the modules: a part "module" is dropped if a wrapper is there, but kept if the user
     # chose it.
-    if not name:
-        return ""
     kept: list[str] = []
     current: nn.Module | None = module
     for part in name.split("."):
-        if part != _CHECKPOINTED:
-            current = _inside_checkpoint_wrappers(current)
-        is_of_wrapper = part == "module" and isinstance(current, _DATA_PARALLEL)
-        if not is_of_wrapper and part != _COMPILED:
+        is_data_parallel = isinstance(current, DistributedDataParallel | DataParallel)
+        if part not in _ADDED and not (part == "module" and is_data_parallel):
             kept.append(part)
         if current is not None:
             current = current._modules.get(part)
     return ".".join(kept)
 
 
-def _inside_checkpoint_wrappers(module: nn.Module | None) -> nn.Module | None:
-    while module is not None and _CHECKPOINTED in module._modules:
-        module = module._modules[_CHECKPOINTED]
-    return module
-
-
 def plain_state(module: nn.Module) -> dict[str, Any]:
     """Return the module's state under plain names."""
-    return _renamed(module.state_dict(), lambda name: plain_name(module, name))
+    return renamed_state(module.state_dict(), lambda name: plain_name(module, name))
 
 
 def names_of_parameters(
@@ -65,7 +51,7 @@ def names_of_parameters(
     names: dict[int, str] = {}
     # Not `module.named_parameters`, which a user's class may replace.
     for name, parameter in nn.Module.named_parameters(module, remove_duplicate=False):
-        plain = _without(plain_name(module, name), _CHECKPOINTED)
+        plain = plain_name(module, name)
         earlier = names.get(id(parameter), plain)
         names[id(parameter)] = min(plain, earlier)
 
@@ -81,83 +67,29 @@ def without_wrappers(name: str) -> str:
 
     A submodule that the user gave such a name is left out too.
     """
-    for part in (_COMPILED, _CHECKPOINTED, "module"):
-        name = _without(name, part)
-    return name
-
-
-def to_plain_names(state: Mapping[str, Any], plain_names: Collection[str]) -> Mapping[str, Any]:
-    """Return a state, saved under plain names or under those of wrappers, under plain names.
-
-    Args:
-        state: The saved state.
-        plain_names: The plain names of the module that loads it, which show if "module" in a saved
-            name comes from a wrapper or from the user's module.
-    """
-    if state.keys() <= set(plain_names):
-        return state
-    if not all(isinstance(name, str) for name in state):
-        return state  # the load rejects it
-
-    plain_by_short_name: dict[str, str] = {}
-    for name in plain_names:
-        plain_by_short_name[without_wrappers(name)] = name
-
-    def to_plain_name(name: str) -> str:
-        short_name = without_wrappers(name)
-        return plain_by_short_name.get(short_name, short_name)
-
-    renamed = _renamed(state, to_plain_name)
-    # If a user's module has both "weight" and "module.weight", they have the same short name: the
-    # load then rejects the state.
-    if len(renamed) < len(state):
-        return state
-    return renamed
+    return ".".join(part for part in name.split(".") if part not in (*_ADDED, "module"))
 
 
 def load_plain_state(module: nn.Module, state: Any) -> None:
-    """Load a state, saved under plain names or under those of wrappers, into any module."""
-    if isinstance(state, Mapping):
-        state = _to_state_of(module, cast("Mapping[str, Any]", state))
-    # Tensors that were created in inference mode can be changed only in this mode.
-    tensors = (*module.parameters(), *module.buffers())
-    context: AbstractContextManager[Any] = nullcontext()
-    if any(tensor.is_inference() for tensor in tensors):
-        context = torch.inference_mode()
-    with context:
+    """Load a state with plain names into a module, sharded like the module."""
+    if not isinstance(state, Mapping):
         module.load_state_dict(state)
-
-
-def _to_state_of(module: nn.Module, state: Mapping[str, Any]) -> Any:
-    """Return a saved state under the names of a module, and sharded like the module."""
+        return
     current = module.state_dict()
-    names: dict[str, str] = {}  # by plain name
+    names: dict[str, str] = {}  # of the module, by plain name
     for path, _ in cast("Any", module.named_modules(remove_duplicate=False)):
         names[plain_name(module, path)] = path
-    plain_names: list[str] = []
     for name in current:
-        plain = plain_name(module, name)
-        names[plain] = name
-        plain_names.append(plain)
-
-    saved = to_plain_names(state, plain_names)
-    renamed = _renamed(saved, lambda name: names.get(name, name))
-    sharded: dict[str, Tensor] = {}
+        names[plain_name(module, name)] = name
+    renamed = renamed_state(cast("Mapping[str, Any]", state), lambda name: names.get(name, name))
+    sharded = copy(renamed)  # with the attribute that `renamed_state` keeps
     for name, value in renamed.items():
-        if isinstance(value, Tensor) and name in current and mesh_of(current[name]) is not None:
+        if isinstance(value, Tensor) and name in current:
             sharded[name] = shard_like(current[name], value)
-    if sharded:
-        renamed = copy(renamed)  # with the attribute that `_renamed` keeps
-        renamed.update(sharded)
-    return renamed
+    module.load_state_dict(sharded)
 
 
-def _without(name: str, part: str) -> str:
-    kept = [piece for piece in name.split(".") if piece != part]
-    return ".".join(kept)
-
-
-def _renamed(state: Mapping[str, Any], change: Callable[[str], str]) -> Any:
+def renamed_state(state: Mapping[str, Any], change: Callable[[str], str]) -> Any:
     """Return the state under changed names, or the state itself if no name changes."""
     renamed = cast("Any", OrderedDict())
     for name, value in state.items():

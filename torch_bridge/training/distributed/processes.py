@@ -6,9 +6,7 @@ from itertools import count
 from operator import length_hint
 from typing import Any, TypeVar, cast
 
-import torch
-from torch import Tensor, distributed
-from torch.utils import _pytree as pytree
+from torch import distributed
 
 Value = TypeVar("Value")
 Batch = TypeVar("Batch")
@@ -113,11 +111,10 @@ def has_group() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
-def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, bool]]:
+def in_lockstep(batches: Iterable[Batch]) -> Iterator[tuple[Batch, bool]]:
     """Yield `(batch, True)` for each batch, then `(filler, False)` until all ranks have as many.
 
-    The filler is this rank's last batch, repeated; on a rank without any batch it is the first
-    batch of another rank. With three batches on rank 0 and one on rank 1:
+    The filler is this rank's last batch, repeated. With three batches on rank 0 and one on rank 1:
 
         rank 0    (a, True)   (b, True)    (c, True)
         rank 1    (d, True)   (d, False)   (d, False)
@@ -126,13 +123,9 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
     an iterable has no length, they agree before every batch. If no rank has a batch, nothing is
     yielded.
 
-    Args:
-        batches: This rank's batches.
-        device: The device for the tensors of another rank's batch, if that rank had them on a
-            device.
-
     Raises:
         RuntimeError: There are several processes but no process group.
+        ValueError: A rank has no batch, but others have.
     """
     if world_size() == 1:
         for batch in batches:
@@ -150,10 +143,8 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
     if not any(ranks_have_batch):
         return
     if not all(ranks_have_batch):
-        # A collective: ranks that have a batch take part too, and discard the result.
-        first = _broadcast(batch, ranks_have_batch.index(True), device)
-        if not has_batch:
-            batch = first
+        rank = ranks_have_batch.index(False)
+        raise ValueError(f"rank {rank} has no batch, but others have: give each rank at least one")
 
     agreed_length = max(lengths)
     if -1 in lengths:
@@ -169,22 +160,3 @@ def in_lockstep(batches: Iterable[Batch], device: torch.device) -> Iterator[tupl
         # resumed in the middle of an epoch.
         if num_yielded >= agreed_length and not any(gather(has_batch)):
             return
-
-
-def _broadcast(batch: Any, source: int, device: torch.device) -> Any:
-    """Return the batch of the rank `source`, on this rank's device if it was on a device there."""
-    # It is sent through host memory, since the device of that rank, such as "cuda:1", has a
-    # different name on this rank.
-    were_on_host = [leaf.is_cpu for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
-    sent = [pytree.tree_map_only(Tensor, Tensor.cpu, batch), were_on_host]
-    distributed.broadcast_object_list(sent, source)
-
-    received, were_on_host = sent
-    stays_on_host = iter(were_on_host)
-
-    def to_device(leaf: Tensor) -> Tensor:
-        if next(stays_on_host):
-            return leaf
-        return leaf.to(device)
-
-    return pytree.tree_map_only(Tensor, to_device, received)

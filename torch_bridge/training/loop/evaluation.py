@@ -66,10 +66,10 @@ def evaluate(
     With several ranks, every rank calls this with its own batches. A loader from `make_loader` with
     `training=False` gives each sample to one rank. The sums run over all ranks, and every rank gets
     the same loss. A sharded model must run equally often on all ranks, so a rank that has no more
-    batches repeats its last one (or another rank's first) and ignores the result. If `batches` has
-    a length on every rank, the ranks agree once on the number of passes. Otherwise they agree
-    before every pass. After an error on one rank, the others wait until that rank ends, or until
-    the timeout of the process group.
+    batches repeats its last one and ignores the result. If `batches` has a length on every
+    rank, the ranks agree once on the number of passes. Otherwise they agree before every pass.
+    After an error on one rank, the others wait until that rank ends, or until the timeout of the
+    process group.
 
     Args:
         model: The module that `loss_fn` is called with; with several ranks, the wrapped model.
@@ -85,8 +85,8 @@ def evaluate(
         The loss, or a dictionary of numbers; not finite if the total weight is zero.
 
     Raises:
-        TypeError, ValueError: As `TrainStep` for the same arguments and the same loss; no rank has
-            a batch; the names in the dictionary differ from those of an earlier batch.
+        TypeError, ValueError: As `TrainStep` for the same arguments and the same loss; a rank has
+            no batch; the names in the dictionary differ from those of an earlier batch.
         RuntimeError: There are several ranks but no process group.
 
     Warns:
@@ -114,7 +114,7 @@ def evaluate(
     )
     sums: dict[str, _Sum] = {}
     with _evaluation_mode(model), torch.no_grad():
-        for batch, is_counted in in_lockstep(batches, device):
+        for batch, is_counted in in_lockstep(batches):
             losses, new_leaves, _ = loss_call.run(batch, leaves)
             if is_counted:  # else a filler, so that all ranks run the same collectives
                 leaves = new_leaves

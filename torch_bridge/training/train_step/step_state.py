@@ -25,7 +25,6 @@ from torch_bridge.training.distributed.dtensors import host_copier, mesh_coordin
 from torch_bridge.training.distributed.plain_names import (
     names_of_parameters,
     plain_state,
-    to_plain_names,
 )
 from torch_bridge.training.random_states import (
     check_states_of_device,
@@ -308,7 +307,7 @@ def _check_saved_state(current: TrainStepState, saved: Any, device: torch.device
     check_states_of_device(saved["random"], device)
     check_same_parameters(current["parameters"], saved["parameters"], "parameters")
     _check_shards(current, saved)
-    _check_model(current["model"], to_plain_names(saved["model"], current["model"]))
+    _check_model(current["model"], saved["model"])
     _check_equal(
         "a different carry", _describe_carry(current["carry"]), _describe_carry(saved["carry"])
     )
