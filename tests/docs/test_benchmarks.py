@@ -1,24 +1,19 @@
-"""The benchmarks run in small, print every table, count correctly and leave nothing behind."""
+"""The benchmarks run in small and leave nothing behind; they compare equal training runs."""
 
 import gc
 import json
-import re
 import runpy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from support.docs.pages import all_sections
 from support.forecasts.logs import logged
-from support.programs import EXAMPLES, Program, finish, run
+from support.programs import EXAMPLES, run
 from support.trees import equal_trees
-from torch import nn
 
 from plateau_jax import StagedCurve
 
@@ -28,143 +23,28 @@ Config = dict[str, Any]
 
 BENCHMARKS = EXAMPLES / "benchmarks"
 
-
-@dataclass(frozen=True)
-class Benchmark:
-    script: str
-    arguments: str
-    beginnings: list[str]
-    """How its tables or groups of rows begin."""
-
-
-QUICK = [
-    Benchmark(
-        "curve.py",
-        "--quick",
-        ["JAX", "Parts of curves", "PyTorch", "NumPy", "Python", "Construction"],
-    ),
-    Benchmark(
-        "scale.py",
-        "--quick",
-        [
-            "ddp",
-            "fsdp",
-            "TrainStep",
-            "hand-written",
-            "Lightning Fabric",
-            "accelerate",
-            "Activations",
-            "A save of",
-            "Two starts",
-            "Encoding",
-            "An ESTIMATE",
-        ],
-    ),
-    Benchmark("checkpoints.py", "--quick", ["Checkpoints", "DCP", "torch.save"]),
-    Benchmark(
-        "block_means.py", "--width 32 --rounds 1", ["PyTorch", "JAX", "every tenth", "Bytes per"]
-    ),
-    Benchmark(
-        "speedups.py",
-        "--rounds 1 --calls 1 --rows 4 --samples 8 --layers 1",
-        [
-            "precision=",
-            "compile=True",
-            "AdamW(",
-            "the loss is read at each update",
-            "four micro-batches",
-            "checkpoint_activations",
-            "num_workers=",
-        ],
-    ),
-    Benchmark(
-        "step.py",
-        "--rounds 1 --calls 2",
-        ["TrainStep", "hand-written", "Lightning Fabric", "accelerate", "building a TrainStep"],
-    ),
-    Benchmark(
-        "gpt2.py",
-        "--tiny",
-        [
-            "lean loop, bf16",
-            "TrainStep, bf16",
-            "Lightning Fabric",
-            "accelerate",
-            "naive loop, fp32 with TF32",
-        ],
-    ),
-    Benchmark(
-        "several_lengths.py",
-        "--tiny --seeds 2 --processes 1",
-        [
-            "mean loss",
-            "cosine runs",
-            "cooldowns of one run",
-            "each at its best peak",
-            "updates: 42",
-        ],
-    ),
-]
+SMALL = {
+    "curve.py": "--quick",
+    "scale.py": "--quick",
+    "checkpoints.py": "--quick",
+    "block_means.py": "--width 32 --rounds 1",
+    "speedups.py": "--rounds 1 --calls 1 --rows 4 --samples 8 --layers 1",
+    "step.py": "--rounds 1 --calls 2",
+    "gpt2.py": "--tiny",
+    "several_lengths.py": "--tiny --seeds 2 --processes 1",
+}
+"""The arguments of a small run, by script."""
 
 
-@pytest.mark.parametrize("benchmark", QUICK, ids=lambda benchmark: benchmark.script)
-def test_benchmark_prints_every_table(benchmark: Benchmark, tmp_path: Path) -> None:
-    printed = run(BENCHMARKS / benchmark.script, *benchmark.arguments.split(), folder=tmp_path)
-    for beginning in benchmark.beginnings:
-        assert re.search(rf"^ *{re.escape(beginning)}", printed, re.MULTILINE), beginning
+@pytest.mark.parametrize("script", SMALL)
+def test_benchmark_runs(script: str, tmp_path: Path) -> None:
+    assert run(BENCHMARKS / script, *SMALL[script].split(), folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def load(script: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.syspath_prepend(BENCHMARKS)
     return runpy.run_path(str(BENCHMARKS / script))
-
-
-def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
-    program = Program(BENCHMARKS / "scale.py", "--rounds", 1, folder=tmp_path)
-    for line in program.lines():
-        if line.startswith("ddp, tiny"):
-            break
-    processes = psutil.Process(program.pid).children(recursive=True)
-    assert len(processes) >= 2
-    program.interrupt()
-    assert finish(program, status=130)[-1] == "stopped"
-    for process in processes:
-        assert not process.is_running()
-
-
-def test_kept_activations_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    benchmark = load("scale.py", monkeypatch)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.ReLU(), nn.Linear(8, 2))
-    inputs = torch.randn(3, 4)
-    # Autograd keeps the inputs and the output of each ReLU; it also keeps weights, but these are
-    # parameters.
-    assert benchmark["bytes_kept_for_backward"](model, lambda: model(inputs)) == 4 * 3 * (4 + 8 + 8)
-
-
-def estimated(printed: str) -> dict[int, list[str]]:
-    """Return the figures for each number of devices."""
-    figures = {}
-    for line in printed.splitlines():
-        cells = line.split()
-        if cells and cells[0].isdigit():
-            figures[int(cells[0])] = cells[1:]
-    return figures
-
-
-def test_estimate_matches_its_formula(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    benchmark = load("scale.py", monkeypatch)
-    benchmark["estimate"](1e9, 0.5, 25e9, 0.8)
-    figures = estimated(capsys.readouterr().out)
-    assert list(figures) == [8, 16, 32, 64, 128, 256, 512, 1024]
-    # 7 GB in 0.28 s, of which 0.224 s overlap; 10.5 GB in 0.42 s, of which 0.336 s overlap.
-    assert figures[8] == ["7", "0.556", "90%", "16", "10.5", "0.584", "86%", "2"]
-    # The collectives that can overlap take longer than the compute, which hides only 0.1 s of them.
-    benchmark["estimate"](1e9, 0.1, 25e9, 1)
-    figures = estimated(capsys.readouterr().out)
-    assert figures[8][1:3] == ["0.28", "36%"]
 
 
 def test_hand_written_loop_matches_train_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,57 +111,6 @@ def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch: pytest.MonkeyPatc
             assert (filler == 7).all()
 
 
-CASES = [
-    "1 run, same length",
-    "1 run, longer",
-    "1 run, shorter",
-    "2 runs, same length",
-    "2 runs, longer",
-    "2 runs, shorter",
-]
-
-
-@dataclass(frozen=True)
-class MeanErrors:
-    """A line of a table that `forecast.py` prints."""
-
-    case: str
-    fit_losses: float
-    annealing_law: float
-    nearest_run: float
-    covered: float
-
-
-def read_mean_errors(printed: str) -> list[MeanErrors]:
-    """Read the lines of one of the cases; their errors have four decimals."""
-    table = []
-    line = r"^([12] runs?, [a-z ]+[a-z]) +\d+ +(0\.\d{4}) +(0\.\d{4}) +(0\.\d{4}) +(\d\.\d\d)$"
-    for case, *figures in re.findall(line, printed, re.MULTILINE):
-        table.append(MeanErrors(case, *[float(figure) for figure in figures]))
-    return table
-
-
-@dataclass(frozen=True)
-class MeanRegrets:
-    """A line of the table that `best_peak.py` prints."""
-
-    case: str
-    choices: int
-    of_short_runs: float
-    of_ratio: float
-    of_forecasts: float
-
-
-def read_mean_regrets(printed: str) -> list[MeanRegrets]:
-    """Read the lines of a curve; the largest regrets are in parentheses."""
-    table = []
-    regret = r"  (0\.\d{4}) \(0\.\d{4}\)"
-    line = rf"^(same|another) curve +(\d+){regret}{regret}{regret}$"
-    for case, choices, *regrets in re.findall(line, printed, re.MULTILINE):
-        table.append(MeanRegrets(case, int(choices), *[float(regret) for regret in regrets]))
-    return table
-
-
 def log_of_run(schaipp_curve: Callable[[Config], StagedCurve], config: Config) -> dict[str, Any]:
     """Return a log as those of lr-scheduling; the best peak is 1e-3."""
     run = logged(schaipp_curve(config), 500)
@@ -316,26 +145,12 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_forecasts_beat_other_predictions(clone: Path) -> None:
-    table = read_mean_errors(run(BENCHMARKS / "forecast.py", ".", "--pairs", 15, folder=clone))
-    assert [errors.case for errors in table] == CASES
-    for errors in table:
-        assert errors.fit_losses < min(errors.annealing_law, errors.nearest_run, 0.01)
-        assert errors.covered == 1
-
-
-def test_best_peak_is_found(clone: Path) -> None:
-    printed = run(BENCHMARKS / "best_peak.py", ".", folder=clone)
-    assert printed.startswith("2 curves of 50000 steps\n")
-    table = read_mean_regrets(printed)
-    assert [(regrets.case, regrets.choices) for regrets in table] == [("same", 2), ("another", 2)]
-    for regrets in table:
-        assert regrets.of_short_runs < 0.001
-        assert regrets.of_forecasts < 0.001
-
-
-def test_page_shows_regrets_in_the_form_of_the_benchmark() -> None:
-    shown = ""
-    for section in all_sections():
-        shown += "".join(section.code_in("console"))
-    assert [regrets.case for regrets in read_mean_regrets(shown)] == ["same", "another"]
+@pytest.mark.parametrize(
+    ("script", "arguments"), [("forecast.py", ["--pairs", 15]), ("best_peak.py", [])]
+)
+def test_benchmark_of_forecasts_reads_a_clone(
+    script: str, arguments: list[Any], clone: Path
+) -> None:
+    printed = run(BENCHMARKS / script, ".", *arguments, folder=clone)
+    assert "nan" not in printed
+    assert len(printed.splitlines()) >= 4

@@ -44,17 +44,6 @@ def test_sweep_finds_a_plateau_that_helps(ran: RunOnce) -> None:
     assert with_plateau < without < math.log(10)
 
 
-def test_models_beat_simple_forecasts(ran: RunOnce) -> None:
-    _, lines = ran("train_gpt.py")
-    of_frequencies = number_after("loss of byte frequencies:", lines)
-    of_model = number_after("loss of the model:", lines)
-    assert of_model < of_frequencies < math.log(256)
-    _, lines = ran("train_lstm.py")
-    of_last_year = number_after("last year's changes:", lines)
-    of_lstm = number_after("LSTM:", lines)
-    assert of_lstm < 0.9 * of_last_year
-
-
 def test_batch_plan_keeps_the_learning_rates(ran: RunOnce) -> None:
     _, lines = ran("batch_plan.py")
     for pair in ("at equal tokens in PyTorch: 0 of 25", "at equal tokens in JAX: 0 of 25"):
@@ -91,18 +80,6 @@ def branched_runs(lines: list[str]) -> dict[tuple[str, str], BranchedRun]:
     return runs
 
 
-def merged_losses(lines: list[str]) -> dict[tuple[str, int], list[float]]:
-    """Return the losses of each seed, and then their mean, by name and number of updates."""
-    losses = {}
-    for line in lines:
-        cells = re.fullmatch(r"(.+?) +(\d+) updates +(.+)", line)
-        if cells is None:
-            continue
-        name, steps, numbers = cells.groups()
-        losses[name, int(steps)] = [float(number) for number in numbers.split()]
-    return losses
-
-
 def test_branched_runs_cover_their_updates(ran: RunOnce) -> None:
     _, lines = ran("branch_cooldowns.py")
     held = int(number_after("updates that the plateau of one step lasted:", lines))
@@ -127,25 +104,6 @@ def test_branched_runs_agree_and_cool_down(ran: RunOnce) -> None:
     stable = runs["0", "stable phase"]
     cooled = runs["0", "cooldown of 60"]
     assert cooled.loss_in_torch < stable.loss_in_torch - 0.05
-
-
-def test_merge_beats_the_constant_learning_rate(ran: RunOnce) -> None:
-    """Over 60 updates, for each seed and in the mean."""
-    _, lines = ran("branch_cooldowns.py")
-    runs = branched_runs(lines)
-    merged = merged_losses(lines)
-    assert len(merged) == 9
-    for first, second, mean in merged.values():
-        assert mean == pytest.approx((first + second) / 2, abs=1e-4)
-    for steps in (10, 30, 60):
-        first, second, _ = merged["cooled down", steps]
-        assert first == runs["0", f"cooldown of {steps}"].loss_in_jax
-        assert second == runs["1", f"cooldown of {steps}"].loss_in_jax
-    at_constant_lr = merged["constant lr", 60]
-    for loss, constant in zip(merged["merged", 60], at_constant_lr, strict=True):
-        assert loss < constant
-    in_both = "largest difference between a merge in PyTorch and the same in JAX:"
-    assert number_after(in_both, lines) < 1e-2
 
 
 @dataclass(frozen=True)
@@ -183,72 +141,6 @@ def test_block_means_replace_cooldowns_drawn_afterwards(ran: RunOnce) -> None:
         assert abs(means.minus_cooled) < 0.2 * uncooled
         assert -0.02 < means.lowest_minus_every <= means.highest_minus_every < 0.01
     assert losses["3 block means"].loss < losses["3 checkpoints"].loss
-
-
-@pytest.mark.parametrize("task", ["regression", "text"])
-def test_other_tasks_learn(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(EXAMPLES)
-    example = runpy.run_path(str(EXAMPLES / "cooldowns_afterwards.py"))
-    make_task, _ = example["TASKS"][task]
-    task_of_seed = make_task(0, 400)
-    cooldowns = example["draw"](1, 400)
-    losses = example["losses_of_seed"](task_of_seed, cooldowns)
-    loss_at_start = task_of_seed.held_out_loss(task_of_seed.weights)
-    at_start = float(loss_at_start)
-    for name in ("cooled down", "block means", "every update", "no cooldown"):
-        assert 0 < losses[name].item() < 0.8 * at_start
-
-
-def test_averaging_weights_are_those_of_an_average(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights of a merge and of an EMA add up to 1, and an EMA is the one of its recursion."""
-    monkeypatch.syspath_prepend(EXAMPLES)
-    example = runpy.run_path(str(EXAMPLES / "cooldowns_afterwards.py"))
-    stable = StagedCurve([(30, 1.0), (370,)])
-    cooldowns = example["draw"](5, 400)
-    averaging_weights = example["all_averaging_weights"](stable, cooldowns)
-    for weights in averaging_weights.values():
-        assert_allclose(np.sum(weights, 1), 1, rtol=1e-12)
-    values = np.random.default_rng(0).normal(size=401)
-    average = values[0]
-    for value in values[1:101]:
-        average = 0.9 * average + 0.1 * value
-    weights = example["moving_average"](stable, 100, 0.9)
-    assert_allclose(weights @ values, average, rtol=1e-12)
-
-
-@dataclass(frozen=True)
-class Scores:
-    precision: float
-    recall: float
-    f1: float
-
-
-def scores_of_bloom(lines: list[str]) -> dict[str, Scores]:
-    scores = {}
-    for line in lines:
-        cells = re.fullmatch(r"  (.+?): +([\d.]+) +([\d.]+) +([\d.]+)", line)
-        if cells is None:
-            continue
-        name, *numbers = cells.groups()
-        scores[name] = Scores(*[float(number) for number in numbers])
-    return scores
-
-
-def test_network_beats_linear_model_beats_most_frequent(ran: RunOnce) -> None:
-    _, lines = ran("train_bloom.py")
-    assert re.fullmatch(r"4,000 names row by row \d+ ms, at once .+ times as fast", lines[-1])
-    scores = scores_of_bloom(lines)
-    assert list(scores) == ["network", "linear model", "most frequent", "all bits, by the key"]
-    linear = scores["linear model"]
-    frequent = scores["most frequent"]
-    with_key = scores["all bits, by the key"]
-    assert scores["network"].f1 > linear.f1 + 0.01
-    assert linear.f1 > 2 * with_key.f1 > 2 * frequent.f1 > 0
-    assert with_key.recall == 1.0  # every two-gram of the name has set all its bits
-    for score in scores.values():
-        product = score.precision * score.recall
-        harmonic_mean = 2 * product / (score.precision + score.recall)
-        assert score.f1 == pytest.approx(harmonic_mean, abs=2e-3)
 
 
 def test_each_device_holds_half_of_the_state(ran: RunOnce) -> None:

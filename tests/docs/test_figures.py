@@ -1,25 +1,19 @@
-"""Figures on the pages against their measurements, and the commands of the design page."""
+"""Figures on the pages against their measurements."""
 
 import ast
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import jax
-import jax.numpy as jnp
-import optax
 import pytest
 import torch
-from support.docs.pages import PAGES, all_blocks
+from support.docs.pages import PAGES
 from support.programs import EXAMPLES
 
 from plateau_jax import PlateauCurve, StagedCurve, compare
-from plateau_jax.tools.command_line.main import main
-from torch_bridge import Checkpoints, TrainStep, count_updates
+from torch_bridge import Checkpoints, TrainStep
 
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
@@ -40,20 +34,6 @@ def test_bounds_next_to_published_losses_match_curves() -> None:
         figures.append(figure)
     bounds = compare(curves).bounds
     assert [f"{bound:.3f}" for bound in bounds] == figures
-
-
-def test_updates_under_multi_steps() -> None:
-    """77 in 10 epochs of 31 micro-batches, 4 for an update; `count_updates` is for other loops."""
-    tx = optax.MultiSteps(optax.sgd(0.1), every_k_schedule=4)
-    weight = jnp.zeros(())
-
-    def micro_batch(state: optax.MultiStepsState, _: Any) -> tuple[optax.MultiStepsState, None]:
-        _, state = tx.update(weight, state, weight)
-        return state, None
-
-    state, _ = jax.lax.scan(micro_batch, tx.init(weight), length=10 * 31)
-    assert state.gradient_step == 10 * 31 // 4 == 77
-    assert count_updates(31, 10, accumulation=4) == 80
 
 
 @pytest.fixture(scope="module")
@@ -152,28 +132,3 @@ def test_bytes_per_parameter(
     in_checkpoint = expected.checkpoint * dtype.itemsize // 4
     # The random states, the structures and the digests take the same, whatever the model.
     assert 0 <= written - in_checkpoint * size**2 < 32_000
-
-
-def commands_with_design() -> Iterator[str]:
-    for block in all_blocks():
-        if block.language == "sh":
-            yield from re.findall(r"^python -m plateau_jax .*--design.*", block.code, re.MULTILINE)
-
-
-@pytest.mark.parametrize("command", list(commands_with_design()))
-def test_commands_open_the_design_page(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    curve = json.dumps(PlateauCurve(100).to_dict())
-    for name in ("curve.json", "other.json"):
-        (tmp_path / name).write_text(curve)
-    opened = []
-
-    def serve(curves: list[dict[str, Any]], *_: Any, **__: Any) -> None:
-        opened.extend(curves)
-
-    monkeypatch.setattr("plateau_jax.tools.design.server.serve", serve)
-    arguments = shlex.split(command, comments=True)[3:]
-    assert main(arguments) == 0
-    assert opened

@@ -108,23 +108,3 @@ def test_wrong_address_changes_no_file(copy: Path) -> None:
     process = publish(copy, "https://github.com/OWNER/plateau-jax.git")
     assert "must be like" in process.stderr
     assert contents(copy) == before
-
-
-def test_readme_that_has_changed_is_left_as_it_is(copy: Path) -> None:
-    readme = copy / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    changed = text.replace("not on PyPI yet", "on no index")
-    readme.write_text(changed, encoding="utf-8")
-    before = contents(copy)
-    process = publish(copy, ADDRESS)
-    assert "README.md has changed" in process.stderr
-    assert contents(copy) == before
-
-
-def test_address_is_filled_in_once(copy: Path) -> None:
-    process = publish(copy, ADDRESS)
-    assert process.returncode == 0
-    published = contents(copy)
-    process = publish(copy, ADDRESS)
-    assert "comes too late" in process.stderr
-    assert contents(copy) == published

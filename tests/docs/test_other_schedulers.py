@@ -190,25 +190,6 @@ def test_short_curves_give_the_learning_rates_of_the_original(row: Row) -> None:
         assert_recorded(replace(case, **recorded))
 
 
-def cases_with_a_constant_batch() -> list[RowValues]:
-    """Return those of Megatron-LM for which a step of the curve may be an update."""
-    cases: list[RowValues] = []
-    for case in CASES:
-        if case.library != "Megatron-LM" or len(set(case.counts)) > 1:
-            continue
-        # The exception that the page names.
-        if case.original == "inverse-square-root" and not case.settings["warmup"]:
-            continue
-        cases.append(replace(case, counts=None))
-    return cases
-
-
-@pytest.mark.parametrize("case", cases_with_a_constant_batch(), ids=str)
-def test_a_step_may_be_an_update(case: RowValues) -> None:
-    """For a constant batch size, as the page says."""
-    assert_recorded(case)
-
-
 def differs_past_the_end(case: RowValues) -> bool:
     """Return whether the original does not stay at the last level of the curve."""
     if case.raises:

@@ -16,7 +16,7 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -256,31 +256,6 @@ def anchors(page: Path) -> set[str]:
 def test_scripts_exist(page: Path) -> None:
     for script in re.findall(r"(examples/[\w/]+\.\w+)", page.read_text(encoding="utf-8")):
         assert (pages.ROOT / script).exists(), script
-
-
-def versions_on_pages() -> dict[str, set[str]]:
-    """Return the releases or commits of each library that a page links with its version.
-
-    They follow its link or its name, or come later in the row of a table that its link begins.
-    """
-    text = "\n".join(page.read_text(encoding="utf-8") for page in pages.PAGES)
-    release = r"\d+\.\d+\.\d+(?:\.?\w+)*"
-    commit = r"(?=[a-f]*\d)[0-9a-f]{7}\b"
-    linked = rf"\[([\w-]+)\]\([^)]+\)(?: \|.*?\|)? (?:commit )?({release}|{commit})"
-    versions = defaultdict(set)
-    for library, version in re.findall(linked, text):
-        versions[library].add(version)
-    for library in versions:
-        versions[library].update(re.findall(rf"\b{library} ({release})", text))
-    return versions
-
-
-def test_pages_name_one_version_of_each_library() -> None:
-    versions = versions_on_pages()
-    # Some of its features need a version.
-    del versions["optax"]
-    for library in versions:
-        assert len(versions[library]) == 1, f"{library} {versions[library]}"
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
