@@ -17,7 +17,6 @@ from support.forecasts.logs import (
 from support.wrong import wrong
 
 from plateau_jax import BatchPlan, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.tools.logged_lrs.logs import UnclearLogError
 
 RUN = logged(CURVE)
@@ -30,11 +29,6 @@ SCALED = BatchPlan([(0, 32)]).scale(CURVE, 32, reference=32)
 
 def make_run(curve=CURVE, peak_value=PEAK, steps=(10, 20, 30), losses=(3, 2, 1)):
     return LossRun(curve, peak_value, steps, losses)
-
-
-@wrong(TypeError, "curve = 3 must be a Curve")
-def test_number_as_curve():
-    make_run(curve=3)
 
 
 @wrong(ValueError, "peak_value = 0 must be positive")
@@ -69,62 +63,22 @@ def test_curve_that_counts_samples():
     make_run(SCALED)
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        5,
-        [True, True, True],
-        np.ones(1, bool),
-        [10, [20], 30],
-        np.array([10, 20, 30], object),
-    ],
-)
+@pytest.mark.parametrize("steps", [5, [True, True, True], [10, [20], 30]])
 @wrong(TypeError, "steps = {steps}", "sequence of integers")
 def test_steps_that_are_not_integers(steps):
     make_run(steps=steps)
 
 
-@pytest.mark.parametrize("loss", [np.nan, 0.0, -1.0, 1e39, 1e-46, 5e-324])
+@pytest.mark.parametrize("loss", [np.nan, 0.0, -1.0, 1e39, 1e-46])
 @wrong(ValueError, "losses[1] = {loss} must be finite and positive as a float32")
 def test_loss_that_is_not_positive(loss):
     make_run(losses=[1.0, loss, 1.0])
 
 
-@pytest.mark.parametrize(
-    "losses",
-    ["high", [3, 2, "x"], [1, 10**400, 2], np.ones(3, bool), np.ones(3, complex)],
-    ids=["text", "one text", "large integer", "booleans", "complex numbers"],
-)
+@pytest.mark.parametrize("losses", ["high", [1, 10**400, 2], np.ones(3, complex)])
 @wrong(TypeError, "losses = ", "sequence of real numbers")
 def test_losses_that_are_not_real(losses):
     make_run(losses=losses)
-
-
-# Files: their encoding.
-
-
-def read_bytes(content):
-    """Read a file of this content."""
-    Path("log").write_bytes(content)
-    return LossRun.read("log", CURVE, PEAK)
-
-
-SHORT_LOG = "step,loss,note\n1,3,é\n2,2,\n"
-
-
-@wrong(
-    ValueError,
-    "log: 'utf-8' codec can't decode byte 0xe9",
-    "save the log as UTF-8, or pass its rows",
-)
-def test_log_in_latin_1():
-    read_bytes(SHORT_LOG.encode("latin-1"))
-
-
-@wrong(ValueError, "log: 'utf-16-le' codec can't decode byte", "save the log as UTF-8")
-def test_half_of_a_character_in_utf_16():
-    text = SHORT_LOG.replace("é", "\ud800")
-    read_bytes(text.encode("utf-16", "surrogatepass"))
 
 
 # Files and their cells.
@@ -138,7 +92,8 @@ def empty_directory(tmp_path, monkeypatch):
 
 def read_text(text):
     """Read a file of this text."""
-    return read_bytes(text.encode())
+    Path("log").write_text(text)
+    return LossRun.read("log", CURVE, PEAK)
 
 
 def read_rows(rows):
@@ -149,17 +104,16 @@ TWO_ROWS = rows_of(step=[1, 2], loss=[3.0, 2.0])
 ROWS_WITH_LRS = rows_of(step=STEPS, loss=LOSSES, lr=PEAK * CURVE(STEPS))
 
 
-@pytest.mark.parametrize(
-    "source", [3, None, np.ones(()), {"step": [1]}, [3], iter(["step,loss"]), pd.Series([1])]
-)
+@pytest.mark.parametrize("source", [3, {"step": [1]}, iter(["step,loss"]), pd.Series([1])])
 @wrong(TypeError, "must be a path, a pandas data frame, or a list of dictionaries")
 def test_source_without_rows(source):
     read_rows(source)
 
 
-@wrong(FileNotFoundError, "missing.csv")
-def test_missing_file():
-    LossRun.read("missing.csv")
+@wrong(ValueError, "log: 'utf-8' codec can't decode byte 0xe9", "save the log as UTF-8, or pass")
+def test_log_in_latin_1():
+    Path("log").write_bytes("step,note\n1,é\n".encode("latin-1"))
+    LossRun.read("log", CURVE, PEAK)
 
 
 @wrong(ValueError, "log has no rows")
@@ -167,13 +121,12 @@ def test_empty_file():
     read_text("")
 
 
-@pytest.mark.parametrize("text", ['{"step": [\n', '{\n"loss": 3}\n'])
-@wrong(ValueError, "log, line 1: ", "JSON")
-def test_line_that_is_not_json(text):
-    read_text(text)
+@wrong(ValueError, "log, line 1: this line is not JSON", "for other JSON, pass the rows")
+def test_line_that_is_not_json():
+    read_text('{"step": [\n')
 
 
-@wrong(ValueError, "log, line 1: ", "not a JSON object; for other JSON, pass")
+@wrong(ValueError, "log, line 1: this line is not a JSON object")
 def test_json_list_of_numbers():
     read_text("[1, 2]")
 
@@ -186,12 +139,6 @@ def test_quotation_mark_that_is_not_closed():
 @wrong(ValueError, "log, line 3: more cells than columns; is this CSV")
 def test_more_cells_than_columns():
     read_text("step,loss\n1,3\n2,3,4\n")
-
-
-@pytest.mark.parametrize("loss", ["3,14", "1,000"])
-@wrong(ValueError, "log, line 3: loss = {loss} must be a number")
-def test_comma_in_a_number(loss):
-    read_text(f'step,loss\n1,3\n2,"{loss}"\n')
 
 
 @wrong(ValueError, "log has several columns named 'loss'")
@@ -221,7 +168,7 @@ def read_with_last_row(**cells):
 
 not_a_number = pytest.mark.parametrize(
     "cell",
-    ["x", "true", True, np.True_, "5%", "1,234", "3 s", 2j, pytest.param(10**400, id="large"), {}],
+    ["true", True, "1,234", 2j, pytest.param(10**400, id="large"), {}],
 )
 
 
@@ -237,13 +184,7 @@ def test_loss_that_is_not_a_number(cell):
     read_with_last_row(loss=cell)
 
 
-@pytest.mark.parametrize("loss", ["true", "false", "True", "FALSE"])
-@wrong(ValueError, "log, line 3: loss = {loss} must be a number")
-def test_boolean_in_csv(loss):
-    read_text(f"step,loss\n10,3\n20,{loss}\n")
-
-
-@pytest.mark.parametrize("step", ["nan", "inf", "2.5", 2.5, -1, 2**31])
+@pytest.mark.parametrize("step", ["nan", 2.5, -1, 2**31])
 @wrong(ValueError, "row 2: step = ", "number of updates")
 def test_step_that_is_not_a_number_of_updates(step):
     read_rows(rows_of(step=[1, step], loss=[3.0, 2.0]))
@@ -336,19 +277,10 @@ ROW = {"step": 1, "loss": 3, "lr": 1}
     ("row", "columns"),
     [
         ({**ROW, "step": LONG}, {}),
-        ({**ROW, "step": "1" * 10_000}, {}),
         ({**ROW, "loss": LONG}, {}),
-        ({**ROW, "lr": LONG}, {}),
-        ({LONG: 1}, {}),
         ({f"{LONG}{number}": 1 for number in range(100)}, {}),
-        ({f"column {number}": 1 for number in range(10_000)}, {}),
-        ({**ROW, LONG: "x"}, {"step": LONG}),
         ({**ROW, LONG: -1}, {"step": LONG}),
-        ({**ROW, LONG: "x"}, {"loss": LONG}),
-        ({**ROW, LONG: ""}, {"loss": LONG}),
         ({**ROW, LONG: "x"}, {"lr": LONG}),
-        ({**ROW, LONG: -1}, {"lr": LONG}),
-        (ROW, {"step": LONG}),
         (ROW, {"loss": LONG}),
     ],
 )
@@ -368,7 +300,7 @@ def with_these(losses):
     return with_losses(RUN, losses)
 
 
-@pytest.mark.parametrize("run", [None, 3, "run", [RUN, LOSSES]])
+@pytest.mark.parametrize("run", [3, [RUN, LOSSES]])
 @wrong(TypeError, "must be a LossRun: write LossRun(")
 def test_fit_of_something_else(run):
     fit_losses(run)
@@ -489,20 +421,20 @@ def test_comparison_of_curves_without_names(fit):
 # Every forecast rejects the same curves and peaks.
 
 
-def predict(fit, curve, peak=None):
-    return fit.predict(curve, peak)
+def predict(fit, curve):
+    return fit.predict(curve)
 
 
-def forecast_losses(fit, curve, peak=None):
-    return fit.losses(curve, [5], peak)
+def forecast_losses(fit, curve):
+    return fit.losses(curve, [5])
 
 
-def compare(fit, curve, peak=None):
-    return fit.compare({"a": curve}, peak)
+def compare(fit, curve):
+    return fit.compare({"a": curve})
 
 
-def plot(fit, curve, peak=None):
-    return fit.plot(curve, peak_value=peak, ax=1)
+def plot(fit, curve):
+    return fit.plot(curve, ax=1)
 
 
 every_forecast = pytest.mark.parametrize("forecast", [predict, forecast_losses, compare, plot])
@@ -514,36 +446,24 @@ def test_forecast_of_a_curve_that_counts_samples(fit, forecast):
     forecast(fit, SCALED)
 
 
-@every_forecast
 @wrong(ValueError, "4001 steps", "at most 4 times the 1000 steps", "log a")
-def test_curve_too_long(fit, forecast):
-    forecast(fit, PlateauCurve(4001))
+def test_curve_too_long(fit):
+    fit.predict(PlateauCurve(4001))
 
 
-@every_forecast
 @wrong(ValueError, "10 % of the run's steps", "in samples or tokens")
-def test_curve_too_short(fit, forecast):
-    forecast(fit, PlateauCurve(100))
+def test_curve_too_short(fit):
+    fit.predict(PlateauCurve(100))
 
 
-@every_forecast
 @wrong(ValueError, "0.00151", "factor of 1.5 from that of the runs, 0.001")
-def test_peak_too_high(fit, forecast):
-    forecast(fit, CURVE, 1.51e-3)
+def test_peak_too_high(fit):
+    fit.predict(CURVE, 1.51e-3)
 
 
-@every_forecast
 @wrong(ValueError, "no positive learning rate with peak_value = -1")
-def test_negative_peak(fit, forecast):
-    forecast(fit, CURVE, -1.0)
-
-
-@every_forecast
-@wrong(ValueError, "no positive learning rate")
-def test_curve_of_zeros(fit, forecast):
-    with suppress_warnings():
-        zeros = StagedCurve([(1000,)], start=0.0)
-    forecast(fit, zeros)
+def test_negative_peak(fit):
+    fit.predict(CURVE, -1.0)
 
 
 # Values at the limits are accepted.
