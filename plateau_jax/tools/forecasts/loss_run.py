@@ -263,7 +263,7 @@ def peaks_agree(peak: float, other_peak: float, *runs: LossRun) -> bool:
 
 
 def group_by_peak(runs: Sequence[LossRun]) -> dict[float, list[LossRun]]:
-    """Group the runs whose largest learning rates agree.
+    """Group the runs whose largest learning rates agree with the highest of their group.
 
     Returns:
         Each group under the largest learning rate of its runs, from the lowest to the highest.
@@ -272,17 +272,12 @@ def group_by_peak(runs: Sequence[LossRun]) -> dict[float, list[LossRun]]:
     # From the highest down, so that the first run of a group has the largest learning rate.
     for run in sorted(runs, key=largest_lr_of, reverse=True):
         for group in groups.values():
-            if _agrees_with_group(run, group):
+            if peaks_agree(largest_lr_of(run), largest_lr_of(group[0]), run, group[0]):
                 group.append(run)
                 break
         else:
             groups[largest_lr_of(run)] = [run]
     return dict(sorted(groups.items()))
-
-
-def _agrees_with_group(run: LossRun, group: Sequence[LossRun]) -> bool:
-    peak = largest_lr_of(run)
-    return all(peaks_agree(peak, largest_lr_of(other), run, other) for other in group)
 
 
 def common_peak_value(runs: Sequence[LossRun]) -> float:
