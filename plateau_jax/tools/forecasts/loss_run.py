@@ -18,7 +18,6 @@ from plateau_jax.tools.forecasts.logs import (
     curve_of,
     peak_of,
     read_losses,
-    read_lrs,
     warn_of_other_lrs,
 )
 from plateau_jax.tools.logged_lrs.comparison import check_counts_updates
@@ -165,9 +164,7 @@ class LossRun:
         is_peak_given = peak_value is not None
         lrs_from = None
         if curve is None:
-            lrs = read_lrs(table, lr)
-            curve, peak_value = curve_of(table, lrs, max(loss_by_step))
-            lrs_from = min(lrs)
+            curve, peak_value, lrs_from = curve_of(table, lr, max(loss_by_step))
         elif peak_value is None:
             peak_value = peak_of(table, lr, curve)
         steps = list(loss_by_step)
