@@ -1,7 +1,6 @@
 """`--log` reads the files and the console lines of trainers."""
 
 import json
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -22,7 +21,7 @@ class Tool(NamedTuple):
     header: str = "config: lr: 0.5"
 
 
-def json_lines(row: str) -> Tool:
+def json_lines(row):
     return Tool(row, header='{"seed": 0}')
 
 
@@ -69,14 +68,14 @@ TOOLS = {
 }
 
 
-def check_log(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def check_log(text, folder, capsys):
     file = folder / "log"
     file.write_text(text)
     assert "all are on the curve" in output_of(capsys, *OPTIONS, "--log", str(file))
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_logs_of_tools(tool: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_of_tools(tool, tmp_path, capsys):
     row, lr_format, header = TOOLS[tool]
     lines = [header]
     for step, lr in ROWS:
@@ -86,14 +85,14 @@ def test_logs_of_tools(tool: str, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("is_list", [False, True])
-def test_json_documents(is_list: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_documents(is_list, tmp_path, capsys):
     """As of the Trainer: `trainer_state.json`, and a list of its rows."""
     history = [{"epoch": 1, "learning_rate": lr, "step": step} for step, lr in ROWS]
     state = {"best_metric": None, "log_history": history}
     check_log(json.dumps(history if is_list else state, indent=2), tmp_path, capsys)
 
 
-def test_columns_are_named_in_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_are_named_in_a_shell(tmp_path, capsys):
     """Keras logs epochs; here each is one update."""
     file = tmp_path / "log.csv"
     lines = [f"{step},{2 * lr},{lr}" for step, lr in ROWS]

@@ -68,39 +68,6 @@ def falls_to_half(run: LossRun) -> bool:
 
 
 @dataclass(frozen=True)
-class LossGroup:
-    """Some successive logged losses of a run."""
-
-    loss: float
-    """Their mean."""
-    weight: float
-    S: float
-    """S of the updates before the mean of their steps."""
-    N: float
-
-
-def groups_of_run(run: LossRun, start: float, weight: float) -> list[LossGroup]:
-    """Average the losses after the warmup and this fraction of a run, in at most 60 groups.
-
-    Args:
-        run: The run.
-        start: The fraction.
-        weight: The weight of all groups together.
-    """
-    lrs = lrs_of(run.curve, run.peak_value)
-    last = int(run.steps[-1])
-    is_used = run.steps > warmup_of(lrs) + start * last
-    count = min(60, int(is_used.sum()))
-    steps = [float(part.mean()) for part in np.array_split(run.steps[is_used], count)]
-    losses = [float(part.mean()) for part in np.array_split(run.losses[is_used], count)]
-    groups: list[LossGroup] = []
-    for t, loss, fraction in zip(steps, losses, weights_of(steps, last), strict=True):
-        lrs_before = lrs[: round(t)]
-        groups.append(LossGroup(loss, fraction * weight, S(lrs_before), N(lrs_before)))
-    return groups
-
-
-@dataclass(frozen=True)
 class Groups:
     """The groups of all runs; S in units of S₀, N in units of p₀."""
 
@@ -115,21 +82,35 @@ class Groups:
 
 
 def groups_of(runs: Sequence[LossRun], start: float) -> Groups:
-    """Average the losses of each run; its weight is the square of its number of steps."""
+    """Average the losses after the warmup and this fraction of each run, in at most 60 groups.
+
+    The weight of a run is the square of its number of steps. S and N of a group are those of the
+    updates before the mean of its steps.
+    """
     squares = [int(run.steps[-1]) ** 2 for run in runs]
-    groups: list[LossGroup] = []
+    losses: list[float] = []
+    weights: list[float] = []
+    sums: list[float] = []
+    noises: list[float] = []
     counts: list[int] = []
     for run, square in zip(runs, squares, strict=True):
-        groups_of_one = groups_of_run(run, start, square / sum(squares))
-        groups += groups_of_one
-        counts.append(len(groups_of_one))
-    S0 = max(group.S for group in groups)
+        lrs = lrs_of(run.curve, run.peak_value)
+        last = int(run.steps[-1])
+        is_used = run.steps > warmup_of(lrs) + start * last
+        count = min(60, int(is_used.sum()))
+        steps = [float(part.mean()) for part in np.array_split(run.steps[is_used], count)]
+        losses += [float(part.mean()) for part in np.array_split(run.losses[is_used], count)]
+        weights += [square / sum(squares) * weight for weight in weights_of(steps, last)]
+        sums += [S(lrs[: round(t)]) for t in steps]
+        noises += [N(lrs[: round(t)]) for t in steps]
+        counts.append(count)
+    S0 = max(sums)
     p0 = max(run.peak_value for run in runs)
     return Groups(
-        losses=np.array([group.loss for group in groups]),
-        weights=np.array([group.weight for group in groups]),
-        S=np.array([group.S for group in groups]) / S0,
-        N=np.array([group.N for group in groups]) / p0,
+        losses=np.array(losses),
+        weights=np.array(weights),
+        S=np.array(sums) / S0,
+        N=np.array(noises) / p0,
         S0=S0,
         p0=p0,
         counts=counts,

@@ -1,5 +1,6 @@
 """Wrong runs, logs, fits and forecasts: errors name the value, and say what to do instead."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from support.forecasts.logs import (
 from support.wrong import wrong
 
 from plateau_jax import BatchPlan, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.tools.logged_lrs.logs import UnclearLogError
 
 RUN = logged(CURVE)
@@ -30,11 +30,6 @@ SCALED = BatchPlan([(0, 32)]).scale(CURVE, 32, reference=32)
 
 def make_run(curve=CURVE, peak_value=PEAK, steps=(10, 20, 30), losses=(3, 2, 1)):
     return LossRun(curve, peak_value, steps, losses)
-
-
-@wrong(TypeError, "curve = 3 must be a Curve")
-def test_number_as_curve():
-    make_run(curve=3)
 
 
 @wrong(ValueError, "peak_value = 0 must be positive")
@@ -69,62 +64,22 @@ def test_curve_that_counts_samples():
     make_run(SCALED)
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        5,
-        [True, True, True],
-        np.ones(1, bool),
-        [10, [20], 30],
-        np.array([10, 20, 30], object),
-    ],
-)
+@pytest.mark.parametrize("steps", [5, [True, True, True], [10, [20], 30]])
 @wrong(TypeError, "steps = {steps}", "sequence of integers")
 def test_steps_that_are_not_integers(steps):
     make_run(steps=steps)
 
 
-@pytest.mark.parametrize("loss", [np.nan, 0.0, -1.0, 1e39, 1e-46, 5e-324])
+@pytest.mark.parametrize("loss", [np.nan, 0.0, -1.0, 1e39, 1e-46])
 @wrong(ValueError, "losses[1] = {loss} must be finite and positive as a float32")
 def test_loss_that_is_not_positive(loss):
     make_run(losses=[1.0, loss, 1.0])
 
 
-@pytest.mark.parametrize(
-    "losses",
-    ["high", [3, 2, "x"], [1, 10**400, 2], np.ones(3, bool), np.ones(3, complex)],
-    ids=["text", "one text", "large integer", "booleans", "complex numbers"],
-)
+@pytest.mark.parametrize("losses", ["high", [1, 10**400, 2], np.ones(3, complex)])
 @wrong(TypeError, "losses = ", "sequence of real numbers")
 def test_losses_that_are_not_real(losses):
     make_run(losses=losses)
-
-
-# Files: their encoding.
-
-
-def read_bytes(content):
-    """Read a file of this content."""
-    Path("log").write_bytes(content)
-    return LossRun.read("log", CURVE, PEAK)
-
-
-SHORT_LOG = "step,loss,note\n1,3,é\n2,2,\n"
-
-
-@wrong(
-    ValueError,
-    "log: 'utf-8' codec can't decode byte 0xe9",
-    "save the log as UTF-8, or pass its rows",
-)
-def test_log_in_latin_1():
-    read_bytes(SHORT_LOG.encode("latin-1"))
-
-
-@wrong(ValueError, "log: 'utf-16-le' codec can't decode byte", "save the log as UTF-8")
-def test_half_of_a_character_in_utf_16():
-    text = SHORT_LOG.replace("é", "\ud800")
-    read_bytes(text.encode("utf-16", "surrogatepass"))
 
 
 # Files and their cells.
@@ -138,7 +93,8 @@ def empty_directory(tmp_path, monkeypatch):
 
 def read_text(text):
     """Read a file of this text."""
-    return read_bytes(text.encode())
+    Path("log").write_text(text)
+    return LossRun.read("log", CURVE, PEAK)
 
 
 def read_rows(rows):
@@ -149,54 +105,32 @@ TWO_ROWS = rows_of(step=[1, 2], loss=[3.0, 2.0])
 ROWS_WITH_LRS = rows_of(step=STEPS, loss=LOSSES, lr=PEAK * CURVE(STEPS))
 
 
-@pytest.mark.parametrize(
-    "source", [3, None, np.ones(()), {"step": [1]}, [3], iter(["step,loss"]), pd.Series([1])]
-)
+@pytest.mark.parametrize("source", [3, {"step": [1]}, iter(["step,loss"]), pd.Series([1])])
 @wrong(TypeError, "must be a path, a pandas data frame, or a list of dictionaries")
 def test_source_without_rows(source):
     read_rows(source)
 
 
-@wrong(FileNotFoundError, "missing.csv")
-def test_missing_file():
-    LossRun.read("missing.csv")
+@wrong(ValueError, "log: 'utf-8' codec can't decode byte 0xe9", "save the log as UTF-8, or pass")
+def test_log_in_latin_1():
+    Path("log").write_bytes("step,note\n1,é\n".encode("latin-1"))
+    LossRun.read("log", CURVE, PEAK)
 
 
-@wrong(ValueError, "log has no rows")
-def test_empty_file():
-    read_text("")
-
-
-@pytest.mark.parametrize("text", ['{"step": [\n', '{\n"loss": 3}\n'])
-@wrong(ValueError, "log, line 1: ", "JSON")
-def test_line_that_is_not_json(text):
-    read_text(text)
-
-
-@wrong(ValueError, "log, line 1: ", "not a JSON object; for other JSON, pass")
-def test_json_list_of_numbers():
-    read_text("[1, 2]")
-
-
-@wrong(ValueError, "log, line 3: this row is not CSV (unexpected end of data)")
-def test_quotation_mark_that_is_not_closed():
-    read_text('step,loss\n1,2\n2,"3\n')
-
-
-@wrong(ValueError, "log, line 3: more cells than columns; is this CSV")
-def test_more_cells_than_columns():
-    read_text("step,loss\n1,3\n2,3,4\n")
-
-
-@pytest.mark.parametrize("loss", ["3,14", "1,000"])
-@wrong(ValueError, "log, line 3: loss = {loss} must be a number")
-def test_comma_in_a_number(loss):
-    read_text(f'step,loss\n1,3\n2,"{loss}"\n')
-
-
-@wrong(ValueError, "log has several columns named 'loss'")
-def test_columns_of_the_same_name():
-    read_text("step,loss, loss\n1,3,3\n")
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "log has no rows"),
+        ('{"step": [\n', "log, line 1: this line is not JSON"),
+        ("[1, 2]", "log, line 1: this line is not a JSON object; for other JSON, pass the rows"),
+        ('step,loss\n1,2\n2,"3\n', "log, line 3: this row is not CSV (unexpected end of data)"),
+        ("step,loss\n1,3\n2,3,4\n", "log, line 3: more cells than columns; is this CSV"),
+        ("step,loss, loss\n1,3,3\n", "log has several columns named 'loss'"),
+    ],
+)
+def test_text_that_is_not_a_log(text, problem):
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        read_text(text)
 
 
 @wrong(ValueError, "the log has 100 losses at 50 steps: keep those of one split, rank or run")
@@ -219,31 +153,18 @@ def read_with_last_row(**cells):
     return LossRun.read([*ROWS_WITH_LRS, last_row])
 
 
-not_a_number = pytest.mark.parametrize(
-    "cell",
-    ["x", "true", True, np.True_, "5%", "1,234", "3 s", 2j, pytest.param(10**400, id="large"), {}],
-)
-
-
-@not_a_number
-@wrong(ValueError, "the log, row 51: step = ", "must be a number")
-def test_step_that_is_not_a_number(cell):
-    read_with_last_row(step=cell)
-
-
-@not_a_number
+@pytest.mark.parametrize("cell", ["true", True, "1,234", 2j, pytest.param(10**400, id="large"), {}])
 @wrong(ValueError, "the log, row 51: loss = ", "must be a number")
 def test_loss_that_is_not_a_number(cell):
     read_with_last_row(loss=cell)
 
 
-@pytest.mark.parametrize("loss", ["true", "false", "True", "FALSE"])
-@wrong(ValueError, "log, line 3: loss = {loss} must be a number")
-def test_boolean_in_csv(loss):
-    read_text(f"step,loss\n10,3\n20,{loss}\n")
+@wrong(ValueError, "the log, row 51: step = 'x' must be a number")
+def test_step_that_is_not_a_number():
+    read_with_last_row(step="x")
 
 
-@pytest.mark.parametrize("step", ["nan", "inf", "2.5", 2.5, -1, 2**31])
+@pytest.mark.parametrize("step", ["nan", 2.5, -1, 2**31])
 @wrong(ValueError, "row 2: step = ", "number of updates")
 def test_step_that_is_not_a_number_of_updates(step):
     read_rows(rows_of(step=[1, step], loss=[3.0, 2.0]))
@@ -263,34 +184,24 @@ def test_no_row_with_a_step_and_a_loss():
 # Columns: the error names the argument that helps.
 
 
-@wrong(UnclearLogError, "no usual column for step among 'epoch', 'loss'", "with step=")
-def test_no_usual_column_of_steps():
-    read_rows(rows_of(epoch=[1], loss=[3]))
-
-
-@wrong(UnclearLogError, "several columns for step, 'step', '_step'", "with step=")
-def test_several_columns_of_steps():
-    read_rows(rows_of(step=[1], _step=[1], loss=[3]))
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"epoch": [1], "loss": [3]}, "no usual column for step among 'epoch', 'loss'"),
+        ({"step": [1], "_step": [1], "loss": [3]}, "several columns for step, 'step', '_step'"),
+        ({"step": [1], "loss": [3]}, "for lr among 'step', 'loss': give the run's curve"),
+        ({"step": [1], "loss": [3], "lr": [PEAK]}, "only one learning rate: give the run's curve"),
+        ({"step": [1], "loss": [3], "lr": [0.0]}, "no learning rate above 0: give the run's"),
+    ],
+)
+def test_log_that_does_not_suffice(columns, problem):
+    with pytest.raises(UnclearLogError, match=re.escape(problem)):
+        LossRun.read(rows_of(**columns))
 
 
 @wrong(UnclearLogError, "no column loss = 'los', only 'step', 'loss'")
 def test_misspelled_name_of_a_column():
     LossRun.read(TWO_ROWS, CURVE, PEAK, loss="los")
-
-
-@wrong(
-    UnclearLogError,
-    "no usual column for lr among 'step', 'loss': give the run's curve",
-    "with lr=",
-)
-def test_no_column_of_learning_rates():
-    LossRun.read(TWO_ROWS, CURVE)
-
-
-@wrong(UnclearLogError, "only one learning rate: give the run's curve and its peak")
-def test_peak_of_a_single_row():
-    rows = rows_of(step=[1], loss=[3], lr=[PEAK])
-    LossRun.read(rows)
 
 
 def with_damaged_lr(lr):
@@ -322,12 +233,6 @@ def test_learning_rates_with_a_gap():
     LossRun.read(rows)
 
 
-@wrong(UnclearLogError, "no learning rate above 0: give the run's")
-def test_learning_rates_of_zero():
-    rows = rows_of(step=[1], loss=[3], lr=[0.0])
-    LossRun.read(rows)
-
-
 LONG = "many\nlines " * 1_000
 ROW = {"step": 1, "loss": 3, "lr": 1}
 
@@ -336,19 +241,10 @@ ROW = {"step": 1, "loss": 3, "lr": 1}
     ("row", "columns"),
     [
         ({**ROW, "step": LONG}, {}),
-        ({**ROW, "step": "1" * 10_000}, {}),
         ({**ROW, "loss": LONG}, {}),
-        ({**ROW, "lr": LONG}, {}),
-        ({LONG: 1}, {}),
         ({f"{LONG}{number}": 1 for number in range(100)}, {}),
-        ({f"column {number}": 1 for number in range(10_000)}, {}),
-        ({**ROW, LONG: "x"}, {"step": LONG}),
         ({**ROW, LONG: -1}, {"step": LONG}),
-        ({**ROW, LONG: "x"}, {"loss": LONG}),
-        ({**ROW, LONG: ""}, {"loss": LONG}),
         ({**ROW, LONG: "x"}, {"lr": LONG}),
-        ({**ROW, LONG: -1}, {"lr": LONG}),
-        (ROW, {"step": LONG}),
         (ROW, {"loss": LONG}),
     ],
 )
@@ -368,7 +264,7 @@ def with_these(losses):
     return with_losses(RUN, losses)
 
 
-@pytest.mark.parametrize("run", [None, 3, "run", [RUN, LOSSES]])
+@pytest.mark.parametrize("run", [3, [RUN, LOSSES]])
 @wrong(TypeError, "must be a LossRun: write LossRun(")
 def test_fit_of_something_else(run):
     fit_losses(run)
@@ -390,12 +286,6 @@ def test_too_few_losses():
 def test_run_that_ended_before_its_decay():
     run = kept_losses(RUN, STEPS < 400)
     fit_losses(run)
-
-
-@wrong(ValueError, "no run whose", "half its peak")
-def test_runs_at_constant_learning_rate():
-    stable = logged(StagedCurve([(50, 1.0), (950,)]))
-    fit_losses([stable, stable])
 
 
 @wrong(ValueError, "noise of 1.", "more than 1%", "validation loss")
@@ -489,20 +379,20 @@ def test_comparison_of_curves_without_names(fit):
 # Every forecast rejects the same curves and peaks.
 
 
-def predict(fit, curve, peak=None):
-    return fit.predict(curve, peak)
+def predict(fit, curve):
+    return fit.predict(curve)
 
 
-def forecast_losses(fit, curve, peak=None):
-    return fit.losses(curve, [5], peak)
+def forecast_losses(fit, curve):
+    return fit.losses(curve, [5])
 
 
-def compare(fit, curve, peak=None):
-    return fit.compare({"a": curve}, peak)
+def compare(fit, curve):
+    return fit.compare({"a": curve})
 
 
-def plot(fit, curve, peak=None):
-    return fit.plot(curve, peak_value=peak, ax=1)
+def plot(fit, curve):
+    return fit.plot(curve, ax=1)
 
 
 every_forecast = pytest.mark.parametrize("forecast", [predict, forecast_losses, compare, plot])
@@ -514,36 +404,24 @@ def test_forecast_of_a_curve_that_counts_samples(fit, forecast):
     forecast(fit, SCALED)
 
 
-@every_forecast
 @wrong(ValueError, "4001 steps", "at most 4 times the 1000 steps", "log a")
-def test_curve_too_long(fit, forecast):
-    forecast(fit, PlateauCurve(4001))
+def test_curve_too_long(fit):
+    fit.predict(PlateauCurve(4001))
 
 
-@every_forecast
 @wrong(ValueError, "10 % of the run's steps", "in samples or tokens")
-def test_curve_too_short(fit, forecast):
-    forecast(fit, PlateauCurve(100))
+def test_curve_too_short(fit):
+    fit.predict(PlateauCurve(100))
 
 
-@every_forecast
 @wrong(ValueError, "0.00151", "factor of 1.5 from that of the runs, 0.001")
-def test_peak_too_high(fit, forecast):
-    forecast(fit, CURVE, 1.51e-3)
+def test_peak_too_high(fit):
+    fit.predict(CURVE, 1.51e-3)
 
 
-@every_forecast
 @wrong(ValueError, "no positive learning rate with peak_value = -1")
-def test_negative_peak(fit, forecast):
-    forecast(fit, CURVE, -1.0)
-
-
-@every_forecast
-@wrong(ValueError, "no positive learning rate")
-def test_curve_of_zeros(fit, forecast):
-    with suppress_warnings():
-        zeros = StagedCurve([(1000,)], start=0.0)
-    forecast(fit, zeros)
+def test_negative_peak(fit):
+    fit.predict(CURVE, -1.0)
 
 
 # Values at the limits are accepted.

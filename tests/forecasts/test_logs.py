@@ -64,14 +64,6 @@ def test_usual_columns_are_read(step, loss, lr, tmp_path):
         assert same.peak_value == run.peak_value
 
 
-def test_columns_can_be_named():
-    usual = {"loss": DIFFERENT_LOSSES, "step": ["?"] * 3}
-    rows = rows_of(**usual, n=STEPS, eta=[0.25, 0.5, 0.2], a=LOSSES)
-    run = LossRun.read(rows, step="n", loss="a", lr="eta")
-    check_run(run)
-    assert run.peak_value == 0.5
-
-
 def test_cells_may_be_missing():
     losses = [pd.NA, *LOSSES, math.nan]
     frame = pd.DataFrame({"step": [1, *STEPS, 400], "loss": losses})
@@ -107,9 +99,6 @@ TEXTS = {
         '{"step": 300, "loss": 3}\n'
     ),
     "exponents": "step,loss\n1e2,3.5e0\n2e2,325e-2\n3e2,3.\n",
-    "JSON lines": (
-        '{"step": 100, "loss": 3.5}\n\n{"step": 200, "loss": 3.25}\n{"step": 300, "loss": 3}\n'
-    ),
     "evaluated twice": "step,loss\n100,3.5\n200,3.25\n300,3\n300,3\n",
 }
 
@@ -396,7 +385,7 @@ LEFT_OUT = (
 )
 
 
-@pytest.mark.parametrize("torn", ['{"step": 3, "lo', '{"step"', "{", "\0\0"])
+@pytest.mark.parametrize("torn", ['{"step": 3, "lo', "\0\0"])
 def test_torn_last_line_warns(log_file, torn):
     """From a trainer that was stopped while it wrote."""
     complete = '{"step": 100, "loss": 3}\n\n{"step": 200, "loss": 2}\n'
@@ -405,7 +394,7 @@ def test_torn_last_line_warns(log_file, torn):
     assert run.steps.tolist() == [100, 200]
 
 
-@pytest.mark.parametrize("torn", ["300,3.01", "300,", "3", "300,3.0173", '300,"', "300,3\0"])
+@pytest.mark.parametrize("torn", ["3", "300,3.0173", '300,"'])
 def test_last_line_without_its_end_warns(log_file, torn):
     """Its last number may be cut."""
     log_file.write_text(f"step,loss\n100,3\n\n200,2\n{torn}")

@@ -1,8 +1,6 @@
 """`compare`: bound and best peak against their formula; ratios, names, text and HTML; errors."""
 
 import tracemalloc
-from dataclasses import FrozenInstanceError
-from itertools import pairwise
 from unittest.mock import patch
 from xml.etree import ElementTree
 
@@ -71,20 +69,6 @@ def test_bound_and_peak_match_formula(description):
     curve = build(description)
     assume(is_short_and_positive(curve))
     check_prediction(curve, 1e-12)
-
-
-def test_tiny_tail_counts_as_little_as_none():
-    """The prediction is continuous in the tail's level, from none to the level before it."""
-    without_tail = compare(StagedCurve([(900,)], start=1.0))
-    predictions = [without_tail]
-    for level in np.geomspace(1e-12, 1.0, 400).tolist():
-        with_tail = StagedCurve([(900,), (0, level), (100,)], start=1.0)
-        predictions.append(compare(with_tail))
-    for before, after in pairwise(predictions):
-        assert after.bound == pytest.approx(before.bound, rel=0.1)
-        assert after.peak == pytest.approx(before.peak, rel=0.15)
-        assert after.bound < 1.5 * without_tail.bound
-    assert predictions[1].bound == pytest.approx(without_tail.bound, rel=1e-5)
 
 
 LEVELS = st.sampled_from([1.0, 0.7, 0.1, 1e-3, 1e-6, 1e-12])
@@ -166,15 +150,6 @@ def test_ratios_are_relative_to_first_curve(described):
     assert hash(named) == hash(comparison)
 
 
-def check_limits(text):
-    """Check that the note says what the prediction is not, and how good it was."""
-    assert "neither the loss itself" in text
-    assert "at one fixed peak" in text
-    assert "0.87 and 0.88" in text
-    assert "0.95 and 0.93" in text
-    assert "keep the peak" in text
-
-
 def test_comparison_prints_table_and_note():
     names = ("first", "a long name")
     comparison = Comparison(names, (1.0, 1.03219), (1.0, 0.0123456), 0.1, 0.05)
@@ -187,19 +162,15 @@ def test_comparison_prints_table_and_note():
     ]
     note = lines[4:]
     assert max(map(len, note)) <= 90
-    check_limits(" ".join(note))
+    assert "neither the loss itself nor the ranking at one fixed peak" in " ".join(note)
 
 
 def test_notebook_shows_same_table():
     comparison = Comparison(("a < b", "c"), (1.0, 1.03219), (1.0, 0.5), 0.1, 0.05)
     root = ElementTree.fromstring(comparison._repr_html_())
     rows = [[cell.text or "" for cell in row] for row in root.iter("tr")]
-    assert rows == [
-        ["", "bound", "best peak"],
-        ["a < b", "1.000", "1.00"],
-        ["c", "1.032", "0.500"],
-    ]
-    check_limits("".join(root.itertext()))
+    assert rows == [["", "bound", "best peak"], ["a < b", "1.000", "1.00"], ["c", "1.032", "0.500"]]
+    assert "at one fixed peak" in "".join(root.itertext())
 
 
 def test_note_on_curves_with_a_batch_plan():
@@ -208,10 +179,9 @@ def test_note_on_curves_with_a_batch_plan():
     plan = BatchPlan([(0, 8), (4000, 16)])
     scaled = plan.scale(curve, 8, reference=16)
     note = "A run with BatchPlan.scale makes fewer, larger updates"
-    for curves in ((curve, scaled), (scaled.cooldown(500, 100),)):
-        comparison = compare(*curves)
-        assert note in " ".join(str(comparison).split())
-        assert note in comparison._repr_html_()
+    comparison = compare(curve, scaled)
+    assert note in " ".join(str(comparison).split())
+    assert note in comparison._repr_html_()
     assert "BatchPlan" not in str(compare(curve))
 
 
@@ -233,16 +203,6 @@ def test_dictionary_of_curves_among_curves(cosine):
     compare(cosine, {"a": cosine})
 
 
-@wrong(TypeError, "curves['b'] = 5 must be a Curve")
-def test_named_number(cosine):
-    compare({"a": cosine, "b": 5})
-
-
 @wrong(ValueError, "StagedCurve(", "has no positive")
 def test_curve_of_zeros(cosine):
     compare(cosine, curve_of_zeros(5))
-
-
-@wrong(FrozenInstanceError)
-def test_fields_cannot_be_set(cosine):
-    compare(cosine).names = ()

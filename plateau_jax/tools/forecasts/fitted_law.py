@@ -172,8 +172,6 @@ class FittedLaw:
 
 def _checked_steps(steps: ArrayLike, curve: Curve) -> _Steps:
     array = np.asarray(steps)
-    if not array.size and array.dtype.kind in "fO":  # NumPy makes float64 of []
-        array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise TypeError(f"steps = {checks.short_repr(steps)} must be integers")
     if array.size and not 1 <= array.min() <= array.max() <= curve.total_steps:

@@ -74,6 +74,52 @@ def _usable_losses(table: LogTable, column: str) -> list[Cell]:
     return usable
 
 
+def curve_of(table: LogTable, lr: str | None, last_loss: int) -> tuple[Curve, float, int]:
+    """Return a curve of lines between the logged learning rates, its peak, and its first step.
+
+    It is 0 before the first learning rate, because those of the earlier updates are unknown. It
+    keeps the last one until the last loss, for at most one interval of logging.
+    """
+    lrs = {cell.step: cell.value for cell in _read_cells(table, lr)}
+    peak = max(lrs.values(), default=0.0)
+    if not peak > 0:
+        raise _unclear_curve(f"{table.name} has no learning rate above 0")
+    _check_peak(table, lrs)
+    first = min(lrs)
+    last = max(lrs)
+    end = max(last_loss, last)
+    intervals = np.diff(list(lrs))
+    if end - last > max(intervals[-1], np.median(intervals)):
+        problem = f"{table.name} has learning rates only from step {first} to {last} of {end}"
+        raise _unclear_curve(problem)
+    gap = _find_gap(list(lrs), end)
+    if gap is not None:
+        problem = f"{table.name} has no learning rates between steps {gap[0]} and {gap[1]}"
+        raise _unclear_curve(problem)
+
+    levels = {step: lr / peak for step, lr in lrs.items()}
+    stages: list[Any] = []
+    start = levels[first]
+    if first > 0:
+        stages = [(first,), (0, start)]
+        start = 0.0
+    levels[end] = levels[last]
+    for (step, _), (next_step, level) in pairwise(levels.items()):
+        stages.append((next_step - step, level, "linear"))
+    with suppress_warnings():
+        return StagedCurve(stages, start=start), peak, first
+
+
+def _check_peak(table: LogTable, lrs: Mapping[int, float]) -> None:
+    """Reject a peak that only one row has: it may be damaged."""
+    if len(lrs) == 1:
+        raise _unclear_curve(f"{table.name} has only one learning rate")
+    second, first = sorted(lrs, key=lambda step: lrs[step])[-2:]
+    if lrs[first] > _PEAK_FACTOR * lrs[second]:
+        problem = f"{lrs[first]:g}, at step {first}, is more than twice every other learning rate"
+        raise _unclear_curve(f"{table.name}: {problem}")
+
+
 def _find_gap(steps: Sequence[int], last: int) -> tuple[int, int] | None:
     """Return the first two logged steps with an unusually long gap between them, or None.
 
@@ -94,21 +140,16 @@ def _find_gap(steps: Sequence[int], last: int) -> tuple[int, int] | None:
     return steps[index], steps[index + 1]
 
 
-def read_lrs(table: LogTable, lr: str | None) -> dict[int, float]:
-    """Return the learning rate at each logged step; of several groups, that of the first."""
-    return {cell.step: cell.value for cell in _read_cells(table, lr)}
-
-
-def _read_cells(table: LogTable, lr: str | None) -> list[Cell]:
-    try:
-        return read_lr_cells(table, lr)
-    except UnclearLogError as error:
-        advice = f"{_GIVE_CURVE}; or {error.advice}"
-        raise UnclearLogError(error.problem, error.argument, error.columns, advice) from None
-
-
-def _unclear_curve(problem: str) -> UnclearLogError:
-    return UnclearLogError(problem, "curve", (), _GIVE_CURVE)
+def peak_of(table: LogTable, lr: str | None, curve: Curve) -> float:
+    """Return the peak with which all logged learning rates are on the curve."""
+    cells = _read_cells(table, lr)
+    peak = None
+    if cells:
+        peak = find_peak(cells, curve)
+    if peak is None:
+        problem = f"{table.name} has no learning rates that show the peak of this curve"
+        raise UnclearLogError(problem, "peak_value", (), "give the run's peak")
+    return peak
 
 
 def warn_of_other_lrs(table: LogTable, lr: str | None, curve: Curve, peak: float) -> None:
@@ -125,64 +166,14 @@ def warn_of_other_lrs(table: LogTable, lr: str | None, curve: Curve, peak: float
             warn(f"{table.name}: {difference}. Give the run's curve and its peak, or neither")
 
 
-def curve_of(table: LogTable, lrs: Mapping[int, float], last_loss: int) -> tuple[Curve, float]:
-    """Return a curve of straight lines between the logged learning rates, and its peak.
-
-    It is 0 before the first learning rate, because those of the earlier updates are unknown. It
-    keeps the last one until the last loss, for at most one interval of logging.
-    """
-    peak = max(lrs.values(), default=0.0)
-    if not peak > 0:
-        raise _unclear_curve(f"{table.name} has no learning rate above 0")
-    _check_peak(table, lrs)
-    first = min(lrs)
-    last = max(lrs)
-    end = max(last_loss, last)
-    if end - last > _logging_interval(lrs):
-        problem = f"{table.name} has learning rates only from step {first} to {last} of {end}"
-        raise _unclear_curve(problem)
-    gap = _find_gap(list(lrs), end)
-    if gap is not None:
-        problem = f"{table.name} has no learning rates between steps {gap[0]} and {gap[1]}"
-        raise _unclear_curve(problem)
-
-    levels = {step: lr / peak for step, lr in lrs.items()}
-    stages: list[Any] = []
-    start = levels[first]
-    if first > 0:
-        stages = [(first,), (0, start)]
-        start = 0.0
-    levels[end] = levels[last]
-    for (step, _), (next_step, level) in pairwise(levels.items()):
-        stages.append((next_step - step, level, "linear"))
-    with suppress_warnings():
-        return StagedCurve(stages, start=start), peak
+def _read_cells(table: LogTable, lr: str | None) -> list[Cell]:
+    """Return the learning rate at each logged step; of several groups, that of the first."""
+    try:
+        return read_lr_cells(table, lr)
+    except UnclearLogError as error:
+        advice = f"{_GIVE_CURVE}; or {error.advice}"
+        raise UnclearLogError(error.problem, error.argument, error.columns, advice) from None
 
 
-def _logging_interval(lrs: Mapping[int, float]) -> float:
-    if len(lrs) == 1:
-        return 0.0
-    intervals = np.diff(list(lrs))
-    return max(intervals[-1], np.median(intervals))
-
-
-def _check_peak(table: LogTable, lrs: Mapping[int, float]) -> None:
-    """Reject a peak that only one row has: it may be damaged."""
-    if len(lrs) == 1:
-        raise _unclear_curve(f"{table.name} has only one learning rate")
-    second, first = sorted(lrs, key=lambda step: lrs[step])[-2:]
-    if lrs[first] > _PEAK_FACTOR * lrs[second]:
-        problem = f"{lrs[first]:g}, at step {first}, is more than twice every other learning rate"
-        raise _unclear_curve(f"{table.name}: {problem}")
-
-
-def peak_of(table: LogTable, lr: str | None, curve: Curve) -> float:
-    """Return the peak with which all logged learning rates are on the curve."""
-    cells = _read_cells(table, lr)
-    peak = None
-    if cells:
-        peak = find_peak(cells, curve)
-    if peak is None:
-        problem = f"{table.name} has no learning rates that show the peak of this curve"
-        raise UnclearLogError(problem, "peak_value", (), "give the run's peak")
-    return peak
+def _unclear_curve(problem: str) -> UnclearLogError:
+    return UnclearLogError(problem, "curve", (), _GIVE_CURVE)

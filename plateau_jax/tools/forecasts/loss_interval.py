@@ -44,14 +44,7 @@ class ForecastTerms(NamedTuple):
 
     def minus(self, first: "ForecastTerms", residual_sd: float) -> tuple[float, float]:
         """Return the difference to another forecast, and half the width of its interval."""
-        changes = ForecastTerms(
-            loss=self.loss - first.loss,
-            by_alpha=self.by_alpha - first.by_alpha,
-            by_power=self.by_power - first.by_power,
-            by_peak=self.by_peak - first.by_peak,
-            by_late=self.by_late - first.by_late,
-            by_run=self.by_run - first.by_run,
-        )
+        changes = ForecastTerms(*(term - other for term, other in zip(self, first, strict=True)))
         half = changes._half_width(residual_sd, _RELATIVE_SD_OF_DIFFERENCE * first.loss)
         return float(changes.loss), float(half)
 

@@ -18,7 +18,6 @@ from plateau_jax.tools.forecasts.logs import (
     curve_of,
     peak_of,
     read_losses,
-    read_lrs,
     warn_of_other_lrs,
 )
 from plateau_jax.tools.logged_lrs.comparison import check_counts_updates
@@ -165,9 +164,7 @@ class LossRun:
         is_peak_given = peak_value is not None
         lrs_from = None
         if curve is None:
-            lrs = read_lrs(table, lr)
-            curve, peak_value = curve_of(table, lrs, max(loss_by_step))
-            lrs_from = min(lrs)
+            curve, peak_value, lrs_from = curve_of(table, lr, max(loss_by_step))
         elif peak_value is None:
             peak_value = peak_of(table, lr, curve)
         steps = list(loss_by_step)
@@ -263,7 +260,7 @@ def peaks_agree(peak: float, other_peak: float, *runs: LossRun) -> bool:
 
 
 def group_by_peak(runs: Sequence[LossRun]) -> dict[float, list[LossRun]]:
-    """Group the runs whose largest learning rates agree.
+    """Group the runs whose largest learning rates agree with the highest of their group.
 
     Returns:
         Each group under the largest learning rate of its runs, from the lowest to the highest.
@@ -272,17 +269,12 @@ def group_by_peak(runs: Sequence[LossRun]) -> dict[float, list[LossRun]]:
     # From the highest down, so that the first run of a group has the largest learning rate.
     for run in sorted(runs, key=largest_lr_of, reverse=True):
         for group in groups.values():
-            if _agrees_with_group(run, group):
+            if peaks_agree(largest_lr_of(run), largest_lr_of(group[0]), run, group[0]):
                 group.append(run)
                 break
         else:
             groups[largest_lr_of(run)] = [run]
     return dict(sorted(groups.items()))
-
-
-def _agrees_with_group(run: LossRun, group: Sequence[LossRun]) -> bool:
-    peak = largest_lr_of(run)
-    return all(peaks_agree(peak, largest_lr_of(other), run, other) for other in group)
 
 
 def common_peak_value(runs: Sequence[LossRun]) -> float:
