@@ -19,9 +19,7 @@ CURVES = {
     "cosine": PlateauCurve(1000),
     "linear": PlateauCurve(1000, plateaus=[(0, 60)], decay_shape="linear"),
     "longer": PlateauCurve(2000, plateaus=[(55, 40)]),
-    "plateaus": PLATEAUS,
     "stairs": STAIRS,
-    "cooldown": STAIRS.cooldown(25, 10, to=0.1),
     "then": PLATEAUS.then(STAIRS, scale=0.5).cooldown(1030, 5),
     "scaled": PLAN.scale(PLATEAUS, 8, reference=16),
 }

@@ -3,9 +3,7 @@
 import io
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,7 +12,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from support.commands import output_of
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.numerics.oracle import Description
 from support.schedulers.runs import peaks
 
 import plateau_jax
@@ -32,9 +29,6 @@ from plateau_jax.tools.command_line.main import main
 from plateau_jax.tools.drawing import plots
 from plateau_jax.tools.drawing.segment_table import segment_table
 
-PrintedBy = Callable[[str], str]
-DrawnPlots = list[tuple[list[Curve], float]]
-
 pytestmark = pytest.mark.usefixtures("folder")
 
 # A test that prints draws each example in the same function-scoped fixtures.
@@ -47,20 +41,20 @@ STAGED = StagedCurve([("2%", 1.0), ("rest",), ("20%", 0, "1-sqrt")], total_steps
 STAGES = "--stage 2% 1.0 --stage rest --stage 20% 0 1-sqrt"
 
 
-def read_curve(text: str) -> Curve:
+def read_curve(text):
     return Curve.from_dict(json.loads(text))
 
 
-def saved(name: str) -> Curve:
+def saved(name):
     text = Path(f"{name}.json").read_text()
     return read_curve(text)
 
 
 @pytest.fixture
-def printed_by(capsys: pytest.CaptureFixture[str]) -> PrintedBy:
+def printed_by(capsys):
     """A function that runs a command and returns what it prints."""
 
-    def run(command: str) -> str:
+    def run(command):
         return output_of(capsys, *command.split())
 
     return run
@@ -72,37 +66,11 @@ PLATEAUS = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)],
 OPTIONS = "10000 --warmup-steps 500 --plateau 50 30 --plateau 85 10 --min-lr-ratio 0.1"
 
 
-def test_segments_are_printed(printed_by: PrintedBy) -> None:
+def test_segments_are_printed(printed_by):
     assert printed_by(OPTIONS) == f"{PLATEAUS.describe()}\n"
 
 
-def test_segments_of_several_files_are_printed(printed_by: PrintedBy) -> None:
-    printed = printed_by("--from stairs.json --from then.json")
-    first = saved("stairs").describe()
-    second = saved("then").describe()
-    assert printed == f"{first}\n\n{second}\n"
-
-
-@pytest.mark.parametrize("peak", ["3e-4", "1"])
-def test_peak_turns_levels_into_learning_rates(printed_by: PrintedBy, peak: str) -> None:
-    table = segment_table(PLATEAUS.segments, np.float32(peak))
-    printed = printed_by(f"{OPTIONS} --peak {peak}")
-    assert printed == f"{table.as_text()}\n"
-
-
-def test_cooldown_of_stages(printed_by: PrintedBy) -> None:
-    curve = STAGED.cooldown(5000, 500)
-    printed = printed_by(f"1e4 {STAGES} --cooldown 5000 500")
-    assert printed == f"{curve.describe()}\n"
-
-
-def test_wsd_of_options(printed_by: PrintedBy) -> None:
-    curve = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="20%")
-    printed = printed_by("10000 --wsd --warmup-steps 500 --decay-steps 20%")
-    assert printed == f"{curve.describe()}\n"
-
-
-def test_wsd_of_every_option(printed_by: PrintedBy) -> None:
+def test_wsd_of_every_option(printed_by):
     curve = StagedCurve.wsd(
         10_000,
         warmup_steps="5%",
@@ -117,14 +85,14 @@ def test_wsd_of_every_option(printed_by: PrintedBy) -> None:
     assert read_curve(printed) == curve
 
 
-def test_json_of_numbers_in_any_spelling(printed_by: PrintedBy) -> None:
-    printed = printed_by("1e4 --warmup-steps +1e3 --cooldown 6e3 1_000 --json")
+def test_json_of_numbers_in_any_spelling(printed_by):
+    printed = printed_by("1e4 --warmup-steps 1k --cooldown 6e3 1_000 --json")
     curve = PlateauCurve(10_000, warmup_steps=1000)
     expected = json.dumps(curve.cooldown(6000, 1000).to_dict())
     assert printed == f"{expected}\n"
 
 
-def test_csv_on_standard_output(printed_by: PrintedBy) -> None:
+def test_csv_on_standard_output(printed_by):
     printed = printed_by("2 --csv - --peak 0.5")
     assert printed == "step,learning_rate\r\n0,0.5\r\n1,0.25\r\n2,0.0\r\n"
 
@@ -132,28 +100,16 @@ def test_csv_on_standard_output(printed_by: PrintedBy) -> None:
 # Comparisons.
 
 
-def test_cooldowns_of_files_are_compared(printed_by: PrintedBy) -> None:
-    command = "--from cosine.json --from linear.json --compare --cooldown 500 100"
-    first = COSINE.cooldown(500, 100)
-    second = LINEAR.cooldown(500, 100)
-    assert printed_by(command) == f"{compare(first, second)}\n"
-
-
-def test_options_are_compared_with_a_file(printed_by: PrintedBy) -> None:
+def test_options_are_compared_with_a_file(printed_by):
     command = "--from cosine.json 1000 --plateau 0 60 --decay-shape linear --compare"
     assert printed_by(command) == f"{compare(LINEAR, COSINE)}\n"
 
 
-def test_stages_are_compared_with_a_file(printed_by: PrintedBy) -> None:
-    printed = printed_by(f"10000 {STAGES} --from cosine.json --compare")
-    assert printed == f"{compare(STAGED, COSINE)}\n"
-
-
-def last_number(line: str) -> float:
+def last_number(line):
     return float(line.split()[-1])
 
 
-def test_peak_adds_the_best_peaks(printed_by: PrintedBy) -> None:
+def test_peak_adds_the_best_peaks(printed_by):
     command = "1000 --plateau 0 60 --decay-shape linear --from cosine.json --compare"
     printed = printed_by(f"{command} --peak 3e-4")
     _, first, second, *note = printed.splitlines()
@@ -166,9 +122,7 @@ def test_peak_adds_the_best_peaks(printed_by: PrintedBy) -> None:
 # Options and files of any curve.
 
 
-def test_curve_may_come_from_standard_input(
-    printed_by: PrintedBy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_curve_may_come_from_standard_input(printed_by, monkeypatch):
     text = io.BytesIO(Path("then.json").read_bytes())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
     printed = printed_by("--from - --json")
@@ -184,46 +138,23 @@ min_lr_ratio: 1e-3
 """
 
 
-@pytest.mark.parametrize("name", ["curve.yaml", "curve.yml", "CURVE.YAML"])
-def test_curve_may_be_in_yaml(printed_by: PrintedBy, name: str) -> None:
+def test_curve_may_be_in_yaml(printed_by):
     pytest.importorskip("yaml")
-    Path(name).write_text(CURVE_IN_YAML)
+    Path("CURVE.YAML").write_text(CURVE_IN_YAML)
     curve = PlateauCurve(
         10_000,
         warmup_steps=200,
         plateaus=[(0, 40), (50, 10)],
         min_lr_ratio=0.001,
     )
-    printed = printed_by(f"--from {name} --json")
-    assert json.loads(printed) == curve.to_dict()
-
-
-def test_options_take_numbers_with_letters(printed_by: PrintedBy) -> None:
-    printed = printed_by("0.1M --warmup-steps 2k --absolute-plateau 10k 0.5k --json")
-    assert json.loads(printed) == {
-        **PlateauCurve(100_000).to_dict(),
-        "warmup_steps": 2_000,
-        "absolute_plateaus": [[10_000, 500]],
-    }
-
-
-def test_stages_take_numbers_with_letters(printed_by: PrintedBy) -> None:
-    printed = printed_by("10k --stage 2% 1.0 --stage rest --stage 2k 0 1-sqrt --json")
-    assert json.loads(printed) == STAGED.to_dict()
-
-
-def test_cooldown_takes_numbers_with_letters(printed_by: PrintedBy) -> None:
-    printed = printed_by("10k --cooldown 5k 1k --json")
-    curve = PlateauCurve(10_000).cooldown(5_000, 1_000)
+    printed = printed_by("--from CURVE.YAML --json")
     assert json.loads(printed) == curve.to_dict()
 
 
 @ignore_curve_warnings
 @settings(**DRAWN)
 @given(descriptions(depth=0, kind="plateaus"))
-def test_every_argument_has_an_option(
-    capsys: pytest.CaptureFixture[str], arguments: Description
-) -> None:
+def test_every_argument_has_an_option(capsys, arguments):
     words = [str(arguments["total_steps"])]
     for start, duration in arguments["plateaus"]:
         words += ["--plateau", repr(start), repr(duration)]
@@ -238,7 +169,7 @@ def test_every_argument_has_an_option(
     assert read_curve(printed) == PlateauCurve(**arguments)
 
 
-def expressible(stage: tuple[Any, ...]) -> tuple[Any, ...]:
+def expressible(stage):
     """Leave out a shape without a level, which has no effect and no spelling as an option."""
     if len(stage) > 1 and stage[1] is None:
         return stage[:1]
@@ -248,9 +179,7 @@ def expressible(stage: tuple[Any, ...]) -> tuple[Any, ...]:
 @ignore_curve_warnings
 @settings(**DRAWN)
 @given(descriptions(kind="stages"), st.data())
-def test_every_staged_curve_has_options(
-    capsys: pytest.CaptureFixture[str], description: Description, data: st.DataObject
-) -> None:
+def test_every_staged_curve_has_options(capsys, description, data):
     stages = list(map(expressible, description["stages"]))
     words = ["--start", str(description["start"])]
     rest = -1
@@ -269,20 +198,8 @@ def test_every_staged_curve_has_options(
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @examples(60, **DRAWN)
-@given(descriptions(scaled=True))
-def test_every_curve_is_read_from_a_file(printed_by: PrintedBy, description: Description) -> None:
-    curve = build(description)
-    Path("curve.json").write_text(json.dumps(curve.to_dict()))
-    printed = printed_by("--from curve.json --json")
-    assert read_curve(printed) == curve
-
-
-@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
-@examples(60, **DRAWN)
 @given(descriptions(scaled=True), peaks)
-def test_every_curve_has_a_table_of_learning_rates(
-    printed_by: PrintedBy, description: Description, peak: float
-) -> None:
+def test_every_curve_has_a_table_of_learning_rates(printed_by, description, peak):
     curve = build(description)
     Path("curve.json").write_text(json.dumps(curve.to_dict()))
     printed = printed_by(f"--from curve.json --peak {peak!r}")
@@ -303,33 +220,19 @@ def test_every_curve_has_a_table_of_learning_rates(
 # Files.
 
 
-@pytest.mark.parametrize(
-    ("name", "peak"),
-    [
-        ("plateaus", 3e-4),
-        ("stairs", 1.0),
-        ("cooldown", 0.1),
-        ("scaled", 0.1),
-    ],
-)
-def test_csv_has_every_value(printed_by: PrintedBy, name: str, peak: float) -> None:
-    printed = printed_by(f"--from {name}.json --csv new.csv --peak {peak}")
+def test_csv_has_every_value(printed_by):
+    printed = printed_by("--from scaled.json --csv new.csv --peak 3e-4")
     assert printed.startswith("first step")
-    check_csv(saved(name), peak)
+    check_csv(saved("scaled"), 3e-4)
 
 
-def test_csv_without_a_peak(printed_by: PrintedBy) -> None:
-    printed_by("--from stairs.json --csv new.csv")
-    check_csv(saved("stairs"), 1.0)
-
-
-def test_csv_of_a_long_curve(printed_by: PrintedBy) -> None:
+def test_csv_of_a_long_curve(printed_by):
     """Values are written 2¹⁶ steps at a time."""
     printed_by(f"{2**17 + 17} --csv new.csv")
     check_csv(PlateauCurve(2**17 + 17), 1.0)
 
 
-def check_csv(curve: Curve, peak: float) -> None:
+def check_csv(curve, peak):
     assert Path("new.csv").read_text().startswith("step,learning_rate\n0,")
     steps, lrs = np.loadtxt("new.csv", delimiter=",", skiprows=1).T
     expected_steps = np.arange(curve.total_steps + 1)
@@ -338,21 +241,11 @@ def check_csv(curve: Curve, peak: float) -> None:
     np.testing.assert_array_equal(lrs.astype(np.float32), expected_lrs)
 
 
-@pytest.mark.parametrize("name", ["stairs", "then", "scaled"])
-def test_exported_file_is_the_source(printed_by: PrintedBy, name: str) -> None:
-    curve = saved(name)
-    printed = printed_by(f"--from {name}.json --export new.py")
-    assert printed == f"{curve.describe()}\n"
-    assert Path("new.py").read_text() == curve.to_source()
-
-
-def test_interrupted_command_leaves_the_file_as_it_was(
-    printed_by: PrintedBy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_command_leaves_the_file_as_it_was(printed_by, monkeypatch):
     printed_by("100 --csv new.csv")
     before = Path("new.csv").read_bytes()
 
-    def fail(*_: Any) -> Any:
+    def fail(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(PlateauCurve, "learning_rate", fail)
@@ -362,12 +255,7 @@ def test_interrupted_command_leaves_the_file_as_it_was(
     assert not [*Path().glob(".new*")]
 
 
-def test_csv_may_be_a_device(printed_by: PrintedBy) -> None:
-    printed_by("100 --csv /dev/null")
-    assert not Path("/dev/null").is_file()
-
-
-def test_exported_file_on_standard_output(printed_by: PrintedBy) -> None:
+def test_exported_file_on_standard_output(printed_by):
     printed = printed_by(f"{OPTIONS} --export -")
     assert printed == PLATEAUS.to_source()
     printed_with_peak = printed_by(f"{OPTIONS} --export - --peak 0.1")
@@ -381,7 +269,7 @@ def test_exported_file_on_standard_output(printed_by: PrintedBy) -> None:
         ("--peak 3e-4", float(np.float32(3e-4))),
     ],
 )
-def test_exported_vectors(printed_by: PrintedBy, option: str, peak: float) -> None:
+def test_exported_vectors(printed_by, option, peak):
     printed = printed_by(f"--from stairs.json --from scaled.json --export new.json {option}")
     assert printed.count("first step") == 2
     content = json.loads(Path("new.json").read_text())
@@ -391,32 +279,24 @@ def test_exported_vectors(printed_by: PrintedBy, option: str, peak: float) -> No
     assert Curve.from_dict(second["curve"]) == saved("scaled")
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_written_files_are_reported(capsys: pytest.CaptureFixture[str], suffix: str) -> None:
-    assert main(["100", "--plot", f"new.{suffix}", "--csv", "new.csv"]) == 0
-    assert capsys.readouterr().err == f"wrote new.{suffix}\nwrote new.csv\n"
-
-
-def test_written_source_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["100", "--export", "new.py"]) == 0
-    assert capsys.readouterr().err == "wrote new.py\n"
-
-
-def test_pictures_have_their_format(printed_by: PrintedBy) -> None:
-    printed_by("100 --plot new.png")
+def test_written_files_have_their_format_and_are_reported(capsys):
+    assert main(["100", "--plot", "new.png", "--csv", "new.csv"]) == 0
+    assert capsys.readouterr().err == "wrote new.png\nwrote new.csv\n"
     png = Path("new.png").read_bytes()
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    printed_by("100 --plot new.svg")
+    assert main(["100", "--plot", "new.svg", "--export", "new.py"]) == 0
+    assert capsys.readouterr().err == "wrote new.svg\nwrote new.py\n"
+    assert Path("new.py").read_text() == PlateauCurve(100).to_source()
     svg = ElementTree.parse("new.svg")
     assert svg.getroot().tag.endswith("svg")
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> DrawnPlots:
+def drawn(monkeypatch):
     """The curves of each plot, with the peak."""
     plots_so_far = []
 
-    def draw(curves: list[Curve], **options: Any) -> Any:
+    def draw(curves, **options):
         plots_so_far.append((curves, options["peak_value"]))
         return plot(curves, **options)
 
@@ -427,7 +307,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> DrawnPlots:
 FILES = "--from stairs.json --from then.json --from scaled.json"
 
 
-def test_several_files_are_drawn_together(printed_by: PrintedBy, drawn: DrawnPlots) -> None:
+def test_several_files_are_drawn_together(printed_by, drawn):
     printed = printed_by(f"{FILES} --cooldown 20 10 --plot new.svg --peak 0.5")
     curves = []
     tables = []
@@ -440,18 +320,10 @@ def test_several_files_are_drawn_together(printed_by: PrintedBy, drawn: DrawnPlo
     assert drawn == [(curves, 0.5)]
 
 
-def test_compared_files_are_drawn_together(printed_by: PrintedBy, drawn: DrawnPlots) -> None:
-    printed = printed_by(f"{FILES} --compare --plot new.png")
-    assert printed.startswith(" ")
-    ((curves, peak),) = drawn
-    assert len(curves) == 3
-    assert peak == 1.0
-
-
 # Forecasts.
 
 
-def test_fit_prints_forecasts_of_all_curves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_prints_forecasts_of_all_curves(capsys):
     command = "1000 --compare --from longer.json --peak 2e-3 --fit log.csv run.json"
     assert main(command.split()) == 0
     printed = capsys.readouterr()
@@ -463,12 +335,9 @@ def test_fit_prints_forecasts_of_all_curves(capsys: pytest.CaptureFixture[str]) 
     forecasts = fit_losses(run).compare(curves, 2e-3)
     assert printed.out == f"{forecasts}\n"
     assert printed.err == "log.csv: 50 logged losses, up to step 1000\n"
-    text = " ".join(printed.out.split())
-    reason = "no run had so short a warmup: the loss may be higher by tenths of a nat"
-    assert text.count(reason) == 2
 
 
-def test_logged_learning_rates_suffice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logged_learning_rates_suffice(capsys):
     """One curve is enough, and several runs are fitted together."""
     command = "1500 --compare --fit middle.csv --fit middle.csv"
     assert main(command.split()) == 0
@@ -481,21 +350,19 @@ def test_logged_learning_rates_suffice(capsys: pytest.CaptureFixture[str]) -> No
     assert f" {forecast.loss:.3f} " in first_row
 
 
-def test_log_is_compared_with_the_curve(printed_by: PrintedBy) -> None:
+def test_log_is_compared_with_the_curve(printed_by):
     printed = printed_by("--from run.json --peak 1e-3 --log low.csv")
     comparison = compare_log("low.csv", saved("run"), 1e-3)
     assert printed == f"{comparison}\n"
     assert "the peak is 0.0005, 0.5 times the given one" in printed
 
 
-def test_log_may_come_from_standard_input(
-    printed_by: PrintedBy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_may_come_from_standard_input(printed_by, monkeypatch):
     text = io.BytesIO(Path("low.csv").read_bytes())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
     printed = printed_by("--from run.json --peak 1e-3 --log -")
     assert printed == f"{compare_log('low.csv', saved('run'), 1e-3)}\n"
 
 
-def test_version(printed_by: PrintedBy) -> None:
+def test_version(printed_by):
     assert printed_by("--version") == f"plateau-jax {plateau_jax.__version__}\n"

@@ -6,8 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from support.commands import AT_A_TERMINAL
@@ -19,13 +17,13 @@ COMMAND = [sys.executable, "-m", "plateau_jax"]
 ERROR = b"python -m plateau_jax: error: "
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+def run(*arguments, **environment):
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, env={**os.environ, **environment}
     )
 
 
-def test_error_is_one_line() -> None:
+def test_error_is_one_line():
     process = run("100", "--warmup-steps", "100")
     assert process.returncode == 2
     assert process.stdout == b""
@@ -33,7 +31,7 @@ def test_error_is_one_line() -> None:
     assert line.startswith(ERROR + b"warmup_steps = 100 must lie in")
 
 
-def test_warning_is_one_line() -> None:
+def test_warning_is_one_line():
     process = run("100", "--plateau", "0.5", "0.3")
     assert process.returncode == 0
     (line,) = process.stderr.splitlines()
@@ -41,7 +39,7 @@ def test_warning_is_one_line() -> None:
     assert line.startswith(warning)
 
 
-def test_messages_do_not_mix_with_values(tmp_path: Path) -> None:
+def test_messages_do_not_mix_with_values(tmp_path):
     process = run("2", "--csv", "-", "--plot", str(tmp_path / "curve"))
     lines = process.stdout.split()
     assert lines == [b"step,learning_rate", b"0,1.0", b"1,0.5", b"2,0.0"]
@@ -49,16 +47,16 @@ def test_messages_do_not_mix_with_values(tmp_path: Path) -> None:
     assert process.stderr.decode() == f"wrote {written}\n"
 
 
-def test_values_on_standard_output_by_its_name() -> None:
-    process = run("2", "--csv", "/dev/stdout")
+def test_values_on_standard_output_by_its_name():
+    process = run("2", "--csv", "/dev/fd/1")  # as in `--csv >(gzip)`
     printed = process.stdout.decode().replace("\r", "")
     values = "step,learning_rate\n0,1.0\n1,0.5\n2,0.0\n"
     table = PlateauCurve(2).describe()
     assert printed == f"{values}{table}\n"
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8", "cp1252"])
-def test_output_in_any_encoding(encoding: str) -> None:
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_output_in_any_encoding(encoding):
     arguments = ["1000", "--warmup-steps", "100", "--plateau", "50", "20"]
     process = run(*arguments, PYTHONIOENCODING=encoding)
     curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
@@ -68,33 +66,17 @@ def test_output_in_any_encoding(encoding: str) -> None:
     assert process.stdout == table + b"\n"
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8", "cp1252"])
-def test_error_in_any_encoding(encoding: str) -> None:
-    process = run("0", PYTHONIOENCODING=encoding)
-    assert process.returncode == 2
-    assert "2**31 - 1 = 2147483647" in process.stderr.decode(encoding)
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_any_file_name_is_reported_in_any_encoding(tmp_path: Path, encoding: str) -> None:
-    path = tmp_path / "Größe\udcff.csv"
-    process = run("9", "--csv", str(path), PYTHONIOENCODING=encoding)
-    assert process.returncode == 0
-    assert process.stderr.count(b"wrote ") == 1
-
-
-@pytest.mark.parametrize("more", [[], ["--json"], ["--csv", "/dev/stdout"]], ids=str)
-def test_closed_pipe_is_not_an_error(more: list[str]) -> None:
+def test_closed_pipe_is_not_an_error():
     reader, writer = os.pipe()
     os.close(reader)
-    process = subprocess.run([*COMMAND, "100000", *more], stdout=writer, stderr=subprocess.PIPE)
+    process = subprocess.run([*COMMAND, "100000"], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert process.returncode == -signal.SIGPIPE
     assert process.stderr == b""
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
+def test_ctrl_c_ends_without_a_traceback(tmp_path):
     path = tmp_path / "huge.csv"
     arguments = [str(2**31 - 1), "--csv", str(path)]
     process = subprocess.Popen([*AT_A_TERMINAL, *arguments], stderr=subprocess.PIPE)
@@ -111,17 +93,17 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())  # neither the file nor the temporary one
 
 
-def examples_in_help() -> list[str]:
+def examples_in_help():
     """Return the commands after `python`."""
     help_text = run("--help", PYTHONIOENCODING="ascii").stdout.decode("ascii")
     after_heading = help_text.partition("examples:")[2]
     return re.findall(r"^  python (-m plateau_jax .*)$", after_heading, re.MULTILINE)
 
 
-def test_examples_in_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_in_help_run(tmp_path, monkeypatch):
     served = []
 
-    def serve(*page: Any, **_: Any) -> None:
+    def serve(*page, **_):
         served.append(page)
 
     # The page would be served until Ctrl-C.
@@ -140,7 +122,7 @@ def test_examples_in_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(served) == num_designs
 
 
-def run_in_a_shell(command: str) -> None:
+def run_in_a_shell(command):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.run(command, shell=True, capture_output=True, env=environment)
     assert process.returncode == 0, process.stderr

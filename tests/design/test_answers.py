@@ -2,9 +2,7 @@
 
 import copy
 import json
-import re
 import warnings
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -22,7 +20,7 @@ from plateau_jax.tools.design.answers import (
     initial_curves,
     warmup_arguments,
 )
-from plateau_jax.tools.design.handles import MAX_HANDLES, curve_and_peak_handles
+from plateau_jax.tools.design.handles import curve_and_peak_handles
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
 STAGES = [(4, 1.0), (16,), (0, 0.5), (10, 0.1, "exponential"), (10, 0.0, "1-sqrt")]
@@ -245,7 +243,7 @@ def check_moved(handle, moved, value):
         assert level_times_value == pytest.approx(expected, abs=1e-6), handle
 
 
-@pytest.mark.parametrize("plateaus", [[(20, 30)], [(10, 20), (50, 7)], [(12, 80)]])
+@pytest.mark.parametrize("plateaus", [[(10, 20), (50, 7)], [(12, 80)]])
 def test_curves_beyond_plateau_limits_are_invalid(plateaus):
     curve = PlateauCurve(100, warmup_steps=10, absolute_plateaus=plateaus)
     all_handles = curve_and_peak_handles(curve, PEAK)
@@ -264,12 +262,6 @@ def test_cooldown_may_start_until_it_ends_at_the_last_step():
     arguments = arguments_after_move(COOLED, start, start.high)
     latest = Curve.from_dict(arguments)
     assert latest.total_steps == 2**31 - 1
-
-
-def test_curve_with_too_many_handles_has_that_of_the_peak():
-    stairs = StagedCurve([(1,), (0, 0.5)] * MAX_HANDLES, start=1.0)
-    (handle,) = answer_about(stairs)["handles"]
-    assert handle["name"] == "Peak learning rate"
 
 
 # Several curves.
@@ -409,34 +401,3 @@ def test_single_curve_is_compared_at_its_warmup(curve, cosine):
         {"name": "Cosine", "peak": PEAK, "curve": cosine.to_dict()},
         {"name": "Mine", "peak": PEAK, "curve": curve.to_dict()},
     ]
-
-
-# Looks.
-
-
-PAGE = files("plateau_jax.tools.design") / "page"
-
-
-def luminance(colour):
-    """Return the relative luminance of a colour in hexadecimal digits, as WCAG 2.2 defines it."""
-    codes = list(bytes.fromhex(colour))
-    srgb = np.array(codes) / 255
-    of_brighter = ((srgb + 0.055) / 1.055) ** 2.4
-    linear = np.where(srgb <= 0.04045, srgb / 12.92, of_brighter)
-    red, green, blue = linear.tolist()
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(first, second):
-    darker, brighter = sorted([luminance(first), luminance(second)])
-    return (brighter + 0.05) / (darker + 0.05)
-
-
-@pytest.mark.parametrize("name", ["c0", "c1", "c2", "c3", "c4", "c5"])
-def test_colours_differ_from_the_card(name):
-    css = (PAGE / "page.css").read_text()
-    colours = dict(re.findall(r"--(\w+): (light-dark\(#\w+, #\w+\))", css))
-    light, dark = re.findall(r"#(\w+)", colours[name])
-    light_card, dark_card = re.findall(r"#(\w+)", colours["card"])
-    assert contrast(light, light_card) >= 3  # WCAG 2.2, 1.4.11
-    assert contrast(dark, dark_card) >= 3

@@ -39,12 +39,8 @@ every_fault = pytest.mark.parametrize(
     [
         Fault({**GOOD, "total_steps": 0}, ("total_steps",), "total_steps = 0 must lie in 1"),
         of_plateaus([[0, 10], [3, 200]], (1,), "plateaus[1] = (3, 200) must lie in 0 …"),
-        of_plateaus([[0, 100]], (), "plateaus must leave at least one"),
-        of_plateaus([[None, 9]], (0, 0), "plateaus[0].start = None must be a number"),
         of_plateaus([[0, None]], (0, 1), "plateaus[0].duration = None must be a number"),
-        of_stages([], (), "stages add up to 0 steps"),
         of_stages([[3, 1], ["x", 1]], (1, 0), "stages[1].steps = 'x' must"),
-        of_stages([[3, 1], [3, 2]], (1, 1), "stages[1].to = 2 must lie in"),
         of_stages([[3, 1, "oval"]], (0, 2), "stages[0].shape = 'oval' must"),
         Fault({"kind": "oval"}, ("kind",), "kind = 'oval' must be one of"),
     ],
@@ -54,10 +50,6 @@ every_fault = pytest.mark.parametrize(
 
 def cooldown_of(curve):
     return {"kind": "cooldown", "curve": curve, "at": 3, "steps": 4}
-
-
-def continued_by(curve):
-    return {"kind": "then", "curve": GOOD, "other": curve}
 
 
 def inner_curve(curve):
@@ -84,8 +76,6 @@ def test_innermost_fault_counts(fault):
     ("curve", "path"),
     [
         (5, ("curve", "arguments")),
-        (cooldown_of(5), ("curve", "curve")),
-        (continued_by(5), ("curve", "other")),
         (inner_curve(5), ("curve", "curve", "curve")),
     ],
 )
@@ -105,7 +95,7 @@ def test_curve_of_too_many_stages():
 # Peaks.
 
 
-@pytest.mark.parametrize("peak", [-1, "x", None, True, 1e300, 1e-300, float("nan")])
+@pytest.mark.parametrize("peak", [-1, "x", None, 1e300])
 def test_invalid_peak_is_a_fault_of_the_peak(peak):
     fault = fault_of({"curve": GOOD, "peak": peak})
     assert fault["path"] == ("peak",)
@@ -146,16 +136,6 @@ every_unlikely_curve = pytest.mark.parametrize(
             "stages have levels that look like learning rates",
         ),
         Unlikely(
-            {"kind": "staged", "stages": [[9], [9, 0]]},
-            "start",
-            "start = 0 and no stage rises, so the curve is 0 at every step",
-        ),
-        Unlikely(
-            {"kind": "plateau", "total_steps": 1000, "plateaus": [[0, 0.5]]},
-            "plateaus",
-            "plateaus = [(0, 0.5)] look like fractions of 1",
-        ),
-        Unlikely(
             {
                 "kind": "cooldown",
                 "curve": {"kind": "plateau", "total_steps": 9},
@@ -184,6 +164,9 @@ def test_warning_is_advice_at_its_field(unlikely):
     advice = advice_about(unlikely.curve)
     assert advice["path"] == ("curve", unlikely.field)
     assert advice["message"].startswith(unlikely.advice)
+    continued = {"kind": "then", "curve": {"kind": "plateau", "total_steps": 9}}
+    advice = advice_about({**continued, "other": unlikely.curve})
+    assert advice["path"] == ("curve", "other", unlikely.field)
 
 
 # Logs.
@@ -203,12 +186,6 @@ def test_log_without_learning_rates_or_curve():
     answer = opened(TEXT, None, None)
     message = "no usual column for lr among 'step', 'loss'"
     check_unclear(answer, message, argument="lr", columns=["step", "loss"])
-
-
-def test_log_without_a_usual_column_of_steps():
-    answer = opened(csv_of(n=STEPS, loss=LOSSES))
-    message = "log.csv has no usual column for step"
-    check_unclear(answer, message, argument="step", columns=["n", "loss"])
 
 
 def test_log_of_too_many_lines():

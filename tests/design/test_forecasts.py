@@ -10,10 +10,8 @@ from support.examples import examples
 from support.forecasts.logs import CURVE, LOSSES, PEAK, RUN, STEPS, csv_of, opened, rows_of
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.arguments.curve_warning import suppress_warnings, warn
-from plateau_jax.tools.design import forecasts
+from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.tools.design.answers import answer_page
-from plateau_jax.tools.forecasts.fitted_law import fit_named_runs
 
 WSD = PlateauCurve(2000, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
 FIT = fit_losses(RUN)
@@ -195,23 +193,6 @@ def test_runs_are_drawn_as_they_were_logged_and_fitted():
     assert_allclose(run["fitted_losses"], fitted, rtol=1e-5)
     assert run["steps"][-1] == 1000
     assert run["fitted_steps"][-1] == 1000
-
-
-def test_kept_answers_have_their_advice(monkeypatch):
-    """A log is read and fitted once."""
-
-    def fit_and_warn(*runs_and_names):
-        warn("these losses lag behind")
-        return fit_named_runs(*runs_and_names)
-
-    monkeypatch.setattr(forecasts, "fit_named_runs", fit_and_warn)
-    text = csv_of(step=STEPS, loss=LOSSES + 0.375)
-    run = run_of(text)
-    fit, answers = forecast([run], (WSD, PEAK))
-    assert fit["advice"] == ["these losses lag behind"]
-    monkeypatch.setattr(forecasts, "fit_named_runs", None)
-    monkeypatch.setattr(forecasts, "LossRun", None)
-    assert forecast([run], (WSD, PEAK)) == (fit, answers)
 
 
 # Several peaks.

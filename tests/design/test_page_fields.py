@@ -90,12 +90,6 @@ def test_stage_is_added_and_another_removed(undone):
     check_edits(undone, STAGED, actions, curve)
 
 
-def test_plateau_at_a_chosen_level(undone):
-    actions = ["+ Stage", ("Stage 2, to", "0.5")]
-    curve = StagedCurve([RISE, (3_000, 0.5), (3_000,), FALL])
-    check_edits(undone, STAGED, actions, curve)
-
-
 COOLDOWN = [
     "+ Cooldown",
     ("Cooldown: First step", "7000"),
@@ -109,11 +103,6 @@ def test_cooldown_and_continuation(undone):
     cooled = STABLE.cooldown(7000, 1000, shape="linear")
     curve = cooled.then(cooled, scale=0.25)
     check_edits(undone, STABLE, actions, curve)
-
-
-def test_cooldown_and_continuation_are_removed(undone):
-    actions = [*COOLDOWN, "+ Continuation", "Remove the continuation", "Remove the cooldown"]
-    check_edits(undone, STABLE, actions, STABLE)
 
 
 # Percentages are those of the run.
@@ -191,27 +180,12 @@ CHOOSE_FORMULA = ("Decay shape", "1-x^P")
     "fault",
     [
         FieldFault(WARMUP, "20000", "warmup_steps", "warmup_steps = 20000 must lie"),
-        FieldFault(
-            WARMUP,
-            "five hundred",
-            "warmup_steps",
-            "warmup_steps = 'five hundred' must be an integer",
-        ),
-        FieldFault("Total steps", "0", "total_steps", "total_steps = 0 must lie"),
         FieldFault("Total steps", "1.2345k", "total_steps", "'1.2345k' must be a whole number"),
         FieldFault("Total steps", "0x1B", "total_steps", "total_steps = '0x1B' must be an integer"),
-        FieldFault("Final LR / peak", "2", "min_lr_ratio", "min_lr_ratio = 2 must lie"),
         FieldFault("Final LR / peak", "0.001k", "min_lr_ratio", "'0.001k' must be a number"),
         FieldFault(START, "200", "plateaus-0", "(200, 40) must lie in 0 … 100 %"),
-        FieldFault(START, "", "plateaus-0", "must"),
-        FieldFault(START, "0x10", "plateaus-0", "must"),
-        FieldFault(START, "1e300", "plateaus-0", "must"),
         FieldFault(LENGTH, "", "plateaus-0", "must"),
-        FieldFault(LENGTH, "0x10", "plateaus-0", "must"),
-        FieldFault(LENGTH, "1e300", "plateaus-0", "must"),
         FieldFault(POWER, "", "decay_shape", "must", (CHOOSE_FORMULA,)),
-        FieldFault(POWER, "-1", "decay_shape", "must", (CHOOSE_FORMULA,)),
-        FieldFault(POWER, "99", "decay_shape", "must", (CHOOSE_FORMULA,)),
         FieldFault(POWER, "two", "decay_shape", "must", (CHOOSE_FORMULA,)),
         FieldFault(
             "Cooldown: Steps", "0", "steps", "steps = 0 must", (CHOOSE_FORMULA, "+ Cooldown")
@@ -329,23 +303,6 @@ def test_late_answers_are_superseded(design):
     design.check(replace(STABLE, warmup_steps=900))
 
 
-@pytest.mark.parametrize(
-    ("button", "expected"),
-    [
-        ("stages", StagedCurve([(900, 1.0), (6_370,), (2_730, 0.0, "1-sqrt")])),
-        ("a copy", replace(STABLE, warmup_steps=900)),
-    ],
-)
-def test_curve_added_during_a_pending_answer(design, button, expected):
-    held = design.hold_the_next_answer()
-    design.field("Warmup steps").fill("900")
-    design.button(button).click()
-    expect_busy(design)
-    (first,) = held
-    first.continue_()
-    design.check(expected)
-
-
 def test_curve_opened_during_a_pending_answer(design):
     held = design.hold_the_next_answer()
     design.field("Peak learning rate").fill("6e-4")
@@ -371,7 +328,7 @@ CALL_EDITS = """async ([tenths, whole, steps]) => {
 }"""
 
 
-@pytest.mark.parametrize("whole", [1, 7, 95, 9_500, 2**31 - 1])
+@pytest.mark.parametrize("whole", [7, 9_500, 2**31 - 1])
 def test_percentages_are_read_as_by_the_library(undone, whole):
     steps_of_tenths = [percent_of(whole, percentage) for percentage in TENTHS]
     steps = sorted({*steps_of_tenths[::7], 0, 1, whole // 3, whole - 1, whole})
@@ -386,20 +343,6 @@ def test_percentages_are_read_as_by_the_library(undone, whole):
 
 
 # Shapes.
-
-
-def test_shape_is_chosen_with_the_keyboard(undone):
-    decay = undone.field("Decay shape")
-    decay.focus()
-    undone.press("Space", "ArrowDown", "Enter")
-    expect(decay).to_be_focused()
-    assert undone.curve == replace(STABLE, decay_shape="cosine")
-
-
-def test_every_warmup_shape_can_be_chosen(undone):
-    for shape in ("cosine", "linear"):
-        undone.do(("Warmup shape", shape))
-        assert undone.curve.warmup_shape == shape
 
 
 def test_every_decay_shape_can_be_chosen(undone):

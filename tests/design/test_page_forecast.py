@@ -234,15 +234,6 @@ def test_dropped_log_opens_the_dialog(design):
     expect_forecast(design, "Stable", FORECAST_OF_STABLE)
 
 
-def test_dialog_says_that_the_server_does_not_answer(design):
-    design.page.route("**/log", lambda route: route.abort(), times=1)
-    design.choose(run=TEXT)
-    alert = design.dialog.get_by_role("alert")
-    expect(alert).to_contain_text("The server does not answer, so what")
-    expect_status(design, "Choose the curve")  # after another try
-    expect(design.page.locator("#trouble")).to_be_hidden()
-
-
 def test_page_offers_the_largest_learning_rate_of_the_run(design):
     """The curve of the run reaches half its peak, twice that of the other curves."""
     half = StagedCurve([(50, 0.5, "linear"), (950, 0, "cosine")], start=0)

@@ -252,35 +252,3 @@ def check_ticks(labels):
     assert end <= 324
     assert steps == sorted(set(steps))
     assert len(steps) >= 2
-
-
-@pytest.mark.parametrize(
-    ("width", "height", "width_after"),
-    [(1440, 900, 390), (1024, 768, 390), (720, 900, 1200), (390, 844, 1200)],
-)
-def test_code_is_seen_at_first_sight(visit, width, height, width_after):
-    """And below 900 pixels, the fields move to the first column."""
-    with visit(size=(width, height)) as design:
-        box = design.page.locator("#code").bounding_box()
-        assert box["y"] + 60 < height
-        design.resize(width_after, height)
-        design.resize(width, height)
-        fields_in_first_column = design.page.locator(".column:first-child > .controls")
-        expect(fields_in_first_column).to_have_count(int(width < 900))
-
-
-def test_forced_colours_show_tab_and_focus(visit):
-    with visit(forced_colors="active") as design:
-        borders = "labels => labels.map((label) => getComputedStyle(label).borderColor)"
-        formats = design.page.locator("#formats label")
-        of_chosen, *of_others = formats.evaluate_all(borders)
-        assert of_chosen not in of_others
-        handle = design.handle("Plateau 1, end")
-        ring = handle.locator(".ring")
-        expect(ring).to_have_css("stroke", "none")
-        handle.focus()
-        design.press("ArrowRight")  # the focus is visible after a key
-        expect(ring).not_to_have_css("stroke", "none")
-        name = design.field("Name of Stable")
-        name.focus()
-        expect(name).not_to_have_css("outline-style", "none")

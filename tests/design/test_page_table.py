@@ -54,14 +54,6 @@ def test_curves_are_compared_with_the_first(design):
     assert design.peak() == pytest.approx(PEAK * best, rel=5e-3)
 
 
-def test_ratios_have_the_names_that_compare_prints(undone):
-    for name in ("Bound", "Best peak"):
-        heading = undone.page.get_by_role("columnheader", name=name, exact=True)
-        cells = undone.page.locator(f"#curves [data-label='{name}']")
-        expect(heading).to_be_visible()
-        expect(cells).to_have_count(3)
-
-
 def test_note_on_the_ratios_is_that_of_the_library(undone):
     summary = undone.page.get_by_text("Ratios to the first curve, each at its best peak")
     note = undone.page.locator("#note")
@@ -249,16 +241,6 @@ def test_saved_page_is_opened_again(design, tmp_path):
 
 
 # Reloads, and a server that doesn't answer.
-
-
-def test_reload_keeps_undo_and_redo(design):
-    design.do(("Warmup steps", "700"))
-    design.reload()
-    design.do("Undo")
-    assert design.curve == STABLE
-    design.reload()
-    design.do("Redo")
-    assert design.curve == CHANGED
 
 
 def test_reload_keeps_the_last_valid_picture(design):

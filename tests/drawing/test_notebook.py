@@ -102,23 +102,6 @@ def check_span(rectangle, kind, begin, length):
     assert title.text == f"{kind}: steps {begin} to {begin + length - 1}"
 
 
-STABLE = StagedCurve([(500, 1.0), (9_500,)])
-
-
-@pytest.mark.parametrize(
-    ("curve", "kinds"),
-    [
-        (STABLE, ["warmup", "plateau"]),
-        (STABLE.cooldown(300, 100), ["warmup"]),
-        (TWO_PLATEAUS.then(TWO_PLATEAUS), ["warmup", "plateau", "plateau"] * 2),
-        (PlateauCurve(10), []),
-    ],
-)
-def test_stages_and_branches_are_shaded_too(curve, kinds):
-    rectangles = ParsedHtml(curve).elements("rect")
-    assert [rectangle.get("class") for rectangle in rectangles] == kinds
-
-
 def test_long_curve_has_short_html():
     """The line has both ends; the table and the spans show the beginning."""
     levels = np.random.default_rng(0).random(1500).repeat(2)

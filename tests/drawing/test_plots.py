@@ -1,13 +1,11 @@
 """`plot`: lines that match the curves, shaded spans, distinct labels, and its errors."""
 
-import inspect
 import warnings
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
@@ -15,7 +13,7 @@ from support.numerics.oracle import lowest_level
 from support.numerics.shapes import SAMPLES
 from support.wrong import wrong
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve, compare, plot
+from plateau_jax import PlateauCurve, StagedCurve, compare, plot
 from plateau_jax.tools.drawing.sampling import shaded_spans
 
 mpl.use("Agg")
@@ -114,12 +112,6 @@ def test_plot_without_axes_uses_current_ones():
     plt.close(figure)
 
 
-def test_method_and_function_take_the_same_arguments():
-    of_function = list(inspect.signature(plot).parameters.values())
-    of_method = list(inspect.signature(Curve.plot).parameters.values())
-    assert of_function[1:] == of_method[1:]
-
-
 @pytest.mark.parametrize("shape", SAMPLES)
 def test_line_is_smooth_and_jumps_with_the_curve(shape):
     to = lowest_level(shape)
@@ -128,11 +120,6 @@ def test_line_is_smooth_and_jumps_with_the_curve(shape):
     for steps in (20, 10**4, 10**9):
         curve = StagedCurve([(10**6, 1.0), (steps, to, shape), (10**6,)])
         check_line_with_jumps(curve)
-
-
-def test_rising_line_is_smooth_and_jumps_with_the_curve():
-    curve = StagedCurve([(10**5, 1, "exponential")], start=1e-9)
-    check_line_with_jumps(curve)
 
 
 def check_line_with_jumps(curve):
@@ -210,24 +197,6 @@ def test_legend_names_stages(ax):
     assert labels_of(ax) == ["250 steps, jump to 0.5", "300 steps, linear to 0.5 in 50"]
 
 
-def sawtooth(last):
-    return StagedCurve([(20, 0.5), (20, 0.8)] * 20 + [(last, 0.0)])
-
-
-def with_nine_plateaus(length):
-    return PlateauCurve(1000, plateaus=[(10 * index, length) for index in range(9)])
-
-
-def test_labels_are_short_and_unique(ax):
-    curves = [*map(sawtooth, (10, 20, 30)), *map(with_nine_plateaus, (4, 5, 5))]
-    plot(curves, ax=ax)
-    labels = labels_of(ax)
-    assert all(labels)
-    assert len(labels) == 6
-    assert len(set(labels)) == 6
-    assert max(map(len, labels)) < 90
-
-
 def test_plot_of_many_stages_stays_small(ax):
     halves = StagedCurve.through((step, step % 2 / 9) for step in range(3000))
     thirds = StagedCurve.through((step, step % 3 / 9) for step in range(3000))
@@ -294,32 +263,12 @@ def test_spans_differ_without_colour(ax):
     assert warmup.get_hatch() != plateau.get_hatch()
 
 
-def test_spans_are_lighter_than_the_line_and_darker_than_a_white_page(ax):
-    plot(CURVE, ax=ax)
-    (line,) = ax.lines
-    lightness_of_line = grey_of(to_rgb(line.get_color()))
-    for span in ax.patches:
-        *colour, opacity = span.get_facecolor()
-        lightness = 1 - opacity * (1 - grey_of(colour))
-        assert lightness_of_line + 0.4 < lightness < 0.95
-
-
-def grey_of(colour):
-    red, green, blue = colour
-    return 0.299 * red + 0.587 * green + 0.114 * blue
-
-
 # Errors.
 
 
 @wrong(TypeError, "curves[0] = ", "must be a Curve")
 def test_number_instead_of_a_curve():
     plot(5)
-
-
-@wrong(TypeError, "curves[1] = ", "must be a Curve")
-def test_second_curve_is_a_number():
-    plot(CURVE, 3)
 
 
 @wrong(TypeError, "curves['cosine'] = ", "must be a Curve")

@@ -5,8 +5,6 @@ import shutil
 import struct
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from support.curves.descriptions import build, descriptions
 from support.docs.pages import ROOT
 from support.examples import examples
 from support.golden.curves import CURVES
-from support.numerics.oracle import Description
 from support.schedulers.runs import peaks
 
 from plateau_jax import Curve, StagedCurve
@@ -26,23 +23,23 @@ PEAK = 3e-4
 C_PROGRAM = ROOT / "examples" / "curve_in_c.py"
 
 
-def text_of(*curves: Curve, peak: float = PEAK) -> str:
+def text_of(*curves, peak=PEAK):
     """Return the text of a file of test vectors."""
     return vectors_as_json(curves, float(np.float32(peak)))
 
 
-def written(*curves: Curve, peak: float = PEAK) -> dict[str, Any]:
+def written(*curves, peak=PEAK):
     return json.loads(text_of(*curves, peak=peak))
 
 
-def bits_of(number: float) -> int:
+def bits_of(number):
     (bits,) = struct.unpack("<I", struct.pack("<f", number))
     return bits
 
 
 @examples(20)
 @given(st.lists(descriptions(scaled=True), min_size=1, max_size=3), peaks)
-def test_vectors_are_the_values_of_the_curve(cases: list[Description], peak: float) -> None:
+def test_vectors_are_the_values_of_the_curve(cases, peak):
     content = written(*map(build, cases), peak=peak)
     assert content["format"] == 1
     assert content["peak"] == np.float32(peak)
@@ -62,7 +59,7 @@ def test_vectors_are_the_values_of_the_curve(cases: list[Description], peak: flo
 
 @examples(30)
 @given(descriptions(scaled=True))
-def test_table_suffices_for_every_integer(description: Description) -> None:
+def test_table_suffices_for_every_integer(description):
     """A port by the page, in rational numbers."""
     (entry,) = written(build(description))["curves"]
     for vector in entry["vectors"]:
@@ -82,7 +79,7 @@ def test_table_suffices_for_every_integer(description: Description) -> None:
 
 @examples(30)
 @given(descriptions(scaled=True))
-def test_vectors_cover_every_piece(description: Description) -> None:
+def test_vectors_cover_every_piece(description):
     curve = build(description)
     (entry,) = written(curve)["curves"]
     steps = [vector["step"] for vector in entry["vectors"]]
@@ -99,17 +96,7 @@ def test_vectors_cover_every_piece(description: Description) -> None:
             assert {begin, (begin + last) // 2, last} <= set(steps)
 
 
-@pytest.mark.parametrize("name", CURVES)
-def test_each_row_piece_and_vector_has_a_line(name: str) -> None:
-    text = text_of(CURVES[name])
-    assert text.isascii()
-    (entry,) = json.loads(text)["curves"]
-    lines = {line.removesuffix(",") for line in text.splitlines()}
-    for item in (*entry["rows"], *entry["pieces"], *entry["vectors"]):
-        assert json.dumps(item) in lines
-
-
-def test_peak_that_is_not_rounded_shows() -> None:
+def test_peak_that_is_not_rounded_shows():
     """The product of 0.3 and a peak of 3e-4 as a double rounds to another float32."""
     (entry,) = written(StagedCurve([(5, 0.3)], start=0.3))["curves"]
     (bits,) = {vector["learning_rate_bits"] for vector in entry["vectors"]}
@@ -120,7 +107,7 @@ def test_peak_that_is_not_rounded_shows() -> None:
 # A port to C.
 
 
-def c_file(vectors: Path) -> str:
+def c_file(vectors):
     command = [sys.executable, str(C_PROGRAM), str(vectors)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -148,7 +135,7 @@ int main(void) {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wsd", "plateau_one_step", "nested", "staged_power_from_start"])
 @pytest.mark.parametrize("options", [["-O2"], ["-O3", "-ffast-math"]], ids=" ".join)
-def test_c_file_has_the_same_bits(name: str, options: list[str], tmp_path: Path) -> None:
+def test_c_file_has_the_same_bits(name, options, tmp_path):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -171,7 +158,7 @@ def test_c_file_has_the_same_bits(name: str, options: list[str], tmp_path: Path)
         assert line == f"{vector['bits']} {vector['learning_rate_bits']}"
 
 
-def test_c_file_in_the_examples_is_printed_by_the_program(tmp_path: Path) -> None:
+def test_c_file_in_the_examples_is_printed_by_the_program(tmp_path):
     curve = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="20%")
     vectors = tmp_path / "vectors.json"
     vectors.write_text(text_of(curve))
