@@ -129,7 +129,7 @@ def test_kinds_differ() -> None:
 
 
 @of_every_part
-@pytest.mark.parametrize("number", [0, 2, 1.0, "1", True, None, np.int64(2), torch.tensor(2)])
+@pytest.mark.parametrize("number", [2, 1.0, "1", True, None, np.int64(1)])
 def test_number_of_a_different_format_is_rejected(build: Build, number: Any) -> None:
     part = build()
     state = part.state_dict()
@@ -223,15 +223,6 @@ def test_record_of_a_different_version(entries: dict[str, Any]) -> None:
     record = resume_record(CURVE, 0.5)
     with pytest.raises(ValueError, match=f"is not from resume_record: saved has .*{DIFFERENT}"):
         check_resume(record | entries, record, 3)
-
-
-@pytest.mark.parametrize("entries", [{"format": 2}, {"host": "a"}])
-def test_record_of_a_different_version_in_a_state(entries: dict[str, Any]) -> None:
-    part = scheduler()
-    later_state = with_changed_record(part.state_dict(), entries)
-    message = check_rejected(part, later_state)
-    assert "is not from resume_record: records has " in message
-    assert DIFFERENT in message
 
 
 STAGED = StagedCurve([(3, 1.0)])

@@ -49,8 +49,9 @@ class Curve:
     _exact_segments: tuple[ExactSegment, ...]
     """The segments in exact numbers; the last is the end."""
 
-    _kind: ClassVar[str]
-    """The value of `"kind"` in `to_dict`."""
+    _depth = 0  # nesting depth of a derived curve
+
+    _kind: ClassVar[str]  # in `to_dict`
 
     def __init_subclass__(cls, kind: str) -> None:
         cls._kind = kind
@@ -169,7 +170,7 @@ class Curve:
 
         Raises:
             ValueError: A value is out of range; an unknown shape; an exponential or `"t^-P"`
-                cooldown to 0.
+                cooldown to 0; derived curves nested more than 64 deep.
 
         >>> from plateau_jax import PlateauCurve
         >>> stable = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 90)])

@@ -12,6 +12,8 @@ from plateau_jax.saved_states.storable import storable
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
 
+_MAX_DEPTH = 64
+
 
 @storable
 @final
@@ -46,7 +48,8 @@ class Cooldown(Curve, kind="cooldown"):
             raise ValueError(checks.must("to", to, too_high))
         known_shapes.check_defined("shape", shape, "cooldown", start, end)
 
-        vars(self).update(curve=curve, at=at, steps=steps, to=to, shape=shape)
+        depth = depth_above(curve)
+        vars(self).update(curve=curve, at=at, steps=steps, to=to, shape=shape, _depth=depth)
         cooldown = ExactSegment("cooldown", at, steps, start, end, shape)
         segments = [*_segments_until(curve, at), cooldown, flat_segment("end", at + steps, 0, end)]
         self._freeze(segments, curve.unit)
@@ -93,7 +96,8 @@ class Then(Curve, kind="then"):
             total = f"{first} + {other.total_steps}"
             raise ValueError(f"total_steps = {total} must be at most 2**31 - 1 = {MAX_STEP}")
 
-        vars(self).update(curve=curve, other=other, scale=scale)
+        depth = depth_above(curve, other)
+        vars(self).update(curve=curve, other=other, scale=scale, _depth=depth)
         factor = as_level(scale)
         segments = [
             *curve._exact_segments[:-1],
@@ -123,7 +127,7 @@ class Part(Curve, kind="part"):
             stop = checks.count("stop", self.stop, 1, total)
         start = checks.count("start", self.start, 0, stop - 1)
 
-        vars(self).update(curve=curve, start=start, stop=stop)
+        vars(self).update(curve=curve, start=start, stop=stop, _depth=depth_above(curve))
         cut = cut_segments(curve._exact_segments, start, stop)
         segments = [segment._replace(begin=segment.begin - start) for segment in cut]
         level = segment_at(curve._exact_segments, stop).at(stop)
@@ -132,6 +136,15 @@ class Part(Curve, kind="part"):
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.part({self.start}, {self.stop})"
+
+
+def depth_above(*curves: Curve) -> int:
+    """Return the depth of a curve that is derived from these curves."""
+    depth = 1 + max(curve._depth for curve in curves)
+    # Python's recursion limit would let a deeper curve be saved, but not be loaded.
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"derived curves are nested {depth} deep; at most {_MAX_DEPTH} may be")
+    return depth
 
 
 def _common_unit(curve: Curve, other: Curve) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any, final
 
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve, as_curve
+from plateau_jax.curves.derived_curves import depth_above
 from plateau_jax.numerics import Level, as_level, nearest_power
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.table.exact_segments import (
@@ -62,6 +63,7 @@ class ScaledCurve(Curve, kind="scaled"):
             _check_levels(segments, reference)
 
         vars(self).update(curve=curve, pairs=pairs, reference=reference, exponent=exponent)
+        vars(self).update(_depth=depth_above(curve))
         self._freeze(segments, unit)
 
     def __repr__(self) -> str:

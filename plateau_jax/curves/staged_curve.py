@@ -120,8 +120,23 @@ class StagedCurve(Curve, kind="staged"):
         start: float = 0.0,
         total_steps: Count | None = None,
     ) -> None:
-        vars(self).update(stages=_check_stages(stages, total_steps), start=ratio("start", start))
-        self.__post_init__()
+        checked = _check_stages(stages, total_steps)
+        total = sum(stage.steps for stage in checked)
+        if not 1 <= total <= MAX_STEP:
+            limits = f"which must lie in 1 … 2**31 - 1 = {MAX_STEP}"
+            advice = ""
+            if total > MAX_STEP:
+                advice = checks.advice_about_tokens(total)
+            raise ValueError(Message("stages", f" add up to {total} steps, {limits}{advice}"))
+        level = ratio("start", start)
+        vars(self).update(stages=checked, start=level)
+        self._freeze(_exact_segments(checked, as_level(level)))
+
+        highest = max(level, *(stage.to or 0 for stage in checked))
+        if highest == 0:
+            problem = " = 0 and no stage rises, so the curve is 0 at every step"
+            warn(Message("start", f"{problem}. To begin at the peak write start=1.0"))
+        _warn_of_low_levels("stages", highest)
 
     @classmethod
     def wsd(
@@ -231,34 +246,14 @@ class StagedCurve(Curve, kind="staged"):
             else:
                 stages.append(Stage(steps, to))
 
-        # Without __init__: the points are checked already, and checking a million stages is slow.
-        curve = object.__new__(cls)
-        vars(curve).update(stages=tuple(stages), start=start)
         with suppress_warnings():  # they would name stages, which the user did not write
-            curve.__post_init__()
+            curve = cls(stages, start=start)
 
         highest = max(level for _, level in checked)
         if highest == 0:
             warn(Message("points", " have no level above 0, so the curve is 0 at every step"))
         _warn_of_low_levels("points", highest)
         return curve
-
-    def __post_init__(self) -> None:
-        stages = cast("tuple[Stage, ...]", self.stages)
-        total = sum(stage.steps for stage in stages)
-        if not 1 <= total <= MAX_STEP:
-            limits = f"which must lie in 1 … 2**31 - 1 = {MAX_STEP}"
-            advice = ""
-            if total > MAX_STEP:
-                advice = checks.advice_about_tokens(total)
-            raise ValueError(Message("stages", f" add up to {total} steps, {limits}{advice}"))
-        self._freeze(_exact_segments(stages, as_level(self.start)))
-
-        highest = max(self.start, *(stage.to or 0 for stage in stages))
-        if highest == 0:
-            problem = " = 0 and no stage rises, so the curve is 0 at every step"
-            warn(Message("start", f"{problem}. To begin at the peak write start=1.0"))
-        _warn_of_low_levels("stages", highest)
 
 
 def _warn_of_low_levels(name: str, highest: float) -> None:

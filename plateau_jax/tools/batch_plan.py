@@ -150,7 +150,7 @@ class BatchPlan:
         Raises:
             ValueError: A value is out of range; a threshold is not a multiple of `unit`; a product
                 is above 1 (use a larger `reference`); a factor is outside 2⁻³¹ … 2³¹; the curve has
-                a different unit.
+                a different unit; derived curves nested more than 64 deep.
 
         >>> from plateau_jax import PlateauCurve
         >>> plan = BatchPlan([(0, 8), (400, 32)])

@@ -1,9 +1,7 @@
 """Mappings that describe curves: every place in both packages that takes a curve takes them too."""
 
 import ast
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -213,24 +211,14 @@ def test_places_take_omegaconf_nodes() -> None:
     np.testing.assert_equal(stack(curves), stack([BASE, BASE]))
 
 
-def check_scheduler_from(arguments: dict[str, Any]) -> None:
-    """Build a scheduler as trainers do, from the name of its class."""
-    scheduler_class = import_module("torch_bridge").lambda_lr
-    scheduler = scheduler_class(optimizer_of(), last_epoch=-1, **arguments)
-    assert scheduler.curves == [StagedCurve.wsd(100, warmup_steps=5, decay_steps=20)]
-
-
 def test_scheduler_from_python_literals() -> None:
     """Of sd-scripts and OneTrainer."""
     text = "{'kind': 'staged', 'stages': [('5%', 1.0), ('rest',), (20, 0.0, '1-sqrt')], "
     text += "'total_steps': 100}"
-    check_scheduler_from({"curve": ast.literal_eval(text)})
-
-
-def test_scheduler_from_json() -> None:
-    stages = '[["5%", 1.0], ["rest"], [20, 0.0, "1-sqrt"]]'
-    curve = f'{{"kind": "staged", "total_steps": 100, "stages": {stages}}}'
-    check_scheduler_from(json.loads(f'{{"curve": {curve}}}'))
+    # Trainers build a scheduler from the name of its class.
+    scheduler_class = import_module("torch_bridge").lambda_lr
+    scheduler = scheduler_class(optimizer_of(), last_epoch=-1, curve=ast.literal_eval(text))
+    assert scheduler.curves == [StagedCurve.wsd(100, warmup_steps=5, decay_steps=20)]
 
 
 def test_omegaconf_names_missing_values() -> None:
@@ -248,139 +236,67 @@ WRONG_ROOT = {"kind": "plateau", "total_steps": 2e5}
 WRONG = {"kind": "cooldown", "curve": WRONG_ROOT, "at": 3, "steps": 4}
 
 
-@contextmanager
-def wrong_curve(argument: str) -> Iterator[None]:
-    """Check the message about `WRONG` in an argument."""
+def in_same_until(curve: Any) -> bool:
+    return BASE.same_until(curve, 5)
+
+
+def in_named_comparison(curve: Any) -> Comparison:
+    return compare({"named": curve})
+
+
+def in_named_plot(curve: Any) -> Any:
+    return plot({"named": curve}, ax=Figure().subplots())
+
+
+def in_prediction(curve: Any) -> Any:
+    return FIT.predict(curve)
+
+
+def in_forecast_losses(curve: Any) -> Any:
+    return FIT.losses(curve, [1])
+
+
+def in_compared_forecasts(curve: Any) -> Any:
+    return FIT.compare({"named": curve})
+
+
+def in_lambda_lr_of_one_group(curve: Any) -> Any:
+    return lambda_lr(optimizer_of(2), [BASE, curve])
+
+
+ARGUMENTS = {
+    as_continuation: "other",
+    in_same_until: "other",
+    in_scale: "curve",
+    in_seesaw: "curve",
+    in_stack: "curves[1]",
+    in_named_comparison: "curves['named']",
+    in_named_plot: "curves['named']",
+    in_optax_schedule: "curve",
+    in_scale_by_curve: "curve",
+    in_resume_record: "curve",
+    in_loss_run: "curve",
+    in_read_losses: "curve",
+    in_prediction: "curve",
+    in_forecast_losses: "curve",
+    in_compared_forecasts: "curves['named']",
+    in_lambda_lr: "curve",
+    in_lambda_lr_of_one_group: "curve[1]",
+    in_follow: "curve[0]",
+    in_train_step: "curve[0]",
+}
+"""The argument of each place that takes the curve."""
+
+
+@pytest.mark.parametrize("place", ARGUMENTS)
+def test_wrong_curve_is_named_by_its_path(place: Place) -> None:
     with pytest.raises(TypeError) as caught:
-        yield
+        place(WRONG)
     assert type(caught.value) is TypeError
-    path = f"{argument}.curve.total_steps"
+    path = f"{ARGUMENTS[place]}.curve.total_steps"
     assert str(caught.value).startswith(
         f"{path} = 200000.0 must be an integer or text such as '10k': write 200000"
     )
-
-
-def test_wrong_continuation() -> None:
-    with wrong_curve("other"):
-        BASE.then(WRONG)
-
-
-def test_wrong_curve_to_compare_steps_with() -> None:
-    with wrong_curve("other"):
-        BASE.same_until(WRONG, 5)
-
-
-def test_wrong_curve_to_scale() -> None:
-    with wrong_curve("curve"):
-        PLAN.scale(WRONG, 4, reference=8)
-
-
-def test_wrong_curve_of_a_seesaw() -> None:
-    with wrong_curve("curve"):
-        BatchPlan.seesaw(WRONG, 4, unit=4, largest=64)
-
-
-def test_wrong_curve_in_a_stack() -> None:
-    with wrong_curve("curves[1]"):
-        stack([BASE, WRONG])
-
-
-def test_wrong_curve_in_a_comparison() -> None:
-    with wrong_curve("curves[1]"):
-        compare(BASE, WRONG)
-
-
-def test_wrong_named_curve_in_a_comparison() -> None:
-    with wrong_curve("curves['wrong']"):
-        compare({"wrong": WRONG})
-
-
-def test_wrong_named_curve_in_a_plot() -> None:
-    with wrong_curve("curves['wrong']"):
-        plot({"wrong": WRONG})
-
-
-def test_wrong_curve_of_a_schedule() -> None:
-    with wrong_curve("curve"):
-        optax_schedule(WRONG, 0.5)
-
-
-def test_wrong_curve_of_a_transformation() -> None:
-    with wrong_curve("curve"):
-        scale_by_curve(WRONG, 0.5)
-
-
-def test_wrong_curve_in_a_record() -> None:
-    with wrong_curve("curve"):
-        resume_record(WRONG)
-
-
-def test_wrong_curve_of_a_run() -> None:
-    with wrong_curve("curve"):
-        LossRun(WRONG, 1e-3, [1], [2.0])
-
-
-def test_wrong_curve_of_a_log() -> None:
-    with wrong_curve("curve"):
-        LossRun.read([], WRONG, 1e-3)
-
-
-def test_wrong_curve_in_a_forecast() -> None:
-    with wrong_curve("curve"):
-        FIT.predict(WRONG)
-
-
-def test_wrong_curve_of_forecast_losses() -> None:
-    with wrong_curve("curve"):
-        FIT.losses(WRONG, [1])
-
-
-def test_wrong_named_curve_in_compared_forecasts() -> None:
-    with wrong_curve("curves['wrong']"):
-        FIT.compare({"wrong": WRONG})
-
-
-def test_wrong_curve_of_a_scheduler() -> None:
-    with wrong_curve("curve"):
-        lambda_lr(optimizer_of(), WRONG)
-
-
-def test_wrong_curve_of_a_group() -> None:
-    with wrong_curve("curve[1]"):
-        lambda_lr(optimizer_of(2), [BASE, WRONG])
-
-
-def test_wrong_curve_of_a_follower() -> None:
-    with wrong_curve("curve"):
-        follow(optimizer_of(), "weight_decay", WRONG)
-
-
-def test_wrong_curve_of_an_optimizer() -> None:
-    with wrong_curve("curve[0]"):
-        in_train_step(WRONG)
-
-
-@pytest.mark.parametrize(
-    ("mapping", "error", "message"),
-    [
-        ({"kind": "plateau"}, TypeError, "curve.total_steps is missing: PlateauCurve needs"),
-        ({"total_steps": 9}, ValueError, "curve.kind is missing: write one of"),
-        ({"kind": "staged", "stages": [[9, 2]]}, ValueError, "curve.stages[0].to = 2 must lie in"),
-        (
-            {"kind": "plateau", "total_steps": 9, "min_lr": 0},
-            ValueError,
-            "curve: 'min_lr' is not an argument of PlateauCurve",
-        ),
-        ({"kind": "wds"}, ValueError, "curve.kind = 'wds' must be one of"),
-    ],
-)
-def test_wrong_mapping_for_a_scheduler(
-    mapping: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error) as caught:
-        lambda_lr(optimizer_of(), mapping)
-    assert type(caught.value) is error
-    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -401,15 +317,6 @@ def test_what_only_resembles_a_mapping(value: Any) -> None:
         lambda_lr(optimizer_of(), value)
     with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):
         Curve.from_dict(value)
-
-
-def test_number_of_tokens_for_a_scheduler() -> None:
-    with pytest.raises(
-        ValueError, match=r"^curve\.total_steps = 30000000000 must lie in"
-    ) as caught:
-        lambda_lr(optimizer_of(), {"kind": "plateau", "total_steps": 3 * 10**10})
-    assert "here 457763" in str(caught.value)
-    assert "clock=DataClock(65536)" in str(caught.value)
 
 
 def test_fewer_curves_than_groups() -> None:

@@ -1,5 +1,8 @@
 """Wrong calls of a curve's methods, and of functions that take a curve."""
 
+import copy
+import json
+import pickle
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -260,6 +263,40 @@ def test_arguments_of_a_different_derived_class(curve: Curve) -> None:
 @wrong(ValueError, "warmup_steps = 1000", "total_steps - 1 = 999")
 def test_replaced_argument_is_checked(curve: PlateauCurve) -> None:
     replace(curve, warmup_steps=1000)
+
+
+# Depth.
+
+
+@pytest.fixture(scope="module")
+def deepest() -> Curve:
+    """A curve nested 64 deep, as many as are allowed."""
+    curve: Curve = CURVE
+    for index in range(64):
+        curve = curve.cooldown(900 - index, 1000)
+    return curve
+
+
+def test_curve_nested_64_deep_can_be_copied_and_saved(deepest: Curve) -> None:
+    copies = [
+        copy.deepcopy(deepest),
+        pickle.loads(pickle.dumps(deepest)),
+        Curve.from_dict(json.loads(json.dumps(deepest.to_dict()))),
+        eval(repr(deepest), {"PlateauCurve": PlateauCurve}),
+    ]
+    for copied in copies:
+        assert copied == deepest
+        assert hash(copied) == hash(deepest)
+
+
+@wrong(ValueError, "nested 65 deep")
+def test_cooldown_of_the_deepest(deepest: Curve) -> None:
+    deepest.cooldown(5, 5)
+
+
+@wrong(ValueError, "nested 65 deep")
+def test_deepest_as_a_continuation(deepest: Curve) -> None:
+    CURVE.then(deepest)
 
 
 # Long values.

@@ -8,7 +8,6 @@ import warnings
 from code import InteractiveInterpreter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -172,11 +171,6 @@ def test_plateaus_like_fractions() -> None:
         curve.cooldown(50, 10).then(PlateauCurve(9), scale=0.5)
 
 
-def test_two_mistakes_of_one_curve() -> None:
-    with warns("plateaus = [(0.5, 0.3)] look like frac", "min_lr_ratio = 1e-05"):
-        PlateauCurve(100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5)  # warns
-
-
 def test_warmup_that_rounds_down_to_0() -> None:
     with warns("warmup_steps = '0.9%' of 100 steps rounds down to 0"):
         PlateauCurve(100, warmup_steps="0.9%")  # warns
@@ -221,12 +215,6 @@ def test_stages_like_learning_rates() -> None:
         curve.cooldown(5, 10).then(PlateauCurve(9), scale=0.5)
 
 
-def test_stages_of_zeros() -> None:
-    with warns("start = 0 and no"):
-        curve = StagedCurve([(9,), (9, 0.0)])  # warns
-        curve.then(PlateauCurve(9))
-
-
 def test_cooldown_from_0() -> None:
     curve = PlateauCurve(9)
     with warns("at = 9: the learning rate is 0"):
@@ -248,62 +236,16 @@ def test_warning_in_a_console() -> None:
     assert [warning.filename for warning in caught] == ["<console>"]
 
 
-# What a configuration file says.
-
-
-RISE = {"kind": "staged", "stages": [[5, 1.0]]}
-ZERO = {"kind": "staged", "stages": [[5]]}
-
-
-@dataclass
-class File:
-    arguments: dict[str, Any]
-    warning: str
-    """Its beginning."""
-
-
-@pytest.mark.parametrize(
-    "file",
-    [
-        File(
-            {"kind": "plateau", "total_steps": 100, "min_lr_ratio": 1e-5},
-            "min_lr_ratio = 1e-05 looks like a learning rate",
-        ),
-        File(
-            {"kind": "plateau", "total_steps": 100, "plateaus": [[0.5, 0.3]]},
-            "plateaus = [(0.5, 0.3)] look like frac",
-        ),
-        File(
-            {"kind": "plateau", "total_steps": 100, "warmup_steps": "0.5%"},
-            "warmup_steps = '0.5%' of 100 steps rounds down to 0",
-        ),
-        File(
-            {"kind": "staged", "total_steps": 100, "stages": [["0.5%", 1.0], ["rest"]]},
-            "stages[0].steps = '0.5%' of 100 steps",
-        ),
-        File(
-            {"kind": "staged", "total_steps": 100, "stages": [[5, 3e-4], ["rest"]], "start": 0},
-            "stages have levels that",
-        ),
-        File(
-            {
-                "kind": "cooldown",
-                "curve": {"kind": "plateau", "total_steps": 9},
-                "at": 9,
-                "steps": 5,
-            },
-            "at = 9: the learning rate is 0",
-        ),
-        File(
-            {"kind": "then", "curve": RISE, "other": ZERO},
-            "start = 0 and no",
-        ),
-    ],
-    ids=lambda file: file.warning[:30],
-)
-def test_mistake_in_a_file_warns(file: File) -> None:
-    with warns(file.warning):
-        Curve.from_dict(file.arguments)  # warns
+def test_mistakes_in_a_file() -> None:
+    """Also in a curve within a curve."""
+    cooled = {"kind": "cooldown", "curve": {"kind": "plateau", "total_steps": 9}}
+    with warns("plateaus = [(0.5, 0.3)] look like frac", "at = 9: the learning rate is 0"):
+        Curve.from_dict({"kind": "plateau", "total_steps": 100, "plateaus": [[0.5, 0.3]]})  # warns
+        Curve.from_dict({**cooled, "at": 9, "steps": 5})  # warns
+    rise = {"kind": "staged", "stages": [[5, 1.0]]}
+    zero = {"kind": "staged", "stages": [[5]]}
+    with warns("start = 0 and no"):
+        Curve.from_dict({"kind": "then", "curve": rise, "other": zero})  # warns
 
 
 def check_copies_are_silent(curve: Curve) -> None:

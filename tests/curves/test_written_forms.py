@@ -162,15 +162,6 @@ def test_steps_with_letters_are_those_without(chosen: Description, random: Rando
         assert_same(build(chosen), PlateauCurve(**rewritten), saved)
 
 
-@given(descriptions(kind="stages"), randoms)
-def test_stages_with_letters_are_those_without(description: Description, random: Random) -> None:
-    stages = [(in_letters(steps, random), *level) for steps, *level in description["stages"]]
-    rewritten = {**description, "stages": stages}
-    with suppress_warnings():  # about the drawn levels
-        saved = Curve.from_dict({"kind": "staged", **rewritten})
-        assert_same(build(description), StagedCurve(**rewritten), saved)
-
-
 def test_text_and_integers_are_equal() -> None:
     for with_text, with_integers in text_and_integers():
         assert with_text == with_integers
@@ -179,43 +170,7 @@ def test_text_and_integers_are_equal() -> None:
     assert sum_of_counts(curve, plan, DataClock("64")) == 10_000 + 200 + 100 + 4_000 + 64
 
 
-ROOT = PlateauCurve(10_000, warmup_steps=500)
-ROOT_WITH_LETTERS = {"kind": "plateau", "total_steps": "10k", "warmup_steps": "0.5k"}
 PLAN = BatchPlan([(0, 500_000), (2 * 10**9, 4_000_000)])
-
-
-def test_cooldown_with_letters() -> None:
-    saved = {
-        "kind": "cooldown",
-        "curve": ROOT_WITH_LETTERS,
-        "at": "6k",
-        "steps": "1.5k",
-    }
-    cooldown = ROOT.cooldown(6_000, 1_500)
-    assert_same(cooldown, Curve.from_dict(saved))
-
-
-def test_part_with_letters() -> None:
-    saved = {
-        "kind": "part",
-        "curve": ROOT_WITH_LETTERS,
-        "start": "1k",
-        "stop": "4k",
-    }
-    part = ROOT.part(1_000, 4_000)
-    assert_same(part, Curve.from_dict(saved))
-
-
-def test_scaled_curve_with_letters() -> None:
-    saved = {
-        "kind": "scaled",
-        "curve": ROOT_WITH_LETTERS,
-        "pairs": [["0k", "0.5M"], ["2B", "4M"]],
-        "unit": "1M",
-        "reference": "4M",
-    }
-    scaled = PLAN.scale(ROOT, 1_000_000, reference=4_000_000)
-    assert_same(scaled, Curve.from_dict(saved))
 
 
 def test_text_is_read_alike_in_files_and_in_python() -> None:
