@@ -151,11 +151,6 @@ def test_metric_for_a_clock_of_updates(plain):
 # Steps of a follower.
 
 
-@wrong(TypeError, "curve_step = 0.5", "integer")
-def test_fractional_curve_step(follower):
-    follower.step(0.5)
-
-
 @wrong(ValueError, "curve_step = -1", "at least 0")
 def test_negative_curve_step(follower):
     follower.step(-1)

@@ -191,10 +191,6 @@ def nested():
     return nested_tensor([torch.ones(2), torch.ones(3)])
 
 
-def jagged():
-    return nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
-
-
 def mkldnn():
     return torch.ones(2).to_mkldnn()
 
@@ -210,7 +206,6 @@ def sparse():
     [
         (quantized, "torch.qint8"),
         (nested, "a Tensor of layout"),
-        (jagged, "a NestedTensor of layout torch.jagged"),
         (mkldnn, "a Tensor of layout torch._mkldnn"),
         (sparse, "a Tensor of layout torch.sparse_coo"),
     ],

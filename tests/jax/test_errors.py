@@ -212,15 +212,6 @@ def test_value_that_is_not_a_real_scalar(value):
     "count is missing: pass count= to update",
     "write DataClock(unit, count=n) if it is always n",
     DROPPED,
-    "count=...)",
-)
-def test_update_without_a_count():
-    update(COUNTED)
-
-
-@wrong(
-    TypeError,
-    "count is missing",
     "optax.GradientTransformationExtraArgs(tx.init, tx.update)",
 )
 def test_count_that_a_chain_around_multi_steps_drops():

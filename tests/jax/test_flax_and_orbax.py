@@ -89,7 +89,6 @@ def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, clock, name, values
         (None, None, DataClock(1)),
         (DataClock(24, count=8), DataClock(24), DataClock(8)),
         (holds.UNTIL, [holds.UNTIL], holds.BELOW),
-        # Orbax returns its pairs as lists.
         ([holds.UNTIL, holds.BELOW], (holds.UNTIL, holds.BELOW), [holds.UNTIL]),
     ],
 )

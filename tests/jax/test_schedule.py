@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.jax.jax_cases import (
     CURVE,
@@ -199,19 +198,6 @@ def test_static_schedules_of_traced_peaks_are_traced_apart():
     step = np.array(777)
     assert_equal_bits(lr, product(CURVE, 0.1, step))
     assert_equal_bits(other_lr, product(CURVE, 0.3, step))
-
-
-@pytest.mark.parametrize(
-    "peak",
-    [
-        torch.tensor(0.1),
-        torch.tensor(0.1, dtype=torch.float64),
-        np.array(0.1),
-        np.float64(0.1),
-    ],
-)
-def test_peak_may_be_a_scalar_of_any_library(peak):
-    assert optax_schedule(CURVE, peak) == optax_schedule(CURVE, 0.1)
 
 
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=lambda curve: curve.to_dict()["kind"])
