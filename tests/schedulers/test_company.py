@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
+from support.schedulers.runs import (
+    advance,
+    learning_rate,
+    lrs_of,
+    new_parameter,
+    optimizer_with,
+)
 from support.training.models import Net, mean_loss
 from support.training.steps import through_file
-from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
@@ -29,12 +34,6 @@ from torch_bridge import TrainStep, follow, lambda_lr
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 LINEAR = PlateauCurve(200, decay_shape="linear")
 RISING = StagedCurve([(50, 0.25), (100, 1.0)], start=0.5)
-
-
-def new_parameter() -> Parameter:
-    parameter = Parameter(torch.ones(1))
-    parameter.grad = torch.ones(1)
-    return parameter
 
 
 def add_group(optimizer: Optimizer, lr: float) -> None:

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
+from support.schedulers.runs import (
+    advance,
+    learning_rate,
+    lrs_of,
+    new_parameter,
+    optimizer_with,
+)
 from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, SequentialLR
@@ -17,12 +23,6 @@ from plateau_jax.runs.values_ahead import ValuesAhead
 from torch_bridge import follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
-
-
-def new_parameter() -> Parameter:
-    parameter = Parameter(torch.ones(1))
-    parameter.grad = torch.ones(1)
-    return parameter
 
 
 def learning_rates(step: int, *peaks: float) -> list[float]:

@@ -18,6 +18,7 @@ from support.curves.descriptions import build
 from support.examples import examples
 from support.numerics.oracle import Oracle
 from support.runs.options import Key, option_of, set_option
+from support.schedulers.runs import new_parameter
 from support.training.steps import through_file
 from support.trees import equal_trees
 from torch.optim import SGD
@@ -129,9 +130,7 @@ class Program:
 
     def new_group(self, value: float, initial: float | None = None) -> Group:
         """Return a group that the optimizer does not have yet."""
-        parameter = torch.nn.Parameter(torch.ones(1))
-        parameter.grad = torch.ones(1)
-        options: dict[str, Any] = {"params": [parameter], "betas": (0.5, 0.75)}
+        options: dict[str, Any] = {"params": [new_parameter()], "betas": (0.5, 0.75)}
         set_option(options, self.kind.key, self.form(value))
         if initial is not None:
             options[self.base_key] = initial

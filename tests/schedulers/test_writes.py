@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.schedulers.runs import learning_rate, lrs_of, optimizer_with
+from support.schedulers.runs import learning_rate, lrs_of, new_parameter, optimizer_with
 from support.trees import equal_trees
 from torch.optim import SGD, Optimizer
 
@@ -70,9 +70,7 @@ class Training:
 
 
 def new_group(**options: Any) -> dict[str, Any]:
-    parameter = torch.nn.Parameter(torch.ones(1))
-    parameter.grad = torch.ones(1)
-    return {"params": [parameter], **options}
+    return {"params": [new_parameter()], **options}
 
 
 def on_line(step: int, *bases: float) -> list[float]:

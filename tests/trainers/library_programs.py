@@ -112,21 +112,6 @@ net.partial_fit(inputs, targets, epochs=EPOCHS - len(net.history))
 print("final loss", net.history[-1, "train_loss"])
 """
 
-FASTAI = """\
-from fastai.basics import DataLoaders, Learner
-from fastai.callback.schedule import ParamScheduler
-from fastai.callback.tracker import SaveModelCallback
-
-schedule = ParamScheduler({"lr": lambda done: curve.learning_rate(round(done * UPDATES), PEAK)})
-save = SaveModelCallback(every_epoch=True, with_opt=True)
-loaders = DataLoaders(loader, loader)
-learner = Learner(loaders, model, nn.MSELoss(), path="saved_fastai", cbs=[schedule, save])
-epochs = len(list(Path("saved_fastai/models").glob("*.pth")))
-if epochs:
-    learner.load(f"model_{epochs - 1}", with_opt=True)
-learner.fit(EPOCHS, start_epoch=epochs)
-"""
-
 STABLE_BASELINES3 = """\
 import gymnasium
 from stable_baselines3 import PPO
@@ -150,34 +135,6 @@ agent.learn(
     callback=CheckpointCallback(30 * STEPS, "saved_sb3"),
     reset_num_timesteps=False,
 )
-"""
-
-NUMPYRO = """\
-import pickle
-
-import jax
-import numpyro
-from numpyro.distributions import Normal
-from numpyro.infer import SVI, Trace_ELBO
-from numpyro.infer.autoguide import AutoNormal
-from plateau_jax import optax_schedule
-
-
-def draw(data):
-    mean = numpyro.sample("mean", Normal(0.0, 1.0))
-    numpyro.sample("data", Normal(mean, 1.0), obs=data)
-
-
-data, saved = targets.numpy(), Path("saved.pickle")
-svi = SVI(draw, AutoNormal(draw), numpyro.optim.Adam(optax_schedule(curve, PEAK)), Trace_ELBO())
-key = jax.random.key(0)
-state = svi.init(key, data)  # sets up the guide, so also for a run that resumes
-if saved.exists():
-    state = pickle.loads(saved.read_bytes())
-while state.optim_state[0] < UPDATES:
-    state = svi.run(key, 30, data, init_state=state, progress_bar=False).state
-    saved.write_bytes(pickle.dumps(state))
-print("final loss", svi.evaluate(state, data))
 """
 
 TORCHVISION = """
@@ -204,9 +161,7 @@ PROGRAMS = {
     "MLX": MLX,
     "PyTorch Ignite": PYTORCH_IGNITE,
     "skorch": SKORCH,
-    "fastai": FASTAI,
     "Stable-Baselines3": STABLE_BASELINES3,
-    "NumPyro": NUMPYRO,
     "torchvision's recipes": TORCHVISION,
 }
 """By the name of the library on the page."""

@@ -310,60 +310,6 @@ class Levanter(Protocol):
         return [float(schedule(self.state.opt_state.count)) for schedule in self.schedules]
 
 
-class MaxText(Protocol):
-    """One schedule for all parameters. The loop begins with a function that restores the step."""
-
-    has_groups = False
-
-    def __init__(self) -> None:
-        super().__init__()
-
-        def setup_train_loop(config: Any, recorder: Any) -> tuple[Any, ...]:
-            schedule = self.utils.create_learning_rate_schedule(config)
-            return None, None, None, "model", schedule, {"step": config.saved_step}
-
-        def get_first_step(model: Any, state: dict[str, Any]) -> int:
-            return state["step"]
-
-        self.utils = self.module("maxtext.utils.maxtext_utils", create_learning_rate_schedule=None)
-        self.train_utils = self.module(
-            "maxtext.utils.train_utils", setup_train_loop=setup_train_loop
-        )
-        self.module(
-            "maxtext.trainers.pre_train.train",
-            get_first_step=get_first_step,
-            main=None,
-        )
-        self.module("absl.app", run=None)
-
-    def start(self, options: Options, hook: dict[str, Any]) -> None:
-        self.options = options
-        self.schedule: Any = None
-        if not hook:
-            self.utils.create_learning_rate_schedule = constant
-
-    def load(self, state: Any) -> None:
-        config = SimpleNamespace(
-            learning_rate=self.options.peaks[0],
-            learning_rate_schedule_steps=self.options.length,
-            checkpoint_dir=f"{self.options.folder}/",
-            saved_step=state,
-        )
-        *_, self.schedule, restored = self.train_utils.setup_train_loop(config, None)
-        self.step = restored["step"]
-
-    def train(self, updates: int) -> None:
-        if self.schedule is None:
-            self.load(0)  # a new run
-        self.step += updates
-
-    def save(self) -> Any:
-        return self.step
-
-    def lrs(self) -> list[float]:
-        return [float(self.schedule(self.step))]
-
-
 class Litgpt(Protocol):
     """The schedule is asked at every micro-batch; numbers and the optimizer are saved."""
 

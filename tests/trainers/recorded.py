@@ -17,9 +17,6 @@ import jax
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-import plateau_jax
-from plateau_jax import Curve
-
 Note = Callable[[Any], None]
 
 
@@ -43,26 +40,6 @@ def record_keras(note: Note) -> None:
     keras_optimizer.learning_rate = used.getter(noted(used.fget, note))
 
 
-def record_numpyro(note: Note) -> None:
-    build = plateau_jax.optax_schedule
-
-    def build_noted(curve: Curve, peak_value: float) -> Callable[[Any], Any]:
-        return noted(build(curve, peak_value), note)
-
-    plateau_jax.optax_schedule = build_noted
-
-
-def record_fastai(note: Note) -> None:
-    fastai_optimizer = import_module("fastai.optimizer").Optimizer
-    step = fastai_optimizer.step
-
-    def noted_step(optimizer: Any) -> None:
-        note(optimizer.hypers[-1]["lr"])
-        step(optimizer)
-
-    fastai_optimizer.step = noted_step
-
-
 def record_mlx(note: Note) -> None:
     mlx_optimizer = import_module("mlx.optimizers").Optimizer
     update = mlx_optimizer.update
@@ -76,8 +53,6 @@ def record_mlx(note: Note) -> None:
 
 RECORDERS = {
     "keras": record_keras,
-    "numpyro": record_numpyro,
-    "fastai": record_fastai,
     "mlx": record_mlx,
 }
 """By library, if its optimizers are not torch's."""

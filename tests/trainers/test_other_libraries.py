@@ -53,7 +53,7 @@ class LibraryProgram:
     package: str
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     records_per_update: int = 1
-    """More for two parameters, or for a rollout with several updates."""
+    """More for a rollout with several updates."""
     repeats_results: bool = True
     """Does the resumed run print the numbers of the uninterrupted one?"""
 
@@ -67,11 +67,9 @@ LIBRARY_PROGRAMS = [
     LibraryProgram("MLX", "mlx"),
     LibraryProgram("PyTorch Ignite", "ignite"),
     LibraryProgram("skorch", "skorch"),
-    LibraryProgram("fastai", "fastai"),
     LibraryProgram(
         "Stable-Baselines3", "stable_baselines3", records_per_update=4, repeats_results=False
     ),
-    LibraryProgram("NumPyro", "numpyro", records_per_update=2),
     LibraryProgram("torchvision's recipes", "torch"),
 ]
 

@@ -193,28 +193,6 @@ def test_prepared_scheduler_moves_one_step_per_update(changes, curve, tmp_path):
         assert "CurveWarning" not in rank.warnings
 
 
-def test_ranks_share_each_epoch(tmp_path):
-    """Each epoch of eight batches has all 256 rows once, in a new order."""
-    call = "            result = train_step("
-    code = program(DEVICES, {call: f'{" " * 12}print("rows", *batch[0][:, 0].tolist())\n{call}'})
-    batches_of_ranks = []
-    for rank in run_on_two_ranks(code, tmp_path):
-        batches = [line.removeprefix("rows ").split() for line in rank.lines_with("rows")]
-        assert len(batches) == 32
-        batches_of_ranks.append(batches)
-    orders = set()
-    for begin in range(0, 32, 8):
-        order = []
-        for batches in batches_of_ranks:
-            for batch in batches[begin : begin + 8]:
-                order += batch
-        assert len(order) == 256
-        assert len(set(order)) == 256
-        orders.add(tuple(order))
-    assert len(orders) == 4
-    assert len({frozenset(order) for order in orders}) == 1
-
-
 RULE = "HoldUntilFlat(patience=1, every=2, limit=50)"
 
 

@@ -21,7 +21,6 @@ TRAINERS = {
     "curve_schedule.py": protocols.Levanter,
     "curve_litgpt.py": protocols.Litgpt,
     "curve_train.py": protocols.Nanochat,
-    "curve_maxtext.py": protocols.MaxText,
     "curve_trainer.py": protocols.HuggingFace,
 }
 """Each trainer by the file that a page gives for it."""

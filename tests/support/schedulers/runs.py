@@ -36,6 +36,13 @@ def optimizer_with(
     return kind(groups, **options)
 
 
+def new_parameter() -> torch.nn.Parameter:
+    """Return a parameter with a gradient."""
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    return parameter
+
+
 def advance(optimizer: Optimizer, scheduler: LRScheduler, steps: int = 1) -> None:
     for _ in range(steps):
         optimizer.step()
