@@ -3,18 +3,16 @@
 import copy
 import pickle
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
 from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.training.models import Net, batches, mean_loss
-from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step
 from support.trees import equal_trees
 from support.wrong import wrong
 from torch import nn
-from torch.optim import LBFGS, SGD, AdamW, Optimizer
+from torch.optim import LBFGS, SGD, AdamW
 
 from plateau_jax import DataClock, HoldUntilFlat, PlateauCurve
 from torch_bridge import TrainStep
@@ -71,14 +69,10 @@ def step():
     ("error", "options", "requirement"),
     [
         (ValueError, {"precision": "tf32"}, "fp32"),
-        (ValueError, {"on_nonfinite": "stop"}, "skip"),
+        (ValueError, {"synchronize": "never"}, "micro"),
         (ValueError, {"max_norm": 0}, "max_norm"),
-        (ValueError, {"max_norm": float("nan")}, "max_norm"),
-        (TypeError, {"max_norm": True}, "number"),
         (TypeError, {"clock": "wait"}, "HoldUntilFlat"),
         (ValueError, {"initial_updates": -1}, "lie in 0 …"),
-        (TypeError, {"initial_updates": 1.5}, "integer"),
-        (ValueError, {"initial_updates": 2**63 - 1}, "2**62"),
     ],
 )
 def test_wrong_option(
@@ -113,9 +107,7 @@ def test_cuda_graph_on_a_cpu(model, optimizer):
     TrainStep(model, optimizer, mean_loss, CURVE, cuda_graph=True)
 
 
-@pytest.mark.parametrize(
-    "carry", [(), [], {}, 3, 1.0, (torch.zeros(1), 2), "state", (None,)], ids=repr
-)
+@pytest.mark.parametrize("carry", [(), (torch.zeros(1), 2)], ids=repr)
 @wrong(TypeError, "carry")
 def test_carry_without_tensors(model, optimizer, carry):
     TrainStep(model, optimizer, mean_loss, CURVE, carry=carry)
@@ -130,11 +122,6 @@ class TwoStepSGD(SGD):
     def second_step(self): ...
 
 
-class LineSearch(Optimizer):
-    def step(self, closure):
-        closure()
-
-
 @wrong(TypeError, "optimizer = 'adamw'", "must be a torch.optim.Optimizer")
 def test_name_as_optimizer(model):
     TrainStep(model, "adamw", mean_loss, CURVE)
@@ -144,12 +131,6 @@ def test_name_as_optimizer(model):
 def test_parameter_outside_the_model(model):
     parameters = [*model.parameters(), nn.Parameter(torch.ones(1))]
     optimizer = SGD(parameters)
-    TrainStep(model, optimizer, mean_loss, CURVE)
-
-
-@wrong(TypeError, "LineSearch needs")
-def test_optimizer_that_needs_a_closure(model):
-    optimizer = LineSearch(model.parameters(), {"lr": 0.1})
     TrainStep(model, optimizer, mean_loss, CURVE)
 
 
@@ -169,13 +150,6 @@ def test_sharpness_aware_optimizer(model):
 def test_parameters_of_two_optimizers(model, optimizer):
     first = AdamW(model.first.parameters())
     TrainStep(model, [optimizer, first], mean_loss, CURVE)
-
-
-@pytest.mark.parametrize("lr", [1e-39, 1e39])
-@wrong(ValueError, "learning rate", "{lr}")
-def test_peak_outside_float32(model, lr):
-    optimizer = make_optimizer("adamw", model, lr=lr)
-    TrainStep(model, optimizer, mean_loss, CURVE)
 
 
 # The curves of several optimizers.
@@ -213,27 +187,15 @@ def test_model_of_inference_mode():
     make_step(model=model)
 
 
-@wrong(ValueError, "dummy batch")
-def test_lazy_model():
-    model = nn.Sequential(nn.LazyLinear(2))
-    make_step(model=model)
-
-
 # A step that has been built, and the functions around it.
 
 
-@wrong(TypeError, "batch")
-def test_update_without_a_batch(step):
-    step()
-
-
-@pytest.mark.parametrize("path", [Path("state.pt"), "state.pt"])
 @wrong(ValueError, "load the file first")
-def test_path_instead_of_a_state(step, path):
-    step.load_state_dict(path)
+def test_path_instead_of_a_state(step):
+    step.load_state_dict("state.pt")
 
 
-@pytest.mark.parametrize("copy_step", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("copy_step", [copy.deepcopy, pickle.dumps])
 @wrong(TypeError, "can't be copied or pickled: build another one")
 def test_copy_of_a_step(step, copy_step):
     copy_step(step)
@@ -242,28 +204,14 @@ def test_copy_of_a_step(step, copy_step):
 # Criteria as loss functions.
 
 
-def check_advice_to_wrap(criterion, advice):
-    """Check that the error about a criterion as the loss function ends with this advice."""
-    message = r"loss_fn\(model, batch\): wrap the criterion"
-    with pytest.raises(TypeError, match=message) as caught:
-        make_step(loss_fn=criterion)
-    assert str(caught.value).endswith(f"wrap the criterion, {advice}")
-
-
-def check_loss(loss_fn, criterion):
-    """Check that an update with this loss function has the loss of the criterion."""
-    step = make_step(loss_fn=loss_fn)
-    ((inputs, targets),) = batches(1)
-    expected = criterion(step.model(inputs), targets)
-    result = step((inputs, targets))
-    assert result.loss.item() == pytest.approx(expected.item())
-
-
-@pytest.mark.parametrize(
-    "criterion", [nn.MSELoss(), nn.functional.mse_loss, nn.L1Loss(reduction="sum")]
-)
+@pytest.mark.parametrize("criterion", [nn.MSELoss(), nn.functional.mse_loss])
 def test_criterion_as_loss_fn(criterion):
     """The replacement that the message suggests works."""
     advice = "lambda model, batch: criterion(model(batch[0]), batch[1])"
-    check_advice_to_wrap(criterion, advice)
-    check_loss(lambda model, batch: criterion(model(batch[0]), batch[1]), criterion)
+    with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
+        make_step(loss_fn=criterion)
+    assert str(caught.value).endswith(f"wrap the criterion, {advice}")
+    step = make_step(loss_fn=lambda model, batch: criterion(model(batch[0]), batch[1]))
+    ((inputs, targets),) = batches(1)
+    expected = criterion(step.model(inputs), targets)
+    assert step((inputs, targets)).loss == expected

@@ -150,27 +150,6 @@ def test_resumed_run_equals_uninterrupted_run(kind: Kind) -> None:
     check_resume(kind.build, kind.updates(7, bad={0, 3, 4}), stops=(0, 5), run=update)
 
 
-# Advice changes nothing.
-
-
-def trained(kind: Kind, *, advise: bool) -> tuple[list[Any], Any]:
-    """Return the results of updates, and then the state."""
-    step = kind.build(advise=advise)
-    results: list[Any] = []
-    with torch.random.fork_rng(devices=[]):
-        for micro_batches in kind.updates(6, bad={0, 3}):
-            result = step(*micro_batches)
-            results.append(tuple(result))
-        return results, step.state_dict()
-
-
-@every_kind
-def test_run_without_advice_has_the_same_bits(kind: Kind) -> None:
-    without_advice = trained(kind, advise=False)
-    with_advice = trained(kind, advise=True)
-    assert equal_trees(without_advice, with_advice)
-
-
 # The groups show the learning rates.
 
 

@@ -99,28 +99,6 @@ def test_update_interrupted_at_any_line(name, updates, precision):
     assert outcomes == {"took place", "nothing changed", "rejected"}
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["adamw", "two optimizers"])
-def test_new_groups_are_attached_after_an_interrupt(name, every):
-    """A load replaces the groups, and the interrupt comes while the step attaches to them."""
-    *data, last = batches(3)
-
-    def build():
-        step = KINDS[name].build()
-        train(step, data)
-        for optimizer in step.optimizers:
-            optimizer.load_state_dict(optimizer.state_dict())
-        return step
-
-    reference = build()
-    result = reference(last)
-    for step in interrupted(build, lambda step: step._steppers.prepare(), every):
-        assert not is_refused(step)
-        assert equal_trees(step(last), result)
-        states = step.optimizers[0].state_dict()["state"]
-        assert equal_trees(states, reference.optimizers[0].state_dict()["state"])
-
-
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_set_peak_interrupted_at_any_line(every):
     *data, last = batches(4)

@@ -32,30 +32,15 @@ LINE = torch.ones(1, dtype=torch.int64)
     "read",
     [
         lambda: SCALAR.item(),
-        lambda: SCALAR.tolist(),
         lambda: np.asarray(SCALAR),
-        lambda: np.from_dlpack(SCALAR),
         lambda: SCALAR.to("cpu"),
-        lambda: SCALAR.to(device="cpu", copy=True),
-        lambda: LINE.nonzero(),
         lambda: LINE[LINE > 0],
         lambda: torch.repeat_interleave(LINE),
-        lambda: SCALAR.untyped_storage()[0],
     ],
-    ids=range(10),
+    ids=range(5),
 )
 def test_every_way_of_reading_is_counted(read):
     assert reads_of(read) >= 1
-
-
-def test_use_of_host_memory_is_not_counted():
-    device = torch.ones(3)
-    host = torch.zeros(3)
-    assert reads_of(lambda: host.tolist(), [host]) == 0
-    assert reads_of(lambda: host[0].item(), [host]) == 0
-    assert reads_of(lambda: host.copy_(device, non_blocking=True), [host]) == 0
-    assert reads_of(lambda: host.copy_(device), [host]) == 1
-    assert reads_of(lambda: host[:1].copy_(device[:1]), [host]) == 1
 
 
 # Reads of an update.

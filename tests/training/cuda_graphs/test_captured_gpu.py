@@ -8,8 +8,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
-from support.examples import examples
 from support.training.cuda_graphs.graphs import graphs_of, no_waiting
 from support.training.kind import Kind
 from support.training.models import Net, batches, mean_loss, nonfinite
@@ -114,10 +112,6 @@ class CapturedRun:
 # Actions between or around updates.
 
 
-def one_update(run):
-    run.update(run.next_micro_batches())
-
-
 def updates(run):
     for _ in range(4):
         run.update(run.next_micro_batches())
@@ -126,11 +120,6 @@ def updates(run):
 def longer_updates(run):
     for _ in range(4):
         run.update(run.next_micro_batches(LONG))
-
-
-def one_micro_batch(run):
-    for _ in range(2):
-        run.update(run.next_micro_batches()[:1])
 
 
 def skipped(run):
@@ -167,26 +156,6 @@ def new_peak(run):
     run.step.set_peak(0.05 / (run.number + 1))
     if run.is_captured:
         assert graphs_of(run.step).captured == captured, "captured anew for a peak"
-
-
-def change_setting(run):
-    run.step.optimizers[0].param_groups[0]["weight_decay"] = 0.01 * (run.number % 3)
-
-
-ACTIONS = [
-    one_update,
-    updates,
-    longer_updates,
-    one_micro_batch,
-    skipped,
-    longer_skipped,
-    save,
-    load,
-    evaluation,
-    reset_carry,
-    new_peak,
-    change_setting,
-]
 
 
 def updates_without_waiting(run):
@@ -299,15 +268,6 @@ CASES["a batch that is written to"] = CapturedCase(Kind(loss_fn=writing_to_batch
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_every_kind_of_run_matches_eager(case):
     compare_with_eager(case, program)
-
-
-@examples(20)
-@given(
-    st.sampled_from(list(CASES.values())),
-    st.lists(st.sampled_from(ACTIONS), min_size=8, max_size=16),
-)
-def test_actions_between_updates_match_eager(case, actions):
-    compare_with_eager(case, *actions)
 
 
 def test_captured_runs_on_any_stream():

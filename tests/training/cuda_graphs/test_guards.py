@@ -184,26 +184,6 @@ def test_reset_carry(step):
     step.reset_carry()
 
 
-def test_graph_reads_the_tensors_of_groups_that_shared_one(device):
-
-    def build(model):
-        groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
-        return torch.optim.Adam(groups, lr=torch.tensor(0.1), fused=True, capturable=True)
-
-    captured = Kind(build).build(device=device, cuda_graph=True)
-    eager = Kind(build).build(device=device)
-    first, last = captured.optimizer.param_groups
-    for peaks in ([0.1, 0.1], [0.05, 0.2]):
-        for step in (captured, eager):
-            step.set_peak(peaks)
-        for batch in models.batches(6, device=device):
-            result = captured(batch)
-            assert equal_trees(result, eager(batch))
-            assert [group["lr"].item() for group in (first, last)] == result.lr.tolist()
-        assert len(graphs.graphs_of(captured).captured) == 1
-    assert equal_trees(captured.state_dict(), eager.state_dict())
-
-
 def test_guards_run_no_operator():
     """Neither on a tensor in a tuple of settings."""
     step = make_step()

@@ -1,4 +1,4 @@
-"""A list of one optimizer, one in two steps, and optimizers with hooks or replaced methods."""
+"""An optimizer in two steps, and optimizers with hooks or replaced methods."""
 
 import pytest
 import torch
@@ -7,33 +7,12 @@ from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import make_step, train
 from support.trees import equal_trees
-from torch.optim import SGD, AdamW, RMSprop
+from torch.optim import AdamW
 
 from plateau_jax import PlateauCurve
 from torch_bridge import follow, lambda_lr
 
 CURVES = [PlateauCurve(40, warmup_steps=4), PlateauCurve(30, decay_shape="linear")]
-
-
-@pytest.mark.parametrize("kind", [AdamW, RMSprop])
-def test_sequence_of_one_equals_single_optimizer(kind):
-    def optimizer_of(model):
-        groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
-        return kind(groups, lr=0.01)
-
-    model = Net()
-    optimizer = optimizer_of(model)
-    single = make_step(model=model, optimizer=optimizer, curve=CURVES)
-    model = Net()
-    optimizer = optimizer_of(model)
-    listed = make_step(model=model, optimizer=(optimizer,), curve=(CURVES,))
-    results = train(listed, batches(3))
-    expected = train(single, batches(3))
-    assert equal_trees(results, expected)
-    assert equal_trees(single.state_dict(), listed.state_dict())
-    assert listed.optimizer is listed.optimizers[0]
-    listed.load_state_dict(single.state_dict())
-    single.load_state_dict(listed.state_dict())
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "rmsprop"])
@@ -67,30 +46,6 @@ def test_other_step_wrappers_are_accepted():
     follow(step.optimizer, "weight_decay", CURVES[0])
     train(step, rest)
     assert len(calls) == 2
-
-
-class WithNumbers(SGD):
-    """Has attributes with the names of SAM's methods."""
-
-    first_step = 0
-    second_step = 100
-
-
-class WithFirstStep(SGD):
-    def first_step(self): ...
-
-
-@pytest.mark.parametrize("kind", [WithNumbers, WithFirstStep])
-def test_optimizer_that_only_resembles_sam_is_stepped(kind):
-    model = Net()
-    optimizer = kind(model.parameters(), lr=0.1)
-    step = make_step(model=model, optimizer=optimizer)
-    reference = make_step("sgd")
-    (group,) = reference.optimizer.param_groups
-    group["fused"] = False
-    results = train(step, batches(3))
-    expected = train(reference, batches(3))
-    assert equal_trees(results, expected)
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -6,7 +6,7 @@ from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step, train
 from support.trees import equal_trees
 from support.wrong import wrong
-from torch.optim import SGD, AdamW, NAdam, RMSprop, lr_scheduler
+from torch.optim import SGD, AdamW, lr_scheduler
 
 from torch_bridge import TrainStep, lambda_lr
 
@@ -18,19 +18,9 @@ class WithoutGroups(SGD):
         return {"weights": [], "lr": 0.1}
 
 
-class WithParametersOnly(SGD):
-    def state_dict(self):
-        return super().state_dict() | {"param_groups": [{"params": [0]}]}
-
-
 class WithStatesInAList(SGD):
     def state_dict(self):
         return super().state_dict() | {"state": [1, 2]}
-
-
-class WithAnError(SGD):
-    def state_dict(self):
-        raise ZeroDivisionError("division by zero")
 
 
 def check_rejected(model, optimizer, *parts):
@@ -48,9 +38,7 @@ def check_rejected(model, optimizer, *parts):
     ("kind", "reason"),
     [
         (WithoutGroups, "KeyError"),
-        (WithParametersOnly, "torch optimizer"),
         (WithStatesInAList, "torch optimizer"),
-        (WithAnError, "ZeroDivisionError: "),
     ],
 )
 def test_state_of_another_form(kind, reason):
@@ -69,18 +57,6 @@ def step_lr(optimizer):
     lr_scheduler.StepLR(optimizer, 10)
 
 
-def constant_lr(optimizer):
-    lr_scheduler.ConstantLR(optimizer)
-
-
-def cosine_annealing_lr(optimizer):
-    lr_scheduler.CosineAnnealingLR(optimizer, 10)
-
-
-def one_cycle_lr(optimizer):
-    lr_scheduler.OneCycleLR(optimizer, 0.1, 10, cycle_momentum=False)
-
-
 def curve_of_this_library(optimizer):
     lambda_lr(optimizer, CURVE)
 
@@ -88,9 +64,7 @@ def curve_of_this_library(optimizer):
 ATTACHED = "a scheduler is attached to the optimizer"
 
 
-@pytest.mark.parametrize(
-    "attach", [step_lr, constant_lr, cosine_annealing_lr, one_cycle_lr, curve_of_this_library]
-)
+@pytest.mark.parametrize("attach", [step_lr, curve_of_this_library])
 def test_scheduler_attached_before(attach):
     model = Net()
     optimizer = make_optimizer("adamw", model)
@@ -109,12 +83,11 @@ def rmsprop():
     return make_step("rmsprop")
 
 
-def step_of_two(first=AdamW, last=SGD):
+def step_of_two():
     """Return a step with an optimizer for each layer."""
     model = Net()
-    optimizer_of_first = first(model.first.parameters())
-    optimizer_of_last = last(model.last.parameters())
-    return make_step(model=model, optimizer=[optimizer_of_first, optimizer_of_last])
+    optimizers = [AdamW(model.first.parameters()), SGD(model.last.parameters())]
+    return make_step(model=model, optimizer=optimizers)
 
 
 @pytest.mark.parametrize("build", [adamw, rmsprop, step_of_two])
@@ -154,24 +127,12 @@ def step():
     assert kinds == [AdamW, SGD]
 
 
-@wrong(ValueError, "['RMSprop', 'NAdam']")
-def test_state_of_different_optimizers(step):
-    saved = step_of_two(RMSprop, NAdam)
-    step.load_state_dict(saved.state_dict())
-
-
 @wrong(ValueError, "saved with", "['SGD', 'AdamW']")
 def test_state_of_optimizers_in_a_different_order(step):
     model = Net()
     optimizers = [SGD(model.last.parameters()), AdamW(model.first.parameters())]
     saved = make_step(model=model, optimizer=optimizers)
     step.load_state_dict(saved.state_dict())
-
-
-@wrong(ValueError, "['AdamW', 'SGD']", "has AdamW")
-def test_state_of_two_optimizers_for_one(step):
-    step_of_one = make_step()
-    step_of_one.load_state_dict(step.state_dict())
 
 
 @wrong(ValueError, "state_dict", "has length 1; the number of optimizers is 2")

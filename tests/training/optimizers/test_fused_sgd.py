@@ -34,21 +34,6 @@ def test_dampening():
     make_step(model=model, optimizer=optimizer)
 
 
-@pytest.fixture
-def step():
-    model = Net().bfloat16()
-    optimizer = SGD(model.parameters(), lr=0.25)
-    step = make_step(model=model, optimizer=optimizer)
-    (group,) = optimizer.param_groups
-    group["fused"] = True
-    return step
-
-
-@wrong(ValueError, "torch.bfloat16 parameters unchanged")
-def test_fused_setting_of_half_precision(step):
-    step(*batches(1))
-
-
 def test_momentum_of_a_parameter_that_joins_later():
     """It starts at zeros, because the kernel takes the momentum of all parameters or of none."""
     model = Net()

@@ -1,4 +1,4 @@
-"""Groups whose learning rate is a tensor: they get a copy of it, and every update fills it.
+"""Groups whose learning rate is a tensor: they get another one, and every update fills it.
 
 `test_every_run.py` has the relations that hold for all kinds of runs.
 """
@@ -7,14 +7,13 @@ from functools import partial
 
 import pytest
 import torch
-from support.training.models import Net, batches, mean_loss
+from support.training.models import Net, batches
 from support.training.optimizers import NeedsTensor, make_optimizer
 from support.training.steps import CURVE, make_step, through_file, train
 from support.trees import equal_trees
 from torch.optim import AdamW
 
 from plateau_jax import PlateauCurve
-from torch_bridge import lambda_lr
 
 LINEAR = PlateauCurve(30, decay_shape="linear")
 
@@ -77,27 +76,6 @@ def test_number_in_a_state_fills_the_tensor(kind):
     result = step(data[3])
     assert step.optimizer.param_groups[0]["lr"] is lr
     assert lr.item() == result.lr.item()
-
-
-@fused_or_not
-def test_state_of_tensor_equals_that_of_plain_optimizer(kind):
-    """A plain loop that loads the optimizer's own state continues with the tensor."""
-    model = Net()
-    step = make_step(model=model, optimizer=kind(model.parameters(), lr=torch.tensor([0.1])))
-    data = batches(4)
-    for batch in data[:3]:
-        step(batch)
-    state = through_file(step.state_dict())
-    copy = Net(seed=1)
-    copy.load_state_dict(state["model"])
-    optimizer = kind(copy.parameters(), lr=torch.tensor([0.1]))
-    optimizer.load_state_dict(state["optimizer"])
-    scheduler = lambda_lr(optimizer, CURVE, last_epoch=2)
-    mean_loss(copy, data[3]).backward()
-    optimizer.step()
-    scheduler.step()
-    step(data[3])
-    assert equal_trees(copy.state_dict(), model.state_dict())
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])

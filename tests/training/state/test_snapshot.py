@@ -103,11 +103,7 @@ def test_groups_of_foreign_optimizer_may_have_other_options():
 
 @pytest.mark.parametrize(
     ("name", "implementation"),
-    [
-        ("adamw", {"fused": None}),
-        ("adamw", {"fused": None, "foreach": True}),
-        ("momentum", {"fused": None}),
-    ],
+    [("adamw", {"fused": None, "foreach": True}), ("momentum", {"fused": None})],
 )
 @pytest.mark.parametrize("from_fused", [True, False])
 def test_implementation_options_stay_the_optimizers(name, implementation, from_fused):

@@ -8,7 +8,6 @@ import torch
 from support.training.models import batches, counting_loss
 from support.training.steps import make_step, train
 from support.trees import equal_trees
-from torch import nn
 from training.kinds_of_run import KINDS
 
 from plateau_jax import CurveWarning, PlateauCurve
@@ -49,11 +48,6 @@ def check_not_interchangeable(build, build_other, part):
     other(batch)
 
 
-def two_linear_layers():
-    model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))
-    return make_step(model=model)
-
-
 def carry_of_one():
     return make_step(loss_fn=counting_loss, carry=torch.zeros(1))
 
@@ -65,10 +59,6 @@ def carry_of_three():
 def test_state_of_another_precision():
     build_other = KINDS["adamw, bf16"].build
     check_not_interchangeable(make_step, build_other, "precision = ")
-
-
-def test_state_of_another_model():
-    check_not_interchangeable(make_step, two_linear_layers, "in group 0, parameter 0 is ")
 
 
 def test_state_of_another_dtype():
@@ -122,22 +112,13 @@ NO_GROUPS = {"param_groups": []}
     [
         ("adamw", {"random": {"cpu": THREE_BYTES}}, "RNG state size"),
         ("adamw", {"peak_was_set": "no"}, "peak_was_set"),
-        ("adamw", {"random": {}}, "random state of the CPU"),
         ("adamw", {"applied": -5}, "applied"),
-        ("adamw", {"skipped": -1}, "skipped"),
         ("adamw", {"optimizer": NO_GROUPS}, "not the state of AdamW with groups of [4] parameters"),
-        ("adamw", {"carry": 3}, "not iterable"),
         ("adamw", {"carry": [3]}, "a different carry: 0: int in the state, missing here"),
         ("adamw", {"records": []}, "saved with 0 parameter groups, and there are 1"),
-        ("adamw", {"records": [{}]}, "records = {} is not from resume_record"),
         ("adamw", {"parameters": [["first.weight"]]}, "parameter 1 is missing in the state"),
-        ("adamw", {"precision": None}, "precision"),
         ("samples", {"consumed": -1}, "consumed"),
-        ("samples", {"consumed": 2**62 + 1}, "consumed"),
-        ("samples", {"consumed": 1.5}, "consumed"),
-        ("adamw", {"offset": 1.5}, "offset"),
         ("held", {"offset": -9}, "applied + offset"),
-        ("held", {"hold": None}, "hold"),
         ("held", {"hold": [{}]}, "rule"),
     ],
 )

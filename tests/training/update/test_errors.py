@@ -36,39 +36,15 @@ def update_lstm(loss_fn):
     step(*batches(1, time=3))
 
 
-@wrong(TypeError, "must return (loss, carry)")
-def test_loss_without_carry():
-    def loss_fn(model, batch, carry):
-        loss, _ = carried_loss(model, batch, carry)
-        return loss
-
-    update_lstm(loss_fn)
-
-
 def fewer_rows(hidden, cell):
     return hidden[:, :2], cell
-
-
-def further_dimension(hidden, cell):
-    return hidden[None], cell
-
-
-def list_for_a_tuple(hidden, cell):
-    return [hidden, cell]
 
 
 def number_for_a_tensor(hidden, cell):
     return hidden, 1.0
 
 
-def different_device(hidden, cell):
-    return hidden, cell.to("meta")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [fewer_rows, further_dimension, list_for_a_tuple, number_for_a_tensor, different_device],
-)
+@pytest.mark.parametrize("change", [fewer_rows, number_for_a_tensor])
 @wrong(ValueError, "loss_fn returned a carry")
 def test_carry_of_a_different_form(change):
     def loss_fn(model, batch, carry):
@@ -140,10 +116,6 @@ def append_parameter(optimizer):
     optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(1)))
 
 
-def remove_parameter(optimizer):
-    optimizer.param_groups[0]["params"].pop()
-
-
 def replace_parameters(optimizer):
     optimizer.param_groups[0]["params"] = [nn.Parameter(torch.ones(1))]
 
@@ -157,7 +129,6 @@ def add_group(optimizer):
     ("change", "message"),
     [
         (append_parameter, "different parameters"),
-        (remove_parameter, "different parameters"),
         (replace_parameters, "different parameters"),
         (add_group, "different groups"),
     ],

@@ -15,7 +15,6 @@ from torch_bridge.training.train_step.loss import parse_loss
 LOSS = torch.ones((), requires_grad=True)
 ON_META = torch.ones((), device="meta")
 """The meta device stands in for an accelerator."""
-NAN = float("nan")
 INF = float("inf")
 
 
@@ -27,10 +26,7 @@ INF = float("inf")
     [
         (1.0, ["loss_fn returned 1.0", "scalar tensor"]),
         ({"loss": LOSS}, ["loss_fn returned {'loss'", "pair"]),
-        ((LOSS,), ["loss_fn returned", "pair"]),
-        ((None, 1), ["None as the sum", "tensor"]),
         ((LOSS, True), ["the weight True", "has_aux=True"]),
-        ((LOSS, {"logits": torch.ones(500, 7)}), ["the weight", "has_aux=True"]),
     ],
 )
 def test_outputs_of_a_wrong_type(outputs, parts):
@@ -46,14 +42,10 @@ def test_outputs_of_a_wrong_type(outputs, parts):
         ((LOSS, torch.ones(500, 7)), ["weight", "(500, 7)", "has_aux=True"]),
         ((LOSS, LOSS), ["weight", "requires grad", "detach()", "has_aux=True"]),
         ((LOSS, -1), ["weight -1", "not negative"]),
-        ((LOSS, NAN), ["weight nan", "finite"]),
         ((LOSS, INF), ["weight inf", "finite"]),
-        ((ON_META, tensor(NAN)), ["weight nan", "finite"]),
         ((ON_META, tensor(-1.0)), ["weight -1", "not negative"]),
         (torch.ones(1), ["loss of shape (1,)", "mean()"]),
-        (tensor(1), ["loss", "int64", "floating-point"]),
         (tensor(1j), ["loss", "complex64", "floating-point"]),
-        ((torch.ones(1), 2), ["sum of shape (1,)", "mean()"]),
     ],
 )
 def test_outputs_of_a_wrong_value(outputs, parts):

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
 
 from torch_bridge.groups.optimizers import all_groups
@@ -24,11 +23,9 @@ _NOTE = (
     "not read the device (.item(), boolean masks) or move data between host and device; to run it "
     "anyway, build the step with cuda_graph=False. A 'stale reference' (before torch 2.13: 'the "
     "legacy stream') is a loss, or another result of the model, that was computed outside of the "
-    "step and still exists: delete it, or compute it under torch.no_grad()."
-)
-_NOTE_BEFORE_2_13 = (
-    "Before torch 2.13 a failed capture damages torch's random numbers and memory pools: restart "
-    "the process from the last checkpoint."
+    "step and still exists: delete it, or compute it under torch.no_grad(). Before torch 2.13, an "
+    "aborted capture damages torch's random numbers and memory pools: restart the process from the "
+    "last checkpoint."
 )
 
 # Every captured update pays for the comparisons: `map` runs these without Python's interpreter.
@@ -56,7 +53,8 @@ class Guards:
     Compared are each module's mode, submodules, parameters and buffers; the optimizers' settings
     and states; and the memory and `requires_grad` of all their tensors. Other changes go unnoticed:
     to plain values that a forward pass reads (a dropout probability, a variable of `loss_fn`), to
-    hooks, to torch's global switches, and to `.data` if it becomes a new view of the same memory.
+    hooks, to torch's global switches, to a setting that is a list and changes in place, and to
+    `.data` if it becomes a new view of the same memory.
 
     Args:
         model: The module that is trained.
@@ -80,7 +78,10 @@ class Guards:
         self._recorded_values = self._values()
 
     def failed(self) -> bool:
-        """Return True if anything differs from the recorded state. Does not synchronize."""
+        """Return True if anything differs from the recorded state.
+
+        Synchronizes only if a setting has become a different tensor.
+        """
         objects = self._objects()
         recorded = self._recorded_objects
         if len(objects) != len(recorded) or not all(map(operator.is_, objects, recorded)):
@@ -223,8 +224,6 @@ class GraphedUpdate:
             static_leaves = [static.get(id(leaf), leaf) for leaf in leaves]
             static_batches.append(pytree.tree_unflatten(static_leaves, structure))
         graph = torch.cuda.CUDAGraph()
-        outputs: tuple[Any, ...] = ()
-        failure: Exception | None = None
         try:
             # "thread_local": another thread, such as a loader's that pins memory, may use CUDA
             # meanwhile. The outer context restores the stream if capture fails: torch.cuda.graph
@@ -235,24 +234,15 @@ class GraphedUpdate:
                     graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
                 ),
             ):
-                try:
-                    outputs = self._update(static_batches)
-                except Exception as error:
-                    failure = error  # the cause: leaving the context may raise a second error
+                outputs = self._update(static_batches)
         except Exception as error:
-            failure = failure or error
-            if TorchVersion(torch.__version__) < "2.13":
-                failure.add_note(_NOTE_BEFORE_2_13)
-        finally:
-            self._status.complete()  # capture has moved nothing
-        if failure is not None:
+            # If leaving the context raised it, its `__context__` is the cause.
+            error.add_note(_NOTE)
             # A tensor may still live in this pool, and torch does not reuse such a pool.
             self._pool = torch.cuda.graph_pool_handle()
-            failure.add_note(_NOTE)
-            try:
-                raise failure
-            finally:
-                del failure  # its traceback keeps this frame alive, and all that was captured
+            raise
+        finally:
+            self._status.complete()  # capture has moved nothing
         return _Captured(graph, inputs, outputs)
 
 

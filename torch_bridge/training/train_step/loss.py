@@ -38,13 +38,10 @@ def check_loss_fn(loss_fn: Any) -> None:
         function = type(loss_fn).forward
     if getattr(function, "__module__", None) not in _TORCH_LOSS_MODULES:
         return
-    criterion = "criterion"
-    if isinstance(loss_fn, type):
-        criterion = f"nn.{loss_fn.__name__}()"
     raise TypeError(
         f"loss_fn = {checks.short_repr(loss_fn)} takes outputs and targets, and is called as "
         "loss_fn(model, batch): wrap the criterion, "
-        f"lambda model, batch: {criterion}(model(batch[0]), batch[1])"
+        "lambda model, batch: criterion(model(batch[0]), batch[1])"
     )
 
 

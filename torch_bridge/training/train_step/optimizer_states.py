@@ -63,7 +63,6 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
                     f"state_dict['optimizer']['state'][{number!r}] = {checks.short_repr(values)} "
                     "must be a dictionary"
                 )
-    _check_param_names(optimizer.param_groups, state["param_groups"])
     _check_shapes_for_fused(optimizer, state)
 
 
@@ -216,11 +215,9 @@ def _lay_out_moments(optimizer: Optimizer) -> None:
     # moments of a different one: a 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns
     # as 00, 10, 01, 11. Other optimizers may keep a tensor that merely has the parameter's shape;
     # a new layout could change the bits of their products.
-    may_be_fused = derives_from_torch(optimizer)
+    if not derives_from_torch(optimizer):
+        return
     for group in optimizer.param_groups:
-        runs_fused_kernel = may_be_fused and group.get("fused")
-        if not runs_fused_kernel and not is_of_torch(optimizer):
-            continue
         for parameter in group["params"]:
             values = optimizer.state.get(parameter, {})
             for name, value in values.items():
