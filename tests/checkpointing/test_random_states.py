@@ -10,6 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -233,6 +234,22 @@ def test_reads_of_weights_leave_random_states(tmp_path: Path) -> None:
 
 
 # CUDA.
+
+
+def test_state_of_cuda_is_restored_where_there_is_cuda(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    restored: list[Tensor] = []
+    with patch.multiple(
+        torch.cuda,
+        is_initialized=lambda: True,
+        is_available=lambda: True,
+        get_rng_state=lambda: torch.tensor([5], dtype=torch.uint8),
+        set_rng_state=restored.append,
+    ):
+        checkpoints.save(1, part=Part(1))
+        checkpoints.load(part=Part())
+    assert [state.tolist() for state in restored] == [[5]]
+    checkpoints.load(part=Part())  # on a machine without CUDA
 
 
 @pytest.mark.gpu

@@ -229,6 +229,20 @@ def test_only_tied_tensors_are_written_once(tmp_path: Path, state: Any, expected
     assert same_bits(part.state, state)
 
 
+def test_tied_weights_of_step_are_written_once(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    step = make_step(model=model)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, step=step, wait=True)
+    tensors = load_file(tmp_path / "1" / "rank-0.safetensors")
+    names = sorted(name for name in tensors if name.startswith("step.model."))
+    assert names == ["step.model.0.bias", "step.model.0.weight", "step.model.1.bias"]
+    untied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    checkpoints.load_model(untied)
+    assert torch.equal(untied[1].weight, model[0].weight)
+
+
 # Files.
 
 
