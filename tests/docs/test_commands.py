@@ -14,9 +14,9 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
-from support.docs.pages import ROOT, Section, all_sections
+from support.docs.pages import ROOT, Section, all_sections, section_named
 
-from plateau_jax import PlateauCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 pytestmark = pytest.mark.slow
 
@@ -135,3 +135,11 @@ def test_commands_print_the_output_on_the_page(section: Section, tmp_path: Path)
         assert printed == "".join(section.code_in("text"))
     if files_of_commands(tmp_path) != before:
         assert run_section(section, tmp_path) == printed
+
+
+def test_scheduler_built_from_text_is_wsd() -> None:
+    """The trainers split the argument at its first equals sign, and read a Python literal."""
+    (command,) = section_named("A trainer that builds the scheduler from text").code_in("text")
+    _, argument = shlex.split(command)[-1].split("=", 1)
+    curve = Curve.from_dict(ast.literal_eval(argument))
+    assert curve == StagedCurve.wsd(1600, warmup_steps=80, decay_steps="20%")

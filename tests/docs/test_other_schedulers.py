@@ -23,9 +23,8 @@ from docs.recorded_rows import (
 from support.docs.pages import sections
 from support.peers.record import INSTALLED, levels, read_record, record
 from support.schedulers.runs import lrs_of, optimizer_with
-from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import Curve
 from torch_bridge import DataClock, lambda_lr
 
 pytestmark = [
@@ -236,17 +235,3 @@ def test_page_cites_the_source_of_the_record(library: str) -> None:
     else:
         release = source.partition("==")[2].removesuffix(".0")
         assert f"{library} {release}" in SENTENCES[library]
-
-
-def test_min_lr_of_transformers_scales_by_group() -> None:
-    """As the row says, the peak of the curve's ratio is the `lr` given to the optimizer."""
-    original_optimizer = optimizer_with([0.1, 0.5, 1.0], lr=0.5)
-    original = get_cosine_with_min_lr_schedule_with_warmup(original_optimizer, 1, 3, min_lr=0.1)
-    optimizer = optimizer_with([0.1, 0.5, 1.0], lr=0.5)
-    scheduler = lambda_lr(optimizer, PlateauCurve(3, warmup_steps=1, min_lr_ratio=0.1 / 0.5))
-    for _ in range(3):
-        original_optimizer.step()
-        original.step()
-        optimizer.step()
-        scheduler.step()
-        np.testing.assert_allclose(lrs_of(optimizer), lrs_of(original_optimizer), rtol=ROUNDED)
