@@ -1,6 +1,5 @@
 """The fitted law and its forecasts equal those of an oracle; comparisons and plots show them."""
 
-import copy
 import pickle
 from dataclasses import FrozenInstanceError
 from xml.etree import ElementTree
@@ -145,9 +144,9 @@ def test_run_copies_its_arrays():
     for array in (run.steps, run.losses):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
-    for same in (copy.deepcopy(run), pickle.loads(pickle.dumps(run))):
-        assert repr(same) == repr(run)
-        assert_array_equal(same.losses, RUN.losses)
+    same = pickle.loads(pickle.dumps(run))
+    assert repr(same) == repr(run)
+    assert_array_equal(same.losses, RUN.losses)
     with pytest.raises(FrozenInstanceError):
         run.peak_value = 1
     assert "steps=10…1000" in repr(run)
