@@ -9,7 +9,6 @@ from support.design.page import COSINE, DROP, PEAK, STABLE, STAGED
 
 from plateau_jax import compare
 from plateau_jax.tools.design.answers import MAX_CURVES
-from plateau_jax.tools.theory import comparison
 
 pytestmark = pytest.mark.slow
 
@@ -52,15 +51,6 @@ def test_curves_are_compared_with_the_first(design):
     design.do("Use the best peak for Stable")
     _, best = compare(STAGED, moved).peaks
     assert design.peak() == pytest.approx(PEAK * best, rel=5e-3)
-
-
-def test_note_on_the_ratios_is_that_of_the_library(undone):
-    summary = undone.page.get_by_text("Ratios to the first curve, each at its best peak")
-    note = undone.page.locator("#note")
-    expect(note).to_be_hidden()
-    summary.press("Enter")
-    expect(note).to_be_visible()
-    expect(note).to_have_text(comparison.note(is_scaled=False))
 
 
 def test_curves_of_other_length_are_marked(undone):

@@ -32,6 +32,7 @@ from plateau_jax.tools.theory.comparison import (
 from plateau_jax.tools.theory.curve_parts import largest_multiplier
 
 MAX_CURVES = 12
+"""The number of looks in `looks.js`."""
 
 _MAX_CHARACTERS = 200_000
 """The most characters of a curve as JSON: with 5000 stages, the page waits for seconds."""
