@@ -66,7 +66,7 @@ def with_plateaus(count):
     return curves
 
 
-@pytest.mark.parametrize("curves", [with_plateaus(2), with_plateaus(30)], ids=["few", "many"])
+@pytest.mark.parametrize("curves", [with_plateaus(2), with_plateaus(20)], ids=["few", "many"])
 def test_traced_tables_of_one_shape_are_compiled_once(curves):
     traces = []
 

@@ -104,7 +104,7 @@ def _parameters(function: Any) -> str:
     parameters = [
         parameter.replace(annotation=inspect.Parameter.empty)
         for parameter in signature.parameters.values()
-        if parameter.name not in ("self", "cls")
+        if parameter.name not in ("self", "cls") and not parameter.name.startswith("_")
     ]
     return str(inspect.Signature(parameters))
 
