@@ -32,35 +32,16 @@ class ScaleByCurveState(NamedTuple):
 
     >>> from plateau_jax import PlateauCurve
     >>> scale_by_curve(PlateauCurve(10, init_lr_ratio=1.0), 0.5).init({})
-    ScaleByCurveState(curve_step=Array(0, dtype=int32), hold=(), learning_rate=Array(0.5,
-    dtype=float32))
-    """
-
-    curve_step: Any
-    """int32: the step of the curve that gives the next update's learning rate."""
-    hold: tuple[Any, ...]
-    """The state of each hold rule, int32 and float32; () without hold rules."""
-    learning_rate: Any
-    """float32: the learning rate of the last update, or of step 0 before the first."""
-
-
-# Two classes, because Flax and Orbax restore a saved state only into one with the same fields.
-class CountedCurveState(NamedTuple):
-    """The state of `scale_by_curve` with a `DataClock`: arrays without dimensions.
-
-        consumed = curve_step · unit + rest
-
-    >>> from plateau_jax import DataClock, PlateauCurve
-    >>> curve = PlateauCurve(10, init_lr_ratio=1.0)
-    >>> scale_by_curve(curve, 0.5, DataClock(8)).init({})  # doctest: +NORMALIZE_WHITESPACE
-    CountedCurveState(curve_step=Array(0, dtype=int32), rest=Array(0, dtype=int32),
-                      learning_rate=Array(0.5, dtype=float32))
+    ScaleByCurveState(curve_step=Array(0, dtype=int32), rest=None, hold=(),
+    learning_rate=Array(0.5, dtype=float32))
     """
 
     curve_step: Any
     """int32: the step of the curve that gives the next update's learning rate."""
     rest: Any
-    """int32: the samples or tokens consumed beyond the last whole unit; below the unit."""
+    """int32: with a `DataClock`, consumed = curve_step · unit + rest; otherwise None."""
+    hold: tuple[Any, ...]
+    """The state of each hold rule, int32 and float32; () without hold rules."""
     learning_rate: Any
     """float32: the learning rate of the last update, or of step 0 before the first."""
 
@@ -107,9 +88,9 @@ def scale_by_curve(
 
     Returns:
         The transformation. Its state is a named tuple of scalar arrays: `curve_step`, int32, the
-        step of the next update, and `learning_rate`, float32, that of the last update. With a
-        `DataClock` it also has `rest`, int32, the consumed samples or tokens that do not yet fill a
-        unit; otherwise `hold`, the states of the hold rules.
+        step of the next update; `rest`, int32, with a `DataClock` the consumed samples or tokens
+        that do not yet fill a unit, otherwise None; `hold`, the states of the hold rules; and
+        `learning_rate`, float32, that of the last update.
 
     Raises:
         TypeError: As for `optax_schedule`; or `clock` is not a clock. From `update`:
@@ -159,9 +140,6 @@ def scale_by_curve(
             limit = f"must have a {name} of at most 2**30 = {_MAX_JAX_COUNT}"
             raise ValueError(f"clock = {shown_clock} {limit}")
     initial_rules = start(checked).rules
-    state_types: list[type] = [ScaleByCurveState, *map(type, initial_rules)]
-    if checked.unit is not None:
-        state_types = [CountedCurveState]
     flat_starts = np.array(curve.flat_starts, np.int32)
 
     # The total of a run may exceed int32, and without x64 JAX has no wider integers. So the state
@@ -169,28 +147,25 @@ def scale_by_curve(
     # counts of 5, 8 and 8 take (curve_step, rest) from (0, 0) to (0, 5), (1, 5) and (2, 5): 21
     # samples are 2 steps and 5 samples.
     @jax.jit
-    def move(state: Any, count: Any, metric: Any) -> Position:
-        curve_step = state.curve_step
-        if checked.unit is not None:
-            position = Position(0, curve_step, state.rest)
-        else:
-            position = Position(0, curve_step, 0, state.hold)
-        is_flat = jnp.any(flat_starts == curve_step)
+    def move(state: ScaleByCurveState, count: Any, metric: Any) -> ScaleByCurveState:
+        position = Position(0, state.curve_step, state.rest, state.hold)
+        is_flat = jnp.any(flat_starts == position.step)
         moved = advance(jnp, checked, position, count=count, metric=metric, flat=is_flat)
         step = jnp.asarray(moved.step, "int32")
         # A sum beyond int32 wraps around, to below the step before.
-        return moved._replace(step=jnp.where(step < curve_step, MAX_STEP, step))
-
-    def state_of(position: Position, lr: jax.Array) -> ScaleByCurveState | CountedCurveState:
+        step = jnp.where(step < position.step, MAX_STEP, step)
+        rest = None
         if checked.unit is not None:
-            return CountedCurveState(position.step, position.rest, lr)
-        return ScaleByCurveState(position.step, position.rules, lr)
+            rest = moved.rest
+        return ScaleByCurveState(step, rest, moved.rules, state.learning_rate)
 
-    def init(params: optax.Params) -> ScaleByCurveState | CountedCurveState:
+    def init(params: optax.Params) -> ScaleByCurveState:
         curve_step = jnp.zeros((), "int32")
-        rest = jnp.zeros((), "int32")  # not the same array, because the state may be donated
+        rest = None
+        if checked.unit is not None:
+            rest = jnp.zeros((), "int32")  # not the same array, because the state may be donated
         rules: Any = jax.device_put(initial_rules)
-        return state_of(Position(0, curve_step, rest, rules), schedule(0))
+        return ScaleByCurveState(curve_step, rest, rules, schedule(0))
 
     def update(
         updates: optax.Updates,
@@ -200,15 +175,15 @@ def scale_by_curve(
         count: Any = None,
         value: Any = None,
         **_: Any,
-    ) -> tuple[Any, ScaleByCurveState | CountedCurveState]:
-        _check_state(state, state_types, shown_clock)
+    ) -> tuple[Any, ScaleByCurveState]:
+        _check_state(state, initial_rules, shown_clock, counts_data=checked.unit is not None)
         count = _check_count(count, checked)
         metric = None
         if checked.rules:
             metric = _check_metric(value)
         lr = schedule(state.curve_step)
-        moved = cast("Position", move(state, count, metric))
-        return _scale(updates, lr), state_of(moved, lr)
+        moved = cast("ScaleByCurveState", move(state, count, metric))
+        return _scale(updates, lr), moved._replace(learning_rate=lr)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -222,16 +197,16 @@ def _scale(updates: optax.Updates, lr: jax.Array) -> Any:
     return jax.tree.map(scale_leaf, updates)
 
 
-def _check_state(state: Any, expected: list[type], shown_clock: str) -> None:
-    """Raise a ValueError for a state of a different clock, or one restored without named tuples.
-
-    `expected` has the types of the state and of the states of the hold rules in it.
-    """
+def _check_state(
+    state: Any, initial_rules: tuple[Any, ...], shown_clock: str, *, counts_data: bool
+) -> None:
+    """Raise a ValueError for a state of a different clock, or one restored without named tuples."""
     hold: Any = getattr(state, "hold", ())
     if not isinstance(hold, tuple):
         hold = (hold,)
     types: list[type] = [type(state), *map(type, cast("tuple[Any, ...]", hold))]
-    if types == expected:
+    expected = [ScaleByCurveState, *map(type, initial_rules)]
+    if types == expected and (state.rest is not None) == counts_data:
         return
     if not {dict, list, tuple}.isdisjoint(types):
         requirement = "consist of named tuples: restore the checkpoint into tx.init(params)"

@@ -58,8 +58,9 @@ class OptaxRun(Run):
         return int(self.state.curve_step)
 
     def consumed(self):
-        rest = getattr(self.state, "rest", 0)
-        return self.curve_step() * (self.unit or 1) + int(rest)
+        if self.state.rest is None:
+            return self.curve_step()
+        return self.curve_step() * self.unit + int(self.state.rest)
 
     def record(self):
         return resume_record(self.curve, clock=self.clock)

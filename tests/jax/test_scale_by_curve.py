@@ -20,7 +20,7 @@ from plateau_jax import (
     resume_record,
     scale_by_curve,
 )
-from plateau_jax.schedules.transformation import CountedCurveState, ScaleByCurveState
+from plateau_jax.schedules.transformation import ScaleByCurveState
 
 PEAK = 0.3
 MAX_COUNT = 2**30
@@ -83,13 +83,10 @@ def test_state_keeps_structure_shapes_and_dtypes(x64, clock):
     with jax.enable_x64(x64), jax.numpy_dtype_promotion("strict"):
         optimizer = scale_by_curve(STAIRS, PEAK, clock)
         state = optimizer.init(None)
+        arguments = {"value": 1.0}
         if isinstance(clock, DataClock):
-            expected_type = CountedCurveState
             arguments = {"count": 3}
-        else:
-            expected_type = ScaleByCurveState
-            arguments = {"value": 1.0}
-        assert type(state) is expected_type
+        assert type(state) is ScaleByCurveState
         assert state.curve_step == 0
         first_lr = product(STAIRS, PEAK, np.array(0))
         assert_equal_bits(state.learning_rate, first_lr)

@@ -11,7 +11,7 @@ import torch
 import plateau_jax
 import torch_bridge
 from plateau_jax.curves.staged_curve import Stage
-from plateau_jax.schedules.transformation import CountedCurveState, ScaleByCurveState
+from plateau_jax.schedules.transformation import ScaleByCurveState
 from plateau_jax.table.segments import Segment
 from plateau_jax.tools.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
 from plateau_jax.tools.logged_lrs.comparison import LogComparison
@@ -23,7 +23,6 @@ PACKAGES: list[Any] = [plateau_jax, torch_bridge]
 
 RETURNED = [
     Comparison,
-    CountedCurveState,
     Fault,
     LogComparison,
     LossComparison,
