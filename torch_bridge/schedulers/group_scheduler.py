@@ -42,7 +42,6 @@ from torch_bridge.groups.curves_and_peaks import (
     curves_of,
     curves_of_groups_with,
 )
-from torch_bridge.groups.members import Members
 from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.groups.options import (
     GroupOption,
@@ -51,6 +50,7 @@ from torch_bridge.groups.options import (
     is_same,
     written_values,
 )
+from torch_bridge.schedulers.members import Members
 from torch_bridge.schedulers.update_hook import call_before_updates
 
 
@@ -295,8 +295,7 @@ class GroupScheduler(LRScheduler):
         # one update.
         if self._advice is None or not groups or not groups[0]["params"]:
             return
-        known = self._members.groups
-        if known and (groups[0] is known[0] or self._members.place_of(groups[0]) == 0):
+        if self._members.place_of(groups[0]) == 0:
             self._advice.before_update(self)
 
     def _meet_before_update(self, groups: Sequence[dict[str, Any]]) -> None:
@@ -458,16 +457,19 @@ class GroupScheduler(LRScheduler):
             state_dict: The state.
             strict: As in `resume`.
         """
+        known = self._members
         self._meet(warns=False)
         with reading_state_of(what, state_dict):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):
                 check_bool(name, state[name])
             now = records_of(self.ahead.curves, self.ahead.bases, self._clock)
-            # A rollback may go to before the base was set; and FinetuningScheduler adds groups
-            # again, with a momentary value, before a load.
-            if state["peak_was_set"] or self.last_epoch > 0:
-                now = [record._replace(peak_value=None) for record in now]
+            is_rollback = self._is_base_set and self.last_epoch > 0  # to before it, on purpose
+            for index, group in enumerate(self._members.groups):
+                # FinetuningScheduler adds groups again, with a momentary value, before a load.
+                is_added = self.last_epoch > 0 and known.place_of(group) is None
+                if state["peak_was_set"] or is_rollback or is_added:
+                    now[index] = now[index]._replace(peak_value=None)
             resumed = resume(state, now, self._clock, self._owner, strict=strict)
         for message in resumed.warnings:
             warn(message)
