@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from support.curves.descriptions import descriptions
 from support.examples import examples
 from support.forecasts.logs import rows_of
@@ -84,8 +84,12 @@ def curves(draw):
     return draw(st.sampled_from([cosine, wsd]))
 
 
+FEW_DIGITS = StagedCurve.wsd(200, warmup_steps=10, decay_steps=100, decay_shape="cosine")
+
+
 @examples(100)
 @given(curves(), formats, intervals)
+@example(FEW_DIGITS, rounded_to_six_decimals, 10)
 def test_learning_rates_of_the_curve_are_on_it(curve, print_lr, interval):
     updates = np.arange(0, curve.total_steps, interval)
     comparison = compared(curve, updates, lrs_of(curve, updates), print_lr)

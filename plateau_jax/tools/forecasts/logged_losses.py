@@ -19,9 +19,9 @@ _Mask = NDArray[np.bool_]
 AFTER_WARMUP = 0.03
 """Fraction of a run after its warmup in which the loss still falls too fast for the law."""
 
-MOST_GROUPS = 60
+_MOST_GROUPS = 60
 
-LAST_FRACTION = 0.95
+_LAST_FRACTION = 0.95
 """The groups after this fraction of a run have half of its weight."""
 
 AFTER_FIRST_FIFTH = 0.2
@@ -136,14 +136,14 @@ def group_run(run: LossRun, fraction: float) -> GroupMeans:
 
 
 def _means(values: _Floats) -> _Floats:
-    if len(values) <= MOST_GROUPS:
+    if len(values) <= _MOST_GROUPS:
         return values
-    return np.array([group.mean() for group in np.array_split(values, MOST_GROUPS)])
+    return np.array([group.mean() for group in np.array_split(values, _MOST_GROUPS)])
 
 
 def _weights_of_groups(steps: _Floats, last_step: int) -> _Floats:
     """Give half of the weight to the end of the run: a forecast is about the end of a curve."""
-    is_last = steps > LAST_FRACTION * last_step
+    is_last = steps > _LAST_FRACTION * last_step
     weight_before = 0.5 / max(1, (~is_last).sum())
     weight_last = 0.5 / max(1, is_last.sum())
     weights = np.where(is_last, weight_last, weight_before)

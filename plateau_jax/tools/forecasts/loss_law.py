@@ -17,7 +17,7 @@ from plateau_jax.tools.theory.curve_parts import (
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
 
-PROGRESS_POWER = 0.9
+_PROGRESS_POWER = 0.9
 """The power of the learning rates in S, chosen on published runs.
 
 With 1, a cosine makes too little progress relative to a constant learning rate.
@@ -39,10 +39,10 @@ Above, steps are summed in parts of several steps, each with a single learning r
 _NEAREST = 128
 """Number of last steps that are summed one by one even then."""
 
-NOISE_POWER = 0.8
+_NOISE_POWER = 0.8
 """Chosen on published runs, not derived, as are the center and the weight of α's penalty."""
 
-ALPHA_RANGE = 0.05, 1.5
+_ALPHA_RANGE = 0.05, 1.5
 _ALPHA_CENTER = 0.44
 _ALPHA_WEIGHT = 0.02
 
@@ -61,7 +61,7 @@ def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floa
     if not steps.size:
         return np.zeros(steps.shape), np.zeros(steps.shape)
     unique = sorted_unique(steps.ravel())
-    progress = peak_value**PROGRESS_POWER * _progress(curve, unique)
+    progress = peak_value**_PROGRESS_POWER * _progress(curve, unique)
     noise = peak_value * _noise(curve, unique)
     places = np.searchsorted(unique, steps)
     return progress[places], noise[places]
@@ -72,7 +72,7 @@ def _progress(curve: Curve, steps: _Steps) -> _Floats:
     singles = np.arange(min(last, MAX_SINGLE_STEPS) + 1)
     begins = part_begins(curve)
     borders = sorted_unique(np.concatenate([singles, begins[begins < last], steps]))
-    powers = np.diff(borders) * mean_multipliers(curve, borders) ** PROGRESS_POWER
+    powers = np.diff(borders) * mean_multipliers(curve, borders) ** _PROGRESS_POWER
     sums = np.append(0.0, np.cumsum(powers))
     return sums[np.searchsorted(borders, steps)]
 
@@ -125,7 +125,7 @@ class Law:
     noise: float
     progress_unit: float
     noise_unit: float
-    power: float = NOISE_POWER
+    power: float = _NOISE_POWER
 
     def losses(self, progress: _Floats, noise: _Floats) -> _Floats:
         """Return the losses at sums S and N."""
@@ -137,7 +137,7 @@ class Law:
         )
 
 
-def fit_law(logged: LoggedLosses, power: float = NOISE_POWER) -> Law:
+def fit_law(logged: LoggedLosses, power: float = _NOISE_POWER) -> Law:
     """Minimize the weighted squared relative error plus a penalty that draws α towards its center.
 
         Σ weight · (law/loss - 1)² + (0.02·(α - 0.44))², α in [0.05, 1.5]; floor, scale, noise >= 0
@@ -149,7 +149,7 @@ def fit_law(logged: LoggedLosses, power: float = NOISE_POWER) -> Law:
     def error(alpha: float) -> float:
         return penalized_error(logged, fit_law_at(logged, alpha, power))
 
-    grid: _Floats = np.linspace(*ALPHA_RANGE, _GRID)
+    grid: _Floats = np.linspace(*_ALPHA_RANGE, _GRID)
     while grid[-1] - grid[0] > 1e-8:
         best = int(np.argmin([error(float(alpha)) for alpha in grid]))
         low = float(grid[max(0, best - 1)])
@@ -165,7 +165,7 @@ def penalized_error(logged: LoggedLosses, law: Law) -> float:
     return float(logged.weights @ relative**2) + penalty
 
 
-def fit_law_at(logged: LoggedLosses, alpha: float, power: float = NOISE_POWER) -> Law:
+def fit_law_at(logged: LoggedLosses, alpha: float, power: float = _NOISE_POWER) -> Law:
     """Fit floor, scale and noise for one α: non-negative least squares of the relative errors."""
     progress = logged.progress / logged.progress_unit
     noise = logged.noise / logged.noise_unit
