@@ -10,7 +10,7 @@ from support.examples import examples
 from support.jax.jax_cases import STEPS, assert_equal_bits, in_one_form, in_one_of_two_sizes
 from support.numerics.borders import curves_near_borders
 
-from plateau_jax import PlateauCurve, multiplier, stack
+from plateau_jax import PlateauCurve, StagedCurve, multiplier, stack
 
 
 @pytest.mark.slow
@@ -58,17 +58,24 @@ def test_numpy_table_that_jax_narrows_is_accepted():
         assert_equal_bits(multiplier(wide, jnp.asarray(STEPS)), curve(STEPS))
 
 
-def with_plateaus(count):
+def with_cooldowns():
     curves = []
-    for shift in range(3):
-        pairs = [(30 * index + shift, shift) for index in range(1, count + 1)]
-        curves.append(PlateauCurve(1000, warmup_steps=shift, absolute_plateaus=pairs))
+    for middle in (20, 1, 99):
+        for level in (0.5, 0.25, 1.0, 1e-20):
+            curve = StagedCurve(
+                [
+                    (100 - middle, 1),
+                    (middle, level, "exponential"),
+                    (50, 0, "1-sqrt"),
+                ]
+            )
+            curves.extend(curve.cooldown(at, 20) for at in (1, middle, 120, 149))
     return curves
 
 
-@pytest.mark.parametrize("curves", [with_plateaus(2), with_plateaus(20)], ids=["few", "many"])
-def test_traced_tables_of_one_shape_are_compiled_once(curves):
+def test_traced_tables_of_one_shape_are_compiled_once():
     traces = []
+    curves = with_cooldowns()
 
     @jax.jit
     def of_table(table, step):
@@ -78,7 +85,7 @@ def test_traced_tables_of_one_shape_are_compiled_once(curves):
     for curve in curves:
         assert_equal_bits(of_table(curve.table, STEPS), curve(STEPS))
     shapes = {tuple(column.shape for column in curve.table) for curve in curves}
-    assert len(traces) == len(shapes) <= 2
+    assert len(traces) == len(shapes) <= 4
     of_tables = jax.vmap(of_table, in_axes=(0, None))
     expected = np.stack([curve(STEPS) for curve in curves])
     assert_equal_bits(of_tables(stack(curves), STEPS), expected)
