@@ -191,7 +191,7 @@ float multiplier(int32_t step) {
     int64_t t = ((offset << (31 - shift)) & 0x7FFFFFFF) - (1 << 30), value = 0;
     for (int k = 11 - 1; k >= 0; k--)
         value = pieces[piece].c[k] + (value >> 31) * t + (((value & 0x7FFFFFFF) * t) >> 31);
-    double number = ldexp((float)value, -pieces[piece].exponent);
+    double number = ldexp((double)(float)value, -pieces[piece].exponent);
     return number < 0x1p-126 ? 0 : (float)number;
 }
 

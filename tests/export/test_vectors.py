@@ -132,6 +132,38 @@ int main(void) {
 """
 
 
+ROUNDINGS = [
+    (0x2000002000000000, 62, 0x3F000000),
+    (0x2000002000000001, 62, 0x3F000001),
+    (0x2000006000000000, 62, 0x3F000002),
+    (0x3FFFFFFFFFFFFFFF, 62, 0x3F800000),
+    (0x2000000000000000, 187, 0x00800000),
+    (0x2000000000000000, 188, 0x00000000),
+    (0x1FFFFFE000000000, 187, 0x00000000),
+]
+"""Values of a polynomial, their exponents, and the bits of the float32, as on the page."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["cc -std=c11", "c++ -x c++ -std=c++17"])
+def test_c_file_rounds_each_integer_once(command, tmp_path):
+    """In C++, `ldexp` of a float returns a float."""
+    if shutil.which(command.split()[0]) is None:
+        pytest.skip("there is no compiler")
+    rows = [[step, 0, step] for step in range(len(ROUNDINGS))]
+    pieces = [[exponent, hex(value)] for value, exponent, _ in ROUNDINGS]
+    vectors = tmp_path / "vectors.json"
+    vectors.write_text(json.dumps({"curves": [{"curve": {}, "rows": rows, "pieces": pieces}]}))
+    source = tmp_path / "schedule.c"
+    source.write_text(c_file(vectors) + MAIN)
+    program = tmp_path / "schedule"
+    subprocess.run([*command.split(), source, "-o", program, "-lm"], check=True)
+    steps = "".join(f"{step} 1.0\n" for step, *_ in rows)
+    run = subprocess.run([program], input=steps, capture_output=True, text=True, check=True)
+    _, *lines = run.stdout.splitlines()
+    assert [int(line.split()[0]) for line in lines] == [bits for _, _, bits in ROUNDINGS]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wsd", "plateau_one_step", "nested", "staged_power_from_start"])
 @pytest.mark.parametrize("options", [["-O2"], ["-O3", "-ffast-math"]], ids=" ".join)
