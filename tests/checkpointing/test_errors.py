@@ -28,7 +28,6 @@ def model_of_buffer(values):
 
 
 def wrapped(inner=None, context=None, kind=Wrapped):
-    """Return a tensor that wraps another one."""
     if inner is None:
         inner = torch.ones(2)
     return kind({"codes": inner}, context, (2,), torch.float32)
@@ -221,10 +220,7 @@ def test_merge_complex_numbers_into_floats(checkpoints):
     checkpoints.merge([10], [1.0], into=model, part="complex64")
 
 
-@wrong(
-    ValueError,
-    "values has a class or a dtype in checkpoint 10 that can't be averaged",
-)
+@wrong(ValueError, "values has a class or a dtype in checkpoint 10 that can't be averaged")
 def test_merge_quantized_tensors(checkpoints):
     model = model_of_buffer(torch.zeros(2))
     checkpoints.merge([10, 20], [0.5, 0.5], into=model, part="quantized")

@@ -1,6 +1,5 @@
 """`Checkpoints.merge`: the weighted mean of the models in several checkpoints."""
 
-import copy
 import ctypes
 import gc
 import math
@@ -46,14 +45,9 @@ class MixedDtypes(nn.Module):
 
 
 def widest(dtype):
-    """Return the widest dtype of this kind."""
     if dtype.is_complex:
         return torch.complex128
     return torch.float64
-
-
-def state_of(module):
-    return copy.deepcopy(dict(module.state_dict()))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +101,7 @@ def test_floating_tensors_are_averaged(saved, first_weights, all_steps):
     first_weights = first_weights[:-1]
     weights = [*first_weights, 1 - math.fsum(first_weights)]
     steps = all_steps[: len(weights)]
-    states = [state_of(MixedDtypes(step)) for step in steps]
+    states = [MixedDtypes(step).state_dict() for step in steps]
     module = MixedDtypes(99)
     random = torch.get_rng_state()
     Checkpoints(saved).merge(steps, weights, into=module, part="model")

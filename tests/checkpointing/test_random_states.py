@@ -20,13 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from plateau_jax import CurveWarning
-from torch_bridge import (
-    Checkpoints,
-    PlateauCurve,
-    distribute,
-    lambda_lr,
-    make_loader,
-)
+from torch_bridge import Checkpoints, PlateauCurve, distribute, lambda_lr, make_loader
 from torch_bridge.training import random_states
 from torch_bridge.training.distributed.processes import rank, world_size
 

@@ -30,12 +30,7 @@ def step_of(**options):
 
 
 def test_only_what_differs_is_saved_for_a_rank():
-    main = {
-        "same": torch.ones(3),
-        "value": torch.ones(3),
-        "dtype": torch.ones(3),
-        "shape": torch.ones(3),
-    }
+    main = dict.fromkeys(["same", "value", "dtype", "shape"], torch.ones(3))
     of_rank_2 = {
         "same": torch.ones(3),
         "value": torch.tensor([1.0, 1.0, 2.0]),
