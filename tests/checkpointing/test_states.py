@@ -1,6 +1,5 @@
-"""A state as tensors and a structure round-trips exactly, in files like DCP's."""
+"""A state as tensors and a structure round-trips exactly."""
 
-import json
 import math
 from collections import Counter, OrderedDict
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from safetensors import safe_open
 from safetensors.torch import load_file
 from support.checkpointing.checkpoints import Part, same_bits
 from support.checkpointing.wrapped_tensors import Quantizing, Wrapped, quantized
@@ -16,7 +14,6 @@ from support.examples import examples
 from support.training.models import Net, batches
 from support.training.steps import make_step
 from torch import Tensor, nn
-from torch.distributed import checkpoint as dcp
 
 from torch_bridge import Checkpoints
 
@@ -160,11 +157,7 @@ def test_wrapped_tensor_is_copied_at_save(tmp_path):
             tensor.zero_()
     part = Part()
     checkpoints.load(part=part)
-    expected = {
-        "first": quantized(numbers),
-        "again": quantized(numbers),
-        "second": quantized(ones),
-    }
+    expected = {"first": quantized(numbers), "again": quantized(numbers), "second": quantized(ones)}
     assert same_bits(part.state, expected)
 
 
@@ -221,35 +214,3 @@ def test_only_tied_tensors_are_written_once(tmp_path, state, expected):
     part = Part()
     assert checkpoints.load(part=part) == 1
     assert same_bits(part.state, state)
-
-
-# Files.
-
-
-def places_of_tensors(path):
-    with safe_open(path, "pt") as file:
-        return json.loads(file.metadata()["DCP_SHARDING_INFO"])
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
-# DCP's writer in torch 2.9.
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
-def test_files_are_those_of_dcp(tmp_path):
-    """The same keys and values, and where a tensor lies in the whole one, in the same form."""
-    state = {
-        "a": torch.arange(6.0).view(2, 3),
-        "b": torch.tensor(7),
-        "empty": torch.empty(0, 2),
-    }
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, part=Part(state), wait=True)
-    file = tmp_path / "1" / "rank-0.safetensors"
-    tensors = load_file(file)
-    writer = dcp.HuggingFaceStorageWriter(str(tmp_path / "dcp"), save_distributed=True)
-    dcp.save(tensors, storage_writer=writer, no_dist=True)
-    (file_of_dcp,) = (tmp_path / "dcp").glob("*.safetensors")
-    assert places_of_tensors(file) == places_of_tensors(file_of_dcp)
-    tensors_of_dcp = load_file(file_of_dcp)
-    assert tensors.keys() == tensors_of_dcp.keys()
-    for name, tensor in tensors.items():
-        assert torch.equal(tensor, tensors_of_dcp[name])

@@ -23,17 +23,11 @@ class OfLengthOne(list[Any]):
     [
         (
             [["a", "b"], ["c", "d", "e"]],
-            [
-                [("a", True), ("b", True), ("b", False)],
-                [("c", True), ("d", True), ("e", True)],
-            ],
+            [[("a", True), ("b", True), ("b", False)], [("c", True), ("d", True), ("e", True)]],
         ),
         (
             [["a", "b", "c"], ["d", "e", "f"]],
-            [
-                [("a", True), ("b", True), ("c", True)],
-                [("d", True), ("e", True), ("f", True)],
-            ],
+            [[("a", True), ("b", True), ("c", True)], [("d", True), ("e", True), ("f", True)]],
         ),
         ([[], []], [[], []]),
     ],
