@@ -1,14 +1,13 @@
 """A directory with two checkpoints."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from support.checkpointing.checkpoints import constant_model, save_steps
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(tmp_path_factory):
     """Checkpoints 1 and 2, each with a part, and a model whose weights are the step."""
     directory = tmp_path_factory.mktemp("saved") / "run"
     for step in (1, 2):
@@ -17,5 +16,5 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copied(saved: Path, tmp_path: Path) -> Path:
+def copied(saved, tmp_path):
     return shutil.copytree(saved, tmp_path / "run")

@@ -8,12 +8,9 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from threading import Barrier, Event
-from typing import Any
 from unittest.mock import patch
 from weakref import ref
 
@@ -43,19 +40,19 @@ SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) 
 class FullRun:
     """A training run with all the parts that a resume needs."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         torch.manual_seed(seed)
         self.step = make_step(model=Net(seed, dropout=0.5))
         self.loader = make_loader(SAMPLES, 4, num_workers=0)
         self.log = MetricLog(every=3)
-        self.progress: dict[str, Any] = {"epoch": 0, "best": [0.5]}
-        self.seen: list[float] = []
+        self.progress = {"epoch": 0, "best": [0.5]}
+        self.seen = []
 
     @property
-    def parts(self) -> dict[str, Any]:
+    def parts(self):
         return vars(self)
 
-    def train(self, updates: int) -> list[Any]:
+    def train(self, updates):
         """Train, and return the results of all updates so far."""
         done = 0
         while done < updates:
@@ -71,7 +68,7 @@ class FullRun:
         return [self.log.rows, self.progress, self.seen, self.step.state_dict()]
 
 
-def test_resume_matches_uninterrupted_run(tmp_path: Path) -> None:
+def test_resume_matches_uninterrupted_run(tmp_path):
     expected = FullRun(0).train(9)
     run = FullRun(0)
     run.train(5)
@@ -89,7 +86,7 @@ def test_resume_matches_uninterrupted_run(tmp_path: Path) -> None:
     assert same_bits(run.train(4), expected)
 
 
-def test_model_loads_in_a_different_dtype(tmp_path: Path) -> None:
+def test_model_loads_in_a_different_dtype(tmp_path):
     """From a step, whose random numbers are not restored."""
     model = Net(1)
     checkpoints = Checkpoints(tmp_path)
@@ -102,7 +99,7 @@ def test_model_loads_in_a_different_dtype(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_save_keeps_state_at_call(tmp_path: Path) -> None:
+def test_save_keeps_state_at_call(tmp_path):
     model = nn.Linear(3, 2)
     before = copy.deepcopy(model.state_dict())
     values = {"a": [1]}
@@ -110,7 +107,7 @@ def test_save_keeps_state_at_call(tmp_path: Path) -> None:
     may_write = Event()
     save_file = file_format.save_file
 
-    def save_late(*arguments: Any) -> None:
+    def save_late(*arguments):
         may_write.wait()
         save_file(*arguments)
 
@@ -128,7 +125,7 @@ def test_save_keeps_state_at_call(tmp_path: Path) -> None:
     assert part.state["t"].tolist() == [0, 0, 0, 0]
 
 
-def test_files_have_usual_permissions(tmp_path: Path) -> None:
+def test_files_have_usual_permissions(tmp_path):
     """Whoever may read other files of the program may read these: another user may evaluate."""
     usual = tmp_path / "usual"
     usual.touch()
@@ -137,7 +134,7 @@ def test_files_have_usual_permissions(tmp_path: Path) -> None:
         assert file.stat().st_mode == usual.stat().st_mode
 
 
-def test_two_objects_share_one_folder(tmp_path: Path) -> None:
+def test_two_objects_share_one_folder(tmp_path):
     """They wait for each other's saves, even under different paths."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder", target_is_directory=True)
@@ -154,18 +151,18 @@ def test_two_objects_share_one_folder(tmp_path: Path) -> None:
     check_no_leftovers(tmp_path / "folder", [1, 2])
 
 
-def test_empty_folder_has_no_checkpoints(tmp_path: Path) -> None:
+def test_empty_folder_has_no_checkpoints(tmp_path):
     checkpoints = Checkpoints(tmp_path / "none" / "yet")
     assert checkpoints.steps() == []
     assert checkpoints.load(values=[1]) is None
     assert not (tmp_path / "none").exists()
     checkpoints.save(0, values=[1])
-    values: list[int] = []
+    values = []
     assert checkpoints.load(values=values) == 0
     assert values == [1]
 
 
-def test_loaded_state_can_be_trained_in_inference_mode(tmp_path: Path) -> None:
+def test_loaded_state_can_be_trained_in_inference_mode(tmp_path):
     model = nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters())
     checkpoints = Checkpoints(tmp_path)
@@ -181,7 +178,7 @@ def test_loaded_state_can_be_trained_in_inference_mode(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def failed_save(tmp_path: Path) -> Checkpoints:
+def failed_save(tmp_path):
     """Checkpoint 1, and a failed save of checkpoint 2 whose error has not been raised."""
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, part=Part(torch.ones(2)))
@@ -193,7 +190,7 @@ def failed_save(tmp_path: Path) -> Checkpoints:
 
 
 @pytest.mark.parametrize("wait", [False, True])
-def test_next_save_raises_background_error(failed_save: Checkpoints, wait: bool) -> None:
+def test_next_save_raises_background_error(failed_save, wait):
     """It starts before it raises the error: a failure costs only one checkpoint."""
     with pytest.raises(OSError, match="the disk is full") as caught:
         failed_save.save(3, part=Part(torch.ones(2)), wait=wait)
@@ -205,18 +202,15 @@ def test_next_save_raises_background_error(failed_save: Checkpoints, wait: bool)
     check_no_leftovers(failed_save.directory, [1, 2, 3])
 
 
-def test_next_call_raises_background_error(failed_save: Checkpoints) -> None:
-    """Once; a save that follows is not disturbed."""
+def test_next_call_raises_background_error(failed_save):
+    """Once."""
     with pytest.raises(OSError, match="the disk is full") as caught:
         failed_save.load(part=Part())
     assert caught.value.__notes__ == [f"Checkpoint 2 was not saved in {failed_save.directory}."]
     assert failed_save.steps() == [1]
-    failed_save.save(2, part=Part(torch.ones(2)))
-    assert failed_save.steps() == [1, 2]
-    check_no_leftovers(failed_save.directory, [1, 2])
 
 
-def test_each_failed_save_is_reported(tmp_path: Path) -> None:
+def test_each_failed_save_is_reported(tmp_path):
     """Also if the next one is rejected, or fails as well."""
     checkpoints = Checkpoints(tmp_path)
     part = Part(torch.ones(2))
@@ -235,12 +229,12 @@ def test_each_failed_save_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_ended_save_keeps_no_copy(tmp_path: Path, fails: bool) -> None:
+def test_ended_save_keeps_no_copy(tmp_path, fails):
     """Not even until Python collects garbage: the next save makes another copy."""
-    copies: list[Any] = []
+    copies = []
     save_file = file_format.save_file
 
-    def save_or_fail(tensors: dict[str, torch.Tensor], *arguments: Any) -> None:
+    def save_or_fail(tensors, *arguments):
         copies.extend(ref(tensor) for tensor in tensors.values())
         if fails:
             raise SafetensorError("I/O error: No space left on device (os error 28)")
@@ -262,13 +256,13 @@ def test_ended_save_keeps_no_copy(tmp_path: Path, fails: bool) -> None:
 # Threads, signals and the end of the program.
 
 
-def test_threads_that_save_lose_no_checkpoint(tmp_path: Path) -> None:
+def test_threads_that_save_lose_no_checkpoint(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=16)
     begin = Barrier(4)
 
-    def save_every_fourth(first: int) -> list[int | None]:
+    def save_every_fourth(first):
         begin.wait()
-        loaded: list[int | None] = []
+        loaded = []
         for step in range(first, 16, 4):
             checkpoints.save(step, part=Part(step))
             assert step in checkpoints.steps()
@@ -299,7 +293,7 @@ two.save(2, part=OneTensor())
 
 
 @pytest.mark.slow
-def test_program_end_completes_save_and_prints_error(tmp_path: Path) -> None:
+def test_program_end_completes_save_and_prints_error(tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "OSError: the disk is full\nCheckpoint 2 was not saved in " in ended.stderr
@@ -309,30 +303,15 @@ def test_program_end_completes_save_and_prints_error(tmp_path: Path) -> None:
 
 # Forked processes.
 
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
-
-def status_of_forked(function: Callable[[], object]) -> int | None:
-    """Call a function in a forked process, and return its exit status; None if it hangs."""
-    process = multiprocessing.get_context("fork").Process(target=function)
-    # Python and JAX warn of any fork of a process with threads.
-    with warnings.catch_warnings(action="ignore"):
-        process.start()
-    process.join(30)
-    status = process.exitcode
-    process.kill()
-    process.join()
-    return status
-
-
-@forks
-def test_forked_process_saves_and_loads(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_forked_process_saves_and_loads(tmp_path):
     """Its parent has a pending save."""
     checkpoints = Checkpoints(tmp_path / "parent")
     checkpoints.save(1, part=Part(1), wait=True)
     in_child = Checkpoints(tmp_path / "child")
 
-    def use() -> None:
+    def use():
         part = Part()
         assert checkpoints.load(part=part) == 1
         assert part.state == 1
@@ -341,7 +320,12 @@ def test_forked_process_saves_and_loads(tmp_path: Path) -> None:
 
     with saving_is_busy():
         checkpoints.save(2, part=Part(2))
-        assert status_of_forked(use) == 0
+        child = multiprocessing.get_context("fork").Process(target=use, daemon=True)
+        # Python and JAX warn of any fork of a process with threads.
+        with warnings.catch_warnings(action="ignore"):
+            child.start()
+        child.join(30)
+        assert child.exitcode == 0
     assert in_child.steps() == [7, 8]
     assert checkpoints.steps() == [1, 2]
 
@@ -349,19 +333,15 @@ def test_forked_process_saves_and_loads(tmp_path: Path) -> None:
 # Parts that cannot be loaded.
 
 
-@pytest.mark.parametrize("rejecting_first", [False, True])
-def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, rejecting_first: bool) -> None:
+def test_parts_before_a_rejecting_one_are_loaded(tmp_path):
     """Those after it keep their state; without the rejecting one all are loaded."""
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, part=Part(1), values=[1], rejecting=Part(1))
     part = Part(0)
     values = [0]
-    parts: dict[str, Any] = {"part": part, "rejecting": Rejecting(0), "values": values}
-    if rejecting_first:
-        parts = {"rejecting": Rejecting(0), "part": part, "values": values}
     with pytest.raises(KeyError, match="a different one"):
-        checkpoints.load(**parts)
-    assert [part.state, *values] == [int(not rejecting_first), 0]
+        checkpoints.load(part=part, rejecting=Rejecting(0), values=values)
+    assert [part.state, *values] == [1, 0]
     assert checkpoints.load(part=part, values=values, rejecting=Part()) == 1
     assert [part.state, *values] == [1, 1]
 
@@ -372,7 +352,7 @@ def test_parts_before_a_rejecting_one_are_loaded(tmp_path: Path, rejecting_first
 NAMES_OF_COPIES = ["notes", "01", "1.0", "-3", "٣", "best.1"]
 
 
-def create_foreign_folder(path: Path, is_empty: bool) -> None:
+def create_foreign_folder(path, is_empty):
     path.mkdir()
     if not is_empty:
         (path / "state.json").write_text('{"step": 3}')
@@ -381,9 +361,9 @@ def create_foreign_folder(path: Path, is_empty: bool) -> None:
         (path / "model.safetensors").touch()
 
 
-def content_of(directory: Path) -> dict[Path, bytes | None]:
+def content_of(directory):
     """Return the content of each file; None for a folder."""
-    content: dict[Path, bytes | None] = {}
+    content = {}
     for path in directory.rglob("*"):
         content[path] = None
         if path.is_file():
@@ -397,9 +377,7 @@ def content_of(directory: Path) -> dict[Path, bytes | None]:
     saved=st.lists(st.integers(0, 12), min_size=1, max_size=6),
     keep=st.integers(1, 4),
 )
-def test_saves_prune_only_their_checkpoints(
-    tmp_path_factory: pytest.TempPathFactory, foreign: dict[int, bool], saved: list[int], keep: int
-) -> None:
+def test_saves_prune_only_their_checkpoints(tmp_path_factory, foreign, saved, keep):
     """The last saved ones, whatever their steps: a run may have rolled back."""
     directory = tmp_path_factory.mktemp("folder")
     Checkpoints(directory / "notes").save(1, part=Part(), wait=True)
@@ -419,7 +397,7 @@ def test_saves_prune_only_their_checkpoints(
         with pytest.raises(ValueError, match=rf"no checkpoint {number}; it has \[\]"):
             checkpoints.load(number, part=part)
 
-    kept: dict[int, int] = {}
+    kept = {}
     for index, step in enumerate(saved):
         checkpoints.save(step, part=Part(index))
         kept.pop(step, None)
@@ -439,7 +417,7 @@ def test_saves_prune_only_their_checkpoints(
     shutil.rmtree(directory)
 
 
-def test_link_is_loaded_and_never_removed(tmp_path: Path) -> None:
+def test_link_is_loaded_and_never_removed(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     Checkpoints(elsewhere).save(5, part=Part("linked"), wait=True)
     link = tmp_path / "run" / "5"
@@ -456,18 +434,7 @@ def test_link_is_loaded_and_never_removed(tmp_path: Path) -> None:
 # Trouble next to a checkpoint.
 
 
-def test_damaged_step_that_was_saved_again_is_loaded(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(30, wait=True, part=Part(torch.zeros(2)))
-    manifest = tmp_path / "30" / "checkpoint.json"
-    manifest.write_bytes(manifest.read_bytes()[:-5])
-    checkpoints.save(30, wait=True, part=Part(torch.ones(2)))
-    loaded = Part(torch.zeros(2))
-    assert checkpoints.load(30, part=loaded) == 30
-    assert loaded.state.tolist() == [1, 1]
-
-
-def test_error_of_a_removal_says_that_the_checkpoint_is_complete(tmp_path: Path) -> None:
+def test_error_of_a_removal_says_that_the_checkpoint_is_complete(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(1, wait=True, part=Part(torch.zeros(2)))
     failing = patch.object(checkpoint_dirs, "prune", side_effect=PermissionError("not yours"))
@@ -477,11 +444,11 @@ def test_error_of_a_removal_says_that_the_checkpoint_is_complete(tmp_path: Path)
     assert Checkpoints(tmp_path).steps() == [1, 2]
 
 
-def test_save_does_not_wait_for_one_into_another_directory(tmp_path: Path) -> None:
+def test_save_does_not_wait_for_one_into_another_directory(tmp_path):
     may_go_on = Event()
     write_tensors = file_format.write_tensors
 
-    def write_later(tensors: Any, path: Path) -> str:
+    def write_later(tensors, path):
         if path.is_relative_to(tmp_path / "slow"):
             assert may_go_on.wait(60)
         return write_tensors(tensors, path)

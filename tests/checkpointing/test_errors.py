@@ -3,8 +3,6 @@
 import math
 import re
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,37 +11,30 @@ import torch
 from support.checkpointing.checkpoints import Part
 from support.checkpointing.wrapped_tensors import Unlisted, Wrapped
 from support.wrong import wrong
-from torch import Tensor
 from torch.nn import Linear, Module
 from torch.optim import SGD
 
 from torch_bridge import Checkpoints
 
 
-def meta_model() -> Module:
-    """Return a model without memory."""
-    return Linear(3, 2, bias=False, device="meta")
-
-
-def bare_linear() -> Module:
+def bare_linear():
     return Linear(3, 2, bias=False)
 
 
-def model_of_buffer(values: Tensor) -> Module:
+def model_of_buffer(values):
     module = Module()
     module.register_buffer("values", values)
     return module
 
 
-def wrapped(inner: Any = None, context: Any = None, kind: type[Wrapped] = Wrapped) -> Wrapped:
-    """Return a tensor that wraps another one."""
+def wrapped(inner=None, context=None, kind=Wrapped):
     if inner is None:
         inner = torch.ones(2)
     return kind({"codes": inner}, context, (2,), torch.float32)
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(tmp_path_factory):
     """Return a run with checkpoints 10 and 20, and 50 of a different model with more parts."""
     directory = tmp_path_factory.mktemp("errors")
     checkpoints = Checkpoints(directory, keep=9)
@@ -68,7 +59,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def directory(saved: Path) -> Iterator[Path]:
+def directory(saved):
     """The directory of the run, in which no file may appear or go."""
     before = sorted(saved.rglob("*"))
     yield saved
@@ -76,22 +67,17 @@ def directory(saved: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def checkpoints(directory: Path) -> Checkpoints:
+def checkpoints(directory):
     return Checkpoints(directory)
 
 
 @pytest.fixture
-def no_checkpoints(directory: Path) -> Checkpoints:
-    return Checkpoints(directory / "empty")
-
-
-@pytest.fixture
-def model() -> Module:
+def model():
     return bare_linear()
 
 
 @pytest.fixture
-def numbers() -> list[int]:
+def numbers():
     """A part that is saved in checkpoint 50 with another number."""
     return [5]
 
@@ -100,18 +86,18 @@ def numbers() -> list[int]:
 
 
 @wrong(ValueError, "keep = 0")
-def test_keep_no_checkpoint(directory: Path) -> None:
+def test_keep_no_checkpoint(directory):
     Checkpoints(directory, keep=0)
 
 
 @wrong(NotADirectoryError, "/file'")
-def test_directory_is_a_file(tmp_path: Path) -> None:
+def test_directory_is_a_file(tmp_path):
     (tmp_path / "file").touch()
     Checkpoints(tmp_path / "file").load(numbers=[])
 
 
 @wrong(ValueError, "/10 is itself a checkpoint", "directory of the run")
-def test_directory_of_a_single_checkpoint(directory: Path) -> None:
+def test_directory_of_a_single_checkpoint(directory):
     Checkpoints(directory / "10")
 
 
@@ -119,66 +105,56 @@ def test_directory_of_a_single_checkpoint(directory: Path) -> None:
 
 
 @wrong(ValueError, "step = -1")
-def test_save_before_the_first_step(checkpoints: Checkpoints) -> None:
+def test_save_before_the_first_step(checkpoints):
     checkpoints.save(-1, values=[1])
 
 
 @wrong(ValueError, "no parts")
-def test_save_nothing(checkpoints: Checkpoints) -> None:
+def test_save_nothing(checkpoints):
     checkpoints.save(1)
 
 
 @wrong(TypeError, "part = (1, 2)", "state_dict and load_state_dict")
-def test_save_tuple(checkpoints: Checkpoints) -> None:
+def test_save_tuple(checkpoints):
     checkpoints.save(1, part=(1, 2))
 
 
 @wrong(TypeError, f"part = {Part}", "state_dict and load_state_dict")
-def test_save_class_of_a_part(checkpoints: Checkpoints) -> None:
+def test_save_class_of_a_part(checkpoints):
     checkpoints.save(1, part=Part)
 
 
 @wrong(ValueError, "'../up'", "variable name")
-def test_save_part_with_the_name_of_a_path(checkpoints: Checkpoints) -> None:
+def test_save_part_with_the_name_of_a_path(checkpoints):
     checkpoints.save(1, **{"../up": []})
 
 
 @wrong(ValueError, "'verify' must be")
-def test_save_part_with_the_name_of_an_argument(checkpoints: Checkpoints) -> None:
+def test_save_part_with_the_name_of_an_argument(checkpoints):
     checkpoints.save(1, verify=Part(1))
-
-
-@wrong(TypeError, "takes 2 positional arguments")
-def test_save_part_without_its_name(checkpoints: Checkpoints) -> None:
-    checkpoints.save(1, Part(1), values=[1])
 
 
 # Loading.
 
 
-@wrong(TypeError, "step = '1'")
-def test_load_step_in_quotes(checkpoints: Checkpoints, numbers: list[int]) -> None:
-    checkpoints.load("1", numbers=numbers)
-
-
 @wrong(ValueError, "no checkpoint 3", "[10, 20, 50]")
-def test_load_missing_checkpoint(checkpoints: Checkpoints, numbers: list[int]) -> None:
+def test_load_missing_checkpoint(checkpoints, numbers):
     checkpoints.load(3, numbers=numbers)
 
 
 @wrong(ValueError, "['model', 'numbers', 'options', 'optimizer']", "['more']")
-def test_load_missing_part(checkpoints: Checkpoints, numbers: list[int]) -> None:
+def test_load_missing_part(checkpoints, numbers):
     checkpoints.load(numbers=numbers, more=[])
 
 
 @wrong(ValueError, "options was saved as a dict", "a list")
-def test_load_dict_as_a_list(checkpoints: Checkpoints, numbers: list[int]) -> None:
+def test_load_dict_as_a_list(checkpoints, numbers):
     checkpoints.load(numbers=numbers, options=[])
 
 
 @wrong(ValueError, "model is on the meta device", "model.to_empty(device=...)")
-def test_load_into_a_model_without_memory(checkpoints: Checkpoints) -> None:
-    model = meta_model()
+def test_load_into_a_model_without_memory(checkpoints):
+    model = Linear(3, 2, bias=False, device="meta")
     checkpoints.load(10, model=model)
 
 
@@ -186,17 +162,17 @@ def test_load_into_a_model_without_memory(checkpoints: Checkpoints) -> None:
 
 
 @wrong(ValueError, "/empty has no checkpoint to load")
-def test_load_model_from_an_empty_directory(no_checkpoints: Checkpoints, model: Module) -> None:
-    no_checkpoints.load_model(model)
+def test_load_model_from_an_empty_directory(directory, model):
+    Checkpoints(directory / "empty").load_model(model)
 
 
 @wrong(ValueError, "has the parts", "['none']")
-def test_load_model_from_a_missing_part(checkpoints: Checkpoints, model: Module) -> None:
+def test_load_model_from_a_missing_part(checkpoints, model):
     checkpoints.load_model(model, part="none")
 
 
 @wrong(ValueError, "numbers is neither a TrainStep nor a module")
-def test_load_model_from_a_list(checkpoints: Checkpoints, model: Module) -> None:
+def test_load_model_from_a_list(checkpoints, model):
     checkpoints.load_model(model, 50, part="numbers")
 
 
@@ -205,7 +181,7 @@ def test_load_model_from_a_list(checkpoints: Checkpoints, model: Module) -> None
     "model of checkpoint 50 was saved with a",
     "weight: (2, 4) in the checkpoint, (2, 3) here",
 )
-def test_load_model_of_a_different_shape(checkpoints: Checkpoints, model: Module) -> None:
+def test_load_model_of_a_different_shape(checkpoints, model):
     checkpoints.load_model(model, 50, part="model")
 
 
@@ -224,14 +200,7 @@ def test_load_model_of_a_different_shape(checkpoints: Checkpoints, model: Module
         (ValueError, [50, 10], [0.0, 1.0], r"checkpoint 50 .*weight: \(2, 4\)"),
     ],
 )
-def test_wrong_steps_or_weights(
-    checkpoints: Checkpoints,
-    model: Module,
-    error: type[Exception],
-    steps: Any,
-    weights: Any,
-    message: str,
-) -> None:
+def test_wrong_steps_or_weights(checkpoints, model, error, steps, weights, message):
     before = model.weight.clone()
     with pytest.raises(error, match=f"(?s){message}") as caught:
         checkpoints.merge(steps, weights, into=model, part="model")
@@ -240,22 +209,19 @@ def test_wrong_steps_or_weights(
 
 
 @wrong(ValueError, "values is torch.float32 in checkpoint 20, and torch.int64 here", "mean")
-def test_merge_floats_into_integers(checkpoints: Checkpoints) -> None:
+def test_merge_floats_into_integers(checkpoints):
     model = model_of_buffer(torch.zeros(2, dtype=torch.int64))
     checkpoints.merge([20], [1.0], into=model, part="int64")
 
 
 @wrong(ValueError, "values is torch.complex64 in checkpoint 10, and torch.float32 here", "mean")
-def test_merge_complex_numbers_into_floats(checkpoints: Checkpoints) -> None:
+def test_merge_complex_numbers_into_floats(checkpoints):
     model = model_of_buffer(torch.zeros(2))
     checkpoints.merge([10], [1.0], into=model, part="complex64")
 
 
-@wrong(
-    ValueError,
-    "values has a class or a dtype in checkpoint 10 that can't be averaged",
-)
-def test_merge_quantized_tensors(checkpoints: Checkpoints) -> None:
+@wrong(ValueError, "values has a class or a dtype in checkpoint 10 that can't be averaged")
+def test_merge_quantized_tensors(checkpoints):
     model = model_of_buffer(torch.zeros(2))
     checkpoints.merge([10, 20], [0.5, 0.5], into=model, part="quantized")
 
@@ -263,7 +229,7 @@ def test_merge_quantized_tensors(checkpoints: Checkpoints) -> None:
 # States that a checkpoint can't hold.
 
 
-def nested() -> Tensor:
+def nested():
     with warnings.catch_warnings(action="ignore"):  # torch calls nested tensors a prototype
         return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
 
@@ -287,7 +253,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_values_that_a_checkpoint_cannot_hold(tmp_path: Path, value: Any, message: str) -> None:
+def test_values_that_a_checkpoint_cannot_hold(tmp_path, value, message):
     """In one line, by the call of `save` itself, which writes nothing."""
     checkpoints = Checkpoints(tmp_path / "run")
     with pytest.raises(TypeError, match=re.escape(message)) as caught:

@@ -1,13 +1,10 @@
 """`Checkpoints.merge`: the weighted mean of the models in several checkpoints."""
 
-import copy
 import ctypes
 import gc
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.models import Net
 from support.training.steps import make_step
-from torch import Tensor, nn
+from torch import nn
 
 from torch_bridge import Checkpoints
 
@@ -26,7 +23,7 @@ STEPS = [10, 20, 30, 40]
 class MixedDtypes(nn.Module):
     """Parameters and buffers of many dtypes and shapes, drawn from a seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         super().__init__()
         self.random = torch.Generator().manual_seed(seed)
         self.in_float64 = self.parameter(torch.float64)
@@ -42,24 +39,19 @@ class MixedDtypes(nn.Module):
         self.register_buffer("mask", torch.tensor([seed % 2 == 0, True]))
         self.register_buffer("hidden", torch.full((2,), float(seed)), persistent=False)
 
-    def parameter(self, dtype: torch.dtype) -> nn.Parameter:
+    def parameter(self, dtype):
         values = torch.randn(5, 3, generator=self.random, dtype=widest(dtype))
         return nn.Parameter(values.to(dtype))
 
 
-def widest(dtype: torch.dtype) -> torch.dtype:
-    """Return the widest dtype of this kind."""
+def widest(dtype):
     if dtype.is_complex:
         return torch.complex128
     return torch.float64
 
 
-def state_of(module: nn.Module) -> dict[str, Any]:
-    return copy.deepcopy(dict(module.state_dict()))
-
-
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(tmp_path_factory):
     """Four checkpoints of a module of many dtypes."""
     directory = tmp_path_factory.mktemp("saved")
     for step in STEPS:
@@ -79,9 +71,9 @@ UNIT_ROUNDOFF = {
 }
 
 
-def check_mean(merged: Tensor, tensors: Sequence[Tensor], weights: Sequence[float]) -> None:
+def check_mean(merged, tensors, weights):
     """Compare a tensor with Σ weight · tensor, summed at least in float32 and rounded once."""
-    terms: list[Any] = []
+    terms = []
     for tensor, weight in zip(tensors, weights, strict=True):
         terms.append(weight * tensor.detach().to(widest(tensor.dtype)).numpy())
     mean = np.sum(terms, axis=0)
@@ -104,14 +96,12 @@ def check_mean(merged: Tensor, tensors: Sequence[Tensor], weights: Sequence[floa
     all_steps=st.permutations(STEPS),
 )
 @examples(40)
-def test_floating_tensors_are_averaged(
-    saved: Path, first_weights: list[float], all_steps: list[int]
-) -> None:
+def test_floating_tensors_are_averaged(saved, first_weights, all_steps):
     """All other tensors come from the last checkpoint."""
     first_weights = first_weights[:-1]
     weights = [*first_weights, 1 - math.fsum(first_weights)]
     steps = all_steps[: len(weights)]
-    states = [state_of(MixedDtypes(step)) for step in steps]
+    states = [MixedDtypes(step).state_dict() for step in steps]
     module = MixedDtypes(99)
     random = torch.get_rng_state()
     Checkpoints(saved).merge(steps, weights, into=module, part="model")
@@ -129,7 +119,7 @@ def test_floating_tensors_are_averaged(
 class Tied(nn.Module):
     """Two layers that share a weight, and a seed as extra state."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         super().__init__()
         torch.manual_seed(seed)
         self.first = nn.Linear(3, 3)
@@ -137,15 +127,15 @@ class Tied(nn.Module):
         self.second.weight = self.first.weight
         self.seed = seed
 
-    def get_extra_state(self) -> Any:
+    def get_extra_state(self):
         return {"seed": self.seed, "array": np.arange(self.seed)}
 
-    def set_extra_state(self, state: Any) -> None:
+    def set_extra_state(self, state):
         self.seed = state["seed"]
         assert state["array"].tolist() == list(range(self.seed))
 
 
-def test_merge_keeps_ties_and_extra_state(tmp_path: Path) -> None:
+def test_merge_keeps_ties_and_extra_state(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     models = [Tied(1), Tied(2), Tied(3)]
     for step, model in enumerate(models):
@@ -166,41 +156,28 @@ def test_merge_keeps_ties_and_extra_state(tmp_path: Path) -> None:
     torch.testing.assert_close(untied.second.weight, expected)
 
 
-def model_of_buffer(values: Tensor) -> nn.Module:
+def model_of_buffer(values):
     module = nn.Module()
     module.register_buffer("values", values)
     return module
 
 
+WITH_BFLOAT16 = [(1 + 2.0**-30 + 1) / 2, (1 / 3 + 0.333984375) / 2]
+
+
 @pytest.mark.parametrize(
     ("first_dtype", "last_dtype", "dtype", "expected"),
     [
-        (
-            torch.float64,
-            torch.bfloat16,
-            torch.float64,
-            [(1 + 2.0**-30 + 1) / 2, (1 / 3 + 0.333984375) / 2],
-        ),
+        (torch.float64, torch.bfloat16, torch.float64, WITH_BFLOAT16),
+        (torch.bfloat16, torch.float64, torch.float64, WITH_BFLOAT16),
         (torch.float64, torch.bfloat16, torch.float16, [1.0, 0.33366]),
-        (
-            torch.bfloat16,
-            torch.float64,
-            torch.float64,
-            [(1 + 2.0**-30 + 1) / 2, (1 / 3 + 0.333984375) / 2],
-        ),
         # Integers have no mean: those of the last checkpoint.
         (torch.float32, torch.int64, torch.float32, [1, 0]),
         (torch.float32, torch.float32, torch.complex64, [1, 1 / 3]),
         (torch.int64, torch.float32, torch.float32, [1, 1 / 6]),
     ],
 )
-def test_merge_across_dtypes(
-    tmp_path: Path,
-    first_dtype: torch.dtype,
-    last_dtype: torch.dtype,
-    dtype: torch.dtype,
-    expected: list[float],
-) -> None:
+def test_merge_across_dtypes(tmp_path, first_dtype, last_dtype, dtype, expected):
     """The sum is as precise as the most precise checkpoint, and rounded once."""
     values = torch.tensor([1 + 2.0**-30, 1 / 3], dtype=torch.float64)
     checkpoints = Checkpoints(tmp_path)
@@ -212,7 +189,7 @@ def test_merge_across_dtypes(
     assert torch.equal(merged.get_buffer("values"), rounded)
 
 
-def test_zero_weight_checkpoint_may_be_non_finite(tmp_path: Path) -> None:
+def test_zero_weight_checkpoint_may_be_non_finite(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=4)
     model = Net()
     for step, value in enumerate([1.0, math.nan, 3.0, math.inf]):
@@ -225,14 +202,7 @@ def test_zero_weight_checkpoint_may_be_non_finite(tmp_path: Path) -> None:
 # Memory.
 
 
-def large_model(kind: str) -> nn.Module:
-    """Return a model of 32 MB."""
-    if kind == "one tensor":
-        return nn.Linear(2896, 2896, bias=False)
-    return nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(8)))
-
-
-def memory(entry: str) -> int:
+def memory(entry):
     """Return an entry of the process's status in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -248,13 +218,8 @@ def memory(entry: str) -> int:
     not os.access("/proc/self/clear_refs", os.W_OK),
     reason="the system does not reset the peak of a process's memory",
 )
-@pytest.mark.parametrize(
-    ("kind", "limit"),
-    [("eight tensors", 1.5), ("one tensor", 3.2)],
-)
-def test_merge_needs_memory_of_one_model_and_some_tensors(
-    tmp_path: Path, kind: str, limit: float
-) -> None:
+@pytest.mark.parametrize(("layers", "width", "limit"), [(8, 1024, 1.5), (1, 2896, 3.2)])
+def test_merge_needs_memory_of_one_model_and_some_tensors(tmp_path, layers, width, limit):
     """A few megabytes of tensors are summed at a time.
 
     The largest tensor is there three times: the sum, what DCP reads from the file, and what it
@@ -263,7 +228,8 @@ def test_merge_needs_memory_of_one_model_and_some_tensors(
     # Freed memory returns to the system at once, so that its figure is that of the tensors.
     mmap_threshold = -3
     ctypes.CDLL(None).mallopt(mmap_threshold, 65536)
-    model = large_model(kind)
+    # Of 32 MB.
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
     size = sum(parameter.nbytes for parameter in model.parameters())
     checkpoints = Checkpoints(tmp_path, keep=9)
     for step in range(8):

@@ -1,7 +1,5 @@
 """Optimizers' moments in checkpoints of two ranks."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from support.checkpointing.checkpoints import gathered, same_bits
@@ -9,10 +7,10 @@ from support.checkpointing.wrapped_tensors import Quantizing
 from support.distributed.models import wrapped
 from support.distributed.processes import error_of
 from support.training.models import seeded
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 
 from torch_bridge import Checkpoints
 from torch_bridge.training.distributed.plain_names import plain_state
@@ -23,17 +21,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.ranks(2)]
 class Model(nn.Module):
     """Of its head, rank 1 of two has no row."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed=0):
         super().__init__()
         with seeded(seed):
             self.body = nn.Linear(6, 6)
             self.head = nn.Linear(6, 1)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs):
         return self.head(self.body(inputs))
 
 
-def train(model: nn.Module, optimizer: Optimizer, seed: int) -> None:
+def train(model, optimizer, seed):
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         gradient = torch.randn(parameter.shape, generator=generator)
@@ -47,13 +45,13 @@ def train(model: nn.Module, optimizer: Optimizer, seed: int) -> None:
 # Quantized moments.
 
 
-def quantizing(wrapper: str, seed: int) -> tuple[nn.Module, Quantizing]:
+def quantizing(wrapper, seed):
     model = wrapped(wrapper, Model(seed))
     return model, Quantizing(model.parameters())
 
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
-def test_quantized_moments(tmp_path: Path, wrapper: str) -> None:
+def test_quantized_moments(tmp_path, wrapper):
     """Under DDP they come back; a save of shards is an error, also if one rank quantizes none."""
     model, optimizer = quantizing(wrapper, seed=0)
     train(model, optimizer, seed=1)
@@ -71,7 +69,7 @@ def test_quantized_moments(tmp_path: Path, wrapper: str) -> None:
     assert same_bits(resumed.state_dict(), model.state_dict())
 
 
-def test_whole_quantized_moments_are_not_loaded_in_shards(tmp_path: Path) -> None:
+def test_whole_quantized_moments_are_not_loaded_in_shards(tmp_path):
     """Nothing says how to cut them. The weights alone can be loaded."""
     model, optimizer = quantizing("ddp", seed=0)
     train(model, optimizer, seed=1)
@@ -93,7 +91,7 @@ FORMS = ("whole", "body", "plain")
 """A model is sharded as a whole, only its body, or not at all."""
 
 
-def sharded(form: str, seed: int) -> tuple[nn.Module, Optimizer]:
+def sharded(form, seed):
     model = Model(seed)
     if form != "plain":
         fully_shard(model.body)
@@ -104,9 +102,7 @@ def sharded(form: str, seed: int) -> tuple[nn.Module, Optimizer]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("saved_form", FORMS)
-def test_moments_take_the_form_of_their_parameter(
-    tmp_path: Path, saved_form: str, form: str
-) -> None:
+def test_moments_take_the_form_of_their_parameter(tmp_path, saved_form, form):
     """Whether the optimizer that loads them has stepped or not."""
     model, optimizer = sharded(saved_form, seed=0)
     train(model, optimizer, seed=1)
@@ -126,7 +122,7 @@ def test_moments_take_the_form_of_their_parameter(
         assert same_bits(gathered(loaded.state_dict()["state"]), moments)
 
 
-def check_forms(optimizer: Optimizer) -> None:
+def check_forms(optimizer):
     """Check that the moments of sharded parameters are sharded, and no others."""
     for parameter, state in optimizer.state.items():
         is_sharded = isinstance(parameter, DTensor)

@@ -2,9 +2,7 @@
 
 import time
 from collections import OrderedDict
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any
+from contextlib import nullcontext
 from unittest.mock import patch
 
 import pytest
@@ -24,26 +22,21 @@ from support.training.steps import make_step
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 
-from torch_bridge import Checkpoints, TrainStep
+from torch_bridge import Checkpoints
 from torch_bridge.training.checkpointing import file_format
 from torch_bridge.training.distributed.processes import rank
 
 pytestmark = [pytest.mark.slow, pytest.mark.ranks(2)]
 
 
-def tensor_of_rank() -> torch.Tensor:
+def tensor_of_rank():
     return torch.full((3,), float(rank()))
 
 
-def test_values_of_each_rank_come_back(tmp_path: Path) -> None:
+def test_values_of_each_rank_come_back(tmp_path):
     """A value that is equal on all ranks is written once."""
     common = torch.arange(1000.0)
-    state: dict[str, Any] = {
-        "common": common,
-        "of_rank": tensor_of_rank(),
-        "rank": [rank()],
-        "empty": {},
-    }
+    state = {"common": common, "of_rank": tensor_of_rank(), "rank": [rank()], "empty": {}}
     part = Part(state)
     values = {"rank": rank(), "all": [1]}
     checkpoints = Checkpoints(tmp_path)
@@ -61,18 +54,7 @@ def test_values_of_each_rank_come_back(tmp_path: Path) -> None:
     check_no_leftovers(tmp_path, [1])
 
 
-def test_one_process_drops_what_other_ranks_saved(tmp_path: Path) -> None:
-    part = Part({"of_rank": tensor_of_rank(), "rank": [rank()]})
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, part=part, wait=True)
-    distributed.destroy_process_group()
-    checkpoints = Checkpoints(tmp_path)
-    with pytest.warns(UserWarning, match=r"in part are dropped"):
-        checkpoints.load(part=part, partial=True)
-    assert part.state["of_rank"].tolist() == [0, 0, 0]
-
-
-def test_tied_shards_are_saved(tmp_path: Path) -> None:
+def test_tied_shards_are_saved(tmp_path):
     """Even of a tied weight of which rank 1 has no row."""
     first = nn.Linear(3, 1)
     nn.init.constant_(first.weight, 7.0)
@@ -91,7 +73,7 @@ def test_tied_shards_are_saved(tmp_path: Path) -> None:
             assert weight.tolist() == [[7.0, 7.0, 7.0]]
 
 
-def step_in_a_different_order_on_each_rank(parallelism: str) -> TrainStep:
+def step_in_a_different_order_on_each_rank(parallelism):
     model = distributed_net(parallelism)
     parameters = list(model.named_parameters())
     rotated = parameters[rank() :] + parameters[: rank()]
@@ -101,7 +83,7 @@ def step_in_a_different_order_on_each_rank(parallelism: str) -> TrainStep:
     return step
 
 
-def test_shards_in_other_orders_are_rejected(tmp_path: Path) -> None:
+def test_shards_in_other_orders_are_rejected(tmp_path):
     step = step_in_a_different_order_on_each_rank("fsdp")
     checkpoints = Checkpoints(tmp_path)
     message = "has its parameters in different orders on rank 0 and rank 1"
@@ -111,7 +93,7 @@ def test_shards_in_other_orders_are_rejected(tmp_path: Path) -> None:
     assert f"optimizer {message}" in error
 
 
-def test_each_rank_may_have_another_order_under_ddp(tmp_path: Path) -> None:
+def test_each_rank_may_have_another_order_under_ddp(tmp_path):
     """It saves its whole state, and gets it back."""
     step = step_in_a_different_order_on_each_rank("ddp")
     checkpoints = Checkpoints(tmp_path)
@@ -124,17 +106,12 @@ def test_each_rank_may_have_another_order_under_ddp(tmp_path: Path) -> None:
 # Failures, after which the next save is complete.
 
 
-def check_error_of_rank_1(error: str, message: str) -> None:
+def check_error_of_rank_1(error, message):
     assert message in error
     assert error.startswith("RuntimeError: rank 1 failed: ") == (rank() == 0)
 
 
-def check_error_of_all_ranks(error: str, message: str) -> None:
-    assert message in error
-    assert not error.startswith("RuntimeError: rank 1 failed")
-
-
-def on_rank_1(holder: Any, name: str, error: Exception) -> AbstractContextManager[Any]:
+def on_rank_1(holder, name, error):
     """Let a function raise an error on rank 1."""
     if rank() == 1:
         return patch.object(holder, name, side_effect=error)
@@ -144,21 +121,21 @@ def on_rank_1(holder: Any, name: str, error: Exception) -> AbstractContextManage
 class SavedParts:
     """Two parts, and their checkpoint 1."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         self.part = Part({"a": rank()})
         self.second = Part(OrderedDict(b=1))
         self.checkpoints = Checkpoints(directory)
         self.save(1)
 
-    def save(self, step: int, *, wait: bool = True) -> None:
+    def save(self, step, *, wait=True):
         self.checkpoints.save(step, part=self.part, second=self.second, wait=wait)
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self):
         assert self.part.state == {"a": rank()}
         assert self.second.state == {"b": 1}
         self.check_next_save()
 
-    def check_next_save(self) -> None:
+    def check_next_save(self):
         distributed.barrier()
         assert self.checkpoints.steps() == [1]
         self.save(3)
@@ -166,7 +143,7 @@ class SavedParts:
         check_no_leftovers(self.checkpoints.directory, [1, 3])
 
 
-def test_error_of_a_state_is_raised_on_all(tmp_path: Path) -> None:
+def test_error_of_a_state_is_raised_on_all(tmp_path):
     saved = SavedParts(tmp_path)
     with on_rank_1(Part, "state_dict", OSError("none")):
         error = error_of(saved.save, 2, wait=False)
@@ -174,7 +151,7 @@ def test_error_of_a_state_is_raised_on_all(tmp_path: Path) -> None:
     saved.check_unchanged()
 
 
-def test_error_of_writing_is_raised_on_all(tmp_path: Path) -> None:
+def test_error_of_writing_is_raised_on_all(tmp_path):
     saved = SavedParts(tmp_path)
     saved.part.state = {"a": torch.ones(2) * rank()}
     with on_rank_1(file_format, "save_file", OSError("the disk is full")):
@@ -184,15 +161,16 @@ def test_error_of_writing_is_raised_on_all(tmp_path: Path) -> None:
     saved.check_unchanged()
 
 
-def test_different_steps_are_rejected(tmp_path: Path) -> None:
+def test_different_steps_are_rejected(tmp_path):
     saved = SavedParts(tmp_path)
     error = error_of(saved.save, 2 + rank(), wait=False)
     message = "rank 0 calls save with (step, parts) = (2, ['part', 'second']), and rank 1 with (3, "
-    check_error_of_all_ranks(error, message)
+    assert message in error
+    assert "rank 1 failed" not in error
     saved.check_unchanged()
 
 
-def test_rejection_of_a_state_is_raised_on_all(tmp_path: Path) -> None:
+def test_rejection_of_a_state_is_raised_on_all(tmp_path):
     """A part that rejects its state is not loaded; those before it are loaded."""
     saved = SavedParts(tmp_path)
     saved.part.state = {"a": 7}
@@ -209,7 +187,7 @@ def test_rejection_of_a_state_is_raised_on_all(tmp_path: Path) -> None:
     saved.check_next_save()
 
 
-def test_damage_is_known_to_all_ranks(tmp_path: Path) -> None:
+def test_damage_is_known_to_all_ranks(tmp_path):
     """Each rank checks a share of the files."""
     part = Part({"of_rank": tensor_of_rank()})
     model = distributed_net("blocks")
@@ -233,7 +211,7 @@ def test_damage_is_known_to_all_ranks(tmp_path: Path) -> None:
         path.write_bytes(content)
 
 
-def test_unshared_folder_is_rejected(tmp_path: Path) -> None:
+def test_unshared_folder_is_rejected(tmp_path):
     """As on several machines without a shared file system: no checkpoint would ever be complete."""
     part = Part(tensor_of_rank())
     checkpoints = Checkpoints(tmp_path / str(rank()))
@@ -241,13 +219,13 @@ def test_unshared_folder_is_rejected(tmp_path: Path) -> None:
     assert "the ranks do not share " in error
 
 
-def test_save_of_destroyed_group_is_complete_or_lost(tmp_path: Path) -> None:
+def test_save_of_destroyed_group_is_complete_or_lost(tmp_path):
     """Some versions of torch still let the ranks agree that it is complete."""
     checkpoints = Checkpoints(tmp_path / "run")
     part = Part(tensor_of_rank())
     signs = [tmp_path / "destroyed 0", tmp_path / "destroyed 1"]
 
-    def save_late(*arguments: Any) -> None:
+    def save_late(*arguments):
         while not (signs[0].exists() and signs[1].exists()):
             time.sleep(0.01)
         save_file(*arguments)

@@ -1,16 +1,12 @@
-"""A state as tensors and a structure round-trips exactly, in files like DCP's."""
+"""A state as tensors and a structure round-trips exactly."""
 
-import json
 import math
 from collections import Counter, OrderedDict
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
-from safetensors import safe_open
 from safetensors.torch import load_file
 from support.checkpointing.checkpoints import Part, same_bits
 from support.checkpointing.wrapped_tensors import Quantizing, Wrapped, quantized
@@ -18,9 +14,8 @@ from support.examples import examples
 from support.training.models import Net, batches
 from support.training.steps import make_step
 from torch import Tensor, nn
-from torch.distributed import checkpoint as dcp
 
-from torch_bridge import Checkpoints, TrainStep
+from torch_bridge import Checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 
@@ -35,7 +30,7 @@ DTYPES = [
 
 
 @st.composite
-def tensors(draw: st.DrawFn) -> Tensor:
+def tensors(draw):
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
     values = torch.arange(math.prod(shape), dtype=torch.float32).view(shape)
     dtype = draw(st.sampled_from(DTYPES))
@@ -65,7 +60,7 @@ contexts = st.lists(keys | st.sampled_from([torch.bfloat16, torch.Size([2, 3])])
 
 
 @st.composite
-def wrapped(draw: st.DrawFn, inner: Any) -> Wrapped:
+def wrapped(draw, inner):
     """A tensor of a class of which torch knows only how to take it apart and to rebuild it."""
     names = st.sampled_from(["codes", "scale", "qmap"])
     dtype = draw(st.sampled_from([torch.float32, torch.bfloat16, torch.int8]))
@@ -86,7 +81,7 @@ wrapped_tensors = wrapped(inner_tensors | wrapped_twice)
 
 
 @st.composite
-def numpy_numbers(draw: st.DrawFn) -> np.generic:
+def numpy_numbers(draw):
     code = draw(st.sampled_from("?bhilBHILefdF"))
     return np.dtype(code).type(draw(st.integers(0, 99)))
 
@@ -138,7 +133,7 @@ states = st.recursive(
 @example(nn.Parameter(torch.ones(2)))
 @example(nn.Parameter(torch.ones(2), requires_grad=False))
 @example(nn.Sequential(nn.BatchNorm1d(2)).state_dict())  # with the versions of modules
-def test_state_round_trips(tmp_path_factory: pytest.TempPathFactory, state: Any) -> None:
+def test_state_round_trips(tmp_path_factory, state):
     """Torch's default device changes nothing."""
     checkpoints = Checkpoints(tmp_path_factory.mktemp("state"))
     part = Part()
@@ -148,7 +143,7 @@ def test_state_round_trips(tmp_path_factory: pytest.TempPathFactory, state: Any)
     assert same_bits(part.state, state)
 
 
-def test_wrapped_tensor_is_copied_at_save(tmp_path: Path) -> None:
+def test_wrapped_tensor_is_copied_at_save(tmp_path):
     """Its copy to the CPU shares its memory, which the next update changes."""
     numbers = torch.arange(12.0).view(4, 3)
     ones = torch.ones(4, 3)
@@ -162,21 +157,17 @@ def test_wrapped_tensor_is_copied_at_save(tmp_path: Path) -> None:
             tensor.zero_()
     part = Part()
     checkpoints.load(part=part)
-    expected = {
-        "first": quantized(numbers),
-        "again": quantized(numbers),
-        "second": quantized(ones),
-    }
+    expected = {"first": quantized(numbers), "again": quantized(numbers), "second": quantized(ones)}
     assert same_bits(part.state, expected)
 
 
-def quantizing_step() -> TrainStep:
+def quantizing_step():
     model = Net()
     optimizer = Quantizing(model.parameters())
     return make_step(model=model, optimizer=optimizer)
 
 
-def test_step_with_wrapped_moments_resumes(tmp_path: Path) -> None:
+def test_step_with_wrapped_moments_resumes(tmp_path):
     """From a checkpoint, and from a state, which an update does not change."""
     step = quantizing_step()
     for batch in batches(3):
@@ -201,12 +192,6 @@ def test_step_with_wrapped_moments_resumes(tmp_path: Path) -> None:
 # Tied tensors.
 
 
-def bytes_of_part(directory: Path) -> int:
-    tensors = load_file(directory / "1" / "rank-0.safetensors")
-    names = [name for name in tensors if name.startswith("part.")]
-    return sum(tensors[name].nbytes for name in names)
-
-
 WEIGHT = torch.arange(1000.0)
 SQUARE = torch.arange(9.0).view(3, 3)
 
@@ -214,62 +199,18 @@ SQUARE = torch.arange(9.0).view(3, 3)
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        pytest.param({"a": WEIGHT, "b": WEIGHT}, 4000, id="tied"),
+        pytest.param({"a": WEIGHT, "b": WEIGHT.detach()}, 4000, id="tied"),
         pytest.param({"a": WEIGHT, "b": WEIGHT.clone()}, 2 * 4000, id="equal"),
         pytest.param({"a": WEIGHT, "part of it": WEIGHT[:500]}, 4000 + 2000, id="part"),
         pytest.param({"a": SQUARE, "transposed": SQUARE.t()}, 36 + 36, id="same memory"),
     ],
 )
-def test_only_tied_tensors_are_written_once(tmp_path: Path, state: Any, expected: int) -> None:
+def test_only_tied_tensors_are_written_once(tmp_path, state, expected):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, part=Part(state), wait=True)
-    assert bytes_of_part(tmp_path) == expected
+    tensors = load_file(tmp_path / "1" / "rank-0.safetensors")
+    names = [name for name in tensors if name.startswith("part.")]
+    assert sum(tensors[name].nbytes for name in names) == expected
     part = Part()
     assert checkpoints.load(part=part) == 1
     assert same_bits(part.state, state)
-
-
-def test_tied_weights_of_step_are_written_once(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    model[1].weight = model[0].weight
-    step = make_step(model=model)
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, step=step, wait=True)
-    tensors = load_file(tmp_path / "1" / "rank-0.safetensors")
-    names = sorted(name for name in tensors if name.startswith("step.model."))
-    assert names == ["step.model.0.bias", "step.model.0.weight", "step.model.1.bias"]
-    untied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    checkpoints.load_model(untied)
-    assert torch.equal(untied[1].weight, model[0].weight)
-
-
-# Files.
-
-
-def places_of_tensors(path: Path) -> Any:
-    with safe_open(path, "pt") as file:
-        return json.loads(file.metadata()["DCP_SHARDING_INFO"])
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
-# DCP's writer in torch 2.9.
-@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
-def test_files_are_those_of_dcp(tmp_path: Path) -> None:
-    """The same keys and values, and where a tensor lies in the whole one, in the same form."""
-    state = {
-        "a": torch.arange(6.0).view(2, 3),
-        "b": torch.tensor(7),
-        "empty": torch.empty(0, 2),
-    }
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, part=Part(state), wait=True)
-    file = tmp_path / "1" / "rank-0.safetensors"
-    tensors = load_file(file)
-    writer = dcp.HuggingFaceStorageWriter(str(tmp_path / "dcp"), save_distributed=True)
-    dcp.save(tensors, storage_writer=writer, no_dist=True)
-    (file_of_dcp,) = (tmp_path / "dcp").glob("*.safetensors")
-    assert places_of_tensors(file) == places_of_tensors(file_of_dcp)
-    tensors_of_dcp = load_file(file_of_dcp)
-    assert tensors.keys() == tensors_of_dcp.keys()
-    for name, tensor in tensors.items():
-        assert torch.equal(tensor, tensors_of_dcp[name])

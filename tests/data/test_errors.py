@@ -58,13 +58,10 @@ def test_fewer_samples_than_a_batch():
     ("error", "options", "requirement"),
     [
         (ValueError, {"batch_size": 0}, "at least 1"),
-        (TypeError, {"batch_size": 2.0}, "integer"),
         (ValueError, {"num_workers": -1}, "at least 0"),
         (ValueError, {"seed": -1}, "lie in 0 …"),
         (ValueError, {"seed": 2**32}, "2**32 - 1"),
         (TypeError, {"sampler": range(8)}, "cannot be passed"),
-        (TypeError, {"batch_sampler": []}, "cannot be passed"),
-        (TypeError, {"generator": None}, "cannot be passed"),
         (TypeError, {"in_order": False}, "order"),
     ],
 )
@@ -191,25 +188,13 @@ def nested():
     return nested_tensor([torch.ones(2), torch.ones(3)])
 
 
-def mkldnn():
-    return torch.ones(2).to_mkldnn()
-
-
 def sparse():
     return torch.eye(2).to_sparse()
 
 
 @pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions:UserWarning")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype:UserWarning")
-@pytest.mark.parametrize(
-    ("tensor", "layout"),
-    [
-        (quantized, "torch.qint8"),
-        (nested, "a Tensor of layout"),
-        (mkldnn, "a Tensor of layout torch._mkldnn"),
-        (sparse, "a Tensor of layout torch.sparse_coo"),
-    ],
-)
-def test_tensor_that_is_not_dense(tensor, layout):
-    with pytest.raises(TypeError, match=layout):
+@pytest.mark.parametrize("tensor", [quantized, nested, sparse])
+def test_tensor_that_is_not_dense(tensor):
+    with pytest.raises(TypeError, match=r"a batch contains a Tensor of layout .* dense"):
         _is_on_cuda(tensor())

@@ -331,19 +331,10 @@ def load(arguments, state, stage):
     return Loaded(epochs, batches, feed.state_dict())
 
 
-def check_stages(
-    arguments,
-    stages,
-    run=on_each_rank,
-    **options,
-):
+def check_stages(arguments, stages, run=on_each_rank, **options):
     """Resume each stage from the one before; compare the batches of all ranks with the expected.
 
-    Args:
-        arguments: With the global batch size.
-        stages: The stages.
-        run: `run(function, *arguments, processes=)` → what the function returns on each rank.
-        options: Further arguments of the loaders.
+    `run(function, *arguments, processes=)` returns what the function returns on each rank.
     """
     epochs = expected_epochs(arguments, 3 * len(stages))
     number = 0  # of the epoch

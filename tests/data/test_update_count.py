@@ -5,9 +5,6 @@ from support.wrong import wrong
 
 from torch_bridge import count_updates
 
-not_integers = pytest.mark.parametrize("value", [True, 8.0, "8", None])
-below_one = pytest.mark.parametrize("value", [0, -1])
-
 
 @pytest.mark.parametrize("loader", [3.0, True])
 @wrong(TypeError)
@@ -21,13 +18,13 @@ def test_loader_without_batches(loader):
     count_updates(loader, 2)
 
 
-@below_one
+@pytest.mark.parametrize("value", [0, -1])
 @wrong(ValueError, "epochs = {value} must be at least 1")
 def test_epochs_below_one(value):
     count_updates(10, value)
 
 
-@not_integers
+@pytest.mark.parametrize("value", [True, 8.0, "8", None])
 @wrong(TypeError, "accumulation = {value}", "integer")
 def test_accumulation_of_a_wrong_type(value):
     count_updates(10, 2, accumulation=value)

@@ -144,10 +144,10 @@ def test_compiled_step_has_same_bits():
 # Under wrappers for several ranks.
 
 
-def shard_each(model, kind, **options):
+def shard_each(model, kind):
     for module in model.modules():
         if isinstance(module, kind):
-            fully_shard(module, **options)
+            fully_shard(module)
 
 
 def fsdp_of_blocks(model):
@@ -161,22 +161,10 @@ def fsdp_within_blocks(model):
     return fully_shard(model)
 
 
-def fsdp_that_keeps_parameters(model):
-    shard_each(model, DebugBlock, reshard_after_forward=False)
-    return fully_shard(model, reshard_after_forward=False)
-
-
 @pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize("blocks", [DebugBlock, (DebugBlock, Mixer)])
 @pytest.mark.parametrize(
-    "wrap",
-    [
-        DistributedDataParallel,
-        fully_shard,
-        fsdp_of_blocks,
-        fsdp_within_blocks,
-        fsdp_that_keeps_parameters,
-    ],
+    "wrap", [DistributedDataParallel, fully_shard, fsdp_of_blocks, fsdp_within_blocks]
 )
 def test_wrapped_model_has_same_bits(wrap, blocks):
     """Checkpointing may come before or after wrapping."""

@@ -10,14 +10,6 @@ from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.processes import in_lockstep
 
 
-def as_list(batches):
-    return batches
-
-
-def as_iterator(batches):
-    return iter(batches)
-
-
 class OfLengthOne(list[Any]):
     """Items whose length is wrong if there are several."""
 
@@ -25,23 +17,17 @@ class OfLengthOne(list[Any]):
         return min(super().__len__(), 1)
 
 
-@pytest.mark.parametrize("form", [as_list, as_iterator, OfLengthOne])
+@pytest.mark.parametrize("form", [list, iter, OfLengthOne])
 @pytest.mark.parametrize(
     ("batches_by_rank", "passes_by_rank"),
     [
         (
             [["a", "b"], ["c", "d", "e"]],
-            [
-                [("a", True), ("b", True), ("b", False)],
-                [("c", True), ("d", True), ("e", True)],
-            ],
+            [[("a", True), ("b", True), ("b", False)], [("c", True), ("d", True), ("e", True)]],
         ),
         (
             [["a", "b", "c"], ["d", "e", "f"]],
-            [
-                [("a", True), ("b", True), ("c", True)],
-                [("d", True), ("e", True), ("f", True)],
-            ],
+            [[("a", True), ("b", True), ("c", True)], [("d", True), ("e", True), ("f", True)]],
         ),
         ([[], []], [[], []]),
     ],

@@ -64,28 +64,12 @@ def checkpointed(model):
     return model
 
 
-def compiled_data_parallel(model):
-    return compiled(DataParallel(model))
-
-
-def data_parallel_compiled(model):
-    return DataParallel(compiled(model))
-
-
 def ddp_of_compiled(model):
     return DistributedDataParallel(compiled(model))
 
 
 def compiled_ddp(model):
     return compiled(DistributedDataParallel(model))
-
-
-def compiled_fsdp(model):
-    return compiled(fully_shard(model))
-
-
-def ddp_of_checkpointed(model):
-    return DistributedDataParallel(checkpointed(model))
 
 
 def fsdp_of_checkpointed(model):
@@ -97,14 +81,10 @@ EVERY_WRAPPER = [
     compiled,
     compiled_in_part,
     DataParallel,
-    compiled_data_parallel,
-    data_parallel_compiled,
     DistributedDataParallel,
     ddp_of_compiled,
     compiled_ddp,
     fully_shard,
-    compiled_fsdp,
-    ddp_of_checkpointed,
     fsdp_of_checkpointed,
 ]
 

@@ -1,4 +1,4 @@
-"""Damage to one entry of a tree of dictionaries and lists: a saved state, or a value of JSON."""
+"""Damage to one entry of a saved state, which is a tree of dictionaries and lists."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,51 +34,6 @@ _VALUES: list[Any] = [
 ]
 
 
-def negated(number: Any) -> Any:
-    return -1 - number
-
-
-def wrapped_in_a_list(value: Any) -> list[Any]:
-    return [value]
-
-
-def as_text(value: Any) -> str:
-    return str(value)
-
-
-def as_list(values: Any) -> list[Any]:
-    return list(values)
-
-
-def as_dict(values: Any) -> dict[int, Any]:
-    return dict(enumerate(cast("list[Any]", values)))
-
-
-def with_an_additional_key(state: Any) -> dict[Any, Any]:
-    return {**state, "more": 1}
-
-
-def without_the_first_key(state: Any) -> dict[Any, Any]:
-    return dict(list(state.items())[1:])
-
-
-def with_values_in_reverse(state: Any) -> dict[Any, Any]:
-    values = list(state.values())
-    return dict(zip(state, values[::-1], strict=True))
-
-
-def with_the_first_item_again(values: Any) -> list[Any]:
-    return [*values, values[0]]
-
-
-def without_the_last_item(values: Any) -> Any:
-    return values[:-1]
-
-
-def removed(_: Any) -> Any:
-    return REMOVED
-
-
 def replaced_by(value: Any) -> Change:
     def replaced(_: Any) -> Any:
         return value
@@ -87,17 +42,17 @@ def replaced_by(value: Any) -> Change:
 
 
 _CHANGES: list[Change] = [
-    negated,
-    wrapped_in_a_list,
-    as_text,
-    as_list,
-    as_dict,
-    with_an_additional_key,
-    without_the_first_key,
-    with_values_in_reverse,
-    with_the_first_item_again,
-    without_the_last_item,
-    removed,
+    str,
+    list,
+    lambda number: -1 - number,
+    lambda value: [value],
+    lambda values: {index: values[index] for index in range(len(values))},
+    lambda state: {**state, "more": 1},
+    lambda state: dict(list(state.items())[1:]),
+    lambda state: dict(zip(state, list(state.values())[::-1], strict=True)),
+    lambda values: [*values, values[0]],
+    lambda values: values[:-1],
+    lambda _: REMOVED,
     *map(replaced_by, _VALUES),
 ]
 any_change = st.sampled_from(_CHANGES)
