@@ -12,9 +12,6 @@ from support.trees import equal_trees
 
 from torch_bridge import evaluate
 
-NAMES = ["adamw", "momentum", "plain adam"]
-
-
 # Each test trains in unusual surroundings, and the run must equal one in usual ones.
 
 
@@ -46,7 +43,7 @@ CARRIED = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
 def test_step_built_in_inference_mode(name):
     """Only the step is built there: a model would have no gradients."""
     model = Net()

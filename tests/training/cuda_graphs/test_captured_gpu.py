@@ -47,13 +47,6 @@ class CapturedCase:
     table_values: int = learning_rates.MAX_TABLE_VALUES
 
 
-@dataclass
-class UpdateWithPeaks:
-    result: Any
-    peaks: list[float]
-    """At that time."""
-
-
 class CapturedRun:
     def __init__(self, case, *, captured):
         torch.cuda.synchronize()
@@ -68,7 +61,7 @@ class CapturedRun:
         self.save()
         self.evaluations = []
         self.updates = []
-        """They are kept to the end: no later replay may write there."""
+        """Each result, with the peaks at that time. No later replay may write into a result."""
 
     def next_micro_batches(self, rows=SHORT, *, is_bad=False):
         """Return those of the next update; of sequences, `rows` is the length."""
@@ -86,23 +79,22 @@ class CapturedRun:
         peaks = []
         for optimizer in self.step.optimizers:
             peaks += [group["initial_lr"] for group in optimizer.param_groups]
-        self.updates.append(UpdateWithPeaks(self.step(*micro_batches), peaks))
+        self.updates.append((self.step(*micro_batches), peaks))
 
     def save(self):
         self.state = copy.deepcopy(self.step.state_dict())
 
     def check_lrs(self):
         by_hand = self.case.kind.by_hand()
-        for update in self.updates:
-            by_hand.peaks = update.peaks
-            expected = by_hand.lrs_at(int(update.result.curve_step))
-            assert update.result.lr.tolist() == expected
+        for result, peaks in self.updates:
+            by_hand.peaks = peaks
+            expected = by_hand.lrs_at(int(result.curve_step))
+            assert result.lr.tolist() == expected
 
     def outcome(self):
         """Return all that the run has computed."""
         results = []
-        for update in self.updates:
-            result = update.result
+        for result, _ in self.updates:
             aux = list(result.aux)
             requires_grad = [leaf.requires_grad for leaf in pytree.tree_leaves(aux)]
             results.append([tuple(result), result.consumed, aux, requires_grad])
@@ -296,27 +288,15 @@ def test_prefetched_batches_match_eager(loss_fn):
 # Layouts of a batch: inputs of shape (4, 3) and targets of shape (4, 2).
 
 
-def slices(wide, tall):
-    return wide[:4, 2:5], tall[::2, 1:]
-
-
-def expanded(wide, tall):
-    return wide[:1, :3].expand(4, 3), tall[0, 0].expand(4, 2)
-
-
 def transposed(wide, tall):
     return wide[:3].t()[:4], tall[:2, :].t().expand(3, 2)[:1].expand(4, 2)
-
-
-def overlapping(wide, tall):
-    return wide.as_strided((4, 3), (2, 1), 1), tall.view(-1).unfold(0, 2, 1)[:4]
 
 
 def misaligned(wide, tall):
     return wide.view(-1)[1:13].view(4, 3), tall.view(-1)[3:11].view(4, 2)
 
 
-@pytest.mark.parametrize("layout", [slices, expanded, transposed, overlapping, misaligned])
+@pytest.mark.parametrize("layout", [transposed, misaligned])
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 def test_compiled_and_captured_matches_eager(layout):
