@@ -15,11 +15,7 @@ from support.training.reads import reads_of
 from support.training.steps import make_step
 from torch import Tensor
 
-from plateau_jax import (
-    DataClock,
-    PlateauCurve,
-    StagedCurve,
-)
+from plateau_jax import DataClock, PlateauCurve, StagedCurve
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from plateau_jax.clocks.position import Position
 from torch_bridge.training.device_clocks import learning_rates
