@@ -84,13 +84,6 @@ class CheckedDeviceClock:
         self.clock.write_state(position, self.clock.peaks, self.skipped)
 
 
-def resume(clock, saved):
-    """Continue where another clock is."""
-    counters = saved.read_counters()
-    position = saved.position_of(counters)
-    clock.write_state(position, saved.peaks, counters.skipped)
-
-
 groups_of_curves = st.lists(
     st.tuples(descriptions(range(5), scaled=True), st.lists(peaks, min_size=1, max_size=2)),
     min_size=1,
@@ -204,7 +197,7 @@ def test_compiled_rules_decide_as_uncompiled_ones():
         last = eager.read_counters()
         assert compiled.position_of(last) == eager.position_of(last)
         if update == 75:
-            resume(compiled, eager)
+            compiled.write_state(eager.position_of(last), eager.peaks, last.skipped)
     assert 0 < last.applied - last.curve_step < last.applied  # the rules have held the curve
 
 
