@@ -1,6 +1,7 @@
 """What holds for every kind of training run: relations over the table in `kinds_of_run.py`."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -222,36 +223,29 @@ def test_bad_update_changes_only_its_counter(kind):
         step(*micro_batches)
 
 
-class FailingLoss:
-    """A loss function that raises an error in the last of several micro-batches, if told to."""
-
-    def __init__(self, kind):
-        self.kind = kind
-        self.num_calls = 0
-        self.is_failing = False
-
-    def __call__(self, *arguments):
-        outputs = self.kind.loss_fn(*arguments)
-        self.num_calls += 1
-        if self.is_failing and self.num_calls % self.kind.accumulation == 0:
-            raise KeyError("of the loss")
-        return outputs
-
-
 @every_kind
 def test_error_of_loss_changes_nothing(kind):
     """Also after the backward passes of the other micro-batches."""
-    loss_fn = FailingLoss(kind)
+    calls = itertools.count(1)
+    is_failing = False
+
+    def loss_fn(*arguments):
+        outputs = kind.loss_fn(*arguments)
+        is_last = next(calls) % kind.accumulation == 0
+        if is_failing and is_last:
+            raise KeyError("of the loss")
+        return outputs
+
     step = kind.build(loss_fn)
     for micro_batches in kind.updates(3):
         before = without_skipped_parts(step.state_dict() | {"random": None})
-        loss_fn.is_failing = True
+        is_failing = True
         with pytest.raises(KeyError, match="of the loss"):
             step(*micro_batches)
         after = without_skipped_parts(step.state_dict() | {"random": None})
         assert equal_trees(after, before)
         check_no_gradients(step.model)
-        loss_fn.is_failing = False
+        is_failing = False
         step(*micro_batches)
 
 

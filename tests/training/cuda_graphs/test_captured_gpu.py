@@ -81,6 +81,13 @@ class CapturedRun:
             peaks += [group["initial_lr"] for group in optimizer.param_groups]
         self.updates.append((self.step(*micro_batches), peaks))
 
+    def four_updates(self, rows):
+        for _ in range(4):
+            self.update(self.next_micro_batches(rows))
+
+    def skipped_update(self, rows=SHORT):
+        self.update(self.next_micro_batches(rows, is_bad=True))
+
     def save(self):
         self.state = copy.deepcopy(self.step.state_dict())
 
@@ -102,32 +109,6 @@ class CapturedRun:
 
 
 # Actions between or around updates.
-
-
-def updates(run):
-    for _ in range(4):
-        run.update(run.next_micro_batches())
-
-
-def longer_updates(run):
-    for _ in range(4):
-        run.update(run.next_micro_batches(LONG))
-
-
-def skipped(run):
-    run.update(run.next_micro_batches(is_bad=True))
-
-
-def longer_skipped(run):
-    run.update(run.next_micro_batches(LONG, is_bad=True))
-
-
-def save(run):
-    run.save()
-
-
-def load(run):
-    run.step.load_state_dict(run.state)
 
 
 def evaluation(run):
@@ -161,31 +142,30 @@ def updates_without_waiting(run):
 
 def program(run):
     """Actions that no option forbids; in the end both lengths are steady since the last load."""
-    skipped(run)
-    updates(run)
+    run.skipped_update()
+    run.four_updates(SHORT)
     new_peak(run)
-    updates(run)
-    save(run)
-    longer_updates(run)
-    load(run)
-    updates(run)
-    longer_updates(run)
-    skipped(run)
-    longer_skipped(run)
+    run.four_updates(SHORT)
+    run.save()
+    run.four_updates(LONG)
+    run.step.load_state_dict(run.state)
+    run.four_updates(SHORT)
+    run.four_updates(LONG)
+    run.skipped_update()
+    run.skipped_update(LONG)
     new_peak(run)
     evaluation(run)
     reset_carry(run)
     updates_without_waiting(run)
 
 
-def compare_with_eager(case, *actions):
+def compare_with_eager(case, action):
     outcomes = []
     for captured in (True, False):
         run = CapturedRun(case, captured=captured)
         torch.cuda.synchronize()
         torch.manual_seed(0)
-        for action in actions:
-            action(run)
+        action(run)
         run.check_lrs()
         outcomes.append(run.outcome())
     assert equal_trees(outcomes[0], outcomes[1])
