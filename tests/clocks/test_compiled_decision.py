@@ -31,15 +31,10 @@ def unrolled(xp, rule, first, plain, last):
     """
     states = (initial_state_of_lanes(rule),)
     is_flat = np.ones(LANES, bool)
+    products = [[loss * FACTOR for loss in losses] for losses in (first, last)]
     history = []
-    for loss in first:
-        states, held = decide(xp, (rule,), states, is_flat, loss * FACTOR)
-        history.append((states, held))
-    for metric in plain:
+    for metric in [*products[0], *plain, *products[1]]:
         states, held = decide(xp, (rule,), states, is_flat, metric)
-        history.append((states, held))
-    for loss in last:
-        states, held = decide(xp, (rule,), states, is_flat, loss * FACTOR)
         history.append((states, held))
     return history
 

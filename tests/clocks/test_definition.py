@@ -18,12 +18,7 @@ from support.runs.definition import Definition
 from support.runs.run import Run
 from support.trees import equal_trees
 
-from plateau_jax import (
-    DataClock,
-    check_resume,
-    resume_record,
-    scale_by_curve,
-)
+from plateau_jax import DataClock, check_resume, resume_record, scale_by_curve
 
 pytestmark = [
     pytest.mark.usefixtures("short_windows"),

@@ -15,11 +15,7 @@ from support.training.reads import reads_of
 from support.training.steps import make_step
 from torch import Tensor
 
-from plateau_jax import (
-    DataClock,
-    PlateauCurve,
-    StagedCurve,
-)
+from plateau_jax import DataClock, PlateauCurve, StagedCurve
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from plateau_jax.clocks.position import Position
 from torch_bridge.training.device_clocks import learning_rates
@@ -86,13 +82,6 @@ class CheckedDeviceClock:
         self.consumed = units * (self.unit or 1)
         position = Position(self.applied, units)
         self.clock.write_state(position, self.clock.peaks, self.skipped)
-
-
-def resume(clock, saved):
-    """Continue where another clock is."""
-    counters = saved.read_counters()
-    position = saved.position_of(counters)
-    clock.write_state(position, saved.peaks, counters.skipped)
 
 
 groups_of_curves = st.lists(
@@ -208,7 +197,7 @@ def test_compiled_rules_decide_as_uncompiled_ones():
         last = eager.read_counters()
         assert compiled.position_of(last) == eager.position_of(last)
         if update == 75:
-            resume(compiled, eager)
+            compiled.write_state(eager.position_of(last), eager.peaks, last.skipped)
     assert 0 < last.applied - last.curve_step < last.applied  # the rules have held the curve
 
 

@@ -37,12 +37,7 @@ def test_tensors_copies_every_column(original):
     st.sampled_from(([], [MANY])),
     st.sampled_from(((), (1,), (3, 2))),
 )
-def test_stack_adds_leading_axis_of_curves(
-    case,
-    more_descriptions,
-    longest,
-    shape,
-):
+def test_stack_adds_leading_axis_of_curves(case, more_descriptions, longest, shape):
     first, steps = case
     curves = [first, *map(build, more_descriptions), *longest]
     steps = np.resize(steps, shape)
@@ -83,9 +78,3 @@ def test_multiplier_of_a_curve():
 @wrong(TypeError, "table.begin", "int32", "write tensors")
 def test_table_of_numpy_arrays():
     multiplier(CURVE.table, STEP)
-
-
-@wrong(TypeError, "table.begin", "int32")
-def test_table_of_another_dtype():
-    table = tensors(NESTED.table).map(lambda column: column.to(torch.int64))
-    multiplier(table, STEP)

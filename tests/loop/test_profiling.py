@@ -49,7 +49,7 @@ def test_too_few_batches_are_rejected(count, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def host_event(name, start, end, *, is_range=False):
+def event(name, start, end, device=DeviceType.CPU, *, is_range=False):
     """An event of these microseconds; a range is one that the program has named."""
     return FunctionEvent(
         id=start,
@@ -57,34 +57,32 @@ def host_event(name, start, end, *, is_range=False):
         thread=1,
         start_us=start,
         end_us=end,
-        device_type=DeviceType.CPU,
+        device_type=device,
         use_device="cuda",
         is_user_annotation=is_range,
         stack=[],
     )
 
 
-def device_event(name, start, end, *, is_range=False):
-    event = host_event(name, start, end, is_range=is_range)
-    event.device_type = DeviceType.CUDA
-    return event
+def device_event(name, start, end, **options):
+    return event(name, start, end, DeviceType.CUDA, **options)
 
 
 def test_table_counts_device_work_and_waits_in_updates():
     """Named ranges, which appear on the device too, and the profiler's last wait do not count."""
-    recorded = [host_event("all updates", 0, 5000, is_range=True)]
+    recorded = [event("all updates", 0, 5000, is_range=True)]
     for start in range(0, 5000, 1000):
         recorded += [
-            host_event("waiting for data", start, start + 10, is_range=True),
-            host_event("update", start + 10, start + 210, is_range=True),
+            event("waiting for data", start, start + 10, is_range=True),
+            event("update", start + 10, start + 210, is_range=True),
             device_event("update", start + 100, start + 900, is_range=True),
             device_event("sgemm", start + 100, start + 800),
             device_event("Memcpy HtoD", start + 800, start + 900),
         ]
     recorded += [
-        host_event("cudaStreamSynchronize", 1020, 1060),
-        host_event("cudaStreamSynchronize", 2500, 2900),
-        host_event("cudaDeviceSynchronize", 4300, 5000),
+        event("cudaStreamSynchronize", 1020, 1060),
+        event("cudaStreamSynchronize", 2500, 2900),
+        event("cudaDeviceSynchronize", 4300, 5000),
         device_event("all updates", 100, 4900, is_range=True),
     ]
     events = EventList(recorded, use_device="cuda")

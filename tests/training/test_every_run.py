@@ -1,20 +1,16 @@
 """What holds for every kind of training run: relations over the table in `kinds_of_run.py`."""
 
 import copy
-from typing import Any
+import itertools
 
 import pytest
 import torch
 from support.training.cuda_graphs.graphs import Tape
-from support.training.kind import Kind
 from support.training.steps import check_resume, state_kept_by_skips, through_file
 from support.trees import equal_trees
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 from torch.utils import _pytree as pytree
 from training.kinds_of_run import KINDS, ON_DEVICE
-
-from torch_bridge import TrainStep
 
 # Runs may continue past the end of a curve; the warning has separate tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
@@ -22,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:platea
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
-def check_no_gradients(model: nn.Module) -> None:
+def check_no_gradients(model):
     for parameter in model.parameters():
         assert parameter.grad is None
 
@@ -30,7 +26,7 @@ def check_no_gradients(model: nn.Module) -> None:
 # A run equals the loop by hand.
 
 
-def check_same(kind: Kind, values: Any, expected: Any) -> None:
+def check_same(kind, values, expected):
     """Check that two trees are equal, or within the tolerance of the kind."""
     if kind.rtol == 0:
         assert equal_trees(values, expected)
@@ -50,7 +46,7 @@ def check_same(kind: Kind, values: Any, expected: Any) -> None:
             assert leaf == expected_leaf
 
 
-def is_zero(optimizer_state: Any) -> bool:
+def is_zero(optimizer_state):
     """Return True for the state of a parameter, or another entry, that holds zeros only."""
     values = [optimizer_state]
     if isinstance(optimizer_state, dict):
@@ -58,22 +54,22 @@ def is_zero(optimizer_state: Any) -> bool:
     return not any(isinstance(value, Tensor) and value.any() for value in values)
 
 
-def nonzero_states(optimizer: Optimizer) -> list[Any]:
+def nonzero_states(optimizer):
     """Return the states that are not zeros: a fused step that was skipped leaves zeros."""
     states = optimizer.state_dict()["state"]
     return [(key, state) for key, state in states.items() if not is_zero(state)]
 
 
-def set_gradients_of_an_earlier_loop(model: nn.Module) -> None:
+def set_gradients_of_an_earlier_loop(model):
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, torch.nan)
 
 
-def attributes_of_optimizers(step: TrainStep) -> list[set[str]]:
+def attributes_of_optimizers(step):
     return [set(vars(optimizer)) for optimizer in step.optimizers]
 
 
-def check_equals_loop_by_hand(kind: Kind) -> None:
+def check_equals_loop_by_hand(kind):
     updates = kind.updates(10, bad={0, 3, 4, 8})
     by_hand = kind.by_hand()
     with torch.random.fork_rng(devices=[]):
@@ -82,7 +78,7 @@ def check_equals_loop_by_hand(kind: Kind) -> None:
 
     step = kind.build()
     attributes = attributes_of_optimizers(step)
-    results: list[Any] = []
+    results = []
     for micro_batches in updates:
         set_gradients_of_an_earlier_loop(step.model)
         results.append(step(*micro_batches))
@@ -103,7 +99,7 @@ def check_equals_loop_by_hand(kind: Kind) -> None:
     weights = dict(step.model.state_dict())
     expected_weights = dict(by_hand.model.state_dict())
     check_same(kind, weights, expected_weights)
-    state: Any = step.state_dict()
+    state = step.state_dict()
     loss_scale = [float(number) for number in state["loss_scale"] or []]
     assert loss_scale == by_hand.loss_scale()
     check_same(kind, state["carry"], by_hand.carry_leaves())
@@ -117,7 +113,7 @@ def check_equals_loop_by_hand(kind: Kind) -> None:
     assert equal_trees(torch.rand(3), next_random_numbers), "more random numbers were drawn"
 
 
-def check_same_options(optimizer: Optimizer, reference: Optimizer) -> None:
+def check_same_options(optimizer, reference):
     """Check the options of the groups, except the learning rate."""
     groups = zip(optimizer.param_groups, reference.param_groups, strict=True)
     for group, reference_group in groups:
@@ -126,7 +122,7 @@ def check_same_options(optimizer: Optimizer, reference: Optimizer) -> None:
 
 
 @every_kind
-def test_run_equals_loop_by_hand(kind: Kind) -> None:
+def test_run_equals_loop_by_hand(kind):
     check_equals_loop_by_hand(kind)
 
 
@@ -134,35 +130,32 @@ def test_run_equals_loop_by_hand(kind: Kind) -> None:
 @pytest.mark.parametrize(
     "name", ["adamw", "held", "momentum, fp16", "rmsprop, bf16", "device weights, fp16"]
 )
-def test_default_dtype_concerns_only_model_and_data(name: str) -> None:
+def test_default_dtype_concerns_only_model_and_data(name):
     check_equals_loop_by_hand(KINDS[name])
 
 
 # A resumed run equals an uninterrupted one.
 
 
-def update(step: TrainStep, micro_batches: Any) -> Any:
+def update(step, micro_batches):
     return step(*micro_batches)
 
 
 @every_kind
-def test_resumed_run_equals_uninterrupted_run(kind: Kind) -> None:
+def test_resumed_run_equals_uninterrupted_run(kind):
     check_resume(kind.build, kind.updates(7, bad={0, 3, 4}), stops=(0, 5), run=update)
 
 
 # The groups show the learning rates.
 
 
-def groups_of(step: TrainStep) -> list[dict[str, Any]]:
-    groups: list[dict[str, Any]] = []
-    for optimizer in step.optimizers:
-        groups += optimizer.param_groups
-    return groups
+def groups_of(step):
+    return [group for optimizer in step.optimizers for group in optimizer.param_groups]
 
 
-def replace_groups(optimizer: Optimizer) -> None:
+def replace_groups(optimizer):
     """Give the optimizer new groups with the same parameters, as its own load does."""
-    parameters: dict[int, Any] = {}
+    parameters = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameters[id(parameter)] = parameter
@@ -170,7 +163,7 @@ def replace_groups(optimizer: Optimizer) -> None:
 
 
 @every_kind
-def test_groups_hold_the_learning_rates_of_each_update(kind: Kind) -> None:
+def test_groups_hold_the_learning_rates_of_each_update(kind):
     """Of a skipped one too, and after a load. A group's tensor, or its first clone, stays in it."""
     step = kind.build()
     tensors = [group["lr"] for group in groups_of(step)]
@@ -197,7 +190,7 @@ def test_groups_hold_the_learning_rates_of_each_update(kind: Kind) -> None:
 # Bad updates and errors change nothing.
 
 
-def without_skipped_parts(state: dict[str, Any]) -> dict[str, Any]:
+def without_skipped_parts(state):
     """Leave out what a forward pass changes, and the zeros that torch's fused kernels create."""
     model = {name: value for name, value in state["model"].items() if "norm." not in name}
     model.pop("_extra_state", None)
@@ -213,7 +206,7 @@ def without_skipped_parts(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @every_kind
-def test_bad_update_changes_only_its_counter(kind: Kind) -> None:
+def test_bad_update_changes_only_its_counter(kind):
     step = kind.build(on_nonfinite="raise")
     shown_losses = {torch.nan: "nan", torch.inf: "(inf|nan)", -torch.inf: "(-?inf|nan)"}
     for micro_batches in kind.updates(2):
@@ -230,36 +223,29 @@ def test_bad_update_changes_only_its_counter(kind: Kind) -> None:
         step(*micro_batches)
 
 
-class FailingLoss:
-    """A loss function that raises an error in the last of several micro-batches, if told to."""
+@every_kind
+def test_error_of_loss_changes_nothing(kind):
+    """Also after the backward passes of the other micro-batches."""
+    calls = itertools.count(1)
+    is_failing = False
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
-        self.num_calls = 0
-        self.is_failing = False
-
-    def __call__(self, *arguments: Any) -> Any:
-        outputs = self.kind.loss_fn(*arguments)
-        self.num_calls += 1
-        if self.is_failing and self.num_calls % self.kind.accumulation == 0:
+    def loss_fn(*arguments):
+        outputs = kind.loss_fn(*arguments)
+        is_last = next(calls) % kind.accumulation == 0
+        if is_failing and is_last:
             raise KeyError("of the loss")
         return outputs
 
-
-@every_kind
-def test_error_of_loss_changes_nothing(kind: Kind) -> None:
-    """Also after the backward passes of the other micro-batches."""
-    loss_fn = FailingLoss(kind)
     step = kind.build(loss_fn)
     for micro_batches in kind.updates(3):
         before = without_skipped_parts(step.state_dict() | {"random": None})
-        loss_fn.is_failing = True
+        is_failing = True
         with pytest.raises(KeyError, match="of the loss"):
             step(*micro_batches)
         after = without_skipped_parts(step.state_dict() | {"random": None})
         assert equal_trees(after, before)
         check_no_gradients(step.model)
-        loss_fn.is_failing = False
+        is_failing = False
         step(*micro_batches)
 
 
@@ -271,7 +257,7 @@ REPLAYED = [name for name in ON_DEVICE if name not in KINDS_THAT_DRAW]
 
 
 @pytest.mark.parametrize("name", REPLAYED)
-def test_replayed_update_equals_eager(name: str) -> None:
+def test_replayed_update_equals_eager(name):
     """An update is recorded, and replayed with the numbers of others, some of them bad."""
     kind = ON_DEVICE[name]
     recorded = kind.build()

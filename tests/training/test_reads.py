@@ -3,9 +3,7 @@
 import copy
 from functools import partial
 
-import numpy as np
 import pytest
-import torch
 from support.training.kind import Kind
 from support.training.models import Net, batches, nonfinite
 from support.training.optimizers import OTHERS
@@ -21,29 +19,6 @@ from torch_bridge import MetricLog
 # Runs may continue past the end of a curve; the warning has separate tests.
 pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
-
-# The counter of reads notices every way of reading, and nothing else.
-
-SCALAR = torch.ones((), dtype=torch.int64)
-LINE = torch.ones(1, dtype=torch.int64)
-
-
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda: SCALAR.item(),
-        lambda: np.asarray(SCALAR),
-        lambda: SCALAR.to("cpu"),
-        lambda: LINE[LINE > 0],
-        lambda: torch.repeat_interleave(LINE),
-    ],
-    ids=range(5),
-)
-def test_every_way_of_reading_is_counted(read):
-    assert reads_of(read) >= 1
-
-
-# Reads of an update.
 
 WITH_DEVICE_WEIGHTS = {
     "device pair, fp16",

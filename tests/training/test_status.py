@@ -17,13 +17,11 @@ RESTART = "restart the program from its last checkpoint"
 
 def forward_fails(status):
     status.begin_update()
-    raise Stop
 
 
 def optimizer_fails(status):
     status.begin_update()
     status.begin_writing()
-    raise Stop
 
 
 def update(status):
@@ -33,7 +31,7 @@ def update(status):
 
 
 def load_fails(status):
-    with status.loading():
+    with suppress(Stop), status.loading():
         raise Stop
 
 
@@ -45,8 +43,7 @@ def load(status):
 def status_after(*events, is_distributed):
     status = Status(is_distributed=is_distributed)
     for event in events:
-        with suppress(Stop):
-            event(status)
+        event(status)
     return status
 
 

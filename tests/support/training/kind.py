@@ -8,7 +8,7 @@ import torch
 from support.training.by_hand import ByHand
 from support.training.models import Batch, Net, batches, mean_loss, nonfinite
 from support.training.optimizers import FUSED, make_optimizer
-from support.training.steps import CURVE, make_step, set_loss_scale
+from support.training.steps import CURVE, make_step
 from torch import nn
 from torch.optim import Optimizer
 
@@ -92,7 +92,10 @@ class Kind:
         options = self.options | options
         step = make_step("", model, loss_fn or self.loss_fn, self.curve, optimizer, **options)
         if self.loss_scale != DEFAULT_LOSS_SCALE or self.good_updates != 0:
-            set_loss_scale(step, self.loss_scale, self.good_updates)
+            state = step.state_dict()
+            counter = torch.tensor(self.good_updates, dtype=torch.int32)
+            state["loss_scale"] = [torch.tensor(self.loss_scale), counter]
+            step.load_state_dict(state)
         return step
 
     def by_hand(self) -> ByHand:

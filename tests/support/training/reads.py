@@ -2,8 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -28,31 +26,33 @@ _OPERATORS = (
 _METHODS = ("__array__", "__dlpack__", "__repr__", "cpu", "numpy", "tolist", "untyped_storage")
 
 
-class Reads:
+class Reads(TorchDispatchMode):
     """A context in which every read adds an entry to `names`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.names: list[str] = []
-        self.contexts = ExitStack()
+        self.methods = _Methods(self.names)
 
     def __enter__(self) -> Self:
-        self.contexts.enter_context(_Methods(self))
-        self.contexts.enter_context(_Operators(self))
-        return self
+        self.methods.__enter__()
+        return super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.contexts.close()
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.methods.__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().removeprefix("aten::")
+        if name.startswith(_OPERATORS) or _takes_a_mask(name, args):
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
 
 
 class _Methods(TorchFunctionMode):
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, names: list[str]) -> None:
         super().__init__()
-        self.reads = reads
+        self.names = names
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -63,20 +63,7 @@ class _Methods(TorchFunctionMode):
         if name == "to" and not caller.startswith("torch.optim."):
             is_read = any(map(_names_host, [*args[1:], *kwargs.values()]))
         if is_read and isinstance(args[0], Tensor):
-            self.reads.names.append(name)
-        return func(*args, **kwargs)
-
-
-class _Operators(TorchDispatchMode):
-    def __init__(self, reads: Reads) -> None:
-        super().__init__()
-        self.reads = reads
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = func.name().removeprefix("aten::")
-        if name.startswith(_OPERATORS) or _takes_a_mask(name, args):
-            self.reads.names.append(name)
+            self.names.append(name)
         return func(*args, **kwargs)
 
 

@@ -55,13 +55,6 @@ def make_step(
     return TrainStep(model, optimizer, loss_fn, curve, **options)
 
 
-def set_loss_scale(step: TrainStep, scale: float, good_updates: int = 0) -> None:
-    state = step.state_dict()
-    counter = torch.tensor(good_updates, dtype=torch.int32)
-    state["loss_scale"] = [torch.tensor(scale), counter]
-    step.load_state_dict(state)
-
-
 def is_refused(step: TrainStep) -> bool:
     """Return True if the step asks for a state; then it neither makes an update nor saves."""
     with suppress(RuntimeError):

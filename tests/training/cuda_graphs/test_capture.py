@@ -54,17 +54,12 @@ CAPTURED = [[batch()]] * 5
         [batch(times=3)],
         [{"x": torch.ones(2, dtype=torch.float64)}],
         [{"x": torch.ones(2, 1)}],
+        [{"x": torch.ones(4)[::2]}],
     ],
-    ids=["more micro-batches", "another entry", "another dtype", "another dimension"],
+    ids=["more micro-batches", "entry", "dtype", "dimension", "stride"],
 )
 def test_update_of_another_shape(micro_batches):
     check_captures([*CAPTURED, micro_batches], captures=1, runs=WARM_UPS + 2)
-
-
-def test_update_of_another_stride():
-    square = torch.ones(2, 2)
-    updates = [[{"x": square}]] * 5 + [[{"x": square.t()}]]
-    check_captures(updates, captures=1, runs=WARM_UPS + 2)
 
 
 def test_equal_numbers_of_different_types():

@@ -103,22 +103,13 @@ class RecordedStream:
         self.events.append(f"{self.name} waits for {other.name}")
 
 
-@pytest.fixture
-def events(without_cuda, monkeypatch):
-    """Return a list to which streams, and the updates of a test, append what happens."""
+def test_streams_are_ordered_around_interrupted_warm_up(without_cuda, monkeypatch):
+    """The caller's stream waits for the work that the warm-up has queued."""
     events = []
     side = RecordedStream("side", events)
     caller = RecordedStream("caller", events)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: side)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: caller)
-    return events
-
-
-ORDER = ["side waits for caller", "update", "caller waits for side"]
-
-
-def test_streams_are_ordered_around_interrupted_warm_up(events):
-    """The caller's stream waits for the work that the warm-up has queued."""
 
     def update(micro_batches):
         events.append("update")
@@ -126,7 +117,7 @@ def test_streams_are_ordered_around_interrupted_warm_up(events):
 
     with pytest.raises(KeyboardInterrupt):
         graphs.graphs_for(update)(BATCH)
-    assert events == ORDER
+    assert events == ["side waits for caller", "update", "caller waits for side"]
 
 
 class Keeping(Net):

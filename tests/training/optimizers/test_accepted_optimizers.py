@@ -3,14 +3,14 @@
 import pytest
 import torch
 from support.schedulers.runs import learning_rate
-from support.training.models import Net, batches, mean_loss
+from support.training.kind import Kind
+from support.training.models import Net, batches
 from support.training.optimizers import make_optimizer
 from support.training.steps import make_step, train
 from support.trees import equal_trees
-from torch.optim import AdamW
 
 from plateau_jax import PlateauCurve
-from torch_bridge import follow, lambda_lr
+from torch_bridge import follow
 
 CURVES = [PlateauCurve(40, warmup_steps=4), PlateauCurve(30, decay_shape="linear")]
 
@@ -48,35 +48,20 @@ def test_other_step_wrappers_are_accepted():
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_hook_of_the_optimizer_clips_by_value(fused):
+def clip_by_value(optimizer, *_):
+    for group in optimizer.param_groups:
+        torch.nn.utils.clip_grad_value_(group["params"], 0.01)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", ["adamw", "plain adam"])
+def test_hook_of_the_optimizer_clips_by_value(name, precision):
     """As docs/training_step.md says: the hook sees the sum of the micro-batches, unscaled."""
-    limit = 0.01
-
-    def clip_by_value(optimizer, *_):
-        for group in optimizer.param_groups:
-            torch.nn.utils.clip_grad_value_(group["params"], limit)
-
-    data = batches(6)
-    by_step = Net()
-    by_hand = Net()
-    optimizer = AdamW(by_step.parameters(), lr=0.01, fused=fused)
-    optimizer.register_step_pre_hook(clip_by_value)
-    step = make_step(model=by_step, optimizer=optimizer, curve=CURVES[0])
-    for first, second in zip(data[::2], data[1::2], strict=True):
-        step(first, second)
-
-    lr = 0.01
-    if fused:  # its kernels round a float differently
-        lr = torch.tensor(lr)
-    optimizer = AdamW(by_hand.parameters(), lr=lr, fused=fused)
-    scheduler = lambda_lr(optimizer, CURVES[0])
-    for first, second in zip(data[::2], data[1::2], strict=True):
-        for batch in (first, second):
-            loss = mean_loss(by_hand, batch) / 2
-            loss.backward()
-        torch.nn.utils.clip_grad_value_(by_hand.parameters(), limit)
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad()
-    assert equal_trees(by_step.state_dict(), by_hand.state_dict())
+    kind = Kind(name, accumulation=2, precision=precision)
+    step, by_hand = kind.build(), kind.by_hand()
+    for run in (step, by_hand):
+        (optimizer,) = run.optimizers
+        optimizer.register_step_pre_hook(clip_by_value)
+    for micro_batches in kind.updates(3):
+        assert equal_trees(tuple(step(*micro_batches)), by_hand.update(micro_batches))
+    assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())

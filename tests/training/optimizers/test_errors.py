@@ -1,12 +1,13 @@
 """Optimizers that a training step rejects, when it is built or later; nothing else changes."""
 
 import pytest
+from support.training.kind import Kind
 from support.training.models import Net, batches, mean_loss
-from support.training.optimizers import make_optimizer
+from support.training.optimizers import by_layer, make_optimizer
 from support.training.steps import CURVE, make_step, train
 from support.trees import equal_trees
 from support.wrong import wrong
-from torch.optim import SGD, AdamW, lr_scheduler
+from torch.optim import SGD, lr_scheduler
 
 from torch_bridge import TrainStep, lambda_lr
 
@@ -75,26 +76,14 @@ def test_scheduler_attached_before(attach):
 # Schedulers that are attached later.
 
 
-def adamw():
-    return make_step("adamw")
+TWO = Kind(by_layer("adamw", "momentum"))
 
 
-def rmsprop():
-    return make_step("rmsprop")
-
-
-def step_of_two():
-    """Return a step with an optimizer for each layer."""
-    model = Net()
-    optimizers = [AdamW(model.first.parameters()), SGD(model.last.parameters())]
-    return make_step(model=model, optimizer=optimizers)
-
-
-@pytest.mark.parametrize("build", [adamw, rmsprop, step_of_two])
-def test_scheduler_attached_later_is_rejected(build):
+@pytest.mark.parametrize("kind", [Kind("adamw"), Kind("rmsprop"), TWO], ids=range(3))
+def test_scheduler_attached_later_is_rejected(kind):
     """Before the first update, after one, and after a load; the message says how to remove it."""
-    step = build()
-    reference = build()
+    step = kind.build()
+    reference = kind.build()
     optimizer = step.optimizers[-1]
     message = f"{ATTACHED}.*`del optimizer.step`"
     data = batches(3)
@@ -120,18 +109,14 @@ def test_scheduler_attached_later_is_rejected(build):
 @pytest.fixture
 def step():
     """A step with AdamW and SGD that has made an update."""
-    step = step_of_two()
+    step = TWO.build()
     train(step, batches(1))
-    yield step
-    kinds = [type(optimizer) for optimizer in step.optimizers]
-    assert kinds == [AdamW, SGD]
+    return step
 
 
 @wrong(ValueError, "saved with", "['SGD', 'AdamW']")
 def test_state_of_optimizers_in_a_different_order(step):
-    model = Net()
-    optimizers = [SGD(model.last.parameters()), AdamW(model.first.parameters())]
-    saved = make_step(model=model, optimizer=optimizers)
+    saved = Kind(by_layer("momentum", "adamw")).build()
     step.load_state_dict(saved.state_dict())
 
 

@@ -9,11 +9,8 @@ from support.training.steps import through_file
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.optim import SGD, Adafactor, Adagrad, Adam, AdamW, NAdam, RMSprop
 
-from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep, lambda_lr
 from torch_bridge.optimizer_traits import updates_made
 
-CURVE = PlateauCurve(10)
 FUSED_ADAMW = partial(AdamW, fused=True)
 
 
@@ -27,10 +24,6 @@ def test_updates_made_are_read_before_and_after_a_load(kind, updates):
     loaded = optimizer_with([0.1], kind)
     loaded.load_state_dict(through_file(optimizer.state_dict()))
     assert updates_made(loaded) == updates
-
-
-def mean_of_outputs(model, batch):
-    return model(batch).mean()
 
 
 KINDS_WITH_STATES = [Adafactor, Adagrad, FUSED_ADAMW, RMSprop, partial(SGD, momentum=0.9)]
@@ -51,25 +44,3 @@ def test_states_created_for_a_save_show_no_updates(kind):
     model(torch.ones(3, 4)).sum().backward()
     optimizer.step()
     assert updates_made(optimizer) != 0
-
-
-def test_new_run_after_saving_does_not_warn():
-    """A `TrainStep` and a scheduler start at 0; a `CurveWarning` would be an error."""
-    model = torch.nn.Linear(2, 1)
-    optimizer = AdamW(model.parameters(), lr=0.1)
-    get_optimizer_state_dict(model, optimizer)
-    step = TrainStep(model, optimizer, mean_of_outputs, CURVE)
-    result = step(torch.ones(3, 2))
-    assert int(result.curve_step) == 0
-
-    model = torch.nn.Linear(2, 1)
-    optimizer = AdamW(model.parameters(), lr=0.1)
-    get_optimizer_state_dict(model, optimizer)
-    restarted = AdamW(model.parameters(), lr=0.1)
-    restarted.load_state_dict(optimizer.state_dict())
-    scheduler = lambda_lr(restarted, CURVE)
-    for _ in range(3):
-        model(torch.ones(3, 2)).sum().backward()
-        restarted.step()
-        scheduler.step()
-    assert scheduler.curve_step == 3

@@ -16,16 +16,7 @@ def square_loss(model, batch):
     return model(batch).square().mean()
 
 
-NAMES = [
-    "0.weight",
-    "0.bias",
-    "1.weight",
-    "1.bias",
-    "2.weight",
-    "2.bias",
-    "3.weight",
-    "3.bias",
-]
+NAMES = [f"{layer}.{kind}" for layer in range(4) for kind in ("weight", "bias")]
 
 
 def step_of(layout, prefix=None):

@@ -1,7 +1,7 @@
 """States that a training step rejects: of another run, of another object, or damaged."""
 
 import re
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -35,8 +35,25 @@ def check_rejected_by_torch(step, state, part, **options):
 # States of different runs. `clocks/test_states` has those of other curves and clocks.
 
 
-def check_not_interchangeable(build, build_other, part):
-    """Check that neither of two steps loads the state of the other."""
+def with_carry(size):
+    return partial(make_step, loss_fn=counting_loss, carry=torch.zeros(size))
+
+
+@pytest.mark.parametrize(
+    ("build", "build_other", "part"),
+    [
+        (make_step, KINDS["adamw, bf16"].build, "precision = "),
+        (make_step, KINDS["sgd"].build, "optimizer_type = "),
+        (make_step, KINDS["groups"].build, "different parameter groups"),
+        (
+            KINDS["plain adam"].build,
+            KINDS["Adam in bfloat16"].build,
+            "a different model: first.weight:",
+        ),
+        (with_carry(1), with_carry(3), "a different carry: 0: "),
+    ],
+)
+def test_neither_of_two_runs_loads_the_state_of_the_other(build, build_other, part):
     step = build()
     other = build_other()
     (batch,) = batches(1)
@@ -48,43 +65,7 @@ def check_not_interchangeable(build, build_other, part):
     other(batch)
 
 
-def carry_of_one():
-    return make_step(loss_fn=counting_loss, carry=torch.zeros(1))
-
-
-def carry_of_three():
-    return make_step(loss_fn=counting_loss, carry=torch.zeros(3))
-
-
-def test_state_of_another_precision():
-    build_other = KINDS["adamw, bf16"].build
-    check_not_interchangeable(make_step, build_other, "precision = ")
-
-
-def test_state_of_another_dtype():
-    build = KINDS["plain adam"].build
-    build_other = KINDS["Adam in bfloat16"].build
-    part = "a different model: first.weight:"
-    check_not_interchangeable(build, build_other, part)
-
-
-def test_state_of_another_optimizer():
-    build_other = KINDS["sgd"].build
-    check_not_interchangeable(make_step, build_other, "optimizer_type = ")
-
-
-def test_state_of_another_shape_of_the_carry():
-    check_not_interchangeable(carry_of_one, carry_of_three, "a different carry: 0: ")
-
-
-def test_state_of_other_groups():
-    build_other = KINDS["groups"].build
-    check_not_interchangeable(make_step, build_other, "different parameter groups")
-
-
 # Damaged states.
-
-Check = Callable[..., None]
 
 
 def check_damage(damage_state, check, part, kind="adamw"):
@@ -136,28 +117,26 @@ def test_model_without_entries():
     check_damage(clear, check_rejected_by_torch, "Missing key(s)")
 
 
-def test_list_as_weight():
-    def replace(state):
-        state["model"]["first.weight"] = [1.0]
+@pytest.mark.parametrize(
+    ("keys", "value", "part"),
+    [
+        (["model", "first.weight"], [1.0], "first.weight: list in the state, torch.float32 of"),
+        (["optimizer", "state", 2], [1.0], "['state'][2] = [1.0] must be a dictionary"),
+        (
+            ["optimizer", "state", 1, "exp_avg"],
+            torch.zeros(7),
+            "exp_avg of parameter 1 has the shape (7,), and the parameter (8,)",
+        ),
+    ],
+)
+def test_wrong_value_in_an_entry(keys, value, part):
+    def replace_value(state):
+        *outer_keys, last_key = keys
+        for key in outer_keys:
+            state = state[key]
+        state[last_key] = value
 
-    part = "first.weight: list in the state, torch.float32 of"
-    check_damage(replace, check_rejected, part)
-
-
-def test_list_as_moments():
-    def replace(state):
-        state["optimizer"]["state"][2] = [1.0]
-
-    check_damage(replace, check_rejected, "['state'][2] = [1.0] must be a dictionary")
-
-
-def test_moment_of_a_wrong_shape():
-    def replace(state):
-        moments = state["optimizer"]["state"]
-        moments[1]["exp_avg"] = torch.zeros(7)
-
-    part = "exp_avg of parameter 1 has the shape (7,), and the parameter (8,)"
-    check_damage(replace, check_rejected, part)
+    check_damage(replace_value, check_rejected, part)
 
 
 def test_strict_of_a_step_is_the_default_of_loads():

@@ -19,11 +19,6 @@ from torch import nn
 
 
 @wrong(TypeError, "loss_fn returned")
-def test_loss_without_aux():
-    make_step(loss_fn=mean_loss, has_aux=True)(*batches(1))
-
-
-@wrong(TypeError, "loss_fn returned")
 def test_number_in_aux():
     def loss_fn(model, batch):
         return mean_loss(model, batch), {"n": 3}
@@ -31,27 +26,14 @@ def test_number_in_aux():
     make_step(loss_fn=loss_fn, has_aux=True)(*batches(1))
 
 
-def update_lstm(loss_fn):
+@wrong(ValueError, "loss_fn returned a carry")
+def test_number_in_a_carry():
+    def loss_fn(model, batch, carry):
+        loss, (hidden, _) = carried_loss(model, batch, carry)
+        return loss, (hidden, 1.0)
+
     step = make_step(model=Recurrent(), loss_fn=loss_fn, carry=Recurrent().initial())
     step(*batches(1, time=3))
-
-
-def fewer_rows(hidden, cell):
-    return hidden[:, :2], cell
-
-
-def number_for_a_tensor(hidden, cell):
-    return hidden, 1.0
-
-
-@pytest.mark.parametrize("change", [fewer_rows, number_for_a_tensor])
-@wrong(ValueError, "loss_fn returned a carry")
-def test_carry_of_a_different_form(change):
-    def loss_fn(model, batch, carry):
-        loss, new_carry = carried_loss(model, batch, carry)
-        return loss, change(*new_carry)
-
-    update_lstm(loss_fn)
 
 
 # Errors between the backward passes of an update.
@@ -112,10 +94,6 @@ def test_update_without_gradients_changes_nothing(loss_fn, mode):
 # Parameters that change after the step was built.
 
 
-def append_parameter(optimizer):
-    optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(1)))
-
-
 def replace_parameters(optimizer):
     optimizer.param_groups[0]["params"] = [nn.Parameter(torch.ones(1))]
 
@@ -127,11 +105,7 @@ def add_group(optimizer):
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        (append_parameter, "different parameters"),
-        (replace_parameters, "different parameters"),
-        (add_group, "different groups"),
-    ],
+    [(replace_parameters, "different parameters"), (add_group, "different groups")],
 )
 def test_changed_parameters_are_rejected(name, change, message):
     step = make_step(name)

@@ -104,29 +104,6 @@ def test_large_sums_do_not_overflow(loss_fn, rows, updates):
     assert_close(first_applied[:3], expected[:3], rtol=0.01, atol=0)
 
 
-def weighted_loss(model, batch):
-    inputs, targets, weight = batch
-    loss = mean_loss(model, (inputs, targets))
-    return loss * weight, torch.tensor(weight)
-
-
-def weighted_batches(*weights, seed=0):
-    data = batches(len(weights), seed=seed)
-    return [(*batch, weight) for batch, weight in zip(data, weights, strict=True)]
-
-
-@pytest.mark.parametrize("first", [0.0, 1.0])
-def test_small_first_weight_costs_a_few_updates(first):
-    """The scale halves until the larger gradients fit; then updates are applied again."""
-    step = make_step("sgd", loss_fn=weighted_loss, precision="fp16")
-    skipped = []
-    for seed in range(25):
-        result = step(*weighted_batches(first, 4000.0, seed=seed))
-        skipped.append(int(result.skipped))
-    assert skipped[-1] < 20
-    assert skipped[-1] == skipped[-5]
-
-
 # The norm of the gradients.
 
 
