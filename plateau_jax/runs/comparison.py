@@ -1,6 +1,5 @@
 """Compare a run with the saved one that it continues, and decide if it may."""
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar, cast
@@ -194,8 +193,7 @@ def _is_discontinuous(saved: Curve, current: Curve, step: int) -> bool:
     """Return True if the level at `step`, which a run has used, would change."""
     if step >= saved.total_steps:
         return False
-    # Levels need to be only nearly equal, because a cooldown rounds the level at which it begins.
-    return not math.isclose(saved(step), current(step), rel_tol=2**-22, abs_tol=2**-57)
+    return saved(step) != current(step)
 
 
 def _show_differing_arguments(saved: Curve, current: Curve) -> str:

@@ -174,7 +174,7 @@ def test_group_is_added_and_its_base_is_appended(training: Training, base: float
 def test_error_leaves_an_added_group_unchanged(training: Training) -> None:
     training.optimizer.add_param_group(new_group(**{training.name: 0.75}))
     two_bases = partial(training.set_base, [0.5, 0.25])
-    training.rejects(ValueError, "has length 2, .* groups is 3", two_bases)
+    training.rejects(ValueError, "has length 2; .* groups is 3", two_bases)
     training.rejects(ValueError, "state_dict", partial(training.part.load_state_dict, {}))
     training.update()
     assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.75)

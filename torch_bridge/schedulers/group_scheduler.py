@@ -463,7 +463,7 @@ class GroupScheduler(LRScheduler):
             for name in ("in_charge", "peak_was_set"):
                 check_bool(name, state[name])
             now = records_of(present.ahead.curves, present.ahead.bases, self._clock)
-            # To before `set_peak`.
+            # A rollback to before `set_peak`.
             is_rollback = self._is_base_set and self.last_epoch > 0
             for index, group in enumerate(present.groups):
                 # FinetuningScheduler adds groups again, with a momentary value, before a load.
