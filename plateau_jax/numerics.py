@@ -18,7 +18,7 @@ have 98 bits."""
 _DECIMAL = Context(prec=100)  # digits
 _COMPARED = Context(prec=60)  # digits
 SLACK = 1 << (BITS - 208)
-"""More than all roundings of numbers with `BITS` add up to."""
+"""An upper bound on the sum of all rounding errors in a fixed level."""
 
 _RELIABLE_BITS = 270
 """Numbers computed in 352 bits are correct to at least these: what should be 2 may be 1.99…9, but
@@ -41,7 +41,7 @@ def rounded(level: Level) -> Level:
 
 
 def scaled(number: Decimal, factor: Decimal) -> Decimal:
-    """Return the product."""
+    """Return number · factor, in 100 digits."""
     return _DECIMAL.multiply(number, factor)
 
 
@@ -78,7 +78,7 @@ def to_level(number: Any) -> Level:
 
 
 def fixed(number: Any) -> int:
-    """Return a number of mpmath in units of 2^-BITS, without the rest."""
+    """Return a number of mpmath in units of 2^-BITS, rounded down."""
     return int(number.to_fixed(BITS))
 
 

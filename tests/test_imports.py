@@ -234,15 +234,13 @@ def test_import_of_torch_bridge_allows_its_values():
     )
 
     curve = PlateauCurve(9)
-    plan = BatchPlan([(0, 8)])
     values = [
         curve,
         StagedCurve([(9, 1.0)]),
         curve.cooldown(3, 4),
         curve.then(curve),
         curve.part(3),
-        plan.scale(curve, 8, reference=8),
-        plan,
+        BatchPlan([(0, 8)]).scale(curve, 8, reference=8),
         DataClock(8),
         HoldBelow(0.5, 9),
         HoldUntilFlat(5, limit=9),

@@ -99,7 +99,8 @@ def _trees():
 def _imported_names(module):
     """Return the names of everything that a file imports, also from other libraries.
 
-    Imports inside functions and under `TYPE_CHECKING` count too.
+    Imports inside functions and under `TYPE_CHECKING` count too. A public name of `plateau_jax` is
+    imported from the file that defines it.
     """
     names = set()
     for node in ast.walk(_trees()[module]):
@@ -108,8 +109,18 @@ def _imported_names(module):
                 names.add(alias.name)
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
-            for alias in node.names:
-                names.add(f"{node.module}.{alias.name}")
+            names |= _names_from(node)
+    return names
+
+
+def _names_from(node):
+    """Return the names that `from module import name` imports."""
+    names = {f"{node.module}.{alias.name}" for alias in node.names}
+    if node.module == "plateau_jax":
+        imported = {alias.name for alias in node.names}
+        for module, public_names in plateau_jax._PUBLIC_NAMES.items():
+            if imported & set(public_names):
+                names.add(module)
     return names
 
 
@@ -165,7 +176,7 @@ def _imported_at_once(module):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            names |= {node.module, *_names_from(node)}
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             waiting += ast.iter_child_nodes(node)
     return names & _trees().keys()

@@ -17,7 +17,7 @@ def seconds(
 ) -> dict[Any, list[float]]:
     """Time one call of each contender per round, in seconds, after a warmup call.
 
-    Each round has an order of its own, because the caches hold what the previous contender used.
+    Each round has a different order, because the caches hold what the previous contender used.
     `settle` is called before and after each call, to wait for work in other threads or on the GPU.
     With `time.process_time` as the clock, the seconds are those of the CPU, whatever else the
     machine does.

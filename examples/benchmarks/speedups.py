@@ -126,7 +126,7 @@ def epochs(rounds: int, samples: int, rows: int, layers: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        description="What each option of a training gives or costs here."
+        description="Measure what each option of a training run gains or costs here."
     )
     parser.add_argument("--rounds", type=positive, default=11)
     parser.add_argument("--calls", type=positive, default=5, help="updates a round")

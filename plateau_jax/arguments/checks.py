@@ -52,7 +52,7 @@ class Message(str):
 
     path: Path
     text: str
-    """What follows the path."""
+    """The text after the path."""
 
     def __new__(cls, path: Path | str, text: str) -> "Message":
         if isinstance(path, str):

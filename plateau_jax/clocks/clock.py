@@ -63,10 +63,10 @@ class DataClock:
     count: int | None
 
     def __init__(self, unit: Count, count: Count | None = None) -> None:
-        object.__setattr__(self, "unit", checks.count("unit", unit, 1, MAX_CONSUMED))
+        unit = checks.count("unit", unit, 1, MAX_CONSUMED)
         if count is not None:
             count = checks.count("count", count, 1, MAX_COUNT)
-        object.__setattr__(self, "count", count)
+        vars(self).update(unit=unit, count=count)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
@@ -87,7 +87,7 @@ class CheckedClock:
     unit: int | None = None
     """Samples or tokens in one step of the curve; None if a step is an update."""
     count: int | None = None
-    """What an update consumes, unless it passes another number."""
+    """Samples or tokens per update, unless the update passes a different number."""
     rules: tuple[Rule, ...] = ()
     """Rules that may hold the curve at its step; () with a unit."""
 

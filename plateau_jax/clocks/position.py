@@ -170,21 +170,25 @@ def dump_position(clock: CheckedClock, position: Position) -> dict[str, Any]:
 
 
 def read_position(
-    state: Mapping[str, Any], counter: str, unit: int | None, rules: Sequence[Rule]
+    state: Mapping[str, Any],
+    counter: str,
+    least_updates: int,
+    unit: int | None,
+    rules: Sequence[Rule],
 ) -> Position:
     """Read the position in a state.
 
     Args:
         state: Has the entries of `dump_position`.
         counter: The entry with the number of updates.
+        least_updates: The least possible number.
         unit: The unit of the clock that the state was saved with.
         rules: The hold rules of that clock.
 
     Raises:
         ValueError: A number is impossible, or a different version saved the state.
     """
-    least = -1 if counter == "last_epoch" else 0  # -1: its turn in a SequentialLR has not come
-    updates = checks.at_least(counter, state[counter], least)
+    updates = checks.at_least(counter, state[counter], least_updates)
     rest = 0
     unused = "consumed" if unit is None else "offset"
     if state.get(unused) is not None:

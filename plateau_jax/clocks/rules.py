@@ -100,8 +100,7 @@ class HoldUntilFlat(HoldRule):
         if every > limit:
             most = f"be at most limit = {limit}: the hold would end with no reading"
             raise ValueError(checks.must("every", every, most))
-        _freeze(
-            self,
+        vars(self).update(
             patience=patience,
             threshold=threshold,
             threshold_mode=mode,
@@ -204,8 +203,7 @@ class HoldBelow(HoldRule):
     every: int = 1
 
     def __post_init__(self) -> None:
-        _freeze(
-            self,
+        vars(self).update(
             value=checks.float32("value", self.value),
             steps=checks.positive_int("steps", self.steps),
             every=checks.positive_int("every", self.every),
@@ -223,9 +221,3 @@ class HoldBelow(HoldRule):
         is_holding = (falls_below | (state.held > 0)) & (state.held < self.steps)
         held = xp.where(is_holding, state.held + 1, state.held)
         return BelowState(held, reading.filled, reading.total), is_holding
-
-
-def _freeze(rule: HoldRule, **checked: Any) -> None:
-    """Replace the arguments of a frozen rule by their checked values."""
-    for name, value in checked.items():
-        object.__setattr__(rule, name, value)

@@ -47,7 +47,7 @@ class Curve:
     """Samples or tokens per step of a curve from `BatchPlan.scale`; else None."""
 
     _exact_segments: tuple[ExactSegment, ...]
-    """The segments in exact numbers; the last is the end."""
+    """The segments in exact numbers, none empty; the last is the end."""
 
     _depth = 0  # nesting depth of a derived curve
 
@@ -59,7 +59,7 @@ class Curve:
 
     def _freeze(self, segments: Iterable[ExactSegment], unit: int | None = None) -> None:
         """Set what follows from the arguments, which the constructor has checked and set."""
-        exact = tuple(segments)
+        exact = tuple(exact_segments.drop_empty([*segments]))
         # Without `vars`, a frozen dataclass allows no assignment.
         vars(self).update(_exact_segments=exact, total_steps=exact[-1].begin, unit=unit)
 
@@ -242,7 +242,7 @@ class Curve:
         return difference is None or step <= difference
 
     def first_difference(self, other: "AnyCurve") -> int | None:
-        """Return the largest step for which `same_until` is True; None if it is True for all.
+        """Return the first step at which the curves differ; None if they never do.
 
         Args:
             other: The curve to compare with, or a mapping that `from_dict` reads.

@@ -63,15 +63,11 @@ class Cooldown(Curve, kind="cooldown"):
 
 
 def _segments_until(curve: Curve, step: int) -> list[ExactSegment]:
-    """Return the segments of a curve, cut off at a step; those after it are empty."""
-    # Empty ones are kept: the number of segments then does not depend on the step, which may change
-    # without recompilation. A segment that is cut off keeps its length, so its values keep their
-    # bits.
-    segments = [
-        segment._replace(begin=min(segment.begin, step)) for segment in curve._exact_segments
-    ]
-    segments[-1] = segments[-1]._replace(name="plateau")
-    return segments
+    """Return the segments of a curve that begin before a step."""
+    # A segment that is cut off keeps its length, so its values keep their bits.
+    *moving, end = curve._exact_segments
+    segments = [*moving, end._replace(name="plateau")]
+    return [segment for segment in segments if segment.begin < step]
 
 
 @storable

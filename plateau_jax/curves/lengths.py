@@ -1,4 +1,4 @@
-"""Lengths in steps: a number, a fraction of all steps, `"2%"`, or what others leave, `"rest"`."""
+"""Lengths in steps: a number, "2%" of all, or "rest", the steps that the other stages leave."""
 
 from collections.abc import Sequence
 from decimal import Decimal

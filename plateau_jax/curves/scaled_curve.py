@@ -15,7 +15,7 @@ from plateau_jax.saved_states.storable import storable
 from plateau_jax.table.exact_segments import (
     ExactSegment,
     first_and_last_steps,
-    nonempty_segments,
+    with_stops,
 )
 
 _MAX_FACTOR = 2**31
@@ -62,8 +62,9 @@ class ScaledCurve(Curve, kind="scaled"):
         if max(factors) > 1:
             _check_levels(segments, reference)
 
-        vars(self).update(curve=curve, pairs=pairs, reference=reference, exponent=exponent)
-        vars(self).update(_depth=depth_above(curve))
+        depth = depth_above(curve)
+        vars(self).update(curve=curve, pairs=pairs, reference=reference)
+        vars(self).update(exponent=exponent, _depth=depth)
         self._freeze(segments, unit)
 
     def __repr__(self) -> str:
@@ -106,7 +107,7 @@ def _scaled_segments(
     """
     scales = [as_level(factor) for factor in factors]
     segments: list[ExactSegment] = []
-    for segment, after in nonempty_segments(curve._exact_segments):
+    for segment, after in with_stops(curve._exact_segments):
         if after is None:
             # Past the end, the curve stays at one level, scaled for the last batch size.
             segments.append(segment.shifted(0, scales[-1]))

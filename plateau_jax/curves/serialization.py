@@ -78,10 +78,9 @@ def build(constructor: Callable[..., Any], arguments: Mapping[str, Any], path: P
     for name in arguments:
         if name not in parameters:
             known = f"{constructor.__qualname__}, which has {', '.join(parameters)}"
-            problem = (
-                f"{short_repr(name)} is not an argument of {known}; or it was {DIFFERENT_VERSION}"
-            )
-            raise ValueError(Message((), problem).within(path))
+            problem = f"{short_repr(name)} is not an argument of {known}"
+            version = f"or the curve was {DIFFERENT_VERSION}"
+            raise ValueError(Message((), f"{problem}; {version}").within(path))
     required = [name for name, item in parameters.items() if item.default is item.empty]
     for name in required:
         if name not in arguments:

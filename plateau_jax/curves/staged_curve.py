@@ -316,17 +316,14 @@ def _check_stage(path: Path, stage: Any) -> Stage:
 
 
 def _exact_segments(stages: Sequence[Stage], start: Level) -> Iterator[ExactSegment]:
-    """Yield one segment per stage and the end."""
-    # A jump is an empty segment, so that the table's shape depends on the number of stages, but not
-    # on their lengths.
+    """Yield a segment for each stage but jumps, and the end."""
     begin = 0
     level = start
     for index, (steps, to, shape) in enumerate(stages):
         if to is None:
             yield flat_segment("plateau", begin, steps, level)
         elif steps == 0:
-            level = as_level(to)
-            yield flat_segment("jump", begin, 0, level)
+            level = as_level(to)  # a jump
         else:
             target = as_level(to)
             path = "stages", index, "shape"

@@ -1,6 +1,5 @@
 """Compare a run with the saved one that it continues, and decide if it may."""
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar, cast
@@ -19,22 +18,26 @@ _TRAIN_LONGER = (
 
 
 class Owner(NamedTuple):
-    """Whose run resumes: the words of the messages, and what a different peak leads to."""
+    """How messages about a resume are worded, and whether a different peak is an error."""
 
     subject: str = "state_dict"
-    """What cannot resume."""
+    """The subject of the error."""
     override: str = "pass strict=False to load_state_dict"
     """How to resume all the same."""
+    peak: str = "peak"
+    """The noun for a peak; a different one for options other than the learning rate."""
     change_peak: str = ""
     """The method that changes the saved peak, with which the run continues: then a different one is
     a warning. Empty if the run continues with the program's: then it is an error."""
     counter: str = "updates"
     """The entry of the state with the number of updates."""
+    least_updates: int = 0
+    """The least number of updates; -1 if a scheduler may wait for its turn in a `SequentialLR`."""
 
 
 class _Difference(NamedTuple):
     aspect: str
-    """"clock", "curve", "peak" or "number of groups"."""
+    """The aspect: "clock", "curve", `Owner.peak` or "number of groups"."""
     problem: str
     continues: str
     """How the run continues if the difference is accepted."""
@@ -61,7 +64,7 @@ def compare(
     """
     warnings: list[str] = []
     for item in _differences(saved, now, step, owner, is_step_used=is_step_used):
-        is_warning = item.aspect == "peak" and owner.change_peak
+        is_warning = item.aspect == owner.peak and owner.change_peak
         if strict and not is_warning:
             remedies = f"resume with the old {item.aspect}, or {owner.override}"
             if item.remedy:
@@ -134,7 +137,7 @@ def _compare_peaks(
                     f"The run continues with {before}; to change it, call {change} after the load"
                 )
             problem = f"{group} was saved with {before}, now {peak}"
-            yield _Difference("peak", problem, continues)
+            yield _Difference(owner.peak, problem, continues)
             return
 
 
@@ -190,8 +193,7 @@ def _is_discontinuous(saved: Curve, current: Curve, step: int) -> bool:
     """Return True if the level at `step`, which a run has used, would change."""
     if step >= saved.total_steps:
         return False
-    # Levels need to be only nearly equal, because a cooldown rounds the level at which it begins.
-    return not math.isclose(saved(step), current(step), rel_tol=2**-22, abs_tol=2**-57)
+    return saved(step) != current(step)
 
 
 def _show_differing_arguments(saved: Curve, current: Curve) -> str:

@@ -51,7 +51,9 @@ def resume(
         records = read_records("records", state["records"])
     else:
         records = [Record(None, shortest_decimal(peak), None) for peak in state["peaks"]]
-    if not min(1, len(now)) <= len(records) <= len(now):
+    has_too_many = len(records) > len(now)
+    has_none = len(now) > 0 and not records
+    if has_too_many or has_none:
         raise ValueError(
             f"state_dict was saved with {len(records)} parameter groups, and there are {len(now)}: "
             "resume with those that the run had then"
@@ -70,7 +72,7 @@ def resume(
     if not is_same:  # the states of other rules are dropped, unread
         saved_position["hold"] = []
         rules = ()
-    position = read_position(saved_position, owner.counter, unit, rules)
+    position = read_position(saved_position, owner.counter, owner.least_updates, unit, rules)
     if position.updates <= 0 and not owner.change_peak:  # no update has used the saved peak
         now = [record._replace(peak_value=None) for record in now]
     warnings = compare(

@@ -1,4 +1,4 @@
-"""What is saved.
+"""Saved states: their formats, pickles and copies.
 
 `formats` (kinds of states, their entries, and errors from malformed ones), `storable` (pickles and
 copies of frozen dataclasses).

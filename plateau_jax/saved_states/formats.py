@@ -32,7 +32,7 @@ class Format(Generic[State]):
     number: int = 1
     """The value of the entry "format"."""
     advice: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What a user can do with the states of other kinds, by kind."""
+    """Advice for states of other kinds, by kind."""
 
     def write(self, **entries: Any) -> dict[str, Any]:
         """Return a state with these entries."""

@@ -37,4 +37,4 @@ def _restore(value: Any, state: Mapping[str, Any]) -> None:
     """
     with suppress_warnings():
         rebuilt = type(value)(**state)
-    object.__setattr__(value, "__dict__", vars(rebuilt))
+    vars(value).update(vars(rebuilt))

@@ -118,22 +118,24 @@ def canonical_shape(path: Path | str, value: Any, names: Collection[str]) -> str
             return intern(SHAPES[value].name)
         formula, text = _split_formula(value, names)
         if formula:
-            return intern(_spell_formula(formula, _parse_power(path, value, formula, text)))
+            power = _parse_power(path, value, SHAPES[formula], text)
+            return intern(_spell_formula(formula, power))
     known = ", ".join(map(repr, names))
     must_be = f"be one of {known}, with a decimal for P, such as '1-x^2'"
     raise ValueError(must(path, value, must_be))
 
 
-def _parse_power(path: Path | str, value: str, formula: str, text: str) -> Decimal:
+def _parse_power(path: Path | str, value: str, shape: Shape, text: str) -> Decimal:
     if len(text) > _MAX_CHARACTERS or not _DECIMAL.fullmatch(text):
-        example = formula.replace("P", "0.5")
+        example = shape.name.replace("P", "0.5")
         must_have = (
             f"have a decimal for P without sign, space or exponent, of at most {_MAX_CHARACTERS} "
             f"characters, as in {example!r}"
         )
         raise ValueError(must(path, value, must_have))
     power = Decimal(text)
-    least, most = SHAPES[formula].powers or ("", "")
+    assert shape.powers  # a formula has a P
+    least, most = shape.powers
     if not Decimal(least) <= power <= Decimal(most):
         raise ValueError(must(path, value, f"have a P in [{least}, {most}]"))
     return power

@@ -166,7 +166,8 @@ def _round_in_python(value: int, exponent: Sequence[int], piece: int) -> float:
 
 
 def _search_in_numpy(begin: NDArray[np.int32], step: NDArray[np.int32]) -> NDArray[Any]:
-    # Several times faster. Contiguous, since torch's compiler replaces it by `torch.searchsorted`.
+    # Several times faster than `find_rows`. Contiguous, because torch.compile replaces it by
+    # torch.searchsorted, which warns about other arrays.
     return np.searchsorted(np.ascontiguousarray(begin), step, side="right") - 1
 
 

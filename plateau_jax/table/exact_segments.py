@@ -60,24 +60,29 @@ def flat_segment(name: str, begin: int, length: int, level: Level) -> ExactSegme
     return ExactSegment(name, begin, length, start=level, end=level, shape=None)
 
 
-def nonempty_segments(
-    segments: Sequence[ExactSegment],
-) -> Iterator[tuple[ExactSegment, int | None]]:
-    """Yield each segment that is not empty, with the first step after it; None after the last."""
+def drop_empty(segments: Sequence[ExactSegment]) -> Iterator[ExactSegment]:
+    """Yield each segment that has a step. The last one is the end."""
     for segment, following in pairwise(segments):
         if segment.begin < following.begin:
-            yield segment, following.begin
+            yield segment
+    yield segments[-1]
+
+
+def with_stops(segments: Sequence[ExactSegment]) -> Iterator[tuple[ExactSegment, int | None]]:
+    """Yield each segment, with the first step after it; None after the last."""
+    for segment, following in pairwise(segments):
+        yield segment, following.begin
     yield segments[-1], None
 
 
 def first_and_last_steps(
     segments: Sequence[ExactSegment],
 ) -> Iterator[tuple[ExactSegment, int, int]]:
-    """Yield each segment that is not empty, with its first and last step.
+    """Yield each segment, with its first and last step.
 
     The last segment, which never ends, counts as one step.
     """
-    for segment, after in nonempty_segments(segments):
+    for segment, after in with_stops(segments):
         if after is None:
             yield segment, segment.begin, segment.begin
         else:
@@ -85,16 +90,11 @@ def first_and_last_steps(
 
 
 def cut_segments(segments: Sequence[ExactSegment], begin: int, stop: int) -> Iterator[ExactSegment]:
-    """Yield each segment but the last, cut to the steps begin … stop - 1.
-
-    A segment without any of these steps becomes empty.
-    """
+    """Yield each segment but the last that has one of the steps begin … stop - 1, cut to these."""
     for segment, following in pairwise(segments):
         first = max(segment.begin, begin)
         if first < min(following.begin, stop):
             yield segment.from_step(first)
-        else:
-            yield segment._replace(begin=min(first, stop), skipped=0)
 
 
 def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
@@ -105,7 +105,7 @@ def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
 def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
     """Yield the first step of each maximal run of level segments that begins before the end."""
     level: Level | None = None
-    for segment, after in nonempty_segments(segments):
+    for segment, after in with_stops(segments):
         if after is None:
             return
         start = rounded(segment.start)
@@ -145,7 +145,7 @@ def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | Exa
     A segment whose first steps are cut off gives the same piece as the whole segment.
     """
     last: Level | ExactSegment | None = None
-    for segment, after in nonempty_segments(segments):
+    for segment, after in with_stops(segments):
         pieces: list[tuple[int, Level | ExactSegment]] = []
         start = rounded(segment.start)
         begin = segment.begin

@@ -24,13 +24,13 @@ from plateau_jax.numerics import (
 from plateau_jax.shapes.known_shapes import parse_shape
 from plateau_jax.shapes.series import Around, Expansion
 from plateau_jax.table.evaluation import LIMB_BITS, WideTable
-from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
+from plateau_jax.table.exact_segments import ExactSegment, with_stops
 
 PRECISION = 30
 """Before it is rounded, a multiplier is off by at most 2^-PRECISION units in the last place."""
 
 DEGREE = 10
-"""With 8 a curve needs a third more pieces, with 12 a quarter fewer, and each costs more."""
+"""With 8 a curve needs a third more pieces, with 12 a quarter fewer, and each piece costs more."""
 
 TERMS = 20
 """The most terms of a series before it becomes a polynomial of DEGREE."""
@@ -60,6 +60,15 @@ class Piece(NamedTuple):
     """Its multiplier at the step after its last one."""
 
 
+class Fit(NamedTuple):
+    """The result of `fit`."""
+
+    piece: Piece | None
+    """None if a piece of this length is not exact enough."""
+    octaves: int
+    """By how many octaves the next attempt may be longer; negative if it must be shorter."""
+
+
 def build_table(segments: Sequence[ExactSegment]) -> WideTable:
     """Return the table of a curve."""
     is_straight = all(segment.shape in ("linear", None) for segment in segments)
@@ -68,7 +77,7 @@ def build_table(segments: Sequence[ExactSegment]) -> WideTable:
         degree = 1
     rows: list[tuple[int, int, int]] = []
     pieces: list[Piece] = []
-    for segment, stop in nonempty_segments(segments):
+    for segment, stop in with_stops(segments):
         after = -1  # a segment begins a row
         for begin, piece in _pieces_of(segment, stop, degree):
             is_flat = piece.shift == LIMB_BITS
@@ -125,15 +134,13 @@ def _pieces_of(segment: ExactSegment, stop: int | None, degree: int) -> Iterator
 
 
 def _constant(level: float, shift: int = LIMB_BITS) -> Piece:
-    """Return a piece of one float32, which is longer than any segment unless it is a step."""
+    """Return a piece with one float32 as its value; by default longer than any segment."""
     mantissa, exponent = frexp(level)
     coefficient = int(mantissa * 2**24) << 37
     return Piece(shift, 61 - exponent if level else 0, (coefficient,), level, level)
 
 
-def fit(
-    around: Around, elapsed: int, shift: int, count: int, degree: int
-) -> tuple[Piece | None, int]:
+def fit(around: Around, elapsed: int, shift: int, count: int, degree: int) -> Fit:
     """Fit a piece of 2^shift steps, and certify its first `count` steps.
 
     Args:
@@ -142,21 +149,17 @@ def fit(
         shift: The base-2 logarithm of the steps of the piece.
         count: Steps that the piece must fit, at least 2, at most 2^shift + 1.
         degree: The degree of the polynomial.
-
-    Returns:
-        The piece, and by how many octaves the next one may be longer. If this length is not exact
-        enough: None, and a negative number of octaves.
     """
     expanded = expand(around(2 * elapsed + (1 << shift), 1 << shift), degree)
     if expanded is None:
-        return None, -1
+        return Fit(None, -1)
     exact, approximation = expanded
     # A coefficient c of u^k adds at most c·2^-k, but it must fit into 63 bits itself, too. Rounded
     # up, the first one stays below 2⁶², because an accepted piece has other coefficients: it
     # changes by at least 8·E from step to step.
     dropped = sum(map(abs, exact)).bit_length() - VALUE_BITS
     if dropped < 2:
-        return _constant(0.0), 5  # the level is below 2⁻¹⁵⁰
+        return Fit(_constant(0.0), 5)  # the level is below 2⁻¹⁵⁰
     coefficients = round_coefficients(exact, dropped)
     exponent = BITS - dropped
     error = 1 + (approximation >> dropped) + FLOORS
@@ -179,13 +182,13 @@ def fit(
     first, following = (round_to_float32(value, exponent) for value in (at_first, at_last))
     if most <= allowed and slowest >= 8 * error:
         piece = Piece(shift, exponent, coefficients, first, following)
-        return piece, min(floor(octaves + 0.3), 5)
+        return Fit(piece, min(floor(octaves + 0.3), 5))
     if first == following:
         # Levels between two that round to one float32 round to it, too.
         level = level_at(around, elapsed)
         if level == level_at(around, elapsed + count - 1):
-            return _constant(level), 5
-    return None, min(ceil(octaves), -1)
+            return Fit(_constant(level), 5)
+    return Fit(None, min(ceil(octaves), -1))
 
 
 def level_at(around: Around, elapsed: int) -> float:

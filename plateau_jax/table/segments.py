@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from plateau_jax.numerics import nearest_float32, rounded
-from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
+from plateau_jax.table.exact_segments import ExactSegment, with_stops
 
 
 class Segment(NamedTuple):
@@ -32,13 +32,13 @@ class Segment(NamedTuple):
 def list_segments(
     exact_segments: Sequence[ExactSegment], values_at: Callable[[Any], Any]
 ) -> tuple[Segment, ...]:
-    """Return the segments that are not empty.
+    """Return the segments as users see them.
 
     Args:
         exact_segments: The segments in exact numbers.
         values_at: The curve as a function from an array of steps to an array of multipliers.
     """
-    described = list(nonempty_segments(exact_segments))
+    described = list(with_stops(exact_segments))
     begins = [segment.begin for segment, _ in described]
     starts: list[float] = values_at(begins).tolist()
     segments: list[Segment] = []

@@ -1,4 +1,4 @@
-"""What a person uses around a run: pictures, files, comparisons, forecasts, the command line.
+"""Tools around a run: pictures, files, comparisons, forecasts, the command line.
 
 `batch_plan` (schedules of batch sizes), `averaging_weights` (`Curve.merge_weights`),
 `configuration` (curves from text), and a folder for each of the others.

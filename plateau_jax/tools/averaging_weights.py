@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from plateau_jax.arguments.checks import MAX_STEP, at_least, is_ordered, must
 from plateau_jax.curves.curve import Curve
-from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments, segment_at
+from plateau_jax.table.exact_segments import ExactSegment, segment_at, with_stops
 
 _CHUNK = 2**16  # steps evaluated at once
 _SPACING = 2.0**-53  # of which all weights are multiples
@@ -60,7 +60,7 @@ def _differences(levels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _cut_to_range(segments: Sequence[ExactSegment], begin: int, stop: int) -> NDArray[np.int64]:
     """Return (first step, first step after) of each segment, cut to the steps begin … stop - 1."""
-    borders = [(segment.begin, after or MAX_STEP) for segment, after in nonempty_segments(segments)]
+    borders = [(segment.begin, after or MAX_STEP) for segment, after in with_stops(segments)]
     pieces = np.array(borders).clip(begin, stop)
     is_empty = pieces[:, 0] == pieces[:, 1]
     return pieces[~is_empty]

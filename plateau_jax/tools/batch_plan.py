@@ -64,7 +64,7 @@ class BatchPlan:
     pairs: tuple[tuple[int, int], ...]
 
     def __init__(self, pairs: Sequence[tuple[Count, Count]]) -> None:
-        object.__setattr__(self, "pairs", check_pairs(pairs))
+        vars(self).update(pairs=check_pairs(pairs))
 
     def __call__(self, consumed: int) -> int:
         """Return the batch size of the next update.

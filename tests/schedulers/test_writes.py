@@ -5,6 +5,7 @@ Its result is right; or an error or a warning says what to write instead, and th
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -168,6 +169,15 @@ def test_group_is_added_and_its_base_is_appended(training: Training, base: float
     assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, base)
     training.update()
     assert training.values() == on_line(UPDATES + 2, 0.5, 0.25, base)
+
+
+def test_error_leaves_an_added_group_unchanged(training: Training) -> None:
+    training.optimizer.add_param_group(new_group(**{training.name: 0.75}))
+    two_bases = partial(training.set_base, [0.5, 0.25])
+    training.rejects(ValueError, "has length 2; .* groups is 3", two_bases)
+    training.rejects(ValueError, "state_dict", partial(training.part.load_state_dict, {}))
+    training.update()
+    assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.75)
 
 
 def add_copy_of_a_group(training: Training, value: float) -> dict[str, Any]:

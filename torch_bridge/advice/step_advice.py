@@ -37,9 +37,12 @@ from torch_bridge.advice.position_warnings import (
 )
 from torch_bridge.optimizer_traits import updates_made
 
-_OFTEN, _RARE, _END = 57, 168, 32
-"""Before which updates the scheduler is checked for too many and for too few steps; and after how
-many updates, again and again, if the curve has ended."""
+_OFTEN = 57
+"""Before this update, a check for too many steps."""
+_RARE = 168
+"""Before this update, a check for too few steps."""
+_END = 32
+"""Every 32 updates, a check for a run past the end of its curve."""
 
 
 class StepAdvice:
@@ -106,7 +109,8 @@ class StepAdvice:
 
     def _end_message(self, scheduler: Any) -> str:
         curves, position = scheduler.ahead.curves, scheduler.position
-        if self._has_warned_of_end or is_past_end(curves, self._began.step):  # on purpose
+        was_built_past_end = is_past_end(curves, self._began.step)
+        if self._has_warned_of_end or was_built_past_end:
             return ""
         return end_message(curves, scheduler.unit, position.step, position.updates, "lambda_lr")
 

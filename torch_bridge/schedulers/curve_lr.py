@@ -114,6 +114,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
         override="pass strict=False to load_state_dict, or to lambda_lr if a trainer loads",
         change_peak="scheduler.set_peak",
         counter="last_epoch",
+        least_updates=-1,
     )
 
     def __init__(
@@ -163,15 +164,17 @@ class lambda_lr(GroupScheduler, LambdaLR):
         if epoch is not None and self._clock.rules:
             metric = _metric_in_place_of_epoch(epoch, metric)
             epoch = None
+        number: int | None = None
+        if epoch is not None:
+            number = self._checked_epoch(epoch)
         if count is None:
             count = self.count
         position = self._position_after(count, metric)
-        if epoch is not None:
-            number = self._checked_epoch(epoch)
+        if number is not None:
             position = start(self._clock, number, number)
         if self._step_count == 1:
             _warn_of_order(self.optimizer)
-        if epoch is not None:
+        if number is not None:
             warn(
                 "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()`",
                 UserWarning,
@@ -179,7 +182,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
         self._move_to(position)
         self.count = None
         self._step_count += 1
-        if epoch is not None:
+        if number is not None:
             self._restart_advice()
 
     def _update_lr(self, epoch: int | None = None) -> None:

@@ -69,7 +69,12 @@ class follow(GroupScheduler):
     0.25
     """
 
-    _owner = Owner(change_peak="follower.set_base_value", counter="last_epoch")
+    _owner = Owner(
+        peak="base",
+        change_peak="follower.set_base_value",
+        counter="last_epoch",
+        least_updates=-1,
+    )
 
     def __init__(
         self,

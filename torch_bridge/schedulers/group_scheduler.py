@@ -415,10 +415,10 @@ class GroupScheduler(LRScheduler):
             self._advice.restart(self._position)
 
     def _set_bases(self, name: str, bases: Any) -> None:
+        checked = bases_per_group(name, bases, len(self._followed()))
         self._meet(warns=False)
-        groups = self._members.groups
-        self.base_lrs = bases_per_group(name, bases, len(groups))
-        for group, base in zip(groups, self.base_lrs, strict=True):
+        self.base_lrs = checked
+        for group, base in zip(self._members.groups, checked, strict=True):
             group[self._option.base_key] = base
         self._meet()
         self._is_base_set = True
@@ -457,22 +457,23 @@ class GroupScheduler(LRScheduler):
             state_dict: The state.
             strict: As in `resume`.
         """
-        known = self._members
-        self._meet(warns=False)
+        present = self._present()
         with reading_state_of(what, state_dict):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):
                 check_bool(name, state[name])
-            now = records_of(self.ahead.curves, self.ahead.bases, self._clock)
-            is_rollback = self._is_base_set and self.last_epoch > 0  # to before it, on purpose
-            for index, group in enumerate(self._members.groups):
+            now = records_of(present.ahead.curves, present.ahead.bases, self._clock)
+            # A rollback to before `set_peak`.
+            is_rollback = self._is_base_set and self.last_epoch > 0
+            for index, group in enumerate(present.groups):
                 # FinetuningScheduler adds groups again, with a momentary value, before a load.
-                is_added = self.last_epoch > 0 and known.place_of(group) is None
+                is_added = self.last_epoch > 0 and self._members.place_of(group) is None
                 if state["peak_was_set"] or is_rollback or is_added:
                     now[index] = now[index]._replace(peak_value=None)
             resumed = resume(state, now, self._clock, self._owner, strict=strict)
         for message in resumed.warnings:
             warn(message)
+        self._meet(warns=False)
         # A different scheduler may have been in charge when the state was saved, for example in a
         # `SequentialLR`. Then the state of the optimizer has its values. A new scheduler in charge
         # takes over from the one that was saved.

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Part, Then
+from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.scaled_curve import ScaledCurve
-from plateau_jax.curves.staged_curve import Stage
+from plateau_jax.curves.staged_curve import Stage, StagedCurve
 from plateau_jax.saved_states.formats import arguments_of
 
 _CLASSES = "BatchPlan", "PlateauCurve", "StagedCurve"
@@ -95,8 +96,10 @@ def _statements(curve: Curve, name: str) -> Iterator[str]:
             yield from _statements(curve.other, following)
             continuation = ", ".join([following, *arguments])
             yield f"{name} = {name}.then({continuation})"
-        case _:
+        case PlateauCurve() | StagedCurve():
             yield f"{name} = {type(curve).__name__}({listed})"
+        case _:
+            raise TypeError(f"a {type(curve).__name__} has no statement that builds it")
 
 
 def _arguments(curve: Any) -> list[str]:

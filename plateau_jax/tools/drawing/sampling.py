@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
+from plateau_jax.table.exact_segments import ExactSegment, with_stops
 
 FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 """The color of each type of span; with `OPACITY` it suits white and dark backgrounds."""
@@ -19,7 +19,7 @@ MOST_SPANS = 200
 def steps_to_draw(segments: Sequence[ExactSegment]) -> np.ndarray:
     """Return both sides of every segment border, and enough steps between for a smooth line."""
     steps = [np.linspace(0, segments[-1].begin, 1001)]
-    drawn = list(nonempty_segments(segments))
+    drawn = list(with_stops(segments))
     samples = max(50, 2000 // len(drawn))
     are_sampled = len(drawn) <= 1000  # with more segments, their borders are smooth enough
     for segment, after in drawn:
@@ -52,7 +52,7 @@ def shaded_spans(segments: Sequence[ExactSegment]) -> Iterator[tuple[str, int, i
 
 
 def _all_spans(segments: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
-    for segment, after in nonempty_segments(segments):
+    for segment, after in with_stops(segments):
         if after is None:
             return
         rises_at_once = segment.begin == 0 and segment.end > segment.start

@@ -9,7 +9,7 @@ from typing import Any
 from plateau_jax.arguments import checks
 from plateau_jax.numerics import float32_bits
 from plateau_jax.shapes.known_shapes import equation_of
-from plateau_jax.table.exact_segments import ExactSegment, nonempty_segments
+from plateau_jax.table.exact_segments import ExactSegment, with_stops
 from plateau_jax.tools.export.rows import ExportedRow, exported_rows, hexadecimal, steps_of_pieces
 from plateau_jax.version import VERSION
 
@@ -125,7 +125,7 @@ def python_source(curve: Any, peak: float | None) -> str:
 def _row_lines(rows: Sequence[ExportedRow], segments: Sequence[ExactSegment]) -> list[str]:
     """Return the rows, with a comment for each segment."""
     lines: list[str] = []
-    waiting = list(nonempty_segments(segments))
+    waiting = list(with_stops(segments))
     for row in rows:
         while waiting and waiting[0][0].begin <= row.first_step:
             lines += _wrapped(_comment(*waiting.pop(0)), "    # ", "    # ")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.table.exact_segments import nonempty_segments
+from plateau_jax.table.exact_segments import with_stops
 from plateau_jax.tools.forecasts.loss_law import Law, LoggedLosses, fit_law, schedule_sums
 from plateau_jax.tools.forecasts.loss_run import LossRun, largest_lr_of, last_step_of
 from plateau_jax.tools.theory.curve_parts import steps_at_borders
@@ -54,7 +54,7 @@ class GroupMeans(NamedTuple):
 
 def end_of_rise(curve: Curve) -> int:
     """Return the step at which the level first stops rising; a level of 0 counts as rising."""
-    for segment, _ in nonempty_segments(curve._exact_segments):
+    for segment, _ in with_stops(curve._exact_segments):
         rises = segment.end > segment.start
         is_zero = segment.start == segment.end == 0
         if not (rises or is_zero):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.table.exact_segments import nonempty_segments
+from plateau_jax.table.exact_segments import with_stops
 from plateau_jax.tools.logged_lrs.printed import Floats, Mask, PrintedLrs, Steps, simplest_between
 
 _FEWEST_ROWS = 3
@@ -210,7 +210,7 @@ def _formulas(steps: Steps, curve: Curve, first_off: int) -> Iterator[_Formula]:
         yield _Formula("resumed/early", shifts, lambda n, k: n + k * (n >= begin), begin)
     spans = [
         (segment, after)
-        for segment, after in nonempty_segments(curve._exact_segments)
+        for segment, after in with_stops(curve._exact_segments)
         if after is not None
     ]
     plateaus = [(segment.begin, after) for segment, after in spans if segment.is_flat]

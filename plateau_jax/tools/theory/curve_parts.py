@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.curves.curve import Curve
-from plateau_jax.table.exact_segments import nonempty_segments
+from plateau_jax.table.exact_segments import with_stops
 
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
@@ -82,7 +82,7 @@ def part_begins(curve: Curve) -> _Steps:
 @lru_cache(64)
 def segment_begins(curve: Curve) -> _Steps:
     """Return the first step of each segment that is not empty."""
-    begins = [segment.begin for segment, _ in nonempty_segments(curve._exact_segments)]
+    begins = [segment.begin for segment, _ in with_stops(curve._exact_segments)]
     return np.array(begins, np.int64)
 
 

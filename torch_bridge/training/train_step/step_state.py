@@ -129,7 +129,7 @@ class CheckedState(NamedTuple):
 
 
 class StepState:
-    """What a training step saves: reads it, checks a saved state, and restores it."""
+    """The state of a training step: reads, checks and restores it."""
 
     def __init__(
         self,
