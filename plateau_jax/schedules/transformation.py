@@ -120,16 +120,6 @@ def scale_by_curve(
 
     The 9 updates are 6 steps: after 5 updates the curve reached its plateau, at step 5, and the
     hold rule held it there for 3 updates, because the loss did not improve.
-
-    Here a step of the curve is 8 samples:
-
-    >>> from plateau_jax import DataClock
-    >>> transformation = scale_by_curve(PlateauCurve(10, warmup_steps=4), 0.1, DataClock(8))
-    >>> state = transformation.init(params)
-    >>> for samples in (5, 8, 8):
-    ...     updates, state = transformation.update(params, state, count=samples)
-    >>> state.curve_step, state.rest, state.learning_rate
-    (Array(2, dtype=int32), Array(5, dtype=int32), Array(0.025, dtype=float32))
     """
     curve = as_curve("curve", curve)
     schedule = CurveSchedule(curve, check_peak(peak_value))

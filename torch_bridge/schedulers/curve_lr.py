@@ -96,18 +96,6 @@ class lambda_lr(GroupScheduler, LambdaLR):
     ...     scheduler.step()
     >>> round(optimizer.param_groups[0]["lr"], 9)
     0.00015
-
-    The same curve, counted in tokens, 4096 per step:
-
-    >>> from plateau_jax import DataClock
-    >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), lr=3e-4)
-    >>> curve = PlateauCurve(1000, warmup_steps=100)
-    >>> scheduler = lambda_lr(optimizer, curve, clock=DataClock(4096))
-    >>> for tokens in (150_000, 54_800):
-    ...     optimizer.step()
-    ...     scheduler.step(count=tokens)
-    >>> scheduler.consumed, scheduler.curve_step, round(optimizer.param_groups[0]["lr"], 9)
-    (204800, 50, 0.00015)
     """
 
     _owner = Owner(

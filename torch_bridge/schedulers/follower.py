@@ -30,10 +30,6 @@ class follow(GroupScheduler):
     or a `TrainStep`. `step()` moves to the next step of the curve. If the scheduler has a clock,
     call `step(scheduler.curve_step)`. Added groups join as in `lambda_lr`.
 
-    A CUDA graph keeps the numbers that it was captured with. So under `TrainStep(cuda_graph=True)`,
-    updates run eagerly while the value changes. Once it has stayed the same for three updates, they
-    are captured again.
-
     Args:
         optimizer: Any torch optimizer.
         key: A key of the parameter groups, or a pair of a key and an index: `("betas", 0)`.
