@@ -1,7 +1,5 @@
 """Optimizers of other libraries, which wrap a torch optimizer."""
 
-from typing import Any
-
 import pytest
 import pytorch_optimizer
 import torch
@@ -25,12 +23,12 @@ UPDATES = 20
 class WrappedRun(SchedulerRun):
     """SGD in a wrapper, a scheduler of the wrapper, and the learning rates of the updates."""
 
-    def __init__(self, wrapper: str) -> None:
+    def __init__(self, wrapper):
         self.wrapper = wrapper
         super().__init__(CURVE, PEAKS)
 
-    def build(self) -> None:
-        self.lrs: list[list[float]] = []
+    def build(self):
+        self.lrs = []
         self.inner = optimizer_with(PEAKS, momentum=0.5, weight_decay=0.5)
         self.optimizer = getattr(pytorch_optimizer, self.wrapper)(self.inner)
         if hasattr(self.optimizer, "train"):  # a schedule-free optimizer
@@ -39,14 +37,14 @@ class WrappedRun(SchedulerRun):
         # The scheduler's own hook, if it has one, comes first.
         self.inner.register_step_pre_hook(self.note_learning_rates)
 
-    def note_learning_rates(self, *_: Any) -> None:
+    def note_learning_rates(self, *_):
         self.lrs.append(lrs_of(self.inner))
 
 
 @pytest.mark.parametrize(
     "wrapper", ["Lookahead", "OrthoGrad", "ScheduleFreeWrapper", "PCGrad", "TRAC"]
 )
-def test_wrapped_optimizer_trains_with_the_curve(wrapper: str) -> None:
+def test_wrapped_optimizer_trains_with_the_curve(wrapper):
     run = WrappedRun(wrapper)
     run.train(SAVED_AFTER)
     resumed = WrappedRun(wrapper)
@@ -75,7 +73,7 @@ def test_wrapped_optimizer_trains_with_the_curve(wrapper: str) -> None:
 
 
 @wrong(ValueError, "LayerWiseDummyOptimizer")
-def test_dummy_of_layerwise_optimizers() -> None:
+def test_dummy_of_layerwise_optimizers():
     """Transformers steps the real optimizers in hooks, where no scheduler reaches them."""
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = SGD([parameter], lr=0.5)

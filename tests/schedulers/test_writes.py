@@ -4,14 +4,12 @@ Its result is right; or an error or a warning says what to write instead, and th
 """
 
 import copy
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from support.schedulers.runs import learning_rate, lrs_of, new_parameter, optimizer_with
 from support.trees import equal_trees
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import follow, lambda_lr
@@ -30,7 +28,7 @@ class Training:
         form: Makes the value of a group from a number.
     """
 
-    def __init__(self, name: str, curve: Any = LINE, form: Any = float) -> None:
+    def __init__(self, name, curve=LINE, form=float):
         self.name = name
         self.base_key = f"initial_{name}"
         options = [{name: form(0.5)}, {name: form(0.25)}]
@@ -39,29 +37,29 @@ class Training:
         self.update(UPDATES)
 
     @property
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self):
         return self.optimizer.param_groups
 
-    def build(self, curve: Any) -> Any:
+    def build(self, curve):
         if self.name == "lr":
             return lambda_lr(self.optimizer, curve)
         return follow(self.optimizer, self.name, curve)
 
-    def update(self, times: int = 1) -> None:
+    def update(self, times=1):
         for _ in range(times):
             self.optimizer.step()
             self.part.step()
 
-    def values(self) -> list[float]:
+    def values(self):
         return [float(group[self.name]) for group in self.groups]
 
-    def set_base(self, base: Any) -> None:
+    def set_base(self, base):
         if self.name == "lr":
             self.part.set_peak(base)
         else:
             self.part.set_base_value(base)
 
-    def rejects(self, error: type[Exception], message: str, call: Callable[[], object]) -> None:
+    def rejects(self, error, message, call):
         """Check that a call raises this error, and leaves the groups unchanged."""
         before = copy.deepcopy(self.groups)
         with pytest.raises(error, match=message):
@@ -69,11 +67,11 @@ class Training:
         assert equal_trees(self.groups, before)
 
 
-def new_group(**options: Any) -> dict[str, Any]:
+def new_group(**options):
     return {"params": [new_parameter()], **options}
 
 
-def on_line(step: int, *bases: float) -> list[float]:
+def on_line(step, *bases):
     """Return the values of groups with these bases at a step of `LINE`."""
     return [learning_rate(base, LINE, step) for base in bases]
 
@@ -82,14 +80,14 @@ NAMES = ["lr", "weight_decay"]
 
 
 @pytest.fixture(params=NAMES)
-def training(request: pytest.FixtureRequest) -> Training:
+def training(request):
     return Training(request.param)
 
 
 # `last_epoch`.
 
 
-def test_last_epoch_moves_the_scheduler(training: Training) -> None:
+def test_last_epoch_moves_the_scheduler(training):
     training.part.last_epoch = 29
     training.update()
     assert training.values() == on_line(30, 0.5, 0.25)
@@ -97,10 +95,10 @@ def test_last_epoch_moves_the_scheduler(training: Training) -> None:
 
 @pytest.mark.parametrize("clock", [DataClock(8, count=4), HoldBelow(-1.0, 1)], ids=str)
 @pytest.mark.parametrize("last_epoch", [-1, 4, 13, 100])
-def test_last_epoch_under_a_clock_is_an_error(clock: Any, last_epoch: int) -> None:
+def test_last_epoch_under_a_clock_is_an_error(clock, last_epoch):
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, LINE, clock=clock)
-    arguments: dict[str, Any] = {"metric": 0.5}
+    arguments = {"metric": 0.5}
     if isinstance(clock, DataClock):
         arguments = {}
     for _ in range(5):
@@ -115,7 +113,7 @@ def test_last_epoch_under_a_clock_is_an_error(clock: Any, last_epoch: int) -> No
 # `base_lrs`.
 
 
-def test_written_bases_count_from_the_next_step(training: Training) -> None:
+def test_written_bases_count_from_the_next_step(training):
     training.part.base_lrs[0] *= 0.5
     assert training.values() == on_line(UPDATES, 0.5, 0.25)
     training.update()
@@ -133,9 +131,7 @@ def test_written_bases_count_from_the_next_step(training: Training) -> None:
         ([0.5] * 3, ValueError, "has length 3"),
     ],
 )
-def test_wrong_bases_are_an_error(
-    training: Training, bases: Any, error: type[Exception], message: str
-) -> None:
+def test_wrong_bases_are_an_error(training, bases, error, message):
     training.part.base_lrs = bases
     training.rejects(error, message, training.part.step)
 
@@ -144,9 +140,7 @@ def test_wrong_bases_are_an_error(
 
 
 @pytest.mark.parametrize("read", [lambda_lr.get_last_lr, lambda_lr.get_lr, lambda_lr.state_dict])
-def test_added_group_has_its_value_from_its_first_update_on(
-    training: Training, read: Callable[[Any], Any]
-) -> None:
+def test_added_group_has_its_value_from_its_first_update_on(training, read):
     """Whatever the program reads before; and its value may be written until then."""
     training.optimizer.add_param_group(new_group(**{training.name: 0.75}))
     if training.name == "lr":
@@ -159,7 +153,7 @@ def test_added_group_has_its_value_from_its_first_update_on(
 
 
 @pytest.mark.parametrize("base", [0.75, 1.0])
-def test_group_is_added_and_its_base_is_appended(training: Training, base: float) -> None:
+def test_group_is_added_and_its_base_is_appended(training, base):
     """As programs do for a `LambdaLR`; the list is right, not the value in the group."""
     training.optimizer.add_param_group(new_group(**{training.name: 0.75}))
     training.part.base_lrs.append(base)
@@ -170,14 +164,14 @@ def test_group_is_added_and_its_base_is_appended(training: Training, base: float
     assert training.values() == on_line(UPDATES + 2, 0.5, 0.25, base)
 
 
-def add_copy_of_a_group(training: Training, value: float) -> dict[str, Any]:
+def add_copy_of_a_group(training, value):
     """Add a group with the options of another, but its own value."""
     group = {**training.groups[0], **new_group(**{training.name: value})}
     training.optimizer.add_param_group(group)
     return group
 
 
-def test_copied_base_besides_a_different_value_warns(training: Training) -> None:
+def test_copied_base_besides_a_different_value_warns(training):
     add_copy_of_a_group(training, 0.0078125)
     name, base_key = training.name, training.base_key
     message = rf"\[2\] has {name} = 0\.0078125, .* {base_key} = 0\.5.* del group.* set {name} to it"
@@ -187,14 +181,14 @@ def test_copied_base_besides_a_different_value_warns(training: Training) -> None
     assert training.values() == on_line(UPDATES + 3, 0.5, 0.25, 0.5)
 
 
-def test_copied_base_is_deleted(training: Training) -> None:
+def test_copied_base_is_deleted(training):
     group = add_copy_of_a_group(training, 0.0078125)
     del group[training.base_key]
     training.update()
     assert training.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.0078125)
 
 
-def test_curve_per_group_has_none_for_a_new_group() -> None:
+def test_curve_per_group_has_none_for_a_new_group():
     training = Training("lr", [LINE, LINE])
     training.optimizer.add_param_group(new_group(lr=0.75))
     message = r"param_groups\[2\] is new.*new\.load_state_dict\(old\.state_dict\(\)\)"
@@ -211,7 +205,7 @@ def test_curve_per_group_has_none_for_a_new_group() -> None:
 # Groups that are removed, or in another order.
 
 
-def test_groups_keep_their_curves_in_any_order() -> None:
+def test_groups_keep_their_curves_in_any_order():
     training = Training("lr", [LINE, WARMUP])
     training.groups.reverse()
     training.update()
@@ -222,7 +216,7 @@ def test_groups_keep_their_curves_in_any_order() -> None:
     assert training.values() == on_line(UPDATES + 2, 0.5)
 
 
-def test_group_is_removed_with_its_base_and_curve(training: Training) -> None:
+def test_group_is_removed_with_its_base_and_curve(training):
     for values in (training.groups, training.part.base_lrs, training.part.lr_lambdas):
         del values[0]
     training.update()
@@ -232,21 +226,21 @@ def test_group_is_removed_with_its_base_and_curve(training: Training) -> None:
 # `lr_lambdas` and `optimizer`.
 
 
-def constant(step: int) -> float:
+def constant(step):
     return 1.0
 
 
 @pytest.mark.parametrize("replacement", [WARMUP, constant])
-def test_changed_curve_is_an_error(training: Training, replacement: Any) -> None:
+def test_changed_curve_is_an_error(training, replacement):
     training.part.lr_lambdas[0] = replacement
     message = r"new\.load_state_dict\(old\.state_dict\(\)\).*StagedCurve\.through.*LambdaLR"
     training.rejects(TypeError, message, training.part.step)
 
 
-def test_replaced_optimizer_is_an_error(training: Training) -> None:
+def test_replaced_optimizer_is_an_error(training):
     new = Training(training.name)
 
-    def replace_optimizer() -> None:
+    def replace_optimizer():
         training.part.optimizer = new.optimizer
 
     training.rejects(ValueError, r"new\.load_state_dict\(old\.state_dict\(\)\)", replace_optimizer)
@@ -259,7 +253,7 @@ def test_replaced_optimizer_is_an_error(training: Training) -> None:
 # Values in the groups.
 
 
-def test_value_written_into_a_group_lasts_until_the_next_step(training: Training) -> None:
+def test_value_written_into_a_group_lasts_until_the_next_step(training):
     """As in torch."""
     training.groups[0][training.name] = 0.01
     training.optimizer.step()
@@ -268,7 +262,7 @@ def test_value_written_into_a_group_lasts_until_the_next_step(training: Training
     assert training.values() == on_line(UPDATES + 1, 0.5, 0.25)
 
 
-def test_value_written_before_a_second_phase_warns(training: Training) -> None:
+def test_value_written_before_a_second_phase_warns(training):
     training.groups[1][training.name] = 0.07
     training.part = training.build(LINE)
     name, base_key = training.name, training.base_key
@@ -279,7 +273,7 @@ def test_value_written_before_a_second_phase_warns(training: Training) -> None:
     assert training.values() == on_line(3, 0.5, 0.25)
 
 
-def test_value_becomes_the_base_of_a_second_phase(training: Training) -> None:
+def test_value_becomes_the_base_of_a_second_phase(training):
     training.groups[1][training.name] = 0.07
     del training.groups[1][training.base_key]
     training.part = training.build(LINE)
@@ -287,7 +281,7 @@ def test_value_becomes_the_base_of_a_second_phase(training: Training) -> None:
     assert training.values() == on_line(3, 0.5, 0.07)
 
 
-def test_base_is_set_in_a_second_phase(training: Training) -> None:
+def test_base_is_set_in_a_second_phase(training):
     training.groups[1][training.name] = 0.07
     training.part = training.build(LINE)
     training.set_base([0.5, 0.07])
@@ -300,7 +294,7 @@ def test_base_is_set_in_a_second_phase(training: Training) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore:the optimizer was loaded")
-def test_loaded_values_last_until_the_next_step(name: str) -> None:
+def test_loaded_values_last_until_the_next_step(name):
     """A scheduler that nobody steps any more never writes."""
     source = Training(name, WARMUP)
     training = Training(name)
@@ -315,11 +309,11 @@ def test_loaded_values_last_until_the_next_step(name: str) -> None:
 # Tensors.
 
 
-def optimizer_with_tensor(lr: torch.Tensor) -> Optimizer:
+def optimizer_with_tensor(lr):
     return SGD([new_group()], lr=lr)
 
 
-def test_tensor_of_two_optimizers_is_copied() -> None:
+def test_tensor_of_two_optimizers_is_copied():
     lr = torch.tensor(0.5)
     first, second = optimizer_with_tensor(lr), optimizer_with_tensor(lr)
     schedulers = [lambda_lr(first, WARMUP), lambda_lr(second, LINE)]
