@@ -18,12 +18,11 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from plateau_jax import CurveWarning, PlateauCurve, StagedCurve
+from plateau_jax import CurveWarning, PlateauCurve
 from torch_bridge import TrainStep, follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 LINEAR = PlateauCurve(200, decay_shape="linear")
-RISING = StagedCurve([(50, 0.25), (100, 1.0)], start=0.5)
 
 
 def add_group(optimizer, lr):

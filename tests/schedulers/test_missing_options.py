@@ -46,9 +46,6 @@ def momenta(optimizer):
     return values
 
 
-Parts = tuple[Optimizer, follow]
-
-
 def resumed(optimizer, follower):
     fresh = MuonWithAdam(0.5, None, 0.25)
     new = follow(fresh, "momentum", [RISING, None, FALLING])
