@@ -6,7 +6,6 @@
 import re
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -77,29 +76,14 @@ def check_advice(message, build, *, is_often):
     assert ("step(count=n)" in message) == is_counting
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """Repeated: these updates, and then these calls of `scheduler.step()`."""
-
-    times: int
-    updates: int
-    steps: int
-
-    @property
-    def is_often(self):
-        return self.steps > self.updates
-
-    def make(self, run):
-        run.repeat(self.times, updates=self.updates, steps=self.steps)
-
-
 MISTAKES = {
-    "never": Mistake(200, 1, 0),
-    "each epoch": Mistake(5, 60, 1),
-    "one update in twenty": Mistake(20, 20, 1),
-    "three times in two updates": Mistake(60, 2, 3),
-    "each micro-batch": Mistake(60, 1, 4),
+    "never": {"times": 200, "updates": 1, "steps": 0},
+    "each epoch": {"times": 5, "updates": 60, "steps": 1},
+    "one update in twenty": {"times": 20, "updates": 20, "steps": 1},
+    "three times in two updates": {"times": 60, "updates": 2, "steps": 3},
+    "each micro-batch": {"times": 60, "updates": 1, "steps": 4},
 }
+"""Repeated: these updates, and then these calls of `scheduler.step()`."""
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
 
 
@@ -113,8 +97,8 @@ def test_steps_that_do_not_fit(mistake, build, is_resumed):
         run.train(3)
         run.load(run.save())
     with warns_once(steps_do_not_fit(r"\d+")) as messages:
-        mistake.make(run)
-    check_advice(messages[0], build, is_often=mistake.is_often)
+        run.repeat(**mistake)
+    check_advice(messages[0], build, is_often=mistake["steps"] > mistake["updates"])
 
 
 def test_unit_that_is_too_large(run):
@@ -249,7 +233,7 @@ def test_advice_changes_no_bit(mistake, curve, clock):
         with warnings.catch_warnings():
             if advise:
                 warnings.simplefilter("ignore", CurveWarning)
-            mistake.make(run)
+            run.repeat(**mistake)
         results.append((run.values(), run.save()))
     assert equal_trees(results[0], results[1])
 
@@ -260,6 +244,6 @@ def test_warning_as_error_changes_nothing(mistake):
     scheduler = lambda_lr(run.optimizer, LONG)
     run.use(scheduler)
     with pytest.raises(CurveWarning):
-        mistake.make(run)
+        run.repeat(**mistake)
     assert run.values()[0] == LONG.learning_rate(scheduler.curve_step, 0.1)
-    mistake.make(run)
+    run.repeat(**mistake)

@@ -174,19 +174,17 @@ def test_optimizer_that_is_not_plain_trains_with_the_curve(wrap):
 # The order of steps.
 
 
-@pytest.mark.parametrize("kind", [lambda_lr, LambdaLR])
-def test_first_step_before_the_optimizers_warns_as_in_torch(kind):
-    scheduler = kind(optimizer_with([0.5]), CURVE)
+def test_first_step_before_the_optimizers_warns_as_in_torch():
+    scheduler = lambda_lr(optimizer_with([0.5]), CURVE)
     with pytest.warns(UserWarning, match=r"`lr_scheduler.step\(\)` before `optimizer.step"):
         scheduler.step()
     for _ in range(5):
         scheduler.step()
 
 
-@pytest.mark.parametrize("kind", [lambda_lr, LambdaLR])
-def test_epoch_passed_to_a_step_warns_as_in_torch(kind):
+def test_epoch_passed_to_a_step_warns_as_in_torch():
     optimizer = optimizer_with([0.5])
-    scheduler = kind(optimizer, CURVE)
+    scheduler = lambda_lr(optimizer, CURVE)
     optimizer.step()
     with pytest.warns(UserWarning, match=r"The epoch parameter in `scheduler.step\(\)`"):
         scheduler.step(1)
