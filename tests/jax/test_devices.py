@@ -1,13 +1,7 @@
 """`optax_schedule`, `multiplier` and `scale_by_curve` over several devices."""
 
-import os
 import re
 import shutil
-import socket
-import subprocess
-import sys
-from dataclasses import dataclass
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +11,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from support.docs.pages import ROOT, sections
 from support.jax.jax_cases import MANY, NESTED, STEPS, assert_equal_bits, product, x64_both_ways
+from support.programs import Program, free_port
 
 from plateau_jax import (
     HoldBelow,
@@ -179,53 +174,25 @@ def program():
     return source
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return free.getsockname()[1]
-
-
-@dataclass
-class Output:
-    """What a process has printed."""
-
-    lines: list[str]
-    """Its lines about updates. The threads of Gloo print too, and mix their lines."""
-    errors: str
-
-
 def run(folder, changes=()):
-    """Run the program with some code replaced; return the output of both processes."""
+    """Run the program with some code replaced.
+
+    Returns the lines about updates of each process, and what it has written to standard error.
+    """
     source = program()
-    for old, new in (("localhost:9911", f"localhost:{free_port()}"), *changes):
+    on_cpu = ("import jax\n", 'import jax\njax.config.update("jax_platforms", "cpu")\n')
+    for old, new in (on_cpu, ("localhost:9911", f"localhost:{free_port()}"), *changes):
         assert old in source, old
         source = source.replace(old, new)
-    (folder / "program.py").write_text(source, encoding="utf-8")
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": "2",
-        "XLA_FLAGS": "",
-    }
-    processes = []
-    for rank in range(2):
-        process = subprocess.Popen(
-            [sys.executable, "program.py", str(rank)],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
+    file = folder / "program.py"
+    file.write_text(source, encoding="utf-8")
+    processes = [Program(file, rank, folder=folder) for rank in range(2)]
     outputs = []
-    try:
-        for process in processes:
-            printed, errors = process.communicate(timeout=200)
-            lines = [line for line in printed.splitlines() if line.startswith("update")]
-            outputs.append(Output(lines, errors))
-    finally:
-        for process in processes:
-            process.kill()  # JAX catches SIGTERM
+    for process in processes:
+        _, printed, errors = process.finish()
+        # The threads of Gloo print too, and mix their lines.
+        lines = [line for line in printed.splitlines() if line.startswith("update")]
+        outputs.append((lines, errors))
     return outputs
 
 
@@ -241,25 +208,19 @@ def consumed(updates):
     return total
 
 
-@dataclass
-class Uninterrupted:
-    saved: Path
-    """The folder of its checkpoints."""
-    lines: list[str]
-    """What both processes print."""
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
+    """The folder of the checkpoints, and the lines that both processes print."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    first, second = run(folder)
-    assert first.lines == second.lines, (first.errors, second.errors)
-    return Uninterrupted(folder / "saved_processes", first.lines)
+    (lines, errors), (other_lines, other_errors) = run(folder)
+    assert lines == other_lines, (errors, other_errors)
+    return folder / "saved_processes", lines
 
 
 def test_processes_share_the_step_of_their_sum(uninterrupted):
-    assert len(uninterrupted.lines) == 5
-    for update, line in zip((10, 20, 30, 40), uninterrupted.lines[:4], strict=True):
+    _, lines = uninterrupted
+    assert len(lines) == 5
+    for update, line in zip((10, 20, 30, 40), lines[:4], strict=True):
         curve_step = consumed(update) // UNIT
         used_step = consumed(update - 1) // UNIT
         lr = float(np.float32(0.1) * np.float32(CURVE(used_step)))
@@ -267,9 +228,10 @@ def test_processes_share_the_step_of_their_sum(uninterrupted):
 
 
 def test_resumed_processes_match_uninterrupted(uninterrupted, tmp_path):
-    shutil.copytree(uninterrupted.saved / "20", tmp_path / "saved_processes" / "20")
-    for output in run(tmp_path):
-        assert output.lines[:2] == uninterrupted.lines[2:4], output.errors
+    saved, lines = uninterrupted
+    shutil.copytree(saved / "20", tmp_path / "saved_processes" / "20")
+    for resumed_lines, errors in run(tmp_path):
+        assert resumed_lines[:2] == lines[2:4], errors
 
 
 def steps_in(lines):
@@ -277,9 +239,9 @@ def steps_in(lines):
 
 
 def test_counts_that_differ_are_noticed_before_a_save(tmp_path):
-    first, second = run(tmp_path, [(COUNT, COUNT_OF_ONE_PROCESS)])
-    assert steps_in(first.lines) == ["10", "20"]
-    assert steps_in(second.lines) == ["11", "22"]
-    for output in (first, second):
-        assert "each process passed a different count=" in output.errors
+    (lines, errors), (other_lines, other_errors) = run(tmp_path, [(COUNT, COUNT_OF_ONE_PROCESS)])
+    assert steps_in(lines) == ["10", "20"]
+    assert steps_in(other_lines) == ["11", "22"]
+    for printed in (errors, other_errors):
+        assert "each process passed a different count=" in printed
     assert not list((tmp_path / "saved_processes").glob("[0-9]*"))

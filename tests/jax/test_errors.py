@@ -3,7 +3,6 @@
 import json
 from functools import partial
 from itertools import permutations
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,6 @@ from support.wrong import wrong
 from plateau_jax import (
     DataClock,
     PlateauCurve,
-    StagedCurve,
     check_resume,
     multiplier,
     optax_schedule,
@@ -50,19 +48,9 @@ def test_traced_argument_of_a_curve(name, transform):
         transform(learning_rate)(jnp.arange(1))
 
 
-@wrong(TypeError, "curve = 5")
-def test_number_as_curve_of_a_schedule():
-    optax_schedule(5, 1.0)
-
-
 @wrong(ValueError, "peak_value = ", "optax.scale_by_learning_rate(schedule) and scale_by_curve")
 def test_negative_array_as_peak():
     optax_schedule(CURVE, jnp.float32(-1))
-
-
-@wrong(ValueError, "peak_value = 1e-40", "2**-126")
-def test_peak_below_the_normal_numbers():
-    optax_schedule(CURVE, 1e-40)
 
 
 @wrong(TypeError, "peak_value = ", "real scalar")
@@ -143,16 +131,6 @@ def test_array_of_steps_that_are_not_integers(call, dtype, x64):
 
 
 # Transformations.
-
-
-@wrong(TypeError, "clock = 3", "DataClock")
-def test_number_as_clock():
-    scale_by_curve(STAIRS, PEAK, 3)
-
-
-@wrong(ValueError, "needs a plateau")
-def test_rule_for_a_curve_without_a_flat_part():
-    scale_by_curve(StagedCurve([(5, 1)]), PEAK, UNTIL)
 
 
 @wrong(
@@ -307,26 +285,18 @@ def test_negative_step(step):
     check_resume(RECORD, RECORD, step)
 
 
-not_a_record = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "record",
     [
         json.dumps(RECORD),
-        Path("record.json"),
         {},
-        {1: 2},
         {**RECORD, "peak_value": -1.0},
-        {**RECORD, "peak_value": "high"},
         {**RECORD, "curve": None},
-        {**RECORD, "curve": RECORD},
         {**RECORD, "curve": {**RECORD["curve"], "total_steps": "many"}},
         CURVE,
-        CURVE.to_dict(),
         CURVE.cooldown(100, 9).to_dict(),  # has an entry "curve" too
     ],
 )
-
-
-@not_a_record
 @wrong(ValueError, "saved = ", "is not from resume_record: ")
 def test_saved_value_that_is_not_a_record(record):
     check_resume(record, RECORD, 10)

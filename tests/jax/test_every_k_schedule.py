@@ -102,17 +102,3 @@ def test_multi_steps_with_a_plan_may_be_wrapped():
 def test_batch_that_does_not_divide():
     plan = BatchPlan([(0, 8), (160, 20)])
     plan.every_k_schedule(8)
-
-
-def test_multi_steps_averages_the_micro_batches_of_each_update():
-    plan = BatchPlan([(0, 2), (6, 6), (18, 2)])
-    every_k = plan.every_k_schedule(2)
-    optimizer = optax.MultiSteps(optax.sgd(1.0), every_k_schedule=every_k)
-    update = jax.jit(optimizer.update)
-    state = optimizer.init(jnp.zeros(()))
-    updates = []
-    for gradient in range(14):
-        scaled, state = update(jnp.float32(gradient), state)
-        updates.append(-float(scaled))
-    # Three updates of one micro-batch, two of three, and then of one again.
-    assert updates == [0, 1, 2, 0, 0, 4, 0, 0, 7, 9, 10, 11, 12, 13]

@@ -12,10 +12,8 @@ from support.wrong import wrong
 
 from plateau_jax import (
     DataClock,
-    check_resume,
     multiplier,
     optax_schedule,
-    resume_record,
     scale_by_curve,
 )
 
@@ -51,11 +49,6 @@ def test_negative_variable_as_peak():
     optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
 
 
-@wrong(TypeError, "optax_schedule")
-def test_variable_as_step_of_a_curve():
-    CURVE(nnx.Variable(jnp.int32(3)))
-
-
 @pytest.mark.parametrize(
     ("clock", "name", "values"),
     [
@@ -81,28 +74,3 @@ def test_run_resumed_by_orbax_equals_uninterrupted(tmp_path, clock, name, values
         _, resumed = update(gradients, resumed, **{name: value})
         expected = jax.tree.map(np.asarray, uninterrupted)
         jax.tree.map(assert_equal_bits, resumed, expected)
-
-
-@pytest.mark.parametrize(
-    ("clock", "same", "different"),
-    [
-        (None, None, DataClock(1)),
-        (DataClock(24, count=8), DataClock(24), DataClock(8)),
-        (holds.UNTIL, [holds.UNTIL], holds.BELOW),
-        ([holds.UNTIL, holds.BELOW], (holds.UNTIL, holds.BELOW), [holds.UNTIL]),
-    ],
-)
-def test_record_survives_orbax(tmp_path, clock, same, different):
-    record = resume_record(holds.STAIRS, holds.PEAK, clock)
-    with checkpoint.CheckpointManager(tmp_path) as manager:
-        saved = checkpoint.args.Composite(record=checkpoint.args.JsonSave(record))
-        manager.save(1, args=saved)
-        manager.wait_until_finished()
-        restore = checkpoint.args.Composite(record=checkpoint.args.JsonRestore())
-        saved_record = manager.restore(1, args=restore).record
-    same_record = resume_record(holds.STAIRS, holds.PEAK, same)
-    different_record = resume_record(holds.STAIRS, holds.PEAK, different)
-    step = jnp.int32(12)
-    check_resume(saved_record, same_record, step)
-    with pytest.raises(ValueError, match="saved with clock="):
-        check_resume(saved_record, different_record, step)

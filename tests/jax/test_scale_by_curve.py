@@ -1,8 +1,5 @@
 """`scale_by_curve` beyond what every clock does: JAX's modes, state, metrics, counts, and optax."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -235,22 +232,6 @@ COUNTS = np.array([5, 0, 17, 8, 64, 3] * 4)
 CONSUMED_BEFORE = np.cumsum(COUNTS) - COUNTS
 
 
-@dataclass
-class Updates:
-    clock: Any
-    argument: str
-    values: Any
-    """What each update passes as this argument."""
-    learning_rates: Any
-    """The learning rate of each update."""
-
-
-HELD_UPDATES = Updates(UNTIL, "value", WORST[1], learning_rates_under([UNTIL], WORST[1]))
-COUNTED_UPDATES = Updates(
-    DataClock(8), "count", COUNTS, product(STAIRS, PEAK, CONSUMED_BEFORE // 8)
-)
-
-
 def in_a_chain(clock):
     return optax.chain(optax.scale_by_adam(), scale_by_curve(STAIRS, PEAK, clock))
 
@@ -289,25 +270,31 @@ def curve_state_in(state):
         (under_multi_steps, [[1, 1], [1, 1]]),
     ],
 )
-@pytest.mark.parametrize("updates", [HELD_UPDATES, COUNTED_UPDATES], ids=["held", "counted"])
-def test_wrapped_clock_gives_the_same_learning_rates(updates, wrapped, ignored_gradients, x64):
+@pytest.mark.parametrize(
+    ("clock", "argument", "values", "expected"),
+    [
+        (UNTIL, "value", WORST[1], learning_rates_under([UNTIL], WORST[1])),
+        (DataClock(8), "count", COUNTS, product(STAIRS, PEAK, CONSUMED_BEFORE // 8)),
+    ],
+    ids=["held", "counted"],
+)
+def test_wrapped_clock_gives_the_same_learning_rates(
+    clock, argument, values, expected, wrapped, ignored_gradients, x64
+):
     """A skipped update changes nothing, and only the argument of the last micro-batch counts."""
     lrs = []
     with jax.enable_x64(x64):
-        optimizer = wrapped(updates.clock)
+        optimizer = wrapped(clock)
         update = jax.jit(optimizer.update)
         params = jnp.ones(2)
         state = optimizer.init(params)
-        ignored_value = updates.values.dtype.type(100)
-        for value in updates.values:
+        ignored_value = values.dtype.type(100)
+        for value in values:
             for gradients in ignored_gradients:
                 before = curve_state_in(state)
                 ignored = jnp.array(gradients, params.dtype)
-                arguments = {updates.argument: ignored_value}
-                _, state = update(ignored, state, params, **arguments)
+                _, state = update(ignored, state, params, **{argument: ignored_value})
                 assert_equal_leaves(curve_state_in(state), before)
-            arguments = {updates.argument: value}
-            _, state = update(jnp.ones(2), state, params, **arguments)
-            curve_state = curve_state_in(state)
-            lrs.append(curve_state.learning_rate)
-    assert_equal_bits(lrs, updates.learning_rates)
+            _, state = update(jnp.ones(2), state, params, **{argument: value})
+            lrs.append(curve_state_in(state).learning_rate)
+    assert_equal_bits(lrs, expected)

@@ -89,20 +89,10 @@ def steps_of(dtype):
 @pytest.mark.slow
 @x64_both_ways
 def test_every_integer_type_is_a_step(x64):
-    dtypes = [
-        "int2",
-        "int4",
-        "int8",
-        "int16",
-        "int32",
-        "uint2",
-        "uint4",
-        "uint8",
-        "uint16",
-        "uint32",
-    ]
+    bits = [2, 4, 8, 16, 32]
     if x64:  # with x64 off, JAX truncates them to 32 bits, with a warning
-        dtypes += ["int64", "uint64"]
+        bits.append(64)
+    dtypes = [f"{kind}{number}" for kind in ("int", "uint") for number in bits]
     of_step = partial(multiplier, CURVE.table)
 
     @jax.jit

@@ -5,11 +5,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -17,13 +15,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.runs.history import end_in_the_write
 
-from plateau_jax import (
-    CurveWarning,
-    HoldUntilFlat,
-    PlateauCurve,
-    check_resume_file,
-    resume_record,
-)
+from plateau_jax import CurveWarning, HoldUntilFlat, PlateauCurve, check_resume_file, resume_record
 
 FLAT = PlateauCurve(100, warmup_steps=10, plateaus=[(0, 60)])
 CURVES = [
@@ -36,22 +28,18 @@ CURVES = [
 ]
 
 
-def record(curve: Any = FLAT, peak: float = 0.5, clock: Any = None) -> dict[str, Any]:
-    return resume_record(curve, peak, clock)
+RECORD = resume_record(FLAT, 0.5)
+LOWER_PEAK = resume_record(FLAT, 0.25)
+COOLED = resume_record(FLAT.cooldown(30, 20), 0.5)
 
 
-RECORD = record()
-LOWER_PEAK = record(peak=0.25)
-COOLED = record(FLAT.cooldown(30, 20))
-
-
-def steps_in(path: Path) -> list[int]:
+def steps_in(path):
     history = json.loads(path.read_text())
     return [entry["step"] for entry in history["entries"]]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "run" / "curve.json"
 
 
@@ -65,11 +53,9 @@ starts = st.tuples(st.integers(1, 70), st.sampled_from(CURVES), st.sampled_from(
 @pytest.mark.filterwarnings("ignore:at = ")
 @examples(200)
 @given(st.lists(starts, max_size=6), st.integers(1, 30))
-def test_run_resumes_if_its_learning_rates_so_far_agree(
-    drawn_starts: list[tuple[int, Any, float]], length: int
-) -> None:
+def test_run_resumes_if_its_learning_rates_so_far_agree(drawn_starts, length):
     """The oracle has the peak and the multiplier of each update, and forgets what it goes back."""
-    used: list[tuple[float, float]] = []
+    used = []
     with TemporaryDirectory() as folder:
         path = Path(folder) / "curve.json"
         check_resume_file(path, RECORD, 0)
@@ -80,21 +66,21 @@ def test_run_resumes_if_its_learning_rates_so_far_agree(
             future = [(peak, curve(later)) for later in range(step, step + length)]
             before = path.read_text()
             if used[:step] == past:
-                check_resume_file(path, record(curve, peak), step)
+                check_resume_file(path, resume_record(curve, peak), step)
                 used = past + future
             else:
                 with pytest.raises(ValueError, match=f"cannot resume at step {step}: "):
-                    check_resume_file(path, record(curve, peak), step)
+                    check_resume_file(path, resume_record(curve, peak), step)
                 assert path.read_text() == before
 
 
-def test_same_record_adds_nothing(path: Path) -> None:
+def test_same_record_adds_nothing(path):
     for step in (0, 0, 40, 20, 40):
         check_resume_file(path, RECORD, step)
     assert steps_in(path) == [0]
 
 
-def test_each_run_and_each_branch_has_an_entry(path: Path) -> None:
+def test_each_run_and_each_branch_has_an_entry(path):
     check_resume_file(path, RECORD, 0)
     check_resume_file(path, COOLED, 30)
     check_resume_file(str(path), COOLED, 45)
@@ -104,7 +90,7 @@ def test_each_run_and_each_branch_has_an_entry(path: Path) -> None:
     assert steps_in(path) == [0, 30, 0]
 
 
-def test_override_is_an_entry_and_holds_from_its_step_on(path: Path) -> None:
+def test_override_is_an_entry_and_holds_from_its_step_on(path):
     check_resume_file(path, RECORD, 0)
     message = "saved with 0.5, now 0.25. The run continues with 0.25"
     with pytest.warns(CurveWarning, match=message):
@@ -119,11 +105,11 @@ def test_override_is_an_entry_and_holds_from_its_step_on(path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*already has the history of a run")
-def test_run_with_a_clock_may_have_made_updates_at_step_0(path: Path) -> None:
+def test_run_with_a_clock_may_have_made_updates_at_step_0(path):
     without_warmup = PlateauCurve(100, plateaus=[(0, 60)])
     rule = HoldUntilFlat(10, limit=500)
-    held = record(without_warmup, 0.5, rule)
-    held_at_lower_peak = record(without_warmup, 0.25, rule)
+    held = resume_record(without_warmup, 0.5, rule)
+    held_at_lower_peak = resume_record(without_warmup, 0.25, rule)
     check_resume_file(path, held, 0)
     check_resume_file(path, held, 0)
     with pytest.raises(ValueError, match=r"step 0: .* saved with 0\.5, now 0\.25"):
@@ -133,7 +119,7 @@ def test_run_with_a_clock_may_have_made_updates_at_step_0(path: Path) -> None:
     assert steps_in(path) == [0, 0]
 
 
-def test_warning_that_is_an_error_leaves_the_file(path: Path) -> None:
+def test_warning_that_is_an_error_leaves_the_file(path):
     """Else the next start would pass."""
     check_resume_file(path, RECORD, 0)
     for _ in range(2):
@@ -145,7 +131,7 @@ def test_warning_that_is_an_error_leaves_the_file(path: Path) -> None:
 # A file that is not there, or elsewhere.
 
 
-def test_missing_file_above_step_0_is_a_warning_once(path: Path) -> None:
+def test_missing_file_above_step_0_is_a_warning_once(path):
     with pytest.warns(CurveWarning, match=f"{path} has no entry yet.* before step 40"):
         check_resume_file(path, RECORD, 40)
     check_resume_file(path, RECORD, 40)
@@ -154,7 +140,7 @@ def test_missing_file_above_step_0_is_a_warning_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [str, Path, os.fsencode])
-def test_url_is_rejected(form: Callable[[str], Any]) -> None:
+def test_url_is_rejected(form):
     with pytest.raises(ValueError, match="is a URL"):
         check_resume_file(form("gs://bucket/curve.json"), RECORD, 0)
 
@@ -163,7 +149,7 @@ def test_url_is_rejected(form: Callable[[str], Any]) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"kind": "curve"}', '{"entries": []}', ""])
-def test_file_that_is_no_history(path: Path, text: str) -> None:
+def test_file_that_is_no_history(path, text):
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(ValueError, match=f"^{path} is not the history of a run, or is damaged"):
@@ -171,7 +157,7 @@ def test_file_that_is_no_history(path: Path, text: str) -> None:
     assert path.read_text() == text
 
 
-def test_truncated_file_is_never_taken_for_another(path: Path) -> None:
+def test_truncated_file_is_never_taken_for_another(path):
     check_resume_file(path, RECORD, 0)
     check_resume_file(path, COOLED, 30)
     content = path.read_bytes()
@@ -182,7 +168,7 @@ def test_truncated_file_is_never_taken_for_another(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"format": 2}, {"note": "text"}])
-def test_file_of_a_different_version(path: Path, change: dict[str, Any]) -> None:
+def test_file_of_a_different_version(path, change):
     check_resume_file(path, RECORD, 0)
     saved = json.loads(path.read_text())
     path.write_text(json.dumps(saved | change))
@@ -199,13 +185,13 @@ def test_file_of_a_different_version(path: Path, change: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("other", ["", ".", "/dev/null"])
-def test_path_that_is_not_a_file(other: str) -> None:
+def test_path_that_is_not_a_file(other):
     with pytest.raises(ValueError, match="is not a file: pass a path such as"):
         check_resume_file(other, RECORD, 0)
     assert not Path("/dev/null").is_file()
 
 
-def test_read_only_folder(path: Path) -> None:
+def test_read_only_folder(path):
     """Nothing needs to be written for the same record."""
     check_resume_file(path, RECORD, 0)
     with patch.object(Path, "replace", side_effect=PermissionError(13, "Permission denied")):
@@ -217,11 +203,9 @@ def test_read_only_folder(path: Path) -> None:
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 @pytest.mark.parametrize("operation", ["os.fsync", "pathlib.Path.replace"])
 @pytest.mark.parametrize("first", [True, False])
-def test_failed_write_leaves_the_file(
-    path: Path, error: BaseException, operation: str, first: bool
-) -> None:
-    entries: list[int] = []
-    names: list[str] = []
+def test_failed_write_leaves_the_file(path, error, operation, first):
+    entries = []
+    names = []
     step = 0
     if not first:
         check_resume_file(path, RECORD, 0)
@@ -240,7 +224,7 @@ def test_failed_write_leaves_the_file(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("starts", [[], [0]])
-def test_killed_write_leaves_the_file(path: Path, starts: list[int]) -> None:
+def test_killed_write_leaves_the_file(path, starts):
     for step in starts:
         check_resume_file(path, RECORD, step)
     context = multiprocessing.get_context("spawn")
@@ -257,16 +241,16 @@ def test_killed_write_leaves_the_file(path: Path, starts: list[int]) -> None:
     assert steps_in(path) == [*starts, 30]
 
 
-def write_at_once(path: Path, records: list[Any], step: int) -> None:
+def write_at_once(path, records, step):
     """Let processes, here threads, add entries: each has read the file before any replaces it."""
     replace = Path.replace
     all_have_read = threading.Barrier(len(records))
 
-    def replace_after_all_have_read(new: Path, target: Path) -> None:
+    def replace_after_all_have_read(new, target):
         all_have_read.wait()
         replace(new, target)
 
-    def start(started: dict[str, Any]) -> None:
+    def start(started):
         check_resume_file(path, started, step)
 
     with (
@@ -277,7 +261,7 @@ def write_at_once(path: Path, records: list[Any], step: int) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["curve.json"]
 
 
-def test_processes_of_a_run_write_one_entry(path: Path) -> None:
+def test_processes_of_a_run_write_one_entry(path):
     write_at_once(path, [RECORD] * 4, 0)
     assert steps_in(path) == [0]
     write_at_once(path, [COOLED] * 4, 30)
@@ -285,7 +269,7 @@ def test_processes_of_a_run_write_one_entry(path: Path) -> None:
     check_resume_file(path, COOLED, 45)
 
 
-def test_run_that_lost_its_entry_cannot_resume(path: Path) -> None:
+def test_run_that_lost_its_entry_cannot_resume(path):
     """Two runs have written into one file at once."""
     records = [RECORD, LOWER_PEAK]
     write_at_once(path, records, 0)

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.numerics.oracle import Description
 from support.schedulers.runs import FLOAT32_MAX, peaks
 
 from plateau_jax import (
@@ -34,16 +32,16 @@ STAGES = StagedCurve([(100 + index, 1 - index / 16) for index in range(12)])
 BELOW = HoldBelow(0.3, 5)
 
 
-def through_json(record: Any) -> Any:
+def through_json(record):
     return json.loads(json.dumps(record))
 
 
-def _rejected(match: str, *arguments: Any) -> None:
+def _rejected(match, *arguments):
     with pytest.raises(ValueError, match=match):
         check_resume(*arguments)
 
 
-def _near(one: float, other: float) -> bool:
+def _near(one, other):
     """Cooldowns round the level at which they begin."""
     return math.isclose(one, other, rel_tol=2**-22, abs_tol=2**-57)
 
@@ -57,9 +55,7 @@ def _near(one: float, other: float) -> bool:
     st.integers(0, 40),
     st.sampled_from([None, DataClock(64), BELOW]),
 )
-def test_resumes_exactly_if_steps_so_far_agree(
-    description: Description, other: Description, form: Any, saved_at: int, clock: Any
-) -> None:
+def test_resumes_exactly_if_steps_so_far_agree(description, other, form, saved_at, clock):
     old = build(description)
     saved = through_json(resume_record(old, clock=clock))
     step = form(saved_at)
@@ -89,7 +85,7 @@ def test_resumes_exactly_if_steps_so_far_agree(
         check_resume(saved, continued, saved_at)
 
 
-CLOCKS: list[tuple[str, Any]] = [
+CLOCKS = [
     ("updates", None),
     ("64 samples", DataClock(64)),
     ("64 samples", DataClock(64, count=7)),
@@ -106,7 +102,7 @@ CLOCKS: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "clock"), CLOCKS)
-def test_only_the_same_clock_resumes(name: str, clock: Any) -> None:
+def test_only_the_same_clock_resumes(name, clock):
     """In any form that a library returns: 5 may come back as 5.0, and a list as a tuple."""
     saved = through_json(resume_record(CURVE, clock=clock))
     for present_name, present in CLOCKS:
@@ -120,32 +116,22 @@ def test_only_the_same_clock_resumes(name: str, clock: Any) -> None:
 # A longer run.
 
 
-def in_percent(total_steps: int) -> dict[str, Any]:
-    curve = StagedCurve.wsd(total_steps, warmup_steps="5%", decay_steps="20%")
-    return resume_record(curve)
-
-
-def in_steps(total_steps: int) -> dict[str, Any]:
-    curve = StagedCurve.wsd(total_steps, warmup_steps=50, decay_steps=200)
-    return resume_record(curve)
-
-
-def test_longer_run_in_percent_is_told_to_write_steps() -> None:
-    saved = in_percent(1000)
-    _rejected(
+def test_longer_run_in_percent_is_told_to_write_steps():
+    saved = resume_record(StagedCurve.wsd(1000, warmup_steps="5%", decay_steps="20%"))
+    in_percent = resume_record(StagedCurve.wsd(2000, warmup_steps="5%", decay_steps="20%"))
+    in_steps = resume_record(StagedCurve.wsd(2000, warmup_steps=50, decay_steps=200))
+    message = (
         "; to train longer, keep the lengths .*, written in steps and not in percent, or stretch a "
-        "decay.*; otherwise resume with the old curve, or pass strict=False",
-        saved,
-        in_percent(2000),
-        600,
+        "decay.*; otherwise resume with the old curve, or pass strict=False"
     )
-    check_resume(saved, in_steps(2000), 600)
+    _rejected(message, saved, in_percent, 600)
+    check_resume(saved, in_steps, 600)
 
 
 # Records of several groups, a state without a record, and a wanted change.
 
 
-def test_records_of_groups() -> None:
+def test_records_of_groups():
     records = [resume_record(CURVE, 0.5), resume_record(STAGES, 0.25)]
     saved = through_json(records)
     check_resume(saved, records, 200)
@@ -156,7 +142,7 @@ def test_records_of_groups() -> None:
     _rejected("the values of group 1 differ from step", saved, changed, 200)
 
 
-def test_state_without_a_record_is_not_compared() -> None:
+def test_state_without_a_record_is_not_compared():
     record = resume_record(CURVE)
     with pytest.warns(CurveWarning, match="at step 200 from a state without a record"):
         check_resume(None, record, 200)
@@ -183,7 +169,7 @@ def test_state_without_a_record_is_not_compared() -> None:
         ),
     ],
 )
-def test_wanted_change_is_a_warning(now: Any, message: str) -> None:
+def test_wanted_change_is_a_warning(now, message):
     saved = resume_record(CURVE, 0.5)
     _rejected("pass strict=False", saved, now, 200)
     with pytest.warns(CurveWarning, match=message):
@@ -195,11 +181,9 @@ def test_wanted_change_is_a_warning(now: Any, message: str) -> None:
     current=st.none() | peaks,
     clock=st.sampled_from([None, DataClock(64)]),
 )
-def test_peaks_are_compared_if_both_records_have_one(
-    saved: float | None, current: float | None, clock: Any
-) -> None:
+def test_peaks_are_compared_if_both_records_have_one(saved, current, clock):
     record = through_json(resume_record(CURVE, saved, clock))
-    forms: list[Any] = [saved, None]
+    forms = [saved, None]
     if current is not None:
         rounded = float(np.float32(current))
         forms = [saved, rounded, jnp.float32(current)]
@@ -218,19 +202,12 @@ def test_peaks_are_compared_if_both_records_have_one(
 
 @example(FLOAT32_MAX)
 @given(st.floats(2.0**-126, FLOAT32_MAX, width=32))
-def test_record_has_the_shortest_decimal_of_the_peak(peak: float) -> None:
+def test_record_has_the_shortest_decimal_of_the_peak(peak):
     """It reads as the peak's float32, and no decimal of fewer digits does."""
     recorded = resume_record(CURVE, peak)["peak_value"]
     assert np.float32(recorded) == peak
-    decimal = Decimal(repr(recorded)).normalize()
-    digits = len(decimal.as_tuple().digits)
-    if digits > 1:
-        assert peak not in _read_with_digits(peak, digits - 1)
-
-
-def _read_with_digits(number: float, digits: int) -> list[np.float32]:
-    """Return the float32 of the nearest decimals below and above that have so few digits."""
-    below = Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(number)
-    above = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(number)
-    with np.errstate(over="ignore"):
-        return [np.float32(float(below)), np.float32(float(above))]
+    digits = len(Decimal(repr(recorded)).normalize().as_tuple().digits)
+    for rounding in (ROUND_FLOOR, ROUND_CEILING):
+        shorter = Context(prec=max(digits - 1, 1), rounding=rounding).create_decimal(peak)
+        with np.errstate(over="ignore"):
+            assert digits == 1 or np.float32(float(shorter)) != peak

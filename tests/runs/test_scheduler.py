@@ -4,7 +4,6 @@ import copy
 import pickle
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,15 +16,13 @@ CURVE = PlateauCurve(200, warmup_steps=10, plateaus=[(0, 60)])
 PROGRAM = program_named("Any framework: count samples, save and resume").code
 
 
-def weights_of(program: str) -> Any:
-    names: dict[str, Any] = {}
+def weights_of(program):
+    names = {}
     exec(program, names)
     return names["weights"]
 
 
-def test_stopped_program_ends_with_the_same_weights(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stopped_program_ends_with_the_same_weights(tmp_path, capsys):
     stopping = PROGRAM.replace(
         "    scheduler.step(count=size)\n",
         "    scheduler.step(count=size)\n    if scheduler.updates == 50:\n        raise KeyError\n",
@@ -42,7 +39,7 @@ def test_stopped_program_ends_with_the_same_weights(
 
 @pytest.mark.parametrize("clock", [None, DataClock(64, count=100)], ids=str)
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-def test_copy_continues_alone(copied: Any, clock: Any) -> None:
+def test_copy_continues_alone(copied, clock):
     scheduler = CurveScheduler(CURVE, 0.3, clock=clock)
     for _ in range(20):
         scheduler.step()
@@ -56,25 +53,25 @@ def test_copy_continues_alone(copied: Any, clock: Any) -> None:
 
 @pytest.mark.parametrize("peak", [-0.1, float("nan"), 1e-40])
 @wrong(ValueError, "peak_value = {peak}")
-def test_wrong_peak(peak: float) -> None:
+def test_wrong_peak(peak):
     CurveScheduler(CURVE, peak)
 
 
 @wrong(ValueError, "it was saved with 0.3, now 0.2", "strict=False to load_state_dict")
-def test_state_with_another_peak() -> None:
+def test_state_with_another_peak():
     saved = CurveScheduler(CURVE, 0.3)
     saved.step()
     CurveScheduler(CURVE, 0.2).load_state_dict(saved.state_dict())
 
 
-def test_state_of_no_update_has_used_no_peak() -> None:
+def test_state_of_no_update_has_used_no_peak():
     scheduler = CurveScheduler(CURVE, 0.2)
     scheduler.load_state_dict(CurveScheduler(CURVE, 0.3).state_dict())
     assert scheduler.lr == CurveScheduler(CURVE, 0.2).lr
 
 
 @wrong(ValueError, "state_dict was saved with 2 parameter groups, and there are 1")
-def test_state_of_several_groups() -> None:
+def test_state_of_several_groups():
     scheduler = CurveScheduler(CURVE, 0.3)
     state = scheduler.state_dict()
     scheduler.load_state_dict(state | {"records": state["records"] * 2})

@@ -5,10 +5,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -32,17 +29,17 @@ pytestmark = [
 
 
 @pytest.fixture
-def run() -> TorchRun:
+def run():
     return TorchRun(form=torch.tensor)
 
 
 @contextmanager
-def warns_once(pattern: str) -> Iterator[list[str]]:
+def warns_once(pattern):
     """Check that a program warns once, at the user's line.
 
     Yields a list, which has the message afterwards.
     """
-    messages: list[str] = []
+    messages = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CurveWarning)
         yield messages
@@ -60,17 +57,17 @@ WAY_OUT = r"To turn such warnings off, write lambda_lr\(\.\.\., advise=False\)$"
 # Scheduler steps that do not fit the updates.
 
 
-def called(times: str) -> str:
+def called(times):
     """Return the pattern of how often `scheduler.step()` was called."""
     return rf"^scheduler\.step\(\) was called {times} times in \d+ optimizer steps"
 
 
-def steps_do_not_fit(times: str) -> str:
+def steps_do_not_fit(times):
     advice = r"\. Call scheduler\.step\((count=n)?\) once after every optimizer\.step\(\).*"
     return called(times) + advice + WAY_OUT
 
 
-def check_advice(message: str, build: Any, *, is_often: bool) -> None:
+def check_advice(message, build, *, is_often):
     """Check that the message names accumulation, accelerate and a count if they may be causes."""
     is_counting = build is kinds.counting
     may_accumulate = is_often and not is_counting
@@ -79,47 +76,32 @@ def check_advice(message: str, build: Any, *, is_often: bool) -> None:
     assert ("step(count=n)" in message) == is_counting
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """Repeated: these updates, and then these calls of `scheduler.step()`."""
-
-    times: int
-    updates: int
-    steps: int
-
-    @property
-    def is_often(self) -> bool:
-        return self.steps > self.updates
-
-    def make(self, run: TorchRun) -> None:
-        run.repeat(self.times, updates=self.updates, steps=self.steps)
-
-
 MISTAKES = {
-    "never": Mistake(200, 1, 0),
-    "each epoch": Mistake(5, 60, 1),
-    "one update in twenty": Mistake(20, 20, 1),
-    "three times in two updates": Mistake(60, 2, 3),
-    "each micro-batch": Mistake(60, 1, 4),
+    "never": {"times": 200, "updates": 1, "steps": 0},
+    "each epoch": {"times": 5, "updates": 60, "steps": 1},
+    "one update in twenty": {"times": 20, "updates": 20, "steps": 1},
+    "three times in two updates": {"times": 60, "updates": 2, "steps": 3},
+    "each micro-batch": {"times": 60, "updates": 1, "steps": 4},
 }
+"""Repeated: these updates, and then these calls of `scheduler.step()`."""
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
 
 
 @every_kind
 @every_mistake
 @pytest.mark.parametrize("is_resumed", [False, True])
-def test_steps_that_do_not_fit(mistake: Mistake, build: Any, is_resumed: bool) -> None:
+def test_steps_that_do_not_fit(mistake, build, is_resumed):
     run = TorchRun()
     run.use(build(run.optimizer, LONG))
     if is_resumed:
         run.train(3)
         run.load(run.save())
     with warns_once(steps_do_not_fit(r"\d+")) as messages:
-        mistake.make(run)
-    check_advice(messages[0], build, is_often=mistake.is_often)
+        run.repeat(**mistake)
+    check_advice(messages[0], build, is_often=mistake["steps"] > mistake["updates"])
 
 
-def test_unit_that_is_too_large(run: TorchRun) -> None:
+def test_unit_that_is_too_large(run):
     scheduler = lambda_lr(run.optimizer, CURVE, clock=DataClock(10**6, count=10))
     run.use(scheduler)
     stuck = (
@@ -135,14 +117,14 @@ def test_unit_that_is_too_large(run: TorchRun) -> None:
 PAST = r"^the curve has total_steps = 10, but training continues at step \d+, with every learning "
 
 
-def test_training_past_the_end(run: TorchRun) -> None:
+def test_training_past_the_end(run):
     scheduler = lambda_lr(run.optimizer, SHORT)
     run.use(scheduler)
     with warns_once(f"{PAST}rate at 0"):
         run.train(170)
 
 
-def test_training_past_the_end_at_a_floor(run: TorchRun) -> None:
+def test_training_past_the_end_at_a_floor(run):
     scheduler = lambda_lr(run.optimizer, FLOOR)
     run.use(scheduler)
     question = "rate at its final value since step 10: does the curve count epochs.*"
@@ -152,7 +134,7 @@ def test_training_past_the_end_at_a_floor(run: TorchRun) -> None:
 
 @pytest.mark.parametrize("total", [1, 112, 3000])
 @pytest.mark.parametrize("unit", [None, 40])
-def test_end_at_0_is_past_after_ten_steps_and_one_percent(total: int, unit: int | None) -> None:
+def test_end_at_0_is_past_after_ten_steps_and_one_percent(total, unit):
     curves = [PlateauCurve(total)]
     last_silent_step = total + max(10, total // 100)
     for step in (total, last_silent_step):
@@ -164,7 +146,7 @@ def test_end_at_0_is_past_after_ten_steps_and_one_percent(total: int, unit: int 
 
 
 @pytest.mark.parametrize("total", [112, 3000])
-def test_floor_is_past_at_ten_times_the_steps(total: int) -> None:
+def test_floor_is_past_at_ten_times_the_steps(total):
     """And after 1000 updates at the floor."""
     floor = [PlateauCurve(total, min_lr_ratio=0.1), SHORT]
     for step in (10 * total, 10 * total + 20, 1001 * total, 1002 * total):
@@ -176,7 +158,7 @@ def test_floor_is_past_at_ten_times_the_steps(total: int) -> None:
 # An optimizer that was loaded without the state of its scheduler.
 
 
-def lacks_state(seen: str, peak: str = ".*", alternative: str = ".*") -> str:
+def lacks_state(seen, peak=".*", alternative=".*"):
     """Return the pattern of the warning."""
     return (
         rf"^the optimizer {seen}, but the curve starts at step 0: .*"
@@ -185,7 +167,7 @@ def lacks_state(seen: str, peak: str = ".*", alternative: str = ".*") -> str:
 
 
 @every_kind
-def test_lost_state(build: Any) -> None:
+def test_lost_state(build):
     """The optimizer is loaded before the scheduler is built, on a plateau."""
     plateau = PlateauCurve(10_000, plateaus=[(0, 50)])
     earlier = TorchRun(AdamW, lr=0.01)
@@ -203,7 +185,7 @@ def test_lost_state(build: Any) -> None:
 
 
 @pytest.mark.parametrize("optimizer_class", [AdamW, kinds.MOMENTUM, SGD])
-def test_lost_state_of_a_decayed_learning_rate(optimizer_class: Any) -> None:
+def test_lost_state_of_a_decayed_learning_rate(optimizer_class):
     run = TorchRun(optimizer_class, torch.tensor, lr=1e-5)
     run.load_optimizer(states_after_20_updates(optimizer_class))
     with warns_once(r"^param_groups\[0\] has lr = .* To resume a run, load the scheduler's state"):
@@ -216,7 +198,7 @@ def test_lost_state_of_a_decayed_learning_rate(optimizer_class: Any) -> None:
     ("optimizer_class", "seen"),
     [(AdamW, "has made 20 updates"), (SGD, "was loaded")],
 )
-def test_lost_state_of_an_optimizer_loaded_later(optimizer_class: Any, seen: str) -> None:
+def test_lost_state_of_an_optimizer_loaded_later(optimizer_class, seen):
     """SGD without momentum has no state: only its learning rate shows that it was trained."""
     run = TorchRun(optimizer_class, torch.tensor, lr=1e-5)
     scheduler = lambda_lr(run.optimizer, LONG)
@@ -226,30 +208,13 @@ def test_lost_state_of_an_optimizer_loaded_later(optimizer_class: Any, seen: str
         run.train(60)
 
 
-def load_the_state(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, LONG))
-    run.load_schedulers(states_after_20_updates(AdamW))
-
-
-def pass_last_epoch(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, LONG, last_epoch=19))
-
-
-def set_the_peak(run: TorchRun) -> None:
-    run.use(lambda_lr(run.optimizer, LONG))
-    run.part.set_peak(1e-5)
-
-
-@pytest.mark.parametrize(
-    ("remedy", "peak", "step"),
-    [(load_the_state, 0.01, 20), (pass_last_epoch, 0.01, 20), (set_the_peak, 1e-5, 0)],
-)
-def test_advice_for_a_lost_state_works(remedy: Any, peak: float, step: int) -> None:
+def test_set_peak_starts_another_run():
     run = TorchRun(AdamW, lr=1e-5)
     run.load_optimizer(states_after_20_updates(AdamW))
-    remedy(run)
+    run.use(lambda_lr(run.optimizer, LONG))
+    run.part.set_peak(1e-5)
     run.train(5)
-    assert run.values()[0] == LONG.learning_rate(step + 5, peak)
+    assert run.values()[0] == LONG.learning_rate(5, 1e-5)
 
 
 # Without advice, and with warnings as errors.
@@ -258,9 +223,9 @@ def test_advice_for_a_lost_state_works(remedy: Any, peak: float, step: int) -> N
 @every_mistake
 @pytest.mark.parametrize("curve", [LONG, SHORT])
 @pytest.mark.parametrize("clock", [None, DataClock(1, count=1), DataClock(10**6, count=1)])
-def test_advice_changes_no_bit(mistake: Mistake, curve: PlateauCurve, clock: Any) -> None:
+def test_advice_changes_no_bit(mistake, curve, clock):
     """Without it, nothing warns: after a load without the scheduler's state, too."""
-    results: list[Any] = []
+    results = []
     for advise in (False, True):
         run = TorchRun(AdamW)
         run.use(lambda_lr(run.optimizer, curve, clock=clock, advise=advise))
@@ -268,17 +233,17 @@ def test_advice_changes_no_bit(mistake: Mistake, curve: PlateauCurve, clock: Any
         with warnings.catch_warnings():
             if advise:
                 warnings.simplefilter("ignore", CurveWarning)
-            mistake.make(run)
+            run.repeat(**mistake)
         results.append((run.values(), run.save()))
     assert equal_trees(results[0], results[1])
 
 
 @every_mistake
-def test_warning_as_error_changes_nothing(mistake: Mistake) -> None:
+def test_warning_as_error_changes_nothing(mistake):
     run = TorchRun()
     scheduler = lambda_lr(run.optimizer, LONG)
     run.use(scheduler)
     with pytest.raises(CurveWarning):
-        mistake.make(run)
+        run.repeat(**mistake)
     assert run.values()[0] == LONG.learning_rate(scheduler.curve_step, 0.1)
-    mistake.make(run)
+    run.repeat(**mistake)

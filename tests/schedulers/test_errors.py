@@ -1,11 +1,8 @@
 """Wrong arguments, steps and states: each error names what is wrong, and nothing has changed."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,26 +17,19 @@ from support.schedulers.runs import optimizer_with
 from support.training.steps import through_file
 from support.trees import equal_trees
 from support.wrong import wrong
-from torch.optim import Adagrad, AdamW, Optimizer
-from torch.optim.lr_scheduler import (
-    ChainedScheduler,
-    CyclicLR,
-    LRScheduler,
-    OneCycleLR,
-)
+from torch.optim import Adagrad, AdamW
+from torch.optim.lr_scheduler import ChainedScheduler, OneCycleLR
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve
-from plateau_jax.clocks.known_rules import RULES
 from torch_bridge import follow, lambda_lr
 
 NAN = float("nan")
 INF = float("inf")
 PATIENT = HoldUntilFlat(3, limit=9)
-NAMES_OF_RULES = [f"a {rule.__name__}, " for rule in RULES.values()]
 
 
 @pytest.fixture
-def optimizer() -> Optimizer:
+def optimizer():
     return optimizer_with([0.1, 0.1], AdamW)
 
 
@@ -53,28 +43,22 @@ NOT_A_KEY = "key = .* must be a key of the parameter groups"
 NOT_COUNTED = r"last_epoch = 7 with DataClock\(8\).*DataClock\(8, count=n\).*load_state_dict"
 WRONG_UNIT = r"clock = DataClock.* must be DataClock\(8\)"
 
-Arguments = dict[str, Any]
 
-
-def wrong_arguments(*rows: tuple[type[Exception], str, Arguments]) -> Any:
+def wrong_arguments(*rows):
     """Parametrize a test by the error, a pattern of its message, and the arguments."""
     return pytest.mark.parametrize(("error", "message", "arguments"), rows)
 
 
 @wrong_arguments(
     (TypeError, NOT_AN_OPTIMIZER, {"optimizer": []}),
-    *(
-        (TypeError, r"curve = .*PlateauCurve\(", {"curve": value})
-        for value in ("curve", [CURVE, None], iter([CURVE]))
-    ),
+    (TypeError, r"curve = .*PlateauCurve\(", {"curve": "curve"}),
+    (TypeError, r"curve = .*PlateauCurve\(", {"curve": [CURVE, None]}),
     (ValueError, "curve has length 3.*parameter groups is 2", {"curve": [CURVE] * 3}),
     (TypeError, "last_epoch = .*integer", {"last_epoch": 1.0}),
     (ValueError, "last_epoch = -2 .*at least -1", {"last_epoch": -2}),
     (ValueError, NOT_COUNTED, {"last_epoch": 7, "clock": DataClock(8)}),
-    *(
-        (TypeError, NOT_A_CLOCK, {"clock": value})
-        for value in (DataClock, {"kind": "data"}, [PATIENT, "2"])
-    ),
+    (TypeError, NOT_A_CLOCK, {"clock": DataClock}),
+    (TypeError, NOT_A_CLOCK, {"clock": [PATIENT, "2"]}),
     (ValueError, "empty list.*leave it out", {"clock": []}),
     (ValueError, "the same curve", {"curve": [CURVE, WITHOUT_PLATEAU], "clock": PATIENT}),
     (ValueError, r"a plateau to hold at.*\(50, 0\)", {"curve": WITHOUT_PLATEAU, "clock": PATIENT}),
@@ -82,36 +66,24 @@ def wrong_arguments(*rows: tuple[type[Exception], str, Arguments]) -> Any:
     (ValueError, WRONG_UNIT, {"curve": [CURVE, OF_SAMPLES], "clock": DataClock(1)}),
     (ValueError, "batch plan", {"curve": OF_SAMPLES, "clock": HoldBelow(0.5, 3)}),
 )
-def test_wrong_argument_of_lambda_lr(
-    optimizer: Any, error: type[Exception], message: str, arguments: Arguments
-) -> None:
+def test_wrong_argument_of_lambda_lr(optimizer, error, message, arguments):
     with pytest.raises(error, match=message):
         lambda_lr(**{"optimizer": optimizer, "curve": CURVE, **arguments})
 
 
 @wrong_arguments(
     (TypeError, NOT_AN_OPTIMIZER, {"optimizer": []}),
-    *((TypeError, NOT_A_KEY, {"key": value}) for value in (("betas", -1), ("betas",), 3)),
+    (TypeError, NOT_A_KEY, {"key": ("betas", -1)}),
+    (TypeError, NOT_A_KEY, {"key": 3}),
     (ValueError, r"param_groups\[0\] has no decay", {"key": "decay"}),
     (ValueError, r"param_groups\[0\] has no betas\[2\]", {"key": ("betas", 2)}),
     (ValueError, "key = 'lr'.*use lambda_lr", {"key": "lr"}),
     (ValueError, "key = 'initial_lr'.*use lambda_lr", {"key": "initial_lr"}),
     (TypeError, "be a number", {"key": "betas"}),
 )
-def test_wrong_argument_of_follow(
-    optimizer: Any, error: type[Exception], message: str, arguments: Arguments
-) -> None:
+def test_wrong_argument_of_follow(optimizer, error, message, arguments):
     with pytest.raises(error, match=message):
         follow(**{"optimizer": optimizer, "key": "weight_decay", "curve": CURVE, **arguments})
-
-
-def trained_optimizer(kind: Any) -> Optimizer:
-    """Return an optimizer after an update, whose learning rate was then set."""
-    optimizer = optimizer_with([0.5, 0.25], kind)
-    optimizer.step()
-    for group in optimizer.param_groups:
-        group["lr"] = 0.01
-    return optimizer
 
 
 @pytest.mark.parametrize("kind", [AdamW, Adagrad])
@@ -123,18 +95,15 @@ def trained_optimizer(kind: Any) -> Optimizer:
     '.param_groups[0]["initial_lr"] = ',
     "load_state_dict(state)",
 )
-def test_learning_rate_that_may_be_decayed(kind: Any, options: dict[str, Any]) -> None:
-    optimizer = trained_optimizer(kind)
+def test_learning_rate_that_may_be_decayed(kind, options):
+    optimizer = optimizer_with([0.5, 0.25], kind)
+    optimizer.step()
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
     lambda_lr(optimizer, CURVE, 6, **options)
 
 
 # Options of the groups.
-
-
-def optimizer_with_option(name: str, value: Any) -> Optimizer:
-    optimizer = optimizer_with([0.1, 0.1], AdamW)
-    optimizer.param_groups[1][name] = value
-    return optimizer
 
 
 NOT_NUMBERS = [None, True, torch.tensor(1)]
@@ -144,8 +113,9 @@ every_option = pytest.mark.parametrize(
 )
 
 
-def build(option: str, value: Any) -> None:
-    optimizer = optimizer_with_option(option, value)
+def build(option, value):
+    optimizer = optimizer_with([0.1, 0.1], AdamW)
+    optimizer.param_groups[1][option] = value
     if option.endswith("lr"):
         lambda_lr(optimizer, CURVE)
     else:
@@ -155,24 +125,24 @@ def build(option: str, value: Any) -> None:
 @every_option
 @pytest.mark.parametrize("value", NOT_NUMBERS)
 @wrong(TypeError, " of param_groups[1] = ")
-def test_option_of_a_wrong_type(option: str, value: Any) -> None:
+def test_option_of_a_wrong_type(option, value):
     build(option, value)
 
 
 @every_option
 @pytest.mark.parametrize("value", NOT_POSITIVE_FLOAT32)
 @wrong(ValueError, " of param_groups[1] = ")
-def test_option_that_is_no_positive_float32(option: str, value: Any) -> None:
+def test_option_that_is_no_positive_float32(option, value):
     build(option, value)
 
 
 # Steps and states. A state is saved after five updates, and loaded after six.
 
-CLOCKS: dict[str, Any] = {"scheduler": None, "held": PATIENT, "counted": DataClock(8)}
+CLOCKS = {"scheduler": None, "held": PATIENT, "counted": DataClock(8)}
 KINDS = [*CLOCKS, "follower"]
 
 
-def run_of(kind: str, curve: Any = CURVE, peaks: Any = (0.25, 0.7), **options: Any) -> SchedulerRun:
+def run_of(kind, curve=CURVE, peaks=(0.25, 0.7), **options):
     if kind == "follower":
         return FollowerRun(curve, peaks)
     return SchedulerRun(curve, peaks, CLOCKS[kind], **options)
@@ -181,29 +151,29 @@ def run_of(kind: str, curve: Any = CURVE, peaks: Any = (0.25, 0.7), **options: A
 class Saved:
     """A run of six updates, and its state after five."""
 
-    def __init__(self, kind: str, **options: Any) -> None:
+    def __init__(self, kind, **options):
         self.run = run_of(kind, **options)
         self.run.train(5)
         self.state = copy.deepcopy(self.run.part.state_dict())
         self.run.train(1)
 
-    def rejects(self, message: str, state: Any) -> None:
+    def rejects(self, message, state):
         """Check that the state is rejected with this message, and that nothing has changed."""
         self.run.rejects(ValueError, message, partial(self.run.part.load_state_dict, state))
 
 
 @pytest.fixture(params=[True, False], ids=["strict", "not strict"])
-def strict(request: pytest.FixtureRequest) -> bool:
+def strict(request):
     return request.param
 
 
 @pytest.fixture(params=KINDS)
-def saved(request: pytest.FixtureRequest, strict: bool) -> Saved:
+def saved(request, strict):
     return Saved(request.param, strict=strict)
 
 
 @pytest.fixture
-def scheduler(strict: bool) -> Saved:
+def scheduler(strict):
     return Saved("scheduler", strict=strict)
 
 
@@ -211,7 +181,7 @@ def scheduler(strict: bool) -> Saved:
 
 
 @pytest.mark.parametrize("epoch", [3.0, True, torch.tensor(3)])
-def test_epoch_of_a_wrong_type(scheduler: Saved, epoch: Any) -> None:
+def test_epoch_of_a_wrong_type(scheduler, epoch):
     message = r"epoch = .* must be an integer.*call step\(\).*takes a loss only with a hold rule"
     scheduler.run.rejects(TypeError, message, partial(scheduler.run.part.step, epoch))
 
@@ -225,11 +195,11 @@ def test_epoch_of_a_wrong_type(scheduler: Saved, epoch: Any) -> None:
         ([0.1, -1.0], ValueError, r"peak\[1\] = -1\.0"),
     ],
 )
-def test_wrong_peaks(scheduler: Saved, peaks: Any, error: type[Exception], message: str) -> None:
+def test_wrong_peaks(scheduler, peaks, error, message):
     scheduler.run.rejects(error, message, partial(scheduler.run.part.set_peak, peaks))
 
 
-def test_new_group_with_wrong_lr_changes_nothing() -> None:
+def test_new_group_with_wrong_lr_changes_nothing():
     run = SchedulerRun(CURVE)
     run.train(1)
     state = run.shown()
@@ -244,46 +214,36 @@ def test_new_group_with_wrong_lr_changes_nothing() -> None:
 # States that belong to something else.
 
 
-def test_path_instead_of_a_state(saved: Saved) -> None:
+def test_path_instead_of_a_state(saved):
     path = Path("a.pt")
     saved.rejects(r"state_dict = .* is a path.*load the file first, load_state_dict\(torch", path)
 
 
 @pytest.mark.parametrize("value", [None, {}, {"last_epoch": 3}])
-def test_value_that_is_not_a_state(saved: Saved, value: Any) -> None:
+def test_value_that_is_not_a_state(saved, value):
     saved.rejects("state_dict", value)
 
 
-def test_states_of_schedulers_and_followers_differ(scheduler: Saved) -> None:
+def test_states_of_schedulers_and_followers_differ(scheduler):
     follower = Saved("follower")
     scheduler.rejects("state_dict", follower.state)
     follower.rejects("state_dict", scheduler.state)
 
 
-def cyclic(optimizer: Optimizer) -> LRScheduler:
-    return CyclicLR(optimizer, 0.1, 0.5, cycle_momentum=False)
-
-
-def one_cycle(optimizer: Optimizer) -> LRScheduler:
-    return OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
-
-
-@pytest.mark.parametrize("build", [cyclic, one_cycle])
-def test_state_of_torch_without_a_peak(
-    scheduler: Saved, build: Callable[[Optimizer], LRScheduler]
-) -> None:
+def test_state_of_torch_without_a_peak(scheduler):
+    one_cycle = OneCycleLR(optimizer_with([0.1, 0.1]), 0.1, 9, cycle_momentum=False)
     message = r"base_lrs are not the peaks.*last_epoch=-1\), and then .*scheduler\.set_peak\(peak\)"
-    scheduler.rejects(message, build(optimizer_with([0.1, 0.1])).state_dict())
+    scheduler.rejects(message, one_cycle.state_dict())
 
 
-def test_state_of_two_schedulers(scheduler: Saved) -> None:
+def test_state_of_two_schedulers(scheduler):
     optimizer = optimizer_with([0.1, 0.1])
     chain = ChainedScheduler([lambda_lr(optimizer, CURVE), lambda_lr(optimizer, CURVE)])
     message = "has 2 states of the kind 'scheduler': load the one that continues"
     scheduler.rejects(message, chain.state_dict())
 
 
-def test_state_in_a_chain_is_compared() -> None:
+def test_state_in_a_chain_is_compared():
     run = run_of("scheduler", PlateauCurve(40))
     run.train(5)
     state = ChainedScheduler([run.part, follow(run.optimizer, "momentum", CURVE)]).state_dict()
@@ -298,7 +258,7 @@ def test_state_in_a_chain_is_compared() -> None:
 DIFFERENT_VERSION = "saved by a different version of plateau-jax"
 
 
-def test_every_entry_is_required(saved: Saved) -> None:
+def test_every_entry_is_required(saved):
     for name in saved.state:
         state = dict(saved.state)
         del state[name]
@@ -309,58 +269,50 @@ def test_every_entry_is_required(saved: Saved) -> None:
 
 
 @pytest.mark.parametrize("entries", [{"format": 3}, {"format": None}, {"more": 1}])
-def test_different_format_is_a_different_version(saved: Saved, entries: dict[str, Any]) -> None:
+def test_different_format_is_a_different_version(saved, entries):
     saved.rejects(DIFFERENT_VERSION, saved.state | entries)
 
 
-@dataclass(frozen=True)
-class Damage:
-    """An impossible value of an entry."""
-
-    kind: str
-    entry: str
-    value: Any
-
-
-DAMAGES = [
-    *(Damage("scheduler", "last_epoch", value) for value in (2.5, -2)),
-    *(Damage("scheduler", "offset", value) for value in (-20, 1.5)),
-    Damage("scheduler", "hold", [{}]),
-    Damage("scheduler", "records", []),
-    Damage("scheduler", "peak_was_set", None),
-    Damage("scheduler", "in_charge", 1),
-    *(Damage("held", "hold", value) for value in ([], [{}])),
-    *(Damage("counted", "consumed", value) for value in (-1, 2.0, 2**62 + 8)),
-    Damage("counted", "offset", 0),
-    Damage("scheduler", "consumed", 77),
-    *(Damage("follower", "key", value) for value in ("momentum", ["weight_decay", 0])),
-    *(Damage("follower", "groups", value) for value in ([0], [1, 0])),
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=str)
-def test_damaged_entry(damage: Damage) -> None:
-    saved = Saved(damage.kind)
-    saved.rejects(f"{damage.entry}|state_dict", saved.state | {damage.entry: damage.value})
+@pytest.mark.parametrize(
+    ("kind", "entry", "values"),
+    [
+        ("scheduler", "last_epoch", [2.5, -2]),
+        ("scheduler", "offset", [-20, 1.5]),
+        ("scheduler", "hold", [[{}]]),
+        ("scheduler", "records", [[]]),
+        ("scheduler", "peak_was_set", [None]),
+        ("scheduler", "in_charge", [1]),
+        ("scheduler", "consumed", [77]),
+        ("held", "hold", [[], [{}]]),
+        ("counted", "consumed", [-1, 2.0, 2**62 + 8]),
+        ("counted", "offset", [0]),
+        ("follower", "key", ["momentum", ["weight_decay", 0]]),
+        ("follower", "groups", [[0], [1, 0]]),
+    ],
+)
+def test_impossible_value_of_an_entry(kind, entry, values):
+    saved = Saved(kind)
+    for value in values:
+        saved.rejects(f"{entry}|state_dict", saved.state | {entry: value})
 
 
 UNREADABLE_CURVES = [5, {"kind": "later"}, {"kind": "plateau", "total_steps": 5, "more": 1}]
 
 
-def with_records(state: dict[str, Any], **entries: Any) -> dict[str, Any]:
+def with_records(state, **entries):
     """Return a state with these entries in each record."""
     records = [record | entries for record in state["records"]]
     return state | {"records": records}
 
 
 @pytest.mark.parametrize("curve", UNREADABLE_CURVES, ids=str)
-def test_curve_that_cannot_be_read_is_always_an_error(saved: Saved, curve: Any) -> None:
+def test_curve_that_cannot_be_read_is_always_an_error(saved, curve):
     """Nothing was compared: neither a follower nor `strict=False` accepts it."""
     saved.rejects("curve", with_records(saved.state, curve=curve))
 
 
 @pytest.mark.parametrize("peak", [-0.1, NAN, "x"])
-def test_damaged_peak(saved: Saved, peak: Any) -> None:
+def test_damaged_peak(saved, peak):
     saved.rejects("peak_value", with_records(saved.state, peak_value=peak))
 
 
@@ -370,9 +322,7 @@ def test_damaged_peak(saved: Saved, peak: Any) -> None:
 @pytest.mark.parametrize("is_strict", [True, False])
 @examples(100)
 @given(data=st.data())
-def test_any_damage_is_rejected_or_harmless(
-    kind: str, is_strict: bool, data: st.DataObject
-) -> None:
+def test_any_damage_is_rejected_or_harmless(kind, is_strict, data):
     run = run_of(kind, strict=is_strict)
     run.train(5)
     saved = copy.deepcopy(run.part.state_dict())
@@ -409,7 +359,7 @@ TO_TRAIN_LONGER = (
         ([OLD, OLD], [OLD, LONGER], "the values of group 1 differ from step 6 on"),
     ],
 )
-def test_state_of_a_different_curve(saved: Any, current: Any, message: str) -> None:
+def test_state_of_a_different_curve(saved, current, message):
     peaks = [0.1] * len(saved)
     old = run_of("scheduler", saved, peaks)
     old.train(40)
@@ -418,7 +368,7 @@ def test_state_of_a_different_curve(saved: Any, current: Any, message: str) -> N
     new.rejects(ValueError, message, partial(new.part.load_state_dict, state))
 
 
-def test_follower_warns_of_a_different_curve() -> None:
+def test_follower_warns_of_a_different_curve():
     old = run_of("follower", OLD)
     old.train(40)
     new = run_of("follower", LONGER)

@@ -6,7 +6,6 @@ multipliers are those of the exact oracle. All numbers are dyadic, so no product
 
 import copy
 import pickle
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +59,7 @@ class Model:
     present: list[Group]
     removed: list[Group] = field(default_factory=list[Group])
 
-    def meet(self, multiplier: Any, *, writes: bool) -> None:
+    def meet(self, multiplier, *, writes):
         """Read the bases of the new groups, and forget the removed ones.
 
         A new group gets its value, unless it has a base: a different scheduler may have met it.
@@ -75,14 +74,14 @@ class Model:
         for group in self.removed:
             group.base = None
 
-    def write(self, multiplier: Any) -> None:
+    def write(self, multiplier):
         """Meet the groups, and write the value of each."""
         self.meet(multiplier, writes=True)
         for group in self.present:
             assert group.base is not None
             group.value = float(group.base * multiplier)
 
-    def forget(self) -> None:
+    def forget(self):
         """A new scheduler knows no group."""
         for group in self.present + self.removed:
             group.base = None
@@ -114,7 +113,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 class Program:
     """An optimizer, its scheduler or follower, and the model of both."""
 
-    def __init__(self, kind: Kind, form: Any) -> None:
+    def __init__(self, kind, form):
         self.kind = kind
         self.form = form
         self.base_key = "initial_lr"
@@ -128,25 +127,25 @@ class Program:
         self.build(FIRST)
         self.check()
 
-    def new_group(self, value: float, initial: float | None = None) -> Group:
+    def new_group(self, value, initial=None):
         """Return a group that the optimizer does not have yet."""
-        options: dict[str, Any] = {"params": [new_parameter()], "betas": (0.5, 0.75)}
+        options = {"params": [new_parameter()], "betas": (0.5, 0.75)}
         set_option(options, self.kind.key, self.form(value))
         if initial is not None:
             options[self.base_key] = initial
         return Group(options, value, initial)
 
-    def build(self, description: Any) -> None:
+    def build(self, description):
         """Build a scheduler or a follower, from step 0 on."""
-        self.counts: list[int] = []
-        self.metrics: list[float] = []
+        self.counts = []
+        self.metrics = []
         self.curve = build(description)
         self.oracle = Oracle(description)
         self.part = self.new_part()
         self.model.forget()
         self.model.write(self.multiplier())
 
-    def new_part(self) -> Any:
+    def new_part(self):
         if self.kind.key != "lr":
             return follow(self.optimizer, self.kind.key, self.curve)
         scheduler = lambda_lr(self.optimizer, self.curve, clock=self.kind.clock)
@@ -156,10 +155,10 @@ class Program:
         return SequentialLR(self.optimizer, [scheduler, second], [MILESTONE])
 
     @property
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self):
         return self.optimizer.param_groups
 
-    def multiplier(self) -> Any:
+    def multiplier(self):
         """Return the multiplier of the next update."""
         step = curve_steps_of(self.kind.clock, self.curve, self.counts, self.metrics)[-1]
         if self.kind.is_sequence and step >= MILESTONE:
@@ -168,7 +167,7 @@ class Program:
 
     # Checks.
 
-    def check(self) -> None:
+    def check(self):
         """Check the values of the groups, and that reading changes nothing."""
         assert len(self.groups) == len(self.model.present)
         before = self.contents()
@@ -180,31 +179,31 @@ class Program:
             assert option_of(options, self.kind.key) == self.form(group.value)
             assert options.get(self.base_key) == group.initial
 
-    def contents(self) -> Any:
+    def contents(self):
         """Return the options of the groups, and the state."""
         return copy.deepcopy([self.groups, self.part.state_dict()])
 
-    def read(self) -> None:
+    def read(self):
         self.part.get_last_lr()
         self.part.state_dict()
         if not self.kind.is_sequence:
             self.part.get_lr()
             repr(self.part)
 
-    def check_update(self, *_: Any) -> None:
+    def check_update(self, *_):
         """Check the values that an update uses: new groups have theirs by now."""
         self.model.meet(self.multiplier(), writes=True)
         self.check()
 
     # All that a program may do.
 
-    def update(self, count: int = 5, metric: float = 0.75) -> None:
+    def update(self, count=5, metric=0.75):
         hook = self.optimizer.register_step_pre_hook(self.check_update)  # after the scheduler's
         self.optimizer.step()
         hook.remove()
         self.step(count, metric)
 
-    def step(self, count: int = 5, metric: float = 0.75) -> None:
+    def step(self, count=5, metric=0.75):
         if isinstance(self.kind.clock, DataClock):
             self.part.step(count=count)
         elif self.kind.clock is not None:
@@ -215,47 +214,47 @@ class Program:
         self.metrics.append(metric)
         self.model.write(self.multiplier())
 
-    def big_update(self) -> None:
+    def big_update(self):
         self.update(count=20, metric=0.25)
 
-    def add(self) -> None:
+    def add(self):
         group = self.new_group(0.875)
         self.optimizer.add_param_group(group.options)
         self.model.present.append(group)
 
-    def add_with_a_base(self) -> None:
+    def add_with_a_base(self):
         group = self.new_group(0.125, initial=0.375)
         self.optimizer.add_param_group(group.options)
         self.model.present.append(group)
 
-    def remove_first(self) -> None:
+    def remove_first(self):
         if self.groups:
             del self.groups[0]
             self.model.removed.append(self.model.present.pop(0))
 
-    def clear(self) -> None:
+    def clear(self):
         self.groups.clear()
         self.model.removed += self.model.present
         self.model.present = []
 
-    def reverse(self) -> None:
+    def reverse(self):
         self.groups.reverse()
         self.model.present.reverse()
 
-    def add_again(self) -> None:
+    def add_again(self):
         """Add a removed dictionary once more; torch gives it a new list of parameters."""
         if self.model.removed:
             group = self.model.removed.pop()
             self.optimizer.add_param_group(group.options)
             self.model.present.append(group)
 
-    def append_again(self) -> None:
+    def append_again(self):
         if self.model.removed:
             group = self.model.removed.pop(0)
             self.groups.append(group.options)
             self.model.present.append(group)
 
-    def replace_all(self) -> None:
+    def replace_all(self):
         """Add each group again in a new dictionary: a new group, with the same options."""
         groups = self.model.present
         self.clear()
@@ -265,21 +264,21 @@ class Program:
             self.optimizer.add_param_group(added.options)
             self.model.present.append(added)
 
-    def load_optimizer(self) -> None:
+    def load_optimizer(self):
         """Load its own state, as accelerate does: the dictionaries are replaced."""
         state = through_file(self.optimizer.state_dict())
         self.optimizer.load_state_dict(state)
         self.take_over()
 
-    def take_over(self) -> None:
+    def take_over(self):
         for group, options in zip(self.model.present, self.groups, strict=True):
             group.options = options
 
-    def load_scheduler(self) -> None:
+    def load_scheduler(self):
         self.update()  # so that all groups are met
         self.part.load_state_dict(through_file(self.part.state_dict()))
 
-    def restart(self) -> None:
+    def restart(self):
         """Resume in a new process."""
         self.update()
         states = through_file([self.optimizer.state_dict(), self.part.state_dict()])
@@ -293,7 +292,7 @@ class Program:
         self.model.removed = []
         self.take_over()
 
-    def roll_back(self) -> None:
+    def roll_back(self):
         """Load the states of some updates ago."""
         self.update()
         saved = copy.deepcopy([self.optimizer.state_dict(), self.part.state_dict()])
@@ -306,7 +305,7 @@ class Program:
         self.take_over()
         self.model.write(self.multiplier())
 
-    def set_base(self) -> None:
+    def set_base(self):
         """Set the base of each group."""
         if self.kind.is_sequence:
             return
@@ -320,7 +319,7 @@ class Program:
             group.base = group.initial = base
         self.model.write(self.multiplier())
 
-    def write_bases(self) -> None:
+    def write_bases(self):
         """Write into `base_lrs`; it counts from the next step on."""
         self.update()  # so that the list has all groups
         if self.groups and not self.kind.is_sequence:
@@ -330,28 +329,28 @@ class Program:
             self.model.present[-1].base = base / 2
             self.step()
 
-    def write_initial(self) -> None:
+    def write_initial(self):
         """Write the entry with the base into a known group: no effect until it is met again."""
         self.update()
         if self.groups and not self.kind.is_sequence:
             self.groups[0][self.base_key] = 0.5
             self.model.present[0].initial = 0.5
 
-    def copy(self) -> None:
+    def copy(self):
         everything = (self.optimizer, self.part, self.model)
         self.optimizer, self.part, self.model = copy.deepcopy(everything)
 
-    def pickle(self) -> None:
+    def pickle(self):
         pickled = pickle.dumps((self.optimizer, self.part, self.model))
         self.optimizer, self.part, self.model = pickle.loads(pickled)
 
-    def second_phase(self) -> None:
+    def second_phase(self):
         """Build a new scheduler. The old one lives on, and writes no more."""
         self.earlier = self.part
         self.build(SECOND)
 
 
-OPERATIONS: list[Callable[[Program], None]] = [
+OPERATIONS = [
     Program.update,
     Program.big_update,
     Program.add,
@@ -381,9 +380,7 @@ operations = st.lists(st.sampled_from(OPERATIONS), max_size=12)
 @examples(60)
 @example(operations=[Program.restart, Program.reverse])
 @given(operations=operations)
-def test_program_follows_the_model(
-    kind: Kind, form: Any, operations: list[Callable[[Program], None]]
-) -> None:
+def test_program_follows_the_model(kind, form, operations):
     program = Program(kind, form)
     for operation in operations:
         operation(program)

@@ -7,9 +7,7 @@ import copy
 import io
 import json
 import pickle
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +22,7 @@ from support.runs.torch_run import FollowerRun, SchedulerRun
 from torch import Tensor
 from torch.optim import SGD, AdamW, RMSprop
 
-from plateau_jax import Curve, CurveWarning, DataClock, PlateauCurve
+from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import follow
 
 pytestmark = [
@@ -36,7 +34,7 @@ pytestmark = [
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 LINEAR = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
-FOLLOWED: list[tuple[Any, Any]] = [
+FOLLOWED = [
     (SGD, "momentum"),
     (RMSprop, "alpha"),
     (AdamW, "weight_decay"),
@@ -44,7 +42,7 @@ FOLLOWED: list[tuple[Any, Any]] = [
 ]
 """Optimizers, and options of theirs that a follower may set."""
 
-FORMS: dict[str, Any] = {
+FORMS = {
     "number": st.sampled_from((float, np.float32, np.float64)),
     "tensor": st.sampled_from(
         (
@@ -58,7 +56,7 @@ FORMS: dict[str, Any] = {
 
 
 @st.composite
-def curves_with_clocks(draw: st.DrawFn, clock_kind: str) -> tuple[Curve, Any]:
+def curves_with_clocks(draw, clock_kind):
     """Draw a curve, and a clock or None."""
     if clock_kind == "hold":
         return draw(held_curves), draw(holds)
@@ -73,10 +71,10 @@ def curves_with_clocks(draw: st.DrawFn, clock_kind: str) -> tuple[Curve, Any]:
 
 
 @st.composite
-def runs(draw: st.DrawFn, kind: str, clock_kind: str, form: str) -> SchedulerRun:
+def runs(draw, kind, clock_kind, form):
     """Draw a scheduler or follower of one to three groups."""
     curve, clock = draw(curves_with_clocks(clock_kind))
-    curves: Any = curve
+    curves = curve
     num_groups = draw(st.integers(1, 3))
     if clock_kind != "hold" and curve.unit is None and draw(st.booleans()):
         curves = [curve]
@@ -92,7 +90,7 @@ def runs(draw: st.DrawFn, kind: str, clock_kind: str, form: str) -> SchedulerRun
     return SchedulerRun(curves, peaks, clock, form=value_form, kind=optimizer_kind)
 
 
-def peaks_of(key: Any, count: int) -> st.SearchStrategy[list[float]]:
+def peaks_of(key, count):
     """Draw values of an option with which the weights stay finite."""
     values = st.sampled_from((0.0, 1e-5, 3e-4, 0.7)) | st.floats(1e-6, 10)
     if not isinstance(key, str):
@@ -103,14 +101,14 @@ def peaks_of(key: Any, count: int) -> st.SearchStrategy[list[float]]:
 # Ways to resume, and a new peak.
 
 
-def resumes_from_a_file(run: SchedulerRun) -> None:
+def resumes_from_a_file(run):
     state = run.save()
     run.start()
     run.load_optimizer(state)
     run.load_schedulers(state)
 
 
-def resumes_before_building(run: SchedulerRun) -> None:
+def resumes_before_building(run):
     # A new follower takes the loaded values as its bases at first, and rejects small ones.
     if any(0 < value < np.finfo(np.float32).smallest_normal for value in run.values()):
         return
@@ -119,17 +117,17 @@ def resumes_before_building(run: SchedulerRun) -> None:
     run.load_schedulers(state)
 
 
-def resumes_from_json(run: SchedulerRun) -> None:
+def resumes_from_json(run):
     state = json.loads(json.dumps(run.part.state_dict()))
     run.start()
     run.part.load_state_dict(state)
 
 
-def sets_peak(run: SchedulerRun) -> None:
+def sets_peak(run):
     run.set_peaks([run.peak_of(0.5 / 2**index) for index in range(len(run.peaks))])
 
 
-ACTIONS: Sequence[Callable[[SchedulerRun], None]] = [
+ACTIONS = [
     resumes_from_a_file,
     resumes_before_building,
     resumes_from_json,
@@ -137,12 +135,12 @@ ACTIONS: Sequence[Callable[[SchedulerRun], None]] = [
 ]
 
 
-def metric_with_a_gradient(metric: float) -> Tensor:
+def metric_with_a_gradient(metric):
     return torch.tensor(metric, requires_grad=True) * 1
 
 
-count_forms: Any = st.sampled_from((int, np.int64, np.array, torch.tensor))
-metric_forms: Any = st.sampled_from((float, np.float32, torch.tensor, metric_with_a_gradient))
+count_forms = st.sampled_from((int, np.int64, np.array, torch.tensor))
+metric_forms = st.sampled_from((float, np.float32, torch.tensor, metric_with_a_gradient))
 counts = magnitudes(0, 2**45) | st.integers(0, 300)
 metrics = st.sampled_from((2.0, 1.0, 0.7, 0.1, 0.0, -2.0, float("nan"), float("inf")))
 updates_with_metrics = st.lists(st.tuples(counts, metrics), min_size=1, max_size=6)
@@ -158,9 +156,7 @@ KINDS = [
 @pytest.mark.parametrize("form", FORMS)
 @examples(80)
 @given(data=st.data())
-def test_resumed_run_follows_its_definition(
-    kind: str, clock_kind: str, form: str, data: st.DataObject
-) -> None:
+def test_resumed_run_follows_its_definition(kind, clock_kind, form, data):
     run = data.draw(runs(kind, clock_kind, form))
     definition = Definition(run.curve, run.peaks, run.clock)
     for action in data.draw(st.lists(st.sampled_from(ACTIONS), max_size=4)):
@@ -173,12 +169,12 @@ def test_resumed_run_follows_its_definition(
         check(run, definition)
 
 
-def in_form(run: SchedulerRun, values: list[list[float]]) -> list[list[float]]:
+def in_form(run, values):
     """Round the values of updates as the groups of the run do."""
     return [[float(run.form(number)) for number in numbers] for numbers in values]
 
 
-def check(run: SchedulerRun, definition: Definition) -> None:
+def check(run, definition):
     part = run.part
     curve_step = definition.curve_steps()[-1]
     consumed = updates = len(definition.counts)
@@ -202,7 +198,7 @@ last_epochs = st.one_of(magnitudes(-1, 2**31 - 3), st.sampled_from((np.int32(-1)
 
 
 @given(curve=descriptions(range(4)).map(build), last_epoch=last_epochs)
-def test_run_begins_after_last_epoch(curve: Curve, last_epoch: Any) -> None:
+def test_run_begins_after_last_epoch(curve, last_epoch):
     run = SchedulerRun(curve, last_epoch=last_epoch)
     definition = Definition(curve, run.peaks)
     first = int(last_epoch) + 1
@@ -218,7 +214,7 @@ def test_run_begins_after_last_epoch(curve: Curve, last_epoch: Any) -> None:
 # States.
 
 
-def test_trainer_loads_by_builders_strict() -> None:
+def test_trainer_loads_by_builders_strict():
     saved = SchedulerRun(CURVE)
     saved.train(40)
     state = saved.save()
@@ -231,7 +227,7 @@ def test_trainer_loads_by_builders_strict() -> None:
     assert run.values() == Definition(LINEAR, run.peaks).values_at(40)
 
 
-def test_state_and_pickle_are_small_and_share_nothing() -> None:
+def test_state_and_pickle_are_small_and_share_nothing():
     run = SchedulerRun(CURVE)
     run.train(200)
     file = io.BytesIO()
@@ -249,7 +245,7 @@ def test_state_and_pickle_are_small_and_share_nothing() -> None:
 
 
 @pytest.mark.parametrize("form", [float, torch.tensor])
-def test_print_shows_curve_clock_and_values(form: Any) -> None:
+def test_print_shows_curve_clock_and_values(form):
     kind = partial(SGD, momentum=0.5)
     run = SchedulerRun(CURVE, [0.5], DataClock(4), form=form, kind=kind)
     follower = follow(run.optimizer, "momentum", CURVE)

@@ -6,14 +6,13 @@ They need no assertion, because a warning is an error. `test_advice` has the wro
 import gc
 import weakref
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from schedulers import kinds
 from support.runs.torch_run import TorchRun
 from support.schedulers.runs import optimizer_with
-from torch.optim import SGD, Adagrad, AdamW
+from torch.optim import SGD, Adagrad, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
 from torch.optim.swa_utils import SWALR
 
@@ -31,7 +30,7 @@ pytestmark = [
 
 
 @pytest.fixture(params=[(SGD, float), (AdamW, torch.tensor)], ids=["SGD", "AdamW"])
-def run(request: pytest.FixtureRequest) -> TorchRun:
+def run(request):
     """A run on plain SGD, and one on AdamW with learning rates in tensors."""
     return TorchRun(*request.param)
 
@@ -40,12 +39,12 @@ def run(request: pytest.FixtureRequest) -> TorchRun:
 
 
 @kinds.every_kind
-def test_step_after_every_update(build: Any, run: TorchRun) -> None:
+def test_step_after_every_update(build, run):
     run.use(build(run.optimizer, kinds.CURVE))
     run.train(105)
 
 
-def test_averaging_of_weights(run: TorchRun) -> None:
+def test_averaging_of_weights(run):
     averaging = SWALR(run.optimizer, swa_lr=0.05, anneal_epochs=3)
     scheduler = lambda_lr(run.optimizer, kinds.CURVE)
     for _ in range(4):
@@ -55,7 +54,7 @@ def test_averaging_of_weights(run: TorchRun) -> None:
         run.repeat(1, updates=20)
 
 
-def test_skipped_updates_of_fp16(run: TorchRun) -> None:
+def test_skipped_updates_of_fp16(run):
     run.use(lambda_lr(run.optimizer, kinds.CURVE))
     for update in range(100):
         if update not in (10, 12, 30, 31, 32, 50):
@@ -63,38 +62,62 @@ def test_skipped_updates_of_fp16(run: TorchRun) -> None:
         run.step_schedulers()
 
 
-def test_iterations_of_ppo(run: TorchRun) -> None:
+def test_iterations_of_ppo(run):
     """Each makes many updates, and one step of the curve: the updates outnumber its steps."""
     run.use(lambda_lr(run.optimizer, PlateauCurve(100)))
     run.repeat(20, updates=320)
 
 
-def test_plateau_without_steps(run: TorchRun) -> None:
+def test_plateau_without_steps(run):
     run.use(lambda_lr(run.optimizer, PlateauCurve(10_000, plateaus=[(0, 50)])))
     run.step_optimizer(1350)
 
 
-def test_unit_that_lasts(run: TorchRun) -> None:
+def test_unit_that_lasts(run):
     run.use(lambda_lr(run.optimizer, kinds.LONG, clock=DataClock(10**6, count=1)))
     run.repeat(9, updates=60)
 
 
-def test_curve_that_ends_at_its_highest_level(run: TorchRun) -> None:
+def test_curve_that_ends_at_its_highest_level(run):
     run.use(lambda_lr(run.optimizer, [kinds.FLOOR, StagedCurve([(5, 1.0)])]))
     run.train(1350)
+
+
+class SharpnessAware(Optimizer):
+    """Like SAM: programs call two steps around a second backward pass, and torch sees no `step`."""
+
+    def __init__(self, base):
+        super().__init__(base.param_groups, base.defaults)
+        self.base_optimizer = base
+        self.param_groups = base.param_groups
+
+    def first_step(self): ...
+
+    def second_step(self):
+        self.base_optimizer.step()
+
+
+def test_optimizer_of_two_steps(run):
+    optimizer = SharpnessAware(run.optimizer)
+    scheduler = lambda_lr(optimizer, kinds.CURVE)
+    for step in range(25):
+        optimizer.first_step()
+        optimizer.second_step()
+        assert run.values()[0] == kinds.CURVE.learning_rate(step, 0.1)
+        scheduler.step()
 
 
 # Several schedulers, and groups that change.
 
 
-def test_phases(run: TorchRun) -> None:
+def test_phases(run):
     to_a_plateau = StagedCurve([(5, 1.0), (9000,)])
     for curve in (kinds.LONG, kinds.WARMUP, to_a_plateau):
         run.use(lambda_lr(run.optimizer, curve))
         run.train(700)
 
 
-def test_reduce_on_plateau_takes_over(run: TorchRun) -> None:
+def test_reduce_on_plateau_takes_over(run):
     warmup = lambda_lr(run.optimizer, StagedCurve([(20, 1.0)]))
     reduce_on_plateau = kinds.with_arguments(ReduceLROnPlateau(run.optimizer), metrics=0.5)
     run.use(warmup)
@@ -103,7 +126,7 @@ def test_reduce_on_plateau_takes_over(run: TorchRun) -> None:
     run.train(1100)
 
 
-def test_group_that_is_added(run: TorchRun) -> None:
+def test_group_that_is_added(run):
     run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.train(50)
     run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1e-3})
@@ -112,7 +135,7 @@ def test_group_that_is_added(run: TorchRun) -> None:
     run.train(600)
 
 
-def test_updates_before_the_scheduler(run: TorchRun) -> None:
+def test_updates_before_the_scheduler(run):
     run.step_optimizer(30)
     run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.train(60)
@@ -121,7 +144,7 @@ def test_updates_before_the_scheduler(run: TorchRun) -> None:
 # States.
 
 
-def test_optimizer_that_loads_its_own_state(run: TorchRun) -> None:
+def test_optimizer_that_loads_its_own_state(run):
     """As accelerate does."""
     run.use(lambda_lr(run.optimizer, kinds.LONG))
     run.load_optimizer(run.save())
@@ -129,7 +152,7 @@ def test_optimizer_that_loads_its_own_state(run: TorchRun) -> None:
 
 
 @pytest.mark.parametrize("form", [float, torch.tensor, bfloat16_tensor])
-def test_last_epoch_of_a_loaded_optimizer(form: Any) -> None:
+def test_last_epoch_of_a_loaded_optimizer(form):
     falling = StagedCurve([(100, 0.0, "linear")], start=1.0)
     earlier = TorchRun(AdamW, form)
     earlier.use(lambda_lr(earlier.optimizer, falling))
@@ -140,7 +163,7 @@ def test_last_epoch_of_a_loaded_optimizer(form: Any) -> None:
     run.train(60)
 
 
-def test_scheduler_that_is_loaded_after_an_update(run: TorchRun) -> None:
+def test_scheduler_that_is_loaded_after_an_update(run):
     states = kinds.states_after_20_updates(run.kind)
     resumed = TorchRun(run.kind, run.form, lr=0.01)
     resumed.use(lambda_lr(resumed.optimizer, kinds.LONG))
@@ -159,14 +182,14 @@ RESUMES = [
 
 @pytest.mark.parametrize(("build", "optimizer"), RESUMES)
 @pytest.mark.parametrize("updates", [0, 1, 20])
-def test_run_that_loads_its_states_is_silent(build: Any, optimizer: Any, updates: int) -> None:
+def test_run_that_loads_its_states_is_silent(build, optimizer, updates):
     """In every order."""
     run = TorchRun(optimizer)
     run.use(build(run.optimizer, kinds.CURVE))
     run.train(updates)
     states = run.save()
 
-    def build_and_load(order: str) -> None:
+    def build_and_load(order):
         resumed = run.in_a_new_process()
         for part in order.split(", "):
             if part == "optimizer":
@@ -183,16 +206,16 @@ def test_run_that_loads_its_states_is_silent(build: Any, optimizer: Any, updates
 
 
 @pytest.mark.usefixtures("frozen")
-def test_collected_schedulers_are_not_kept() -> None:
+def test_collected_schedulers_are_not_kept():
     """One that was stepped lives no longer than the user's reference; another one replaces it."""
     optimizer = optimizer_with([0.1])
 
-    def collect_garbage(*_: Any) -> None:
+    def collect_garbage(*_):
         gc.collect()
 
     optimizer.register_step_post_hook(collect_garbage)  # while the hooks are iterated over
     for _ in range(3):
-        scheduler: Any = lambda_lr(optimizer, kinds.CURVE)
+        scheduler = lambda_lr(optimizer, kinds.CURVE)
         reference = weakref.ref(scheduler)
         assert len(optimizer._optimizer_step_pre_hooks) == 1
         scheduler.cycle = scheduler

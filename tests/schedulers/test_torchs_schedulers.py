@@ -1,9 +1,7 @@
 """A curve next to torch's schedulers: in sequences and chains, in `LambdaLR`; their states."""
 
 import copy
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from support.training.steps import through_file
 from torch.optim import lr_scheduler as torchs
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import Curve, DataClock, PlateauCurve
+from plateau_jax import DataClock, PlateauCurve
 from torch_bridge import lambda_lr
 
 pytestmark = [
@@ -25,42 +23,42 @@ pytestmark = [
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
 
-def constant(optimizer: Any, factor: float = 0.5) -> Any:
+def constant(optimizer, factor=0.5):
     return torchs.ConstantLR(optimizer, factor, total_iters=100)
 
 
 # The schedulers that a program steps: the first one from step 0, the last one from step 20 on.
 
 
-def sequence(optimizer: Any, first: Any, second: Any) -> torchs.SequentialLR:
+def sequence(optimizer, first, second):
     return torchs.SequentialLR(optimizer, [first, second], [20])
 
 
-def curve_first(optimizer: Any, scheduler: Any) -> list[Any]:
+def curve_first(optimizer, scheduler):
     second = constant(optimizer)
     return [sequence(optimizer, scheduler, second)]
 
 
-def curve_second(optimizer: Any, scheduler: Any) -> list[Any]:
+def curve_second(optimizer, scheduler):
     first = constant(optimizer)
     return [sequence(optimizer, first, scheduler)]
 
 
-def after_a_curve(optimizer: Any, scheduler: Any) -> list[Any]:
+def after_a_curve(optimizer, scheduler):
     first = lambda_lr(optimizer, CURVE)
     return [sequence(optimizer, first, scheduler)]
 
 
-def chained(optimizer: Any, scheduler: Any) -> list[Any]:
+def chained(optimizer, scheduler):
     decay = torchs.ExponentialLR(optimizer, 0.9)
     return [torchs.ChainedScheduler([scheduler, decay], optimizer)]
 
 
-def chained_alone(optimizer: Any, scheduler: Any) -> list[Any]:
+def chained_alone(optimizer, scheduler):
     return [torchs.ChainedScheduler([scheduler], optimizer)]
 
 
-def then_averaging(optimizer: Any, scheduler: Any) -> list[Any]:
+def then_averaging(optimizer, scheduler):
     return [scheduler, SWALR(optimizer, swa_lr=0.03, anneal_epochs=10)]
 
 
@@ -76,16 +74,16 @@ def then_averaging(optimizer: Any, scheduler: Any) -> list[Any]:
     strict=st.booleans(),
 )
 def test_resume_with_other_schedulers_matches(
-    compose: Any, saved_at: int, optimizer_first: bool, form: Any, branch: Curve, strict: bool
-) -> None:
+    compose, saved_at, optimizer_first, form, branch, strict
+):
     """The scheduler in charge before a load is in charge afterwards, also under another curve."""
 
-    def start(curve: Curve) -> list[Any]:
+    def start(curve):
         optimizer = optimizer_with([form(0.5), form(0.25)])
         scheduler = lambda_lr(optimizer, curve, strict=strict)
         return [optimizer, *compose(optimizer, scheduler)]
 
-    def run(parts: Sequence[Any], steps: range) -> list[list[float]]:
+    def run(parts, steps):
         optimizer, *schedulers = parts
         lrs = [lrs_of(optimizer)]
         for step in steps:
@@ -112,7 +110,7 @@ def test_resume_with_other_schedulers_matches(
     assert lrs == expected
 
 
-def load(parts: Sequence[Any], states: Sequence[Any], *, in_order: bool) -> None:
+def load(parts, states, *, in_order):
     pairs = list(zip(parts, states, strict=True))
     if not in_order:
         pairs.reverse()
@@ -130,18 +128,16 @@ def load(parts: Sequence[Any], states: Sequence[Any], *, in_order: bool) -> None
     saved_at=st.integers(0, 39),
     optimizer_first=st.booleans(),
 )
-def test_clock_inside_torchs_schedulers(
-    compose: Any, begin: int, end: int, counts: list[int], saved_at: int, optimizer_first: bool
-) -> None:
+def test_clock_inside_torchs_schedulers(compose, begin, end, counts, saved_at, optimizer_first):
     """A count is used by the next step; counts outside the scheduler's turn are discarded."""
 
-    def start() -> tuple[Any, Any, Any]:
+    def start():
         optimizer = optimizer_with([0.5])
         scheduler = lambda_lr(optimizer, CURVE, clock=DataClock(8))
         (stepped,) = compose(optimizer, scheduler)
         return optimizer, scheduler, stepped
 
-    def check() -> None:
+    def check():
         if not begin <= update <= end:
             assert lrs_of(optimizer) == [0.25]
             return

@@ -48,8 +48,6 @@ class Plan:
 class Record:
     used: list[list[float]] = field(default_factory=list[list[float]])
     """The learning rates of the groups that have parameters, in the order of the groups."""
-    last_lrs: list[list[float]] = field(default_factory=list[list[float]])
-    """The result of `scheduler.get_last_lr()` before the update."""
     losses: list[float] = field(default_factory=list[float])
 
 
@@ -138,7 +136,6 @@ def _train(engine: Any, optimizer: AdamW, updates: range, record: Record) -> Non
 
     handle = optimizer.register_step_pre_hook(note)
     for update in updates:
-        record.last_lrs.append([float(lr) for lr in engine.lr_scheduler.get_last_lr()])
         with seeded(update):
             batches = torch.randn(MICRO_BATCHES, ROWS, 3)
         for batch in batches:

@@ -137,31 +137,10 @@ agent.learn(
 )
 """
 
-TORCHVISION = """
-from torch_bridge import lambda_lr
-lr_scheduler = lambda_lr(optimizer, curve)
-optimizer.register_step_post_hook(lambda *_: lr_scheduler.step())
-parts, saved, begin = [model, optimizer, lr_scheduler], Path("checkpoint.pth"), 0
-if saved.exists():
-    begin, *states = torch.load(saved)
-    for part, state in zip(parts, states, strict=True):
-        part.load_state_dict(state)
-for epoch in range(begin, EPOCHS):
-    for image, target in loader:
-        loss = nn.functional.mse_loss(model(image), target)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    torch.save([epoch + 1, *(part.state_dict() for part in parts)], saved)
-print("final loss", nn.functional.mse_loss(model(inputs), targets).item())
-"""
-"""The loop of torchvision's references/classification/train.py."""
-
 PROGRAMS = {
     "MLX": MLX,
     "PyTorch Ignite": PYTORCH_IGNITE,
     "skorch": SKORCH,
     "Stable-Baselines3": STABLE_BASELINES3,
-    "torchvision's recipes": TORCHVISION,
 }
 """By the name of the library on the page."""

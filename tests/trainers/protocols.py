@@ -30,8 +30,6 @@ class Options:
     folder: Path
     peaks: Sequence[float] = (0.5,)
     length: int = 100
-    flag: str = ""
-    """A flag of the trainer for its own checks at a resume."""
 
 
 def optimizer_of(peaks: Sequence[float]) -> torch.optim.Optimizer:
@@ -109,11 +107,10 @@ class MegatronLM(Protocol):
         super().__init__()
 
         class OptimizerParamScheduler:
-            def __init__(self, groups: list[dict[str, Any]], length: int, flag: str) -> None:
+            def __init__(self, groups: list[dict[str, Any]], length: int) -> None:
                 self.groups = groups
                 self.lr_decay_steps = length
                 self.max_lr = groups[0]["max_lr"]
-                self.flag = flag
                 self.move_to(0)
 
             def get_lr(self, group: dict[str, Any]) -> float:
@@ -125,11 +122,9 @@ class MegatronLM(Protocol):
                     group["lr"] = self.get_lr(group)
 
             def state_dict(self) -> dict[str, Any]:
-                return {"lr_decay_steps": self.lr_decay_steps, "num_steps": self.num_steps}
+                return {"num_steps": self.num_steps}
 
             def load_state_dict(self, state: dict[str, Any]) -> None:
-                if self.flag != "override":
-                    assert self.lr_decay_steps == state["lr_decay_steps"], "does not match"
                 self.move_to(state["num_steps"])
 
         self.scheduler_class = OptimizerParamScheduler
@@ -140,7 +135,7 @@ class MegatronLM(Protocol):
 
     def start(self, options: Options, hook: dict[str, Any]) -> None:
         self.groups = [{"max_lr": peak} for peak in options.peaks]
-        self.scheduler = self.scheduler_class(self.groups, options.length, options.flag)
+        self.scheduler = self.scheduler_class(self.groups, options.length)
 
     def train(self, updates: int) -> None:
         self.scheduler.move_to(self.scheduler.num_steps + updates)

@@ -1,8 +1,10 @@
 """More ways to give Hugging Face's Trainer a curve; its run resumes in the middle of an epoch."""
 
+import sys
+
 import pytest
-from support.docs.pages import ROOT
-from support.trainers.trainers import expected_lrs, import_from_pages, record_lrs, train
+from support.docs.pages import ROOT, all_blocks
+from support.trainers.trainers import expected_lrs, record_lrs, train
 from transformers import Trainer
 
 from plateau_jax import StagedCurve
@@ -60,10 +62,12 @@ def test_page_has_the_trainer_without_a_subclass():
 
 @pytest.fixture
 def curve_trainer(tmp_path, monkeypatch):
-    """The files for TRL; the method of every Trainer that they replace is restored afterwards."""
-    import_from_pages(tmp_path, monkeypatch, "curve_trainer.py")
+    """The file for TRL; the method of every Trainer that it replaces is restored afterwards."""
+    (code,) = [block.code for block in all_blocks() if block.file == "curve_trainer.py"]
     file = tmp_path / "curve_trainer.py"
-    file.write_text(file.read_text().replace("warmup_steps=100", "warmup_steps=7"))
+    file.write_text(code.replace("warmup_steps=100", "warmup_steps=7"), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "curve_trainer", raising=False)
     monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)
 
 

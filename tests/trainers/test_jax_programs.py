@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from support.docs.pages import programs
 from support.jax.jax_cases import assert_equal_bits, product
 from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_and_resume, train
 
@@ -23,15 +22,6 @@ NNX = "flax nnx"
 LINEN = "flax linen"
 MULTI_STEPS = "optax: MultiSteps and apply_if_finite"
 ORBAX = "Train with optax, save with orbax"
-
-
-def test_each_program_of_the_page_is_tested():
-    tested = {NNX, LINEN, MULTI_STEPS, ORBAX}
-    on_the_page = set()
-    for program in programs():
-        if program.resumes and program.page.name == "jax.md":
-            on_the_page.add(program.heading)
-    assert on_the_page == tested
 
 
 class RecordedSchedules:

@@ -35,21 +35,11 @@ pytestmark = [
 CURVE = PlateauCurve(12, warmup_steps=3, plateaus=[(20, 30)], min_lr_ratio=0.1)
 
 
-def small_net():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-
-
 def dataset(rows):
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(rows, 4, generator=generator)
     targets = torch.randn(rows, 1, generator=generator)
     return TensorDataset(inputs, targets)
-
-
-def loss_of(model, batch):
-    inputs, targets = batch
-    return ((model(inputs) - targets) ** 2).mean()
 
 
 class Regression(lightning.LightningModule):
@@ -58,15 +48,18 @@ class Regression(lightning.LightningModule):
     Args:
         accumulation: The number of batches of an update.
         optimizers: One for the whole model, or two, each for a layer.
-        overflow_at: The batch whose loss is infinite.
+        overflow_at: The batch whose loss is infinite, in fp16.
     """
 
     def __init__(self, accumulation=1, optimizers=1, overflow_at=None):
         super().__init__()
         self.automatic_optimization = False
-        self.net = small_net()
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)
+        )
         self.accumulation = accumulation
-        self.number_of_optimizers = optimizers
+        self.has_two_optimizers = optimizers == 2
         self.overflow_at = overflow_at
         self.batches = []
         """Those of the next update."""
@@ -74,21 +67,12 @@ class Regression(lightning.LightningModule):
         """Lightning's count after each batch."""
 
     def configure_optimizers(self):
-        if self.number_of_optimizers == 1:
-            layers = [self.net]
-        else:
-            layers = [self.net[0], self.net[2]]
+        layers = [self.net[0], self.net[2]] if self.has_two_optimizers else [self.net]
         return [AdamW(layer.parameters(), lr=0.01, fused=True) for layer in layers]
 
-    def wrapped_optimizers(self):
-        """Lightning's wrappers, which it returns without a list if there is one."""
-        optimizers = self.optimizers()
-        if self.number_of_optimizers == 1:
-            return [optimizers]
-        return optimizers
-
     def loss_of(self, model, batch):
-        loss = loss_of(model, batch)
+        inputs, targets = batch
+        loss = ((model(inputs) - targets) ** 2).mean()
         if len(self.counts) == self.overflow_at:
             loss = loss * torch.inf
         return loss
@@ -100,20 +84,17 @@ class Regression(lightning.LightningModule):
             self.batches = []
         self.counts.append(self.trainer.global_step)
 
-    def update(self):
-        raise NotImplementedError
-
 
 class LikeTheManual(Regression):
     """An update as in Lightning's manual."""
 
     def update(self):
-        for optimizer in self.wrapped_optimizers():
-            for batch in self.batches:
-                loss = self.loss_of(self.net, batch)
-                self.manual_backward(loss / self.accumulation)
-            optimizer.step()
-            optimizer.zero_grad()
+        optimizer = self.optimizers()
+        for batch in self.batches:
+            loss = self.loss_of(self.net, batch)
+            self.manual_backward(loss / self.accumulation)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 class WithTrainStep(Regression):
@@ -122,19 +103,13 @@ class WithTrainStep(Regression):
     steps: list[TrainStep]
 
     def on_fit_start(self):
-        self.steps = [self.step_for(self.optimizers())]
-
-    def step_for(self, optimizers):
-        return TrainStep(self.net, optimizers, self.loss_of, CURVE)
+        precision = "fp32" if self.overflow_at is None else "fp16"
+        optimizers = self.optimizers()
+        self.steps = [TrainStep(self.net, optimizers, self.loss_of, CURVE, precision=precision)]
 
     def update(self):
         for step in self.steps:
             step(*self.batches)
-
-
-class WithTrainStepInFp16(WithTrainStep):
-    def step_for(self, optimizers):
-        return TrainStep(self.net, optimizers, self.loss_of, CURVE, precision="fp16")
 
 
 class WithErrors(WithTrainStep):
@@ -196,7 +171,7 @@ def test_run_ends_and_saves_like_manual_loop(accumulation, updates, save_every):
 
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
 def test_skipped_fp16_update_counts():
-    module = WithTrainStepInFp16(overflow_at=2)
+    module = WithTrainStep(overflow_at=2)
     run = fit(module, max_steps=6)
     fp16 = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
     assert run == fit(LikeTheManual(overflow_at=2), max_steps=6, plugins=[fp16])

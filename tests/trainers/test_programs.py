@@ -7,7 +7,6 @@ test replaces them: `changes` has the old and the new code.
 import math
 from contextlib import contextmanager
 from textwrap import indent
-from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -15,8 +14,8 @@ import torch
 from support.docs.pages import ROOT, programs, section_named
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import (
+    NO_CHANGES,
     PAGE_CURVE,
-    TRAINER_CURVE,
     expected_lrs,
     record_lrs,
     resumes_in_its_folder,
@@ -37,21 +36,25 @@ ACCELERATE = "accelerate"
 FABRIC = "Lightning Fabric"
 LIGHTNING = "PyTorch Lightning"
 TRAINER = "Hugging Face Trainer"
-UNDER_TORCHRUN = "DDP and FSDP2"
 
 PEAK = float(np.float32(1e-2))
+TRAINER_CURVE = StagedCurve([(10, 1.0), (150,), (40, 0.0, "1-sqrt")])
+"""The curve of the program for Hugging Face's Trainer."""
 
 
 def test_each_program_that_resumes_is_tested():
     tested_here = {PLAIN, ACCELERATE, FABRIC, LIGHTNING, TRAINER}
-    tested_in_test_ranks = {UNDER_TORCHRUN}
+    tested_in_test_jax_programs = {
+        "flax nnx",
+        "flax linen",
+        "optax: MultiSteps and apply_if_finite",
+        "Train with optax, save with orbax",
+    }
+    tested_in_test_ranks = {"DDP and FSDP2"}
     tested_in_test_scheduler = {"Any framework: count samples, save and resume"}
-    resuming = set()
-    for program in programs():
-        is_tested_in_test_jax_programs = program.page.name == "jax.md"
-        if program.resumes and not is_tested_in_test_jax_programs:
-            resuming.add(program.heading)
-    assert resuming == tested_here | tested_in_test_ranks | tested_in_test_scheduler
+    resuming = {program.heading for program in programs() if program.resumes}
+    tested = tested_here | tested_in_test_jax_programs | tested_in_test_ranks
+    assert resuming == tested | tested_in_test_scheduler
 
 
 @pytest.fixture(autouse=True)
@@ -62,12 +65,7 @@ def use_cpu(monkeypatch):
 # Programs as they are on the pages.
 
 
-def assert_resumes(
-    heading,
-    folder,
-    expected,
-    changes=MappingProxyType({}),
-):
+def assert_resumes(heading, folder, expected, changes=NO_CHANGES):
     """Run a program, check its learning rates, and that it resumes in the middle."""
     uninterrupted, resumed = run_and_resume(heading, folder, record_lrs, changes)
     assert uninterrupted.recorded == expected

@@ -1,16 +1,15 @@
-"""Programs on the pages whose curves do not move with every update: fp16, tokens, hold rules."""
+"""Programs on the pages whose curves do not move with every update: fp16 and tokens."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import indent
 
 import pytest
 import torch
+from support.docs.pages import program_named, section_named
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import (
-    COUNTING,
     PAGE_CURVE,
-    changes_to_count,
-    changes_to_hold,
     expected_lrs,
     record_lrs,
     resumes_in_its_folder,
@@ -49,7 +48,74 @@ def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):
     assert run.recorded == expected_lrs(PAGE_CURVE, range(19))
 
 
-# Clocks.
+# Programs that count tokens.
+
+
+DATA = """\
+ROWS, UNIT = 51_200, 1024
+torch.manual_seed(0)
+rows = torch.randn(ROWS, 8)
+tokens = torch.randint(1, 64, (ROWS,))
+curve = StagedCurve.wsd(int(tokens.sum()) // UNIT, warmup_steps="10%", decay_steps="20%")
+dataset = torch.utils.data.TensorDataset(rows, rows.sin().sum(1, keepdim=True), tokens)
+"""
+"""Pretends that each row is a text of this many tokens."""
+IMPORTS = {"import StagedCurve": "import DataClock, StagedCurve"}
+
+
+def changes_for_lightning():
+    (method,) = section_named("PyTorch Lightning, counting tokens").code_in("py")
+    return {
+        """\
+torch.manual_seed(0)
+inputs = torch.randn(8192, 8)
+dataset = torch.utils.data.TensorDataset(inputs, inputs.sin().sum(1, keepdim=True))
+loader = make_loader(dataset, 256,""": "loader = make_loader(dataset, 128,",
+        "\nclass Regression": f"{DATA}\n\nclass Regression",
+        "nn.Linear(32, 1))\n": "nn.Linear(32, 1))\n        self.tokens = 0\n",
+        "        inputs, targets = batch\n": (
+            "        inputs, targets, tokens = batch\n        self.tokens += tokens.sum()\n"
+        ),
+        "if update % 20 == 0": "if update % 20 == 0 and batch_idx % 2",
+        "    def configure_optimizers": f"{indent(method, '    ')}\n    def configure_optimizers",
+        """\
+        updates = self.trainer.estimated_stepping_batches
+        curve = StagedCurve.wsd(updates, warmup_steps=20, decay_steps="20%")
+""": "",
+        "lambda_lr(optimizer, curve)": "lambda_lr(optimizer, curve, clock=DataClock(UNIT))",
+        "max_steps=200": "accumulate_grad_batches=2,\n    max_steps=200",
+    }
+
+
+def changes_for_the_trainer():
+    (counting,) = section_named("Hugging Face Trainer, counting tokens").code_in("py")
+    code = program_named("Hugging Face Trainer").code
+    _, begin, rest = code.partition("class CurveTrainer")
+    subclass, regression, _ = rest.partition("\n\nclass Regression")
+    return {
+        begin + subclass + regression: f"{DATA}\n\n{counting}\n\nclass Regression",
+        "def forward(self, inputs, labels)": "def forward(self, inputs, labels, tokens)",
+        """\
+torch.manual_seed(0)
+dataset = [
+    {"inputs": inputs, "labels": inputs.sin().sum(0, keepdim=True)}
+    for inputs in torch.randn(12_800, 8)
+]
+""": """\
+dataset = [
+    {"inputs": row, "labels": row.sin().sum(0, keepdim=True), "tokens": count}
+    for row, count in zip(rows, tokens)
+]
+""",
+        "num_train_epochs=4": "num_train_epochs=1",
+    }
+
+
+CHANGES = {
+    "PyTorch Lightning": changes_for_lightning,
+    "Hugging Face Trainer": changes_for_the_trainer,
+}
+"""With which a program counts tokens. An update has two micro-batches of 128 rows."""
 
 
 @dataclass
@@ -84,10 +150,10 @@ def count_tokens(batches, rows, tokens):
     return [sum(tokens_of_row[row.numpy().tobytes()] for row in batch) for batch in batches]
 
 
-@pytest.mark.parametrize("heading", COUNTING)
+@pytest.mark.parametrize("heading", CHANGES)
 def test_program_that_counts_tokens_resumes(heading, tmp_path):
     """A step of the curve is 1024 tokens, and an update has two micro-batches."""
-    changes = changes_to_count(heading)
+    changes = IMPORTS | CHANGES[heading]()
     uninterrupted, resumed = run_and_resume(heading, tmp_path, record_lrs_and_batches, changes)
     names = uninterrupted.names
     updates = uninterrupted.recorded
@@ -103,24 +169,3 @@ def test_program_that_counts_tokens_resumes(heading, tmp_path):
     assert resumed.recorded.lrs == updates.lrs[100:]
     assert resumed.has_model_of(uninterrupted)
     assert torch.equal(resumed.names["rows"], names["rows"])
-
-
-def test_lightning_with_the_same_count_in_each_update(tmp_path):
-    changes = changes_to_count("PyTorch Lightning")
-    del changes["    def configure_optimizers"]  # Lightning's own method steps the scheduler
-    changes["lambda_lr(optimizer, curve)"] = (
-        "lambda_lr(optimizer, curve, clock=DataClock(UNIT, count=5000))"
-    )
-    run = train("PyTorch Lightning", tmp_path, changes=changes, record=record_lrs)
-    curve = run.names["curve"]
-    steps = [5000 * update // 1024 for update in range(200)]
-    assert run.recorded == [[learning_rate(1e-2, curve, step)] for step in steps]
-
-
-def test_lightning_with_a_hold_rule(tmp_path):
-    """Every loss is below 1000, so the curve is held at its first step for 50 updates."""
-    changes = changes_to_hold("HoldBelow(1000.0, 50)")
-    run = train("PyTorch Lightning", tmp_path, changes=changes, record=record_lrs)
-    curve = run.names["curve"]
-    steps = [max(update - 50, 0) for update in range(200)]
-    assert run.recorded == [[learning_rate(1e-2, curve, step)] for step in steps]

@@ -3,18 +3,16 @@
 import re
 import runpy
 import signal
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import indent
 from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from support.docs.pages import all_blocks, program_named, section_named
+from support.docs.pages import program_named
 from support.schedulers.runs import learning_rate
 from support.trees import equal_trees
 from torch.optim import Optimizer
@@ -24,8 +22,6 @@ from plateau_jax import Curve, StagedCurve
 
 PAGE_CURVE = StagedCurve([(20, 1.0), (140,), (40, 0.0, "1-sqrt")])
 """The curve of most programs on the pages."""
-TRAINER_CURVE = StagedCurve([(10, 1.0), (150,), (40, 0.0, "1-sqrt")])
-"""The curve of the program for Hugging Face's Trainer."""
 PAGE_PEAK = 1e-2
 
 LIGHTNING_WARNING = r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning"
@@ -54,114 +50,6 @@ def replaced(code: str, changes: Mapping[str, str]) -> str:
         assert code.count(old) == 1, old
         code = code.replace(old, new)
     return code
-
-
-def method_of_page(heading: str) -> str:
-    """Return the only `py` block of a section, for a class of a program."""
-    (code,) = section_named(heading).code_in("py")
-    return code
-
-
-_DATA = """\
-ROWS, UNIT = 51_200, 1024
-torch.manual_seed(0)
-rows = torch.randn(ROWS, 8)
-tokens = torch.randint(1, 64, (ROWS,))
-curve = StagedCurve.wsd(int(tokens.sum()) // UNIT, warmup_steps="10%", decay_steps="20%")
-dataset = torch.utils.data.TensorDataset(rows, rows.sin().sum(1, keepdim=True), tokens)
-"""
-"""Pretends that each row is a text of this many tokens."""
-_IMPORTS = {"import StagedCurve": "import DataClock, StagedCurve"}
-_SCHEDULER = {"lambda_lr(optimizer, curve)": "lambda_lr(optimizer, curve, clock=DataClock(UNIT))"}
-
-
-def _for_lightning() -> dict[str, str]:
-    method = method_of_page("PyTorch Lightning, counting tokens")
-    return {
-        """\
-torch.manual_seed(0)
-inputs = torch.randn(8192, 8)
-dataset = torch.utils.data.TensorDataset(inputs, inputs.sin().sum(1, keepdim=True))
-loader = make_loader(dataset, 256,""": "loader = make_loader(dataset, 128,",
-        "\nclass Regression": f"{_DATA}\n\nclass Regression",
-        "nn.Linear(32, 1))\n": "nn.Linear(32, 1))\n        self.tokens = 0\n",
-        "        inputs, targets = batch\n": (
-            "        inputs, targets, tokens = batch\n        self.tokens += tokens.sum()\n"
-        ),
-        "if update % 20 == 0": "if update % 20 == 0 and batch_idx % 2",
-        "    def configure_optimizers": f"{indent(method, '    ')}\n    def configure_optimizers",
-        """\
-        updates = self.trainer.estimated_stepping_batches
-        curve = StagedCurve.wsd(updates, warmup_steps=20, decay_steps="20%")
-""": "",
-        "max_steps=200": "accumulate_grad_batches=2,\n    max_steps=200",
-    }
-
-
-def _for_the_trainer() -> dict[str, str]:
-    counting = method_of_page("Hugging Face Trainer, counting tokens")
-    code = program_named("Hugging Face Trainer").code
-    _, begin, rest = code.partition("class CurveTrainer")
-    subclass, regression, _ = rest.partition("\n\nclass Regression")
-    return {
-        begin + subclass + regression: f"{_DATA}\n\n{counting}\n\nclass Regression",
-        "def forward(self, inputs, labels)": "def forward(self, inputs, labels, tokens)",
-        """\
-torch.manual_seed(0)
-dataset = [
-    {"inputs": inputs, "labels": inputs.sin().sum(0, keepdim=True)}
-    for inputs in torch.randn(12_800, 8)
-]
-""": """\
-dataset = [
-    {"inputs": row, "labels": row.sin().sum(0, keepdim=True), "tokens": count}
-    for row, count in zip(rows, tokens)
-]
-""",
-        "num_train_epochs=4": "num_train_epochs=1",
-    }
-
-
-def changes_to_count(heading: str) -> dict[str, str]:
-    """Return the changes with which a program of a page counts tokens instead of updates.
-
-    An update has two micro-batches of 128 rows.
-    """
-    if heading == "Hugging Face Trainer":
-        return _IMPORTS | _for_the_trainer()
-    return _IMPORTS | _for_lightning() | _SCHEDULER
-
-
-COUNTING = ("PyTorch Lightning", "Hugging Face Trainer")
-"""The programs for which `changes_to_count` has changes."""
-
-
-def changes_to_hold(rule: str) -> dict[str, str]:
-    """Return the changes with which the program for Lightning has a hold rule."""
-    changes = changes_to_count("PyTorch Lightning")
-    count = method_of_page("PyTorch Lightning, counting tokens")
-    hold = """\
-def lr_scheduler_step(self, scheduler, metric):
-    scheduler.step(self.all_gather(self.loss).mean())
-"""
-    configure = "    def configure_optimizers"
-    return {
-        **changes,
-        "import StagedCurve": f"import {rule.partition('(')[0]}, StagedCurve",
-        "        return loss\n": "        self.loss = loss.detach()\n        return loss\n",
-        configure: changes[configure].replace(indent(count, "    "), indent(hold, "    ")),
-        "lambda_lr(optimizer, curve)": f"lambda_lr(optimizer, curve, clock={rule})",
-    }
-
-
-def import_from_pages(folder: Path, monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
-    """Write files that the pages show into a folder, from which they can be imported."""
-    blocks = {block.file: block for block in all_blocks()}
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)
-    for name in files:
-        (folder / name).write_text(blocks[name].code, encoding="utf-8")
-        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
 
 
 # Running them.
