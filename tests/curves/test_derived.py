@@ -13,17 +13,15 @@ from support.curves.descriptions import (
     descriptions_and_steps,
     steps_of,
 )
-from support.curves.strategies import MAX_STEP, Words, words
-from support.numerics.oracle import Description, Oracle, is_nearest_float32
+from support.curves.strategies import MAX_STEP, words
+from support.numerics.oracle import Oracle, is_nearest_float32
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
 
 @pytest.mark.parametrize(("kind", "first"), [("cooldown", "cooldown"), ("then", "curve")])
 @given(data=st.data(), more=words(16))
-def test_first_curves_bits_are_kept_up_to_its_end(
-    kind: str, first: str, data: st.DataObject, more: Words
-) -> None:
+def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more):
     description, steps = data.draw(descriptions_and_steps(kind=kind))
     curve = build(description)
     parent = build(description[first])
@@ -34,14 +32,12 @@ def test_first_curves_bits_are_kept_up_to_its_end(
 
 
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=str)
-def test_curve_with_a_scaled_part_has_its_unit(curve: Curve) -> None:
+def test_curve_with_a_scaled_part_has_its_unit(curve):
     assert curve.unit == 8
 
 
 @given(descriptions(depth=2), descriptions_and_steps(size=16, depth=2))
-def test_then_keeps_unscaled_second_curves_bits(
-    first_description: Description, case: tuple[Description, list[int]]
-) -> None:
+def test_then_keeps_unscaled_second_curves_bits(first_description, case):
     description, steps = case
     first = build(first_description)
     second = build(description)
@@ -53,9 +49,7 @@ def test_then_keeps_unscaled_second_curves_bits(
 
 
 @given(descriptions_and_steps(kind="part"), words(16))
-def test_part_keeps_bits_and_holds_level_at_stop(
-    case: tuple[Description, list[int]], more: Words
-) -> None:
+def test_part_keeps_bits_and_holds_level_at_stop(case, more):
     description, steps = case
     whole = description["part"]
     start = description["start"]
@@ -75,9 +69,7 @@ def test_part_keeps_bits_and_holds_level_at_stop(
 
 
 @given(descriptions(scaled=True), words(4))
-def test_parts_of_parts_and_their_sums_are_the_same_for_ever(
-    description: Description, read: Words
-) -> None:
+def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, read):
     curve = build(description)
     steps = [word % (curve.total_steps + 1) for word in read.take(4)]
     first, second, at, stop = sorted(steps)
@@ -102,7 +94,7 @@ class ExactLevel:
     level: float
 
 
-def held_from(step: int, decay_shape: str) -> PlateauCurve:
+def held_from(step, decay_shape):
     """Return a curve whose plateau begins at a step, and which decays for 24,000 steps."""
     plateaus = [(step, 24_000)]
     return PlateauCurve(48_000, decay_shape=decay_shape, absolute_plateaus=plateaus)
@@ -137,7 +129,7 @@ BETWEEN_PLATEAUS = PlateauCurve(6, absolute_plateaus=[(1, 1), (4, 1)], min_lr_ra
         ExactLevel(PlateauCurve(100, decay_shape="(1-x)^2"), 66, 0.1156),
     ],
 )
-def test_cooldown_to_exact_level_is_flat(case: ExactLevel) -> None:
+def test_cooldown_to_exact_level_is_flat(case):
     curve = case.curve
     at = case.at
     level = case.level
@@ -155,7 +147,7 @@ def test_cooldown_to_exact_level_is_flat(case: ExactLevel) -> None:
         curve.cooldown(at, 10, to=float(np.nextafter(level, 1)))
 
 
-def test_cooldown_from_tiny_level_of_power() -> None:
+def test_cooldown_from_tiny_level_of_power():
     """(1-x)^20 falls to 10⁻¹⁷⁸ on its last step, which is less than 224 bits can hold."""
     at = 10**9 - 1
     cooldown = {

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from math import inf, nan
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,13 +56,13 @@ class WrongValue:
     error: type[Exception]
     requirement: str
 
-    def beginning(self, argument: str) -> str:
+    def beginning(self, argument):
         """Return the beginning of the message, which shows at most 200 characters on one line."""
         shown = " ".join(repr(self.value).split())
         return f"{argument} = {shown[:150]}"
 
 
-def each_value(*rows: Values) -> pytest.MarkDecorator:
+def each_value(*rows):
     """Run a test for each value of each row, wherever it is tried."""
     cases = []
     for row in rows:
@@ -75,9 +74,7 @@ def each_value(*rows: Values) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def check(
-    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Check:
+def check(request, capsys, tmp_path):
     if request.param == PYTHON:
         return check_in_python
     if request.param == JSON:
@@ -85,9 +82,7 @@ def check(
     return partial(check_on_command_line, capsys)
 
 
-def check_in_python(
-    arguments: dict[str, Any], error: type[Exception], beginning: str, *parts: str
-) -> None:
+def check_in_python(arguments, error, beginning, *parts):
     written = with_kind(arguments)
     curve_type = {"plateau": PlateauCurve, "staged": StagedCurve}[written.pop("kind")]
     with pytest.raises(error) as caught:
@@ -97,13 +92,13 @@ def check_in_python(
 
 
 def check_in_json(
-    file: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: dict[str, Any],
-    error: type[Exception],
-    beginning: str,
-    *parts: str,
-) -> None:
+    file,
+    capsys,
+    arguments,
+    error,
+    beginning,
+    *parts,
+):
     text = json.dumps(with_kind(arguments))
     with pytest.raises(error) as caught:
         Curve.from_dict(json.loads(text))
@@ -116,24 +111,24 @@ def check_in_json(
 
 
 def check_on_command_line(
-    capsys: pytest.CaptureFixture[str],
-    arguments: dict[str, Any],
-    error: type[Exception],
-    beginning: str,
-    *parts: str,
-) -> None:
+    capsys,
+    arguments,
+    error,
+    beginning,
+    *parts,
+):
     printed = error_of(capsys, *command_words(with_kind(arguments)))
     assert len(printed.splitlines()) == 1
     check_message_with_lists(printed, f"python -m plateau_jax: error: {beginning}", *parts)
 
 
-def with_kind(arguments: dict[str, Any]) -> dict[str, Any]:
+def with_kind(arguments):
     if "stages" in arguments:
         return {"kind": "staged", **arguments}
     return {"kind": "plateau", "total_steps": 100, **arguments}
 
 
-def command_words(arguments: dict[str, Any]) -> list[str]:
+def command_words(arguments):
     """Return the arguments of a curve as those of the command."""
     repeated = {
         "plateaus": "--plateau",
@@ -154,22 +149,22 @@ def command_words(arguments: dict[str, Any]) -> list[str]:
     return words
 
 
-def check_message(message: str, beginning: str, *parts: str) -> None:
+def check_message(message, beginning, *parts):
     assert message.startswith(beginning)
     for part in parts:
         assert part in message
 
 
-def check_message_with_lists(message: str, *parts: str) -> None:
+def check_message_with_lists(message, *parts):
     """Compare a message about JSON or the command line, which have lists in place of tuples."""
     check_message(with_lists(message), *map(with_lists, parts))
 
 
-def with_lists(text: str) -> str:
+def with_lists(text):
     return text.replace("(", "[").replace(")", "]")
 
 
-def check_error(error: Exception, error_type: type[Exception], beginning: str) -> None:
+def check_error(error, error_type, beginning):
     assert type(error) is error_type
     assert "\n" not in str(error)
     argument = beginning.partition(" ")[0]
@@ -177,7 +172,7 @@ def check_error(error: Exception, error_type: type[Exception], beginning: str) -
     check_copies(error)
 
 
-def check_copies(error: Exception) -> None:
+def check_copies(error):
     copies = [copy.copy(error), copy.deepcopy(error)]
     copies.extend(
         pickle.loads(pickle.dumps(error, protocol))
@@ -189,7 +184,7 @@ def check_copies(error: Exception) -> None:
         assert message_of(copied).path == message_of(error).path
 
 
-def check_design_page(arguments: Any, message: Message) -> None:
+def check_design_page(arguments, message):
     """Check that the page shows the message at the field of the argument."""
     fault = fault_of({"curve": arguments, "peak": 1})
     path = ("curve", *message.path)
@@ -217,7 +212,7 @@ A_LETTER = "end in k for thousand, M for million or B for billion"
     Values([0, -5, MAX_STEP + 1, 10**50], ValueError, "1 … 2**31 - 1 = 2147483647"),
     Values([3 * 10**10], ValueError, "here 457763, and train with clock=DataClock(65536)"),
 )
-def test_total_steps(check: Check, wrong: WrongValue) -> None:
+def test_total_steps(check, wrong):
     arguments = {"total_steps": wrong.value}
     check(arguments, wrong.error, wrong.beginning("total_steps"), wrong.requirement)
 
@@ -227,7 +222,7 @@ def test_total_steps(check: Check, wrong: WrongValue) -> None:
     Values([100], ValueError, "lie in 0 … total_steps - 1 = 99"),
     Values([*NOT_PERCENTAGES, f"{'9' * 5000}%"], ValueError, A_PERCENTAGE, [PYTHON, JSON]),
 )
-def test_warmup_steps(check: Check, wrong: WrongValue) -> None:
+def test_warmup_steps(check, wrong):
     arguments = {"warmup_steps": wrong.value}
     check(arguments, wrong.error, wrong.beginning("warmup_steps"), wrong.requirement)
 
@@ -238,7 +233,7 @@ def test_warmup_steps(check: Check, wrong: WrongValue) -> None:
     Values([nan, inf, -inf], ValueError, "finite", [PYTHON, JSON]),
     Values([-0.1, 1.0000000000000002, 2, 10**150], ValueError, "lie in [0, 1]", [PYTHON, JSON]),
 )
-def test_min_lr_ratio(check: Check, wrong: WrongValue) -> None:
+def test_min_lr_ratio(check, wrong):
     arguments = {"min_lr_ratio": wrong.value}
     check(arguments, wrong.error, wrong.beginning("min_lr_ratio"), wrong.requirement)
 
@@ -249,7 +244,7 @@ def test_min_lr_ratio(check: Check, wrong: WrongValue) -> None:
     Values(["t^-1"], ValueError, A_DECAY_SHAPE),
     Values(["1-x^20.01", "(1-x)^20.01", "1-x^0.049"], ValueError, "P in [0.05, 20]"),
 )
-def test_decay_shape(check: Check, wrong: WrongValue) -> None:
+def test_decay_shape(check, wrong):
     arguments = {"decay_shape": wrong.value}
     check(arguments, wrong.error, wrong.beginning("decay_shape"), wrong.requirement)
 
@@ -273,7 +268,7 @@ NOT_POWERS = [
 
 @pytest.mark.parametrize("formula", WITH_POWER)
 @pytest.mark.parametrize("power", NOT_POWERS, ids="{:.20}".format)
-def test_power_of_a_shape(formula: str, power: str) -> None:
+def test_power_of_a_shape(formula, power):
     wrong = WrongValue(formula.replace("P", power), ValueError, "a decimal for P")
     arguments = {"stages": [(5, 0.5, wrong.value)]}
     check_in_python(arguments, ValueError, wrong.beginning("stages[0].shape"), wrong.requirement)
@@ -283,7 +278,7 @@ NOT_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 1
 
 
 @each_value(Values(NOT_SEQUENCES, TypeError, "sequence of pairs (start, duration)", [PYTHON]))
-def test_plateaus(check: Check, wrong: WrongValue) -> None:
+def test_plateaus(check, wrong):
     arguments = {"plateaus": wrong.value}
     check(arguments, wrong.error, wrong.beginning("plateaus"), wrong.requirement)
 
@@ -292,7 +287,7 @@ def test_plateaus(check: Check, wrong: WrongValue) -> None:
     Values(NOT_PAIRS, TypeError, "pair (start, duration) in percent", [PYTHON]),
     Values([(-1, 10), (100.5, 10), (10, -0.5), (500, 300)], ValueError, "0 … 100 %; for steps"),
 )
-def test_plateau(check: Check, wrong: WrongValue) -> None:
+def test_plateau(check, wrong):
     arguments = {"plateaus": [(20, 5), wrong.value]}
     check(arguments, wrong.error, wrong.beginning("plateaus[1]"), wrong.requirement)
 
@@ -301,7 +296,7 @@ def test_plateau(check: Check, wrong: WrongValue) -> None:
     Values([5, "ab", None, (), (1, 0.5, "linear", 2), {10, 0.5}], TypeError, "a stage", [PYTHON]),
     Values([(5, 0, "(1-x)^2", 1)], TypeError, "be a stage (steps, to, shape)"),
 )
-def test_stage(check: Check, wrong: WrongValue) -> None:
+def test_stage(check, wrong):
     arguments = {"stages": [(5,), wrong.value]}
     check(arguments, wrong.error, wrong.beginning("stages[1]"), wrong.requirement)
 
@@ -473,7 +468,7 @@ ARGUMENTS = [
     ],
     indirect=["check"],
 )
-def test_arguments(check: Check, wrong: Wrong) -> None:
+def test_arguments(check, wrong):
     check(wrong.arguments, wrong.error, wrong.beginning, wrong.part)
 
 
@@ -557,7 +552,7 @@ UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 
     ],
     ids=lambda inner: inner.beginning[:40],
 )
-def test_arguments_of_inner_curves_have_a_path(inner: Inner) -> None:
+def test_arguments_of_inner_curves_have_a_path(inner):
     with pytest.raises(inner.error) as caught:
         Curve.from_dict(inner.arguments)
     assert type(caught.value) is inner.error

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from support.curves.descriptions import build, descriptions_and_steps, steps_of
-from support.curves.strategies import MAX_STEP, Words, words
+from support.curves.strategies import MAX_STEP, words
 from support.examples import examples
-from support.numerics.oracle import Description, Oracle, are_equal, complete_stage
+from support.numerics.oracle import Oracle, are_equal, complete_stage
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
@@ -18,7 +18,7 @@ Stages = list[tuple[Any, ...]]
 # The same curve, described in another way.
 
 
-def rewrite(description: Description, read: Words) -> Description:
+def rewrite(description, read):
     match description:
         case {"stages": stages, "start": start}:
             return {"stages": rewrite_stages(stages, start, read), "start": start}
@@ -32,7 +32,7 @@ def rewrite(description: Description, read: Words) -> Description:
             return split_plateaus(description, read)
 
 
-def rewrite_stages(stages: Stages, level: float, read: Words) -> Stages:
+def rewrite_stages(stages, level, read):
     """Split stages that hold in two, or let them end with a jump to their level."""
     rewritten = [(0, level)] * read.below(2)
     for steps, to, shape in map(complete_stage, stages):
@@ -50,7 +50,7 @@ def rewrite_stages(stages: Stages, level: float, read: Words) -> Stages:
     return rewritten
 
 
-def split_plateaus(description: Description, read: Words) -> Description:
+def split_plateaus(description, read):
     """Split each plateau into two that touch; one of them may be empty."""
     first_halves = []
     second_halves = []
@@ -64,7 +64,7 @@ def split_plateaus(description: Description, read: Words) -> Description:
 # A curve of the same length that may differ from some step on.
 
 
-def change(description: Description, read: Words) -> Description:
+def change(description, read):
     match description:
         case {"stages": stages, "start": start}:
             return {"stages": change_stages(stages, read), "start": start}
@@ -90,7 +90,7 @@ def change(description: Description, read: Words) -> Description:
             return {**description, name: changes[name]}
 
 
-def change_stages(stages: Stages, read: Words) -> Stages:
+def change_stages(stages, read):
     index = read.below(len(stages))
     steps, to, shape = complete_stage(stages[index])
     # A different level, possibly with the same float32.
@@ -113,7 +113,7 @@ def change_stages(stages: Stages, read: Words) -> Stages:
     return [*stages[:index], *instead, *stages[index + 1 :]]
 
 
-def change_cooldown(description: Description, read: Words) -> Description:
+def change_cooldown(description, read):
     changed = {**description, "to": 0.0, "shape": "linear"}
     if read.below(2):
         changed["cooldown"] = change(description["cooldown"], read)
@@ -124,7 +124,7 @@ def change_cooldown(description: Description, read: Words) -> Description:
 
 @examples(200)
 @given(descriptions_and_steps(size=16), words(40))
-def test_same_until_true_is_a_proof(case: tuple[Description, list[int]], read: Words) -> None:
+def test_same_until_true_is_a_proof(case, read):
     description, steps = case
     words_of_steps = read.take(16)
     changed = change(description, read)
@@ -148,9 +148,7 @@ def test_same_until_true_is_a_proof(case: tuple[Description, list[int]], read: W
 
 @examples(200)
 @given(descriptions_and_steps(size=4), words(100))
-def test_curve_described_differently_is_same_at_every_step(
-    case: tuple[Description, list[int]], read: Words
-) -> None:
+def test_curve_described_differently_is_same_at_every_step(case, read):
     description, steps = case
     curve = build(description)
     rewritten = build(rewrite(description, read))
@@ -160,7 +158,7 @@ def test_curve_described_differently_is_same_at_every_step(
     np.testing.assert_array_equal(curve(steps), rewritten(steps))
 
 
-def hold(level: float) -> Curve:
+def hold(level):
     return build({"stages": [(10,)], "start": level})
 
 
@@ -210,7 +208,7 @@ class Different:
         ),
     ],
 )
-def test_curves_differ_from_first_step_on(case: Different) -> None:
+def test_curves_differ_from_first_step_on(case):
     first = case.first_difference
     assert case.curve.first_difference(case.other) == first
     assert case.other.first_difference(case.curve) == first
@@ -228,7 +226,7 @@ def test_curves_differ_from_first_step_on(case: Different) -> None:
         PlateauCurve(1, min_lr_ratio=0.3).then(hold(1.0), scale=0.3).part(1),
     ],
 )
-def test_same_level_is_equal_however_held(other: Curve) -> None:
+def test_same_level_is_equal_however_held(other):
     flat = hold(round(other(0), 6))
     assert flat.first_difference(other) is None
     assert other.first_difference(flat) is None

@@ -1,7 +1,6 @@
 """Wrong arguments of `StagedCurve.wsd` and `StagedCurve.through`."""
 
 from math import inf, nan
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from plateau_jax import StagedCurve
 # Warmup, stable, decay.
 
 
-def wsd(error: type[Exception], *parts: str, total_steps: Any = 9, **options: Any) -> Call:
+def wsd(error, *parts, total_steps=9, **options):
     lengths = {"warmup_steps": 0, "decay_steps": 0}
     return Call("wsd", (total_steps,), error, parts, {**lengths, **options})
 
@@ -40,20 +39,20 @@ TOO_LONG = "warmup_steps + decay_steps = 5 + 5 must be at most total_steps = 9"
     ],
     ids=name_of,
 )
-def test_wrong_wsd(call: Call) -> None:
+def test_wrong_wsd(call):
     call.check(StagedCurve)
 
 
 @pytest.mark.parametrize("shape", SAMPLES_ABOVE_ZERO)
 @wrong(ValueError, "decay_shape = {shape}", "decay from or to 0")
-def test_shape_of_a_decay_to_0(shape: str) -> None:
+def test_shape_of_a_decay_to_0(shape):
     StagedCurve.wsd(9, warmup_steps=0, decay_steps=9, decay_shape=shape)
 
 
 # Points.
 
 
-def through(points: Any, error: type[Exception], *parts: str) -> Call:
+def through(points, error, *parts):
     return Call("through", (points,), error, parts)
 
 
@@ -85,17 +84,17 @@ def through(points: Any, error: type[Exception], *parts: str) -> Call:
     ],
     ids=name_of,
 )
-def test_wrong_points(call: Call) -> None:
+def test_wrong_points(call):
     call.check(StagedCurve)
 
 
 @pytest.mark.parametrize("point", NOT_PAIRS, ids=repr)
 @wrong(TypeError, "points[1] = {point}", "pair (step, level)")
-def test_point_that_is_not_a_pair(point: Any) -> None:
+def test_point_that_is_not_a_pair(point):
     StagedCurve.through([(0, 1.0), point])
 
 
 @pytest.mark.parametrize("step", [0.5, nan, inf])
 @wrong(TypeError, "points[1].step = np.float32({step}) must be an integer")
-def test_step_in_an_array_of_floats(step: float) -> None:
+def test_step_in_an_array_of_floats(step):
     StagedCurve.through(np.array([(0, 1), (step, 1)], np.float32))

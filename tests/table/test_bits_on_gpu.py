@@ -4,7 +4,6 @@ With `-s`, each test prints how many values it compared in each mode.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -16,11 +15,11 @@ import pytest
 import torch
 from hypothesis import example, given, strategies as st
 from numpy.typing import NDArray
-from support.curves.descriptions import CurveAndSteps, curves_and_steps
+from support.curves.descriptions import curves_and_steps
 from support.curves.strategies import SMALLEST_NORMAL
 from support.examples import examples
 from support.jax import jax_cases
-from torch import Tensor, nn
+from torch import nn
 
 import torch_bridge
 from plateau_jax import multiplier, optax_schedule
@@ -43,20 +42,20 @@ many_rows = example((jax_cases.MANY, SOME_STEPS))
 class Compared(Counter[str]):
     """The number of equal values, by mode."""
 
-    def check(self, mode: str, actual: Any, expected: NDArray[Any]) -> None:
+    def check(self, mode, actual, expected):
         jax_cases.assert_equal_bits(actual, expected)
         self[mode] += expected.size
 
 
 @pytest.fixture(scope="module")
-def compared() -> Iterator[Compared]:
+def compared():
     counts = Compared()
     yield counts
     print(f"\n{counts.total()} values in all")
 
 
 @pytest.fixture(autouse=True)
-def counts_of_a_test(compared: Compared) -> Iterator[None]:
+def counts_of_a_test(compared):
     """Print them when the test ends: a run may be stopped before the last test."""
     before = Counter(compared)
     yield
@@ -67,7 +66,7 @@ def counts_of_a_test(compared: Compared) -> Iterator[None]:
 # torch.
 
 
-def captured(table: Any, steps: Tensor) -> Tensor:
+def captured(table, steps):
     """Return the multipliers of a replay; before it, the captured tensor holds different ones."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -94,9 +93,7 @@ def captured(table: Any, steps: Tensor) -> Tensor:
 @given(cases)
 @every_shape
 @many_rows
-def test_torch(
-    compared: Compared, mode: str, of_table: Callable[..., Tensor], case: CurveAndSteps
-) -> None:
+def test_torch(compared, mode, of_table, case):
     curve, steps = case
     table = tensors(curve.table, "cuda")
     multipliers = of_table(table, torch.from_numpy(steps).cuda())
@@ -104,7 +101,7 @@ def test_torch(
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Iterator[Callable[..., Tensor]]:
+def compiled():
     torch.compiler.reset()
     yield torch.compile(torch_bridge.multiplier, fullgraph=True, dynamic=False)
     torch.compiler.reset()
@@ -116,9 +113,7 @@ def compiled() -> Iterator[Callable[..., Tensor]]:
 @given(cases)
 @every_shape
 @many_rows
-def test_torch_compiled(
-    compared: Compared, compiled: Callable[..., Tensor], case: CurveAndSteps
-) -> None:
+def test_torch_compiled(compared, compiled, case):
     curve, steps = case
     in_one_form = jax_cases.in_one_of_two_sizes(curve)  # each form is compiled, for seconds
     table = tensors(in_one_form, "cuda")
@@ -126,7 +121,7 @@ def test_torch_compiled(
     compared.check("torch compiled", multipliers.cpu(), curve(steps))
 
 
-def mean_of_squares(model: nn.Module, batch: Tensor) -> Tensor:
+def mean_of_squares(model, batch):
     return model(batch).square().mean()
 
 
@@ -142,9 +137,7 @@ def mean_of_squares(model: nn.Module, batch: Tensor) -> Tensor:
 @examples(10)
 @given(curves_and_steps((0, 1, 2, 18), 4), st.sampled_from((3e-4, 0.1, 1.0)))
 @example((jax_cases.NESTED, jax_cases.STEPS[300::200]), 3e-4)
-def test_train_step(
-    compared: Compared, mode: str, cuda_graph: bool, case: CurveAndSteps, peak: float
-) -> None:
+def test_train_step(compared, mode, cuda_graph, case, peak):
     """A short curve is tabulated; of a long one, each update evaluates the table."""
     curve, steps = case
     batch = torch.ones(2, 4, device="cuda")
@@ -170,8 +163,8 @@ def test_train_step(
 
 
 @jax.jit
-def every_mode_of_a_traced_table(table: Any, steps: jax.Array) -> dict[str, jax.Array]:
-    def at_step(carry: None, step: jax.Array) -> tuple[None, jax.Array]:
+def every_mode_of_a_traced_table(table, steps):
+    def at_step(carry, step):
         return carry, multiplier(table, step)
 
     _, scanned = jax.lax.scan(at_step, None, steps)
@@ -188,7 +181,7 @@ def every_mode_of_a_traced_table(table: Any, steps: jax.Array) -> dict[str, jax.
 @given(cases)
 @every_shape
 @many_rows
-def test_jax_compiled(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
+def test_jax_compiled(compared, x64, case):
     curve, steps = case
     table = jax_cases.in_one_of_two_sizes(curve)
     with jax.enable_x64(x64):
@@ -203,7 +196,7 @@ def test_jax_compiled(compared: Compared, x64: bool, case: CurveAndSteps) -> Non
 @given(cases)
 @every_shape
 @many_rows
-def test_jax_eager(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
+def test_jax_eager(compared, x64, case):
     curve, steps = case
     with jax.enable_x64(x64):
         multipliers = multiplier(curve.table, jnp.asarray(steps))
@@ -216,7 +209,7 @@ def test_jax_eager(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
 @given(cases_in_updates)
 @every_shape
 @many_rows
-def test_jax_optax_schedule(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
+def test_jax_optax_schedule(compared, x64, case):
     curve, steps = case
     expected = jax_cases.product(curve, 3e-4, steps)
     # XLA flushes float32 below 2⁻¹²⁶ to zero.
